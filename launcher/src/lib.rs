@@ -1,0 +1,1 @@
+//! Command line, configuration, model files, worker supervision.

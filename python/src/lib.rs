@@ -1,0 +1,1 @@
+//! The pyo3 extension penstock._core.

@@ -1,0 +1,69 @@
+//! What the scheduler is told about a request.
+
+use crate::ids::{RequestId, TokenId};
+
+/// A request as `Scheduler::add` takes it. Sampling parameters stay with the engine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Chosen by the engine; unique among live requests.
+    pub id: RequestId,
+    /// Prompt, followed by `generated` tokens that an earlier life of the request brought.
+    pub token_ids: Vec<TokenId>,
+    /// How many of `token_ids`, at their end, were generated.
+    pub generated: u32,
+    /// Tokens to generate in all, `generated` included; at least `generated + 1`.
+    pub max_new_tokens: u32,
+    /// Stop tokens do not end the sequence before it has generated this many.
+    pub min_new_tokens: u32,
+    /// Tokens that end the sequence; sorted. Empty with `ignore_eos`.
+    pub stop_token_ids: Vec<TokenId>,
+    /// Requests of different salts never share blocks (adapter, tenant isolation, image hashes, ...).
+    pub cache_salt: Vec<u64>,
+    /// Whether the request must wait for `Scheduler::prepared` before it may run.
+    pub preparing: bool,
+    /// How far plans may run ahead of outcomes.
+    pub pipelining: Pipelining,
+    /// Read by the policy.
+    pub class: Class,
+}
+
+/// How far plans may run ahead of outcomes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pipelining {
+    /// The next plan may include the sequence while its last step is in flight.
+    #[default]
+    Ahead,
+    /// The next plan needs the last outcome (beam search): depth 1 for this request alone.
+    Waits,
+}
+
+/// Facts for the policy; the first-come-first-served policy reads none of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Class {
+    /// Smaller runs earlier.
+    pub priority: i32,
+    /// Who pays: an opaque number made by the engine.
+    pub tenant: u64,
+    /// Microseconds on the caller's clock after which the answer is worthless.
+    pub deadline: Option<u64>,
+}
+
+/// Why `add` refused a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AddError {
+    /// The queue holds `SchedulerConfig::max_waiting` requests.
+    QueueFull,
+    /// The queue holds `SchedulerConfig::max_waiting_tokens` tokens.
+    TokensFull,
+    /// Prompt plus `max_new_tokens` exceed `max_sequence_tokens` or the whole KV pool.
+    TooLong {
+        /// Tokens that the request could need.
+        tokens: u64,
+        /// Tokens that a sequence may have.
+        limit: u64,
+    },
+    /// No token, or nothing left to generate.
+    Empty,
+    /// The id belongs to a live request.
+    Duplicate,
+}

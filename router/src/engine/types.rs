@@ -1,0 +1,108 @@
+//! What the engine takes and gives: token ids in, token ids out. Text is made and read elsewhere.
+
+use std::time::Duration;
+
+/// A validated request: nobody re-checks it after this type exists.
+#[derive(Clone, Debug)]
+pub struct EngineRequest {
+    /// Token ids of the whole prompt, chat template and truncation applied; never empty.
+    pub prompt: Vec<u32>,
+    /// How tokens are chosen; travels to the workers.
+    pub sampling: Sampling,
+    /// When the answer ends; read by the scheduler.
+    pub stopping: Stopping,
+    /// Who asks and how urgent it is; read by the scheduler's policy.
+    pub class: Class,
+}
+
+/// How tokens are chosen.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sampling {
+    /// 0 = greedy.
+    pub temperature: f32,
+    /// 0 = off.
+    pub top_k: u32,
+    /// 1 = off.
+    pub top_p: f32,
+    /// Seed of the counter-based generator; chosen by the router when the client gave none.
+    pub seed: u64,
+}
+
+/// When an answer ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stopping {
+    /// At least 1; prompt + this fits the model's limit.
+    pub max_new_tokens: u32,
+    /// Stop tokens are masked before this many generated tokens.
+    pub min_new_tokens: u32,
+    /// Tokens that end the answer; empty with `ignore_eos`.
+    pub stop_token_ids: Vec<u32>,
+}
+
+/// Who asks and how urgent it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Class {
+    /// Smaller runs earlier.
+    pub priority: i32,
+    /// Opaque tenant name.
+    pub tenant: Option<String>,
+    /// After this time the answer is worthless.
+    pub deadline: Option<Duration>,
+}
+
+/// What one step brought for one request: everything that is ready together.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TokenEvent {
+    /// New tokens, in order; empty only together with `end`.
+    pub tokens: Vec<Token>,
+    /// Set on the last event.
+    pub end: Option<End>,
+}
+
+/// One generated token.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Token {
+    /// Vocabulary id.
+    pub id: u32,
+    /// Natural log of its probability, before temperature.
+    pub logprob: f32,
+}
+
+/// How an answer ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// `max_new_tokens` reached.
+    Length,
+    /// The last token is a stop token.
+    StopToken,
+    /// The request failed after it had begun; the message is for the client.
+    Failed(String),
+}
+
+/// Why a request was not begun. Nothing has been sent to the client yet.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SubmitError {
+    /// The queue is full.
+    #[error("Model is overloaded")]
+    Overloaded {
+        /// When to try again, from the backlog.
+        retry_after: Duration,
+    },
+    /// No worker can step now (loading, restarting).
+    #[error("{reason}")]
+    Unavailable {
+        /// What is going on, for people.
+        reason: String,
+        /// When to try again.
+        retry_after: Duration,
+    },
+    /// The server drains.
+    #[error("server is shutting down")]
+    Draining,
+    /// Worker or scheduler found the request itself impossible.
+    #[error("{0}")]
+    Invalid(String),
+    /// Preparing it failed on our side.
+    #[error("{0}")]
+    Internal(String),
+}

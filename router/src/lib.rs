@@ -1,0 +1,1 @@
+//! HTTP in, tokens out: validation, tokenization, the engine task, the shard client.
