@@ -1,0 +1,64 @@
+# Penstock. `make serve` and `make test` are all that a newcomer needs; `make help` lists the rest.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+RUST   := $(shell git ls-files '*.rs' '*Cargo.toml' Cargo.lock pyproject.toml 2>/dev/null)
+
+.DEFAULT_GOAL := help
+.PHONY: help serve test rust-test python-test gpu-test lint fmt bench proto wheel clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+serve: $(VENV)/.release ## build, then serve the model that ships with Penstock on 127.0.0.1:3000
+	$(BIN)/penstock serve
+
+test: lint rust-test python-test ## everything that CI runs
+
+rust-test: ## Rust unit, simulation and integration tests
+	cargo test --quiet --workspace --exclude penstock-python
+
+python-test: $(VENV)/.dev ## Python tests: kernels, worker, parity, contract, end to end, tidy
+	$(BIN)/python -m pytest
+
+gpu-test: $(VENV)/.dev ## the tests that need a CUDA device
+	$(BIN)/python -m pytest -m gpu
+
+lint: $(VENV)/.dev ## formatting, clippy, ruff, mypy
+	cargo fmt --all --check
+	cargo clippy --quiet --workspace --all-targets -- -D warnings
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+fmt: $(VENV)/.dev ## format everything
+	cargo fmt --all
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/.release ## a small set of benchmarks, on this machine
+	$(BIN)/python bench/run.py
+
+proto: $(VENV)/.dev ## regenerate the protocol code of both languages
+	PYTHON=$(BIN)/python proto/generate.sh
+
+wheel: $(VENV)/.tools ## one wheel with everything, in dist/
+	$(BIN)/maturin build --release --out dist
+
+clean: ## remove the environment and all builds
+	rm -rf $(VENV) target dist
+
+$(VENV)/.tools:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip 'maturin>=1.9,<2'
+	touch $@
+
+# One extension at a time lives in the source tree: a build of one kind outdates the other's stamp.
+$(VENV)/.release: $(VENV)/.tools $(RUST)
+	. $(BIN)/activate && maturin develop --quiet --release
+	rm -f $(VENV)/.dev && touch $@
+
+$(VENV)/.dev: $(VENV)/.tools $(RUST)
+	. $(BIN)/activate && maturin develop --quiet --extras test
+	rm -f $(VENV)/.release && touch $@

@@ -1,0 +1,57 @@
+"""House numbers: small functions, small files, few arguments.
+
+Rust's function length and argument count are clippy's (clippy.toml); its file length is ours.
+"""
+
+from __future__ import annotations
+
+import statistics
+
+import pytest
+import tree
+
+FUNCTION_LINES = 60
+KERNEL_LINES = 120
+FILE_LINES = 600
+FAMILY_LINES = 150
+ARGUMENTS = 6
+
+PYTHON = [p for p in tree.tracked(".py")]
+PRODUCT = [p for p in PYTHON if p.parts[0] in ("python", "kernels")]
+RUST = [p for p in tree.tracked(".rs")]
+
+
+def limit(path: tree.Path) -> int:
+    return KERNEL_LINES if path.name == "triton.py" else FUNCTION_LINES
+
+
+@pytest.mark.parametrize("path", PYTHON, ids=str)
+def test_functions_are_short(path: tree.Path) -> None:
+    long = [(f.name, f.lines) for f in tree.functions(path) if f.lines > limit(path)]
+    assert not long, f"{path}: functions over {limit(path)} lines: {long}"
+
+
+@pytest.mark.parametrize("path", [p for p in PRODUCT if p.name != "triton.py"], ids=str)
+def test_functions_take_few_arguments(path: tree.Path) -> None:
+    if "kernels" in path.parts or "penstock_kernels" in path.parts:
+        pytest.skip("an op takes the tensors that its maths has")
+    many = [(f.name, f.arguments) for f in tree.functions(path) if f.arguments > ARGUMENTS]
+    assert not many, f"{path}: functions with over {ARGUMENTS} arguments: {many}"
+
+
+@pytest.mark.parametrize("path", PYTHON + RUST, ids=str)
+def test_files_are_short(path: tree.Path) -> None:
+    lines = len(tree.read(path).splitlines())
+    assert lines <= FILE_LINES, f"{path} has {lines} lines; the limit is {FILE_LINES}"
+
+
+def test_model_families_are_wiring() -> None:
+    for path in PRODUCT:
+        if path.parts[:3] == ("python", "penstock", "models"):
+            lines = len(tree.read(path).splitlines())
+            assert lines <= FAMILY_LINES, f"{path} has {lines} lines; a family has <= 150"
+
+
+def test_the_median_python_function_is_small() -> None:
+    lines = [f.lines for path in PRODUCT for f in tree.functions(path)]
+    assert statistics.median(lines) <= 14, f"median function: {statistics.median(lines)} lines"

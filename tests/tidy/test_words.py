@@ -1,0 +1,48 @@
+"""Words that must not stand in the project, and settings that must not hide."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import tree
+
+TEXT = (".rs", ".py", ".md", ".toml", ".proto", ".sh", ".html", ".jinja", ".yml", ".pyi")
+FILES = [p for p in tree.tracked() if p.suffix in TEXT or p.name == "Makefile"]
+OWN = "tests/tidy/test_words.py"
+
+
+@pytest.mark.parametrize("path", FILES, ids=str)
+def test_nothing_is_left_for_later(path: tree.Path) -> None:
+    if path.as_posix() == OWN:
+        return
+    found = re.findall(r"\b(TODO|FIXME|XXX|HACK)\b", tree.read(path))
+    assert not found, f"{path}: {found}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=str)
+def test_no_path_of_a_machine(path: tree.Path) -> None:
+    if path.as_posix() == OWN:
+        return
+    found = re.findall(r"(?<![\w.])/(?:work|root|home)/\w+", tree.read(path))
+    assert not found, f"{path}: {found}"
+
+
+def test_the_worker_reads_no_environment() -> None:
+    """All of a worker's configuration arrives by Load."""
+    for path in tree.tracked(".py"):
+        if path.parts[:2] == ("python", "penstock"):
+            found = re.findall(r"os\.(?:environ|getenv)", tree.read(path))
+            assert not found, f"{path} reads the environment"
+
+
+def test_rust_reads_the_environment_in_one_crate() -> None:
+    for path in tree.tracked(".rs"):
+        if path.parts[0] == "router":
+            assert not re.search(r"\benv::var", tree.read(path)), f"{path} reads the environment"
+
+
+@pytest.mark.parametrize("path", tree.tracked(".md"), ids=str)
+def test_links_lead_somewhere(path: tree.Path) -> None:
+    for target in re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", tree.read(path)):
+        assert (tree.ROOT / path.parent / target).exists(), f"{path}: broken link {target}"
