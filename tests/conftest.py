@@ -1,0 +1,20 @@
+"""Fixtures shared by the tests that cross a boundary."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from serving import Server
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The model that ships, on the CPU, one server for the whole session."""
+    with Server(tmp_path_factory.mktemp("server") / "serve.log") as running:
+        yield running

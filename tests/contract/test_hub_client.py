@@ -1,0 +1,85 @@
+"""`huggingface_hub.InferenceClient` and `curl -N` work unmodified."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+
+import pytest
+from huggingface_hub import InferenceClient
+from serving import Server
+
+PROMPT = "Once upon a time"
+
+
+@pytest.fixture(scope="module")
+def client(server: Server) -> InferenceClient:
+    return InferenceClient(model=server.url)
+
+
+def test_text_generation(client: InferenceClient) -> None:
+    assert client.text_generation(PROMPT, max_new_tokens=8)
+
+
+def test_details_tell_tokens_and_reason(client: InferenceClient) -> None:
+    answer = client.text_generation(PROMPT, max_new_tokens=8, details=True)
+    assert answer.details is not None
+    assert answer.details.finish_reason == "length"
+    assert answer.details.generated_tokens == 8
+    assert "".join(token.text for token in answer.details.tokens) == answer.generated_text
+    assert all(token.logprob <= 0 for token in answer.details.tokens)
+
+
+def test_a_stream_is_the_answer_in_tokens(client: InferenceClient) -> None:
+    whole = client.text_generation(PROMPT, max_new_tokens=12)
+    events = list(client.text_generation(PROMPT, max_new_tokens=12, stream=True, details=True))
+    assert "".join(event.token.text for event in events) == whole
+    assert [event.index for event in events] == list(range(1, 13))
+    assert [event.generated_text for event in events[:-1]] == [None] * 11
+    assert events[-1].generated_text == whole
+
+
+def test_the_whole_prompt_comes_back_when_asked(client: InferenceClient) -> None:
+    whole = client.text_generation(PROMPT, max_new_tokens=4, return_full_text=True)
+    assert whole.startswith(PROMPT)
+
+
+def test_generated_text_ends_right_after_the_stop_string(client: InferenceClient) -> None:
+    whole = client.text_generation(PROMPT, max_new_tokens=40)
+    stop = whole[10:14]
+    answer = client.text_generation(PROMPT, max_new_tokens=40, stop=[stop], details=True)
+    assert answer.generated_text == whole[: whole.index(stop) + len(stop)]
+    assert answer.details is not None
+    assert answer.details.finish_reason == "stop_sequence"
+
+
+def test_chat(client: InferenceClient) -> None:
+    answer = client.chat_completion(
+        [{"role": "user", "content": "What is 12 + 30?"}], max_tokens=32, temperature=0
+    )
+    assert "42" in (answer.choices[0].message.content or "")
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+def test_curl_sees_each_event_as_it_comes(server: Server) -> None:
+    body = json.dumps({"inputs": PROMPT, "parameters": {"max_new_tokens": 5}})
+    out = subprocess.run(
+        [
+            "curl",
+            "-sSN",
+            f"{server.url}/generate_stream",
+            "-H",
+            "content-type: application/json",
+            "-d",
+            body,
+        ],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    ).stdout
+    events = [line for line in out.split("\n\n") if line]
+    assert all(event.startswith("data:") for event in events)
+    tokens = [json.loads(event.removeprefix("data:")) for event in events]
+    assert [token["index"] for token in tokens] == [1, 2, 3, 4, 5]

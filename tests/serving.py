@@ -1,0 +1,91 @@
+"""A Penstock server as a child process, for every test that talks HTTP."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+
+READY_SECONDS = 120
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+@dataclass
+class Server:
+    """`penstock serve` with `options`, on a free port of 127.0.0.1; use as a context manager."""
+
+    log: Path
+    options: list[str] = field(default_factory=list)
+    port: int = field(default_factory=free_port)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def command(self) -> list[str]:
+        serve = [sys.executable, "-m", "penstock", "serve", "--port", str(self.port)]
+        return [*serve, "--device", "cpu", "--dtype", "float32", "--threads", "1", *self.options]
+
+    def start(self) -> Server:
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
+        with self.log.open("wb") as output:
+            self.process = subprocess.Popen(
+                self.command,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                env=environment,
+            )
+        return self
+
+    def wait_ready(self) -> Server:
+        deadline = time.monotonic() + READY_SECONDS
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                raise RuntimeError(f"exit code {self.process.returncode}:\n{self.output()}")
+            try:
+                if httpx.get(f"{self.url}/ready", timeout=5).status_code == 200:
+                    return self
+            except httpx.TransportError:
+                pass
+            time.sleep(0.1)
+        raise TimeoutError(f"not ready after {READY_SECONDS} s:\n{self.output()}")
+
+    def stop(self, seconds: float = 30) -> int:
+        """Sends SIGTERM and returns the exit code; a server that hangs is killed and fails."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise
+
+    def output(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def __enter__(self) -> Server:
+        self.start()
+        try:
+            return self.wait_ready()
+        except BaseException:
+            self.process.kill()
+            self.process.wait()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
