@@ -37,7 +37,8 @@ class Server:
     @property
     def command(self) -> list[str]:
         serve = [sys.executable, "-m", "penstock", "serve", "--port", str(self.port)]
-        return [*serve, "--device", "cpu", "--dtype", "float32", "--threads", "1", *self.options]
+        dtype = [] if "--dtype" in self.options else ["--dtype", "float32"]
+        return [*serve, "--device", "cpu", *dtype, "--threads", "1", *self.options]
 
     def start(self) -> Server:
         environment = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}

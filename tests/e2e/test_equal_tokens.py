@@ -1,0 +1,102 @@
+"""The same greedy tokens however a request is run: the server against `transformers`.
+
+Everything is float64, where rounding does not decide between two tokens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import torch
+from serving import Server
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+BROOK = Path(__file__).resolve().parents[2] / "python/penstock/brook"
+TOKENS = 64
+PROMPTS = [
+    "Once upon a time there was",
+    "The fox went to the river and",
+    "A",
+    "In the forest lived an old owl. " * 6 + "One day",
+    "Once upon a time there was",  # the same prompt again: a prefix hit
+    "My name is Ada and I live in a town by the sea. " * 20,
+    "Question: what is 12 + 30?",
+    "0 1 2 3 4 5 6 7 8 9",
+]
+# How a server is started -> what its metrics must show, so that the case is what it says.
+VARIANTS: dict[str, tuple[list[str], str | None]] = {
+    "plain": ([], "penstock_prefix_hit_tokens"),
+    "16-token chunks": (["--max-step-tokens", "16"], None),
+    "no prefix cache": (["--no-prefix-cache"], None),
+    "preempted": (["--kv-memory", "10MiB", "--max-len", "512"], "penstock_preemptions"),
+    "two workers": (["--tp", "2"], None),
+}
+
+
+def greedy(prompts: list[str]) -> list[list[int]]:
+    """What `transformers` generates for each prompt alone."""
+    tokenizer = AutoTokenizer.from_pretrained(BROOK)
+    model = AutoModelForCausalLM.from_pretrained(BROOK, dtype=torch.float64).eval()
+    answers = []
+    for prompt in prompts:
+        ids = tokenizer(prompt, return_tensors="pt").input_ids
+        with torch.inference_mode():
+            out = model.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                do_sample=False,
+                max_new_tokens=TOKENS,
+                pad_token_id=0,
+            )
+        answers.append(out[0, ids.shape[1] :].tolist())
+    return answers
+
+
+@pytest.fixture(scope="module")
+def expected() -> list[list[int]]:
+    return greedy(PROMPTS)
+
+
+@pytest.fixture(scope="module", params=VARIANTS, ids=str)
+def variant(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Server, str | None]]:
+    options, metric = VARIANTS[request.param]
+    log = tmp_path_factory.mktemp("variant") / "serve.log"
+    with Server(log, [*options, "--dtype", "float64"]) as server:
+        yield server, metric
+
+
+async def tokens(client: httpx.AsyncClient, prompt: str) -> list[int]:
+    body = {"inputs": prompt, "parameters": {"max_new_tokens": TOKENS, "details": True}}
+    reply = await client.post("/generate", json=body)
+    assert reply.status_code == 200, reply.text
+    return [token["id"] for token in reply.json()["details"]["tokens"]]
+
+
+async def all_tokens(server: Server, prompts: list[str]) -> list[list[int]]:
+    async with httpx.AsyncClient(base_url=server.url, timeout=240) as client:
+        return list(await asyncio.gather(*(tokens(client, prompt) for prompt in prompts)))
+
+
+def metric_value(server: Server, name: str) -> float:
+    text = httpx.get(f"{server.url}/metrics").text
+    values = re.findall(rf"^{name}(?:_total)?(?:{{[^}}]*}})? ([0-9.e+]+)$", text, re.M)
+    assert values, f"no metric {name}"
+    return sum(map(float, values))
+
+
+def test_tokens_equal_transformers_alone_and_in_a_batch(
+    variant: tuple[Server, str | None], expected: list[list[int]]
+) -> None:
+    server, metric = variant
+    alone = [asyncio.run(all_tokens(server, [prompt]))[0] for prompt in PROMPTS[:3]]
+    assert alone == expected[:3]
+    assert asyncio.run(all_tokens(server, PROMPTS * 4)) == expected * 4
+    if metric:
+        assert metric_value(server, metric) > 0
