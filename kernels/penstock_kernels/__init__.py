@@ -1,0 +1,25 @@
+"""Kernels for serving language models: typed functions, each a torch reference and a Triton kernel.
+
+The device of the tensors chooses: CUDA runs Triton, everything else the reference. `use` overrides
+the choice for a while (tests, benches).
+"""
+
+from .copy_blocks import copy_blocks
+from .op import use
+from .paged_decode_attention import paged_decode_attention
+from .paged_prefill_attention import paged_prefill_attention
+from .rms_norm import rms_norm
+from .rope_kv_write import rope_kv_write
+from .sample import sample
+from .silu_mul import silu_mul
+
+__all__ = [
+    "copy_blocks",
+    "paged_decode_attention",
+    "paged_prefill_attention",
+    "rms_norm",
+    "rope_kv_write",
+    "sample",
+    "silu_mul",
+    "use",
+]

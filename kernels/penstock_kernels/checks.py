@@ -1,0 +1,59 @@
+"""Argument checks of the public functions. Cheap: they run before every launch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+INDEX = (torch.int32,)
+
+
+def expect(
+    name: str, tensor: Tensor, shape: tuple[int, ...], dtypes: tuple[torch.dtype, ...]
+) -> None:
+    """Raises ValueError unless `tensor` has this shape and one of these dtypes."""
+    if tensor.shape != shape:
+        raise ValueError(f"{name} has shape {tuple(tensor.shape)}; expected {shape}")
+    if tensor.dtype not in dtypes:
+        raise ValueError(f"{name} is {tensor.dtype}; expected {' or '.join(map(str, dtypes))}")
+
+
+def expect_rank(name: str, tensor: Tensor, axes: str) -> None:
+    """Raises ValueError unless `tensor` has as many dimensions as `axes` names, say "T, H"."""
+    if tensor.dim() != axes.count(",") + 1:
+        raise ValueError(f"{name} has shape {tuple(tensor.shape)}; expected [{axes}]")
+
+
+def expect_rows(name: str, tensor: Tensor) -> None:
+    """Raises ValueError unless elements of the last dimension are next to each other."""
+    if tensor.stride(-1) != 1:
+        raise ValueError(f"{name} has strides {tensor.stride()}; expected the last to be 1")
+
+
+def expect_cache(kv_cache: Tensor) -> None:
+    """Raises ValueError unless `kv_cache` is contiguous [blocks, 2, Hkv, block_tokens, D]."""
+    expect_rank("kv_cache", kv_cache, "blocks, 2, Hkv, block_tokens, D")
+    if kv_cache.shape[1] != 2 or not kv_cache.is_contiguous():
+        raise ValueError(
+            f"kv_cache has shape {tuple(kv_cache.shape)} and strides {kv_cache.stride()}; "
+            "expected contiguous [blocks, 2, Hkv, block_tokens, D]"
+        )
+
+
+def expect_attention(q: Tensor, kv_cache: Tensor, block_tables: Tensor, kv_len: Tensor) -> None:
+    """Raises ValueError unless these four fit together; both attention ops share this."""
+    expect_rank("q", q, "T, Hq, D")
+    expect_rows("q", q)
+    expect_cache(kv_cache)
+    heads, kv_heads = q.shape[1], kv_cache.shape[2]
+    if q.shape[2] != kv_cache.shape[4] or heads % kv_heads:
+        raise ValueError(
+            f"q has {heads} heads of {q.shape[2]}; the cache has {kv_heads} heads of "
+            f"{kv_cache.shape[4]}: sizes must be equal and {heads} a multiple of {kv_heads}"
+        )
+    if q.dtype not in FLOATS or kv_cache.dtype not in FLOATS:
+        raise ValueError(f"q is {q.dtype} and kv_cache {kv_cache.dtype}; expected floats")
+    expect_rank("block_tables", block_tables, "S, B")
+    expect("block_tables", block_tables, tuple(block_tables.shape), INDEX)
+    expect("kv_len", kv_len, (block_tables.shape[0],), INDEX)

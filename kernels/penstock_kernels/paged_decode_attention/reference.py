@@ -1,0 +1,64 @@
+"""Reference of paged_decode_attention in torch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from ..shared import gather, wide
+
+# Sequences are taken in groups whose gathered keys and values fit a CPU's cache; larger
+# allocations also go back to the operating system each time, and fault their pages in again.
+GROUP_ELEMENTS = 1 << 20
+
+
+def paged_decode_attention(
+    q: Tensor,
+    kv_cache: Tensor,
+    block_tables: Tensor,
+    kv_len: Tensor,
+    scale: float,
+    window: int = 0,
+) -> Tensor:
+    """See the public function."""
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    lengths: list[int] = kv_len.tolist()
+    longest = max(lengths, default=0)
+    per_sequence = 2 * kv_cache.shape[2] * kv_cache.shape[4] * min(longest, window or longest)
+    group = max(1, GROUP_ELEMENTS // max(per_sequence, 1))
+    for start in range(0, len(lengths), group):
+        rows = slice(start, start + group)
+        visible = [min(length, window or length) for length in lengths[rows]]
+        out[rows] = _attend(q[rows], kv_cache, block_tables[rows], (kv_len[rows], visible), scale)
+    return out
+
+
+def _attend(
+    q: Tensor,
+    kv_cache: Tensor,
+    block_tables: Tensor,
+    lengths: tuple[Tensor, list[int]],
+    scale: float,
+) -> Tensor:
+    """A group: q [s, Hq, D], tables [s, B], (kv_len [s], keys each query sees) -> [s, Hq, D]."""
+    kv_len, visible = lengths
+    span = max(visible)
+    if span == 0:
+        return torch.zeros_like(q)
+    # Row by row the last `span` positions; what lies before the first visible key is masked and
+    # stands in as the row's own last key, so that only the row's own data is ever touched.
+    ragged = min(visible) != span
+    positions = kv_len.long()[:, None] + torch.arange(-span, 0, device=q.device)
+    mask = None
+    if ragged:
+        seen = torch.tensor(visible, device=q.device)[:, None]
+        hidden = torch.arange(span, 0, -1, device=q.device) > seen
+        positions = torch.where(hidden, (kv_len.long() - 1).clamp(min=0)[:, None], positions)
+        mask = ~hidden[:, None, None]
+    keys, values = gather(kv_cache, block_tables, positions)
+    grouped = wide(q).reshape(len(q), keys.shape[1], -1, q.shape[2])  # a group's heads as queries
+    out = scaled_dot_product_attention(grouped, keys, values, attn_mask=mask, scale=scale)
+    if min(visible) == 0:
+        out = out.masked_fill((kv_len == 0)[:, None, None, None], 0)
+    return out.reshape(q.shape).to(q.dtype)

@@ -1,0 +1,49 @@
+"""Attention of prompt chunks over a paged cache."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ..checks import INDEX, expect, expect_attention
+from ..op import Op
+from . import reference
+
+_OP = Op("paged_prefill_attention", reference.paged_prefill_attention)
+
+
+def paged_prefill_attention(
+    q: Tensor,
+    kv_cache: Tensor,
+    block_tables: Tensor,
+    query_start: Tensor,
+    kv_len: Tensor,
+    scale: float,
+    window: int = 0,
+    *,
+    max_query: int,
+) -> Tensor:
+    """softmax(scale q K^T) V, causal, for S sequences whose queries lie one after another in q.
+
+    Query i of sequence s, one of n = query_start[s + 1] - query_start[s], sits at position
+    p = kv_len[s] - n + i and sees the keys j with p - window < j <= p (window 0: j <= p). So a
+    chunk of a prompt sees what earlier chunks wrote; its own keys are in the cache already.
+
+    Args: q [T, Hq, D]; kv_cache [blocks, 2, Hkv, block_tokens, D], Hq a multiple of Hkv;
+        block_tables [S, B] int32, of which entries past a sequence's end are never read;
+        query_start [S + 1] int32, rising from 0; kv_len [S] int32, with the queries;
+        max_query: at least the largest n (it sizes the launch).
+    Returns: [T, Hq, D] of q's dtype, contiguous. Rows of q past query_start[S] are padding, and
+        their outputs undefined.
+    Precision: scores and sums in float32; on CUDA, products of float16 or bfloat16 operands with
+        the probabilities rounded to that dtype.
+    Work: 4 Hq D operations for each visible (query, key) pair.
+    Source: online softmax, Milakov and Gimelshein 2018; tiling, Dao, FlashAttention-2, 2023; block
+        tables, Kwon et al., PagedAttention, 2023.
+    """
+    expect_attention(q, kv_cache, block_tables, kv_len)
+    expect("query_start", query_start, (len(kv_len) + 1,), INDEX)
+    if window < 0 or max_query < 0:
+        raise ValueError(f"window is {window} and max_query {max_query}; expected 0 or more")
+    return _OP.on(q)(
+        q, kv_cache, block_tables, query_start, kv_len, scale, window, max_query=max_query
+    )

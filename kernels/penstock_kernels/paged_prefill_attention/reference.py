@@ -1,0 +1,59 @@
+"""Reference of paged_prefill_attention in torch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from ..shared import gather, wide
+
+
+def paged_prefill_attention(
+    q: Tensor,
+    kv_cache: Tensor,
+    block_tables: Tensor,
+    query_start: Tensor,
+    kv_len: Tensor,
+    scale: float,
+    window: int = 0,
+    *,
+    max_query: int,
+) -> Tensor:
+    """See the public function; `max_query` only sizes launches on a device."""
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    starts = query_start.tolist()
+    for sequence, length in enumerate(kv_len.tolist()):
+        rows = slice(starts[sequence], starts[sequence + 1])
+        if rows.start < rows.stop:
+            table = block_tables[sequence : sequence + 1]
+            out[rows] = _attend(wide(q[rows]), kv_cache, table, length, (scale, window))
+    return out
+
+
+def _attend(
+    q: Tensor, kv_cache: Tensor, block_table: Tensor, length: int, rule: tuple[float, int]
+) -> Tensor:
+    """One sequence: q [n, Hq, D], its table [1, B], its kv_len, (scale, window) -> [n, Hq, D]."""
+    scale, window = rule
+    count, heads, size = q.shape
+    first = max(length - count - window + 1, 0) if window else 0
+    seen = torch.arange(first, length, device=q.device)
+    keys, values = gather(kv_cache, block_table, seen[None])  # [1, Hkv, L, D]
+    kv_heads = keys.shape[1]
+    grouped = q.view(count, kv_heads, heads // kv_heads, size).permute(1, 2, 0, 3)
+    shape = (kv_heads, heads // kv_heads, length - first, size)
+    causal = count == length and not window
+    mask = None
+    if not causal and (count > 1 or window):
+        gap = torch.arange(length - count, length, device=q.device)[:, None] - seen
+        mask = (gap >= 0) & (gap < window) if window else gap >= 0
+    out = scaled_dot_product_attention(
+        grouped,
+        keys[0, :, None].expand(shape),
+        values[0, :, None].expand(shape),
+        attn_mask=mask,
+        is_causal=causal,
+        scale=scale,
+    )
+    return out.permute(2, 0, 1, 3).reshape(count, heads, size)

@@ -1,0 +1,49 @@
+"""Rotary position embedding of queries and keys, and the write of keys and values to the cache."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..checks import FLOATS, INDEX, expect, expect_cache, expect_rank, expect_rows
+from ..op import Op
+from . import reference
+
+_OP = Op("rope_kv_write", reference.rope_kv_write)
+
+
+def rope_kv_write(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cos_sin: Tensor,
+    positions: Tensor,
+    slot_mapping: Tensor,
+    kv_cache: Tensor,
+) -> None:
+    """Rotates q in place; writes the rotated k, and v, to the cache. k and v stay as they are.
+
+    With halves x = (a | b) of a head and (cos | sin) of its position, rotated x =
+    (a cos - b sin | b cos + a sin).
+
+    Args: q [T, Hq, D], k and v [T, Hkv, D] of one float dtype, rows of D contiguous, D even; they
+        may be views of one fused projection. cos_sin [P, D] float32 (float64 with float64 q),
+        cosines then sines; positions [T] int32 in 0..P; slot_mapping [T] int32, block *
+        block_tokens + offset, or -1 for a token whose k and v are not written (padding);
+        kv_cache [blocks, 2, Hkv, block_tokens, D] contiguous. Slots are distinct.
+    Precision: float32 inside, rounded once to the dtype of q or of the cache.
+    Bytes moved: T (2 Hq + 4 Hkv) D elements, and T D cosines and sines.
+    Source: Su et al., RoFormer, 2021, with the halves of a head paired as Llama's checkpoints are.
+    """
+    expect_rank("q", q, "T, Hq, D")
+    expect_cache(kv_cache)
+    tokens, _, size = q.shape
+    expect("k", k, (tokens, kv_cache.shape[2], kv_cache.shape[4]), (q.dtype,))
+    expect("v", v, tuple(k.shape), (q.dtype,))
+    expect("q", q, (tokens, q.shape[1], k.shape[2]), FLOATS)
+    expect("cos_sin", cos_sin, (cos_sin.shape[0], size), (torch.float32, torch.float64))
+    expect("positions", positions, (tokens,), INDEX)
+    expect("slot_mapping", slot_mapping, (tokens,), INDEX)
+    for name, tensor in (("q", q), ("k", k), ("v", v), ("cos_sin", cos_sin)):
+        expect_rows(name, tensor)
+    _OP.on(q)(q, k, v, cos_sin, positions, slot_mapping, kv_cache)

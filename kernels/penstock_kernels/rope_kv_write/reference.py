@@ -1,0 +1,38 @@
+"""Reference of rope_kv_write in torch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..shared import wide
+
+
+def rope_kv_write(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cos_sin: Tensor,
+    positions: Tensor,
+    slot_mapping: Tensor,
+    kv_cache: Tensor,
+) -> None:
+    """See the public function."""
+    angles = cos_sin.index_select(0, positions).to(wide(q[:0]).dtype)
+    cos, sin = angles[:, None].chunk(2, dim=-1)
+    q.copy_(_rotate(wide(q), cos, sin))
+    kv = torch.stack((_rotate(wide(k), cos, sin), wide(v)), dim=1).to(kv_cache.dtype)
+    if bool((slot_mapping < 0).any()):
+        written = slot_mapping >= 0
+        slot_mapping, kv = slot_mapping[written], kv[written]
+    slots = slot_mapping.long()
+    block_tokens = kv_cache.shape[3]
+    kv_cache[slots // block_tokens, :, :, slots % block_tokens] = kv
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """x [T, H, D] by cos and sin [T, 1, D/2]; a new tensor."""
+    a, b = x.chunk(2, dim=-1)
+    return torch.cat(
+        (torch.addcmul(a * cos, b, sin, value=-1), torch.addcmul(b * cos, a, sin)), dim=-1
+    )

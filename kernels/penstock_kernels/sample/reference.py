@@ -1,0 +1,56 @@
+"""Reference of sample in torch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..shared import wide
+from .philox import exponential
+
+
+def sample(
+    logits: Tensor,
+    temperature: Tensor,
+    top_k: Tensor,
+    top_p: Tensor,
+    seed: Tensor,
+    position: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """See the public function."""
+    inner = wide(logits)
+    ids = inner.argmax(dim=-1)
+    random = temperature > 0
+    if bool(random.all()):
+        ids = _draw(inner, temperature, top_k, top_p, (seed, position))
+    elif bool(random.any()):
+        rows = random.nonzero().squeeze(1)
+        keys = seed[rows], position[rows]
+        ids[rows] = _draw(inner[rows], temperature[rows], top_k[rows], top_p[rows], keys)
+    chosen = inner.gather(1, ids[:, None]).squeeze(1)
+    return ids, (chosen - inner.logsumexp(dim=-1)).float()
+
+
+def _draw(
+    logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, keys: tuple[Tensor, Tensor]
+) -> Tensor:
+    """Ids [S] of rows that are all random; `keys` are (seed, position)."""
+    largest = logits.amax(dim=-1, keepdim=True)
+    scaled = (logits - largest).div_(temperature.to(logits.dtype)[:, None])
+    if bool(((top_k > 0) | (top_p < 1)).any()):
+        scaled = scaled.masked_fill(scaled < _threshold(scaled, top_k, top_p), -torch.inf)
+    scaled -= exponential(keys[0], keys[1], logits.shape[1], logits.dtype).log_()
+    return scaled.argmax(dim=-1)
+
+
+def _threshold(scaled: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
+    """The smallest kept value [S, 1] of each row of scaled logits, by sorting."""
+    vocabulary = scaled.shape[1]
+    ranked = scaled.sort(dim=-1, descending=True).values
+    last = torch.where(top_k > 0, top_k, vocabulary).clamp(max=vocabulary)[:, None].long() - 1
+    kth = ranked.gather(1, last)
+    mass = ranked.masked_fill(ranked < kth, -torch.inf).softmax(dim=-1)
+    above = mass.cumsum(dim=-1) - mass
+    inside = (above < top_p.to(scaled.dtype)[:, None]) & (ranked >= kth)
+    final = inside.sum(dim=-1, keepdim=True).clamp(min=1) - 1
+    return torch.where(top_p[:, None] < 1, ranked.gather(1, final), kth)
