@@ -1,1 +1,25 @@
-//! The pyo3 extension penstock._core.
+//! The extension `penstock._core`: the launcher and the engine, callable from Python.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use penstock::interpreter::Interpreter;
+use pyo3::prelude::*;
+
+/// Runs the launcher with `argv` (the program's name first) and returns its exit code. Workers run
+/// in `executable`, whose package `penstock` is the directory `package`.
+#[pyfunction]
+#[pyo3(name = "main")]
+fn run(py: Python<'_>, argv: Vec<OsString>, executable: PathBuf, package: PathBuf) -> u8 {
+    let host = Interpreter {
+        path: executable,
+        package,
+    };
+    py.detach(move || penstock::command::run(&argv, Some(&host)))
+}
+
+/// The launcher and the engine of Penstock.
+#[pymodule(name = "_core")]
+fn core(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(run, module)?)
+}

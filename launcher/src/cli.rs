@@ -1,0 +1,214 @@
+//! Every flag, declared once. `settings` adds the environment mirror and the configuration file;
+//! doc comments here are the help texts.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::values::{ByteSize, DeviceChoice, DtypeChoice, LogFormat, LogLevel};
+
+/// A server for large language models.
+///
+/// Every flag --x can also be set by the environment variable PENSTOCK_X, or as `x = ...` in the
+/// TOML file of --config; flags win over variables, variables over the file.
+#[derive(Debug, Parser)]
+#[command(name = "penstock", version, disable_help_subcommand = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serve a model over HTTP
+    Serve(Box<ServeArgs>),
+    /// Fetch a model from the hub into the local cache
+    Download(DownloadArgs),
+    /// Talk to a model in the terminal
+    Chat(Box<ChatArgs>),
+}
+
+/// Settings of `penstock serve`.
+#[derive(Clone, Debug, Args)]
+pub struct ServeArgs {
+    /// The engine.
+    #[command(flatten)]
+    pub engine: EngineArgs,
+    /// The HTTP side.
+    #[command(flatten)]
+    pub http: HttpArgs,
+    /// Logs.
+    #[command(flatten)]
+    pub log: LogArgs,
+    /// Read settings from this TOML file
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Print every resolved setting with its reason, and exit
+    #[arg(long)]
+    pub explain: bool,
+}
+
+/// Settings of an engine: the same for `serve`, `chat` and the Python API.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Model")]
+pub struct EngineArgs {
+    /// Directory or hub id of the model [default: brook, which ships with Penstock]
+    #[arg(long, value_name = "PATH_OR_ID")]
+    pub model: Option<String>,
+    /// Branch, tag or commit of a hub model [default: main]
+    #[arg(long, requires = "model")]
+    pub revision: Option<String>,
+    /// Number format of weights, activations and KV blocks
+    #[arg(long, value_enum, default_value = "auto")]
+    pub dtype: DtypeChoice,
+    /// Tokens of one sequence, prompt and answer together [default: the model's own limit]
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(2..))]
+    pub max_len: Option<u32>,
+
+    /// Where tensors live
+    #[arg(long, value_enum, default_value = "auto", help_heading = "Workers")]
+    pub device: DeviceChoice,
+    /// Workers that share each layer (tensor parallelism) [default: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64),
+          help_heading = "Workers")]
+    pub tp: Option<u32>,
+    /// Attach the worker that listens here, as unix:PATH, instead of starting one; once per rank
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        conflicts_with = "python",
+        help_heading = "Workers"
+    )]
+    pub worker: Vec<String>,
+    /// Interpreter that runs the workers [default: from VIRTUAL_ENV or PATH]
+    #[arg(long, value_name = "PATH", help_heading = "Workers")]
+    pub python: Option<PathBuf>,
+    /// CPU threads of each worker [default: the cores, shared out]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024),
+          help_heading = "Workers")]
+    pub threads: Option<u32>,
+
+    /// Sequences that run at once [default: 256 on CUDA, 32 on the CPU]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096),
+          help_heading = "Memory and scheduling")]
+    pub max_slots: Option<u32>,
+    /// Tokens of one step, over all sequences [default: 8192 on CUDA, 512 on the CPU]
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..=1_048_576),
+          help_heading = "Memory and scheduling")]
+    pub max_step_tokens: Option<u32>,
+    /// Size of the KV memory of each worker, such as 2GiB [default: what memory allows]
+    #[arg(long, value_name = "SIZE", help_heading = "Memory and scheduling")]
+    pub kv_memory: Option<ByteSize>,
+    /// Share of a device's memory that a worker may use [default: 0.9 on CUDA, 0.5 on the CPU]
+    #[arg(long, value_name = "SHARE", value_parser = share, help_heading = "Memory and scheduling")]
+    pub memory_fraction: Option<f32>,
+    /// Tokens of one KV block
+    #[arg(long, value_name = "TOKENS", default_value = "16",
+          value_parser = clap::value_parser!(u32).range(1..=1024),
+          help_heading = "Memory and scheduling")]
+    pub block_tokens: u32,
+    /// Do not keep computed KV blocks for later requests
+    #[arg(long, help_heading = "Memory and scheduling")]
+    pub no_prefix_cache: bool,
+    /// Longest pause, in milliseconds, that reading prompts may put between tokens of running answers
+    #[arg(long, value_name = "MS", default_value = "50",
+          value_parser = clap::value_parser!(u64).range(1..=60_000),
+          help_heading = "Memory and scheduling")]
+    pub latency_target: u64,
+    /// Requests that may wait; more are answered 429
+    #[arg(long, value_name = "N", default_value = "1024",
+          value_parser = clap::value_parser!(u32).range(1..),
+          help_heading = "Memory and scheduling")]
+    pub max_waiting: u32,
+    /// Prompt tokens that may wait; more are answered 429
+    #[arg(long, value_name = "TOKENS", default_value = "4000000",
+          value_parser = clap::value_parser!(u64).range(1..),
+          help_heading = "Memory and scheduling")]
+    pub max_waiting_tokens: u64,
+}
+
+/// Settings of the HTTP side.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "HTTP")]
+pub struct HttpArgs {
+    /// Address to listen on
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
+    pub host: IpAddr,
+    /// Port to listen on; 0 picks a free one
+    #[arg(long, default_value = "3000")]
+    pub port: u16,
+    /// Name that clients see [default: the model's id or directory name]
+    #[arg(long, value_name = "NAME")]
+    pub served_model_name: Option<String>,
+    /// Seconds that running answers get to finish at shutdown
+    #[arg(long, value_name = "SECONDS", default_value = "30",
+          value_parser = clap::value_parser!(u64).range(0..=86_400))]
+    pub grace: u64,
+}
+
+/// Settings of logs.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Logs")]
+pub struct LogArgs {
+    /// How log lines look
+    #[arg(long, value_enum, default_value = "text")]
+    pub log_format: LogFormat,
+    /// The least severe log line that is written
+    #[arg(long, value_enum, default_value = "info")]
+    pub log_level: LogLevel,
+}
+
+/// Settings of `penstock download`.
+#[derive(Clone, Debug, Args)]
+pub struct DownloadArgs {
+    /// Hub id, such as TinyLlama/TinyLlama-1.1B-Chat-v1.0
+    #[arg(value_name = "ID")]
+    pub id: String,
+    /// Branch, tag or commit [default: main]
+    #[arg(long)]
+    pub revision: Option<String>,
+    /// Interpreter that has Penstock installed [default: from VIRTUAL_ENV or PATH]
+    #[arg(long, value_name = "PATH")]
+    pub python: Option<PathBuf>,
+}
+
+/// Settings of `penstock chat`.
+#[derive(Clone, Debug, Args)]
+pub struct ChatArgs {
+    /// Server to talk to; without it, an engine is started for this conversation
+    #[arg(long, value_name = "URL")]
+    pub url: Option<String>,
+    /// First message of the conversation, in the system's role
+    #[arg(long, value_name = "TEXT")]
+    pub system: Option<String>,
+    /// Longest answer
+    #[arg(long, value_name = "TOKENS", default_value = "512",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_tokens: u32,
+    /// 0 always takes the likeliest token
+    #[arg(long, value_parser = temperature)]
+    pub temperature: Option<f32>,
+    /// The engine that is started without --url.
+    #[command(flatten)]
+    pub engine: EngineArgs,
+    /// Read settings from this TOML file
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+}
+
+fn share(text: &str) -> Result<f32, String> {
+    match text.parse::<f32>() {
+        Ok(share) if share > 0.0 && share <= 1.0 => Ok(share),
+        _ => Err("must be above 0 and at most 1".into()),
+    }
+}
+
+fn temperature(text: &str) -> Result<f32, String> {
+    match text.parse::<f32>() {
+        Ok(value) if (0.0..=100.0).contains(&value) => Ok(value),
+        _ => Err("must be at least 0 and at most 100".into()),
+    }
+}

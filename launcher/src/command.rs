@@ -1,0 +1,85 @@
+//! What the launcher does once it knows what was asked.
+
+use std::ffi::OsString;
+use std::io::Write;
+
+use crate::cli::{Command, DownloadArgs, EngineArgs, ServeArgs};
+use crate::error::{Failure, Outcome};
+use crate::explain::explain;
+use crate::hardware::{self, Hardware};
+use crate::hub::{self, ModelSource};
+use crate::interpreter::Interpreter;
+use crate::model::ModelFacts;
+use crate::progress;
+use crate::resolve::{Plan, resolve};
+use crate::settings::{self, Sources, Stop};
+use crate::values::Device;
+
+/// Runs `penstock` with these arguments (the program's name first) and returns its exit code.
+/// `host` is the Python that the launcher runs in, if it runs in one.
+pub fn run(argv: &[OsString], host: Option<&Interpreter>) -> u8 {
+    let settings = match settings::read(argv, &std::env::vars_os().collect()) {
+        Ok(settings) => settings,
+        Err(Stop::Parser(error)) => {
+            // Printing can only fail when nobody reads.
+            let _ = error.print();
+            return u8::try_from(error.exit_code()).unwrap_or(2);
+        }
+        Err(Stop::Failure(failure)) => return report(&failure),
+    };
+    let sources = &settings.sources;
+    let outcome = match &settings.cli.command {
+        Command::Serve(args) if args.explain => explain_serve(args, sources, host),
+        Command::Serve(_) => Err(Failure::runtime("serving is not built yet")),
+        Command::Download(args) => download(args, host),
+        Command::Chat(_) => Err(Failure::runtime("chatting is not built yet")),
+    };
+    outcome.map_or_else(|failure| report(&failure), |()| 0)
+}
+
+fn report(failure: &Failure) -> u8 {
+    progress::say(&format!("error: {failure}"));
+    failure.exit_code()
+}
+
+/// Writes to stdout, where answers go.
+pub fn print(text: &str) -> Outcome<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .map_err(|error| Failure::runtime(format!("cannot write to stdout: {error}")))
+}
+
+/// The plan of an engine: finds the model, looks at the host, decides.
+pub fn plan(typed: &EngineArgs, sources: &Sources, host: Option<&Interpreter>) -> Outcome<Plan> {
+    let source = ModelSource::parse(typed.model.as_deref(), typed.revision.as_deref())?;
+    let directory = source.fetch(|| Interpreter::find(typed.python.as_deref(), host))?;
+    resolve(
+        typed,
+        sources,
+        &ModelFacts::read(&directory)?,
+        &Hardware::detect(),
+    )
+}
+
+fn explain_serve(args: &ServeArgs, sources: &Sources, host: Option<&Interpreter>) -> Outcome<()> {
+    let plan = plan(&args.engine, sources, host)?;
+    let devices = match plan.device.value {
+        Device::Cuda => hardware::cuda_devices(),
+        Device::Cpu => Vec::new(),
+    };
+    print(&explain(&plan, &devices))
+}
+
+fn download(args: &DownloadArgs, host: Option<&Interpreter>) -> Outcome<()> {
+    let revision = args.revision.as_deref();
+    let ModelSource::Hub { id, revision } = ModelSource::parse(Some(&args.id), revision)? else {
+        return Err(Failure::usage(format!(
+            "{} is already on this host.",
+            args.id
+        )));
+    };
+    let interpreter = Interpreter::find(args.python.as_deref(), host)?;
+    let path = hub::download(&interpreter, &id, &revision)?;
+    print(&format!("{}\n", path.display()))
+}

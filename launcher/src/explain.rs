@@ -1,0 +1,121 @@
+//! `penstock serve --explain`: every resolved value, and why it is that.
+
+use std::fmt::{Display, Write};
+
+use crate::hardware::CudaDevice;
+use crate::resolve::{Decided, Plan};
+use crate::values::{ByteSize, Device};
+
+/// One line each for the person who asks.
+struct Page(String);
+
+impl Page {
+    fn title(&mut self, title: &str) {
+        let gap = if self.0.is_empty() { "" } else { "\n" };
+        let _ = writeln!(self.0, "{gap}{title}");
+    }
+
+    fn line(&mut self, name: &str, value: impl Display, why: &str) {
+        let value = value.to_string();
+        let line = format!("  {name:<18} {value:<14} {why}");
+        let _ = writeln!(self.0, "{}", line.trim_end());
+    }
+
+    fn decided<T: Display>(&mut self, name: &str, decided: &Decided<T>) {
+        self.line(name, &decided.value, &decided.why);
+    }
+}
+
+/// The plan as text. `devices` are those of the host, for an estimate where a worker will measure.
+pub fn explain(plan: &Plan, devices: &[CudaDevice]) -> String {
+    let mut page = Page(String::new());
+    let model = &plan.model;
+    page.title("model");
+    page.line("directory", model.directory.display(), "");
+    let shape = format!(
+        "{} layers, {} query heads, {} heads of keys and values, {} numbers each",
+        model.layers, model.heads, model.kv_heads, model.head_dim
+    );
+    page.line("family", &model.family, &shape);
+    page.line("dtype", plan.dtype.value.name(), &plan.dtype.why);
+    page.decided("max-len", &plan.limits.max_sequence_tokens);
+    page.title("workers");
+    page.line("device", plan.device.value.name(), &plan.device.why);
+    for device in devices {
+        page.line("", ByteSize(device.memory), &device.name);
+    }
+    page.decided("tp", &plan.tp);
+    page.decided("threads", &plan.threads);
+    page.title("steps");
+    page.decided("max-slots", &plan.limits.max_slots);
+    page.decided("max-step-tokens", &plan.limits.max_step_tokens);
+    let latency = plan.queue.latency_target.value.as_millis();
+    page.line(
+        "latency-target",
+        format!("{latency} ms"),
+        &plan.queue.latency_target.why,
+    );
+    page.title("queue");
+    page.decided("max-waiting", &plan.queue.max_waiting);
+    page.decided("max-waiting-tokens", &plan.queue.max_waiting_tokens);
+    memory(&mut page, plan, devices);
+    page.0
+}
+
+fn memory(page: &mut Page, plan: &Plan, devices: &[CudaDevice]) {
+    let memory = &plan.memory;
+    page.title("memory, of each worker");
+    page.decided("memory-fraction", &memory.fraction);
+    page.line(
+        "weights",
+        ByteSize(memory.weight_bytes),
+        "from the sizes of the weight files",
+    );
+    page.decided("block-tokens", &memory.block_tokens);
+    let why = format!(
+        "2 (key, value) x {} layers x {} heads x {} numbers x {} bytes x {} tokens",
+        plan.model.layers,
+        plan.model.kv_heads / u64::from(plan.tp.value),
+        plan.model.head_dim,
+        plan.dtype.value.bytes(),
+        memory.block_tokens.value
+    );
+    page.line("block", ByteSize(memory.block_bytes), &why);
+    let (bytes, why) = kv_bytes(plan, devices);
+    let Some(bytes) = bytes else {
+        page.line("kv-memory", "measured", &why);
+        return;
+    };
+    page.line("kv-memory", ByteSize(bytes), &why);
+    let blocks = bytes / memory.block_bytes;
+    let tokens = blocks * u64::from(memory.block_tokens.value);
+    let longest = u64::from(plan.limits.max_sequence_tokens.value);
+    let why = format!(
+        "{tokens} tokens: {} sequence(s) at their longest",
+        tokens / longest
+    );
+    page.line("blocks", blocks, &why);
+    let prefix = if plan.queue.prefix_cache.value {
+        "kept"
+    } else {
+        "not kept"
+    };
+    page.line("prefix-cache", prefix, &plan.queue.prefix_cache.why);
+}
+
+/// Bytes of the pool; on CUDA an estimate, since activations are measured by the worker.
+fn kv_bytes(plan: &Plan, devices: &[CudaDevice]) -> (Option<u64>, String) {
+    let decided = &plan.memory.kv_bytes;
+    if decided.value.is_some() || plan.device.value == Device::Cpu {
+        return (decided.value, decided.why.clone());
+    }
+    let Some(device) = devices.iter().min_by_key(|device| device.memory) else {
+        return (None, decided.why.clone());
+    };
+    let share = device.memory as f64 * f64::from(plan.memory.fraction.value);
+    let room = (share as u64).saturating_sub(plan.memory.weight_bytes);
+    (
+        Some(room),
+        "at most: the worker measures what a step needs, and takes the rest".to_owned(),
+    )
+}

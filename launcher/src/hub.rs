@@ -1,0 +1,229 @@
+//! From what --model names to a directory: a local one, the model that ships, or one from the hub.
+//! Downloading is huggingface_hub's work, run by `python -m penstock.hub`; it reports as JSON lines.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde::Deserialize;
+
+use crate::error::{Failure, Outcome};
+use crate::interpreter::Interpreter;
+use crate::progress::Bar;
+
+/// The model that `--model` names when nobody typed it.
+pub const SHIPPED: &str = "brook";
+
+/// What `--model` names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ModelSource {
+    /// In the package `penstock`.
+    Shipped,
+    /// A directory.
+    Local(PathBuf),
+    /// Files on the hub.
+    Hub {
+        /// `name` or `organisation/name`.
+        id: String,
+        /// Branch, tag or commit.
+        revision: String,
+    },
+}
+
+/// One line of `python -m penstock.hub`.
+#[derive(Deserialize)]
+#[serde(tag = "event", rename_all = "lowercase")]
+enum Event {
+    Plan { bytes: u64 },
+    Progress { bytes: u64 },
+    Done { path: PathBuf },
+    Error { message: String },
+}
+
+impl ModelSource {
+    /// Reads `--model` and `--revision`.
+    ///
+    /// # Errors
+    /// When it is neither a directory nor formed like a hub id.
+    pub fn parse(model: Option<&str>, revision: Option<&str>) -> Outcome<Self> {
+        let Some(model) = model else {
+            return Ok(Self::Shipped);
+        };
+        let path = Path::new(model);
+        if path.is_dir() {
+            return match revision {
+                None => Ok(Self::Local(path.to_owned())),
+                Some(_) => Err(Failure::usage(format!(
+                    "--revision applies to hub models, and --model {model} is a directory: leave it \
+                     out."
+                ))),
+            };
+        }
+        if path.is_file() {
+            return Err(Failure::runtime(format!(
+                "--model {model} is a file: name the directory that holds config.json and the \
+                 *.safetensors files."
+            )));
+        }
+        if model == SHIPPED && revision.is_none() {
+            return Ok(Self::Shipped);
+        }
+        if !is_hub_id(model) {
+            return Err(Failure::runtime(format!(
+                "--model {model}: no such directory, and it is not formed like a hub id \
+                 (organisation/name)."
+            )));
+        }
+        let revision = revision.unwrap_or("main").to_owned();
+        Ok(Self::Hub {
+            id: model.to_owned(),
+            revision,
+        })
+    }
+
+    /// The name that clients see unless another was typed.
+    pub fn name(&self) -> String {
+        match self {
+            Self::Shipped => SHIPPED.to_owned(),
+            Self::Hub { id, .. } => id.clone(),
+            Self::Local(path) => {
+                let full = path.canonicalize().unwrap_or_else(|_| path.clone());
+                full.file_name()
+                    .map_or_else(|| SHIPPED.into(), |n| n.to_string_lossy().into())
+            }
+        }
+    }
+
+    /// The directory of the model's files, downloaded if need be.
+    ///
+    /// # Errors
+    /// Whatever keeps the files from being there, in words for people.
+    pub fn fetch(&self, interpreter: impl FnOnce() -> Outcome<Interpreter>) -> Outcome<PathBuf> {
+        match self {
+            Self::Local(path) => Ok(path.canonicalize().unwrap_or_else(|_| path.clone())),
+            Self::Shipped => Ok(interpreter()?.package.join(SHIPPED)),
+            Self::Hub { id, revision } => download(&interpreter()?, id, revision),
+        }
+    }
+}
+
+fn is_hub_id(text: &str) -> bool {
+    let part = |part: &str| {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        !part.is_empty() && part.len() <= 96 && part.chars().all(plain) && !part.starts_with('.')
+    };
+    match text.split_once('/') {
+        Some((organisation, name)) => part(organisation) && part(name),
+        None => part(text),
+    }
+}
+
+/// Downloads a hub model into huggingface_hub's cache, with a progress bar, and says where it lies.
+///
+/// # Errors
+/// No such model, offline, no space, only pickled weights: in words for people.
+pub fn download(interpreter: &Interpreter, id: &str, revision: &str) -> Outcome<PathBuf> {
+    let mut child = Command::new(&interpreter.path)
+        .args(["-m", "penstock.hub", "download", id, "--revision", revision])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(|e| {
+            Failure::runtime(format!("cannot start {}: {e}", interpreter.path.display()))
+        })?;
+    let stdout = child.stdout.take();
+    let outcome = stdout.map_or(Ok(None), |lines| follow(BufReader::new(lines), id));
+    let status = child
+        .wait()
+        .map_or_else(|e| e.to_string(), |status| status.to_string());
+    outcome?.ok_or_else(|| {
+        Failure::runtime(format!(
+            "downloading {id} ended without an answer ({status})"
+        ))
+    })
+}
+
+fn follow(lines: impl BufRead, id: &str) -> Outcome<Option<PathBuf>> {
+    let mut bar: Option<Bar> = None;
+    for line in lines.lines().map_while(Result::ok) {
+        match serde_json::from_str(&line) {
+            Ok(Event::Plan { bytes }) => {
+                bar = Some(Bar::bytes(&format!("downloading {id}"), bytes));
+            }
+            Ok(Event::Progress { bytes }) => {
+                if let Some(bar) = &mut bar {
+                    bar.at(bytes);
+                }
+            }
+            Ok(Event::Done { path }) => return Ok(Some(path)),
+            Ok(Event::Error { message }) => return Err(Failure::runtime(message)),
+            // Whatever else a library prints is not for us.
+            Err(_) => {}
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_told_from_mistyped_paths() {
+        assert!(is_hub_id("gpt2") && is_hub_id("TinyLlama/TinyLlama-1.1B-Chat-v1.0"));
+        for wrong in [
+            "",
+            "/models/llama",
+            "./llama",
+            "../x",
+            "a/b/c",
+            "a b",
+            "a/",
+            "~/llama",
+        ] {
+            assert!(!is_hub_id(wrong), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn sources_are_told_apart() {
+        assert_eq!(ModelSource::parse(None, None), Ok(ModelSource::Shipped));
+        assert_eq!(
+            ModelSource::parse(Some("brook"), None),
+            Ok(ModelSource::Shipped)
+        );
+        assert!(matches!(
+            ModelSource::parse(Some("/"), None),
+            Ok(ModelSource::Local(_))
+        ));
+        let hub = ModelSource::parse(Some("a/b"), Some("v1")).unwrap();
+        assert_eq!(
+            hub,
+            ModelSource::Hub {
+                id: "a/b".into(),
+                revision: "v1".into()
+            }
+        );
+        for (model, revision, word) in [
+            ("/nowhere/m", None, "no such directory"),
+            ("/", Some("v1"), "--revision"),
+        ] {
+            let failure = ModelSource::parse(Some(model), revision).unwrap_err();
+            assert!(failure.message.contains(word), "{failure}");
+        }
+    }
+
+    #[test]
+    fn the_download_ends_with_a_path_or_a_message() {
+        let done = "noise\n{\"event\":\"plan\",\"bytes\":4}\n{\"event\":\"progress\",\"bytes\":4}\n\
+                    {\"event\":\"done\",\"path\":\"/cache/m\"}\n";
+        assert_eq!(follow(done.as_bytes(), "m"), Ok(Some("/cache/m".into())));
+        let failed = "{\"event\":\"error\",\"message\":\"no space\"}\n";
+        assert_eq!(
+            follow(failed.as_bytes(), "m").unwrap_err().message,
+            "no space"
+        );
+        assert_eq!(follow("".as_bytes(), "m"), Ok(None));
+    }
+}

@@ -1,0 +1,158 @@
+//! Bars on a terminal, plain lines elsewhere. All that reaches stderr goes through here, so that log
+//! lines and bars do not tear each other apart.
+
+use std::io::{self, IsTerminal, Write};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+
+use crate::values::ByteSize;
+
+/// Off a terminal: a line at least this often.
+const LINE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// One thing that takes a while.
+#[derive(Debug)]
+pub struct Bar {
+    label: String,
+    unit: Unit,
+    total: u64,
+    started: Instant,
+    shown: Shown,
+}
+
+/// What a bar counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Bytes, with rate and time left.
+    Bytes,
+    /// Steps of some work.
+    Steps,
+}
+
+#[derive(Debug)]
+enum Shown {
+    Terminal(ProgressBar),
+    Lines { last: Instant },
+}
+
+/// A writer for log lines that keeps clear of the bars.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LogWriter;
+
+fn bars() -> &'static MultiProgress {
+    static BARS: OnceLock<MultiProgress> = OnceLock::new();
+    BARS.get_or_init(MultiProgress::new)
+}
+
+/// A line for the person who started the command; on stderr, so that stdout stays for answers.
+pub fn say(line: &str) {
+    bars().suspend(|| {
+        // Nobody is left to tell when stderr is closed.
+        let _ = writeln!(io::stderr().lock(), "{line}");
+    });
+}
+
+impl Bar {
+    /// A bar over `total` bytes.
+    pub fn bytes(label: &str, total: u64) -> Self {
+        Self::new(label, Unit::Bytes, total)
+    }
+
+    /// A bar over `total` of `unit`.
+    pub fn new(label: &str, unit: Unit, total: u64) -> Self {
+        let now = Instant::now();
+        let shown = if io::stderr().is_terminal() {
+            let bar = ProgressBar::new(total)
+                .with_style(style(unit))
+                .with_message(label.to_owned());
+            Shown::Terminal(bars().add(bar))
+        } else {
+            Shown::Lines { last: now }
+        };
+        let bar = Self {
+            label: label.to_owned(),
+            unit,
+            total,
+            started: now,
+            shown,
+        };
+        if matches!(bar.shown, Shown::Lines { .. }) && unit == Unit::Bytes {
+            say(&format!("{label}: {}", ByteSize(total)));
+        }
+        bar
+    }
+
+    /// Says how much is done.
+    pub fn at(&mut self, done: u64) {
+        match &mut self.shown {
+            Shown::Terminal(bar) => bar.set_position(done),
+            Shown::Lines { last } => {
+                if done < self.total && last.elapsed() >= LINE_INTERVAL {
+                    *last = Instant::now();
+                    let line = line(&self.label, self.unit, done, self.total, self.started);
+                    say(&line);
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        if let Shown::Terminal(bar) = &self.shown {
+            bar.finish_and_clear();
+            bars().remove(bar);
+        }
+    }
+}
+
+fn style(unit: Unit) -> ProgressStyle {
+    let template = match unit {
+        Unit::Bytes => {
+            "{msg} [{bar:30}] {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec}, {eta} left"
+        }
+        Unit::Steps => "{msg} [{bar:30}] {pos}/{len}",
+    };
+    let style = ProgressStyle::with_template(template);
+    style
+        .unwrap_or_else(|_| ProgressStyle::default_bar())
+        .progress_chars("=> ")
+}
+
+fn line(label: &str, unit: Unit, done: u64, total: u64, started: Instant) -> String {
+    match unit {
+        Unit::Steps => format!("{label}: {done} of {total}"),
+        Unit::Bytes => {
+            let rate = done as f64 / started.elapsed().as_secs_f64().max(1e-3);
+            let left = total.saturating_sub(done) as f64 / rate.max(1.0);
+            let (done, total, rate) = (ByteSize(done), ByteSize(total), ByteSize(rate as u64));
+            format!("{label}: {done} of {total}, {rate}/s, {left:.0} s left")
+        }
+    }
+}
+
+impl Write for LogWriter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        bars().suspend(|| io::stderr().lock().write_all(bytes))?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_tell_rate_and_time_left() {
+        let started = Instant::now().checked_sub(Duration::from_secs(10)).unwrap();
+        let line = line("weights", Unit::Bytes, 10 << 20, 30 << 20, started);
+        assert!(line.starts_with("weights: 10 MiB of 30 MiB, "), "{line}");
+        assert!(line.ends_with("/s, 20 s left"), "{line}");
+    }
+}

@@ -1,0 +1,336 @@
+//! From typed settings, a model and a host to one plan with a reason for every value. Everything that
+//! can be known to be impossible is an error here, before anything starts.
+
+use std::time::Duration;
+
+use crate::cli::EngineArgs;
+use crate::error::{Failure, Outcome};
+use crate::hardware::Hardware;
+use crate::model::ModelFacts;
+use crate::settings::{Source, Sources};
+use crate::values::{ByteSize, Device, DeviceChoice, Dtype};
+
+/// A value and why it is that.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decided<T> {
+    /// Handed down to whoever needs it.
+    pub value: T,
+    /// For `--explain`.
+    pub why: String,
+}
+
+/// Everything an engine needs, decided.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The model that workers load.
+    pub model: ModelFacts,
+    /// Where tensors live; to the workers.
+    pub device: Decided<Device>,
+    /// Number format; to the workers.
+    pub dtype: Decided<Dtype>,
+    /// Workers that share each layer.
+    pub tp: Decided<u32>,
+    /// CPU threads of each worker; 0 leaves it to the worker.
+    pub threads: Decided<u32>,
+    /// Limits of steps and sequences; to the workers, which may lower them.
+    pub limits: Limits,
+    /// KV memory; to the workers.
+    pub memory: Memory,
+    /// Queue and pace; to the scheduler.
+    pub queue: Queue,
+}
+
+/// Limits of steps and sequences.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Prompt and answer of one sequence.
+    pub max_sequence_tokens: Decided<u32>,
+    /// Sequences that run at once.
+    pub max_slots: Decided<u32>,
+    /// Tokens of one step.
+    pub max_step_tokens: Decided<u32>,
+}
+
+/// KV memory of one rank.
+#[derive(Clone, Debug)]
+pub struct Memory {
+    /// Bytes of the pool; none leaves it to the worker, which measures what is free after loading.
+    pub kv_bytes: Decided<Option<u64>>,
+    /// Share of the device's memory that a worker may use.
+    pub fraction: Decided<f32>,
+    /// Tokens of one block.
+    pub block_tokens: Decided<u32>,
+    /// Bytes of one block; read by `--explain` and the checks here.
+    pub block_bytes: u64,
+    /// Bytes of the weights; an estimate for `--explain`.
+    pub weight_bytes: u64,
+}
+
+/// Queue and pace.
+#[derive(Clone, Debug)]
+pub struct Queue {
+    /// Requests that may wait.
+    pub max_waiting: Decided<u32>,
+    /// Prompt tokens that may wait.
+    pub max_waiting_tokens: Decided<u64>,
+    /// Longest pause that reading prompts puts between tokens of running answers.
+    pub latency_target: Decided<Duration>,
+    /// Whether computed blocks are kept for later requests.
+    pub prefix_cache: Decided<bool>,
+}
+
+struct Resolver<'a> {
+    typed: &'a EngineArgs,
+    sources: &'a Sources,
+    model: &'a ModelFacts,
+    hardware: &'a Hardware,
+}
+
+impl<T> Decided<T> {
+    fn new(value: T, why: impl Into<String>) -> Self {
+        Self {
+            value,
+            why: why.into(),
+        }
+    }
+}
+
+/// Decides every value.
+///
+/// # Errors
+/// When a setting contradicts the model, the host or another setting.
+pub fn resolve(
+    typed: &EngineArgs,
+    sources: &Sources,
+    model: &ModelFacts,
+    hardware: &Hardware,
+) -> Outcome<Plan> {
+    Resolver {
+        typed,
+        sources,
+        model,
+        hardware,
+    }
+    .plan()
+}
+
+impl Resolver<'_> {
+    fn plan(&self) -> Outcome<Plan> {
+        let device = self.device()?;
+        let tp = self.tp(device.value)?;
+        let dtype = self.dtype(device.value)?;
+        let limits = self.limits(device.value)?;
+        let memory = self.memory(device.value, dtype.value, tp.value, &limits)?;
+        Ok(Plan {
+            model: self.model.clone(),
+            threads: self.threads(device.value, tp.value),
+            queue: self.queue(),
+            device,
+            dtype,
+            tp,
+            limits,
+            memory,
+        })
+    }
+
+    fn typed<T>(&self, flag: &str, value: T) -> Decided<T> {
+        Decided::new(value, self.sources.of(flag).words())
+    }
+
+    fn or_default<T>(&self, flag: &str, value: Option<T>, default: T, why: &str) -> Decided<T> {
+        match value {
+            Some(value) => self.typed(flag, value),
+            None => Decided::new(default, why),
+        }
+    }
+
+    fn device(&self) -> Outcome<Decided<Device>> {
+        let found = self.hardware.cuda_devices;
+        match self.typed.device {
+            DeviceChoice::Cpu => Ok(self.typed("device", Device::Cpu)),
+            DeviceChoice::Cuda if found == 0 && self.typed.worker.is_empty() => {
+                Err(Failure::runtime(
+                    "--device cuda: this host shows no CUDA device (no /dev/nvidia0, or \
+                     CUDA_VISIBLE_DEVICES hides it). Use --device cpu, or install the driver.",
+                ))
+            }
+            DeviceChoice::Cuda => Ok(self.typed("device", Device::Cuda)),
+            DeviceChoice::Auto if found > 0 => Ok(Decided::new(
+                Device::Cuda,
+                format!("{found} CUDA device(s) found"),
+            )),
+            DeviceChoice::Auto => Ok(Decided::new(Device::Cpu, "no CUDA device found")),
+        }
+    }
+
+    fn tp(&self, device: Device) -> Outcome<Decided<u32>> {
+        let attached = u32::try_from(self.typed.worker.len()).unwrap_or(u32::MAX);
+        let tp = match (self.typed.tp, attached) {
+            (typed, 0) => self.or_default("tp", typed, 1, "one worker unless --tp asks for more"),
+            (None, attached) => Decided::new(attached, "one rank for each --worker"),
+            (Some(tp), attached) if tp == attached => self.typed("tp", tp),
+            (Some(tp), attached) => {
+                return Err(Failure::runtime(format!(
+                    "--tp {tp} does not match {attached} --worker address(es): give one for each \
+                     rank, or leave --tp out."
+                )));
+            }
+        };
+        let (heads, kv_heads) = (self.model.heads, self.model.kv_heads);
+        let ranks = u64::from(tp.value);
+        if !heads.is_multiple_of(ranks) || !kv_heads.is_multiple_of(ranks) {
+            let fitting: Vec<String> = (1..=kv_heads)
+                .filter(|n| heads.is_multiple_of(*n) && kv_heads.is_multiple_of(*n))
+                .map(|n| n.to_string())
+                .collect();
+            return Err(Failure::runtime(format!(
+                "--tp {ranks} does not divide this model's heads (num_attention_heads {heads}, \
+                 num_key_value_heads {kv_heads}): use one of {}.",
+                fitting.join(", ")
+            )));
+        }
+        let found = self.hardware.cuda_devices;
+        if device == Device::Cuda && attached == 0 && tp.value > found {
+            return Err(Failure::runtime(format!(
+                "--tp {ranks} needs as many CUDA devices, and this host shows {found}."
+            )));
+        }
+        Ok(tp)
+    }
+
+    fn dtype(&self, device: Device) -> Outcome<Decided<Dtype>> {
+        if let Some(dtype) = self.typed.dtype.typed() {
+            if device == Device::Cuda && dtype == Dtype::Float64 {
+                return Err(Failure::runtime(
+                    "--dtype float64 runs on the CPU only: add --device cpu.",
+                ));
+            }
+            return Ok(self.typed("dtype", dtype));
+        }
+        Ok(match (device, self.model.dtype) {
+            (Device::Cpu, _) => Decided::new(Dtype::Float32, "what CPUs compute fastest"),
+            (Device::Cuda, Some(dtype @ (Dtype::Bfloat16 | Dtype::Float16))) => {
+                Decided::new(dtype, "the checkpoint's own")
+            }
+            (Device::Cuda, _) => {
+                Decided::new(Dtype::Bfloat16, "the checkpoint is not in half precision")
+            }
+        })
+    }
+
+    fn threads(&self, device: Device, tp: u32) -> Decided<u32> {
+        let cores = self.hardware.cores;
+        let (default, why) = match device {
+            Device::Cpu => (
+                (cores / tp).max(1),
+                format!("{cores} core(s) over {tp} worker(s)"),
+            ),
+            Device::Cuda => (0, "the worker's choice".to_owned()),
+        };
+        self.or_default("threads", self.typed.threads, default, &why)
+    }
+
+    fn limits(&self, device: Device) -> Outcome<Limits> {
+        let model_limit = self.model.max_tokens;
+        if let Some(typed) = self.typed.max_len.filter(|typed| *typed > model_limit) {
+            return Err(Failure::runtime(format!(
+                "--max-len {typed} is more than the {model_limit} tokens this model was made for \
+                 (max_position_embeddings in its config.json): lower it."
+            )));
+        }
+        let (slots, step, why) = match device {
+            Device::Cuda => (256, 8192, "default on CUDA"),
+            Device::Cpu => (32, 512, "default on the CPU"),
+        };
+        Ok(Limits {
+            max_sequence_tokens: self.or_default(
+                "max-len",
+                self.typed.max_len,
+                model_limit,
+                "the model's max_position_embeddings",
+            ),
+            max_slots: self.or_default("max-slots", self.typed.max_slots, slots, why),
+            max_step_tokens: self.or_default(
+                "max-step-tokens",
+                self.typed.max_step_tokens,
+                step,
+                why,
+            ),
+        })
+    }
+
+    fn memory(&self, device: Device, dtype: Dtype, tp: u32, limits: &Limits) -> Outcome<Memory> {
+        let (share, why) = match device {
+            Device::Cuda => (0.9, "default on CUDA"),
+            Device::Cpu => (0.5, "default on the CPU, which others use too"),
+        };
+        let fraction = self.or_default("memory-fraction", self.typed.memory_fraction, share, why);
+        let mut memory = Memory {
+            block_bytes: self.model.kv_token_bytes(dtype, tp) * u64::from(self.typed.block_tokens),
+            weight_bytes: self.model.rank_weight_bytes(dtype, tp),
+            block_tokens: self.typed("block-tokens", self.typed.block_tokens),
+            kv_bytes: Decided::new(None, "what is free on the device once weights are loaded"),
+            fraction,
+        };
+        if let Some(ByteSize(bytes)) = self.typed.kv_memory {
+            memory.kv_bytes = self.typed("kv-memory", Some(bytes));
+            check_one_sequence("--kv-memory", bytes, &memory, limits)?;
+        } else if device == Device::Cpu && self.typed.worker.is_empty() {
+            memory.kv_bytes = self.host_kv(tp, &memory, limits);
+            let bytes = memory.kv_bytes.value.unwrap_or(0);
+            check_one_sequence("free host memory", bytes, &memory, limits)?;
+        }
+        Ok(memory)
+    }
+
+    /// On the CPU: what all slots could ever fill, if the host has that much to spare.
+    fn host_kv(&self, tp: u32, memory: &Memory, limits: &Limits) -> Decided<Option<u64>> {
+        let blocks = blocks_of_one(memory, limits) * u64::from(limits.max_slots.value);
+        let wanted = blocks * memory.block_bytes;
+        let share = self.hardware.free_memory as f64 * f64::from(memory.fraction.value);
+        let room = (share as u64 / u64::from(tp)).saturating_sub(memory.weight_bytes);
+        if wanted <= room {
+            return Decided::new(Some(wanted), "every slot at its longest");
+        }
+        let why = format!(
+            "{} of free host memory, less the weights",
+            memory.fraction.value
+        );
+        Decided::new(Some(room), why)
+    }
+
+    fn queue(&self) -> Queue {
+        let typed = self.typed;
+        let latency = Duration::from_millis(typed.latency_target);
+        Queue {
+            max_waiting: self.typed("max-waiting", typed.max_waiting),
+            max_waiting_tokens: self.typed("max-waiting-tokens", typed.max_waiting_tokens),
+            latency_target: self.typed("latency-target", latency),
+            prefix_cache: match self.sources.of("no-prefix-cache") {
+                Source::Default => Decided::new(true, "default"),
+                source => Decided::new(!typed.no_prefix_cache, source.words()),
+            },
+        }
+    }
+}
+
+fn blocks_of_one(memory: &Memory, limits: &Limits) -> u64 {
+    let tokens = u64::from(limits.max_sequence_tokens.value);
+    tokens.div_ceil(u64::from(memory.block_tokens.value))
+}
+
+fn check_one_sequence(what: &str, bytes: u64, memory: &Memory, limits: &Limits) -> Outcome<()> {
+    let needed = blocks_of_one(memory, limits) * memory.block_bytes;
+    if bytes >= needed {
+        return Ok(());
+    }
+    let blocks = bytes / memory.block_bytes;
+    let tokens = blocks * u64::from(memory.block_tokens.value);
+    Err(Failure::runtime(format!(
+        "{what} of {} holds {tokens} tokens, but one sequence may have {} and needs {}: give \
+         --kv-memory at least that much, or lower --max-len.",
+        ByteSize(bytes),
+        limits.max_sequence_tokens.value,
+        ByteSize(needed),
+    )))
+}

@@ -1,0 +1,242 @@
+//! From what was typed to typed values: flags, then PENSTOCK_X variables, then the TOML file, then
+//! defaults. The flags in `cli` are the only list of settings; variables and file keys follow from
+//! their names and become the flags' defaults, so nothing is declared or parsed twice.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use clap::builder::BoolishValueParser;
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, CommandFactory, FromArgMatches};
+
+use crate::cli::Cli;
+use crate::error::{Failure, Outcome};
+
+const PREFIX: &str = "PENSTOCK_";
+
+/// Where the value of a setting came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// Typed on the command line.
+    Flag,
+    /// A PENSTOCK_X variable.
+    Variable,
+    /// The file of --config.
+    File,
+    /// Nobody said anything.
+    Default,
+}
+
+/// Where every setting of the chosen command came from, by flag name without dashes.
+#[derive(Clone, Debug, Default)]
+pub struct Sources(BTreeMap<String, Source>);
+
+/// What was typed, read and checked one setting at a time.
+#[derive(Debug)]
+pub struct Settings {
+    /// Typed values; read by the command that runs.
+    pub cli: Cli,
+    /// Read by `resolve`, for the reasons that `--explain` gives.
+    pub sources: Sources,
+}
+
+/// Why there are no settings to run with.
+#[derive(Debug)]
+pub enum Stop {
+    /// The parser has something to print: help, version, or what is wrong with the arguments.
+    Parser(clap::Error),
+    /// A variable or the configuration file is wrong.
+    Failure(Failure),
+}
+
+/// Environment variables by name.
+pub type Variables = BTreeMap<OsString, OsString>;
+
+/// Values from below the command line, as they would be typed, by flag name without dashes.
+type Layer = BTreeMap<String, (Vec<OsString>, Source)>;
+
+impl Source {
+    /// Words for `--explain`.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Flag => "typed",
+            Self::Variable => "from the environment",
+            Self::File => "from the configuration file",
+            Self::Default => "default",
+        }
+    }
+}
+
+impl Sources {
+    /// Where the setting of this name came from.
+    pub fn of(&self, name: &str) -> Source {
+        self.0.get(name).copied().unwrap_or(Source::Default)
+    }
+}
+
+impl From<clap::Error> for Stop {
+    fn from(error: clap::Error) -> Self {
+        Self::Parser(error)
+    }
+}
+
+impl From<Failure> for Stop {
+    fn from(failure: Failure) -> Self {
+        Self::Failure(failure)
+    }
+}
+
+/// Reads arguments (the program's name first), the environment, and the file that they name.
+///
+/// # Errors
+/// Whatever is wrong with any of them, and requests for help.
+pub fn read(argv: &[OsString], variables: &Variables) -> Result<Settings, Stop> {
+    let command = Cli::command();
+    reject_unknown_variables(&command, variables)?;
+    let mut layer = Layer::new();
+    let (name, config) = first_pass(command.clone(), argv, variables)?;
+    let sub = command.find_subcommand(&name).cloned().unwrap_or_default();
+    if let Some(path) = config {
+        layer.extend(file_layer(&sub, &path)?);
+    }
+    layer.extend(variable_layer(&sub, variables));
+    let command = command.mut_subcommand(&name, |sub| with_layer(sub, &layer));
+    let matches = command.try_get_matches_from(argv)?;
+    let sources = sources(&matches, &layer);
+    Ok(Settings {
+        cli: Cli::from_arg_matches(&matches)?,
+        sources,
+    })
+}
+
+/// The chosen command and its configuration file: the file must be known before it can be a layer.
+fn first_pass(
+    command: clap::Command,
+    argv: &[OsString],
+    variables: &Variables,
+) -> Result<(String, Option<PathBuf>), Stop> {
+    let matches = command.try_get_matches_from(argv)?;
+    let Some((name, matches)) = matches.subcommand() else {
+        return Ok((String::new(), None));
+    };
+    let config = match matches.try_get_one::<PathBuf>("config") {
+        Ok(typed) => typed.cloned().or_else(|| {
+            variables
+                .get(&OsString::from(variable("config")))
+                .map(PathBuf::from)
+        }),
+        // The command takes no file.
+        Err(_) => None,
+    };
+    Ok((name.to_owned(), config))
+}
+
+fn flags(command: &clap::Command) -> impl Iterator<Item = &str> {
+    let longs = command.get_arguments().filter_map(Arg::get_long);
+    longs.filter(|long| !["help", "version"].contains(long))
+}
+
+fn variable(long: &str) -> String {
+    format!("{PREFIX}{}", long.to_uppercase().replace('-', "_"))
+}
+
+fn reject_unknown_variables(command: &clap::Command, variables: &Variables) -> Outcome<()> {
+    let known: Vec<String> = command
+        .get_subcommands()
+        .flat_map(flags)
+        .map(variable)
+        .collect();
+    for name in variables.keys() {
+        let name = name.to_string_lossy().into_owned();
+        if name.starts_with(PREFIX) && !known.contains(&name) {
+            return Err(Failure::usage(format!(
+                "the environment variable {name} is not a setting (flag --x is {PREFIX}X; --help \
+                 lists the flags). Unset it; if Kubernetes made it for a service named penstock, \
+                 set enableServiceLinks: false in the pod."
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn variable_layer(command: &clap::Command, variables: &Variables) -> Layer {
+    let appends = |long: &str| {
+        let arg = command
+            .get_arguments()
+            .find(|arg| arg.get_long() == Some(long));
+        arg.is_some_and(|arg| matches!(arg.get_action(), ArgAction::Append))
+    };
+    let set = flags(command).filter_map(|long| {
+        let value = variables.get(&OsString::from(variable(long)))?;
+        let values = match value.to_str().filter(|_| appends(long)) {
+            Some(list) => list.split(',').map(OsString::from).collect(),
+            None => vec![value.clone()],
+        };
+        Some((long.to_owned(), (values, Source::Variable)))
+    });
+    set.collect()
+}
+
+fn file_layer(command: &clap::Command, path: &Path) -> Outcome<Layer> {
+    let shown = path.display();
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| Failure::usage(format!("cannot read --config {shown}: {error}")))?;
+    let table: toml::Table = text
+        .parse()
+        .map_err(|error| Failure::usage(format!("--config {shown} is not TOML: {error}")))?;
+    let known: Vec<&str> = flags(command).filter(|long| *long != "config").collect();
+    if let Some(key) = table.keys().find(|key| !known.contains(&key.as_str())) {
+        return Err(Failure::usage(format!(
+            "--config {shown}: {key:?} is not a setting of `penstock {}`; it knows {}.",
+            command.get_name(),
+            known.join(", ")
+        )));
+    }
+    Ok(table
+        .into_iter()
+        .map(|(key, value)| (key, (words(&value), Source::File)))
+        .collect())
+}
+
+/// A TOML value as it would be typed.
+fn words(value: &toml::Value) -> Vec<OsString> {
+    match value {
+        toml::Value::String(text) => vec![text.into()],
+        toml::Value::Array(items) => items.iter().flat_map(words).collect(),
+        other => vec![other.to_string().into()],
+    }
+}
+
+/// Turns the layer into defaults, which the command line overrides.
+fn with_layer(command: clap::Command, layer: &Layer) -> clap::Command {
+    command.mut_args(|arg| {
+        let Some((values, _)) = arg.get_long().and_then(|long| layer.get(long)) else {
+            return arg;
+        };
+        let switch = matches!(arg.get_action(), ArgAction::SetTrue);
+        let arg = if switch {
+            arg.value_parser(BoolishValueParser::new())
+        } else {
+            arg
+        };
+        arg.default_values_os(values.clone())
+    })
+}
+
+fn sources(matches: &ArgMatches, layer: &Layer) -> Sources {
+    let Some((_, matches)) = matches.subcommand() else {
+        return Sources::default();
+    };
+    let source = |id: &str| {
+        let long = id.replace('_', "-");
+        let source = match matches.value_source(id) {
+            Some(ValueSource::CommandLine) => Source::Flag,
+            _ => layer
+                .get(&long)
+                .map_or(Source::Default, |(_, source)| *source),
+        };
+        (long, source)
+    };
+    Sources(matches.ids().map(|id| source(id.as_str())).collect())
+}

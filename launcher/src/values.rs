@@ -1,0 +1,239 @@
+//! Values of settings that need a type of their own: sizes, devices, number formats.
+
+use std::fmt;
+use std::str::FromStr;
+
+use clap::ValueEnum;
+
+/// A number of bytes, typed as `2GiB`, `500MB` or `1048576`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ByteSize(pub u64);
+
+/// Where tensors live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DeviceChoice {
+    /// CUDA where a device is found, else the CPU.
+    Auto,
+    /// NVIDIA GPUs, one for each rank.
+    Cuda,
+    /// The host's processor.
+    Cpu,
+}
+
+/// A device after `auto` has been decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Device {
+    /// NVIDIA GPUs, one for each rank.
+    Cuda,
+    /// The host's processor.
+    Cpu,
+}
+
+/// The number format of weights, activations and KV blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DtypeChoice {
+    /// The checkpoint's own half precision on CUDA, float32 on the CPU.
+    Auto,
+    /// 16 bits, wide range.
+    Bfloat16,
+    /// 16 bits, fine steps.
+    Float16,
+    /// 32 bits.
+    Float32,
+    /// 64 bits: for comparisons that must hold exactly; CPU only.
+    Float64,
+}
+
+/// A number format after `auto` has been decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dtype {
+    /// 16 bits, wide range.
+    Bfloat16,
+    /// 16 bits, fine steps.
+    Float16,
+    /// 32 bits.
+    Float32,
+    /// 64 bits.
+    Float64,
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object per line, for collectors.
+    Json,
+}
+
+/// The least severe log line that is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogLevel {
+    /// Failures.
+    Error,
+    /// And what may become one.
+    Warn,
+    /// And what the server does.
+    Info,
+    /// And how it does it.
+    Debug,
+}
+
+const UNITS: [(&str, u64); 9] = [
+    ("KiB", 1 << 10),
+    ("MiB", 1 << 20),
+    ("GiB", 1 << 30),
+    ("TiB", 1 << 40),
+    ("KB", 1_000),
+    ("MB", 1_000_000),
+    ("GB", 1_000_000_000),
+    ("TB", 1_000_000_000_000),
+    ("B", 1),
+];
+
+impl FromStr for ByteSize {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong =
+            || format!("a size is a number with a unit such as 2GiB or 500MB, not {text:?}");
+        let split = text
+            .find(|c: char| !c.is_ascii_digit() && c != '.')
+            .unwrap_or(text.len());
+        let (number, unit) = text.split_at(split);
+        let unit = unit.trim();
+        let scale = if unit.is_empty() {
+            1
+        } else {
+            let known = UNITS
+                .iter()
+                .find(|(name, _)| name.eq_ignore_ascii_case(unit));
+            known.ok_or_else(wrong)?.1
+        };
+        if let Ok(whole) = number.parse::<u64>() {
+            return whole.checked_mul(scale).map(Self).ok_or_else(wrong);
+        }
+        let number: f64 = number.parse().map_err(|_| wrong())?;
+        let bytes = number * scale as f64;
+        if bytes.is_finite() && bytes < u64::MAX as f64 {
+            Ok(Self(bytes as u64))
+        } else {
+            Err(wrong())
+        }
+    }
+}
+
+impl fmt::Display for ByteSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = [
+            ("TiB", 1u64 << 40),
+            ("GiB", 1 << 30),
+            ("MiB", 1 << 20),
+            ("KiB", 1 << 10),
+        ];
+        match units.iter().find(|(_, scale)| self.0 >= *scale) {
+            Some((unit, scale)) if self.0.is_multiple_of(*scale) => {
+                write!(f, "{} {unit}", self.0 / scale)
+            }
+            Some((unit, scale)) => write!(f, "{:.1} {unit}", self.0 as f64 / *scale as f64),
+            None => write!(f, "{} B", self.0),
+        }
+    }
+}
+
+impl Device {
+    /// The word that the protocol uses.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cuda => "cuda",
+            Self::Cpu => "cpu",
+        }
+    }
+}
+
+impl Dtype {
+    /// The word that the protocol uses.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Bfloat16 => "bfloat16",
+            Self::Float16 => "float16",
+            Self::Float32 => "float32",
+            Self::Float64 => "float64",
+        }
+    }
+
+    /// Bytes of one number.
+    pub fn bytes(self) -> u64 {
+        match self {
+            Self::Bfloat16 | Self::Float16 => 2,
+            Self::Float32 => 4,
+            Self::Float64 => 8,
+        }
+    }
+
+    /// The format that a config.json names, if it is one of ours.
+    pub fn from_name(name: &str) -> Option<Self> {
+        let known = [Self::Bfloat16, Self::Float16, Self::Float32, Self::Float64];
+        known
+            .into_iter()
+            .find(|dtype| dtype.name() == name.trim_start_matches("torch."))
+    }
+}
+
+impl DtypeChoice {
+    /// The format that was typed; none for `auto`.
+    pub fn typed(self) -> Option<Dtype> {
+        match self {
+            Self::Auto => None,
+            Self::Bfloat16 => Some(Dtype::Bfloat16),
+            Self::Float16 => Some(Dtype::Float16),
+            Self::Float32 => Some(Dtype::Float32),
+            Self::Float64 => Some(Dtype::Float64),
+        }
+    }
+}
+
+impl LogLevel {
+    /// The word that log filters use.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Warn => "warn",
+            Self::Info => "info",
+            Self::Debug => "debug",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_with_and_without_units() {
+        let read = |text: &str| text.parse::<ByteSize>().map(|size| size.0);
+        assert_eq!(read("2GiB"), Ok(2 << 30));
+        assert_eq!(read("2 gib"), Ok(2 << 30));
+        assert_eq!(read("500MB"), Ok(500_000_000));
+        assert_eq!(read("1.5KiB"), Ok(1536));
+        assert_eq!(read("4096"), Ok(4096));
+        for wrong in [
+            "",
+            "GiB",
+            "2 parsecs",
+            "-1GiB",
+            "1e3",
+            "99999999999TiB",
+            "1.2.3MB",
+        ] {
+            assert!(read(wrong).is_err(), "{wrong:?} was accepted");
+        }
+    }
+
+    #[test]
+    fn sizes_are_written_for_people() {
+        assert_eq!(ByteSize(2 << 30).to_string(), "2 GiB");
+        assert_eq!(ByteSize(1536).to_string(), "1.5 KiB");
+        assert_eq!(ByteSize(12).to_string(), "12 B");
+    }
+}

@@ -1,0 +1,276 @@
+//! One worker as a child process: started, listened to, and ended whatever happens.
+//!
+//! The worker holds the read end of a pipe, its stdin, whose write end lives here: when this process
+//! ends, by whatever signal, the pipe ends and with it the worker. No signal handler is installed
+//! (threads wait instead), so the same code serves inside somebody else's Python process.
+
+use std::collections::VecDeque;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::error::{Failure, Outcome};
+use crate::interpreter::Interpreter;
+
+/// Importing torch on a cold disk takes a minute; more than this is a hang.
+const LISTEN_TIMEOUT: Duration = Duration::from_secs(300);
+/// From the end of the lease, and again from SIGTERM, until SIGKILL.
+const STOP_TIMEOUT: Duration = Duration::from_secs(3);
+const POLL: Duration = Duration::from_millis(10);
+/// Last words that an error message quotes.
+const KEPT_LINES: usize = 12;
+const LINE_BYTES: u64 = 8 << 10;
+
+/// A running worker.
+#[derive(Debug)]
+pub struct WorkerProcess {
+    rank: u32,
+    socket: PathBuf,
+    group: Pid,
+    lease: Option<ChildStdin>,
+    ended: watch::Receiver<Option<ExitStatus>>,
+    words: Arc<Mutex<VecDeque<String>>>,
+}
+
+impl WorkerProcess {
+    /// Starts the worker of `rank`, which will listen on `socket`.
+    ///
+    /// # Errors
+    /// When the operating system cannot start it.
+    pub fn spawn(interpreter: &Interpreter, socket: &Path, rank: u32) -> Outcome<Self> {
+        let mut child = Command::new(&interpreter.path)
+            .args(["-m", "penstock.worker", "--socket"])
+            .arg(socket)
+            .args(["--rank", &rank.to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            // Ctrl-C in the terminal is for the launcher, which then drains the worker.
+            .process_group(0)
+            .spawn()
+            .map_err(|error| {
+                let shown = interpreter.path.display();
+                Failure::runtime(format!("cannot start worker {rank} with {shown}: {error}"))
+            })?;
+        let words = Arc::new(Mutex::new(VecDeque::new()));
+        if let Some(stderr) = child.stderr.take() {
+            let words = Arc::clone(&words);
+            thread(format!("worker-{rank}-log"), move || {
+                forward(stderr, rank, &words);
+            })?;
+        }
+        let group = Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX));
+        let lease = child.stdin.take();
+        let (report, ended) = watch::channel(None);
+        thread(format!("worker-{rank}-wait"), move || wait(child, &report))?;
+        Ok(Self {
+            rank,
+            socket: socket.to_owned(),
+            group,
+            lease,
+            ended,
+            words,
+        })
+    }
+
+    /// Returns once the worker listens.
+    ///
+    /// # Errors
+    /// When it ends first, or takes longer than any start should.
+    pub async fn listening(&self) -> Outcome<()> {
+        let deadline = Instant::now() + LISTEN_TIMEOUT;
+        while Instant::now() < deadline {
+            // A file alone is not enough: between bind and listen, a connection is refused.
+            if tokio::net::UnixStream::connect(&self.socket).await.is_ok() {
+                return Ok(());
+            }
+            if let Some(status) = *self.ended.borrow() {
+                // The thread that reads its last words may be a moment behind.
+                sleep(POLL).await;
+                return Err(Failure::runtime(format!(
+                    "worker {} ended before it was ready ({status}).{}",
+                    self.rank,
+                    self.last_words()
+                )));
+            }
+            sleep(POLL).await;
+        }
+        let seconds = LISTEN_TIMEOUT.as_secs();
+        Err(Failure::runtime(format!(
+            "worker {} does not listen after {seconds} s.{}",
+            self.rank,
+            self.last_words()
+        )))
+    }
+
+    /// The process id; for logs and tests.
+    pub fn pid(&self) -> i32 {
+        self.group.as_raw()
+    }
+
+    /// How the worker ended, once it has.
+    pub fn exit_status(&self) -> Option<ExitStatus> {
+        *self.ended.borrow()
+    }
+
+    /// What it last wrote to its log, introduced for an error message; empty when it was silent.
+    pub fn last_words(&self) -> String {
+        let words = self.words.lock().unwrap_or_else(PoisonError::into_inner);
+        if words.is_empty() {
+            return String::new();
+        }
+        let lines: Vec<&str> = words.iter().map(String::as_str).collect();
+        format!(" Its last words:\n  {}", lines.join("\n  "))
+    }
+
+    /// Ends the worker: first the lease, then SIGTERM, then SIGKILL to its whole process group.
+    pub async fn stop(&mut self) {
+        drop(self.lease.take());
+        for signal in [None, Some(Signal::SIGTERM)] {
+            if let Some(signal) = signal {
+                self.signal(signal);
+            }
+            let mut ended = self.ended.clone();
+            let gone = timeout(STOP_TIMEOUT, ended.wait_for(Option::is_some))
+                .await
+                .is_ok();
+            if gone {
+                return;
+            }
+        }
+        tracing::warn!(rank = self.rank, "the worker ignores SIGTERM: killed");
+        self.signal(Signal::SIGKILL);
+    }
+
+    fn signal(&self, signal: Signal) {
+        // Once it was waited for, the number may belong to somebody else.
+        if self.exit_status().is_none() {
+            // It may end at this very moment, which is what the signal is for.
+            let _ = killpg(self.group, signal);
+        }
+    }
+}
+
+impl Drop for WorkerProcess {
+    fn drop(&mut self) {
+        self.signal(Signal::SIGKILL);
+    }
+}
+
+fn thread(name: String, body: impl FnOnce() + Send + 'static) -> Outcome<()> {
+    let spawned = std::thread::Builder::new().name(name).spawn(body);
+    spawned
+        .map(drop)
+        .map_err(|error| Failure::runtime(format!("cannot start a thread: {error}")))
+}
+
+fn wait(mut child: Child, report: &watch::Sender<Option<ExitStatus>>) {
+    if let Ok(status) = child.wait() {
+        report.send_replace(Some(status));
+    }
+}
+
+/// Copies the worker's log to ours until it closes its stderr.
+fn forward(stderr: ChildStderr, rank: u32, words: &Mutex<VecDeque<String>>) {
+    let mut reader = BufReader::new(stderr);
+    let mut line = Vec::new();
+    while matches!(
+        reader
+            .by_ref()
+            .take(LINE_BYTES)
+            .read_until(b'\n', &mut line),
+        Ok(1..)
+    ) {
+        let text = String::from_utf8_lossy(&line).trim_end().to_owned();
+        line.clear();
+        if text.is_empty() {
+            continue;
+        }
+        tracing::info!(target: "worker", "[worker {rank}] {text}");
+        let mut words = words.lock().unwrap_or_else(PoisonError::into_inner);
+        if words.len() == KEPT_LINES {
+            words.pop_front();
+        }
+        words.push_back(text);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    /// A stand-in for the interpreter: a shell script that ignores its arguments.
+    fn script(directory: &Path, body: &str) -> Interpreter {
+        let path = directory.join("python");
+        std::fs::write(&path, format!("#!/bin/sh\n{body}\n")).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        Interpreter {
+            path,
+            package: directory.to_owned(),
+        }
+    }
+
+    #[tokio::test]
+    async fn one_that_ends_at_once_is_quoted() {
+        let directory = tempfile::tempdir().unwrap();
+        let interpreter = script(directory.path(), "echo no torch here >&2; exit 3");
+        let worker = WorkerProcess::spawn(&interpreter, Path::new("/nowhere"), 0).unwrap();
+        let failure = worker.listening().await.unwrap_err();
+        assert!(failure.message.contains("exit status: 3"), "{failure}");
+        assert!(failure.message.contains("no torch here"), "{failure}");
+    }
+
+    #[tokio::test]
+    async fn the_end_of_the_lease_is_enough() {
+        let directory = tempfile::tempdir().unwrap();
+        let interpreter = script(directory.path(), "cat >/dev/null; exit 7");
+        let mut worker = WorkerProcess::spawn(&interpreter, Path::new("/nowhere"), 0).unwrap();
+        assert_eq!(worker.exit_status(), None);
+        worker.stop().await;
+        assert_eq!(
+            worker.exit_status().and_then(|status| status.code()),
+            Some(7)
+        );
+    }
+
+    #[tokio::test]
+    async fn one_that_listens_to_nothing_is_killed_with_its_children() {
+        let directory = tempfile::tempdir().unwrap();
+        let body = "trap '' TERM; sleep 60 & echo $! > \"$0.child\"; wait; sleep 60";
+        let interpreter = script(directory.path(), body);
+        let mut worker = WorkerProcess::spawn(&interpreter, Path::new("/nowhere"), 0).unwrap();
+        let file = directory.path().join("python.child");
+        while std::fs::read_to_string(&file)
+            .unwrap_or_default()
+            .is_empty()
+        {
+            sleep(POLL).await;
+        }
+        worker.stop().await;
+        let child = std::fs::read_to_string(&file).unwrap();
+        let child = Pid::from_raw(child.trim().parse().unwrap());
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while nix::sys::signal::kill(child, None).is_ok() && !is_zombie(child) {
+            assert!(
+                Instant::now() < deadline,
+                "the worker's child is still alive"
+            );
+            sleep(POLL).await;
+        }
+    }
+
+    fn is_zombie(pid: Pid) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.contains(") Z ") || stat.is_empty()
+    }
+}

@@ -1,0 +1,237 @@
+//! From a command line to a plan: precedence of sources, defaults by device, and every refusal.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests"
+)]
+
+use std::ffi::OsString;
+use std::io::Write;
+
+use penstock::cli::{Command, EngineArgs};
+use penstock::error::{Failure, FailureKind};
+use penstock::hardware::Hardware;
+use penstock::model::ModelFacts;
+use penstock::resolve::{Plan, resolve};
+use penstock::settings::{Settings, Source, Stop, read};
+use penstock::values::{ByteSize, Device, Dtype};
+
+const GIB: u64 = 1 << 30;
+
+fn model() -> ModelFacts {
+    ModelFacts {
+        directory: "/models/tiny".into(),
+        family: "LlamaForCausalLM".into(),
+        layers: 4,
+        heads: 8,
+        kv_heads: 4,
+        head_dim: 64,
+        max_tokens: 2048,
+        dtype: Some(Dtype::Bfloat16),
+        weight_bytes: 20 << 20,
+    }
+}
+
+fn host(cuda_devices: u32) -> Hardware {
+    Hardware {
+        cuda_devices,
+        cores: 8,
+        free_memory: 32 * GIB,
+    }
+}
+
+fn settings(flags: &[&str], variables: &[(&str, &str)]) -> Result<Settings, Stop> {
+    let argv: Vec<OsString> = ["penstock", "serve"]
+        .iter()
+        .chain(flags)
+        .map(|word| OsString::from(*word))
+        .collect();
+    let variables = variables
+        .iter()
+        .map(|(name, value)| (name.into(), value.into()))
+        .collect();
+    read(&argv, &variables)
+}
+
+fn engine(settings: &Settings) -> &EngineArgs {
+    match &settings.cli.command {
+        Command::Serve(args) => &args.engine,
+        other => panic!("not serve: {other:?}"),
+    }
+}
+
+fn plan_on(hardware: &Hardware, flags: &[&str]) -> Result<Plan, Failure> {
+    let settings = settings(flags, &[]).expect("well-formed");
+    resolve(engine(&settings), &settings.sources, &model(), hardware)
+}
+
+fn refusal(hardware: &Hardware, flags: &[&str]) -> String {
+    let failure = plan_on(hardware, flags).expect_err("must be refused");
+    assert_eq!(failure.kind, FailureKind::Runtime);
+    failure.message
+}
+
+fn file(text: &str) -> (tempfile::NamedTempFile, String) {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(text.as_bytes()).unwrap();
+    let path = file.path().to_str().unwrap().to_owned();
+    (file, path)
+}
+
+fn message(stop: Stop) -> String {
+    match stop {
+        Stop::Parser(error) => error.to_string(),
+        Stop::Failure(failure) => failure.message,
+    }
+}
+
+#[test]
+fn flags_win_over_variables_over_the_file() {
+    let (_keep, path) = file("tp = 2\nmax-slots = 5\nmax-len = 77\n");
+    let variables = [
+        ("PENSTOCK_TP", "3"),
+        ("PENSTOCK_MAX_SLOTS", "6"),
+        ("HOME", "/h"),
+    ];
+    let settings = settings(&["--config", &path, "--tp", "4"], &variables).unwrap();
+    let args = engine(&settings);
+    assert_eq!(
+        (args.tp, args.max_slots, args.max_len),
+        (Some(4), Some(6), Some(77))
+    );
+    let source = |name| settings.sources.of(name);
+    assert_eq!(source("tp"), Source::Flag);
+    assert_eq!(source("max-slots"), Source::Variable);
+    assert_eq!(source("max-len"), Source::File);
+    assert_eq!(source("block-tokens"), Source::Default);
+}
+
+#[test]
+fn every_kind_of_setting_can_come_from_the_file_or_the_environment() {
+    let text = "kv-memory = \"2GiB\"\nno-prefix-cache = true\nworker = [\"unix:/a\", \"unix:/b\"]\n\
+                memory-fraction = 0.25\nhost = \"0.0.0.0\"\n";
+    let (_keep, path) = file(text);
+    let from_file = settings(&["--config", &path], &[]).unwrap();
+    let variables = [
+        ("PENSTOCK_KV_MEMORY", "2GiB"),
+        ("PENSTOCK_NO_PREFIX_CACHE", "1"),
+        ("PENSTOCK_WORKER", "unix:/a,unix:/b"),
+        ("PENSTOCK_MEMORY_FRACTION", "0.25"),
+    ];
+    let from_variables = settings(&[], &variables).unwrap();
+    for settings in [from_file, from_variables] {
+        let args = engine(&settings);
+        assert_eq!(args.kv_memory, Some(ByteSize(2 * GIB)));
+        assert!(args.no_prefix_cache);
+        assert_eq!(args.worker, ["unix:/a", "unix:/b"]);
+        assert_eq!(args.memory_fraction, Some(0.25));
+    }
+}
+
+#[test]
+fn unknown_settings_are_errors_wherever_they_stand() {
+    let (_keep, path) = file("max-lne = 100\n");
+    let said = message(settings(&["--config", &path], &[]).unwrap_err());
+    assert!(said.contains("\"max-lne\" is not a setting"), "{said}");
+    let said = message(settings(&[], &[("PENSTOCK_MAX_LNE", "1")]).unwrap_err());
+    assert!(said.contains("PENSTOCK_MAX_LNE"), "{said}");
+    let said = message(settings(&["--max-lne", "1"], &[]).unwrap_err());
+    assert!(said.contains("--max-len"), "should suggest: {said}");
+    let said = message(settings(&["--config", "/nowhere.toml"], &[]).unwrap_err());
+    assert!(said.contains("/nowhere.toml"), "{said}");
+}
+
+#[test]
+fn values_out_of_range_name_flag_and_value() {
+    for (flag, value) in [
+        ("--tp", "0"),
+        ("--max-len", "1"),
+        ("--memory-fraction", "1.5"),
+        ("--memory-fraction", "NaN"),
+        ("--kv-memory", "lots"),
+        ("--port", "70000"),
+        ("--device", "tpu"),
+        ("--latency-target", "0"),
+    ] {
+        let said = message(settings(&[flag, value], &[]).unwrap_err());
+        assert!(said.contains(flag) && said.contains(value), "{said}");
+    }
+}
+
+#[test]
+fn defaults_follow_the_device() {
+    let cpu = plan_on(&host(0), &[]).unwrap();
+    assert_eq!(
+        (cpu.device.value, cpu.dtype.value),
+        (Device::Cpu, Dtype::Float32)
+    );
+    assert_eq!((cpu.limits.max_slots.value, cpu.threads.value), (32, 8));
+    let cuda = plan_on(&host(2), &["--tp", "2"]).unwrap();
+    assert_eq!(
+        (cuda.device.value, cuda.dtype.value),
+        (Device::Cuda, Dtype::Bfloat16)
+    );
+    assert_eq!((cuda.limits.max_slots.value, cuda.threads.value), (256, 0));
+    assert_eq!(cuda.memory.kv_bytes.value, None, "the worker measures");
+}
+
+#[test]
+fn the_host_pool_holds_every_slot_at_its_longest_or_what_there_is() {
+    let token = 2 * 4 * 4 * 64 * 4;
+    let plan = plan_on(&host(0), &[]).unwrap();
+    assert_eq!(plan.memory.kv_bytes.value, Some(32 * 2048 * token));
+    let small = Hardware {
+        free_memory: 256 << 20,
+        ..host(0)
+    };
+    let plan = plan_on(&small, &[]).unwrap();
+    assert_eq!(
+        plan.memory.kv_bytes.value,
+        Some((128 << 20) - 2 * (20 << 20))
+    );
+}
+
+#[test]
+fn ranks_must_divide_the_heads() {
+    let said = refusal(&host(0), &["--tp", "3"]);
+    assert!(
+        said.contains("--tp 3") && said.contains("use one of 1, 2, 4"),
+        "{said}"
+    );
+    assert!(plan_on(&host(0), &["--tp", "4"]).is_ok());
+    let said = refusal(&host(1), &["--tp", "2"]);
+    assert!(said.contains("this host shows 1"), "{said}");
+}
+
+#[test]
+fn the_pool_must_hold_one_sequence() {
+    let said = refusal(&host(0), &["--kv-memory", "1MiB"]);
+    assert!(
+        said.contains("--kv-memory of 1 MiB holds 128 tokens"),
+        "{said}"
+    );
+    assert!(
+        said.contains("needs 16 MiB") && said.contains("--max-len"),
+        "{said}"
+    );
+    assert!(plan_on(&host(0), &["--kv-memory", "1MiB", "--max-len", "128"]).is_ok());
+    let none = Hardware {
+        free_memory: 1 << 20,
+        ..host(0)
+    };
+    assert!(refusal(&none, &[]).contains("free host memory"));
+}
+
+#[test]
+fn contradictions_are_refused() {
+    assert!(refusal(&host(0), &["--device", "cuda"]).contains("no CUDA device"));
+    assert!(refusal(&host(0), &["--max-len", "4096"]).contains("2048"));
+    let float64 = ["--device", "cuda", "--dtype", "float64"];
+    assert!(refusal(&host(1), &float64).contains("float64"));
+    let workers = ["--worker", "unix:/a", "--worker", "unix:/b"];
+    assert_eq!(plan_on(&host(0), &workers).unwrap().tp.value, 2);
+    let three = ["--worker", "unix:/a", "--tp", "2"];
+    assert!(refusal(&host(0), &three).contains("does not match 1 --worker"));
+}

@@ -1,0 +1,227 @@
+"""Fetches a model from the hub: `python -m penstock.hub download ID --revision R`.
+
+For the launcher, which draws the bar: one JSON object per line on stdout, `{"event": ...}` with
+`plan` (bytes to fetch), `progress` (bytes so far), and at the end `done` (path) or `error`
+(message, for people). huggingface_hub does the work, with its cache and its own settings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import json
+import shutil
+import sys
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from huggingface_hub import HfApi, constants, snapshot_download, try_to_load_from_cache
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+
+REPORT_SECONDS = 0.2
+ROOT_FILES = (".safetensors", ".json", ".jinja", "tokenizer.model")
+TEMPLATE_FOLDER = "additional_chat_templates/"
+
+
+class HubError(Exception):
+    """What keeps the model from being there; the message is for people."""
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file of a hub model. name: path in the repository; size: bytes."""
+
+    name: str
+    size: int
+
+
+def emit(event: str, **fields: object) -> None:
+    """One line for the launcher."""
+    sys.stdout.write(json.dumps({"event": event, **fields}) + "\n")
+    sys.stdout.flush()
+
+
+def wanted(names: Iterable[str]) -> set[str]:
+    """The files that serving needs: weights, configuration, tokenizer, chat templates."""
+    names = list(names)
+    chosen = {name for name in names if "/" not in name and name.endswith(ROOT_FILES)}
+    chosen |= {name for name in names if name.startswith(TEMPLATE_FOLDER)}
+    # Some repositories hold the same weights twice, in their maker's own layout too.
+    if any(name.startswith("model") and name.endswith(".safetensors") for name in chosen):
+        chosen = {name for name in chosen if not name.startswith("consolidated")}
+    return chosen
+
+
+def check_files(model: str, names: Iterable[str], chosen: set[str]) -> None:
+    """Raises HubError for a repository that cannot be served."""
+    if any(name.endswith(".safetensors") for name in chosen):
+        if "config.json" in chosen:
+            return
+        raise HubError(f"{model} has no config.json, so it is not a model that can be served.")
+    if any(name.endswith((".bin", ".pt", ".pth")) for name in names):
+        raise HubError(
+            f"{model} has only pickled weights (*.bin), which can run code when loaded. "
+            "Take a model or a revision with *.safetensors, or convert it."
+        )
+    raise HubError(f"{model} has no *.safetensors files, so there are no weights to serve.")
+
+
+def remote_files(model: str, revision: str) -> list[RemoteFile]:
+    """What is to be fetched. Raises HubError, or whatever huggingface_hub raises."""
+    info = HfApi().model_info(model, revision=revision, files_metadata=True)
+    siblings = info.siblings or []
+    names = [sibling.rfilename for sibling in siblings]
+    chosen = wanted(names)
+    check_files(model, names, chosen)
+    return [RemoteFile(s.rfilename, s.size or 0) for s in siblings if s.rfilename in chosen]
+
+
+def missing_bytes(model: str, revision: str, files: list[RemoteFile]) -> int:
+    """Bytes of the files that the cache lacks."""
+    cached = (try_to_load_from_cache(model, f.name, revision=revision) for f in files)
+    pairs = zip(files, cached, strict=True)
+    return sum(file.size for file, path in pairs if not isinstance(path, str))
+
+
+def blobs(model: str) -> Path:
+    """Where huggingface_hub keeps the files' contents, unfinished ones too."""
+    folder = "models--" + model.replace("/", "--")
+    return Path(constants.HF_HUB_CACHE) / folder / "blobs"
+
+
+def check_space(model: str, needed: int) -> None:
+    """Raises HubError when the disk of the cache has less than `needed` bytes left."""
+    folder = Path(constants.HF_HUB_CACHE).absolute()
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise HubError(
+            f"{model} needs {needed / 1e9:.1f} GB more, but only {free / 1e9:.1f} GB are free in "
+            f"{folder}. Free some space, or set HF_HOME to a larger disk."
+        )
+
+
+def stored_bytes(folder: Path) -> int:
+    """Bytes of all files of `folder`."""
+    total = 0
+    for path in folder.glob("*"):
+        try:
+            total += path.stat().st_size
+        except FileNotFoundError:  # renamed since it was listed
+            continue
+    return total
+
+
+@contextmanager
+def progress_of(model: str) -> Iterator[None]:
+    """Reports the growth of the cache while the body runs."""
+    folder, stop = blobs(model), threading.Event()
+    before = stored_bytes(folder)
+
+    def report() -> None:
+        while not stop.wait(REPORT_SECONDS):
+            emit("progress", bytes=max(0, stored_bytes(folder) - before))
+
+    reporter = threading.Thread(target=report, daemon=True)
+    reporter.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        reporter.join()
+
+
+def fetch(model: str, revision: str) -> str:
+    """Directory of the model's files, all of them there. Raises HubError."""
+    try:
+        files = remote_files(model, revision)
+    except HubError:
+        raise
+    except (GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError) as error:
+        raise HubError(refusal(model, revision, error)) from error
+    except HFValidationError as error:
+        raise HubError(f"{model} is not a hub id: {error}") from error
+    except Exception as error:  # of whichever HTTP library huggingface_hub uses
+        return cached(model, revision, error)
+    needed = missing_bytes(model, revision, files)
+    emit("plan", bytes=needed)
+    check_space(model, needed)
+    with progress_of(model):
+        return snapshot_download(model, revision=revision, allow_patterns=[f.name for f in files])
+
+
+def refusal(model: str, revision: str, error: Exception) -> str:
+    """What the hub's refusal means for a person."""
+    if isinstance(error, GatedRepoError):
+        return (
+            f"{model} is gated: accept its terms on its page on the hub, then set HF_TOKEN or run "
+            "`hf auth login`."
+        )
+    if isinstance(error, RevisionNotFoundError):
+        return f"{model} has no revision {revision!r}: name a branch, a tag or a commit."
+    return (
+        f"the hub has no model {model!r} that you may see. Check the spelling "
+        "(organisation/name); for a private one set HF_TOKEN or run `hf auth login`."
+    )
+
+
+def cached(model: str, revision: str, cause: Exception) -> str:
+    """The copy in the cache, where the hub cannot be asked. Raises HubError."""
+    try:
+        path = snapshot_download(model, revision=revision, local_files_only=True)
+    except LocalEntryNotFoundError:
+        path = ""
+    names = {entry.name for entry in Path(path).iterdir()} if path else set()
+    if "config.json" in names and any(name.endswith(".safetensors") for name in names):
+        return path
+    if isinstance(cause, OfflineModeIsEnabled):
+        why = "HF_HUB_OFFLINE is set"
+    else:
+        why = f"the hub cannot be reached ({type(cause).__name__}: {cause})"
+    raise HubError(
+        f"{model} (revision {revision}) is not in the local cache, and {why}. Connect and try "
+        "again, or give a directory to --model."
+    ) from cause
+
+
+def download(model: str, revision: str) -> int:
+    """Fetches and reports; returns the exit code."""
+    try:
+        emit("done", path=fetch(model, revision))
+    except HubError as error:
+        emit("error", message=str(error))
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            emit("error", message=f"the disk is full: {constants.HF_HUB_CACHE} took no more.")
+        else:
+            emit("error", message=f"downloading {model} failed: {error}. Run it again to go on.")
+    except Exception as error:
+        emit("error", message=f"downloading {model} failed: {error}. Run it again to go on.")
+    else:
+        return 0
+    return 1
+
+
+def main() -> int:
+    """The command line, for the launcher."""
+    parser = argparse.ArgumentParser(prog="python -m penstock.hub", description=__doc__)
+    command = parser.add_subparsers(required=True).add_parser("download")
+    command.add_argument("model")
+    command.add_argument("--revision", default="main")
+    arguments = parser.parse_args()
+    return download(arguments.model, arguments.revision)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
