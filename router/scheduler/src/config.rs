@@ -1,5 +1,7 @@
 //! The scheduler's limits. The engine fills them from the launcher's settings and the workers' Load.
 
+use crate::request::AddError;
+
 /// Everything that bounds the scheduler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SchedulerConfig {
@@ -36,4 +38,93 @@ pub struct KvGroup {
     pub blocks: u32,
     /// Sliding window in tokens; 0 = unlimited.
     pub window: u32,
+}
+
+/// Why no scheduler can run with a configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConfigError {
+    /// There is no KV group, or one without blocks or with empty blocks.
+    NoMemory,
+    /// `max_slots`, `max_tokens_per_run`, `depth` or `max_waiting` is 0.
+    Zero(&'static str),
+    /// A step must hold the tokens that one sequence may yield.
+    StepTooSmall {
+        /// `max_step_tokens`.
+        tokens: u32,
+        /// `max_tokens_per_run`.
+        needed: u32,
+    },
+    /// `max_sequence_tokens` below 2: a prompt token and a generated one.
+    SequenceTooSmall(u32),
+}
+
+impl std::fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::NoMemory => write!(
+                f,
+                "the workers offer no KV blocks; give them more memory or a shorter sequence limit"
+            ),
+            Self::Zero(field) => write!(f, "{field} must be at least 1"),
+            Self::StepTooSmall { tokens, needed } => write!(
+                f,
+                "max_step_tokens is {tokens}, but one sequence may yield {needed} tokens in a \
+                 step; raise max_step_tokens"
+            ),
+            Self::SequenceTooSmall(tokens) => {
+                write!(f, "max_sequence_tokens is {tokens}; it must be at least 2")
+            }
+        }
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+impl SchedulerConfig {
+    /// Whether a scheduler can run with these limits.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let empty = |group: &KvGroup| group.blocks == 0 || group.block_tokens == 0;
+        if self.groups.is_empty() || self.groups.iter().any(empty) {
+            return Err(ConfigError::NoMemory);
+        }
+        let counts = [
+            ("max_slots", u64::from(self.max_slots)),
+            ("max_tokens_per_run", u64::from(self.max_tokens_per_run)),
+            ("depth", u64::from(self.depth)),
+            ("max_waiting", self.max_waiting as u64),
+        ];
+        if let Some((field, _)) = counts.iter().find(|(_, value)| *value == 0) {
+            return Err(ConfigError::Zero(field));
+        }
+        if self.max_step_tokens < self.max_tokens_per_run {
+            let (tokens, needed) = (self.max_step_tokens, self.max_tokens_per_run);
+            return Err(ConfigError::StepTooSmall { tokens, needed });
+        }
+        if self.max_sequence_tokens < 2 {
+            return Err(ConfigError::SequenceTooSmall(self.max_sequence_tokens));
+        }
+        Ok(())
+    }
+
+    /// Whether a sequence of `tokens` prompt and generated tokens could ever run alone.
+    pub fn admits(&self, tokens: u64) -> Result<(), AddError> {
+        // The last generated token's KV is never read, so it needs no room.
+        let rooms = self
+            .groups
+            .iter()
+            .map(|g| u64::from(g.blocks) * u64::from(g.block_tokens) + 1);
+        let pool = rooms.min().unwrap_or(0);
+        let limit = pool.min(u64::from(self.max_sequence_tokens));
+        if tokens > limit {
+            Err(AddError::TooLong { tokens, limit })
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Slots that a step's tokens suffice for: everyone in a slot can decode in every step.
+    pub(crate) fn usable_slots(&self) -> u32 {
+        self.max_slots
+            .min(self.max_step_tokens / self.max_tokens_per_run)
+    }
 }

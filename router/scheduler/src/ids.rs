@@ -48,7 +48,7 @@ id!(
 );
 
 /// One line of tokens of a request: branch 0 is the request itself, forks count up from there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SequenceId {
     /// The request that the sequence belongs to.
     pub request: RequestId,

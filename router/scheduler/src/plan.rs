@@ -1,4 +1,9 @@
 //! What goes out to the workers and what comes back: plain values, deltas only.
+//!
+//! Steps execute in the order of their numbers, each after all writes of the one before. That is
+//! why a block may change hands at once: when a sequence leaves while its runs are in flight, their
+//! writes land before those of the block's next owner, which is first written to, copied to or read
+//! in a later step. And it is why a slot in `finished` may be filled by `new` of the same plan.
 
 use crate::ids::{BlockId, Epoch, GroupId, SequenceId, Slot, StepId, TokenId};
 use std::ops::Range;
@@ -86,6 +91,18 @@ pub struct Growth {
 }
 
 /// One sequence's share of a step.
+///
+/// The worker owns the exact position. It knows `length` ids of the sequence, of which it has run
+/// `computed < length`. A run of n tokens continues at `computed`:
+/// - n < length - computed: it runs n tokens, yields none, and `computed` grows by n;
+/// - otherwise it runs up to the last known token and yields 1 to `max_tokens_per_run` tokens, the
+///   yielded ones but the last being run on the way (by drafts or by several passes). Then `length`
+///   grows by what was yielded and `computed` is `length - 1`.
+///
+/// So a decode is always `tokens: 1`, also when the outcome before it is not known yet, and with
+/// `max_tokens_per_run` 1 a yielding run yields one token. KV is never written past the tables: a
+/// worker yields only as many tokens as have room, none if the last known token has none itself
+/// (its sequence is over, but the plan could not know). With one token per run, that never occurs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// The sequence's slot.
@@ -109,7 +126,8 @@ pub struct StepOutcome {
     pub token_ids: Vec<TokenId>,
     /// Slots whose sequence failed in this step.
     pub failed: Vec<Slot>,
-    /// How long the step took on the workers, in microseconds; feeds the cost model. 0 = unknown.
+    /// How long the step took on the workers, in microseconds; feeds the cost model. 0 = unknown:
+    /// `complete` then takes the time since the step could begin.
     pub duration: u64,
 }
 

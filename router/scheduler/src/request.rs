@@ -67,3 +67,26 @@ pub enum AddError {
     /// The id belongs to a live request.
     Duplicate,
 }
+
+impl std::fmt::Display for AddError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::QueueFull => write!(f, "too many requests are waiting; try again later"),
+            Self::TokensFull => write!(f, "too many prompt tokens are waiting; try again later"),
+            Self::TooLong { tokens, limit } => write!(
+                f,
+                "prompt and max_new_tokens are {tokens} tokens together, the limit is {limit}; \
+                 shorten the prompt or lower max_new_tokens"
+            ),
+            Self::Empty => {
+                write!(
+                    f,
+                    "the prompt must have a token and max_new_tokens must leave one to make"
+                )
+            }
+            Self::Duplicate => write!(f, "a live request has the same id"),
+        }
+    }
+}
+
+impl std::error::Error for AddError {}

@@ -1,0 +1,165 @@
+//! `Scheduler::fork`: a second line of tokens from a live sequence.
+
+use crate::ids::{Micros, SequenceId};
+use crate::memory::Chain;
+use crate::request::AddError;
+use crate::scheduler::{Birth, BirthCopy, Scheduler};
+use crate::sequence::{Order, Place, Sequence, Standing, State};
+
+/// Why `fork` refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ForkError {
+    /// No live sequence has the parent's id.
+    Unknown,
+    /// The child could not run, or may not wait.
+    Refused(AddError),
+}
+
+impl std::fmt::Display for ForkError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Unknown => write!(f, "the sequence to fork is over or was never added"),
+            Self::Refused(error) => write!(f, "the fork cannot be added: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for ForkError {}
+
+impl Scheduler {
+    /// Adds a child that continues the parent's tokens *as known now*: those of outcomes in flight
+    /// are the parent's alone. `max_new_tokens` counts from the prompt's end, as the parent's does.
+    ///
+    /// If the parent runs, nothing of it is in flight (`Pipelining::Waits`, between `complete` and
+    /// `plan`) and slot and blocks are free, the child shares the parent's full blocks and the next
+    /// plan copies the last, partial one: copy on write. Otherwise the child queues and finds
+    /// what the parent has computed in the prefix cache; a child of a parent that has not begun
+    /// waits for it, so that n answers read their prompt once.
+    pub fn fork(
+        &mut self,
+        parent: SequenceId,
+        max_new_tokens: u32,
+        now: Micros,
+    ) -> Result<SequenceId, ForkError> {
+        let parent = self.store.find(parent).ok_or(ForkError::Unknown)?;
+        let original = &self.store[parent];
+        if max_new_tokens <= original.generated() {
+            return Err(ForkError::Refused(AddError::Empty));
+        }
+        let tokens = u64::from(original.prompt) + u64::from(max_new_tokens);
+        self.config.admits(tokens).map_err(ForkError::Refused)?;
+        let may_wait = self.counters.waiting() < self.config.max_waiting;
+        let shares = self.can_share(parent);
+        if !shares && !may_wait {
+            return Err(ForkError::Refused(AddError::QueueFull));
+        }
+        let number = self.next_number();
+        let child = self.store[parent].child(tokens as u32, number);
+        let state = self.store[parent].state;
+        let place = self.store.insert(self.store[parent].id.request, child);
+        if shares {
+            self.share(parent, place);
+        } else if state == State::Preparing {
+            self.store[place].state = State::Preparing;
+            self.counters.preparing += 1;
+            self.counters.waiting_tokens += u64::from(self.store[place].len());
+        } else {
+            self.enqueue(place, now);
+        }
+        Ok(self.store[place].id)
+    }
+
+    fn can_share(&self, parent: Place) -> bool {
+        let sequence = &self.store[parent];
+        let ready = sequence.slot().is_some() && sequence.in_flight == 0 && sequence.computed > 0;
+        let born = self.births.iter().all(|birth| birth.child != parent);
+        let room = self.groups.iter().all(|group| group.pool.available() > 0);
+        ready && born && room && self.slots.free() > 0
+    }
+
+    /// Puts `child` into a slot with the parent's computed blocks.
+    fn share(&mut self, parent: Place, child: Place) {
+        let Some(slot) = self.slots.take() else {
+            return;
+        };
+        let Some(parent_slot) = self.store[parent].slot() else {
+            return;
+        };
+        let computed = self.store[parent].computed;
+        let mut birth = Birth {
+            child,
+            parent,
+            parent_generation: self.store[parent].generation,
+            parent_slot,
+            blocks: Vec::new(),
+            copies: Vec::new(),
+        };
+        let mut chains = Vec::new();
+        let mut room = u32::MAX;
+        for (index, group) in self.groups.iter_mut().enumerate() {
+            let original = &self.store[parent].chains[index];
+            let full = (computed / group.geometry.block_tokens) as usize;
+            let mut chain = Chain {
+                leases: Vec::with_capacity(full + 1),
+                keys: original.keys.clone(),
+                indexed: original.indexed,
+                node: original.node,
+            };
+            for lease in &original.leases[..full] {
+                chain.leases.push(group.pool.share(lease.block()));
+            }
+            if !computed.is_multiple_of(group.geometry.block_tokens)
+                && let Some(copy) = group.take()
+            {
+                let source = group.pool.share(original.leases[full].block());
+                let destination = copy.block();
+                birth.copies.push(BirthCopy {
+                    group: index,
+                    source,
+                    destination,
+                });
+                chain.leases.push(copy);
+            }
+            room = room.min(chain.leases.len() as u32 * group.geometry.block_tokens);
+            birth.blocks.push(chain.leases.len());
+            chains.push(chain);
+        }
+        self.births.push(birth);
+        let (planned, phase) = (self.store[parent].planned, self.store[parent].phase);
+        let boundary = self.store[parent].boundary;
+        let sequence = &mut self.store[child];
+        sequence.chains = chains;
+        sequence.room = room;
+        sequence.computed = computed;
+        sequence.planned = planned;
+        sequence.phase = phase;
+        sequence.boundary = boundary;
+        self.enter(child, slot);
+    }
+}
+
+impl Sequence {
+    /// A sequence with the same known tokens, without slot and blocks.
+    fn child(&self, max_tokens: u32, number: u64) -> Self {
+        Self {
+            pipelining: self.pipelining,
+            standing: match self.state {
+                State::Running(_) => Standing::Resumed,
+                State::Vacant | State::Preparing | State::Queued => self.standing,
+            },
+            order: Order {
+                rank: self.order.rank,
+                number,
+            },
+            tokens: self.tokens.clone(),
+            prompt: self.prompt,
+            max_tokens,
+            min_tokens: self.min_tokens,
+            stops: self.stops.clone(),
+            salt: self.salt.clone(),
+            class: self.class.clone(),
+            chains: self.chains.iter().map(|_| Chain::default()).collect(),
+            ..Self::default()
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! KV memory: per group a pool of blocks and a prefix index, and per sequence its chains of blocks.
+//!
+//! Groups with a sliding window keep their blocks for the sequence's whole life: blocks behind the
+//! window are not given back early.
+
+use crate::blocks::{Afterlife, BlockLease, Pool};
+use crate::config::KvGroup;
+use crate::ids::{BlockId, TokenId};
+use crate::prefix::{Link, Node, Prefix, extend_keys};
+
+/// A sequence's blocks in one group, in order of position.
+#[derive(Debug, Default)]
+pub(crate) struct Chain {
+    pub(crate) leases: Vec<BlockLease>,
+    /// Prefix keys of its full blocks, as far as they were needed.
+    pub(crate) keys: Vec<u64>,
+    /// Leading blocks whose contents the prefix index knows (in this block or an equal one).
+    pub(crate) indexed: u32,
+    /// Entry of the last indexed block.
+    pub(crate) node: Node,
+}
+
+/// What a sequence looks like to the prefix index.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Contents<'a> {
+    pub(crate) salt: &'a [u64],
+    pub(crate) tokens: &'a [TokenId],
+}
+
+/// Blocks that a prefix search found in one group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Hits {
+    /// Leading blocks found.
+    pub(crate) blocks: u32,
+    /// How many of them nobody else leases: they count as taken from what is available.
+    pub(crate) unleased: u32,
+}
+
+/// One KV group.
+#[derive(Debug)]
+pub(crate) struct Group {
+    pub(crate) geometry: KvGroup,
+    pub(crate) pool: Pool,
+    pub(crate) prefix: Prefix,
+}
+
+impl Chain {
+    pub(crate) fn blocks(&self) -> Vec<BlockId> {
+        self.leases.iter().map(BlockLease::block).collect()
+    }
+}
+
+impl Group {
+    pub(crate) fn new(geometry: KvGroup) -> Self {
+        Self {
+            geometry,
+            pool: Pool::new(geometry.blocks),
+            prefix: Prefix::new(geometry.blocks, geometry.block_tokens),
+        }
+    }
+
+    /// Blocks that hold `tokens` tokens.
+    pub(crate) fn blocks_for(&self, tokens: u32) -> u32 {
+        tokens.div_ceil(self.geometry.block_tokens)
+    }
+
+    /// A block for new contents; evicts the least recently used cached one when none is free.
+    pub(crate) fn take(&mut self) -> Option<BlockLease> {
+        if let Some(lease) = self.pool.lease_free() {
+            return Some(lease);
+        }
+        let lease = self.pool.lease_oldest()?;
+        self.prefix.remove(lease.block());
+        Some(lease)
+    }
+
+    /// Gives a sequence's blocks back, tail first. Indexed ones stay cached.
+    pub(crate) fn release(&mut self, chain: &mut Chain) {
+        while let Some(lease) = chain.leases.pop() {
+            self.give_back(lease);
+        }
+        chain.indexed = 0;
+        chain.node = Node::ROOT;
+    }
+
+    pub(crate) fn give_back(&mut self, lease: BlockLease) {
+        let afterlife = match self.prefix.contains(lease.block()) {
+            true => Afterlife::Cached,
+            false => Afterlife::Free,
+        };
+        self.pool.release(lease, afterlife);
+    }
+
+    /// How many leading blocks of `contents`, at most `limit`, are cached or leased by others.
+    pub(crate) fn search(&self, chain: &mut Chain, contents: Contents<'_>, limit: u32) -> Hits {
+        extend_keys(
+            &mut chain.keys,
+            contents.salt,
+            contents.tokens,
+            self.geometry.block_tokens,
+        );
+        let mut hits = Hits::default();
+        let mut node = Node::ROOT;
+        while hits.blocks < limit {
+            let Some(link) = self.link(chain, contents, hits.blocks, node) else {
+                break;
+            };
+            let Some((block, found)) = self.prefix.find(&link) else {
+                break;
+            };
+            node = found;
+            hits.blocks += 1;
+            hits.unleased += u32::from(self.pool.references(block) == 0);
+        }
+        hits
+    }
+
+    /// How many of the first `blocks` hits nobody leases.
+    pub(crate) fn lease_hits(&mut self, chain: &mut Chain, contents: Contents<'_>, blocks: u32) {
+        while chain.indexed < blocks {
+            let Some(link) = self.link(chain, contents, chain.indexed, chain.node) else {
+                break;
+            };
+            let Some((block, node)) = self.prefix.find(&link) else {
+                break;
+            };
+            chain.leases.push(self.pool.share(block));
+            chain.indexed += 1;
+            chain.node = node;
+        }
+    }
+
+    /// Makes the blocks of the first `computed` tokens findable by others.
+    pub(crate) fn index(&mut self, chain: &mut Chain, contents: Contents<'_>, computed: u32) {
+        let full = computed / self.geometry.block_tokens;
+        let known = &contents.tokens[..(full * self.geometry.block_tokens) as usize];
+        extend_keys(
+            &mut chain.keys,
+            contents.salt,
+            known,
+            self.geometry.block_tokens,
+        );
+        while chain.indexed < full {
+            let Some(link) = self.link(chain, contents, chain.indexed, chain.node) else {
+                break;
+            };
+            let Some(lease) = chain.leases.get(chain.indexed as usize) else {
+                break;
+            };
+            chain.node = self.prefix.insert(lease.block(), &link);
+            chain.indexed += 1;
+        }
+    }
+
+    fn link<'a>(
+        &self,
+        chain: &Chain,
+        contents: Contents<'a>,
+        block: u32,
+        parent: Node,
+    ) -> Option<Link<'a>> {
+        let size = self.geometry.block_tokens as usize;
+        let start = block as usize * size;
+        Some(Link {
+            key: *chain.keys.get(block as usize)?,
+            parent,
+            salt: contents.salt,
+            tokens: contents.tokens.get(start..start + size)?,
+        })
+    }
+}

@@ -1,0 +1,364 @@
+//! The scheduler's state, and how requests enter and leave it.
+
+use crate::blocks::BlockLease;
+use crate::config::{ConfigError, SchedulerConfig};
+use crate::cost::StepCost;
+use crate::flight::{Flight, FlightRun};
+use crate::ids::{BlockId, Epoch, Micros, RequestId, SequenceId, Slot, StepId};
+use crate::memory::{Chain, Group};
+use crate::policy::{Facts, Policy};
+use crate::queue::{Queue, Ticket};
+use crate::request::{AddError, Request};
+use crate::sequence::{Order, Phase, Place, Sequence, Standing, State, Store};
+use crate::slots::Slots;
+use crate::snapshot::Counters;
+use std::collections::VecDeque;
+
+/// A sequence in a slot; `Scheduler::running` is sorted by seniority.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Member {
+    pub(crate) order: Order,
+    pub(crate) place: Place,
+}
+
+/// A fork that shares its parent's blocks and that no plan has carried yet.
+#[derive(Debug)]
+pub(crate) struct Birth {
+    pub(crate) child: Place,
+    pub(crate) parent: Place,
+    pub(crate) parent_generation: u32,
+    pub(crate) parent_slot: Slot,
+    /// Blocks per group that the child was born with.
+    pub(crate) blocks: Vec<usize>,
+    /// Per group at most one block to copy. The lease keeps the source until the plan is made.
+    pub(crate) copies: Vec<BirthCopy>,
+}
+
+/// One partial block of a fork.
+#[derive(Debug)]
+pub(crate) struct BirthCopy {
+    pub(crate) group: usize,
+    pub(crate) source: BlockLease,
+    pub(crate) destination: BlockId,
+}
+
+/// Decides which tokens run in the next step. See the crate's documentation.
+pub struct Scheduler {
+    pub(crate) config: SchedulerConfig,
+    pub(crate) policy: Box<dyn Policy>,
+    pub(crate) store: Store,
+    pub(crate) groups: Vec<Group>,
+    pub(crate) queue: Queue,
+    pub(crate) slots: Slots,
+    pub(crate) running: Vec<Member>,
+    pub(crate) births: Vec<Birth>,
+    pub(crate) flights: VecDeque<Flight>,
+    /// An emptied list of runs, kept for its memory.
+    pub(crate) spare_runs: Vec<FlightRun>,
+    pub(crate) cost: StepCost,
+    pub(crate) last_outcome: Micros,
+    pub(crate) counters: Counters,
+    pub(crate) epoch: Epoch,
+    pub(crate) step: StepId,
+    /// Numbers sequences in order of arrival.
+    arrivals: u64,
+}
+
+impl Scheduler {
+    /// An empty scheduler in epoch 0. Fails on limits with which nothing could run.
+    pub fn new(config: SchedulerConfig, policy: Box<dyn Policy>) -> Result<Self, ConfigError> {
+        config.validate()?;
+        Ok(Self {
+            groups: config
+                .groups
+                .iter()
+                .map(|&geometry| Group::new(geometry))
+                .collect(),
+            slots: Slots::new(config.usable_slots()),
+            config,
+            policy,
+            store: Store::default(),
+            queue: Queue::default(),
+            running: Vec::new(),
+            births: Vec::new(),
+            flights: VecDeque::new(),
+            spare_runs: Vec::new(),
+            cost: StepCost::new(),
+            last_outcome: Micros(0),
+            counters: Counters::default(),
+            epoch: Epoch(0),
+            step: StepId(0),
+            arrivals: 0,
+        })
+    }
+
+    /// Accepts a request into the queue, or into preparation when `request.preparing`.
+    pub fn add(&mut self, request: Request, now: Micros) -> Result<(), AddError> {
+        let known = request.token_ids.len() as u64;
+        let prompt = known.saturating_sub(u64::from(request.generated));
+        if prompt == 0 || request.max_new_tokens <= request.generated {
+            return Err(AddError::Empty);
+        }
+        if self.store.contains(request.id) {
+            return Err(AddError::Duplicate);
+        }
+        self.config
+            .admits(prompt + u64::from(request.max_new_tokens))?;
+        if self.counters.waiting() >= self.config.max_waiting {
+            return Err(AddError::QueueFull);
+        }
+        let queued = self.counters.waiting_tokens;
+        if queued > 0 && queued + known > self.config.max_waiting_tokens {
+            return Err(AddError::TokensFull);
+        }
+        let preparing = request.preparing;
+        let (id, sequence) = self.sequence(request, now);
+        let place = self.store.insert(id, sequence);
+        if preparing {
+            self.store[place].state = State::Preparing;
+            self.counters.preparing += 1;
+            self.counters.waiting_tokens += known;
+        } else {
+            self.enqueue(place, now);
+        }
+        Ok(())
+    }
+
+    /// Ends a request's preparation: its sequences join the queue. Does nothing otherwise.
+    pub fn prepared(&mut self, id: RequestId, now: Micros) {
+        for place in self.store.branches(id) {
+            if self.store[place].state == State::Preparing {
+                self.counters.preparing -= 1;
+                self.counters.waiting_tokens -= u64::from(self.store[place].len());
+                self.enqueue(place, now);
+            }
+        }
+    }
+
+    /// Ends a sequence from outside (a stop string). Its computed blocks stay cached; outcomes in
+    /// flight are dropped. Does nothing if it is over already.
+    pub fn finish(&mut self, sequence: SequenceId) {
+        if let Some(place) = self.store.find(sequence) {
+            self.remove(place);
+        }
+    }
+
+    /// Ends all sequences of a request, whatever their state. Whether there were any.
+    pub fn abort(&mut self, id: RequestId) -> bool {
+        let places = self.store.branches(id);
+        for &place in &places {
+            self.remove(place);
+        }
+        !places.is_empty()
+    }
+
+    /// Ends all requests; their ids, in order.
+    pub fn drain(&mut self) -> Vec<RequestId> {
+        let ids: Vec<_> = self.store.requests().collect();
+        for &id in &ids {
+            self.abort(id);
+        }
+        ids
+    }
+
+    /// Forgets the workers' state: begins a new epoch with empty slots and an empty cache. All
+    /// running sequences go back to the queue's head with the token ids that are known; outcomes
+    /// of older epochs will be dropped.
+    pub fn worker_lost(&mut self, now: Micros) -> Epoch {
+        while let Some(member) = self.running.last().copied() {
+            self.evict(member.place, now);
+        }
+        self.flights.clear();
+        let places: Vec<_> = self.queue.places().collect();
+        for place in places {
+            let sequence = &mut self.store[place];
+            sequence.in_flight = 0;
+            sequence.yielding = 0;
+        }
+        self.reset_memory();
+        self.epoch = Epoch(self.epoch.0 + 1);
+        self.step = StepId(0);
+        self.epoch
+    }
+
+    /// Takes the limits of a new worker, after `worker_lost` and before the next plan (it begins
+    /// another epoch by itself if anything runs). Requests that cannot fit them end: their ids.
+    pub fn replace(
+        &mut self,
+        config: SchedulerConfig,
+        now: Micros,
+    ) -> Result<Vec<RequestId>, ConfigError> {
+        config.validate()?;
+        if !self.running.is_empty() || !self.flights.is_empty() {
+            self.worker_lost(now);
+        }
+        self.config = config;
+        self.reset_memory();
+        let misfits = |s: &Sequence| self.config.admits(u64::from(s.max_tokens)).is_err();
+        let mut lost: Vec<_> = self
+            .store
+            .iter()
+            .filter(|(_, s)| misfits(s))
+            .map(|(_, s)| s.id.request)
+            .collect();
+        lost.sort_unstable();
+        lost.dedup();
+        for &id in &lost {
+            self.abort(id);
+        }
+        Ok(lost)
+    }
+
+    fn reset_memory(&mut self) {
+        self.groups = self
+            .config
+            .groups
+            .iter()
+            .map(|&geometry| Group::new(geometry))
+            .collect();
+        self.slots = Slots::new(self.config.usable_slots());
+        let groups = self.groups.len();
+        let places: Vec<_> = self.store.iter().map(|(place, _)| place).collect();
+        for place in places {
+            // Keys depend on the block size.
+            self.store[place].chains = std::iter::repeat_with(Chain::default)
+                .take(groups)
+                .collect();
+        }
+    }
+
+    fn sequence(&mut self, request: Request, now: Micros) -> (RequestId, Sequence) {
+        let prompt = request.token_ids.len() as u32 - request.generated;
+        let max_tokens = prompt + request.max_new_tokens;
+        let facts = Facts {
+            sequence: SequenceId {
+                request: request.id,
+                branch: 0,
+            },
+            class: &request.class,
+            tokens: request.token_ids.len() as u32,
+            max_tokens,
+            since: now,
+        };
+        let rank = self.policy.rank(&facts);
+        let sequence = Sequence {
+            order: Order {
+                rank,
+                number: self.next_number(),
+            },
+            pipelining: request.pipelining,
+            tokens: request.token_ids,
+            prompt,
+            max_tokens,
+            min_tokens: prompt.saturating_add(request.min_new_tokens),
+            stops: request.stop_token_ids,
+            salt: request.cache_salt,
+            class: request.class,
+            chains: self.groups.iter().map(|_| Chain::default()).collect(),
+            ..Sequence::default()
+        };
+        (request.id, sequence)
+    }
+
+    pub(crate) fn next_number(&mut self) -> u64 {
+        self.arrivals += 1;
+        self.arrivals
+    }
+
+    /// Puts a sequence without slot or blocks into the queue.
+    pub(crate) fn enqueue(&mut self, place: Place, now: Micros) {
+        let sequence = &mut self.store[place];
+        sequence.state = State::Queued;
+        sequence.since = now;
+        let ticket = Ticket {
+            standing: sequence.standing,
+            order: sequence.order,
+        };
+        self.queue.insert(ticket, now, place);
+        self.counters.queued += 1;
+        self.counters.waiting_tokens += u64::from(sequence.len());
+    }
+
+    /// Takes a sequence out of the queue; its state is the caller's to set.
+    pub(crate) fn dequeue(&mut self, place: Place) {
+        let sequence = &self.store[place];
+        let ticket = Ticket {
+            standing: sequence.standing,
+            order: sequence.order,
+        };
+        self.queue.remove(ticket, sequence.since);
+        self.counters.queued -= 1;
+        self.counters.waiting_tokens -= u64::from(sequence.len());
+    }
+
+    /// Takes slot and blocks from a running sequence and queues it, to be recomputed later.
+    pub(crate) fn evict(&mut self, place: Place, now: Micros) {
+        self.leave(place);
+        self.store[place].standing = Standing::Resumed;
+        self.enqueue(place, now);
+    }
+
+    /// Ends a sequence in whatever state it is.
+    pub(crate) fn remove(&mut self, place: Place) {
+        match self.store[place].state {
+            State::Vacant => return,
+            State::Preparing => {
+                self.counters.preparing -= 1;
+                self.counters.waiting_tokens -= u64::from(self.store[place].len());
+            }
+            State::Queued => self.dequeue(place),
+            State::Running(_) => self.leave(place),
+        }
+        self.store.remove(place);
+    }
+
+    /// Puts a sequence into a slot.
+    pub(crate) fn enter(&mut self, place: Place, slot: Slot) {
+        self.store[place].state = State::Running(slot);
+        self.counters.reading += u32::from(self.store[place].phase == Phase::Reading);
+        let order = self.store[place].order;
+        let at = self.running.partition_point(|member| member.order < order);
+        self.running.insert(at, Member { order, place });
+    }
+
+    /// Gives a running sequence's slot and blocks back. Steps in flight may still write to the
+    /// blocks: whoever gets them next writes in a later step, and steps run in order.
+    fn leave(&mut self, place: Place) {
+        let Some(slot) = self.store[place].slot() else {
+            return;
+        };
+        let order = self.store[place].order;
+        if let Ok(at) = self
+            .running
+            .binary_search_by_key(&order, |member| member.order)
+        {
+            self.running.remove(at);
+        }
+        if self.cancel_birth(place) {
+            self.slots.give_back(slot);
+        } else {
+            self.slots.depart(slot);
+        }
+        let sequence = &mut self.store[place];
+        for (group, chain) in self.groups.iter_mut().zip(&mut sequence.chains) {
+            group.release(chain);
+        }
+        self.counters.reading -= u32::from(sequence.phase == Phase::Reading);
+        sequence.phase = Phase::Reading;
+        sequence.computed = 0;
+        sequence.planned = 0;
+        sequence.room = 0;
+        sequence.claimed = 0;
+    }
+
+    /// Forgets that `place` was to be born in the next plan; whether it was.
+    fn cancel_birth(&mut self, place: Place) -> bool {
+        let Some(at) = self.births.iter().position(|birth| birth.child == place) else {
+            return false;
+        };
+        for copy in self.births.remove(at).copies {
+            self.groups[copy.group].give_back(copy.source);
+        }
+        true
+    }
+}

@@ -1,0 +1,238 @@
+//! One live sequence, and the store of all of them.
+
+use crate::ids::{Micros, RequestId, SequenceId, Slot, TokenId};
+use crate::memory::{Chain, Contents};
+use crate::request::{Class, Pipelining};
+use std::collections::BTreeMap;
+use std::ops::{Index, IndexMut};
+
+/// Seniority: the policy's rank, then order of arrival. Smaller goes first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Order {
+    pub(crate) rank: u64,
+    pub(crate) number: u64,
+}
+
+/// Where a sequence is in its life.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum State {
+    /// The place in the store is free.
+    #[default]
+    Vacant,
+    /// `Scheduler::prepared` has not been called for its request.
+    Preparing,
+    /// In the queue: not begun, or preempted.
+    Queued,
+    /// In a slot.
+    Running(Slot),
+}
+
+/// Whether a queued sequence has run before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Standing {
+    /// It was preempted, its worker was lost, or it is a fork of one that runs: it goes first.
+    Resumed,
+    /// It has not run.
+    #[default]
+    Fresh,
+}
+
+/// What a running sequence does next.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// It has known tokens that no plan has run yet.
+    #[default]
+    Reading,
+    /// A plan has reached its last known token: from here each run is one token on the worker.
+    Decoding,
+}
+
+/// All that the scheduler knows about a sequence. Token counts are positions: of n tokens, 0..n.
+#[derive(Debug, Default)]
+pub(crate) struct Sequence {
+    pub(crate) id: SequenceId,
+    pub(crate) state: State,
+    pub(crate) standing: Standing,
+    pub(crate) phase: Phase,
+    pub(crate) pipelining: Pipelining,
+    pub(crate) order: Order,
+    /// When it entered the queue.
+    pub(crate) since: Micros,
+    /// Prompt and generated tokens known so far.
+    pub(crate) tokens: Vec<TokenId>,
+    /// Tokens of the prompt.
+    pub(crate) prompt: u32,
+    /// Prompt and all tokens that it may generate.
+    pub(crate) max_tokens: u32,
+    /// Stop tokens count from this length on.
+    pub(crate) min_tokens: u32,
+    /// Leading tokens whose KV is computed, as confirmed by outcomes.
+    pub(crate) computed: u32,
+    /// Leading known tokens that plans have run or found; final once `phase` is Decoding.
+    pub(crate) planned: u32,
+    /// Tokens that its blocks hold, in the group where that is least.
+    pub(crate) room: u32,
+    /// Computed length at which the next block becomes full, in the group where that is least.
+    pub(crate) boundary: u32,
+    /// Tokens up to which others wait for its blocks instead of computing the same.
+    pub(crate) claimed: u32,
+    /// Runs whose outcome has not come.
+    pub(crate) in_flight: u32,
+    /// How many of them yield tokens.
+    pub(crate) yielding: u32,
+    /// Distinguishes the sequences that used this place in the store.
+    pub(crate) generation: u32,
+    pub(crate) stops: Vec<TokenId>,
+    pub(crate) salt: Vec<u64>,
+    pub(crate) class: Class,
+    /// One per KV group.
+    pub(crate) chains: Vec<Chain>,
+}
+
+impl Sequence {
+    pub(crate) fn len(&self) -> u32 {
+        self.tokens.len() as u32
+    }
+
+    pub(crate) fn generated(&self) -> u32 {
+        self.len() - self.prompt
+    }
+
+    pub(crate) fn slot(&self) -> Option<Slot> {
+        match self.state {
+            State::Running(slot) => Some(slot),
+            State::Vacant | State::Preparing | State::Queued => None,
+        }
+    }
+
+    /// Whether outcomes in flight bring it to its length limit, one token each.
+    pub(crate) fn will_end(&self) -> bool {
+        self.len() + self.yielding >= self.max_tokens
+    }
+
+    /// The last generated token is never read again: its KV needs no room.
+    pub(crate) fn max_room(&self) -> u32 {
+        self.max_tokens - 1
+    }
+
+    /// Tokens that need room once a run that yields up to `k` tokens is planned next.
+    pub(crate) fn room_to_yield(&self, k: u32) -> u32 {
+        (self.len() + self.yielding * k + k - 1).min(self.max_room())
+    }
+
+    pub(crate) fn parts(&mut self) -> (&mut [Chain], Contents<'_>) {
+        (
+            &mut self.chains,
+            Contents {
+                salt: &self.salt,
+                tokens: &self.tokens,
+            },
+        )
+    }
+}
+
+/// A sequence's place in the store.
+pub(crate) type Place = u32;
+
+/// The branches of one live request.
+#[derive(Debug, Default)]
+struct Branches {
+    /// Number of the next fork.
+    next: u32,
+    live: Vec<(u32, Place)>,
+}
+
+/// Live sequences, densely stored; places are reused.
+#[derive(Debug, Default)]
+pub(crate) struct Store {
+    places: Vec<Sequence>,
+    vacant: Vec<Place>,
+    requests: BTreeMap<RequestId, Branches>,
+}
+
+impl Store {
+    pub(crate) fn contains(&self, request: RequestId) -> bool {
+        self.requests.contains_key(&request)
+    }
+
+    pub(crate) fn live(&self) -> usize {
+        self.places.len() - self.vacant.len()
+    }
+
+    pub(crate) fn requests(&self) -> impl Iterator<Item = RequestId> + '_ {
+        self.requests.keys().copied()
+    }
+
+    /// Places of a request's live branches, in the order of their birth.
+    pub(crate) fn branches(&self, request: RequestId) -> Vec<Place> {
+        let branches = self.requests.get(&request);
+        branches.map_or_else(Vec::new, |b| {
+            b.live.iter().map(|&(_, place)| place).collect()
+        })
+    }
+
+    pub(crate) fn find(&self, id: SequenceId) -> Option<Place> {
+        let live = &self.requests.get(&id.request)?.live;
+        live.iter()
+            .find(|&&(branch, _)| branch == id.branch)
+            .map(|&(_, place)| place)
+    }
+
+    /// Stores `sequence` as the next branch of `request` and sets its id and generation.
+    pub(crate) fn insert(&mut self, request: RequestId, mut sequence: Sequence) -> Place {
+        let place = self.vacant.pop().unwrap_or(self.places.len() as Place);
+        let branches = self.requests.entry(request).or_default();
+        sequence.id = SequenceId {
+            request,
+            branch: branches.next,
+        };
+        branches.live.push((branches.next, place));
+        branches.next += 1;
+        match self.places.get_mut(place as usize) {
+            Some(old) => {
+                sequence.generation = old.generation;
+                *old = sequence;
+            }
+            None => self.places.push(sequence),
+        }
+        place
+    }
+
+    /// Empties a place. The sequence must have given back its slot and blocks.
+    pub(crate) fn remove(&mut self, place: Place) {
+        let SequenceId { request, branch } = self[place].id;
+        let generation = self[place].generation.wrapping_add(1);
+        self[place] = Sequence {
+            generation,
+            ..Sequence::default()
+        };
+        self.vacant.push(place);
+        if let Some(branches) = self.requests.get_mut(&request) {
+            branches.live.retain(|&(live, _)| live != branch);
+            if branches.live.is_empty() {
+                self.requests.remove(&request);
+            }
+        }
+    }
+
+    /// Live sequences with their places.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Place, &Sequence)> + '_ {
+        let places = self.places.iter().enumerate();
+        places
+            .filter(|(_, s)| s.state != State::Vacant)
+            .map(|(place, s)| (place as Place, s))
+    }
+}
+
+impl Index<Place> for Store {
+    type Output = Sequence;
+    fn index(&self, place: Place) -> &Sequence {
+        &self.places[place as usize]
+    }
+}
+
+impl IndexMut<Place> for Store {
+    fn index_mut(&mut self, place: Place) -> &mut Sequence {
+        &mut self.places[place as usize]
+    }
+}

@@ -1,0 +1,134 @@
+//! Counts for metrics, and how long a new request would wait.
+
+use crate::cost::Load;
+use crate::ids::Micros;
+use crate::scheduler::Scheduler;
+use crate::sequence::{Sequence, Standing};
+
+/// The scheduler's state in numbers; read by the engine for metrics and `Retry-After`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Sequences in the queue, set by `add`, `prepared` and preemption.
+    pub waiting: usize,
+    /// Sequences that wait for `prepared`.
+    pub preparing: usize,
+    /// Known tokens of waiting and preparing sequences.
+    pub waiting_tokens: u64,
+    /// Sequences in slots.
+    pub running: usize,
+    /// Plans whose outcome has not come.
+    pub in_flight: usize,
+    /// Blocks with undefined contents, over all groups.
+    pub blocks_free: u64,
+    /// Blocks that sequences hold.
+    pub blocks_leased: u64,
+    /// Blocks that nobody holds, kept for later requests.
+    pub blocks_cached: u64,
+    /// References to blocks that belong to no live sequence. 0, or something leaks.
+    pub blocks_dead: u64,
+    /// Tokens that did not run because their blocks were found, since the start.
+    pub prefix_hit_tokens: u64,
+    /// Sequences that lost their slot to a senior one, since the start.
+    pub preemptions: u64,
+    /// Tokens of resumed sequences that had to run again, since the start.
+    pub recomputed_tokens: u64,
+    /// Microseconds until a request that is added now could start.
+    pub backlog: u64,
+}
+
+/// Counts kept as things happen.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) queued: usize,
+    pub(crate) preparing: usize,
+    pub(crate) waiting_tokens: u64,
+    /// Running sequences that still read known tokens.
+    pub(crate) reading: u32,
+    pub(crate) preemptions: u64,
+    prefix_hit_tokens: u64,
+    recomputed_tokens: u64,
+    last_start: Option<Micros>,
+    /// Moving average of the time between starts while somebody waited.
+    start_gap: Option<u64>,
+}
+
+/// Weight of the newest gap in the moving average is one in this many.
+const SMOOTHING: u64 = 16;
+
+impl Counters {
+    pub(crate) fn waiting(&self) -> usize {
+        self.queued + self.preparing
+    }
+
+    /// A sequence left the queue for a slot.
+    pub(crate) fn begun(&mut self, sequence: &Sequence, hit: u32, now: Micros) {
+        self.prefix_hit_tokens += u64::from(hit);
+        if sequence.standing == Standing::Resumed {
+            self.recomputed_tokens += u64::from(sequence.len() - hit);
+        }
+        // Only a gap during which it waited says something about the backlog.
+        if let Some(last) = self.last_start.filter(|&last| sequence.since <= last) {
+            let gap = now.0.saturating_sub(last.0);
+            let old = self.start_gap.unwrap_or(gap);
+            self.start_gap = Some((old * (SMOOTHING - 1) + gap) / SMOOTHING);
+        }
+        self.last_start = Some(now);
+    }
+}
+
+impl Scheduler {
+    /// Counts for metrics. Costs time proportional to the number of running sequences.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        let sum = |count: fn(&crate::blocks::Pool) -> u32| -> u64 {
+            self.groups
+                .iter()
+                .map(|group| u64::from(count(&group.pool)))
+                .sum()
+        };
+        let references: u64 = self.groups.iter().map(|g| g.pool.total_references()).sum();
+        Snapshot {
+            waiting: self.counters.queued,
+            preparing: self.counters.preparing,
+            waiting_tokens: self.counters.waiting_tokens,
+            running: self.running.len(),
+            in_flight: self.flights.len(),
+            blocks_free: sum(crate::blocks::Pool::free),
+            blocks_leased: sum(crate::blocks::Pool::leased),
+            blocks_cached: sum(crate::blocks::Pool::cached),
+            blocks_dead: references.saturating_sub(self.live_references()),
+            prefix_hit_tokens: self.counters.prefix_hit_tokens,
+            preemptions: self.counters.preemptions,
+            recomputed_tokens: self.counters.recomputed_tokens,
+            backlog: self.backlog(),
+        }
+    }
+
+    fn live_references(&self) -> u64 {
+        let chains = self
+            .running
+            .iter()
+            .flat_map(|member| &self.store[member.place].chains);
+        let held: usize = chains.map(|chain| chain.leases.len()).sum();
+        let copies: usize = self.births.iter().map(|birth| birth.copies.len()).sum();
+        (held + copies) as u64
+    }
+
+    /// Sequences ahead times the usual time between starts, and at least the time that it takes
+    /// to read their prompts.
+    fn backlog(&self) -> u64 {
+        let waiting = self.counters.waiting() as u64;
+        if waiting == 0 {
+            return 0;
+        }
+        let starts = self.counters.start_gap.unwrap_or(0).saturating_mul(waiting);
+        let tokens = self.counters.waiting_tokens;
+        let step = u64::from(self.config.max_step_tokens);
+        let full = Load {
+            decodes: 0,
+            prompt: self.config.max_step_tokens,
+        };
+        let reading = self.cost.predict(full).unwrap_or(0).saturating_mul(tokens) / step;
+        starts.max(reading)
+    }
+}
