@@ -45,6 +45,7 @@ def train(plan: Plan, shape: Shape, tokenizer: Path, device: str) -> Brook:
     full_rates = [[group["lr"] for group in one.param_groups] for one in tuned]
     loss_of = torch.compile(model) if on_gpu else model
     start = time.monotonic()
+    reported, before = -1, 0.0
     stream = batches(tokenizer, plan.seed, plan.rows, plan.steps, plan.processes)
     for step, (ids, labels) in enumerate(stream):
         inputs = torch.from_numpy(ids).to(device, non_blocking=True).long()
@@ -60,7 +61,8 @@ def train(plan: Plan, shape: Shape, tokenizer: Path, device: str) -> Brook:
             one.zero_grad(set_to_none=True)
         if step % 100 == 0 or step == plan.steps - 1:
             seconds = time.monotonic() - start
-            speed = (step + 1) * ids.size / seconds
+            speed = (step - reported) * ids.size / (seconds - before)
+            reported, before = step, seconds
             report = f"step {step:5d}  loss {loss.item():.4f}  {seconds:6.1f} s"
             print(f"{report}  {speed:,.0f} tokens/s", flush=True)
     return model
