@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use smallvec::SmallVec;
+
 /// A validated request: nobody re-checks it after this type exists.
 #[derive(Clone, Debug)]
 pub struct EngineRequest {
@@ -54,10 +56,13 @@ pub struct Class {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TokenEvent {
     /// New tokens, in order; empty only together with `end`.
-    pub tokens: Vec<Token>,
+    pub tokens: Tokens,
     /// Set on the last event.
     pub end: Option<End>,
 }
+
+/// Tokens of one step: nearly always one, so that it costs no allocation.
+pub type Tokens = SmallVec<[Token; 2]>;
 
 /// One generated token.
 #[derive(Clone, Copy, Debug, PartialEq)]

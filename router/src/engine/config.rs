@@ -1,0 +1,137 @@
+//! The engine's settings.
+
+use std::time::Duration;
+
+use penstock_scheduler::config::{KvGroup, SchedulerConfig};
+
+use crate::shard::{Loaded, StepLimits};
+
+/// What the launcher decides about the engine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EngineConfig {
+    /// Requests that may wait; one more is refused as overload.
+    pub max_waiting: usize,
+    /// Prompt tokens that may wait.
+    pub max_waiting_tokens: u64,
+    /// Plans that may be in flight.
+    pub depth: u32,
+    /// Whether computed blocks are kept for later requests.
+    pub prefix_cache: bool,
+    /// Gap between tokens that running streams are promised while prompts are read.
+    pub latency_target: Duration,
+    /// After this, a waiting request may no longer be passed by later ones.
+    pub aging: Duration,
+    /// When a step is given up.
+    pub step_limits: StepLimits,
+    /// What to do after the workers were lost.
+    pub restart: RestartPolicy,
+    /// Which requests the workers prepare before their first step.
+    pub preparing: Preparing,
+}
+
+/// How lost workers are brought back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RestartPolicy {
+    /// Losses in a row, each soon after a start, before the engine gives up.
+    pub attempts: u32,
+    /// A loss is soon if the workers had been ready for less than this.
+    pub soon: Duration,
+    /// Wait before the second attempt in a row; doubles with each further one.
+    pub backoff: Duration,
+    /// The wait never exceeds this.
+    pub max_backoff: Duration,
+}
+
+/// Which requests the workers prepare before their first step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Preparing {
+    /// Those that need it. No request does as long as there are no grammars and adapters.
+    #[default]
+    WhenNeeded,
+    /// All: for workers that want to see every request first.
+    Always,
+}
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        Self {
+            max_waiting: 4096,
+            max_waiting_tokens: 4 << 20,
+            depth: 2,
+            prefix_cache: true,
+            latency_target: Duration::from_millis(50),
+            aging: Duration::from_secs(5),
+            step_limits: StepLimits::default(),
+            restart: RestartPolicy::default(),
+            preparing: Preparing::default(),
+        }
+    }
+}
+
+impl Default for RestartPolicy {
+    fn default() -> Self {
+        Self {
+            attempts: 5,
+            soon: Duration::from_secs(30),
+            backoff: Duration::from_millis(500),
+            max_backoff: Duration::from_secs(30),
+        }
+    }
+}
+
+impl RestartPolicy {
+    /// How long to wait before starting the workers after `losses` in a row; `None` = give up.
+    pub(super) fn wait(&self, losses: u32) -> Option<Duration> {
+        if losses >= self.attempts {
+            return None;
+        }
+        let doublings = losses.saturating_sub(2).min(16);
+        let wait = self
+            .backoff
+            .saturating_mul(1 << doublings)
+            .min(self.max_backoff);
+        Some(if losses <= 1 { Duration::ZERO } else { wait })
+    }
+}
+
+/// The scheduler's view of the settings and of what the workers can do.
+pub(super) fn scheduler_config(config: &EngineConfig, loaded: &Loaded) -> SchedulerConfig {
+    let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    SchedulerConfig {
+        groups: loaded.kv_groups.clone(),
+        max_slots: loaded.max_slots,
+        max_step_tokens: loaded.max_step_tokens,
+        max_sequence_tokens: loaded.max_sequence_tokens,
+        max_tokens_per_run: loaded.max_tokens_per_run,
+        max_waiting: config.max_waiting,
+        max_waiting_tokens: config.max_waiting_tokens,
+        depth: config.depth,
+        prefix_cache: config.prefix_cache,
+        latency_target: micros(config.latency_target),
+        aging: micros(config.aging),
+    }
+}
+
+/// Tokens that the KV memory of one group holds.
+pub(super) fn kv_tokens(group: &KvGroup) -> u64 {
+    u64::from(group.block_tokens) * u64::from(group.blocks)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn backoff_doubles_within_bounds_and_ends() {
+        let policy = RestartPolicy {
+            attempts: 6,
+            soon: Duration::from_secs(30),
+            backoff: Duration::from_secs(1),
+            max_backoff: Duration::from_secs(3),
+        };
+        let waits: Vec<_> = (1..=6)
+            .map(|n| policy.wait(n).map(|w| w.as_secs()))
+            .collect();
+        assert_eq!(waits, [Some(0), Some(1), Some(2), Some(3), Some(3), None]);
+    }
+}

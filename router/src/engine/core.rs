@@ -1,0 +1,304 @@
+//! The engine without its task: scheduler and records, moved on by calls. It does no I/O.
+
+use std::{
+    collections::VecDeque,
+    hash::{BuildHasher, RandomState},
+    time::{Duration, Instant},
+};
+
+use penstock_scheduler::{
+    FirstComeFirstServed, Scheduler,
+    config::{ConfigError, SchedulerConfig},
+    ids::{Epoch, Micros, RequestId, SequenceId},
+    plan::{Emission, StepPlan},
+    request::{AddError, Class as SchedulerClass},
+};
+
+use super::{
+    EngineMetrics,
+    metrics::StepFacts,
+    records::{Answer, Record, Records, Stage},
+    task::Submission,
+    types::{Class, Sampling, Stopping, SubmitError, Token, Tokens},
+};
+use crate::shard::{PrepareError, StepAnswer};
+
+/// Least and greatest answer to "when shall I try again".
+const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+
+/// Scheduler and records of one group of workers.
+pub(super) struct Core {
+    scheduler: Scheduler,
+    config: SchedulerConfig,
+    epoch: Epoch,
+    records: Records,
+    /// What is known of the steps in flight, oldest first.
+    facts: VecDeque<StepFacts>,
+    /// The last step's answer and news, from `absorb` to `deliver`.
+    arrived: Option<(StepAnswer, Vec<Emission>)>,
+    began: Instant,
+    tenants: RandomState,
+    metrics: EngineMetrics,
+}
+
+impl Core {
+    pub(super) fn new(
+        config: SchedulerConfig,
+        metrics: EngineMetrics,
+    ) -> Result<Self, ConfigError> {
+        let scheduler = Scheduler::new(config.clone(), Box::new(FirstComeFirstServed))?;
+        Ok(Self {
+            scheduler,
+            config,
+            epoch: Epoch(0),
+            records: Records::default(),
+            facts: VecDeque::new(),
+            arrived: None,
+            began: Instant::now(),
+            tenants: RandomState::new(),
+            metrics,
+        })
+    }
+
+    pub(super) fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    /// Takes the limits of workers that were started again. Requests that no longer fit them fail.
+    pub(super) fn adopt(&mut self, config: SchedulerConfig) -> Result<(), ConfigError> {
+        if config == self.config {
+            return Ok(());
+        }
+        let misfits = self.scheduler.replace(config.clone(), self.now())?;
+        self.config = config;
+        for id in misfits {
+            let reason = "the restarted workers hold fewer tokens than this request needs";
+            if let Some(record) = self.records.remove(id) {
+                record.fail(SubmitError::Invalid(reason.into()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a request in, or answers why not.
+    pub(super) fn admit(&mut self, submission: Submission) {
+        let id = submission.id;
+        if self.add(submission, Stage::Submitted)
+            && let Some(record) = self.records.get_mut(id)
+        {
+            record.accept();
+        }
+    }
+
+    /// Takes a request in that waits for `prepared` before it is accepted; false if it was
+    /// refused at once.
+    pub(super) fn admit_preparing(&mut self, submission: Submission) -> bool {
+        self.add(submission, Stage::Preparing)
+    }
+
+    /// Takes the workers' word on a request that they prepared.
+    pub(super) fn prepared(&mut self, id: RequestId, result: Result<(), PrepareError>) {
+        let now = self.now();
+        match result {
+            Ok(()) => {
+                if let Some(record) = self.records.get_mut(id) {
+                    record.accept();
+                    self.scheduler.prepared(id, now);
+                }
+            }
+            Err(PrepareError::Invalid(why)) => self.fail(id, SubmitError::Invalid(why)),
+            Err(PrepareError::Internal(why)) => self.fail(id, SubmitError::Internal(why)),
+        }
+    }
+
+    /// Ends a request whose client is gone.
+    pub(super) fn abort(&mut self, id: RequestId) {
+        if self.records.remove(id).is_some() {
+            self.scheduler.abort(id);
+        }
+    }
+
+    /// Ends a request whose answer is complete.
+    pub(super) fn finish(&mut self, id: RequestId) {
+        if self.records.remove(id).is_some() {
+            self.scheduler.finish(SequenceId {
+                request: id,
+                branch: 0,
+            });
+        }
+    }
+
+    /// The next step, if one may be sent now.
+    pub(super) fn plan(&mut self) -> Option<StepPlan> {
+        let plan = self.scheduler.plan(self.now())?;
+        self.records.note_slots(&plan);
+        let facts = StepFacts::of(&plan);
+        self.metrics.sent(facts);
+        self.facts.push_back(facts);
+        Some(plan)
+    }
+
+    /// What the workers must know of a request that enters a slot.
+    pub(super) fn parameters(&self, id: RequestId) -> Option<(&Sampling, &Stopping)> {
+        self.records.parameters(id)
+    }
+
+    /// Tells the scheduler what a step brought, so that the next can be planned. The clients hear
+    /// of it in `deliver`.
+    pub(super) fn absorb(&mut self, answer: StepAnswer) {
+        let emissions = self.scheduler.complete(&answer.outcome, self.now());
+        if let Some(facts) = self.facts.pop_front() {
+            self.metrics.answered(facts, &answer);
+        }
+        self.arrived = Some((answer, emissions));
+    }
+
+    pub(super) fn has_arrived(&self) -> bool {
+        self.arrived.is_some()
+    }
+
+    /// Hands every client its share of the last step.
+    pub(super) fn deliver(&mut self) {
+        let Some((answer, emissions)) = self.arrived.take() else {
+            return;
+        };
+        for emission in emissions {
+            let id = emission.sequence.request;
+            let tokens = tokens(&answer, &emission);
+            let Some(record) = self.records.get_mut(id) else {
+                continue;
+            };
+            let end = emission
+                .finish
+                .map(|finish| record.end(finish, &answer.errors));
+            let over = end.is_some();
+            record.emit(tokens, end);
+            if over {
+                self.records.remove(id);
+            }
+        }
+    }
+
+    /// Takes the loss of the workers: requests that had begun fail, the others stay queued for
+    /// the workers' next life.
+    pub(super) fn lose(&mut self, reason: &str) {
+        self.deliver();
+        for (id, record) in self.records.take_begun() {
+            self.scheduler.abort(id);
+            record.fail(unavailable(format!(
+                "{reason}; the request may be sent again"
+            )));
+        }
+        self.facts.clear();
+        self.epoch = self.scheduler.worker_lost(self.now());
+        self.metrics.lost();
+        self.count();
+    }
+
+    /// Ends all requests.
+    pub(super) fn fail_all(&mut self, reason: &str) {
+        self.deliver();
+        for (_, record) in self.records.take_all() {
+            record.fail(unavailable(reason.to_owned()));
+        }
+        self.scheduler.drain();
+        self.count();
+    }
+
+    fn add(&mut self, submission: Submission, stage: fn(Answer) -> Stage) -> bool {
+        let Submission {
+            id,
+            request,
+            events,
+            answer,
+        } = submission;
+        let class = self.class(&request.class);
+        let stage = stage(answer);
+        let record = Record {
+            request,
+            generated: Vec::new(),
+            class,
+            stage,
+            events,
+        };
+        if let Err(error) = self.scheduler.add(record.to_scheduler(id), self.now()) {
+            record.fail(self.refusal(error));
+            return false;
+        }
+        self.records.insert(id, record);
+        true
+    }
+
+    fn fail(&mut self, id: RequestId, error: SubmitError) {
+        self.scheduler.abort(id);
+        if let Some(record) = self.records.remove(id) {
+            record.fail(error);
+        }
+    }
+
+    fn refusal(&self, error: AddError) -> SubmitError {
+        match error {
+            AddError::QueueFull | AddError::TokensFull => SubmitError::Overloaded {
+                retry_after: self.retry_after(),
+            },
+            AddError::TooLong { tokens, limit } => SubmitError::Invalid(format!(
+                "the prompt and `max_new_tokens` need {tokens} tokens, but the limit is {limit}"
+            )),
+            AddError::Empty => SubmitError::Invalid(
+                "the prompt must have a token, `max_new_tokens` be 1 or more".into(),
+            ),
+            AddError::Duplicate => SubmitError::Internal("a request id was given twice".into()),
+        }
+    }
+
+    /// How long the backlog will take, in whole seconds.
+    fn retry_after(&self) -> Duration {
+        let backlog = Duration::from_micros(self.scheduler.snapshot().backlog);
+        Duration::from_secs(backlog.as_secs() + 1).clamp(RETRY.0, RETRY.1)
+    }
+
+    fn class(&self, class: &Class) -> SchedulerClass {
+        let after = |wait: Duration| self.now().0.saturating_add(micros(wait));
+        SchedulerClass {
+            priority: class.priority,
+            tenant: class
+                .tenant
+                .as_ref()
+                .map_or(0, |name| self.tenants.hash_one(name)),
+            deadline: class.deadline.map(after),
+        }
+    }
+
+    fn now(&self) -> Micros {
+        Micros(micros(self.began.elapsed()))
+    }
+
+    /// Publishes the scheduler's figures; they cost time proportional to the running sequences.
+    pub(super) fn count(&self) {
+        self.metrics.observe(&self.scheduler.snapshot());
+    }
+}
+
+fn unavailable(reason: String) -> SubmitError {
+    SubmitError::Unavailable {
+        reason,
+        retry_after: RETRY.0,
+    }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+fn tokens(answer: &StepAnswer, emission: &Emission) -> Tokens {
+    let ids = &answer.outcome.token_ids[emission.tokens.clone()];
+    let logprobs = &answer.logprobs[emission.tokens.clone()];
+    ids.iter()
+        .zip(logprobs)
+        .map(|(id, &logprob)| Token { id: id.0, logprob })
+        .collect()
+}

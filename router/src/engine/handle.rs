@@ -1,0 +1,104 @@
+//! The handle to the engine.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use penstock_scheduler::ids::RequestId;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::{
+    EngineConfig, EngineMetrics, EngineRequest, EngineState, Limits, SubmitError, TokenStream,
+    Workers,
+    state::Shared,
+    task::{Command, Submission, Task},
+};
+
+/// Submits requests to the engine's task. The task ends when it is drained, when it gives up on
+/// its workers, or when all handles and token streams are gone.
+#[derive(Clone)]
+pub struct Engine {
+    commands: mpsc::UnboundedSender<Command>,
+    shared: Arc<Shared>,
+    next_id: Arc<AtomicU64>,
+}
+
+impl Engine {
+    /// Spawns the engine's task on the current tokio runtime; it begins to start the workers.
+    pub fn start(workers: Box<dyn Workers>, config: EngineConfig, metrics: EngineMetrics) -> Self {
+        // Bounded by its senders: one submission and one end per request, one drain per caller.
+        let (commands, queue) = mpsc::unbounded_channel();
+        let shared = Arc::new(Shared::new());
+        let task = Task::new(queue, Arc::clone(&shared), config, metrics);
+        tokio::spawn(task.run(workers));
+        Self {
+            commands,
+            shared,
+            next_id: Arc::default(),
+        }
+    }
+
+    /// Hands a request in. Returns once it is accepted and prepared; dropping the future
+    /// withdraws it.
+    pub async fn submit(&self, request: EngineRequest) -> Result<TokenStream, SubmitError> {
+        let id = RequestId(self.next_id.fetch_add(1, Ordering::Relaxed));
+        let (events, mut stream) = TokenStream::new(id, self.commands.clone());
+        let (sender, answer) = oneshot::channel();
+        let submission = Box::new(Submission {
+            id,
+            request,
+            events,
+            answer: sender,
+        });
+        let sent = self.commands.send(Command::Submit(submission)).is_ok();
+        // Without an answer the engine's task is over, and the state says why.
+        let answer = if sent { answer.await.ok() } else { None };
+        match answer.unwrap_or_else(|| Err(self.stopped())) {
+            Ok(()) => Ok(stream),
+            Err(error) => {
+                stream.disarm();
+                Err(error)
+            }
+        }
+    }
+
+    /// What the engine is doing.
+    pub fn state(&self) -> EngineState {
+        self.shared.state()
+    }
+
+    /// Follows what the engine is doing.
+    pub fn watch(&self) -> watch::Receiver<EngineState> {
+        self.shared.watch()
+    }
+
+    /// What the loaded model can take; `None` until it is loaded.
+    pub fn limits(&self) -> Option<Limits> {
+        self.shared.limits()
+    }
+
+    /// Refuses new requests, lets the accepted ones finish within `grace`, fails the rest, and
+    /// stops the workers. Returns when all is done.
+    pub async fn drain(&self, grace: Duration) {
+        let mut state = self.watch();
+        // A stopped engine is drained already.
+        let _ = self.commands.send(Command::Drain { grace });
+        let stopped = |state: &EngineState| matches!(state, EngineState::Stopped { .. });
+        // An error means that the task is gone: nothing is left to wait for.
+        let _ = state.wait_for(stopped).await;
+    }
+
+    fn stopped(&self) -> SubmitError {
+        match self.state() {
+            EngineState::Stopped { reason } => SubmitError::Unavailable {
+                reason,
+                retry_after: Duration::from_secs(30),
+            },
+            _ => SubmitError::Draining,
+        }
+    }
+}

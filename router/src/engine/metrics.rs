@@ -1,0 +1,276 @@
+//! The engine's figures for Prometheus: touched once per step, never per token.
+
+use std::sync::Arc;
+
+use penstock_scheduler::{Snapshot, plan::StepPlan};
+use prometheus_client::{
+    encoding::{EncodeLabelSet, EncodeLabelValue},
+    metrics::{
+        counter::Counter,
+        family::Family,
+        gauge::Gauge,
+        histogram::{Histogram, exponential_buckets},
+    },
+    registry::Registry,
+};
+
+use crate::shard::StepAnswer;
+
+/// The engine's metrics; clones share their values.
+#[derive(Clone, Debug)]
+pub struct EngineMetrics(Arc<Metrics>);
+
+#[derive(Debug)]
+struct Metrics {
+    queue_size: Gauge,
+    batch_current_size: Gauge,
+    batch_next_size: Histogram,
+    inference_duration: Family<Method, Histogram>,
+    forward_duration: Family<Method, Histogram>,
+    kv_blocks: Family<Blocks, Gauge>,
+    dead_blocks: Gauge,
+    waiting_tokens: Gauge,
+    steps: Counter,
+    prefix_hit_tokens: Counter,
+    preemptions: Counter,
+    recomputed_tokens: Counter,
+    worker_losses: Counter,
+    step_host: Histogram,
+    step_device: Histogram,
+}
+
+/// TGI's label: what a step did. Ours may do both; one with prompt tokens counts as `prefill`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Method {
+    method: MethodName,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
+#[expect(
+    non_camel_case_types,
+    reason = "the encoder takes label values from the names"
+)]
+enum MethodName {
+    prefill,
+    decode,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Blocks {
+    state: BlockState,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
+#[expect(
+    non_camel_case_types,
+    reason = "the encoder takes label values from the names"
+)]
+enum BlockState {
+    free,
+    leased,
+    cached,
+}
+
+/// What must be remembered of a step until its answer comes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StepFacts {
+    sequences: usize,
+    method: MethodName,
+}
+
+impl StepFacts {
+    pub(super) fn of(plan: &StepPlan) -> Self {
+        let prompt = plan.runs.iter().any(|run| run.tokens > 1);
+        let method = if prompt {
+            MethodName::prefill
+        } else {
+            MethodName::decode
+        };
+        Self {
+            sequences: plan.runs.len(),
+            method,
+        }
+    }
+}
+
+impl EngineMetrics {
+    /// Creates the metrics and registers them. TGI's names where the meaning is TGI's.
+    pub fn register(registry: &mut Registry) -> Self {
+        let metrics = Metrics::new();
+        metrics.register_requests(registry);
+        metrics.register_memory(registry);
+        metrics.register_steps(registry);
+        Self(Arc::new(metrics))
+    }
+
+    pub(super) fn sent(&self, facts: StepFacts) {
+        self.0.batch_next_size.observe(facts.sequences as f64);
+    }
+
+    pub(super) fn answered(&self, facts: StepFacts, answer: &StepAnswer) {
+        let metrics = &self.0;
+        let label = Method {
+            method: facts.method,
+        };
+        let seconds = |micros: u64| micros as f64 / 1e6;
+        let device = seconds(answer.timing.device.into());
+        let took = seconds(answer.outcome.duration);
+        metrics.steps.inc();
+        metrics
+            .inference_duration
+            .get_or_create(&label)
+            .observe(took);
+        metrics
+            .forward_duration
+            .get_or_create(&label)
+            .observe(device);
+        metrics
+            .step_host
+            .observe(seconds(answer.timing.host.into()));
+        metrics.step_device.observe(device);
+    }
+
+    pub(super) fn lost(&self) {
+        self.0.worker_losses.inc();
+    }
+
+    pub(super) fn observe(&self, now: &Snapshot) {
+        let metrics = &self.0;
+        metrics
+            .queue_size
+            .set(signed((now.waiting + now.preparing) as u64));
+        metrics.batch_current_size.set(signed(now.running as u64));
+        metrics.waiting_tokens.set(signed(now.waiting_tokens));
+        metrics.dead_blocks.set(signed(now.blocks_dead));
+        let states = [
+            (BlockState::free, now.blocks_free),
+            (BlockState::leased, now.blocks_leased),
+            (BlockState::cached, now.blocks_cached),
+        ];
+        for (state, blocks) in states {
+            metrics
+                .kv_blocks
+                .get_or_create(&Blocks { state })
+                .set(signed(blocks));
+        }
+        raise(&metrics.prefix_hit_tokens, now.prefix_hit_tokens);
+        raise(&metrics.preemptions, now.preemptions);
+        raise(&metrics.recomputed_tokens, now.recomputed_tokens);
+    }
+}
+
+impl Metrics {
+    fn new() -> Self {
+        Self {
+            queue_size: Gauge::default(),
+            batch_current_size: Gauge::default(),
+            batch_next_size: Histogram::new(exponential_buckets(1.0, 2.0, 11)),
+            inference_duration: Family::new_with_constructor(seconds),
+            forward_duration: Family::new_with_constructor(seconds),
+            kv_blocks: Family::default(),
+            dead_blocks: Gauge::default(),
+            waiting_tokens: Gauge::default(),
+            steps: Counter::default(),
+            prefix_hit_tokens: Counter::default(),
+            preemptions: Counter::default(),
+            recomputed_tokens: Counter::default(),
+            worker_losses: Counter::default(),
+            step_host: seconds(),
+            step_device: seconds(),
+        }
+    }
+
+    fn register_requests(&self, registry: &mut Registry) {
+        registry.register(
+            "tgi_queue_size",
+            "Requests that wait",
+            self.queue_size.clone(),
+        );
+        registry.register(
+            "tgi_batch_current_size",
+            "Sequences that hold a slot",
+            self.batch_current_size.clone(),
+        );
+        registry.register(
+            "tgi_batch_next_size",
+            "Sequences in each step sent",
+            self.batch_next_size.clone(),
+        );
+        registry.register(
+            "penstock_waiting_tokens",
+            "Prompt tokens of the requests that wait",
+            self.waiting_tokens.clone(),
+        );
+        registry.register(
+            "penstock_preemptions",
+            "Sequences that lost their slot to a senior one",
+            self.preemptions.clone(),
+        );
+    }
+
+    fn register_memory(&self, registry: &mut Registry) {
+        registry.register(
+            "penstock_kv_blocks",
+            "KV blocks by state",
+            self.kv_blocks.clone(),
+        );
+        registry.register(
+            "penstock_kv_blocks_dead",
+            "KV blocks owned by requests that are over; anything but 0 is a leak",
+            self.dead_blocks.clone(),
+        );
+        registry.register(
+            "penstock_prefix_hit_tokens",
+            "Prompt tokens that were found in the prefix cache",
+            self.prefix_hit_tokens.clone(),
+        );
+        registry.register(
+            "penstock_recomputed_tokens",
+            "Tokens that ran again after a preemption or a loss",
+            self.recomputed_tokens.clone(),
+        );
+    }
+
+    fn register_steps(&self, registry: &mut Registry) {
+        registry.register(
+            "tgi_batch_inference_duration",
+            "Seconds per step, from its turn on the workers to its answer",
+            self.inference_duration.clone(),
+        );
+        registry.register(
+            "tgi_batch_forward_duration",
+            "Seconds per step on the device",
+            self.forward_duration.clone(),
+        );
+        registry.register("penstock_steps", "Steps answered", self.steps.clone());
+        registry.register(
+            "penstock_step_host_seconds",
+            "Seconds per step that the worker folds and launches",
+            self.step_host.clone(),
+        );
+        registry.register(
+            "penstock_step_device_seconds",
+            "Seconds per step from launch to tokens on the host",
+            self.step_device.clone(),
+        );
+        registry.register(
+            "penstock_worker_losses",
+            "Times that the workers were lost and started again",
+            self.worker_losses.clone(),
+        );
+    }
+}
+
+/// TGI's buckets for durations: 0.1 ms, and half as much again 35 times over.
+fn seconds() -> Histogram {
+    Histogram::new(exponential_buckets(0.0001, 1.5, 35))
+}
+
+fn signed(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+/// Brings a counter up to a total that someone else keeps.
+fn raise(counter: &Counter, total: u64) {
+    counter.inc_by(total.saturating_sub(counter.get()));
+}

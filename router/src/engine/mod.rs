@@ -1,0 +1,22 @@
+//! The engine: one task that owns the scheduler, and the handle through which others reach it.
+
+mod config;
+mod core;
+mod handle;
+mod metrics;
+mod records;
+mod state;
+mod stream;
+mod task;
+pub mod types;
+mod workers;
+
+pub use config::{EngineConfig, Preparing, RestartPolicy};
+pub use handle::Engine;
+pub use metrics::EngineMetrics;
+pub use state::{EngineState, Limits, ProgressSink};
+pub use stream::TokenStream;
+pub use types::{
+    Class, End, EngineRequest, Sampling, Stopping, SubmitError, Token, TokenEvent, Tokens,
+};
+pub use workers::{AttachedWorkers, Workers, WorkersError};

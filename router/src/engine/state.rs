@@ -1,0 +1,154 @@
+//! What the engine says about itself.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use tokio::sync::watch;
+
+use super::config::kv_tokens;
+use crate::shard::{Loaded, Progress};
+
+/// What the engine is doing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EngineState {
+    /// The workers start for the first time.
+    Loading {
+        /// "start" before the workers say more, then theirs: "weights", "memory", "warm-up".
+        phase: String,
+        /// Over all workers; bytes for "weights".
+        done: u64,
+        /// In the unit of `done`; 0 = unknown.
+        total: u64,
+    },
+    /// Requests run.
+    Ready,
+    /// The workers were lost and are started again.
+    Restarting {
+        /// How they were lost.
+        reason: String,
+    },
+    /// No new requests; those accepted run on.
+    Draining,
+    /// The end.
+    Stopped {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// What the loaded model and its workers can take; from the last message of Load.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Prompt plus generated tokens of one request.
+    pub max_sequence_tokens: u32,
+    /// Requests that run at once.
+    pub max_slots: u32,
+    /// Tokens of one step.
+    pub max_step_tokens: u32,
+    /// Entries of the vocabulary: prompt ids are below it.
+    pub vocab_size: u32,
+    /// Tokens that the whole KV pool holds.
+    pub kv_tokens: u64,
+    /// The workers' device, for people.
+    pub device_name: String,
+}
+
+/// What the engine's task shares with its handles.
+pub(super) struct Shared {
+    state: watch::Sender<EngineState>,
+    limits: watch::Sender<Option<Limits>>,
+}
+
+/// Takes the workers' news while they load; whoever watches the engine's state sees it.
+#[derive(Clone)]
+pub struct ProgressSink {
+    shared: Arc<Shared>,
+    ranks: Arc<Mutex<BTreeMap<u32, Progress>>>,
+}
+
+impl EngineState {
+    pub(super) fn beginning() -> Self {
+        Self::Loading {
+            phase: "start".into(),
+            done: 0,
+            total: 0,
+        }
+    }
+}
+
+impl Limits {
+    fn new(loaded: &Loaded) -> Self {
+        Self {
+            max_sequence_tokens: loaded.max_sequence_tokens,
+            max_slots: loaded.max_slots,
+            max_step_tokens: loaded.max_step_tokens,
+            vocab_size: loaded.vocab_size,
+            // Every sequence needs blocks of every group: the smallest group bounds them.
+            kv_tokens: loaded.kv_groups.iter().map(kv_tokens).min().unwrap_or(0),
+            device_name: loaded.device_name.clone(),
+        }
+    }
+}
+
+impl Shared {
+    pub(super) fn new() -> Self {
+        let state = watch::Sender::new(EngineState::beginning());
+        Self {
+            state,
+            limits: watch::Sender::new(None),
+        }
+    }
+
+    pub(super) fn publish(&self, state: EngineState) {
+        self.state.send_replace(state);
+    }
+
+    pub(super) fn state(&self) -> EngineState {
+        self.state.borrow().clone()
+    }
+
+    pub(super) fn watch(&self) -> watch::Receiver<EngineState> {
+        self.state.subscribe()
+    }
+
+    pub(super) fn set_loaded(&self, loaded: &Loaded) {
+        self.limits.send_replace(Some(Limits::new(loaded)));
+    }
+
+    pub(super) fn limits(&self) -> Option<Limits> {
+        self.limits.borrow().clone()
+    }
+}
+
+impl ProgressSink {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self {
+            shared,
+            ranks: Arc::default(),
+        }
+    }
+
+    /// Takes one worker's news. The published figures add up the ranks in the phase just
+    /// reported. While workers restart, the state keeps saying so.
+    pub fn report(&self, news: Progress) {
+        let phase = news.phase.clone();
+        let mut ranks = self.ranks.lock().unwrap_or_else(PoisonError::into_inner);
+        ranks.insert(news.rank, news);
+        let same = || ranks.values().filter(|progress| progress.phase == phase);
+        let done = same().map(|progress| progress.done).sum();
+        let total = same().map(|progress| progress.total).sum();
+        self.shared.state.send_if_modified(|state| match state {
+            EngineState::Loading { .. } => {
+                *state = EngineState::Loading {
+                    phase: phase.clone(),
+                    done,
+                    total,
+                };
+                true
+            }
+            _ => false,
+        });
+    }
+}

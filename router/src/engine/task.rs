@@ -1,0 +1,323 @@
+//! The engine's task: commands in, steps out, tokens to the clients.
+
+use std::{
+    convert::Infallible,
+    future::{Future, pending},
+    pin::pin,
+    sync::Arc,
+    time::Duration,
+};
+
+use penstock_scheduler::ids::RequestId;
+use tokio::{
+    sync::mpsc,
+    task::{JoinSet, yield_now},
+    time::{Instant, sleep, sleep_until},
+};
+
+use super::{
+    EngineConfig, EngineMetrics, EngineState, Preparing, ProgressSink, Workers,
+    config::scheduler_config,
+    core::Core,
+    records::Answer,
+    state::Shared,
+    types::{EngineRequest, SubmitError, TokenEvent},
+};
+use crate::shard::{Loaded, PrepareError, Preparer, ShardError, ShardGroup};
+
+/// How long a client is told to wait when the workers are down.
+const DOWN_RETRY: Duration = Duration::from_secs(5);
+
+/// What the handles ask of the task.
+#[derive(Debug)]
+pub(super) enum Command {
+    Submit(Box<Submission>),
+    /// The client is gone.
+    Abort(RequestId),
+    /// The answer is complete.
+    Finish(RequestId),
+    Drain {
+        grace: Duration,
+    },
+}
+
+/// A request on its way in.
+#[derive(Debug)]
+pub(super) struct Submission {
+    pub(super) id: RequestId,
+    pub(super) request: EngineRequest,
+    pub(super) events: mpsc::UnboundedSender<TokenEvent>,
+    pub(super) answer: Answer,
+}
+
+/// The one task that owns the scheduler.
+pub(super) struct Task {
+    commands: mpsc::UnboundedReceiver<Command>,
+    shared: Arc<Shared>,
+    config: EngineConfig,
+    metrics: EngineMetrics,
+    /// Set while draining: when patience ends.
+    drain: Option<Instant>,
+    /// Set while the workers can step: since when.
+    ready: Option<Instant>,
+    preparing: JoinSet<(RequestId, Result<(), PrepareError>)>,
+}
+
+/// Why a life of the workers is over.
+enum Over {
+    /// The engine ends, for this reason.
+    Stop(String),
+    /// The workers must be started again, because of this.
+    Lost(String),
+}
+
+impl From<ShardError> for Over {
+    fn from(error: ShardError) -> Self {
+        Self::Lost(error.to_string())
+    }
+}
+
+impl Task {
+    pub(super) fn new(
+        commands: mpsc::UnboundedReceiver<Command>,
+        shared: Arc<Shared>,
+        config: EngineConfig,
+        metrics: EngineMetrics,
+    ) -> Self {
+        let preparing = JoinSet::new();
+        Self {
+            commands,
+            shared,
+            config,
+            metrics,
+            drain: None,
+            ready: None,
+            preparing,
+        }
+    }
+
+    pub(super) async fn run(mut self, mut workers: Box<dyn Workers>) {
+        let mut core = None;
+        let reason = self.serve(&mut core, workers.as_mut()).await;
+        if let Some(core) = &mut core {
+            core.fail_all(&reason);
+        }
+        workers.stop().await;
+        // Published before the queue closes: whoever finds it closed reads the reason.
+        self.shared.publish(EngineState::Stopped { reason });
+    }
+
+    /// Lives of the workers, one after the other; returns why there is no further one.
+    async fn serve(&mut self, core: &mut Option<Core>, workers: &mut dyn Workers) -> String {
+        let mut losses = 0;
+        loop {
+            let lost = match self.live(core, workers).await {
+                Over::Stop(reason) => return reason,
+                Over::Lost(reason) => reason,
+            };
+            if core.is_none() || self.drain.is_some() {
+                // What never ran will not run at the second try: better to say so at once.
+                return lost;
+            }
+            let lasted = self
+                .ready
+                .take()
+                .map_or(Duration::ZERO, |since| since.elapsed());
+            losses = if lasted < self.config.restart.soon {
+                losses + 1
+            } else {
+                1
+            };
+            let Some(wait) = self.config.restart.wait(losses) else {
+                return format!("gave up after {losses} losses of the workers in a row: {lost}");
+            };
+            tracing::warn!(losses, ?wait, "restarting the workers: {lost}");
+            self.shared
+                .publish(EngineState::Restarting { reason: lost });
+            if let Err(Over::Stop(reason)) = self.meanwhile(core.as_mut(), sleep(wait)).await {
+                return reason;
+            }
+        }
+    }
+
+    /// One life of the workers, from start to end.
+    async fn live(&mut self, core: &mut Option<Core>, workers: &mut dyn Workers) -> Over {
+        let progress = ProgressSink::new(Arc::clone(&self.shared));
+        let (mut group, loaded) = match self
+            .meanwhile(core.as_mut(), workers.start(&progress))
+            .await
+        {
+            Ok(Ok(started)) => started,
+            Ok(Err(error)) => return Over::Lost(error.to_string()),
+            Err(over) => return over,
+        };
+        let Err(over) = self.work(core, &mut group, &loaded).await;
+        self.preparing.shutdown().await;
+        match (&over, core) {
+            (Over::Lost(reason), Some(core)) => core.lose(reason),
+            (Over::Stop(_), _) if workers.end_with_engine() => group.shutdown().await,
+            _ => {}
+        }
+        over
+    }
+
+    /// Adopts what the workers can do, begins an epoch and steps on until something ends it.
+    async fn work(
+        &mut self,
+        core: &mut Option<Core>,
+        group: &mut ShardGroup,
+        loaded: &Loaded,
+    ) -> Result<Infallible, Over> {
+        let config = scheduler_config(&self.config, loaded);
+        let unusable = |e| Over::Lost(format!("the workers' limits are unusable: {e}"));
+        let core = match core {
+            Some(core) => {
+                core.adopt(config).map_err(unusable)?;
+                core
+            }
+            None => core.insert(Core::new(config, self.metrics.clone()).map_err(unusable)?),
+        };
+        let epoch = core.epoch();
+        let limits = self.config.step_limits;
+        self.meanwhile(Some(core), group.begin(epoch, limits))
+            .await??;
+        self.shared.set_loaded(loaded);
+        self.ready = Some(Instant::now());
+        self.shared.publish(EngineState::Ready);
+        self.step_on(core, group).await
+    }
+
+    async fn step_on(
+        &mut self,
+        core: &mut Core,
+        group: &mut ShardGroup,
+    ) -> Result<Infallible, Over> {
+        let preparer = group.preparer();
+        loop {
+            while let Ok(command) = self.commands.try_recv() {
+                self.obey(command, core, &preparer);
+            }
+            let sent = send_steps(core, group)?;
+            if core.has_arrived() {
+                if sent {
+                    // Lets the connection write the step before the clients' tasks are woken.
+                    yield_now().await;
+                }
+                core.deliver();
+            }
+            core.count();
+            if self.drain.is_some() && core.is_idle() {
+                return Err(drained());
+            }
+            tokio::select! {
+                biased;
+                answer = group.answer() => core.absorb(answer?),
+                Some(Ok((id, result))) = self.preparing.join_next() => core.prepared(id, result),
+                command = self.commands.recv() => {
+                    self.obey(command.ok_or_else(abandoned)?, core, &preparer);
+                }
+                () = until(self.drain) => return Err(drained()),
+            }
+        }
+    }
+
+    fn obey(&mut self, command: Command, core: &mut Core, preparer: &Preparer) {
+        match command {
+            Command::Submit(submission) if self.drain.is_some() => {
+                submission.refuse(SubmitError::Draining);
+            }
+            Command::Submit(submission) => self.admit(*submission, core, preparer),
+            Command::Abort(id) => core.abort(id),
+            Command::Finish(id) => core.finish(id),
+            Command::Drain { grace } => {
+                self.drain = Some(Instant::now() + grace);
+                self.shared.publish(EngineState::Draining);
+            }
+        }
+    }
+
+    fn admit(&mut self, submission: Submission, core: &mut Core, preparer: &Preparer) {
+        let id = submission.id;
+        match self.config.preparing {
+            Preparing::WhenNeeded => core.admit(submission),
+            Preparing::Always => {
+                if core.admit_preparing(submission)
+                    && let Some((sampling, stopping)) = core.parameters(id)
+                {
+                    let call = preparer.prepare(id, sampling, stopping);
+                    self.preparing.spawn(async move { (id, call.await) });
+                }
+            }
+        }
+    }
+
+    /// Does `work` while the workers are down: requests are refused, and a drain ends the engine.
+    async fn meanwhile<T>(
+        &mut self,
+        mut core: Option<&mut Core>,
+        work: impl Future<Output = T>,
+    ) -> Result<T, Over> {
+        let mut work = pin!(work);
+        loop {
+            tokio::select! {
+                done = &mut work => return Ok(done),
+                command = self.commands.recv() => match command.ok_or_else(abandoned)? {
+                    Command::Submit(submission) => submission.refuse(self.down()),
+                    Command::Drain { .. } => {
+                        self.shared.publish(EngineState::Draining);
+                        return Err(drained());
+                    }
+                    Command::Abort(id) | Command::Finish(id) => {
+                        if let Some(core) = &mut core {
+                            core.abort(id);
+                        }
+                    }
+                },
+            }
+        }
+    }
+
+    fn down(&self) -> SubmitError {
+        let reason = match self.shared.state() {
+            EngineState::Loading { .. } => "the model is still loading".into(),
+            EngineState::Restarting { reason } => format!("the workers are restarting: {reason}"),
+            _ => "the workers are starting".into(),
+        };
+        SubmitError::Unavailable {
+            reason,
+            retry_after: DOWN_RETRY,
+        }
+    }
+}
+
+impl Submission {
+    fn refuse(self, error: SubmitError) {
+        // A submitter that has gone away has nothing to hear.
+        let _ = self.answer.send(Err(error));
+    }
+}
+
+/// Plans and sends while the scheduler has something to run; whether it had.
+fn send_steps(core: &mut Core, group: &mut ShardGroup) -> Result<bool, ShardError> {
+    let mut sent = false;
+    while let Some(plan) = core.plan() {
+        group.send(&plan, |id| core.parameters(id))?;
+        sent = true;
+    }
+    Ok(sent)
+}
+
+fn drained() -> Over {
+    Over::Stop("the server has shut down".into())
+}
+
+fn abandoned() -> Over {
+    Over::Stop("nobody uses the engine any more".into())
+}
+
+async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => sleep_until(deadline).await,
+        None => pending().await,
+    }
+}

@@ -1,0 +1,208 @@
+//! What a worker is told when it loads, and what it says once it has loaded.
+
+use penstock_scheduler::config::KvGroup;
+
+use crate::generated::v1;
+
+/// The version of `shard.proto` that this router speaks.
+const PROTOCOL_VERSION: u32 = 1;
+
+/// Everything that one worker is told about its configuration; the launcher fills it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LoadConfig {
+    /// Directory with `config.json` and `*.safetensors`.
+    pub model_path: String,
+    /// "cuda" or "cpu".
+    pub device: String,
+    /// "bfloat16", "float16", "float32" or "float64".
+    pub dtype: String,
+    /// Place of this worker in its tensor-parallel group.
+    pub rank: u32,
+    /// Workers in the group.
+    pub world_size: u32,
+    /// How the ranks find one another (a torch.distributed init method); empty for a group of one.
+    pub rendezvous: String,
+    /// Prompt plus generated tokens of one sequence.
+    pub max_sequence_tokens: u32,
+    /// Sequences that run at once.
+    pub max_slots: u32,
+    /// Tokens of one step over all sequences.
+    pub max_step_tokens: u32,
+    /// Bytes of this rank's KV pool; 0 = what memory allows.
+    pub kv_memory_bytes: u64,
+    /// Share of the device's memory that the worker may use in all.
+    pub memory_fraction: f32,
+    /// Wanted tokens per KV block; 0 = the worker's choice.
+    pub block_tokens: u32,
+    /// CPU threads for compute; 0 = the worker's choice.
+    pub threads: u32,
+}
+
+/// How far one worker has come with loading.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// The worker that reports.
+    pub rank: u32,
+    /// "weights", "memory", "warm-up".
+    pub phase: String,
+    /// Bytes for "weights", else steps.
+    pub done: u64,
+    /// In the unit of `done`.
+    pub total: u64,
+}
+
+/// What a loaded group can do; every rank says the same, apart from its memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Loaded {
+    /// KV memory, one entry per kind; read by the scheduler.
+    pub kv_groups: Vec<KvGroup>,
+    /// Bytes of one block of each KV group on one rank; for logs and `--explain`.
+    pub block_bytes: Vec<u64>,
+    /// Sequences that the worker can hold.
+    pub max_slots: u32,
+    /// Tokens of one step.
+    pub max_step_tokens: u32,
+    /// Prompt plus generated tokens of one sequence.
+    pub max_sequence_tokens: u32,
+    /// Tokens that one sequence may yield in a step.
+    pub max_tokens_per_run: u32,
+    /// Entries of the model's vocabulary.
+    pub vocab_size: u32,
+    /// The device's name, for people.
+    pub device_name: String,
+    /// Rank 0's memory, in bytes; for logs and `--explain`.
+    pub memory: MemoryReport,
+}
+
+/// Bytes on one rank's device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryReport {
+    /// All of the device.
+    pub total: u64,
+    /// Model weights.
+    pub weights: u64,
+    /// Activations of the largest step.
+    pub activations: u64,
+    /// Reserved for CUDA graphs.
+    pub graphs: u64,
+    /// State of the slots.
+    pub slots: u64,
+    /// The KV pool.
+    pub kv: u64,
+}
+
+impl LoadConfig {
+    pub(super) fn to_proto(&self) -> v1::LoadRequest {
+        v1::LoadRequest {
+            protocol_version: PROTOCOL_VERSION,
+            model_path: self.model_path.clone(),
+            device: self.device.clone(),
+            dtype: self.dtype.clone(),
+            rank: self.rank,
+            world_size: self.world_size,
+            rendezvous: self.rendezvous.clone(),
+            max_sequence_tokens: self.max_sequence_tokens,
+            max_slots: self.max_slots,
+            max_step_tokens: self.max_step_tokens,
+            kv_memory_bytes: self.kv_memory_bytes,
+            memory_fraction: self.memory_fraction,
+            block_tokens: self.block_tokens,
+            threads: self.threads,
+        }
+    }
+}
+
+impl Loaded {
+    /// Checks what a worker declares: no later stage has to meet an impossible geometry.
+    pub(super) fn from_proto(loaded: v1::Loaded) -> Result<Self, String> {
+        let positive = [
+            ("max_slots", loaded.max_slots),
+            ("max_step_tokens", loaded.max_step_tokens),
+            ("max_sequence_tokens", loaded.max_sequence_tokens),
+            ("max_tokens_per_run", loaded.max_tokens_per_run),
+            ("vocab_size", loaded.vocab_size),
+        ];
+        let geometry = loaded.kv_groups.iter().flat_map(|group| {
+            [
+                ("kv_groups.block_tokens", group.block_tokens),
+                ("kv_groups.blocks", group.blocks),
+            ]
+        });
+        if let Some((name, _)) = positive.into_iter().chain(geometry).find(|(_, n)| *n == 0) {
+            return Err(format!("`{name}` in Loaded must be at least 1, but is 0"));
+        }
+        if loaded.kv_groups.is_empty() {
+            return Err("`kv_groups` in Loaded must not be empty".into());
+        }
+        Ok(Self {
+            block_bytes: loaded
+                .kv_groups
+                .iter()
+                .map(|group| group.block_bytes)
+                .collect(),
+            kv_groups: loaded.kv_groups.iter().map(kv_group).collect(),
+            max_slots: loaded.max_slots,
+            max_step_tokens: loaded.max_step_tokens,
+            max_sequence_tokens: loaded.max_sequence_tokens,
+            max_tokens_per_run: loaded.max_tokens_per_run,
+            vocab_size: loaded.vocab_size,
+            device_name: loaded.device_name,
+            memory: loaded.memory.map(memory).unwrap_or_default(),
+        })
+    }
+
+    /// The first field in which another rank of the same group differs. Memory may.
+    pub(super) fn difference(&self, other: &Self) -> Option<&'static str> {
+        let fields = [
+            ("kv_groups", self.kv_groups == other.kv_groups),
+            ("max_slots", self.max_slots == other.max_slots),
+            (
+                "max_step_tokens",
+                self.max_step_tokens == other.max_step_tokens,
+            ),
+            (
+                "max_sequence_tokens",
+                self.max_sequence_tokens == other.max_sequence_tokens,
+            ),
+            (
+                "max_tokens_per_run",
+                self.max_tokens_per_run == other.max_tokens_per_run,
+            ),
+            ("vocab_size", self.vocab_size == other.vocab_size),
+        ];
+        fields
+            .into_iter()
+            .find(|(_, same)| !same)
+            .map(|(name, _)| name)
+    }
+}
+
+impl Progress {
+    pub(super) fn from_proto(rank: u32, progress: v1::Progress) -> Self {
+        Self {
+            rank,
+            phase: progress.phase,
+            done: progress.done,
+            total: progress.total,
+        }
+    }
+}
+
+fn kv_group(group: &v1::KvGroup) -> KvGroup {
+    KvGroup {
+        block_tokens: group.block_tokens,
+        blocks: group.blocks,
+        window: group.window,
+    }
+}
+
+fn memory(report: v1::MemoryReport) -> MemoryReport {
+    MemoryReport {
+        total: report.total,
+        weights: report.weights,
+        activations: report.activations,
+        graphs: report.graphs,
+        slots: report.slots,
+        kv: report.kv,
+    }
+}

@@ -1,0 +1,217 @@
+//! The scheduler's plans as messages, the workers' replies as outcomes.
+
+use penstock_scheduler::{
+    ids::{BlockId, Epoch, RequestId, SequenceId, Slot, StepId, TokenId},
+    plan::{BlockCopy, Fork, Growth, NewSequence, StepOutcome, StepPlan, Table},
+};
+
+use super::PrepareError;
+use crate::{
+    engine::types::{Sampling, Stopping},
+    generated::v1,
+};
+
+/// What a step brought, split into what the scheduler reads and what only the client does.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StepAnswer {
+    /// For the scheduler.
+    pub outcome: StepOutcome,
+    /// One per token of the outcome.
+    pub logprobs: Vec<f32>,
+    /// Why the sequences in `outcome.failed` failed, in the same order.
+    pub errors: Vec<SlotError>,
+    /// As the worker measured it; for metrics.
+    pub timing: Timing,
+}
+
+/// A sequence that failed in a step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlotError {
+    /// Its slot.
+    pub slot: Slot,
+    /// The worker's words, for the client.
+    pub message: String,
+}
+
+/// Microseconds of one step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Timing {
+    /// Folding the request and launching.
+    pub host: u32,
+    /// From launch to tokens on the host.
+    pub device: u32,
+}
+
+/// The sampling parameters of one sequence. `branch` tells forks of one request apart.
+pub(super) fn sampling(sampling: &Sampling, stopping: &Stopping, branch: u32) -> v1::Sampling {
+    v1::Sampling {
+        temperature: sampling.temperature,
+        top_k: sampling.top_k,
+        top_p: sampling.top_p,
+        seed: branch_seed(sampling.seed, branch),
+        min_tokens: stopping.min_new_tokens,
+        stop_token_ids: stopping.stop_token_ids.clone(),
+    }
+}
+
+/// The plan as a message. `parameters` answers for every request that enters a slot; `None` from
+/// it is a fault of the caller and comes back as the id.
+pub(super) fn step_request<'a>(
+    plan: &StepPlan,
+    parameters: impl Fn(RequestId) -> Option<(&'a Sampling, &'a Stopping)>,
+) -> Result<v1::StepRequest, RequestId> {
+    let of = |sequence: SequenceId| {
+        let (wanted, stopping) = parameters(sequence.request).ok_or(sequence.request)?;
+        Ok(sampling(wanted, stopping, sequence.branch))
+    };
+    let new = plan
+        .new
+        .iter()
+        .map(|new| Ok(new_sequence(new, of(new.sequence)?)));
+    let forks = plan
+        .forks
+        .iter()
+        .map(|fork| Ok(slot_fork(fork, of(fork.sequence)?.seed)));
+    Ok(v1::StepRequest {
+        epoch: plan.epoch.0,
+        step: plan.step.0,
+        finished: plan.finished.iter().map(|slot| slot.0).collect(),
+        new: new.collect::<Result<_, _>>()?,
+        forks: forks.collect::<Result<_, _>>()?,
+        copies: block_copies(&plan.copies),
+        growth: plan.growth.iter().map(block_growth).collect(),
+        run_slots: plan.runs.iter().map(|run| run.slot.0).collect(),
+        run_tokens: plan.runs.iter().map(|run| run.tokens).collect(),
+    })
+}
+
+/// The reply as an outcome, after checking that its arrays fit together. The duration is left
+/// for the caller, who knows when the step began.
+pub(super) fn step_answer(reply: v1::StepReply) -> Result<StepAnswer, String> {
+    check_lengths(&reply)?;
+    let errors: Vec<SlotError> = reply.errors.into_iter().map(slot_error).collect();
+    let timing = reply.timing.unwrap_or_default();
+    let outcome = StepOutcome {
+        epoch: Epoch(reply.epoch),
+        step: StepId(reply.step),
+        slots: reply.slots.into_iter().map(Slot).collect(),
+        counts: reply.counts,
+        token_ids: reply.token_ids.into_iter().map(TokenId).collect(),
+        failed: errors.iter().map(|error| error.slot).collect(),
+        duration: 0,
+    };
+    let timing = Timing {
+        host: timing.host,
+        device: timing.device,
+    };
+    Ok(StepAnswer {
+        outcome,
+        logprobs: reply.logprobs,
+        errors,
+        timing,
+    })
+}
+
+pub(super) fn prepare_result(reply: v1::PrepareReply) -> Result<(), PrepareError> {
+    match reply.error {
+        None => Ok(()),
+        Some(error) if error.kind() == v1::request_error::Kind::Invalid => {
+            Err(PrepareError::Invalid(error.message))
+        }
+        Some(error) => Err(PrepareError::Internal(error.message)),
+    }
+}
+
+fn check_lengths(reply: &v1::StepReply) -> Result<(), String> {
+    let (slots, counts) = (reply.slots.len(), reply.counts.len());
+    if slots != counts {
+        return Err(format!(
+            "a StepReply has {slots} slots, but {counts} counts"
+        ));
+    }
+    let sum: u64 = reply.counts.iter().map(|count| u64::from(*count)).sum();
+    let (tokens, logprobs) = (reply.token_ids.len() as u64, reply.logprobs.len() as u64);
+    if tokens != sum || logprobs != sum {
+        return Err(format!(
+            "the counts of a StepReply sum to {sum}, but it has {tokens} token_ids and \
+             {logprobs} logprobs"
+        ));
+    }
+    Ok(())
+}
+
+fn slot_error(error: v1::SlotError) -> SlotError {
+    let message = error
+        .error
+        .map(|e| e.message)
+        .filter(|message| !message.is_empty());
+    SlotError {
+        slot: Slot(error.slot),
+        message: message.unwrap_or_else(|| "the worker failed on this request".into()),
+    }
+}
+
+fn new_sequence(new: &NewSequence, sampling: v1::Sampling) -> v1::NewSequence {
+    v1::NewSequence {
+        slot: new.slot.0,
+        request_id: new.sequence.request.0,
+        token_ids: new.token_ids.iter().map(|token| token.0).collect(),
+        generated: new.generated,
+        computed: new.computed,
+        tables: tables(&new.tables),
+        sampling: Some(sampling),
+    }
+}
+
+fn slot_fork(fork: &Fork, seed: u64) -> v1::SlotFork {
+    v1::SlotFork {
+        source: fork.source.0,
+        destination: fork.destination.0,
+        request_id: fork.sequence.request.0,
+        tables: tables(&fork.tables),
+        seed,
+    }
+}
+
+fn tables(tables: &[Table]) -> Vec<v1::BlockTable> {
+    let table = |table: &Table| v1::BlockTable {
+        group: table.group.0,
+        blocks: block_ids(&table.blocks),
+    };
+    tables.iter().map(table).collect()
+}
+
+/// One message per run of copies within the same KV group.
+fn block_copies(copies: &[BlockCopy]) -> Vec<v1::BlockCopies> {
+    let chunks = copies.chunk_by(|a, b| a.group == b.group);
+    let message = |chunk: &[BlockCopy]| v1::BlockCopies {
+        group: chunk[0].group.0,
+        sources: chunk.iter().map(|copy| copy.source.0).collect(),
+        destinations: chunk.iter().map(|copy| copy.destination.0).collect(),
+    };
+    chunks.map(message).collect()
+}
+
+fn block_growth(growth: &Growth) -> v1::BlockGrowth {
+    v1::BlockGrowth {
+        group: growth.group.0,
+        counts: growth.counts.clone(),
+        blocks: block_ids(&growth.blocks),
+    }
+}
+
+fn block_ids(blocks: &[BlockId]) -> Vec<u32> {
+    blocks.iter().map(|block| block.0).collect()
+}
+
+/// The request's own seed for branch 0; for forks one derived from it by the finalizer of
+/// SplitMix64 (Steele, Lea, Flood 2014), so that branches draw independent noise.
+fn branch_seed(seed: u64, branch: u32) -> u64 {
+    if branch == 0 {
+        return seed;
+    }
+    let mut z = seed.wrapping_add(u64::from(branch).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}

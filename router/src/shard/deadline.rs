@@ -1,0 +1,114 @@
+//! When a step that brings no answer is given up.
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use tokio::time::{Instant, Sleep, sleep_until};
+
+/// Steps that compile kernels and fill caches, after a group begins.
+const FIRST_STEPS: u64 = 8;
+/// A step may take this many times as long as the slowest of the recent ones.
+const PATIENCE: u32 = 20;
+/// How much of the slowest step is remembered from one step to the next.
+const MEMORY: f64 = 0.99;
+
+/// Bounds of the step deadline; the launcher sets them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StepLimits {
+    /// Every step has at least this long.
+    pub least: Duration,
+    /// The first steps of a group have at least this long: kernels are compiled in them.
+    pub first: Duration,
+}
+
+/// Knows the recent step times and holds the one timer.
+pub(super) struct Deadline {
+    limits: StepLimits,
+    slowest: Duration,
+    steps: u64,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl Default for StepLimits {
+    fn default() -> Self {
+        Self {
+            least: Duration::from_secs(20),
+            first: Duration::from_secs(180),
+        }
+    }
+}
+
+impl Deadline {
+    pub(super) fn new(limits: StepLimits) -> Self {
+        Self {
+            limits,
+            slowest: Duration::ZERO,
+            steps: 0,
+            timer: None,
+        }
+    }
+
+    /// Takes note of how long a step took on the workers.
+    pub(super) fn observe(&mut self, took: Duration) {
+        self.slowest = self.slowest.mul_f64(MEMORY).max(took);
+        self.steps += 1;
+    }
+
+    /// How long the next step may take.
+    pub(super) fn limit(&self) -> Duration {
+        let bound = if self.steps < FIRST_STEPS {
+            self.limits.first
+        } else {
+            self.limits.least
+        };
+        bound.max(self.slowest * PATIENCE)
+    }
+
+    /// Ready when the step that began at `since` has had its time. With no step under way the
+    /// timer is left as it is: it is only moved when it fires, so a step costs no timer update.
+    pub(super) fn poll(&mut self, since: Option<Instant>, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(since) = since else {
+            return Poll::Pending;
+        };
+        let due = since + self.limit();
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(due)));
+        if timer.deadline() > due {
+            timer.as_mut().reset(due);
+        }
+        while timer.as_mut().poll(cx).is_ready() {
+            if Instant::now() >= due {
+                return Poll::Ready(());
+            }
+            timer.as_mut().reset(due);
+        }
+        Poll::Pending
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn follows_the_slowest_recent_step() {
+        let limits = StepLimits {
+            least: Duration::from_secs(1),
+            first: Duration::from_secs(9),
+        };
+        let mut deadline = Deadline::new(limits);
+        assert_eq!(deadline.limit(), limits.first);
+        for _ in 0..FIRST_STEPS {
+            deadline.observe(Duration::from_millis(20));
+        }
+        assert_eq!(deadline.limit(), limits.least);
+        deadline.observe(Duration::from_secs(1));
+        assert_eq!(deadline.limit(), Duration::from_secs(20));
+        for _ in 0..1000 {
+            deadline.observe(Duration::from_millis(20));
+        }
+        assert_eq!(deadline.limit(), limits.least);
+    }
+}

@@ -1,0 +1,279 @@
+//! The workers of one tensor-parallel group, as if they were one.
+
+use std::{
+    collections::VecDeque,
+    future::{Future, poll_fn},
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use futures_util::future::{join_all, try_join_all};
+use penstock_scheduler::{
+    ids::{Epoch, RequestId},
+    plan::StepPlan,
+};
+use prost::{Message, bytes::Bytes};
+use tokio::time::Instant;
+
+use super::{
+    Endpoint, LoadConfig, Loaded, PrepareError, Progress, ShardError, StepAnswer, StepLimits,
+    convert, deadline::Deadline, stream::StepStream, worker::Worker,
+};
+use crate::{
+    engine::types::{Sampling, Stopping},
+    generated::v1,
+};
+
+/// All ranks get the same bytes; rank 0's reply is the answer, the others' are only checked.
+/// An error from any method means that the group is lost: drop it.
+pub struct ShardGroup {
+    workers: Arc<[Worker]>,
+    /// One per worker, from `begin` on.
+    streams: Vec<StepStream>,
+    epoch: Epoch,
+    /// When the steps were sent that some rank still owes, oldest first.
+    sent: VecDeque<Instant>,
+    /// Steps that every rank has answered.
+    settled: u64,
+    /// When rank 0 answered last.
+    answered_at: Option<Instant>,
+    deadline: Deadline,
+}
+
+/// Sends `Prepare` to a group beside its step stream.
+#[derive(Clone)]
+pub struct Preparer(Arc<[Worker]>);
+
+impl ShardGroup {
+    /// Connects to the workers and loads the model on all of them at once: `loads[i]` goes to
+    /// `endpoints[i]`. Fails with the first rank's error, or when the ranks disagree about what
+    /// they loaded.
+    pub async fn connect(
+        endpoints: &[Endpoint],
+        loads: &[LoadConfig],
+        progress: &(dyn Fn(Progress) + Send + Sync),
+    ) -> Result<(Self, Loaded), ShardError> {
+        let ranks = endpoints.iter().zip(0..);
+        let workers =
+            try_join_all(ranks.map(|(endpoint, rank)| Worker::connect(rank, endpoint))).await?;
+        let pairs = workers.iter().zip(loads);
+        let all = try_join_all(pairs.map(|(worker, load)| worker.load(load, progress))).await?;
+        let loaded = agreed(&workers, all)?;
+        let group = Self {
+            workers: workers.into(),
+            streams: Vec::new(),
+            epoch: Epoch(0),
+            sent: VecDeque::new(),
+            settled: 0,
+            answered_at: None,
+            deadline: Deadline::new(StepLimits::default()),
+        };
+        Ok((group, loaded))
+    }
+
+    /// Begins an epoch: resets all ranks and opens their step streams at step 0.
+    pub async fn begin(&mut self, epoch: Epoch, limits: StepLimits) -> Result<(), ShardError> {
+        self.streams.clear();
+        self.sent.clear();
+        try_join_all(self.workers.iter().map(|worker| worker.reset(epoch))).await?;
+        self.streams = self.workers.iter().map(Worker::open_steps).collect();
+        self.epoch = epoch;
+        self.settled = 0;
+        self.answered_at = None;
+        self.deadline = Deadline::new(limits);
+        Ok(())
+    }
+
+    /// Steps sent that rank 0 has not answered.
+    pub fn in_flight(&self) -> u64 {
+        let sent = self.settled + self.sent.len() as u64;
+        sent - self.streams.first().map_or(0, |leader| leader.answered)
+    }
+
+    /// Sends a step to all ranks. `parameters` answers for the requests that enter a slot.
+    pub fn send<'a>(
+        &mut self,
+        plan: &StepPlan,
+        parameters: impl Fn(RequestId) -> Option<(&'a Sampling, &'a Stopping)>,
+    ) -> Result<(), ShardError> {
+        let request =
+            convert::step_request(plan, parameters).map_err(|id| ShardError::Protocol {
+                rank: 0,
+                message: format!("the plan names request {id}"),
+            })?;
+        let bytes = Bytes::from(request.encode_to_vec());
+        for (worker, stream) in self.workers.iter().zip(&self.streams) {
+            stream
+                .send(bytes.clone())
+                .map_err(|why| worker.lost(why.into()))?;
+        }
+        self.sent.push_back(Instant::now());
+        Ok(())
+    }
+
+    /// Waits for the next answer; with no step in flight, for a loss. May be dropped and called
+    /// again at any time.
+    pub async fn answer(&mut self) -> Result<StepAnswer, ShardError> {
+        poll_fn(|cx| self.poll_answer(cx)).await
+    }
+
+    /// A handle to prepare requests with, beside the step stream.
+    pub fn preparer(&self) -> Preparer {
+        Preparer(Arc::clone(&self.workers))
+    }
+
+    /// Asks all workers to exit.
+    pub async fn shutdown(self) {
+        drop(self.streams);
+        join_all(self.workers.iter().map(Worker::shutdown)).await;
+    }
+
+    fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<Result<StepAnswer, ShardError>> {
+        self.take_followers(cx)?;
+        let Some(leader) = self.streams.first_mut() else {
+            return Poll::Pending;
+        };
+        if let Poll::Ready(reply) = leader.poll(cx) {
+            let answer = self.take_leader(reply);
+            self.settle();
+            return Poll::Ready(answer);
+        }
+        self.settle();
+        self.poll_deadline(cx)
+    }
+
+    fn take_leader(
+        &mut self,
+        reply: Result<v1::StepReply, String>,
+    ) -> Result<StepAnswer, ShardError> {
+        let took = self.time_step();
+        let leader = &self.workers[0];
+        let reply = reply.map_err(|message| leader.lost(message))?;
+        check_order(leader, &reply, self.epoch, self.streams[0].answered)?;
+        let mut answer = convert::step_answer(reply).map_err(|rule| leader.protocol(rule))?;
+        answer.outcome.duration = u64::try_from(took.as_micros()).unwrap_or(u64::MAX).max(1);
+        Ok(answer)
+    }
+
+    /// Takes the replies of the ranks above 0 as they come: they carry nothing but agreement.
+    fn take_followers(&mut self, cx: &mut Context<'_>) -> Result<(), ShardError> {
+        for (worker, stream) in self.workers.iter().zip(&mut self.streams).skip(1) {
+            while let Poll::Ready(reply) = stream.poll(cx) {
+                let reply = reply.map_err(|message| worker.lost(message))?;
+                check_order(worker, &reply, self.epoch, stream.answered)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Time that the workers spent on the step just answered, without its wait for the one before.
+    fn time_step(&mut self) -> Duration {
+        let now = Instant::now();
+        let position = self.streams[0].answered - 1 - self.settled;
+        let sent = usize::try_from(position)
+            .ok()
+            .and_then(|at| self.sent.get(at))
+            .copied();
+        let began = sent.max(self.answered_at).unwrap_or(now);
+        self.answered_at = Some(now);
+        let took = now.saturating_duration_since(began);
+        self.deadline.observe(took);
+        took
+    }
+
+    /// Forgets the steps that every rank has answered.
+    fn settle(&mut self) {
+        let settled = self
+            .streams
+            .iter()
+            .map(|stream| stream.answered)
+            .min()
+            .unwrap_or(0);
+        while self.settled < settled {
+            self.sent.pop_front();
+            self.settled += 1;
+        }
+    }
+
+    fn poll_deadline(&mut self, cx: &mut Context<'_>) -> Poll<Result<StepAnswer, ShardError>> {
+        let leader_owes = self
+            .streams
+            .first()
+            .is_some_and(|s| s.answered == self.settled);
+        // Until rank 0 has answered the step before, this one only waits its turn.
+        let turn = self.answered_at.filter(|_| leader_owes);
+        let since = self
+            .sent
+            .front()
+            .map(|sent| turn.map_or(*sent, |turn| turn.max(*sent)));
+        if self.deadline.poll(since, cx).is_pending() {
+            return Poll::Pending;
+        }
+        let owes = |(_, stream): &(&Worker, &StepStream)| stream.answered == self.settled;
+        let rank = self
+            .workers
+            .iter()
+            .zip(&self.streams)
+            .find(owes)
+            .map_or(0, |(w, _)| w.rank);
+        let limit = self.deadline.limit();
+        Poll::Ready(Err(ShardError::Deadline {
+            rank,
+            step: self.settled,
+            limit,
+        }))
+    }
+}
+
+impl Preparer {
+    /// Prepares one request on all ranks; ready when all are.
+    pub fn prepare(
+        &self,
+        request: RequestId,
+        sampling: &Sampling,
+        stopping: &Stopping,
+    ) -> impl Future<Output = Result<(), PrepareError>> + Send + 'static {
+        let workers = Arc::clone(&self.0);
+        let sampling = convert::sampling(sampling, stopping, 0);
+        async move {
+            let calls = workers
+                .iter()
+                .map(|worker| worker.prepare(request, sampling.clone()));
+            try_join_all(calls).await.map(|_| ())
+        }
+    }
+}
+
+fn agreed(workers: &[Worker], all: Vec<Loaded>) -> Result<Loaded, ShardError> {
+    let mut ranks = workers.iter().zip(all);
+    let Some((_, first)) = ranks.next() else {
+        return Err(ShardError::Protocol {
+            rank: 0,
+            message: "the group has no worker".into(),
+        });
+    };
+    for (worker, other) in ranks {
+        if let Some(field) = first.difference(&other) {
+            return Err(worker.protocol(format!("`{field}` in Loaded differs from rank 0's")));
+        }
+    }
+    Ok(first)
+}
+
+/// The n-th reply answers the n-th request of the epoch.
+fn check_order(
+    worker: &Worker,
+    reply: &v1::StepReply,
+    epoch: Epoch,
+    answered: u64,
+) -> Result<(), ShardError> {
+    let step = answered - 1;
+    if (reply.epoch, reply.step) == (epoch.0, step) {
+        return Ok(());
+    }
+    let (got_epoch, got_step) = (reply.epoch, reply.step);
+    Err(worker.protocol(format!(
+        "it answered step {got_step} of epoch {got_epoch}, but step {step} of epoch {epoch} is due"
+    )))
+}

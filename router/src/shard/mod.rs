@@ -1,0 +1,18 @@
+//! The client side of the shard protocol. Only this module names protocol types.
+
+mod codec;
+mod config;
+mod convert;
+mod deadline;
+mod endpoint;
+mod error;
+mod group;
+mod stream;
+mod worker;
+
+pub use config::{LoadConfig, Loaded, MemoryReport, Progress};
+pub use convert::{SlotError, StepAnswer, Timing};
+pub use deadline::StepLimits;
+pub use endpoint::{Endpoint, EndpointError};
+pub use error::{PrepareError, ShardError};
+pub use group::{Preparer, ShardGroup};

@@ -1,0 +1,99 @@
+//! One worker's step stream.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use futures_core::Stream;
+use prost::bytes::Bytes;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{
+    Request, Status, Streaming, client::Grpc, codegen::http::uri::PathAndQuery, transport::Channel,
+};
+
+use super::{codec::StepCodec, worker::MAX_MESSAGE_BYTES};
+use crate::generated::v1;
+
+/// More than any sensible number of plans in flight: a full queue means that nobody reads it.
+const QUEUE: usize = 64;
+
+/// Requests go in at once; replies come out in the same order.
+pub(super) struct StepStream {
+    requests: mpsc::Sender<Bytes>,
+    replies: Replies,
+    /// Replies taken so far.
+    pub(super) answered: u64,
+}
+
+/// A server may hold its response headers back until the first reply, so that the call cannot be
+/// awaited before a request has been sent.
+enum Replies {
+    Opening(Pin<Box<dyn Future<Output = Result<Streaming<v1::StepReply>, Status>> + Send>>),
+    Open(Box<Streaming<v1::StepReply>>),
+}
+
+impl StepStream {
+    pub(super) fn open(channel: Channel) -> Self {
+        let (requests, queue) = mpsc::channel(QUEUE);
+        let replies = Replies::Opening(Box::pin(call(channel, queue)));
+        Self {
+            requests,
+            replies,
+            answered: 0,
+        }
+    }
+
+    /// Queues an encoded `StepRequest`. A stream that has ended takes it silently: `poll` has, or
+    /// will have, the status that says why.
+    pub(super) fn send(&self, step: Bytes) -> Result<(), &'static str> {
+        match self.requests.try_send(step) {
+            Err(mpsc::error::TrySendError::Full(_)) => Err("it reads no more steps"),
+            _ => Ok(()),
+        }
+    }
+
+    /// The next reply. An ended stream is an error: workers never end it by themselves.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<v1::StepReply, String>> {
+        if let Replies::Opening(call) = &mut self.replies {
+            match ready!(call.as_mut().poll(cx)) {
+                Ok(stream) => self.replies = Replies::Open(Box::new(stream)),
+                Err(status) => return Poll::Ready(Err(describe(&status))),
+            }
+        }
+        let Replies::Open(stream) = &mut self.replies else {
+            return Poll::Pending;
+        };
+        let reply = ready!(Pin::new(stream).poll_next(cx));
+        self.answered += 1;
+        Poll::Ready(match reply {
+            Some(Ok(reply)) => Ok(reply),
+            Some(Err(status)) => Err(describe(&status)),
+            None => Err("it ended the step stream".into()),
+        })
+    }
+}
+
+async fn call(
+    channel: Channel,
+    queue: mpsc::Receiver<Bytes>,
+) -> Result<Streaming<v1::StepReply>, Status> {
+    let mut grpc = Grpc::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES);
+    grpc.ready()
+        .await
+        .map_err(|e| Status::unavailable(super::endpoint::root_cause(&e)))?;
+    let path = PathAndQuery::from_static("/penstock.v1.Shard/Step");
+    let request = Request::new(ReceiverStream::new(queue));
+    Ok(grpc.streaming(request, path, StepCodec).await?.into_inner())
+}
+
+/// A status in words: the worker's message, or the transport's innermost cause.
+pub(super) fn describe(status: &Status) -> String {
+    match std::error::Error::source(status) {
+        Some(cause) => super::endpoint::root_cause(cause),
+        None if status.message().is_empty() => status.code().to_string(),
+        None => status.message().to_owned(),
+    }
+}

@@ -1,0 +1,125 @@
+//! One worker: the calls beside the step stream.
+
+use std::time::Duration;
+
+use penstock_scheduler::ids::{Epoch, RequestId};
+use tokio::time::timeout;
+use tonic::{Status, transport::Channel};
+
+use super::{
+    Endpoint, LoadConfig, Loaded, PrepareError, Progress, ShardError, convert,
+    stream::{StepStream, describe},
+};
+use crate::generated::v1::{self, load_progress::Event, shard_client::ShardClient};
+
+/// A step that admits many long prompts travels as one message.
+pub(super) const MAX_MESSAGE_BYTES: usize = 256 << 20;
+/// Calls that touch no device answer within this, or the worker is lost.
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A connection to one worker.
+#[derive(Clone, Debug)]
+pub(super) struct Worker {
+    pub(super) rank: u32,
+    channel: Channel,
+    client: ShardClient<Channel>,
+}
+
+impl Worker {
+    pub(super) async fn connect(rank: u32, endpoint: &Endpoint) -> Result<Self, ShardError> {
+        let channel = endpoint
+            .connect()
+            .await
+            .map_err(|message| ShardError::Connect {
+                endpoint: endpoint.clone(),
+                message,
+            })?;
+        let client = ShardClient::new(channel.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES);
+        Ok(Self {
+            rank,
+            channel,
+            client,
+        })
+    }
+
+    /// Loads the model, however long it takes, and reports progress on the way.
+    pub(super) async fn load(
+        &self,
+        config: &LoadConfig,
+        progress: &(dyn Fn(Progress) + Send + Sync),
+    ) -> Result<Loaded, ShardError> {
+        let refused = |status: Status| self.load_error(describe(&status));
+        let call = self.client.clone().load(config.to_proto()).await;
+        let mut messages = call.map_err(refused)?.into_inner();
+        while let Some(message) = messages.message().await.map_err(refused)? {
+            match message.event {
+                Some(Event::Progress(news)) => progress(Progress::from_proto(self.rank, news)),
+                Some(Event::Loaded(loaded)) => {
+                    return Loaded::from_proto(loaded).map_err(|rule| self.protocol(rule));
+                }
+                None => {}
+            }
+        }
+        Err(self.load_error("the worker ended Load without a result".into()))
+    }
+
+    /// Drops the worker's slots and begins an epoch.
+    pub(super) async fn reset(&self, epoch: Epoch) -> Result<(), ShardError> {
+        let mut client = self.client.clone();
+        let call = client.reset(v1::ResetRequest { epoch: epoch.0 });
+        match timeout(CALL_TIMEOUT, call).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(status)) => Err(self.lost(describe(&status))),
+            Err(_) => Err(self.lost(format!("no answer to Reset within {CALL_TIMEOUT:?}"))),
+        }
+    }
+
+    pub(super) fn open_steps(&self) -> StepStream {
+        StepStream::open(self.channel.clone())
+    }
+
+    pub(super) async fn prepare(
+        &self,
+        request: RequestId,
+        sampling: v1::Sampling,
+    ) -> Result<(), PrepareError> {
+        let message = v1::PrepareRequest {
+            request_id: request.0,
+            sampling: Some(sampling),
+        };
+        match self.client.clone().prepare(message).await {
+            Ok(reply) => convert::prepare_result(reply.into_inner()),
+            Err(status) => Err(PrepareError::Internal(describe(&status))),
+        }
+    }
+
+    /// Asks the worker to exit. One that is dead already has nothing to answer.
+    pub(super) async fn shutdown(&self) {
+        let mut client = self.client.clone();
+        let call = client.shutdown(v1::ShutdownRequest {});
+        if let Ok(Err(status)) = timeout(CALL_TIMEOUT, call).await {
+            tracing::debug!(rank = self.rank, "Shutdown: {}", describe(&status));
+        }
+    }
+
+    pub(super) fn lost(&self, message: String) -> ShardError {
+        ShardError::Lost {
+            rank: self.rank,
+            message,
+        }
+    }
+
+    pub(super) fn protocol(&self, message: String) -> ShardError {
+        ShardError::Protocol {
+            rank: self.rank,
+            message,
+        }
+    }
+
+    fn load_error(&self, message: String) -> ShardError {
+        ShardError::Load {
+            rank: self.rank,
+            message,
+        }
+    }
+}

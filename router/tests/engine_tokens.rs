@@ -1,0 +1,79 @@
+//! The engine over a mock worker: every request gets its own tokens, whoever else is there.
+
+mod support;
+
+use futures_util::future::join_all;
+use penstock_mock_shard::{Eos, Geometry, MockConfig};
+use penstock_router::engine::{End, EngineConfig};
+use support::{MockWorkers, answer, checked, engine, prompt, ready, request};
+
+#[tokio::test]
+async fn one_request_gets_its_tokens() {
+    let engine = engine(MockWorkers::one(checked()), EngineConfig::default());
+    ready(&engine).await;
+    let (ids, end) = answer(&engine, request(vec![1, 2, 3], 10)).await;
+    assert_eq!((ids.len(), end), (10, End::Length));
+}
+
+#[tokio::test]
+async fn many_together_get_what_each_gets_alone() {
+    for tokens_per_run in [1, 4] {
+        let roomy = MockConfig {
+            geometry: geometry(4096, tokens_per_run),
+            ..config()
+        };
+        let one = engine(MockWorkers::one(roomy), EngineConfig::default());
+        ready(&one).await;
+        let mut alone = Vec::new();
+        for number in 0..64 {
+            alone.push(answer(&one, wanted(number)).await);
+        }
+        assert!(
+            alone.iter().any(|(_, end)| *end == End::StopToken),
+            "some meet a stop token"
+        );
+        assert!(alone.iter().any(|(_, end)| *end == End::Length));
+        // 40 blocks of 16 tokens for 64 requests of up to 148: preemption is certain.
+        for blocks in [4096, 40] {
+            let tight = MockConfig {
+                geometry: geometry(blocks, tokens_per_run),
+                ..config()
+            };
+            let crowd = engine(MockWorkers::one(tight), EngineConfig::default());
+            ready(&crowd).await;
+            let together = join_all((0..64).map(|number| answer(&crowd, wanted(number)))).await;
+            assert_eq!(
+                together, alone,
+                "{blocks} blocks, {tokens_per_run} tokens per run"
+            );
+        }
+    }
+}
+
+fn config() -> MockConfig {
+    MockConfig {
+        eos: Eos { id: 2, every: 40 },
+        ..checked()
+    }
+}
+
+fn geometry(blocks: u32, tokens_per_run: u32) -> Geometry {
+    Geometry {
+        blocks,
+        tokens_per_run,
+        slots: 48,
+        step_tokens: 96,
+        ..Geometry::default()
+    }
+}
+
+fn wanted(number: u32) -> penstock_router::engine::EngineRequest {
+    let mut request = request(prompt(number), 5 + number % 36);
+    request.stopping.stop_token_ids = vec![2];
+    request.stopping.min_new_tokens = number % 4;
+    if number % 2 == 1 {
+        request.sampling.temperature = 0.7;
+        request.sampling.seed = u64::from(number);
+    }
+    request
+}

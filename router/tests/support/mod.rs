@@ -1,0 +1,203 @@
+//! What the engine's tests share: mock workers, an engine over them, requests.
+
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "each test file uses its own part"
+)]
+
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use futures_util::StreamExt;
+use penstock_mock_shard::{Check, MockConfig, MockShard, View};
+use penstock_router::{
+    engine::{
+        AttachedWorkers, Class, End, Engine, EngineConfig, EngineMetrics, EngineRequest,
+        EngineState, ProgressSink, Sampling, Stopping, TokenStream, Workers, WorkersError,
+    },
+    shard::{Endpoint, LoadConfig, Loaded, ShardGroup},
+};
+use prometheus_client::registry::Registry;
+
+/// No test waits longer for anything.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Starts mock workers as a launcher would: `lives[n]` says how those of the n-th life behave,
+/// the last one how all further ones do.
+#[derive(Clone)]
+pub struct MockWorkers {
+    lives: Arc<Vec<Vec<MockConfig>>>,
+    shards: Arc<Mutex<Vec<MockShard>>>,
+    started: Arc<AtomicU64>,
+    name: PathBuf,
+}
+
+impl MockWorkers {
+    pub fn new(lives: Vec<Vec<MockConfig>>) -> Self {
+        let name = socket();
+        Self {
+            lives: Arc::new(lives),
+            shards: Arc::default(),
+            started: Arc::default(),
+            name,
+        }
+    }
+
+    pub fn one(config: MockConfig) -> Self {
+        Self::new(vec![vec![config]])
+    }
+
+    pub fn starts(&self) -> u64 {
+        self.started.load(Ordering::SeqCst)
+    }
+
+    /// What rank 0 holds.
+    pub fn view(&self) -> View {
+        self.shards
+            .lock()
+            .unwrap()
+            .first()
+            .map(MockShard::view)
+            .unwrap_or_default()
+    }
+
+    pub fn kill(&self) {
+        self.shards.lock().unwrap().clear();
+    }
+
+    pub fn alive(&self) -> usize {
+        self.shards.lock().unwrap().len()
+    }
+
+    /// Whether rank 0 was asked to shut down.
+    pub fn exit(&self) -> Option<penstock_mock_shard::Exit> {
+        self.shards.lock().unwrap().first().map(MockShard::exit)
+    }
+}
+
+#[async_trait]
+impl Workers for MockWorkers {
+    async fn start(
+        &mut self,
+        progress: &ProgressSink,
+    ) -> Result<(ShardGroup, Loaded), WorkersError> {
+        let life = self.started.fetch_add(1, Ordering::SeqCst) as usize;
+        let ranks = &self.lives[life.min(self.lives.len() - 1)];
+        let mut endpoints = Vec::new();
+        let mut shards = Vec::new();
+        for (rank, config) in ranks.iter().enumerate() {
+            let endpoint = Endpoint::Unix(self.name.with_extension(format!("{life}.{rank}")));
+            shards.push(MockShard::spawn(&endpoint, config.clone()).unwrap());
+            endpoints.push(endpoint);
+        }
+        *self.shards.lock().unwrap() = shards;
+        let mut attached = AttachedWorkers::new(endpoints, &LoadConfig::default());
+        attached.start(progress).await
+    }
+
+    async fn stop(&mut self) {}
+}
+
+/// A socket path of its own for every caller.
+pub fn socket() -> PathBuf {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let folder = std::env::temp_dir().join(format!("penstock-test-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    folder.join(format!("{number}"))
+}
+
+pub fn checked() -> MockConfig {
+    MockConfig {
+        check: Check::Full,
+        ..MockConfig::default()
+    }
+}
+
+pub fn engine(workers: MockWorkers, config: EngineConfig) -> Engine {
+    Engine::start(
+        Box::new(workers),
+        config,
+        EngineMetrics::register(&mut Registry::default()),
+    )
+}
+
+pub async fn reach(engine: &Engine, wanted: impl Fn(&EngineState) -> bool) -> EngineState {
+    let mut watch = engine.watch();
+    let state = tokio::time::timeout(PATIENCE, watch.wait_for(|state| wanted(state))).await;
+    state
+        .expect("the state is reached in time")
+        .expect("the engine lives")
+        .clone()
+}
+
+pub async fn ready(engine: &Engine) {
+    reach(engine, |state| *state == EngineState::Ready).await;
+}
+
+pub async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    for _ in 0..2000 {
+        if holds() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("never: {what}");
+}
+
+pub fn request(prompt: Vec<u32>, max_new_tokens: u32) -> EngineRequest {
+    EngineRequest {
+        prompt,
+        sampling: Sampling {
+            temperature: 0.0,
+            top_k: 0,
+            top_p: 1.0,
+            seed: 7,
+        },
+        stopping: Stopping {
+            max_new_tokens,
+            min_new_tokens: 0,
+            stop_token_ids: Vec::new(),
+        },
+        class: Class::default(),
+    }
+}
+
+/// Prompts of a few lengths that share beginnings.
+pub fn prompt(number: u32) -> Vec<u32> {
+    let shared = (number % 3) * 24;
+    let own = 1 + (number * 7) % 60;
+    (0..shared)
+        .map(|i| 5 + i)
+        .chain((0..own).map(|i| 100 + number * 50 + i))
+        .collect()
+}
+
+/// All tokens of a stream, and how it ended.
+pub async fn collect(stream: TokenStream) -> (Vec<u32>, End) {
+    let gather = async {
+        let (mut ids, mut end) = (Vec::new(), None);
+        let mut stream = stream;
+        while let Some(event) = stream.next().await {
+            assert!(end.is_none(), "an event after the end");
+            ids.extend(event.tokens.iter().map(|token| token.id));
+            end = event.end;
+        }
+        (ids, end.expect("a stream ends with an end"))
+    };
+    tokio::time::timeout(PATIENCE, gather)
+        .await
+        .expect("the stream ends in time")
+}
+
+pub async fn answer(engine: &Engine, request: EngineRequest) -> (Vec<u32>, End) {
+    collect(engine.submit(request).await.expect("accepted")).await
+}

@@ -1,0 +1,69 @@
+//! Scripted faults.
+
+use std::str::FromStr;
+
+/// Something that goes wrong. Steps count from 0 since the worker began, over all epochs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The worker dies instead of answering this step.
+    Crash(u64),
+    /// The worker never answers this step.
+    Hang(u64),
+    /// The first sequence of this step fails.
+    ErrorSlot(u64),
+    /// Every Prepare is refused with this text.
+    RefusePrepare(String),
+    /// Load fails with this text.
+    LoadError(String),
+}
+
+/// Why a text is not a fault.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{0}` is not a fault: write crash@STEP, hang@STEP, error-slot@STEP, refuse-prepare=TEXT or \
+     load-error=TEXT"
+)]
+pub struct FaultError(String);
+
+impl FromStr for Fault {
+    type Err = FaultError;
+
+    fn from_str(text: &str) -> Result<Self, FaultError> {
+        let unknown = || FaultError(text.to_owned());
+        if let Some((kind, message)) = text.split_once('=') {
+            return match kind {
+                "refuse-prepare" => Ok(Self::RefusePrepare(message.to_owned())),
+                "load-error" => Ok(Self::LoadError(message.to_owned())),
+                _ => Err(unknown()),
+            };
+        }
+        let (kind, step) = text.split_once('@').ok_or_else(unknown)?;
+        let step = step.parse().map_err(|_| unknown())?;
+        match kind {
+            "crash" => Ok(Self::Crash(step)),
+            "hang" => Ok(Self::Hang(step)),
+            "error-slot" => Ok(Self::ErrorSlot(step)),
+            _ => Err(unknown()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_every_kind_and_refuses_others() {
+        assert_eq!("crash@3".parse(), Ok(Fault::Crash(3)));
+        assert_eq!("hang@0".parse(), Ok(Fault::Hang(0)));
+        assert_eq!("error-slot@7".parse(), Ok(Fault::ErrorSlot(7)));
+        assert_eq!(
+            "refuse-prepare=a=b".parse(),
+            Ok(Fault::RefusePrepare("a=b".into()))
+        );
+        assert_eq!("load-error=no".parse(), Ok(Fault::LoadError("no".into())));
+        for text in ["", "crash", "crash@x", "melt@1", "melt=1"] {
+            assert_eq!(text.parse::<Fault>(), Err(FaultError(text.into())));
+        }
+    }
+}

@@ -1,0 +1,359 @@
+//! The worker's state as a fold of the step requests, with every rule of the protocol checked.
+
+use std::collections::HashMap;
+
+use penstock_router::generated::v1;
+
+use crate::{
+    config::{Check, MockConfig},
+    kv::Kv,
+    sequence::Sequence,
+};
+
+/// What a worker is after the steps so far.
+#[derive(Debug)]
+pub(crate) struct State {
+    config: MockConfig,
+    limits: v1::Loaded,
+    kv: Kv,
+    slots: HashMap<u32, Sequence>,
+    epoch: u64,
+    next_step: u64,
+    /// Steps since the worker began.
+    steps: u64,
+    /// Scripted: the step whose first sequence fails.
+    error_slot: Option<u64>,
+}
+
+impl State {
+    pub(crate) fn new(config: MockConfig, limits: v1::Loaded, error_slot: Option<u64>) -> Self {
+        let kv = Kv::new(config.geometry.blocks, config.geometry.block_tokens);
+        let slots = HashMap::new();
+        Self {
+            config,
+            limits,
+            kv,
+            slots,
+            epoch: 0,
+            next_step: 0,
+            steps: 0,
+            error_slot,
+        }
+    }
+
+    pub(crate) fn reset(&mut self, epoch: u64) {
+        self.slots.clear();
+        self.epoch = epoch;
+        self.next_step = 0;
+    }
+
+    /// Counts a step that will never be answered.
+    pub(crate) fn skip(&mut self) {
+        self.steps += 1;
+    }
+
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    pub(crate) fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    pub(crate) fn sequences(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Applies one step. An error names the rule that the request breaks; the state is unusable
+    /// after it.
+    pub(crate) fn apply(&mut self, request: v1::StepRequest) -> Result<v1::StepReply, String> {
+        let (epoch, step) = (request.epoch, request.step);
+        self.fold(request)
+            .map_err(|rule| format!("step {step} of epoch {epoch}: {rule}"))
+    }
+
+    fn fold(&mut self, request: v1::StepRequest) -> Result<v1::StepReply, String> {
+        self.check_order(request.epoch, request.step)?;
+        for slot in request.finished {
+            self.slots
+                .remove(&slot)
+                .ok_or_else(|| empty("finished", slot))?;
+        }
+        for new in request.new {
+            self.enter(new)?;
+        }
+        for fork in request.forks {
+            self.fork(fork)?;
+        }
+        for copies in &request.copies {
+            self.check_group(copies.group)?;
+            self.kv.check_copies(copies)?;
+            for (from, to) in copies.sources.iter().zip(&copies.destinations) {
+                self.kv.copy(*from, *to);
+            }
+        }
+        for growth in &request.growth {
+            self.grow(growth, &request.run_slots)?;
+        }
+        let mut reply = v1::StepReply {
+            epoch: request.epoch,
+            step: request.step,
+            ..Default::default()
+        };
+        self.run(&request.run_slots, &request.run_tokens, &mut reply)?;
+        self.steps += 1;
+        self.next_step += 1;
+        Ok(reply)
+    }
+
+    fn check_order(&self, epoch: u64, step: u64) -> Result<(), String> {
+        if epoch != self.epoch {
+            return Err(format!("the worker is in epoch {}", self.epoch));
+        }
+        if step != self.next_step {
+            return Err(format!("step {} is due", self.next_step));
+        }
+        Ok(())
+    }
+
+    fn enter(&mut self, mut new: v1::NewSequence) -> Result<(), String> {
+        let (slot, known) = (new.slot, new.token_ids.len());
+        self.check_vacant("new", slot)?;
+        if known == 0 || new.computed as usize >= known || new.generated as usize > known {
+            let (computed, generated) = (new.computed, new.generated);
+            return Err(format!(
+                "slot {slot} is given {known} tokens, {computed} computed, {generated} generated: \
+                 at least one must be left to run, and at most all be generated"
+            ));
+        }
+        let vocab = self.config.geometry.vocab;
+        if let Some(token) = new.token_ids.iter().find(|token| **token >= vocab) {
+            return Err(format!(
+                "token {token} in slot {slot} is outside the vocabulary {vocab}"
+            ));
+        }
+        let table = self.table(slot, std::mem::take(&mut new.tables))?;
+        if self.kv.room(&table) < new.computed as usize {
+            return Err(format!(
+                "slot {slot} has more computed tokens than its blocks hold"
+            ));
+        }
+        self.slots.insert(slot, Sequence::new(new, table));
+        Ok(())
+    }
+
+    fn fork(&mut self, fork: v1::SlotFork) -> Result<(), String> {
+        self.check_vacant("fork", fork.destination)?;
+        let source = self
+            .slots
+            .get(&fork.source)
+            .ok_or_else(|| empty("fork", fork.source))?;
+        let mut child = source.clone();
+        child.table = self.table(fork.destination, fork.tables)?;
+        child.sampling.seed = fork.seed;
+        child.borrowed = true;
+        self.slots.insert(fork.destination, child);
+        Ok(())
+    }
+
+    fn grow(&mut self, growth: &v1::BlockGrowth, runs: &[u32]) -> Result<(), String> {
+        self.check_group(growth.group)?;
+        let (counts, runs_len) = (growth.counts.len(), runs.len());
+        if counts != runs_len {
+            return Err(format!("growth has {counts} counts for {runs_len} runs"));
+        }
+        let sum: usize = growth.counts.iter().map(|count| *count as usize).sum();
+        if sum != growth.blocks.len() {
+            let blocks = growth.blocks.len();
+            return Err(format!(
+                "the counts of growth sum to {sum}, but it has {blocks} blocks"
+            ));
+        }
+        let mut rest = growth.blocks.as_slice();
+        for (slot, count) in runs.iter().zip(&growth.counts) {
+            let (own, others) = rest.split_at(*count as usize);
+            rest = others;
+            let sequence = self
+                .slots
+                .get_mut(slot)
+                .ok_or_else(|| empty("run", *slot))?;
+            let doubled = |rule| format!("slot {slot}: {rule}");
+            self.kv
+                .check_blocks(&sequence.table, own)
+                .map_err(doubled)?;
+            sequence.table.extend_from_slice(own);
+        }
+        Ok(())
+    }
+
+    /// All writes of a step come before its reads, as in a model's layers: a sequence may share
+    /// what another computes in the same step.
+    fn run(
+        &mut self,
+        slots: &[u32],
+        tokens: &[u32],
+        reply: &mut v1::StepReply,
+    ) -> Result<(), String> {
+        self.check_runs(slots, tokens)?;
+        for (slot, tokens) in slots.iter().zip(tokens) {
+            self.write(*slot, *tokens as usize)?;
+        }
+        let failing = (self.error_slot == Some(self.steps))
+            .then(|| slots.first())
+            .flatten();
+        if let Some(sequence) = failing.and_then(|slot| self.slots.get_mut(slot)) {
+            sequence.failed = true;
+        }
+        for slot in slots {
+            let Some(sequence) = self.slots.get_mut(slot) else {
+                continue;
+            };
+            check_history(&self.kv, sequence, self.config.check)
+                .map_err(|rule| format!("slot {slot} would read wrongly: {rule}"))?;
+            match sequence.failed {
+                true => reply.errors.push(scripted_error(*slot)),
+                false => yield_tokens(*slot, sequence, &mut self.kv, &self.config, reply),
+            }
+        }
+        Ok(())
+    }
+
+    fn check_runs(&self, slots: &[u32], tokens: &[u32]) -> Result<(), String> {
+        if slots.len() != tokens.len() {
+            let (slots, tokens) = (slots.len(), tokens.len());
+            return Err(format!(
+                "there are {slots} run_slots, but {tokens} run_tokens"
+            ));
+        }
+        let total: u64 = tokens.iter().map(|n| u64::from(*n)).sum();
+        let limit = self.limits.max_step_tokens;
+        if total > u64::from(limit) {
+            return Err(format!(
+                "{total} tokens run, but max_step_tokens is {limit}"
+            ));
+        }
+        let mut seen = vec![false; self.limits.max_slots as usize];
+        for slot in slots {
+            match seen.get_mut(*slot as usize) {
+                Some(seen) if !*seen => *seen = true,
+                _ => return Err(format!("slot {slot} runs twice or is out of range")),
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, slot: u32, tokens: usize) -> Result<(), String> {
+        let sequence = self
+            .slots
+            .get_mut(&slot)
+            .ok_or_else(|| empty("run", slot))?;
+        let (computed, known) = (sequence.computed, sequence.history.len());
+        if tokens == 0 || computed + tokens > known {
+            return Err(format!(
+                "slot {slot} is to run {tokens} tokens, but {computed} of {known} are computed"
+            ));
+        }
+        let room = self.kv.room(&sequence.table);
+        if computed + tokens > room {
+            return Err(format!(
+                "slot {slot} is to run up to token {}, but its blocks hold {room}",
+                computed + tokens
+            ));
+        }
+        for position in computed..computed + tokens {
+            self.kv
+                .write(&sequence.table, position, sequence.history[position]);
+        }
+        sequence.computed += tokens;
+        Ok(())
+    }
+
+    fn table(&self, slot: u32, tables: Vec<v1::BlockTable>) -> Result<Vec<u32>, String> {
+        let groups: Vec<u32> = tables.iter().map(|table| table.group).collect();
+        let [table]: [v1::BlockTable; 1] = tables
+            .try_into()
+            .map_err(|_| format!("slot {slot} has tables for groups {groups:?} instead of [0]"))?;
+        self.check_group(table.group)?;
+        let doubled = |rule| format!("slot {slot}: {rule}");
+        self.kv.check_blocks(&[], &table.blocks).map_err(doubled)?;
+        Ok(table.blocks)
+    }
+
+    fn check_vacant(&self, part: &str, slot: u32) -> Result<(), String> {
+        if slot >= self.limits.max_slots {
+            return Err(format!(
+                "{part} names slot {slot} of {}",
+                self.limits.max_slots
+            ));
+        }
+        match self.slots.contains_key(&slot) {
+            true => Err(format!("{part} names slot {slot}, which is taken")),
+            false => Ok(()),
+        }
+    }
+
+    fn check_group(&self, group: u32) -> Result<(), String> {
+        match group {
+            0 => Ok(()),
+            other => Err(format!("there is no KV group {other}")),
+        }
+    }
+}
+
+/// Compares the KV that a run reads with the sequence's history.
+fn check_history(kv: &Kv, sequence: &mut Sequence, check: Check) -> Result<(), String> {
+    let (history, computed) = (&sequence.history, sequence.computed);
+    let at = |position: usize| kv.check(&sequence.table, position, history[position]);
+    if std::mem::take(&mut sequence.borrowed) || check == Check::Full {
+        return (0..computed).try_for_each(at);
+    }
+    // Position 0 tells sequences of different prompts apart; the other one moves along.
+    at(0)?;
+    at(history[computed - 1] as usize % computed)
+}
+
+fn yield_tokens(
+    slot: u32,
+    sequence: &mut Sequence,
+    kv: &mut Kv,
+    config: &MockConfig,
+    reply: &mut v1::StepReply,
+) {
+    if sequence.computed < sequence.history.len() {
+        return;
+    }
+    // All but the last token that a run yields have their KV written: never beyond the blocks.
+    let spare = kv.room(&sequence.table) - sequence.computed;
+    let most = (config.geometry.tokens_per_run as usize).min(spare + 1);
+    let count = sequence.stride(most);
+    for position in 0..count {
+        let token = sequence.next_token(config.geometry.vocab, config.eos);
+        sequence.learn(token);
+        sequence.generated += 1;
+        reply.token_ids.push(token);
+        reply.logprobs.push(sequence.logprob());
+        if position + 1 < count {
+            let at = sequence.computed;
+            kv.write(&sequence.table, at, sequence.history[at]);
+            sequence.computed += 1;
+        }
+    }
+    reply.slots.push(slot);
+    reply.counts.push(u32::try_from(count).unwrap_or(u32::MAX));
+}
+
+fn scripted_error(slot: u32) -> v1::SlotError {
+    let kind = v1::request_error::Kind::Internal.into();
+    let error = v1::RequestError {
+        kind,
+        message: "scripted slot error".into(),
+    };
+    v1::SlotError {
+        slot,
+        error: Some(error),
+    }
+}
+
+fn empty(part: &str, slot: u32) -> String {
+    format!("{part} names slot {slot}, which is empty")
+}

@@ -1,0 +1,272 @@
+//! The gRPC service.
+
+use std::{
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use futures_util::{Stream, StreamExt, stream};
+use penstock_router::generated::v1::{self, shard_server::Shard};
+use tokio::sync::{mpsc, watch};
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::{Fault, MockConfig, fold::State};
+
+/// Steps that wait for the pretended device: more than any router sends ahead.
+const AHEAD: usize = 64;
+
+/// What the worker's end looks like to whoever runs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// It serves.
+    Running,
+    /// Shutdown was called.
+    Asked,
+    /// A scripted crash.
+    Crashed,
+}
+
+/// One mock worker.
+#[derive(Clone, Debug)]
+pub(crate) struct Service {
+    config: Arc<MockConfig>,
+    state: Arc<Mutex<Option<State>>>,
+    /// Number of the step stream that is served; an older one ends.
+    stream: watch::Sender<u64>,
+    exit: watch::Sender<Exit>,
+}
+
+type Messages<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+/// What happens instead of an answer.
+enum Instead {
+    Crash,
+    Hang,
+}
+
+impl Service {
+    pub(crate) fn new(config: MockConfig, exit: watch::Sender<Exit>) -> Self {
+        let stream = watch::Sender::new(0);
+        Self {
+            config: Arc::new(config),
+            state: Arc::default(),
+            stream,
+            exit,
+        }
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, Option<State>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn instead(&self, step: u64) -> Option<Instead> {
+        self.config.faults.iter().find_map(|fault| match fault {
+            Fault::Crash(at) if *at == step => Some(Instead::Crash),
+            Fault::Hang(at) if *at == step => Some(Instead::Hang),
+            _ => None,
+        })
+    }
+
+    /// Applies a step and says how long it takes.
+    async fn step(&self, request: v1::StepRequest) -> Result<(v1::StepReply, Duration), Status> {
+        let number = self.state().as_ref().map_or(0, State::steps);
+        match self.instead(number) {
+            Some(Instead::Hang) => {
+                // The step counts as seen: the fault comes once.
+                if let Some(state) = self.state().as_mut() {
+                    state.skip();
+                }
+                std::future::pending::<()>().await;
+            }
+            Some(Instead::Crash) => {
+                self.exit.send_replace(Exit::Crashed);
+                std::future::pending::<()>().await;
+            }
+            None => {}
+        }
+        let cost = self.config.cost.of(request.run_tokens.iter().sum());
+        let mut state = self.state();
+        let state = state.as_mut().ok_or_else(not_loaded)?;
+        let mut reply = state.apply(request).map_err(Status::invalid_argument)?;
+        let device = u32::try_from(cost.as_micros()).unwrap_or(u32::MAX);
+        reply.timing = Some(v1::StepTiming { host: 0, device });
+        Ok((reply, cost))
+    }
+}
+
+#[tonic::async_trait]
+impl Shard for Service {
+    type LoadStream = Messages<v1::LoadProgress>;
+    type StepStream = Messages<v1::StepReply>;
+
+    async fn load(
+        &self,
+        request: Request<v1::LoadRequest>,
+    ) -> Result<Response<Self::LoadStream>, Status> {
+        let request = request.into_inner();
+        if request.protocol_version != 1 {
+            let version = request.protocol_version;
+            return Err(Status::failed_precondition(format!(
+                "protocol_version is {version}, but this worker speaks 1"
+            )));
+        }
+        let failure = self.config.faults.iter().find_map(|fault| match fault {
+            Fault::LoadError(message) => Some(Status::internal(message.clone())),
+            _ => None,
+        });
+        let loaded = self.config.geometry.loaded(&request);
+        if failure.is_none() {
+            let error_slot = self.config.faults.iter().find_map(|fault| match fault {
+                Fault::ErrorSlot(step) => Some(*step),
+                _ => None,
+            });
+            let state = State::new(MockConfig::clone(&self.config), loaded.clone(), error_slot);
+            // A second Load finds the worker as the first left it.
+            self.state().get_or_insert(state);
+        }
+        let mut messages: Vec<_> = (0..=2).map(|done| Ok(progress(done))).collect();
+        messages.push(match failure {
+            Some(status) => Err(status),
+            None => Ok(event(v1::load_progress::Event::Loaded(loaded))),
+        });
+        Ok(Response::new(stream::iter(messages).boxed()))
+    }
+
+    async fn prepare(
+        &self,
+        _: Request<v1::PrepareRequest>,
+    ) -> Result<Response<v1::PrepareReply>, Status> {
+        let error = self.config.faults.iter().find_map(|fault| match fault {
+            Fault::RefusePrepare(message) => Some(v1::RequestError {
+                kind: v1::request_error::Kind::Invalid.into(),
+                message: message.clone(),
+            }),
+            _ => None,
+        });
+        Ok(Response::new(v1::PrepareReply { error }))
+    }
+
+    async fn step(
+        &self,
+        request: Request<Streaming<v1::StepRequest>>,
+    ) -> Result<Response<Self::StepStream>, Status> {
+        let mut number = 0;
+        self.stream.send_modify(|streams| {
+            *streams += 1;
+            number = *streams;
+        });
+        let arrivals = receive(request.into_inner());
+        let device = Device {
+            service: self.clone(),
+            arrivals,
+            free: Instant::now(),
+        };
+        let mut current = self.stream.subscribe();
+        let replaced = async move {
+            // An error means that the service is gone, and its streams with it.
+            let _ = current.wait_for(|streams| *streams != number).await;
+        };
+        let replies = stream::unfold(device, Device::answer).take_until(Box::pin(replaced));
+        Ok(Response::new(replies.boxed()))
+    }
+
+    async fn reset(
+        &self,
+        request: Request<v1::ResetRequest>,
+    ) -> Result<Response<v1::ResetReply>, Status> {
+        let mut state = self.state();
+        state
+            .as_mut()
+            .ok_or_else(not_loaded)?
+            .reset(request.into_inner().epoch);
+        Ok(Response::new(v1::ResetReply {}))
+    }
+
+    async fn health(
+        &self,
+        _: Request<v1::HealthRequest>,
+    ) -> Result<Response<v1::HealthReply>, Status> {
+        let state = self.state();
+        Ok(Response::new(v1::HealthReply {
+            loaded: state.is_some(),
+            epoch: state.as_ref().map_or(0, State::epoch),
+            steps: state.as_ref().map_or(0, State::steps),
+        }))
+    }
+
+    async fn shutdown(
+        &self,
+        _: Request<v1::ShutdownRequest>,
+    ) -> Result<Response<v1::ShutdownReply>, Status> {
+        self.exit.send_replace(Exit::Asked);
+        Ok(Response::new(v1::ShutdownReply {}))
+    }
+}
+
+type Arrival = Result<(v1::StepRequest, Instant), Status>;
+
+/// The pretended device: steps run one after the other, each for its cost.
+struct Device {
+    service: Service,
+    arrivals: mpsc::Receiver<Arrival>,
+    /// When the last step ended, or will.
+    free: Instant,
+}
+
+impl Device {
+    async fn answer(mut self) -> Option<(Result<v1::StepReply, Status>, Self)> {
+        let result = match self.arrivals.recv().await? {
+            Ok((request, arrived)) => self.run(request, arrived).await,
+            Err(status) => Err(status),
+        };
+        Some((result, self))
+    }
+
+    async fn run(
+        &mut self,
+        request: v1::StepRequest,
+        arrived: Instant,
+    ) -> Result<v1::StepReply, Status> {
+        let (reply, cost) = self.service.step(request).await?;
+        self.free = self.free.max(arrived) + cost;
+        if !cost.is_zero() {
+            let wait = self.free.saturating_duration_since(Instant::now());
+            // The runtime's timer counts milliseconds; a thread sleeps to a tenth of one.
+            let slept = tokio::task::spawn_blocking(move || std::thread::sleep(wait)).await;
+            slept.map_err(|e| Status::internal(e.to_string()))?;
+        }
+        Ok(reply)
+    }
+}
+
+/// Reads requests as they come, so that their arrival is known while the device is busy.
+fn receive(mut requests: Streaming<v1::StepRequest>) -> mpsc::Receiver<Arrival> {
+    let (sender, arrivals) = mpsc::channel(AHEAD);
+    tokio::spawn(async move {
+        while let Some(arrival) = requests.message().await.transpose() {
+            let arrival = arrival.map(|request| (request, Instant::now()));
+            if sender.send(arrival).await.is_err() {
+                return;
+            }
+        }
+    });
+    arrivals
+}
+
+fn progress(done: u64) -> v1::LoadProgress {
+    let phase = "weights".into();
+    event(v1::load_progress::Event::Progress(v1::Progress {
+        phase,
+        done,
+        total: 2,
+    }))
+}
+
+fn event(event: v1::load_progress::Event) -> v1::LoadProgress {
+    v1::LoadProgress { event: Some(event) }
+}
+
+fn not_loaded() -> Status {
+    Status::failed_precondition("the worker is not loaded: call Load first")
+}
