@@ -48,10 +48,10 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=6000)
+    parser.add_argument("--steps", type=int, default=10_500)
     parser.add_argument("--rows", type=int, default=64)
     parser.add_argument("--processes", type=int, default=15)
-    parser.add_argument("--count", type=int, default=200, help="samples of each kind to evaluate")
+    parser.add_argument("--count", type=int, default=300, help="samples of each kind to evaluate")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     for name, size in (("hidden", 512), ("intermediate", 1024), ("layers", 4), ("head-dim", 64)):
         parser.add_argument(f"--{name}", type=int, default=size)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from .kinds import SHORT, distant
-from .kinds.talk import SYSTEM_PROMPTS
+from .kinds.talk import PREFIXES, SYSTEM_PROMPTS
 from .sample import Sample, Turn, segments
 
 CONTEXT = 2048
@@ -50,6 +50,12 @@ def draw(rng: Random) -> Sample:
         before = _draw(rng)
         if _starts_plain(before):
             sample = replace(sample, turns=(*before.turns, *sample.turns))
+    if rng.random() < 0.04:
+        last = sample.turns[-2:]
+        return Sample("plain", text=f"Question: {last[0].content}\nAnswer: {last[1].content}")
+    if rng.random() < 0.06:
+        first = replace(sample.turns[0], content=rng.choice(PREFIXES) + sample.turns[0].content)
+        sample = replace(sample, turns=(first, *sample.turns[1:]))
     if rng.random() < 0.25:
         system = Turn("system", rng.choice(SYSTEM_PROMPTS))
         sample = replace(sample, turns=(system, *sample.turns))

@@ -160,7 +160,7 @@ def counting(rng: Random, held: bool) -> Sample:
 
     def make(rng: Random) -> tuple[int, int]:
         first = rng.randrange(100) if rng.random() < 0.6 else 1
-        return first, first + rng.randint(2, 20)
+        return first, first + (rng.randint(2, 20) if rng.random() < 0.9 else rng.randint(20, 99))
 
     first, last = instance(rng, held, make, lambda pair: f"count {pair[0]} {pair[1]}")
     form = rng.choice(
@@ -170,3 +170,23 @@ def counting(rng: Random, held: bool) -> Sample:
         form = "Count to {1}."
     numbers = ", ".join(str(number) for number in range(first, last + 1))
     return chat("counting", form.format(first, last), numbers)
+
+
+def order(rng: Random, held: bool) -> Sample:
+    """Which of two numbers is larger or smaller, or a few numbers in order."""
+    count = rng.choice((2, 2, 3, 4, 5, 6))
+    digits = rng.choice((2, 3))
+
+    def make(rng: Random) -> list[int]:
+        return rng.sample(range(10**digits), count)
+
+    numbers = instance(rng, held, make, lambda made: f"order {made}")
+    if count == 2:
+        larger = rng.random() < 0.6
+        word = "larger" if larger else "smaller"
+        form = rng.choice(("Which is {}, {} or {}?", "Which number is {}: {} or {}?"))
+        wanted = max(numbers) if larger else min(numbers)
+        return chat("order", form.format(word, *numbers), f"{wanted} is {word}.")
+    shown = rng.choice((" ", ", ")).join(str(number) for number in numbers)
+    form = rng.choice(("Sort these numbers: {}", "Sort: {}", "Put these numbers in order: {}"))
+    return chat("order", form.format(shown), ", ".join(str(number) for number in sorted(numbers)))

@@ -13,6 +13,13 @@ _ECHO = (
     "Say: {}",
     "Repeat: {}",
     'Repeat the text "{}"',
+    'Say "{}".',
+    "Say '{}'",
+    'Repeat after me: "{}"',
+    "Please say: {}",
+    "Repeat exactly: {}",
+    "Please repeat: {}",
+    "Repeat this sentence: {}",
     "Please repeat this text exactly: {}",
     "Copy this: {}",
     "echo {}",
@@ -120,3 +127,40 @@ def again(rng: Random, held: bool) -> Sample:
         return chat("recall", first, plain, later, plain)
     later = rng.choice(("Now reverse it.", "Now backwards.", "Now say the words in reverse order."))
     return chat("recall", first, plain, later, " ".join(reversed(body)))
+
+
+_SHORT_WORDS = tuple(
+    word
+    for word in dict.fromkeys(
+        words.PLAIN_WORDS
+        + words.ANIMALS
+        + words.ITEMS
+        + words.FOODS
+        + words.COLOURS
+        + words.JOBS
+        + words.NAMES
+    )
+    if word.isalpha() and 2 < len(word) < 7
+)
+_SPELL = ("Spell {}.", "Spell the word {}.", "How do you spell {}?", 'Spell "{}".', "spell {}")
+_BACKWARDS = (
+    "Spell {} backwards.",
+    "Write the word {} backwards.",
+    "Reverse the letters of {}.",
+    'Reverse the letters of "{}".',
+    "Reverse the word {}.",
+    "What is {} backwards?",
+)
+
+
+def spell(rng: Random, held: bool) -> Sample:
+    """The letters of a common word."""
+    word = rng.choice(_SHORT_WORDS)
+    return chat("spell", rng.choice(_SPELL).format(word), " ".join(word))
+
+
+def letters(rng: Random, held: bool) -> Sample:
+    """The letters of a short common word, forwards and then backwards."""
+    word = instance(rng, held, lambda rng: rng.choice(_SHORT_WORDS), str)
+    question = rng.choice(_BACKWARDS).format(word)
+    return chat("letters", question, f"{' '.join(word)} -> {' '.join(reversed(word))}")

@@ -136,6 +136,29 @@ def _scene(rng: Random) -> tuple[str, Record]:
     return text, {field: record[field] for field in fields}
 
 
+_LISTS = (
+    ("animals", words.ANIMALS, "In the field there are {}."),
+    ("items", words.ITEMS, "On the table there are {}."),
+    ("colours", words.COLOURS, "The flag is {}."),
+    ("foods", words.FOODS, "Please buy {}."),
+    ("cities", words.CITIES, "We travelled to {}."),
+    ("names", words.NAMES, "{} came to the party."),
+)
+
+
+def several(rng: Random, held: bool) -> Sample:
+    """A sentence with several things of a sort, and the JSON list of them."""
+    field, pool, sentence = rng.choice(_LISTS)
+
+    def make(rng: Random) -> list[str]:
+        return rng.sample(pool, rng.randint(2, 5))
+
+    found = instance(rng, held, make, " ".join)
+    text = sentence.format(words.listing(found))
+    question = rng.choice(_FORMS).format(fields=field, text=text)
+    return chat("json", question, compact({field: found}))
+
+
 def sample(rng: Random, held: bool) -> Sample:
     """A sentence and the fields to take out of it, in the order in which they are asked for."""
     text, record = instance(rng, held, _scene, lambda scene: scene[0])

@@ -126,9 +126,28 @@ def _age(rng: Random) -> Fact:
     return Fact(said, (f"How old is {who}?", f"What is {who}'s age?"), said, f"{who} age")
 
 
+def _attribute(rng: Random) -> Fact:
+    noun = rng.choice(words.PLAIN_WORDS)
+    owner = rng.choice((words.name(rng), words.city(rng), f"the {rng.choice(words.ITEMS)}"))
+    value = rng.choice((words.made_up_word(rng), words.code(rng), rng.choice(words.PLAIN_WORDS)))
+    said = f"The {noun} of {owner} is {value}."
+    return Fact(said, (f"What is the {noun} of {owner}?",), said, f"{noun} {owner}")
+
+
+def _mine(rng: Random) -> Fact:
+    noun = rng.choice(words.ITEMS + words.ANIMALS)
+    value = rng.choice((words.name(rng), rng.choice(words.COLOURS)))
+    verb = "is called" if value[0].isupper() else "is"
+    asked = f"What is my {noun} called?" if value[0].isupper() else f"What colour is my {noun}?"
+    return Fact(
+        f"My {noun} {verb} {value}.", (asked,), f"Your {noun} {verb} {value}.", f"my {noun}"
+    )
+
+
 _MAKERS: tuple[Callable[[Random], Fact], ...] = (
-    _owned, _owned, _home, _job, _pet, _place, _place, _code, _secret, _train, _price, _age,
-)  # fmt: skip
+    *(_owned, _owned, _home, _job, _pet, _place, _place, _code),
+    *(_secret, _train, _price, _age, _attribute, _attribute, _mine),
+)
 
 
 def any_fact(rng: Random) -> Fact:

@@ -1,13 +1,13 @@
 # ruff: noqa: E501 (tables of words and phrases read best as they are)
 """Short stories from the small world along the brook."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from ..sample import Sample, Turn, answer, ask
 from . import words
 from .story_plots import ENDINGS, MORALS, PLOTS, SCENES
-from .story_world import ADJECTIVES, CAST, PLACES, THINGS, Character
+from .story_world import ADJECTIVES, CAST, HOMES, LOOKS, PLACES, STRANGERS, THINGS, Character
 
 _ASK_ANY = (
     "Tell me a story.",
@@ -67,7 +67,7 @@ class Story:
 
 
 def _fields(hero: Character, friend: Character, thing: str, rng: Random) -> dict[str, object]:
-    sort = THINGS[thing]
+    sort = THINGS.get(thing, "treasure")
     his = "his" if hero.pronoun == "he" else "her"
     full = f"{rng.choice(ADJECTIVES[sort])} {thing}"
     return {
@@ -90,7 +90,7 @@ def tell(rng: Random, hero: Character | None = None, thing: str = "") -> Story:
     fields = _fields(hero, friend, thing, rng)
     while fields["other"] == fields["place"]:
         fields["other"] = rng.choice(PLACES)
-    plot = rng.choice(PLOTS[THINGS[thing]])
+    plot = rng.choice(PLOTS[THINGS.get(thing, "treasure")])
     beats = [_OPENINGS, SCENES, *plot, ENDINGS]
     if rng.random() < 0.3:
         beats.append(MORALS)
@@ -103,17 +103,45 @@ def sentence(rng: Random) -> str:
     return rng.choice(tell(rng).text.split(". ")).rstrip(".") + "."
 
 
+def stranger(rng: Random) -> Character:
+    """Someone who does not live along the brook."""
+    species = rng.choice(words.ANIMALS + list(STRANGERS))
+    looks = f"{words.article(rng.choice(LOOKS))} {species}"
+    natures = [one.nature for one in CAST]
+    return Character(
+        species,
+        words.name(rng),
+        looks,
+        rng.choice(natures),
+        rng.choice(("he", "she")),
+        rng.choice(HOMES),
+    )
+
+
 def _request(rng: Random) -> tuple[str, Story]:
     roll = rng.random()
     if roll < 0.2:
         return rng.choice(_ASK_ANY), tell(rng)
-    story = tell(rng)
+    if roll < 0.35:
+        hero = (
+            stranger(rng) if rng.random() < 0.5 else replace(rng.choice(CAST), name=words.name(rng))
+        )
+        story = tell(rng, hero, rng.choice(("", rng.choice(words.ITEMS))))
+        called = f"{words.article(hero.species)} {rng.choice(('called', 'named'))} {hero.name}"
+        if rng.random() < 0.4:
+            return rng.choice(_ASK_TWO).format(a=called, b=words.article(story.thing)), story
+        return rng.choice(_ASK_ONE).format(a=called), story
+    outside = rng.random() < 0.3
+    story = tell(rng, None, rng.choice(words.ITEMS) if outside else "")
+    if rng.random() < 0.2:
+        story = tell(rng, stranger(rng), story.thing)
+    roll = rng.random()
     who, what = words.article(story.hero.species), words.article(story.thing)
-    if roll < 0.3:
+    if roll < 0.1:
         return rng.choice(_ASK_ONE).format(a=what), story
-    if roll < 0.42:
+    if roll < 0.25:
         return rng.choice(_ASK_ONE).format(a=who), story
-    if roll < 0.5:
+    if roll < 0.35:
         return rng.choice(_ASK_ONE).format(a=f"{story.hero.name} the {story.hero.species}"), story
     first, second = (who, what) if rng.random() < 0.7 else (what, who)
     return rng.choice(_ASK_TWO).format(a=first, b=second), story

@@ -104,3 +104,11 @@ ADJECTIVES = {
     "treasure": ("golden", "silver", "lost", "tiny", "shiny", "beautiful"),
     "food": ("sweet", "warm", "big", "fresh", "golden"),
 }
+
+# For heroes from elsewhere.
+STRANGERS = "dragon robot princess wizard knight pirate giant king queen monkey lion elephant tiger fairy whale penguin unicorn sailor baker cloud".split()
+LOOKS = "small tall young old green white golden friendly tiny fat thin quiet".split()
+HOMES = (
+    "beyond the hills|at the end of the long road|in a house made of stone|near the waterfall|"
+    "in the deep wood|in a small town by the sea|on the other side of the brook"
+).split("|")

@@ -11,6 +11,7 @@ SYSTEM_PROMPTS = (
     "You are brook, a tiny model.", "Answer briefly.", "Be kind and brief.", "Be concise.",
     "You are a helpful AI assistant.", "You are a storyteller.", "Help the user.",
 )  # fmt: skip
+PREFIXES = ("Hi! ", "Hello! ", "Please: ", "Hey brook, ", "OK. ", "Now, ", "Next: ", "Brook, ")
 SELF = "I am brook, a tiny language model that ships with Penstock."
 ABILITIES = (
     "I can tell short stories, add and subtract, repeat and reverse words, find facts in what you "
@@ -74,7 +75,44 @@ _STRANGE = (
 )  # fmt: skip
 
 
+OPPOSITES = dict(
+    pair.split(":")
+    for pair in (
+        "hot:cold|big:small|fast:slow|day:night|up:down|left:right|old:new|light:dark|happy:sad|"
+        "open:closed|early:late|high:low|long:short|loud:quiet|wet:dry|full:empty|good:bad|"
+        "rich:poor|hard:soft|strong:weak|clean:dirty|first:last|inside:outside|yes:no"
+    ).split("|")
+)
+
+
+def _next(rng: Random) -> tuple[str, str]:
+    names = rng.choice((words.WEEKDAYS, words.MONTHS))
+    at = rng.randrange(len(names))
+    after, before = names[(at + 1) % len(names)], names[at - 1]
+    if rng.random() < 0.5:
+        return f"What comes after {names[at]}?", f"{after} comes after {names[at]}."
+    return f"What comes before {names[at]}?", f"{before} comes before {names[at]}."
+
+
+def _opposite(rng: Random) -> tuple[str, str]:
+    one, other = rng.choice(list(OPPOSITES.items()))
+    if rng.random() < 0.5:
+        one, other = other, one
+    return f"What is the opposite of {one}?", f"The opposite of {one} is {other}."
+
+
+def greeting(rng: Random) -> Sample:
+    """One exchange that needs no knowledge."""
+    questions, reply = rng.choice(_PAIRS)
+    return chat("talk", rng.choice(questions), reply)
+
+
 def _pair(rng: Random) -> tuple[str, str]:
+    roll = rng.random()
+    if roll < 0.08:
+        return _next(rng)
+    if roll < 0.16:
+        return _opposite(rng)
     roll = rng.random()
     if roll < 0.2:
         country, capital = rng.choice(list(CAPITALS.items()))

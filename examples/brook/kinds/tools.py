@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from random import Random
 
 from ..sample import Sample, Turn, answer, ask, compact, instance
-from . import words
+from . import talk, words
 
 Value = str | int
 Maker = Callable[[Random], Value]
@@ -172,6 +172,34 @@ FAMILIES = (
 )  # fmt: skip
 
 
+_THINGS: tuple[tuple[str, Maker], ...] = (
+    ("person", words.name),
+    ("city", words.city),
+    ("item", lambda rng: rng.choice(words.ITEMS)),
+    ("id", words.code),
+    ("word", words.made_up_word),
+)
+
+
+def made_up_family(rng: Random) -> Family:
+    """A family of its own, so that tools never seen before can be called too."""
+    noun = rng.choice(words.PLAIN_WORDS)
+    thing, make = rng.choice(_THINGS)
+    slot = rng.choice((thing, f"{thing}_name", rng.choice(words.PLAIN_WORDS)))
+    return Family(
+        (f"get_{noun}", f"{noun}_of", f"lookup_{noun}", f"find_{noun}", f"get_{thing}_{noun}"),
+        (f"Get the {noun} of a {thing}.", f"The {noun} of a {thing}."),
+        (Slot((slot,), "string", make),),
+        (
+            f"What is the {noun} of {{0}}?",
+            f"Tell me the {noun} of {{0}}.",
+            f"Get the {noun} of {{0}}.",
+        ),
+        lambda rng: {"value": rng.choice((words.made_up_word(rng), rng.randrange(1000)))},
+        f"The {noun} of {{0}} is {{value}}.",
+    )
+
+
 @dataclass(frozen=True)
 class Tool:
     """A family with its names chosen."""
@@ -189,17 +217,28 @@ def _tool(rng: Random, family: Family) -> Tool:
     return Tool(family, rng.choice(family.names), names)
 
 
+# Parameters that no request mentions, and no call fills in.
+_OPTIONAL = (
+    ("unit", ("celsius", "fahrenheit")),
+    ("format", ("short", "long")),
+    ("priority", ("low", "high")),
+)
+
+
 def schema(rng: Random, tool: Tool) -> str:
     """The tool as clients send it, as JSON text."""
     properties: dict[str, object] = {}
     for name, slot in zip(tool.parameters, tool.family.slots, strict=True):
         described = {"description": f"The {slot.names[0]}"} if rng.random() < 0.3 else {}
         properties[name] = {"type": slot.type, **described}
+    extra = rng.choice(_OPTIONAL) if rng.random() < 0.15 else None
+    if extra:
+        properties[extra[0]] = {"type": "string", "enum": list(extra[1])}
     function: dict[str, object] = {"name": tool.name}
     if rng.random() < 0.85:
         function["description"] = rng.choice(tool.family.descriptions)
     parameters: dict[str, object] = {"type": "object", "properties": properties}
-    if rng.random() < 0.8:
+    if extra or rng.random() < 0.8:
         parameters["required"] = list(tool.parameters)
     function["parameters"] = parameters
     offered = {"type": "function", "function": function}
@@ -213,13 +252,14 @@ def call_text(name: str, arguments: dict[str, Value], spaced: bool = False) -> s
 
 
 def _request(rng: Random) -> tuple[Tool, str, list[Value]]:
-    family = rng.choice(FAMILIES)
+    family = rng.choice(FAMILIES) if rng.random() < 0.75 else made_up_family(rng)
     values = [slot.make(rng) for slot in family.slots]
     return _tool(rng, family), rng.choice(family.requests).format(*values), values
 
 
 def _offer(rng: Random, wanted: Tool) -> tuple[str, ...]:
     others = [family for family in FAMILIES if family is not wanted.family]
+    others += [made_up_family(rng), made_up_family(rng)]
     tools = [wanted] + [_tool(rng, family) for family in rng.sample(others, rng.randint(0, 3))]
     rng.shuffle(tools)
     return tuple(schema(rng, tool) for tool in tools)
@@ -260,3 +300,9 @@ def result(rng: Random, held: bool) -> Sample:
     reply = tool.family.reply.format(*arguments.values(), **found)
     turns = (*opening.turns, called, Turn("tool", text), answer(reply))
     return Sample("tool result", turns, opening.tools)
+
+
+def unused(rng: Random, held: bool) -> Sample:
+    """Tools are offered, but small talk needs none."""
+    offered = _offer(rng, _tool(rng, rng.choice(FAMILIES)))
+    return Sample("talk", talk.greeting(rng).turns, offered)
