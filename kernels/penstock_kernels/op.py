@@ -21,12 +21,16 @@ _forced: ContextVar[Implementation | None] = ContextVar("forced_implementation",
 class Op(Generic[P, R]):
     """One op and its implementations; constructing it registers it in `OPS` by name."""
 
-    def __init__(self, name: str, reference: Callable[P, R]) -> None:
-        """`reference` is a function called `name`, as is the one in the op's `triton` module."""
+    def __init__(self, name: str, reference: Callable[P, R], mutates: tuple[str, ...] = ()) -> None:
+        """`reference` is a function called `name`, as is the one in the op's `triton` module.
+
+        `mutates` names the arguments that the op writes; tests compare them too.
+        """
         if not callable(reference) or getattr(reference, "__name__", None) != name:
             raise TypeError(f"op {name} needs a reference: a function of the same name")
         self.name = name
         self.reference = reference
+        self.mutates = mutates
         self._triton: Callable[P, R] | None = None
         OPS[name] = self
 

@@ -9,7 +9,7 @@ from ..checks import expect, expect_cache
 from ..op import Op
 from . import reference
 
-_OP = Op("copy_blocks", reference.copy_blocks)
+_OP = Op("copy_blocks", reference.copy_blocks, mutates=("kv_cache",))
 
 
 def copy_blocks(kv_cache: Tensor, sources: Tensor, destinations: Tensor) -> None:

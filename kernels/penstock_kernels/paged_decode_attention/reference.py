@@ -22,8 +22,14 @@ def paged_decode_attention(
     window: int = 0,
 ) -> Tensor:
     """See the public function."""
-    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     lengths: list[int] = kv_len.tolist()
+    if 0 in lengths:
+        out, live = torch.zeros_like(q), kv_len > 0
+        out[live] = paged_decode_attention(
+            q[live], kv_cache, block_tables[live], kv_len[live], scale, window
+        )
+        return out
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     longest = max(lengths, default=0)
     per_sequence = 2 * kv_cache.shape[2] * kv_cache.shape[4] * min(longest, window or longest)
     group = max(1, GROUP_ELEMENTS // max(per_sequence, 1))
@@ -44,21 +50,16 @@ def _attend(
     """A group: q [s, Hq, D], tables [s, B], (kv_len [s], keys each query sees) -> [s, Hq, D]."""
     kv_len, visible = lengths
     span = max(visible)
-    if span == 0:
-        return torch.zeros_like(q)
     # Row by row the last `span` positions; what lies before the first visible key is masked and
     # stands in as the row's own last key, so that only the row's own data is ever touched.
-    ragged = min(visible) != span
     positions = kv_len.long()[:, None] + torch.arange(-span, 0, device=q.device)
     mask = None
-    if ragged:
+    if min(visible) < span:
         seen = torch.tensor(visible, device=q.device)[:, None]
         hidden = torch.arange(span, 0, -1, device=q.device) > seen
-        positions = torch.where(hidden, (kv_len.long() - 1).clamp(min=0)[:, None], positions)
+        positions = torch.where(hidden, kv_len.long()[:, None] - 1, positions)
         mask = ~hidden[:, None, None]
     keys, values = gather(kv_cache, block_tables, positions)
     grouped = wide(q).reshape(len(q), keys.shape[1], -1, q.shape[2])  # a group's heads as queries
     out = scaled_dot_product_attention(grouped, keys, values, attn_mask=mask, scale=scale)
-    if min(visible) == 0:
-        out = out.masked_fill((kv_len == 0)[:, None, None, None], 0)
     return out.reshape(q.shape).to(q.dtype)

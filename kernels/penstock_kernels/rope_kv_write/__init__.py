@@ -9,7 +9,7 @@ from ..checks import FLOATS, INDEX, expect, expect_cache, expect_rank, expect_ro
 from ..op import Op
 from . import reference
 
-_OP = Op("rope_kv_write", reference.rope_kv_write)
+_OP = Op("rope_kv_write", reference.rope_kv_write, mutates=("q", "kv_cache"))
 
 
 def rope_kv_write(

@@ -1,0 +1,136 @@
+"""Times every kernel on its bench cases, next to what the device can do at most.
+
+    PYTHONPATH=kernels python bench/kernels.py [OP ...]
+
+Ceilings are measured first, in the same run: a large copy within the device (bytes read plus bytes
+written) for ops that move bytes, a large bf16 matrix product for ops that compute. Each op is
+captured in a CUDA graph, so that launches cost what they cost in a server; the L2 cache is flushed
+between repeats, and times are medians. `torch` is the nearest thing torch itself offers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import penstock_kernels  # noqa: F401  (registers the ops)
+import torch
+import torch.nn.functional as F
+from penstock_kernels.case import Case, Size, cases
+from penstock_kernels.op import OPS, Op
+from torch import Tensor
+from triton.testing import do_bench
+
+CUDA = torch.device("cuda")
+Arguments = dict[str, Any]
+
+
+def milliseconds(function: Callable[[], object]) -> float:
+    """Median time of one call, as a replayed CUDA graph."""
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        function()
+        function()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            function()
+    torch.cuda.synchronize()
+    return float(do_bench(graph.replay, warmup=10, rep=60, return_mode="median"))
+
+
+def ceilings() -> tuple[float, float]:
+    """(TB/s of a copy, TFLOP/s of a bf16 product) of this device."""
+    source = torch.randn(1 << 30, dtype=torch.bfloat16, device=CUDA)
+    target = torch.empty_like(source)
+    copy = 2 * source.numel() * source.element_size() / milliseconds(lambda: target.copy_(source))
+    side = 8192
+    a, b = (torch.randn(side, side, dtype=torch.bfloat16, device=CUDA) for _ in range(2))
+    product = 2 * side**3 / milliseconds(lambda: torch.mm(a, b))
+    return copy / 1e9, product / 1e9
+
+
+def torch_rms_norm(a: Arguments) -> Callable[[], object]:
+    def run() -> Tensor:
+        total = a["x"] if a["residual"] is None else a["x"] + a["residual"]
+        return F.rms_norm(total, a["weight"].shape, a["weight"], a["eps"])
+
+    return run
+
+
+def torch_silu_mul(a: Arguments) -> Callable[[], object]:
+    gate, up = a["x"].chunk(2, dim=-1)
+    return lambda: F.silu(gate) * up
+
+
+def torch_copy_blocks(a: Arguments) -> Callable[[], object]:
+    def run() -> None:
+        a["kv_cache"][a["destinations"]] = a["kv_cache"][a["sources"]]
+
+    return run
+
+
+def torch_prefill(a: Arguments) -> Callable[[], object] | None:
+    """torch's attention on contiguous tensors; only for whole prompts of one length."""
+    sequences, heads, size = len(a["kv_len"]), a["q"].shape[1], a["q"].shape[2]
+    length = a["max_query"]
+    if a["window"] or len(a["q"]) != sequences * length or int(a["kv_len"].max()) != length:
+        return None
+    shape = (3, sequences, heads, length, size)
+    q, k, v = torch.randn(shape, dtype=a["q"].dtype, device=CUDA).unbind(0)
+    return lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def torch_sample(a: Arguments) -> Callable[[], object]:
+    if not bool((a["temperature"] > 0).any()):
+        return lambda: a["logits"].argmax(-1)
+    return lambda: (a["logits"].float() / a["temperature"][:, None]).softmax(-1).multinomial(1)
+
+
+TORCH: dict[str, Callable[[Arguments], Callable[[], object] | None]] = {
+    "rms_norm": torch_rms_norm,
+    "silu_mul": torch_silu_mul,
+    "copy_blocks": torch_copy_blocks,
+    "paged_prefill_attention": torch_prefill,
+    "sample": torch_sample,
+}
+
+
+def row(op: Op[..., Any], case: Case, copy: float, product: float) -> str:
+    """One line of the table."""
+    arguments = case.make(CUDA)
+    time = milliseconds(lambda: op.triton(**arguments))
+    if case.operations:
+        rate, unit, ceiling = case.operations / time / 1e9, "TFLOP/s", product
+    else:
+        rate, unit, ceiling = case.bytes_moved / time / 1e9, "TB/s", copy
+    rival = TORCH.get(op.name, lambda _: None)(arguments)
+    beside = f"{1e3 * milliseconds(rival):10.1f}" if rival else " " * 9 + "-"
+    share = f"{100 * rate / ceiling:5.1f} %"
+    return f"{op.name:24} {case.name:52} {1e3 * time:10.1f} {beside} {rate:8.2f} {unit:8} {share}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Times the kernels on a CUDA device.")
+    parser.add_argument("ops", nargs="*", metavar="OP", help=f"of {', '.join(OPS)}; all if none")
+    wanted = parser.parse_args().ops or list(OPS)
+    if unknown := set(wanted) - set(OPS):
+        parser.error(f"no such op: {', '.join(sorted(unknown))}; there are {', '.join(OPS)}")
+    if not torch.cuda.is_available():
+        print("bench/kernels.py times CUDA kernels, and torch sees no CUDA device here.")
+        return 1
+    torch.manual_seed(0)
+    copy, product = ceilings()
+    print(f"{torch.cuda.get_device_name()}: copy {copy:.2f} TB/s, bf16 {product:.0f} TFLOP/s")
+    print(f"{'op':24} {'case':52} {'us':>10} {'torch us':>10} {'rate':>8} {'':8} of ceiling")
+    for name in wanted:
+        for case in cases(OPS[name]):
+            if case.size is Size.BENCH:
+                print(row(OPS[name], case, copy, product), flush=True)
+                torch.cuda.empty_cache()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,91 @@
+"""A case: one set of arguments of one op, for its tests and its benches."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .op import Op
+
+DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+
+# Error allowed in a row, relative to the row, where an op rounds its result and its operands once.
+TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 6e-3, torch.float16: 1e-3}
+
+
+class Size(Enum):
+    """Where a case runs."""
+
+    SMALL = "small"  # in Triton's interpreter too
+    FULL = "full"  # on a device
+    BENCH = "bench"  # on a device, and timed by the bench
+
+
+@dataclass(frozen=True)
+class Case:
+    """One set of arguments of one op."""
+
+    name: str
+    """Unique within the op; tests and benches print it."""
+    size: Size
+    """Where it runs."""
+    make: Callable[[torch.device], dict[str, Any]]
+    """Fresh random arguments on a device, by name. Torch's global generator draws them."""
+    tolerance: float
+    """Largest ||out - reference|| / ||reference|| of a row, the reference in float64."""
+    bytes_moved: int = 0
+    """Fewest bytes the op must move, for the bench's TB/s; 0 if arithmetic bounds it."""
+    operations: int = 0
+    """Floating-point operations it must do, for the bench's TFLOP/s; 0 if bytes bound it."""
+
+
+def cases(op: Op[..., Any]) -> list[Case]:
+    """The cases of an op, from its `cases` module."""
+    module = importlib.import_module(f"{__package__}.{op.name}.cases")
+    found: list[Case] = module.CASES
+    return found
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Shape of an attention layer in a case."""
+
+    query: int
+    """Query heads."""
+    kv: int
+    """Key and value heads."""
+    size: int
+    """Elements of a head."""
+    block_tokens: int
+    """Tokens of a cache block."""
+
+
+def paged(
+    lengths: Sequence[int], heads: Heads, dtype: torch.dtype, device: torch.device, spare: int = 3
+) -> dict[str, Tensor]:
+    """kv_cache, block_tables and kv_len of sequences of these lengths, in shuffled blocks.
+
+    Whatever belongs to no sequence is NaN, and table entries past a sequence's end lie far outside
+    the cache, so that touching either fails the test. `spare` blocks belong to no sequence.
+    """
+    kv_len = torch.tensor(lengths, dtype=torch.int32, device=device)
+    counts = (kv_len + heads.block_tokens - 1) // heads.block_tokens
+    used = int(counts.sum())
+    width = int(counts.max()) + 1
+    blocks = torch.randperm(used + spare, device=device)[:used].int()
+    tables = torch.full((len(lengths), width), 1 << 28, dtype=torch.int32, device=device)
+    taken = torch.arange(width, device=device) < counts[:, None]
+    tables[taken] = blocks
+    shape = (used + spare, 2, heads.kv, heads.block_tokens, heads.size)
+    cache = torch.randn(shape, dtype=dtype, device=device)
+    position = torch.arange(width * heads.block_tokens, device=device)
+    live = torch.zeros(used + spare, heads.block_tokens, dtype=torch.bool, device=device)
+    live[blocks.long()] = (position < kv_len[:, None]).view(-1, width, heads.block_tokens)[taken]
+    cache.masked_fill_(~live[:, None, None, :, None], torch.nan)
+    return {"kv_cache": cache, "block_tables": tables, "kv_len": kv_len}

@@ -1,0 +1,56 @@
+"""What both attention kernels share: one block of keys folded into a running softmax."""
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+
+import triton
+import triton.language as tl
+
+# Finite, so that rows which have seen no key yet subtract it without a NaN.
+LOWEST = tl.constexpr(-1.0e38)
+LOG2_E = 1.4426950408889634
+
+
+@triton.jit
+def fold(
+    q,
+    state,
+    cache,
+    table,
+    plane,
+    key,
+    exists,
+    visible,
+    scale,
+    MASKED: tl.constexpr,
+    BLOCK_TOKENS: tl.constexpr,
+    D: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """Folds the keys at positions `key` [N] into state = (acc [M, D], peak [M], total [M]).
+
+    `plane` = (key and value heads, head). `exists` [N] guards loads and `visible` [M, N] scores,
+    both only if MASKED. `scale` includes log2(e): exponentials are powers of two.
+    """
+    acc, peak, total = state
+    heads, head = plane
+    column = tl.arange(0, COLUMNS)
+    inside = column < D
+    if MASKED:
+        block = tl.load(table + key // BLOCK_TOKENS, exists, other=0).to(tl.int64)
+        tile = exists[:, None] & inside[None, :]
+        tile_t = inside[:, None] & exists[None, :]
+    else:
+        block = tl.load(table + key // BLOCK_TOKENS).to(tl.int64)
+        tile = inside[None, :]
+        tile_t = inside[:, None]
+    row = ((block * 2 * heads + head) * BLOCK_TOKENS + key % BLOCK_TOKENS) * D
+    keys = tl.load(cache + row[None, :] + column[:, None], tile_t, other=0)
+    scores = tl.dot(q, keys.to(q.dtype), input_precision="ieee") * scale
+    if MASKED:
+        scores = tl.where(visible, scores, float("-inf"))
+    new_peak = tl.maximum(peak, tl.max(scores, 1))
+    weights = tl.exp2(scores - new_peak[:, None])
+    shrink = tl.exp2(peak - new_peak)
+    value_row = row + heads * BLOCK_TOKENS * D
+    values = tl.load(cache + value_row[:, None] + column[None, :], tile, other=0).to(q.dtype)
+    acc = tl.dot(weights.to(q.dtype), values, acc * shrink[:, None], input_precision="ieee")
+    return acc, new_peak, total * shrink + tl.sum(weights, 1)

@@ -1,0 +1,75 @@
+"""Cases of paged_decode_attention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ..case import DTYPES, Case, Heads, Size, paged
+
+# Operands of the second product, the probabilities, are rounded as well as the result.
+TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1.5e-2, torch.float16: 2e-3}
+
+LLAMA_8B = Heads(32, 8, 128, 16)
+
+
+def _case(
+    size: Size,
+    kind: str,
+    heads: Heads,
+    lengths: Sequence[int],
+    window: int = 0,
+    spare: int = 3,
+) -> Case:
+    dtype = DTYPES[kind]
+
+    def make(device: torch.device) -> dict[str, Any]:
+        fused = torch.randn(
+            len(lengths), heads.query + 2 * heads.kv, heads.size, device=device, dtype=dtype
+        )
+        return {
+            "q": fused[:, : heads.query],
+            **paged(lengths, heads, dtype, device, spare),
+            "scale": heads.size**-0.5,
+            "window": window,
+        }
+
+    keys = sum(min(length, window or length) for length in lengths)
+    shape = f"{heads.query}:{heads.kv}x{heads.size}-page{heads.block_tokens}"
+    shown = f"{len(lengths)}seqs-{min(lengths)}..{max(lengths)}"
+    name = f"{kind}-{shape}-{shown}-window{window}{'-far' if spare > 3 else ''}"
+    moved = 2 * (keys * heads.kv + len(lengths) * heads.query) * heads.size * dtype.itemsize
+    return Case(name, size, make, TOLERANCE[dtype], bytes_moved=moved)
+
+
+MIXED = [1, 0, 16, 17, 255, 256, 257, 1000, 64, 0, 3001]
+
+CASES = [
+    *(_case(Size.SMALL, kind, Heads(6, 2, 32, 4), [3, 0, 9, 65]) for kind in DTYPES),
+    _case(Size.SMALL, "f32", Heads(5, 1, 96, 5), [300, 1]),
+    _case(Size.SMALL, "f32", Heads(2, 2, 64, 8), [20, 290, 0, 5], window=7),
+    _case(Size.SMALL, "f32", Heads(2, 2, 64, 8), [0, 0]),
+    *(
+        _case(Size.FULL, kind, Heads(8, 2, size, 16), MIXED, window)
+        for kind, size, window in [
+            ("f32", 64, 0),
+            ("f32", 128, 100),
+            ("bf16", 32, 0),
+            ("bf16", 64, 0),
+            ("bf16", 96, 0),
+            ("bf16", 128, 100),
+            ("bf16", 256, 0),
+            ("f16", 128, 0),
+        ]
+    ),
+    *(_case(Size.FULL, "bf16", Heads(2 * group, 2, 128, 32), MIXED) for group in (1, 3, 7, 8, 16)),
+    _case(Size.FULL, "bf16", LLAMA_8B, [70_001, 8193, 8192, 5]),
+    _case(Size.FULL, "bf16", LLAMA_8B, [640, 5, 0], spare=70_000),
+    _case(Size.BENCH, "bf16", LLAMA_8B, [1100] * 256),
+    _case(Size.BENCH, "bf16", LLAMA_8B, [8000] * 32),
+    _case(Size.BENCH, "bf16", LLAMA_8B, [32000]),
+    _case(Size.BENCH, "bf16", LLAMA_8B, list(range(100, 4100, 16))),
+    _case(Size.BENCH, "bf16", LLAMA_8B, [8000] * 64, window=1024),
+]

@@ -1,0 +1,85 @@
+"""Cases of paged_prefill_attention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ..case import DTYPES, Case, Heads, Size, paged
+
+# Operands of the second product, the probabilities, are rounded as well as the result.
+TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1.5e-2, torch.float16: 2e-3}
+
+LLAMA_8B = Heads(32, 8, 128, 16)
+
+
+def _case(
+    size: Size,
+    kind: str,
+    heads: Heads,
+    chunks: Sequence[tuple[int, int]],
+    window: int = 0,
+    spare: int = 3,
+) -> Case:
+    """`chunks` are (queries, kv_len) of each sequence."""
+    dtype = DTYPES[kind]
+    counts, lengths = [n for n, _ in chunks], [length for _, length in chunks]
+
+    def make(device: torch.device) -> dict[str, Any]:
+        fused = torch.randn(
+            sum(counts), heads.query + 2 * heads.kv, heads.size, device=device, dtype=dtype
+        )
+        starts = torch.tensor([0, *counts], device=device).cumsum(0).int()
+        return {
+            "q": fused[:, : heads.query],
+            **paged(lengths, heads, dtype, device, spare),
+            "query_start": starts,
+            "scale": heads.size**-0.5,
+            "window": window,
+            "max_query": max(counts),
+        }
+
+    pairs = sum(_visible(n, length, window) for n, length in chunks)
+    shape = f"{heads.query}:{heads.kv}x{heads.size}-page{heads.block_tokens}"
+    shown = "+".join(f"{n}of{length}" for n, length in chunks[:4])
+    more = f"+{len(chunks) - 4}more" if len(chunks) > 4 else ""
+    name = f"{kind}-{shape}-{shown}{more}-window{window}{'-far' if spare > 3 else ''}"
+    work = 4 * pairs * heads.query * heads.size
+    return Case(name, size, make, TOLERANCE[dtype], operations=work)
+
+
+def _visible(count: int, length: int, window: int) -> int:
+    """(query, key) pairs of the last `count` queries of `length` tokens."""
+    return sum(min(p + 1, window or p + 1) for p in range(length - count, length))
+
+
+MIXED = [(1, 1), (17, 17), (5, 300), (0, 9), (300, 301), (64, 129), (1, 555)]
+
+CASES = [
+    *(_case(Size.SMALL, kind, Heads(6, 2, 32, 4), [(3, 3), (2, 9), (1, 5)]) for kind in DTYPES),
+    _case(Size.SMALL, "f32", Heads(5, 1, 96, 5), [(7, 70), (1, 1)]),
+    _case(Size.SMALL, "f32", Heads(2, 2, 64, 8), [(20, 41), (0, 3)], window=7),
+    _case(Size.SMALL, "bf16", Heads(3, 1, 32, 16), [(50, 90)], window=33),
+    *(
+        _case(Size.FULL, kind, Heads(8, 2, size, 16), MIXED, window)
+        for kind, size, window in [
+            ("f32", 64, 0),
+            ("f32", 128, 100),
+            ("bf16", 32, 0),
+            ("bf16", 64, 0),
+            ("bf16", 96, 0),
+            ("bf16", 128, 100),
+            ("bf16", 256, 0),
+            ("f16", 128, 0),
+        ]
+    ),
+    *(_case(Size.FULL, "bf16", Heads(2 * group, 2, 128, 32), MIXED) for group in (1, 3, 7, 8, 16)),
+    _case(Size.FULL, "bf16", Heads(28, 4, 128, 8), [(1000, 1000), (1000, 3000)]),
+    _case(Size.FULL, "bf16", LLAMA_8B, [(64, 640), (3, 5)], spare=70_000),
+    _case(Size.BENCH, "bf16", LLAMA_8B, [(4096, 4096)]),
+    _case(Size.BENCH, "bf16", LLAMA_8B, [(1024, 1024)] * 8),
+    _case(Size.BENCH, "bf16", LLAMA_8B, [(512, 8192)] * 4),
+    _case(Size.BENCH, "bf16", LLAMA_8B, [(4096, 4096)], window=1024),
+]

@@ -1,0 +1,151 @@
+"""Triton kernel of paged_prefill_attention.
+
+A program takes one tile of rows of one sequence and key head. Rows are (query, head of the group)
+pairs, queries first, so that keys and values are read once for the whole group, whatever its size.
+"""
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ..online_softmax import LOG2_E, LOWEST, fold
+
+
+@triton.jit
+def _attend_tile(
+    q,
+    cache,
+    block_tables,
+    query_start,
+    kv_len,
+    out,
+    scale,
+    window,
+    q_strides,
+    table_stride,
+    kv_heads,
+    GROUP: tl.constexpr,
+    BLOCK_TOKENS: tl.constexpr,
+    D: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    ROWS: tl.constexpr,
+    KEYS: tl.constexpr,
+    WINDOWED: tl.constexpr,
+):
+    sequence = tl.program_id(2)
+    head = tl.program_id(1)
+    start = tl.load(query_start + sequence)
+    count = tl.load(query_start + sequence + 1) - start
+    first_row = tl.program_id(0) * ROWS
+    if first_row >= count * GROUP:
+        return
+    length = tl.load(kv_len + sequence)
+    earlier = length - count
+    row = first_row + tl.arange(0, ROWS)
+    column = tl.arange(0, COLUMNS)
+    query = row // GROUP
+    position = earlier + query
+    query_head = head * GROUP + row % GROUP
+    token = (start + query).to(tl.int64)
+    tile = (query < count)[:, None] & (column < D)[None, :]
+    rows = token * q_strides[0] + query_head * q_strides[1]
+    queries = tl.load(q + rows[:, None] + column[None, :], tile, other=0)
+
+    table = block_tables + sequence.to(tl.int64) * table_stride
+    plane = kv_heads, head
+    end = tl.minimum(length, earlier + (first_row + ROWS - 1) // GROUP + 1)
+    if WINDOWED:
+        begin = tl.maximum(earlier + first_row // GROUP - window + 1, 0)
+        whole = begin
+    else:
+        begin = 0
+        # Keys up to the tile's first position are visible to every row.
+        whole = (earlier + first_row // GROUP + 1) // KEYS * KEYS
+
+    acc = tl.zeros((ROWS, COLUMNS), tl.float32)
+    state = acc, tl.full((ROWS,), LOWEST, tl.float32), tl.zeros((ROWS,), tl.float32)
+    for at in range(begin, whole, KEYS):
+        key = at + tl.arange(0, KEYS)
+        state = fold(
+            queries, state, cache, table, plane, key, None, None, scale,
+            False, BLOCK_TOKENS, D, COLUMNS,
+        )  # fmt: skip
+    for at in range(whole, end, KEYS):
+        key = at + tl.arange(0, KEYS)
+        visible = key[None, :] <= position[:, None]
+        if WINDOWED:
+            visible = visible & (key[None, :] > position[:, None] - window)
+        state = fold(
+            queries, state, cache, table, plane, key, key < end, visible, scale,
+            True, BLOCK_TOKENS, D, COLUMNS,
+        )  # fmt: skip
+    acc, _, total = state
+    result = (acc / total[:, None]).to(out.dtype.element_ty)
+    heads = kv_heads * GROUP
+    tl.store(out + ((token * heads + query_head) * D)[:, None] + column[None, :], result, tile)
+
+
+class _Tiles(NamedTuple):
+    """Launch constants: rows and keys of a tile, warps, and stages of the software pipeline."""
+
+    rows: int
+    keys: int
+    warps: int
+    stages: int
+
+
+def _tiles(dtype: torch.dtype, size: int, rows: int) -> _Tiles:
+    """Tiles for heads of `size` and at most `rows` rows per sequence and key head."""
+    if dtype == torch.float32:
+        return _Tiles(16, 32, 4, 1)
+    widest = 64 if size > 128 else 128
+    tile = min(widest, max(16, triton.next_power_of_2(rows)))
+    return _Tiles(tile, 64, 8 if tile == 128 else 4, 2 if size > 128 else 3)
+
+
+def paged_prefill_attention(
+    q: Tensor,
+    kv_cache: Tensor,
+    block_tables: Tensor,
+    query_start: Tensor,
+    kv_len: Tensor,
+    scale: float,
+    window: int = 0,
+    *,
+    max_query: int,
+) -> Tensor:
+    """See the public function."""
+    _, heads, size = q.shape
+    _, _, kv_heads, block_tokens, _ = kv_cache.shape
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    rows = max_query * (heads // kv_heads)
+    tiles = _tiles(q.dtype, size, rows)
+    grid = (triton.cdiv(rows, tiles.rows), kv_heads, len(kv_len))
+    if 0 not in grid:
+        _attend_tile[grid](
+            q,
+            kv_cache,
+            block_tables,
+            query_start,
+            kv_len,
+            out,
+            scale * LOG2_E,
+            window,
+            q.stride()[:2],
+            block_tables.stride(0),
+            kv_heads,
+            GROUP=heads // kv_heads,
+            BLOCK_TOKENS=block_tokens,
+            D=size,
+            COLUMNS=max(16, triton.next_power_of_2(size)),
+            ROWS=tiles.rows,
+            KEYS=tiles.keys,
+            WINDOWED=window > 0,
+            num_warps=tiles.warps,
+            num_stages=tiles.stages,
+        )
+    return out

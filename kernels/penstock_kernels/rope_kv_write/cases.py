@@ -1,0 +1,54 @@
+"""Cases of rope_kv_write."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..case import DTYPES, TOLERANCE, Case, Heads, Size
+
+MAX_POSITION = 4096
+
+
+def _case(
+    size: Size, kind: str, tokens: int, heads: Heads, blocks: int = 0, skipped: int = 0
+) -> Case:
+    dtype = DTYPES[kind]
+    blocks = blocks or tokens // heads.block_tokens + 3
+
+    def make(device: torch.device) -> dict[str, Any]:
+        fused = torch.randn(
+            tokens, heads.query + 2 * heads.kv, heads.size, device=device, dtype=dtype
+        )
+        q, k, v = torch.split(fused, [heads.query, heads.kv, heads.kv], dim=1)
+        angles = torch.rand(MAX_POSITION, heads.size // 2, device=device) * 6.3
+        slots = torch.randperm(blocks * heads.block_tokens, device=device)[:tokens].int()
+        slots[torch.randperm(tokens, device=device)[:skipped]] = -1
+        shape = (blocks, 2, heads.kv, heads.block_tokens, heads.size)
+        return {
+            "q": q,
+            "k": k,
+            "v": v,
+            "cos_sin": torch.cat((angles.cos(), angles.sin()), dim=1),
+            "positions": torch.randint(0, MAX_POSITION, (tokens,), device=device).int(),
+            "slot_mapping": slots,
+            "kv_cache": torch.randn(shape, device=device, dtype=dtype),
+        }
+
+    name = f"{kind}-{tokens}x{heads.query}:{heads.kv}x{heads.size}-{blocks}blocks-skip{skipped}"
+    moved = tokens * heads.size * ((2 * heads.query + 4 * heads.kv) * dtype.itemsize + 4)
+    return Case(name, size, make, TOLERANCE[dtype], bytes_moved=moved)
+
+
+CASES = [
+    *(_case(Size.SMALL, kind, 5, Heads(6, 2, 32, 4), skipped=2) for kind in DTYPES),
+    _case(Size.SMALL, "f32", 3, Heads(5, 1, 96, 5)),
+    _case(Size.SMALL, "f32", 0, Heads(4, 4, 32, 4)),
+    _case(Size.SMALL, "f32", 2, Heads(2, 2, 32, 4), skipped=2),
+    *(_case(Size.FULL, kind, 517, Heads(28, 4, 128, 16), skipped=5) for kind in DTYPES),
+    *(_case(Size.FULL, "bf16", 131, Heads(16, 1, size, 16)) for size in (32, 64, 96, 256)),
+    _case(Size.FULL, "bf16", 999, Heads(32, 8, 128, 16), blocks=70_000),
+    _case(Size.BENCH, "bf16", 256, Heads(32, 8, 128, 16), blocks=8192),
+    _case(Size.BENCH, "bf16", 16384, Heads(32, 8, 128, 16), blocks=8192),
+]

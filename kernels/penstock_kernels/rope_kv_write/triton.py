@@ -1,0 +1,94 @@
+"""Triton kernel of rope_kv_write: one program per token and key head, with its query heads."""
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+
+@triton.jit
+def _rotate_token(
+    q,
+    k,
+    v,
+    cos_sin,
+    positions,
+    slot_mapping,
+    cache,
+    q_strides,
+    k_strides,
+    v_strides,
+    angle_stride,
+    block_tokens,
+    kv_heads,
+    GROUP: tl.constexpr,
+    HALF: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    token = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1)
+    column = tl.arange(0, COLUMNS)
+    inside = column < HALF
+    angles = cos_sin + tl.load(positions + token).to(tl.int64) * angle_stride
+    cos = tl.load(angles + column, inside, other=0)
+    sin = tl.load(angles + HALF + column, inside, other=0)
+
+    row = tl.arange(0, ROWS)[:, None]
+    heads = q + token * q_strides[0] + (head * GROUP + row) * q_strides[1] + column[None, :]
+    tile = (row < GROUP) & inside[None, :]
+    a = tl.load(heads, tile, other=0).to(tl.float32)
+    b = tl.load(heads + HALF, tile, other=0).to(tl.float32)
+    tl.store(heads, (a * cos - b * sin).to(q.dtype.element_ty), tile)
+    tl.store(heads + HALF, (b * cos + a * sin).to(q.dtype.element_ty), tile)
+
+    slot = tl.load(slot_mapping + token)
+    if slot >= 0:
+        kind = cache.dtype.element_ty
+        block = (slot // block_tokens).to(tl.int64)
+        plane = block_tokens * HALF * 2
+        keys = cache + (block * 2 * kv_heads + head) * plane + slot % block_tokens * HALF * 2
+        values = keys + kv_heads * plane
+        source = k + token * k_strides[0] + head * k_strides[1] + column
+        key_a = tl.load(source, inside, other=0).to(tl.float32)
+        key_b = tl.load(source + HALF, inside, other=0).to(tl.float32)
+        tl.store(keys + column, (key_a * cos - key_b * sin).to(kind), inside)
+        tl.store(keys + HALF + column, (key_b * cos + key_a * sin).to(kind), inside)
+        source = v + token * v_strides[0] + head * v_strides[1] + column
+        tl.store(values + column, tl.load(source, inside).to(kind), inside)
+        tl.store(values + HALF + column, tl.load(source + HALF, inside).to(kind), inside)
+
+
+def rope_kv_write(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cos_sin: Tensor,
+    positions: Tensor,
+    slot_mapping: Tensor,
+    kv_cache: Tensor,
+) -> None:
+    """See the public function."""
+    tokens, heads, size = q.shape
+    kv_heads = k.shape[1]
+    if tokens:
+        _rotate_token[(tokens, kv_heads)](
+            q,
+            k,
+            v,
+            cos_sin,
+            positions,
+            slot_mapping,
+            kv_cache,
+            q.stride()[:2],
+            k.stride()[:2],
+            v.stride()[:2],
+            cos_sin.stride(0),
+            kv_cache.shape[3],
+            kv_heads,
+            GROUP=heads // kv_heads,
+            HALF=size // 2,
+            ROWS=triton.next_power_of_2(heads // kv_heads),
+            COLUMNS=triton.next_power_of_2(size // 2),
+            num_warps=1,
+        )

@@ -1,0 +1,72 @@
+"""Cases of sample."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from ..case import DTYPES, Case, Size
+
+
+class Choice(NamedTuple):
+    """Sampling parameters of a row."""
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+
+
+GREEDY = Choice(0.0)
+MIXED = [
+    GREEDY,
+    Choice(),
+    Choice(0.7),
+    Choice(1.0, 1),
+    Choice(1.5, 5),
+    Choice(1.0, 0, 0.9),
+    Choice(0.8, 50, 0.95),
+    Choice(5.0, 0, 0.3),
+    Choice(1.0, 0, 1e-6),
+    Choice(1e-4),
+    Choice(1.0, 1 << 30, 0.5),
+]
+TOP = Choice(0.8, 50, 0.95)
+
+
+def _case(size: Size, kind: str, vocabulary: int, choices: Sequence[Choice], title: str) -> Case:
+    dtype = DTYPES[kind]
+    rows = len(choices)
+
+    def make(device: torch.device) -> dict[str, Any]:
+        logits = 3 * torch.randn(rows, vocabulary + 5, device=device)
+        logits[:, ::7] = -torch.inf
+        logits[:, 3:10] = logits[:, 2:3]  # ties
+        temperature, top_k, top_p = map(torch.tensor, zip(*choices, strict=True))
+        return {
+            "logits": logits.to(dtype)[:, :vocabulary],
+            "temperature": temperature.to(device, torch.float32),
+            "top_k": top_k.to(device, torch.int32),
+            "top_p": top_p.to(device, torch.float32),
+            "seed": torch.randint(-(1 << 62), 1 << 62, (rows,), device=device),
+            "position": torch.randint(0, 1 << 40, (rows,), device=device),
+        }
+
+    passes = 2 if any(choice.temperature > 0 for choice in choices) else 1
+    moved = passes * rows * vocabulary * dtype.itemsize
+    # Log-probabilities are differences of numbers up to 10 in float32.
+    return Case(f"{kind}-{rows}x{vocabulary}-{title}", size, make, 1e-5, bytes_moved=moved)
+
+
+CASES = [
+    *(_case(Size.SMALL, kind, 301, MIXED, "mixed") for kind in DTYPES),
+    _case(Size.SMALL, "f32", 4099, [GREEDY, Choice(), TOP], "tiles"),
+    _case(Size.SMALL, "f32", 11, [GREEDY] * 3, "greedy"),
+    *(_case(Size.FULL, kind, 32_003, MIXED * 11, "mixed") for kind in DTYPES),
+    _case(Size.FULL, "bf16", 151_936, MIXED, "mixed"),
+    _case(Size.BENCH, "bf16", 128_256, [GREEDY] * 256, "greedy"),
+    _case(Size.BENCH, "bf16", 128_256, [Choice(0.8)] * 256, "random"),
+    _case(Size.BENCH, "bf16", 128_256, [TOP] * 256, "top-k-p"),
+    _case(Size.BENCH, "bf16", 128_256, [TOP], "top-k-p"),
+]

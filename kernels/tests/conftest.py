@@ -1,0 +1,42 @@
+"""Fixtures of the kernel tests."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+POISON = {torch.int64: -(1 << 60), torch.int32: -(1 << 30)}
+
+
+@pytest.fixture(autouse=True)
+def poisoned_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fills what `torch.empty` returns with NaN, or absurd integers: unwritten output shows."""
+
+    def poisoned(allocate: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+        def allocate_and_fill(*args: Any, **kwargs: Any) -> torch.Tensor:
+            tensor = allocate(*args, **kwargs)
+            return tensor.fill_(POISON.get(tensor.dtype, torch.nan))
+
+        return allocate_and_fill
+
+    monkeypatch.setattr(torch, "empty", poisoned(torch.empty))
+    monkeypatch.setattr(torch, "empty_like", poisoned(torch.empty_like))
+
+
+@pytest.fixture(autouse=INTERPRETED)
+def one_element_arrays_are_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets loops run to a scalar: Triton 3.6 takes int() of its array, which NumPy 2.4 refuses."""
+    from triton.runtime import interpreter
+
+    patch_tensor = interpreter._patch_lang_tensor
+
+    def patch(tensor: Any, scope: Any) -> None:
+        patch_tensor(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    monkeypatch.setattr(interpreter, "_patch_lang_tensor", patch)

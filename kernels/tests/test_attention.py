@@ -1,0 +1,89 @@
+"""The attention references against their formula, and against each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from penstock_kernels import paged_decode_attention, paged_prefill_attention
+from penstock_kernels.case import Heads, paged
+from torch import Tensor
+
+HEADS = Heads(query=6, kv=2, size=16, block_tokens=4)
+COUNTS, LENGTHS = [7, 3, 1, 0, 1], [7, 13, 1, 6, 9]
+CPU = torch.device("cpu")
+
+
+def arguments(dtype: torch.dtype = torch.float64) -> dict[str, Any]:
+    torch.manual_seed(5)
+    return {
+        "q": torch.randn(sum(COUNTS), HEADS.query, HEADS.size, dtype=dtype),
+        **paged(LENGTHS, HEADS, dtype, CPU),
+        "query_start": torch.tensor([0, *COUNTS]).cumsum(0).int(),
+        "scale": 0.3,
+        "max_query": max(COUNTS),
+    }
+
+
+def one_query(case: dict[str, Any], sequence: int, position: int, row: int, window: int) -> Tensor:
+    """The formula for one query, head by head and key by key."""
+    first = max(position - window + 1, 0) if window else 0
+    out = torch.empty(HEADS.query, HEADS.size, dtype=torch.float64)
+    for head in range(HEADS.query):
+        places = [
+            (int(case["block_tables"][sequence, j // HEADS.block_tokens]), j % HEADS.block_tokens)
+            for j in range(first, position + 1)
+        ]
+        kv_head = head // (HEADS.query // HEADS.kv)
+        keys = torch.stack([case["kv_cache"][block, 0, kv_head, at] for block, at in places])
+        values = torch.stack([case["kv_cache"][block, 1, kv_head, at] for block, at in places])
+        out[head] = (keys @ case["q"][row, head] * case["scale"]).softmax(0) @ values
+    return out
+
+
+@pytest.mark.parametrize("window", [0, 1, 5])
+def test_prefill_is_the_formula(window: int) -> None:
+    case = arguments()
+    out = paged_prefill_attention(**case, window=window)
+    row = 0
+    for sequence, (count, length) in enumerate(zip(COUNTS, LENGTHS, strict=True)):
+        for position in range(length - count, length):
+            expected = one_query(case, sequence, position, row, window)
+            torch.testing.assert_close(out[row], expected, rtol=1e-10, atol=1e-12)
+            row += 1
+
+
+@pytest.mark.parametrize("window", [0, 1, 5])
+def test_decode_is_the_last_row_of_prefill(window: int) -> None:
+    case = arguments()
+    last = [0, 1, 2, 4]
+    rows = case["query_start"][1:][last].long() - 1
+    prefill = paged_prefill_attention(**case, window=window)[rows]
+    decode = paged_decode_attention(
+        case["q"][rows],
+        case["kv_cache"],
+        case["block_tables"][last],
+        case["kv_len"][last],
+        case["scale"],
+        window,
+    )
+    torch.testing.assert_close(decode, prefill, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("window", [0, 500])
+def test_decode_on_the_device_does_not_depend_on_the_batch(window: int) -> None:
+    heads = Heads(query=32, kv=8, size=128, block_tokens=16)
+    lengths = [9000, 1, 300, 0, 2500, 8193]
+    device = torch.device("cuda")
+    case = paged(lengths, heads, torch.bfloat16, device)
+    q = torch.randn(len(lengths), heads.query, heads.size, dtype=torch.bfloat16, device=device)
+    together = paged_decode_attention(q, **case, scale=0.09, window=window)
+    for row, length in enumerate(lengths):
+        only = slice(row, row + 1)
+        table = case["block_tables"][only, : length // 16 + 1].contiguous()
+        alone = paged_decode_attention(
+            q[only], case["kv_cache"], table, case["kv_len"][only], scale=0.09, window=window
+        )
+        assert torch.equal(alone, together[only])

@@ -1,0 +1,26 @@
+"""Runs the kernels of the small cases in Triton's interpreter.
+
+The interpreter is chosen when Triton is first imported, so it has a process of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+
+def test_kernels_in_tritons_interpreter() -> None:
+    command = [sys.executable, "-m", "pytest", "-k", "test_kernel_in_the_interpreter"]
+    tests = str(Path(__file__).parent / "test_ops.py")
+    done = subprocess.run(
+        [*command, tests],
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+    assert " passed" in done.stdout, done.stdout

@@ -1,0 +1,104 @@
+"""Every op on every case, against its own reference in float64.
+
+On a CUDA device the kernels run compiled. Without one they run in Triton's interpreter, on the
+small cases, in a process of its own: see test_interpreter.py.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from typing import Any
+
+import penstock_kernels  # noqa: F401  (registers the ops)
+import pytest
+import torch
+from penstock_kernels.case import Case, Size, cases
+from penstock_kernels.op import OPS, Op
+from torch import Tensor
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+
+
+EVERY_CASE = [
+    pytest.param(op, case, id=f"{op.name}-{case.name}") for op in OPS.values() for case in cases(op)
+]
+
+
+def run(implementation: Any, op: Op[..., Any], arguments: dict[str, Any]) -> list[Tensor]:
+    """Everything the op returns and writes."""
+    returned = implementation(**arguments)
+    outputs = [returned] if isinstance(returned, Tensor) else list(returned or ())
+    return outputs + [arguments[name] for name in op.mutates]
+
+
+def copied(arguments: dict[str, Any]) -> dict[str, Any]:
+    """A deep copy that keeps strides: views of one fused tensor stay strided."""
+
+    def copy(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        strided = torch.empty_strided(
+            value.shape, value.stride(), dtype=value.dtype, device=value.device
+        )
+        return strided.copy_(value)
+
+    return {name: copy(value) for name, value in arguments.items()}
+
+
+def widened(arguments: dict[str, Any]) -> dict[str, Any]:
+    """A copy in float64; sampling parameters keep the float32 that they are by definition."""
+
+    def widen(name: str, value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        control = name in ("temperature", "top_p")
+        return value.double() if value.is_floating_point() and not control else value.clone()
+
+    return {name: widen(name, value) for name, value in arguments.items()}
+
+
+def check(out: Tensor, expected: Tensor, tolerance: float) -> None:
+    """Integers equal; floats close row by row, and NaN exactly where the reference has it."""
+    assert out.shape == expected.shape
+    if not out.is_floating_point():
+        assert torch.equal(out, expected)
+        return
+    if not out.numel():
+        return
+    assert torch.equal(out.isnan(), expected.isnan())
+    error = (out.double() - expected.double()).nan_to_num_(0)
+    rows = expected.double().nan_to_num_(0)
+    worst = float((error.norm(dim=-1) / (rows.norm(dim=-1) + 1e-30)).max())
+    assert worst <= tolerance, f"error {worst:.2e} of a row; {tolerance:.1e} is allowed"
+
+
+def compare(op: Op[..., Any], implementation: Any, case: Case, device: torch.device) -> None:
+    torch.manual_seed(zlib.crc32(case.name.encode()))
+    arguments = case.make(device)
+    expected = run(op.reference, op, widened(arguments))
+    outputs = run(implementation, op, copied(arguments))
+    for out, reference in zip(outputs, expected, strict=True):
+        check(out, reference, case.tolerance)
+
+
+@pytest.mark.parametrize(("op", "case"), EVERY_CASE)
+def test_reference_rounds_once(op: Op[..., Any], case: Case) -> None:
+    if case.size is not Size.SMALL or INTERPRETED:
+        pytest.skip("small cases, once")
+    compare(op, op.reference, case, torch.device("cpu"))
+
+
+@pytest.mark.parametrize(("op", "case"), EVERY_CASE)
+def test_kernel_in_the_interpreter(op: Op[..., Any], case: Case) -> None:
+    if case.size is not Size.SMALL or not INTERPRETED:
+        pytest.skip("small cases, run by test_interpreter.py")
+    if op.name.endswith("attention") and case.name.startswith("bf16"):
+        pytest.skip("Triton's interpreter multiplies the bits of bfloat16 in a dot")
+    compare(op, op.triton, case, torch.device("cpu"))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("op", "case"), EVERY_CASE)
+def test_kernel_on_the_device(op: Op[..., Any], case: Case) -> None:
+    compare(op, op.triton, case, torch.device("cuda"))
