@@ -1,0 +1,39 @@
+"""What layers read about the step that is running."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Decodes:
+    """The sequences that run one token: rows 0 .. count - 1 of the step."""
+
+    count: int
+    tables: Tensor  # [count, blocks] int32
+    kv_len: Tensor  # [count] int32, this step's token included
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """The sequences that run several tokens: all rows after the decodes."""
+
+    tables: Tensor  # [count, blocks] int32
+    query_start: Tensor  # [count + 1] int32, from 0 at the first row after the decodes
+    kv_len: Tensor  # [count] int32, this step's tokens included
+    max_query: int  # longest chunk
+
+
+@dataclass(frozen=True)
+class StepContext:
+    """Built by the worker for each step; read by layers."""
+
+    positions: Tensor  # [T] int32
+    slot_mapping: Tensor  # [T] int32: block * block_tokens + offset; -1 = a padded row
+    cos_sin: Tensor  # [positions, head_dim] float32
+    caches: Sequence[Tensor]  # per layer [blocks, 2, kv_heads, block_tokens, head_dim]
+    decodes: Decodes | None
+    chunks: Chunks | None

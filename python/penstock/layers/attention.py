@@ -1,0 +1,34 @@
+"""Grouped-query attention over the paged KV cache."""
+
+from __future__ import annotations
+
+import torch
+from penstock.attention import StepContext, attend
+from penstock.config import ModelConfig
+from penstock.layers.base import Build, Layer
+from penstock.layers.linear import ColumnLinear, RowLinear
+from torch import Tensor
+
+
+class Attention(Layer):
+    """Self-attention of layer `index`: fused q, k, v; rotary positions; output projection."""
+
+    def __init__(self, build: Build, config: ModelConfig, index: int) -> None:
+        self.index = index
+        self.heads = build.group.share(config.heads, "num_attention_heads")
+        self.kv_heads = build.group.share(config.kv_heads, "num_key_value_heads")
+        self.head_dim = config.head_dim
+        self.split = [self.heads, self.kv_heads, self.kv_heads]
+        self.scale = config.head_dim**-0.5
+        self.window = config.windows[index]
+        queries, keys = config.heads * self.head_dim, config.kv_heads * self.head_dim
+        parts = {"q": queries, "k": keys, "v": keys}
+        self.qkv = ColumnLinear(build, parts, config.hidden, config.qkv_bias)
+        self.out = RowLinear(build, config.hidden, queries, config.output_bias)
+
+    def __call__(self, x: Tensor, context: StepContext) -> Tensor:
+        """[T, hidden] -> [T, hidden]; writes this step's keys and values to the cache."""
+        qkv = self.qkv(x).view(len(x), -1, self.head_dim)
+        q, k, v = torch.split(qkv, self.split, dim=1)
+        mixed = attend(q, k, v, self, context)
+        return self.out(mixed.view(len(x), -1))

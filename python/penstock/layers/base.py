@@ -1,0 +1,62 @@
+"""What all layers share: how they are built, and how their weights are found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from penstock.parallel import Group
+from penstock.quant import LinearMethod
+from penstock.weights import Target
+
+
+@dataclass(frozen=True)
+class Build:
+    """What a layer needs to know when it is made. Set by the worker's loader."""
+
+    dtype: torch.dtype
+    device: torch.device
+    group: Group
+    linear: LinearMethod
+
+    def empty(self, *shape: int) -> torch.Tensor:
+        """An uninitialised tensor for weights."""
+        return torch.empty(shape, dtype=self.dtype, device=self.device)
+
+
+class Layer:
+    """A node of the model's tree. Children are found by attribute, so wiring is assignment.
+
+    No torch.nn.Module: its call and attribute machinery costs more than a small layer's work.
+    """
+
+    def walk(self, prefix: str = "") -> Iterator[tuple[str, Layer]]:
+        """This layer and all below it, with their paths."""
+        yield prefix, self
+        for name, value in vars(self).items():
+            for index, child in _children(value):
+                yield from child.walk(".".join(p for p in (prefix, name, index) if p))
+
+    def targets(self) -> dict[str, Target]:
+        """The layer's own weights, by name below it."""
+        return {}
+
+    def all_targets(self) -> dict[str, Target]:
+        """The weights of the whole tree, by path."""
+        return {
+            f"{path}.{name}": target
+            for path, layer in self.walk()
+            for name, target in layer.targets().items()
+        }
+
+    def finish(self) -> None:
+        """Called once when all weights of the tree are loaded."""
+
+
+def _children(value: object) -> list[tuple[str, Layer]]:
+    if isinstance(value, Layer):
+        return [("", value)]
+    if isinstance(value, list):
+        return [(str(i), v) for i, v in enumerate(value) if isinstance(v, Layer)]
+    return []

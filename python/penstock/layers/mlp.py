@@ -1,0 +1,21 @@
+"""The gated feed-forward block."""
+
+from __future__ import annotations
+
+from penstock.layers.base import Build, Layer
+from penstock.layers.linear import ColumnLinear, RowLinear
+from penstock_kernels import silu_mul
+from torch import Tensor
+
+
+class GatedMlp(Layer):
+    """down(silu(gate(x)) * up(x)) (SwiGLU, arXiv:2002.05202), gate and up fused."""
+
+    def __init__(self, build: Build, hidden: int, intermediate: int, bias: bool) -> None:
+        parts = {"gate": intermediate, "up": intermediate}
+        self.gate_up = ColumnLinear(build, parts, hidden, bias)
+        self.down = RowLinear(build, hidden, intermediate, bias)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[T, hidden] -> [T, hidden]."""
+        return self.down(silu_mul(self.gate_up(x)))

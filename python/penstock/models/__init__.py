@@ -1,0 +1,72 @@
+"""Model families by the architecture that a config.json names."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import torch
+from penstock.attention import StepContext
+from penstock.config import ModelConfig
+from penstock.faults import BadModel
+from penstock.layers import Build
+from penstock.weights import Target
+from torch import Tensor
+
+FAMILIES: dict[str, str] = {
+    "LlamaForCausalLM": "llama:Llama",
+    "MistralForCausalLM": "llama:Mistral",
+    "Qwen2ForCausalLM": "llama:Qwen2",
+}
+
+
+class Model(Protocol):
+    """What the worker asks of a family."""
+
+    ignored: tuple[str, ...]  # patterns of checkpoint names that carry nothing
+
+    def __init__(self, config: ModelConfig, build: Build) -> None: ...
+
+    @classmethod
+    def read_config(cls, raw: Mapping[str, Any]) -> ModelConfig:
+        """The family's reading of config.json. Raises BadModel."""
+
+    def checkpoint_targets(self) -> dict[str, Target]:
+        """Where each tensor of the checkpoint goes."""
+
+    def finish(self) -> None:
+        """Called once after the weights are loaded."""
+
+    def forward(
+        self, ids: Tensor, context: StepContext, embeddings: Tensor | None = None
+    ) -> Tensor:
+        """ids [T] (or their rows [T, hidden]) -> hidden states [T, hidden] after the last norm."""
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[R, hidden] -> [R, vocab]."""
+
+
+def family(raw: Mapping[str, Any]) -> type[Model]:
+    """The class for a config.json. Raises BadModel if there is none, or if it is quantized."""
+    if raw.get("quantization_config"):
+        raise BadModel(
+            "config.json: quantization_config is set, but quantized models are not "
+            "supported yet; use the model's bfloat16 checkpoint"
+        )
+    names = raw.get("architectures") or []
+    for name in names:
+        if name in FAMILIES:
+            module, _, cls = FAMILIES[name].partition(":")
+            found: type[Model] = getattr(importlib.import_module(f"penstock.models.{module}"), cls)
+            return found
+    known = ", ".join(sorted(FAMILIES))
+    raise BadModel(f"config.json: architectures {names!r} is not supported; supported: {known}")
+
+
+DTYPES: dict[str, torch.dtype] = {
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "float32": torch.float32,
+    "float64": torch.float64,
+}

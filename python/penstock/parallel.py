@@ -1,0 +1,90 @@
+"""A tensor-parallel group: the ranks that hold one model together.
+
+Collectives run on tensors of the group's device: NCCL on GPUs, gloo on CPUs. A group of one does
+nothing. Every rank calls the same collectives in the same order, which holds because every rank
+folds the same step requests.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from penstock.faults import BadSetting
+from torch import Tensor
+
+TIMEOUT = timedelta(minutes=10)
+
+
+class Group:
+    """This process's place in its tensor-parallel group."""
+
+    def __init__(self, rank: int = 0, size: int = 1) -> None:
+        self.rank = rank
+        self.size = size
+
+    @classmethod
+    def join(cls, rank: int, size: int, rendezvous: str, device: torch.device) -> Group:
+        """Meets the other ranks at `rendezvous` (file:// or tcp://, unique to this group).
+
+        Raises BadSetting if the place is unusable or the others do not come within the timeout.
+        """
+        if size == 1:
+            return cls()
+        if not rendezvous.startswith(("file://", "tcp://")):
+            raise BadSetting(
+                f"rendezvous must be file:// or tcp:// with {size} ranks, found {rendezvous!r}"
+            )
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        try:
+            dist.init_process_group(
+                backend, init_method=rendezvous, rank=rank, world_size=size, timeout=TIMEOUT
+            )
+        except (RuntimeError, ValueError) as error:
+            raise BadSetting(f"rank {rank} of {size} cannot join {rendezvous}: {error}") from error
+        return cls(rank, size)
+
+    def leave(self) -> None:
+        """Ends this rank's membership; the group is unusable afterwards."""
+        if self.size > 1 and dist.is_initialized():
+            dist.destroy_process_group()
+
+    def share(self, total: int, what: str) -> int:
+        """This rank's equal part of `total`. Raises BadSetting naming `what` if it is not whole."""
+        if total % self.size:
+            raise BadSetting(
+                f"{what} is {total}, which {self.size} ranks cannot share equally; "
+                f"set --tp to a divisor of {total}"
+            )
+        return total // self.size
+
+    def sum(self, x: Tensor) -> Tensor:
+        """Sum over the ranks, in place."""
+        if self.size > 1:
+            dist.all_reduce(x)
+        return x
+
+    def join_columns(self, x: Tensor) -> Tensor:
+        """[R, C] on each rank -> [R, size * C] on all, in order of rank."""
+        if self.size == 1:
+            return x
+        parts = [torch.empty_like(x) for _ in range(self.size)]
+        dist.all_gather(parts, x.contiguous())
+        return torch.cat(parts, dim=-1)
+
+    def from_first(self, x: Tensor) -> Tensor:
+        """Overwrites `x` with rank 0's."""
+        if self.size > 1:
+            dist.broadcast(x, src=0)
+        return x
+
+    def minimum(self, value: int, device: torch.device) -> int:
+        """The smallest of the ranks' values."""
+        if self.size == 1:
+            return value
+        x = torch.tensor([value], dtype=torch.int64, device=device)
+        dist.all_reduce(x, op=dist.ReduceOp.MIN)
+        return int(x.item())

@@ -1,0 +1,38 @@
+"""The contract between a linear layer and a weight format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A tensor of a weight format, and which of its dimensions follow the layer's two sides.
+
+    A dimension of None means that the tensor has none for that side (a per-output scale has no
+    input dimension). A side's dimension may be shorter than the side by a whole factor (packing).
+    """
+
+    data: Tensor
+    output_dim: int | None
+    input_dim: int | None
+
+
+class LinearMethod(Protocol):
+    """A weight format. Stateless: weights are passed in, so one object serves all layers."""
+
+    def allocate(self, outputs: int, inputs: int) -> dict[str, Stored]:
+        """Empty tensors for a matrix [outputs, inputs], by their suffix in checkpoint names."""
+
+    def finish(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Repacks loaded weights for `apply`, once after loading."""
+
+    def apply(self, weights: Mapping[str, Tensor], x: Tensor, bias: Tensor | None) -> Tensor:
+        """[T, inputs] -> [T, outputs], in x's dtype."""
+
+    def dequantize(self, weights: Mapping[str, Tensor]) -> Tensor:
+        """The plain matrix [outputs, inputs] that finished weights stand for: the oracle."""

@@ -1,0 +1,82 @@
+"""`python -m penstock.worker --socket PATH --rank R`: serves one shard until its lease ends.
+
+Everything else arrives by Load. The lease is standard input: at its end the process exits, so that
+no worker outlives whoever started it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import logging
+import os
+import signal
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+from penstock.rpc import shard_pb2_grpc as rpc
+from penstock.worker.service import Shard
+
+CALLS = 8  # RPCs served at once: one step stream, and health checks beside it
+MESSAGE_BYTES = 256 << 20  # a step may bring many sequences in full
+
+
+def main() -> None:
+    """Serves until the lease ends or Shutdown comes."""
+    parser = argparse.ArgumentParser(prog="python -m penstock.worker", description=__doc__)
+    parser.add_argument("--socket", required=True, help="path of the unix socket to serve on")
+    parser.add_argument("--rank", type=int, default=0, help="place in the tensor-parallel group")
+    arguments = parser.parse_args()
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.INFO,
+        format=f"%(levelname)s worker {arguments.rank}: %(message)s",
+    )
+    # Ctrl-C reaches the whole foreground group; draining is the launcher's decision.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ended = threading.Event()
+    server = serve(arguments.socket, arguments.rank, ended)
+    threading.Thread(target=watch_lease, args=(ended,), name="lease", daemon=True).start()
+    # Long, and needed by Load: done while the router connects.
+    threading.Thread(target=warm_imports, name="imports", daemon=True).start()
+    ended.wait()
+    server.stop(grace=0.5).wait(1.0)
+    # Not sys.exit: a thread that hangs in a device call must not keep the process alive.
+    os._exit(0)
+
+
+def serve(socket: str, rank: int, ended: threading.Event) -> grpc.Server:
+    """Starts the service on a unix socket; exits with a message if the socket is unusable."""
+    options = [
+        ("grpc.max_receive_message_length", MESSAGE_BYTES),
+        ("grpc.max_send_message_length", MESSAGE_BYTES),
+    ]
+    server = grpc.server(ThreadPoolExecutor(CALLS), options=options)
+    rpc.add_ShardServicer_to_server(Shard(rank, ended.set), server)
+    try:
+        server.add_insecure_port(f"unix:{socket}")
+    except RuntimeError as error:
+        sys.exit(f"cannot serve on {socket}: {error}; is the directory there and the path short?")
+    server.start()
+    return server
+
+
+def watch_lease(ended: threading.Event) -> None:
+    """Waits for the end of standard input."""
+    while os.read(0, 4096):
+        pass
+    ended.set()
+
+
+def warm_imports() -> None:
+    """Imports what Load will need. A failure shows up again, with a message, in Load."""
+    try:
+        importlib.import_module("penstock.worker.loader")
+    except Exception as error:
+        logging.getLogger("penstock.worker").warning("import failed: %s", error)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""From settings to a runner that can step: device, group, model, weights, KV memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from penstock.cache import KvGeometry
+from penstock.config import ModelConfig, read_config
+from penstock.faults import BadSetting, TooLittleMemory
+from penstock.layers import Build, rope_table
+from penstock.models import DTYPES, Model, family
+from penstock.parallel import Group
+from penstock.quant import Plain
+from penstock.weights import Checkpoint, load_weights
+from penstock.worker import memory
+from penstock.worker.runner import Runner, Shard
+from penstock.worker.settings import Loaded, MemoryReport, Settings
+from penstock.worker.state import Limits, State
+
+BLOCK_TOKENS = 16
+Progress = Callable[[str, int, int], None]  # (phase, done, total)
+
+
+def load(settings: Settings, progress: Progress) -> tuple[Runner, Loaded]:
+    """Loads a model. Raises a Fault, whose text is for people.
+
+    Runs on the thread that will launch steps: device and thread settings are per thread.
+    """
+    raw = read_config(settings.model)
+    cls = family(raw)
+    config = cls.read_config(raw)
+    dtype = DTYPES.get(settings.dtype)
+    if dtype is None:
+        raise BadSetting(f"dtype {settings.dtype!r} is unknown; choose one of {', '.join(DTYPES)}")
+    promise = _promise(settings, config)
+    device = _device(settings)
+    group = Group.join(settings.rank, settings.world_size, settings.rendezvous, device)
+    try:
+        build = Build(dtype, device, group, Plain(dtype, device))
+        return _Loader(settings, config, promise, build, progress).load(cls)
+    except torch.OutOfMemoryError as error:
+        group.leave()
+        raise TooLittleMemory(f"the device's memory is too small to load: {error}") from error
+    except BaseException:
+        group.leave()
+        raise
+
+
+class _Loader:
+    """What the phases of one load share."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        config: ModelConfig,
+        promise: memory.Promise,
+        build: Build,
+        progress: Progress,
+    ) -> None:
+        self.settings = settings
+        self.config = config
+        self.promise = promise
+        self.build = build
+        self.progress = progress
+        self.geometry = KvGeometry(
+            layers=config.layers,
+            kv_heads=build.group.share(config.kv_heads, "num_key_value_heads"),
+            head_dim=config.head_dim,
+            block_tokens=settings.block_tokens or BLOCK_TOKENS,
+            dtype=build.dtype,
+        )
+
+    def load(self, cls: type[Model]) -> tuple[Runner, Loaded]:
+        """Weights, then memory, then a warm-up."""
+        device, promise = self.build.device, self.promise
+        model, weights = self._model(cls)
+        table = rope_table(self.config.rope, self.config.head_dim, promise.sequence_tokens)
+        cos_sin = table.to(device)
+        self.progress("memory", 0, 1)
+        budget = self._budget(model, cos_sin)
+        blocks = self.build.group.minimum(budget.blocks(promise, self.geometry), device)
+        shard = Shard(
+            model, self.build.group, self.geometry.allocate(blocks, device), cos_sin, device
+        )
+        self.progress("memory", 1, 1)
+        return Runner(shard, State(self._limits(blocks))), self._loaded(budget, weights, blocks)
+
+    def _model(self, cls: type[Model]) -> tuple[Model, int]:
+        with Checkpoint(self.settings.model) as checkpoint:
+            model = cls(self.config, self.build)
+
+            def report(done: int, total: int) -> None:
+                self.progress("weights", done, total)
+
+            weights = load_weights(checkpoint, model.checkpoint_targets(), model.ignored, report)
+        model.finish()
+        return model, weights
+
+    def _budget(self, model: Model, cos_sin: torch.Tensor) -> memory.Budget:
+        settings, promise, group = self.settings, self.promise, self.build.group
+        wanted = settings.kv_memory_bytes
+        if self.build.device.type == "cpu":
+            context = memory.largest_context(promise, self.geometry, cos_sin, 1)
+            memory.exercise(model, group, promise, context)
+            return memory.cpu_budget(promise, self.geometry, wanted)
+        context = memory.largest_context(promise, self.geometry, cos_sin, promise.step_tokens)
+        activations = memory.measure_activations(model, group, promise, context)
+        share = settings.memory_fraction
+        return memory.cuda_budget(promise, self.geometry, (wanted, share), activations)
+
+    def _limits(self, blocks: int) -> Limits:
+        return Limits(
+            slots=self.promise.slots,
+            step_tokens=self.promise.step_tokens,
+            sequence_tokens=self.promise.sequence_tokens,
+            block_tokens=self.geometry.block_tokens,
+            blocks=blocks,
+            vocab=self.config.vocab,
+        )
+
+    def _loaded(self, budget: memory.Budget, weights: int, blocks: int) -> Loaded:
+        device, windows = self.build.device, self.config.windows
+        report = MemoryReport(
+            total=budget.total,
+            weights=weights,
+            activations=budget.activations,
+            graphs=budget.graphs,
+            slots=budget.slots,
+            kv=blocks * self.geometry.block_bytes,
+        )
+        return Loaded(
+            limits=self._limits(blocks),
+            block_bytes=self.geometry.block_bytes,
+            window=max(windows) if min(windows) else 0,
+            device_name=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+            memory=report,
+        )
+
+
+def _promise(settings: Settings, config: ModelConfig) -> memory.Promise:
+    for name in ("max_slots", "max_step_tokens"):
+        if getattr(settings, name) < 1:
+            raise BadSetting(f"{name} must be at least 1, found {getattr(settings, name)}")
+    if settings.max_sequence_tokens > config.max_positions:
+        raise BadSetting(
+            f"max_sequence_tokens is {settings.max_sequence_tokens}, but the model was made for "
+            f"{config.max_positions} (max_position_embeddings); lower --max-len"
+        )
+    if settings.kv_memory_bytes == 0 and not 0 < settings.memory_fraction <= 1:
+        raise BadSetting(
+            f"memory_fraction must be above 0 and at most 1, found {settings.memory_fraction}"
+        )
+    return memory.Promise(
+        step_tokens=settings.max_step_tokens,
+        slots=settings.max_slots,
+        sequence_tokens=settings.max_sequence_tokens or config.max_positions,
+        vocab=config.vocab,
+    )
+
+
+def _device(settings: Settings) -> torch.device:
+    """The rank's device, made current. With one visible GPU it is that one, whatever the rank."""
+    if settings.device == "cpu":
+        if settings.threads:
+            torch.set_num_threads(settings.threads)
+        return torch.device("cpu")
+    if settings.device != "cuda":
+        raise BadSetting(f"device {settings.device!r} is unknown; choose cuda or cpu")
+    count = torch.cuda.device_count()
+    if count == 0:
+        raise BadSetting("device is cuda, but torch finds no GPU; use --device cpu or check driver")
+    if settings.rank >= count > 1:
+        raise BadSetting(f"rank {settings.rank} needs a GPU of its own; only {count} are visible")
+    device = torch.device("cuda", settings.rank if count > 1 else 0)
+    torch.cuda.set_device(device)
+    return device

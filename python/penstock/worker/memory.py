@@ -1,0 +1,144 @@
+"""How much KV memory a worker may promise: what is left after everything else at its largest."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from dataclasses import dataclass
+
+import torch
+from penstock.attention import Chunks, StepContext
+from penstock.cache import KvGeometry
+from penstock.faults import TooLittleMemory
+from penstock.models import Model
+from penstock.parallel import Group
+from penstock.sampling import SamplingRows, choose
+
+MIB = 1 << 20
+CPU_DEFAULT = 512 * MIB
+GRAPHS_SHARE = 0.02  # of a GPU's memory, kept for CUDA graphs
+COUNT_BYTES = 4  # of a token count, one per slot and vocabulary entry, for penalties
+
+
+@dataclass(frozen=True)
+class Promise:
+    """The largest step and batch that a worker must survive."""
+
+    step_tokens: int
+    slots: int
+    sequence_tokens: int
+    vocab: int
+
+
+def slot_bytes(promise: Promise, geometry: KvGeometry) -> int:
+    """Device-resident state of all slots: tables, last tokens, step inputs, penalty counts."""
+    tables = 4 * promise.slots * (1 + geometry.blocks_for(promise.sequence_tokens))
+    inputs = 5 * tables + 32 * (promise.step_tokens + promise.slots)
+    return tables + inputs + promise.slots * promise.vocab * COUNT_BYTES
+
+
+def exercise(model: Model, group: Group, promise: Promise, context: StepContext) -> None:
+    """The largest step: a forward pass of all tokens, then sampling for every slot."""
+    device = context.positions.device
+    ids = torch.zeros(len(context.positions), dtype=torch.int64, device=device)
+    hidden = model.forward(ids, context)
+    rows = hidden[torch.zeros(promise.slots, dtype=torch.int64, device=device)]
+    whole = torch.zeros(promise.slots, dtype=torch.int64, device=device)
+    half = torch.full((promise.slots,), 0.5, dtype=torch.float32, device=device)
+    limit = torch.full((promise.slots,), 50, dtype=torch.int32, device=device)
+    choose(model.logits(rows), SamplingRows(half, limit, half, whole, whole), group)
+
+
+def largest_context(
+    promise: Promise, geometry: KvGeometry, cos_sin: torch.Tensor, tokens: int
+) -> StepContext:
+    """A step of `tokens` tokens in chunks as long as may be, over a scratch cache of one block.
+
+    Nothing is stored (slot_mapping -1), and every table points at that block.
+    """
+    device = cos_sin.device
+    length = min(tokens, promise.sequence_tokens)
+    starts = [*range(0, tokens, length), tokens]
+    lengths = [b - a for a, b in itertools.pairwise(starts)]
+
+    def ints(values: list[int]) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.int32, device=device)
+
+    width = geometry.blocks_for(promise.sequence_tokens)
+    tables = torch.zeros((len(lengths), width), dtype=torch.int32, device=device)
+    chunks = Chunks(tables, ints(starts), ints(lengths), length)
+    positions = torch.arange(tokens, dtype=torch.int32, device=device) % length
+    nowhere = torch.full((tokens,), -1, dtype=torch.int32, device=device)
+    caches = [geometry.allocate(1, device)[0]] * geometry.layers
+    return StepContext(positions, nowhere, cos_sin, caches, None, chunks)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Bytes for KV memory and what was set aside for the rest."""
+
+    total: int
+    activations: int
+    graphs: int
+    slots: int
+    kv: int
+
+    def blocks(self, promise: Promise, geometry: KvGeometry) -> int:
+        """Blocks that fit. Raises TooLittleMemory if not even one sequence of full length does."""
+        blocks = self.kv // geometry.block_bytes
+        needed = geometry.blocks_for(promise.sequence_tokens)
+        if blocks < needed:
+            raise TooLittleMemory(
+                f"KV memory of {self.kv / MIB:.1f} MiB is too small for one sequence of "
+                f"{promise.sequence_tokens} tokens, which needs "
+                f"{needed * geometry.block_bytes / MIB:.1f} MiB; raise --kv-memory to that "
+                f"or lower --max-len to {blocks * geometry.block_tokens} "
+                f"(device {self.total / MIB:.0f} MiB, activations {self.activations / MIB:.0f} MiB,"
+                f" graphs {self.graphs / MIB:.0f} MiB, slots {self.slots / MIB:.0f} MiB)"
+            )
+        # More than all slots can use would only cost memory.
+        return min(blocks, promise.slots * needed)
+
+
+def cpu_budget(promise: Promise, geometry: KvGeometry, wanted: int) -> Budget:
+    """`wanted` bytes, or 512 MiB, or what one full sequence needs if that is more."""
+    one = geometry.blocks_for(promise.sequence_tokens) * geometry.block_bytes
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    kv = wanted or max(CPU_DEFAULT, one)
+    if kv > total:
+        raise TooLittleMemory(
+            f"KV memory of {kv / MIB:.0f} MiB is more than this machine's {total / MIB:.0f} MiB; "
+            "lower --kv-memory or --max-len"
+        )
+    return Budget(total, 0, 0, slot_bytes(promise, geometry), kv)
+
+
+def cuda_budget(
+    promise: Promise, geometry: KvGeometry, settings: tuple[int, float], activations: int
+) -> Budget:
+    """`settings` are (KV bytes wanted, share of the device in all); the rest is measured now."""
+    wanted, fraction = settings
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info()
+    graphs = int(total * GRAPHS_SHARE)
+    slots = slot_bytes(promise, geometry)
+    room = int(total * fraction) - (total - free) - activations - graphs - slots
+    if wanted > room:
+        raise TooLittleMemory(
+            f"--kv-memory asks for {wanted / MIB:.0f} MiB, but {max(room, 0) / MIB:.0f} MiB are "
+            f"left of the device's {total / MIB:.0f} MiB (fraction {fraction:.2f}, in use "
+            f"{(total - free) / MIB:.0f} MiB, activations {activations / MIB:.0f} MiB, graphs "
+            f"{graphs / MIB:.0f} MiB, slots {slots / MIB:.0f} MiB); lower it or raise the fraction"
+        )
+    return Budget(total, activations, graphs, slots, wanted or max(room, 0))
+
+
+def measure_activations(model: Model, group: Group, promise: Promise, context: StepContext) -> int:
+    """Peak bytes of the largest step beyond what is allocated now, on the current GPU."""
+    exercise(model, group, promise, context)  # first: lazily made workspaces stay allocated
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    exercise(model, group, promise, context)
+    torch.cuda.synchronize()
+    return int(torch.cuda.max_memory_allocated() - before)

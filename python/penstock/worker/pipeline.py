@@ -1,0 +1,160 @@
+"""Three threads for steps: receive, launch, reply.
+
+    request stream --receive--> inbox --launch--> outbox --reply--> reply stream
+
+Launching step N + 1 never waits until the tokens of step N are on the host. All device work,
+loading included, runs on the one launch thread: device and thread-pool settings are per thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Generic, TypeVar
+
+import torch
+from penstock.worker.runner import REPLIES_WAITING, Pending, Runner
+from penstock.worker.step import Outcome, Step
+
+log = logging.getLogger("penstock.worker")
+
+T = TypeVar("T")
+REQUESTS_WAITING = 16
+POLL_SECONDS = 0.2
+
+
+class Closed(Exception):
+    """The other end of a channel is gone."""
+
+
+class Channel(Generic[T]):
+    """A bounded queue between two threads."""
+
+    def __init__(self, size: int) -> None:
+        self._queue: queue.Queue[T | None] = queue.Queue(size)
+        self._closed = threading.Event()
+
+    def put(self, item: T) -> None:
+        """Waits for room. Raises Closed if the reader is gone."""
+        self._put(item)
+
+    def end(self) -> None:
+        """The writer's last act: the reader gets what was put, then Closed."""
+        with contextlib.suppress(Closed):
+            self._put(None)
+
+    def get(self) -> T:
+        """Waits for an item. Raises Closed at the end."""
+        item = self._queue.get()
+        if item is None:
+            raise Closed
+        return item
+
+    def close(self) -> None:
+        """The reader's last act: writers get Closed from now on."""
+        self._closed.set()
+
+    def _put(self, item: T | None) -> None:
+        while not self._closed.is_set():
+            with contextlib.suppress(queue.Full):
+                return self._queue.put(item, timeout=POLL_SECONDS)
+        raise Closed
+
+
+Inbox = Channel[tuple[Step, float]]
+Outbox = Channel[Pending | Exception]
+
+
+class LaunchThread:
+    """The one thread that touches the device."""
+
+    def __init__(self) -> None:
+        self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        threading.Thread(target=self._serve, name="launch", daemon=True).start()
+
+    def submit(self, job: Callable[[], T]) -> Future[T]:
+        """Runs `job` after all submitted before it."""
+        future: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(job())
+            except BaseException as error:
+                future.set_exception(error)
+
+        self._jobs.put(run)
+        return future
+
+    def _serve(self) -> None:
+        with torch.inference_mode():
+            while True:
+                self._jobs.get()()
+
+
+class Pipeline:
+    """Steps of one stream at a time through one runner."""
+
+    def __init__(self, runner: Runner, thread: LaunchThread) -> None:
+        self.runner = runner
+        self.thread = thread
+        self.steps = 0  # completed since Load
+
+    def run(self, requests: Iterator[Step]) -> Iterator[Outcome]:
+        """Outcomes in the order of requests, until they end. Raises what a launch raised."""
+        inbox: Inbox = Channel(REQUESTS_WAITING)
+        outbox: Outbox = Channel(REPLIES_WAITING)
+        receive = (requests, inbox)
+        threading.Thread(target=_receive, args=receive, name="receive", daemon=True).start()
+        launch = self.thread.submit(lambda: self._launch(inbox, outbox))
+        try:
+            yield from self._reply(outbox)
+        finally:
+            outbox.close()
+            launch.result()
+            inbox.close()
+
+    def _launch(self, inbox: Inbox, outbox: Outbox) -> None:
+        """Until the requests end. A client that went away does not stop what it had asked for:
+        all ranks of a group must run the same steps."""
+        with contextlib.suppress(Closed):
+            try:
+                while True:
+                    pending = self.runner.launch(*inbox.get())
+                    try:
+                        outbox.put(pending)
+                    except Closed:
+                        pending.wait()
+            except Closed:
+                outbox.end()
+            except Exception as error:
+                log.exception("a step failed")
+                outbox.put(error)
+
+    def _reply(self, outbox: Outbox) -> Iterator[Outcome]:
+        while True:
+            try:
+                item = outbox.get()
+            except Closed:
+                return
+            if isinstance(item, Exception):
+                raise item
+            outcome = item.wait()
+            self.steps += 1
+            yield outcome
+
+
+def _receive(requests: Iterator[Step], inbox: Inbox) -> None:
+    try:
+        for step in requests:
+            inbox.put((step, time.perf_counter()))
+    except Closed:
+        pass
+    except Exception as error:  # the transport's own, when the client goes away
+        log.info("the step stream ended: %s", type(error).__name__)
+    finally:
+        inbox.end()

@@ -1,0 +1,195 @@
+"""Runs packed steps on the device: slot state, model, sampler. Launches only, waits for nothing."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+
+import torch
+from penstock.attention import Chunks, Decodes, StepContext
+from penstock.models import Model
+from penstock.parallel import Group
+from penstock.sampling import SamplingRows, choose, mask_tokens
+from penstock.worker.batch import Packed, Packer, capacity, tensors
+from penstock.worker.state import State, Work
+from penstock.worker.step import Ints, Outcome, SlotFault, Step
+from penstock_kernels import copy_blocks
+from torch import Tensor
+
+# Host buffers in rotation. A step's buffer is written again only after its outcome was taken: one
+# step is being launched, two wait in the reply queue, one is being taken from it.
+RING = 4
+REPLIES_WAITING = RING - 2
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One rank's model and its memory on the device. Made by the loader."""
+
+    model: Model
+    group: Group
+    caches: list[Tensor]
+    cos_sin: Tensor
+    device: torch.device
+
+
+class HostBuffers:
+    """Host memory of one step in flight; pinned for a GPU, so that copies overlap with work."""
+
+    def __init__(self, words: int, slots: int, device: torch.device) -> None:
+        pin = device.type == "cuda"
+        self.inputs = torch.zeros(words, dtype=torch.int32, pin_memory=pin)
+        self.ids = torch.zeros(slots, dtype=torch.int64, pin_memory=pin)
+        self.logprobs = torch.zeros(slots, dtype=torch.float32, pin_memory=pin)
+        self.array: Ints = self.inputs.numpy()
+        self.begin = torch.cuda.Event(enable_timing=True) if pin else None
+        self.end = torch.cuda.Event(enable_timing=True) if pin else None
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A launched step whose tokens are on their way to the host."""
+
+    step: Step
+    work: Work
+    host: HostBuffers
+    host_us: int
+    launched: float
+
+    def wait(self) -> Outcome:
+        """Blocks until the tokens are here. Rows that are not numbers become faults."""
+        host, work = self.host, self.work
+        device_us = int((time.perf_counter() - self.launched) * 1e6)
+        if host.begin is not None and host.end is not None:
+            host.end.synchronize()
+            device_us = int(host.begin.elapsed_time(host.end) * 1e3)
+        outcome = Outcome(self.step.epoch, self.step.step, faults=work.faults)
+        outcome.host_us, outcome.device_us = self.host_us, device_us
+        slots = work.slots[work.yields][work.run_order]
+        ids = host.ids.numpy()[: len(slots)][work.run_order]
+        logprobs = host.logprobs.numpy()[: len(slots)][work.run_order]
+        rows = zip(slots.tolist(), ids.tolist(), logprobs.tolist(), strict=True)
+        for slot, token_id, logprob in rows:
+            if math.isnan(logprob):
+                text = "the model's logits are not finite numbers for this sequence"
+                outcome.faults.append(SlotFault(slot, text, internal=True))
+            else:
+                outcome.slots.append(slot)
+                outcome.token_ids.append(token_id)
+                outcome.logprobs.append(logprob)
+        return outcome
+
+
+class Runner:
+    """Device-resident state of the slots, and the launch of a step. Used by one thread only."""
+
+    def __init__(self, shard: Shard, state: State) -> None:
+        self.shard = shard
+        self.state = state
+        limits, device = state.limits, shard.device
+        self.packer = Packer(state, pad=device.type == "cuda")
+        words = capacity(limits)
+        self.ring = [HostBuffers(words, limits.slots, device) for _ in range(RING)]
+        self.launched = 0
+        self.inputs = (
+            None if device.type == "cpu" else torch.zeros_like(self.ring[0].inputs, device=device)
+        )
+        # One row more than slots: padded rows read and write it.
+        rows = limits.slots + 1
+        self.last_token = torch.zeros(rows, dtype=torch.int64, device=device)
+        self.tables = torch.zeros((rows, limits.table_blocks), dtype=torch.int32, device=device)
+
+    def launch(self, step: Step, received: float) -> Pending:
+        """Folds and launches one step. Raises BadStep if it breaks the protocol."""
+        work = self.state.fold(step)
+        host = self.ring[self.launched % RING]
+        self.launched += 1
+        packed = self.packer.pack(step, work, host.array)
+        begun = time.perf_counter()
+        if host.begin is not None:
+            host.begin.record()
+        try:
+            self._run(packed, host)
+        except Exception:
+            self.state.broken = True
+            raise
+        if host.end is not None:
+            host.end.record()
+        return Pending(step, work, host, int((begun - received) * 1e6), begun)
+
+    def _run(self, packed: Packed, host: HostBuffers) -> None:
+        buffer = host.inputs
+        if self.inputs is not None:
+            buffer = self.inputs
+            buffer[: packed.words].copy_(host.inputs[: packed.words], non_blocking=True)
+        masks = self._apply_extras(packed, buffer)
+        shape = packed.shape
+        if shape.tokens == 0:
+            return
+        views = tensors(shape, buffer)
+        hidden = self.forward(packed, views)
+        if shape.samples == 0:
+            return
+        ids, logprobs = self.sample(hidden, views, masks)
+        count = min(shape.samples, len(host.ids))
+        host.ids[:count].copy_(ids[:count], non_blocking=True)
+        host.logprobs[:count].copy_(logprobs[:count], non_blocking=True)
+
+    def forward(self, packed: Packed, views: dict[str, Tensor]) -> Tensor:
+        """Hidden states of the rows that yield [R, hidden]. Reads only static tensors."""
+        shape = packed.shape
+        last = self.last_token.index_select(0, views["id_slot"])
+        ids = torch.where(views["ids"] < 0, last, views["ids"])
+        hidden = self.shard.model.forward(ids, self._context(packed, views))
+        return hidden if shape.samples_every_row else hidden[views["sample_row"].long()]
+
+    def sample(
+        self, hidden: Tensor, views: dict[str, Tensor], masks: tuple[Tensor, Tensor] | None
+    ) -> tuple[Tensor, Tensor]:
+        """Token ids and log-probabilities of [R, hidden]; the ids become their slots' last."""
+        logits = self.shard.model.logits(hidden)
+        if masks is not None:
+            mask_tokens(logits, *masks)
+        rows = SamplingRows(
+            views["temperature"],
+            views["top_k"],
+            views["top_p"],
+            views["seed"],
+            views["sample_position"],
+        )
+        ids, logprobs = choose(logits, rows, self.shard.group)
+        self.last_token.index_copy_(0, views["sample_slot"].long(), ids)
+        return ids, logprobs
+
+    def _context(self, packed: Packed, views: dict[str, Tensor]) -> StepContext:
+        shape, decodes, chunks = packed.shape, None, None
+        if shape.decodes:
+            tables = self.tables.index_select(0, views["decode_slot"])
+            decodes = Decodes(shape.decodes, tables, views["decode_kv_len"])
+        if shape.chunks:
+            tables = self.tables.index_select(0, views["chunk_slot"])
+            lengths = views["query_start"], views["chunk_kv_len"]
+            chunks = Chunks(tables, *lengths, packed.max_query)
+        shard = self.shard
+        return StepContext(
+            views["position"], views["kv_slot"], shard.cos_sin, shard.caches, decodes, chunks
+        )
+
+    def _apply_extras(self, packed: Packed, buffer: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Table writes, forks and block copies; returns the (rows, ids) to mask, if any."""
+        extras, at = packed.extras, packed.words
+        pairs: list[tuple[Tensor, Tensor]] = []
+        for count in (extras.masks, extras.copies, extras.forks, extras.writes):
+            second, first = buffer[at - count : at], buffer[at - 2 * count : at - count]
+            pairs.append((first.long(), second))
+            at -= 2 * count
+        masks, copies, forks, writes = pairs
+        if extras.writes:
+            self.tables.view(-1)[writes[0]] = writes[1]
+        if extras.forks:
+            self.last_token[forks[1].long()] = self.last_token[forks[0]]
+        if extras.copies:
+            for cache in self.shard.caches:
+                copy_blocks(cache, copies[0], copies[1].long())
+        return (masks[0], masks[1].long()) if extras.masks else None

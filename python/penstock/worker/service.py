@@ -1,0 +1,306 @@
+"""The Shard service: protocol messages to plain values and back. Nothing else names proto types."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import grpc
+import numpy as np
+from penstock.faults import BadModel, BadSetting, BadStep, Fault, TooLittleMemory
+from penstock.rpc import shard_pb2 as pb
+from penstock.rpc import shard_pb2_grpc as rpc
+
+if TYPE_CHECKING:
+    from penstock.worker.pipeline import LaunchThread, Pipeline
+    from penstock.worker.settings import Loaded, Settings
+    from penstock.worker.step import Outcome, Sampling, Step
+
+PROTOCOL_VERSION = 1
+CODES: dict[type[Exception], grpc.StatusCode] = {
+    BadSetting: grpc.StatusCode.INVALID_ARGUMENT,
+    BadModel: grpc.StatusCode.FAILED_PRECONDITION,
+    BadStep: grpc.StatusCode.FAILED_PRECONDITION,
+    TooLittleMemory: grpc.StatusCode.RESOURCE_EXHAUSTED,
+}
+log = logging.getLogger("penstock.worker")
+Context = grpc.ServicerContext
+
+
+class Shard(rpc.ShardServicer):
+    """One worker's side of the protocol. torch is imported by the first Load, not before."""
+
+    def __init__(self, rank: int, stop: Callable[[], None]) -> None:
+        self.rank = rank
+        self.stop = stop
+        self.thread: LaunchThread | None = None
+        self.pipeline: Pipeline | None = None
+        self.vocab = 0
+        self.epoch = 0
+        self.busy = threading.Lock()  # held by the Load or the Step stream that runs
+
+    def Load(self, request: pb.LoadRequest, context: Context) -> Iterator[pb.LoadProgress]:
+        """Streams progress, then Loaded."""
+        self._take(context)
+        try:
+            self._check_load(request)
+            yield from self._load(to_settings(request))
+        except Exception as error:
+            _abort(context, error)
+        finally:
+            self.busy.release()
+
+    def _check_load(self, request: pb.LoadRequest) -> None:
+        if self.pipeline is not None:
+            raise BadSetting("a model is loaded already; start a new worker for another one")
+        if request.protocol_version != PROTOCOL_VERSION:
+            raise BadSetting(
+                f"protocol_version is {request.protocol_version}, this worker speaks "
+                f"{PROTOCOL_VERSION}; install the same Penstock on both sides"
+            )
+        if request.rank != self.rank or request.rank >= max(request.world_size, 1):
+            raise BadSetting(
+                f"rank {request.rank} of {request.world_size} was sent to the worker of "
+                f"--rank {self.rank}"
+            )
+
+    def _load(self, settings: Settings) -> Iterator[pb.LoadProgress]:
+        from penstock.worker.loader import load
+        from penstock.worker.pipeline import LaunchThread, Pipeline
+
+        events: SimpleQueue[pb.LoadProgress | None] = SimpleQueue()
+
+        def progress(phase: str, done: int, total: int) -> None:
+            events.put(pb.LoadProgress(progress=pb.Progress(phase=phase, done=done, total=total)))
+
+        def finished(_: Future[Any]) -> None:
+            events.put(None)
+
+        thread = self.thread = self.thread or LaunchThread()
+        job = thread.submit(lambda: load(settings, progress))
+        job.add_done_callback(finished)
+        yield from iter(events.get, None)
+        runner, loaded = job.result()
+        self.vocab = loaded.limits.vocab
+        self.pipeline = Pipeline(runner, thread)
+        yield pb.LoadProgress(loaded=from_loaded(loaded))
+
+    def Prepare(self, request: pb.PrepareRequest, context: Context) -> pb.PrepareReply:
+        """Checks what one request asks of this worker."""
+        message = bad_sampling(request.sampling, self.vocab)
+        if message is None:
+            return pb.PrepareReply()
+        kind = pb.RequestError.KIND_INVALID
+        return pb.PrepareReply(error=pb.RequestError(kind=kind, message=message))
+
+    def Step(self, requests: Iterator[pb.StepRequest], context: Context) -> Iterator[pb.StepReply]:
+        """One reply for each request, in order."""
+        self._take(context)
+        try:
+            if self.pipeline is None:
+                raise BadStep("no model is loaded; call Load first")
+            for outcome in self.pipeline.run(map(to_step, requests)):
+                self.epoch = max(self.epoch, outcome.epoch)
+                yield from_outcome(outcome)
+        except Exception as error:
+            _abort(context, error)
+        finally:
+            self.busy.release()
+
+    def Reset(self, request: pb.ResetRequest, context: Context) -> pb.ResetReply:
+        """Announces an epoch. Slots are dropped by its first step, which all ranks see alike."""
+        if request.epoch < self.epoch:
+            context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"epoch {request.epoch} is older than this worker's, {self.epoch}",
+            )
+        self.epoch = request.epoch
+        return pb.ResetReply()
+
+    def Health(self, request: pb.HealthRequest, context: Context) -> pb.HealthReply:
+        """Answered at any time, also while loading or stepping."""
+        pipeline = self.pipeline
+        steps = pipeline.steps if pipeline else 0
+        return pb.HealthReply(loaded=pipeline is not None, epoch=self.epoch, steps=steps)
+
+    def Shutdown(self, request: pb.ShutdownRequest, context: Context) -> pb.ShutdownReply:
+        """Ends the process after this reply."""
+        self.stop()
+        return pb.ShutdownReply()
+
+    def _take(self, context: Context) -> None:
+        # A stream that its client has left may still be ending: give it a moment.
+        if not self.busy.acquire(timeout=10):
+            context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                "another Load or Step stream is running on this worker; end it first",
+            )
+
+
+def _abort(context: Context, error: Exception) -> NoReturn:
+    if not isinstance(error, Fault):
+        log.error("unexpected error", exc_info=error)
+    code = CODES.get(type(error), grpc.StatusCode.INTERNAL)
+    text = str(error) if isinstance(error, Fault) else f"{type(error).__name__}: {error}"
+    context.abort(code, text)
+    raise AssertionError("abort returned")
+
+
+def bad_sampling(sampling: pb.Sampling, vocab: int) -> str | None:
+    """Why these parameters cannot be, or None."""
+    if not 0 <= sampling.temperature < math.inf:
+        return f"temperature must be a number >= 0, found {sampling.temperature}"
+    if not 0 < sampling.top_p <= 1:
+        return f"top_p must be above 0 and at most 1, found {sampling.top_p}"
+    stops = sampling.stop_token_ids
+    if stops and vocab and max(stops) >= vocab:
+        return f"stop token id {max(stops)} is outside the vocabulary of {vocab}"
+    return None
+
+
+def to_settings(request: pb.LoadRequest) -> Settings:
+    """Load's fields, typed."""
+    from pathlib import Path
+
+    from penstock.worker.settings import Settings
+
+    return Settings(
+        model=Path(request.model_path),
+        device=request.device,
+        dtype=request.dtype,
+        rank=request.rank,
+        world_size=max(request.world_size, 1),
+        rendezvous=request.rendezvous,
+        max_sequence_tokens=request.max_sequence_tokens,
+        max_slots=request.max_slots,
+        max_step_tokens=request.max_step_tokens,
+        kv_memory_bytes=request.kv_memory_bytes,
+        memory_fraction=request.memory_fraction,
+        block_tokens=request.block_tokens,
+        threads=request.threads,
+    )
+
+
+def from_loaded(loaded: Loaded) -> pb.Loaded:
+    """Limits and memory as the router reads them."""
+    limits, memory = loaded.limits, loaded.memory
+    group = pb.KvGroup(
+        block_tokens=limits.block_tokens,
+        blocks=limits.blocks,
+        block_bytes=loaded.block_bytes,
+        window=loaded.window,
+    )
+    return pb.Loaded(
+        kv_groups=[group],
+        max_slots=limits.slots,
+        max_step_tokens=limits.step_tokens,
+        max_sequence_tokens=limits.sequence_tokens,
+        max_tokens_per_run=1,
+        vocab_size=limits.vocab,
+        device_name=loaded.device_name,
+        memory=pb.MemoryReport(
+            total=memory.total,
+            weights=memory.weights,
+            activations=memory.activations,
+            graphs=memory.graphs,
+            slots=memory.slots,
+            kv=memory.kv,
+        ),
+    )
+
+
+def _signed(seed: int) -> int:
+    return seed - (1 << 64) if seed >> 63 else seed
+
+
+def _ints(values: Any) -> Any:
+    return np.array(values, np.int32)
+
+
+def _blocks(tables: Sequence[pb.BlockTable]) -> Any:
+    """The blocks of group 0, the only one that this worker declares."""
+    if any(table.group for table in tables) or len(tables) > 1:
+        raise BadStep("a sequence has a table of a KV group that this worker did not declare")
+    return _ints(tables[0].blocks if tables else [])
+
+
+def to_sampling(sampling: pb.Sampling) -> Sampling:
+    """Sampling parameters, typed."""
+    from penstock.worker.step import Sampling
+
+    return Sampling(
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        seed=_signed(sampling.seed),
+        min_tokens=sampling.min_tokens,
+        stop_token_ids=np.array(sampling.stop_token_ids, np.int64),
+    )
+
+
+def to_step(request: pb.StepRequest) -> Step:
+    """A StepRequest as arrays. Raises BadStep if it uses what this worker did not declare."""
+    from penstock.worker.step import Fork, NewSequence, Step
+
+    groups = [c.group for c in request.copies] + [g.group for g in request.growth]
+    if any(groups) or len(request.growth) > 1:
+        raise BadStep("copies or growth name a KV group that this worker did not declare")
+    growth = request.growth[0] if request.growth else pb.BlockGrowth()
+    sources = [block for copies in request.copies for block in copies.sources]
+    destinations = [block for copies in request.copies for block in copies.destinations]
+    if len(sources) != len(destinations):
+        raise BadStep("copies.sources and copies.destinations differ in length")
+    new = [
+        NewSequence(
+            slot=n.slot,
+            token_ids=_ints(n.token_ids),
+            generated=n.generated,
+            computed=n.computed,
+            blocks=_blocks(n.tables),
+            sampling=to_sampling(n.sampling),
+        )
+        for n in request.new
+    ]
+    forks = [
+        Fork(f.source, f.destination, _blocks(f.tables), _signed(f.seed)) for f in request.forks
+    ]
+    return Step(
+        epoch=request.epoch,
+        step=request.step,
+        finished=_ints(request.finished),
+        new=new,
+        forks=forks,
+        copy_sources=np.array(sources, np.int64),
+        copy_destinations=np.array(destinations, np.int64),
+        growth_counts=_ints(growth.counts),
+        growth_blocks=_ints(growth.blocks),
+        run_slots=_ints(request.run_slots),
+        run_tokens=_ints(request.run_tokens),
+    )
+
+
+def from_outcome(outcome: Outcome) -> pb.StepReply:
+    """A StepReply: one token for each slot that yielded."""
+    kinds = {True: pb.RequestError.KIND_INTERNAL, False: pb.RequestError.KIND_INVALID}
+    errors = [
+        pb.SlotError(
+            slot=fault.slot,
+            error=pb.RequestError(kind=kinds[fault.internal], message=fault.message),
+        )
+        for fault in outcome.faults
+    ]
+    return pb.StepReply(
+        epoch=outcome.epoch,
+        step=outcome.step,
+        slots=outcome.slots,
+        counts=[1] * len(outcome.slots),
+        token_ids=outcome.token_ids,
+        logprobs=outcome.logprobs,
+        errors=errors,
+        timing=pb.StepTiming(host=outcome.host_us, device=outcome.device_us),
+    )

@@ -1,0 +1,50 @@
+"""What a worker is told by Load and what it declares back, as plain values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.worker.state import Limits
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All of a worker's configuration. Zero means the worker's choice where Load says so."""
+
+    model: Path
+    device: str  # "cuda" | "cpu"
+    dtype: str
+    rank: int
+    world_size: int
+    rendezvous: str
+    max_sequence_tokens: int
+    max_slots: int
+    max_step_tokens: int
+    kv_memory_bytes: int
+    memory_fraction: float
+    block_tokens: int
+    threads: int
+
+
+@dataclass(frozen=True)
+class MemoryReport:
+    """Bytes on the device, by use."""
+
+    total: int
+    weights: int
+    activations: int  # of the largest step, sampling included, measured
+    graphs: int  # reserved for CUDA graphs
+    slots: int  # device-resident state of all slots
+    kv: int
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What a loaded worker can do."""
+
+    limits: Limits
+    block_bytes: int
+    window: int  # of all layers, in tokens; 0 = unlimited
+    device_name: str
+    memory: MemoryReport

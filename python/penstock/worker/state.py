@@ -1,0 +1,277 @@
+"""The worker's state: a pure fold of step requests over slots. No device, no clock.
+
+A sequence in a slot has `known` tokens, of which the KV of `computed` is in its blocks. A run of n
+tokens computes positions computed .. computed + n - 1. A run that reaches the last known token
+yields one more; its id stays on the device, so that the next run needs no id from anyone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from penstock.faults import BadStep
+from penstock.worker.step import Bools, Fork, Ints, Longs, NewSequence, SlotFault, Step
+
+MAX_STOP_IDS = 256  # of one sequence: bounds the step buffer
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a loaded worker can hold. Set by the loader, declared to the router."""
+
+    slots: int
+    step_tokens: int
+    sequence_tokens: int
+    block_tokens: int
+    blocks: int
+    vocab: int
+
+    @property
+    def table_blocks(self) -> int:
+        """Blocks of the longest sequence."""
+        return -(-self.sequence_tokens // self.block_tokens)
+
+
+@dataclass
+class TableWrite:
+    """Blocks that enter a slot's table from `column` on."""
+
+    slot: int
+    column: int
+    blocks: Ints
+
+
+@dataclass
+class Work:
+    """What the device has to do for one step. Row order: sequences of one token first."""
+
+    slots: Ints
+    starts: Ints  # position of each run's first token
+    counts: Ints  # tokens of each run
+    decodes: int  # runs of one token, at the front
+    yields: Bools  # runs that reach their last known token
+    positions: Ints  # of the token that each run would yield
+    run_order: Longs  # for each yielding run, in run order, its place among the yielding ones
+    writes: list[TableWrite] = field(default_factory=list)
+    forks: list[tuple[int, int]] = field(default_factory=list)
+    masked: list[tuple[int, Longs]] = field(default_factory=list)  # (run, ids not to yield)
+    faults: list[SlotFault] = field(default_factory=list)
+
+
+class State:
+    """All slots, as arrays over the slot number."""
+
+    def __init__(self, limits: Limits) -> None:
+        n = limits.slots
+        self.limits = limits
+        self.epoch = 0
+        self.next_step = 0
+        self.broken = False  # a step failed on the device: only a new epoch mends that
+        self.active = np.zeros(n, np.bool_)
+        self.known = np.zeros(n, np.int32)
+        self.computed = np.zeros(n, np.int32)
+        self.generated = np.zeros(n, np.int32)
+        self.blocks = np.zeros(n, np.int32)  # of each table, in use
+        self.tables = np.zeros((n, limits.table_blocks), np.int32)
+        self.temperature = np.zeros(n, np.float32)
+        self.top_k = np.zeros(n, np.int32)
+        self.top_p = np.ones(n, np.float32)
+        self.seed = np.zeros(n, np.int64)
+        self.min_tokens = np.zeros(n, np.int64)
+        self.stop_ids: list[Longs] = [np.zeros(0, np.int64)] * n
+        self.ids: list[Ints] = [np.zeros(0, np.int32)] * n  # the first `held`, known to the host
+        self.held = np.zeros(n, np.int32)
+
+        self._copied: tuple[npt.NDArray[Any], ...] = (  # by a fork
+            self.known, self.computed, self.generated, self.held, self.temperature, self.top_k,
+            self.top_p, self.min_tokens,
+        )  # fmt: skip
+
+    def fold(self, step: Step) -> Work:
+        """Applies a step. Raises BadStep, having changed nothing, if it breaks the protocol."""
+        self._accept(step)
+        faults: list[SlotFault] = []
+        writes: list[TableWrite] = []
+        self.active[step.finished] = False
+        for sequence in step.new:
+            self._enter(sequence, writes, faults)
+        forks = [(f.source, f.destination) for f in step.forks if self._fork(f, writes, faults)]
+        self._grow(step, writes)
+        work = self._run(step, faults)
+        work.writes, work.forks = writes, forks
+        return work
+
+    def _accept(self, step: Step) -> None:
+        """Order and sizes; a step of a newer epoch begins with empty slots."""
+        runs = step.run_slots
+        if step.epoch > self.epoch:
+            self.epoch, self.next_step, self.broken = step.epoch, 0, False
+            self.active[:] = False
+        if self.broken:
+            raise BadStep(f"epoch {step.epoch} ended with a failed step; Reset to a newer one")
+        if step.epoch < self.epoch or step.step != self.next_step:
+            raise BadStep(
+                f"step {step.step} of epoch {step.epoch} came where step {self.next_step} of "
+                f"epoch {self.epoch} was due; Reset to a newer epoch"
+            )
+        if len(runs) != len(step.run_tokens):
+            raise BadStep("run_slots and run_tokens differ in length")
+        if len(step.growth_counts) not in (0, len(runs)):
+            raise BadStep("growth.counts and run_slots differ in length")
+        if step.growth_counts.sum() != len(step.growth_blocks):
+            raise BadStep("growth.blocks is not as long as its counts say")
+        if step.run_tokens.sum() > self.limits.step_tokens:
+            raise BadStep(
+                f"the step runs {step.run_tokens.sum()} tokens; Loaded.max_step_tokens is "
+                f"{self.limits.step_tokens}"
+            )
+        self._check_ids(step)
+        self.next_step += 1
+
+    def _check_ids(self, step: Step) -> None:
+        for what, ids, end in (
+            ("run_slots", step.run_slots, self.limits.slots),
+            ("finished", step.finished, self.limits.slots),
+            ("new.slot", np.array([s.slot for s in step.new]), self.limits.slots),
+            ("forks.source", np.array([f.source for f in step.forks]), self.limits.slots),
+            ("forks.destination", np.array([f.destination for f in step.forks]), self.limits.slots),
+            ("copies.sources", step.copy_sources, self.limits.blocks),
+            ("copies.destinations", step.copy_destinations, self.limits.blocks),
+            ("growth.blocks", step.growth_blocks, self.limits.blocks),
+        ):
+            if len(ids) and not 0 <= ids.min() <= ids.max() < end:
+                raise BadStep(f"{what} holds {ids.max()}; they count from 0 to {end - 1}")
+        if len(set(step.run_slots.tolist())) != len(step.run_slots):
+            raise BadStep("run_slots names a slot twice")
+
+    def _enter(self, new: NewSequence, writes: list[TableWrite], faults: list[SlotFault]) -> None:
+        slot, sampling = new.slot, new.sampling
+        error = self._misfit(new)
+        self.active[slot] = error is None
+        if error is not None:
+            faults.append(SlotFault(slot, error))
+            return
+        self.ids[slot] = new.token_ids
+        self.held[slot] = len(new.token_ids)
+        self.known[slot] = len(new.token_ids)
+        self.computed[slot] = new.computed
+        self.generated[slot] = new.generated
+        self.temperature[slot] = sampling.temperature
+        self.top_k[slot] = sampling.top_k
+        self.top_p[slot] = sampling.top_p
+        self.seed[slot] = sampling.seed
+        self.min_tokens[slot] = sampling.min_tokens
+        self.stop_ids[slot] = sampling.stop_token_ids
+        self._set_table(slot, new.blocks, writes)
+
+    def _misfit(self, new: NewSequence) -> str | None:
+        ids, limits = new.token_ids, self.limits
+        if not 0 < len(ids) <= limits.sequence_tokens:
+            return f"a sequence has {len(ids)} tokens; 1 to {limits.sequence_tokens} are possible"
+        if not 0 <= ids.min() <= ids.max() < limits.vocab:
+            return f"token id {ids.max()} is outside the vocabulary of {limits.vocab}"
+        if new.computed >= len(ids) or new.generated > len(ids):
+            return (
+                f"{new.computed} tokens computed and {new.generated} generated do not fit "
+                f"a sequence of {len(ids)}"
+            )
+        stops = new.sampling.stop_token_ids
+        if len(stops) > MAX_STOP_IDS:
+            return f"{len(stops)} stop token ids were given; at most {MAX_STOP_IDS} are possible"
+        if len(stops) and stops.max() >= limits.vocab:
+            return f"stop token id {stops.max()} is outside the vocabulary of {limits.vocab}"
+        return self._bad_table(new.blocks)
+
+    def _bad_table(self, blocks: Ints) -> str | None:
+        if len(blocks) > self.limits.table_blocks:
+            return f"a table has {len(blocks)} blocks; at most {self.limits.table_blocks} fit"
+        if len(blocks) and not 0 <= blocks.min() <= blocks.max() < self.limits.blocks:
+            return f"block {blocks.max()} does not exist; the pool has {self.limits.blocks}"
+        return None
+
+    def _set_table(self, slot: int, blocks: Ints, writes: list[TableWrite]) -> None:
+        self.tables[slot, : len(blocks)] = blocks
+        self.blocks[slot] = len(blocks)
+        writes.append(TableWrite(slot, 0, blocks))
+
+    def _fork(self, fork: Fork, writes: list[TableWrite], faults: list[SlotFault]) -> bool:
+        source, slot = fork.source, fork.destination
+        error = self._bad_table(fork.blocks)
+        if not self.active[source]:
+            error = f"slot {source}, to be forked, holds no sequence"
+        self.active[slot] = error is None
+        if error is not None:
+            faults.append(SlotFault(slot, error))
+            return False
+        for array in self._copied:
+            array[slot] = array[source]
+        self.ids[slot], self.stop_ids[slot] = self.ids[source], self.stop_ids[source]
+        self.seed[slot] = fork.seed
+        self._set_table(slot, fork.blocks, writes)
+        return True
+
+    def _grow(self, step: Step, writes: list[TableWrite]) -> None:
+        start = 0
+        for run in np.flatnonzero(step.growth_counts):
+            slot, count = step.run_slots[run], step.growth_counts[run]
+            blocks = step.growth_blocks[start : start + count]
+            start += count
+            column = self.blocks[slot]
+            if self.active[slot] and column + count <= self.limits.table_blocks:
+                self.tables[slot, column : column + count] = blocks
+                self.blocks[slot] += count
+                writes.append(TableWrite(int(slot), int(column), blocks))
+
+    def _run(self, step: Step, faults: list[SlotFault]) -> Work:
+        slots, counts = step.run_slots, step.run_tokens
+        starts = self.computed[slots]
+        fits = self.active[slots] & (counts > 0) & (starts + counts <= self.known[slots])
+        fits &= starts + counts <= self.blocks[slots] * self.limits.block_tokens
+        if not fits.all():
+            failed = {fault.slot for fault in faults}
+            faults += self._misrun(slots[~fits], counts[~fits], failed)
+            slots, counts = slots[fits], counts[fits]
+        order = np.argsort(counts != 1, kind="stable")
+        slots, counts = slots[order], counts[order]
+        starts, known = self.computed[slots], self.known[slots]
+        yields = starts + counts == known
+        work = Work(
+            slots=slots,
+            starts=starts,
+            counts=counts,
+            decodes=int((counts == 1).sum()),
+            yields=yields,
+            positions=known,
+            run_order=np.argsort(order[yields], kind="stable"),
+            masked=self._masked(slots, yields),
+            faults=faults,
+        )
+        self.computed[slots] += counts
+        yielding = slots[yields]
+        self.known[yielding] += 1
+        self.generated[yielding] += 1
+        return work
+
+    def _misrun(self, slots: Ints, counts: Ints, failed: set[int]) -> list[SlotFault]:
+        """Why these runs cannot be; a slot that failed already is passed over in silence."""
+        faults = []
+        for slot, count in zip(slots.tolist(), counts.tolist(), strict=True):
+            room = self.blocks[slot] * self.limits.block_tokens
+            message = (
+                f"slot {slot} cannot run {count} tokens: {self.computed[slot]} of "
+                f"{self.known[slot]} tokens are computed and its blocks hold {room}"
+            )
+            if self.active[slot] and slot not in failed:
+                faults.append(SlotFault(slot, message, internal=True))
+            elif slot not in failed and not len(self.ids[slot]):
+                faults.append(SlotFault(slot, f"slot {slot} holds no sequence", internal=True))
+            self.active[slot] = False
+        return faults
+
+    def _masked(self, slots: Ints, yields: Bools) -> list[tuple[int, Longs]]:
+        early = yields & (self.generated[slots] < self.min_tokens[slots])
+        runs = np.flatnonzero(early)
+        return [(int(r), self.stop_ids[slots[r]]) for r in runs if len(self.stop_ids[slots[r]])]

@@ -1,0 +1,86 @@
+"""A step as plain values: what the router asks for and what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int32]
+Longs = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How one sequence's tokens are chosen."""
+
+    temperature: float  # 0 = greedy
+    top_k: int  # 0 = off
+    top_p: float  # 1 = off
+    seed: int  # as signed 64 bits
+    min_tokens: int
+    stop_token_ids: Longs
+
+
+@dataclass(frozen=True)
+class NewSequence:
+    """A sequence in full, entering a slot."""
+
+    slot: int
+    token_ids: Ints
+    generated: int  # of token_ids, at their end
+    computed: int  # tokens whose KV is in the blocks
+    blocks: Ints
+    sampling: Sampling
+
+
+@dataclass(frozen=True)
+class Fork:
+    """`destination` becomes a copy of `source` with blocks and a seed of its own."""
+
+    source: int
+    destination: int
+    blocks: Ints
+    seed: int  # as signed 64 bits
+
+
+@dataclass(frozen=True)
+class Step:
+    """The work of one step; the parts are applied in the order of the fields."""
+
+    epoch: int
+    step: int
+    finished: Ints
+    new: list[NewSequence]
+    forks: list[Fork]
+    copy_sources: Longs
+    copy_destinations: Longs
+    growth_counts: Ints  # one per run, or empty
+    growth_blocks: Ints
+    run_slots: Ints
+    run_tokens: Ints
+
+
+@dataclass(frozen=True)
+class SlotFault:
+    """Why one sequence failed; `internal` if the worker and not the request is to blame."""
+
+    slot: int
+    message: str
+    internal: bool = False
+
+
+@dataclass
+class Outcome:
+    """What a step brought: one token for each of `slots`, in run order."""
+
+    epoch: int
+    step: int
+    slots: list[int] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    faults: list[SlotFault] = field(default_factory=list)
+    host_us: int = 0
+    device_us: int = 0

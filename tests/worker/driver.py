@@ -1,0 +1,234 @@
+"""Real worker processes, and a small in-process stand-in for the router that drives them."""
+
+from __future__ import annotations
+
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+from penstock.rpc import shard_pb2 as pb
+from penstock.rpc import shard_pb2_grpc as rpc
+
+ROOT = Path(__file__).resolve().parents[2]
+SETTINGS: dict[str, Any] = {
+    "protocol_version": 1,
+    "device": "cpu",
+    "dtype": "float32",
+    "world_size": 1,
+    "max_sequence_tokens": 256,
+    "max_slots": 32,
+    "max_step_tokens": 512,
+    "memory_fraction": 0.9,
+    "threads": 1,
+}
+
+
+class Worker:
+    """One `python -m penstock.worker` process and a client of it."""
+
+    def __init__(self, rank: int = 0) -> None:
+        self.directory = tempfile.TemporaryDirectory(prefix="penstock-worker-")
+        socket = Path(self.directory.name) / "shard.sock"
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "penstock.worker", "--socket", str(socket), "--rank", str(rank)],
+            stdin=subprocess.PIPE,
+            cwd=ROOT / "python",
+        )
+        self.channel = grpc.insecure_channel(f"unix:{socket}")
+        self.stub = rpc.ShardStub(self.channel)
+        self.rank = rank
+        self.stub.Health(pb.HealthRequest(), wait_for_ready=True, timeout=60)
+
+    def load(self, model: Path | str, **settings: Any) -> pb.Loaded:
+        """Loads and returns what the worker can do; raises grpc.RpcError."""
+        wanted = {**SETTINGS, "model_path": str(model), "rank": self.rank, **settings}
+        events = list(self.stub.Load(pb.LoadRequest(**wanted)))
+        return events[-1].loaded
+
+    def close(self) -> int:
+        """Ends the lease; returns the exit status."""
+        self.channel.close()
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+        status = self.process.wait(timeout=20)
+        self.directory.cleanup()
+        return status
+
+
+@dataclass
+class Running:
+    """What the stand-in knows of one sequence."""
+
+    prompt: list[int]
+    wanted: int
+    sampling: pb.Sampling
+    slot: int = -1
+    computed: int = 0
+    blocks: list[int] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    error: str | None = None
+
+    @property
+    def known(self) -> int:
+        return len(self.prompt) + len(self.tokens)
+
+    @property
+    def done(self) -> bool:
+        return self.error is not None or len(self.tokens) >= self.wanted
+
+
+class Stream:
+    """An open step stream to each worker of a group; steps are counted here."""
+
+    def __init__(self, workers: Sequence[Worker], epoch: int = 1) -> None:
+        self.epoch, self.step = epoch, 0
+        self.queues: list[queue.Queue[pb.StepRequest | None]] = [queue.Queue() for _ in workers]
+        for worker in workers:
+            worker.stub.Reset(pb.ResetRequest(epoch=epoch))
+        self.replies = [
+            worker.stub.Step(iter(q.get, None))
+            for worker, q in zip(workers, self.queues, strict=True)
+        ]
+
+    def send(self, **parts: Any) -> None:
+        request = pb.StepRequest(epoch=self.epoch, step=self.step, **parts)
+        self.step += 1
+        for q in self.queues:
+            q.put(request)
+
+    def receive(self) -> pb.StepReply:
+        """Rank 0's reply; the others' are checked against it."""
+        first, *others = [next(replies) for replies in self.replies]
+        for other in others:
+            assert list(other.token_ids) == list(first.token_ids)
+        return first
+
+    def close(self) -> None:
+        for q in self.queues:
+            q.put(None)
+        for replies in self.replies:
+            assert list(replies) == []
+
+
+class Driver:
+    """Plans like a router, as simply as can be: a fixed chunk, first come first served."""
+
+    def __init__(self, workers: Sequence[Worker], loaded: pb.Loaded, epoch: int = 1) -> None:
+        self.stream = Stream(workers, epoch)
+        group = loaded.kv_groups[0]
+        self.block_tokens = group.block_tokens
+        self.free = list(range(group.blocks))[::-1]  # high numbers last: any order must do
+        self.slots = list(range(loaded.max_slots))
+        self.budget = loaded.max_step_tokens
+        self.finished: list[int] = []
+        self.new: list[Running] = []
+
+    def enter(self, sequence: Running) -> None:
+        """Gives the sequence a slot; it travels with the next step."""
+        sequence.slot, sequence.computed, sequence.blocks = self.slots.pop(), 0, []
+        self.new.append(sequence)
+
+    def leave(self, sequence: Running) -> None:
+        """Drops the sequence with the next step; it may enter again."""
+        self.finished.append(sequence.slot)
+        self.slots.insert(0, sequence.slot)
+        self.free = sequence.blocks + self.free
+
+    def step(self, sequences: Sequence[Running], chunk: int = 512) -> pb.StepReply:
+        """Runs one step of these sequences and takes its outcome in."""
+        runs, counts, blocks, parts = [], [], [], []
+        budget = self.budget
+        for sequence in sequences:
+            tokens = min(sequence.known - sequence.computed, chunk, budget)
+            if sequence.done or tokens < 1:
+                continue
+            budget -= tokens
+            needed = -(-(sequence.computed + tokens) // self.block_tokens) - len(sequence.blocks)
+            grown = [self.free.pop() for _ in range(needed)]
+            runs.append(sequence)
+            counts.append(len(grown))
+            blocks += grown
+            parts.append(tokens)
+            sequence.blocks += grown
+        self.stream.send(
+            finished=self.finished,
+            new=[new_sequence(s, computed=0, blocks=[]) for s in self.new],
+            growth=[pb.BlockGrowth(counts=counts, blocks=blocks)],
+            run_slots=[s.slot for s in runs],
+            run_tokens=parts,
+        )
+        self.finished, self.new = [], []
+        reply = self.stream.receive()
+        for sequence, tokens in zip(runs, parts, strict=True):
+            sequence.computed += tokens
+        self._take(reply, {s.slot: s for s in sequences})
+        return reply
+
+    @staticmethod
+    def _take(reply: pb.StepReply, by_slot: dict[int, Running]) -> None:
+        assert list(reply.counts) == [1] * len(reply.slots)
+        for slot, token, logprob in zip(reply.slots, reply.token_ids, reply.logprobs, strict=True):
+            by_slot[slot].tokens.append(token)
+            by_slot[slot].logprobs.append(logprob)
+        for error in reply.errors:
+            by_slot[error.slot].error = error.error.message
+
+    def finish(self, sequences: Sequence[Running], chunk: int = 512) -> None:
+        """Runs the sequences to their ends."""
+        while not all(s.done for s in sequences):
+            self.step(sequences, chunk)
+        for sequence in sequences:
+            self.leave(sequence)
+
+
+def new_sequence(sequence: Running, computed: int, blocks: list[int]) -> pb.NewSequence:
+    """The message with which a sequence enters a worker."""
+    return pb.NewSequence(
+        slot=sequence.slot,
+        token_ids=sequence.prompt + sequence.tokens,
+        generated=len(sequence.tokens),
+        computed=computed,
+        tables=[pb.BlockTable(group=0, blocks=blocks)],
+        sampling=sequence.sampling,
+    )
+
+
+def greedy(prompt: list[int], wanted: int = 64, **sampling: Any) -> Running:
+    """A sequence that is decoded greedily unless `sampling` says otherwise."""
+    return Running(prompt, wanted, pb.Sampling(**{"temperature": 0.0, "top_p": 1.0, **sampling}))
+
+
+def running(
+    model: Path | str, size: int = 1, **settings: Any
+) -> Iterator[tuple[list[Worker], pb.Loaded]]:
+    """A loaded group of `size` workers, closed afterwards. For fixtures: `yield from`."""
+    workers = [Worker(rank) for rank in range(size)]
+    meeting = tempfile.TemporaryDirectory(prefix="penstock-meet-")
+    settings = {**settings, "world_size": size}
+    if size > 1:
+        settings["rendezvous"] = f"file://{meeting.name}/group"
+    loaded: list[Any] = [None] * size
+
+    def load(worker: Worker) -> None:
+        loaded[worker.rank] = worker.load(model, **settings)
+
+    try:
+        threads = [threading.Thread(target=load, args=(w,)) for w in workers]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert all(loaded), "a worker did not load; its error is above"
+        yield workers, loaded[0]
+    finally:
+        for worker in workers:
+            worker.close()
+        meeting.cleanup()
