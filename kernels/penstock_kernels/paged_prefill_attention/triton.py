@@ -104,7 +104,9 @@ def _tiles(dtype: torch.dtype, size: int, rows: int) -> _Tiles:
         return _Tiles(16, 32, 4, 1)
     widest = 64 if size > 128 else 128
     tile = min(widest, max(16, triton.next_power_of_2(rows)))
-    return _Tiles(tile, 64, 8 if tile == 128 else 4, 2 if size > 128 else 3)
+    if size > 128:
+        return _Tiles(tile, 64, 8, 2)  # with 4 warps registers spill
+    return _Tiles(tile, 64, 8 if tile == 128 else 4, 3)
 
 
 def paged_prefill_attention(

@@ -20,8 +20,9 @@ def rope_kv_write(
     """See the public function."""
     angles = cos_sin.index_select(0, positions).to(wide(q[:0]).dtype)
     cos, sin = angles[:, None].chunk(2, dim=-1)
-    q.copy_(_rotate(wide(q), cos, sin))
-    kv = torch.stack((_rotate(wide(k), cos, sin), wide(v)), dim=1).to(kv_cache.dtype)
+    rotated = _rotate(wide(torch.cat((q, k), dim=1)), cos, sin)
+    q.copy_(rotated[:, : q.shape[1]])
+    kv = torch.stack((rotated[:, q.shape[1] :].to(kv_cache.dtype), v.to(kv_cache.dtype)), dim=1)
     if bool((slot_mapping < 0).any()):
         written = slot_mapping >= 0
         slot_mapping, kv = slot_mapping[written], kv[written]

@@ -36,8 +36,8 @@ def sample(
     Precision: float32 inside.
     Bytes moved: S V elements for greedy rows, twice that for random ones, and 16 passes over the
         row (from the L2 cache) for each of top_k and top_p that is in force.
-    Source: Philox-4x32-10, Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3, 2011;
-        arg max of log p + Gumbel noise draws from p, Gumbel 1954.
+    Source: random numbers, SplitMix64 of Steele, Lea and Flood, Fast Splittable Pseudorandom
+        Number Generators, 2014; arg max of log p + Gumbel noise draws from p, Gumbel, 1954.
     """
     expect_rank("logits", logits, "S, V")
     expect_rows("logits", logits)

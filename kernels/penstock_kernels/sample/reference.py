@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..shared import wide
-from .philox import exponential
+from .noise import exponential
 
 
 def sample(
@@ -44,13 +44,16 @@ def _draw(
 
 
 def _threshold(scaled: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
-    """The smallest kept value [S, 1] of each row of scaled logits, by sorting."""
+    """The smallest kept value [S, 1] of each row of scaled logits, by sorting what may be kept."""
     vocabulary = scaled.shape[1]
-    ranked = scaled.sort(dim=-1, descending=True).values
-    last = torch.where(top_k > 0, top_k, vocabulary).clamp(max=vocabulary)[:, None].long() - 1
-    kth = ranked.gather(1, last)
-    mass = ranked.masked_fill(ranked < kth, -torch.inf).softmax(dim=-1)
+    needed = torch.where(top_p < 1, vocabulary, 1)
+    last = torch.where(top_k > 0, top_k, needed).clamp(max=vocabulary)
+    ranked = scaled.topk(int(last.max())).values
+    kth = ranked.gather(1, last[:, None].long() - 1)
+    kth = kth.masked_fill((top_k <= 0)[:, None], -torch.inf)
+    total = scaled.exp().masked_fill_(scaled < kth, 0).sum(dim=-1, keepdim=True)
+    mass = ranked.exp()
     above = mass.cumsum(dim=-1) - mass
-    inside = (above < top_p.to(scaled.dtype)[:, None]) & (ranked >= kth)
+    inside = (above < top_p.to(scaled.dtype)[:, None] * total) & (ranked >= kth)
     final = inside.sum(dim=-1, keepdim=True).clamp(min=1) - 1
     return torch.where(top_p[:, None] < 1, ranked.gather(1, final), kth)

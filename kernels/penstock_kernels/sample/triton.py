@@ -107,14 +107,20 @@ def _thresholds(
 
 
 @triton.jit
-def _gumbel(seed, position, first, TILE: tl.constexpr):
-    """Gumbel noise of TILE tokens from `first`, a multiple of 4: see philox.exponential."""
-    counter = (first // 4 + tl.arange(0, TILE // 4)).to(tl.uint32)
-    zero = counter * 0
-    low = zero + (position & 0xFFFFFFFF).to(tl.uint32)
-    high = zero + ((position >> 32) & 0xFFFFFFFF).to(tl.uint32)
-    w0, w1, w2, w3 = tl.philox(seed, counter, low, high, zero)
-    word = tl.reshape(tl.join(tl.join(w0, w2), tl.join(w1, w3)), (TILE,))
+def _splitmix(state, index):
+    """See noise.splitmix; on uint64."""
+    z = state + (index + 1) * 0x9E3779B97F4A7C15
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EB
+    return z ^ (z >> 31)
+
+
+@triton.jit
+def _gumbel(seed, position, token):
+    """Gumbel noise of tokens: minus the logarithm of noise.exponential."""
+    seed_state = _splitmix(seed.to(tl.uint64, bitcast=True), tl.full((), 0, tl.uint64))
+    state = _splitmix(seed_state, position.to(tl.uint64, bitcast=True))
+    word = (_splitmix(state, token.to(tl.uint64)) >> 32).to(tl.uint32)
     # A power of two times a float rounds nowhere, so both implementations see the same uniform.
     uniform = word.to(tl.float32) * 2.3283064365386963e-10 + 1.1641532182693481e-10
     uniform = tl.minimum(uniform, 0.99999994)
@@ -140,6 +146,7 @@ def _choose_in_tile(
 ):
     row = tl.program_id(0).to(tl.int64)
     first = tl.program_id(1) * TILE
+    token = first + tl.arange(0, TILE)
     x = _row_tile(logits + row * stride, first, vocabulary, TILE)
     peak = tl.max(x)
     safe = tl.where(peak == float("-inf"), 0.0, peak)
@@ -149,10 +156,9 @@ def _choose_in_tile(
     if temperature > 0:
         threshold = tl.load(thresholds + row).to(tl.uint32, bitcast=True)
         score = (x - tl.load(largests + row)) / temperature
-        score += _gumbel(tl.load(seeds + row), tl.load(positions + row), first, TILE)
+        score += _gumbel(tl.load(seeds + row), tl.load(positions + row), token)
         score = tl.where(_ordered(x) >= threshold, score, float("-inf"))
     best = tl.max(score)
-    token = first + tl.arange(0, TILE)
     # The minimum is the lowest id of equals; it stays an id even where NaN equals nothing.
     choice = tl.min(tl.where(score == best, token, vocabulary - 1))
     part = (row * tl.num_programs(1) + tl.program_id(1)) * 3
