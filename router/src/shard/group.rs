@@ -85,12 +85,6 @@ impl ShardGroup {
         Ok(())
     }
 
-    /// Steps sent that rank 0 has not answered.
-    pub fn in_flight(&self) -> u64 {
-        let sent = self.settled + self.sent.len() as u64;
-        sent - self.streams.first().map_or(0, |leader| leader.answered)
-    }
-
     /// Sends a step to all ranks. `parameters` answers for the requests that enter a slot.
     pub fn send<'a>(
         &mut self,
@@ -147,10 +141,11 @@ impl ShardGroup {
         &mut self,
         reply: Result<v1::StepReply, String>,
     ) -> Result<StepAnswer, ShardError> {
+        let reply = reply.map_err(|message| self.workers[0].lost(message))?;
+        let answered = self.streams[0].answered;
+        check_order(&self.workers[0], &reply, self.due(answered))?;
         let took = self.time_step();
         let leader = &self.workers[0];
-        let reply = reply.map_err(|message| leader.lost(message))?;
-        check_order(leader, &reply, self.epoch, self.streams[0].answered)?;
         let mut answer = convert::step_answer(reply).map_err(|rule| leader.protocol(rule))?;
         answer.outcome.duration = u64::try_from(took.as_micros()).unwrap_or(u64::MAX).max(1);
         Ok(answer)
@@ -158,13 +153,20 @@ impl ShardGroup {
 
     /// Takes the replies of the ranks above 0 as they come: they carry nothing but agreement.
     fn take_followers(&mut self, cx: &mut Context<'_>) -> Result<(), ShardError> {
-        for (worker, stream) in self.workers.iter().zip(&mut self.streams).skip(1) {
-            while let Poll::Ready(reply) = stream.poll(cx) {
-                let reply = reply.map_err(|message| worker.lost(message))?;
-                check_order(worker, &reply, self.epoch, stream.answered)?;
+        for rank in 1..self.streams.len() {
+            while let Poll::Ready(reply) = self.streams[rank].poll(cx) {
+                let reply = reply.map_err(|message| self.workers[rank].lost(message))?;
+                let due = self.due(self.streams[rank].answered);
+                check_order(&self.workers[rank], &reply, due)?;
             }
         }
         Ok(())
+    }
+
+    /// The step that a rank's n-th reply must answer; none if so many were not sent.
+    fn due(&self, nth: u64) -> Option<(Epoch, u64)> {
+        let sent = self.settled + self.sent.len() as u64;
+        (nth <= sent).then(|| (self.epoch, nth - 1))
     }
 
     /// Time that the workers spent on the step just answered, without its wait for the one before.
@@ -261,19 +263,19 @@ fn agreed(workers: &[Worker], all: Vec<Loaded>) -> Result<Loaded, ShardError> {
     Ok(first)
 }
 
-/// The n-th reply answers the n-th request of the epoch.
+/// Replies come in the order of the requests.
 fn check_order(
     worker: &Worker,
     reply: &v1::StepReply,
-    epoch: Epoch,
-    answered: u64,
+    due: Option<(Epoch, u64)>,
 ) -> Result<(), ShardError> {
-    let step = answered - 1;
-    if (reply.epoch, reply.step) == (epoch.0, step) {
-        return Ok(());
+    let (epoch, step) = (reply.epoch, reply.step);
+    match due {
+        Some(due) if due == (Epoch(epoch), step) => Ok(()),
+        Some((due_epoch, due_step)) => Err(worker.protocol(format!(
+            "it answered step {step} of epoch {epoch}, but step {due_step} of epoch {due_epoch} \
+             is due"
+        ))),
+        None => Err(worker.protocol(format!("it answered step {step}, which was not sent"))),
     }
-    let (got_epoch, got_step) = (reply.epoch, reply.step);
-    Err(worker.protocol(format!(
-        "it answered step {got_step} of epoch {got_epoch}, but step {step} of epoch {epoch} is due"
-    )))
 }

@@ -66,10 +66,11 @@ impl StepStream {
         let Replies::Open(stream) = &mut self.replies else {
             return Poll::Pending;
         };
-        let reply = ready!(Pin::new(stream).poll_next(cx));
-        self.answered += 1;
-        Poll::Ready(match reply {
-            Some(Ok(reply)) => Ok(reply),
+        Poll::Ready(match ready!(Pin::new(stream.as_mut()).poll_next(cx)) {
+            Some(Ok(reply)) => {
+                self.answered += 1;
+                Ok(reply)
+            }
             Some(Err(status)) => Err(describe(&status)),
             None => Err("it ended the step stream".into()),
         })

@@ -1,10 +1,7 @@
 //! What the engine's tests share: mock workers, an engine over them, requests.
 
-#![allow(
-    dead_code,
-    unreachable_pub,
-    reason = "each test file uses its own part"
-)]
+#![allow(dead_code, unreachable_pub, reason = "each test uses its own part")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::{
     path::PathBuf,
@@ -25,7 +22,7 @@ use penstock_router::{
     },
     shard::{Endpoint, LoadConfig, Loaded, ShardGroup},
 };
-use prometheus_client::registry::Registry;
+use prometheus_client::{encoding::text::encode, registry::Registry};
 
 /// No test waits longer for anything.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -200,4 +197,15 @@ pub async fn collect(stream: TokenStream) -> (Vec<u32>, End) {
 
 pub async fn answer(engine: &Engine, request: EngineRequest) -> (Vec<u32>, End) {
     collect(engine.submit(request).await.expect("accepted")).await
+}
+
+/// The value of a metric, by its name and labels as they are written out.
+pub fn gauge(registry: &Registry, name: &str) -> i64 {
+    let mut text = String::new();
+    encode(&mut text, registry).unwrap();
+    let line = text
+        .lines()
+        .find(|line| line.starts_with(&format!("{name} ")))
+        .unwrap();
+    line.rsplit(' ').next().unwrap().parse().unwrap()
 }

@@ -247,6 +247,10 @@ impl State {
             .slots
             .get_mut(&slot)
             .ok_or_else(|| empty("run", slot))?;
+        if sequence.failed {
+            // Planned before the router knew: nothing to do but to say it again.
+            return Ok(());
+        }
         let (computed, known) = (sequence.computed, sequence.history.len());
         if tokens == 0 || computed + tokens > known {
             return Err(format!(

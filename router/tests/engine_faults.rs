@@ -1,0 +1,200 @@
+//! What goes wrong with workers: clear failures, and later requests work.
+
+mod support;
+
+use std::time::Duration;
+
+use penstock_mock_shard::{Fault, MockConfig};
+use penstock_router::{
+    engine::{
+        End, EngineConfig, EngineState, Preparing, RestartPolicy, SubmitError, types::EngineRequest,
+    },
+    shard::StepLimits,
+};
+use support::{MockWorkers, answer, checked, collect, engine, reach, ready, request};
+
+#[tokio::test]
+async fn a_crash_fails_what_runs_and_later_requests_work() {
+    let workers = MockWorkers::new(vec![vec![faulty(Fault::Crash(5))], vec![checked()]]);
+    let engine = engine(workers.clone(), EngineConfig::default());
+    ready(&engine).await;
+    let (ids, end) = answer(&engine, long()).await;
+    let End::Failed(message) = end else {
+        panic!("ended with {end:?}")
+    };
+    assert!(message.contains("worker 0 was lost"), "{message}");
+    assert!(ids.len() <= 5, "{} tokens came of 5 steps", ids.len());
+    ready(&engine).await;
+    assert_eq!(answer(&engine, request(vec![1], 20)).await.1, End::Length);
+    assert_eq!(workers.starts(), 2);
+}
+
+#[tokio::test]
+async fn a_worker_that_dies_while_idle_is_replaced_before_anyone_asks() {
+    let workers = MockWorkers::one(checked());
+    let engine = engine(workers.clone(), EngineConfig::default());
+    ready(&engine).await;
+    workers.kill();
+    support::eventually("the workers are started again", || workers.starts() == 2).await;
+    ready(&engine).await;
+    assert_eq!(answer(&engine, request(vec![1], 3)).await.1, End::Length);
+}
+
+#[tokio::test]
+async fn a_hang_ends_at_the_deadline() {
+    let workers = MockWorkers::new(vec![vec![faulty(Fault::Hang(3))], vec![checked()]]);
+    let limit = Duration::from_millis(300);
+    let step_limits = StepLimits {
+        least: limit,
+        first: limit,
+    };
+    let engine = engine(
+        workers,
+        EngineConfig {
+            step_limits,
+            ..EngineConfig::default()
+        },
+    );
+    ready(&engine).await;
+    let (_, end) = answer(&engine, long()).await;
+    let End::Failed(message) = end else {
+        panic!("ended with {end:?}")
+    };
+    assert!(
+        message.contains("did not answer step 3 within 300ms"),
+        "{message}"
+    );
+    ready(&engine).await;
+    assert_eq!(answer(&engine, request(vec![1], 20)).await.1, End::Length);
+}
+
+#[tokio::test]
+async fn an_error_of_one_sequence_ends_that_request_alone() {
+    let engine = engine(
+        MockWorkers::one(faulty(Fault::ErrorSlot(4))),
+        EngineConfig::default(),
+    );
+    ready(&engine).await;
+    let both = tokio::join!(
+        answer(&engine, long()),
+        answer(&engine, request(vec![9], 50))
+    );
+    let ends = [both.0.1, both.1.1];
+    let failed = End::Failed("scripted slot error".into());
+    assert_eq!(
+        ends.iter().filter(|end| **end == failed).count(),
+        1,
+        "{ends:?}"
+    );
+    assert_eq!(
+        ends.iter().filter(|end| **end == End::Length).count(),
+        1,
+        "{ends:?}"
+    );
+}
+
+#[tokio::test]
+async fn what_a_worker_refuses_to_prepare_is_refused_at_submission() {
+    let config = EngineConfig {
+        preparing: Preparing::Always,
+        ..EngineConfig::default()
+    };
+    let refusing = faulty(Fault::RefusePrepare("the grammar does not compile".into()));
+    let engine = support::engine(MockWorkers::one(refusing), config.clone());
+    ready(&engine).await;
+    let refused = engine.submit(request(vec![1], 3)).await.err();
+    assert_eq!(
+        refused,
+        Some(SubmitError::Invalid("the grammar does not compile".into()))
+    );
+
+    let engine = support::engine(MockWorkers::one(checked()), config);
+    ready(&engine).await;
+    assert_eq!(answer(&engine, request(vec![1], 3)).await.1, End::Length);
+}
+
+#[tokio::test]
+async fn a_model_that_cannot_load_stops_the_engine_with_the_workers_words() {
+    let workers = MockWorkers::one(faulty(Fault::LoadError("no such folder: /x".into())));
+    let engine = engine(workers.clone(), EngineConfig::default());
+    let state = reach(&engine, |state| {
+        matches!(state, EngineState::Stopped { .. })
+    })
+    .await;
+    assert_eq!(
+        state,
+        EngineState::Stopped {
+            reason: "no such folder: /x".into()
+        }
+    );
+    let refused = engine.submit(request(vec![1], 3)).await.err();
+    let Some(SubmitError::Unavailable { reason, .. }) = refused else {
+        panic!("{refused:?}")
+    };
+    assert_eq!(reason, "no such folder: /x");
+    assert_eq!(workers.starts(), 1, "what never ran is not tried again");
+}
+
+#[tokio::test]
+async fn after_too_many_losses_the_engine_gives_up_and_says_why() {
+    let workers = MockWorkers::one(faulty(Fault::Crash(0)));
+    let restart = RestartPolicy {
+        attempts: 3,
+        backoff: Duration::from_millis(10),
+        ..RestartPolicy::default()
+    };
+    let engine = engine(
+        workers.clone(),
+        EngineConfig {
+            restart,
+            ..EngineConfig::default()
+        },
+    );
+    for _ in 0..3 {
+        ready(&engine).await;
+        assert!(matches!(
+            answer(&engine, request(vec![1], 3)).await.1,
+            End::Failed(_)
+        ));
+    }
+    let state = reach(&engine, |state| {
+        matches!(state, EngineState::Stopped { .. })
+    })
+    .await;
+    let EngineState::Stopped { reason } = state else {
+        panic!("{state:?}")
+    };
+    assert!(reason.contains("gave up after 3 losses"), "{reason}");
+    assert_eq!(workers.starts(), 3);
+}
+
+#[tokio::test]
+async fn requests_that_only_wait_outlive_a_loss() {
+    let one_slot = |faults| {
+        let mut config = checked();
+        config.geometry.slots = 1;
+        MockConfig { faults, ..config }
+    };
+    let lives = vec![
+        vec![one_slot(vec![Fault::Crash(10)])],
+        vec![one_slot(vec![])],
+    ];
+    let engine = engine(MockWorkers::new(lives), EngineConfig::default());
+    ready(&engine).await;
+    let running = engine.submit(long()).await.unwrap();
+    let waiting = engine.submit(request(vec![3], 4)).await.unwrap();
+    assert!(matches!(collect(running).await.1, End::Failed(_)));
+    let (ids, end) = collect(waiting).await;
+    assert_eq!((ids.len(), end), (4, End::Length));
+}
+
+fn faulty(fault: Fault) -> MockConfig {
+    MockConfig {
+        faults: vec![fault],
+        ..checked()
+    }
+}
+
+fn long() -> EngineRequest {
+    request(vec![1, 2], 200)
+}

@@ -1,0 +1,107 @@
+//! Tensor-parallel groups of mock workers.
+
+mod support;
+
+use std::time::Duration;
+
+use penstock_mock_shard::{Fault, MockConfig};
+use penstock_router::{
+    engine::{End, EngineConfig, EngineState},
+    shard::StepLimits,
+};
+use support::{MockWorkers, answer, checked, engine, reach, ready, request};
+
+#[tokio::test]
+async fn a_group_of_two_answers_as_one() {
+    let single = engine(MockWorkers::one(checked()), EngineConfig::default());
+    let pair = engine(
+        MockWorkers::new(vec![vec![checked(), checked()]]),
+        EngineConfig::default(),
+    );
+    ready(&single).await;
+    ready(&pair).await;
+    for length in [1, 30] {
+        let wanted = request(vec![4; length], 40);
+        assert_eq!(
+            answer(&pair, wanted.clone()).await,
+            answer(&single, wanted).await
+        );
+    }
+}
+
+#[tokio::test]
+async fn ranks_that_loaded_different_things_are_no_group() {
+    let mut other = checked();
+    other.geometry.blocks = 77;
+    let engine = engine(
+        MockWorkers::new(vec![vec![checked(), other]]),
+        EngineConfig::default(),
+    );
+    let state = reach(&engine, |state| {
+        matches!(state, EngineState::Stopped { .. })
+    })
+    .await;
+    let EngineState::Stopped { reason } = state else {
+        panic!("{state:?}")
+    };
+    assert!(
+        reason.contains("worker 1") && reason.contains("kv_groups"),
+        "{reason}"
+    );
+}
+
+#[tokio::test]
+async fn any_rank_that_dies_loses_the_group() {
+    let lives = vec![
+        vec![checked(), faulty(Fault::Crash(6))],
+        vec![checked(), checked()],
+    ];
+    let engine = engine(MockWorkers::new(lives), EngineConfig::default());
+    ready(&engine).await;
+    let (_, end) = answer(&engine, request(vec![1], 5000)).await;
+    let End::Failed(message) = end else {
+        panic!("ended with {end:?}")
+    };
+    assert!(message.contains("worker 1 was lost"), "{message}");
+    ready(&engine).await;
+    assert_eq!(answer(&engine, request(vec![1], 20)).await.1, End::Length);
+}
+
+#[tokio::test]
+async fn a_rank_that_hangs_alone_is_found_by_the_deadline() {
+    let lives = vec![
+        vec![checked(), faulty(Fault::Hang(2))],
+        vec![checked(), checked()],
+    ];
+    let limit = Duration::from_millis(300);
+    let step_limits = StepLimits {
+        least: limit,
+        first: limit,
+    };
+    let config = EngineConfig {
+        step_limits,
+        ..EngineConfig::default()
+    };
+    let engine = engine(MockWorkers::new(lives), config);
+    ready(&engine).await;
+    // Rank 0 goes on alone meanwhile, which no real group would.
+    answer(&engine, request(vec![1], 10)).await;
+    let lost = |state: &EngineState| matches!(state, EngineState::Restarting { .. });
+    let state = reach(&engine, lost).await;
+    let EngineState::Restarting { reason } = state else {
+        panic!("{state:?}")
+    };
+    assert!(
+        reason.contains("worker 1 did not answer step 2"),
+        "{reason}"
+    );
+    ready(&engine).await;
+    assert_eq!(answer(&engine, request(vec![1], 20)).await.1, End::Length);
+}
+
+fn faulty(fault: Fault) -> MockConfig {
+    MockConfig {
+        faults: vec![fault],
+        ..checked()
+    }
+}

@@ -1,0 +1,169 @@
+//! Aborts, overload and drain.
+
+mod support;
+
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use penstock_mock_shard::{Cost, Exit, MockConfig};
+use penstock_router::engine::{End, Engine, EngineConfig, EngineMetrics, EngineState, SubmitError};
+use prometheus_client::registry::Registry;
+use support::{MockWorkers, checked, collect, engine, eventually, gauge, ready, request};
+
+#[tokio::test]
+async fn an_abort_frees_the_slot_and_the_blocks_at_once() {
+    let workers = MockWorkers::one(slow(20));
+    let mut registry = Registry::default();
+    let metrics = EngineMetrics::register(&mut registry);
+    let engine = Engine::start(Box::new(workers.clone()), EngineConfig::default(), metrics);
+    ready(&engine).await;
+    let kept = engine.submit(request(vec![5; 100], 30)).await.unwrap();
+    let mut dropped = engine.submit(request(vec![6; 100], 30)).await.unwrap();
+    dropped.next().await.unwrap();
+    assert_eq!(workers.view().sequences, 2);
+    let before = workers.view().steps;
+    drop(dropped);
+    eventually("the slot is free", || workers.view().sequences == 1).await;
+    // The drop comes in the middle of a step, and two are in flight: it is in the third.
+    let steps = workers.view().steps - before;
+    assert!(steps <= 4, "the worker was told after {steps} steps");
+    assert_eq!(gauge(&registry, "penstock_kv_blocks_dead"), 0);
+    assert_eq!(collect(kept).await.0.len(), 30);
+    eventually("nothing is leased", || {
+        gauge(&registry, "penstock_kv_blocks{state=\"leased\"}") == 0
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_queued_request_can_be_aborted_and_a_submission_withdrawn() {
+    let mut config = slow(1);
+    config.geometry.slots = 1;
+    let workers = MockWorkers::one(config);
+    let mut registry = Registry::default();
+    let metrics = EngineMetrics::register(&mut registry);
+    let engine = Engine::start(Box::new(workers), EngineConfig::default(), metrics);
+    ready(&engine).await;
+    let running = engine.submit(request(vec![5], 100)).await.unwrap();
+    let queued = engine.submit(request(vec![6], 100)).await.unwrap();
+    drop(queued);
+    let withdrawn = engine.submit(request(vec![7], 100));
+    let impatient = tokio::time::timeout(Duration::ZERO, withdrawn).await;
+    drop(impatient);
+    eventually("the queue is empty", || {
+        gauge(&registry, "tgi_queue_size") == 0
+    })
+    .await;
+    assert_eq!(collect(running).await.1, End::Length);
+}
+
+#[tokio::test]
+async fn a_finished_answer_ends_without_an_error() {
+    let workers = MockWorkers::one(slow(1));
+    let engine = engine(workers.clone(), EngineConfig::default());
+    ready(&engine).await;
+    let other = engine.submit(request(vec![8], 60)).await.unwrap();
+    let mut stream = engine.submit(request(vec![5], 1000)).await.unwrap();
+    stream.next().await.unwrap();
+    stream.finish();
+    eventually("the slot is free", || workers.view().sequences == 1).await;
+    assert_eq!(collect(other).await.1, End::Length);
+}
+
+#[tokio::test]
+async fn past_the_bounds_requests_are_refused_with_a_time_to_come_back() {
+    let mut config = slow(2);
+    config.geometry.slots = 1;
+    let limits = EngineConfig {
+        max_waiting: 2,
+        ..EngineConfig::default()
+    };
+    let engine = engine(MockWorkers::one(config), limits);
+    ready(&engine).await;
+    let mut running = engine.submit(request(vec![5], 50)).await.unwrap();
+    running.next().await.unwrap();
+    let waiting = [
+        engine.submit(request(vec![6], 2)).await.unwrap(),
+        engine.submit(request(vec![7], 2)).await.unwrap(),
+    ];
+    let refused = engine.submit(request(vec![8], 2)).await.err();
+    let Some(SubmitError::Overloaded { retry_after }) = refused else {
+        panic!("{refused:?}")
+    };
+    assert!(retry_after >= Duration::from_secs(1) && retry_after <= Duration::from_secs(60));
+    assert_eq!(
+        collect(running).await.1,
+        End::Length,
+        "those that run are not disturbed"
+    );
+    for stream in waiting {
+        assert_eq!(collect(stream).await.1, End::Length);
+    }
+}
+
+#[tokio::test]
+async fn a_request_over_the_limit_is_refused_with_both_figures() {
+    let mut config = checked();
+    config.geometry.sequence_tokens = 100;
+    let engine = engine(MockWorkers::one(config), EngineConfig::default());
+    ready(&engine).await;
+    let refused = engine.submit(request(vec![5; 90], 11)).await.err();
+    let Some(SubmitError::Invalid(message)) = refused else {
+        panic!("{refused:?}")
+    };
+    assert!(
+        message.contains("101") && message.contains("100"),
+        "{message}"
+    );
+}
+
+#[tokio::test]
+async fn a_drain_lets_the_accepted_finish_and_shuts_the_workers_down() {
+    let workers = MockWorkers::one(slow(1));
+    let engine = engine(workers.clone(), EngineConfig::default());
+    ready(&engine).await;
+    let running = engine.submit(request(vec![5], 50)).await.unwrap();
+    let draining = tokio::spawn({
+        let engine = engine.clone();
+        async move { engine.drain(support::PATIENCE).await }
+    });
+    support::reach(&engine, |state| *state == EngineState::Draining).await;
+    assert_eq!(
+        engine.submit(request(vec![1], 1)).await.err(),
+        Some(SubmitError::Draining)
+    );
+    let (ids, end) = collect(running).await;
+    assert_eq!((ids.len(), end), (50, End::Length));
+    draining.await.unwrap();
+    assert!(matches!(engine.state(), EngineState::Stopped { .. }));
+    assert_eq!(workers.exit(), Some(Exit::Asked));
+}
+
+#[tokio::test]
+async fn a_drain_whose_grace_ends_fails_the_rest() {
+    let engine = engine(MockWorkers::one(slow(1)), EngineConfig::default());
+    ready(&engine).await;
+    let running = engine.submit(request(vec![5], 10_000)).await.unwrap();
+    engine.drain(Duration::from_millis(50)).await;
+    assert!(matches!(collect(running).await.1, End::Failed(_)));
+}
+
+#[tokio::test]
+async fn an_engine_that_nobody_holds_stops_its_workers() {
+    let workers = MockWorkers::one(checked());
+    let engine = engine(workers.clone(), EngineConfig::default());
+    ready(&engine).await;
+    drop(engine);
+    eventually("the worker was asked to end", || {
+        workers.exit() == Some(Exit::Asked)
+    })
+    .await;
+}
+
+fn slow(milliseconds: u64) -> MockConfig {
+    let cost = Cost {
+        step: Duration::from_millis(milliseconds),
+        token: Duration::ZERO,
+    };
+    MockConfig { cost, ..checked() }
+}
