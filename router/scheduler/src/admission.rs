@@ -1,9 +1,10 @@
 //! Who enters a slot: room is checked for all known tokens and some growth, of everyone.
 
+use crate::draft::{Draft, Shortage, full, tables};
 use crate::flight::Reach;
 use crate::ids::Micros;
 use crate::memory::Hits;
-use crate::planner::{Draft, Shortage, chunk, full, tables};
+use crate::planner::chunk;
 use crate::scheduler::Scheduler;
 use crate::sequence::{Place, Sequence, Standing};
 
@@ -57,8 +58,8 @@ impl Scheduler {
             .iter()
             .map(|group| i64::from(group.pool.available()))
             .collect();
-        for member in &self.running {
-            let sequence = &self.store[member.place];
+        for &place in &self.running {
+            let sequence = &self.store[place];
             for ((spare, group), chain) in spare.iter_mut().zip(&self.groups).zip(&sequence.chains)
             {
                 let target = self.target(sequence, group.geometry.block_tokens);
@@ -221,7 +222,6 @@ impl Scheduler {
         draft
             .new
             .push(full(sequence, slot, tables(sequence), sequence.planned));
-        Self::push_no_growth(draft);
         self.push_prompt(place, tokens, reach, draft);
     }
 }

@@ -25,7 +25,9 @@ pub(crate) enum Afterlife {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Link {
+struct Block {
+    references: u32,
+    /// Neighbours in the LRU list; meaningful while cached.
     older: u32,
     newer: u32,
 }
@@ -33,9 +35,8 @@ struct Link {
 /// Reference counts, free list and LRU list of one group's blocks.
 #[derive(Debug)]
 pub(crate) struct Pool {
-    references: Vec<u32>,
+    blocks: Vec<Block>,
     free: Vec<u32>,
-    links: Vec<Link>,
     oldest: u32,
     newest: u32,
     cached: u32,
@@ -50,14 +51,14 @@ impl BlockLease {
 
 impl Pool {
     pub(crate) fn new(blocks: u32) -> Self {
-        let unlinked = Link {
+        let block = Block {
+            references: 0,
             older: NONE,
             newer: NONE,
         };
         Self {
-            references: vec![0; blocks as usize],
+            blocks: vec![block; blocks as usize],
             free: (0..blocks).rev().collect(),
-            links: vec![unlinked; blocks as usize],
             oldest: NONE,
             newest: NONE,
             cached: 0,
@@ -66,7 +67,7 @@ impl Pool {
     }
 
     pub(crate) fn total(&self) -> u32 {
-        self.references.len() as u32
+        self.blocks.len() as u32
     }
 
     pub(crate) fn free(&self) -> u32 {
@@ -91,7 +92,7 @@ impl Pool {
     }
 
     pub(crate) fn references(&self, block: BlockId) -> u32 {
-        self.references[block.0 as usize]
+        self.blocks[block.0 as usize].references
     }
 
     /// Leases a free block; None when only cached or leased ones are left.
@@ -121,9 +122,10 @@ impl Pool {
     #[expect(clippy::needless_pass_by_value, reason = "the lease ends here")]
     pub(crate) fn release(&mut self, lease: BlockLease, afterlife: Afterlife) {
         let block = lease.0.0;
-        self.references[block as usize] -= 1;
+        let references = &mut self.blocks[block as usize].references;
+        *references -= 1;
         self.total_references -= 1;
-        if self.references[block as usize] > 0 {
+        if *references > 0 {
             return;
         }
         match afterlife {
@@ -136,7 +138,7 @@ impl Pool {
     pub(crate) fn cached_blocks(&self) -> impl Iterator<Item = BlockId> + '_ {
         let first = (self.oldest != NONE).then_some(self.oldest);
         std::iter::successors(first, |&block| {
-            let newer = self.links[block as usize].newer;
+            let newer = self.blocks[block as usize].newer;
             (newer != NONE).then_some(newer)
         })
         .map(BlockId)
@@ -147,33 +149,34 @@ impl Pool {
     }
 
     fn refer(&mut self, block: u32) -> BlockLease {
-        self.references[block as usize] += 1;
+        self.blocks[block as usize].references += 1;
         self.total_references += 1;
         BlockLease(BlockId(block))
     }
 
     fn link(&mut self, block: u32) {
-        self.links[block as usize] = Link {
+        self.blocks[block as usize] = Block {
+            references: 0,
             older: self.newest,
             newer: NONE,
         };
         match self.newest {
             NONE => self.oldest = block,
-            newest => self.links[newest as usize].newer = block,
+            newest => self.blocks[newest as usize].newer = block,
         }
         self.newest = block;
         self.cached += 1;
     }
 
     fn unlink(&mut self, block: u32) {
-        let Link { older, newer } = self.links[block as usize];
+        let Block { older, newer, .. } = self.blocks[block as usize];
         match older {
             NONE => self.oldest = newer,
-            older => self.links[older as usize].newer = newer,
+            older => self.blocks[older as usize].newer = newer,
         }
         match newer {
             NONE => self.newest = older,
-            newer => self.links[newer as usize].older = older,
+            newer => self.blocks[newer as usize].older = older,
         }
         self.cached -= 1;
     }

@@ -75,9 +75,9 @@ impl Scheduler {
         for slot in self.slots.free_slots() {
             holders[slot.0 as usize] += 1;
         }
-        for member in &self.running {
-            let Some(slot) = self.store[member.place].slot() else {
-                return Err(Violation(format!("{member:?} runs without a slot")));
+        for &place in &self.running {
+            let Some(slot) = self.store[place].slot() else {
+                return Err(Violation(format!("place {place} runs without a slot")));
             };
             holders[slot.0 as usize] += 1;
         }
@@ -86,8 +86,8 @@ impl Scheduler {
         })?;
         let sorted = self
             .running
-            .windows(2)
-            .all(|pair| pair[0].order < pair[1].order);
+            .iter()
+            .is_sorted_by_key(|&place| self.store[place].order);
         ensure(sorted, || "running sequences are out of order".to_owned())
     }
 

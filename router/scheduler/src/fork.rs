@@ -1,7 +1,9 @@
 //! `Scheduler::fork`: a second line of tokens from a live sequence.
 
-use crate::ids::{Micros, SequenceId};
+use crate::draft::{full, tables};
+use crate::ids::{GroupId, Micros, SequenceId};
 use crate::memory::Chain;
+use crate::plan::{BlockCopy, Fork, NewSequence, Table};
 use crate::request::AddError;
 use crate::scheduler::{Birth, BirthCopy, Scheduler};
 use crate::sequence::{Order, Place, Sequence, Standing, State};
@@ -67,6 +69,45 @@ impl Scheduler {
             self.enqueue(place, now);
         }
         Ok(self.store[place].id)
+    }
+
+    /// Births of this plan: as forks of a slot, or in full where the parent has left its slot.
+    pub(crate) fn seal_births(
+        &mut self,
+        new: &mut Vec<NewSequence>,
+    ) -> (Vec<Fork>, Vec<BlockCopy>) {
+        let mut forks = Vec::new();
+        let mut copies = Vec::new();
+        for birth in std::mem::take(&mut self.births) {
+            let child = &self.store[birth.child];
+            let Some(destination) = child.slot() else {
+                continue;
+            };
+            let tables = birth_tables(child, &birth);
+            let parent = &self.store[birth.parent];
+            let alive = parent.generation == birth.parent_generation
+                && parent.slot() == Some(birth.parent_slot);
+            if alive {
+                let sequence = child.id;
+                forks.push(Fork {
+                    sequence,
+                    source: birth.parent_slot,
+                    destination,
+                    tables,
+                });
+            } else {
+                new.push(full(child, destination, tables, child.computed));
+            }
+            for copy in birth.copies {
+                copies.push(BlockCopy {
+                    group: GroupId(copy.group as u32),
+                    source: copy.source.block(),
+                    destination: copy.destination,
+                });
+                self.groups[copy.group].give_back(copy.source);
+            }
+        }
+        (forks, copies)
     }
 
     fn can_share(&self, parent: Place) -> bool {
@@ -155,6 +196,7 @@ impl Sequence {
             prompt: self.prompt,
             max_tokens,
             min_tokens: self.min_tokens,
+            stop_filter: self.stop_filter,
             stops: self.stops.clone(),
             salt: self.salt.clone(),
             class: self.class.clone(),
@@ -162,4 +204,12 @@ impl Sequence {
             ..Self::default()
         }
     }
+}
+
+fn birth_tables(child: &Sequence, birth: &Birth) -> Vec<Table> {
+    let mut tables = tables(child);
+    for (table, &blocks) in tables.iter_mut().zip(&birth.blocks) {
+        table.blocks.truncate(blocks);
+    }
+    tables
 }

@@ -9,6 +9,7 @@ mod admission;
 mod blocks;
 mod check;
 mod cost;
+mod draft;
 mod flight;
 mod fork;
 mod memory;

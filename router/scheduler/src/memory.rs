@@ -74,6 +74,17 @@ impl Group {
         Some(lease)
     }
 
+    /// Takes the blocks that `tokens` tokens need beyond those held, as far as there are any. How
+    /// many tokens the chain then holds.
+    pub(crate) fn extend(&mut self, chain: &mut Chain, tokens: u32) -> u32 {
+        let blocks = self.blocks_for(tokens) as usize;
+        while chain.leases.len() < blocks {
+            let Some(lease) = self.take() else { break };
+            chain.leases.push(lease);
+        }
+        chain.leases.len() as u32 * self.geometry.block_tokens
+    }
+
     /// Gives a sequence's blocks back, tail first. Indexed ones stay cached.
     pub(crate) fn release(&mut self, chain: &mut Chain) {
         while let Some(lease) = chain.leases.pop() {
@@ -115,7 +126,7 @@ impl Group {
         hits
     }
 
-    /// How many of the first `blocks` hits nobody leases.
+    /// Leases the first `blocks` blocks that `search` found.
     pub(crate) fn lease_hits(&mut self, chain: &mut Chain, contents: Contents<'_>, blocks: u32) {
         while chain.indexed < blocks {
             let Some(link) = self.link(chain, contents, chain.indexed, chain.node) else {

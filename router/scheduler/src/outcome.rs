@@ -54,12 +54,20 @@ impl Scheduler {
         let mut yields = Yields::new(outcome);
         for run in &flight.runs {
             let range = yields.of(run);
-            if self.store[run.place].generation != run.generation {
+            let sequence = &mut self.store[run.place];
+            if sequence.generation != run.generation {
                 continue;
             }
-            let emission = match outcome.failed.contains(&run.slot) {
-                false => self.settle(run, range, &outcome.token_ids),
-                true => self.fail(run, range.start),
+            let emission = if outcome.failed.contains(&run.slot) {
+                self.fail(run, range.start)
+            } else if sequence.push_plainly(run, &outcome.token_ids[range.clone()]) {
+                Some(Emission {
+                    sequence: sequence.id,
+                    tokens: range,
+                    finish: None,
+                })
+            } else {
+                self.settle(run, range, &outcome.token_ids)
             };
             emissions.extend(emission);
         }
@@ -164,12 +172,32 @@ impl Scheduler {
 }
 
 impl Sequence {
+    /// Does all that `settle` would do in the common case, and nothing otherwise: one token that
+    /// neither ends the sequence nor fills a block. Whether it was that case.
+    #[inline]
+    fn push_plainly(&mut self, run: &FlightRun, yielded: &[TokenId]) -> bool {
+        let &[token] = yielded else { return false };
+        let length = self.len();
+        let plain = run.reach == Reach::Yields
+            && length + 1 < self.max_tokens
+            && length < self.boundary
+            && matches!(self.state, State::Running(_))
+            && !self.stops_at(token);
+        if plain {
+            self.in_flight -= 1;
+            self.yielding -= 1;
+            self.computed = length;
+            self.tokens.push(token);
+        }
+        plain
+    }
+
     /// How many of the yielded tokens belong to the sequence, and whether they end it.
     fn keep(&self, yielded: &[TokenId]) -> (usize, Option<Finish>) {
         let left = (self.max_tokens - self.len()) as usize;
         let kept = yielded.len().min(left);
         let masked = self.min_tokens.saturating_sub(self.len()) as usize;
-        let stop = |token: &TokenId| self.stops.contains(token);
+        let stop = |&token: &TokenId| self.stops_at(token);
         if let Some(at) = yielded[..kept].iter().skip(masked).position(stop) {
             return (masked + at + 1, Some(Finish::StopToken));
         }

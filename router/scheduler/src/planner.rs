@@ -1,55 +1,17 @@
 //! `Scheduler::plan`: running sequences in order of seniority, then admissions.
 
 use crate::cost::Load;
-use crate::flight::{Flight, FlightRun, Reach};
-use crate::ids::{BlockId, GroupId, Micros, Slot, StepId};
-use crate::plan::{BlockCopy, Fork, Growth, NewSequence, Run, StepPlan, Table};
+use crate::draft::{Draft, Lane, Shortage};
+use crate::flight::{Flight, Reach};
+use crate::ids::{Micros, StepId};
+use crate::plan::StepPlan;
 use crate::policy::Facts;
 use crate::request::Pipelining;
-use crate::scheduler::{Birth, Scheduler};
+use crate::scheduler::Scheduler;
 use crate::sequence::{Phase, Place, Sequence};
 
 /// Prompts are never read more slowly than this many tokens per step, whatever the latency target.
 const MIN_CHUNK: u32 = 64;
-
-/// Runs of one kind, with the blocks that they gain per group.
-#[derive(Debug, Default)]
-pub(crate) struct Lane {
-    runs: Vec<Run>,
-    flight: Vec<FlightRun>,
-    growth: Vec<GroupGrowth>,
-}
-
-/// What the runs of a lane gain in one group.
-#[derive(Debug, Default)]
-pub(crate) struct GroupGrowth {
-    counts: Vec<u32>,
-    blocks: Vec<BlockId>,
-}
-
-/// A plan in the making.
-#[derive(Debug)]
-pub(crate) struct Draft {
-    pub(crate) now: Micros,
-    pub(crate) new: Vec<NewSequence>,
-    decodes: Lane,
-    prompts: Lane,
-    load: Load,
-    /// Tokens left for prompts.
-    pub(crate) budget: u32,
-    /// Running sequences whose blocks others wait for.
-    pub(crate) claimants: Vec<Place>,
-    /// Whether memory ran out for a running sequence.
-    pub(crate) shortage: Shortage,
-}
-
-/// Whether running sequences got the blocks they needed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shortage {
-    None,
-    /// One was preempted or stalled: nobody is admitted in this plan.
-    Blocks,
-}
 
 /// What one running sequence may do in a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,29 +21,6 @@ enum Demand {
     Read,
 }
 
-impl Lane {
-    fn with_capacity(groups: usize, runs: Vec<FlightRun>, capacity: usize) -> Self {
-        let growth = || GroupGrowth {
-            counts: Vec::with_capacity(capacity),
-            blocks: Vec::new(),
-        };
-        Self {
-            runs: Vec::with_capacity(capacity),
-            flight: runs,
-            growth: std::iter::repeat_with(growth).take(groups).collect(),
-        }
-    }
-
-    fn append(&mut self, mut other: Self) {
-        self.runs.append(&mut other.runs);
-        self.flight.append(&mut other.flight);
-        for (growth, mut more) in self.growth.iter_mut().zip(other.growth) {
-            growth.counts.append(&mut more.counts);
-            growth.blocks.append(&mut more.blocks);
-        }
-    }
-}
-
 impl Scheduler {
     /// The next step. None when nothing can run, or when `depth` plans are in flight. Slots of
     /// sequences that are over are dropped by the next plan that runs something.
@@ -89,13 +28,21 @@ impl Scheduler {
         if self.flights.len() >= self.config.depth as usize {
             return None;
         }
-        let mut draft = self.draft(now);
-        self.plan_running(&mut draft);
-        self.admit(&mut draft);
-        if draft.decodes.runs.is_empty() && draft.prompts.runs.is_empty() {
-            return None;
+        loop {
+            let mut draft = self.draft(now);
+            self.plan_running(&mut draft);
+            self.admit(&mut draft);
+            if !draft.decodes.runs.is_empty() || !draft.prompts.runs.is_empty() {
+                return Some(self.seal(draft));
+            }
+            if self.births.is_empty() {
+                return None;
+            }
+            // The blocks that unborn forks are to be copied from may be all that is missing.
+            while let Some(birth) = self.births.last() {
+                self.evict(birth.child, now);
+            }
         }
-        Some(self.seal(draft))
     }
 
     fn draft(&mut self, now: Micros) -> Draft {
@@ -104,8 +51,8 @@ impl Scheduler {
         Draft {
             now,
             new: Vec::new(),
-            decodes: Lane::with_capacity(groups, runs, self.running.len()),
-            prompts: Lane::with_capacity(groups, Vec::new(), 0),
+            decodes: Lane::new(groups, runs, self.running.len()),
+            prompts: Lane::new(groups, Vec::new(), 0),
             load: Load::default(),
             budget: self.prompt_budget(),
             claimants: Vec::new(),
@@ -132,9 +79,8 @@ impl Scheduler {
     /// of the list, so that nobody in this plan is preempted by it.
     fn plan_running(&mut self, draft: &mut Draft) {
         let mut at = 0;
-        while let Some(&member) = self.running.get(at) {
+        while let Some(&place) = self.running.get(at) {
             at += 1;
-            let place = member.place;
             let sequence = &self.store[place];
             if sequence.computed < sequence.claimed {
                 draft.claimants.push(place);
@@ -149,14 +95,10 @@ impl Scheduler {
 
     fn decode(&mut self, place: Place, after: usize, draft: &mut Draft) {
         let wanted = self.store[place].room_to_yield(self.config.max_tokens_per_run);
-        let lane = &mut draft.decodes;
-        if wanted <= self.store[place].room {
-            for growth in &mut lane.growth {
-                growth.counts.push(0);
+        if wanted > self.store[place].room {
+            if self.make_room(place, wanted, after, draft) < wanted {
+                return;
             }
-        } else if self.make_room(place, wanted, after, draft) < wanted {
-            return;
-        } else {
             self.grow(place, wanted, &mut draft.decodes);
         }
         let sequence = &mut self.store[place];
@@ -216,13 +158,6 @@ impl Scheduler {
         draft.prompts.push(sequence, place, tokens, reach);
     }
 
-    /// Records that a new sequence's table is complete as sent.
-    pub(crate) fn push_no_growth(draft: &mut Draft) {
-        for growth in &mut draft.prompts.growth {
-            growth.counts.push(0);
-        }
-    }
-
     /// Preempts juniors (members from `after` on) until `place` can hold `wanted` tokens. How many
     /// it can hold, at most `wanted`.
     fn make_room(&mut self, place: Place, wanted: u32, after: usize, draft: &mut Draft) -> u32 {
@@ -259,10 +194,10 @@ impl Scheduler {
     fn victim(&self, after: usize) -> Place {
         let juniors: Vec<_> = self.running[after..]
             .iter()
-            .map(|m| self.facts(m.place))
+            .map(|&place| self.facts(place))
             .collect();
         let chosen = self.policy.victim(&juniors).min(juniors.len() - 1);
-        self.running[after + chosen].place
+        self.running[after + chosen]
     }
 
     fn facts(&self, place: Place) -> Facts<'_> {
@@ -278,35 +213,25 @@ impl Scheduler {
 
     /// Takes the blocks for `wanted` tokens, which must be available, and records them as growth.
     fn grow(&mut self, place: Place, wanted: u32, lane: &mut Lane) {
-        let before: Vec<_> = self.store[place]
-            .chains
-            .iter()
-            .map(|c| c.leases.len())
-            .collect();
-        self.extend(place, wanted);
-        let chains = &self.store[place].chains;
-        for ((growth, chain), before) in lane.growth.iter_mut().zip(chains).zip(before) {
-            let gained = &chain.leases[before..];
-            growth.counts.push(gained.len() as u32);
-            growth
-                .blocks
-                .extend(gained.iter().map(|lease| lease.block()));
+        let sequence = &mut self.store[place];
+        let mut room = u32::MAX;
+        let chains = self.groups.iter_mut().zip(&mut sequence.chains);
+        for (index, (group, chain)) in chains.enumerate() {
+            let held = chain.leases.len();
+            room = room.min(group.extend(chain, wanted));
+            lane.gain(index, &chain.leases[held..]);
         }
+        sequence.room = room;
     }
 
     /// Takes the blocks for `wanted` tokens, which must be available.
     pub(crate) fn extend(&mut self, place: Place, wanted: u32) {
         let sequence = &mut self.store[place];
-        let mut room = u32::MAX;
-        for (group, chain) in self.groups.iter_mut().zip(&mut sequence.chains) {
-            let blocks = group.blocks_for(wanted) as usize;
-            while chain.leases.len() < blocks {
-                let Some(lease) = group.take() else { break };
-                chain.leases.push(lease);
-            }
-            room = room.min(chain.leases.len() as u32 * group.geometry.block_tokens);
-        }
-        sequence.room = room;
+        let chains = self.groups.iter_mut().zip(&mut sequence.chains);
+        let room = chains
+            .map(|(group, chain)| group.extend(chain, wanted))
+            .min();
+        sequence.room = room.unwrap_or(0);
     }
 
     fn seal(&mut self, draft: Draft) -> StepPlan {
@@ -327,7 +252,7 @@ impl Scheduler {
             new,
             forks,
             copies,
-            growth: seal_growth(decodes.growth),
+            growth: decodes.take_growth(),
             runs: decodes.runs,
         };
         let runs = decodes.flight;
@@ -339,57 +264,6 @@ impl Scheduler {
         });
         self.step = StepId(self.step.0 + 1);
         plan
-    }
-
-    /// Births of this plan: as forks of a slot, or in full where the parent has left its slot.
-    fn seal_births(&mut self, new: &mut Vec<NewSequence>) -> (Vec<Fork>, Vec<BlockCopy>) {
-        let mut forks = Vec::new();
-        let mut copies = Vec::new();
-        for birth in std::mem::take(&mut self.births) {
-            let child = &self.store[birth.child];
-            let Some(destination) = child.slot() else {
-                continue;
-            };
-            let tables = birth_tables(child, &birth);
-            let parent = &self.store[birth.parent];
-            let alive = parent.generation == birth.parent_generation
-                && parent.slot() == Some(birth.parent_slot);
-            if alive {
-                let sequence = child.id;
-                forks.push(Fork {
-                    sequence,
-                    source: birth.parent_slot,
-                    destination,
-                    tables,
-                });
-            } else {
-                new.push(full(child, destination, tables, child.computed));
-            }
-            for copy in birth.copies {
-                copies.push(BlockCopy {
-                    group: GroupId(copy.group as u32),
-                    source: copy.source.block(),
-                    destination: copy.destination,
-                });
-                self.groups[copy.group].give_back(copy.source);
-            }
-        }
-        (forks, copies)
-    }
-}
-
-impl Lane {
-    fn push(&mut self, sequence: &Sequence, place: Place, tokens: u32, reach: Reach) {
-        let Some(slot) = sequence.slot() else { return };
-        self.runs.push(Run { slot, tokens });
-        let generation = sequence.generation;
-        self.flight.push(FlightRun {
-            place,
-            generation,
-            slot,
-            tokens,
-            reach,
-        });
     }
 }
 
@@ -413,53 +287,4 @@ pub(crate) fn chunk(remaining: u32, budget: u32, k: u32) -> (u32, Reach) {
     } else {
         (budget.min(remaining - 1), Reach::Part)
     }
-}
-
-/// A sequence as a fresh worker needs it.
-pub(crate) fn full(
-    sequence: &Sequence,
-    slot: Slot,
-    tables: Vec<Table>,
-    computed: u32,
-) -> NewSequence {
-    NewSequence {
-        sequence: sequence.id,
-        slot,
-        token_ids: sequence.tokens.clone(),
-        generated: sequence.generated(),
-        computed,
-        tables,
-    }
-}
-
-/// Tables of all of a sequence's blocks.
-pub(crate) fn tables(sequence: &Sequence) -> Vec<Table> {
-    let chains = sequence.chains.iter().enumerate();
-    chains
-        .map(|(g, chain)| Table {
-            group: GroupId(g as u32),
-            blocks: chain.blocks(),
-        })
-        .collect()
-}
-
-fn birth_tables(child: &Sequence, birth: &Birth) -> Vec<Table> {
-    let mut tables = tables(child);
-    for (table, &blocks) in tables.iter_mut().zip(&birth.blocks) {
-        table.blocks.truncate(blocks);
-    }
-    tables
-}
-
-fn seal_growth(growth: Vec<GroupGrowth>) -> Vec<Growth> {
-    let grown = growth
-        .into_iter()
-        .enumerate()
-        .filter(|(_, growth)| !growth.blocks.is_empty());
-    let sealed = |(group, growth): (usize, GroupGrowth)| Growth {
-        group: GroupId(group as u32),
-        counts: growth.counts,
-        blocks: growth.blocks,
-    };
-    grown.map(sealed).collect()
 }

@@ -6,8 +6,10 @@
 //! first block on and a collision costs time, never correctness.
 
 use crate::ids::{BlockId, TokenId};
+use std::collections::BTreeMap;
 
-const NONE: u32 = u32::MAX;
+/// The part of a key that the table keeps; its low bits also say where a search begins.
+const TAG: u64 = !0 << 32;
 
 /// Number of an entry of the index, unique over its life.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,23 +29,30 @@ pub(crate) struct Link<'a> {
     pub(crate) tokens: &'a [TokenId],
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Entry {
     key: u64,
     node: Node,
     parent: Node,
-    next: u32,
-    salt: Box<[u64]>,
 }
 
-/// Dense storage by block; hash chains run through the entries.
+/// Dense storage by block, found through an open-addressed table (linear probing, at most half
+/// full). A place of the table is 0, or a key's upper half beside a block's number + 1.
 #[derive(Debug)]
 pub(crate) struct Prefix {
-    heads: Vec<u32>,
+    table: Vec<u64>,
     entries: Vec<Entry>,
     tokens: Vec<TokenId>,
+    /// Of first blocks that have any; the other first blocks have the empty salt.
+    salts: BTreeMap<BlockId, Box<[u64]>>,
     block_tokens: usize,
     last_node: u64,
+}
+
+/// Where a search of the table ends.
+enum Spot {
+    Holds(BlockId, Node),
+    Empty(usize),
 }
 
 impl Prefix {
@@ -52,13 +61,12 @@ impl Prefix {
             key: 0,
             node: Node::ROOT,
             parent: Node::ROOT,
-            next: NONE,
-            salt: Box::default(),
         };
         Self {
-            heads: vec![NONE; (blocks as usize).next_power_of_two()],
+            table: vec![0; 2 * (blocks as usize).next_power_of_two()],
             entries: vec![vacant; blocks as usize],
             tokens: vec![TokenId(0); blocks as usize * block_tokens as usize],
+            salts: BTreeMap::new(),
             block_tokens: block_tokens as usize,
             last_node: 0,
         }
@@ -69,73 +77,97 @@ impl Prefix {
     }
 
     pub(crate) fn find(&self, link: &Link<'_>) -> Option<(BlockId, Node)> {
-        let mut block = self.heads[self.bucket(link.key)];
-        while block != NONE {
-            let entry = &self.entries[block as usize];
-            if entry.key == link.key && self.holds(block, link) {
-                return Some((BlockId(block), entry.node));
-            }
-            block = entry.next;
+        match self.search(link) {
+            Spot::Holds(block, node) => Some((block, node)),
+            Spot::Empty(_) => None,
         }
-        None
     }
 
     /// Makes a computed block findable. If another block holds the same already, that one stays,
     /// and its node continues the chain.
     pub(crate) fn insert(&mut self, block: BlockId, link: &Link<'_>) -> Node {
-        if let Some((_, node)) = self.find(link) {
-            return node;
-        }
+        let place = match self.search(link) {
+            Spot::Holds(_, node) => return node,
+            Spot::Empty(place) => place,
+        };
+        self.table[place] = (link.key & TAG) | u64::from(block.0 + 1);
         self.last_node += 1;
-        let bucket = self.bucket(link.key);
-        let first = link.parent == Node::ROOT;
+        let node = Node(self.last_node);
         self.entries[block.0 as usize] = Entry {
             key: link.key,
-            node: Node(self.last_node),
+            node,
             parent: link.parent,
-            next: self.heads[bucket],
-            salt: if first {
-                link.salt.into()
-            } else {
-                Box::default()
-            },
         };
-        self.heads[bucket] = block.0;
+        if link.parent == Node::ROOT && !link.salt.is_empty() {
+            self.salts.insert(block, link.salt.into());
+        }
         let start = block.0 as usize * self.block_tokens;
         self.tokens[start..start + self.block_tokens].copy_from_slice(link.tokens);
-        Node(self.last_node)
+        node
     }
 
     pub(crate) fn remove(&mut self, block: BlockId) {
-        if !self.contains(block) {
+        let Entry { key, node, parent } = self.entries[block.0 as usize];
+        if node == Node::ROOT {
             return;
         }
-        let (key, next) = {
-            let entry = &self.entries[block.0 as usize];
-            (entry.key, entry.next)
-        };
-        let bucket = self.bucket(key);
-        if self.heads[bucket] == block.0 {
-            self.heads[bucket] = next;
-        } else {
-            let mut before = self.heads[bucket];
-            while self.entries[before as usize].next != block.0 {
-                before = self.entries[before as usize].next;
-            }
-            self.entries[before as usize].next = next;
-        }
         self.entries[block.0 as usize].node = Node::ROOT;
+        if parent == Node::ROOT {
+            self.salts.remove(&block);
+        }
+        let wanted = (key & TAG) | u64::from(block.0 + 1);
+        let mut hole = self.home(key);
+        while self.table[hole] != wanted {
+            hole = self.after(hole);
+        }
+        // Later members of the run move up, unless they would come to stand before their home.
+        let mut next = self.after(hole);
+        while self.table[next] != 0 {
+            let distance = next.wrapping_sub(self.home(self.table[next])) & (self.table.len() - 1);
+            if distance >= next.wrapping_sub(hole) & (self.table.len() - 1) {
+                self.table[hole] = self.table[next];
+                hole = next;
+            }
+            next = self.after(next);
+        }
+        self.table[hole] = 0;
     }
 
-    fn bucket(&self, key: u64) -> usize {
-        key as usize & (self.heads.len() - 1)
+    fn search(&self, link: &Link<'_>) -> Spot {
+        let mut place = self.home(link.key);
+        loop {
+            let found = self.table[place];
+            if found == 0 {
+                return Spot::Empty(place);
+            }
+            let block = found as u32;
+            if (found ^ link.key) & TAG == 0 && self.holds(block - 1, link) {
+                let block = BlockId(block - 1);
+                return Spot::Holds(block, self.entries[block.0 as usize].node);
+            }
+            place = self.after(place);
+        }
+    }
+
+    fn home(&self, key: u64) -> usize {
+        (key >> 32) as usize & (self.table.len() - 1)
+    }
+
+    fn after(&self, place: usize) -> usize {
+        (place + 1) & (self.table.len() - 1)
     }
 
     fn holds(&self, block: u32, link: &Link<'_>) -> bool {
         let entry = &self.entries[block as usize];
         let start = block as usize * self.block_tokens;
-        entry.parent == link.parent
-            && (link.parent != Node::ROOT || *entry.salt == *link.salt)
+        let salt = || {
+            self.salts
+                .get(&BlockId(block))
+                .map_or(&[][..], |salt| &salt[..])
+        };
+        entry.key == link.key
+            && entry.parent == link.parent
+            && (link.parent != Node::ROOT || salt() == link.salt)
             && self.tokens[start..start + self.block_tokens] == *link.tokens
     }
 }

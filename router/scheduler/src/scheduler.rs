@@ -9,17 +9,10 @@ use crate::memory::{Chain, Group};
 use crate::policy::{Facts, Policy};
 use crate::queue::{Queue, Ticket};
 use crate::request::{AddError, Request};
-use crate::sequence::{Order, Phase, Place, Sequence, Standing, State, Store};
+use crate::sequence::{Order, Phase, Place, Sequence, Standing, State, Store, stop_filter};
 use crate::slots::Slots;
 use crate::snapshot::Counters;
 use std::collections::VecDeque;
-
-/// A sequence in a slot; `Scheduler::running` is sorted by seniority.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Member {
-    pub(crate) order: Order,
-    pub(crate) place: Place,
-}
 
 /// A fork that shares its parent's blocks and that no plan has carried yet.
 #[derive(Debug)]
@@ -50,7 +43,8 @@ pub struct Scheduler {
     pub(crate) groups: Vec<Group>,
     pub(crate) queue: Queue,
     pub(crate) slots: Slots,
-    pub(crate) running: Vec<Member>,
+    /// Sequences in slots, sorted by seniority.
+    pub(crate) running: Vec<Place>,
     pub(crate) births: Vec<Birth>,
     pub(crate) flights: VecDeque<Flight>,
     /// An emptied list of runs, kept for its memory.
@@ -165,8 +159,8 @@ impl Scheduler {
     /// running sequences go back to the queue's head with the token ids that are known; outcomes
     /// of older epochs will be dropped.
     pub fn worker_lost(&mut self, now: Micros) -> Epoch {
-        while let Some(member) = self.running.last().copied() {
-            self.evict(member.place, now);
+        while let Some(&place) = self.running.last() {
+            self.evict(place, now);
         }
         self.flights.clear();
         let places: Vec<_> = self.queue.places().collect();
@@ -251,6 +245,7 @@ impl Scheduler {
             prompt,
             max_tokens,
             min_tokens: prompt.saturating_add(request.min_new_tokens),
+            stop_filter: stop_filter(&request.stop_token_ids),
             stops: request.stop_token_ids,
             salt: request.cache_salt,
             class: request.class,
@@ -317,8 +312,10 @@ impl Scheduler {
         self.store[place].state = State::Running(slot);
         self.counters.reading += u32::from(self.store[place].phase == Phase::Reading);
         let order = self.store[place].order;
-        let at = self.running.partition_point(|member| member.order < order);
-        self.running.insert(at, Member { order, place });
+        let at = self
+            .running
+            .partition_point(|&other| self.store[other].order < order);
+        self.running.insert(at, place);
     }
 
     /// Gives a running sequence's slot and blocks back. Steps in flight may still write to the
@@ -330,7 +327,7 @@ impl Scheduler {
         let order = self.store[place].order;
         if let Ok(at) = self
             .running
-            .binary_search_by_key(&order, |member| member.order)
+            .binary_search_by_key(&order, |&other| self.store[other].order)
         {
             self.running.remove(at);
         }

@@ -48,45 +48,51 @@ pub(crate) enum Phase {
 }
 
 /// All that the scheduler knows about a sequence. Token counts are positions: of n tokens, 0..n.
+///
+/// What `plan` and `complete` touch for every sequence in every step comes first, on two cache
+/// lines: with a thousand sequences, this order is most of their speed.
+#[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub(crate) struct Sequence {
-    pub(crate) id: SequenceId,
-    pub(crate) state: State,
-    pub(crate) standing: Standing,
-    pub(crate) phase: Phase,
-    pub(crate) pipelining: Pipelining,
-    pub(crate) order: Order,
-    /// When it entered the queue.
-    pub(crate) since: Micros,
     /// Prompt and generated tokens known so far.
     pub(crate) tokens: Vec<TokenId>,
-    /// Tokens of the prompt.
-    pub(crate) prompt: u32,
-    /// Prompt and all tokens that it may generate.
-    pub(crate) max_tokens: u32,
-    /// Stop tokens count from this length on.
-    pub(crate) min_tokens: u32,
-    /// Leading tokens whose KV is computed, as confirmed by outcomes.
-    pub(crate) computed: u32,
-    /// Leading known tokens that plans have run or found; final once `phase` is Decoding.
-    pub(crate) planned: u32,
-    /// Tokens that its blocks hold, in the group where that is least.
-    pub(crate) room: u32,
-    /// Computed length at which the next block becomes full, in the group where that is least.
-    pub(crate) boundary: u32,
-    /// Tokens up to which others wait for its blocks instead of computing the same.
-    pub(crate) claimed: u32,
+    pub(crate) state: State,
+    /// Distinguishes the sequences that used this place in the store.
+    pub(crate) generation: u32,
     /// Runs whose outcome has not come.
     pub(crate) in_flight: u32,
     /// How many of them yield tokens.
     pub(crate) yielding: u32,
-    /// Distinguishes the sequences that used this place in the store.
-    pub(crate) generation: u32,
+    /// Leading tokens whose KV is computed, as confirmed by outcomes.
+    pub(crate) computed: u32,
+    /// Tokens that its blocks hold, in the group where that is least.
+    pub(crate) room: u32,
+    /// Computed length at which the next block becomes full, in the group where that is least.
+    pub(crate) boundary: u32,
+    /// Prompt and all tokens that it may generate.
+    pub(crate) max_tokens: u32,
+    pub(crate) phase: Phase,
+    pub(crate) pipelining: Pipelining,
+    pub(crate) standing: Standing,
+    pub(crate) id: SequenceId,
+    /// Bit t % 64 is set for every stop token t.
+    pub(crate) stop_filter: u64,
+    /// Stop tokens count from this length on.
+    pub(crate) min_tokens: u32,
+    /// Tokens up to which others wait for its blocks instead of computing the same.
+    pub(crate) claimed: u32,
+    /// Leading known tokens that plans have run or found; final once `phase` is Decoding.
+    pub(crate) planned: u32,
+    /// Tokens of the prompt.
+    pub(crate) prompt: u32,
+    pub(crate) order: Order,
+    /// When it entered the queue.
+    pub(crate) since: Micros,
+    /// One per KV group.
+    pub(crate) chains: Vec<Chain>,
     pub(crate) stops: Vec<TokenId>,
     pub(crate) salt: Vec<u64>,
     pub(crate) class: Class,
-    /// One per KV group.
-    pub(crate) chains: Vec<Chain>,
 }
 
 impl Sequence {
@@ -120,6 +126,10 @@ impl Sequence {
         (self.len() + self.yielding * k + k - 1).min(self.max_room())
     }
 
+    pub(crate) fn stops_at(&self, token: TokenId) -> bool {
+        self.stop_filter >> (token.0 % 64) & 1 == 1 && self.stops.contains(&token)
+    }
+
     pub(crate) fn parts(&mut self) -> (&mut [Chain], Contents<'_>) {
         (
             &mut self.chains,
@@ -129,6 +139,13 @@ impl Sequence {
             },
         )
     }
+}
+
+/// `Sequence::stop_filter` of some stop tokens.
+pub(crate) fn stop_filter(stops: &[TokenId]) -> u64 {
+    stops
+        .iter()
+        .fold(0, |filter, token| filter | 1 << (token.0 % 64))
 }
 
 /// A sequence's place in the store.

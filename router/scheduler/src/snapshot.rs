@@ -108,7 +108,7 @@ impl Scheduler {
         let chains = self
             .running
             .iter()
-            .flat_map(|member| &self.store[member.place].chains);
+            .flat_map(|&place| &self.store[place].chains);
         let held: usize = chains.map(|chain| chain.leases.len()).sum();
         let copies: usize = self.births.iter().map(|birth| birth.copies.len()).sum();
         (held + copies) as u64

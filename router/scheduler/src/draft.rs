@@ -1,0 +1,142 @@
+//! A plan in the making.
+
+use crate::blocks::BlockLease;
+use crate::cost::Load;
+use crate::flight::{FlightRun, Reach};
+use crate::ids::{BlockId, GroupId, Micros, Slot};
+use crate::plan::{Growth, NewSequence, Run, Table};
+use crate::sequence::{Place, Sequence};
+
+/// Runs of one kind, with the blocks that they gain per group.
+#[derive(Debug, Default)]
+pub(crate) struct Lane {
+    pub(crate) runs: Vec<Run>,
+    pub(crate) flight: Vec<FlightRun>,
+    growth: Vec<Gains>,
+}
+
+/// What the runs of a lane gain in one group.
+#[derive(Clone, Debug, Default)]
+struct Gains {
+    /// Which run gains how many blocks, for those that gain any.
+    counts: Vec<(usize, u32)>,
+    blocks: Vec<BlockId>,
+}
+
+/// A plan in the making.
+#[derive(Debug)]
+pub(crate) struct Draft {
+    pub(crate) now: Micros,
+    pub(crate) new: Vec<NewSequence>,
+    pub(crate) decodes: Lane,
+    pub(crate) prompts: Lane,
+    pub(crate) load: Load,
+    /// Tokens left for prompts.
+    pub(crate) budget: u32,
+    /// Running sequences whose blocks others wait for.
+    pub(crate) claimants: Vec<Place>,
+    /// Whether memory ran out for a running sequence.
+    pub(crate) shortage: Shortage,
+}
+
+/// Whether running sequences got the blocks they needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shortage {
+    None,
+    /// One was preempted or stalled: nobody is admitted in this plan.
+    Blocks,
+}
+
+impl Lane {
+    pub(crate) fn new(groups: usize, flight: Vec<FlightRun>, capacity: usize) -> Self {
+        let runs = Vec::with_capacity(capacity);
+        Self {
+            runs,
+            flight,
+            growth: vec![Gains::default(); groups],
+        }
+    }
+
+    /// Records blocks that the run which is pushed next gains.
+    pub(crate) fn gain(&mut self, group: usize, leases: &[BlockLease]) {
+        if !leases.is_empty() {
+            let gains = &mut self.growth[group];
+            gains.counts.push((self.runs.len(), leases.len() as u32));
+            gains.blocks.extend(leases.iter().map(BlockLease::block));
+        }
+    }
+
+    pub(crate) fn push(&mut self, sequence: &Sequence, place: Place, tokens: u32, reach: Reach) {
+        let Some(slot) = sequence.slot() else { return };
+        self.runs.push(Run { slot, tokens });
+        let generation = sequence.generation;
+        self.flight.push(FlightRun {
+            place,
+            generation,
+            slot,
+            tokens,
+            reach,
+        });
+    }
+
+    pub(crate) fn append(&mut self, mut other: Self) {
+        let before = self.runs.len();
+        self.runs.append(&mut other.runs);
+        self.flight.append(&mut other.flight);
+        for (gains, mut more) in self.growth.iter_mut().zip(other.growth) {
+            gains.counts.extend(
+                more.counts
+                    .iter()
+                    .map(|&(run, count)| (before + run, count)),
+            );
+            gains.blocks.append(&mut more.blocks);
+        }
+    }
+
+    /// The plan's `growth`: one entry per group that grows.
+    pub(crate) fn take_growth(&mut self) -> Vec<Growth> {
+        let runs = self.runs.len();
+        let groups = std::mem::take(&mut self.growth).into_iter().enumerate();
+        let grown = groups.filter(|(_, gains)| !gains.blocks.is_empty());
+        let growth = |(group, gains): (usize, Gains)| {
+            let mut counts = vec![0; runs];
+            for (run, count) in gains.counts {
+                counts[run] = count;
+            }
+            Growth {
+                group: GroupId(group as u32),
+                counts,
+                blocks: gains.blocks,
+            }
+        };
+        grown.map(growth).collect()
+    }
+}
+
+/// A sequence as a fresh worker needs it.
+pub(crate) fn full(
+    sequence: &Sequence,
+    slot: Slot,
+    tables: Vec<Table>,
+    computed: u32,
+) -> NewSequence {
+    NewSequence {
+        sequence: sequence.id,
+        slot,
+        token_ids: sequence.tokens.clone(),
+        generated: sequence.generated(),
+        computed,
+        tables,
+    }
+}
+
+/// Tables of all of a sequence's blocks.
+pub(crate) fn tables(sequence: &Sequence) -> Vec<Table> {
+    let chains = sequence.chains.iter().enumerate();
+    chains
+        .map(|(g, chain)| Table {
+            group: GroupId(g as u32),
+            blocks: chain.blocks(),
+        })
+        .collect()
+}

@@ -1,0 +1,428 @@
+//! One random life of a scheduler, checked after every call.
+
+use crate::random::{Random, hash};
+use crate::worker::{VOCABULARY, Worker, World, extend_history, next_token, root};
+use penstock_scheduler::config::{KvGroup, SchedulerConfig};
+use penstock_scheduler::ids::{Epoch, Micros, RequestId, SequenceId, TokenId};
+use penstock_scheduler::plan::{Emission, Finish, StepOutcome, StepPlan};
+use penstock_scheduler::request::{Class, Pipelining, Request};
+use penstock_scheduler::{Facts, FirstComeFirstServed, Policy, Scheduler};
+use std::collections::{BTreeMap, VecDeque};
+
+/// What the client of a sequence has seen.
+struct Record {
+    history: u64,
+    generated: u32,
+    max_new_tokens: u32,
+    min_new_tokens: u32,
+    stops: Vec<TokenId>,
+}
+
+/// What happened in an episode, for comparing two runs and for knowing that it was not empty.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Summary {
+    /// Hash of all plans.
+    pub(crate) plans: u64,
+    /// Plans made.
+    pub(crate) steps: u64,
+    /// Requests and forks accepted.
+    pub(crate) accepted: u64,
+    /// Preemptions.
+    pub(crate) preemptions: u64,
+    /// Tokens found in the prefix cache.
+    pub(crate) hits: u64,
+    /// Forks that shared their parent's blocks.
+    pub(crate) forks: u64,
+    /// Sequences that ended by an emission.
+    pub(crate) finished: u64,
+}
+
+/// Ranks by priority and preempts at random, deterministically.
+struct Erratic;
+
+impl Policy for Erratic {
+    fn rank(&mut self, facts: &Facts<'_>) -> u64 {
+        (i64::from(facts.class.priority) + 1000) as u64
+    }
+
+    fn victim(&self, juniors: &[Facts<'_>]) -> usize {
+        let words: Vec<_> = juniors
+            .iter()
+            .map(|facts| u64::from(facts.tokens))
+            .collect();
+        hash(&words) as usize % juniors.len()
+    }
+}
+
+/// An episode in progress.
+pub(crate) struct Episode {
+    random: Random,
+    config: SchedulerConfig,
+    scheduler: Scheduler,
+    worker: Worker,
+    /// Outcomes that the worker has sent and nobody has read.
+    wire: VecDeque<StepOutcome>,
+    stale: Vec<StepOutcome>,
+    live: BTreeMap<SequenceId, Record>,
+    /// Requests that wait for `prepared`.
+    preparing: Vec<RequestId>,
+    salts: BTreeMap<u64, Vec<u64>>,
+    epoch: Epoch,
+    now: u64,
+    next_id: u64,
+    failures: u32,
+    losses: u32,
+    summary: Summary,
+}
+
+impl Episode {
+    pub(crate) fn new(seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let config = random_config(&mut random);
+        let policy: Box<dyn Policy> = match random.chance(70) {
+            true => Box::new(FirstComeFirstServed),
+            false => Box::new(Erratic),
+        };
+        Self {
+            scheduler: Scheduler::new(config.clone(), policy).unwrap(),
+            worker: Worker::new(&config),
+            failures: random.pick(&[0, 0, 0, 3]),
+            losses: random.pick(&[0, 0, 1, 4]),
+            random,
+            config,
+            wire: VecDeque::new(),
+            stale: Vec::new(),
+            live: BTreeMap::new(),
+            preparing: Vec::new(),
+            salts: BTreeMap::new(),
+            epoch: Epoch(0),
+            now: 0,
+            next_id: 0,
+            summary: Summary::default(),
+        }
+    }
+
+    /// Traffic for a while, then none until everything has ended.
+    pub(crate) fn run(mut self) -> Summary {
+        let events = self.random.pick(&[20, 100, 600, 1_500]);
+        for _ in 0..events {
+            self.event();
+            self.check();
+        }
+        self.failures = 0;
+        self.finish_all();
+        let end = self.scheduler.snapshot();
+        let empty = (end.waiting, end.preparing, end.running, end.blocks_leased) == (0, 0, 0, 0);
+        assert!(empty, "something is left: {end:?}");
+        self.summary.preemptions = end.preemptions;
+        self.summary.hits = end.prefix_hit_tokens;
+        self.summary
+    }
+
+    fn event(&mut self) {
+        self.now += u64::from(self.random.within(0, 5));
+        match self.random.within(0, 99) {
+            0..25 => self.arrive(),
+            25..30 => self.fork(),
+            30..33 => self.abort(),
+            33..36 => self.finish(),
+            36..40 => self.prepare(),
+            40..75 => {
+                self.plan();
+            }
+            98 if self.random.chance(10 * self.losses) => self.lose(),
+            _ => {
+                self.deliver();
+            }
+        }
+    }
+
+    fn check(&self) {
+        if let Err(violation) = self.scheduler.check() {
+            panic!("{violation}");
+        }
+    }
+
+    fn arrive(&mut self) {
+        let request = self.random_request();
+        if self
+            .scheduler
+            .add(request.clone(), Micros(self.now))
+            .is_err()
+        {
+            return;
+        }
+        self.next_id += 1;
+        self.summary.accepted += 1;
+        self.salts.insert(request.id.0, request.cache_salt.clone());
+        if request.preparing {
+            self.preparing.push(request.id);
+        }
+        let history = root(&request.cache_salt);
+        let record = Record {
+            history: request
+                .token_ids
+                .iter()
+                .fold(history, |h, &token| extend_history(h, token)),
+            generated: request.generated,
+            max_new_tokens: request.max_new_tokens,
+            min_new_tokens: request.min_new_tokens,
+            stops: request.stop_token_ids,
+        };
+        self.live.insert(
+            SequenceId {
+                request: request.id,
+                branch: 0,
+            },
+            record,
+        );
+    }
+
+    fn random_request(&mut self) -> Request {
+        let random = &mut self.random;
+        let longest = longest(&self.config);
+        let length = random.pick(&[1, 2, longest / 4, longest / 2, longest]);
+        let length = random.within(1, length.max(1));
+        let answer = random.pick(&[1, longest / 2, longest.saturating_sub(length).max(1)]);
+        // One of few prompts, so that many requests share prefixes.
+        let kind = u64::from(random.within(0, 3));
+        let token = |at: u32| TokenId((hash(&[kind, at.into()]) % u64::from(VOCABULARY)) as u32);
+        let generated = if random.chance(10) {
+            random.within(0, length - 1)
+        } else {
+            0
+        };
+        Request {
+            id: RequestId(self.next_id),
+            token_ids: (0..length).map(token).collect(),
+            generated,
+            max_new_tokens: random.within(0, answer) + generated.min(answer),
+            min_new_tokens: random.pick(&[0, 0, 3]),
+            stop_token_ids: if random.chance(40) {
+                vec![TokenId(0)]
+            } else {
+                vec![]
+            },
+            cache_salt: random.pick(&[&[][..], &[], &[], &[7], &[7, 8]]).to_vec(),
+            preparing: random.chance(10),
+            pipelining: random.pick(&[Pipelining::Ahead, Pipelining::Ahead, Pipelining::Waits]),
+            class: Class {
+                priority: random.within(0, 2) as i32,
+                ..Class::default()
+            },
+        }
+    }
+
+    fn pick_live(&mut self) -> Option<SequenceId> {
+        let last = self.live.len().checked_sub(1)?;
+        let at = self.random.within(0, last as u32) as usize;
+        self.live.keys().nth(at).copied()
+    }
+
+    fn fork(&mut self) {
+        let Some(parent) = self.pick_live() else {
+            return;
+        };
+        let max_new_tokens = self.live[&parent].generated + self.random.within(0, 9);
+        let forked = self
+            .scheduler
+            .fork(parent, max_new_tokens, Micros(self.now));
+        let Ok(child) = forked else { return };
+        self.summary.accepted += 1;
+        let record = &self.live[&parent];
+        let record = Record {
+            max_new_tokens,
+            stops: record.stops.clone(),
+            ..*record
+        };
+        let old = self.live.insert(child, record);
+        assert!(old.is_none(), "{child:?} was born twice");
+    }
+
+    fn abort(&mut self) {
+        let Some(id) = self.pick_live() else { return };
+        assert!(self.scheduler.abort(id.request), "{id:?} was live");
+        assert!(!self.scheduler.abort(id.request), "{id:?} is over");
+        self.live.retain(|live, _| live.request != id.request);
+        self.preparing.retain(|&request| request != id.request);
+    }
+
+    fn finish(&mut self) {
+        let Some(id) = self.pick_live() else { return };
+        self.scheduler.finish(id);
+        self.live.remove(&id);
+    }
+
+    fn prepare(&mut self) {
+        if let Some(id) = self.preparing.pop() {
+            self.scheduler.prepared(id, Micros(self.now));
+        }
+    }
+
+    fn plan(&mut self) -> bool {
+        let before = self.scheduler.snapshot();
+        let Some(plan) = self.scheduler.plan(Micros(self.now)) else {
+            let idle = before.in_flight == 0 && before.running + before.waiting > 0;
+            assert!(!idle, "nothing runs although {before:?}");
+            return false;
+        };
+        assert!(
+            before.in_flight < self.config.depth as usize,
+            "too many plans in flight"
+        );
+        assert_eq!(plan.epoch, self.epoch);
+        assert!(!plan.runs.is_empty(), "an empty plan");
+        self.note(&plan);
+        let world = World {
+            failures: self.failures,
+            salts: &self.salts,
+        };
+        let outcome = self.worker.step(&plan, &world, &mut self.random);
+        self.wire.push_back(outcome);
+        true
+    }
+
+    fn note(&mut self, plan: &StepPlan) {
+        let text = format!("{plan:?}");
+        let words: Vec<_> = text.bytes().map(u64::from).collect();
+        self.summary.plans = hash(&[self.summary.plans, hash(&words)]);
+        self.summary.steps += 1;
+        self.summary.forks += plan.forks.len() as u64;
+    }
+
+    fn deliver(&mut self) -> bool {
+        if self.random.chance(20)
+            && let Some(stale) = self.stale.pop()
+        {
+            let news = self.scheduler.complete(&stale, Micros(self.now));
+            assert_eq!(news, [], "an old epoch's outcome counts");
+        }
+        let Some(outcome) = self.wire.pop_front() else {
+            return false;
+        };
+        let news = self.scheduler.complete(&outcome, Micros(self.now));
+        for emission in news {
+            self.receive(&emission, &outcome);
+        }
+        true
+    }
+
+    /// Every token is the one that the sequence would have got alone, and it ends when it should.
+    fn receive(&mut self, emission: &Emission, outcome: &StepOutcome) {
+        let id = emission.sequence;
+        let Some(record) = self.live.get_mut(&id) else {
+            panic!("news of {id:?}, which is over")
+        };
+        let mut expected = None;
+        for &token in &outcome.token_ids[emission.tokens.clone()] {
+            assert_eq!(expected, None, "{id:?} goes on after its end");
+            assert_eq!(
+                token,
+                next_token(record.history, id),
+                "{id:?} got a wrong token"
+            );
+            record.history = extend_history(record.history, token);
+            if record.stops.contains(&token) && record.generated >= record.min_new_tokens {
+                expected = Some(Finish::StopToken);
+            }
+            record.generated += 1;
+            if record.generated >= record.max_new_tokens && expected.is_none() {
+                expected = Some(Finish::Length);
+            }
+        }
+        if emission.finish != Some(Finish::Failed) {
+            assert_eq!(emission.finish, expected, "{id:?} ends wrongly");
+        }
+        if emission.finish.is_some() {
+            self.summary.finished += 1;
+            self.live.remove(&id);
+        }
+    }
+
+    fn lose(&mut self) {
+        self.epoch = self.scheduler.worker_lost(Micros(self.now));
+        self.stale.extend(self.wire.drain(..));
+        if self.random.chance(30) {
+            let mut config = self.config.clone();
+            for group in &mut config.groups {
+                group.blocks = (group.blocks + 3)
+                    .saturating_sub(self.random.within(0, 6))
+                    .max(1);
+                group.block_tokens = self.random.within(1, 5);
+            }
+            let lost = self
+                .scheduler
+                .replace(config.clone(), Micros(self.now))
+                .unwrap();
+            self.live.retain(|id, _| !lost.contains(&id.request));
+            self.preparing.retain(|id| !lost.contains(id));
+            self.config = config;
+        }
+        self.worker = Worker::new(&self.config);
+    }
+
+    /// Everything that was accepted must end within steps proportional to the work.
+    fn finish_all(&mut self) {
+        while !self.preparing.is_empty() {
+            self.prepare();
+        }
+        let work: u32 = self.live.values().map(|record| record.max_new_tokens).sum();
+        let prompts = self.live.len() as u32 * self.config.max_sequence_tokens;
+        let limit = 20 * (work + prompts) + 100;
+        for _ in 0..limit {
+            if self.live.is_empty() {
+                break;
+            }
+            self.now += 1;
+            if !self.plan() || self.random.chance(50) {
+                self.deliver();
+            }
+            self.check();
+        }
+        assert!(
+            self.live.is_empty(),
+            "starved after {limit} steps: {:?}",
+            self.live.keys()
+        );
+        while self.deliver() {}
+    }
+}
+
+/// Tokens of the longest sequence that fits the pool.
+fn longest(config: &SchedulerConfig) -> u32 {
+    let rooms = config
+        .groups
+        .iter()
+        .map(|group| group.blocks * group.block_tokens + 1);
+    rooms.min().unwrap_or(0).min(config.max_sequence_tokens)
+}
+
+fn random_config(random: &mut Random) -> SchedulerConfig {
+    let max_tokens_per_run = random.pick(&[1, 1, 2, 3, 4]);
+    let mut group = || KvGroup {
+        block_tokens: random.within(1, 5),
+        blocks: random.pick(&[2, 9, 17, 17, 40]),
+        window: 0,
+    };
+    let mut groups = vec![group()];
+    if random.chance(25) {
+        groups.push(KvGroup {
+            block_tokens: random.within(1, 5),
+            blocks: 30,
+            window: 0,
+        });
+    }
+    SchedulerConfig {
+        groups,
+        max_slots: random.pick(&[1, 3, 8, 16]),
+        max_step_tokens: max_tokens_per_run + random.pick(&[0, 1, 5, 20, 60]),
+        max_sequence_tokens: random.pick(&[3, 20, 40, 90]),
+        max_tokens_per_run,
+        max_waiting: random.pick(&[1, 6, 30]),
+        max_waiting_tokens: random.pick(&[10, 100, 1_000]),
+        depth: random.within(1, 3),
+        prefix_cache: random.chance(80),
+        latency_target: random.pick(&[0, 900, 1_500, 1_000_000]),
+        aging: random.pick(&[0, 5, 50, 1_000]),
+    }
+}

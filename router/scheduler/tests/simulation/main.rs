@@ -1,0 +1,69 @@
+//! Random lives of the scheduler against a model worker: see `worker` for what is detected and
+//! `episode` for what is checked. A failure prints its seed; `cargo test one_episode` replays it.
+#![cfg(test)]
+
+mod episode;
+mod random;
+mod worker;
+
+use episode::{Episode, Summary};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+const EPISODES: u64 = 12_000;
+const PARTS: u64 = 4;
+
+fn run(seed: u64) -> Summary {
+    match catch_unwind(AssertUnwindSafe(|| Episode::new(seed).run())) {
+        Ok(summary) => summary,
+        Err(_) => panic!("episode {seed} failed: see the assertion above"),
+    }
+}
+
+/// Runs every `PARTS`-th episode; some twice, which must give equal plans.
+fn part(part: u64) {
+    let mut total = Summary::default();
+    for seed in (part..EPISODES).step_by(PARTS as usize) {
+        let summary = run(seed);
+        if seed % 50 < PARTS {
+            assert_eq!(run(seed), summary, "episode {seed} is not deterministic");
+        }
+        total.steps += summary.steps;
+        total.preemptions += summary.preemptions;
+        total.hits += summary.hits;
+        total.forks += summary.forks;
+        total.finished += summary.finished;
+    }
+    // The episodes must have met what they are there to test.
+    assert!(
+        total.steps > 100_000 && total.preemptions > 500 && total.hits > 10_000,
+        "{total:?}"
+    );
+    assert!(total.forks > 100 && total.finished > 5_000, "{total:?}");
+}
+
+#[test]
+fn first_quarter() {
+    part(0);
+}
+
+#[test]
+fn second_quarter() {
+    part(1);
+}
+
+#[test]
+fn third_quarter() {
+    part(2);
+}
+
+#[test]
+fn fourth_quarter() {
+    part(3);
+}
+
+/// Replays one episode: change the seed to the one that failed.
+#[test]
+fn one_episode() {
+    let summary = run(7625);
+    assert!(summary.steps > 0);
+}

@@ -1,0 +1,304 @@
+//! A worker that computes nothing, but remembers in every place of every block which token history
+//! it was computed for. Reading a block that is wrong or not computed yet is therefore detected.
+
+use crate::random::{Random, hash};
+use penstock_scheduler::config::SchedulerConfig;
+use penstock_scheduler::ids::{SequenceId, Slot, TokenId};
+use penstock_scheduler::plan::{NewSequence, Run, StepOutcome, StepPlan, Table};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Few words, so that answers and prompts often share prefixes.
+pub(crate) const VOCABULARY: u32 = 5;
+const GARBAGE: u64 = 1;
+
+/// The token that follows a history in a sequence: the model.
+pub(crate) fn next_token(history: u64, sequence: SequenceId) -> TokenId {
+    let seed = hash(&[sequence.request.0 % 3, u64::from(sequence.branch)]);
+    TokenId((hash(&[history, seed]) % u64::from(VOCABULARY)) as u32)
+}
+
+/// Hash of a token history of a request with a salt.
+pub(crate) fn extend_history(history: u64, token: TokenId) -> u64 {
+    hash(&[history, u64::from(token.0)])
+}
+
+/// The history before the first token.
+pub(crate) fn root(salt: &[u64]) -> u64 {
+    hash(&[2, hash(salt)])
+}
+
+#[derive(Clone)]
+struct State {
+    sequence: SequenceId,
+    tokens: Vec<TokenId>,
+    /// `histories[n]` is the hash of the first n tokens.
+    histories: Vec<u64>,
+    computed: usize,
+    tables: Vec<Vec<u32>>,
+    failed: bool,
+}
+
+/// The worker's state: a fold of the plans.
+pub(crate) struct Worker {
+    config: SchedulerConfig,
+    slots: Vec<Option<State>>,
+    /// Per group and block: the history that each place was computed for.
+    kv: Vec<Vec<Vec<u64>>>,
+    next_step: u64,
+}
+
+/// Chances in percent that a run fails, and the salts of live requests.
+pub(crate) struct World<'a> {
+    pub(crate) failures: u32,
+    pub(crate) salts: &'a BTreeMap<u64, Vec<u64>>,
+}
+
+impl State {
+    fn push(&mut self, token: TokenId) {
+        self.tokens.push(token);
+        let last = self.histories[self.histories.len() - 1];
+        self.histories.push(extend_history(last, token));
+    }
+
+    fn grow(&mut self, group: u32, blocks: &[u32]) {
+        self.tables[group as usize].extend_from_slice(blocks);
+    }
+}
+
+impl Worker {
+    pub(crate) fn new(config: &SchedulerConfig) -> Self {
+        let group = |g: &penstock_scheduler::config::KvGroup| {
+            vec![vec![0; g.block_tokens as usize]; g.blocks as usize]
+        };
+        Self {
+            config: config.clone(),
+            slots: vec![None; config.max_slots as usize],
+            kv: config.groups.iter().map(group).collect(),
+            next_step: 0,
+        }
+    }
+
+    /// Applies a plan and runs it.
+    pub(crate) fn step(
+        &mut self,
+        plan: &StepPlan,
+        world: &World<'_>,
+        random: &mut Random,
+    ) -> StepOutcome {
+        assert_eq!(plan.step.0, self.next_step, "steps have gaps");
+        self.next_step += 1;
+        for slot in &plan.finished {
+            assert!(
+                self.slots[slot.0 as usize].take().is_some(),
+                "{slot:?} dropped twice"
+            );
+        }
+        for new in &plan.new {
+            self.enter(new, world);
+        }
+        self.fork(plan);
+        self.copy(plan);
+        for growth in &plan.growth {
+            assert_eq!(growth.counts.len(), plan.runs.len(), "one count per run");
+            let mut blocks = growth.blocks.iter().map(|block| block.0);
+            for (run, &count) in plan.runs.iter().zip(&growth.counts) {
+                let gained: Vec<_> = blocks.by_ref().take(count as usize).collect();
+                self.state(run.slot).grow(growth.group.0, &gained);
+            }
+            assert_eq!(blocks.next(), None, "blocks for nobody");
+        }
+        self.run(plan, world, random)
+    }
+
+    fn state(&mut self, slot: Slot) -> &mut State {
+        let state = self.slots[slot.0 as usize].as_mut();
+        state.unwrap_or_else(|| panic!("slot {slot} is empty"))
+    }
+
+    fn enter(&mut self, new: &NewSequence, world: &World<'_>) {
+        assert!(
+            self.slots[new.slot.0 as usize].is_none(),
+            "slot {} is taken",
+            new.slot
+        );
+        assert!(
+            (new.computed as usize) < new.token_ids.len(),
+            "nothing left to run"
+        );
+        let salt = &world.salts[&new.sequence.request.0];
+        let mut state = State {
+            sequence: new.sequence,
+            tokens: Vec::new(),
+            histories: vec![root(salt)],
+            computed: new.computed as usize,
+            tables: tables(&new.tables),
+            failed: false,
+        };
+        for &token in &new.token_ids {
+            state.push(token);
+        }
+        self.slots[new.slot.0 as usize] = Some(state);
+    }
+
+    fn fork(&mut self, plan: &StepPlan) {
+        for fork in &plan.forks {
+            let mut child = self.state(fork.source).clone();
+            assert!(
+                self.slots[fork.destination.0 as usize].is_none(),
+                "fork onto a taken slot"
+            );
+            child.sequence = fork.sequence;
+            child.tables = tables(&fork.tables);
+            self.slots[fork.destination.0 as usize] = Some(child);
+        }
+    }
+
+    /// Copies at once, as a kernel does: no block may be both read and written.
+    fn copy(&mut self, plan: &StepPlan) {
+        let sources: BTreeSet<_> = plan.copies.iter().map(|c| (c.group, c.source)).collect();
+        let mut written = BTreeSet::new();
+        for copy in &plan.copies {
+            let destination = (copy.group, copy.destination);
+            assert!(written.insert(destination), "a block is copied to twice");
+            assert!(
+                !sources.contains(&destination),
+                "a block is copied from and to"
+            );
+            let group = &mut self.kv[copy.group.0 as usize];
+            group[copy.destination.0 as usize] = group[copy.source.0 as usize].clone();
+        }
+    }
+
+    /// All runs read before any writes: a block computed in a step cannot be read in it.
+    fn run(&mut self, plan: &StepPlan, world: &World<'_>, random: &mut Random) -> StepOutcome {
+        let mut slots = BTreeSet::new();
+        for run in &plan.runs {
+            assert!(slots.insert(run.slot), "slot {} runs twice", run.slot);
+            self.read(run);
+        }
+        let mut outcome = StepOutcome {
+            epoch: plan.epoch,
+            step: plan.step,
+            ..StepOutcome::default()
+        };
+        let mut written = BTreeSet::new();
+        let mut spent = 0;
+        for run in &plan.runs {
+            let failed = random.chance(world.failures);
+            let (yielded, cost) = self.advance(run, failed, &mut written, random);
+            spent += cost;
+            if self.state(run.slot).failed {
+                outcome.failed.push(run.slot);
+            } else if !yielded.is_empty() {
+                outcome.slots.push(run.slot);
+                outcome.counts.push(yielded.len() as u32);
+                outcome.token_ids.extend(yielded);
+            }
+        }
+        let limit = self.config.max_step_tokens;
+        assert!(spent <= limit, "{spent} tokens in a step of {limit}");
+        outcome.duration = random.pick(&[0, 700, 1_000, 1_000 + 20 * u64::from(spent)]);
+        outcome
+    }
+
+    fn read(&self, run: &Run) {
+        let Some(state) = &self.slots[run.slot.0 as usize] else {
+            panic!("slot {} runs but is empty", run.slot)
+        };
+        for position in 0..if state.failed { 0 } else { state.computed } {
+            for (group, geometry) in self.config.groups.iter().enumerate() {
+                let size = geometry.block_tokens as usize;
+                let block = state.tables[group][position / size];
+                let found = self.kv[group][block as usize][position % size];
+                assert_eq!(
+                    found,
+                    state.histories[position + 1],
+                    "{:?} reads block {block} of group {group} at {position}",
+                    state.sequence
+                );
+            }
+        }
+    }
+
+    /// Runs one sequence; the tokens it yields and the tokens that the step's budget must hold.
+    fn advance(
+        &mut self,
+        run: &Run,
+        failed: bool,
+        written: &mut BTreeSet<(usize, u32, usize)>,
+        random: &mut Random,
+    ) -> (Vec<TokenId>, u32) {
+        let k = self.config.max_tokens_per_run;
+        let room = self.room(run.slot);
+        let mut state = self.state(run.slot).clone();
+        state.failed |= failed;
+        let mut yielded = Vec::new();
+        let reaches = state.computed + run.tokens as usize >= state.tokens.len();
+        let cost = if reaches {
+            run.tokens + k - 1
+        } else {
+            run.tokens
+        };
+        let first = state.computed;
+        if reaches && state.tokens.len() <= room {
+            let count = random.within(1, k) as usize;
+            // The last yielded token is not run: it needs no room.
+            for _ in 0..count.min(room + 1 - state.tokens.len()) {
+                state.computed = state.tokens.len();
+                let history = state.histories[state.tokens.len()];
+                let token = next_token(history, state.sequence);
+                yielded.push(token);
+                state.push(token);
+            }
+        } else if !reaches {
+            state.computed += run.tokens as usize;
+        }
+        for position in first..state.computed {
+            self.write(&state, position, written);
+        }
+        self.slots[run.slot.0 as usize] = Some(state);
+        (yielded, cost)
+    }
+
+    fn room(&self, slot: Slot) -> usize {
+        let state = self.slots[slot.0 as usize].as_ref();
+        let tables = state.map_or(&[][..], |state| &state.tables[..]);
+        let rooms = tables.iter().zip(&self.config.groups);
+        rooms
+            .map(|(table, group)| table.len() * group.block_tokens as usize)
+            .min()
+            .unwrap_or(0)
+    }
+
+    fn write(
+        &mut self,
+        state: &State,
+        position: usize,
+        written: &mut BTreeSet<(usize, u32, usize)>,
+    ) {
+        for (group, geometry) in self.config.groups.iter().enumerate() {
+            let size = geometry.block_tokens as usize;
+            let block = state.tables[group][position / size];
+            let fresh = written.insert((group, block, position % size));
+            assert!(fresh, "two runs write block {block} of group {group}");
+            let value = if state.failed {
+                GARBAGE
+            } else {
+                state.histories[position + 1]
+            };
+            self.kv[group][block as usize][position % size] = value;
+        }
+    }
+}
+
+fn tables(tables: &[Table]) -> Vec<Vec<u32>> {
+    let mut result = Vec::new();
+    for (group, table) in tables.iter().enumerate() {
+        assert_eq!(
+            table.group.0 as usize, group,
+            "tables are in the order of groups"
+        );
+        result.push(table.blocks.iter().map(|block| block.0).collect());
+    }
+    result
+}
