@@ -1,5 +1,24 @@
 //! HTTP in, tokens out: validation, tokenization, the engine task, the shard client.
 
+pub mod backend;
+pub mod chat;
+pub mod config;
+pub mod detokenize;
 pub mod engine;
+pub mod error;
 pub mod generated;
+pub mod generation;
+pub mod http;
+pub mod metrics;
+pub mod model_text;
 pub mod shard;
+pub mod stop;
+pub mod tokenize;
+pub mod validate;
+
+pub use config::{Cors, RouterConfig};
+pub use error::{ApiError, ErrorKind};
+pub use generation::{Generation, Generator};
+pub use http::serve;
+pub use metrics::Metrics;
+pub use model_text::{ModelText, ModelTextError};

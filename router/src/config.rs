@@ -1,0 +1,70 @@
+//! The router's part of the resolved configuration, handed down by the launcher.
+
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+/// Limits and facts of the text and HTTP layers. Every field is set by the launcher.
+#[derive(Clone, Debug)]
+pub struct RouterConfig {
+    /// Name of the model as clients see it; read by `/info` and the OpenAI routes.
+    pub model_id: String,
+    /// Revision of the model's files, shown by `/info`.
+    pub model_revision: Option<String>,
+    /// Largest request body; a larger one is refused with 413.
+    pub max_body_bytes: usize,
+    /// Longest time from a request's first byte to the end of its headers.
+    pub header_timeout: Duration,
+    /// Longest time in which a body must have arrived.
+    pub body_timeout: Duration,
+    /// Open connections; more wait in the listener's backlog.
+    pub max_connections: usize,
+    /// Stop strings per request.
+    pub max_stop_sequences: usize,
+    /// Prompts per completion request.
+    pub max_client_batch_size: usize,
+    /// Tokens of a prompt; `None` = whatever the context leaves.
+    pub max_input_tokens: Option<usize>,
+    /// Prompt and answer together; `None` = the model's and the KV pool's limit.
+    pub max_total_tokens: Option<usize>,
+    /// Threads that render templates and tokenize.
+    pub tokenizer_threads: NonZeroUsize,
+    /// Prompts waiting for those threads; more are refused with 429.
+    pub tokenizer_queue: usize,
+    /// A comment is sent on a stream that was silent for this long.
+    pub keep_alive: Duration,
+    /// Which web pages may call the server.
+    pub cors: Cors,
+}
+
+/// Which web pages may call the server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cors {
+    /// Any origin.
+    Any,
+    /// These origins, such as `https://chat.example.org`.
+    Origins(Vec<String>),
+}
+
+impl RouterConfig {
+    /// The defaults, for a model called `model_id`.
+    pub fn new(model_id: impl Into<String>) -> Self {
+        let cores = std::thread::available_parallelism().map_or(2, NonZeroUsize::get);
+        Self {
+            model_id: model_id.into(),
+            model_revision: None,
+            max_body_bytes: 8 << 20,
+            header_timeout: Duration::from_secs(30),
+            body_timeout: Duration::from_secs(60),
+            max_connections: 8192,
+            max_stop_sequences: 4,
+            max_client_batch_size: 32,
+            max_input_tokens: None,
+            max_total_tokens: None,
+            tokenizer_threads: NonZeroUsize::new(cores.div_ceil(2).min(16))
+                .unwrap_or(NonZeroUsize::MIN),
+            tokenizer_queue: 1024,
+            keep_alive: Duration::from_secs(15),
+            cors: Cors::Any,
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! What can go wrong with a request, before HTTP gives it a status and a shape.
+
+use std::time::Duration;
+
+use crate::engine::types::SubmitError;
+
+/// A failed request: what is wrong, said for the person who sent it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct ApiError {
+    /// Set by whoever fails; `http::error` maps it to a status and a type.
+    pub kind: ErrorKind,
+    /// Field, rule and value; set by whoever fails, shown to the client.
+    pub message: String,
+    /// The field at fault, where one is; shown on OpenAI routes as `param`.
+    pub param: Option<&'static str>,
+    /// When to try again; becomes the `Retry-After` header.
+    pub retry_after: Option<Duration>,
+}
+
+/// The kinds of failure that clients can tell apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ErrorKind {
+    /// The body is not JSON, or not UTF-8.
+    Syntax,
+    /// A field is missing, unknown, of the wrong type or out of range.
+    Validation,
+    /// A parameter that Penstock knows but does not offer yet.
+    Unsupported,
+    /// The chat template refused the messages, or there is none.
+    Template,
+    /// More prompts in one request than allowed.
+    BatchSize,
+    /// No such route.
+    NotFound,
+    /// No such model.
+    ModelNotFound,
+    /// The route exists, the method does not.
+    Method,
+    /// The body did not arrive in time.
+    Timeout,
+    /// The body is larger than allowed.
+    TooLarge,
+    /// The body is not declared as JSON.
+    MediaType,
+    /// Bounds of the queue or of the tokenizer are reached.
+    Overloaded,
+    /// No worker can step now, or the server shuts down.
+    Unavailable,
+    /// The answer failed after it had begun.
+    Generation,
+    /// Our own fault.
+    Internal,
+}
+
+impl ApiError {
+    /// An error of `kind` without field or retry time.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self {
+            kind,
+            message: message.into(),
+            param: None,
+            retry_after: None,
+        }
+    }
+
+    /// A field that breaks a rule.
+    pub fn validation(param: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            param: Some(param),
+            ..Self::new(ErrorKind::Validation, message)
+        }
+    }
+
+    /// A known parameter that is not offered yet.
+    pub fn unsupported(param: &'static str, neutral: &str) -> Self {
+        let message =
+            format!("`{param}` is not supported yet. Leave it out or set it to {neutral}");
+        Self {
+            param: Some(param),
+            ..Self::new(ErrorKind::Unsupported, message)
+        }
+    }
+
+    /// The same error with a time to wait.
+    pub fn retry(self, after: Duration) -> Self {
+        Self {
+            retry_after: Some(after),
+            ..self
+        }
+    }
+}
+
+impl From<SubmitError> for ApiError {
+    fn from(error: SubmitError) -> Self {
+        let message = error.to_string();
+        match error {
+            SubmitError::Overloaded { retry_after } => {
+                Self::new(ErrorKind::Overloaded, message).retry(retry_after)
+            }
+            SubmitError::Unavailable { retry_after, .. } => {
+                Self::new(ErrorKind::Unavailable, message).retry(retry_after)
+            }
+            SubmitError::Draining => {
+                Self::new(ErrorKind::Unavailable, message).retry(Duration::from_secs(5))
+            }
+            SubmitError::Invalid(_) => Self::new(ErrorKind::Validation, message),
+            SubmitError::Internal(_) => Self::new(ErrorKind::Internal, message),
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! The one table that gives an error its status, its type and its JSON shape.
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::json;
+
+use crate::error::{ApiError, ErrorKind};
+
+/// An error in the shape of the native routes: `{"error", "error_type"}`.
+#[derive(Debug)]
+pub(super) struct NativeError(ApiError);
+
+/// An error in the shape of the OpenAI routes: `{"error": {"message", "type", "param", "code"}}`.
+#[derive(Debug)]
+pub(super) struct OpenAiError(ApiError);
+
+/// What clients see of a kind of error.
+struct Row {
+    status: StatusCode,
+    /// `error_type` of the native routes.
+    native: &'static str,
+    /// `type` and `code` of the OpenAI routes.
+    openai: (&'static str, Option<&'static str>),
+    /// Put before the message on native routes, as TGI does.
+    prefix: &'static str,
+}
+
+fn table(kind: ErrorKind) -> Row {
+    use ErrorKind as Kind;
+    use StatusCode as Status;
+    const INVALID: &str = "invalid_request_error";
+    let (status, native) = match kind {
+        Kind::Syntax => (Status::BAD_REQUEST, "validation"),
+        Kind::Validation | Kind::Unsupported => (Status::UNPROCESSABLE_ENTITY, "validation"),
+        Kind::Template => (Status::UNPROCESSABLE_ENTITY, "template_error"),
+        Kind::BatchSize => (Status::UNPROCESSABLE_ENTITY, "batch size exceeded"),
+        Kind::NotFound => (Status::NOT_FOUND, "not_found"),
+        Kind::ModelNotFound => (Status::NOT_FOUND, "model_not_found"),
+        Kind::Method => (Status::METHOD_NOT_ALLOWED, "method_not_allowed"),
+        Kind::Timeout => (Status::REQUEST_TIMEOUT, "timeout"),
+        Kind::TooLarge => (Status::PAYLOAD_TOO_LARGE, "payload_too_large"),
+        Kind::MediaType => (Status::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type"),
+        Kind::Overloaded => (Status::TOO_MANY_REQUESTS, "overloaded"),
+        Kind::Unavailable => (Status::SERVICE_UNAVAILABLE, "unavailable"),
+        Kind::Generation => (Status::FAILED_DEPENDENCY, "generation"),
+        Kind::Internal => (Status::INTERNAL_SERVER_ERROR, "internal"),
+    };
+    let openai = match kind {
+        Kind::Overloaded => ("rate_limit_error", Some("rate_limit_exceeded")),
+        Kind::Unavailable | Kind::Generation | Kind::Internal => ("server_error", None),
+        Kind::ModelNotFound => (INVALID, Some("model_not_found")),
+        Kind::Unsupported => (INVALID, Some("unsupported_parameter")),
+        _ => (INVALID, None),
+    };
+    let prefix = match kind {
+        Kind::Syntax | Kind::Validation | Kind::Unsupported => "Input validation error: ",
+        Kind::Template => "Template error: ",
+        Kind::Generation => "Request failed during generation: ",
+        _ => "",
+    };
+    Row { status, native, openai, prefix }
+}
+
+/// The JSON of an error on a native route, in a body or in a stream.
+pub(super) fn native_json(error: &ApiError) -> String {
+    let row = table(error.kind);
+    let message = format!("{}{}", row.prefix, error.message);
+    json!({ "error": message, "error_type": row.native }).to_string()
+}
+
+/// The JSON of an error on an OpenAI route, in a body or in a stream.
+pub(super) fn openai_json(error: &ApiError) -> String {
+    let row = table(error.kind);
+    let (kind, code) = row.openai;
+    let ApiError { message, param, .. } = error;
+    let fields = json!({ "message": message, "type": kind, "param": param, "code": code });
+    json!({ "error": fields }).to_string()
+}
+
+/// An error in the shape that `path` speaks.
+pub(super) fn for_path(path: &str, error: ApiError) -> Response {
+    if path.starts_with("/v1/") {
+        OpenAiError(error).into_response()
+    } else {
+        NativeError(error).into_response()
+    }
+}
+
+fn respond(error: &ApiError, body: String) -> Response {
+    let json = (
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/json"),
+    );
+    let mut response = (table(error.kind).status, [json], body).into_response();
+    if let Some(after) = error.retry_after {
+        let seconds = after.as_secs_f64().ceil().max(1.0) as u64;
+        response
+            .headers_mut()
+            .insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    response
+}
+
+impl IntoResponse for NativeError {
+    fn into_response(self) -> Response {
+        respond(&self.0, native_json(&self.0))
+    }
+}
+
+impl IntoResponse for OpenAiError {
+    fn into_response(self) -> Response {
+        respond(&self.0, openai_json(&self.0))
+    }
+}
+
+impl From<ApiError> for NativeError {
+    fn from(error: ApiError) -> Self {
+        Self(error)
+    }
+}
+
+impl From<ApiError> for OpenAiError {
+    fn from(error: ApiError) -> Self {
+        Self(error)
+    }
+}

@@ -1,0 +1,159 @@
+//! The HTTP server: routes, and what all of them share.
+
+mod docs;
+mod error;
+mod facts;
+mod json;
+mod native;
+mod neutral;
+mod openai;
+mod server;
+mod sse;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use tower_http::cors::{AllowOrigin, Any, CorsLayer};
+
+pub use self::server::serve;
+use crate::config::{Cors, RouterConfig};
+use crate::engine::EngineState;
+use crate::error::{ApiError, ErrorKind};
+use crate::generation::Generator;
+
+/// What every handler can reach.
+#[derive(Clone)]
+struct App {
+    generator: Generator,
+    config: Arc<RouterConfig>,
+    /// Unix time in seconds; set at start, shown by `/v1/models`.
+    started: u64,
+}
+
+/// All routes. Fails on a CORS origin that is none.
+pub fn router(generator: Generator, config: RouterConfig) -> std::io::Result<Router> {
+    let cors = cors(&config.cors)?;
+    let app = App {
+        generator,
+        config: Arc::new(config),
+        started: openai::unix_time(),
+    };
+    Ok(Router::new()
+        .route("/", get(health).post(native::compatible))
+        .route("/generate", post(native::generate))
+        .route("/generate_stream", post(native::generate_stream))
+        .route("/tokenize", post(native::tokenize))
+        .route("/info", get(native::info))
+        .route("/v1/chat/completions", post(openai::chat))
+        .route("/v1/completions", post(openai::completions))
+        .route("/v1/models", get(openai::models))
+        .route("/v1/models/{*model}", get(openai::model))
+        .route("/openapi.json", get(docs::openapi))
+        .route("/docs", get(docs::page))
+        .route("/health", get(health))
+        .route("/ready", get(ready))
+        .route("/metrics", get(metrics))
+        .fallback(not_found)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(middleware::from_fn_with_state(app.clone(), count))
+        .layer(cors)
+        .with_state(app))
+}
+
+/// Alive: the process answers. It stays so while the model loads or workers restart.
+#[utoipa::path(
+    get, path = "/health", tag = "operations",
+    responses((status = 200), (status = 503, body = native::wire::ErrorResponse))
+)]
+async fn health(State(app): State<App>, uri: Uri) -> Response {
+    match app.generator.state() {
+        EngineState::Stopped { reason } => unavailable(&uri, format!("engine stopped: {reason}")),
+        _ => StatusCode::OK.into_response(),
+    }
+}
+
+/// Ready: a request sent now would run.
+#[utoipa::path(
+    get, path = "/ready", tag = "operations",
+    responses((status = 200), (status = 503, body = native::wire::ErrorResponse))
+)]
+async fn ready(State(app): State<App>, uri: Uri) -> Response {
+    match app.generator.unready() {
+        None => StatusCode::OK.into_response(),
+        Some(reason) => unavailable(&uri, reason),
+    }
+}
+
+fn unavailable(uri: &Uri, reason: String) -> Response {
+    error::for_path(uri.path(), ApiError::new(ErrorKind::Unavailable, reason))
+}
+
+/// Metrics in the Prometheus text format.
+#[utoipa::path(
+    get, path = "/metrics", tag = "operations",
+    responses((status = 200, body = String, content_type = "text/plain"))
+)]
+async fn metrics(State(app): State<App>) -> Response {
+    let kind = [(
+        header::CONTENT_TYPE,
+        "text/plain; version=0.0.4; charset=utf-8",
+    )];
+    (kind, app.generator.metrics().expose()).into_response()
+}
+
+async fn not_found(uri: Uri) -> Response {
+    let message = format!("there is no route `{}`; /docs lists all routes", uri.path());
+    error::for_path(uri.path(), ApiError::new(ErrorKind::NotFound, message))
+}
+
+async fn wrong_method(method: Method, uri: Uri) -> Response {
+    let message = format!(
+        "`{}` does not take {method}; /docs lists all routes",
+        uri.path()
+    );
+    error::for_path(uri.path(), ApiError::new(ErrorKind::Method, message))
+}
+
+async fn count(
+    State(app): State<App>,
+    route: Option<MatchedPath>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let response = next.run(request).await;
+    let route = route.as_ref().map_or("other", MatchedPath::as_str);
+    app.generator
+        .metrics()
+        .http
+        .response(route, response.status().as_u16());
+    response
+}
+
+fn cors(cors: &Cors) -> std::io::Result<CorsLayer> {
+    let origin = match cors {
+        Cors::Any => AllowOrigin::any(),
+        Cors::Origins(origins) => {
+            let parsed: Result<Vec<HeaderValue>, _> = origins
+                .iter()
+                .map(|origin| HeaderValue::from_str(origin))
+                .collect();
+            let parsed = parsed.map_err(|e| {
+                std::io::Error::new(
+                    std::io::ErrorKind::InvalidInput,
+                    format!("CORS origin: {e}"),
+                )
+            })?;
+            AllowOrigin::list(parsed)
+        }
+    };
+    let methods = [Method::GET, Method::POST];
+    Ok(CorsLayer::new()
+        .allow_methods(methods)
+        .allow_headers(Any)
+        .allow_origin(origin))
+}

@@ -1,0 +1,193 @@
+//! The native routes: TGI's names, defaults and event framing.
+
+mod parameters;
+mod stream;
+pub(super) mod wire;
+
+use axum::Json;
+use axum::extract::{Request, State};
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse, Response};
+
+use self::parameters::{Shape, split};
+use self::stream::NativeStream;
+use self::wire::{
+    Details, GenerateRequest, GenerateResponse, Info, SimpleToken, Token, TokenizeRequest,
+};
+use super::error::NativeError;
+use super::{App, facts, json, sse};
+use crate::error::ApiError;
+use crate::generation::{FinishReason, Generation, TextEvent};
+
+/// Answers a prompt in one piece.
+#[utoipa::path(
+    post, path = "/generate", tag = "native", request_body = GenerateRequest,
+    responses(
+        (status = 200, body = GenerateResponse),
+        (status = "4XX", body = wire::ErrorResponse),
+        (status = "5XX", body = wire::ErrorResponse),
+    )
+)]
+pub(super) async fn generate(
+    State(app): State<App>,
+    request: Request,
+) -> Result<Response, NativeError> {
+    let body: GenerateRequest = json::read(request, &app.config).await?;
+    agree(body.stream, false, "/generate_stream")?;
+    let (headers, answer) = whole(&app, body).await?;
+    Ok((headers, Json(answer)).into_response())
+}
+
+/// Answers a prompt as a stream of events, one per token.
+#[utoipa::path(
+    post, path = "/generate_stream", tag = "native", request_body = GenerateRequest,
+    responses(
+        (status = 200, body = wire::StreamResponse, content_type = "text/event-stream"),
+        (status = "4XX", body = wire::ErrorResponse),
+        (status = "5XX", body = wire::ErrorResponse),
+    )
+)]
+pub(super) async fn generate_stream(
+    State(app): State<App>,
+    request: Request,
+) -> Result<Response, NativeError> {
+    let body: GenerateRequest = json::read(request, &app.config).await?;
+    agree(body.stream, true, "/generate")?;
+    Ok(streamed(&app, body).await?)
+}
+
+/// `/generate` in a list of one, or `/generate_stream`, as the field `stream` says.
+#[utoipa::path(
+    post, path = "/", tag = "native", request_body = GenerateRequest,
+    responses(
+        (status = 200, body = Vec<GenerateResponse>),
+        (status = "4XX", body = wire::ErrorResponse),
+        (status = "5XX", body = wire::ErrorResponse),
+    )
+)]
+pub(super) async fn compatible(
+    State(app): State<App>,
+    request: Request,
+) -> Result<Response, NativeError> {
+    let body: GenerateRequest = json::read(request, &app.config).await?;
+    if body.stream == Some(true) {
+        return Ok(streamed(&app, body).await?);
+    }
+    let (headers, answer) = whole(&app, body).await?;
+    Ok((headers, Json([answer])).into_response())
+}
+
+/// Tells the tokens of a text.
+#[utoipa::path(
+    post, path = "/tokenize", tag = "native", request_body = TokenizeRequest,
+    responses((status = 200, body = Vec<SimpleToken>), (status = "4XX", body = wire::ErrorResponse))
+)]
+pub(super) async fn tokenize(
+    State(app): State<App>,
+    request: Request,
+) -> Result<Json<Vec<SimpleToken>>, NativeError> {
+    let body: TokenizeRequest = json::read(request, &app.config).await?;
+    if body.inputs.is_empty() {
+        return Err(ApiError::validation("inputs", "`inputs` cannot be empty").into());
+    }
+    let pieces = app.generator.tokenize(body.inputs).await?.into_iter();
+    let tokens = pieces.map(|p| SimpleToken {
+        id: p.id,
+        text: p.text,
+        start: p.start,
+        stop: p.stop,
+    });
+    Ok(Json(tokens.collect()))
+}
+
+/// Tells what runs here.
+#[utoipa::path(get, path = "/info", tag = "native", responses((status = 200, body = Info)))]
+pub(super) async fn info(State(app): State<App>) -> Json<Info> {
+    let limits = app.generator.limits();
+    let tokens = app.generator.token_limits().ok();
+    Json(Info {
+        model_id: app.config.model_id.clone(),
+        model_sha: app.config.model_revision.clone(),
+        model_pipeline_tag: "text-generation",
+        max_concurrent_requests: limits.as_ref().map(|l| l.max_slots),
+        max_best_of: 1,
+        max_stop_sequences: app.config.max_stop_sequences,
+        max_input_tokens: tokens.map(|t| t.max_input),
+        max_total_tokens: tokens.map(|t| t.max_total),
+        validation_workers: app.config.tokenizer_threads.get(),
+        max_client_batch_size: app.config.max_client_batch_size,
+        kv_tokens: limits.as_ref().map(|l| l.kv_tokens),
+        device: limits.map(|l| l.device_name),
+        router: "penstock",
+        version: env!("CARGO_PKG_VERSION"),
+    })
+}
+
+fn agree(stream: Option<bool>, here: bool, other: &str) -> Result<(), ApiError> {
+    match stream {
+        Some(asked) if asked != here => {
+            let rule = format!("`stream` must be {here} on this route; use {other}");
+            Err(ApiError::validation("stream", rule))
+        }
+        _ => Ok(()),
+    }
+}
+
+async fn streamed(app: &App, body: GenerateRequest) -> Result<Response, ApiError> {
+    let (input, shape) = split(body)?;
+    let generation = app.generator.generate(input).await?;
+    let headers = facts::stream_headers(app, &generation);
+    let stream = NativeStream::new(generation, shape);
+    Ok((headers, sse::respond(stream, app.config.keep_alive)).into_response())
+}
+
+async fn whole(
+    app: &App,
+    body: GenerateRequest,
+) -> Result<(HeaderMap, GenerateResponse), ApiError> {
+    let (input, shape) = split(body)?;
+    let mut generation = app.generator.generate(input).await?;
+    let answer = collect(&mut generation, shape).await?;
+    Ok((facts::whole_headers(app, &generation), answer))
+}
+
+async fn collect(generation: &mut Generation, shape: Shape) -> Result<GenerateResponse, ApiError> {
+    let mut tokens = Vec::new();
+    let mut event = TextEvent::default();
+    while let Some(outcome) = generation.next(&mut event).await {
+        outcome?;
+        if shape.details {
+            tokens.extend(event.tokens().map(|(token, text, _)| Token {
+                id: token.id,
+                text: text.to_owned(),
+                logprob: token.logprob,
+                special: token.special,
+            }));
+        }
+        let Some(end) = event.end.take() else {
+            continue;
+        };
+        let facts = generation.facts();
+        let details = shape.details.then(|| Details {
+            finish_reason: finish_reason(end.reason),
+            generated_tokens: facts.generated_tokens,
+            seed: facts.seed,
+            input_length: facts.prompt_tokens,
+            prefill: Vec::new(),
+            tokens: std::mem::take(&mut tokens),
+        });
+        return Ok(GenerateResponse {
+            generated_text: shape.prefix + &end.text,
+            details,
+        });
+    }
+    Err(facts::unfinished())
+}
+
+fn finish_reason(reason: FinishReason) -> wire::FinishReason {
+    match reason {
+        FinishReason::Length => wire::FinishReason::Length,
+        FinishReason::StopToken => wire::FinishReason::EosToken,
+        FinishReason::StopString => wire::FinishReason::StopSequence,
+    }
+}

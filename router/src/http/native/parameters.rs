@@ -1,0 +1,114 @@
+//! From the native wire types to a request, with TGI's rules where they are stricter than ours.
+
+use serde_json::Value;
+
+use super::wire::{GenerateParameters, GenerateRequest};
+use crate::error::ApiError;
+use crate::http::neutral::{self, Neutral};
+use crate::tokenize::SpecialTokens;
+use crate::validate::{FieldNames, GenerateInput, Parameters, Prompt};
+
+/// What the answer's shape depends on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Shape {
+    /// Whether details are told.
+    pub(super) details: bool,
+    /// Put before the answer's text: the prompt, or nothing.
+    pub(super) prefix: String,
+}
+
+/// Splits a body into what is asked of the engine and how the answer is told.
+pub(super) fn split(request: GenerateRequest) -> Result<(GenerateInput, Shape), ApiError> {
+    let GenerateRequest {
+        inputs, parameters, ..
+    } = request;
+    // As TGI has it: whoever sends no parameters at all wants a sampled answer.
+    let wire = parameters.unwrap_or_else(|| GenerateParameters {
+        do_sample: Some(true),
+        ..Default::default()
+    });
+    check_neutral(&wire)?;
+    check_ranges(&wire)?;
+    let prefix = if wire.return_full_text == Some(true) {
+        inputs.clone()
+    } else {
+        String::new()
+    };
+    let shape = Shape {
+        details: wire.details.unwrap_or(false),
+        prefix,
+    };
+    let input = GenerateInput {
+        prompt: Prompt::Text(inputs, SpecialTokens::Add),
+        parameters: parameters_of(wire),
+        names: FieldNames::NATIVE,
+    };
+    Ok((input, shape))
+}
+
+fn parameters_of(wire: GenerateParameters) -> Parameters {
+    let warped =
+        wire.temperature.is_some_and(|t| t != 1.0) || wire.top_k.is_some() || wire.top_p.is_some();
+    let sampled = wire.do_sample == Some(true) || warped;
+    Parameters {
+        max_new_tokens: wire.max_new_tokens,
+        temperature: if sampled {
+            wire.temperature.unwrap_or(1.0)
+        } else {
+            0.0
+        },
+        top_k: wire.top_k.map_or(0, i32::unsigned_abs),
+        top_p: wire.top_p.unwrap_or(1.0),
+        seed: wire.seed,
+        stop: wire.stop.unwrap_or_default(),
+        truncate: wire.truncate,
+        ..Parameters::default()
+    }
+}
+
+fn check_neutral(wire: &GenerateParameters) -> Result<(), ApiError> {
+    let fields: [(&'static str, &Option<Value>, Neutral); 9] = [
+        ("best_of", &wire.best_of, Neutral::Number(1.0)),
+        (
+            "repetition_penalty",
+            &wire.repetition_penalty,
+            Neutral::Number(1.0),
+        ),
+        (
+            "frequency_penalty",
+            &wire.frequency_penalty,
+            Neutral::Number(0.0),
+        ),
+        ("typical_p", &wire.typical_p, Neutral::Number(1.0)),
+        ("watermark", &wire.watermark, Neutral::Bool(false)),
+        (
+            "decoder_input_details",
+            &wire.decoder_input_details,
+            Neutral::Bool(false),
+        ),
+        ("top_n_tokens", &wire.top_n_tokens, Neutral::Number(0.0)),
+        ("grammar", &wire.grammar, Neutral::Null),
+        ("adapter_id", &wire.adapter_id, Neutral::Null),
+    ];
+    neutral::check(&fields)
+}
+
+fn check_ranges(wire: &GenerateParameters) -> Result<(), ApiError> {
+    if wire.temperature.is_some_and(|t| t <= 0.0) {
+        let rule = "`temperature` must be strictly positive";
+        return Err(ApiError::validation("temperature", rule));
+    }
+    if wire.top_k.is_some_and(|k| k <= 0) {
+        return Err(ApiError::validation(
+            "top_k",
+            "`top_k` must be strictly positive",
+        ));
+    }
+    if wire.top_p.is_some_and(|p| p <= 0.0 || p >= 1.0) {
+        return Err(ApiError::validation(
+            "top_p",
+            "`top_p` must be > 0.0 and < 1.0",
+        ));
+    }
+    Ok(())
+}

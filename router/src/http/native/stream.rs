@@ -1,0 +1,106 @@
+//! The native event stream: one event per token, none held back.
+
+use std::task::{Context, Poll, ready};
+
+use bytes::{BufMut, BytesMut};
+
+use super::parameters::Shape;
+use super::{finish_reason, wire};
+use crate::generation::{Generation, TextEnd, TextEvent, TextToken};
+use crate::http::error::native_json;
+use crate::http::sse::{EventSource, Flow, put_event, put_json};
+
+/// Writes an answer's events.
+pub(super) struct NativeStream {
+    generation: Generation,
+    event: TextEvent,
+    shape: Shape,
+    index: u32,
+}
+
+impl NativeStream {
+    pub(super) fn new(generation: Generation, shape: Shape) -> Self {
+        Self {
+            generation,
+            event: TextEvent::default(),
+            shape,
+            index: 0,
+        }
+    }
+
+    fn put_tokens(&mut self, out: &mut BytesMut) {
+        let count = self.event.tokens.len();
+        for (position, (token, text, _)) in self.event.tokens().enumerate() {
+            self.index += 1;
+            put_token(out, self.index, token, text);
+            let end = self.event.end.as_ref().filter(|_| position + 1 == count);
+            self.put_rest(out, end);
+        }
+        if let Some(end) = self.event.end.as_ref().filter(|_| count == 0) {
+            // An end without a token: the last token stands in, with what is left of the text.
+            let id = self.generation.facts().last_token;
+            let token = TextToken::special(id);
+            put_token(out, self.index, &token, self.event.rest());
+            self.put_rest(out, Some(end));
+        }
+    }
+
+    fn put_rest(&self, out: &mut BytesMut, end: Option<&TextEnd>) {
+        let Some(end) = end else {
+            out.put_slice(b",\"generated_text\":null,\"details\":null}\n\n");
+            return;
+        };
+        let text = format!("{}{}", self.shape.prefix, end.text);
+        out.put_slice(b",\"generated_text\":");
+        put_json(out, &text);
+        out.put_slice(b",\"details\":");
+        let facts = self.generation.facts();
+        let details = self.shape.details.then(|| wire::StreamDetails {
+            finish_reason: finish_reason(end.reason),
+            generated_tokens: facts.generated_tokens,
+            seed: facts.seed,
+            input_length: facts.prompt_tokens,
+        });
+        put_json(out, &details);
+        out.put_slice(b"}\n\n");
+    }
+}
+
+/// The start of an event, up to its token's end. Written by hand: this runs for every token.
+fn put_token(out: &mut BytesMut, index: u32, token: &TextToken, text: &str) {
+    out.put_slice(b"data: {\"index\":");
+    put_json(out, &index);
+    out.put_slice(b",\"token\":{\"id\":");
+    put_json(out, &token.id);
+    out.put_slice(b",\"text\":");
+    put_json(out, text);
+    out.put_slice(b",\"logprob\":");
+    put_json(out, &token.logprob);
+    out.put_slice(if token.special {
+        b",\"special\":true}"
+    } else {
+        b",\"special\":false}"
+    });
+}
+
+impl EventSource for NativeStream {
+    fn poll_events(&mut self, cx: &mut Context<'_>, out: &mut BytesMut) -> Poll<Flow> {
+        Poll::Ready(
+            match ready!(self.generation.poll_event(cx, &mut self.event)) {
+                Some(Ok(())) => {
+                    self.put_tokens(out);
+                    if self.event.end.is_some() {
+                        Flow::End
+                    } else {
+                        Flow::More
+                    }
+                }
+                Some(Err(error)) => {
+                    put_event(out, &native_json(&error));
+                    Flow::End
+                }
+                None => Flow::End,
+            },
+        )
+    }
+}

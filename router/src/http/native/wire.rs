@@ -1,0 +1,219 @@
+//! JSON of the native routes, with the names that TGI's have.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+/// Body of `/generate`, `/generate_stream` and `/`.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct GenerateRequest {
+    /// The prompt; not empty.
+    #[schema(example = "Once upon a time")]
+    pub(crate) inputs: String,
+    /// Without it, the answer is sampled at temperature 1.
+    pub(crate) parameters: Option<GenerateParameters>,
+    /// On `/`: whether to stream. Elsewhere it must agree with the route.
+    pub(crate) stream: Option<bool>,
+}
+
+/// How an answer is made.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct GenerateParameters {
+    /// Not offered yet; 1 is neutral.
+    #[schema(value_type = Option<u32>)]
+    pub(crate) best_of: Option<Value>,
+    /// > 0. Without it and without the other sampling parameters, the answer is greedy.
+    pub(crate) temperature: Option<f32>,
+    /// Not offered yet; 1 is neutral.
+    #[schema(value_type = Option<f32>)]
+    pub(crate) repetition_penalty: Option<Value>,
+    /// Not offered yet; 0 is neutral.
+    #[schema(value_type = Option<f32>)]
+    pub(crate) frequency_penalty: Option<Value>,
+    /// > 0: choose among so many of the likeliest tokens.
+    pub(crate) top_k: Option<i32>,
+    /// > 0 and < 1: choose among the likeliest tokens that have this probability together.
+    pub(crate) top_p: Option<f32>,
+    /// Not offered yet; 1 is neutral.
+    #[schema(value_type = Option<f32>)]
+    pub(crate) typical_p: Option<Value>,
+    /// Sample even if no other parameter asks for it.
+    pub(crate) do_sample: Option<bool>,
+    /// > 0; without it the answer may fill the context.
+    pub(crate) max_new_tokens: Option<u32>,
+    /// Put the prompt before `generated_text`.
+    pub(crate) return_full_text: Option<bool>,
+    /// The answer ends right after the first of these.
+    pub(crate) stop: Option<Vec<String>>,
+    /// > 0: keep only so many tokens at the end of the prompt.
+    pub(crate) truncate: Option<usize>,
+    /// Not offered yet; false is neutral.
+    #[schema(value_type = Option<bool>)]
+    pub(crate) watermark: Option<Value>,
+    /// Tell tokens, their log-probabilities and how the answer ended.
+    pub(crate) details: Option<bool>,
+    /// Not offered yet; false is neutral.
+    #[schema(value_type = Option<bool>)]
+    pub(crate) decoder_input_details: Option<Value>,
+    /// The same seed gives the same tokens.
+    pub(crate) seed: Option<u64>,
+    /// Not offered yet; 0 is neutral.
+    #[schema(value_type = Option<u32>)]
+    pub(crate) top_n_tokens: Option<Value>,
+    /// Not offered yet.
+    #[schema(value_type = Option<Object>)]
+    pub(crate) grammar: Option<Value>,
+    /// Not offered yet.
+    #[schema(value_type = Option<String>)]
+    pub(crate) adapter_id: Option<Value>,
+}
+
+/// Body of `/tokenize`.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TokenizeRequest {
+    /// The text; not empty.
+    pub(crate) inputs: String,
+    /// Accepted so that a body for `/generate` fits; has no effect on tokens.
+    #[serde(default, rename = "parameters")]
+    #[schema(value_type = Option<Object>)]
+    pub(crate) _parameters: Option<GenerateParameters>,
+}
+
+/// A finished answer.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct GenerateResponse {
+    /// The answer.
+    pub(crate) generated_text: String,
+    /// If asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) details: Option<Details>,
+}
+
+/// How an answer came about.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Details {
+    /// Why it ended.
+    pub(crate) finish_reason: FinishReason,
+    /// Tokens of the answer, an end token included.
+    pub(crate) generated_tokens: u32,
+    /// Null if the answer is greedy.
+    pub(crate) seed: Option<u64>,
+    /// Tokens of the prompt, as the model got it.
+    pub(crate) input_length: usize,
+    /// Always empty: `decoder_input_details` is not offered yet.
+    pub(crate) prefill: Vec<Token>,
+    /// The answer's tokens.
+    pub(crate) tokens: Vec<Token>,
+}
+
+/// A token of an answer.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Token {
+    /// Vocabulary id.
+    pub(crate) id: u32,
+    /// The text that became whole with it.
+    pub(crate) text: String,
+    /// Natural log of its probability.
+    pub(crate) logprob: f32,
+    /// Whether it is a special token, which is not part of the text.
+    pub(crate) special: bool,
+}
+
+/// Why an answer ended.
+#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum FinishReason {
+    /// `max_new_tokens` reached.
+    Length,
+    /// The model's end token.
+    EosToken,
+    /// A stop string.
+    StopSequence,
+}
+
+/// One event of a stream.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct StreamResponse {
+    /// Counts from 1.
+    pub(crate) index: u32,
+    /// The token.
+    pub(crate) token: Token,
+    /// On the last event: the whole answer.
+    pub(crate) generated_text: Option<String>,
+    /// On the last event, if asked for.
+    pub(crate) details: Option<StreamDetails>,
+}
+
+/// How a streamed answer came about.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct StreamDetails {
+    /// Why it ended.
+    pub(crate) finish_reason: FinishReason,
+    /// Tokens of the answer, an end token included.
+    pub(crate) generated_tokens: u32,
+    /// Null if the answer is greedy.
+    pub(crate) seed: Option<u64>,
+    /// Tokens of the prompt, as the model got it.
+    pub(crate) input_length: usize,
+}
+
+/// A token of a text.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct SimpleToken {
+    /// Vocabulary id.
+    pub(crate) id: u32,
+    /// The characters that it covers.
+    pub(crate) text: String,
+    /// Its first character.
+    pub(crate) start: usize,
+    /// One past its last character.
+    pub(crate) stop: usize,
+}
+
+/// An error.
+#[derive(Debug, Serialize, ToSchema)]
+#[allow(dead_code, reason = "written by http::error; here for the schema")]
+pub(crate) struct ErrorResponse {
+    /// Field, rule, value.
+    #[schema(example = "Input validation error: `max_new_tokens` must be strictly positive")]
+    pub(crate) error: String,
+    /// For programs.
+    #[schema(example = "validation")]
+    pub(crate) error_type: String,
+}
+
+/// What runs here.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Info {
+    /// The served model.
+    pub(crate) model_id: String,
+    /// Revision of its files.
+    pub(crate) model_sha: Option<String>,
+    /// Always `text-generation`.
+    pub(crate) model_pipeline_tag: &'static str,
+    /// Requests that run at once; null while the model loads.
+    pub(crate) max_concurrent_requests: Option<u32>,
+    /// Always 1.
+    pub(crate) max_best_of: u32,
+    /// Stop strings per request.
+    pub(crate) max_stop_sequences: usize,
+    /// Tokens of a prompt; null while the model loads.
+    pub(crate) max_input_tokens: Option<usize>,
+    /// Prompt and answer together; null while the model loads.
+    pub(crate) max_total_tokens: Option<usize>,
+    /// Threads that tokenize.
+    pub(crate) validation_workers: usize,
+    /// Prompts per completion request.
+    pub(crate) max_client_batch_size: usize,
+    /// Tokens that the KV pool holds; null while the model loads.
+    pub(crate) kv_tokens: Option<u64>,
+    /// What the workers run on; null while the model loads.
+    pub(crate) device: Option<String>,
+    /// Always `penstock`.
+    pub(crate) router: &'static str,
+    /// Penstock's version.
+    pub(crate) version: &'static str,
+}

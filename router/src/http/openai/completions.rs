@@ -1,0 +1,104 @@
+//! `/v1/completions`.
+
+use axum::Json;
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse, Response};
+use futures_util::future::try_join_all;
+
+use super::stream::Kind;
+use super::wire::answer::{Completion, TextChoice, Usage};
+use super::wire::completions::CompletionRequest;
+use super::wire::one_or_many::WirePrompt;
+use super::wire::{Common, Delivery, ErrorBody};
+use super::{Answer, Answering, FINGERPRINT, check_model, collect, streamed};
+use crate::error::{ApiError, ErrorKind};
+use crate::http::error::OpenAiError;
+use crate::http::{App, json};
+use crate::tokenize::SpecialTokens;
+use crate::validate::{FieldNames, GenerateInput, Prompt};
+
+/// Answers one prompt or several.
+#[utoipa::path(
+    post, path = "/v1/completions", tag = "openai", request_body = CompletionRequest,
+    responses(
+        (status = 200, body = Completion),
+        (status = "4XX", body = ErrorBody),
+        (status = "5XX", body = ErrorBody),
+    )
+)]
+pub(crate) async fn completions(
+    State(app): State<App>,
+    request: Request,
+) -> Result<Response, OpenAiError> {
+    let mut body: CompletionRequest = json::read(request, &app.config).await?;
+    body.check()?;
+    let common = body.common(body.max_tokens)?;
+    check_model(&app, common.model.as_deref())?;
+    check_batch(body.prompt.len(), app.config.max_client_batch_size)?;
+    let Common {
+        parameters,
+        delivery,
+        ..
+    } = common;
+    let inputs = body.prompt.into_iter().map(|prompt| GenerateInput {
+        prompt: match prompt {
+            WirePrompt::Text(text) => Prompt::Text(text, SpecialTokens::Add),
+            WirePrompt::Ids(ids) => Prompt::Ids(ids),
+        },
+        parameters: parameters.clone(),
+        names: FieldNames::COMPLETIONS,
+    });
+    let generations = try_join_all(inputs.map(|input| app.generator.generate(input))).await?;
+    let answering = Answering::new("cmpl", &app);
+    Ok(match delivery {
+        Delivery::Stream { usage } => streamed(&app, Kind::Text, answering, generations, usage),
+        Delivery::Whole => {
+            let answers = try_join_all(generations.into_iter().map(collect)).await?;
+            Json(whole(answering, answers)).into_response()
+        }
+    })
+}
+
+fn check_batch(given: usize, most: usize) -> Result<(), ApiError> {
+    match given {
+        0 => Err(ApiError::validation("prompt", "`prompt` cannot be empty")),
+        n if n > most => {
+            let rule = format!(
+                "Number of prompts exceeds the maximum allowed batch size of {most}. Given: {n}"
+            );
+            let error = ApiError::new(ErrorKind::BatchSize, rule);
+            Err(ApiError {
+                param: Some("prompt"),
+                ..error
+            })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn whole(answering: Answering, answers: Vec<Answer>) -> Completion {
+    let usage = Usage::sum(
+        answers
+            .iter()
+            .map(|a| (a.prompt_tokens, a.generated_tokens)),
+    );
+    let choices = answers
+        .into_iter()
+        .enumerate()
+        .map(|(index, answer)| TextChoice {
+            index,
+            text: answer.text,
+            logprobs: None,
+            finish_reason: answer.reason.into(),
+        });
+    let Answering { id, created, model } = answering;
+    Completion {
+        id,
+        object: Kind::Text.object(),
+        created,
+        model,
+        system_fingerprint: FINGERPRINT,
+        choices: choices.collect(),
+        usage,
+    }
+}

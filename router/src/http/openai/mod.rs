@@ -1,0 +1,121 @@
+//! The OpenAI routes, as the official clients expect them.
+
+mod chat;
+mod completions;
+mod models;
+mod stream;
+pub(super) mod wire;
+
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use axum::response::Response;
+use serde_json::json;
+
+pub(super) use self::chat::{__path_chat, chat};
+pub(super) use self::completions::{__path_completions, completions};
+pub(super) use self::models::{__path_model, __path_models, model, models};
+use self::stream::{ChunkStream, Kind};
+use super::{App, sse};
+use crate::error::{ApiError, ErrorKind};
+use crate::generation::{FinishReason, Generation, TextEvent};
+
+/// Names that reach the served model whatever it is called. `dummy` is what `huggingface_hub`
+/// sends when it is given a URL and no model.
+const ALIASES: [&str; 3] = ["penstock", "tgi", "dummy"];
+const FINGERPRINT: &str = concat!("penstock-", env!("CARGO_PKG_VERSION"));
+
+/// What all chunks and answers of one request begin with.
+#[derive(Clone, Debug)]
+struct Answering {
+    id: String,
+    created: u64,
+    model: String,
+}
+
+/// An answer in one piece.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Answer {
+    text: String,
+    reason: FinishReason,
+    prompt_tokens: usize,
+    generated_tokens: u32,
+}
+
+impl Answering {
+    fn new(prefix: &str, app: &App) -> Self {
+        let random = || RandomState::new().hash_one(prefix);
+        Self {
+            id: format!("{prefix}-{:016x}{:016x}", random(), random()),
+            created: unix_time(),
+            model: app.config.model_id.clone(),
+        }
+    }
+
+    /// The JSON of a chunk up to the value of `choices`.
+    fn head(&self, object: &str) -> String {
+        let fields = json!({
+            "id": self.id,
+            "object": object,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": FINGERPRINT,
+        });
+        let fields = fields.to_string();
+        format!("{},\"choices\":", fields.trim_end_matches('}'))
+    }
+}
+
+/// Seconds since 1970.
+pub(super) fn unix_time() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |time| time.as_secs())
+}
+
+/// Fails unless the request means the served model.
+fn check_model(app: &App, model: Option<&str>) -> Result<(), ApiError> {
+    let served = app.config.model_id.as_str();
+    match model {
+        Some(name) if name != served && !ALIASES.contains(&name) => {
+            let message = format!("The model `{name}` does not exist; `{served}` is served here");
+            let error = ApiError::new(ErrorKind::ModelNotFound, message);
+            Err(ApiError {
+                param: Some("model"),
+                ..error
+            })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Runs an answer to its end.
+async fn collect(mut generation: Generation) -> Result<Answer, ApiError> {
+    let mut event = TextEvent::default();
+    while let Some(outcome) = generation.next(&mut event).await {
+        outcome?;
+        if let Some(mut end) = event.end.take() {
+            end.text.truncate(end.content_len);
+            let facts = generation.facts();
+            return Ok(Answer {
+                text: end.text,
+                reason: end.reason,
+                prompt_tokens: facts.prompt_tokens,
+                generated_tokens: facts.generated_tokens,
+            });
+        }
+    }
+    Err(super::facts::unfinished())
+}
+
+fn streamed(
+    app: &App,
+    kind: Kind,
+    answering: Answering,
+    generations: Vec<Generation>,
+    usage: bool,
+) -> Response {
+    let stream = ChunkStream::new(kind, answering, generations, usage);
+    sse::respond(stream, app.config.keep_alive)
+}

@@ -1,0 +1,49 @@
+//! `/v1/models`.
+
+use axum::Json;
+use axum::extract::{Path, State};
+
+use super::check_model;
+use super::wire::ErrorBody;
+use super::wire::answer::{Model, ModelList};
+use crate::http::App;
+use crate::http::error::OpenAiError;
+
+/// Lists the served model.
+#[utoipa::path(
+    get, path = "/v1/models", tag = "openai", responses((status = 200, body = ModelList))
+)]
+pub(crate) async fn models(State(app): State<App>) -> Json<ModelList> {
+    Json(ModelList {
+        object: "list",
+        data: vec![describe(&app)],
+    })
+}
+
+/// Tells about one model.
+#[utoipa::path(
+    get, path = "/v1/models/{model}", tag = "openai",
+    params(("model" = String, Path, description = "The served model's id")),
+    responses((status = 200, body = Model), (status = 404, body = ErrorBody))
+)]
+pub(crate) async fn model(
+    State(app): State<App>,
+    Path(name): Path<String>,
+) -> Result<Json<Model>, OpenAiError> {
+    check_model(&app, Some(&name))?;
+    Ok(Json(describe(&app)))
+}
+
+fn describe(app: &App) -> Model {
+    Model {
+        id: app.config.model_id.clone(),
+        object: "model",
+        created: app.started,
+        owned_by: "penstock",
+        max_model_len: app
+            .generator
+            .token_limits()
+            .ok()
+            .map(|limits| limits.max_total),
+    }
+}

@@ -1,0 +1,212 @@
+//! Streams of chunks: one chunk per token that shows text, one that tells the end.
+
+use std::task::{Context, Poll};
+
+use bytes::{BufMut, BytesMut};
+use serde_json::json;
+
+use super::Answering;
+use super::wire::answer::{FinishReason, Usage};
+use crate::error::ApiError;
+use crate::generation::{Generation, TextEvent};
+use crate::http::error::openai_json;
+use crate::http::sse::{EventSource, Flow, put_event, put_json};
+
+/// Which kind of chunk a stream has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// `chat.completion.chunk`
+    Chat,
+    /// `text_completion`
+    Text,
+}
+
+/// Writes the chunks of one or several answers.
+pub(super) struct ChunkStream {
+    kind: Kind,
+    answering: Answering,
+    choices: Vec<Choice>,
+    event: TextEvent,
+    usage: bool,
+}
+
+struct Choice {
+    generation: Generation,
+    /// Everything before a chunk's text, `{"content":` or `"text":` included.
+    head: Vec<u8>,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Nothing was sent: the first chunk of a chat tells the role.
+    Fresh,
+    Running,
+    Ended,
+}
+
+impl ChunkStream {
+    pub(super) fn new(
+        kind: Kind,
+        answering: Answering,
+        generations: Vec<Generation>,
+        usage: bool,
+    ) -> Self {
+        let choice = |(index, generation)| {
+            let head = format!(
+                "data: {}[{{\"index\":{index},{}",
+                answering.head(kind.object()),
+                kind.before_text(State::Running)
+            );
+            Choice {
+                generation,
+                head: head.into_bytes(),
+                state: State::Fresh,
+            }
+        };
+        let choices = generations.into_iter().enumerate().map(choice).collect();
+        Self {
+            kind,
+            answering,
+            choices,
+            event: TextEvent::default(),
+            usage,
+        }
+    }
+
+    /// Polls one answer; writes what it brought.
+    fn poll_choice(
+        &mut self,
+        index: usize,
+        cx: &mut Context<'_>,
+        out: &mut BytesMut,
+    ) -> Poll<Result<(), ApiError>> {
+        let choice = &mut self.choices[index];
+        match choice.generation.poll_event(cx, &mut self.event) {
+            Poll::Pending => return Poll::Pending,
+            Poll::Ready(Some(Ok(()))) => {}
+            Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(error)),
+            Poll::Ready(None) => {
+                choice.state = State::Ended;
+                return Poll::Ready(Ok(()));
+            }
+        }
+        let tail: &[u8] = self.kind.tail(self.usage);
+        let deltas = self.event.tokens().map(|(_, _, delta)| delta);
+        for delta in deltas
+            .chain([self.event.rest()])
+            .filter(|delta| !delta.is_empty())
+        {
+            choice.put_text(self.kind, &self.answering, index, (delta, tail), out);
+        }
+        if let Some(end) = &self.event.end {
+            choice.state = State::Ended;
+            self.put_end(index, end.reason.into(), out);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn put_end(&self, index: usize, reason: FinishReason, out: &mut BytesMut) {
+        let mut choice = json!({ "index": index });
+        match self.kind {
+            Kind::Chat => choice["delta"] = json!({}),
+            Kind::Text => choice["text"] = json!(""),
+        }
+        choice["logprobs"] = json!(null);
+        choice["finish_reason"] = json!(reason);
+        let usage = if self.usage { ",\"usage\":null" } else { "" };
+        let head = self.answering.head(self.kind.object());
+        put_event(out, &format!("{head}[{choice}]{usage}}}"));
+    }
+
+    fn put_last(&self, out: &mut BytesMut) {
+        if self.usage {
+            let facts = self.choices.iter().map(|choice| choice.generation.facts());
+            let usage = Usage::sum(facts.map(|f| (f.prompt_tokens, f.generated_tokens)));
+            let head = self.answering.head(self.kind.object());
+            put_event(out, &format!("{head}[],\"usage\":{}}}", json!(usage)));
+        }
+        put_event(out, "[DONE]");
+    }
+}
+
+impl Choice {
+    /// Appends a chunk with text; by hand, for this runs for every token.
+    fn put_text(
+        &mut self,
+        kind: Kind,
+        answering: &Answering,
+        index: usize,
+        (text, tail): (&str, &[u8]),
+        out: &mut BytesMut,
+    ) {
+        if self.state == State::Fresh {
+            self.state = State::Running;
+            let head = answering.head(kind.object());
+            let before = kind.before_text(State::Fresh);
+            out.put_slice(format!("data: {head}[{{\"index\":{index},{before}").as_bytes());
+        } else {
+            out.put_slice(&self.head);
+        }
+        put_json(out, text);
+        out.put_slice(tail);
+    }
+}
+
+impl Kind {
+    pub(super) fn object(self) -> &'static str {
+        match self {
+            Self::Chat => "chat.completion.chunk",
+            Self::Text => "text_completion",
+        }
+    }
+
+    fn before_text(self, state: State) -> &'static str {
+        match (self, state) {
+            (Self::Chat, State::Fresh) => "\"delta\":{\"role\":\"assistant\",\"content\":",
+            (Self::Chat, _) => "\"delta\":{\"content\":",
+            (Self::Text, _) => "\"text\":",
+        }
+    }
+
+    fn tail(self, usage: bool) -> &'static [u8] {
+        match (self, usage) {
+            (Self::Chat, false) => b"},\"logprobs\":null,\"finish_reason\":null}]}\n\n",
+            (Self::Chat, true) => {
+                b"},\"logprobs\":null,\"finish_reason\":null}],\"usage\":null}\n\n"
+            }
+            (Self::Text, false) => b",\"logprobs\":null,\"finish_reason\":null}]}\n\n",
+            (Self::Text, true) => {
+                b",\"logprobs\":null,\"finish_reason\":null}],\"usage\":null}\n\n"
+            }
+        }
+    }
+}
+
+impl EventSource for ChunkStream {
+    fn poll_events(&mut self, cx: &mut Context<'_>, out: &mut BytesMut) -> Poll<Flow> {
+        let mut flow = Poll::Pending;
+        for index in 0..self.choices.len() {
+            if self.choices[index].state == State::Ended {
+                continue;
+            }
+            match self.poll_choice(index, cx, out) {
+                Poll::Pending => {}
+                Poll::Ready(Ok(())) => flow = Poll::Ready(Flow::More),
+                Poll::Ready(Err(error)) => {
+                    put_event(out, &openai_json(&error));
+                    return Poll::Ready(Flow::End);
+                }
+            }
+        }
+        if self
+            .choices
+            .iter()
+            .all(|choice| choice.state == State::Ended)
+        {
+            self.put_last(out);
+            return Poll::Ready(Flow::End);
+        }
+        flow
+    }
+}

@@ -1,0 +1,150 @@
+//! Answers of the OpenAI routes.
+
+use serde::Serialize;
+use utoipa::ToSchema;
+
+/// What a request cost.
+#[derive(Clone, Copy, Debug, Default, Serialize, ToSchema)]
+pub(crate) struct Usage {
+    /// Tokens of the prompts.
+    pub(crate) prompt_tokens: usize,
+    /// Tokens of the answers, end tokens included.
+    pub(crate) completion_tokens: usize,
+    /// Both.
+    pub(crate) total_tokens: usize,
+}
+
+/// Why an answer ended.
+#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum FinishReason {
+    /// An end token or a stop string.
+    Stop,
+    /// As many tokens as allowed.
+    Length,
+}
+
+/// An answer of `/v1/chat/completions` in one piece.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ChatCompletion {
+    /// Unique.
+    pub(crate) id: String,
+    /// Always `chat.completion`.
+    pub(crate) object: &'static str,
+    /// Unix time in seconds.
+    pub(crate) created: u64,
+    /// The served model.
+    pub(crate) model: String,
+    /// Penstock's version.
+    pub(crate) system_fingerprint: &'static str,
+    /// One.
+    pub(crate) choices: Vec<ChatChoice>,
+    /// What it cost.
+    pub(crate) usage: Usage,
+}
+
+/// An answer's text.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ChatChoice {
+    /// Always 0.
+    pub(crate) index: usize,
+    /// The assistant's turn.
+    pub(crate) message: AssistantMessage,
+    /// Always null: not offered yet.
+    #[schema(value_type = Option<Object>)]
+    pub(crate) logprobs: Option<()>,
+    /// Why it ended.
+    pub(crate) finish_reason: FinishReason,
+}
+
+/// An assistant's turn.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct AssistantMessage {
+    /// Always `assistant`.
+    pub(crate) role: &'static str,
+    /// What it says.
+    pub(crate) content: String,
+}
+
+/// An answer of `/v1/completions` in one piece.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Completion {
+    /// Unique.
+    pub(crate) id: String,
+    /// Always `text_completion`.
+    pub(crate) object: &'static str,
+    /// Unix time in seconds.
+    pub(crate) created: u64,
+    /// The served model.
+    pub(crate) model: String,
+    /// Penstock's version.
+    pub(crate) system_fingerprint: &'static str,
+    /// One per prompt, in the prompts' order.
+    pub(crate) choices: Vec<TextChoice>,
+    /// What they cost together.
+    pub(crate) usage: Usage,
+}
+
+/// An answer's text.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct TextChoice {
+    /// Which prompt it answers.
+    pub(crate) index: usize,
+    /// The answer.
+    pub(crate) text: String,
+    /// Always null: not offered yet.
+    #[schema(value_type = Option<Object>)]
+    pub(crate) logprobs: Option<()>,
+    /// Why it ended.
+    pub(crate) finish_reason: FinishReason,
+}
+
+/// The served models.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ModelList {
+    /// Always `list`.
+    pub(crate) object: &'static str,
+    /// One.
+    pub(crate) data: Vec<Model>,
+}
+
+/// A served model.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Model {
+    /// What to send as `model`.
+    pub(crate) id: String,
+    /// Always `model`.
+    pub(crate) object: &'static str,
+    /// Unix time in seconds when the server started.
+    pub(crate) created: u64,
+    /// Always `penstock`.
+    pub(crate) owned_by: &'static str,
+    /// Tokens of prompt and answer together; null while the model loads.
+    pub(crate) max_model_len: Option<usize>,
+}
+
+impl Usage {
+    /// The sum of several.
+    pub(crate) fn sum(parts: impl Iterator<Item = (usize, u32)>) -> Self {
+        let add = |sum: Self, (prompt, completion): (usize, u32)| {
+            let completion_tokens = sum.completion_tokens + completion as usize;
+            let prompt_tokens = sum.prompt_tokens + prompt;
+            Self {
+                prompt_tokens,
+                completion_tokens,
+                total_tokens: prompt_tokens + completion_tokens,
+            }
+        };
+        parts.fold(Self::default(), add)
+    }
+}
+
+impl From<crate::generation::FinishReason> for FinishReason {
+    fn from(reason: crate::generation::FinishReason) -> Self {
+        use crate::generation::FinishReason as Reason;
+        match reason {
+            Reason::Length => Self::Length,
+            Reason::StopToken | Reason::StopString => Self::Stop,
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Fields that chat and text completions share, and what they mean.
+
+use serde::Deserialize;
+use utoipa::ToSchema;
+
+use crate::error::ApiError;
+use crate::validate::{AtEos, Parameters};
+
+/// What both kinds of request say beside their prompt.
+#[derive(Debug)]
+pub(crate) struct Common {
+    /// The model asked for.
+    pub(crate) model: Option<String>,
+    /// Sampling and ends, ranges not yet checked by `validate`.
+    pub(crate) parameters: Parameters,
+    /// How the answer is sent.
+    pub(crate) delivery: Delivery,
+}
+
+/// How an answer is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Delivery {
+    /// In one piece.
+    Whole,
+    /// As a stream of chunks.
+    Stream {
+        /// Whether a last chunk tells the usage.
+        usage: bool,
+    },
+}
+
+/// How a stream is told.
+#[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct StreamOptions {
+    /// Send a last chunk without choices that tells the usage.
+    pub(crate) include_usage: Option<bool>,
+    /// Has no effect: Penstock adds no padding to its chunks.
+    #[serde(rename = "include_obfuscation")]
+    pub(crate) _include_obfuscation: Option<bool>,
+}
+
+/// Declares a request: the fields given, and those that all requests share.
+macro_rules! request {
+    (
+        $(#[$meta:meta])* $name:ident {
+            $($(#[$field_meta:meta])* $field:ident: $type:ty,)*
+        }
+    ) => {
+        $(#[$meta])*
+        #[derive(Debug, serde::Deserialize, utoipa::ToSchema)]
+        #[serde(deny_unknown_fields)]
+        pub(crate) struct $name {
+            $($(#[$field_meta])* pub(crate) $field: $type,)*
+            /// The served model's id.
+            #[schema(example = "brook")]
+            pub(crate) model: Option<String>,
+            /// >= 0; 0 = greedy. Default 1.
+            pub(crate) temperature: Option<f32>,
+            /// > 0 and <= 1. Default 1.
+            pub(crate) top_p: Option<f32>,
+            /// > 0, or -1 or 0 = off.
+            pub(crate) top_k: Option<i32>,
+            /// The same seed gives the same tokens.
+            pub(crate) seed: Option<i64>,
+            /// The answer ends before the first of these.
+            #[serde(default, deserialize_with = "super::one_or_many::strings")]
+            #[schema(value_type = Option<Vec<String>>)]
+            pub(crate) stop: Vec<String>,
+            /// > 0; without it the answer may fill the context.
+            pub(crate) max_tokens: Option<u32>,
+            /// No end token and no stop string counts before so many tokens.
+            pub(crate) min_tokens: Option<u32>,
+            /// Go on after the model's end tokens.
+            pub(crate) ignore_eos: Option<bool>,
+            /// Whether to stream.
+            pub(crate) stream: Option<bool>,
+            /// Only with `stream`.
+            pub(crate) stream_options: Option<super::common::StreamOptions>,
+            /// Has no effect on the answer.
+            #[serde(rename = "user")]
+            #[schema(value_type = Option<String>)]
+            pub(crate) _user: Option<serde::de::IgnoredAny>,
+            /// Not offered yet; 1 is neutral.
+            #[schema(value_type = Option<u32>)]
+            pub(crate) n: Option<serde_json::Value>,
+            /// Not offered yet; 0 is neutral.
+            #[schema(value_type = Option<f32>)]
+            pub(crate) presence_penalty: Option<serde_json::Value>,
+            /// Not offered yet; 0 is neutral.
+            #[schema(value_type = Option<f32>)]
+            pub(crate) frequency_penalty: Option<serde_json::Value>,
+            /// Not offered yet; 1 is neutral.
+            #[schema(value_type = Option<f32>)]
+            pub(crate) repetition_penalty: Option<serde_json::Value>,
+            /// Not offered yet; 0 is neutral.
+            #[schema(value_type = Option<f32>)]
+            pub(crate) min_p: Option<serde_json::Value>,
+            /// Not offered yet; `{}` is neutral.
+            #[schema(value_type = Option<Object>)]
+            pub(crate) logit_bias: Option<serde_json::Value>,
+        }
+
+        impl $name {
+            /// Takes what all requests share. `max_tokens` is the bound that counts.
+            pub(crate) fn common(
+                &mut self,
+                max_tokens: Option<u32>,
+            ) -> Result<super::Common, crate::error::ApiError> {
+                use crate::http::neutral::Neutral;
+                crate::http::neutral::check(&[
+                    ("n", &self.n, Neutral::Number(1.0)),
+                    ("presence_penalty", &self.presence_penalty, Neutral::Number(0.0)),
+                    ("frequency_penalty", &self.frequency_penalty, Neutral::Number(0.0)),
+                    ("repetition_penalty", &self.repetition_penalty, Neutral::Number(1.0)),
+                    ("min_p", &self.min_p, Neutral::Number(0.0)),
+                    ("logit_bias", &self.logit_bias, Neutral::Empty),
+                ])?;
+                Ok(super::Common {
+                    model: self.model.take(),
+                    parameters: crate::validate::Parameters {
+                        max_new_tokens: max_tokens,
+                        min_new_tokens: self.min_tokens.unwrap_or(0),
+                        temperature: self.temperature.unwrap_or(1.0),
+                        top_k: super::common::top_k(self.top_k)?,
+                        top_p: self.top_p.unwrap_or(1.0),
+                        seed: self.seed.map(i64::cast_unsigned),
+                        stop: std::mem::take(&mut self.stop),
+                        at_eos: super::common::at_eos(self.ignore_eos),
+                        ..Default::default()
+                    },
+                    delivery: super::common::delivery(self.stream, self.stream_options)?,
+                })
+            }
+        }
+    };
+}
+pub(super) use request;
+
+pub(super) fn top_k(value: Option<i32>) -> Result<u32, ApiError> {
+    match value.unwrap_or(0) {
+        -1 => Ok(0),
+        k => u32::try_from(k).map_err(|_| {
+            let rule = format!("`top_k` must be > 0, or -1 or 0 to turn it off. Given: {k}");
+            ApiError::validation("top_k", rule)
+        }),
+    }
+}
+
+pub(super) fn at_eos(ignore: Option<bool>) -> AtEos {
+    if ignore == Some(true) {
+        AtEos::Continue
+    } else {
+        AtEos::Stop
+    }
+}
+
+pub(super) fn delivery(
+    stream: Option<bool>,
+    options: Option<StreamOptions>,
+) -> Result<Delivery, ApiError> {
+    match (stream, options) {
+        (Some(true), options) => {
+            let usage = options.unwrap_or_default().include_usage == Some(true);
+            Ok(Delivery::Stream { usage })
+        }
+        (_, None) => Ok(Delivery::Whole),
+        (_, Some(_)) => {
+            let rule = "`stream_options` is only allowed when `stream` is true";
+            Err(ApiError::validation("stream_options", rule))
+        }
+    }
+}

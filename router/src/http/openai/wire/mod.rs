@@ -1,0 +1,31 @@
+//! JSON of the OpenAI routes.
+
+pub(crate) mod answer;
+pub(crate) mod chat;
+mod common;
+pub(crate) mod completions;
+pub(crate) mod one_or_many;
+
+pub(crate) use self::common::{Common, Delivery};
+
+/// An error.
+#[derive(Debug, serde::Serialize, utoipa::ToSchema)]
+#[allow(dead_code, reason = "written by http::error; here for the schema")]
+pub(crate) struct ErrorBody {
+    /// What is wrong.
+    pub(crate) error: ErrorFields,
+}
+
+/// What is wrong with a request.
+#[derive(Debug, serde::Serialize, utoipa::ToSchema)]
+#[allow(dead_code, reason = "written by http::error; here for the schema")]
+pub(crate) struct ErrorFields {
+    /// Field, rule, value.
+    pub(crate) message: String,
+    /// Such as `invalid_request_error`.
+    pub(crate) r#type: String,
+    /// The field, where one is at fault.
+    pub(crate) param: Option<String>,
+    /// Such as `model_not_found`.
+    pub(crate) code: Option<String>,
+}

@@ -1,0 +1,136 @@
+//! Server-sent events: a response body that polls its answer and writes what is ready.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{HeaderName, HeaderValue, header};
+use axum::response::Response;
+use bytes::{BufMut, Bytes, BytesMut};
+use http_body::Frame;
+use serde::Serialize;
+use tokio::time::{Instant, Sleep, sleep};
+
+/// Events that are ready together share a frame, up to about this size.
+const FRAME_BYTES: usize = 16 << 10;
+
+/// Makes the events of one stream.
+pub(super) trait EventSource: Send + Unpin + 'static {
+    /// Appends what is ready. After `End` it is not polled again.
+    fn poll_events(&mut self, cx: &mut Context<'_>, out: &mut BytesMut) -> Poll<Flow>;
+}
+
+/// Whether a stream goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Flow {
+    /// There may be more.
+    More,
+    /// That was all.
+    End,
+}
+
+/// One task and one buffer per stream: no channel, no extra wake-up between engine and socket.
+struct SseBody<S> {
+    source: S,
+    buffer: BytesMut,
+    ended: bool,
+    keep_alive: Duration,
+    last_frame: Instant,
+    silence: Pin<Box<Sleep>>,
+}
+
+/// A response that streams the events of `source`, with a comment after each `keep_alive` of
+/// silence.
+pub(super) fn respond(source: impl EventSource, keep_alive: Duration) -> Response {
+    let body = SseBody {
+        source,
+        buffer: BytesMut::with_capacity(1024),
+        ended: false,
+        keep_alive,
+        last_frame: Instant::now(),
+        silence: Box::pin(sleep(keep_alive)),
+    };
+    let mut response = Response::new(Body::new(body));
+    for (name, value) in [
+        (header::CONTENT_TYPE, "text/event-stream"),
+        (header::CACHE_CONTROL, "no-cache"),
+        (HeaderName::from_static("x-accel-buffering"), "no"),
+    ] {
+        response
+            .headers_mut()
+            .insert(name, HeaderValue::from_static(value));
+    }
+    response
+}
+
+impl<S: EventSource> SseBody<S> {
+    fn fill(&mut self, cx: &mut Context<'_>) {
+        while !self.ended && self.buffer.len() < FRAME_BYTES {
+            match self.source.poll_events(cx, &mut self.buffer) {
+                Poll::Ready(flow) => self.ended = flow == Flow::End,
+                Poll::Pending => return,
+            }
+        }
+    }
+
+    /// The timer is not moved for every frame, which would cost more than the frame: when it goes
+    /// off, it is set again for what is left of the silence.
+    fn poll_silence(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        while self.silence.as_mut().poll(cx).is_ready() {
+            let due = self.last_frame + self.keep_alive;
+            if due <= Instant::now() {
+                self.silence
+                    .as_mut()
+                    .reset(Instant::now() + self.keep_alive);
+                return Poll::Ready(());
+            }
+            self.silence.as_mut().reset(due);
+        }
+        Poll::Pending
+    }
+}
+
+impl<S: EventSource> http_body::Body for SseBody<S> {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        self.fill(cx);
+        if self.buffer.is_empty() {
+            if self.ended {
+                return Poll::Ready(None);
+            }
+            if self.poll_silence(cx).is_pending() {
+                return Poll::Pending;
+            }
+            self.buffer.put_slice(b":\n\n");
+        }
+        self.last_frame = Instant::now();
+        Poll::Ready(Some(Ok(Frame::data(self.buffer.split().freeze()))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.ended && self.buffer.is_empty()
+    }
+}
+
+/// Appends the JSON of a value that always has one: text, a number, a plain struct.
+pub(super) fn put_json(out: &mut BytesMut, value: &(impl Serialize + ?Sized)) {
+    let start = out.len();
+    if serde_json::to_writer((&mut *out).writer(), value).is_err() {
+        out.truncate(start);
+        out.put_slice(b"null");
+    }
+}
+
+/// Appends an event whose data is `json`.
+pub(super) fn put_event(out: &mut BytesMut, json: &str) {
+    out.put_slice(b"data: ");
+    out.put_slice(json.as_bytes());
+    out.put_slice(b"\n\n");
+}

@@ -1,0 +1,187 @@
+//! What a model's folder says about text: tokenizer, chat template, special tokens, end tokens.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde_json::Value;
+use tokenizers::Tokenizer;
+
+use crate::chat::ChatTemplate;
+use crate::detokenize::Vocabulary;
+
+/// The text side of a model. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct ModelText {
+    /// Text to ids; read by the tokenizer pool.
+    pub tokenizer: Arc<Tokenizer>,
+    /// Ids to text; read by every answer.
+    pub vocabulary: Arc<Vocabulary>,
+    /// `None` if the model has no chat template.
+    pub chat_template: Option<Arc<ChatTemplate>>,
+    /// Tokens that end an answer unless the client says otherwise; sorted.
+    pub eos_ids: Vec<u32>,
+}
+
+/// Why a model's text files cannot be used; says which file and what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum ModelTextError {
+    /// There is no tokenizer.json.
+    #[error(
+        "{0} does not exist. Penstock needs a fast tokenizer: save one into the model's folder \
+             with `AutoTokenizer.from_pretrained(..., use_fast=True).save_pretrained(FOLDER)`"
+    )]
+    NoTokenizer(PathBuf),
+    /// A file exists and cannot be read.
+    #[error("cannot read {0}: {1}")]
+    Read(PathBuf, std::io::Error),
+    /// A file is not what it should be.
+    #[error("{0} is damaged or of an unknown format: {1}")]
+    Format(PathBuf, String),
+    /// The chat template does not compile.
+    #[error("the chat template in {0} does not compile: {1}")]
+    Template(PathBuf, String),
+}
+
+impl ModelText {
+    /// Reads a model's folder: tokenizer.json, and where they exist tokenizer_config.json,
+    /// chat_template.jinja or chat_template.json, generation_config.json and config.json.
+    pub fn load(dir: &Path) -> Result<Self, ModelTextError> {
+        let tokenizer = load_tokenizer(&dir.join("tokenizer.json"))?;
+        let config = Json::read(dir.join("tokenizer_config.json"))?;
+        let special_tokens = special_tokens(&config.value);
+        let template = load_template(dir, &config, &special_tokens)?;
+        let eos_ids = eos_ids(dir, &tokenizer, &special_tokens)?;
+        Ok(Self::new(tokenizer, template, eos_ids))
+    }
+
+    /// Puts parts together that were loaded otherwise.
+    pub fn new(tokenizer: Tokenizer, template: Option<ChatTemplate>, eos_ids: Vec<u32>) -> Self {
+        let tokenizer = Arc::new(tokenizer);
+        let vocabulary = Arc::new(Vocabulary::new(Arc::clone(&tokenizer)));
+        Self {
+            tokenizer,
+            vocabulary,
+            chat_template: template.map(Arc::new),
+            eos_ids,
+        }
+    }
+}
+
+/// A JSON file that may be missing; then its value is null.
+struct Json {
+    path: PathBuf,
+    value: Value,
+}
+
+impl Json {
+    fn read(path: PathBuf) -> Result<Self, ModelTextError> {
+        let Some(text) = read_optional(&path)? else {
+            return Ok(Self {
+                path,
+                value: Value::Null,
+            });
+        };
+        let value = serde_json::from_str(&text)
+            .map_err(|e| ModelTextError::Format(path.clone(), e.to_string()))?;
+        Ok(Self { path, value })
+    }
+}
+
+fn read_optional(path: &Path) -> Result<Option<String>, ModelTextError> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(ModelTextError::Read(path.to_owned(), error)),
+    }
+}
+
+fn load_tokenizer(path: &Path) -> Result<Tokenizer, ModelTextError> {
+    let text = read_optional(path)?.ok_or_else(|| ModelTextError::NoTokenizer(path.to_owned()))?;
+    let format = |e: tokenizers::Error| ModelTextError::Format(path.to_owned(), e.to_string());
+    let mut tokenizer = Tokenizer::from_bytes(text).map_err(format)?;
+    // Files saved by a training script may carry both; a prompt is never cut or padded silently.
+    tokenizer.with_padding(None);
+    tokenizer.with_truncation(None).map_err(format)?;
+    Ok(tokenizer)
+}
+
+/// Special tokens by name (`bos_token`, ...): a string, or an object with `content`.
+fn special_tokens(config: &Value) -> Vec<(String, String)> {
+    let named = config
+        .as_object()
+        .into_iter()
+        .flatten()
+        .filter(|(name, _)| name.ends_with("_token"));
+    named
+        .filter_map(|(name, value)| {
+            let content = value.as_str().or_else(|| value["content"].as_str())?;
+            Some((name.clone(), content.to_owned()))
+        })
+        .collect()
+}
+
+fn load_template(
+    dir: &Path,
+    config: &Json,
+    special_tokens: &[(String, String)],
+) -> Result<Option<ChatTemplate>, ModelTextError> {
+    let jinja = dir.join("chat_template.jinja");
+    let found = if let Some(source) = read_optional(&jinja)? {
+        Some((jinja, source))
+    } else {
+        let json = Json::read(dir.join("chat_template.json"))?;
+        [&json, config].into_iter().find_map(|file| {
+            Some((
+                file.path.clone(),
+                pick_template(&file.value["chat_template"])?.to_owned(),
+            ))
+        })
+    };
+    let Some((path, source)) = found else {
+        return Ok(None);
+    };
+    ChatTemplate::new(&source, special_tokens.to_vec())
+        .map(Some)
+        .map_err(|e| ModelTextError::Template(path, e.to_string()))
+}
+
+/// A template, or of a list of named ones the one named `default`, or the only one.
+fn pick_template(value: &Value) -> Option<&str> {
+    if let Some(source) = value.as_str() {
+        return Some(source);
+    }
+    let list = value.as_array()?;
+    let default = list.iter().find(|entry| entry["name"] == "default");
+    let only = list.first().filter(|_| list.len() == 1);
+    default.or(only)?["template"].as_str()
+}
+
+/// `eos_token_id` of generation_config.json, else of config.json, else the tokenizer's `eos_token`.
+fn eos_ids(
+    dir: &Path,
+    tokenizer: &Tokenizer,
+    special_tokens: &[(String, String)],
+) -> Result<Vec<u32>, ModelTextError> {
+    for name in ["generation_config.json", "config.json"] {
+        let file = Json::read(dir.join(name))?;
+        let value = &file.value["eos_token_id"];
+        let ids = match value {
+            Value::Null => continue,
+            Value::Array(ids) => ids.iter().map(token_id).collect::<Option<BTreeSet<_>>>(),
+            id => token_id(id).map(|id| BTreeSet::from([id])),
+        };
+        let wrong = || format!("`eos_token_id` must be a token id or a list of them, not {value}");
+        let ids = ids.ok_or_else(|| ModelTextError::Format(file.path.clone(), wrong()))?;
+        return Ok(ids.into_iter().collect());
+    }
+    let eos = special_tokens.iter().find(|(name, _)| name == "eos_token");
+    Ok(eos
+        .and_then(|(_, token)| tokenizer.token_to_id(token))
+        .into_iter()
+        .collect())
+}
+
+fn token_id(value: &Value) -> Option<u32> {
+    u32::try_from(value.as_u64()?).ok()
+}

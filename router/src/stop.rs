@@ -1,0 +1,174 @@
+//! Stop strings, found at any character of the answer however its tokens are cut.
+//!
+//! Each string is a Knuth-Morris-Pratt automaton fed byte by byte, so a token costs time in
+//! proportion to its own length, whatever the length of the answer or of the stop strings.
+
+/// The first stop string that is complete in the text fed so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StopMatch {
+    /// Where the match begins, in bytes from the start of the answer.
+    pub start: usize,
+    /// One past its last byte.
+    pub end: usize,
+}
+
+/// Looks for several stop strings at once.
+#[derive(Clone, Debug, Default)]
+pub struct StopMatcher {
+    automata: Vec<Automaton>,
+    fed: usize,
+}
+
+#[derive(Clone, Debug)]
+struct Automaton {
+    pattern: Vec<u8>,
+    /// `failure[i]`: length of the longest proper border of `pattern[..=i]`.
+    failure: Vec<usize>,
+    matched: usize,
+}
+
+impl StopMatcher {
+    /// A matcher for `strings`, none of which is empty.
+    pub fn new(strings: &[String]) -> Self {
+        Self {
+            automata: strings
+                .iter()
+                .map(|s| Automaton::new(s.as_bytes()))
+                .collect(),
+            fed: 0,
+        }
+    }
+
+    /// Whether there is nothing to look for.
+    pub fn is_empty(&self) -> bool {
+        self.automata.is_empty()
+    }
+
+    /// Feeds the next part of the answer. Returns the match that completes first; of several that
+    /// complete at the same byte, the longest. Nothing is fed after a match.
+    pub fn feed(&mut self, text: &str) -> Option<StopMatch> {
+        if self.automata.is_empty() {
+            self.fed += text.len();
+            return None;
+        }
+        for byte in text.bytes() {
+            self.fed += 1;
+            let end = self.fed;
+            let longest = self.automata.iter_mut().filter_map(|a| a.step(byte)).max();
+            if let Some(length) = longest {
+                return Some(StopMatch {
+                    start: end - length,
+                    end,
+                });
+            }
+        }
+        None
+    }
+
+    /// How many bytes at the end of the text may still become part of a match.
+    pub fn held(&self) -> usize {
+        self.automata.iter().map(|a| a.matched).max().unwrap_or(0)
+    }
+}
+
+impl Automaton {
+    fn new(pattern: &[u8]) -> Self {
+        let mut failure = vec![0; pattern.len()];
+        let mut border = 0;
+        for i in 1..pattern.len() {
+            while border > 0 && pattern[i] != pattern[border] {
+                border = failure[border - 1];
+            }
+            border += usize::from(pattern[i] == pattern[border]);
+            failure[i] = border;
+        }
+        Self {
+            pattern: pattern.to_vec(),
+            failure,
+            matched: 0,
+        }
+    }
+
+    /// Takes one byte; returns the pattern's length when it is complete.
+    fn step(&mut self, byte: u8) -> Option<usize> {
+        while self.matched > 0 && self.pattern[self.matched] != byte {
+            self.matched = self.failure[self.matched - 1];
+        }
+        self.matched += usize::from(self.pattern[self.matched] == byte);
+        if self.matched < self.pattern.len() {
+            return None;
+        }
+        self.matched = self.failure[self.matched - 1];
+        Some(self.pattern.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn matcher(strings: &[&str]) -> StopMatcher {
+        StopMatcher::new(&strings.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>())
+    }
+
+    /// Earliest end, then earliest start: the definition, by brute force.
+    fn oracle(strings: &[&str], text: &str) -> Option<StopMatch> {
+        let bytes = text.as_bytes();
+        (1..=bytes.len()).find_map(|end| {
+            let ends = |s: &&&str| bytes[..end].ends_with(s.as_bytes());
+            let longest = strings.iter().filter(ends).map(|s| s.len()).max()?;
+            Some(StopMatch {
+                start: end - longest,
+                end,
+            })
+        })
+    }
+
+    #[test]
+    fn spans_pieces_and_restarts_inside_itself() {
+        let mut m = matcher(&["aab"]);
+        assert_eq!(m.feed("a"), None);
+        assert_eq!(m.feed("aa"), None);
+        assert_eq!(m.held(), 2);
+        assert_eq!(m.feed("bc"), Some(StopMatch { start: 1, end: 4 }));
+    }
+
+    #[test]
+    fn the_earliest_end_wins_then_the_longest() {
+        assert_eq!(
+            matcher(&["abc", "b"]).feed("abc"),
+            Some(StopMatch { start: 1, end: 2 })
+        );
+        assert_eq!(
+            matcher(&["c", "abc"]).feed("abc"),
+            Some(StopMatch { start: 0, end: 3 })
+        );
+    }
+
+    #[test]
+    fn agrees_with_brute_force_however_the_text_is_cut() {
+        let alphabet = ['a', 'b', 'é', '\n'];
+        let mut state = 1_u64;
+        let mut next = |n: u64| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            (state >> 33) % n
+        };
+        for _ in 0..20_000 {
+            let mut word = |max: u64| -> String {
+                (0..=next(max))
+                    .map(|_| alphabet[next(4) as usize])
+                    .collect()
+            };
+            let strings = [word(4), word(3)];
+            let strings: Vec<&str> = strings.iter().map(String::as_str).collect();
+            let text = word(14);
+            let mut m = matcher(&strings);
+            let found = text
+                .chars()
+                .find_map(|c| m.feed(c.encode_utf8(&mut [0; 4])));
+            assert_eq!(found, oracle(&strings, &text), "{strings:?} in {text:?}");
+        }
+    }
+}

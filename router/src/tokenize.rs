@@ -1,0 +1,198 @@
+//! The bounded thread pool where templates are rendered and prompts become token ids.
+
+use std::num::NonZeroUsize;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use tokenizers::Tokenizer;
+use tokio::sync::oneshot;
+
+use crate::error::{ApiError, ErrorKind};
+
+/// Threads for work that takes a while and must not hold up streams. Cheap to clone; the threads
+/// end with the last clone.
+#[derive(Clone, Debug)]
+pub struct TokenizerPool {
+    jobs: SyncSender<Job>,
+}
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// Whether special tokens such as BOS are put around a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SpecialTokens {
+    /// As the tokenizer's post-processor does.
+    Add,
+    /// The text has them already: a chat template wrote it.
+    AsIs,
+}
+
+/// One token of a text, with its place there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TextPiece {
+    /// Vocabulary id.
+    pub id: u32,
+    /// The characters that it covers; empty for a token that was added.
+    pub text: String,
+    /// Its first character.
+    pub start: usize,
+    /// One past its last character.
+    pub stop: usize,
+}
+
+impl TokenizerPool {
+    /// Starts `threads` threads with room for `queue` waiting jobs. If the system gives no thread,
+    /// every job fails.
+    pub fn start(threads: NonZeroUsize, queue: usize) -> Self {
+        let (jobs, inbox) = sync_channel::<Job>(queue);
+        let inbox = Arc::new(Mutex::new(inbox));
+        for index in 0..threads.get() {
+            let inbox = Arc::clone(&inbox);
+            let work = move || {
+                while let Some(job) = next_job(&inbox) {
+                    job();
+                }
+            };
+            if let Err(error) = thread::Builder::new()
+                .name(format!("tokenizer-{index}"))
+                .spawn(work)
+            {
+                tracing::error!("cannot start a tokenizer thread: {error}");
+            }
+        }
+        Self { jobs }
+    }
+
+    /// Runs `work` on the pool. A job whose caller went away before its turn is skipped; a queue
+    /// that is full, or a job that panics, is an error.
+    pub async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let (reply, result) = oneshot::channel();
+        let job = Box::new(move || {
+            if !reply.is_closed() {
+                // A panic in here must not take the thread along; the dropped reply reports it.
+                let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+                if let Ok(outcome) = outcome {
+                    // The caller may have left meanwhile.
+                    let _ = reply.send(outcome);
+                }
+            }
+        });
+        match self.jobs.try_send(job) {
+            Ok(()) => {}
+            Err(TrySendError::Full(_)) => {
+                let error = ApiError::new(ErrorKind::Overloaded, "Model is overloaded");
+                return Err(error.retry(Duration::from_secs(1)));
+            }
+            Err(TrySendError::Disconnected(_)) => return Err(stopped()),
+        }
+        result.await.unwrap_or_else(|_| Err(stopped()))
+    }
+}
+
+fn next_job(inbox: &Mutex<Receiver<Job>>) -> Option<Job> {
+    inbox
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .recv()
+        .ok()
+}
+
+fn stopped() -> ApiError {
+    ApiError::new(ErrorKind::Internal, "the tokenizer failed on this prompt")
+}
+
+/// Token ids of `text`.
+pub fn encode(
+    tokenizer: &Tokenizer,
+    text: &str,
+    special: SpecialTokens,
+) -> Result<Vec<u32>, ApiError> {
+    let encoding = tokenizer.encode_fast(text, special == SpecialTokens::Add);
+    Ok(encoding
+        .map_err(|e| tokenizer_error(&e))?
+        .get_ids()
+        .to_vec())
+}
+
+/// Tokens of `text` with their places, in characters.
+pub fn pieces(tokenizer: &Tokenizer, text: &str) -> Result<Vec<TextPiece>, ApiError> {
+    let encoding = tokenizer
+        .encode_char_offsets(text, true)
+        .map_err(|e| tokenizer_error(&e))?;
+    let starts: Vec<usize> = text
+        .char_indices()
+        .map(|(at, _)| at)
+        .chain([text.len()])
+        .collect();
+    let slice = |start: usize, stop: usize| match (starts.get(start), starts.get(stop)) {
+        (Some(&from), Some(&to)) if from <= to => text[from..to].to_owned(),
+        _ => String::new(),
+    };
+    let places = encoding.get_ids().iter().zip(encoding.get_offsets());
+    Ok(places
+        .map(|(&id, &(start, stop))| TextPiece {
+            id,
+            text: slice(start, stop),
+            start,
+            stop,
+        })
+        .collect())
+}
+
+fn tokenizer_error(error: &tokenizers::Error) -> ApiError {
+    ApiError::new(ErrorKind::Validation, format!("tokenizer error {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool(threads: usize, queue: usize) -> TokenizerPool {
+        TokenizerPool::start(NonZeroUsize::new(threads).unwrap(), queue)
+    }
+
+    #[tokio::test]
+    async fn a_full_queue_refuses_and_a_panic_is_contained() {
+        let pool = pool(1, 1);
+        let (release, gate) = std::sync::mpsc::channel::<()>();
+        let (entered, running) = std::sync::mpsc::channel::<()>();
+        let block = pool.clone();
+        let blocked = tokio::spawn(async move {
+            block
+                .run(move || {
+                    entered.send(()).unwrap();
+                    gate.recv().unwrap();
+                    Ok(1)
+                })
+                .await
+        });
+        tokio::task::spawn_blocking(move || running.recv().unwrap())
+            .await
+            .unwrap();
+        let second = tokio::spawn({
+            let pool = pool.clone();
+            async move { pool.run(|| Ok(2)).await }
+        });
+        tokio::task::yield_now().await;
+        while !second.is_finished() {
+            match pool.run(|| Ok(3)).await {
+                Err(error) => {
+                    assert_eq!(error.kind, ErrorKind::Overloaded);
+                    break;
+                }
+                Ok(_) => tokio::task::yield_now().await,
+            }
+        }
+        release.send(()).unwrap();
+        assert_eq!(blocked.await.unwrap(), Ok(1));
+        assert_eq!(second.await.unwrap(), Ok(2));
+        let panicked = pool.run::<()>(|| panic!("on purpose")).await.unwrap_err();
+        assert_eq!(panicked.kind, ErrorKind::Internal);
+        assert_eq!(pool.run(|| Ok(4)).await, Ok(4));
+    }
+}

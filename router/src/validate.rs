@@ -1,0 +1,346 @@
+//! Every rule about a request, in one place. A `ValidRequest` can only be made here.
+
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+
+use crate::chat::Chat;
+use crate::config::RouterConfig;
+use crate::engine::types::{Class, EngineRequest, Sampling, Stopping};
+use crate::error::ApiError;
+use crate::tokenize::SpecialTokens;
+
+/// What a client asks for, in whatever dialect.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GenerateInput {
+    /// Where the answer begins.
+    pub prompt: Prompt,
+    /// How it goes on and when it ends.
+    pub parameters: Parameters,
+    /// What the client calls these fields; read by error messages.
+    pub names: FieldNames,
+}
+
+/// Where an answer begins.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Prompt {
+    /// Text, with special tokens put around it or not.
+    Text(String, SpecialTokens),
+    /// Messages for the chat template.
+    Chat(Chat),
+    /// Token ids, taken as they are.
+    Ids(Vec<u32>),
+}
+
+/// How an answer goes on and when it ends.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Parameters {
+    /// `None` = until the context is full.
+    pub max_new_tokens: Option<u32>,
+    /// No stop token and no stop string counts before so many tokens.
+    pub min_new_tokens: u32,
+    /// 0 = greedy.
+    pub temperature: f32,
+    /// 0 = off.
+    pub top_k: u32,
+    /// 1 = off.
+    pub top_p: f32,
+    /// `None` = chosen for each request.
+    pub seed: Option<u64>,
+    /// The answer ends at the first of these strings.
+    pub stop: Vec<String>,
+    /// Keep only so many tokens at the end of the prompt.
+    pub truncate: Option<usize>,
+    /// What the model's own end tokens do.
+    pub at_eos: AtEos,
+    /// For the scheduler's policy.
+    pub class: Class,
+}
+
+/// What the model's own end tokens do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AtEos {
+    /// They end the answer.
+    #[default]
+    Stop,
+    /// The answer goes on (`ignore_eos`).
+    Continue,
+}
+
+/// What a dialect calls the fields that rules here speak about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FieldNames {
+    /// The prompt.
+    pub prompt: &'static str,
+    /// The bound on new tokens.
+    pub max_new_tokens: &'static str,
+    /// The lower bound on new tokens.
+    pub min_new_tokens: &'static str,
+}
+
+/// Tokens that a request may have, as configuration and engine allow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TokenLimits {
+    /// Prompt tokens.
+    pub max_input: usize,
+    /// Prompt and answer together.
+    pub max_total: usize,
+    /// Ids at or above it do not exist.
+    pub vocabulary: usize,
+}
+
+/// Parameters that keep every rule.
+#[derive(Clone, Debug)]
+pub struct ValidParameters {
+    parameters: Parameters,
+    names: FieldNames,
+    limits: TokenLimits,
+}
+
+/// A request that keeps every rule, with its stop strings, which stay with the text.
+#[derive(Clone, Debug)]
+pub struct ValidRequest {
+    /// For the engine.
+    pub engine: EngineRequest,
+    /// For the text of the answer.
+    pub stop: Vec<String>,
+}
+
+impl Default for Parameters {
+    fn default() -> Self {
+        Self {
+            max_new_tokens: None,
+            min_new_tokens: 0,
+            temperature: 1.0,
+            top_k: 0,
+            top_p: 1.0,
+            seed: None,
+            stop: Vec::new(),
+            truncate: None,
+            at_eos: AtEos::Stop,
+            class: Class::default(),
+        }
+    }
+}
+
+impl FieldNames {
+    /// `/generate` and its kin.
+    pub const NATIVE: Self = Self {
+        prompt: "inputs",
+        max_new_tokens: "max_new_tokens",
+        min_new_tokens: "min_new_tokens",
+    };
+    /// `/v1/completions`, and the Python package.
+    pub const COMPLETIONS: Self = Self {
+        prompt: "prompt",
+        max_new_tokens: "max_tokens",
+        min_new_tokens: "min_tokens",
+    };
+    /// `/v1/chat/completions`.
+    pub const CHAT: Self = Self {
+        prompt: "messages",
+        ..Self::COMPLETIONS
+    };
+}
+
+impl TokenLimits {
+    /// The smaller of what is configured and what the engine can hold.
+    pub fn new(config: &RouterConfig, max_sequence_tokens: usize, vocabulary: usize) -> Self {
+        let max_total = config
+            .max_total_tokens
+            .unwrap_or(usize::MAX)
+            .min(max_sequence_tokens);
+        let room = max_total.saturating_sub(1);
+        let max_input = config.max_input_tokens.unwrap_or(usize::MAX).min(room);
+        Self {
+            max_input,
+            max_total,
+            vocabulary,
+        }
+    }
+}
+
+impl GenerateInput {
+    /// Checks every rule that needs no token ids.
+    pub fn validate(
+        self,
+        config: &RouterConfig,
+        limits: TokenLimits,
+    ) -> Result<(Prompt, ValidParameters), ApiError> {
+        let Self {
+            prompt,
+            parameters,
+            names,
+        } = self;
+        prompt.check(names.prompt, limits)?;
+        parameters.check_sampling()?;
+        parameters.check_ends(names, config.max_stop_sequences)?;
+        check_truncate(parameters.truncate, limits)?;
+        Ok((
+            prompt,
+            ValidParameters {
+                parameters,
+                names,
+                limits,
+            },
+        ))
+    }
+}
+
+impl Prompt {
+    fn check(&self, name: &'static str, limits: TokenLimits) -> Result<(), ApiError> {
+        let empty = match self {
+            Self::Text(text, _) => text.is_empty(),
+            Self::Chat(chat) => chat.messages.is_empty(),
+            Self::Ids(ids) => ids.is_empty(),
+        };
+        if empty {
+            return Err(ApiError::validation(
+                name,
+                format!("`{name}` cannot be empty"),
+            ));
+        }
+        let Self::Ids(ids) = self else { return Ok(()) };
+        match ids.iter().find(|&&id| id as usize >= limits.vocabulary) {
+            None => Ok(()),
+            Some(id) => {
+                let most = limits.vocabulary.saturating_sub(1);
+                let rule = format!("`{name}` token ids must be <= {most}. Given: {id}");
+                Err(ApiError::validation(name, rule))
+            }
+        }
+    }
+}
+
+impl Parameters {
+    fn check_sampling(&self) -> Result<(), ApiError> {
+        if !(self.temperature >= 0.0 && self.temperature.is_finite()) {
+            let rule = format!(
+                "`temperature` must be >= 0 and finite. Given: {}",
+                self.temperature
+            );
+            return Err(ApiError::validation("temperature", rule));
+        }
+        if !(self.top_p > 0.0 && self.top_p <= 1.0) {
+            let rule = format!("`top_p` must be > 0.0 and <= 1.0. Given: {}", self.top_p);
+            return Err(ApiError::validation("top_p", rule));
+        }
+        Ok(())
+    }
+
+    fn check_ends(&self, names: FieldNames, max_stop: usize) -> Result<(), ApiError> {
+        let name = names.max_new_tokens;
+        if self.max_new_tokens == Some(0) {
+            return Err(ApiError::validation(
+                name,
+                format!("`{name}` must be strictly positive"),
+            ));
+        }
+        let given = self.stop.len();
+        if given > max_stop {
+            let rule = format!("`stop` supports up to {max_stop} stop sequences. Given: {given}");
+            return Err(ApiError::validation("stop", rule));
+        }
+        if self.stop.iter().any(String::is_empty) {
+            let rule = "`stop` sequences cannot be empty strings";
+            return Err(ApiError::validation("stop", rule));
+        }
+        Ok(())
+    }
+
+    fn seed(&self) -> u64 {
+        // A fresh hasher has fresh random keys: enough for a seed that nobody must guess.
+        self.seed
+            .unwrap_or_else(|| RandomState::new().hash_one(0_u64))
+    }
+}
+
+fn check_truncate(truncate: Option<usize>, limits: TokenLimits) -> Result<(), ApiError> {
+    match truncate {
+        Some(n) if n == 0 || n > limits.max_input => {
+            let max = limits.max_input;
+            let rule =
+                format!("`truncate` must be strictly positive and less than {max}. Given: {n}");
+            Err(ApiError::validation("truncate", rule))
+        }
+        _ => Ok(()),
+    }
+}
+
+impl ValidParameters {
+    /// Joins the prompt's ids with the parameters, checking what depends on its length.
+    /// `eos_ids` are the model's end tokens.
+    pub fn with_ids(self, mut ids: Vec<u32>, eos_ids: &[u32]) -> Result<ValidRequest, ApiError> {
+        let Self {
+            parameters,
+            names,
+            limits,
+        } = self;
+        if let Some(keep) = parameters.truncate {
+            ids.drain(..ids.len().saturating_sub(keep));
+        }
+        let max_new_tokens = new_tokens(&parameters, names, limits, ids.len())?;
+        let stop_token_ids = match parameters.at_eos {
+            AtEos::Stop => eos_ids.to_vec(),
+            AtEos::Continue => Vec::new(),
+        };
+        let engine = EngineRequest {
+            prompt: ids,
+            sampling: Sampling {
+                temperature: parameters.temperature,
+                top_k: parameters.top_k,
+                top_p: parameters.top_p,
+                seed: parameters.seed(),
+            },
+            stopping: Stopping {
+                max_new_tokens,
+                min_new_tokens: parameters.min_new_tokens,
+                stop_token_ids,
+            },
+            class: parameters.class,
+        };
+        Ok(ValidRequest {
+            engine,
+            stop: parameters.stop,
+        })
+    }
+}
+
+/// How many tokens the answer may have.
+fn new_tokens(
+    parameters: &Parameters,
+    names: FieldNames,
+    limits: TokenLimits,
+    input: usize,
+) -> Result<u32, ApiError> {
+    let FieldNames {
+        prompt,
+        max_new_tokens,
+        min_new_tokens,
+    } = names;
+    if input == 0 {
+        let rule = format!("`{prompt}` cannot be empty: the tokenizer makes no token of it");
+        return Err(ApiError::validation(prompt, rule));
+    }
+    if input > limits.max_input {
+        let max = limits.max_input;
+        let rule = format!("`{prompt}` must have less than {max} tokens. Given: {input}");
+        return Err(ApiError::validation(prompt, rule));
+    }
+    let room = u32::try_from(limits.max_total - input).unwrap_or(u32::MAX);
+    let wanted = parameters.max_new_tokens.unwrap_or(room);
+    if wanted > room {
+        let max = limits.max_total;
+        let rule = format!(
+            "`{prompt}` tokens + `{max_new_tokens}` must be <= {max}. \
+             Given: {input} `{prompt}` tokens and {wanted} `{max_new_tokens}`"
+        );
+        return Err(ApiError::validation(max_new_tokens, rule));
+    }
+    let least = parameters.min_new_tokens;
+    if least > wanted {
+        let rule =
+            format!("`{min_new_tokens}` must be <= `{max_new_tokens}` ({wanted}). Given: {least}");
+        return Err(ApiError::validation(min_new_tokens, rule));
+    }
+    Ok(wanted)
+}
