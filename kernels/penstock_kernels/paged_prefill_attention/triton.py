@@ -102,11 +102,13 @@ def _tiles(dtype: torch.dtype, size: int, rows: int) -> _Tiles:
     """Tiles for heads of `size` and at most `rows` rows per sequence and key head."""
     if dtype == torch.float32:
         return _Tiles(16, 32, 4, 1)
-    widest = 64 if size > 128 else 128
-    tile = min(widest, max(16, triton.next_power_of_2(rows)))
     if size > 128:
+        tile = min(64, max(16, triton.next_power_of_2(rows)))
         return _Tiles(tile, 64, 8, 2)  # with 4 warps registers spill
-    return _Tiles(tile, 64, 8 if tile == 128 else 4, 3)
+    # On an H200, 32 query and 8 key heads of 128, 4,096 tokens: 299 TFLOP/s; with 3 stages 287,
+    # with 128 keys 272, with 64 rows and 4 warps 245.
+    tile = min(128, max(16, triton.next_power_of_2(rows)))
+    return _Tiles(tile, 64, 8 if tile == 128 else 4, 2)
 
 
 def paged_prefill_attention(

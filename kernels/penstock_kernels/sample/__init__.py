@@ -34,8 +34,8 @@ def sample(
     Returns: ids [S] int64; log-probabilities [S] float32 of those ids under log_softmax(logits),
         before temperature, top_k and top_p.
     Precision: float32 inside.
-    Bytes moved: S V elements for greedy rows, twice that for random ones, and 16 passes over the
-        row (from the L2 cache) for each of top_k and top_p that is in force.
+    Bytes moved: S V elements for greedy rows, twice that for random ones, and a pass over the row
+        (from the L2 cache) for each two bits of a logit, for each of top_k and top_p in force.
     Source: random numbers, SplitMix64 of Steele, Lea and Flood, Fast Splittable Pseudorandom
         Number Generators, 2014; arg max of log p + Gumbel noise draws from p, Gumbel, 1954.
     """

@@ -11,6 +11,14 @@ import triton.language as tl
 from torch import Tensor
 
 TILE = 4096
+CHOICE_WARPS = 8
+THRESHOLD_WARPS = 16
+
+# Loads in flight in the passes over a row.
+STAGES = tl.constexpr(4)
+
+# Two-bit digits in which the keys of a dtype can differ; further bits are all zero or all one.
+DIGITS = {torch.bfloat16: 8, torch.float16: 10, torch.float32: 16}
 
 
 @triton.jit
@@ -27,10 +35,10 @@ def _row_tile(logits, at, vocabulary, TILE: tl.constexpr):
 
 
 @triton.jit
-def _weight(x, key, floor, largest, temperature, MASS: tl.constexpr):
+def _weight(x, key, floor, largest, scale, MASS: tl.constexpr):
     """What a token counts: 1, or its probability up to a factor if it is not below `floor`."""
     if MASS:
-        return tl.where(key >= floor, tl.exp((x - largest) / temperature), 0.0)
+        return tl.where(key >= floor, tl.exp2((x - largest) * scale), 0.0)
     return tl.where(x == x, 1.0, 0.0)
 
 
@@ -40,22 +48,23 @@ def _search(
     vocabulary,
     floor,
     largest,
-    temperature,
+    scale,
     target,
     MASS: tl.constexpr,
+    DIGITS: tl.constexpr,
     TILE: tl.constexpr,
 ):
     """The largest key at or above which tokens of weight `target` lie."""
     found = tl.full((), 0, tl.uint32)
     step = tl.full((), 1 << 30, tl.uint32)
-    for _digit in range(16):
+    for _digit in range(DIGITS):
         one = tl.zeros((TILE,), tl.float32)
         two = tl.zeros((TILE,), tl.float32)
         three = tl.zeros((TILE,), tl.float32)
-        for at in range(0, vocabulary, TILE):
+        for at in tl.range(0, vocabulary, TILE, num_stages=STAGES):
             x = _row_tile(logits, at, vocabulary, TILE)
             key = _ordered(x)
-            weight = _weight(x, key, floor, largest, temperature, MASS)
+            weight = _weight(x, key, floor, largest, scale, MASS)
             one += tl.where(key >= found + step, weight, 0.0)
             two += tl.where(key >= found + 2 * step, weight, 0.0)
             three += tl.where(key >= found + 3 * step, weight, 0.0)
@@ -77,6 +86,7 @@ def _thresholds(
     thresholds,
     stride,
     vocabulary,
+    DIGITS: tl.constexpr,
     TILE: tl.constexpr,
 ):
     """Per random row: its largest logit, and the key below which tokens are dropped."""
@@ -86,22 +96,24 @@ def _thresholds(
         return
     logits += row * stride
     peak = tl.full((TILE,), float("-inf"), tl.float32)
-    for at in range(0, vocabulary, TILE):
+    for at in tl.range(0, vocabulary, TILE, num_stages=STAGES):
         peak = tl.maximum(peak, _row_tile(logits, at, vocabulary, TILE))
     largest = tl.max(peak)
+    # Finite even for the tiniest temperature, so that the largest logit, times 0, weighs 1.
+    scale = tl.minimum(1.4426950408889634 / temperature, 1.0e37)
     floor = tl.full((), 0, tl.uint32)
     top_k = tl.load(top_ks + row)
     if (top_k > 0) & (top_k < vocabulary):
         count = top_k.to(tl.float32)
-        floor = _search(logits, vocabulary, floor, largest, temperature, count, False, TILE)
+        floor = _search(logits, vocabulary, floor, largest, scale, count, False, DIGITS, TILE)
     top_p = tl.load(top_ps + row)
     if top_p < 1:
         mass = tl.zeros((TILE,), tl.float32)
-        for at in range(0, vocabulary, TILE):
+        for at in tl.range(0, vocabulary, TILE, num_stages=STAGES):
             x = _row_tile(logits, at, vocabulary, TILE)
-            mass += _weight(x, _ordered(x), floor, largest, temperature, True)
+            mass += _weight(x, _ordered(x), floor, largest, scale, True)
         target = tl.sum(mass) * top_p
-        floor = _search(logits, vocabulary, floor, largest, temperature, target, True, TILE)
+        floor = _search(logits, vocabulary, floor, largest, scale, target, True, DIGITS, TILE)
     tl.store(largests + row, largest)
     tl.store(thresholds + row, floor.to(tl.int32, bitcast=True))
 
@@ -217,8 +229,9 @@ def sample(
             thresholds,
             stride,
             vocabulary,
+            DIGITS[logits.dtype],
             TILE,
-            num_warps=16,
+            num_warps=THRESHOLD_WARPS,
         )
         _choose_in_tile[(rows, tiles)](
             logits,
@@ -232,7 +245,7 @@ def sample(
             stride,
             vocabulary,
             TILE,
-            num_warps=8,
+            num_warps=CHOICE_WARPS,
         )
         _choose_in_row[(rows,)](
             logits,
