@@ -1,15 +1,7 @@
-//! Writes `router/src/generated/penstock.v1.rs` from `proto/penstock/v1/shard.proto`, without protoc.
+//! Writes `router/src/generated/penstock.v1.rs`.
 
-use std::{error::Error, path::Path};
+use std::error::Error;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let descriptors = protox::compile(["penstock/v1/shard.proto"], [root.join("proto")])?;
-    let out = root.join("router/src/generated");
-    std::fs::create_dir_all(&out)?;
-    tonic_prost_build::configure()
-        .build_transport(false)
-        .out_dir(&out)
-        .compile_fds(descriptors)?;
-    Ok(())
+    penstock_proto_codegen::generate(&penstock_proto_codegen::root().join("router/src/generated"))
 }

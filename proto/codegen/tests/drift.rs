@@ -1,0 +1,18 @@
+//! The checked-in code is what the protocol file says.
+
+use std::fs;
+
+use penstock_proto_codegen::{generate, root};
+
+#[test]
+fn the_checked_in_code_is_up_to_date() {
+    let out = std::env::temp_dir().join(format!("penstock-drift-{}", std::process::id()));
+    generate(&out).expect("the protocol compiles");
+    let fresh = fs::read_to_string(out.join("penstock.v1.rs")).expect("the code was written");
+    fs::remove_dir_all(&out).expect("the folder is ours");
+    let kept = fs::read_to_string(root().join("router/src/generated/penstock.v1.rs"));
+    assert!(
+        fresh == kept.expect("the code is checked in"),
+        "run `make proto`"
+    );
+}
