@@ -1,5 +1,9 @@
 //! The worker's state as a fold of the step requests, with every rule of the protocol checked.
 
+#[cfg(test)]
+#[path = "fold_tests.rs"]
+mod tests;
+
 use std::collections::HashMap;
 
 use penstock_router::generated::v1;
@@ -186,8 +190,8 @@ impl State {
         Ok(())
     }
 
-    /// All writes of a step come before its reads, as in a model's layers: a sequence may share
-    /// what another computes in the same step.
+    /// What a new sequence brings computed must be there before the step; then all write, then
+    /// all read, as in the layers of a model.
     fn run(
         &mut self,
         slots: &[u32],
@@ -195,6 +199,9 @@ impl State {
         reply: &mut v1::StepReply,
     ) -> Result<(), String> {
         self.check_runs(slots, tokens)?;
+        for slot in slots {
+            self.check_borrowed(*slot)?;
+        }
         for (slot, tokens) in slots.iter().zip(tokens) {
             self.write(*slot, *tokens as usize)?;
         }
@@ -209,11 +216,21 @@ impl State {
                 continue;
             };
             check_history(&self.kv, sequence, self.config.check)
-                .map_err(|rule| format!("slot {slot} would read wrongly: {rule}"))?;
+                .map_err(|rule| misread(*slot, &rule))?;
             match sequence.failed {
                 true => reply.errors.push(scripted_error(*slot)),
                 false => yield_tokens(*slot, sequence, &mut self.kv, &self.config, reply),
             }
+        }
+        Ok(())
+    }
+
+    fn check_borrowed(&mut self, slot: u32) -> Result<(), String> {
+        let Some(sequence) = self.slots.get_mut(&slot) else {
+            return Ok(());
+        };
+        if std::mem::take(&mut sequence.borrowed) {
+            check_all(&self.kv, sequence).map_err(|rule| misread(slot, &rule))?;
         }
         Ok(())
     }
@@ -305,15 +322,29 @@ impl State {
 }
 
 /// Compares the KV that a run reads with the sequence's history.
-fn check_history(kv: &Kv, sequence: &mut Sequence, check: Check) -> Result<(), String> {
-    let (history, computed) = (&sequence.history, sequence.computed);
-    let at = |position: usize| kv.check(&sequence.table, position, history[position]);
-    if std::mem::take(&mut sequence.borrowed) || check == Check::Full {
-        return (0..computed).try_for_each(at);
+fn check_history(kv: &Kv, sequence: &Sequence, check: Check) -> Result<(), String> {
+    if sequence.failed {
+        return Ok(());
     }
-    // Position 0 tells sequences of different prompts apart; the other one moves along.
-    at(0)?;
-    at(history[computed - 1] as usize % computed)
+    match check {
+        Check::Full => check_all(kv, sequence),
+        Check::Sampled => {
+            let (history, computed) = (&sequence.history, sequence.computed);
+            // Position 0 tells sequences of different prompts apart; the other one moves along.
+            kv.check(&sequence.table, 0, history[0])?;
+            let position = history[computed - 1] as usize % computed;
+            kv.check(&sequence.table, position, history[position])
+        }
+    }
+}
+
+fn check_all(kv: &Kv, sequence: &Sequence) -> Result<(), String> {
+    let mut computed = sequence.history[..sequence.computed].iter().enumerate();
+    computed.try_for_each(|(position, hash)| kv.check(&sequence.table, position, *hash))
+}
+
+fn misread(slot: u32, rule: &str) -> String {
+    format!("slot {slot} would read wrongly: {rule}")
 }
 
 fn yield_tokens(

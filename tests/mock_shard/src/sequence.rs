@@ -53,15 +53,18 @@ impl Sequence {
         } else {
             0
         };
-        let mut draw = mix(last ^ noise);
-        loop {
-            let token = choose(draw, vocab, eos);
-            let early = self.generated < self.sampling.min_tokens;
-            if !early || !self.sampling.stop_token_ids.contains(&token) {
-                return token;
-            }
-            draw = mix(draw);
-        }
+        let early = self.generated < self.sampling.min_tokens;
+        let barred = |token: u32| early && self.sampling.stop_token_ids.contains(&token);
+        let eos = if barred(eos.id) {
+            Eos { every: 0, ..eos }
+        } else {
+            eos
+        };
+        let drawn = choose(mix(last ^ noise), vocab, eos);
+        let allowed = (0..vocab)
+            .map(|step| (drawn + step) % vocab)
+            .find(|token| !barred(*token));
+        allowed.unwrap_or(drawn)
     }
 
     /// How many tokens a yielding run brings, from 1 to `most`.

@@ -1,0 +1,265 @@
+use penstock_router::generated::v1::{
+    BlockCopies, BlockGrowth, BlockTable, LoadRequest, NewSequence, SlotFork, StepRequest,
+};
+
+use super::State;
+use crate::{Check, Eos, Geometry, MockConfig};
+
+/// A worker of 4 slots and 8 blocks of 4 tokens, with slot 0 halfway through a prompt of 6.
+fn worker() -> State {
+    let geometry = Geometry {
+        blocks: 8,
+        block_tokens: 4,
+        slots: 4,
+        ..Geometry::default()
+    };
+    let config = MockConfig {
+        geometry,
+        check: Check::Full,
+        ..MockConfig::default()
+    };
+    let loaded = config.geometry.loaded(&LoadRequest::default());
+    let mut state = State::new(config, loaded, None);
+    let mut first = StepRequest {
+        new: vec![sequence(0, 6, &[0, 1])],
+        ..StepRequest::default()
+    };
+    (first.run_slots, first.run_tokens) = (vec![0], vec![3]);
+    let reply = state.apply(first).expect("the first step is right");
+    assert!(
+        reply.slots.is_empty(),
+        "a prompt that is not read to its end yields nothing"
+    );
+    state
+}
+
+fn sequence(slot: u32, tokens: u32, blocks: &[u32]) -> NewSequence {
+    let tables = vec![BlockTable {
+        group: 0,
+        blocks: blocks.to_vec(),
+    }];
+    let token_ids = (10..10 + tokens).collect();
+    NewSequence {
+        slot,
+        token_ids,
+        tables,
+        ..NewSequence::default()
+    }
+}
+
+/// The next step: slot 0 reads the rest of its prompt, and what `change` adds.
+fn next(change: impl FnOnce(&mut StepRequest)) -> Result<(), String> {
+    let mut step = StepRequest {
+        step: 1,
+        ..StepRequest::default()
+    };
+    (step.run_slots, step.run_tokens) = (vec![0], vec![3]);
+    change(&mut step);
+    worker().apply(step).map(|_| ())
+}
+
+fn run(step: &mut StepRequest, slot: u32, tokens: u32) {
+    step.run_slots.push(slot);
+    step.run_tokens.push(tokens);
+}
+
+fn growth(counts: &[u32], blocks: &[u32]) -> BlockGrowth {
+    BlockGrowth {
+        group: 0,
+        counts: counts.to_vec(),
+        blocks: blocks.to_vec(),
+    }
+}
+
+#[track_caller]
+fn refused(change: impl FnOnce(&mut StepRequest), rule: &str) {
+    let message = next(change).expect_err("the step breaks a rule");
+    assert!(message.contains(rule), "{message}");
+}
+
+#[test]
+fn right_steps_are_taken() {
+    assert_eq!(next(|_| ()), Ok(()));
+    assert_eq!(next(|step| step.growth.push(growth(&[1], &[5]))), Ok(()));
+    assert_eq!(
+        next(|step| {
+            step.new.push(sequence(2, 3, &[6]));
+            run(step, 2, 3);
+        }),
+        Ok(())
+    );
+}
+
+#[test]
+fn numbers_follow_one_another() {
+    refused(|step| step.step = 2, "step 2 of epoch 0: step 1 is due");
+    refused(|step| step.epoch = 1, "the worker is in epoch 0");
+}
+
+#[test]
+fn slots_are_known_and_held_once() {
+    refused(
+        |step| step.finished.push(1),
+        "finished names slot 1, which is empty",
+    );
+    refused(
+        |step| step.new.push(sequence(0, 3, &[6])),
+        "slot 0, which is taken",
+    );
+    refused(
+        |step| step.new.push(sequence(4, 3, &[6])),
+        "new names slot 4 of 4",
+    );
+    refused(|step| run(step, 3, 1), "run names slot 3, which is empty");
+    refused(|step| run(step, 0, 1), "slot 0 runs twice");
+}
+
+#[test]
+fn counts_fit_together() {
+    refused(
+        |step| step.run_tokens.push(1),
+        "1 run_slots, but 2 run_tokens",
+    );
+    refused(
+        |step| step.growth.push(growth(&[1, 1], &[5, 6])),
+        "2 counts for 1 runs",
+    );
+    refused(
+        |step| step.growth.push(growth(&[2], &[5])),
+        "sum to 2, but it has 1 blocks",
+    );
+    refused(
+        |step| step.run_tokens = vec![4],
+        "to run 4 tokens, but 3 of 6 are computed",
+    );
+    refused(|step| step.run_tokens = vec![0], "to run 0 tokens");
+    refused(|step| step.new.push(sequence(1, 0, &[5])), "given 0 tokens");
+}
+
+#[test]
+fn blocks_exist_and_are_in_a_table_once() {
+    refused(
+        |step| step.growth.push(growth(&[1], &[8])),
+        "block 8 is outside the pool of 8",
+    );
+    refused(
+        |step| step.growth.push(growth(&[1], &[1])),
+        "block 1 is twice in one table",
+    );
+    refused(
+        |step| step.new.push(sequence(1, 3, &[6, 6])),
+        "block 6 is twice",
+    );
+    let copies = BlockCopies {
+        group: 0,
+        sources: vec![1, 2],
+        destinations: vec![5],
+    };
+    refused(
+        |step| step.copies.push(copies),
+        "2 sources, but 1 destinations",
+    );
+    refused(
+        |step| {
+            step.new.push(sequence(1, 6, &[6]));
+            run(step, 1, 6);
+        },
+        "to run up to token 6, but its blocks hold 4",
+    );
+}
+
+#[test]
+fn two_sequences_must_not_write_to_one_block() {
+    refused(
+        |step| {
+            let mut other = sequence(1, 6, &[1, 2]);
+            other.token_ids[0] = 99;
+            step.new.push(other);
+            run(step, 1, 6);
+        },
+        "holds another history",
+    );
+}
+
+#[test]
+fn what_is_said_to_be_computed_must_be_there() {
+    let shared = |computed, first| {
+        move |step: &mut StepRequest| {
+            let mut other = sequence(1, 6, &[0, 2]);
+            (other.computed, other.token_ids[0]) = (computed, first);
+            step.new.push(other);
+            run(step, 1, 6 - computed);
+        }
+    };
+    assert_eq!(
+        next(shared(3, 10)),
+        Ok(()),
+        "three tokens of a shared block were computed"
+    );
+    refused(shared(4, 10), "position 3 in block 0 was never written");
+    refused(shared(3, 99), "holds another history");
+}
+
+#[test]
+fn a_fork_goes_on_from_its_own_copy() {
+    let fork = |copied: bool| {
+        move |step: &mut StepRequest| {
+            let tables = vec![BlockTable {
+                group: 0,
+                blocks: vec![4, 5],
+            }];
+            let fork = SlotFork {
+                source: 0,
+                destination: 1,
+                tables,
+                ..SlotFork::default()
+            };
+            step.forks.push(fork);
+            if copied {
+                let (sources, destinations) = (vec![0], vec![4]);
+                step.copies.push(BlockCopies {
+                    group: 0,
+                    sources,
+                    destinations,
+                });
+            }
+            run(step, 1, 3);
+        }
+    };
+    assert_eq!(next(fork(true)), Ok(()));
+    refused(fork(false), "position 0 in block 4 was never written");
+}
+
+#[test]
+fn stop_tokens_are_impossible_before_the_minimum() {
+    let eos = Eos { id: 3, every: 1 };
+    let config = MockConfig {
+        eos,
+        ..MockConfig::default()
+    };
+    let loaded = config.geometry.loaded(&LoadRequest::default());
+    let mut state = State::new(config, loaded, None);
+    let mut new = sequence(0, 1, &[0, 1]);
+    let sampling = new.sampling.get_or_insert_default();
+    (sampling.stop_token_ids, sampling.min_tokens) = (vec![3], 2);
+    let mut step = StepRequest {
+        new: vec![new],
+        ..StepRequest::default()
+    };
+    run(&mut step, 0, 1);
+    let mut stops = Vec::new();
+    for number in 0..4 {
+        let reply = state.apply(step).expect("a right step");
+        stops.push(reply.token_ids == [3]);
+        step = StepRequest {
+            step: number + 1,
+            ..StepRequest::default()
+        };
+        run(&mut step, 0, 1);
+    }
+    assert_eq!(
+        stops,
+        [false, false, true, true],
+        "without the minimum all would be"
+    );
+}
