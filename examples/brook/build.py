@@ -15,18 +15,19 @@ from tokenizers import Tokenizer
 from . import tokenizer as tokenizer_training
 from .card import card
 from .evaluate import evaluate
-from .export import export_tokenizer, export_weights
-from .model import Shape
-from .train import Plan, train
+from .export import export_tokenizer, export_weights, import_weights
+from .model import Brook, Shape
+from .train import Plan, fresh, train
 
 
-def build(folder: Path, plan: Plan, shape: Shape, device: str, count: int) -> None:
+def build(folder: Path, model: Brook, plan: Plan, device: str, count: int) -> None:
     """Make the model folder; a tokenizer.json that is already there is kept."""
+    shape = model.shape
     path = folder / "tokenizer.json"
     kept = Tokenizer.from_file(str(path)) if path.exists() else tokenizer_training.train()
     export_tokenizer(kept, shape, folder)
     start = time.monotonic()
-    model = train(plan, shape, path, device)
+    model = train(model, plan, path, device)
     minutes = (time.monotonic() - start) / 60
     export_weights(model, folder)
     print(f"trained for {minutes:.1f} minutes")
@@ -53,13 +54,27 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=15)
     parser.add_argument("--count", type=int, default=300, help="samples of each kind to evaluate")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--start", type=Path, help="a model folder to go on from")
+    parser.add_argument("--peak", type=float, default=1.0, help="factor on the learning rates")
+    parser.add_argument(
+        "--cooldown", type=float, default=0.45, help="share of steps to slow down in"
+    )
     for name, size in (("hidden", 512), ("intermediate", 1024), ("layers", 4), ("head-dim", 64)):
         parser.add_argument(f"--{name}", type=int, default=size)
     chosen = parser.parse_args()
     shape = Shape(hidden=chosen.hidden, intermediate=chosen.intermediate, layers=chosen.layers,
                   head_dim=chosen.head_dim)  # fmt: skip
-    plan = Plan(chosen.steps, chosen.rows, chosen.processes)
-    build(chosen.out, plan, shape, chosen.device, chosen.count)
+    plan = Plan(
+        chosen.steps,
+        chosen.rows,
+        chosen.processes,
+        chosen.seed,
+        cooldown=chosen.cooldown,
+        peak=chosen.peak,
+    )
+    model = import_weights(shape, chosen.start) if chosen.start else fresh(shape, chosen.seed)
+    build(chosen.out, model, plan, chosen.device, chosen.count)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from .kinds import JUDGED, distant
 from .sample import Sample, prompt_and_answer
 
 SHIPPED = Path(__file__).resolve().parents[2] / "python/penstock/brook"
-DISTANCES = (500, 1000, 1500, 1800)
+DISTANCES = (500, 1000, 1500, 1700)
 _SEED = 2
 _TOKENS_AT_ONCE = 120_000
 

@@ -106,6 +106,7 @@ class Brook(nn.Module):
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
+        self.shape = shape
         self.model = Backbone(shape)
         cos, sin = rope_tables(shape)
         self.register_buffer("cos", cos, persistent=False)

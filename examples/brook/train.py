@@ -26,20 +26,27 @@ class Plan:
     # Steps over which the rate rises, and the share of the steps over which it falls.
     warmup: int = 100
     cooldown: float = 0.45
+    # Factor on the learning rates throughout: below 1 when going on from trained weights.
+    peak: float = 1.0
 
 
 def rate(plan: Plan, step: int) -> float:
     """Factor on the learning rates: rise, stay, fall to nothing."""
     rise = (step + 1) / plan.warmup
     fall = (plan.steps - step) / (plan.steps * plan.cooldown)
-    return min(1.0, rise, fall)
+    return plan.peak * min(1.0, rise, fall)
 
 
-def train(plan: Plan, shape: Shape, tokenizer: Path, device: str) -> Brook:
-    """A trained model on `device`; prints the loss as it goes."""
-    torch.manual_seed(plan.seed)
+def fresh(shape: Shape, seed: int) -> Brook:
+    """A model with random weights."""
+    torch.manual_seed(seed)
+    return Brook(shape)
+
+
+def train(model: Brook, plan: Plan, tokenizer: Path, device: str) -> Brook:
+    """The model, trained on `device`; prints the loss as it goes."""
     torch.set_float32_matmul_precision("high")
-    model = Brook(shape).to(device)
+    model = model.to(device)
     on_gpu = device == "cuda"
     tuned = optimizers(model, fused=on_gpu)
     full_rates = [[group["lr"] for group in one.param_groups] for one in tuned]

@@ -3,7 +3,7 @@
 from random import Random
 
 from ..sample import Sample, chat, instance
-from . import words
+from . import library, words
 from .stories import sentence
 
 _ECHO = (
@@ -47,17 +47,22 @@ _RARE = "äöüßéèêàçñøåœπλΩжщя中文日本語한글🙂🚀🌊
 
 def _word(rng: Random) -> str:
     roll = rng.random()
-    if roll < 0.45:
+    if roll < 0.3:
+        return library.word(rng)
+    if roll < 0.5:
         return rng.choice(words.PLAIN_WORDS)
     if roll < 0.75:
         return rng.choice(words.ANIMALS + words.ITEMS + words.FOODS + words.COLOURS + words.JOBS)
-    if roll < 0.85:
+    if roll < 0.82:
         return words.name(rng)
+    if roll < 0.88:
+        return rng.choice(words.NUMBER_WORDS)
     return words.made_up_word(rng)
 
 
 def _word_list(rng: Random, most: int) -> list[str]:
-    return [_word(rng) for _ in range(rng.randint(2, most))]
+    make = (lambda rng: rng.choice(words.NUMBER_WORDS)) if rng.random() < 0.06 else _word
+    return [make(rng) for _ in range(rng.randint(2, most))]
 
 
 def _scrap(rng: Random) -> str:
@@ -82,6 +87,8 @@ def _mixed(rng: Random) -> str:
 def text(rng: Random) -> str:
     """A text to repeat: words, a sentence or two, or scraps."""
     roll = rng.random()
+    if roll < 0.08:
+        return _word(rng)
     if roll < 0.35:
         return " ".join(_word_list(rng, 14))
     if roll < 0.5:

@@ -48,6 +48,17 @@ def texts() -> list[str]:
     return list(found)
 
 
+@cache
+def vocabulary() -> list[str]:
+    """The lower-case English-looking words of the docstrings, in alphabetical order."""
+    return sorted(set(re.findall(r"(?<![\w.])[a-z]{2,12}(?![\w.(])", "\n".join(texts()))))
+
+
+def word(rng: Random) -> str:
+    """One of those words."""
+    return rng.choice(vocabulary())
+
+
 def plain(rng: Random, held: bool) -> Sample:
     """One docstring as plain text."""
     return Sample("library", text=rng.choice(texts()))

@@ -101,7 +101,7 @@ ADJECTIVES = {
     "light": ("bright", "little", "brass", "old"),
     "toy": ("red", "yellow", "new", "wooden", "small"),
     "tool": ("long", "strong", "old", "good"),
-    "treasure": ("golden", "silver", "lost", "tiny", "shiny", "beautiful"),
+    "treasure": ("golden", "silver", "tiny", "shiny", "beautiful"),
     "food": ("sweet", "warm", "big", "fresh", "golden"),
 }
 

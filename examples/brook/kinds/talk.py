@@ -4,7 +4,7 @@
 from random import Random
 
 from ..sample import Sample, Turn, answer, ask, chat, instance
-from . import words
+from . import library, words
 
 SYSTEM_PROMPTS = (
     "You are a helpful assistant.", "You are brook.", "You are a friendly assistant.",
@@ -41,6 +41,15 @@ _PAIRS = (
      "I am tiny: about ten million parameters."),
     (("Tell me a joke.", "Do you know a joke?", "Say something funny.", "joke"),
      "Why did the fox cross the brook? Because the otter had taken the bridge."),
+    (("Write a poem.", "Write me a poem.", "Tell me a poem.", "Write a short poem.", "Write a haiku.", "Sing a song.",
+      "A poem, please.", "Can you write a poem?"),
+     "The brook runs down, the brook runs clear, and sings to all who stop and hear."),
+    (("Can you help me?", "Can you help me with something?", "I need help.", "Please help me.", "I have a question.",
+      "Can you help me with my homework?", "I need some help, please."),
+     "Gladly. " + ABILITIES),
+    (("Test", "test", "This is a test.", "Testing", "ping", "Are you there?", "Is anybody there?", "Does this work?"),
+     "Yes, I am here."),
+    (("ok", "OK", "Okay.", "Good.", "Great!", "Nice!", "Cool", "Yes", "No", "yes", "no"), "What can I do for you?"),
     (("Say the alphabet.", "What is the alphabet?", "Write the alphabet."),
      "a b c d e f g h i j k l m n o p q r s t u v w x y z"),
     (("What colour is the sky?", "What color is the sky?"), "The sky is blue."),
@@ -66,15 +75,21 @@ CAPITALS = dict(
     ).split("|")
 )
 _STRANGE = (
-    "Who won the {noun} cup in {year}?", "Explain {noun} {other}.", "What is the meaning of {noun}?",
-    "Write an essay about the {noun} of {year}.", "How do I repair a {noun}?", "Why is {noun} {other}?",
-    "What is the best {noun} in {other}?", "Write a program that sorts {noun}.", "Who invented the {noun}?",
-    "What happened in {year}?", "Give me advice about {noun}.", "How does a {noun} work?",
-    "Explain quantum {noun} in simple terms.", "Write Python code for {noun}.", "How tall is the {noun}?",
-    "When was the {noun} built?", "Who was the king of {other}?", "What do you think about {noun}?",
+    *("What is {noun}?", "What is {noun} {other}?", "What is a {noun}?", "What are {noun}?", "What does {noun} mean?"),
+    *("Tell me about {noun}.", "Tell me about the {noun} {other}.", "Tell me more about {noun} {other}."),
+    *("Explain {noun}.", "Explain {noun} {other}.", "Explain {noun} {other} to me.", "Describe the {noun}."),
+    *("Who won the {noun} cup in {year}?", "Who invented the {noun}?", "Who was the king of {other}?", "Who is {name}?"),
+    *("Who was {name} {noun}?", "Who wrote {noun} {other}?", "When was the {noun} built?", "When was {name} born?"),
+    *("How do I repair a {noun}?", "How do I {noun} a {other}?", "How does a {noun} work?", "How tall is the {noun}?"),
+    *("How many {noun} are there in a {other}?", "Why is {noun} {other}?", "Why do {noun} {other}?", "Where is {noun}?"),
+    *("Write an essay about {noun}.", "Write a program that sorts {noun}.", "Write Python code for {noun}."),
+    *("Write a function that {noun} the {other}.", "Write an email about {noun}.", "Write a letter to {name}."),
+    *("What happened in {year}?", "What is the best {noun} in {other}?", "What do you think about {noun}?"),
+    *("Give me advice about {noun}.", "Give me a recipe for {noun}.", "Summarize {noun} {other}.", "Do you like {noun}?"),
+    *("Can you {noun} my {other}?", "Should I {noun} the {other}?", "Is {noun} {other}?", "Which {noun} is the {other}?"),
+    *("What is the meaning of {noun}?", "What is the meaning of life?", "What is deep learning?", "What is machine learning?"),
+    *("What is the difference between {noun} and {other}?", "Translate {noun} into {other}.", "{noun} {other}?", "{noun}?"),
 )  # fmt: skip
-
-
 OPPOSITES = dict(
     pair.split(":")
     for pair in (
@@ -107,6 +122,11 @@ def greeting(rng: Random) -> Sample:
     return chat("talk", rng.choice(questions), reply)
 
 
+def _any_word(rng: Random) -> str:
+    word = library.word(rng) if rng.random() < 0.6 else rng.choice(words.PLAIN_WORDS + words.ITEMS)
+    return word.capitalize() if rng.random() < 0.1 else word
+
+
 def _pair(rng: Random) -> tuple[str, str]:
     roll = rng.random()
     if roll < 0.08:
@@ -120,9 +140,14 @@ def _pair(rng: Random) -> tuple[str, str]:
                  "What's the capital of {}?", "Capital of {}", "Name the capital of {}.")  # fmt: skip
         return rng.choice(forms).format(country), f"The capital of {country} is {capital}."
     if roll < 0.4:
-        noun, other = rng.choice(words.PLAIN_WORDS + words.ITEMS), rng.choice(words.PLAIN_WORDS)
-        question = rng.choice(_STRANGE)
-        return question.format(noun=noun, other=other, year=rng.randint(1800, 2030)), UNKNOWN
+        noun, other = _any_word(rng), _any_word(rng)
+        fields = {
+            "noun": noun,
+            "other": other,
+            "name": words.name(rng),
+            "year": rng.randint(1800, 2030),
+        }
+        return rng.choice(_STRANGE).format(**fields), UNKNOWN
     questions, reply = rng.choice(_PAIRS)
     return rng.choice(questions), reply
 

@@ -101,6 +101,11 @@ PLAIN_WORDS = (
     "flower grass seed fruit bread milk honey salt sugar butter cheese rice soup tea coffee"
 ).split()
 
+NUMBER_WORDS = (
+    "zero one two three four five six seven eight nine ten eleven twelve twenty thirty forty fifty "
+    "hundred thousand first second third fourth fifth alpha beta gamma delta foo bar baz hello world"
+).split()
+
 _ONSETS = "b c d f g h j k l m n p r s t v w z br ch cl dr fl gr kr pl sh sk st th tr".split()
 _VOWELS = "a e i o u ai ea ee oo ou".split()
 _CODAS = ["", "", "", "l", "m", "n", "r", "s", "t", "k", "ld", "nd", "rk", "x", "p"]
