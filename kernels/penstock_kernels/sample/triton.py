@@ -10,9 +10,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+# Tokens of a program that chooses, and its warps. On an H200, 256 greedy and 256 random rows of
+# 128,256 bfloat16 logits: 61 and 217 us; with (2048, 4) 54 and 219, with (8192, 16) 92 and 264.
 TILE = 4096
 CHOICE_WARPS = 8
-THRESHOLD_WARPS = 16
+
+# Tokens of a step of a pass over a row, and its warps. One row with top_k and top_p: 308 us; with
+# (4096, 16) 355, with (4096, 8) 412, with (16384, 32) 337.
+PASS_TILE = 8192
+PASS_WARPS = 32
 
 # Loads in flight in the passes over a row.
 STAGES = tl.constexpr(4)
@@ -230,8 +236,8 @@ def sample(
             stride,
             vocabulary,
             DIGITS[logits.dtype],
-            TILE,
-            num_warps=THRESHOLD_WARPS,
+            PASS_TILE,
+            num_warps=PASS_WARPS,
         )
         _choose_in_tile[(rows, tiles)](
             logits,
