@@ -1,0 +1,104 @@
+"""Tiny random checkpoints of every supported family, made by transformers itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+VOCAB = 501  # odd, so that two ranks cannot share it equally
+SHAPE: dict[str, Any] = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": VOCAB,
+    "max_position_embeddings": 512,
+    "initializer_range": 0.15,
+    "tie_word_embeddings": False,
+}
+LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 50000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+YARN: dict[str, Any] = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+
+CASES: dict[str, dict[str, Any]] = {
+    "llama2": {"model_type": "llama", "num_key_value_heads": 4},
+    "llama3-tied": {"model_type": "llama", "tie_word_embeddings": True},
+    "llama31": {"model_type": "llama", "rope_parameters": LLAMA3_ROPE},
+    "llama-linear": {
+        "model_type": "llama",
+        "rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0},
+    },
+    "llama-yarn": {"model_type": "llama", "rope_parameters": YARN},
+    "llama-yarn-mscale": {
+        "model_type": "llama",
+        "rope_parameters": {**YARN, "mscale": 0.7, "mscale_all_dim": 1.3, "truncate": False},
+    },
+    "llama-yarn-factor": {
+        "model_type": "llama",
+        "rope_parameters": {**YARN, "attention_factor": 1.2, "beta_fast": 16.0, "beta_slow": 2.0},
+    },
+    "llama-biases": {"model_type": "llama", "attention_bias": True, "mlp_bias": True},
+    "llama-head-dim": {"model_type": "llama", "head_dim": 32},
+    "mistral-window": {"model_type": "mistral", "sliding_window": 24},
+    "mistral-full": {"model_type": "mistral", "sliding_window": None},
+    "qwen2": {"model_type": "qwen2", "tie_word_embeddings": True},
+    "qwen2-window": {
+        "model_type": "qwen2",
+        "use_sliding_window": True,
+        "sliding_window": 24,
+        "max_window_layers": 1,
+    },
+}
+
+
+def make(directory: Path, case: str) -> Path:
+    """Writes the case's checkpoint; biases are random too, which transformers leaves at zero."""
+    path = directory / case
+    fields = {**SHAPE, **CASES[case]}
+    torch.manual_seed(7)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**fields)).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias") or "norm" in name:
+                parameter.add_(torch.randn_like(parameter) * 0.2)
+    model.save_pretrained(path)
+    return path
+
+
+def reference(path: Path, dtype: torch.dtype, device: str = "cpu") -> Any:
+    """The transformers model of a checkpoint, with its plainest attention."""
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation="eager")
+    return model.eval().to(device)
+
+
+def prompt(length: int, seed: int = 0) -> list[int]:
+    """Random token ids."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, VOCAB, (length,), generator=generator).tolist()
+
+
+def generate(model: Any, ids: list[int], count: int = 64) -> list[int]:
+    """Greedy tokens by transformers, none of which ends it."""
+    out = model.generate(
+        torch.tensor([ids], device=model.device),
+        max_new_tokens=count,
+        do_sample=False,
+        eos_token_id=None,
+        pad_token_id=0,
+    )
+    return out[0, len(ids) :].tolist()

@@ -1,0 +1,71 @@
+"""A worker inside the test's process: the service itself, without its transport.
+
+Quick to start, and its model can be looked at. Same interface as driver.Worker.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NoReturn
+
+import grpc
+from driver import SETTINGS
+from penstock.rpc import shard_pb2 as pb
+from penstock.worker.service import Shard
+
+
+class Refused(Exception):
+    """What a client would see as a status."""
+
+    def __init__(self, code: grpc.StatusCode, text: str) -> None:
+        super().__init__(f"{code.name}: {text}")
+        self.code, self.text = code, text
+
+
+class Context:
+    """As much of a servicer's context as the service uses."""
+
+    def abort(self, code: grpc.StatusCode, text: str) -> NoReturn:
+        raise Refused(code, text)
+
+
+class Stub:
+    """The client's side of the service's methods."""
+
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._shard, name)
+        return lambda request: method(request, Context())
+
+
+class LocalWorker:
+    """A Shard and a client of it."""
+
+    def __init__(self) -> None:
+        self.shard = Shard(0, lambda: None)
+        self.stub = Stub(self.shard)
+
+    def load(self, model: Path | str, **settings: Any) -> pb.Loaded:
+        """Loads and returns what the worker can do; raises Refused."""
+        request = pb.LoadRequest(**{**SETTINGS, "model_path": str(model), **settings})
+        return list(self.stub.Load(request))[-1].loaded
+
+    @property
+    def runner(self) -> Any:
+        assert self.shard.pipeline is not None
+        return self.shard.pipeline.runner
+
+    def record_logits(self) -> list[Any]:
+        """All logits from now on, in order of their computation."""
+        seen: list[Any] = []
+        model = self.runner.shard.model
+        compute = model.logits
+
+        def record(hidden: Any) -> Any:
+            seen.append(compute(hidden))
+            return seen[-1].clone()
+
+        model.logits = record
+        return seen
