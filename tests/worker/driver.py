@@ -184,7 +184,9 @@ class Driver:
     def finish(self, sequences: Sequence[Running], chunk: int = 512) -> None:
         """Runs the sequences to their ends."""
         while not all(s.done for s in sequences):
+            before = sum(s.computed for s in sequences)
             self.step(sequences, chunk)
+            assert sum(s.computed for s in sequences) > before, "no sequence can run"
         for sequence in sequences:
             self.leave(sequence)
 

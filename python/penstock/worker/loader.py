@@ -35,6 +35,8 @@ def load(settings: Settings, progress: Progress) -> tuple[Runner, Loaded]:
         raise BadSetting(f"dtype {settings.dtype!r} is unknown; choose one of {', '.join(DTYPES)}")
     promise = _promise(settings, config)
     device = _device(settings)
+    # Before the ranks meet: none of them waits for one that has failed.
+    _check_shares(Group(settings.rank, settings.world_size), config)
     group = Group.join(settings.rank, settings.world_size, settings.rendezvous, device)
     try:
         build = Build(dtype, device, group, Plain(dtype, device))
@@ -157,6 +159,12 @@ def _promise(settings: Settings, config: ModelConfig) -> memory.Promise:
         sequence_tokens=settings.max_sequence_tokens or config.max_positions,
         vocab=config.vocab,
     )
+
+
+def _check_shares(group: Group, config: ModelConfig) -> None:
+    group.share(config.heads, "num_attention_heads")
+    group.share(config.kv_heads, "num_key_value_heads")
+    group.share(config.intermediate, "intermediate_size")
 
 
 def _device(settings: Settings) -> torch.device:

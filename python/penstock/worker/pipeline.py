@@ -18,6 +18,7 @@ from concurrent.futures import Future
 from typing import Generic, TypeVar
 
 import torch
+from penstock.faults import BadStep
 from penstock.worker.runner import REPLIES_WAITING, Pending, Runner
 from penstock.worker.step import Outcome, Step
 
@@ -66,7 +67,7 @@ class Channel(Generic[T]):
         raise Closed
 
 
-Inbox = Channel[tuple[Step, float]]
+Inbox = Channel[tuple[Step, float] | BadStep]
 Outbox = Channel[Pending | Exception]
 
 
@@ -124,7 +125,10 @@ class Pipeline:
         with contextlib.suppress(Closed):
             try:
                 while True:
-                    pending = self.runner.launch(*inbox.get())
+                    item = inbox.get()
+                    if isinstance(item, BadStep):
+                        raise item
+                    pending = self.runner.launch(*item)
                     try:
                         outbox.put(pending)
                     except Closed:
@@ -132,7 +136,6 @@ class Pipeline:
             except Closed:
                 outbox.end()
             except Exception as error:
-                log.exception("a step failed")
                 outbox.put(error)
 
     def _reply(self, outbox: Outbox) -> Iterator[Outcome]:
@@ -154,6 +157,8 @@ def _receive(requests: Iterator[Step], inbox: Inbox) -> None:
             inbox.put((step, time.perf_counter()))
     except Closed:
         pass
+    except BadStep as error:
+        inbox.put(error)
     except Exception as error:  # the transport's own, when the client goes away
         log.info("the step stream ended: %s", type(error).__name__)
     finally:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +82,11 @@ def make(directory: Path, case: str) -> Path:
     return path
 
 
+def checkpoint_maker(directory: Path) -> Callable[[str], Path]:
+    """Makes each case at most once below `directory`."""
+    return lru_cache(lambda case: make(directory, case))
+
+
 def reference(path: Path, dtype: torch.dtype, device: str = "cpu") -> Any:
     """The transformers model of a checkpoint, with its plainest attention."""
     model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation="eager")
@@ -94,8 +101,12 @@ def prompt(length: int, seed: int = 0) -> list[int]:
 
 def generate(model: Any, ids: list[int], count: int = 64) -> list[int]:
     """Greedy tokens by transformers, none of which ends it."""
+    inputs = torch.tensor([ids], device=model.device)
     out = model.generate(
-        torch.tensor([ids], device=model.device),
+        inputs,
+        attention_mask=torch.ones_like(
+            inputs
+        ),  # a prompt may hold the pad id
         max_new_tokens=count,
         do_sample=False,
         eos_token_id=None,

@@ -1,0 +1,143 @@
+"""What cannot be loaded says what is wrong and what to do; the process lives on."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from checkpoints import checkpoint_maker
+from local import LocalWorker, Refused
+from safetensors.torch import load_file, save_file
+
+WEIGHTS = "model.safetensors"
+NORM = "model.norm.weight"
+QUERY = "model.layers.1.self_attn.q_proj.weight"
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return checkpoint_maker(tmp_path_factory.mktemp("checkpoints"))("llama2")
+
+
+@pytest.fixture
+def model(original: Path, tmp_path: Path) -> Path:
+    """A copy that a test may damage."""
+    return Path(shutil.copytree(original, tmp_path / "model"))
+
+
+def refusal(path: Path, **settings: Any) -> str:
+    with pytest.raises(Refused) as refused:
+        LocalWorker().load(path, **settings)
+    assert "Traceback" not in refused.value.text
+    return str(refused.value)
+
+
+def change_weights(model: Path, **changes: torch.Tensor | None) -> None:
+    tensors = load_file(model / WEIGHTS)
+    for name, value in changes.items():
+        if value is None:
+            del tensors[name]
+        else:
+            tensors[name] = value
+    save_file(tensors, model / WEIGHTS, metadata={"format": "pt"})
+
+
+def change_config(model: Path, **changes: Any) -> None:
+    path = model / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def test_missing_directory_and_files(model: Path) -> None:
+    assert "does not exist" in refusal(model / "nowhere")
+    (model / WEIGHTS).unlink()
+    assert f"{WEIGHTS} is missing" in refusal(model)
+    (model / "config.json").unlink()
+    assert "config.json is missing" in refusal(model)
+
+
+def test_truncated_file(model: Path) -> None:
+    data = (model / WEIGHTS).read_bytes()
+    (model / WEIGHTS).write_bytes(data[: len(data) // 2])
+    message = refusal(model)
+    assert "FAILED_PRECONDITION" in message
+    assert "truncated" in message and WEIGHTS in message and "download it again" in message
+
+
+def test_misshaped_tensor_is_named_with_both_shapes(model: Path) -> None:
+    change_weights(model, **{QUERY: torch.zeros(64, 32)})
+    message = refusal(model)
+    assert QUERY in message and "[64, 32]" in message and "[64, 64]" in message
+
+
+def test_missing_and_left_over_tensors_are_named(model: Path) -> None:
+    change_weights(model, **{NORM: None})
+    assert f"lacks tensors: {NORM}" in refusal(model)
+    change_weights(model, **{NORM: torch.ones(64), "model.extra.weight": torch.ones(2)})
+    assert "unknown tensors: model.extra.weight" in refusal(model)
+
+
+def test_index_that_names_a_missing_shard(model: Path) -> None:
+    (model / WEIGHTS).rename(model / "a.safetensors")
+    weight_map = dict.fromkeys(load_file(model / "a.safetensors"), "a.safetensors")
+    index = model / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": weight_map}))
+    LocalWorker().load(model)
+    index.write_text(json.dumps({"weight_map": {**weight_map, NORM: "b.safetensors"}}))
+    assert "b.safetensors is missing" in refusal(model)
+
+
+def test_wrong_tensor_parallel_size_for_the_heads(model: Path) -> None:
+    """Found before the ranks meet, so that no rank waits for the others."""
+    message = refusal(model, world_size=3, rendezvous="file:///nonexistent/meeting")
+    assert "INVALID_ARGUMENT" in message
+    assert "num_attention_heads is 4" in message and "3 ranks" in message
+
+
+def test_kv_memory_too_small_for_one_sequence(model: Path) -> None:
+    message = refusal(model, kv_memory_bytes=100_000)
+    assert "RESOURCE_EXHAUSTED" in message
+    assert "one sequence of 256 tokens" in message and "--kv-memory" in message
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"max_sequence_tokens": 513}, "max_position_embeddings"),
+        ({"dtype": "int3"}, "'int3' is unknown"),
+        ({"device": "abacus"}, "'abacus' is unknown"),
+        ({"max_slots": 0}, "max_slots must be at least 1"),
+        ({"protocol_version": 9}, "protocol_version is 9"),
+        ({"rank": 1, "world_size": 2}, "rank 1 of 2"),
+    ],
+)
+def test_settings_that_break_a_rule(model: Path, settings: dict[str, Any], text: str) -> None:
+    message = refusal(model, **settings)
+    assert "INVALID_ARGUMENT" in message and text in message
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"architectures": ["NovelForCausalLM"]}, "NovelForCausalLM"),
+        ({"quantization_config": {"bits": 4}}, "quantized"),
+        ({"hidden_act": "gelu"}, "hidden_act 'gelu'"),
+        ({"hidden_size": "many"}, "hidden_size must be a number"),
+        ({"rope_parameters": {"rope_type": "longrope"}}, "rope_type 'longrope'"),
+        ({"rope_parameters": {"rope_type": "linear"}}, "factor must be a number"),
+    ],
+)
+def test_configs_that_cannot_be_run(model: Path, fields: dict[str, Any], text: str) -> None:
+    change_config(model, **fields)
+    message = refusal(model)
+    assert "FAILED_PRECONDITION" in message and "config.json" in message and text in message
+
+
+def test_a_refused_load_can_be_repeated(original: Path) -> None:
+    worker = LocalWorker()
+    with pytest.raises(Refused):
+        worker.load(original, dtype="int3")
+    assert worker.load(original).vocab_size == 501

@@ -1,0 +1,132 @@
+"""Errors of one request stay its own; broken protocol is refused; the lease ends the process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import torch
+from checkpoints import checkpoint_maker, prompt
+from driver import Driver, Stream, Worker, greedy, new_sequence
+from local import LocalWorker, Refused
+from penstock.rpc import shard_pb2 as pb
+from safetensors.torch import load_file, save_file
+
+CURSED = 17  # a token whose embedding is not a number
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = checkpoint_maker(tmp_path_factory.mktemp("checkpoints"))("llama2")
+    tensors = load_file(path / "model.safetensors")
+    tensors["model.embed_tokens.weight"][CURSED] = torch.nan
+    save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+    return path
+
+
+@pytest.fixture(scope="module")
+def loaded(path: Path) -> tuple[LocalWorker, pb.Loaded]:
+    worker = LocalWorker()
+    return worker, worker.load(path)
+
+
+@pytest.fixture
+def driver(loaded: tuple[LocalWorker, pb.Loaded]) -> Iterator[Driver]:
+    worker, limits = loaded
+    driver = Driver([worker], limits, worker.stub.Health(pb.HealthRequest()).epoch + 1)
+    yield driver
+    driver.stream.close()
+
+
+@pytest.mark.parametrize(
+    ("bad", "text"),
+    [
+        (greedy([1, 2, 501]), "token id 501 is outside the vocabulary"),
+        (greedy([]), "a sequence has 0 tokens"),
+        (greedy(prompt(300)), "a sequence has 300 tokens"),
+        (greedy([1, 2], stop_token_ids=[9999]), "stop token id 9999"),
+        (greedy([CURSED, 5]), "not finite"),
+    ],
+    ids=["vocabulary", "empty", "long", "stop", "nan"],
+)
+def test_one_bad_sequence_leaves_the_others_alone(driver: Driver, bad: Any, text: str) -> None:
+    def run(*others: Any) -> list[int]:
+        good = greedy([t for t in prompt(30) if t != CURSED], 8)
+        sequences = [*others, good]
+        for sequence in sequences:
+            driver.enter(sequence)
+        parts = {"run_slots": [s.slot for s in sequences]}
+        tables = [[driver.free.pop() for _ in range(4)] for _ in sequences]
+        new = [new_sequence(s, 0, t) for s, t in zip(sequences, tables, strict=True)]
+        driver.new = []
+        driver.stream.send(new=new, run_tokens=[max(len(s.prompt), 1) for s in sequences], **parts)
+        driver._take(driver.stream.receive(), {s.slot: s for s in sequences})
+        for _ in range(7):
+            driver.stream.send(run_slots=[good.slot], run_tokens=[1])
+            driver._take(driver.stream.receive(), {s.slot: s for s in sequences})
+        driver.finished += [s.slot for s in sequences]
+        return good.tokens
+
+    alone = run()
+    assert run(bad) == alone
+    assert text in str(bad.error)
+
+
+def test_a_run_beyond_its_blocks_is_its_own_error(driver: Driver) -> None:
+    sequence = greedy(prompt(20))
+    sequence.slot = 3
+    driver.stream.send(new=[new_sequence(sequence, 0, [0])], run_slots=[3], run_tokens=[20])
+    reply = driver.stream.receive()
+    assert [e.slot for e in reply.errors] == [3] and not reply.slots
+    assert reply.errors[0].error.kind == pb.RequestError.KIND_INTERNAL
+
+
+@pytest.mark.parametrize(
+    ("parts", "text"),
+    [
+        ({"run_slots": [99], "run_tokens": [1]}, "run_slots holds 99"),
+        ({"run_slots": [1, 1], "run_tokens": [1, 1]}, "names a slot twice"),
+        ({"run_slots": [1], "run_tokens": []}, "differ in length"),
+        ({"run_slots": [1], "run_tokens": [513]}, "513 tokens"),
+        ({"growth": [pb.BlockGrowth(group=1, counts=[1], blocks=[1])]}, "KV group"),
+        ({"step": 5}, "step 5 of epoch"),
+    ],
+)
+def test_broken_protocol_ends_the_stream(
+    loaded: tuple[LocalWorker, pb.Loaded], parts: dict[str, Any], text: str
+) -> None:
+    worker, _ = loaded
+    stream = Stream([worker], worker.stub.Health(pb.HealthRequest()).epoch + 1)
+    stream.step = parts.pop("step", 0)
+    stream.send(**parts)
+    with pytest.raises(Refused, match=text):
+        stream.receive()
+
+
+def test_prepare_refuses_parameters_that_cannot_be(loaded: tuple[LocalWorker, pb.Loaded]) -> None:
+    stub = loaded[0].stub
+    good = pb.Sampling(temperature=0.7, top_p=0.9)
+    assert not stub.Prepare(pb.PrepareRequest(sampling=good)).HasField("error")
+    for bad in ({"temperature": -1.0}, {"temperature": float("nan")}, {"top_p": 0.0}):
+        fields = {"temperature": 0.7, "top_p": 0.9, **bad}
+        reply = stub.Prepare(pb.PrepareRequest(sampling=pb.Sampling(**fields)))
+        assert reply.error.kind == pb.RequestError.KIND_INVALID
+        assert next(iter(bad)) in reply.error.message
+
+
+def test_lease_shutdown_and_second_stream(path: Path) -> None:
+    worker = Worker()
+    with pytest.raises(grpc.RpcError, match="no model is loaded"):
+        next(worker.stub.Step(iter([pb.StepRequest()])))
+    loaded = worker.load(path)
+    assert loaded.kv_groups[0].block_tokens == 16
+    with pytest.raises(grpc.RpcError, match="loaded already"):
+        worker.load(path)
+    worker.stub.Shutdown(pb.ShutdownRequest())
+    assert worker.process.wait(timeout=20) == 0
+    worker.close()
+    orphan = Worker()
+    assert orphan.close() == 0  # its standard input ended
