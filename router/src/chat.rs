@@ -91,7 +91,7 @@ impl ChatTemplate {
         let context = context! {
             messages => Serde(&chat.messages),
             add_generation_prompt => chat.turn == Turn::Open,
-            ..Value::from_iter(special)
+            ..Value::from_pairs(special)
         };
         let template = self
             .environment

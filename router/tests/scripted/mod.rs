@@ -1,0 +1,320 @@
+//! What the text and HTTP tests share: a backend that plays a script, a tokenizer whose tokens are
+//! bytes, and a client.
+
+#![allow(dead_code, unreachable_pub, reason = "each test uses its own part")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::{
+    collections::VecDeque,
+    pin::Pin,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll},
+};
+
+use async_trait::async_trait;
+use axum::{
+    Router,
+    body::{Body, Bytes},
+    http::{HeaderMap, Request, StatusCode},
+};
+use futures_core::Stream;
+use http_body_util::BodyExt;
+use penstock_router::{
+    Generator, Metrics, ModelText, RouterConfig,
+    backend::{Backend, TokenSource},
+    chat::ChatTemplate,
+    engine::{End, EngineRequest, EngineState, Limits, SubmitError, Token, TokenEvent},
+};
+use prometheus_client::registry::Registry;
+use serde_json::{Value, json};
+use tokenizers::Tokenizer;
+use tokio::sync::mpsc;
+use tower::ServiceExt;
+
+/// The special token that ends answers.
+pub const EOS: u32 = 256;
+/// Prompt and answer together.
+pub const MAX_TOTAL: u32 = 100;
+
+/// What the backend does with one request.
+pub enum Act {
+    /// Brings these events, then nothing more.
+    Play(Vec<TokenEvent>),
+    /// Brings what the test sends.
+    Follow(mpsc::UnboundedReceiver<TokenEvent>),
+    /// Refuses it.
+    Refuse(SubmitError),
+}
+
+/// Plays its acts, one per request, and notes what it saw.
+#[derive(Clone, Default)]
+pub struct Stage(Arc<Notes>);
+
+#[derive(Default)]
+struct Notes {
+    acts: Mutex<VecDeque<Act>>,
+    requests: Mutex<Vec<EngineRequest>>,
+    state: Mutex<Option<EngineState>>,
+    finished: AtomicUsize,
+    aborted: AtomicUsize,
+}
+
+struct Played {
+    events: Events,
+    notes: Arc<Notes>,
+    over: bool,
+}
+
+enum Events {
+    Script(VecDeque<TokenEvent>),
+    Live(mpsc::UnboundedReceiver<TokenEvent>),
+}
+
+impl Stage {
+    pub fn act(&self, act: Act) -> &Self {
+        self.0.acts.lock().unwrap().push_back(act);
+        self
+    }
+
+    /// Plays an answer of one event per text; each byte is a token.
+    pub fn play(&self, texts: &[&str], end: End) -> &Self {
+        self.act(Act::Play(script(texts, end)))
+    }
+
+    /// Answers with what is sent into the returned channel.
+    pub fn follow(&self) -> mpsc::UnboundedSender<TokenEvent> {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        self.act(Act::Follow(receiver));
+        sender
+    }
+
+    pub fn set_state(&self, state: EngineState) {
+        *self.0.state.lock().unwrap() = Some(state);
+    }
+
+    pub fn requests(&self) -> Vec<EngineRequest> {
+        self.0.requests.lock().unwrap().clone()
+    }
+
+    pub fn last(&self) -> EngineRequest {
+        self.requests().pop().expect("no request came")
+    }
+
+    pub fn finished(&self) -> usize {
+        self.0.finished.load(Ordering::SeqCst)
+    }
+
+    pub fn aborted(&self) -> usize {
+        self.0.aborted.load(Ordering::SeqCst)
+    }
+}
+
+#[async_trait]
+impl Backend for Stage {
+    async fn submit(&self, request: EngineRequest) -> Result<Box<dyn TokenSource>, SubmitError> {
+        self.0.requests.lock().unwrap().push(request);
+        let act = self.0.acts.lock().unwrap().pop_front().expect("no act left");
+        let events = match act {
+            Act::Play(events) => Events::Script(events.into()),
+            Act::Follow(events) => Events::Live(events),
+            Act::Refuse(error) => return Err(error),
+        };
+        Ok(Box::new(Played { events, notes: Arc::clone(&self.0), over: false }))
+    }
+
+    fn state(&self) -> EngineState {
+        self.0.state.lock().unwrap().clone().unwrap_or(EngineState::Ready)
+    }
+
+    fn limits(&self) -> Option<Limits> {
+        if matches!(self.state(), EngineState::Loading { .. }) {
+            return None;
+        }
+        Some(Limits {
+            max_sequence_tokens: MAX_TOTAL,
+            max_slots: 8,
+            max_step_tokens: 512,
+            vocab_size: 257,
+            kv_tokens: 4096,
+            device_name: "Script 1".into(),
+        })
+    }
+}
+
+impl Stream for Played {
+    type Item = TokenEvent;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<TokenEvent>> {
+        let polled = match &mut self.events {
+            Events::Script(events) => Poll::Ready(events.pop_front()),
+            Events::Live(events) => events.poll_recv(cx),
+        };
+        if let Poll::Ready(Some(event)) = &polled {
+            self.over |= event.end.is_some();
+        }
+        polled
+    }
+}
+
+impl TokenSource for Played {
+    fn finish(mut self: Box<Self>) {
+        self.over = true;
+        self.notes.finished.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+impl Drop for Played {
+    fn drop(&mut self) {
+        if !self.over {
+            self.notes.aborted.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+}
+
+/// One event per text; the last one ends the answer, with an end token if `end` says so.
+pub fn script(texts: &[&str], end: End) -> Vec<TokenEvent> {
+    let mut events: Vec<_> = texts.iter().map(|text| event(text)).collect();
+    let last = events.last_mut().expect("a script has events");
+    if end == End::StopToken {
+        last.tokens.push(Token { id: EOS, logprob: -0.25 });
+    }
+    last.end = Some(end);
+    events
+}
+
+/// The bytes of `text` as tokens that are ready together.
+pub fn event(text: &str) -> TokenEvent {
+    let tokens = text.bytes().map(|byte| Token { id: u32::from(byte), logprob: -0.5 });
+    TokenEvent { tokens: tokens.collect(), end: None }
+}
+
+/// Byte-level: id n is byte n; 256 is the special token `<end>`.
+pub fn byte_tokenizer() -> Tokenizer {
+    let printable = |b: &u32| matches!(b, 0x21..=0x7E | 0xA1..=0xAC | 0xAE..=0xFF);
+    let mut spare = 0x100;
+    let mut vocab = serde_json::Map::new();
+    for byte in 0..256_u32 {
+        let code = if printable(&byte) {
+            byte
+        } else {
+            spare += 1;
+            spare - 1
+        };
+        vocab.insert(char::from_u32(code).unwrap().to_string(), json!(byte));
+    }
+    let level = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false,
+                       "use_regex": false});
+    tokenizer(&json!({
+        "added_tokens": [special(EOS, "<end>")],
+        "pre_tokenizer": level,
+        "decoder": level,
+        "model": {"type": "BPE", "vocab": vocab, "merges": []},
+    }))
+}
+
+pub fn special(id: u32, content: &str) -> Value {
+    json!({"id": id, "content": content, "special": true, "single_word": false, "lstrip": false,
+           "rstrip": false, "normalized": false})
+}
+
+/// A tokenizer from the parts of its JSON that matter.
+pub fn tokenizer(parts: &Value) -> Tokenizer {
+    let mut whole = json!({"version": "1.0", "truncation": null, "padding": null,
+        "added_tokens": [], "normalizer": null, "pre_tokenizer": null, "post_processor": null,
+        "decoder": null});
+    for (key, value) in parts.as_object().unwrap() {
+        whole[key] = value.clone();
+    }
+    Tokenizer::from_bytes(whole.to_string()).unwrap()
+}
+
+/// `{role}:{content}` per line; knows no role `wizard`.
+pub const TEMPLATE: &str = "{% for m in messages %}\
+    {% if m.role == 'wizard' %}{{ raise_exception('unknown role wizard') }}{% endif %}\
+    {{ m.role }}:{{ m.content }}\n{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}";
+
+/// A server over a script.
+pub struct Server {
+    pub stage: Stage,
+    pub generator: Generator,
+    pub config: RouterConfig,
+    pub router: Router,
+}
+
+pub struct Reply {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+}
+
+impl Server {
+    pub fn new() -> Self {
+        Self::with(Some(TEMPLATE), |_| {})
+    }
+
+    pub fn with(template: Option<&str>, change: impl FnOnce(&mut RouterConfig)) -> Self {
+        let mut config = RouterConfig::new("brook");
+        config.max_body_bytes = 64 << 10;
+        change(&mut config);
+        let stage = Stage::default();
+        let template = template.map(|source| ChatTemplate::new(source, Vec::new()).unwrap());
+        let text = ModelText::new(byte_tokenizer(), template, vec![EOS]);
+        let metrics = Arc::new(Metrics::new(Registry::default()));
+        let generator = Generator::new(stage.clone(), text, &config, metrics);
+        let router = penstock_router::http::router(generator.clone(), config.clone()).unwrap();
+        Self { stage, generator, config, router }
+    }
+
+    pub async fn post(&self, path: &str, body: Value) -> Reply {
+        self.send("POST", path, body.to_string()).await
+    }
+
+    pub async fn get(&self, path: &str) -> Reply {
+        self.send("GET", path, "").await
+    }
+
+    pub async fn send(&self, method: &str, path: &str, body: impl Into<Body>) -> Reply {
+        let request = Request::builder().method(method).uri(path);
+        let request = request.header("content-type", "application/json");
+        self.request(request.body(body.into()).unwrap()).await
+    }
+
+    pub async fn request(&self, request: Request<Body>) -> Reply {
+        let response = self.router.clone().oneshot(request).await.unwrap();
+        let (parts, body) = response.into_parts();
+        let body = body.collect().await.unwrap().to_bytes();
+        Reply { status: parts.status, headers: parts.headers, body }
+    }
+}
+
+impl Reply {
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|e| panic!("{e}: {}", self.text()))
+    }
+
+    pub fn text(&self) -> String {
+        String::from_utf8(self.body.to_vec()).unwrap()
+    }
+
+    /// The data of all events.
+    pub fn data(&self) -> Vec<String> {
+        let text = self.text();
+        let events = text.strip_suffix("\n\n").expect("ends with an event").split("\n\n");
+        events.map(|e| e.strip_prefix("data: ").expect("has data").to_owned()).collect()
+    }
+
+    /// The data of all events but `[DONE]`, parsed.
+    pub fn events(&self) -> Vec<Value> {
+        let data = self.data().into_iter().filter(|data| data != "[DONE]");
+        data.map(|data| serde_json::from_str(&data).unwrap()).collect()
+    }
+
+    /// The message of an error in either shape.
+    pub fn message(&self) -> String {
+        let error = &self.json()["error"];
+        error.as_str().or(error["message"].as_str()).expect("has a message").to_owned()
+    }
+}
