@@ -3,15 +3,15 @@
 use std::ffi::OsString;
 use std::io::Write;
 
-use crate::cli::{Command, DownloadArgs, EngineArgs, ServeArgs};
+use crate::cli::{Command, DownloadArgs, ServeArgs};
 use crate::error::{Failure, Outcome};
 use crate::explain::explain;
-use crate::hardware::{self, Hardware};
+use crate::hardware;
 use crate::hub::{self, ModelSource};
 use crate::interpreter::Interpreter;
-use crate::model::ModelFacts;
+use crate::launch::Launch;
 use crate::progress;
-use crate::resolve::{Plan, resolve};
+use crate::serve;
 use crate::settings::{self, Sources, Stop};
 use crate::values::Device;
 
@@ -30,9 +30,9 @@ pub fn run(argv: &[OsString], host: Option<&Interpreter>) -> u8 {
     let sources = &settings.sources;
     let outcome = match &settings.cli.command {
         Command::Serve(args) if args.explain => explain_serve(args, sources, host),
-        Command::Serve(_) => Err(Failure::runtime("serving is not built yet")),
+        Command::Serve(args) => serve::run(args, sources, host),
         Command::Download(args) => download(args, host),
-        Command::Chat(_) => Err(Failure::runtime("chatting is not built yet")),
+        Command::Chat(args) => serve::converse(args, sources, host),
     };
     outcome.map_or_else(|failure| report(&failure), |()| 0)
 }
@@ -50,20 +50,8 @@ pub fn print(text: &str) -> Outcome<()> {
         .map_err(|error| Failure::runtime(format!("cannot write to stdout: {error}")))
 }
 
-/// The plan of an engine: finds the model, looks at the host, decides.
-pub fn plan(typed: &EngineArgs, sources: &Sources, host: Option<&Interpreter>) -> Outcome<Plan> {
-    let source = ModelSource::parse(typed.model.as_deref(), typed.revision.as_deref())?;
-    let directory = source.fetch(|| Interpreter::find(typed.python.as_deref(), host))?;
-    resolve(
-        typed,
-        sources,
-        &ModelFacts::read(&directory)?,
-        &Hardware::detect(),
-    )
-}
-
 fn explain_serve(args: &ServeArgs, sources: &Sources, host: Option<&Interpreter>) -> Outcome<()> {
-    let plan = plan(&args.engine, sources, host)?;
+    let plan = Launch::prepare(&args.engine, sources, host)?.plan;
     let devices = match plan.device.value {
         Device::Cuda => hardware::cuda_devices(),
         Device::Cpu => Vec::new(),

@@ -1,5 +1,6 @@
 //! Command line, configuration, model files, worker supervision.
 
+pub mod chat;
 pub mod cli;
 pub mod command;
 pub mod error;
@@ -7,10 +8,13 @@ pub mod explain;
 pub mod hardware;
 pub mod hub;
 pub mod interpreter;
+pub mod launch;
 pub mod logs;
 pub mod model;
 pub mod progress;
 pub mod resolve;
+pub mod serve;
 pub mod settings;
+pub mod signals;
 pub mod values;
 pub mod workers;

@@ -7,6 +7,15 @@ use serde_json::Value;
 use crate::error::{Failure, Outcome};
 use crate::values::Dtype;
 
+/// Who needs the weights of a model directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Weights {
+    /// A worker that is started here.
+    Here,
+    /// A worker that somebody else runs, who knows where they are.
+    Elsewhere,
+}
+
 /// Facts from a model directory; read by `resolve`, which decides every limit from them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelFacts {
@@ -26,7 +35,7 @@ pub struct ModelFacts {
     pub max_tokens: u32,
     /// Format of the stored weights.
     pub dtype: Option<Dtype>,
-    /// Bytes of all weight files.
+    /// Bytes of all weight files; 0 if they are elsewhere.
     pub weight_bytes: u64,
 }
 
@@ -35,7 +44,7 @@ impl ModelFacts {
     ///
     /// # Errors
     /// When a file is missing or config.json lacks what every model has.
-    pub fn read(directory: &Path) -> Outcome<Self> {
+    pub fn read(directory: &Path, weights: Weights) -> Outcome<Self> {
         let path = directory.join("config.json");
         let shown = path.display();
         let text = std::fs::read_to_string(&path).map_err(|error| {
@@ -46,7 +55,10 @@ impl ModelFacts {
         })?;
         let config: Value = serde_json::from_str(&text)
             .map_err(|error| Failure::runtime(format!("{shown} is not JSON: {error}")))?;
-        let weight_bytes = weight_bytes(directory)?;
+        let weight_bytes = match weights {
+            Weights::Here => weight_bytes(directory)?,
+            Weights::Elsewhere => 0,
+        };
         Self::from_config(directory, &config, weight_bytes)
             .map_err(|problem| Failure::runtime(format!("{shown}: {problem}")))
     }

@@ -24,7 +24,7 @@ pub struct Bar {
 
 /// What a bar counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unit {
+enum Unit {
     /// Bytes, with rate and time left.
     Bytes,
     /// Steps of some work.
@@ -36,6 +36,10 @@ enum Shown {
     Terminal(ProgressBar),
     Lines { last: Instant },
 }
+
+/// The bar of the phase that loading is in.
+#[derive(Debug, Default)]
+pub struct Phases(Option<(String, Bar)>);
 
 /// A writer for log lines that keeps clear of the bars.
 #[derive(Clone, Copy, Debug, Default)]
@@ -60,8 +64,7 @@ impl Bar {
         Self::new(label, Unit::Bytes, total)
     }
 
-    /// A bar over `total` of `unit`.
-    pub fn new(label: &str, unit: Unit, total: u64) -> Self {
+    fn new(label: &str, unit: Unit, total: u64) -> Self {
         let now = Instant::now();
         let shown = if io::stderr().is_terminal() {
             let bar = ProgressBar::new(total)
@@ -104,6 +107,35 @@ impl Drop for Bar {
         if let Shown::Terminal(bar) = &self.shown {
             bar.finish_and_clear();
             bars().remove(bar);
+        }
+    }
+}
+
+impl Phases {
+    /// Takes an engine's news while it loads; `total` is 0 where nobody knows it.
+    pub fn news(&mut self, phase: &str, done: u64, total: u64) {
+        if total == 0 {
+            return;
+        }
+        let same = self
+            .0
+            .as_ref()
+            .is_some_and(|(shown, bar)| shown == phase && bar.total == total);
+        if !same {
+            let unit = if phase == "weights" {
+                Unit::Bytes
+            } else {
+                Unit::Steps
+            };
+            // The old bar goes before the new one comes.
+            self.0 = None;
+            self.0 = Some((
+                phase.to_owned(),
+                Bar::new(&format!("loading {phase}"), unit, total),
+            ));
+        }
+        if let Some((_, bar)) = &mut self.0 {
+            bar.at(done);
         }
     }
 }

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 
 use clap::builder::BoolishValueParser;
 use clap::parser::ValueSource;
-use clap::{Arg, ArgAction, ArgMatches, CommandFactory, FromArgMatches};
+use clap::{Arg, ArgAction, ArgMatches, Args, CommandFactory, FromArgMatches};
 
-use crate::cli::Cli;
+use crate::cli::{Cli, EngineArgs};
 use crate::error::{Failure, Outcome};
 
 const PREFIX: &str = "PENSTOCK_";
@@ -92,8 +92,58 @@ impl From<Failure> for Stop {
 /// # Errors
 /// Whatever is wrong with any of them, and requests for help.
 pub fn read(argv: &[OsString], variables: &Variables) -> Result<Settings, Stop> {
-    let command = Cli::command();
-    reject_unknown_variables(&command, variables)?;
+    let (matches, sources) = layered(Cli::command(), argv, variables)?;
+    Ok(Settings {
+        cli: Cli::from_arg_matches(&matches)?,
+        sources,
+    })
+}
+
+/// Reads the settings of an engine alone, for callers that have no command line.
+///
+/// # Errors
+/// Whatever is wrong with the flags or the environment.
+pub fn read_engine(flags: Vec<String>, variables: &Variables) -> Outcome<(EngineArgs, Sources)> {
+    let engine = EngineArgs::augment_args(clap::Command::new("engine"));
+    let root = clap::Command::new("penstock")
+        .subcommand(engine)
+        .disable_help_flag(true);
+    let flags = flags.into_iter().map(OsString::from);
+    let argv: Vec<OsString> = ["penstock".into(), "engine".into()]
+        .into_iter()
+        .chain(flags)
+        .collect();
+    let read = || {
+        let (matches, sources) = layered(root, &argv, variables)?;
+        let typed = matches
+            .subcommand_matches("engine")
+            .map(EngineArgs::from_arg_matches);
+        Ok((typed.transpose()?, sources))
+    };
+    match read() {
+        Ok((Some(typed), sources)) => Ok((typed, sources)),
+        Ok((None, _)) => Err(Failure::usage("no settings")),
+        Err(Stop::Failure(failure)) => Err(failure),
+        Err(Stop::Parser(error)) => Err(Failure::usage(without_usage(&error.to_string()))),
+    }
+}
+
+/// The parser's message without what only helps at a command line.
+fn without_usage(text: &str) -> String {
+    let told = text.split("\n\nUsage:").next().unwrap_or(text);
+    let told = told
+        .split("\n\nFor more information")
+        .next()
+        .unwrap_or(told);
+    told.trim_start_matches("error: ").trim().to_owned()
+}
+
+fn layered(
+    command: clap::Command,
+    argv: &[OsString],
+    variables: &Variables,
+) -> Result<(ArgMatches, Sources), Stop> {
+    reject_unknown_variables(&Cli::command(), variables)?;
     let mut layer = Layer::new();
     let (name, config) = first_pass(command.clone(), argv, variables)?;
     let sub = command.find_subcommand(&name).cloned().unwrap_or_default();
@@ -104,10 +154,7 @@ pub fn read(argv: &[OsString], variables: &Variables) -> Result<Settings, Stop> 
     let command = command.mut_subcommand(&name, |sub| with_layer(sub, &layer));
     let matches = command.try_get_matches_from(argv)?;
     let sources = sources(&matches, &layer);
-    Ok(Settings {
-        cli: Cli::from_arg_matches(&matches)?,
-        sources,
-    })
+    Ok((matches, sources))
 }
 
 /// The chosen command and its configuration file: the file must be known before it can be a layer.

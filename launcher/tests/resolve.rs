@@ -15,7 +15,7 @@ use penstock::error::{Failure, FailureKind};
 use penstock::hardware::Hardware;
 use penstock::model::ModelFacts;
 use penstock::resolve::{Plan, resolve};
-use penstock::settings::{Settings, Source, Stop, read};
+use penstock::settings::{Settings, Source, Stop, Variables, read, read_engine};
 use penstock::values::{ByteSize, Device, Dtype};
 
 const GIB: u64 = 1 << 30;
@@ -234,4 +234,26 @@ fn contradictions_are_refused() {
     assert_eq!(plan_on(&host(0), &workers).unwrap().tp.value, 2);
     let three = ["--worker", "unix:/a", "--tp", "2"];
     assert!(refusal(&host(0), &three).contains("does not match 1 --worker"));
+}
+
+#[test]
+fn an_engine_alone_takes_the_same_settings() {
+    let flags = |text: &[&str]| {
+        text.iter()
+            .map(|flag| (*flag).to_owned())
+            .collect::<Vec<_>>()
+    };
+    let variables = Variables::from([("PENSTOCK_MAX_SLOTS".into(), "6".into())]);
+    let (typed, sources) = read_engine(flags(&["--tp=2"]), &variables).unwrap();
+    assert_eq!((typed.tp, typed.max_slots), (Some(2), Some(6)));
+    assert_eq!(sources.of("tp"), Source::Flag);
+    for (flag, word) in [
+        ("--port=1", "--port"),
+        ("--tp=zero", "zero"),
+        ("--max-lne=9", "--max-len"),
+    ] {
+        let failure = read_engine(flags(&[flag]), &Variables::new()).unwrap_err();
+        assert!(failure.message.contains(word), "{failure}");
+        assert!(!failure.message.contains("Usage"), "{failure}");
+    }
 }

@@ -1,10 +1,17 @@
 //! The extension `penstock._core`: the launcher and the engine, callable from Python.
 
+mod delivery;
+mod engine;
+mod request;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use penstock::interpreter::Interpreter;
 use pyo3::prelude::*;
+
+use crate::delivery::Event;
+use crate::engine::{Engine, Request};
 
 /// Runs the launcher with `argv` (the program's name first) and returns its exit code. Workers run
 /// in `executable`, whose package `penstock` is the directory `package`.
@@ -21,5 +28,8 @@ fn run(py: Python<'_>, argv: Vec<OsString>, executable: PathBuf, package: PathBu
 /// The launcher and the engine of Penstock.
 #[pymodule(name = "_core")]
 fn core(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<Engine>()?;
+    module.add_class::<Request>()?;
+    module.add_class::<Event>()?;
     module.add_function(wrap_pyfunction!(run, module)?)
 }

@@ -92,7 +92,7 @@ impl WorkerProcess {
             if tokio::net::UnixStream::connect(&self.socket).await.is_ok() {
                 return Ok(());
             }
-            if let Some(status) = *self.ended.borrow() {
+            if let Some(status) = self.exit_status() {
                 // The thread that reads its last words may be a moment behind.
                 sleep(POLL).await;
                 return Err(Failure::runtime(format!(

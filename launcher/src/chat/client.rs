@@ -1,0 +1,280 @@
+//! A client of the OpenAI chat route, as small as the conversation needs. Dropping an answer closes
+//! its connection, which is how a server learns that nobody listens any more.
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+use hyper::header::{CONTENT_TYPE, HOST};
+use hyper::{Request, Response, Uri};
+use hyper_util::rt::TokioIo;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
+
+use super::sse;
+use crate::error::{Failure, Outcome};
+
+const LARGEST_ERROR: usize = 1 << 20;
+
+/// One turn of a conversation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Message {
+    pub(super) role: String,
+    pub(super) content: String,
+}
+
+/// What the person chose about answers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Choices {
+    pub(super) max_tokens: u32,
+    pub(super) temperature: Option<f32>,
+}
+
+/// A server that speaks the OpenAI chat route.
+#[derive(Clone, Debug)]
+pub(super) struct Client {
+    authority: String,
+    base: String,
+    model: String,
+}
+
+/// An answer on its way.
+#[derive(Debug)]
+pub(super) struct Answer {
+    body: Incoming,
+    events: sse::Events,
+    _connection: Connection,
+}
+
+/// The task that drives a connection; ends with this value.
+#[derive(Debug)]
+struct Connection(JoinHandle<()>);
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Client {
+    /// Asks the server at `url` which model it serves.
+    pub(super) async fn connect(url: &str) -> Outcome<Self> {
+        let (authority, base) = parse(url)?;
+        let mut client = Self {
+            authority,
+            base,
+            model: String::new(),
+        };
+        let models = client.get("/v1/models").await?;
+        let model = models["data"][0]["id"].as_str();
+        let model = model.ok_or_else(|| {
+            Failure::runtime(format!(
+                "{url} does not list its models as the OpenAI API does"
+            ))
+        })?;
+        model.clone_into(&mut client.model);
+        Ok(client)
+    }
+
+    /// The name of the served model.
+    pub(super) fn model(&self) -> &str {
+        &self.model
+    }
+
+    /// Begins an answer to the conversation.
+    pub(super) async fn answer(&self, turns: &[Message], choices: Choices) -> Outcome<Answer> {
+        let mut body = json!({
+            "model": self.model,
+            "messages": turns,
+            "stream": true,
+            "max_tokens": choices.max_tokens,
+        });
+        if let Some(temperature) = choices.temperature {
+            body["temperature"] = temperature.into();
+        }
+        let request = Request::post(format!("{}/v1/chat/completions", self.base))
+            .header(CONTENT_TYPE, "application/json")
+            .header(HOST, &self.authority)
+            .body(Full::from(body.to_string()))
+            .map_err(|error| Failure::runtime(error.to_string()))?;
+        let (response, connection) = self.send(request).await?;
+        Ok(Answer {
+            body: response.into_body(),
+            events: sse::Events::default(),
+            _connection: connection,
+        })
+    }
+
+    async fn get(&self, path: &str) -> Outcome<Value> {
+        let request = Request::get(format!("{}{path}", self.base))
+            .header(HOST, &self.authority)
+            .body(Full::default())
+            .map_err(|error| Failure::runtime(error.to_string()))?;
+        let (response, _connection) = self.send(request).await?;
+        let body = read(response.into_body()).await?;
+        serde_json::from_slice(&body)
+            .map_err(|_| Failure::runtime(format!("{} does not answer in JSON", self.authority)))
+    }
+
+    async fn send(
+        &self,
+        request: Request<Full<Bytes>>,
+    ) -> Outcome<(Response<Incoming>, Connection)> {
+        let lost = |error: hyper::Error| {
+            Failure::runtime(format!(
+                "the connection to {} broke: {error}",
+                self.authority
+            ))
+        };
+        let stream = TcpStream::connect(&self.authority).await.map_err(|error| {
+            Failure::runtime(format!(
+                "cannot reach {}: {error}. Start a server with `penstock serve`, or leave --url out.",
+                self.authority
+            ))
+        })?;
+        let (mut sender, driver) = http1::handshake(TokioIo::new(stream)).await.map_err(lost)?;
+        let connection = Connection(tokio::spawn(async move {
+            // Whoever reads the body sees the same error.
+            let _ = driver.await;
+        }));
+        let response = sender.send_request(request).await.map_err(lost)?;
+        if response.status().is_success() {
+            return Ok((response, connection));
+        }
+        let status = response.status();
+        let body = read(response.into_body()).await?;
+        Err(Failure::runtime(
+            complaint(&body).unwrap_or_else(|| format!("status {status}")),
+        ))
+    }
+}
+
+impl Answer {
+    /// The next piece of text; none at the end.
+    pub(super) async fn next(&mut self) -> Outcome<Option<String>> {
+        loop {
+            while let Some(data) = self.events.pop() {
+                if data == "[DONE]" {
+                    return Ok(None);
+                }
+                if let Some(text) = piece(&data)? {
+                    return Ok(Some(text));
+                }
+            }
+            match self.body.frame().await {
+                None => return Ok(None),
+                Some(Ok(frame)) => {
+                    if let Ok(data) = frame.into_data() {
+                        self.events.feed(&data);
+                    }
+                }
+                Some(Err(error)) => {
+                    return Err(Failure::runtime(format!("the answer broke off: {error}")));
+                }
+            }
+        }
+    }
+}
+
+/// Host and port to connect to, and what precedes every path.
+fn parse(url: &str) -> Outcome<(String, String)> {
+    let full = if url.contains("://") {
+        url.to_owned()
+    } else {
+        format!("http://{url}")
+    };
+    let wrong = |why: &str| {
+        Failure::usage(format!(
+            "--url {url}: {why}. Write it as http://127.0.0.1:3000."
+        ))
+    };
+    let uri: Uri = full.parse().map_err(|_| wrong("not a URL"))?;
+    if uri.scheme_str() != Some("http") {
+        return Err(wrong("only http:// is spoken here"));
+    }
+    let host = uri
+        .host()
+        .filter(|host| !host.is_empty())
+        .ok_or_else(|| wrong("it has no host"))?;
+    let authority = format!("{host}:{}", uri.port_u16().unwrap_or(80));
+    let base = uri
+        .path()
+        .trim_end_matches('/')
+        .trim_end_matches("/v1")
+        .to_owned();
+    Ok((authority, base))
+}
+
+async fn read(body: Incoming) -> Outcome<Bytes> {
+    let body = Limited::new(body, LARGEST_ERROR).collect().await;
+    let body = body.map_err(|error| Failure::runtime(format!("the reply broke off: {error}")))?;
+    Ok(body.to_bytes())
+}
+
+/// The message of an error body: OpenAI's shape, or the native one.
+fn complaint(body: &[u8]) -> Option<String> {
+    let body: Value = serde_json::from_slice(body).ok()?;
+    let message = body["error"]["message"]
+        .as_str()
+        .or_else(|| body["error"].as_str())?;
+    Some(message.to_owned())
+}
+
+/// The text of one event; none for those that bring none.
+fn piece(data: &str) -> Outcome<Option<String>> {
+    let event: Value = serde_json::from_str(data)
+        .map_err(|_| Failure::runtime(format!("the server sent what is not JSON: {data}")))?;
+    if !event["error"].is_null() {
+        let said = complaint(data.as_bytes()).unwrap_or_else(|| event["error"].to_string());
+        return Err(Failure::runtime(said));
+    }
+    let text = event["choices"][0]["delta"]["content"]
+        .as_str()
+        .unwrap_or_default();
+    Ok(Some(text.to_owned()).filter(|text| !text.is_empty()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_read_in_the_forms_that_people_paste() {
+        for url in [
+            "127.0.0.1:3000",
+            "http://127.0.0.1:3000",
+            "http://127.0.0.1:3000/v1/",
+        ] {
+            assert_eq!(
+                parse(url).unwrap(),
+                ("127.0.0.1:3000".into(), String::new()),
+                "{url}"
+            );
+        }
+        assert_eq!(
+            parse("http://h/llm/v1").unwrap(),
+            ("h:80".into(), "/llm".into())
+        );
+        for wrong in ["https://h", "http://", "a b"] {
+            assert_eq!(parse(wrong).unwrap_err().exit_code(), 2, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn pieces_and_complaints_are_told_apart() {
+        let text = r#"{"choices":[{"delta":{"content":"Hi"}}]}"#;
+        assert_eq!(piece(text), Ok(Some("Hi".into())));
+        assert_eq!(
+            piece(r#"{"choices":[{"delta":{},"finish_reason":"stop"}]}"#),
+            Ok(None)
+        );
+        let said = piece(r#"{"error":{"message":"worker lost"}}"#).unwrap_err();
+        assert_eq!(said.message, "worker lost");
+        assert_eq!(
+            complaint(br#"{"error":"native","error_type":"x"}"#),
+            Some("native".into())
+        );
+    }
+}

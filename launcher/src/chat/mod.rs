@@ -1,0 +1,181 @@
+//! `penstock chat`: a conversation in the terminal, with a server that runs or one for the occasion.
+
+mod client;
+mod input;
+mod sse;
+
+use client::{Choices, Client, Message};
+use input::{Entry, Input};
+
+use crate::cli::ChatArgs;
+use crate::command::print;
+use crate::error::Outcome;
+use crate::progress::say;
+
+const HELP: &str =
+    "/reset forgets the conversation, /exit or Ctrl-D ends it; Ctrl-C stops an answer.";
+
+/// A conversation with its history.
+struct Conversation {
+    client: Client,
+    choices: Choices,
+    system: Option<String>,
+    turns: Vec<Message>,
+    /// Whether Ctrl-C stops the answer (at a terminal) or the program (in a script).
+    interactive: bool,
+}
+
+/// What a line asks for.
+#[derive(Debug, PartialEq, Eq)]
+enum Wish<'a> {
+    Nothing,
+    Say(&'a str),
+    Reset,
+    Help,
+    Exit,
+    Unknown(&'a str),
+}
+
+/// Talks with the server at `url` until the person, or the pipe, has no more to say.
+///
+/// # Errors
+/// When the server cannot be reached; when a line from a pipe cannot be answered.
+pub async fn talk(url: &str, args: &ChatArgs) -> Outcome<()> {
+    let client = Client::connect(url).await?;
+    let choices = Choices {
+        max_tokens: args.max_tokens,
+        temperature: args.temperature,
+    };
+    let mut input = Input::open()?;
+    if input.is_terminal() {
+        say(&format!("This is {}. {HELP}", client.model()));
+    }
+    let interactive = input.is_terminal();
+    let system = args.system.clone();
+    let mut conversation = Conversation {
+        client,
+        choices,
+        system,
+        turns: Vec::new(),
+        interactive,
+    };
+    conversation.reset();
+    let mut interrupted = false;
+    loop {
+        let (back, entry) = input.read().await?;
+        input = back;
+        let line = match entry {
+            Entry::End => return Ok(()),
+            Entry::Interrupt if interrupted => return Ok(()),
+            Entry::Interrupt => {
+                interrupted = true;
+                say("Ctrl-C again, Ctrl-D or /exit ends the conversation.");
+                continue;
+            }
+            Entry::Line(line) => line,
+        };
+        interrupted = false;
+        match Wish::of(&line) {
+            Wish::Nothing => {}
+            Wish::Exit => return Ok(()),
+            Wish::Help => say(HELP),
+            Wish::Reset => conversation.reset(),
+            Wish::Unknown(command) => say(&format!("{command} is not a command. {HELP}")),
+            Wish::Say(text) => match conversation.say(text).await {
+                Err(failure) if interactive => say(&format!("error: {failure}")),
+                outcome => outcome?,
+            },
+        }
+    }
+}
+
+impl Conversation {
+    fn reset(&mut self) {
+        self.turns.clear();
+        let system = self.system.clone();
+        self.turns.extend(system.map(|content| Message {
+            role: "system".into(),
+            content,
+        }));
+    }
+
+    /// Says something and prints the answer as it comes. What was not answered is not remembered.
+    async fn say(&mut self, text: &str) -> Outcome<()> {
+        self.turns.push(Message {
+            role: "user".into(),
+            content: text.to_owned(),
+        });
+        match self.answer().await {
+            Ok(content) if content.is_empty() => {
+                self.turns.pop();
+                Ok(())
+            }
+            Ok(content) => {
+                self.turns.push(Message {
+                    role: "assistant".into(),
+                    content,
+                });
+                Ok(())
+            }
+            Err(failure) => {
+                self.turns.pop();
+                Err(failure)
+            }
+        }
+    }
+
+    async fn answer(&self) -> Outcome<String> {
+        let mut said = String::new();
+        let whole = async {
+            let mut answer = self.client.answer(&self.turns, self.choices).await?;
+            while let Some(piece) = answer.next().await? {
+                print(&piece)?;
+                said.push_str(&piece);
+            }
+            Ok(())
+        };
+        let outcome = tokio::select! {
+            outcome = whole => outcome,
+            () = interrupt(self.interactive) => Ok(()),
+        };
+        print("\n")?;
+        outcome.map(|()| said)
+    }
+}
+
+/// Returns at Ctrl-C; never in a script, where Ctrl-C ends the program as it always does.
+async fn interrupt(interactive: bool) {
+    if interactive && tokio::signal::ctrl_c().await.is_ok() {
+        return;
+    }
+    std::future::pending::<()>().await;
+}
+
+impl<'a> Wish<'a> {
+    fn of(line: &'a str) -> Self {
+        match line.trim() {
+            "" => Self::Nothing,
+            "/reset" => Self::Reset,
+            "/exit" | "/quit" => Self::Exit,
+            "/help" => Self::Help,
+            command if command.starts_with('/') && !command.contains(' ') => Self::Unknown(command),
+            text => Self::Say(text),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_are_told_from_text() {
+        assert_eq!(Wish::of("  "), Wish::Nothing);
+        assert_eq!(Wish::of("/reset "), Wish::Reset);
+        assert_eq!(Wish::of("/restet"), Wish::Unknown("/restet"));
+        assert_eq!(
+            Wish::of("/etc/hosts is what?"),
+            Wish::Say("/etc/hosts is what?")
+        );
+    }
+}

@@ -1,0 +1,185 @@
+//! From settings to a running engine: the same for `serve`, `chat` and the Python API.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use penstock_router::engine::{
+    AttachedWorkers, Engine, EngineConfig, EngineMetrics, EngineState, Limits, Workers,
+};
+use penstock_router::shard::{Endpoint, LoadConfig};
+use penstock_router::{Generator, Metrics, ModelText, RouterConfig};
+use prometheus_client::registry::Registry;
+
+use crate::cli::EngineArgs;
+use crate::error::{Failure, Outcome};
+use crate::hardware::Hardware;
+use crate::hub::ModelSource;
+use crate::interpreter::Interpreter;
+use crate::model::{ModelFacts, Weights};
+use crate::resolve::{Plan, resolve};
+use crate::settings::Sources;
+use crate::workers::LocalWorkers;
+
+/// An engine that could be started: its model is on this host, every value is decided.
+#[derive(Debug)]
+pub struct Launch {
+    /// What the engine will do, and why.
+    pub plan: Plan,
+    /// The model's name, unless the person chose another.
+    pub name: String,
+    /// Of a hub model; shown by `/info`.
+    pub revision: Option<String>,
+    workers: WorkerSource,
+}
+
+/// Where the workers come from.
+#[derive(Debug)]
+enum WorkerSource {
+    /// Started here, with this Python.
+    Local(Interpreter),
+    /// Run by somebody else.
+    Attached(Vec<Endpoint>),
+}
+
+/// An engine that loads or runs.
+#[derive(Clone)]
+pub struct Running {
+    /// Token ids in and out; drained at the end.
+    pub engine: Engine,
+    /// Text in and out.
+    pub generator: Generator,
+}
+
+impl Launch {
+    /// Finds the model (downloads it if need be), looks at the host, decides everything. `host` is
+    /// the Python that the launcher runs in, if it runs in one.
+    ///
+    /// # Errors
+    /// Whatever makes starting impossible.
+    pub fn prepare(
+        typed: &EngineArgs,
+        sources: &Sources,
+        host: Option<&Interpreter>,
+    ) -> Outcome<Self> {
+        let source = ModelSource::parse(typed.model.as_deref(), typed.revision.as_deref())?;
+        let find = || Interpreter::find(typed.python.as_deref(), host);
+        let directory: PathBuf = source.fetch(find)?;
+        let attached = !typed.worker.is_empty();
+        let weights = if attached {
+            Weights::Elsewhere
+        } else {
+            Weights::Here
+        };
+        let model = ModelFacts::read(&directory, weights)?;
+        let plan = resolve(typed, sources, &model, &Hardware::detect())?;
+        let workers = if attached {
+            let endpoints: Result<_, _> = typed.worker.iter().map(|text| text.parse()).collect();
+            let wrong = |error| Failure::usage(format!("--worker: {error}"));
+            WorkerSource::Attached(endpoints.map_err(wrong)?)
+        } else {
+            WorkerSource::Local(find()?)
+        };
+        let revision = match &source {
+            ModelSource::Hub { revision, .. } => Some(revision.clone()),
+            _ => None,
+        };
+        Ok(Self {
+            plan,
+            name: source.name(),
+            revision,
+            workers,
+        })
+    }
+
+    /// Starts the engine on the current tokio runtime; it loads in the background.
+    ///
+    /// # Errors
+    /// When the model's text files are unusable or there is no place for sockets.
+    pub fn start(self, config: &RouterConfig) -> Outcome<Running> {
+        let text = ModelText::load(&self.plan.model.directory)
+            .map_err(|error| Failure::runtime(error.to_string()))?;
+        let load = self.load_config();
+        let workers: Box<dyn Workers> = match self.workers {
+            WorkerSource::Local(interpreter) => Box::new(LocalWorkers::new(interpreter, load)?),
+            WorkerSource::Attached(endpoints) => Box::new(AttachedWorkers::new(endpoints, &load)),
+        };
+        let mut registry = Registry::default();
+        let metrics = EngineMetrics::register(&mut registry);
+        let engine = Engine::start(workers, engine_config(&self.plan), metrics);
+        let metrics = Arc::new(Metrics::new(registry));
+        let generator = Generator::new(engine.clone(), text, config, metrics);
+        Ok(Running { engine, generator })
+    }
+
+    fn load_config(&self) -> LoadConfig {
+        let plan = &self.plan;
+        LoadConfig {
+            model_path: plan.model.directory.display().to_string(),
+            device: plan.device.value.name().to_owned(),
+            dtype: plan.dtype.value.name().to_owned(),
+            world_size: plan.tp.value,
+            max_sequence_tokens: plan.limits.max_sequence_tokens.value,
+            max_slots: plan.limits.max_slots.value,
+            max_step_tokens: plan.limits.max_step_tokens.value,
+            kv_memory_bytes: plan.memory.kv_bytes.value.unwrap_or(0),
+            memory_fraction: plan.memory.fraction.value,
+            block_tokens: plan.memory.block_tokens.value,
+            threads: plan.threads.value,
+            ..LoadConfig::default()
+        }
+    }
+}
+
+fn engine_config(plan: &Plan) -> EngineConfig {
+    let queue = &plan.queue;
+    EngineConfig {
+        max_waiting: queue.max_waiting.value as usize,
+        max_waiting_tokens: queue.max_waiting_tokens.value,
+        prefix_cache: queue.prefix_cache.value,
+        latency_target: queue.latency_target.value,
+        ..EngineConfig::default()
+    }
+}
+
+impl Running {
+    /// Waits until requests run. `news` hears the phase, what is done and what there is to do.
+    ///
+    /// # Errors
+    /// When the workers cannot start; the message is theirs.
+    pub async fn ready(&self, mut news: impl FnMut(&str, u64, u64)) -> Outcome<Limits> {
+        let mut state = self.engine.watch();
+        loop {
+            match &*state.borrow_and_update() {
+                EngineState::Loading { phase, done, total } => news(phase, *done, *total),
+                EngineState::Stopped { reason } => return Err(Failure::runtime(reason.clone())),
+                EngineState::Ready => {
+                    if let Some(limits) = self.engine.limits() {
+                        return Ok(limits);
+                    }
+                }
+                EngineState::Restarting { .. } | EngineState::Draining => {}
+            }
+            if state.changed().await.is_err() {
+                return Err(Failure::runtime("the engine ended while it was starting"));
+            }
+        }
+    }
+
+    /// Waits until the engine is over, and says why.
+    pub async fn over(&self) -> String {
+        let mut state = self.engine.watch();
+        let stopped = state
+            .wait_for(|state| matches!(state, EngineState::Stopped { .. }))
+            .await;
+        match stopped.as_deref() {
+            Ok(EngineState::Stopped { reason }) => reason.clone(),
+            _ => "the engine ended".to_owned(),
+        }
+    }
+
+    /// Lets running answers finish within `grace`, and ends the workers.
+    pub async fn stop(&self, grace: Duration) {
+        self.engine.drain(grace).await;
+    }
+}

@@ -1,0 +1,291 @@
+//! `penstock serve`: the listener first, then the model, then requests until a signal, then a drain.
+
+use std::future::Future;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use penstock_router::engine::Limits;
+use penstock_router::{RouterConfig, serve};
+use tokio::net::{TcpListener, TcpSocket};
+use tokio::runtime::Runtime;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use crate::chat;
+use crate::cli::{ChatArgs, EngineArgs, HttpArgs, ServeArgs};
+use crate::error::{Failure, Outcome};
+use crate::interpreter::Interpreter;
+use crate::launch::{Launch, Running};
+use crate::logs;
+use crate::progress::{Phases, say};
+use crate::settings::Sources;
+use crate::signals::Signals;
+use crate::values::{LogFormat, LogLevel};
+
+/// Connections that wait to be accepted.
+const BACKLOG: u32 = 4096;
+/// What is left to do after a drain is cut off here.
+const LAST_MOMENT: Duration = Duration::from_secs(1);
+
+/// An engine behind a listener.
+struct Server {
+    running: Running,
+    model: String,
+    address: SocketAddr,
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<std::io::Result<()>>,
+}
+
+/// Serves until a signal, or until the engine gives up.
+///
+/// # Errors
+/// Whatever keeps the server from starting, or ends it.
+pub fn run(args: &ServeArgs, sources: &Sources, host: Option<&Interpreter>) -> Outcome<()> {
+    let began = Instant::now();
+    logs::start(args.log.log_format, args.log.log_level);
+    within_runtime(async {
+        // Clients may connect from now on; they are answered as soon as the model's text side is
+        // there, and told to wait until its weights are.
+        let listener = bind(args.http.host, args.http.port)?;
+        let launch = prepare(&args.engine, sources, host).await?;
+        let mut server = Server::start(listener, launch, Some(&args.http))?;
+        let mut signals = Signals::listen()?;
+        let mut phases = Phases::default();
+        let limits = tokio::select! {
+            limits = server.running.ready(|phase, done, total| phases.news(phase, done, total)) => {
+                limits?
+            }
+            () = signals.next() => return server.drain(Duration::ZERO, &mut signals).await,
+        };
+        drop(phases);
+        server.announce(args, &limits, began.elapsed());
+        let outcome = tokio::select! {
+            () = signals.next() => Ok(()),
+            reason = server.running.over() => Err(Failure::runtime(reason)),
+            ended = &mut server.task => Err(server_ended(ended)),
+        };
+        outcome?;
+        say(&format!(
+            "stopping: running answers get {} s to finish",
+            args.http.grace
+        ));
+        server
+            .drain(Duration::from_secs(args.http.grace), &mut signals)
+            .await
+    })
+}
+
+/// Talks in the terminal with a server that runs, or with one that lives as long as the talk.
+///
+/// # Errors
+/// When there is no server to talk with, and none can be started.
+pub fn converse(args: &ChatArgs, sources: &Sources, host: Option<&Interpreter>) -> Outcome<()> {
+    within_runtime(async {
+        if let Some(url) = &args.url {
+            return chat::talk(url, args).await;
+        }
+        logs::start(LogFormat::Text, LogLevel::Error);
+        let listener = bind(Ipv4Addr::LOCALHOST.into(), 0)?;
+        let launch = prepare(&args.engine, sources, host).await?;
+        let server = Server::start(listener, launch, None)?;
+        let mut phases = Phases::default();
+        server
+            .running
+            .ready(|phase, done, total| phases.news(phase, done, total))
+            .await?;
+        drop(phases);
+        let outcome = chat::talk(&url(server.address), args).await;
+        server.running.stop(Duration::ZERO).await;
+        outcome
+    })
+}
+
+fn within_runtime(body: impl Future<Output = Outcome<()>>) -> Outcome<()> {
+    let runtime = Runtime::new()
+        .map_err(|error| Failure::runtime(format!("cannot start the runtime: {error}")))?;
+    let outcome = runtime.block_on(body);
+    // What still runs is cut off: dropping a worker kills it.
+    runtime.shutdown_timeout(LAST_MOMENT);
+    outcome
+}
+
+/// Downloads and looks around on a thread that may block.
+async fn prepare(
+    engine: &EngineArgs,
+    sources: &Sources,
+    host: Option<&Interpreter>,
+) -> Outcome<Launch> {
+    let (engine, sources, host) = (engine.clone(), sources.clone(), host.cloned());
+    let job = move || Launch::prepare(&engine, &sources, host.as_ref());
+    tokio::task::spawn_blocking(job)
+        .await
+        .unwrap_or_else(|error| Err(Failure::runtime(format!("preparing failed: {error}"))))
+}
+
+fn bind(host: IpAddr, port: u16) -> Outcome<TcpListener> {
+    let address = SocketAddr::new(host, port);
+    let listen = || {
+        let socket = if host.is_ipv4() {
+            TcpSocket::new_v4()?
+        } else {
+            TcpSocket::new_v6()?
+        };
+        socket.set_reuseaddr(true)?;
+        socket.bind(address)?;
+        socket.listen(BACKLOG)
+    };
+    listen().map_err(|error| {
+        let hint = match error.kind() {
+            std::io::ErrorKind::AddrInUse => {
+                "something else listens there. Stop it, or choose another port with --port."
+            }
+            std::io::ErrorKind::AddrNotAvailable => {
+                "no interface of this host has that address. Choose another with --host."
+            }
+            std::io::ErrorKind::PermissionDenied => {
+                "ports below 1024 are reserved. Choose another with --port."
+            }
+            _ => "Choose another with --host and --port.",
+        };
+        Failure::runtime(format!("cannot listen on {address}: {error}; {hint}"))
+    })
+}
+
+fn router_config(launch: &Launch, http: Option<&HttpArgs>) -> RouterConfig {
+    let name = http.and_then(|http| http.served_model_name.clone());
+    let name = name.unwrap_or_else(|| launch.name.clone());
+    RouterConfig {
+        model_revision: launch.revision.clone(),
+        ..RouterConfig::new(name)
+    }
+}
+
+impl Server {
+    fn start(listener: TcpListener, launch: Launch, http: Option<&HttpArgs>) -> Outcome<Self> {
+        let config = router_config(&launch, http);
+        let model = config.model_id.clone();
+        let address = listener.local_addr();
+        let address = address.map_err(|error| Failure::runtime(error.to_string()))?;
+        let running = launch.start(&config)?;
+        let (stop, stopped) = oneshot::channel::<()>();
+        let shutdown = async {
+            // A sender that is gone means the same.
+            let _ = stopped.await;
+        };
+        let task = tokio::spawn(serve(listener, running.generator.clone(), config, shutdown));
+        Ok(Self {
+            running,
+            model,
+            address,
+            stop,
+            task,
+        })
+    }
+
+    /// Accepts nothing more, lets running answers end within `grace`; a further signal cuts them
+    /// off.
+    async fn drain(self, grace: Duration, signals: &mut Signals) -> Outcome<()> {
+        // The task ends by itself only with an error, which was told.
+        let _ = self.stop.send(());
+        let finish = async {
+            self.running.stop(grace).await;
+            // Open responses have ended with the engine; idle connections are not waited for.
+            let _ = tokio::time::timeout(LAST_MOMENT, self.task).await;
+        };
+        tokio::select! {
+            () = finish => Ok(()),
+            () = signals.next() => {
+                Err(Failure::runtime("a second signal: running answers were cut off"))
+            }
+        }
+    }
+
+    fn announce(&self, args: &ServeArgs, limits: &Limits, took: Duration) {
+        let generator = &self.running.generator;
+        let model = self.model.as_str();
+        let (url, seconds) = (url(self.address), took.as_secs_f64());
+        let (device, tokens) = (&limits.device_name, limits.kv_tokens);
+        if args.log.log_format == LogFormat::Json {
+            tracing::info!(url, model, device, kv_tokens = tokens, seconds, "serving");
+            return;
+        }
+        let chats = generator.model_text().chat_template.is_some();
+        say(&format!(
+            "serving {model} at {url} on {device}: room for {tokens} KV tokens, ready after \
+             {seconds:.1} s\ntry it:\n  {}",
+            example(&url, model, chats)
+        ));
+    }
+}
+
+fn server_ended(ended: Result<std::io::Result<()>, tokio::task::JoinError>) -> Failure {
+    let why = match ended {
+        Ok(Ok(())) => "it stopped accepting".to_owned(),
+        Ok(Err(error)) => error.to_string(),
+        Err(error) => error.to_string(),
+    };
+    Failure::runtime(format!("the HTTP server ended: {why}"))
+}
+
+/// Where a client on this host reaches the server.
+fn url(address: SocketAddr) -> String {
+    let host = match address.ip() {
+        ip if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        ip => ip,
+    };
+    format!("http://{}", SocketAddr::new(host, address.port()))
+}
+
+/// A curl line that streams.
+fn example(url: &str, model: &str, chats: bool) -> String {
+    let model = serde_json::Value::from(model);
+    let (path, prompt) = if chats {
+        (
+            "chat/completions",
+            r#""messages":[{"role":"user","content":"Tell me a story about a fox."}]"#,
+        )
+    } else {
+        (
+            "completions",
+            r#""prompt":"Once upon a time","max_tokens":100"#,
+        )
+    };
+    format!(
+        "curl -N {url}/v1/{path} -H 'content-type: application/json' \
+         -d '{{\"model\":{model},\"stream\":true,{prompt}}}'"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_url_is_one_that_can_be_opened() {
+        assert_eq!(
+            url("0.0.0.0:3000".parse().unwrap()),
+            "http://127.0.0.1:3000"
+        );
+        assert_eq!(url("[::1]:80".parse().unwrap()), "http://[::1]:80");
+    }
+
+    #[test]
+    fn the_example_is_json() {
+        for chats in [true, false] {
+            let line = example("http://h", "a\"b", chats);
+            let body = line.split('\'').nth(3).unwrap();
+            let body: serde_json::Value = serde_json::from_str(body).unwrap();
+            assert_eq!(body["model"], "a\"b");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_port_in_use_is_named() {
+        let taken = bind(Ipv4Addr::LOCALHOST.into(), 0).unwrap();
+        let port = taken.local_addr().unwrap().port();
+        let failure = bind(Ipv4Addr::LOCALHOST.into(), port).unwrap_err();
+        assert_eq!(failure.exit_code(), 1);
+        assert!(failure.message.contains(&port.to_string()), "{failure}");
+        assert!(failure.message.contains("--port"), "{failure}");
+    }
+}

@@ -1,0 +1,34 @@
+"""Penstock: a server for large language models, and its engine in this process.
+
+>>> from penstock import LLM, SamplingParams
+>>> with LLM() as llm:
+...     llm.generate(["Once upon a time"], SamplingParams(max_tokens=40))
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.asyncllm import AsyncLLM
+    from penstock.llm import LLM
+    from penstock.request import Completion, SamplingParams
+
+__all__ = ["LLM", "AsyncLLM", "Completion", "SamplingParams"]
+
+
+def __getattr__(name: str) -> object:
+    """Loads the engine's side on first use: a worker imports this package and needs none of it."""
+    if name == "AsyncLLM":
+        from penstock.asyncllm import AsyncLLM
+
+        return AsyncLLM
+    if name == "LLM":
+        from penstock.llm import LLM
+
+        return LLM
+    if name in ("Completion", "SamplingParams"):
+        from penstock import request
+
+        return getattr(request, name)
+    raise AttributeError(f"module 'penstock' has no attribute {name!r}")

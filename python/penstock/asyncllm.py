@@ -1,0 +1,120 @@
+"""AsyncLLM: LLM for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from os import PathLike
+from types import TracebackType
+
+from penstock import _core
+from penstock.engine import (
+    Draft,
+    Message,
+    Option,
+    Prompt,
+    begin,
+    checked,
+    closes_at_exit,
+    open_engine,
+)
+from penstock.request import Completion, SamplingParams
+
+
+class AsyncLLM:
+    """A model with its engine, for asyncio. Arguments as for `LLM`.
+
+    It loads in `async with`, or at the first request; no loop is held up meanwhile.
+    """
+
+    def __init__(
+        self, model: str | PathLike[str] | None = None, *, progress: bool = True, **options: Option
+    ) -> None:
+        self._arguments = (model, options, progress)
+        self._loading: asyncio.Task[_core.Engine] | None = None
+        self._closed = False
+
+    async def generate(self, prompt: Prompt, params: SamplingParams | None = None) -> Completion:
+        """Completes one prompt, a text or token ids; many may run at once.
+
+        Raises ValueError for a prompt or parameter that cannot be served, RuntimeError when the
+        engine fails. Cancelling gives the answer up.
+        """
+        return await self._whole(prompt, params)
+
+    async def chat(
+        self, messages: Sequence[Message], params: SamplingParams | None = None
+    ) -> Completion:
+        """Answers a conversation: messages are dicts with `role` and `content`."""
+        return await self._whole(list(messages), params)
+
+    async def stream(
+        self, prompt: Prompt | list[Message], params: SamplingParams | None = None
+    ) -> AsyncIterator[str]:
+        """The answer's text as it comes. Leaving the loop gives the rest of the answer up."""
+        async for event in self._events(prompt, params):
+            if event.text:
+                yield event.text
+
+    async def close(self) -> None:
+        """Ends the engine and its workers. May be called again."""
+        self._closed = True
+        if self._loading is not None:
+            engine = await self._loading
+            await asyncio.to_thread(engine.close)
+
+    async def _whole(
+        self, prompt: Prompt | list[Message], params: SamplingParams | None
+    ) -> Completion:
+        draft = Draft()
+        async for event in self._events(prompt, params):
+            completion = draft.add(event)
+            if completion is not None:
+                return completion
+        raise RuntimeError("the answer ended without an end")
+
+    async def _events(
+        self, prompt: Prompt | list[Message], params: SamplingParams | None
+    ) -> AsyncIterator[_core.Event]:
+        engine = await self._loaded()
+        loop = asyncio.get_running_loop()
+        events: asyncio.Queue[_core.Event] = asyncio.Queue()
+
+        def deliver(event: _core.Event) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(events.put_nowait, event)
+
+        request = begin(engine, prompt, params or SamplingParams(), deliver)
+        try:
+            while True:
+                event = checked(await events.get())
+                yield event
+                if event.finish_reason is not None:
+                    return
+        finally:
+            request.cancel()
+
+    async def _loaded(self) -> _core.Engine:
+        if self._closed:
+            raise RuntimeError("the engine is closed")
+        if self._loading is None:
+            self._loading = asyncio.create_task(self._load())
+        # One caller that gives up does not stop the loading for the others.
+        return await asyncio.shield(self._loading)
+
+    async def _load(self) -> _core.Engine:
+        engine = await asyncio.to_thread(open_engine, *self._arguments)
+        closes_at_exit(self, engine)
+        return engine
+
+    async def __aenter__(self) -> AsyncLLM:
+        await self._loaded()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()

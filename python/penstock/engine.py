@@ -1,0 +1,101 @@
+"""What LLM and AsyncLLM share: an engine of their own, and answers put together from events."""
+
+from __future__ import annotations
+
+import json
+import sys
+import weakref
+from collections.abc import Callable, Sequence
+from os import PathLike
+from pathlib import Path
+
+from penstock import _core
+from penstock.progress import Phases
+from penstock.request import Completion, SamplingParams
+
+Prompt = str | Sequence[int]
+Message = dict[str, object]
+Option = str | int | float | bool | PathLike[str]
+
+
+def flags(model: str | PathLike[str] | None, options: dict[str, Option]) -> list[str]:
+    """The options as `penstock serve` takes them: max_len=100 is --max-len=100."""
+    named = {**({} if model is None else {"model": model}), **options}
+    words: list[str] = []
+    for name, value in named.items():
+        flag = f"--{name.replace('_', '-')}"
+        if value is True:
+            words.append(flag)
+        elif value is not False and value is not None:
+            words.append(f"{flag}={value}")
+    return words
+
+
+def open_engine(
+    model: str | PathLike[str] | None, options: dict[str, Option], progress: bool
+) -> _core.Engine:
+    """Loads a model. Raises ValueError for wrong options, RuntimeError if it cannot be loaded."""
+    phases = Phases(progress)
+    package = str(Path(__file__).parent)
+    try:
+        return _core.Engine(flags(model, options), sys.executable, package, phases)
+    finally:
+        phases.close()
+
+
+def closes_at_exit(owner: object, engine: _core.Engine) -> Callable[[], object]:
+    """Closes the engine when its owner is forgotten or the interpreter ends."""
+    return weakref.finalize(owner, engine.close)
+
+
+def is_single(prompts: object) -> bool:
+    """Whether it is one prompt rather than a list of them."""
+    if isinstance(prompts, str):
+        return True
+    return isinstance(prompts, Sequence) and bool(prompts) and isinstance(prompts[0], int)
+
+
+def begin(
+    engine: _core.Engine,
+    prompt: Prompt | list[Message],
+    params: SamplingParams,
+    deliver: Callable[[_core.Event], object],
+) -> _core.Request:
+    """Begins an answer to a text, to token ids, or to messages."""
+    if isinstance(prompt, str):
+        return engine.generate(prompt, params, deliver)
+    if prompt and isinstance(prompt[0], dict):
+        return engine.chat(json.dumps(prompt), params, deliver)
+    return engine.generate(list(prompt), params, deliver)  # type: ignore[arg-type]
+
+
+def checked(event: _core.Event) -> _core.Event:
+    """The event, unless the request failed: ValueError for its own fault, else RuntimeError."""
+    if event.error is not None:
+        raise (ValueError if event.invalid else RuntimeError)(event.error)
+    return event
+
+
+class Draft:
+    """A completion that grows by events."""
+
+    def __init__(self) -> None:
+        self.pieces: list[str] = []
+        self.token_ids: list[int] = []
+        self.logprobs: list[float] = []
+
+    def add(self, event: _core.Event) -> Completion | None:
+        """Takes the next event; the completion, once it is whole. Raises as `checked`."""
+        checked(event)
+        self.pieces.append(event.text)
+        self.token_ids += event.token_ids
+        self.logprobs += event.logprobs
+        if event.finish_reason is None:
+            return None
+        return Completion(
+            "".join(self.pieces),
+            self.token_ids,
+            self.logprobs,
+            event.finish_reason,
+            event.prompt_tokens,
+        )

@@ -1,0 +1,148 @@
+"""LLM: an engine in this process, for scripts and notebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import islice
+from os import PathLike
+from queue import SimpleQueue
+from types import TracebackType
+
+from penstock import _core
+from penstock.engine import (
+    Draft,
+    Message,
+    Option,
+    Prompt,
+    begin,
+    checked,
+    closes_at_exit,
+    is_single,
+    open_engine,
+)
+from penstock.progress import Bar
+from penstock.request import Completion, SamplingParams
+
+# Requests handed to the engine beyond those that run: it never has to wait for the next one.
+AHEAD = 2
+
+
+class LLM:
+    """A model, loaded, with its engine; no HTTP. Workers are child processes.
+
+    model: directory or hub id; None is brook, which ships with Penstock. progress: whether bars are
+    shown. options: those of `penstock serve` that concern the engine, with underscores, such as
+    tp=2, device="cpu", max_len=4096, kv_memory="2GiB".
+
+    Raises ValueError for wrong options and RuntimeError when the model cannot be loaded. Threads
+    may share one. Use it in a `with` block, or call `close`.
+    """
+
+    def __init__(
+        self, model: str | PathLike[str] | None = None, *, progress: bool = True, **options: Option
+    ) -> None:
+        self._progress = progress
+        self._engine = open_engine(model, options, progress)
+        self._close = closes_at_exit(self, self._engine)
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | None = None,
+    ) -> list[Completion]:
+        """Completes prompts (texts or lists of token ids), all at once; answers in their order.
+
+        Raises ValueError for a prompt or parameter that cannot be served, RuntimeError when the
+        engine fails; the other requests of the call are then given up.
+        """
+        batch: list[Prompt] = [prompts] if is_single(prompts) else list(prompts)  # type: ignore[arg-type,list-item]
+        return self._run(batch, params or SamplingParams())
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        params: SamplingParams | None = None,
+    ) -> list[Completion]:
+        """Answers a conversation, or several: messages are dicts with `role` and `content`.
+
+        Raises as `generate`.
+        """
+        single = bool(messages) and isinstance(messages[0], dict)
+        batch = [list(messages)] if single else [list(each) for each in messages]
+        return self._run(batch, params or SamplingParams())  # type: ignore[arg-type]
+
+    def stream(
+        self, prompt: Prompt | list[Message], params: SamplingParams | None = None
+    ) -> Iterator[str]:
+        """The answer's text as it comes. Leaving the loop gives the rest of the answer up.
+
+        Raises as `generate`.
+        """
+        events: SimpleQueue[_core.Event] = SimpleQueue()
+        request = begin(self._engine, prompt, params or SamplingParams(), events.put)
+        return _pieces(events, request)
+
+    def close(self) -> None:
+        """Ends the engine and its workers. May be called again."""
+        self._close()
+
+    def _run(
+        self, prompts: Sequence[Prompt | list[Message]], params: SamplingParams
+    ) -> list[Completion]:
+        done: list[Completion | None] = [None] * len(prompts)
+        events: SimpleQueue[tuple[int, _core.Event]] = SimpleQueue()
+        drafts: dict[int, tuple[Draft, _core.Request]] = {}
+        waiting = iter(enumerate(prompts))
+        room = AHEAD * self._engine.max_slots
+        finished = tokens = 0
+
+        def start(index: int, prompt: Prompt | list[Message]) -> None:
+            request = begin(self._engine, prompt, params, partial(_put, events, index))
+            drafts[index] = Draft(), request
+
+        try:
+            with Bar("generating", len(prompts), "answers", self._progress) as bar:
+                for each in islice(waiting, room):
+                    start(*each)
+                while finished < len(prompts):
+                    index, event = events.get()
+                    tokens += len(event.token_ids)
+                    done[index] = drafts[index][0].add(event)
+                    if done[index] is not None:
+                        finished += 1
+                        del drafts[index]
+                        for each in islice(waiting, 1):
+                            start(*each)
+                    bar.at(finished, f", {tokens} tokens")
+        finally:
+            for _, request in drafts.values():
+                request.cancel()
+        return [completion for completion in done if completion is not None]
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _put(events: SimpleQueue[tuple[int, _core.Event]], index: int, event: _core.Event) -> None:
+    events.put((index, event))
+
+
+def _pieces(events: SimpleQueue[_core.Event], request: _core.Request) -> Iterator[str]:
+    try:
+        while True:
+            event = checked(events.get())
+            if event.text:
+                yield event.text
+            if event.finish_reason is not None:
+                return
+    finally:
+        request.cancel()

@@ -1,0 +1,82 @@
+"""What one asks an engine for, and what comes back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+SEEDS = 2**64
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How tokens are chosen, and when an answer ends. Every value is checked when it is made.
+
+    max_tokens: longest answer; None lets it go on until the model's context is full.
+    temperature: 0 always takes the likeliest token.
+    top_k: choose among so many of the likeliest tokens; 0 is off.
+    top_p: choose among the likeliest tokens that have this much probability; 1 is off.
+    seed: the same seed gives the same answer; None takes a new one for each request.
+    stop: the answer ends before the first of these strings.
+    min_tokens: neither stop strings nor the model's end token count before so many tokens.
+    ignore_eos: the model's end token does not end the answer.
+    """
+
+    max_tokens: int | None = 256
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int | None = None
+    stop: str | Sequence[str] = ()
+    min_tokens: int = 0
+    ignore_eos: bool = False
+
+    def __post_init__(self) -> None:
+        stop = [self.stop] if isinstance(self.stop, str) else list(self.stop)
+        object.__setattr__(self, "stop", stop)
+        _check_strings("stop", stop)
+        if self.max_tokens is not None:
+            _check_int("max_tokens", self.max_tokens, 1, 2**32)
+        _check_int("min_tokens", self.min_tokens, 0, 2**32)
+        _check_int("top_k", self.top_k, 0, 2**32)
+        if self.seed is not None:
+            _check_int("seed", self.seed, 0, SEEDS)
+        _check_float("temperature", self.temperature, "at least 0", self.temperature >= 0)
+        _check_float("top_p", self.top_p, "above 0 and at most 1", 0 < self.top_p <= 1)
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One answer.
+
+    text: without the stop string that ended it. token_ids: the end token included.
+    logprobs: natural log of each token's probability, at temperature 1.
+    finish_reason: "length" or "stop". prompt_tokens: tokens of the prompt.
+    """
+
+    text: str
+    token_ids: list[int]
+    logprobs: list[float]
+    finish_reason: str
+    prompt_tokens: int
+
+
+def _check_int(name: str, value: object, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an int, not {value!r}")
+    if not low <= value < high:
+        raise ValueError(f"{name} must be at least {low} and below {high}, not {value}")
+
+
+def _check_float(name: str, value: float, rule: str, holds: bool) -> None:
+    if not (holds and math.isfinite(value)):
+        raise ValueError(f"{name} must be {rule}, not {value}")
+
+
+def _check_strings(name: str, values: list[str]) -> None:
+    for value in values:
+        if not isinstance(value, str):
+            raise TypeError(f"{name} must hold strings, not {value!r}")
+        if not value:
+            raise ValueError(f"{name} must hold strings that are not empty, not {value!r}")

@@ -1,0 +1,142 @@
+//! The way of events from tokio's threads to Python. One thread of its own waits for the
+//! interpreter's lock, so that Python code that holds it never holds up the engine.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::{self, JoinHandle};
+
+use penstock_router::generation::{FinishReason, TextEvent};
+use penstock_router::{ApiError, ErrorKind};
+use pyo3::prelude::*;
+
+/// Events that are handed over before other Python threads get a turn.
+const BATCH: usize = 256;
+
+/// What one step brought for one request.
+#[pyclass(frozen, get_all)]
+#[derive(Debug, Default)]
+pub(crate) struct Event {
+    /// What the answer's text grows by.
+    text: String,
+    /// New tokens.
+    token_ids: Vec<u32>,
+    /// Natural log of each new token's probability.
+    logprobs: Vec<f32>,
+    /// Set on the last event of an answer: "length" or "stop".
+    finish_reason: Option<&'static str>,
+    /// Set on the last event of a request that failed: what is wrong, for people.
+    error: Option<String>,
+    /// Whether the request itself is at fault.
+    invalid: bool,
+    /// Tokens of the prompt.
+    prompt_tokens: usize,
+}
+
+/// Hands events to Python functions.
+#[derive(Debug)]
+pub(crate) struct Delivery {
+    // Bounded by the tokens that requests ask for.
+    mail: Sender<Parcel>,
+    thread: JoinHandle<()>,
+}
+
+/// The Python function that takes one request's events.
+#[derive(Clone)]
+pub(crate) struct Mailbox {
+    mail: Sender<Parcel>,
+    deliver: Arc<Py<PyAny>>,
+}
+
+type Parcel = (Arc<Py<PyAny>>, Event);
+
+impl Event {
+    /// What a step brought.
+    pub(crate) fn step(event: &TextEvent, prompt_tokens: usize) -> Self {
+        Self {
+            text: event.delta().to_owned(),
+            token_ids: event.tokens.iter().map(|token| token.id).collect(),
+            logprobs: event.tokens.iter().map(|token| token.logprob).collect(),
+            finish_reason: event.end.as_ref().map(|end| match end.reason {
+                FinishReason::Length => "length",
+                FinishReason::StopToken | FinishReason::StopString => "stop",
+            }),
+            prompt_tokens,
+            ..Self::default()
+        }
+    }
+
+    /// The end of a request that failed.
+    pub(crate) fn failed(error: &ApiError) -> Self {
+        use ErrorKind::{BatchSize, Template, TooLarge, Unsupported, Validation};
+        let invalid = matches!(
+            error.kind,
+            Validation | Unsupported | Template | BatchSize | TooLarge
+        );
+        Self {
+            error: Some(error.to_string()),
+            invalid,
+            ..Self::default()
+        }
+    }
+}
+
+impl Delivery {
+    /// Starts the thread.
+    pub(crate) fn start() -> std::io::Result<Self> {
+        let (mail, inbox) = channel();
+        let name = "penstock-delivery".to_owned();
+        let thread = thread::Builder::new()
+            .name(name)
+            .spawn(move || deliver_all(&inbox))?;
+        Ok(Self { mail, thread })
+    }
+
+    /// A way to `deliver`.
+    pub(crate) fn mailbox(&self, deliver: Py<PyAny>) -> Mailbox {
+        Mailbox {
+            mail: self.mail.clone(),
+            deliver: Arc::new(deliver),
+        }
+    }
+
+    /// Waits until everything is handed over; all mailboxes must be gone, and the caller must not
+    /// hold Python's lock.
+    pub(crate) fn finish(self) {
+        drop(self.mail);
+        // A function that is called from the thread cannot wait for it.
+        if self.thread.thread().id() != thread::current().id() {
+            // It only ends by itself.
+            let _ = self.thread.join();
+        }
+    }
+}
+
+impl Mailbox {
+    /// Sends an event on its way.
+    pub(crate) fn send(&self, event: Event) {
+        // Without the thread, nobody listens any more.
+        let _ = self.mail.send((Arc::clone(&self.deliver), event));
+    }
+}
+
+fn deliver_all(inbox: &Receiver<Parcel>) {
+    while let Ok(first) = inbox.recv() {
+        let handed = Python::try_attach(|py| {
+            hand_over(py, first);
+            inbox
+                .try_iter()
+                .take(BATCH)
+                .for_each(|parcel| hand_over(py, parcel));
+        });
+        if handed.is_none() {
+            // The interpreter is ending.
+            return;
+        }
+    }
+}
+
+fn hand_over(py: Python<'_>, (deliver, event): Parcel) {
+    if let Err(error) = deliver.call1(py, (event,)) {
+        error.write_unraisable(py, None);
+    }
+}

@@ -1,0 +1,111 @@
+//! What Python asks for, as the router takes it.
+
+use penstock_router::chat::{Chat, ChatMessage, Turn};
+use penstock_router::tokenize::SpecialTokens;
+use penstock_router::validate::{AtEos, FieldNames, GenerateInput, Parameters, Prompt};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use serde_json::{Map, Value};
+
+/// `penstock.SamplingParams`, read attribute by attribute.
+#[derive(FromPyObject)]
+pub(crate) struct SamplingParams {
+    max_tokens: Option<u32>,
+    min_tokens: u32,
+    temperature: f32,
+    top_k: u32,
+    top_p: f32,
+    seed: Option<u64>,
+    stop: Vec<String>,
+    ignore_eos: bool,
+}
+
+/// Where an answer begins.
+#[derive(FromPyObject)]
+pub(crate) enum PromptArgument {
+    /// Text, for the tokenizer.
+    Text(String),
+    /// Token ids, as they are.
+    Ids(Vec<u32>),
+}
+
+impl SamplingParams {
+    fn parameters(self) -> Parameters {
+        Parameters {
+            max_new_tokens: self.max_tokens,
+            min_new_tokens: self.min_tokens,
+            temperature: self.temperature,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            seed: self.seed,
+            stop: self.stop,
+            at_eos: if self.ignore_eos {
+                AtEos::Continue
+            } else {
+                AtEos::Stop
+            },
+            ..Parameters::default()
+        }
+    }
+}
+
+/// A completion of a prompt.
+pub(crate) fn completion(prompt: PromptArgument, params: SamplingParams) -> GenerateInput {
+    let prompt = match prompt {
+        PromptArgument::Text(text) => Prompt::Text(text, SpecialTokens::Add),
+        PromptArgument::Ids(ids) => Prompt::Ids(ids),
+    };
+    GenerateInput {
+        prompt,
+        parameters: params.parameters(),
+        names: FieldNames::COMPLETIONS,
+    }
+}
+
+/// An answer in a conversation; `messages` is a JSON list of objects.
+pub(crate) fn conversation(messages: &str, params: SamplingParams) -> PyResult<GenerateInput> {
+    let messages: Vec<Map<String, Value>> = serde_json::from_str(messages)
+        .map_err(|_| PyValueError::new_err("`messages` must be a list of dicts"))?;
+    let messages = messages.into_iter().enumerate().map(|(index, fields)| {
+        message(fields)
+            .map_err(|wrong| PyValueError::new_err(format!("messages[{index}]: {wrong}")))
+    });
+    let prompt = Prompt::Chat(Chat {
+        messages: messages.collect::<PyResult<_>>()?,
+        turn: Turn::Open,
+    });
+    Ok(GenerateInput {
+        prompt,
+        parameters: params.parameters(),
+        names: FieldNames::CHAT,
+    })
+}
+
+fn message(mut fields: Map<String, Value>) -> Result<ChatMessage, String> {
+    let role = text(&mut fields, "role")?.ok_or("`role` is missing")?;
+    let content = text(&mut fields, "content")?;
+    let name = text(&mut fields, "name")?;
+    let tool_call_id = text(&mut fields, "tool_call_id")?;
+    let tool_calls = fields.remove("tool_calls").filter(|calls| !calls.is_null());
+    if content.is_none() && tool_calls.is_none() {
+        return Err("`content` is missing".to_owned());
+    }
+    match fields.keys().next() {
+        Some(unknown) => Err(format!("`{unknown}` is not a field of a message")),
+        None => Ok(ChatMessage {
+            role,
+            content,
+            name,
+            tool_calls,
+            tool_call_id,
+        }),
+    }
+}
+
+fn text(fields: &mut Map<String, Value>, name: &str) -> Result<Option<String>, String> {
+    match fields.remove(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text)),
+        Some(other) => Err(format!("`{name}` must be a string, not {other}")),
+    }
+}
