@@ -77,7 +77,7 @@ impl Scheduler {
             births: Vec::new(),
             flights: VecDeque::new(),
             spare_runs: Vec::new(),
-            cost: StepCost::new(),
+            cost: StepCost::default(),
             last_outcome: Micros(0),
             counters: Counters::default(),
             epoch: Epoch(0),
