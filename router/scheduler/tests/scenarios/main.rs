@@ -1,0 +1,72 @@
+//! Runs the scenario files beside this one: events, each followed by what must come of it in lines
+//! that begin with `>`. A mismatch prints what came instead. The words are explained in README.md.
+#![cfg(test)]
+
+mod script;
+
+use script::Script;
+use std::fmt::Write;
+
+/// Runs one scenario; Ok, or the whole transcript with what really came.
+fn run(text: &str) -> Result<(), String> {
+    let mut script = Script::default();
+    let mut transcript = String::new();
+    let mut expected: Vec<&str> = Vec::new();
+    let mut came: Vec<String> = Vec::new();
+    let mut equal = true;
+    for line in text.lines().chain([""]) {
+        if let Some(news) = line.strip_prefix("> ") {
+            expected.push(news);
+            continue;
+        }
+        equal &= expected == came;
+        for news in &came {
+            writeln!(transcript, "> {news}").unwrap();
+        }
+        writeln!(transcript, "{line}").unwrap();
+        expected.clear();
+        let event = line.split('#').next().unwrap_or_default().trim();
+        came = if event.is_empty() {
+            Vec::new()
+        } else {
+            script.event(event)
+        };
+    }
+    if equal { Ok(()) } else { Err(transcript) }
+}
+
+macro_rules! scenarios {
+    ($($name:ident)*) => {
+        $(
+            #[test]
+            fn $name() {
+                let text = include_str!(concat!(stringify!($name), ".txt"));
+                if let Err(came) = run(text) {
+                    panic!("{} went differently:\n{came}", stringify!($name));
+                }
+            }
+        )*
+    };
+}
+
+scenarios! {
+    abort
+    chunked_prompts
+    copy_on_write
+    full_prompt_hit
+    latency_target
+    one_step_ahead
+    passing_and_ageing
+    preemption
+    several_tokens_per_run
+    shared_prompt_in_flight
+    stop_token
+    waiting_for_outcomes
+    worker_lost
+}
+
+#[test]
+fn a_wrong_expectation_fails() {
+    let text = "config\nadd 1 prompt=5 max=2\nplan\n> step 0\n> run 0x4\n";
+    assert!(run(text).is_err());
+}

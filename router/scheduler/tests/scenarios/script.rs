@@ -1,0 +1,272 @@
+//! The events of scenario files, and plans and emissions as text.
+
+use penstock_scheduler::config::{KvGroup, SchedulerConfig};
+use penstock_scheduler::ids::{Micros, RequestId, SequenceId, Slot, TokenId};
+use penstock_scheduler::plan::{Emission, StepOutcome, StepPlan};
+use penstock_scheduler::request::{Class, Pipelining, Request};
+use penstock_scheduler::{FirstComeFirstServed, Scheduler};
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt::Display;
+
+/// A scenario in progress.
+#[derive(Default)]
+pub(crate) struct Script {
+    scheduler: Option<Scheduler>,
+    in_flight: VecDeque<StepPlan>,
+    now: Micros,
+}
+
+/// `name=value` words and bare words of an event.
+struct Words<'a> {
+    bare: Vec<&'a str>,
+    values: BTreeMap<&'a str, &'a str>,
+}
+
+impl<'a> Words<'a> {
+    fn new(event: &'a str) -> Self {
+        let (values, bare): (Vec<_>, Vec<_>) =
+            event.split_whitespace().partition(|w| w.contains('='));
+        Self {
+            bare,
+            values: values
+                .into_iter()
+                .filter_map(|word| word.split_once('='))
+                .collect(),
+        }
+    }
+
+    fn number(&self, name: &str, default: u64) -> u64 {
+        self.values
+            .get(name)
+            .map_or(default, |value| value.parse().unwrap())
+    }
+
+    /// `3` is 0, 1, 2; `7,8` is itself.
+    fn tokens(&self, name: &str) -> Vec<TokenId> {
+        match self.values.get(name) {
+            None => Vec::new(),
+            Some(list) if list.contains(',') => list
+                .split(',')
+                .map(|token| TokenId(token.parse().unwrap()))
+                .collect(),
+            Some(count) => (0..count.parse().unwrap()).map(TokenId).collect(),
+        }
+    }
+
+    fn sequence(&self) -> SequenceId {
+        let (request, branch) = self.bare[1].split_once('.').unwrap_or((self.bare[1], "0"));
+        SequenceId {
+            request: RequestId(request.parse().unwrap()),
+            branch: branch.parse().unwrap(),
+        }
+    }
+}
+
+impl Script {
+    /// Applies an event; what came of it.
+    pub(crate) fn event(&mut self, event: &str) -> Vec<String> {
+        let words = Words::new(event);
+        if words.bare[0] == "config" {
+            let policy = Box::new(FirstComeFirstServed);
+            self.scheduler = Some(Scheduler::new(config(&words), policy).unwrap());
+            return Vec::new();
+        }
+        let mut scheduler = self.scheduler.take().unwrap();
+        let news = self.apply(&mut scheduler, &words);
+        scheduler.check().unwrap();
+        self.scheduler = Some(scheduler);
+        news
+    }
+
+    fn apply(&mut self, scheduler: &mut Scheduler, words: &Words<'_>) -> Vec<String> {
+        match words.bare[0] {
+            "at" => self.now = Micros(words.bare[1].parse().unwrap()),
+            "add" => {
+                if let Err(error) = scheduler.add(request(words), self.now) {
+                    return vec![format!("refused: {error}")];
+                }
+            }
+            "prepared" => scheduler.prepared(words.sequence().request, self.now),
+            "finish" => scheduler.finish(words.sequence()),
+            "abort" => {
+                scheduler.abort(words.sequence().request);
+            }
+            "fork" => {
+                let max_new_tokens = words.number("max", 0) as u32;
+                return match scheduler.fork(words.sequence(), max_new_tokens, self.now) {
+                    Ok(child) => vec![format!("born {}", name(child))],
+                    Err(error) => vec![format!("refused: {error}")],
+                };
+            }
+            "lost" => {
+                self.in_flight.clear();
+                return vec![format!("epoch {}", scheduler.worker_lost(self.now))];
+            }
+            "plan" => {
+                let Some(plan) = scheduler.plan(self.now) else {
+                    return vec!["nothing".into()];
+                };
+                let news = describe(&plan);
+                self.in_flight.push_back(plan);
+                return news;
+            }
+            "done" => return self.done(scheduler, words),
+            "counts" => return vec![counts(scheduler)],
+            other => panic!("unknown event {other}"),
+        }
+        Vec::new()
+    }
+
+    /// `done 0:7 1:8,9 fail:2`: what the slots of the oldest plan in flight yielded.
+    fn done(&mut self, scheduler: &mut Scheduler, words: &Words<'_>) -> Vec<String> {
+        let plan = self.in_flight.pop_front().unwrap();
+        let mut outcome = StepOutcome {
+            epoch: plan.epoch,
+            step: plan.step,
+            duration: words.number("took", 0),
+            ..StepOutcome::default()
+        };
+        for word in &words.bare[1..] {
+            let (slot, tokens) = word.split_once(':').unwrap();
+            if slot == "fail" {
+                outcome.failed.push(Slot(tokens.parse().unwrap()));
+                continue;
+            }
+            let before = outcome.token_ids.len();
+            outcome.slots.push(Slot(slot.parse().unwrap()));
+            outcome
+                .token_ids
+                .extend(tokens.split(',').map(|t| TokenId(t.parse().unwrap())));
+            outcome
+                .counts
+                .push((outcome.token_ids.len() - before) as u32);
+        }
+        let news = scheduler.complete(&outcome, self.now);
+        news.iter()
+            .map(|emission| describe_emission(emission, &outcome))
+            .collect()
+    }
+}
+
+fn config(words: &Words<'_>) -> SchedulerConfig {
+    let number = |name, default| words.number(name, default) as u32;
+    SchedulerConfig {
+        groups: vec![KvGroup {
+            block_tokens: number("block", 4),
+            blocks: number("blocks", 16),
+            window: 0,
+        }],
+        max_slots: number("slots", 4),
+        max_step_tokens: number("step", 64),
+        max_sequence_tokens: number("longest", 64),
+        max_tokens_per_run: number("k", 1),
+        max_waiting: 16,
+        max_waiting_tokens: 1_000,
+        depth: number("depth", 2),
+        prefix_cache: number("cache", 1) == 1,
+        latency_target: words.number("latency", 1_000_000),
+        aging: words.number("aging", 1_000_000),
+    }
+}
+
+fn request(words: &Words<'_>) -> Request {
+    Request {
+        id: words.sequence().request,
+        token_ids: words.tokens("prompt"),
+        generated: words.number("generated", 0) as u32,
+        max_new_tokens: words.number("max", 1) as u32,
+        min_new_tokens: words.number("min", 0) as u32,
+        stop_token_ids: words
+            .values
+            .get("stop")
+            .map_or_else(Vec::new, |token| vec![TokenId(token.parse().unwrap())]),
+        cache_salt: words
+            .values
+            .get("salt")
+            .map_or_else(Vec::new, |s| vec![s.parse().unwrap()]),
+        preparing: words.bare.contains(&"preparing"),
+        pipelining: match words.bare.contains(&"waits") {
+            true => Pipelining::Waits,
+            false => Pipelining::Ahead,
+        },
+        class: Class::default(),
+    }
+}
+
+fn counts(scheduler: &Scheduler) -> String {
+    let s = scheduler.snapshot();
+    format!(
+        "waiting {} running {} free {} leased {} cached {} hits {} preempted {} recomputed {}",
+        s.waiting,
+        s.running,
+        s.blocks_free,
+        s.blocks_leased,
+        s.blocks_cached,
+        s.prefix_hit_tokens,
+        s.preemptions,
+        s.recomputed_tokens
+    )
+}
+
+fn describe(plan: &StepPlan) -> Vec<String> {
+    let mut lines = vec![format!("step {}", plan.step)];
+    if !plan.finished.is_empty() {
+        lines.push(format!("finished {}", list(&plan.finished)));
+    }
+    for new in &plan.new {
+        let (id, slot, tokens) = (name(new.sequence), new.slot, new.token_ids.len());
+        let (computed, blocks) = (new.computed, list(&new.tables[0].blocks));
+        lines.push(format!(
+            "new {id} slot {slot}: {tokens} tokens, {computed} computed, blocks {blocks}"
+        ));
+    }
+    for fork in &plan.forks {
+        let (id, blocks) = (name(fork.sequence), list(&fork.tables[0].blocks));
+        lines.push(format!(
+            "fork {id} slot {}>{}, blocks {blocks}",
+            fork.source, fork.destination
+        ));
+    }
+    for copy in &plan.copies {
+        lines.push(format!("copy {}>{}", copy.source, copy.destination));
+    }
+    for growth in &plan.growth {
+        lines.push(format!(
+            "growth {} with blocks {}",
+            list(&growth.counts),
+            list(&growth.blocks)
+        ));
+    }
+    let runs: Vec<_> = plan
+        .runs
+        .iter()
+        .map(|run| format!("{}x{}", run.slot, run.tokens))
+        .collect();
+    lines.push(format!("run {}", runs.join(" ")));
+    lines
+}
+
+fn describe_emission(emission: &Emission, outcome: &StepOutcome) -> String {
+    let id = name(emission.sequence);
+    let tokens = list(&outcome.token_ids[emission.tokens.clone()]);
+    match emission.finish {
+        Some(finish) => format!("{id}: {tokens} {finish:?}"),
+        None => format!("{id}: {tokens}"),
+    }
+}
+
+/// `3` for a request's first sequence, `3.1` for a fork.
+fn name(id: SequenceId) -> String {
+    match id.branch {
+        0 => id.request.to_string(),
+        branch => format!("{}.{branch}", id.request),
+    }
+}
+
+fn list(items: &[impl Display]) -> String {
+    items
+        .iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join(" ")
+}
