@@ -16,8 +16,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
-from penstock.rpc import shard_pb2_grpc as rpc
-from penstock.worker.service import Shard
+from penstock.worker.service import attach
 
 CALLS = 8  # RPCs served at once: one step stream, and health checks beside it
 MESSAGE_BYTES = 256 << 20  # a step may bring many sequences in full
@@ -54,7 +53,7 @@ def serve(socket: str, rank: int, ended: threading.Event) -> grpc.Server:
         ("grpc.max_send_message_length", MESSAGE_BYTES),
     ]
     server = grpc.server(ThreadPoolExecutor(CALLS), options=options)
-    rpc.add_ShardServicer_to_server(Shard(rank, ended.set), server)
+    attach(server, rank, ended.set)
     try:
         server.add_insecure_port(f"unix:{socket}")
     except RuntimeError as error:

@@ -142,6 +142,11 @@ class Shard(rpc.ShardServicer):
             )
 
 
+def attach(server: grpc.Server, rank: int, stop: Callable[[], None]) -> None:
+    """Adds a shard of `rank` to a server; `stop` is called when a client asks for the end."""
+    rpc.add_ShardServicer_to_server(Shard(rank, stop), server)
+
+
 def _abort(context: Context, error: Exception) -> NoReturn:
     if not isinstance(error, Fault):
         log.error("unexpected error", exc_info=error)
