@@ -104,9 +104,7 @@ def generate(model: Any, ids: list[int], count: int = 64) -> list[int]:
     inputs = torch.tensor([ids], device=model.device)
     out = model.generate(
         inputs,
-        attention_mask=torch.ones_like(
-            inputs
-        ),  # a prompt may hold the pad id
+        attention_mask=torch.ones_like(inputs),  # a prompt may hold the pad id
         max_new_tokens=count,
         do_sample=False,
         eos_token_id=None,

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Protocol
 
 import torch
-from penstock.attention.context import Chunks, Decodes, StepContext
 from penstock_kernels import paged_decode_attention, paged_prefill_attention, rope_kv_write
 from torch import Tensor
+
+from penstock.attention.context import Chunks, Decodes, StepContext
 
 
 class AttentionShape(Protocol):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
+
 from penstock.attention import StepContext, attend
 from penstock.config import ModelConfig
 from penstock.layers.base import Build, Layer
 from penstock.layers.linear import ColumnLinear, RowLinear
-from torch import Tensor
 
 
 class Attention(Layer):

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
+
 from penstock.parallel import Group
 from penstock.quant import LinearMethod
 from penstock.weights import Target

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from torch import Tensor
+
 from penstock.layers.base import Build, Layer
 from penstock.weights import Target
-from torch import Tensor
 
 
 class Linear(Layer):

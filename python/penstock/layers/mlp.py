@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from penstock.layers.base import Build, Layer
-from penstock.layers.linear import ColumnLinear, RowLinear
 from penstock_kernels import silu_mul
 from torch import Tensor
+
+from penstock.layers.base import Build, Layer
+from penstock.layers.linear import ColumnLinear, RowLinear
 
 
 class GatedMlp(Layer):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from penstock.layers.base import Build, Layer
-from penstock.weights import Target
 from penstock_kernels import rms_norm
 from torch import Tensor
+
+from penstock.layers.base import Build, Layer
+from penstock.weights import Target
 
 
 class RmsNorm(Layer):

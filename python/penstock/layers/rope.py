@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from penstock.config import RopeConfig
 from torch import Tensor
+
+from penstock.config import RopeConfig
 
 Numbers = Mapping[str, Any]
 

@@ -7,10 +7,11 @@ rows, the last ones of the last rank unused.
 from __future__ import annotations
 
 import torch.nn.functional as F
+from torch import Tensor
+
 from penstock.layers.base import Build, Layer
 from penstock.parallel import Group
 from penstock.weights import Target
-from torch import Tensor
 
 
 class Embedding(Layer):

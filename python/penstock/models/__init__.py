@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 import torch
+from torch import Tensor
+
 from penstock.attention import StepContext
 from penstock.config import ModelConfig
 from penstock.faults import BadModel
 from penstock.layers import Build
 from penstock.weights import Target
-from torch import Tensor
 
 FAMILIES: dict[str, str] = {
     "LlamaForCausalLM": "llama:Llama",

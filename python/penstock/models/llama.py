@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from torch import Tensor
+
 from penstock.attention import StepContext
 from penstock.config import Fields, ModelConfig, read_rope
 from penstock.layers import Attention, Build, Embedding, GatedMlp, Head, Layer, RmsNorm
 from penstock.weights import Target, checkpoint_names
-from torch import Tensor
 
 NAMES = {
     "model.embed_tokens": "embedding",

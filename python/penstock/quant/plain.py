@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 import torch
 import torch.nn.functional as F
-from penstock.quant.method import Stored
 from torch import Tensor
+
+from penstock.quant.method import Stored
 
 
 class Plain:

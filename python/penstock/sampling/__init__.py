@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from penstock.parallel import Group
 from penstock_kernels import sample
 from torch import Tensor
+
+from penstock.parallel import Group
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from penstock.faults import BadModel
 from safetensors import SafetensorError, safe_open
+
+from penstock.faults import BadModel
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"

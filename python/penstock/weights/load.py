@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
 import torch
+
 from penstock.faults import BadModel
 from penstock.weights.files import Checkpoint
 from penstock.weights.target import Target

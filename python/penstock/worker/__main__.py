@@ -16,6 +16,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
+
 from penstock.worker.service import attach
 
 CALLS = 8  # RPCs served at once: one step stream, and health checks beside it

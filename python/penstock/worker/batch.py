@@ -12,9 +12,10 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
+
 from penstock.worker.state import MAX_STOP_IDS, Limits, State, Work
 from penstock.worker.step import Ints, Step
-from torch import Tensor
 
 # Decode-only steps on a GPU are padded to one of these, or to a multiple of the last.
 BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+
 from penstock.cache import KvGeometry
 from penstock.config import ModelConfig, read_config
 from penstock.faults import BadSetting, TooLittleMemory

@@ -7,6 +7,7 @@ import os
 from dataclasses import dataclass
 
 import torch
+
 from penstock.attention import Chunks, StepContext
 from penstock.cache import KvGeometry
 from penstock.faults import TooLittleMemory

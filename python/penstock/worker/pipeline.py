@@ -12,12 +12,12 @@ import contextlib
 import logging
 import queue
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Generic, TypeVar
 
 import torch
+
 from penstock.faults import BadStep
 from penstock.worker.runner import REPLIES_WAITING, Pending, Runner
 from penstock.worker.step import Outcome, Step
@@ -67,7 +67,7 @@ class Channel(Generic[T]):
         raise Closed
 
 
-Inbox = Channel[tuple[Step, float] | BadStep]
+Inbox = Channel[Step | BadStep]
 Outbox = Channel[Pending | Exception]
 
 
@@ -128,7 +128,7 @@ class Pipeline:
                     item = inbox.get()
                     if isinstance(item, BadStep):
                         raise item
-                    pending = self.runner.launch(*item)
+                    pending = self.runner.launch(item)
                     try:
                         outbox.put(pending)
                     except Closed:
@@ -154,7 +154,7 @@ class Pipeline:
 def _receive(requests: Iterator[Step], inbox: Inbox) -> None:
     try:
         for step in requests:
-            inbox.put((step, time.perf_counter()))
+            inbox.put(step)
     except Closed:
         pass
     except BadStep as error:

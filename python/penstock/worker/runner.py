@@ -7,6 +7,9 @@ import time
 from dataclasses import dataclass
 
 import torch
+from penstock_kernels import copy_blocks
+from torch import Tensor
+
 from penstock.attention import Chunks, Decodes, StepContext
 from penstock.models import Model
 from penstock.parallel import Group
@@ -14,8 +17,6 @@ from penstock.sampling import SamplingRows, choose, mask_tokens
 from penstock.worker.batch import Packed, Packer, capacity, tensors
 from penstock.worker.state import State, Work
 from penstock.worker.step import Ints, Outcome, SlotFault, Step
-from penstock_kernels import copy_blocks
-from torch import Tensor
 
 # Host buffers in rotation. A step's buffer is written again only after its outcome was taken: one
 # step is being launched, two wait in the reply queue, one is being taken from it.
@@ -100,13 +101,14 @@ class Runner:
         self.last_token = torch.zeros(rows, dtype=torch.int64, device=device)
         self.tables = torch.zeros((rows, limits.table_blocks), dtype=torch.int32, device=device)
 
-    def launch(self, step: Step, received: float) -> Pending:
+    def launch(self, step: Step) -> Pending:
         """Folds and launches one step. Raises BadStep if it breaks the protocol."""
+        began = time.perf_counter()
         work = self.state.fold(step)
         host = self.ring[self.launched % RING]
         self.launched += 1
         packed = self.packer.pack(step, work, host.array)
-        begun = time.perf_counter()
+        launched = time.perf_counter()
         if host.begin is not None:
             host.begin.record()
         try:
@@ -116,7 +118,7 @@ class Runner:
             raise
         if host.end is not None:
             host.end.record()
-        return Pending(step, work, host, int((begun - received) * 1e6), begun)
+        return Pending(step, work, host, int((launched - began) * 1e6), launched)
 
     def _run(self, packed: Packed, host: HostBuffers) -> None:
         buffer = host.inputs

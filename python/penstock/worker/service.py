@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import grpc
 import numpy as np
+
 from penstock.faults import BadModel, BadSetting, BadStep, Fault, TooLittleMemory
 from penstock.rpc import shard_pb2 as pb
 from penstock.rpc import shard_pb2_grpc as rpc

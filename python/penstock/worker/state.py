@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
 from penstock.faults import BadStep
 from penstock.worker.step import Bools, Fork, Ints, Longs, NewSequence, SlotFault, Step
 
