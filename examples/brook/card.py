@@ -37,7 +37,7 @@ Exact match of greedy answers on instances that were kept out of the training by
 
 {table}
 
-Letters are those of a short common word, spelled backwards: only about thirty such words are held out, and it misses a few of them each time. Products are where arithmetic errs.
+Letters are those of a short common word, spelled backwards: only 23 such words are held out, and it gets one or two of them wrong. Products are where arithmetic errs.
 
 "fact N back": the fact stands N tokens before the question. Not judged, as nothing was held out: stories, small talk, and the few things it knows by heart (capitals, days, months).
 
