@@ -9,7 +9,7 @@ use crate::scheduler::Scheduler;
 use crate::sequence::{Place, Sequence, Standing};
 
 /// Queued sequences tried per plan: bounds the time that a plan takes behind a long queue.
-const CANDIDATES: usize = 32;
+const CANDIDATES: usize = 16;
 
 /// What came of trying to admit one sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +37,10 @@ impl Scheduler {
             return;
         }
         let mut spare = self.spare();
+        if spare.iter().any(|&blocks| blocks < 1) {
+            // The block of the last known token is never found: everyone needs at least that one.
+            return;
+        }
         let aged = draft.now.0.checked_sub(self.config.aging).map(Micros);
         let is_aged = |sequence: &Sequence| aged.is_some_and(|aged| sequence.since <= aged);
         for place in self.queue.candidates(aged, CANDIDATES) {
