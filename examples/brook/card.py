@@ -37,7 +37,7 @@ Exact match of greedy answers on instances that were kept out of the training by
 
 {table}
 
-Letters are those of a short common word, spelled backwards: only 23 such words are held out, and it gets one or two of them wrong. Products are where arithmetic errs.
+Letters are those of a short common word, spelled backwards: only 23 such words are held out, and it gets at least two of them (run, shirt) wrong. Products are where arithmetic errs.
 
 "fact N back": the fact stands N tokens before the question. Not judged, as nothing was held out: stories, small talk, and the few things it knows by heart (capitals, days, months).
 
