@@ -1,6 +1,6 @@
 //! Incremental detokenization says exactly what `Tokenizer::decode` says of the whole.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
 mod scripted;
 
@@ -17,7 +17,10 @@ struct Random(u64);
 
 impl Random {
     fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         ((self.0 >> 33) as usize) % n
     }
 }
@@ -38,8 +41,9 @@ fn agrees(tokenizer: Tokenizer, name: &str) {
     let mut random = Random(7);
     for _ in 0..ROUNDS {
         let length = random.below(24);
-        let ids: Vec<u32> =
-            (0..length).map(|_| random.below(vocabulary.size()) as u32).collect();
+        let ids: Vec<u32> = (0..length)
+            .map(|_| random.below(vocabulary.size()) as u32)
+            .collect();
         let whole = tokenizer.decode(&ids, true).unwrap();
         assert_eq!(text_of(&vocabulary, &[], &ids), whole, "{name}: {ids:?}");
     }
@@ -47,7 +51,21 @@ fn agrees(tokenizer: Tokenizer, name: &str) {
 
 /// Sentencepiece-like pieces, all bytes and a special token.
 fn pieces(decoder: Value) -> Tokenizer {
-    let words = ["▁", "▁▁", "▁Hello", "Hel", "lo", "é", "▁日本", "語", "<0xZZ>", "a", " b", "##c", "."];
+    let words = [
+        "▁",
+        "▁▁",
+        "▁Hello",
+        "Hel",
+        "lo",
+        "é",
+        "▁日本",
+        "語",
+        "<0xZZ>",
+        "a",
+        " b",
+        "##c",
+        ".",
+    ];
     let bytes = (0..256).map(|b| format!("<0x{b:02X}>"));
     let all = ["<s>".to_owned(), "<unk>".to_owned()].into_iter();
     let all = all.chain(words.map(str::to_owned)).chain(bytes);
@@ -80,12 +98,24 @@ fn byte_level() {
 fn llama_2() {
     let strip = json!({"type": "Strip", "content": " ", "start": 1, "stop": 0});
     let fallback = json!({"type": "ByteFallback"});
-    agrees(pieces(sequence(&[replace(), fallback, json!({"type": "Fuse"}), strip])), "llama 2");
+    agrees(
+        pieces(sequence(&[
+            replace(),
+            fallback,
+            json!({"type": "Fuse"}),
+            strip,
+        ])),
+        "llama 2",
+    );
 }
 
 #[test]
 fn gemma() {
-    let steps = [replace(), json!({"type": "ByteFallback"}), json!({"type": "Fuse"})];
+    let steps = [
+        replace(),
+        json!({"type": "ByteFallback"}),
+        json!({"type": "Fuse"}),
+    ];
     agrees(pieces(sequence(&steps)), "gemma");
 }
 
@@ -94,12 +124,21 @@ fn metaspace_of_every_scheme() {
     for scheme in ["always", "first", "never"] {
         agrees(pieces(metaspace(scheme)), scheme);
     }
-    agrees(pieces(sequence(&[metaspace("always"), json!({"type": "ByteFallback"})])), "fallback");
+    agrees(
+        pieces(sequence(&[
+            metaspace("always"),
+            json!({"type": "ByteFallback"}),
+        ])),
+        "fallback",
+    );
 }
 
 #[test]
 fn decoders_without_a_table() {
-    agrees(pieces(json!({"type": "WordPiece", "prefix": "##", "cleanup": false})), "word piece");
+    agrees(
+        pieces(json!({"type": "WordPiece", "prefix": "##", "cleanup": false})),
+        "word piece",
+    );
     agrees(pieces(Value::Null), "none");
 }
 
@@ -122,8 +161,12 @@ fn characters_come_whole_and_as_soon_as_they_are() {
 fn a_continued_text_keeps_its_first_space() {
     let strip = json!({"type": "Strip", "content": " ", "start": 1, "stop": 0});
     let fallback = json!({"type": "ByteFallback"});
-    let tokenizer =
-        pieces(sequence(&[replace(), fallback, json!({"type": "Fuse"}), strip]));
+    let tokenizer = pieces(sequence(&[
+        replace(),
+        fallback,
+        json!({"type": "Fuse"}),
+        strip,
+    ]));
     let id = |token| tokenizer.token_to_id(token).unwrap();
     let (start, hello) = (id("<s>"), id("▁Hello"));
     let vocabulary = Arc::new(Vocabulary::new(Arc::new(tokenizer)));

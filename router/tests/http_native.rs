@@ -1,6 +1,6 @@
 //! The native routes: what clients of TGI send and get.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+#![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
 mod scripted;
 
@@ -16,9 +16,12 @@ fn body(parameters: Value) -> Value {
 async fn an_answer_with_details() {
     let server = Server::new();
     server.stage.play(&["A", "b"], End::StopToken);
-    let reply = server.post("/generate", body(json!({"details": true}))).await;
+    let reply = server
+        .post("/generate", body(json!({"details": true})))
+        .await;
     assert_eq!(reply.status, 200, "{}", reply.text());
-    let token = |id: u32, text: &str| json!({"id": id, "text": text, "logprob": -0.5, "special": false});
+    let token =
+        |id: u32, text: &str| json!({"id": id, "text": text, "logprob": -0.5, "special": false});
     let expected = json!({"generated_text": "Ab", "details": {
         "finish_reason": "eos_token", "generated_tokens": 3, "seed": null, "input_length": 2,
         "prefill": [],
@@ -36,14 +39,27 @@ async fn an_answer_with_details() {
 async fn a_stream_has_one_event_per_token() {
     let server = Server::new();
     server.stage.play(&["é", "b"], End::Length);
-    let reply = server.post("/generate_stream", body(json!({"details": true, "seed": 5, "top_k": 3}))).await;
+    let reply = server
+        .post(
+            "/generate_stream",
+            body(json!({"details": true, "seed": 5, "top_k": 3})),
+        )
+        .await;
     assert_eq!(reply.headers["content-type"], "text/event-stream");
-    assert!(reply.text().starts_with("data: {\"index\":1,\"token\":{\"id\":195,\"text\":\"\","));
+    assert!(
+        reply
+            .text()
+            .starts_with("data: {\"index\":1,\"token\":{\"id\":195,\"text\":\"\",")
+    );
     let events = reply.events();
-    let texts: Vec<_> = events.iter().map(|e| e["token"]["text"].as_str().unwrap()).collect();
+    let texts: Vec<_> = events
+        .iter()
+        .map(|e| e["token"]["text"].as_str().unwrap())
+        .collect();
     assert_eq!(texts, ["", "é", "b"]);
     assert_eq!(events[1]["generated_text"], Value::Null);
-    let details = json!({"finish_reason": "length", "generated_tokens": 3, "seed": 5, "input_length": 2});
+    let details =
+        json!({"finish_reason": "length", "generated_tokens": 3, "seed": 5, "input_length": 2});
     let last = json!({"index": 3, "token": {"id": 98, "text": "b", "logprob": -0.5, "special": false},
                       "generated_text": "éb", "details": details});
     assert_eq!(events[2], last);
@@ -52,24 +68,41 @@ async fn a_stream_has_one_event_per_token() {
 #[tokio::test]
 async fn the_compatible_route_answers_with_a_list_or_a_stream() {
     let server = Server::new();
-    server.stage.play(&["x"], End::Length).play(&["x"], End::Length);
-    let whole = server.post("/", body(json!({"return_full_text": true}))).await;
+    server
+        .stage
+        .play(&["x"], End::Length)
+        .play(&["x"], End::Length);
+    let whole = server
+        .post("/", body(json!({"return_full_text": true})))
+        .await;
     assert_eq!(whole.json(), json!([{"generated_text": "hix"}]));
-    let stream = server.post("/", json!({"inputs": "hi", "stream": true})).await;
+    let stream = server
+        .post("/", json!({"inputs": "hi", "stream": true}))
+        .await;
     assert_eq!(stream.events()[0]["generated_text"], "x");
 }
 
 #[tokio::test]
 async fn tokens_are_not_held_but_the_text_ends_right_after_the_stop_string() {
-    for cut in [vec!["one END two"], vec!["one E", "ND two"], vec!["one", " ", "E", "N", "D", " two"]] {
+    for cut in [
+        vec!["one END two"],
+        vec!["one E", "ND two"],
+        vec!["one", " ", "E", "N", "D", " two"],
+    ] {
         let server = Server::new();
         server.stage.play(&cut, End::Length).play(&cut, End::Length);
         let parameters = json!({"stop": ["nothing", "END"], "details": true});
-        let whole = server.post("/generate", body(parameters.clone())).await.json();
+        let whole = server
+            .post("/generate", body(parameters.clone()))
+            .await
+            .json();
         assert_eq!(whole["generated_text"], "one END", "{cut:?}");
         assert_eq!(whole["details"]["finish_reason"], "stop_sequence");
         assert_eq!(whole["details"]["generated_tokens"], 7);
-        let events = server.post("/generate_stream", body(parameters)).await.events();
+        let events = server
+            .post("/generate_stream", body(parameters))
+            .await
+            .events();
         assert_eq!(events.len(), 7, "one event per token");
         assert_eq!(events[6]["generated_text"], "one END");
         assert_eq!(server.stage.finished(), 2, "ended, not aborted");
@@ -93,20 +126,33 @@ async fn sampling_follows_tgi() {
     for (body, temperature) in cases {
         server.stage.play(&["x"], End::Length);
         assert_eq!(server.post("/generate", body.clone()).await.status, 200);
-        assert_eq!(server.stage.last().sampling.temperature, temperature, "{body}");
+        assert_eq!(
+            server.stage.last().sampling.temperature,
+            temperature,
+            "{body}"
+        );
     }
 }
 
 #[tokio::test]
 async fn bounds_reach_the_engine() {
     let server = Server::new();
-    server.stage.play(&["x"], End::Length).play(&["x"], End::Length);
+    server
+        .stage
+        .play(&["x"], End::Length)
+        .play(&["x"], End::Length);
     server.post("/generate", body(json!({"truncate": 1}))).await;
     let request = server.stage.last();
     assert_eq!(request.prompt, [u32::from(b'i')], "truncate keeps the end");
-    let expected =
-        Stopping { max_new_tokens: 99, min_new_tokens: 0, stop_token_ids: vec![EOS] };
-    assert_eq!(request.stopping, expected, "no bound means the whole context");
+    let expected = Stopping {
+        max_new_tokens: 99,
+        min_new_tokens: 0,
+        stop_token_ids: vec![EOS],
+    };
+    assert_eq!(
+        request.stopping, expected,
+        "no bound means the whole context"
+    );
     let parameters = json!({"max_new_tokens": 7, "seed": 3, "top_p": 0.5, "top_k": 2});
     server.post("/generate", body(parameters)).await;
     let request = server.stage.last();
@@ -119,7 +165,10 @@ async fn texts_are_tokenized_with_their_places() {
     let server = Server::new();
     let reply = server.post("/tokenize", json!({"inputs": "aé"})).await;
     let tokens = reply.json();
-    assert_eq!(tokens[0], json!({"id": 97, "text": "a", "start": 0, "stop": 1}));
+    assert_eq!(
+        tokens[0],
+        json!({"id": 97, "text": "a", "start": 0, "stop": 1})
+    );
     assert_eq!(tokens[1]["id"], 195);
     assert_eq!(tokens[2]["stop"], 2);
 }
@@ -134,7 +183,10 @@ async fn a_failure_is_told_with_its_status_or_in_the_stream() {
     let expected = json!({"error": "Request failed during generation: the worker was lost",
                           "error_type": "generation"});
     assert_eq!(whole.json(), expected);
-    let events = server.post("/generate_stream", body(json!({}))).await.events();
+    let events = server
+        .post("/generate_stream", body(json!({})))
+        .await
+        .events();
     assert_eq!(events.len(), 3, "the tokens before it, then the error");
     assert_eq!(events[2], expected);
 }
@@ -159,7 +211,10 @@ async fn info_health_and_metrics() {
         "penstock_inter_token_latency_seconds_count 2",
         "penstock_http_responses{route=\"/generate\",status=\"200\"} 1",
     ] {
-        assert!(metrics.lines().any(|l| l == line), "{line} not in:\n{metrics}");
+        assert!(
+            metrics.lines().any(|l| l == line),
+            "{line} not in:\n{metrics}"
+        );
     }
 }
 
@@ -167,12 +222,25 @@ async fn info_health_and_metrics() {
 async fn the_documentation_describes_every_route_and_loads_nothing_from_elsewhere() {
     let server = Server::new();
     let api = server.get("/openapi.json").await.json();
-    for path in ["/", "/generate", "/generate_stream", "/tokenize", "/info", "/health", "/ready",
-                 "/metrics", "/v1/models", "/v1/completions", "/v1/chat/completions"] {
+    for path in [
+        "/",
+        "/generate",
+        "/generate_stream",
+        "/tokenize",
+        "/info",
+        "/health",
+        "/ready",
+        "/metrics",
+        "/v1/models",
+        "/v1/completions",
+        "/v1/chat/completions",
+    ] {
         assert!(api["paths"][path].is_object(), "{path}");
     }
     let parameters = &api["components"]["schemas"]["GenerateParameters"]["properties"];
     assert!(parameters["max_new_tokens"].is_object());
     let page = server.get("/docs").await.text();
-    assert!(page.contains("/openapi.json") && !page.contains("http://") && !page.contains("https://"));
+    assert!(
+        page.contains("/openapi.json") && !page.contains("http://") && !page.contains("https://")
+    );
 }

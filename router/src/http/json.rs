@@ -64,6 +64,11 @@ fn too_large(limit: usize) -> ApiError {
 }
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+    // Serde would read a list as an object's fields in order.
+    if bytes.trim_ascii_start().starts_with(b"[") {
+        let message = "the body must be a JSON object, not a list";
+        return Err(ApiError::new(ErrorKind::Validation, message));
+    }
     let mut json = serde_json::Deserializer::from_slice(bytes);
     let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let path = error.path().to_string();

@@ -2,7 +2,12 @@
 //! bytes, and a client.
 
 #![allow(dead_code, unreachable_pub, reason = "each test uses its own part")]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::needless_pass_by_value
+)]
 
 use std::{
     collections::VecDeque,
@@ -116,17 +121,32 @@ impl Stage {
 impl Backend for Stage {
     async fn submit(&self, request: EngineRequest) -> Result<Box<dyn TokenSource>, SubmitError> {
         self.0.requests.lock().unwrap().push(request);
-        let act = self.0.acts.lock().unwrap().pop_front().expect("no act left");
+        let act = self
+            .0
+            .acts
+            .lock()
+            .unwrap()
+            .pop_front()
+            .expect("no act left");
         let events = match act {
             Act::Play(events) => Events::Script(events.into()),
             Act::Follow(events) => Events::Live(events),
             Act::Refuse(error) => return Err(error),
         };
-        Ok(Box::new(Played { events, notes: Arc::clone(&self.0), over: false }))
+        Ok(Box::new(Played {
+            events,
+            notes: Arc::clone(&self.0),
+            over: false,
+        }))
     }
 
     fn state(&self) -> EngineState {
-        self.0.state.lock().unwrap().clone().unwrap_or(EngineState::Ready)
+        self.0
+            .state
+            .lock()
+            .unwrap()
+            .clone()
+            .unwrap_or(EngineState::Ready)
     }
 
     fn limits(&self) -> Option<Limits> {
@@ -179,7 +199,10 @@ pub fn script(texts: &[&str], end: End) -> Vec<TokenEvent> {
     let mut events: Vec<_> = texts.iter().map(|text| event(text)).collect();
     let last = events.last_mut().expect("a script has events");
     if end == End::StopToken {
-        last.tokens.push(Token { id: EOS, logprob: -0.25 });
+        last.tokens.push(Token {
+            id: EOS,
+            logprob: -0.25,
+        });
     }
     last.end = Some(end);
     events
@@ -187,8 +210,14 @@ pub fn script(texts: &[&str], end: End) -> Vec<TokenEvent> {
 
 /// The bytes of `text` as tokens that are ready together.
 pub fn event(text: &str) -> TokenEvent {
-    let tokens = text.bytes().map(|byte| Token { id: u32::from(byte), logprob: -0.5 });
-    TokenEvent { tokens: tokens.collect(), end: None }
+    let tokens = text.bytes().map(|byte| Token {
+        id: u32::from(byte),
+        logprob: -0.5,
+    });
+    TokenEvent {
+        tokens: tokens.collect(),
+        end: None,
+    }
 }
 
 /// Byte-level: id n is byte n; 256 is the special token `<end>`.
@@ -265,7 +294,12 @@ impl Server {
         let metrics = Arc::new(Metrics::new(Registry::default()));
         let generator = Generator::new(stage.clone(), text, &config, metrics);
         let router = penstock_router::http::router(generator.clone(), config.clone()).unwrap();
-        Self { stage, generator, config, router }
+        Self {
+            stage,
+            generator,
+            config,
+            router,
+        }
     }
 
     pub async fn post(&self, path: &str, body: Value) -> Reply {
@@ -286,7 +320,11 @@ impl Server {
         let response = self.router.clone().oneshot(request).await.unwrap();
         let (parts, body) = response.into_parts();
         let body = body.collect().await.unwrap().to_bytes();
-        Reply { status: parts.status, headers: parts.headers, body }
+        Reply {
+            status: parts.status,
+            headers: parts.headers,
+            body,
+        }
     }
 }
 
@@ -302,19 +340,29 @@ impl Reply {
     /// The data of all events.
     pub fn data(&self) -> Vec<String> {
         let text = self.text();
-        let events = text.strip_suffix("\n\n").expect("ends with an event").split("\n\n");
-        events.map(|e| e.strip_prefix("data: ").expect("has data").to_owned()).collect()
+        let events = text
+            .strip_suffix("\n\n")
+            .expect("ends with an event")
+            .split("\n\n");
+        events
+            .map(|e| e.strip_prefix("data: ").expect("has data").to_owned())
+            .collect()
     }
 
     /// The data of all events but `[DONE]`, parsed.
     pub fn events(&self) -> Vec<Value> {
         let data = self.data().into_iter().filter(|data| data != "[DONE]");
-        data.map(|data| serde_json::from_str(&data).unwrap()).collect()
+        data.map(|data| serde_json::from_str(&data).unwrap())
+            .collect()
     }
 
     /// The message of an error in either shape.
     pub fn message(&self) -> String {
         let error = &self.json()["error"];
-        error.as_str().or(error["message"].as_str()).expect("has a message").to_owned()
+        error
+            .as_str()
+            .or(error["message"].as_str())
+            .expect("has a message")
+            .to_owned()
     }
 }

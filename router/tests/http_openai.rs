@@ -1,0 +1,318 @@
+//! The OpenAI routes: what the official clients send and expect.
+
+#![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
+
+mod scripted;
+
+use penstock_router::engine::{End, TokenEvent};
+use scripted::{EOS, Server, event};
+use serde_json::{Value, json};
+
+fn chat(fields: Value) -> Value {
+    let mut body = json!({"model": "brook", "messages": [{"role": "user", "content": "hi"}]});
+    body.as_object_mut()
+        .unwrap()
+        .extend(fields.as_object().unwrap().clone());
+    body
+}
+
+fn text(events: &[Value], pointer: &str) -> String {
+    events
+        .iter()
+        .filter_map(|e| e.pointer(pointer)?.as_str())
+        .collect()
+}
+
+fn prompts(server: &Server) -> Vec<String> {
+    let decode = |ids: &Vec<u32>| ids.iter().map(|&id| id as u8 as char).collect();
+    server
+        .stage
+        .requests()
+        .iter()
+        .map(|r| decode(&r.prompt))
+        .collect()
+}
+
+#[tokio::test]
+async fn a_chat_answer() {
+    let server = Server::new();
+    server.stage.play(&["Hello"], End::StopToken);
+    let answer = server
+        .post("/v1/chat/completions", chat(json!({"temperature": 0})))
+        .await
+        .json();
+    assert!(answer["id"].as_str().unwrap().starts_with("chatcmpl-"));
+    assert!(answer["created"].as_u64().unwrap() > 1_600_000_000);
+    assert_eq!(answer["object"], "chat.completion");
+    assert_eq!(answer["model"], "brook");
+    let message = json!({"role": "assistant", "content": "Hello"});
+    let choice = json!({"index": 0, "message": message, "logprobs": null, "finish_reason": "stop"});
+    assert_eq!(answer["choices"], json!([choice]));
+    let usage = json!({"prompt_tokens": 18, "completion_tokens": 6, "total_tokens": 24});
+    assert_eq!(answer["usage"], usage);
+    assert_eq!(prompts(&server), ["user:hi\nassistant:"]);
+    assert_eq!(server.stage.last().sampling.temperature, 0.0);
+}
+
+#[tokio::test]
+async fn a_chat_stream() {
+    let server = Server::new();
+    server.stage.play(&["H", "i"], End::StopToken);
+    let options = json!({"stream": true, "stream_options": {"include_usage": true}});
+    let reply = server.post("/v1/chat/completions", chat(options)).await;
+    assert_eq!(reply.data().last().unwrap(), "[DONE]");
+    let events = reply.events();
+    assert_eq!(
+        events[0]["choices"][0]["delta"],
+        json!({"role": "assistant", "content": "H"})
+    );
+    assert_eq!(events[1]["choices"][0]["delta"], json!({"content": "i"}));
+    assert_eq!(events[1]["choices"][0]["finish_reason"], Value::Null);
+    let end = json!({"index": 0, "delta": {}, "logprobs": null, "finish_reason": "stop"});
+    assert_eq!(events[2]["choices"], json!([end]));
+    assert_eq!(events[3]["choices"], json!([]));
+    assert_eq!(events[3]["usage"]["completion_tokens"], 3);
+    assert_eq!(events.len(), 4);
+    for event in &events {
+        assert_eq!(event["object"], "chat.completion.chunk");
+        assert_eq!(event["id"], events[0]["id"]);
+    }
+    assert!(events[..3].iter().all(|e| e["usage"].is_null()));
+}
+
+#[tokio::test]
+async fn deltas_never_show_a_part_of_a_stop_string() {
+    for (cut, whole) in [
+        (vec!["to STO", "P it"], "to "),
+        (vec!["S", "T", "O", "O", "S", "T", "O", "P", "x"], "STOO"),
+        (vec!["no stop: ST"], "no stop: ST"),
+        (vec!["STOP"], ""),
+    ] {
+        let server = Server::new();
+        server.stage.play(&cut, End::Length).play(&cut, End::Length);
+        let body = json!({"prompt": "hi", "stop": "STOP", "stream": true});
+        let events = server.post("/v1/completions", body).await.events();
+        assert_eq!(text(&events, "/choices/0/text"), whole, "{cut:?}");
+        let reason = if cut[0].starts_with("no") {
+            "length"
+        } else {
+            "stop"
+        };
+        assert_eq!(
+            events.last().unwrap()["choices"][0]["finish_reason"],
+            reason
+        );
+        let answer = server
+            .post("/v1/completions", json!({"prompt": "hi", "stop": ["STOP"]}))
+            .await;
+        assert_eq!(answer.json()["choices"][0]["text"], whole);
+    }
+}
+
+#[tokio::test]
+async fn several_prompts_in_their_order_as_texts_or_ids() {
+    let server = Server::new();
+    for prompt in [json!(["a", "b"]), json!([[97], [98]])] {
+        server
+            .stage
+            .play(&["1"], End::Length)
+            .play(&["22"], End::StopToken);
+        let answer = server
+            .post("/v1/completions", json!({"prompt": prompt}))
+            .await
+            .json();
+        assert_eq!(answer["choices"][0]["text"], "1");
+        assert_eq!(answer["choices"][1]["text"], "22");
+        assert_eq!(answer["choices"][1]["index"], 1);
+        let usage = json!({"prompt_tokens": 2, "completion_tokens": 4, "total_tokens": 6});
+        assert_eq!(answer["usage"], usage);
+        assert!(answer["id"].as_str().unwrap().starts_with("cmpl-"));
+    }
+    assert_eq!(prompts(&server), ["a", "b", "a", "b"]);
+    server.stage.play(&["x"], End::Length);
+    assert_eq!(
+        server
+            .post("/v1/completions", json!({"prompt": [104, 105]}))
+            .await
+            .status,
+        200
+    );
+    assert_eq!(prompts(&server).last().unwrap(), "hi");
+    server
+        .stage
+        .play(&["1"], End::Length)
+        .play(&["22"], End::Length);
+    let body =
+        json!({"prompt": ["a", "b"], "stream": true, "stream_options": {"include_usage": true}});
+    let events = server.post("/v1/completions", body).await.events();
+    let of = |index: u64| {
+        let own = events.iter().filter(|e| e["choices"][0]["index"] == index);
+        own.filter_map(|e| e["choices"][0]["text"].as_str())
+            .collect::<String>()
+    };
+    assert_eq!((of(0), of(1)), ("1".to_owned(), "22".to_owned()));
+    assert_eq!(events.last().unwrap()["usage"]["total_tokens"], 5);
+}
+
+#[tokio::test]
+async fn vllm_extensions_reach_the_engine() {
+    let server = Server::new();
+    server
+        .stage
+        .play(&["x"], End::Length)
+        .play(&["aSbS"], End::Length);
+    let fields =
+        json!({"ignore_eos": true, "min_tokens": 2, "top_k": -1, "seed": -1, "max_tokens": 9});
+    server.post("/v1/chat/completions", chat(fields)).await;
+    let request = server.stage.last();
+    assert!(request.stopping.stop_token_ids.is_empty());
+    assert_eq!(request.stopping.min_new_tokens, 2);
+    assert_eq!(
+        (request.sampling.top_k, request.sampling.seed),
+        (0, u64::MAX)
+    );
+    let body = json!({"prompt": "hi", "stop": "S", "min_tokens": 3});
+    let answer = server.post("/v1/completions", body).await.json();
+    assert_eq!(
+        answer["choices"][0]["text"], "aSb",
+        "a stop string before `min_tokens` counts not"
+    );
+}
+
+#[tokio::test]
+async fn neutral_values_and_fields_without_effect_are_accepted() {
+    let server = Server::new();
+    server
+        .stage
+        .play(&["x"], End::Length)
+        .play(&["x"], End::Length);
+    let fields = json!({
+        "n": 1, "presence_penalty": 0, "frequency_penalty": 0.0, "logit_bias": {}, "logprobs": false,
+        "tools": [], "tool_choice": "auto", "response_format": {"type": "text"}, "user": "u",
+        "metadata": {"a": "b"}, "store": true, "top_p": 1.0, "temperature": 0, "stop": null,
+        "modalities": ["text"], "service_tier": "auto", "max_completion_tokens": 5,
+        "parallel_tool_calls": true,
+    });
+    let reply = server.post("/v1/chat/completions", chat(fields)).await;
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    assert_eq!(server.stage.last().stopping.max_new_tokens, 5);
+    let body = json!({"prompt": "hi", "echo": false, "suffix": "", "best_of": 1, "logprobs": null});
+    assert_eq!(server.post("/v1/completions", body).await.status, 200);
+}
+
+#[tokio::test]
+async fn messages_come_in_every_form_that_clients_send() {
+    let server = Server::new();
+    server.stage.play(&["x"], End::Length);
+    let call =
+        json!([{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]);
+    let messages = json!([
+        {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+        {"role": "assistant", "content": null, "tool_calls": call, "refusal": null, "annotations": []},
+        {"role": "tool", "content": "42", "tool_call_id": "1"},
+    ]);
+    let reply = server
+        .post("/v1/chat/completions", chat(json!({"messages": messages})))
+        .await;
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    assert!(prompts(&server)[0].starts_with("user:ab\n"));
+    assert!(prompts(&server)[0].ends_with("tool:42\nassistant:"));
+}
+
+#[tokio::test]
+async fn an_assistants_last_message_goes_on_unless_told_otherwise() {
+    let server = Server::new();
+    let messages = json!([{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]);
+    for fields in [
+        json!({}),
+        json!({"continue_final_message": false}),
+        json!({"continue_final_message": false, "add_generation_prompt": false}),
+    ] {
+        server.stage.play(&["x"], End::Length);
+        let mut body = chat(fields);
+        body["messages"] = messages.clone();
+        assert_eq!(server.post("/v1/chat/completions", body).await.status, 200);
+    }
+    let closed = "user:q\nassistant:a\n";
+    let expected = [
+        "user:q\nassistant:a",
+        "user:q\nassistant:a\nassistant:",
+        closed,
+    ];
+    assert_eq!(prompts(&server), expected);
+}
+
+#[tokio::test]
+async fn models_and_names() {
+    let server = Server::new();
+    let list = server.get("/v1/models").await.json();
+    assert_eq!(list["object"], "list");
+    assert_eq!(list["data"][0]["id"], "brook");
+    assert_eq!(list["data"][0]["max_model_len"], 100);
+    assert_eq!(
+        server.get("/v1/models/brook").await.json()["object"],
+        "model"
+    );
+    for name in ["brook", "penstock", "tgi", "dummy"] {
+        server.stage.play(&["x"], End::Length);
+        let reply = server
+            .post("/v1/chat/completions", chat(json!({"model": name})))
+            .await;
+        assert_eq!(reply.status, 200, "{name}");
+        assert_eq!(reply.json()["model"], "brook");
+    }
+    let reply = server
+        .post("/v1/chat/completions", chat(json!({"model": "gpt-4"})))
+        .await;
+    assert_eq!(reply.status, 404);
+    assert_eq!(reply.json()["error"]["code"], "model_not_found");
+    assert_eq!(reply.json()["error"]["param"], "model");
+}
+
+#[tokio::test]
+async fn a_failure_in_a_stream_is_its_last_event() {
+    let server = Server::new();
+    let lost = TokenEvent {
+        end: Some(End::Failed("lost".into())),
+        ..event("")
+    };
+    server
+        .stage
+        .act(scripted::Act::Play(vec![event("ab"), lost]));
+    let reply = server
+        .post("/v1/completions", json!({"prompt": "hi", "stream": true}))
+        .await;
+    let events = reply.events();
+    assert_eq!(text(&events, "/choices/0/text"), "ab");
+    assert_eq!(
+        events[2],
+        json!({"error": {"message": "lost", "type": "server_error",
+                                           "param": null, "code": null}})
+    );
+    assert_ne!(reply.data().last().unwrap(), "[DONE]");
+}
+
+#[tokio::test]
+async fn an_end_without_a_token_still_ends() {
+    let server = Server::new();
+    let end = TokenEvent {
+        end: Some(End::Length),
+        ..event("")
+    };
+    let half = TokenEvent {
+        tokens: event("é").tokens[..1].into(),
+        end: None,
+    };
+    for body in [
+        json!({"prompt": "hi", "stream": true}),
+        json!({"prompt": "hi"}),
+    ] {
+        server
+            .stage
+            .act(scripted::Act::Play(vec![half.clone(), end.clone()]));
+        let reply = server.post("/v1/completions", body).await;
+        assert!(reply.text().contains('\u{FFFD}'), "{}", reply.text());
+        assert!(reply.text().contains("\"finish_reason\":\"length\""));
+    }
+    assert_eq!(server.stage.last().stopping.stop_token_ids, [EOS]);
+}

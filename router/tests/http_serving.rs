@@ -1,0 +1,213 @@
+//! The server on a socket: streams as they come, clients that leave, bounds on time, the end.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::needless_pass_by_value)]
+
+mod scripted;
+
+use std::{net::SocketAddr, time::Duration};
+
+use penstock_router::{
+    RouterConfig,
+    engine::{End, TokenEvent},
+    serve,
+};
+use scripted::{Act, Server, event};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    sync::oneshot,
+    task::JoinHandle,
+    time::timeout,
+};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+struct Served {
+    server: Server,
+    address: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    task: JoinHandle<std::io::Result<()>>,
+}
+
+async fn served(change: impl FnOnce(&mut RouterConfig)) -> Served {
+    let server = Server::with(None, change);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let shutdown = async move { drop(stopped.await) };
+    let (generator, config) = (server.generator.clone(), server.config.clone());
+    let task = tokio::spawn(serve(listener, generator, config, shutdown));
+    Served {
+        server,
+        address,
+        stop: Some(stop),
+        task,
+    }
+}
+
+impl Served {
+    async fn generate(&self, path: &str) -> TcpStream {
+        let mut socket = TcpStream::connect(self.address).await.unwrap();
+        let body = r#"{"inputs":"hi"}"#;
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n\
+             content-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        socket.write_all(head.as_bytes()).await.unwrap();
+        socket
+    }
+
+    async fn end(mut self) {
+        self.stop.take().unwrap().send(()).unwrap();
+        timeout(PATIENCE, self.task)
+            .await
+            .unwrap()
+            .unwrap()
+            .unwrap();
+    }
+}
+
+/// Reads until `wanted` has come.
+async fn read_until(socket: &mut TcpStream, wanted: &str) -> String {
+    let mut seen = Vec::new();
+    let mut part = [0; 4096];
+    loop {
+        let text = String::from_utf8_lossy(&seen).into_owned();
+        if text.contains(wanted) {
+            return text;
+        }
+        let read = timeout(PATIENCE, socket.read(&mut part))
+            .await
+            .expect(wanted)
+            .unwrap();
+        assert!(read > 0, "closed before {wanted}: {text}");
+        seen.extend_from_slice(&part[..read]);
+    }
+}
+
+async fn until(condition: impl Fn() -> bool) {
+    timeout(PATIENCE, async {
+        while !condition() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await
+    .expect("it never became true");
+}
+
+#[tokio::test]
+async fn each_event_is_sent_at_once_and_a_client_that_leaves_aborts() {
+    let served = served(|_| {}).await;
+    let tokens = served.server.stage.follow();
+    let mut socket = served.generate("/generate_stream").await;
+    tokens.send(event("A")).unwrap();
+    read_until(&mut socket, "\"text\":\"A\"").await;
+    tokens.send(event("B")).unwrap();
+    read_until(&mut socket, "\"text\":\"B\"").await;
+    assert_eq!(served.server.stage.aborted(), 0);
+    drop(socket);
+    until(|| served.server.stage.aborted() == 1).await;
+    served.end().await;
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_before_any_token_aborts_too() {
+    let served = served(|_| {}).await;
+    for path in ["/generate", "/generate_stream"] {
+        let before = served.server.stage.aborted();
+        let _tokens = served.server.stage.follow();
+        let socket = served.generate(path).await;
+        until(|| served.server.stage.requests().len() == before + 1).await;
+        drop(socket);
+        until(|| served.server.stage.aborted() == before + 1).await;
+    }
+    served.end().await;
+}
+
+#[tokio::test]
+async fn silence_is_filled_with_comments() {
+    let served = served(|config| config.keep_alive = Duration::from_millis(50)).await;
+    let tokens = served.server.stage.follow();
+    let mut socket = served.generate("/generate_stream").await;
+    read_until(&mut socket, ":\n\n\r\n3\r\n:\n\n").await;
+    tokens
+        .send(TokenEvent {
+            end: Some(End::Length),
+            ..event("A")
+        })
+        .unwrap();
+    read_until(&mut socket, "\"generated_text\":\"A\"").await;
+    served.end().await;
+}
+
+#[tokio::test]
+async fn open_answers_end_before_the_server_does() {
+    let mut served = served(|_| {}).await;
+    let tokens = served.server.stage.follow();
+    let mut socket = served.generate("/generate_stream").await;
+    tokens.send(event("A")).unwrap();
+    read_until(&mut socket, "\"text\":\"A\"").await;
+    let idle = TcpStream::connect(served.address).await.unwrap();
+    served.stop.take().unwrap().send(()).unwrap();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(!served.task.is_finished(), "an answer is open");
+    assert!(
+        TcpStream::connect(served.address).await.is_err(),
+        "nothing more is accepted"
+    );
+    tokens
+        .send(TokenEvent {
+            end: Some(End::Length),
+            ..event("B")
+        })
+        .unwrap();
+    read_until(&mut socket, "\"generated_text\":\"AB\"").await;
+    drop(idle);
+    timeout(PATIENCE, served.task)
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap();
+}
+
+#[tokio::test]
+async fn slow_requests_are_given_up() {
+    let served = served(|config| {
+        config.header_timeout = Duration::from_millis(100);
+        config.body_timeout = Duration::from_millis(100);
+    })
+    .await;
+    let mut slow = TcpStream::connect(served.address).await.unwrap();
+    slow.write_all(b"POST /generate HT").await.unwrap();
+    let mut rest = Vec::new();
+    timeout(PATIENCE, slow.read_to_end(&mut rest))
+        .await
+        .unwrap()
+        .unwrap();
+    let mut slow = TcpStream::connect(served.address).await.unwrap();
+    let head = "POST /generate HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n\
+                content-length: 100\r\n\r\n{";
+    slow.write_all(head.as_bytes()).await.unwrap();
+    read_until(&mut slow, "408").await;
+    drop(slow);
+    served.end().await;
+}
+
+#[tokio::test]
+async fn connections_beyond_the_bound_wait() {
+    let served = served(|config| config.max_connections = 1).await;
+    served
+        .server
+        .stage
+        .act(Act::Play(scripted::script(&["x"], End::Length)));
+    let first = TcpStream::connect(served.address).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let mut second = served.generate("/generate").await;
+    let early = timeout(Duration::from_millis(150), second.read_u8()).await;
+    assert!(early.is_err(), "answered beyond the bound");
+    drop(first);
+    read_until(&mut second, "generated_text").await;
+    drop(second);
+    served.end().await;
+}
