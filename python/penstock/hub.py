@@ -22,7 +22,6 @@ from huggingface_hub import HfApi, constants, snapshot_download, try_to_load_fro
 from huggingface_hub.errors import (
     GatedRepoError,
     HFValidationError,
-    LocalEntryNotFoundError,
     OfflineModeIsEnabled,
     RepositoryNotFoundError,
     RevisionNotFoundError,
@@ -178,13 +177,9 @@ def refusal(model: str, revision: str, error: Exception) -> str:
 
 def cached(model: str, revision: str, cause: Exception) -> str:
     """The copy in the cache, where the hub cannot be asked. Raises HubError."""
-    try:
-        path = snapshot_download(model, revision=revision, local_files_only=True)
-    except LocalEntryNotFoundError:
-        path = ""
-    names = {entry.name for entry in Path(path).iterdir()} if path else set()
-    if "config.json" in names and any(name.endswith(".safetensors") for name in names):
-        return path
+    config = try_to_load_from_cache(model, "config.json", revision=revision)
+    if isinstance(config, str) and any(Path(config).parent.glob("*.safetensors")):
+        return str(Path(config).parent)
     if isinstance(cause, OfflineModeIsEnabled):
         why = "HF_HUB_OFFLINE is set"
     else:
