@@ -1,0 +1,194 @@
+"""A server's life: answering before it is ready, draining, losing its worker, leaving no orphan."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+from serving import Server
+
+SECONDS = 60
+
+
+def children(pid: int) -> list[int]:
+    """Processes whose parent is `pid`."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and parent(int(entry.name)) == pid:
+            found.append(int(entry.name))
+    return found
+
+
+def parent(pid: int) -> int | None:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None if fields[0] == "Z" else int(fields[1])
+
+
+def wait_gone(pids: list[int]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while any(parent(pid) is not None for pid in pids):
+        assert time.monotonic() < deadline, f"still alive: {pids}"
+        time.sleep(0.05)
+
+
+def generate(server: Server, tokens: int) -> httpx.Response:
+    body = {"inputs": "Once upon a time", "parameters": {"max_new_tokens": tokens}}
+    return httpx.post(f"{server.url}/generate", json=body, timeout=SECONDS)
+
+
+def stream(server: Server, tokens: int, events: list[dict[str, object]]) -> None:
+    parameters = {"max_new_tokens": tokens, "seed": 1, "do_sample": True}
+    body = {"inputs": "Once upon a time", "parameters": parameters}
+    with httpx.stream("POST", f"{server.url}/generate_stream", json=body, timeout=SECONDS) as reply:
+        for line in reply.iter_lines():
+            if line.startswith("data:"):
+                events.append(json.loads(line[5:]))
+
+
+def test_health_answers_at_once_and_readiness_waits(tmp_path: Path) -> None:
+    server = Server(tmp_path / "serve.log").start()
+    try:
+        began = time.monotonic()
+        while True:
+            try:
+                health = httpx.get(f"{server.url}/health", timeout=5)
+                break
+            except httpx.TransportError:
+                assert time.monotonic() - began < 10, server.output()
+                time.sleep(0.02)
+        assert health.status_code == 200
+        assert httpx.get(f"{server.url}/ready").status_code == 503
+        early = generate(server, 4)
+        assert early.status_code == 503
+        assert int(early.headers["retry-after"]) > 0
+        server.wait_ready()
+        assert generate(server, 4).status_code == 200
+        output = server.output()
+        assert f"serving brook at {server.url} on " in output
+        assert "KV tokens" in output and "curl -N" in output
+    finally:
+        code = server.stop()
+    assert code == 0
+
+
+def test_a_drain_lets_answers_finish(tmp_path: Path) -> None:
+    with Server(tmp_path / "serve.log") as server:
+        workers = children(server.process.pid)
+        events: list[dict[str, object]] = []
+        streaming = threading.Thread(target=stream, args=(server, 200, events))
+        streaming.start()
+        while len(events) < 3:
+            time.sleep(0.01)
+        server.process.send_signal(signal.SIGTERM)
+        time.sleep(0.2)
+        with pytest.raises(httpx.TransportError):
+            httpx.get(f"{server.url}/health", timeout=2)
+        streaming.join(SECONDS)
+        assert server.process.wait(SECONDS) == 0
+        assert events[-1]["generated_text"] is not None
+        wait_gone(workers)
+
+
+def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
+    with Server(tmp_path / "serve.log") as server:
+        workers = children(server.process.pid)
+        events: list[dict[str, object]] = []
+
+        def cut_off() -> None:
+            with pytest.raises(httpx.TransportError):
+                stream(server, 2000, events)
+
+        streaming = threading.Thread(target=cut_off)
+        streaming.start()
+        while len(events) < 3:
+            time.sleep(0.01)
+        server.process.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+        server.process.send_signal(signal.SIGINT)
+        assert server.process.wait(5) == 1
+        streaming.join(SECONDS)
+        wait_gone(workers)
+
+
+def test_a_killed_worker_is_replaced(tmp_path: Path) -> None:
+    with Server(tmp_path / "serve.log") as server:
+        (worker,) = children(server.process.pid)
+        os.kill(worker, signal.SIGKILL)
+        deadline = time.monotonic() + SECONDS
+        while (reply := generate(server, 4)).status_code != 200:
+            assert time.monotonic() < deadline, server.output()
+            assert "error" in reply.json()
+            time.sleep(0.1)
+        (replacement,) = children(server.process.pid)
+        assert replacement != worker
+
+
+@pytest.mark.parametrize("options", [[], ["--tp", "2"]], ids=["one", "two"])
+def test_nothing_outlives_a_killed_launcher(tmp_path: Path, options: list[str]) -> None:
+    with Server(tmp_path / "serve.log", options) as server:
+        workers = children(server.process.pid)
+        assert len(workers) == (2 if options else 1)
+        server.process.kill()
+        server.process.wait()
+        wait_gone(workers)
+
+
+def test_a_signal_while_loading_ends_cleanly(tmp_path: Path) -> None:
+    server = Server(tmp_path / "serve.log").start()
+    deadline = time.monotonic() + SECONDS
+    while not (workers := children(server.process.pid)):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    time.sleep(0.3)
+    assert server.stop() == 0, server.output()
+    wait_gone(workers)
+
+
+def test_chat_reads_a_pipe(server: Server) -> None:
+    lines = "What is 2 + 3?\n/reset\n/nonsense\nWhat is 4 + 4?\n/exit\nnever read\n"
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock", "chat", "--url", server.url, "--temperature", "0"],
+        input=lines,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+    )
+    assert done.returncode == 0, done.stderr
+    answers = done.stdout.splitlines()
+    assert len(answers) == 2 and all(answers), done.stdout
+    assert "/nonsense is not a command" in done.stderr
+
+
+def test_chat_starts_an_engine_of_its_own() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock", "chat", "--device", "cpu", "--max-tokens", "8"],
+        input="Hello\n",
+        capture_output=True,
+        text=True,
+        timeout=SECONDS * 2,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+def test_chat_without_a_server_says_so() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock", "chat", "--url", "http://127.0.0.1:9"],
+        input="Hello\n",
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+    )
+    assert done.returncode == 1
+    assert "127.0.0.1:9" in done.stderr and "penstock serve" in done.stderr
