@@ -131,6 +131,14 @@ fn every_kind_of_setting_can_come_from_the_file_or_the_environment() {
 }
 
 #[test]
+fn the_later_of_two_equal_flags_wins() {
+    let settings = settings(&["--tp", "2", "--tp", "4"], &[]).unwrap();
+    assert_eq!(engine(&settings).tp, Some(4));
+    let workers = ["--worker", "unix:/a", "--worker", "unix:/b"];
+    assert_eq!(plan_on(&host(0), &workers).unwrap().tp.value, 2);
+}
+
+#[test]
 fn unknown_settings_are_errors_wherever_they_stand() {
     let (_keep, path) = file("max-lne = 100\n");
     let said = message(settings(&["--config", &path], &[]).unwrap_err());
