@@ -11,8 +11,9 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from penstock.faults import BadSetting
 from torch import Tensor
+
+from penstock.faults import BadSetting
 
 TIMEOUT = timedelta(minutes=10)
 
