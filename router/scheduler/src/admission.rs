@@ -64,11 +64,18 @@ impl Scheduler {
             .collect();
         for &place in &self.running {
             let sequence = &self.store[place];
-            for ((spare, group), chain) in spare.iter_mut().zip(&self.groups).zip(&sequence.chains)
-            {
-                let target = self.target(sequence, group.geometry.block_tokens);
-                let outstanding = i64::from(group.blocks_for(target)) - chain.leases.len() as i64;
-                *spare -= outstanding.max(0);
+            for (spare, group) in spare.iter_mut().zip(&self.groups) {
+                let block_tokens = group.geometry.block_tokens;
+                // At least the blocks that are missing: `room` is the least over all groups.
+                let short = self
+                    .target(sequence, block_tokens)
+                    .saturating_sub(sequence.room);
+                let missing = match short {
+                    0 => 0,
+                    short if short <= block_tokens => 1,
+                    short => short.div_ceil(block_tokens),
+                };
+                *spare -= i64::from(missing);
             }
         }
         spare

@@ -56,6 +56,7 @@ impl Scheduler {
             return Err(ForkError::Refused(AddError::QueueFull));
         }
         let number = self.next_number();
+        self.store[parent].flush();
         let child = self.store[parent].child(tokens as u32, number);
         let state = self.store[parent].state;
         let place = self.store.insert(self.store[parent].id.request, child);

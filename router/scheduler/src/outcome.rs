@@ -116,7 +116,7 @@ impl Scheduler {
         let yielded = &token_ids[range.clone()];
         let (kept, finish) = sequence.keep(yielded);
         let before = sequence.len();
-        sequence.tokens.extend_from_slice(&yielded[..kept]);
+        sequence.extend(&yielded[..kept]);
         match sequence.state {
             State::Running(_) => {
                 // All but the last yielded token were run; without any, the last one runs again.
@@ -160,6 +160,7 @@ impl Scheduler {
             return;
         }
         let sequence = &mut self.store[place];
+        sequence.flush();
         let computed = sequence.computed;
         let (chains, contents) = sequence.parts();
         let mut boundary = u32::MAX;
@@ -181,13 +182,14 @@ impl Sequence {
         let plain = run.reach == Reach::Yields
             && length + 1 < self.max_tokens
             && length < self.boundary
+            && self.has_tail_room()
             && matches!(self.state, State::Running(_))
             && !self.stops_at(token);
         if plain {
             self.in_flight -= 1;
             self.yielding -= 1;
             self.computed = length;
-            self.tokens.push(token);
+            self.push(token);
         }
         plain
     }

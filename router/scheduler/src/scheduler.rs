@@ -337,6 +337,7 @@ impl Scheduler {
             self.slots.depart(slot);
         }
         let sequence = &mut self.store[place];
+        sequence.flush();
         for (group, chain) in self.groups.iter_mut().zip(&mut sequence.chains) {
             group.release(chain);
         }
