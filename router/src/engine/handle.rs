@@ -98,7 +98,8 @@ impl Engine {
                 reason,
                 retry_after: Duration::from_secs(30),
             },
-            _ => SubmitError::Draining,
+            EngineState::Draining => SubmitError::Draining,
+            _ => SubmitError::Internal("the engine ended unexpectedly: its log says more".into()),
         }
     }
 }

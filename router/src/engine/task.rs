@@ -270,6 +270,7 @@ impl Task {
                     Command::Abort(id) | Command::Finish(id) => {
                         if let Some(core) = &mut core {
                             core.abort(id);
+                            core.count();
                         }
                     }
                 },

@@ -58,7 +58,12 @@ fn table(kind: ErrorKind) -> Row {
         Kind::Generation => "Request failed during generation: ",
         _ => "",
     };
-    Row { status, native, openai, prefix }
+    Row {
+        status,
+        native,
+        openai,
+        prefix,
+    }
 }
 
 /// The JSON of an error on a native route, in a body or in a stream.

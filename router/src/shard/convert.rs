@@ -215,3 +215,7 @@ fn branch_seed(seed: u64, branch: u32) -> u64 {
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
 }
+
+#[cfg(test)]
+#[path = "convert_tests.rs"]
+mod tests;

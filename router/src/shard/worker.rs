@@ -16,6 +16,8 @@ use crate::generated::v1::{self, load_progress::Event, shard_client::ShardClient
 pub(super) const MAX_MESSAGE_BYTES: usize = 256 << 20;
 /// Calls that touch no device answer within this, or the worker is lost.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// A worker bounds what it prepares by itself; this is for one that does not answer at all.
+const PREPARE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A connection to one worker.
 #[derive(Clone, Debug)]
@@ -87,9 +89,13 @@ impl Worker {
             request_id: request.0,
             sampling: Some(sampling),
         };
-        match self.client.clone().prepare(message).await {
-            Ok(reply) => convert::prepare_result(reply.into_inner()),
-            Err(status) => Err(PrepareError::Internal(describe(&status))),
+        let mut client = self.client.clone();
+        match timeout(PREPARE_TIMEOUT, client.prepare(message)).await {
+            Ok(Ok(reply)) => convert::prepare_result(reply.into_inner()),
+            Ok(Err(status)) => Err(PrepareError::Internal(describe(&status))),
+            Err(_) => Err(PrepareError::Internal(format!(
+                "the worker did not prepare the request within {PREPARE_TIMEOUT:?}"
+            ))),
         }
     }
 

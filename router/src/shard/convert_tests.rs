@@ -1,0 +1,172 @@
+use penstock_scheduler::{ids::GroupId, plan::Run};
+
+use super::*;
+
+fn wanted() -> (Sampling, Stopping) {
+    let sampling = Sampling {
+        temperature: 0.5,
+        top_k: 3,
+        top_p: 0.9,
+        seed: 11,
+    };
+    let stopping = Stopping {
+        max_new_tokens: 9,
+        min_new_tokens: 2,
+        stop_token_ids: vec![5, 4],
+    };
+    (sampling, stopping)
+}
+
+fn sequence(request: u64, branch: u32) -> SequenceId {
+    SequenceId {
+        request: RequestId(request),
+        branch,
+    }
+}
+
+fn table(blocks: &[u32]) -> Vec<Table> {
+    vec![Table {
+        group: GroupId(0),
+        blocks: blocks.iter().copied().map(BlockId).collect(),
+    }]
+}
+
+fn copy(group: u32, source: u32) -> BlockCopy {
+    let destination = BlockId(source + 100);
+    BlockCopy {
+        group: GroupId(group),
+        source: BlockId(source),
+        destination,
+    }
+}
+
+fn plan() -> StepPlan {
+    StepPlan {
+        epoch: Epoch(2),
+        step: StepId(7),
+        finished: vec![Slot(1)],
+        new: vec![NewSequence {
+            sequence: sequence(40, 0),
+            slot: Slot(3),
+            token_ids: vec![TokenId(8), TokenId(9)],
+            generated: 1,
+            computed: 0,
+            tables: table(&[6]),
+        }],
+        forks: vec![Fork {
+            sequence: sequence(40, 1),
+            source: Slot(3),
+            destination: Slot(4),
+            tables: table(&[6, 7]),
+        }],
+        copies: vec![copy(0, 1), copy(0, 2), copy(1, 3)],
+        growth: vec![Growth {
+            group: GroupId(0),
+            counts: vec![1],
+            blocks: vec![BlockId(9)],
+        }],
+        runs: vec![Run {
+            slot: Slot(3),
+            tokens: 2,
+        }],
+    }
+}
+
+#[test]
+fn a_plan_becomes_a_message_with_the_parameters_of_its_requests() {
+    let (sampling, stopping) = wanted();
+    let parameters = |id| (id == RequestId(40)).then_some((&sampling, &stopping));
+    let request = step_request(&plan(), parameters).expect("the request is known");
+    assert_eq!(
+        (request.epoch, request.step, &request.finished[..]),
+        (2, 7, &[1][..])
+    );
+    let new = &request.new[0];
+    assert_eq!((new.slot, new.request_id, new.generated), (3, 40, 1));
+    assert_eq!(new.token_ids, [8, 9]);
+    assert_eq!(
+        new.tables,
+        [v1::BlockTable {
+            group: 0,
+            blocks: vec![6]
+        }]
+    );
+    let sent = new.sampling.clone().expect("a sequence has parameters");
+    assert_eq!(
+        (sent.temperature, sent.top_k, sent.top_p, sent.seed),
+        (0.5, 3, 0.9, 11)
+    );
+    assert_eq!(
+        (sent.min_tokens, &sent.stop_token_ids[..]),
+        (2, &[5, 4][..])
+    );
+    assert_eq!(
+        (&request.run_slots[..], &request.run_tokens[..]),
+        (&[3][..], &[2][..])
+    );
+    assert_eq!(request.growth[0].blocks, [9]);
+    assert_ne!(request.forks[0].seed, 11, "a fork draws noise of its own");
+}
+
+#[test]
+fn copies_are_gathered_by_group() {
+    let (sampling, stopping) = wanted();
+    let request = step_request(&plan(), |_| Some((&sampling, &stopping))).expect("known");
+    let copies = |group, sources: &[u32], destinations: &[u32]| v1::BlockCopies {
+        group,
+        sources: sources.to_vec(),
+        destinations: destinations.to_vec(),
+    };
+    assert_eq!(
+        request.copies,
+        [copies(0, &[1, 2], &[101, 102]), copies(1, &[3], &[103])]
+    );
+}
+
+#[test]
+fn an_unknown_request_is_named() {
+    assert_eq!(step_request(&plan(), |_| None), Err(RequestId(40)));
+}
+
+#[test]
+fn replies_whose_arrays_do_not_fit_are_refused() {
+    let reply = v1::StepReply {
+        slots: vec![1, 2],
+        counts: vec![2, 1],
+        token_ids: vec![7, 8, 9],
+        logprobs: vec![0.0; 3],
+        ..Default::default()
+    };
+    assert!(step_answer(reply.clone()).is_ok());
+    let mut short = reply.clone();
+    short.counts.pop();
+    assert_eq!(
+        step_answer(short),
+        Err("a StepReply has 2 slots, but 1 counts".into())
+    );
+    let mut silent = reply;
+    silent.logprobs.pop();
+    let message = step_answer(silent).expect_err("a log-probability is missing");
+    assert!(
+        message.contains("sum to 3") && message.contains("2 logprobs"),
+        "{message}"
+    );
+}
+
+#[test]
+fn errors_name_their_slots() {
+    let error = v1::SlotError {
+        slot: 4,
+        error: None,
+    };
+    let reply = v1::StepReply {
+        errors: vec![error],
+        ..Default::default()
+    };
+    let answer = step_answer(reply).expect("a right reply");
+    assert_eq!(answer.outcome.failed, [Slot(4)]);
+    assert!(
+        !answer.errors[0].message.is_empty(),
+        "an error without words gets some"
+    );
+}
