@@ -80,10 +80,10 @@ def run_step_time(binaries: Binaries, model: Path, cases: list[Case]) -> list[di
     folder = model.parent
     socket, port = folder / "shard.sock", free_port()
     socket.unlink(missing_ok=True)
-    shard = [binaries.shard, "--socket", socket, "--step-ms", cases[0].step_ms]
+    shard = [binaries.shard, "--listen", f"unix:{socket}", "--step-ms", cases[0].step_ms]
     shard += ["--vocab", 128_000, "--slots", 512, "--blocks", 40_000]
     serve = [binaries.penstock, "serve", "--model", model, "--worker", f"unix:{socket}"]
-    serve += ["--port", port, "--max-slots", 512]
+    serve += ["--port", port, "--max-slots", 512, "--max-step-tokens", 8192]
     with (
         running(list(map(str, shard)), folder / "shard.log"),
         running(list(map(str, serve)), folder / "serve.log") as server,

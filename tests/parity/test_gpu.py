@@ -23,10 +23,24 @@ from transformers import AutoTokenizer
 pytestmark = pytest.mark.gpu
 TOLERANCE = 1.5
 BROOK = Path(__file__).resolve().parents[2] / "python/penstock/brook"
-OPENINGS = (
-    "a fox,an owl,a mouse,a frog,a duck,a hare,a mole,a crow,"
-    "a boat,a lamp,a bridge,a storm,two friends,the river,winter,nobody"
-).split(",")
+OPENINGS = [
+    "a fox",
+    "an owl",
+    "a mouse",
+    "a frog",
+    "a duck",
+    "a hare",
+    "a mole",
+    "a crow",
+    "a boat",
+    "a lamp",
+    "a bridge",
+    "a storm",
+    "two friends",
+    "the river",
+    "winter",
+    "nobody",
+]
 GPU = {"device": "cuda", "kv_memory_bytes": 64 << 20}
 EIGHT_B = {
     "architectures": ["LlamaForCausalLM"],

@@ -123,8 +123,9 @@ def test_lease_shutdown_and_second_stream(path: Path) -> None:
         next(worker.stub.Step(iter([pb.StepRequest()])))
     loaded = worker.load(path)
     assert loaded.kv_groups[0].block_tokens == 16
+    assert worker.load(path) == loaded  # a router that lost its connection asks again
     with pytest.raises(grpc.RpcError, match="loaded already"):
-        worker.load(path)
+        worker.load(path, max_slots=5)
     worker.stub.Shutdown(pb.ShutdownRequest())
     assert worker.process.wait(timeout=20) == 0
     worker.close()

@@ -41,23 +41,27 @@ class Shard(rpc.ShardServicer):
         self.stop = stop
         self.thread: LaunchThread | None = None
         self.pipeline: Pipeline | None = None
+        self.load: tuple[pb.LoadRequest, pb.LoadProgress] | None = None  # asked, answered
         self.vocab = 0
         self.epoch = 0
         self.busy = threading.Lock()  # held by the Load or the Step stream that runs
 
     def Load(self, request: pb.LoadRequest, context: Context) -> Iterator[pb.LoadProgress]:
-        """Streams progress, then Loaded."""
+        """Streams progress, then Loaded: at once if this very Load was answered before."""
         self._take(context)
         try:
             self._check_load(request)
-            yield from self._load(to_settings(request))
+            if self.load is None:
+                yield from self._load(request)
+            else:
+                yield self.load[1]
         except Exception as error:
             _abort(context, error)
         finally:
             self.busy.release()
 
     def _check_load(self, request: pb.LoadRequest) -> None:
-        if self.pipeline is not None:
+        if self.load is not None and self.load[0] != request:
             raise BadSetting("a model is loaded already; start a new worker for another one")
         if request.protocol_version != PROTOCOL_VERSION:
             raise BadSetting(
@@ -70,10 +74,11 @@ class Shard(rpc.ShardServicer):
                 f"--rank {self.rank}"
             )
 
-    def _load(self, settings: Settings) -> Iterator[pb.LoadProgress]:
+    def _load(self, request: pb.LoadRequest) -> Iterator[pb.LoadProgress]:
         from penstock.worker.loader import load
         from penstock.worker.pipeline import LaunchThread, Pipeline
 
+        settings = to_settings(request)
         events: SimpleQueue[pb.LoadProgress | None] = SimpleQueue()
 
         def progress(phase: str, done: int, total: int) -> None:
@@ -89,7 +94,9 @@ class Shard(rpc.ShardServicer):
         runner, loaded = job.result()
         self.vocab = loaded.limits.vocab
         self.pipeline = Pipeline(runner, thread)
-        yield pb.LoadProgress(loaded=from_loaded(loaded))
+        answer = pb.LoadProgress(loaded=from_loaded(loaded))
+        self.load = request, answer
+        yield answer
 
     def Prepare(self, request: pb.PrepareRequest, context: Context) -> pb.PrepareReply:
         """Checks what one request asks of this worker."""
