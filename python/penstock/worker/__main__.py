@@ -32,7 +32,7 @@ def main() -> None:
     logging.basicConfig(
         stream=sys.stderr,
         level=logging.INFO,
-        format=f"%(levelname)s worker {arguments.rank}: %(message)s",
+        format="%(levelname)s %(message)s",
     )
     # Ctrl-C reaches the whole foreground group; draining is the launcher's decision.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -160,6 +160,6 @@ def _receive(requests: Iterator[Step], inbox: Inbox) -> None:
     except BadStep as error:
         inbox.put(error)
     except Exception as error:  # the transport's own, when the client goes away
-        log.info("the step stream ended: %s", type(error).__name__)
+        log.debug("the step stream ended: %s", type(error).__name__)
     finally:
         inbox.end()
