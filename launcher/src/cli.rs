@@ -13,7 +13,12 @@ use crate::values::{ByteSize, DeviceChoice, DtypeChoice, LogFormat, LogLevel};
 /// Every flag --x can also be set by the environment variable PENSTOCK_X, or as `x = ...` in the
 /// TOML file of --config; flags win over variables, variables over the file.
 #[derive(Debug, Parser)]
-#[command(name = "penstock", version, disable_help_subcommand = true, args_override_self = true)]
+#[command(
+    name = "penstock",
+    version,
+    disable_help_subcommand = true,
+    args_override_self = true
+)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]

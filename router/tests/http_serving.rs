@@ -1,6 +1,10 @@
 //! The server on a socket: streams as they come, clients that leave, bounds on time, the end.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::needless_pass_by_value)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::needless_pass_by_value
+)]
 
 mod scripted;
 
