@@ -75,6 +75,17 @@ def test_one_bad_sequence_leaves_the_others_alone(driver: Driver, bad: Any, text
     assert text in str(bad.error)
 
 
+def test_the_largest_top_k_of_the_protocol_is_none(driver: Driver) -> None:
+    tokens = [t for t in prompt(20) if t != CURSED]
+    largest, off = (
+        greedy(list(tokens), 4, temperature=0.9, top_k=top_k) for top_k in (2**32 - 1, 0)
+    )
+    for sequence in (largest, off):
+        driver.enter(sequence)
+    driver.finish([largest, off])
+    assert largest.tokens == off.tokens and largest.error is None
+
+
 def test_a_run_beyond_its_blocks_is_its_own_error(driver: Driver) -> None:
     sequence = greedy(prompt(20))
     sequence.slot = 3
@@ -121,6 +132,12 @@ def test_lease_shutdown_and_second_stream(path: Path) -> None:
     worker = Worker()
     with pytest.raises(grpc.RpcError, match="no model is loaded"):
         next(worker.stub.Step(iter([pb.StepRequest()])))
+    for call, request in (
+        (worker.stub.Reset, pb.ResetRequest(epoch=1)),
+        (worker.stub.Prepare, pb.PrepareRequest()),
+    ):
+        with pytest.raises(grpc.RpcError, match="no model is loaded"):
+            call(request)
     loaded = worker.load(path)
     assert loaded.kv_groups[0].block_tokens == 16
     assert worker.load(path) == loaded  # a router that lost its connection asks again

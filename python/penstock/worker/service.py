@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from penstock.worker.step import Outcome, Sampling, Step
 
 PROTOCOL_VERSION = 1
+NO_MODEL = "no model is loaded; call Load first"
+MOST_TOP_K = (1 << 31) - 1  # of the device's int32; above any vocabulary, where it means "off"
 CODES: dict[type[Exception], grpc.StatusCode] = {
     BadSetting: grpc.StatusCode.INVALID_ARGUMENT,
     BadModel: grpc.StatusCode.FAILED_PRECONDITION,
@@ -100,6 +102,7 @@ class Shard(rpc.ShardServicer):
 
     def Prepare(self, request: pb.PrepareRequest, context: Context) -> pb.PrepareReply:
         """Checks what one request asks of this worker."""
+        self._require_model(context)
         message = bad_sampling(request.sampling, self.vocab)
         if message is None:
             return pb.PrepareReply()
@@ -111,7 +114,7 @@ class Shard(rpc.ShardServicer):
         self._take(context)
         try:
             if self.pipeline is None:
-                raise BadStep("no model is loaded; call Load first")
+                raise BadStep(NO_MODEL)
             for outcome in self.pipeline.run(map(to_step, requests)):
                 self.epoch = max(self.epoch, outcome.epoch)
                 yield from_outcome(outcome)
@@ -122,6 +125,7 @@ class Shard(rpc.ShardServicer):
 
     def Reset(self, request: pb.ResetRequest, context: Context) -> pb.ResetReply:
         """Announces an epoch. Slots are dropped by its first step, which all ranks see alike."""
+        self._require_model(context)
         if request.epoch < self.epoch:
             context.abort(
                 grpc.StatusCode.FAILED_PRECONDITION,
@@ -140,6 +144,10 @@ class Shard(rpc.ShardServicer):
         """Ends the process after this reply."""
         self.stop()
         return pb.ShutdownReply()
+
+    def _require_model(self, context: Context) -> None:
+        if self.pipeline is None:
+            _abort(context, BadStep(NO_MODEL))
 
     def _take(self, context: Context) -> None:
         # A stream that its client has left may still be ending: give it a moment.
@@ -248,7 +256,7 @@ def to_sampling(sampling: pb.Sampling) -> Sampling:
 
     return Sampling(
         temperature=sampling.temperature,
-        top_k=sampling.top_k,
+        top_k=min(sampling.top_k, MOST_TOP_K),
         top_p=sampling.top_p,
         seed=_signed(sampling.seed),
         min_tokens=sampling.min_tokens,
