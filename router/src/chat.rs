@@ -60,6 +60,11 @@ struct Raised(String);
 
 const NAME: &str = "chat_template";
 
+/// Stands at the end of a message that stays open: characters for private use, which no template
+/// writes, trims or escapes. Looking for the content itself would find it in what follows, such as
+/// a "<" in `<|im_end|>`.
+const MARK: &str = "\u{E000}\u{E0A5}\u{E000}";
+
 impl ChatTemplate {
     /// Compiles `source`. `special_tokens` are (name, content), such as (`bos_token`, `<s>`).
     /// The error says where the source is wrong.
@@ -89,7 +94,7 @@ impl ChatTemplate {
             .iter()
             .map(|(name, token)| (name.as_str(), token.as_str()));
         let context = context! {
-            messages => Serde(&chat.messages),
+            messages => Serde(marked(chat)),
             add_generation_prompt => chat.turn == Turn::Open,
             ..Value::from_pairs(special)
         };
@@ -99,23 +104,29 @@ impl ChatTemplate {
             .map_err(|e| template_error(&e))?;
         let text = template.render(context).map_err(|e| template_error(&e))?;
         match chat.turn {
-            Turn::Continue => leave_open(text, chat),
+            Turn::Continue => leave_open(text),
             Turn::Open | Turn::Bare => Ok(text),
         }
     }
 }
 
-/// Cuts what the template writes after the last message's content.
-fn leave_open(mut text: String, chat: &Chat) -> Result<String, ApiError> {
-    let content = chat
-        .messages
-        .last()
-        .and_then(|m| m.content.as_deref())
-        .unwrap_or_default();
-    let found = [content, content.trim()]
-        .into_iter()
-        .find_map(|c| Some(text.rfind(c)? + c.len()));
-    let end = found.ok_or_else(|| {
+/// The messages; `MARK` ends the last one if it stays open.
+fn marked(chat: &Chat) -> Cow<'_, [ChatMessage]> {
+    let mut messages = Cow::Borrowed(chat.messages.as_slice());
+    if chat.turn == Turn::Continue
+        && let Some(content) = messages
+            .to_mut()
+            .last_mut()
+            .and_then(|m| m.content.as_mut())
+    {
+        content.push_str(MARK);
+    }
+    messages
+}
+
+/// Cuts what the template writes after the last message's content, which `MARK` ends.
+fn leave_open(mut text: String) -> Result<String, ApiError> {
+    let end = text.rfind(MARK).ok_or_else(|| {
         let message = "the chat template does not write the last message's content as it is, \
                        so it cannot be continued; set `continue_final_message` to false";
         ApiError::new(ErrorKind::Template, message)
@@ -288,6 +299,21 @@ mod tests {
             render(PLAIN, vec![user("a"), user("b ")], Turn::Continue).unwrap(),
             "<s><user>a</>\n<user>b "
         );
+        let silent = render("{{ bos_token }}", vec![user("a")], Turn::Continue).unwrap_err();
+        assert!(
+            silent.message.contains("continue_final_message"),
+            "{silent}"
+        );
+    }
+
+    #[test]
+    fn a_continued_message_may_look_like_what_follows_it() {
+        for content in ["<", "/", ">", "</>", ""] {
+            assert_eq!(
+                render(PLAIN, vec![user("a"), user(content)], Turn::Continue).unwrap(),
+                format!("<s><user>a</>\n<user>{content}")
+            );
+        }
     }
 
     #[test]
