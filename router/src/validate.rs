@@ -9,6 +9,10 @@ use crate::engine::types::{Class, EngineRequest, Sampling, Stopping};
 use crate::error::ApiError;
 use crate::tokenize::SpecialTokens;
 
+/// Bytes of one stop string: its automaton takes memory several times its length for as long as the
+/// request lives, also while it waits.
+const MAX_STOP_BYTES: usize = 4096;
+
 /// What a client asks for, in whatever dialect.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GenerateInput {
@@ -171,7 +175,7 @@ impl GenerateInput {
             parameters,
             names,
         } = self;
-        prompt.check(names.prompt, limits)?;
+        prompt.check(names.prompt)?;
         parameters.check_sampling()?;
         parameters.check_ends(names, config.max_stop_sequences)?;
         check_truncate(parameters.truncate, limits)?;
@@ -187,27 +191,17 @@ impl GenerateInput {
 }
 
 impl Prompt {
-    fn check(&self, name: &'static str, limits: TokenLimits) -> Result<(), ApiError> {
+    fn check(&self, name: &'static str) -> Result<(), ApiError> {
         let empty = match self {
             Self::Text(text, _) => text.is_empty(),
             Self::Chat(chat) => chat.messages.is_empty(),
             Self::Ids(ids) => ids.is_empty(),
         };
         if empty {
-            return Err(ApiError::validation(
-                name,
-                format!("`{name}` cannot be empty"),
-            ));
+            let rule = format!("`{name}` cannot be empty");
+            return Err(ApiError::validation(name, rule));
         }
-        let Self::Ids(ids) = self else { return Ok(()) };
-        match ids.iter().find(|&&id| id as usize >= limits.vocabulary) {
-            None => Ok(()),
-            Some(id) => {
-                let most = limits.vocabulary.saturating_sub(1);
-                let rule = format!("`{name}` token ids must be <= {most}. Given: {id}");
-                Err(ApiError::validation(name, rule))
-            }
-        }
+        Ok(())
     }
 }
 
@@ -244,6 +238,13 @@ impl Parameters {
             let rule = "`stop` sequences cannot be empty strings";
             return Err(ApiError::validation("stop", rule));
         }
+        let longest = self.stop.iter().map(String::len).max().unwrap_or(0);
+        if longest > MAX_STOP_BYTES {
+            let rule = format!(
+                "`stop` sequences must have at most {MAX_STOP_BYTES} bytes. Given: {longest}"
+            );
+            return Err(ApiError::validation("stop", rule));
+        }
         Ok(())
     }
 
@@ -275,6 +276,7 @@ impl ValidParameters {
             names,
             limits,
         } = self;
+        check_vocabulary(&ids, names.prompt, limits.vocabulary)?;
         if let Some(keep) = parameters.truncate {
             ids.drain(..ids.len().saturating_sub(keep));
         }
@@ -302,6 +304,18 @@ impl ValidParameters {
             engine,
             stop: parameters.stop,
         })
+    }
+}
+
+/// A text is checked as well: a tokenizer may know tokens that its model has no row for.
+fn check_vocabulary(ids: &[u32], name: &'static str, vocabulary: usize) -> Result<(), ApiError> {
+    match ids.iter().find(|&&id| id as usize >= vocabulary) {
+        None => Ok(()),
+        Some(id) => {
+            let most = vocabulary.saturating_sub(1);
+            let rule = format!("`{name}` token ids must be <= {most}. Given: {id}");
+            Err(ApiError::validation(name, rule))
+        }
     }
 }
 

@@ -138,6 +138,11 @@ fn out_of_range() -> Vec<Case> {
             "Given: 5",
         ),
         (
+            json!({"stop": "x".repeat(5000)}),
+            "stop",
+            "4096 bytes. Given: 5000",
+        ),
+        (
             json!({"stream": false, "stream_options": {}}),
             "stream_options",
             "`stream`",
@@ -222,6 +227,7 @@ async fn prompts_of_completions_are_checked() {
         (json!([]), "empty"),
         (json!([""]), "empty"),
         (json!([300]), "Given: 300"),
+        (json!("a<far>b"), "token ids must be <= 256. Given: 257"),
         (json!(["a", "b", "c"]), "batch size of 2. Given: 3"),
         (json!(["a", 1]), "token ids beside prompts"),
         (json!(5), "`prompt`"),

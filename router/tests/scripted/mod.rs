@@ -220,7 +220,8 @@ pub fn event(text: &str) -> TokenEvent {
     }
 }
 
-/// Byte-level: id n is byte n; 256 is the special token `<end>`.
+/// Byte-level: id n is byte n; 256 is the special token `<end>`, and 257, `<far>`, is beyond what
+/// the scripted model knows.
 pub fn byte_tokenizer() -> Tokenizer {
     let printable = |b: &u32| matches!(b, 0x21..=0x7E | 0xA1..=0xAC | 0xAE..=0xFF);
     let mut spare = 0x100;
@@ -237,7 +238,7 @@ pub fn byte_tokenizer() -> Tokenizer {
     let level = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false,
                        "use_regex": false});
     tokenizer(&json!({
-        "added_tokens": [special(EOS, "<end>")],
+        "added_tokens": [special(EOS, "<end>"), special(EOS + 1, "<far>")],
         "pre_tokenizer": level,
         "decoder": level,
         "model": {"type": "BPE", "vocab": vocab, "merges": []},
