@@ -243,6 +243,18 @@ async fn an_assistants_last_message_goes_on_unless_told_otherwise() {
 }
 
 #[tokio::test]
+async fn an_answer_without_text_still_tells_its_role() {
+    let server = Server::new();
+    server.stage.play(&[""], End::StopToken);
+    let reply = server
+        .post("/v1/chat/completions", chat(json!({"stream": true})))
+        .await;
+    let choice = &reply.events()[0]["choices"][0];
+    assert_eq!(choice["delta"], json!({"role": "assistant", "content": ""}));
+    assert_eq!(choice["finish_reason"], "stop");
+}
+
+#[tokio::test]
 async fn models_and_names() {
     let server = Server::new();
     let list = server.get("/v1/models").await.json();

@@ -100,17 +100,21 @@ impl ChunkStream {
             choice.put_text(self.kind, &self.answering, index, (delta, tail), out);
         }
         if let Some(end) = &self.event.end {
-            choice.state = State::Ended;
-            self.put_end(index, end.reason.into(), out);
+            let before = std::mem::replace(&mut choice.state, State::Ended);
+            self.put_end(index, before, end.reason.into(), out);
         }
         Poll::Ready(Ok(()))
     }
 
-    fn put_end(&self, index: usize, reason: FinishReason, out: &mut BytesMut) {
+    /// `before` is the choice's state until now: an answer without text tells its role here.
+    fn put_end(&self, index: usize, before: State, reason: FinishReason, out: &mut BytesMut) {
         let mut choice = json!({ "index": index });
-        match self.kind {
-            Kind::Chat => choice["delta"] = json!({}),
-            Kind::Text => choice["text"] = json!(""),
+        match (self.kind, before) {
+            (Kind::Chat, State::Fresh) => {
+                choice["delta"] = json!({ "role": "assistant", "content": "" });
+            }
+            (Kind::Chat, _) => choice["delta"] = json!({}),
+            (Kind::Text, _) => choice["text"] = json!(""),
         }
         choice["logprobs"] = json!(null);
         choice["finish_reason"] = json!(reason);
