@@ -16,6 +16,8 @@ pub struct RouterConfig {
     pub header_timeout: Duration,
     /// Longest time in which a body must have arrived.
     pub body_timeout: Duration,
+    /// Longest time in which a client may take nothing of its answer; then the connection ends.
+    pub write_timeout: Duration,
     /// Open connections; more wait in the listener's backlog.
     pub max_connections: usize,
     /// Stop strings per request.
@@ -55,6 +57,7 @@ impl RouterConfig {
             max_body_bytes: 8 << 20,
             header_timeout: Duration::from_secs(30),
             body_timeout: Duration::from_secs(60),
+            write_timeout: Duration::from_secs(60),
             max_connections: 8192,
             max_stop_sequences: 4,
             max_client_batch_size: 32,

@@ -199,6 +199,19 @@ async fn slow_requests_are_given_up() {
 }
 
 #[tokio::test]
+async fn a_client_that_reads_nothing_is_given_up() {
+    let served = served(|config| config.write_timeout = Duration::from_millis(100)).await;
+    // More than the buffers of both ends of a connection hold.
+    let text = "x".repeat(10_000);
+    let events = vec![event(&text); 20];
+    served.server.stage.act(Act::Play(events));
+    let socket = served.generate("/generate_stream").await;
+    until(|| served.server.stage.aborted() == 1).await;
+    drop(socket);
+    served.end().await;
+}
+
+#[tokio::test]
 async fn connections_beyond_the_bound_wait() {
     let served = served(|config| config.max_connections = 1).await;
     served

@@ -7,6 +7,7 @@ mod json;
 mod native;
 mod neutral;
 mod openai;
+mod patience;
 mod server;
 mod sse;
 

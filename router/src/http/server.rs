@@ -13,6 +13,7 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
+use super::patience::Patient;
 use super::router;
 use crate::config::RouterConfig;
 use crate::generation::Generator;
@@ -53,12 +54,14 @@ struct Server {
     http: http1::Builder,
     places: Arc<Semaphore>,
     max_connections: u32,
+    write_timeout: Duration,
     stop: watch::Sender<bool>,
 }
 
 impl Server {
     fn new(generator: Generator, config: RouterConfig) -> io::Result<Self> {
         let max_connections = u32::try_from(config.max_connections.max(1)).unwrap_or(u32::MAX);
+        let write_timeout = config.write_timeout;
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new())
             .header_read_timeout(config.header_timeout)
@@ -69,6 +72,7 @@ impl Server {
             http,
             places: Arc::new(Semaphore::new(max_connections as usize)),
             max_connections,
+            write_timeout,
             stop: watch::Sender::new(false),
         })
     }
@@ -91,7 +95,8 @@ impl Server {
             tracing::debug!("TCP_NODELAY: {error}");
         }
         let service = TowerToHyperService::new(self.router.clone());
-        let connection = self.http.serve_connection(TokioIo::new(stream), service);
+        let io = TokioIo::new(Patient::new(stream, self.write_timeout));
+        let connection = self.http.serve_connection(io, service);
         let mut stop = self.stop.subscribe();
         let open = self.generator.metrics().http.connections.clone();
         open.inc();
