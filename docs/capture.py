@@ -17,7 +17,8 @@ import time
 from html import escape
 from pathlib import Path
 
-COLUMNS, QUIET_SECONDS, LIMIT_SECONDS = 92, 3.0, 90.0
+COLUMNS, QUIET_SECONDS, LIMIT_SECONDS = 100, 3.0, 90.0
+TO_COLUMN = re.compile(r"\r\x1b\[\d+C")  # how line editors put the cursor behind their prompt
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\x1b\][^\x07]*\x07|\x07")
 
 
@@ -56,7 +57,8 @@ def session(command: list[str], lines: list[str]) -> str:
 def screen(text: str) -> list[str]:
     """The lines that a person is left with: escapes gone, carriage returns applied, wrapped."""
     rows: list[str] = []
-    for line in ESCAPES.sub("", text).replace("\r\n", "\n").split("\n"):
+    for line in ESCAPES.sub("", TO_COLUMN.sub("", text)).replace("\r\n", "\n").split("\n"):
+        # What was last written from the left edge on stands.
         kept = line.rstrip("\r").rsplit("\r", 1)[-1].rstrip()
         rows += [kept[i : i + COLUMNS] for i in range(0, len(kept), COLUMNS)] or [""]
     while rows and not rows[-1]:
