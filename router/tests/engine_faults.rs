@@ -4,13 +4,15 @@ mod support;
 
 use std::time::Duration;
 
-use penstock_mock_shard::{Fault, MockConfig};
+use penstock_mock_shard::{Fault, MockConfig, MockShard};
 use penstock_router::{
     engine::{
-        End, EngineConfig, EngineState, Preparing, RestartPolicy, SubmitError, types::EngineRequest,
+        AttachedWorkers, End, Engine, EngineConfig, EngineMetrics, EngineState, Preparing,
+        RestartPolicy, SubmitError, types::EngineRequest,
     },
-    shard::StepLimits,
+    shard::{Endpoint, LoadConfig, StepLimits},
 };
+use prometheus_client::registry::Registry;
 use support::{MockWorkers, answer, checked, collect, engine, reach, ready, request};
 
 #[tokio::test]
@@ -38,6 +40,20 @@ async fn a_worker_that_dies_while_idle_is_replaced_before_anyone_asks() {
     support::eventually("the workers are started again", || workers.starts() == 2).await;
     ready(&engine).await;
     assert_eq!(answer(&engine, request(vec![1], 3)).await.1, End::Length);
+}
+
+#[tokio::test]
+async fn a_worker_that_outlives_a_router_serves_the_next() {
+    let endpoint = Endpoint::Unix(support::socket());
+    let _worker = MockShard::spawn(&endpoint, checked()).unwrap();
+    for _ in 0..3 {
+        let attached = AttachedWorkers::new(vec![endpoint.clone()], &LoadConfig::default());
+        let metrics = EngineMetrics::register(&mut Registry::default());
+        let engine = Engine::start(Box::new(attached), EngineConfig::default(), metrics);
+        ready(&engine).await;
+        assert_eq!(answer(&engine, request(vec![1], 3)).await.1, End::Length);
+        engine.drain(Duration::ZERO).await;
+    }
 }
 
 #[tokio::test]

@@ -31,7 +31,10 @@ pub struct ShardGroup {
     workers: Arc<[Worker]>,
     /// One per worker, from `begin` on.
     streams: Vec<StepStream>,
+    /// The epoch of plans and outcomes.
     epoch: Epoch,
+    /// The workers' number for it: they may have served another router before.
+    workers_epoch: Epoch,
     /// When the steps were sent that some rank still owes, oldest first.
     sent: VecDeque<Instant>,
     /// Steps that every rank has answered.
@@ -64,6 +67,7 @@ impl ShardGroup {
             workers: workers.into(),
             streams: Vec::new(),
             epoch: Epoch(0),
+            workers_epoch: Epoch(0),
             sent: VecDeque::new(),
             settled: 0,
             answered_at: None,
@@ -72,11 +76,16 @@ impl ShardGroup {
         Ok((group, loaded))
     }
 
-    /// Begins an epoch: resets all ranks and opens their step streams at step 0.
+    /// Begins an epoch: resets all ranks and opens their step streams at step 0. `epoch` is that of
+    /// the plans to come; on the workers it is the one after their last.
     pub async fn begin(&mut self, epoch: Epoch, limits: StepLimits) -> Result<(), ShardError> {
         self.streams.clear();
         self.sent.clear();
-        try_join_all(self.workers.iter().map(|worker| worker.reset(epoch))).await?;
+        let epochs = try_join_all(self.workers.iter().map(Worker::epoch)).await?;
+        let last = epochs.into_iter().max().unwrap_or_default();
+        self.workers_epoch = Epoch(last.0 + 1);
+        let begun = self.workers_epoch;
+        try_join_all(self.workers.iter().map(|worker| worker.reset(begun))).await?;
         self.streams = self.workers.iter().map(Worker::open_steps).collect();
         self.epoch = epoch;
         self.settled = 0;
@@ -91,11 +100,12 @@ impl ShardGroup {
         plan: &StepPlan,
         parameters: impl Fn(RequestId) -> Option<(&'a Sampling, &'a Stopping)>,
     ) -> Result<(), ShardError> {
-        let request =
+        let mut request =
             convert::step_request(plan, parameters).map_err(|id| ShardError::Protocol {
                 rank: 0,
                 message: format!("the plan names request {id}"),
             })?;
+        request.epoch = self.workers_epoch.0;
         let bytes = Bytes::from(request.encode_to_vec());
         for (worker, stream) in self.workers.iter().zip(&self.streams) {
             stream
@@ -147,6 +157,7 @@ impl ShardGroup {
         let took = self.time_step();
         let leader = &self.workers[0];
         let mut answer = convert::step_answer(reply).map_err(|rule| leader.protocol(rule))?;
+        answer.outcome.epoch = self.epoch;
         answer.outcome.duration = u64::try_from(took.as_micros()).unwrap_or(u64::MAX).max(1);
         Ok(answer)
     }
@@ -166,7 +177,7 @@ impl ShardGroup {
     /// The step that a rank's n-th reply must answer; none if so many were not sent.
     fn due(&self, nth: u64) -> Option<(Epoch, u64)> {
         let sent = self.settled + self.sent.len() as u64;
-        (nth <= sent).then(|| (self.epoch, nth - 1))
+        (nth <= sent).then(|| (self.workers_epoch, nth - 1))
     }
 
     /// Time that the workers spent on the step just answered, without its wait for the one before.

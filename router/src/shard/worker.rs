@@ -65,6 +65,16 @@ impl Worker {
         Err(self.load_error("the worker ended Load without a result".into()))
     }
 
+    /// The epoch that the worker is in.
+    pub(super) async fn epoch(&self) -> Result<Epoch, ShardError> {
+        let mut client = self.client.clone();
+        match timeout(CALL_TIMEOUT, client.health(v1::HealthRequest {})).await {
+            Ok(Ok(reply)) => Ok(Epoch(reply.into_inner().epoch)),
+            Ok(Err(status)) => Err(self.lost(describe(&status))),
+            Err(_) => Err(self.lost(format!("no answer to Health within {CALL_TIMEOUT:?}"))),
+        }
+    }
+
     /// Drops the worker's slots and begins an epoch.
     pub(super) async fn reset(&self, epoch: Epoch) -> Result<(), ShardError> {
         let mut client = self.client.clone();

@@ -45,10 +45,15 @@ impl State {
         }
     }
 
-    pub(crate) fn reset(&mut self, epoch: u64) {
+    pub(crate) fn reset(&mut self, epoch: u64) -> Result<(), String> {
+        if epoch <= self.epoch {
+            let last = self.epoch;
+            return Err(format!("epoch {epoch} does not follow {last}, the last"));
+        }
         self.slots.clear();
         self.epoch = epoch;
         self.next_step = 0;
+        Ok(())
     }
 
     /// Counts a step that will never be answered.

@@ -179,7 +179,8 @@ impl Shard for Service {
         state
             .as_mut()
             .ok_or_else(not_loaded)?
-            .reset(request.into_inner().epoch);
+            .reset(request.into_inner().epoch)
+            .map_err(Status::failed_precondition)?;
         Ok(Response::new(v1::ResetReply {}))
     }
 
