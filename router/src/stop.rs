@@ -39,11 +39,6 @@ impl StopMatcher {
         }
     }
 
-    /// Whether there is nothing to look for.
-    pub fn is_empty(&self) -> bool {
-        self.automata.is_empty()
-    }
-
     /// Feeds the next part of the answer. Returns the match that completes first; of several that
     /// complete at the same byte, the longest. Nothing is fed after a match.
     pub fn feed(&mut self, text: &str) -> Option<StopMatch> {
