@@ -56,9 +56,9 @@ $(VENV)/.tools:
 
 # One extension at a time lives in the source tree: a build of one kind outdates the other's stamp.
 $(VENV)/.release: $(VENV)/.tools $(RUST)
-	. $(BIN)/activate && maturin develop --quiet --release
+	. $(BIN)/activate && PIP_QUIET=1 maturin develop --quiet --release
 	rm -f $(VENV)/.dev && touch $@
 
 $(VENV)/.dev: $(VENV)/.tools $(RUST)
-	. $(BIN)/activate && maturin develop --quiet --extras test
+	. $(BIN)/activate && PIP_QUIET=1 maturin develop --quiet --extras test
 	rm -f $(VENV)/.release && touch $@
