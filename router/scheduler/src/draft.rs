@@ -23,6 +23,16 @@ struct Gains {
     blocks: Vec<BlockId>,
 }
 
+/// A decode that needs one more block in some groups.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Growing {
+    pub(crate) place: Place,
+    /// Its position among the lane's runs.
+    pub(crate) run: usize,
+    /// Tokens that it needs room for.
+    pub(crate) wanted: u32,
+}
+
 /// A plan in the making.
 #[derive(Debug)]
 pub(crate) struct Draft {
@@ -31,6 +41,8 @@ pub(crate) struct Draft {
     pub(crate) decodes: Lane,
     pub(crate) prompts: Lane,
     pub(crate) load: Load,
+    /// Decodes whose next block is reserved, but not taken yet.
+    pub(crate) growing: Vec<Growing>,
     /// Tokens left for prompts.
     pub(crate) budget: u32,
     /// Running sequences whose blocks others wait for.
@@ -57,11 +69,11 @@ impl Lane {
         }
     }
 
-    /// Records blocks that the run which is pushed next gains.
-    pub(crate) fn gain(&mut self, group: usize, leases: &[BlockLease]) {
+    /// Records blocks that a run gains; in the order of runs.
+    pub(crate) fn gain(&mut self, run: usize, group: usize, leases: &[BlockLease]) {
         if !leases.is_empty() {
             let gains = &mut self.growth[group];
-            gains.counts.push((self.runs.len(), leases.len() as u32));
+            gains.counts.push((run, leases.len() as u32));
             gains.blocks.extend(leases.iter().map(BlockLease::block));
         }
     }

@@ -74,6 +74,13 @@ impl Group {
         Some(lease)
     }
 
+    /// Reads what `take` will read `count` times, so that its cache misses overlap.
+    pub(crate) fn read_ahead(&self, count: usize) {
+        let evicted = count.saturating_sub(self.pool.free() as usize);
+        let oldest = self.pool.cached_blocks().take(evicted);
+        self.prefix.read_ahead(oldest);
+    }
+
     /// Takes the blocks that `tokens` tokens need beyond those held, as far as there are any. How
     /// many tokens the chain then holds.
     pub(crate) fn extend(&mut self, chain: &mut Chain, tokens: u32) -> u32 {

@@ -51,6 +51,8 @@ impl Scheduler {
             .observe(flight.load, self.duration(&flight, outcome, now));
         self.last_outcome = now;
         let mut emissions = Vec::with_capacity(outcome.slots.len());
+        // Their blocks are indexed together at the end: the misses of one overlap those of others.
+        let mut at_boundary = Vec::new();
         let mut yields = Yields::new(outcome);
         for run in &flight.runs {
             let range = yields.of(run);
@@ -61,6 +63,9 @@ impl Scheduler {
             let emission = if outcome.failed.contains(&run.slot) {
                 self.fail(run, range.start)
             } else if sequence.push_plainly(run, &outcome.token_ids[range.clone()]) {
+                if sequence.computed >= sequence.boundary {
+                    at_boundary.push(run.place);
+                }
                 Some(Emission {
                     sequence: sequence.id,
                     tokens: range,
@@ -70,6 +75,12 @@ impl Scheduler {
                 self.settle(run, range, &outcome.token_ids)
             };
             emissions.extend(emission);
+        }
+        for &place in &at_boundary {
+            self.store[place].read_ahead();
+        }
+        for place in at_boundary {
+            self.index(place);
         }
         flight.runs.clear();
         self.spare_runs = flight.runs;
@@ -174,14 +185,13 @@ impl Scheduler {
 
 impl Sequence {
     /// Does all that `settle` would do in the common case, and nothing otherwise: one token that
-    /// neither ends the sequence nor fills a block. Whether it was that case.
+    /// does not end the sequence; indexing a full block is the caller's. Whether it was that case.
     #[inline]
     fn push_plainly(&mut self, run: &FlightRun, yielded: &[TokenId]) -> bool {
         let &[token] = yielded else { return false };
         let length = self.len();
         let plain = run.reach == Reach::Yields
             && length + 1 < self.max_tokens
-            && length < self.boundary
             && self.has_tail_room()
             && matches!(self.state, State::Running(_))
             && !self.stops_at(token);

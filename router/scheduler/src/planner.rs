@@ -1,7 +1,7 @@
 //! `Scheduler::plan`: running sequences in order of seniority, then admissions.
 
 use crate::cost::Load;
-use crate::draft::{Draft, Lane, Shortage};
+use crate::draft::{Draft, Growing, Lane, Shortage};
 use crate::flight::{Flight, Reach};
 use crate::ids::{Micros, StepId};
 use crate::plan::StepPlan;
@@ -54,6 +54,7 @@ impl Scheduler {
             decodes: Lane::new(groups, runs, self.running.len()),
             prompts: Lane::new(groups, Vec::new(), 0),
             load: Load::default(),
+            growing: Vec::new(),
             budget: self.prompt_budget(),
             claimants: Vec::new(),
             shortage: Shortage::None,
@@ -91,21 +92,50 @@ impl Scheduler {
                 Demand::Read => self.read(place, at, draft),
             }
         }
+        self.grow_decodes(draft);
     }
 
     fn decode(&mut self, place: Place, after: usize, draft: &mut Draft) {
         let wanted = self.store[place].room_to_yield(self.config.max_tokens_per_run);
+        let run = draft.decodes.runs.len();
         if wanted > self.store[place].room {
-            if self.make_room(place, wanted, after, draft) < wanted {
-                return;
+            if self.can_grow_later(place, wanted, draft) {
+                draft.growing.push(Growing { place, run, wanted });
+            } else {
+                self.grow_decodes(draft);
+                if self.make_room(place, wanted, after, draft) < wanted {
+                    return;
+                }
+                self.grow(place, wanted, run, &mut draft.decodes);
             }
-            self.grow(place, wanted, &mut draft.decodes);
         }
         let sequence = &mut self.store[place];
         sequence.in_flight += 1;
         sequence.yielding += 1;
         draft.load.decodes += 1;
         draft.decodes.push(sequence, place, 1, Reach::Yields);
+    }
+
+    /// Whether one block per group does, beside those that `draft.growing` will take.
+    fn can_grow_later(&self, place: Place, wanted: u32, draft: &Draft) -> bool {
+        let missing = wanted - self.store[place].room;
+        self.groups.iter().all(|group| {
+            missing <= group.geometry.block_tokens
+                && group.pool.available() as usize > draft.growing.len()
+        })
+    }
+
+    /// Takes the blocks of decodes together, so that the misses of one overlap those of others.
+    fn grow_decodes(&mut self, draft: &mut Draft) {
+        for growing in &draft.growing {
+            self.store[growing.place].read_ahead();
+        }
+        for group in &self.groups {
+            group.read_ahead(draft.growing.len());
+        }
+        for Growing { place, run, wanted } in draft.growing.drain(..) {
+            self.grow(place, wanted, run, &mut draft.decodes);
+        }
     }
 
     fn read(&mut self, place: Place, after: usize, draft: &mut Draft) {
@@ -122,7 +152,10 @@ impl Scheduler {
         }
         let room = match wanted <= sequence.room {
             true => wanted,
-            false => self.make_room(place, wanted, after, draft),
+            false => {
+                self.grow_decodes(draft);
+                self.make_room(place, wanted, after, draft)
+            }
         };
         if room < wanted {
             (tokens, reach, wanted) = (tokens.min(room.saturating_sub(planned)), Reach::Part, room);
@@ -131,7 +164,8 @@ impl Scheduler {
                 return;
             }
         }
-        self.grow(place, wanted, &mut draft.prompts);
+        let run = draft.prompts.runs.len();
+        self.grow(place, wanted, run, &mut draft.prompts);
         self.push_prompt(place, tokens, reach, draft);
     }
 
@@ -212,14 +246,14 @@ impl Scheduler {
     }
 
     /// Takes the blocks for `wanted` tokens, which must be available, and records them as growth.
-    fn grow(&mut self, place: Place, wanted: u32, lane: &mut Lane) {
+    fn grow(&mut self, place: Place, wanted: u32, run: usize, lane: &mut Lane) {
         let sequence = &mut self.store[place];
         let mut room = u32::MAX;
         let chains = self.groups.iter_mut().zip(&mut sequence.chains);
         for (index, (group, chain)) in chains.enumerate() {
             let held = chain.leases.len();
             room = room.min(group.extend(chain, wanted));
-            lane.gain(index, &chain.leases[held..]);
+            lane.gain(run, index, &chain.leases[held..]);
         }
         sequence.room = room;
     }

@@ -7,6 +7,7 @@
 
 use crate::ids::{BlockId, TokenId};
 use std::collections::BTreeMap;
+use std::hint::black_box;
 
 /// The part of a key that the table keeps; its low bits also say where a search begins.
 const TAG: u64 = !0 << 32;
@@ -104,6 +105,12 @@ impl Prefix {
         let start = block.0 as usize * self.block_tokens;
         self.tokens[start..start + self.block_tokens].copy_from_slice(link.tokens);
         node
+    }
+
+    /// Reads what removing `blocks` will read, so that its cache misses overlap.
+    pub(crate) fn read_ahead(&self, blocks: impl Iterator<Item = BlockId>) {
+        let homes = blocks.map(|block| self.home(self.entries[block.0 as usize].key));
+        black_box(homes.fold(0, |sum, home| sum ^ self.table[home]));
     }
 
     pub(crate) fn remove(&mut self, block: BlockId) {

@@ -1,9 +1,11 @@
 //! One live sequence, and the store of all of them.
 
+use crate::blocks::BlockLease;
 use crate::ids::{Micros, RequestId, SequenceId, Slot, TokenId};
 use crate::memory::{Chain, Contents};
 use crate::request::{Class, Pipelining};
 use std::collections::BTreeMap;
+use std::hint::black_box;
 use std::ops::{Index, IndexMut};
 
 /// Seniority: the policy's rank, then order of arrival. Smaller goes first.
@@ -48,7 +50,7 @@ pub(crate) enum Phase {
 }
 
 /// Tokens that wait to be appended to the others.
-const TAIL: usize = 15;
+const TAIL: usize = 16;
 
 /// The newest tokens of a running sequence: with a thousand sequences, appending each token to its
 /// own list on the heap would miss the caches each time.
@@ -131,6 +133,17 @@ impl Sequence {
     pub(crate) fn extend(&mut self, tokens: &[TokenId]) {
         self.flush();
         self.tokens.extend_from_slice(tokens);
+    }
+
+    /// Reads where its lists end, so that the cache misses of several sequences overlap.
+    pub(crate) fn read_ahead(&self) {
+        black_box(self.tokens.last().copied());
+        for chain in &self.chains {
+            black_box((
+                chain.leases.last().map(BlockLease::block),
+                chain.keys.last().copied(),
+            ));
+        }
     }
 
     pub(crate) fn generated(&self) -> u32 {
