@@ -2,14 +2,12 @@
 
 use std::future::Future;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::num::NonZero;
-use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 use penstock_router::engine::Limits;
 use penstock_router::{RouterConfig, serve};
 use tokio::net::{TcpListener, TcpSocket};
-use tokio::runtime::Builder;
+use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -103,22 +101,12 @@ pub fn converse(args: &ChatArgs, sources: &Sources, host: Option<&Interpreter>) 
 }
 
 fn within_runtime(body: impl Future<Output = Outcome<()>>) -> Outcome<()> {
-    let runtime = Builder::new_multi_thread()
-        .worker_threads(runtime_threads())
-        .thread_name("penstock")
-        .enable_all()
-        .build()
+    let runtime = Runtime::new()
         .map_err(|error| Failure::runtime(format!("cannot start the runtime: {error}")))?;
     let outcome = runtime.block_on(body);
     // What still runs is cut off: dropping a worker kills it.
     runtime.shutdown_timeout(LAST_MOMENT);
     outcome
-}
-
-/// Half the cores: one carries over 100,000 tokens a second, and the workers' host threads and the
-/// tokenizers need the rest. On two cores a second thread costs more in wake-ups than it carries.
-fn runtime_threads() -> usize {
-    (available_parallelism().map_or(2, NonZero::get) / 2).clamp(1, 8)
 }
 
 /// Downloads and looks around on a thread that may block.
