@@ -108,6 +108,33 @@ def test_share_of_identical_greedy_sequences(dtype: str, least: int) -> None:
     assert same >= least
 
 
+def test_graphs_change_no_token() -> None:
+    """Batches that grow and shrink, greedy and sampled, with stop ids masked for a while."""
+    worker = LocalWorker()
+    loaded = worker.load(BROOK, dtype="bfloat16", **GPU)
+
+    def tokens(graphs: Any) -> list[list[int]]:
+        worker.runner.graphs = graphs
+        driver = Driver([worker], loaded, worker.shard.epoch + 1)
+        sequences = [
+            greedy(prompt(10 + i, seed=i), 8 + 3 * i, temperature=0.7 * (i % 2), seed=i)
+            for i in range(20)
+        ]
+        sequences[3].sampling.min_tokens = 6
+        sequences[3].sampling.stop_token_ids[:] = range(200)
+        for sequence in sequences:
+            driver.enter(sequence)
+        driver.finish(sequences)
+        driver.stream.close()
+        return [s.tokens for s in sequences]
+
+    graphs = worker.runner.graphs
+    eager = tokens(None)
+    assert tokens(graphs) == eager
+    assert {shape.tokens for shape in graphs.captured} == {1, 2, 4, 8, 16, 24}
+    assert tokens(graphs) == eager
+
+
 @pytest.fixture(scope="module")
 def eight_b(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A random checkpoint of Llama 3 8B's shape, 16 GB, in one file per eight layers."""

@@ -17,8 +17,9 @@ from torch import Tensor
 from penstock.worker.state import MAX_STOP_IDS, Limits, State, Work
 from penstock.worker.step import Ints, Step
 
-# Decode-only steps on a GPU are padded to one of these, or to a multiple of the last.
-BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
+# Decode-only steps on a GPU are padded up to a multiple of the last step of this ladder: (up to
+# this many rows, multiple). Few sequences are bound by the weights' bytes, where padding is free.
+LADDER = ((1, 1), (2, 2), (4, 4), (8, 8), (256, 8), (512, 64), (1 << 30, 128))
 ALIGNMENT = 4  # in words of 4 bytes: kernels like pointers at 16 bytes
 LONGS = ("seed", "sample_position")
 
@@ -78,7 +79,8 @@ def layout(shape: Shape) -> dict[str, tuple[int, int]]:
 
 def capacity(limits: Limits) -> int:
     """Words that the largest possible step needs."""
-    largest = Shape(limits.step_tokens + BUCKETS[-1], *(limits.slots + BUCKETS[-1],) * 3)
+    rows = bucket(limits.slots)
+    largest = Shape(limits.step_tokens + rows, rows, rows, rows)
     writes = 2 * 2 * limits.slots * limits.table_blocks + 2 * limits.step_tokens
     forks_and_copies = 2 * limits.slots + 2 * limits.blocks
     masks = 2 * limits.slots * MAX_STOP_IDS
@@ -87,10 +89,8 @@ def capacity(limits: Limits) -> int:
 
 def bucket(count: int) -> int:
     """The padded size of a decode-only step."""
-    for size in BUCKETS:
-        if count <= size:
-            return size
-    return -(-count // BUCKETS[-1]) * BUCKETS[-1]
+    multiple = next(multiple for limit, multiple in LADDER if count <= limit)
+    return -(-count // multiple) * multiple
 
 
 def tensors(shape: Shape, buffer: Tensor) -> dict[str, Tensor]:

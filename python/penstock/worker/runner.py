@@ -14,7 +14,8 @@ from penstock.attention import Chunks, Decodes, StepContext
 from penstock.models import Model
 from penstock.parallel import Group
 from penstock.sampling import SamplingRows, choose, mask_tokens
-from penstock.worker.batch import Packed, Packer, capacity, tensors
+from penstock.worker.batch import Packed, Packer, bucket, capacity, tensors
+from penstock.worker.graphs import DeviceCapture, Graphs, Stages
 from penstock.worker.state import State, Work
 from penstock.worker.step import Ints, Outcome, SlotFault, Step
 
@@ -96,6 +97,9 @@ class Runner:
         self.inputs = (
             None if device.type == "cpu" else torch.zeros_like(self.ring[0].inputs, device=device)
         )
+        self.graphs: Graphs | None = None
+        if device.type == "cuda":
+            self.graphs = Graphs(DeviceCapture(device), largest=bucket(limits.slots))
         # One row more than slots: padded rows read and write it.
         rows = limits.slots + 1
         self.last_token = torch.zeros(rows, dtype=torch.int64, device=device)
@@ -130,29 +134,37 @@ class Runner:
         if shape.tokens == 0:
             return
         views = tensors(shape, buffer)
-        hidden = self.forward(packed, views)
         if shape.samples == 0:
+            self.hidden(packed, views)
             return
-        ids, logprobs = self.sample(hidden, views, masks)
+        stages = Stages(
+            lambda: self.forward(packed, views), lambda logits: self.choose(logits, views)
+        )
+        if self.graphs is not None:
+            stages = self.graphs.of(shape, stages)
+        logits = stages.forward()
+        if masks is not None:
+            mask_tokens(logits, *masks)
+        ids, logprobs = stages.choose(logits)
         count = min(shape.samples, len(host.ids))
         host.ids[:count].copy_(ids[:count], non_blocking=True)
         host.logprobs[:count].copy_(logprobs[:count], non_blocking=True)
 
-    def forward(self, packed: Packed, views: dict[str, Tensor]) -> Tensor:
-        """Hidden states of the rows that yield [R, hidden]. Reads only static tensors."""
-        shape = packed.shape
+    def hidden(self, packed: Packed, views: dict[str, Tensor]) -> Tensor:
+        """Hidden states of all rows [T, hidden]. Reads only static tensors."""
         last = self.last_token.index_select(0, views["id_slot"])
         ids = torch.where(views["ids"] < 0, last, views["ids"])
-        hidden = self.shard.model.forward(ids, self._context(packed, views))
-        return hidden if shape.samples_every_row else hidden[views["sample_row"].long()]
+        return self.shard.model.forward(ids, self._context(packed, views))
 
-    def sample(
-        self, hidden: Tensor, views: dict[str, Tensor], masks: tuple[Tensor, Tensor] | None
-    ) -> tuple[Tensor, Tensor]:
-        """Token ids and log-probabilities of [R, hidden]; the ids become their slots' last."""
-        logits = self.shard.model.logits(hidden)
-        if masks is not None:
-            mask_tokens(logits, *masks)
+    def forward(self, packed: Packed, views: dict[str, Tensor]) -> Tensor:
+        """Logits of the rows that yield [R, vocab]."""
+        hidden = self.hidden(packed, views)
+        if not packed.shape.samples_every_row:
+            hidden = hidden[views["sample_row"].long()]
+        return self.shard.model.logits(hidden)
+
+    def choose(self, logits: Tensor, views: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Token ids and log-probabilities of [R, vocab]; the ids become their slots' last."""
         rows = SamplingRows(
             views["temperature"],
             views["top_k"],

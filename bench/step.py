@@ -1,0 +1,206 @@
+"""Times a worker's steps on a GPU without router or transport, beside what the memory allows.
+
+    PYTHONPATH=python:kernels python bench/step.py 1b 8b [--eager] [--trace PREFIX]
+
+Random weights of the shape, bfloat16. Per case: device time of a step (events), wall time of a step
+when two are in flight, host time (folding and packing, then launching), and the floor: every byte
+of weights and of visible keys and values read once at the measured copy bandwidth.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from penstock.cache import KvGeometry
+from penstock.layers import Build, rope_table
+from penstock.models.llama import Llama
+from penstock.parallel import Group
+from penstock.quant import Plain
+from penstock.worker.runner import Pending, Runner, Shard
+from penstock.worker.state import Limits, State
+from penstock.worker.step import NewSequence, Sampling, Step
+from shapes import SHAPES
+from triton.testing import do_bench
+
+CUDA = torch.device("cuda")
+BLOCK_TOKENS = 16
+SEQUENCE_TOKENS = 8192
+NONE = np.zeros(0, np.int32)
+LONGS = np.zeros(0, np.int64)
+GREEDY = Sampling(0.0, 0, 1.0, 0, 0, LONGS)
+WARM, TIMED = 8, 40
+
+
+@dataclass(frozen=True)
+class Case:
+    """`decodes` sequences of `context` tokens take one more; or one prompt of `prompt` tokens."""
+
+    decodes: int
+    context: int
+    prompt: int = 0
+
+
+CASES = [
+    Case(1, 256),
+    Case(8, 512),
+    Case(32, 640),
+    Case(64, 640),
+    Case(128, 1100),
+    Case(256, 1100),
+    Case(0, 0, 128),
+    Case(0, 0, 2048),
+    Case(0, 0, 8192),
+]
+
+
+def copy_bandwidth() -> float:
+    """Bytes per second of a large copy, read and written."""
+    source = torch.randn(1 << 30, dtype=torch.bfloat16, device=CUDA)
+    target = torch.empty_like(source)
+    time_ms = float(do_bench(lambda: target.copy_(source), return_mode="median"))
+    return 2 * source.numel() * source.element_size() / time_ms * 1e3
+
+
+def build(shape: str) -> tuple[Runner, int]:
+    """A runner with random weights, for 256 sequences of 2,048 tokens, and the bytes of weights
+    that a step reads."""
+    config = Llama.read_config(SHAPES[shape])
+    make = Build(torch.bfloat16, CUDA, Group(), Plain(torch.bfloat16, CUDA))
+    model, read = Llama(config, make), 0
+    for name, target in model.checkpoint_targets().items():
+        target.destination.normal_(std=0.02)
+        if config.tied or "embed_tokens" not in name:
+            read += target.destination.nbytes
+    model.finish()
+    geometry = KvGeometry(
+        config.layers, config.kv_heads, config.head_dim, BLOCK_TOKENS, torch.bfloat16
+    )
+    limits = Limits(256, 8192, SEQUENCE_TOKENS, BLOCK_TOKENS, 256 * 128, config.vocab)
+    table = rope_table(config.rope, config.head_dim, SEQUENCE_TOKENS).to(CUDA)
+    caches = geometry.allocate(limits.blocks, CUDA)
+    return Runner(Shard(model, Group(), caches, table, CUDA), State(limits)), read
+
+
+class Drive:
+    """Plays the router: fills slots, then runs them."""
+
+    def __init__(self, runner: Runner) -> None:
+        self.runner = runner
+        self.epoch = runner.state.epoch
+        self.number = 0
+
+    def restart(self) -> None:
+        """Empties all slots."""
+        self.epoch += 1
+        self.number = 0
+
+    def step(self, new: list[NewSequence], slots: list[int], counts: list[int]) -> Pending:
+        """Launches one step."""
+        runs = np.array(slots, np.int32), np.array(counts, np.int32)
+        step = Step(self.epoch, self.number, NONE, new, [], LONGS, LONGS, NONE, NONE, *runs)
+        self.number += 1
+        return self.runner.launch(step)
+
+
+def sequence(slot: int, tokens: int, computed: int, blocks: int) -> NewSequence:
+    """A sequence with blocks of its own and random tokens."""
+    ids = np.random.default_rng(slot).integers(0, 32000, tokens).astype(np.int32)
+    first = slot * 128
+    table = np.arange(first, first + blocks, dtype=np.int32)
+    return NewSequence(slot, ids, 0, computed, table, GREEDY)
+
+
+@dataclass
+class Times:
+    """Seconds of each step."""
+
+    device: list[float] = field(default_factory=list)
+    host: list[float] = field(default_factory=list)  # of which folding and packing
+    launch: list[float] = field(default_factory=list)
+    wall: float = 0.0  # of one, on average
+
+
+def run(drive: Drive, case: Case) -> Times:
+    """Steps of one case, two in flight; the first WARM are not timed."""
+    room = -(-(case.context + WARM + TIMED + 8) // BLOCK_TOKENS)
+    slots = list(range(case.decodes)) or [0]
+    new = [sequence(s, case.context, case.context - 1, room) for s in range(case.decodes)]
+    times, flying = Times(), deque[Pending]()
+    drive.restart()
+    for number in range(WARM + TIMED):
+        if case.prompt:
+            new = [sequence(0, case.prompt, 0, -(-case.prompt // BLOCK_TOKENS))]
+        if number == WARM:
+            flying.popleft().wait()
+            times = Times(wall=time.perf_counter())
+        began = time.perf_counter()
+        flying.append(drive.step(new, slots, [case.prompt or 1] * len(slots)))
+        times.launch.append(time.perf_counter() - began)
+        times.host.append(flying[-1].host_us / 1e6)
+        new = []
+        if len(flying) == 2:
+            times.device.append(finish(flying.popleft(), len(slots)))
+    finish(flying.popleft(), len(slots))
+    times.wall = (time.perf_counter() - times.wall) / TIMED
+    return times
+
+
+def finish(pending: Pending, tokens: int) -> float:
+    """Waits for a step; its seconds on the device."""
+    outcome = pending.wait()
+    if len(outcome.token_ids) != tokens:
+        raise RuntimeError(f"{len(outcome.token_ids)} tokens came where {tokens} were due")
+    return outcome.device_us / 1e6
+
+
+def line(drive: Drive, case: Case, floor: float) -> str:
+    """One line of the table; times in ms."""
+    times = run(drive, case)
+    middle = [statistics.median(v) for v in (times.device, times.host, times.launch)]
+    columns = [middle[0], times.wall, middle[1], middle[2], *([floor] if case.decodes else [])]
+    name = f"prompt {case.prompt}" if case.prompt else f"{case.decodes} x {case.context}"
+    return f"{name:16}" + "".join(f"{1e3 * value:10.3f}" for value in columns)
+
+
+def table(shape: str, eager: bool, trace: str | None, bandwidth: float) -> None:
+    """All cases of one shape."""
+    runner, weights = build(shape)
+    if eager:
+        runner.graphs = None
+    drive, caches = Drive(runner), runner.shard.caches
+    per_token = len(caches) * caches[0][0, :, :, 0].nbytes
+    print(
+        f"{shape:16}" + "".join(f"{n:>10}" for n in ("device", "wall", "host", "launch", "floor"))
+    )
+    for case in CASES:
+        bytes_moved = weights + per_token * case.decodes * case.context
+        print(line(drive, case, bytes_moved / bandwidth), flush=True)
+    if trace:
+        with torch.profiler.profile() as profile:
+            run(drive, CASES[0])
+        profile.export_chrome_trace(f"{trace}-{shape}.json")
+        print(profile.key_averages().table(sort_by="cuda_time_total", row_limit=20))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Times a worker's steps on a GPU.")
+    parser.add_argument("shapes", nargs="+", choices=list(SHAPES))
+    parser.add_argument("--eager", action="store_true", help="without CUDA graphs")
+    parser.add_argument("--trace", help="PREFIX of Chrome traces of one sequence's steps")
+    options = parser.parse_args()
+    bandwidth = copy_bandwidth()
+    print(f"{torch.cuda.get_device_name()}: copy {bandwidth / 1e12:.2f} TB/s; times in ms")
+    with torch.inference_mode():
+        for shape in options.shapes:
+            table(shape, options.eager, options.trace, bandwidth)
+            torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    main()

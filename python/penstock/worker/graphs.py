@@ -1,0 +1,109 @@
+"""CUDA graphs of decode steps: the host launches one graph instead of every kernel.
+
+A step is two stages, forward to logits and choice of tokens, each a graph of its own, so that what
+changes logits in between (masks) stays outside. A shape is captured when a step brings it for the
+second time: the first, launched kernel by kernel, has compiled and warmed what the capture needs.
+All ranks of a group see the same steps, so all of them capture the same shapes at the same steps.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from penstock.worker.batch import Shape
+
+log = logging.getLogger("penstock.worker")
+
+T = TypeVar("T")
+Tokens = tuple[Tensor, Tensor]  # ids and their log-probabilities, [R] each
+SIGHTINGS = 2  # of a shape before it is captured
+
+
+@dataclass(frozen=True)
+class Stages:
+    """The two halves of a step that yields tokens."""
+
+    forward: Callable[[], Tensor]  # -> logits [R, vocab]
+    choose: Callable[[Tensor], Tokens]  # logits -> tokens, which become their slots' last
+
+
+class Capture(Protocol):
+    """Records what `launch` launches; its result is filled by each call of the replay."""
+
+    def __call__(self, launch: Callable[[], T]) -> tuple[Callable[[], None], T]: ...
+
+
+class DeviceCapture:
+    """Captures on a stream of its own. The graphs share memory: they never run side by side."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.stream = torch.cuda.Stream(device)
+        self.pool = torch.cuda.graph_pool_handle()
+
+    def __call__(self, launch: Callable[[], T]) -> tuple[Callable[[], None], T]:
+        """Nothing of `launch` happens until the replay. Raises RuntimeError if it cannot be."""
+        graph = torch.cuda.CUDAGraph()
+        # Work that was queued may still free memory, which a capture in progress could not reuse.
+        torch.cuda.synchronize()
+        with torch.cuda.stream(self.stream):
+            # Of this thread only: another one waits for events meanwhile.
+            graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
+            try:
+                result = launch()
+            finally:
+                graph.capture_end()
+        return graph.replay, result
+
+
+class Graphs:
+    """Captured stages by shape. Used by the launch thread only."""
+
+    def __init__(self, capture: Capture, largest: int) -> None:
+        self.capture = capture
+        self.largest = largest  # rows of a step; larger ones hide their launches
+        self.sightings: Counter[Shape] = Counter()
+        self.captured: dict[Shape, Stages] = {}
+
+    def of(self, shape: Shape, stages: Stages) -> Stages:
+        """`stages` as graphs, or as they are: while the shape is new or where graphs cannot be."""
+        found = self.captured.get(shape)
+        if found is not None:
+            return found
+        if not shape.samples_every_row or shape.tokens > self.largest:
+            return stages
+        self.sightings[shape] += 1
+        if self.sightings[shape] < SIGHTINGS:
+            return stages
+        try:
+            self.captured[shape] = found = self._captured(stages)
+        except RuntimeError as error:  # out of memory included
+            self.largest = shape.tokens - 1
+            log.warning(
+                "no CUDA graph for %d sequences at once, so steps of that many or more are "
+                "launched kernel by kernel, which slows small models most: %s",
+                shape.tokens,
+                str(error).splitlines()[0],
+            )
+            return stages
+        return found
+
+    def _captured(self, stages: Stages) -> Stages:
+        run_forward, logits = self.capture(stages.forward)
+        run_choose, tokens = self.capture(lambda: stages.choose(logits))
+
+        def forward() -> Tensor:
+            run_forward()
+            return logits
+
+        def choose(_: Tensor) -> Tokens:
+            run_choose()
+            return tokens
+
+        return Stages(forward, choose)

@@ -1,0 +1,85 @@
+"""When steps become graphs. What a graph computes is compared on a GPU, in tests/parity."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import pytest
+import torch
+from penstock.worker.batch import Shape
+from penstock.worker.graphs import Graphs, Stages
+
+T = TypeVar("T")
+
+
+class Recorder:
+    """Captures by keeping what was launched, and replays by launching it again."""
+
+    def __init__(self, failing_from: int = 1 << 30) -> None:
+        self.failing_from = failing_from
+        self.captures = 0
+        self.replays = 0
+
+    def __call__(self, launch: Callable[[], T]) -> tuple[Callable[[], None], T]:
+        result = launch()
+        rows = len(result) if isinstance(result, torch.Tensor) else len(result[0])  # type: ignore
+        if rows >= self.failing_from:
+            raise torch.OutOfMemoryError("CUDA out of memory\nmore lines")
+        self.captures += 1
+
+        def replay() -> None:
+            self.replays += 1
+
+        return replay, result
+
+
+def decode(rows: int) -> Shape:
+    return Shape(tokens=rows, decodes=rows, chunks=0, samples=rows)
+
+
+def stages(rows: int) -> Stages:
+    return Stages(
+        lambda: torch.zeros(rows, 4),
+        lambda logits: (logits.argmax(-1), logits.amax(-1)),
+    )
+
+
+def launched(graphs: Graphs, shape: Shape) -> Any:
+    """One step through `graphs`."""
+    found = graphs.of(shape, stages(shape.samples))
+    return found.choose(found.forward())
+
+
+def test_the_second_step_of_a_shape_is_captured_and_later_ones_replay() -> None:
+    recorder = Recorder()
+    graphs = Graphs(recorder, largest=64)
+    for _ in range(4):
+        ids, _ = launched(graphs, decode(8))
+        assert ids.tolist() == [0] * 8
+    assert (recorder.captures, recorder.replays) == (2, 6)
+
+
+def test_prompts_and_large_steps_are_never_captured() -> None:
+    recorder = Recorder()
+    graphs = Graphs(recorder, largest=64)
+    for shape in (decode(72), Shape(tokens=20, decodes=2, chunks=1, samples=3)):
+        for _ in range(3):
+            launched(graphs, shape)
+    assert recorder.captures == 0
+
+
+def test_out_of_memory_leaves_smaller_graphs_and_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    recorder = Recorder(failing_from=32)
+    graphs = Graphs(recorder, largest=64)
+    for rows in (32, 64, 16):
+        for _ in range(3):
+            ids, _ = launched(graphs, decode(rows))
+            assert len(ids) == rows
+    assert list(graphs.captured) == [decode(16)]
+    assert [r.message for r in caplog.records] == [
+        "no CUDA graph for 32 sequences at once, so steps of that many or more are launched "
+        "kernel by kernel, which slows small models most: CUDA out of memory"
+    ]
