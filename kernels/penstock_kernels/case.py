@@ -69,23 +69,27 @@ class Heads:
 def paged(
     lengths: Sequence[int], heads: Heads, dtype: torch.dtype, device: torch.device, spare: int = 3
 ) -> dict[str, Tensor]:
-    """kv_cache, block_tables and kv_len of sequences of these lengths, in shuffled blocks.
+    """kv_cache, block_tables, slots and kv_len of sequences of these lengths, in shuffled blocks.
 
     Whatever belongs to no sequence is NaN, and table entries past a sequence's end lie far outside
-    the cache, so that touching either fails the test. `spare` blocks belong to no sequence.
+    the cache, so that touching either fails the test. `spare` blocks and as many rows of the table
+    belong to no sequence.
     """
     kv_len = torch.tensor(lengths, dtype=torch.int32, device=device)
     counts = (kv_len + heads.block_tokens - 1) // heads.block_tokens
     used = int(counts.sum())
     width = int(counts.max()) + 1
     blocks = torch.randperm(used + spare, device=device)[:used].int()
-    tables = torch.full((len(lengths), width), 1 << 28, dtype=torch.int32, device=device)
     taken = torch.arange(width, device=device) < counts[:, None]
-    tables[taken] = blocks
+    rows = torch.full((len(lengths), width), 1 << 28, dtype=torch.int32, device=device)
+    rows[taken] = blocks
+    slots = torch.randperm(len(lengths) + spare, device=device)[: len(lengths)].int()
+    tables = torch.full((len(lengths) + spare, width), 1 << 28, dtype=torch.int32, device=device)
+    tables[slots.long()] = rows
     shape = (used + spare, 2, heads.kv, heads.block_tokens, heads.size)
     cache = torch.randn(shape, dtype=dtype, device=device)
     position = torch.arange(width * heads.block_tokens, device=device)
     live = torch.zeros(used + spare, heads.block_tokens, dtype=torch.bool, device=device)
     live[blocks.long()] = (position < kv_len[:, None]).view(-1, width, heads.block_tokens)[taken]
     cache.masked_fill_(~live[:, None, None, :, None], torch.nan)
-    return {"kv_cache": cache, "block_tables": tables, "kv_len": kv_len}
+    return {"kv_cache": cache, "block_tables": tables, "slots": slots, "kv_len": kv_len}

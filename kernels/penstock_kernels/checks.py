@@ -41,8 +41,10 @@ def expect_cache(kv_cache: Tensor) -> None:
         )
 
 
-def expect_attention(q: Tensor, kv_cache: Tensor, block_tables: Tensor, kv_len: Tensor) -> None:
-    """Raises ValueError unless these four fit together; both attention ops share this."""
+def expect_attention(
+    q: Tensor, kv_cache: Tensor, tables: tuple[Tensor, Tensor], kv_len: Tensor
+) -> None:
+    """Raises ValueError unless these fit together; `tables` are (block_tables, slots)."""
     expect_rank("q", q, "T, Hq, D")
     expect_rows("q", q)
     expect_cache(kv_cache)
@@ -54,6 +56,9 @@ def expect_attention(q: Tensor, kv_cache: Tensor, block_tables: Tensor, kv_len: 
         )
     if q.dtype not in FLOATS or kv_cache.dtype not in FLOATS:
         raise ValueError(f"q is {q.dtype} and kv_cache {kv_cache.dtype}; expected floats")
-    expect_rank("block_tables", block_tables, "S, B")
+    block_tables, slots = tables
+    expect_rank("block_tables", block_tables, "N, B")
     expect("block_tables", block_tables, tuple(block_tables.shape), INDEX)
-    expect("kv_len", kv_len, (block_tables.shape[0],), INDEX)
+    expect_rank("slots", slots, "S")
+    expect("slots", slots, tuple(slots.shape), INDEX)
+    expect("kv_len", kv_len, tuple(slots.shape), INDEX)

@@ -30,9 +30,10 @@ def one_query(case: dict[str, Any], sequence: int, position: int, row: int, wind
     """The formula for one query, head by head and key by key."""
     first = max(position - window + 1, 0) if window else 0
     out = torch.empty(HEADS.query, HEADS.size, dtype=torch.float64)
+    table = case["block_tables"][int(case["slots"][sequence])]
     for head in range(HEADS.query):
         places = [
-            (int(case["block_tables"][sequence, j // HEADS.block_tokens]), j % HEADS.block_tokens)
+            (int(table[j // HEADS.block_tokens]), j % HEADS.block_tokens)
             for j in range(first, position + 1)
         ]
         kv_head = head // (HEADS.query // HEADS.kv)
@@ -63,7 +64,8 @@ def test_decode_is_the_last_row_of_prefill(window: int) -> None:
     decode = paged_decode_attention(
         case["q"][rows],
         case["kv_cache"],
-        case["block_tables"][last],
+        case["block_tables"],
+        case["slots"][last],
         case["kv_len"][last],
         case["scale"],
         window,
@@ -82,8 +84,15 @@ def test_decode_on_the_device_does_not_depend_on_the_batch(window: int) -> None:
     together = paged_decode_attention(q, **case, scale=0.09, window=window)
     for row, length in enumerate(lengths):
         only = slice(row, row + 1)
-        table = case["block_tables"][only, : length // 16 + 1].contiguous()
+        slot = case["slots"][only]
+        table = case["block_tables"][slot.long(), : length // 16 + 1].contiguous()
         alone = paged_decode_attention(
-            q[only], case["kv_cache"], table, case["kv_len"][only], scale=0.09, window=window
+            q[only],
+            case["kv_cache"],
+            table,
+            torch.zeros_like(slot),
+            case["kv_len"][only],
+            scale=0.09,
+            window=window,
         )
         assert torch.equal(alone, together[only])

@@ -15,6 +15,7 @@ def paged_decode_attention(
     q: Tensor,
     kv_cache: Tensor,
     block_tables: Tensor,
+    slots: Tensor,
     kv_len: Tensor,
     scale: float,
     window: int = 0,
@@ -24,7 +25,8 @@ def paged_decode_attention(
     The query sits at position kv_len - 1 and sees the last `window` keys (window 0: all).
 
     Args: q [S, Hq, D]; kv_cache [blocks, 2, Hkv, block_tokens, D], Hq a multiple of Hkv;
-        block_tables [S, B] int32, of which entries past a sequence's end are never read;
+        block_tables [N, B] int32, of which entries past a sequence's end are never read; slots [S]
+        int32, the row of block_tables of each sequence;
         kv_len [S] int32, with the query; 0 marks a padding row.
     Returns: [S, Hq, D] of q's dtype, contiguous; zeros for padding rows.
     Precision: as paged_prefill_attention.
@@ -34,9 +36,9 @@ def paged_decode_attention(
     Source: split keys and values, Dao et al., Flash-Decoding, 2023; splits of a fixed size, He et
         al., Defeating Nondeterminism in LLM Inference, 2025.
     """
-    expect_attention(q, kv_cache, block_tables, kv_len)
+    expect_attention(q, kv_cache, (block_tables, slots), kv_len)
     if len(q) != len(kv_len):
         raise ValueError(f"q has {len(q)} rows for {len(kv_len)} sequences; expected one each")
     if window < 0:
         raise ValueError(f"window is {window}; expected 0 (unlimited) or more")
-    return _OP.on(q)(q, kv_cache, block_tables, kv_len, scale, window)
+    return _OP.on(q)(q, kv_cache, block_tables, slots, kv_len, scale, window)

@@ -17,6 +17,7 @@ def paged_decode_attention(
     q: Tensor,
     kv_cache: Tensor,
     block_tables: Tensor,
+    slots: Tensor,
     kv_len: Tensor,
     scale: float,
     window: int = 0,
@@ -26,7 +27,7 @@ def paged_decode_attention(
     if 0 in lengths:
         out, live = torch.zeros_like(q), kv_len > 0
         out[live] = paged_decode_attention(
-            q[live], kv_cache, block_tables[live], kv_len[live], scale, window
+            q[live], kv_cache, block_tables, slots[live], kv_len[live], scale, window
         )
         return out
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
@@ -36,18 +37,19 @@ def paged_decode_attention(
     for start in range(0, len(lengths), group):
         rows = slice(start, start + group)
         visible = [min(length, window or length) for length in lengths[rows]]
-        out[rows] = _attend(q[rows], kv_cache, block_tables[rows], (kv_len[rows], visible), scale)
+        tables = block_tables, slots[rows]
+        out[rows] = _attend(q[rows], kv_cache, tables, (kv_len[rows], visible), scale)
     return out
 
 
 def _attend(
     q: Tensor,
     kv_cache: Tensor,
-    block_tables: Tensor,
+    tables: tuple[Tensor, Tensor],
     lengths: tuple[Tensor, list[int]],
     scale: float,
 ) -> Tensor:
-    """A group: q [s, Hq, D], tables [s, B], (kv_len [s], keys each query sees) -> [s, Hq, D]."""
+    """A group: q [s, Hq, D], tables (all, slots [s]), (kv_len [s], keys each query sees)."""
     kv_len, visible = lengths
     span = max(visible)
     # Row by row the last `span` positions; what lies before the first visible key is masked and
@@ -59,7 +61,7 @@ def _attend(
         hidden = torch.arange(span, 0, -1, device=q.device) > seen
         positions = torch.where(hidden, kv_len.long()[:, None] - 1, positions)
         mask = ~hidden[:, None, None]
-    keys, values = gather(kv_cache, block_tables, positions)
+    keys, values = gather(kv_cache, tables, positions)
     grouped = wide(q).reshape(len(q), keys.shape[1], -1, q.shape[2])  # a group's heads as queries
     out = scaled_dot_product_attention(grouped, keys, values, attn_mask=mask, scale=scale)
     return out.reshape(q.shape).to(q.dtype)

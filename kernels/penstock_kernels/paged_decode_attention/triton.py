@@ -29,6 +29,7 @@ def _attend_split(
     q,
     cache,
     block_tables,
+    slots,
     kv_len,
     partial,
     peaks,
@@ -62,7 +63,7 @@ def _attend_split(
     query_head = head * GROUP + row
     rows = sequence.to(tl.int64) * q_strides[0] + query_head * q_strides[1]
     queries = tl.load(q + rows[:, None] + column[None, :], tile, other=0)
-    table = block_tables + sequence.to(tl.int64) * table_stride
+    table = block_tables + tl.load(slots + sequence).to(tl.int64) * table_stride
     plane = kv_heads, head
 
     acc = tl.zeros((ROWS, COLUMNS), tl.float32)
@@ -128,6 +129,7 @@ def paged_decode_attention(
     q: Tensor,
     kv_cache: Tensor,
     block_tables: Tensor,
+    slots: Tensor,
     kv_len: Tensor,
     scale: float,
     window: int = 0,
@@ -153,6 +155,7 @@ def paged_decode_attention(
             q,
             kv_cache,
             block_tables,
+            slots,
             kv_len,
             partial,
             peaks[0],

@@ -15,6 +15,7 @@ def paged_prefill_attention(
     q: Tensor,
     kv_cache: Tensor,
     block_tables: Tensor,
+    slots: Tensor,
     query_start: Tensor,
     kv_len: Tensor,
     scale: float,
@@ -29,7 +30,8 @@ def paged_prefill_attention(
     chunk of a prompt sees what earlier chunks wrote; its own keys are in the cache already.
 
     Args: q [T, Hq, D]; kv_cache [blocks, 2, Hkv, block_tokens, D], Hq a multiple of Hkv;
-        block_tables [S, B] int32, of which entries past a sequence's end are never read;
+        block_tables [N, B] int32, of which entries past a sequence's end are never read; slots [S]
+        int32, the row of block_tables of each sequence;
         query_start [S + 1] int32, rising from 0; kv_len [S] int32, with the queries;
         max_query: at least the largest n (it sizes the launch).
     Returns: [T, Hq, D] of q's dtype, contiguous. Rows of q past query_start[S] are padding, and
@@ -40,10 +42,10 @@ def paged_prefill_attention(
     Source: online softmax, Milakov and Gimelshein 2018; tiling, Dao, FlashAttention-2, 2023; block
         tables, Kwon et al., PagedAttention, 2023.
     """
-    expect_attention(q, kv_cache, block_tables, kv_len)
+    expect_attention(q, kv_cache, (block_tables, slots), kv_len)
     expect("query_start", query_start, (len(kv_len) + 1,), INDEX)
     if window < 0 or max_query < 0:
         raise ValueError(f"window is {window} and max_query {max_query}; expected 0 or more")
     return _OP.on(q)(
-        q, kv_cache, block_tables, query_start, kv_len, scale, window, max_query=max_query
+        q, kv_cache, block_tables, slots, query_start, kv_len, scale, window, max_query=max_query
     )

@@ -13,6 +13,7 @@ def paged_prefill_attention(
     q: Tensor,
     kv_cache: Tensor,
     block_tables: Tensor,
+    slots: Tensor,
     query_start: Tensor,
     kv_len: Tensor,
     scale: float,
@@ -26,20 +27,24 @@ def paged_prefill_attention(
     for sequence, length in enumerate(kv_len.tolist()):
         rows = slice(starts[sequence], starts[sequence + 1])
         if rows.start < rows.stop:
-            table = block_tables[sequence : sequence + 1]
+            table = block_tables, slots[sequence : sequence + 1]
             out[rows] = _attend(wide(q[rows]), kv_cache, table, length, (scale, window))
     return out
 
 
 def _attend(
-    q: Tensor, kv_cache: Tensor, block_table: Tensor, length: int, rule: tuple[float, int]
+    q: Tensor,
+    kv_cache: Tensor,
+    table: tuple[Tensor, Tensor],
+    length: int,
+    rule: tuple[float, int],
 ) -> Tensor:
-    """One sequence: q [n, Hq, D], its table [1, B], its kv_len, (scale, window) -> [n, Hq, D]."""
+    """One sequence: q [n, Hq, D], tables (all, its slot [1]), its kv_len, (scale, window)."""
     scale, window = rule
     count, heads, size = q.shape
     first = max(length - count - window + 1, 0) if window else 0
     seen = torch.arange(first, length, device=q.device)
-    keys, values = gather(kv_cache, block_table, seen[None])  # [1, Hkv, L, D]
+    keys, values = gather(kv_cache, table, seen[None])  # [1, Hkv, L, D]
     kv_heads = keys.shape[1]
     grouped = q.view(count, kv_heads, heads // kv_heads, size).permute(1, 2, 0, 3)
     shape = (kv_heads, heads // kv_heads, length - first, size)

@@ -20,6 +20,7 @@ def _attend_tile(
     q,
     cache,
     block_tables,
+    slots,
     query_start,
     kv_len,
     out,
@@ -55,7 +56,7 @@ def _attend_tile(
     rows = token * q_strides[0] + query_head * q_strides[1]
     queries = tl.load(q + rows[:, None] + column[None, :], tile, other=0)
 
-    table = block_tables + sequence.to(tl.int64) * table_stride
+    table = block_tables + tl.load(slots + sequence).to(tl.int64) * table_stride
     plane = kv_heads, head
     end = tl.minimum(length, earlier + (first_row + ROWS - 1) // GROUP + 1)
     if WINDOWED:
@@ -115,6 +116,7 @@ def paged_prefill_attention(
     q: Tensor,
     kv_cache: Tensor,
     block_tables: Tensor,
+    slots: Tensor,
     query_start: Tensor,
     kv_len: Tensor,
     scale: float,
@@ -134,6 +136,7 @@ def paged_prefill_attention(
             q,
             kv_cache,
             block_tables,
+            slots,
             query_start,
             kv_len,
             out,

@@ -13,7 +13,8 @@ class Decodes:
     """The sequences that run one token: rows 0 .. count - 1 of the step."""
 
     count: int
-    tables: Tensor  # [count, blocks] int32
+    tables: Tensor  # [table rows, blocks] int32: of all slots, not only of these
+    slots: Tensor  # [count] int32: each sequence's row of `tables`
     kv_len: Tensor  # [count] int32, this step's token included
 
 
@@ -21,7 +22,8 @@ class Decodes:
 class Chunks:
     """The sequences that run several tokens: all rows after the decodes."""
 
-    tables: Tensor  # [count, blocks] int32
+    tables: Tensor  # as of Decodes
+    slots: Tensor  # [count] int32: each sequence's row of `tables`
     query_start: Tensor  # [count + 1] int32, from 0 at the first row after the decodes
     kv_len: Tensor  # [count] int32, this step's tokens included
     max_query: int  # longest chunk

@@ -40,7 +40,9 @@ def attend(q: Tensor, k: Tensor, v: Tensor, layer: AttentionShape, context: Step
 
 
 def _decode(q: Tensor, cache: Tensor, layer: AttentionShape, rows: Decodes) -> Tensor:
-    return paged_decode_attention(q, cache, rows.tables, rows.kv_len, layer.scale, layer.window)
+    return paged_decode_attention(
+        q, cache, rows.tables, rows.slots, rows.kv_len, layer.scale, layer.window
+    )
 
 
 def _prefill(q: Tensor, cache: Tensor, layer: AttentionShape, rows: Chunks) -> Tensor:
@@ -48,6 +50,7 @@ def _prefill(q: Tensor, cache: Tensor, layer: AttentionShape, rows: Chunks) -> T
         q,
         cache,
         rows.tables,
+        rows.slots,
         rows.query_start,
         rows.kv_len,
         layer.scale,

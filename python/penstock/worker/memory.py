@@ -66,8 +66,8 @@ def largest_context(
         return torch.tensor(values, dtype=torch.int32, device=device)
 
     width = geometry.blocks_for(promise.sequence_tokens)
-    tables = torch.zeros((len(lengths), width), dtype=torch.int32, device=device)
-    chunks = Chunks(tables, ints(starts), ints(lengths), length)
+    table = torch.zeros((1, width), dtype=torch.int32, device=device)
+    chunks = Chunks(table, ints([0] * len(lengths)), ints(starts), ints(lengths), length)
     positions = torch.arange(tokens, dtype=torch.int32, device=device) % length
     nowhere = torch.full((tokens,), -1, dtype=torch.int32, device=device)
     caches = [geometry.allocate(1, device)[0]] * geometry.layers

@@ -179,12 +179,12 @@ class Runner:
     def _context(self, packed: Packed, views: dict[str, Tensor]) -> StepContext:
         shape, decodes, chunks = packed.shape, None, None
         if shape.decodes:
-            tables = self.tables.index_select(0, views["decode_slot"])
-            decodes = Decodes(shape.decodes, tables, views["decode_kv_len"])
+            slots, lengths = views["decode_slot"], views["decode_kv_len"]
+            decodes = Decodes(shape.decodes, self.tables, slots, lengths)
         if shape.chunks:
-            tables = self.tables.index_select(0, views["chunk_slot"])
-            lengths = views["query_start"], views["chunk_kv_len"]
-            chunks = Chunks(tables, *lengths, packed.max_query)
+            slots, lengths = views["chunk_slot"], views["chunk_kv_len"]
+            start = views["query_start"]
+            chunks = Chunks(self.tables, slots, start, lengths, packed.max_query)
         shard = self.shard
         return StepContext(
             views["position"], views["kv_slot"], shard.cos_sin, shard.caches, decodes, chunks
