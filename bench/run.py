@@ -1,10 +1,13 @@
-"""The small set that `make bench` runs: the scheduler, the router, brook on the CPU."""
+"""The small set that `make bench` runs: the scheduler, the router, brook here, latency and load."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+
+from processes import free_port, running, wait_ready
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
@@ -26,12 +29,25 @@ def target() -> Path:
     return Path(executable.split('"executable":"')[1].split('"')[0]).parent
 
 
+def serving_brook(load: Path) -> None:
+    """The serving benchmark against the model that ships with Penstock, on this machine."""
+    port = free_port()
+    serve = [sys.executable, "-m", "penstock", "serve", "--port", str(port)]
+    tokenizer = ROOT / "python/penstock/brook/tokenizer.json"
+    client = ["--load", load, "--address", f"127.0.0.1:{port}", "--tokenizer", tokenizer]
+    with tempfile.TemporaryDirectory() as temp, running(serve, Path(temp) / "log") as server:
+        wait_ready(f"http://127.0.0.1:{port}/ready", server)
+        sizes = ["--input", 64, "--output", 64, "--streams", 1, 4, 16]
+        run(sys.executable, HERE / "serve.py", *client, *sizes)
+
+
 def main() -> None:
     folder = target()
     run("cargo", "bench", "--quiet", "-p", "penstock-scheduler")
     router = ["--penstock", folder / "penstock", "--shard", folder / "penstock-mock-shard"]
     run(sys.executable, HERE / "router.py", *router, "--load", folder / "penstock-load")
     run(sys.executable, HERE / "cpu.py", "--load", folder / "penstock-load")
+    serving_brook(folder / "penstock-load")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
-"""A tokenizer of any size, made rather than learned: byte-level BPE with systematic merges.
+"""A tokenizer of any size, made rather than learned: byte-level BPE whose words are syllables.
 
-Benchmarks need a vocabulary of real size (128k entries), not one that suits a language.
+Benchmarks need a vocabulary of real size (128k entries), not one that suits a language. A word is
+a space and up to three syllables of a consonant and a vowel. Nothing else merges, so each word is
+one token, and any sequence of word tokens becomes a text that gives the same tokens again.
 """
 
 from __future__ import annotations
@@ -9,7 +11,9 @@ import json
 from itertools import product
 from pathlib import Path
 
-LETTERS = "etaoinshrdlucmfwypvbgkqjxz"
+CONSONANTS = "bcdfghjklmnpqrstvwxyz"
+VOWELS = "aeiou"
+SPACE = "Ġ"
 
 
 def byte_alphabet() -> list[str]:
@@ -21,17 +25,36 @@ def byte_alphabet() -> list[str]:
 
 
 def merges(count: int) -> list[tuple[str, str]]:
-    """`count` merges: letters to pairs, pairs to fours, and the same after a space."""
-    space = "Ġ"
-    pairs = ["".join(p) for p in product(LETTERS, repeat=2)]
-    rules = [(a, b) for a, b in product(LETTERS, repeat=2)]
-    rules += [(space, pair) for pair in pairs]
-    rules += list(product(pairs, repeat=2))[: count - len(rules)]
+    """The first `count` merges: letters to syllables, then words grown by a syllable at a time."""
+    letters = list(product(CONSONANTS, VOWELS))
+    syllables = ["".join(pair) for pair in letters]
+    rules, words = letters, [SPACE]
+    while len(rules) < count:
+        grown = list(product(words, syllables))
+        rules, words = rules + grown, ["".join(rule) for rule in grown]
     return rules[:count]
 
 
 def write_model(folder: Path, size: int = 128_000) -> None:
     """Writes config.json and the tokenizer files of a model without weights."""
+    end = write_tokenizer(folder, size)
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": end + 1,
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "max_position_embeddings": 8192,
+        "eos_token_id": end,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def write_tokenizer(folder: Path, size: int) -> int:
+    """Writes tokenizer files of `size` entries; returns the id of the last, the end token."""
     alphabet = byte_alphabet()
     rules = merges(size - len(alphabet) - 1)
     tokens = [*alphabet, *("".join(rule) for rule in rules)]
@@ -58,22 +81,10 @@ def write_model(folder: Path, size: int = 128_000) -> None:
         "model": {"type": "BPE", "vocab": vocabulary, "merges": [list(rule) for rule in rules]},
     }
     template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
-    config = {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "vocab_size": end + 1,
-        "hidden_size": 4096,
-        "intermediate_size": 14336,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "max_position_embeddings": 8192,
-        "eos_token_id": end,
-    }
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in (
         ("tokenizer.json", tokenizer),
         ("tokenizer_config.json", {"eos_token": "</s>", "chat_template": template}),
-        ("config.json", config),
     ):
         (folder / name).write_text(json.dumps(content))
+    return end

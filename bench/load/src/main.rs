@@ -1,12 +1,18 @@
 //! A load client that costs little: raw sockets, one connection per request, one thread.
 //!
-//! It streams the same request `requests` times over at most `streams` connections at once and
-//! prints one line of JSON: tokens per second, time to first token, gaps between tokens. Tokens
-//! are SSE events other than `[DONE]`; several that arrive in one read share their time.
+//! Without `--jobs` it streams like requests and prints one line of JSON: tokens per second, time
+//! to first token, gaps between tokens. With `--jobs` it runs the jobs of a file and prints a line
+//! for each request: when it was sent and when each of its tokens arrived. Tokens that arrive in
+//! one read share their time.
 
-use clap::{Parser, ValueEnum};
-use serde_json::json;
-use std::{error::Error, sync::Arc, time::Instant};
+use clap::Parser;
+use std::{
+    error::Error,
+    io::{BufWriter, Write},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, Instant},
+};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -14,19 +20,14 @@ use tokio::{
 };
 
 mod events;
-mod stats;
+mod job;
+mod record;
 
-use events::EventCounter;
-use stats::{Stream, summary};
+use events::{Event, Response};
+use job::{Api, Job, Prompt, Server, Turn};
+use record::{Record, summary};
 
-/// Which API the requests speak.
-#[derive(Clone, Copy, ValueEnum)]
-enum Api {
-    Generate,
-    Chat,
-    Completions,
-}
-
+/// Sends requests and tells when their tokens arrived.
 #[derive(Parser)]
 struct Args {
     /// Host and port of the server.
@@ -35,109 +36,154 @@ struct Args {
     /// API to speak.
     #[arg(long, value_enum, default_value = "generate")]
     api: Api,
-    /// Connections at once.
+    /// Name of the model.
+    #[arg(long, default_value = "penstock")]
+    model: String,
+    /// Jobs at once; 0 = no bound.
     #[arg(long, default_value_t = 1)]
     streams: usize,
-    /// Requests in all; 0 = one per stream.
+    /// Jobs to run, one JSON object a line: {"at": S, "turns": [{"prompt": P, "tokens": N}]}
+    #[arg(long)]
+    jobs: Option<PathBuf>,
+    /// Requests in all, without --jobs; 0 = one per stream.
     #[arg(long, default_value_t = 0)]
     requests: usize,
-    /// Tokens of each answer.
+    /// Tokens of each answer, without --jobs.
     #[arg(long, default_value_t = 256)]
     tokens: u32,
-    /// Words of each prompt; each prompt begins with a different one.
+    /// Words of each prompt, without --jobs; each prompt begins with a different one.
     #[arg(long, default_value_t = 20)]
     words: usize,
 }
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let args = Arc::new(Args::parse());
-    let permits = Arc::new(Semaphore::new(args.streams));
+    let args = Args::parse();
+    let jobs = match &args.jobs {
+        Some(path) => read_jobs(path)?,
+        None => job::alike(args.requests.max(args.streams), args.words, args.tokens),
+    };
+    let server = Arc::new(Server {
+        address: args.address,
+        api: args.api,
+        model: args.model,
+    });
     let began = Instant::now();
-    let mut tasks = Vec::new();
-    for index in 0..args.requests.max(args.streams) {
-        let permit = permits.clone().acquire_owned().await?;
-        let args = args.clone();
-        tasks.push(tokio::spawn(async move {
-            let stream = drive(&args, index).await;
-            drop(permit);
-            stream.map_err(|error| error.to_string())
-        }));
+    let records = run(jobs, &server, args.streams, began).await?;
+    let seconds = began.elapsed().as_secs_f64();
+    let mut out = BufWriter::new(std::io::stdout());
+    if args.jobs.is_some() {
+        for record in &records {
+            serde_json::to_writer(&mut out, record)?;
+            writeln!(out)?;
+        }
+    } else if let Some(error) = records.iter().find_map(|record| record.error.as_ref()) {
+        return Err(error.clone().into());
+    } else {
+        writeln!(out, "{}", summary(&records, seconds))?;
     }
-    let mut streams = Vec::new();
-    for task in tasks {
-        streams.push(task.await??);
-    }
-    write_line(&summary(&streams, began.elapsed()).to_string())?;
-    Ok(())
+    Ok(out.flush()?)
 }
 
-/// Runs one request to its end.
-async fn drive(args: &Args, index: usize) -> Result<Stream, Box<dyn Error>> {
-    let request = request(args, index);
-    let mut stream = Stream::begun(Instant::now());
-    let mut socket = TcpStream::connect(&args.address).await?;
+fn read_jobs(path: &Path) -> Result<Vec<Job>, Box<dyn Error>> {
+    let text = std::fs::read_to_string(path)?;
+    let jobs: Result<Vec<Job>, _> = text.lines().map(serde_json::from_str).collect();
+    Ok(jobs?)
+}
+
+/// Runs all jobs in their order, at most `streams` at once, each no earlier than its time.
+async fn run(
+    jobs: Vec<Job>,
+    server: &Arc<Server>,
+    streams: usize,
+    began: Instant,
+) -> Result<Vec<Record>, Box<dyn Error>> {
+    let most = if streams == 0 { jobs.len() } else { streams };
+    let permits = Arc::new(Semaphore::new(most.max(1)));
+    let mut tasks = Vec::new();
+    for (index, job) in jobs.into_iter().enumerate() {
+        let at = began + Duration::from_secs_f64(job.at);
+        if at > Instant::now() {
+            tokio::time::sleep_until(at.into()).await;
+        }
+        let permit = permits.clone().acquire_owned().await?;
+        let server = server.clone();
+        tasks.push(tokio::spawn(async move {
+            let records = converse(&server, index, &job, began).await;
+            drop(permit);
+            records
+        }));
+    }
+    let mut records = Vec::new();
+    for task in tasks {
+        records.extend(task.await?);
+    }
+    Ok(records)
+}
+
+/// Runs the requests of one job; ends at the first that fails.
+async fn converse(server: &Server, job: usize, turns: &Job, began: Instant) -> Vec<Record> {
+    let (mut said, mut records) = (String::new(), Vec::new());
+    for (index, turn) in turns.turns.iter().enumerate() {
+        let mut record = Record {
+            job,
+            turn: index,
+            ..Record::default()
+        };
+        let answer = drive(server, &said, turn, began, &mut record).await;
+        match (answer, &turn.prompt) {
+            (Ok(answer), Prompt::Text(text)) => said.extend([text.as_str(), &answer]),
+            (Ok(_), Prompt::Ids(_)) => {}
+            (Err(error), _) => record.error = Some(error.to_string()),
+        }
+        let failed = record.error.is_some();
+        records.push(record);
+        if failed {
+            break;
+        }
+    }
+    records
+}
+
+/// Runs one request to its end and returns the answer's text.
+async fn drive(
+    server: &Server,
+    said: &str,
+    turn: &Turn,
+    began: Instant,
+    record: &mut Record,
+) -> Result<String, Box<dyn Error + Send + Sync>> {
+    let request = server.request(said, turn);
+    let (mut response, mut answer, mut done, mut usage) =
+        (Response::default(), String::new(), false, None);
+    let mut buffer = vec![0; 16 << 10];
+    record.sent = began.elapsed().as_secs_f64();
+    let mut socket = TcpStream::connect(&server.address).await?;
     socket.set_nodelay(true)?;
     socket.write_all(request.as_bytes()).await?;
-    let mut buffer = vec![0; 16 << 10];
-    let mut counter = EventCounter::default();
-    let mut head = Vec::new();
-    loop {
+    while !done {
         let read = socket.read(&mut buffer).await?;
         if read == 0 {
             break;
         }
-        if head.len() < 12 {
-            head.extend_from_slice(&buffer[..read.min(12)]);
+        let now = began.elapsed().as_secs_f64();
+        response.read(&buffer[..read], &mut |event| match event {
+            Event::Token(text) => {
+                record.arrivals.push(now);
+                answer.push_str(text);
+            }
+            Event::Usage(told) => usage = Some(told),
+            Event::Failed(why) => record.error = Some(why.to_owned()),
+            Event::Done => done = true,
+        });
+    }
+    record.tokens = usage.map_or(record.arrivals.len(), |usage| usage.completion_tokens);
+    record.prompt_tokens = usage.map_or(0, |usage| usage.prompt_tokens);
+    match response.refusal() {
+        Some(refusal) => Err(refusal.into()),
+        None if record.arrivals.is_empty() && record.error.is_none() => {
+            Err("the answer ended before its first token".into())
         }
-        stream.tokens(counter.count(&buffer[..read]), Instant::now());
+        None => Ok(answer),
     }
-    if !head.starts_with(b"HTTP/1.1 200") {
-        return Err(String::from_utf8_lossy(&head).into_owned().into());
-    }
-    Ok(stream)
-}
-
-fn request(args: &Args, index: usize) -> String {
-    let text = prompt(args.words, index);
-    let (path, body) = match args.api {
-        Api::Generate => (
-            "/generate_stream",
-            json!({"inputs": text, "parameters": {"max_new_tokens": args.tokens}}),
-        ),
-        Api::Chat => (
-            "/v1/chat/completions",
-            json!({"model": "penstock", "messages": [{"role": "user", "content": text}],
-                   "max_tokens": args.tokens, "stream": true, "ignore_eos": true}),
-        ),
-        Api::Completions => (
-            "/v1/completions",
-            json!({"model": "penstock", "prompt": text, "max_tokens": args.tokens,
-                   "stream": true, "ignore_eos": true, "temperature": 0}),
-        ),
-    };
-    let body = body.to_string();
-    format!(
-        "POST {path} HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\n\
-         content-length: {}\r\nconnection: close\r\n\r\n{body}",
-        args.address,
-        body.len()
-    )
-}
-
-fn prompt(words: usize, index: usize) -> String {
-    const WORDS: [&str; 8] = [
-        "the", "river", "gate", "opens", "and", "water", "runs", "down",
-    ];
-    let mut text = format!("{index}");
-    for word in 1..words {
-        text.push(' ');
-        text.push_str(WORDS[(index + word) % WORDS.len()]);
-    }
-    text
-}
-
-fn write_line(line: &str) -> std::io::Result<()> {
-    use std::io::Write;
-    writeln!(std::io::stdout(), "{line}")
 }
