@@ -20,11 +20,17 @@ def free_port() -> int:
 
 
 @contextmanager
-def running(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """The process of `command`, its output in `log`, ended when the block is left."""
-    with log.open("wb") as output:
+def running(
+    command: list[str], log: Path, environment: dict[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """The process of `command`, its output added to `log`, ended when the block is left."""
+    with log.open("ab") as output:
         process = subprocess.Popen(
-            command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
+            command,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            env=environment,
         )
         try:
             yield process
@@ -37,7 +43,9 @@ def running(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
                 process.wait()
 
 
-def wait_ready(url: str, process: subprocess.Popen[bytes], seconds: float = 120) -> None:
+def wait_ready(
+    url: str, process: subprocess.Popen[bytes], seconds: float = 120, pause: float = 0.05
+) -> None:
     """Returns when GET `url` answers 200; raises if the process ends first or time runs out."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -49,7 +57,7 @@ def wait_ready(url: str, process: subprocess.Popen[bytes], seconds: float = 120)
                     return
         except (urllib.error.URLError, OSError):
             pass
-        time.sleep(0.05)
+        time.sleep(pause)
     raise TimeoutError(f"{url} did not answer 200 within {seconds} s")
 
 
@@ -57,6 +65,21 @@ def cpu_seconds(pid: int) -> float:
     """User and system time of a process, its threads included, its children not."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def descendants(pid: int) -> list[int]:
+    """All processes that a process has started, directly or not, and that still run."""
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+        except OSError:  # ended meanwhile
+            continue
+        children.setdefault(parent, []).append(int(stat.parent.name))
+    found = [pid]
+    for one in found:
+        found += children.get(one, [])
+    return found[1:]
 
 
 def resident_mib(pid: int) -> float:

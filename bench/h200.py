@@ -1,0 +1,223 @@
+"""The serving table: Penstock on random weights of well-known shapes, beside peers and goals.
+
+    bench/h200.sh 8b                 # everything for one shape, in one call
+    bench/h200.sh 1b --rows c1 c32
+    bench/h200.sh 8b --tp 2
+
+Writes a checkpoint, measures the device's ceilings, starts a server twice (with nothing compiled,
+then again), warms it up by 32 short requests and measures each row over HTTP. Prompts are text.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from measure import Client, Figures, failure, figures, gaps, quantile
+from processes import cpu_seconds, descendants, free_port, running, wait_ready
+from targets import TARGETS, Target
+from workload import Job, Shape, Source, random_jobs
+
+HERE = Path(__file__).resolve().parent
+CEILINGS = "from kernels import ceilings; print(*ceilings())"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A closed loop: streams at once, requests in all, tokens of prompt and answer."""
+
+    streams: int
+    requests: int
+    shape: Shape
+
+
+ROWS = {
+    "c1": Row(1, 6, Shape(128, 256)),
+    "c32": Row(32, 128, Shape(512, 256)),
+    "c256": Row(256, 768, Shape(1024, 256)),
+    "prefill": Row(16, 128, Shape(4096, 1)),
+}
+WARM_UP = Row(32, 32, Shape(128, 16))
+STREAMS_BESIDE, SHAPE_BESIDE = 32, Shape(512, 4500)
+LONG, LONGS, QUIET_SECONDS, EVERY_SECONDS = Shape(32_000, 1), 8, 4.0, 2.0
+
+
+class Bench:
+    """One shape on one machine: its checkpoint, its server's command, its client."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+        self.folder: Path = args.folder / args.shape
+        self.port = free_port()
+        self.client = Client(args.load, f"127.0.0.1:{self.port}", args.shape)
+        self.cache = args.out / "triton"
+        self.seed = 0
+
+    def prepare(self) -> None:
+        command = [sys.executable, str(HERE / "checkpoint.py"), self.args.shape, str(self.folder)]
+        subprocess.run(command, check=True)
+
+    def source(self) -> Source:
+        """A new one for each row: no two rows share a prompt."""
+        self.seed += 1
+        return Source.of_tokenizer(str(self.folder / "tokenizer.json"), self.seed)
+
+    @contextmanager
+    def server(self) -> Iterator[tuple[subprocess.Popen[bytes], Figures]]:
+        """A server that has given its first token, and what the start took, in seconds."""
+        command = [*self.args.penstock, "serve", "--model", str(self.folder)]
+        command += ["--port", str(self.port), *self.args.serve]
+        if self.args.tp > 1:
+            command += ["--tp", str(self.args.tp)]
+        (prompt,) = random_jobs(self.source(), Shape(16, 1), 1)
+        environment = os.environ | {"TRITON_CACHE_DIR": str(self.cache)}
+        began = time.perf_counter()
+        with running(command, self.args.out / "serve.log", environment) as process:
+            wait_ready(f"http://{self.client.address}/health", process, pause=0.005)
+            listening = time.perf_counter() - began
+            wait_ready(f"http://{self.client.address}/ready", process, pause=0.005)
+            ready = time.perf_counter() - began
+            checked(self.client.run([prompt]))
+            token = time.perf_counter() - began
+            yield process, {"health": listening, "ready": ready, "token": token}
+
+    def row(self, row: Row, process: subprocess.Popen[bytes]) -> Figures:
+        jobs = random_jobs(self.source(), row.shape, row.requests)
+        workers = descendants(process.pid)
+        before = cpu_seconds(process.pid), sum(map(cpu_seconds, workers))
+        result = figures(checked(self.client.run(jobs, row.streams)))
+        after = cpu_seconds(process.pid), sum(map(cpu_seconds, workers))
+        for name, a, b in zip(("router_cpu_us", "worker_cpu_us"), before, after, strict=True):
+            result[name] = 1e6 * (b - a) / result["output_tokens"]
+        return result
+
+    def beside_long_prompts(self) -> Figures:
+        """Gaps between tokens of running streams while long prompts keep arriving."""
+        source = self.source()
+        jobs = random_jobs(source, SHAPE_BESIDE, STREAMS_BESIDE)
+        prompts = random_jobs(source, LONG, LONGS)
+        times = [QUIET_SECONDS + EVERY_SECONDS * index for index in range(LONGS)]
+        jobs += [Job(job.turns, at) for job, at in zip(prompts, times, strict=True)]
+        records = checked(self.client.run(jobs))
+        streams, longs = records[:STREAMS_BESIDE], records[STREAMS_BESIDE:]
+        waits = [record["arrivals"][0] - record["sent"] for record in longs]
+        begin, end = longs[0]["sent"], max(record["arrivals"][0] for record in longs)
+        settled = max(record["arrivals"][0] for record in streams)
+        quiet = [gap for record in streams for gap in gaps(record, settled, begin)]
+        loaded = [gap for record in streams for gap in gaps(record, begin, end)]
+        median = quantile(quiet, 0.5)
+        result = {
+            "quiet_p50": median,
+            "quiet_p99": quantile(quiet, 0.99),
+            "itl_p50": quantile(loaded, 0.5),
+            "itl_p99": quantile(loaded, 0.99),
+            "itl_max": max(loaded),
+            "slowdown": quantile(loaded, 0.99) / median,
+            "ttft_p50": quantile(waits, 0.5),
+            "ttft_p99": quantile(waits, 0.99),
+        }
+        return result | {f"ttft_{index}": wait for index, wait in enumerate(waits)}
+
+    def run(self) -> dict[str, Figures]:
+        """All rows that are wanted; each is printed when it is there."""
+        found: dict[str, Figures] = {}
+        wanted = self.args.rows
+        shutil.rmtree(self.cache, ignore_errors=True)
+        if "start" in wanted:
+            with self.server() as (_, cold):
+                found["start"] = {f"cold_{name}": value for name, value in cold.items()}
+        with self.server() as (process, warm):
+            if "start" in wanted:
+                found["start"] |= {f"warm_{name}": value for name, value in warm.items()}
+                found["start"] |= {
+                    kind: found["start"][f"{kind}_token"] for kind in ("cold", "warm")
+                }
+                show("start", found["start"])
+            show("warm-up", self.row(WARM_UP, process))
+            time.sleep(self.args.settle)
+            for name in (name for name in ROWS if name in wanted):
+                found[name] = self.row(ROWS[name], process)
+                show(name, found[name])
+            if "long" in wanted:
+                found["long"] = self.beside_long_prompts()
+                show("long", found["long"])
+        return found
+
+
+def checked(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    if error := failure(records):
+        raise RuntimeError(f"a request failed: {error}")
+    return records
+
+
+def show(name: str, row: Figures) -> None:
+    print(name, json.dumps({key: float(f"{value:.5g}") for key, value in row.items()}), flush=True)
+
+
+def ceilings() -> dict[str, float]:
+    """Copy in TB/s and bf16 product in TFLOP/s, by a process that leaves the GPU again."""
+    out = subprocess.run(
+        [sys.executable, "-c", CEILINGS], cwd=HERE, check=True, capture_output=True, text=True
+    ).stdout
+    copy, product = map(float, out.split()[-2:])
+    return {"copy_tb_s": copy, "bf16_tflop_s": product}
+
+
+def table(targets: list[Target], found: dict[str, Figures]) -> str:
+    """Markdown: what was measured, beside peers and goals."""
+    lines = ["| case | vLLM | TurboMind | floor | must | aim | Penstock | |", "|" + "---|" * 8]
+    for target in targets:
+        if target.row not in found:
+            continue
+        value = found[target.row][target.figure]
+        others = (target.vllm, target.turbomind, target.floor, target.must, target.aim)
+        cells = ["-" if other is None else f"{other:,g}" for other in others]
+        shown = f"{value:,.0f}" if value >= 1000 else f"{value:.2f}"
+        cells += [f"**{shown}**", target.verdict(value)]
+        lines.append(f"| {target.title} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    option = parser.add_argument
+    names = [*ROWS, "start", "long"]
+    option("shape", choices=sorted({shape for shape, _ in TARGETS}))
+    option("--tp", type=int, default=1, help="GPUs that share each layer")
+    option("--rows", nargs="+", choices=names, default=names, metavar="ROW", help=f"{names}")
+    option("--load", type=Path, default=Path("target/release/penstock-load"), help="load client")
+    option("--folder", type=Path, default=Path("/dev/shm"), help="where the checkpoint goes")
+    option("--out", type=Path, default=Path("bench-out"), help="where results and logs go")
+    option("--penstock", nargs="+", default=[sys.executable, "-m", "penstock"], help="command")
+    option("--settle", type=float, default=0.0, help="seconds between warm-up and the rows")
+    option("--serve", nargs=argparse.REMAINDER, default=[], help="more flags of penstock serve")
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = arguments()
+    args.out.mkdir(parents=True, exist_ok=True)
+    bench = Bench(args)
+    bench.prepare()
+    limits = ceilings()
+    show("ceilings", limits)
+    found = bench.run()
+    report = table(TARGETS[args.shape, args.tp], found)
+    name = args.shape if args.tp == 1 else f"{args.shape}-tp{args.tp}"
+    (args.out / f"{name}.json").write_text(json.dumps(found | {"ceilings": limits}, indent=1))
+    (args.out / f"{name}.md").write_text(report + "\n")
+    print(report)
+
+
+if __name__ == "__main__":
+    main()
