@@ -86,7 +86,11 @@ fn message(mut fields: Map<String, Value>) -> Result<ChatMessage, String> {
     let content = text(&mut fields, "content")?;
     let name = text(&mut fields, "name")?;
     let tool_call_id = text(&mut fields, "tool_call_id")?;
-    let tool_calls = fields.remove("tool_calls").filter(|calls| !calls.is_null());
+    let tool_calls = match fields.remove("tool_calls") {
+        None | Some(Value::Null) => None,
+        Some(calls @ Value::Array(_)) => Some(calls.to_string()),
+        Some(_) => return Err("`tool_calls` must be a list".to_owned()),
+    };
     if content.is_none() && tool_calls.is_none() {
         return Err("`content` is missing".to_owned());
     }

@@ -8,22 +8,32 @@ use serde::Serialize;
 
 use crate::error::{ApiError, ErrorKind};
 
-/// One turn of a conversation, as templates see it.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+/// One turn of a conversation.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChatMessage {
     /// Free-form; the template decides which roles it knows.
     pub role: String,
     /// Text; `None` only beside `tool_calls`.
     pub content: Option<String>,
     /// The speaker's name; read by templates that show it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Calls made by an assistant's turn; arguments are objects, not JSON in a string.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub tool_calls: Option<serde_json::Value>,
+    /// Calls made by an assistant's turn: a JSON list, parsed only when the turn is rendered.
+    pub tool_calls: Option<String>,
     /// Which call a tool's turn answers.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<String>,
+}
+
+/// A turn as templates see it.
+#[derive(Serialize)]
+struct TemplateMessage<'a> {
+    role: &'a str,
+    content: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tool_calls: Option<serde_json::Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tool_call_id: Option<&'a str>,
 }
 
 /// What follows the last message.
@@ -94,7 +104,7 @@ impl ChatTemplate {
             .iter()
             .map(|(name, token)| (name.as_str(), token.as_str()));
         let context = context! {
-            messages => Serde(marked(chat)),
+            messages => Serde(messages(chat)?),
             add_generation_prompt => chat.turn == Turn::Open,
             ..Value::from_pairs(special)
         };
@@ -111,17 +121,51 @@ impl ChatTemplate {
 }
 
 /// The messages; `MARK` ends the last one if it stays open.
-fn marked(chat: &Chat) -> Cow<'_, [ChatMessage]> {
-    let mut messages = Cow::Borrowed(chat.messages.as_slice());
+fn messages(chat: &Chat) -> Result<Vec<TemplateMessage<'_>>, ApiError> {
+    let turns = chat.messages.iter().enumerate();
+    let mut messages: Vec<_> = turns
+        .map(|(index, message)| message.for_template(index))
+        .collect::<Result<_, _>>()?;
     if chat.turn == Turn::Continue
-        && let Some(content) = messages
-            .to_mut()
-            .last_mut()
-            .and_then(|m| m.content.as_mut())
+        && let Some(content) = messages.last_mut().and_then(|m| m.content.as_mut())
     {
-        content.push_str(MARK);
+        content.to_mut().push_str(MARK);
     }
-    messages
+    Ok(messages)
+}
+
+impl ChatMessage {
+    /// `index` is its place, for errors.
+    fn for_template(&self, index: usize) -> Result<TemplateMessage<'_>, ApiError> {
+        let calls = self.tool_calls.as_deref().map(tool_calls);
+        let wrong = |error| {
+            let rule = format!("`messages[{index}].tool_calls` cannot be used: {error}");
+            ApiError::validation("messages", rule)
+        };
+        Ok(TemplateMessage {
+            role: &self.role,
+            content: self.content.as_deref().map(Cow::Borrowed),
+            name: self.name.as_deref(),
+            tool_calls: calls.transpose().map_err(wrong)?,
+            tool_call_id: self.tool_call_id.as_deref(),
+        })
+    }
+}
+
+/// Templates expect a call's arguments as an object; clients send them as JSON in a string.
+fn tool_calls(json: &str) -> Result<serde_json::Value, serde_json::Error> {
+    let mut calls: serde_json::Value = serde_json::from_str(json)?;
+    for call in calls.as_array_mut().into_iter().flatten() {
+        let Some(arguments) = call.pointer_mut("/function/arguments") else {
+            continue;
+        };
+        let text = arguments.as_str();
+        let parsed = text.and_then(|text| serde_json::from_str::<serde_json::Value>(text).ok());
+        if let Some(object) = parsed.filter(serde_json::Value::is_object) {
+            *arguments = object;
+        }
+    }
+    Ok(calls)
 }
 
 /// Cuts what the template writes after the last message's content, which `MARK` ends.
@@ -142,7 +186,7 @@ fn template_error(error: &Error) -> ApiError {
         None => format!("the chat template failed on these messages: {error}"),
     };
     ApiError {
-        param: Some("messages"),
+        param: Some("messages".into()),
         ..ApiError::new(ErrorKind::Template, message)
     }
 }
@@ -331,8 +375,7 @@ mod tests {
     #[test]
     fn json_has_pythons_spacing() {
         let mut message = user("x");
-        message.tool_calls =
-            Some(serde_json::json!([{"b": "<é'>", "a": [1, 2.5, null, true, {}]}]));
+        message.tool_calls = Some(r#"[{"b": "<é'>", "a": [1, 2.5, null, true, {}]}]"#.into());
         let text = render(
             "{{ messages[0].tool_calls | tojson }}",
             vec![message.clone()],

@@ -1,5 +1,7 @@
 //! What can go wrong with a request, before HTTP gives it a status and a shape.
 
+use std::borrow::Cow;
+use std::fmt;
 use std::time::Duration;
 
 use crate::engine::types::SubmitError;
@@ -13,7 +15,7 @@ pub struct ApiError {
     /// Field, rule and value; set by whoever fails, shown to the client.
     pub message: String,
     /// The field at fault, where one is; shown on OpenAI routes as `param`.
-    pub param: Option<&'static str>,
+    pub param: Option<Cow<'static, str>>,
     /// When to try again; becomes the `Retry-After` header.
     pub retry_after: Option<Duration>,
 }
@@ -53,6 +55,14 @@ pub enum ErrorKind {
     Internal,
 }
 
+/// What a client sent, short enough to be sent back and logged: its beginning, and its length.
+#[derive(Clone, Copy, Debug)]
+pub struct Excerpt<'a> {
+    text: &'a str,
+    /// Characters that are shown.
+    most: usize,
+}
+
 impl ApiError {
     /// An error of `kind` without field or retry time.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
@@ -67,7 +77,7 @@ impl ApiError {
     /// A field that breaks a rule.
     pub fn validation(param: &'static str, message: impl Into<String>) -> Self {
         Self {
-            param: Some(param),
+            param: Some(param.into()),
             ..Self::new(ErrorKind::Validation, message)
         }
     }
@@ -77,7 +87,7 @@ impl ApiError {
         let message =
             format!("`{param}` is not supported yet. Leave it out or set it to {neutral}");
         Self {
-            param: Some(param),
+            param: Some(param.into()),
             ..Self::new(ErrorKind::Unsupported, message)
         }
     }
@@ -87,6 +97,28 @@ impl ApiError {
         Self {
             retry_after: Some(after),
             ..self
+        }
+    }
+}
+
+impl<'a> Excerpt<'a> {
+    /// Of a value.
+    pub fn new(text: &'a str) -> Self {
+        Self { text, most: 64 }
+    }
+
+    /// Of a whole message, which may list all fields of a request.
+    pub fn of_message(text: &'a str) -> Self {
+        Self { text, most: 2048 }
+    }
+}
+
+impl fmt::Display for Excerpt<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { text, most } = self;
+        match text.char_indices().nth(*most) {
+            None => f.write_str(text),
+            Some((end, _)) => write!(f, "{}... ({} bytes in all)", &text[..end], text.len()),
         }
     }
 }
@@ -107,5 +139,18 @@ impl From<SubmitError> for ApiError {
             SubmitError::Invalid(_) => Self::new(ErrorKind::Validation, message),
             SubmitError::Internal(_) => Self::new(ErrorKind::Internal, message),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_excerpt_ends_between_characters_and_tells_the_length() {
+        assert_eq!(Excerpt::new("short").to_string(), "short");
+        assert_eq!(Excerpt::new(&"é".repeat(64)).to_string(), "é".repeat(64));
+        let cut = Excerpt::new(&"é".repeat(65)).to_string();
+        assert_eq!(cut, format!("{}... (130 bytes in all)", "é".repeat(64)));
     }
 }

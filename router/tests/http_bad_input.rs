@@ -172,7 +172,11 @@ fn unfit_messages() -> Vec<Case> {
             "messages",
             "unknown role wizard",
         ),
-        (json!({"messages": image}), "messages", "image_url"),
+        (
+            json!({"messages": image}),
+            "messages[0].content[0]",
+            "image_url",
+        ),
         (both, "continue_final_message", "both"),
     ]
 }

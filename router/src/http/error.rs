@@ -4,7 +4,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
-use crate::error::{ApiError, ErrorKind};
+use crate::error::{ApiError, ErrorKind, Excerpt};
 
 /// An error in the shape of the native routes: `{"error", "error_type"}`.
 #[derive(Debug)]
@@ -69,7 +69,9 @@ fn table(kind: ErrorKind) -> Row {
 /// The JSON of an error on a native route, in a body or in a stream.
 pub(super) fn native_json(error: &ApiError) -> String {
     let row = table(error.kind);
-    let message = format!("{}{}", row.prefix, error.message);
+    // Values are cut where they are quoted; a template's exception may be of any length.
+    let message = Excerpt::of_message(&error.message);
+    let message = format!("{}{message}", row.prefix);
     json!({ "error": message, "error_type": row.native }).to_string()
 }
 
@@ -77,7 +79,8 @@ pub(super) fn native_json(error: &ApiError) -> String {
 pub(super) fn openai_json(error: &ApiError) -> String {
     let row = table(error.kind);
     let (kind, code) = row.openai;
-    let ApiError { message, param, .. } = error;
+    let (message, param) = (Excerpt::of_message(&error.message), &error.param);
+    let message = message.to_string();
     let fields = json!({ "message": message, "type": kind, "param": param, "code": code });
     json!({ "error": fields }).to_string()
 }

@@ -1,12 +1,15 @@
 //! Reads a request's JSON body, with an error that says what is wrong and where.
 
+use std::borrow::Cow;
+
 use axum::extract::Request;
 use axum::http::header;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::de::DeserializeOwned;
+use serde_json::error::Category;
 
 use crate::config::RouterConfig;
-use crate::error::{ApiError, ErrorKind};
+use crate::error::{ApiError, ErrorKind, Excerpt};
 
 /// Reads and parses the body within the configured size and time.
 pub(super) async fn read<T: DeserializeOwned>(
@@ -53,6 +56,7 @@ fn check_media_type(request: &Request) -> Result<(), ApiError> {
     if essence == "application/json" || essence.ends_with("+json") {
         return Ok(());
     }
+    let essence = Excerpt::new(&essence);
     let message =
         format!("send JSON with the header `Content-Type: application/json`, not `{essence}`");
     Err(ApiError::new(ErrorKind::MediaType, message))
@@ -64,33 +68,49 @@ fn too_large(limit: usize) -> ApiError {
 }
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
-    // Serde would read a list as an object's fields in order.
-    if bytes.trim_ascii_start().starts_with(b"[") {
-        let message = "the body must be a JSON object, not a list";
-        return Err(ApiError::new(ErrorKind::Validation, message));
-    }
     let mut json = serde_json::Deserializer::from_slice(bytes);
-    let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
-        let path = error.path().to_string();
-        explain(&path, error.inner())
-    })?;
+    let value = serde_path_to_error::deserialize(&mut json)
+        .map_err(|error| explain(&error.path().to_string(), error.inner()))?;
     json.end().map_err(|error| explain(".", &error))?;
     Ok(value)
 }
 
 fn explain(path: &str, error: &serde_json::Error) -> ApiError {
-    let at = if path == "." {
-        String::new()
-    } else {
-        format!("`{path}`: ")
+    let message = with_excerpt(&error.to_string());
+    let param = Some(path).filter(|path| *path != ".");
+    let param = param.map(|path| Excerpt::new(path).to_string());
+    let (kind, start) = match error.classify() {
+        Category::Data => (ErrorKind::Validation, ""),
+        _ => (ErrorKind::Syntax, "the body is not JSON: "),
     };
-    match error.classify() {
-        serde_json::error::Category::Data => {
-            ApiError::new(ErrorKind::Validation, format!("{at}{error}"))
+    let message = match &param {
+        Some(path) => format!("{start}`{path}`: {message}"),
+        None => format!("{start}{message}"),
+    };
+    ApiError {
+        param: param.map(Cow::Owned),
+        ..ApiError::new(kind, message)
+    }
+}
+
+/// Cuts the string that serde quotes, which may be as long as the body, to an excerpt.
+fn with_excerpt(message: &str) -> String {
+    let quotes = [
+        ("string \"", "\", expected "),
+        ("unknown field `", "`, expected "),
+        ("unknown field `", "`, there are no fields"),
+    ];
+    let found = quotes.into_iter().find_map(|(open, close)| {
+        let start = message.find(open)? + open.len();
+        // The last one: the string itself may hold such words.
+        let end = message.rfind(close).filter(|end| *end >= start)?;
+        Some((start, end))
+    });
+    match found {
+        None => message.to_owned(),
+        Some((start, end)) => {
+            let excerpt = Excerpt::new(&message[start..end]);
+            format!("{}{excerpt}{}", &message[..start], &message[end..])
         }
-        _ => ApiError::new(
-            ErrorKind::Syntax,
-            format!("the body is not JSON: {at}{error}"),
-        ),
     }
 }

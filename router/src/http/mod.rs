@@ -10,6 +10,7 @@ mod openai;
 mod patience;
 mod server;
 mod sse;
+mod strict;
 
 use std::sync::Arc;
 
@@ -24,7 +25,7 @@ use tower_http::cors::{AllowOrigin, Any, CorsLayer};
 pub use self::server::serve;
 use crate::config::{Cors, RouterConfig};
 use crate::engine::EngineState;
-use crate::error::{ApiError, ErrorKind};
+use crate::error::{ApiError, ErrorKind, Excerpt};
 use crate::generation::Generator;
 
 /// What every handler can reach.
@@ -108,15 +109,14 @@ async fn metrics(State(app): State<App>) -> Response {
 }
 
 async fn not_found(uri: Uri) -> Response {
-    let message = format!("there is no route `{}`; /docs lists all routes", uri.path());
+    let path = Excerpt::new(uri.path());
+    let message = format!("there is no route `{path}`; /docs lists all routes");
     error::for_path(uri.path(), ApiError::new(ErrorKind::NotFound, message))
 }
 
 async fn wrong_method(method: Method, uri: Uri) -> Response {
-    let message = format!(
-        "`{}` does not take {method}; /docs lists all routes",
-        uri.path()
-    );
+    let (path, method) = (Excerpt::new(uri.path()), Excerpt::new(method.as_str()));
+    let message = format!("`{path}` does not take {method}; /docs lists all routes");
     error::for_path(uri.path(), ApiError::new(ErrorKind::Method, message))
 }
 

@@ -3,7 +3,11 @@
 
 use serde_json::Value;
 
+use super::strict::JsonText;
 use crate::error::ApiError;
+
+/// A longer value is none that changes nothing.
+const LONGEST: usize = 64;
 
 /// The value of a parameter that changes nothing. Null always does.
 #[derive(Clone, Copy, Debug)]
@@ -23,9 +27,9 @@ pub(super) enum Neutral {
 }
 
 /// Fails with the name of the first field whose value would change something.
-pub(super) fn check(fields: &[(&'static str, &Option<Value>, Neutral)]) -> Result<(), ApiError> {
+pub(super) fn check(fields: &[(&'static str, &Option<JsonText>, Neutral)]) -> Result<(), ApiError> {
     for (name, value, neutral) in fields {
-        if value.as_ref().is_some_and(|value| !neutral.allows(value)) {
+        if value.as_ref().is_some_and(|text| !neutral.allows(text)) {
             return Err(ApiError::unsupported(name, &neutral.describe()));
         }
     }
@@ -33,8 +37,11 @@ pub(super) fn check(fields: &[(&'static str, &Option<Value>, Neutral)]) -> Resul
 }
 
 impl Neutral {
-    fn allows(self, value: &Value) -> bool {
-        match (self, value) {
+    fn allows(self, text: &JsonText) -> bool {
+        let Some(value) = text.value(LONGEST) else {
+            return false;
+        };
+        match (self, &value) {
             (_, Value::Null) => true,
             (Self::Number(neutral), Value::Number(n)) => n.as_f64() == Some(neutral),
             (Self::Bool(neutral), Value::Bool(b)) => *b == neutral,

@@ -1,10 +1,9 @@
 //! From the native wire types to a request, with TGI's rules where they are stricter than ours.
 
-use serde_json::Value;
-
 use super::wire::{GenerateParameters, GenerateRequest};
 use crate::error::ApiError;
 use crate::http::neutral::{self, Neutral};
+use crate::http::strict::JsonText;
 use crate::tokenize::SpecialTokens;
 use crate::validate::{FieldNames, GenerateInput, Parameters, Prompt};
 
@@ -67,7 +66,7 @@ fn parameters_of(wire: GenerateParameters) -> Parameters {
 }
 
 fn check_neutral(wire: &GenerateParameters) -> Result<(), ApiError> {
-    let fields: [(&'static str, &Option<Value>, Neutral); 9] = [
+    let fields: [(&'static str, &Option<JsonText>, Neutral); 9] = [
         ("best_of", &wire.best_of, Neutral::Number(1.0)),
         (
             "repetition_penalty",

@@ -1,12 +1,18 @@
 //! JSON of the native routes, with the names that TGI's have.
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use utoipa::ToSchema;
+
+use crate::http::strict::{self, JsonText, from_object};
+
+from_object!(GenerateRequest, GenerateParameters, TokenizeRequest);
+
+/// Stop strings that are read: more than any configuration allows.
+const MOST_STOPS: usize = 1024;
 
 /// Body of `/generate`, `/generate_stream` and `/`.
 #[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields, expecting = "a JSON object")]
 pub(crate) struct GenerateRequest {
     /// The prompt; not empty.
     #[schema(example = "Once upon a time")]
@@ -19,26 +25,26 @@ pub(crate) struct GenerateRequest {
 
 /// How an answer is made.
 #[derive(Debug, Default, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
+#[serde(remote = "Self", deny_unknown_fields, expecting = "a JSON object")]
 pub(crate) struct GenerateParameters {
     /// Not offered yet; 1 is neutral.
     #[schema(value_type = Option<u32>)]
-    pub(crate) best_of: Option<Value>,
+    pub(crate) best_of: Option<JsonText>,
     /// > 0. Without it and without the other sampling parameters, the answer is greedy.
     pub(crate) temperature: Option<f32>,
     /// Not offered yet; 1 is neutral.
     #[schema(value_type = Option<f32>)]
-    pub(crate) repetition_penalty: Option<Value>,
+    pub(crate) repetition_penalty: Option<JsonText>,
     /// Not offered yet; 0 is neutral.
     #[schema(value_type = Option<f32>)]
-    pub(crate) frequency_penalty: Option<Value>,
+    pub(crate) frequency_penalty: Option<JsonText>,
     /// > 0: choose among so many of the likeliest tokens.
     pub(crate) top_k: Option<i32>,
     /// > 0 and < 1: choose among the likeliest tokens that have this probability together.
     pub(crate) top_p: Option<f32>,
     /// Not offered yet; 1 is neutral.
     #[schema(value_type = Option<f32>)]
-    pub(crate) typical_p: Option<Value>,
+    pub(crate) typical_p: Option<JsonText>,
     /// Sample even if no other parameter asks for it.
     pub(crate) do_sample: Option<bool>,
     /// > 0; without it the answer may fill the context.
@@ -46,33 +52,34 @@ pub(crate) struct GenerateParameters {
     /// Put the prompt before `generated_text`.
     pub(crate) return_full_text: Option<bool>,
     /// The answer ends right after the first of these.
+    #[serde(default, deserialize_with = "strict::list_or_null::<MOST_STOPS, _, _>")]
     pub(crate) stop: Option<Vec<String>>,
     /// > 0: keep only so many tokens at the end of the prompt.
     pub(crate) truncate: Option<usize>,
     /// Not offered yet; false is neutral.
     #[schema(value_type = Option<bool>)]
-    pub(crate) watermark: Option<Value>,
+    pub(crate) watermark: Option<JsonText>,
     /// Tell tokens, their log-probabilities and how the answer ended.
     pub(crate) details: Option<bool>,
     /// Not offered yet; false is neutral.
     #[schema(value_type = Option<bool>)]
-    pub(crate) decoder_input_details: Option<Value>,
+    pub(crate) decoder_input_details: Option<JsonText>,
     /// The same seed gives the same tokens.
     pub(crate) seed: Option<u64>,
     /// Not offered yet; 0 is neutral.
     #[schema(value_type = Option<u32>)]
-    pub(crate) top_n_tokens: Option<Value>,
+    pub(crate) top_n_tokens: Option<JsonText>,
     /// Not offered yet.
     #[schema(value_type = Option<Object>)]
-    pub(crate) grammar: Option<Value>,
+    pub(crate) grammar: Option<JsonText>,
     /// Not offered yet.
     #[schema(value_type = Option<String>)]
-    pub(crate) adapter_id: Option<Value>,
+    pub(crate) adapter_id: Option<JsonText>,
 }
 
 /// Body of `/tokenize`.
 #[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields, expecting = "a JSON object")]
 pub(crate) struct TokenizeRequest {
     /// The text; not empty.
     pub(crate) inputs: String,

@@ -1,14 +1,13 @@
 //! `/v1/chat/completions`.
 
-use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 
 use super::stream::Kind;
-use super::wire::answer::{AssistantMessage, ChatChoice, ChatCompletion, Usage};
+use super::wire::answer::{AssistantMessage, ChatChoice, ChatCompletion};
 use super::wire::chat::ChatRequest;
-use super::wire::{Common, Delivery, ErrorBody};
-use super::{Answering, FINGERPRINT, check_model, collect, streamed};
+use super::wire::{Common, ErrorBody};
+use super::{Answer, Answering, FINGERPRINT, check_model, respond, usage};
 use crate::chat::{Chat, Turn};
 use crate::error::ApiError;
 use crate::http::error::OpenAiError;
@@ -44,41 +43,32 @@ pub(crate) async fn chat(
         names: FieldNames::CHAT,
     };
     let generation = app.generator.generate(input).await?;
-    let answering = Answering::new("chatcmpl", &app);
     let headers = facts::stream_headers(&app, &generation);
-    Ok(match delivery {
-        Delivery::Stream { usage } => (
-            headers,
-            streamed(&app, Kind::Chat, answering, vec![generation], usage),
-        )
-            .into_response(),
-        Delivery::Whole => {
-            let answer = collect(generation).await?;
-            let usage = Usage::sum([(answer.prompt_tokens, answer.generated_tokens)].into_iter());
-            let message = AssistantMessage {
-                role: "assistant",
-                content: answer.text,
-            };
-            let finish_reason = answer.reason.into();
-            let choice = ChatChoice {
-                index: 0,
-                message,
-                logprobs: None,
-                finish_reason,
-            };
-            let Answering { id, created, model } = answering;
-            let body = ChatCompletion {
-                id,
-                object: "chat.completion",
-                created,
-                model,
-                system_fingerprint: FINGERPRINT,
-                choices: vec![choice],
-                usage,
-            };
-            (headers, Json(body)).into_response()
-        }
-    })
+    let response = respond(&app, Kind::Chat, delivery, vec![generation], whole).await?;
+    Ok((headers, response).into_response())
+}
+
+fn whole(answering: Answering, answers: Vec<Answer>) -> ChatCompletion {
+    let usage = usage(&answers);
+    let choice = |(index, answer): (usize, Answer)| ChatChoice {
+        index,
+        message: AssistantMessage {
+            role: "assistant",
+            content: answer.text,
+        },
+        logprobs: None,
+        finish_reason: answer.reason.into(),
+    };
+    let Answering { id, created, model } = answering;
+    ChatCompletion {
+        id,
+        object: "chat.completion",
+        created,
+        model,
+        system_fingerprint: FINGERPRINT,
+        choices: answers.into_iter().enumerate().map(choice).collect(),
+        usage,
+    }
 }
 
 fn max_tokens(body: &ChatRequest) -> Result<Option<u32>, ApiError> {

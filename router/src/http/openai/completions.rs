@@ -1,16 +1,15 @@
 //! `/v1/completions`.
 
-use axum::Json;
 use axum::extract::{Request, State};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use futures_util::future::try_join_all;
 
 use super::stream::Kind;
-use super::wire::answer::{Completion, TextChoice, Usage};
+use super::wire::answer::{Completion, TextChoice};
 use super::wire::completions::CompletionRequest;
 use super::wire::one_or_many::WirePrompt;
-use super::wire::{Common, Delivery, ErrorBody};
-use super::{Answer, Answering, FINGERPRINT, check_model, collect, streamed};
+use super::wire::{Common, ErrorBody};
+use super::{Answer, Answering, FINGERPRINT, check_model, respond, usage};
 use crate::error::{ApiError, ErrorKind};
 use crate::http::error::OpenAiError;
 use crate::http::{App, json};
@@ -49,14 +48,7 @@ pub(crate) async fn completions(
         names: FieldNames::COMPLETIONS,
     });
     let generations = try_join_all(inputs.map(|input| app.generator.generate(input))).await?;
-    let answering = Answering::new("cmpl", &app);
-    Ok(match delivery {
-        Delivery::Stream { usage } => streamed(&app, Kind::Text, answering, generations, usage),
-        Delivery::Whole => {
-            let answers = try_join_all(generations.into_iter().map(collect)).await?;
-            Json(whole(answering, answers)).into_response()
-        }
-    })
+    Ok(respond(&app, Kind::Text, delivery, generations, whole).await?)
 }
 
 fn check_batch(given: usize, most: usize) -> Result<(), ApiError> {
@@ -68,7 +60,7 @@ fn check_batch(given: usize, most: usize) -> Result<(), ApiError> {
             );
             let error = ApiError::new(ErrorKind::BatchSize, rule);
             Err(ApiError {
-                param: Some("prompt"),
+                param: Some("prompt".into()),
                 ..error
             })
         }
@@ -77,11 +69,7 @@ fn check_batch(given: usize, most: usize) -> Result<(), ApiError> {
 }
 
 fn whole(answering: Answering, answers: Vec<Answer>) -> Completion {
-    let usage = Usage::sum(
-        answers
-            .iter()
-            .map(|a| (a.prompt_tokens, a.generated_tokens)),
-    );
+    let usage = usage(&answers);
     let choices = answers
         .into_iter()
         .enumerate()

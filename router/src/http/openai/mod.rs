@@ -10,15 +10,20 @@ use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use axum::response::Response;
+use axum::Json;
+use axum::response::{IntoResponse, Response};
+use futures_util::future::try_join_all;
+use serde::Serialize;
 use serde_json::json;
 
 pub(super) use self::chat::{__path_chat, chat};
 pub(super) use self::completions::{__path_completions, completions};
 pub(super) use self::models::{__path_model, __path_models, model, models};
 use self::stream::{ChunkStream, Kind};
+use self::wire::Delivery;
+use self::wire::answer::Usage;
 use super::{App, sse};
-use crate::error::{ApiError, ErrorKind};
+use crate::error::{ApiError, ErrorKind, Excerpt};
 use crate::generation::{FinishReason, Generation, TextEvent};
 
 /// Names that reach the served model whatever it is called. `dummy` is what `huggingface_hub`
@@ -79,10 +84,13 @@ fn check_model(app: &App, model: Option<&str>) -> Result<(), ApiError> {
     let served = app.config.model_id.as_str();
     match model {
         Some(name) if name != served && !ALIASES.contains(&name) => {
-            let message = format!("The model `{name}` does not exist; `{served}` is served here");
+            let message = format!(
+                "The model `{}` does not exist; `{served}` is served here",
+                Excerpt::new(name)
+            );
             let error = ApiError::new(ErrorKind::ModelNotFound, message);
             Err(ApiError {
-                param: Some("model"),
+                param: Some("model".into()),
                 ..error
             })
         }
@@ -109,13 +117,28 @@ async fn collect(mut generation: Generation) -> Result<Answer, ApiError> {
     Err(super::facts::unfinished())
 }
 
-fn streamed(
+/// Sends the answers to one request: as they come, or together once they are complete.
+async fn respond<T: Serialize>(
     app: &App,
     kind: Kind,
-    answering: Answering,
+    delivery: Delivery,
     generations: Vec<Generation>,
-    usage: bool,
-) -> Response {
-    let stream = ChunkStream::new(kind, answering, generations, usage);
-    sse::respond(stream, app.config.keep_alive)
+    whole: impl FnOnce(Answering, Vec<Answer>) -> T,
+) -> Result<Response, ApiError> {
+    let answering = Answering::new(kind.id_prefix(), app);
+    match delivery {
+        Delivery::Stream { usage } => {
+            let stream = ChunkStream::new(kind, answering, generations, usage);
+            Ok(sse::respond(stream, app.config.keep_alive))
+        }
+        Delivery::Whole => {
+            let answers = try_join_all(generations.into_iter().map(collect)).await?;
+            Ok(Json(whole(answering, answers)).into_response())
+        }
+    }
+}
+
+fn usage(answers: &[Answer]) -> Usage {
+    let costs = answers.iter();
+    Usage::sum(costs.map(|answer| (answer.prompt_tokens, answer.generated_tokens)))
 }

@@ -158,6 +158,14 @@ impl Choice {
 }
 
 impl Kind {
+    /// What the ids of such answers begin with.
+    pub(super) fn id_prefix(self) -> &'static str {
+        match self {
+            Self::Chat => "chatcmpl",
+            Self::Text => "cmpl",
+        }
+    }
+
     pub(super) fn object(self) -> &'static str {
         match self {
             Self::Chat => "chat.completion.chunk",

@@ -1,19 +1,27 @@
 //! Body of `/v1/chat/completions`.
 
-use serde::Deserialize;
-use serde::de::IgnoredAny;
-use serde_json::Value;
+use std::fmt;
+
+use serde::de::{Deserializer, Error, IgnoredAny, SeqAccess, Visitor};
+use serde::{Deserialize, de};
 use utoipa::ToSchema;
 
 use super::common::request;
 use crate::chat::ChatMessage;
-use crate::error::ApiError;
+use crate::error::{ApiError, Excerpt};
 use crate::http::neutral::{self, Neutral};
+use crate::http::strict::{self, JsonText, from_object};
+
+from_object!(Message, Part);
+
+/// Messages that are read: more than a context has room for.
+const MOST_MESSAGES: usize = 1 << 16;
 
 request! {
     /// Body of `/v1/chat/completions`.
     ChatRequest {
         /// The conversation; not empty.
+        #[serde(deserialize_with = "super::chat::messages")]
         messages: Vec<Message>,
         /// The newer name of `max_tokens`.
         max_completion_tokens: Option<u32>,
@@ -47,52 +55,56 @@ request! {
         _parallel_tool_calls: Option<IgnoredAny>,
         /// Not offered yet; false is neutral.
         #[schema(value_type = Option<bool>)]
-        logprobs: Option<Value>,
+        logprobs: Option<JsonText>,
         /// Not offered yet; 0 is neutral.
         #[schema(value_type = Option<u32>)]
-        top_logprobs: Option<Value>,
+        top_logprobs: Option<JsonText>,
         /// Not offered yet; `[]` is neutral.
         #[schema(value_type = Option<Vec<Object>>)]
-        tools: Option<Value>,
+        tools: Option<JsonText>,
         /// Not offered yet; `none` and `auto` are neutral.
         #[schema(value_type = Option<String>)]
-        tool_choice: Option<Value>,
+        tool_choice: Option<JsonText>,
         /// Not offered yet.
         #[schema(value_type = Option<String>)]
-        tool_prompt: Option<Value>,
+        tool_prompt: Option<JsonText>,
         /// Not offered yet; `[]` is neutral.
         #[schema(value_type = Option<Vec<Object>>)]
-        functions: Option<Value>,
+        functions: Option<JsonText>,
         /// Not offered yet; `none` and `auto` are neutral.
         #[schema(value_type = Option<String>)]
-        function_call: Option<Value>,
+        function_call: Option<JsonText>,
         /// Not offered yet; `{"type":"text"}` is neutral.
         #[schema(value_type = Option<Object>)]
-        response_format: Option<Value>,
+        response_format: Option<JsonText>,
         /// Not offered yet; `["text"]` is neutral.
         #[schema(value_type = Option<Vec<String>>)]
-        modalities: Option<Value>,
+        modalities: Option<JsonText>,
         /// Not offered yet.
         #[schema(value_type = Option<Object>)]
-        audio: Option<Value>,
+        audio: Option<JsonText>,
         /// Not offered yet.
         #[schema(value_type = Option<Object>)]
-        prediction: Option<Value>,
+        prediction: Option<JsonText>,
         /// Not offered yet.
         #[schema(value_type = Option<String>)]
-        reasoning_effort: Option<Value>,
+        reasoning_effort: Option<JsonText>,
         /// Not offered yet.
         #[schema(value_type = Option<String>)]
-        verbosity: Option<Value>,
+        verbosity: Option<JsonText>,
         /// Not offered yet.
         #[schema(value_type = Option<Object>)]
-        web_search_options: Option<Value>,
+        web_search_options: Option<JsonText>,
     }
 }
 
 /// One turn of a conversation.
 #[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(
+    remote = "Self",
+    deny_unknown_fields,
+    expecting = "a message (a JSON object)"
+)]
 pub(crate) struct Message {
     /// Such as `system`, `user`, `assistant`, `tool`; the model's chat template decides.
     #[schema(example = "user")]
@@ -104,38 +116,94 @@ pub(crate) struct Message {
     name: Option<String>,
     /// Calls made by an assistant's turn.
     #[schema(value_type = Option<Vec<Object>>)]
-    tool_calls: Option<Value>,
+    tool_calls: Option<JsonText>,
     /// Which call a tool's turn answers.
     tool_call_id: Option<String>,
     /// Sent back by clients; only null.
     #[schema(value_type = Option<String>)]
-    refusal: Option<Value>,
+    refusal: Option<JsonText>,
     /// Sent back by clients; only null.
     #[schema(value_type = Option<Object>)]
-    function_call: Option<Value>,
+    function_call: Option<JsonText>,
     /// Sent back by clients; only null.
     #[schema(value_type = Option<Object>)]
-    audio: Option<Value>,
+    audio: Option<JsonText>,
     /// Sent back by clients; only null or empty.
     #[schema(value_type = Option<Vec<Object>>)]
-    annotations: Option<Value>,
+    annotations: Option<JsonText>,
 }
 
-/// What a turn says.
+/// What a turn says: a text, or the texts of a list of parts, joined.
+#[derive(Debug)]
+struct Content(String);
+
+/// One part of a turn. What other kinds of part carry is named only so that their kind is refused.
 #[derive(Debug, Deserialize)]
 #[serde(
-    untagged,
-    expecting = "expected a string or a list of parts with `type` and `text`"
+    remote = "Self",
+    deny_unknown_fields,
+    expecting = "a part (a JSON object)"
 )]
-enum Content {
-    Text(String),
-    Parts(Vec<Part>),
-}
-
-#[derive(Debug, Deserialize)]
 struct Part {
     r#type: String,
     text: Option<String>,
+    #[serde(rename = "image_url")]
+    _image_url: Option<IgnoredAny>,
+    #[serde(rename = "input_audio")]
+    _input_audio: Option<IgnoredAny>,
+    #[serde(rename = "file")]
+    _file: Option<IgnoredAny>,
+    #[serde(rename = "refusal")]
+    _refusal: Option<IgnoredAny>,
+}
+
+/// A part's text.
+struct PartText(String);
+
+fn messages<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Message>, D::Error> {
+    strict::list::<MOST_MESSAGES, _, _>(from)
+}
+
+impl<'de> Deserialize<'de> for Content {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(ContentVisitor)
+    }
+}
+
+struct ContentVisitor;
+
+impl<'de> Visitor<'de> for ContentVisitor {
+    type Value = Content;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a string or a list of parts with `type` and `text`")
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Content, E> {
+        Ok(Content(text.to_owned()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<Content, A::Error> {
+        let mut joined = String::new();
+        while let Some(PartText(text)) = parts.next_element()? {
+            joined.push_str(&text);
+        }
+        Ok(Content(joined))
+    }
+}
+
+impl<'de> de::Deserialize<'de> for PartText {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let part = <Part as de::Deserialize>::deserialize(from)?;
+        match (part.r#type.as_str(), part.text) {
+            ("text", Some(text)) => Ok(Self(text)),
+            ("text", None) => Err(D::Error::missing_field("text")),
+            (other, _) => Err(D::Error::custom(format_args!(
+                "`type` must be `text`: this model takes no `{}`",
+                Excerpt::new(other)
+            ))),
+        }
+    }
 }
 
 impl ChatRequest {
@@ -184,59 +252,22 @@ impl Message {
         if self.role.is_empty() {
             return Err(at("must have a `role`"));
         }
-        let tool_calls = self
-            .tool_calls
-            .filter(|calls| !calls.is_null())
-            .map(with_objects);
-        let content = match self.content {
-            None if tool_calls.is_none() => return Err(at("must have `content` or `tool_calls`")),
-            None => None,
-            Some(Content::Text(text)) => Some(text),
-            Some(Content::Parts(parts)) => Some(join(parts).map_err(|rule| at(&rule))?),
-        };
-        let Self {
-            role,
-            name,
-            tool_call_id,
-            ..
-        } = self;
+        let tool_calls = self.tool_calls.map(JsonText::into_string);
+        if tool_calls
+            .as_ref()
+            .is_some_and(|calls| !calls.starts_with('['))
+        {
+            return Err(at("`tool_calls` must be a list"));
+        }
+        if self.content.is_none() && tool_calls.is_none() {
+            return Err(at("must have `content` or `tool_calls`"));
+        }
         Ok(ChatMessage {
-            role,
-            content,
-            name,
+            role: self.role,
+            content: self.content.map(|content| content.0),
+            name: self.name,
             tool_calls,
-            tool_call_id,
+            tool_call_id: self.tool_call_id,
         })
     }
-}
-
-fn join(parts: Vec<Part>) -> Result<String, String> {
-    let texts =
-        parts
-            .into_iter()
-            .enumerate()
-            .map(|(i, part)| match (part.r#type.as_str(), part.text) {
-                ("text", Some(text)) => Ok(text),
-                ("text", None) => Err(format!("`content[{i}]` must have `text`")),
-                (other, _) => Err(format!(
-                    "`content[{i}].type` must be `text`: this model takes no `{other}`"
-                )),
-            });
-    texts.collect()
-}
-
-/// Templates expect a call's arguments as an object; the wire has them as JSON in a string.
-fn with_objects(mut calls: Value) -> Value {
-    for call in calls.as_array_mut().into_iter().flatten() {
-        let Some(arguments) = call.pointer_mut("/function/arguments") else {
-            continue;
-        };
-        let parsed = arguments
-            .as_str()
-            .and_then(|text| serde_json::from_str::<Value>(text).ok());
-        if let Some(object) = parsed.filter(Value::is_object) {
-            *arguments = object;
-        }
-    }
-    calls
 }

@@ -4,7 +4,10 @@ use serde::Deserialize;
 use utoipa::ToSchema;
 
 use crate::error::ApiError;
+use crate::http::strict::from_object;
 use crate::validate::{AtEos, Parameters};
+
+from_object!(StreamOptions);
 
 /// What both kinds of request say beside their prompt.
 #[derive(Debug)]
@@ -31,7 +34,12 @@ pub(crate) enum Delivery {
 
 /// How a stream is told.
 #[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
+#[serde(
+    remote = "Self",
+    deny_unknown_fields,
+    default,
+    expecting = "a JSON object"
+)]
 pub(crate) struct StreamOptions {
     /// Send a last chunk without choices that tells the usage.
     pub(crate) include_usage: Option<bool>,
@@ -49,7 +57,7 @@ macro_rules! request {
     ) => {
         $(#[$meta])*
         #[derive(Debug, serde::Deserialize, utoipa::ToSchema)]
-        #[serde(deny_unknown_fields)]
+        #[serde(remote = "Self", deny_unknown_fields, expecting = "a JSON object")]
         pub(crate) struct $name {
             $($(#[$field_meta])* pub(crate) $field: $type,)*
             /// The served model's id.
@@ -83,23 +91,25 @@ macro_rules! request {
             pub(crate) _user: Option<serde::de::IgnoredAny>,
             /// Not offered yet; 1 is neutral.
             #[schema(value_type = Option<u32>)]
-            pub(crate) n: Option<serde_json::Value>,
+            pub(crate) n: Option<crate::http::strict::JsonText>,
             /// Not offered yet; 0 is neutral.
             #[schema(value_type = Option<f32>)]
-            pub(crate) presence_penalty: Option<serde_json::Value>,
+            pub(crate) presence_penalty: Option<crate::http::strict::JsonText>,
             /// Not offered yet; 0 is neutral.
             #[schema(value_type = Option<f32>)]
-            pub(crate) frequency_penalty: Option<serde_json::Value>,
+            pub(crate) frequency_penalty: Option<crate::http::strict::JsonText>,
             /// Not offered yet; 1 is neutral.
             #[schema(value_type = Option<f32>)]
-            pub(crate) repetition_penalty: Option<serde_json::Value>,
+            pub(crate) repetition_penalty: Option<crate::http::strict::JsonText>,
             /// Not offered yet; 0 is neutral.
             #[schema(value_type = Option<f32>)]
-            pub(crate) min_p: Option<serde_json::Value>,
+            pub(crate) min_p: Option<crate::http::strict::JsonText>,
             /// Not offered yet; `{}` is neutral.
             #[schema(value_type = Option<Object>)]
-            pub(crate) logit_bias: Option<serde_json::Value>,
+            pub(crate) logit_bias: Option<crate::http::strict::JsonText>,
         }
+
+        crate::http::strict::from_object!($name);
 
         impl $name {
             /// Takes what all requests share. `max_tokens` is the bound that counts.

@@ -1,11 +1,10 @@
 //! Body of `/v1/completions`.
 
-use serde_json::Value;
-
 use super::common::request;
 use super::one_or_many::WirePrompt;
 use crate::error::ApiError;
 use crate::http::neutral::{self, Neutral};
+use crate::http::strict::JsonText;
 
 request! {
     /// Body of `/v1/completions`.
@@ -16,16 +15,16 @@ request! {
         prompt: Vec<WirePrompt>,
         /// Not offered yet; 1 is neutral.
         #[schema(value_type = Option<u32>)]
-        best_of: Option<Value>,
+        best_of: Option<JsonText>,
         /// Not offered yet; false is neutral.
         #[schema(value_type = Option<bool>)]
-        echo: Option<Value>,
+        echo: Option<JsonText>,
         /// Not offered yet.
         #[schema(value_type = Option<u32>)]
-        logprobs: Option<Value>,
+        logprobs: Option<JsonText>,
         /// Not offered yet; the empty string is neutral.
         #[schema(value_type = Option<String>)]
-        suffix: Option<Value>,
+        suffix: Option<JsonText>,
     }
 }
 

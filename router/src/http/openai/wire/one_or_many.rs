@@ -4,6 +4,12 @@ use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, SeqAccess, Visitor};
 
+use crate::http::strict::check_room;
+
+/// Strings or prompts that are read: more than any configuration allows. Token ids are not counted:
+/// they take hardly more memory than their text.
+const MOST: usize = 1024;
+
 /// One prompt of a completion request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum WirePrompt {
@@ -49,6 +55,7 @@ impl<'de> Visitor<'de> for Strings {
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
         let mut strings = Vec::new();
         while let Some(string) = list.next_element()? {
+            check_room(strings.len(), MOST)?;
             strings.push(string);
         }
         Ok(strings)
@@ -73,7 +80,10 @@ impl<'de> Visitor<'de> for Prompts {
         let mut ids = Vec::new();
         while let Some(entry) = list.next_element()? {
             match entry {
-                Entry::Prompt(prompt) => prompts.push(prompt),
+                Entry::Prompt(prompt) => {
+                    check_room(prompts.len(), MOST)?;
+                    prompts.push(prompt);
+                }
                 Entry::Id(id) => ids.push(id),
             }
             if !prompts.is_empty() && !ids.is_empty() {
