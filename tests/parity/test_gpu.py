@@ -131,7 +131,8 @@ def test_graphs_change_no_token() -> None:
     graphs = worker.runner.graphs
     eager = tokens(None)
     assert tokens(graphs) == eager
-    assert {shape.tokens for shape in graphs.captured} == {1, 2, 4, 8, 16, 24}
+    assert {s.tokens for s in graphs.captured if not s.chunks} == {1, 2, 4, 8, 16, 24}
+    assert any(s.chunks for s in graphs.captured)
     assert tokens(graphs) == eager
 
 

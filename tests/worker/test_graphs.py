@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 import pytest
 import torch
-from penstock.worker.batch import Shape
 from penstock.worker.graphs import Graphs, Stages
+from penstock.worker.shape import Shape
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ class Recorder:
 
 
 def decode(rows: int) -> Shape:
-    return Shape(tokens=rows, decodes=rows, chunks=0, samples=rows)
+    return Shape(tokens=rows, decodes=rows, chunks=0, samples=rows, padded=True)
 
 
 def stages(rows: int) -> Stages:
@@ -53,19 +53,18 @@ def launched(graphs: Graphs, shape: Shape) -> Any:
 
 def test_the_second_step_of_a_shape_is_captured_and_later_ones_replay() -> None:
     recorder = Recorder()
-    graphs = Graphs(recorder, largest=64)
+    graphs = Graphs(recorder, torch.empty(64, 4))
     for _ in range(4):
         ids, _ = launched(graphs, decode(8))
         assert ids.tolist() == [0] * 8
     assert (recorder.captures, recorder.replays) == (2, 6)
 
 
-def test_prompts_and_large_steps_are_never_captured() -> None:
+def test_steps_that_are_not_padded_are_never_captured() -> None:
     recorder = Recorder()
-    graphs = Graphs(recorder, largest=64)
-    for shape in (decode(72), Shape(tokens=20, decodes=2, chunks=1, samples=3)):
-        for _ in range(3):
-            launched(graphs, shape)
+    graphs = Graphs(recorder, torch.empty(64, 4))
+    for _ in range(3):
+        launched(graphs, Shape(tokens=20, decodes=2, chunks=1, samples=3))
     assert recorder.captures == 0
 
 
@@ -73,13 +72,13 @@ def test_out_of_memory_leaves_smaller_graphs_and_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     recorder = Recorder(failing_from=32)
-    graphs = Graphs(recorder, largest=64)
+    graphs = Graphs(recorder, torch.empty(64, 4))
     for rows in (32, 64, 16):
         for _ in range(3):
             ids, _ = launched(graphs, decode(rows))
             assert len(ids) == rows
     assert list(graphs.captured) == [decode(16)]
     assert [r.message for r in caplog.records] == [
-        "no CUDA graph for 32 sequences at once, so steps of that many or more are launched "
+        "no CUDA graph for steps of 32 tokens, so steps of that many or more are launched "
         "kernel by kernel, which slows small models most: CUDA out of memory"
     ]

@@ -10,6 +10,7 @@ import pytest
 import torch
 from checkpoints import checkpoint_maker, generate, prompt, reference
 from driver import Driver, Running, Worker, greedy, new_sequence, running
+from local import LocalWorker
 from penstock.rpc import shard_pb2 as pb
 
 PROMPTS = [prompt(20 + 3 * i, seed=i) for i in range(32)]
@@ -179,3 +180,17 @@ def test_min_tokens_masks_stop_tokens(driver: Driver, expected: list[list[int]])
     first = expected[0][:2]
     assert sequence.tokens[:2] == first
     assert stop not in sequence.tokens[:5]
+
+
+def test_padded_as_on_a_gpu(path: Path, expected: list[list[int]]) -> None:
+    """Rows that belong to no sequence change nothing."""
+    worker = LocalWorker()
+    loaded = worker.load(path, dtype="float64")
+    worker.runner.packer.pad = True
+    driver = Driver([worker], loaded)  # type: ignore[list-item]
+    sequences = batch()
+    for sequence in sequences:
+        driver.enter(sequence)
+    driver.finish(sequences, chunk=20)
+    driver.stream.close()
+    assert [s.tokens for s in sequences] == expected

@@ -1,4 +1,4 @@
-"""CUDA graphs of decode steps: the host launches one graph instead of every kernel.
+"""CUDA graphs of small steps: the host launches one graph instead of every kernel.
 
 A step is two stages, forward to logits and choice of tokens, each a graph of its own, so that what
 changes logits in between (masks) stays outside. A shape is captured when a step brings it for the
@@ -17,13 +17,15 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from penstock.worker.batch import Shape
+from penstock.worker.shape import Shape
 
 log = logging.getLogger("penstock.worker")
 
 T = TypeVar("T")
 Tokens = tuple[Tensor, Tensor]  # ids and their log-probabilities, [R] each
 SIGHTINGS = 2  # of a shape before it is captured
+MOST_GRAPHS = 256  # each holds a few MB
+MOST_TOKENS = 1 << 20  # no limit but memory's
 
 
 @dataclass(frozen=True)
@@ -65,9 +67,10 @@ class DeviceCapture:
 class Graphs:
     """Captured stages by shape. Used by the launch thread only."""
 
-    def __init__(self, capture: Capture, largest: int) -> None:
+    def __init__(self, capture: Capture, logits: Tensor) -> None:
         self.capture = capture
-        self.largest = largest  # rows of a step; larger ones hide their launches
+        self.logits = logits  # [rows, vocab]: of all shapes in turn, or each would need its own
+        self.largest = MOST_TOKENS  # of a step to be captured
         self.sightings: Counter[Shape] = Counter()
         self.captured: dict[Shape, Stages] = {}
 
@@ -76,7 +79,8 @@ class Graphs:
         found = self.captured.get(shape)
         if found is not None:
             return found
-        if not shape.samples_every_row or shape.tokens > self.largest:
+        full = len(self.captured) >= MOST_GRAPHS
+        if full or not shape.padded or shape.tokens > self.largest:
             return stages
         self.sightings[shape] += 1
         if self.sightings[shape] < SIGHTINGS:
@@ -86,8 +90,8 @@ class Graphs:
         except RuntimeError as error:  # out of memory included
             self.largest = shape.tokens - 1
             log.warning(
-                "no CUDA graph for %d sequences at once, so steps of that many or more are "
-                "launched kernel by kernel, which slows small models most: %s",
+                "no CUDA graph for steps of %d tokens, so steps of that many or more are launched "
+                "kernel by kernel, which slows small models most: %s",
                 shape.tokens,
                 str(error).splitlines()[0],
             )
@@ -95,7 +99,7 @@ class Graphs:
         return found
 
     def _captured(self, stages: Stages) -> Stages:
-        run_forward, logits = self.capture(stages.forward)
+        run_forward, logits = self.capture(lambda: self._kept(stages.forward()))
         run_choose, tokens = self.capture(lambda: stages.choose(logits))
 
         def forward() -> Tensor:
@@ -107,3 +111,6 @@ class Graphs:
             return tokens
 
         return Stages(forward, choose)
+
+    def _kept(self, logits: Tensor) -> Tensor:
+        return self.logits[: len(logits)].copy_(logits)

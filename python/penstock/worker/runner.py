@@ -14,10 +14,11 @@ from penstock.attention import Chunks, Decodes, StepContext
 from penstock.models import Model
 from penstock.parallel import Group
 from penstock.sampling import SamplingRows, choose, mask_tokens
-from penstock.worker.batch import Packed, Packer, bucket, capacity, tensors
+from penstock.worker.batch import Packed, Packer, capacity, most_samples
 from penstock.worker.graphs import DeviceCapture, Graphs, Stages
+from penstock.worker.shape import Shape, tensors
 from penstock.worker.state import State, Work
-from penstock.worker.step import Ints, Outcome, SlotFault, Step
+from penstock.worker.step import Ints, Longs, Outcome, SlotFault, Step
 
 # Host buffers in rotation. A step's buffer is written again only after its outcome was taken: one
 # step is being launched, two wait in the reply queue, one is being taken from it.
@@ -39,11 +40,11 @@ class Shard:
 class HostBuffers:
     """Host memory of one step in flight; pinned for a GPU, so that copies overlap with work."""
 
-    def __init__(self, words: int, slots: int, device: torch.device) -> None:
+    def __init__(self, words: int, samples: int, device: torch.device) -> None:
         pin = device.type == "cuda"
         self.inputs = torch.zeros(words, dtype=torch.int32, pin_memory=pin)
-        self.ids = torch.zeros(slots, dtype=torch.int64, pin_memory=pin)
-        self.logprobs = torch.zeros(slots, dtype=torch.float32, pin_memory=pin)
+        self.ids = torch.zeros(samples, dtype=torch.int64, pin_memory=pin)
+        self.logprobs = torch.zeros(samples, dtype=torch.float32, pin_memory=pin)
         self.array: Ints = self.inputs.numpy()
         self.begin = torch.cuda.Event(enable_timing=True) if pin else None
         self.end = torch.cuda.Event(enable_timing=True) if pin else None
@@ -55,6 +56,7 @@ class Pending:
 
     step: Step
     work: Work
+    samples: Longs  # rows of the yielding runs
     host: HostBuffers
     host_us: int
     launched: float
@@ -69,10 +71,10 @@ class Pending:
         outcome = Outcome(self.step.epoch, self.step.step, faults=work.faults)
         outcome.host_us, outcome.device_us = self.host_us, device_us
         slots = work.slots[work.yields][work.run_order]
-        ids = host.ids.numpy()[: len(slots)][work.run_order]
-        logprobs = host.logprobs.numpy()[: len(slots)][work.run_order]
-        rows = zip(slots.tolist(), ids.tolist(), logprobs.tolist(), strict=True)
-        for slot, token_id, logprob in rows:
+        rows = self.samples[work.run_order]
+        ids, logprobs = host.ids.numpy()[rows], host.logprobs.numpy()[rows]
+        found = zip(slots.tolist(), ids.tolist(), logprobs.tolist(), strict=True)
+        for slot, token_id, logprob in found:
             if math.isnan(logprob):
                 text = "the model's logits are not finite numbers for this sequence"
                 outcome.faults.append(SlotFault(slot, text, internal=True))
@@ -91,15 +93,17 @@ class Runner:
         self.state = state
         limits, device = state.limits, shard.device
         self.packer = Packer(state, pad=device.type == "cuda")
-        words = capacity(limits)
-        self.ring = [HostBuffers(words, limits.slots, device) for _ in range(RING)]
+        words, samples = capacity(limits), most_samples(limits)
+        self.ring = [HostBuffers(words, samples, device) for _ in range(RING)]
         self.launched = 0
         self.inputs = (
             None if device.type == "cpu" else torch.zeros_like(self.ring[0].inputs, device=device)
         )
         self.graphs: Graphs | None = None
         if device.type == "cuda":
-            self.graphs = Graphs(DeviceCapture(device), largest=bucket(limits.slots))
+            kind = shard.caches[0].dtype
+            logits = torch.empty((samples, limits.vocab), dtype=kind, device=device)
+            self.graphs = Graphs(DeviceCapture(device), logits)
         # One row more than slots: padded rows read and write it.
         rows = limits.slots + 1
         self.last_token = torch.zeros(rows, dtype=torch.int64, device=device)
@@ -122,7 +126,8 @@ class Runner:
             raise
         if host.end is not None:
             host.end.record()
-        return Pending(step, work, host, int((launched - began) * 1e6), launched)
+        host_us = int((launched - began) * 1e6)
+        return Pending(step, work, packed.samples, host, host_us, launched)
 
     def _run(self, packed: Packed, host: HostBuffers) -> None:
         buffer = host.inputs
@@ -135,10 +140,10 @@ class Runner:
             return
         views = tensors(shape, buffer)
         if shape.samples == 0:
-            self.hidden(packed, views)
+            self.hidden(shape, views)
             return
         stages = Stages(
-            lambda: self.forward(packed, views), lambda logits: self.choose(logits, views)
+            lambda: self.forward(shape, views), lambda logits: self.choose(logits, views)
         )
         if self.graphs is not None:
             stages = self.graphs.of(shape, stages)
@@ -146,20 +151,19 @@ class Runner:
         if masks is not None:
             mask_tokens(logits, *masks)
         ids, logprobs = stages.choose(logits)
-        count = min(shape.samples, len(host.ids))
-        host.ids[:count].copy_(ids[:count], non_blocking=True)
-        host.logprobs[:count].copy_(logprobs[:count], non_blocking=True)
+        host.ids[: shape.samples].copy_(ids, non_blocking=True)
+        host.logprobs[: shape.samples].copy_(logprobs, non_blocking=True)
 
-    def hidden(self, packed: Packed, views: dict[str, Tensor]) -> Tensor:
+    def hidden(self, shape: Shape, views: dict[str, Tensor]) -> Tensor:
         """Hidden states of all rows [T, hidden]. Reads only static tensors."""
         last = self.last_token.index_select(0, views["id_slot"])
         ids = torch.where(views["ids"] < 0, last, views["ids"])
-        return self.shard.model.forward(ids, self._context(packed, views))
+        return self.shard.model.forward(ids, self._context(shape, views))
 
-    def forward(self, packed: Packed, views: dict[str, Tensor]) -> Tensor:
+    def forward(self, shape: Shape, views: dict[str, Tensor]) -> Tensor:
         """Logits of the rows that yield [R, vocab]."""
-        hidden = self.hidden(packed, views)
-        if not packed.shape.samples_every_row:
+        hidden = self.hidden(shape, views)
+        if not shape.samples_every_row:
             hidden = hidden[views["sample_row"].long()]
         return self.shard.model.logits(hidden)
 
@@ -176,15 +180,15 @@ class Runner:
         self.last_token.index_copy_(0, views["sample_slot"].long(), ids)
         return ids, logprobs
 
-    def _context(self, packed: Packed, views: dict[str, Tensor]) -> StepContext:
-        shape, decodes, chunks = packed.shape, None, None
+    def _context(self, shape: Shape, views: dict[str, Tensor]) -> StepContext:
+        decodes, chunks = None, None
         if shape.decodes:
             slots, lengths = views["decode_slot"], views["decode_kv_len"]
             decodes = Decodes(shape.decodes, self.tables, slots, lengths)
         if shape.chunks:
             slots, lengths = views["chunk_slot"], views["chunk_kv_len"]
             start = views["query_start"]
-            chunks = Chunks(self.tables, slots, start, lengths, packed.max_query)
+            chunks = Chunks(self.tables, slots, start, lengths, shape.max_query)
         shard = self.shard
         return StepContext(
             views["position"], views["kv_slot"], shard.cos_sin, shard.caches, decodes, chunks

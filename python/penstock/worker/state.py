@@ -61,6 +61,11 @@ class Work:
     masked: list[tuple[int, Longs]] = field(default_factory=list)  # (run, ids not to yield)
     faults: list[SlotFault] = field(default_factory=list)
 
+    @property
+    def yielding(self) -> int:
+        """Runs that yield a token."""
+        return int(self.yields.sum())
+
 
 class State:
     """All slots, as arrays over the slot number."""
