@@ -132,6 +132,7 @@ def test_graphs_change_no_token() -> None:
     eager = tokens(None)
     assert tokens(graphs) == eager
     assert {s.tokens for s in graphs.captured if not s.chunks} == {1, 2, 4, 8, 16, 24}
+    assert tokens(graphs) == eager
     assert any(s.chunks for s in graphs.captured)
     assert tokens(graphs) == eager
 
