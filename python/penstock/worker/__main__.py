@@ -14,10 +14,11 @@ import signal
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import grpc
 
-from penstock.worker.service import attach
+from penstock.worker.service import Shard, attach
 
 CALLS = 8  # RPCs served at once: one step stream, and health checks beside it
 MESSAGE_BYTES = 256 << 20  # a step may bring many sequences in full
@@ -28,6 +29,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m penstock.worker", description=__doc__)
     parser.add_argument("--socket", required=True, help="path of the unix socket to serve on")
     parser.add_argument("--rank", type=int, default=0, help="place in the tensor-parallel group")
+    parser.add_argument(
+        "--trace", type=Path, help="file for the timeline of the last steps, written at the end"
+    )
     arguments = parser.parse_args()
     logging.basicConfig(
         stream=sys.stderr,
@@ -37,24 +41,26 @@ def main() -> None:
     # Ctrl-C reaches the whole foreground group; draining is the launcher's decision.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ended = threading.Event()
-    server = serve(arguments.socket, arguments.rank, ended)
+    shard = Shard(arguments.rank, ended.set, arguments.trace)
+    server = serve(arguments.socket, shard)
     threading.Thread(target=watch_lease, args=(ended,), name="lease", daemon=True).start()
     # Long, and needed by Load: done while the router connects.
     threading.Thread(target=warm_imports, name="imports", daemon=True).start()
     ended.wait()
     server.stop(grace=0.5).wait(1.0)
+    shard.close()
     # Not sys.exit: a thread that hangs in a device call must not keep the process alive.
     os._exit(0)
 
 
-def serve(socket: str, rank: int, ended: threading.Event) -> grpc.Server:
+def serve(socket: str, shard: Shard) -> grpc.Server:
     """Starts the service on a unix socket; exits with a message if the socket is unusable."""
     options = [
         ("grpc.max_receive_message_length", MESSAGE_BYTES),
         ("grpc.max_send_message_length", MESSAGE_BYTES),
     ]
     server = grpc.server(ThreadPoolExecutor(CALLS), options=options)
-    attach(server, rank, ended.set)
+    attach(server, shard)
     try:
         server.add_insecure_port(f"unix:{socket}")
     except RuntimeError as error:

@@ -21,6 +21,7 @@ import torch
 from penstock.faults import BadStep
 from penstock.worker.runner import REPLIES_WAITING, Pending, Runner
 from penstock.worker.step import Outcome, Step
+from penstock.worker.trace import Trace
 
 log = logging.getLogger("penstock.worker")
 
@@ -100,9 +101,10 @@ class LaunchThread:
 class Pipeline:
     """Steps of one stream at a time through one runner."""
 
-    def __init__(self, runner: Runner, thread: LaunchThread) -> None:
+    def __init__(self, runner: Runner, thread: LaunchThread, trace: Trace | None = None) -> None:
         self.runner = runner
         self.thread = thread
+        self.trace = trace
         self.steps = 0  # completed since Load
 
     def run(self, requests: Iterator[Step]) -> Iterator[Outcome]:
@@ -148,6 +150,8 @@ class Pipeline:
                 raise item
             outcome = item.wait()
             self.steps += 1
+            if self.trace is not None:
+                self.trace.add(item)
             yield outcome
 
 

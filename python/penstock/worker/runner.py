@@ -59,12 +59,12 @@ class Pending:
     samples: Longs  # rows of the yielding runs
     host: HostBuffers
     host_us: int
-    launched: float
+    launched: tuple[float, float]  # begin and end of the launch, on the host's clock
 
     def wait(self) -> Outcome:
         """Blocks until the tokens are here. Rows that are not numbers become faults."""
         host, work = self.host, self.work
-        device_us = int((time.perf_counter() - self.launched) * 1e6)
+        device_us = int((time.perf_counter() - self.launched[0]) * 1e6) - self.host_us
         if host.begin is not None and host.end is not None:
             host.end.synchronize()
             device_us = int(host.begin.elapsed_time(host.end) * 1e3)
@@ -116,7 +116,7 @@ class Runner:
         host = self.ring[self.launched % RING]
         self.launched += 1
         packed = self.packer.pack(step, work, host.array)
-        launched = time.perf_counter()
+        packed_at = time.perf_counter()
         if host.begin is not None:
             host.begin.record()
         try:
@@ -126,7 +126,8 @@ class Runner:
             raise
         if host.end is not None:
             host.end.record()
-        host_us = int((launched - began) * 1e6)
+        host_us = int((packed_at - began) * 1e6)
+        launched = began, time.perf_counter()
         return Pending(step, work, packed.samples, host, host_us, launched)
 
     def _run(self, packed: Packed, host: HostBuffers) -> None:

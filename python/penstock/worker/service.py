@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import math
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -38,9 +40,10 @@ Context = grpc.ServicerContext
 class Shard(rpc.ShardServicer):
     """One worker's side of the protocol. torch is imported by the first Load, not before."""
 
-    def __init__(self, rank: int, stop: Callable[[], None]) -> None:
+    def __init__(self, rank: int, stop: Callable[[], None], trace_file: Path | None = None) -> None:
         self.rank = rank
         self.stop = stop
+        self.trace_file = trace_file
         self.thread: LaunchThread | None = None
         self.pipeline: Pipeline | None = None
         self.load: tuple[pb.LoadRequest, pb.LoadProgress] | None = None  # asked, answered
@@ -79,6 +82,7 @@ class Shard(rpc.ShardServicer):
     def _load(self, request: pb.LoadRequest) -> Iterator[pb.LoadProgress]:
         from penstock.worker.loader import load
         from penstock.worker.pipeline import LaunchThread, Pipeline
+        from penstock.worker.trace import Trace
 
         settings = to_settings(request)
         events: SimpleQueue[pb.LoadProgress | None] = SimpleQueue()
@@ -95,7 +99,10 @@ class Shard(rpc.ShardServicer):
         yield from iter(events.get, None)
         runner, loaded = job.result()
         self.vocab = loaded.limits.vocab
-        self.pipeline = Pipeline(runner, thread)
+        trace = None
+        if self.trace_file is not None:
+            trace = thread.submit(lambda: Trace(runner.shard.device)).result()
+        self.pipeline = Pipeline(runner, thread, trace)
         answer = pb.LoadProgress(loaded=from_loaded(loaded))
         self.load = request, answer
         yield answer
@@ -145,6 +152,11 @@ class Shard(rpc.ShardServicer):
         self.stop()
         return pb.ShutdownReply()
 
+    def close(self) -> None:
+        """Writes the trace that was asked for, if steps can have run."""
+        if self.trace_file is not None and self.pipeline is not None and self.pipeline.trace:
+            self.pipeline.trace.write(self.trace_file)
+
     def _require_model(self, context: Context) -> None:
         if self.pipeline is None:
             _abort(context, BadStep(NO_MODEL))
@@ -158,9 +170,9 @@ class Shard(rpc.ShardServicer):
             )
 
 
-def attach(server: grpc.Server, rank: int, stop: Callable[[], None]) -> None:
-    """Adds a shard of `rank` to a server; `stop` is called when a client asks for the end."""
-    rpc.add_ShardServicer_to_server(Shard(rank, stop), server)
+def attach(server: grpc.Server, shard: Shard) -> None:
+    """Adds a shard to a server."""
+    rpc.add_ShardServicer_to_server(shard, server)
 
 
 def _abort(context: Context, error: Exception) -> NoReturn:
@@ -186,8 +198,6 @@ def bad_sampling(sampling: pb.Sampling, vocab: int) -> str | None:
 
 def to_settings(request: pb.LoadRequest) -> Settings:
     """Load's fields, typed."""
-    from pathlib import Path
-
     from penstock.worker.settings import Settings
 
     return Settings(
@@ -302,6 +312,7 @@ def to_step(request: pb.StepRequest) -> Step:
         growth_blocks=_ints(growth.blocks),
         run_slots=_ints(request.run_slots),
         run_tokens=_ints(request.run_tokens),
+        received=time.perf_counter(),
     )
 
 

@@ -61,6 +61,7 @@ class Step:
     growth_blocks: Ints
     run_slots: Ints
     run_tokens: Ints
+    received: float = 0.0  # when the request was parsed, on the host's monotonic clock
 
 
 @dataclass(frozen=True)
