@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -28,6 +29,6 @@ def test_a_step_shows_in_every_lane_and_in_order(tmp_path: Path) -> None:
         (f"step {step}", lane) for step in range(3) for lane in lanes
     ]
     assert [e["args"]["tokens"] for e in spans if e["tid"] == 0] == [9, 1, 1]
-    for before, after in zip(spans, spans[1:], strict=False):
+    for before, after in itertools.pairwise(spans):
         assert after["name"] != before["name"] or after["ts"] >= before["ts"]
     assert all(e["dur"] >= 0 for e in spans)
