@@ -1,19 +1,54 @@
-"""The safetensors files of a model directory, memory-mapped."""
+"""The safetensors files of a model directory: what they hold, and where."""
 
 from __future__ import annotations
 
 import json
+import math
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 
 from penstock.faults import BadModel
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
+DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+}
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A tensor in a file: row-major, from byte `offset` on."""
+
+    path: Path
+    file: int  # open descriptor
+    offset: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one entry along the first dimension."""
+        return math.prod(self.shape[1:]) * self.dtype.itemsize
+
+    def read(self, row: int, buffer: memoryview) -> None:
+        """Fills `buffer` from row `row` on. Raises BadModel if the file became shorter."""
+        at, done = self.offset + row * self.row_bytes, 0
+        while done < len(buffer):
+            count = os.preadv(self.file, [buffer[done:]], at + done)
+            if count == 0:
+                raise BadModel(f"{self.path} became shorter while it was read; download it again")
+            done += count
 
 
 class Checkpoint:
@@ -25,56 +60,66 @@ class Checkpoint:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._stack = ExitStack()
-        self._files: dict[str, Any] = {}
-        self._index: dict[str, str] = {}
+        self._stored: dict[str, Stored] = {}
 
     def __enter__(self) -> Checkpoint:
-        for name in self._file_names():
-            self._files[name] = self._open(self.directory / name)
-        found = {key: name for name, file in self._files.items() for key in file.keys()}  # noqa: SIM118
-        for key, name in self._index.items():
-            if found.get(key) != name:
+        index = self._index()
+        for name in sorted(set(index.values())) or [SINGLE]:
+            self._stored |= self._open(self.directory / name)
+        for key, name in index.items():
+            if key not in self._stored or self._stored[key].path.name != name:
                 raise BadModel(f"{self.directory / name} lacks tensor {key}, which {INDEX} lists")
-        self._index = found
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
-        self._files.clear()
+        self._stored.clear()
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._index)
+        return iter(self._stored)
 
-    def shape(self, name: str) -> tuple[int, ...]:
-        """Shape of a tensor as stored."""
-        return tuple(self._slice(name).get_shape())
+    def __getitem__(self, name: str) -> Stored:
+        return self._stored[name]
 
-    def read(self, name: str, region: tuple[slice, ...]) -> Any:
-        """The region of a tensor, on the host, without reading the rest of it."""
-        return self._slice(name)[region]
-
-    def _slice(self, name: str) -> Any:
-        return self._files[self._index[name]].get_slice(name)
-
-    def _file_names(self) -> list[str]:
+    def _index(self) -> dict[str, str]:
+        """File names by tensor, from the index if there is one."""
         index = self.directory / INDEX
         if not index.is_file():
-            return [SINGLE]
+            return {}
         try:
-            self._index = dict(json.loads(index.read_text(encoding="utf-8"))["weight_map"])
+            return dict(json.loads(index.read_text(encoding="utf-8"))["weight_map"])
         except (ValueError, KeyError, TypeError) as error:
             raise BadModel(f"{index} is damaged ({error!r}); download it again") from error
-        return sorted(set(self._index.values()))
 
-    def _open(self, path: Path) -> Any:
+    def _open(self, path: Path) -> dict[str, Stored]:
         if not path.is_file():
             others = sorted(p.name for p in self.directory.glob("*.bin"))
             hint = f"; {others[0]} is a pickle, convert it to safetensors" if others else ""
             raise BadModel(f"{path} is missing; download the model again{hint}")
         try:
-            return self._stack.enter_context(safe_open(path, framework="pt", device="cpu"))
+            # The library checks the header, down to every tensor's place; where is for us to read.
+            with safe_open(path, framework="pt", device="cpu"):
+                return self._tensors(path)
         except (SafetensorError, OSError) as error:
             size = path.stat().st_size
             raise BadModel(
                 f"{path} ({size} bytes) is truncated or damaged: {error}; download it again"
             ) from error
+
+    def _tensors(self, path: Path) -> dict[str, Stored]:
+        file = os.open(path, os.O_RDONLY)
+        self._stack.callback(os.close, file)
+        length = int.from_bytes(os.pread(file, 8, 0), "little")
+        header: dict[str, Any] = json.loads(os.pread(file, length, 8))
+        header.pop("__metadata__", None)
+        found = {}
+        for name, entry in header.items():
+            dtype = DTYPES.get(entry["dtype"])
+            if dtype is None:
+                raise BadModel(
+                    f"{path}: tensor {name} is {entry['dtype']}; only {', '.join(DTYPES)} can be "
+                    "loaded, so take the unquantized model"
+                )
+            offset = 8 + length + entry["data_offsets"][0]
+            found[name] = Stored(path, file, offset, tuple(entry["shape"]), dtype)
+        return found

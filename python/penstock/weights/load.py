@@ -11,8 +11,9 @@ import torch
 from penstock.faults import BadModel
 from penstock.weights.files import Checkpoint
 from penstock.weights.target import Target
+from penstock.weights.transfer import Mover, moves
 
-READERS = 4
+READERS = 8
 SHOWN = 5
 
 
@@ -47,7 +48,7 @@ def load_weights(
     present = {name for name in checkpoint if not pattern.fullmatch(name)}
     _check_names(present, set(targets))
     for name, target in targets.items():
-        found = checkpoint.shape(name)
+        found = checkpoint[name].shape
         if found != target.shape:
             raise BadModel(
                 f"tensor {name} has shape {list(found)}, but config.json "
@@ -55,17 +56,14 @@ def load_weights(
             )
     total = sum(t.destination.nbytes for t in targets.values())
     done = 0
-
-    def read(name: str) -> int:
-        target = targets[name]
-        with torch.inference_mode():  # a setting of each thread
-            target.destination.copy_(checkpoint.read(name, target.region))
-        return int(target.destination.nbytes)
-
+    device = next((t.destination.device for t in targets.values()), torch.device("cpu"))
+    mover = Mover(device)
+    work = [move for name, target in targets.items() for move in moves(checkpoint[name], target)]
     with ThreadPoolExecutor(READERS) as pool:
-        for job in as_completed([pool.submit(read, name) for name in targets]):
+        for job in as_completed([pool.submit(mover, move) for move in work]):
             done += job.result()
             progress(done, total)
+        mover.finish()
     return total
 
 

@@ -1,0 +1,112 @@
+"""From file to device: rows of a tensor through a buffer that the device can read by itself.
+
+Several threads, each with a buffer and, on a GPU, a stream of its own: while one waits for the
+device, others read. A mapped file would be copied twice and fault on every page; `pread` copies
+once, at the speed of memory when the file is cached.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from penstock.weights.files import Stored
+from penstock.weights.target import Target
+
+BUFFER_BYTES = 16 << 20
+
+
+@dataclass(frozen=True)
+class Move:
+    """`rows` rows of a tensor, from row `row` on, that belong into `destination`."""
+
+    stored: Stored
+    row: int
+    rows: int
+    region: tuple[slice, ...]  # of each row; the rest of the dimensions
+    destination: Tensor
+
+    @property
+    def bytes(self) -> int:
+        """Read from the file, which may be more than what is kept."""
+        return self.rows * self.stored.row_bytes
+
+
+def moves(stored: Stored, target: Target) -> Iterator[Move]:
+    """The target's region, in parts that fit a buffer (or of one row, if that does not)."""
+    if not target.region:  # a scalar is one row
+        alone = Stored(stored.path, stored.file, stored.offset, (1,), stored.dtype)
+        yield Move(alone, 0, 1, (), target.destination.view(1))
+        return
+    first, *rest = target.region
+    most = max(1, BUFFER_BYTES // max(1, stored.row_bytes))
+    for row in range(first.start, first.stop, most):
+        rows = min(most, first.stop - row)
+        destination = target.destination.narrow(0, row - first.start, rows)
+        yield Move(stored, row, rows, tuple(rest), destination)
+
+
+class Mover:
+    """Carries out moves on the threads that call it; `finish` waits for the device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._own = threading.local()
+        self.finish()  # what was launched before may still write to a destination
+
+    def __call__(self, move: Move) -> int:
+        """Returns the bytes written. Raises BadModel if the file cannot be read to the end."""
+        with torch.inference_mode():  # a setting of each thread
+            lane = self._lane(move.bytes)
+            lane.wait()
+            part = lane.buffer[: move.bytes]
+            move.stored.read(move.row, part.numpy().data)
+            rows = part.view(move.stored.dtype).view(move.rows, *move.stored.shape[1:])
+            lane.send(rows, move)
+        return int(move.destination.nbytes)
+
+    def finish(self) -> None:
+        """Returns when the device has done everything."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def _lane(self, size: int) -> _Lane:
+        lane: _Lane | None = getattr(self._own, "lane", None)
+        if lane is None or len(lane.buffer) < size:
+            if lane is not None:
+                lane.wait()
+            lane = self._own.lane = _Lane(max(size, BUFFER_BYTES), self.device)
+        return lane
+
+
+class _Lane:
+    """A thread's buffer, and the stream that empties it."""
+
+    def __init__(self, size: int, device: torch.device) -> None:
+        cuda = device.type == "cuda"
+        self.device = device
+        self.buffer = torch.empty(size, dtype=torch.uint8, pin_memory=cuda)
+        self.stream = torch.cuda.Stream(device) if cuda else None
+
+    def wait(self) -> None:
+        """Returns when the buffer may be overwritten."""
+        if self.stream is not None:
+            self.stream.synchronize()
+
+    def send(self, rows: Tensor, move: Move) -> None:
+        region = (slice(None), *move.region)
+        with torch.cuda.stream(self.stream) if self.stream is not None else nullcontext():
+            if self.stream is not None and not self._direct(rows[region], move.destination):
+                # Cutting and converting are the device's work: it is faster, and does not wait.
+                rows = rows.to(self.device, non_blocking=True)
+            move.destination.copy_(rows[region], non_blocking=True)
+
+    @staticmethod
+    def _direct(rows: Tensor, destination: Tensor) -> bool:
+        plain = rows.is_contiguous() and destination.is_contiguous()
+        return plain and rows.dtype == destination.dtype
