@@ -82,6 +82,13 @@ def descendants(pid: int) -> list[int]:
     return found[1:]
 
 
+def context_switches(pid: int) -> int:
+    """Times that the threads of a process went to sleep or were put aside."""
+    statuses = (task / "status" for task in Path(f"/proc/{pid}/task").iterdir())
+    lines = (line for status in statuses for line in status.read_text().splitlines())
+    return sum(int(line.split()[1]) for line in lines if "ctxt_switches" in line)
+
+
 def resident_mib(pid: int) -> float:
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):

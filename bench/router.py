@@ -6,6 +6,8 @@ is measured is the router's own. The peer is Hugging Face TGI's router (3.3.6-de
 
     python bench/router.py --penstock target/release/penstock \
         --shard target/release/penstock-mock-shard --load target/release/penstock-load
+
+`--only 20:generate:256` measures that case alone, `--repeat 3` each case three times.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from processes import cpu_seconds, free_port, resident_mib, running, wait_ready
+from processes import context_switches, cpu_seconds, free_port, resident_mib, running, wait_ready
 from vocabulary import write_model
 
 
@@ -64,13 +66,14 @@ class Binaries:
 
 
 def measure(case: Case, address: str, pid: int, load: Path) -> dict[str, float]:
-    before = cpu_seconds(pid)
+    before, switches = cpu_seconds(pid), context_switches(pid)
     command = [load, "--address", address, "--api", case.api, "--streams", str(case.streams)]
     command += ["--tokens", str(case.tokens), "--words", str(case.words)]
     command += ["--requests", str(max(case.streams, 512 if case.step_ms == 0 else 1))]
     out = subprocess.run(list(map(str, command)), check=True, capture_output=True, text=True)
     result: dict[str, float] = json.loads(out.stdout)
     result["cpu_us"] = (cpu_seconds(pid) - before) / result["tokens"] * 1e6
+    result["switches"] = (context_switches(pid) - switches) / result["tokens"]
     result["rss_mib"] = resident_mib(pid)
     return result
 
@@ -101,9 +104,9 @@ def run_step_time(binaries: Binaries, model: Path, cases: list[Case]) -> list[di
 
 def table(rows: list[tuple[Case, dict[str, float]]]) -> str:
     lines = [
-        "| step ms | API | streams | tok/s | TTFT p50 ms | gap ms (stretch) | CPU us/token "
-        "| TGI | ratio | RSS MiB |",
-        "|" + "---|" * 10,
+        "| step ms | API | streams | tok/s | TTFT p50 ms | gap ms (stretch) | switches/token "
+        "| CPU us/token | TGI | ratio | RSS MiB |",
+        "|" + "---|" * 11,
     ]
     for case, row in rows:
         peer = PEER.get(case)
@@ -111,11 +114,20 @@ def table(rows: list[tuple[Case, dict[str, float]]]) -> str:
         lines.append(
             f"| {case.step_ms:g} | {case.api} | {case.streams} | {row['tokens_per_second']:,.0f} "
             f"| {row['ttft_ms_p50']:.1f} | {row['gap_ms_mean']:.2f} (+{stretch:.2f}) "
-            f"| {row['cpu_us']:.1f} | {peer.cpu_us if peer else '-'} "
+            f"| {row['switches']:.2f} | {row['cpu_us']:.1f} | {peer.cpu_us if peer else '-'} "
             f"| {row['cpu_us'] / peer.cpu_us if peer else float('nan'):.2f} "
             f"| {row['rss_mib']:.0f} |"
         )
     return "\n".join(lines)
+
+
+def chosen(only: str | None, repeat: int) -> list[Case]:
+    """CASES, or the one that `only` names as STEP_MS:API:STREAMS[:TOKENS], each `repeat` times."""
+    cases = CASES
+    if only:
+        step_ms, api, streams, *tokens = only.split(":")
+        cases = [Case(float(step_ms), api, int(streams), *map(int, tokens))]
+    return [case for case in cases for _ in range(repeat)]
 
 
 def main() -> None:
@@ -123,14 +135,17 @@ def main() -> None:
     for name in ("penstock", "shard", "load"):
         parser.add_argument(f"--{name}", type=Path, required=True)
     parser.add_argument("--json", type=Path, help="where to write all figures")
+    parser.add_argument("--only", help="one case: STEP_MS:API:STREAMS[:TOKENS]")
+    parser.add_argument("--repeat", type=int, default=1, help="times that a case is measured")
     args = parser.parse_args()
     binaries = Binaries(args.penstock, args.shard, args.load)
     rows: list[tuple[Case, dict[str, float]]] = []
+    chosen_cases = chosen(args.only, args.repeat)
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / "model"
         write_model(model)
-        for step_ms in sorted({case.step_ms for case in CASES}):
-            cases = [case for case in CASES if case.step_ms == step_ms]
+        for step_ms in sorted({case.step_ms for case in chosen_cases}):
+            cases = [case for case in chosen_cases if case.step_ms == step_ms]
             rows += zip(cases, run_step_time(binaries, model, cases), strict=True)
     print(table(rows))
     for case, row in rows:

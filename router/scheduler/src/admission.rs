@@ -8,8 +8,8 @@ use crate::planner::chunk;
 use crate::scheduler::Scheduler;
 use crate::sequence::{Place, Sequence, Standing};
 
-/// Queued sequences tried per plan: bounds the time that a plan takes behind a long queue.
-const CANDIDATES: usize = 16;
+/// Queued sequences that a plan tries in vain: bounds the time that it takes behind a long queue.
+const MISSES: usize = 16;
 
 /// What came of trying to admit one sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,14 +43,16 @@ impl Scheduler {
         }
         let aged = draft.now.0.checked_sub(self.config.aging).map(Micros);
         let is_aged = |sequence: &Sequence| aged.is_some_and(|aged| sequence.since <= aged);
-        for place in self.queue.candidates(aged, CANDIDATES) {
-            if self.slots.free() == 0 || draft.budget == 0 {
+        let mut misses = 0;
+        for place in self.queue.candidates(aged, self.slots.free() + MISSES) {
+            if self.slots.free() == 0 || draft.budget == 0 || misses == MISSES {
                 return;
             }
             let aged = is_aged(&self.store[place]);
-            let admission = self.try_admit(place, aged, &mut spare, draft);
-            if admission == Admission::NoRoom && aged {
-                return;
+            match self.try_admit(place, aged, &mut spare, draft) {
+                Admission::Entered => {}
+                Admission::NoRoom if aged => return,
+                Admission::NoRoom | Admission::Later => misses += 1,
             }
         }
     }

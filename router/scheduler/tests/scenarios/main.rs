@@ -51,6 +51,7 @@ macro_rules! scenarios {
 
 scenarios! {
     abort
+    burst
     chunked_prompts
     copy_on_write
     full_prompt_hit

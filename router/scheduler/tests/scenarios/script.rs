@@ -160,7 +160,7 @@ fn config(words: &Words<'_>) -> SchedulerConfig {
         max_step_tokens: number("step", 64),
         max_sequence_tokens: number("longest", 64),
         max_tokens_per_run: number("k", 1),
-        max_waiting: 16,
+        max_waiting: 32,
         max_waiting_tokens: 1_000,
         depth: number("depth", 2),
         prefix_cache: number("cache", 1) == 1,
