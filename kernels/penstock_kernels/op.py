@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import logging
+import subprocess
+import traceback
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast
@@ -13,6 +16,8 @@ from torch import Tensor
 P = ParamSpec("P")
 R = TypeVar("R")
 
+log = logging.getLogger("penstock.kernels")
+
 Implementation = Literal["reference", "triton"]
 
 _forced: ContextVar[Implementation | None] = ContextVar("forced_implementation", default=None)
@@ -21,16 +26,24 @@ _forced: ContextVar[Implementation | None] = ContextVar("forced_implementation",
 class Op(Generic[P, R]):
     """One op and its implementations; constructing it registers it in `OPS` by name."""
 
-    def __init__(self, name: str, reference: Callable[P, R], mutates: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        name: str,
+        reference: Callable[P, R],
+        mutates: tuple[str, ...] = (),
+        without: str = "several times as long",
+    ) -> None:
         """`reference` is a function called `name`, as is the one in the op's `triton` module.
 
-        `mutates` names the arguments that the op writes; tests compare them too.
+        `mutates` names the arguments that the op writes; tests compare them too. `without` says
+        how long the op takes on a GPU without its kernel, for a warning.
         """
         if not callable(reference) or getattr(reference, "__name__", None) != name:
             raise TypeError(f"op {name} needs a reference: a function of the same name")
         self.name = name
         self.reference = reference
         self.mutates = mutates
+        self.without = without
         self._triton: Callable[P, R] | None = None
         OPS[name] = self
 
@@ -44,11 +57,47 @@ class Op(Generic[P, R]):
 
     def on(self, tensor: Tensor) -> Callable[P, R]:
         """The implementation for tensors that live where `tensor` does."""
-        choice = _forced.get() or ("triton" if tensor.is_cuda else "reference")
+        choice = _forced.get()
+        if choice is None:
+            return self._kernel_or_reference if tensor.is_cuda else self.reference
         return self.triton if choice == "triton" else self.reference
+
+    def _kernel_or_reference(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """The kernel; from its first failure to build on, the reference, with one warning."""
+        try:
+            return self.triton(*args, **kwargs)
+        except Exception as error:
+            if not cannot_build(error):
+                raise
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            log.warning(
+                "the Triton kernel of %s cannot be built here, so PyTorch computes it, which takes "
+                "%s: %s",
+                self.name,
+                self.without,
+                reason,
+            )
+            self._triton = self.reference
+            return self.reference(*args, **kwargs)
 
 
 OPS: dict[str, Op[..., Any]] = {}
+
+
+def cannot_build(error: Exception) -> bool:
+    """Whether an exception says that a kernel does not compile, fit or load on this machine.
+
+    Triton raises errors of its own for what it rejects; a compiler pass, the assembler or the C
+    compiler of its launcher fail with plainer ones, known by where they come from.
+    """
+    if isinstance(error, ImportError | subprocess.CalledProcessError):
+        return True
+    sources = {type(error).__module__}
+    if isinstance(error, RuntimeError):
+        frames = traceback.walk_tb(error.__traceback__)
+        sources |= {frame.f_globals.get("__name__", "") for frame, _ in frames}
+    built_by = ("triton.compiler", "triton.errors", "triton.runtime.errors", "triton.runtime.build")
+    return any(source.startswith(built_by) for source in sources)
 
 
 @contextlib.contextmanager

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 
 import penstock_kernels
 import pytest
 import torch
 from penstock_kernels.op import OPS, Op
+from triton.runtime.errors import PTXASError
 
 
 def test_an_op_needs_a_reference() -> None:
@@ -31,6 +33,68 @@ def test_the_device_chooses_unless_told() -> None:
     assert op.on(tensor) is op.reference
 
 
+class OnDevice(torch.Tensor):
+    """A CPU tensor that passes for one on a GPU."""
+
+    is_cuda = True
+
+
+def no_assembler() -> None:
+    raise PTXASError("ptxas: unknown target sm_999")
+
+
+def no_memory() -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory")
+
+
+def broken_pass() -> None:
+    """What a failing compiler pass looks like: a RuntimeError from within Triton's compiler."""
+    namespace = {"__name__": "triton.compiler.compiler"}
+    exec("def compile(): raise RuntimeError('PassManager::run failed')", namespace)
+    namespace["compile"]()
+
+
+@pytest.fixture
+def op() -> Iterator[Op[..., object]]:
+    """An op of its own, gone afterwards."""
+
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        return 2 * x
+
+    yield Op("doubled", doubled, without="twice as long")
+    del OPS["doubled"]
+
+
+@pytest.mark.parametrize("failure", [no_assembler, broken_pass])
+def test_a_kernel_that_cannot_be_built_gives_way_to_torch(
+    op: Op[..., object], failure: Callable[[], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    x = torch.ones(2).as_subclass(OnDevice)
+    calls = []
+
+    def kernel(x: torch.Tensor) -> torch.Tensor:
+        calls.append(x)
+        failure()
+        return x
+
+    op._triton = kernel
+    for _ in range(3):
+        assert op.on(x)(x).tolist() == [2, 2]
+    assert len(calls) == 1
+    (record,) = caplog.records
+    assert "kernel of doubled" in record.message and "twice as long" in record.message
+
+
+def test_other_failures_of_a_kernel_are_not_hidden(op: Op[..., object]) -> None:
+    x = torch.ones(2).as_subclass(OnDevice)
+    op._triton = lambda _: no_memory()
+    with pytest.raises(torch.OutOfMemoryError):
+        op.on(x)(x)
+    with penstock_kernels.use("triton"), pytest.raises(PTXASError):
+        op._triton = lambda _: no_assembler()
+        op.on(x)(x)
+
+
 def test_importing_needs_no_triton() -> None:
     program = "import penstock_kernels, sys; assert 'triton' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True)
@@ -46,6 +110,10 @@ def test_arguments_that_do_not_fit_are_named() -> None:
         penstock_kernels.silu_mul(x.t())
     with pytest.raises(ValueError, match="expected"):
         penstock_kernels.silu_mul(torch.ones(2, 7))
+    with pytest.raises(ValueError, match=r"weight has shape \(3, 7\); expected \(3, 8\)"):
+        penstock_kernels.linear(x, torch.ones(3, 7))
+    with pytest.raises(ValueError, match="weight has 3 rows"):
+        penstock_kernels.gated_linear(x, torch.ones(3, 8))
     cache = torch.ones(4, 2, 3, 4, 8)
     one = torch.ones(1, dtype=torch.int32)
     with pytest.raises(ValueError, match="multiple of 3"):

@@ -61,6 +61,10 @@ class ColumnLinear(Linear):
         """[T, inputs] -> [T, this rank's outputs]."""
         return self.method.apply(self.weights, x, self.bias)
 
+    def gated(self, x: Tensor) -> Tensor:
+        """[T, inputs] -> [T, half of this rank's outputs]: silu(first part) * second part."""
+        return self.method.apply_gated(self.weights, x, self.bias)
+
 
 class RowLinear(Linear):
     """Inputs are shared by the ranks; outputs are summed over them."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from penstock_kernels import silu_mul
 from torch import Tensor
 
 from penstock.layers.base import Build, Layer
@@ -19,4 +18,4 @@ class GatedMlp(Layer):
 
     def __call__(self, x: Tensor) -> Tensor:
         """[T, hidden] -> [T, hidden]."""
-        return self.down(silu_mul(self.gate_up(x)))
+        return self.down(self.gate_up.gated(x))

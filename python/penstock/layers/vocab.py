@@ -7,6 +7,7 @@ rows, the last ones of the last rank unused.
 from __future__ import annotations
 
 import torch.nn.functional as F
+from penstock_kernels import linear
 from torch import Tensor
 
 from penstock.layers.base import Build, Layer
@@ -60,7 +61,7 @@ class Head(Layer):
 
     def __call__(self, hidden: Tensor) -> Tensor:
         """[R, hidden] -> logits [R, vocab], on every rank."""
-        logits = F.linear(hidden, self.weights["weight"])
+        logits = linear(hidden, self.weights["weight"])
         return self.group.join_columns(logits)[:, : self.vocab]
 
 

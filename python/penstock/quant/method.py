@@ -34,5 +34,8 @@ class LinearMethod(Protocol):
     def apply(self, weights: Mapping[str, Tensor], x: Tensor, bias: Tensor | None) -> Tensor:
         """[T, inputs] -> [T, outputs], in x's dtype."""
 
+    def apply_gated(self, weights: Mapping[str, Tensor], x: Tensor, bias: Tensor | None) -> Tensor:
+        """silu_mul of `apply`, [T, outputs / 2], in one kernel where the format has one."""
+
     def dequantize(self, weights: Mapping[str, Tensor]) -> Tensor:
         """The plain matrix [outputs, inputs] that finished weights stand for: the oracle."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
-import torch.nn.functional as F
+from penstock_kernels import gated_linear, linear, silu_mul
 from torch import Tensor
 
 from penstock.quant.method import Stored
@@ -37,8 +37,14 @@ class Plain:
         """x W^T + b."""
         transpose = weights.get("transpose")
         if transpose is None:
-            return F.linear(x, weights["weight"], bias)
+            return linear(x, weights["weight"], bias)
         return torch.mm(x, transpose) if bias is None else torch.addmm(bias, x, transpose)
+
+    def apply_gated(self, weights: Mapping[str, Tensor], x: Tensor, bias: Tensor | None) -> Tensor:
+        """silu(x G^T) * (x U^T), fused where nothing stands in between."""
+        if bias is None and "weight" in weights:
+            return gated_linear(x, weights["weight"])
+        return silu_mul(self.apply(weights, x, bias))
 
     def dequantize(self, weights: Mapping[str, Tensor]) -> Tensor:
         """The matrix itself."""

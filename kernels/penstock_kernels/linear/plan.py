@@ -1,0 +1,136 @@
+"""Which kernel multiplies, and in what pieces: measured where someone measured, else by a rule.
+
+A plan depends on the GPU, the weights' shape and the bucket of the number of rows, never on the
+number of rows itself, so a row's result does not depend on how many others share its bucket.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+BUCKETS = (1, 2, 4, 8, 16, 32, 64)
+TUNED = Path(__file__).parent / "tuned"
+
+
+@dataclass(frozen=True)
+class Gemv:
+    """One row. A program multiplies whole rows of the weights in registers."""
+
+    tile: int
+    """Weight rows of a program, or of a turn of its loop."""
+    warps: int
+    """Warps of a program."""
+    programs: int
+    """Programs per multiprocessor that share the tiles; 0 is a program for every tile."""
+
+
+@dataclass(frozen=True)
+class Skinny:
+    """A few rows, on the matrix units."""
+
+    tile: int
+    """Weight rows of a program."""
+    depth: int
+    """Inputs of a turn of its loop."""
+    splits: int
+    """Programs that share one tile's inputs."""
+    warps: int
+    """Warps of a program."""
+    stages: int
+    """Turns whose loads are in flight."""
+
+
+@dataclass(frozen=True)
+class Library:
+    """cuBLAS."""
+
+
+Plan = Gemv | Skinny | Library
+KINDS: dict[str, type[Plan]] = {"gemv": Gemv, "skinny": Skinny, "library": Library}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What a plan is chosen for."""
+
+    outputs: int
+    """Rows of the weights; of one half of them if gated."""
+    inputs: int
+    """Columns of the weights."""
+    gated: bool
+    """Whether the weights are [gate; up]."""
+
+
+def bucket(rows: int) -> int | None:
+    """The smallest bucket that holds `rows`; None if none does."""
+    return next((b for b in BUCKETS if rows <= b), None)
+
+
+@lru_cache(maxsize=4096)
+def choose(device: torch.device, problem: Problem, rows: int) -> Plan:
+    """The plan for a bucket of rows on a CUDA device."""
+    table = tuned(torch.cuda.get_device_name(device))
+    found = table.get((problem, rows))
+    if found is not None:
+        return found
+    return rule(problem, rows, torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+def rule(problem: Problem, rows: int, processors: int) -> Plan:
+    """A plan for what nobody measured: what was best over the measured shapes of an H200.
+
+    One row fills the registers with one to four rows of weights; more rows take tiles of 64, split
+    until every multiprocessor has one, which gated weights cannot be.
+    """
+    outputs, inputs = problem.outputs, problem.inputs
+    if rows == 1 and inputs <= 16384:
+        return Gemv(
+            tile=max(1, min(4, 8192 // inputs)), warps=8 if inputs > 2048 else 4, programs=0
+        )
+    if inputs % 64:
+        return Library()
+    tiles = -(-outputs // 64)
+    splits = 1
+    while (
+        not problem.gated
+        and splits < 8
+        and tiles * splits < processors
+        and inputs % (splits * 256) == 0
+    ):
+        splits *= 2
+    return Skinny(tile=64, depth=128 if rows <= 32 else 64, splits=splits, warps=4, stages=4)
+
+
+def slug(name: str) -> str:
+    """A device's name as the name of its file."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+@lru_cache
+def tuned(name: str) -> Mapping[tuple[Problem, int], Plan]:
+    """The measured plans of a kind of device; empty where nobody tuned. bench/tune_linear.py."""
+    path = TUNED / f"{slug(name)}.json"
+    if not path.exists():
+        return {}
+    entries = json.loads(path.read_text(encoding="utf-8"))["entries"]
+    return dict(map(_read, entries))
+
+
+def _read(entry: Mapping[str, Any]) -> tuple[tuple[Problem, int], Plan]:
+    problem = Problem(entry["outputs"], entry["inputs"], entry["gated"])
+    kind, *numbers = entry["plan"]
+    return (problem, entry["rows"]), KINDS[kind](*numbers)
+
+
+def written(plan: Plan) -> list[Any]:
+    """A plan as the table has it: its kind, then its numbers."""
+    kind = next(name for name, cls in KINDS.items() if isinstance(plan, cls))
+    return [kind, *asdict(plan).values()]

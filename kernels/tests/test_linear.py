@@ -1,0 +1,103 @@
+"""`linear` beyond the cases: plans, and what does not change a row's result."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from penstock_kernels import gated_linear, linear
+from penstock_kernels.linear.plan import (
+    BUCKETS,
+    TUNED,
+    Gemv,
+    Library,
+    Plan,
+    Problem,
+    Skinny,
+    bucket,
+    rule,
+    tuned,
+    written,
+)
+
+TABLES = sorted(TUNED.glob("*.json"))
+
+
+def test_buckets_hold_their_rows() -> None:
+    assert [bucket(rows) for rows in (1, 2, 3, 9, 33, 64)] == [1, 2, 4, 16, 64, 64]
+    assert bucket(65) is None
+
+
+@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.stem)
+def test_tables_hold_plans_that_beat_the_library(path: Path) -> None:
+    table = json.loads(path.read_text())
+    plans = tuned(table["device"])
+    assert len(plans) == len(table["entries"]) > 0
+    for entry in table["entries"]:
+        problem = Problem(entry["outputs"], entry["inputs"], entry["gated"])
+        plan = plans[problem, entry["rows"]]
+        assert written(plan) == entry["plan"]
+        assert entry["us"] <= entry["library_us"]
+        check(plan, problem, entry["rows"])
+
+
+def check(plan: Plan, problem: Problem, rows: int) -> None:
+    """The kernels' own limits."""
+    if isinstance(plan, Gemv):
+        assert rows == 1
+        assert plan.tile & (plan.tile - 1) == 0
+    if isinstance(plan, Skinny):
+        assert not (problem.gated and plan.splits > 1)
+
+
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("outputs", [1, 100, 4096, 200_000])
+@pytest.mark.parametrize("inputs", [8, 100, 4096, 12288, 40_000])
+def test_the_rule_knows_every_shape(outputs: int, inputs: int, gated: bool) -> None:
+    for rows in BUCKETS:
+        problem = Problem(outputs, inputs, gated)
+        check(rule(problem, rows, 132), problem, rows)
+
+
+def test_an_unknown_device_has_no_table() -> None:
+    assert tuned("Nobody's GPU 9000") == {}
+    assert isinstance(rule(Problem(64, 50, False), 2, 132), Library)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("outputs", "inputs"), [(4096, 14336), (2048, 8192), (500, 1024)])
+def test_a_row_does_not_depend_on_its_bucket_or_on_timing(outputs: int, inputs: int) -> None:
+    x = torch.randn(64, inputs, device="cuda", dtype=torch.bfloat16)
+    weight = torch.randn(outputs, inputs, device="cuda", dtype=torch.bfloat16) * inputs**-0.5
+    torch.cuda.synchronize()
+    for rows in (16, 32, 64):
+        once = linear(x[:rows], weight)
+        for _ in range(20):
+            assert torch.equal(linear(x[:rows], weight), once)
+        assert torch.equal(linear(x[: rows - 3], weight), once[: rows - 3])
+
+
+@pytest.mark.gpu
+def test_products_in_a_graph_are_those_outside() -> None:
+    """Early launches of dependent kernels keep their order when a graph replays them."""
+    weight = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16) / 64
+    gate = torch.randn(8192, 4096, device="cuda", dtype=torch.bfloat16) / 64
+    for rows in (1, 5):
+        x = torch.randn(rows, 4096, device="cuda", dtype=torch.bfloat16)
+
+        def chain(x: torch.Tensor = x) -> torch.Tensor:
+            for _ in range(6):
+                x = gated_linear(linear(x, weight), gate)
+            return x
+
+        expected = chain()
+        graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph):
+            out = chain()
+        for _ in range(10):
+            out.fill_(torch.nan)
+            graph.replay()
+            assert torch.equal(out, expected)
