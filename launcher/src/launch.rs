@@ -97,13 +97,14 @@ impl Launch {
     /// # Errors
     /// When the model's text files are unusable or there is no place for sockets.
     pub fn start(self, config: &RouterConfig) -> Outcome<Running> {
-        let text = ModelText::load(&self.plan.model.directory)
-            .map_err(|error| Failure::runtime(error.to_string()))?;
         let load = self.load_config();
         let workers: Box<dyn Workers> = match self.workers {
             WorkerSource::Local(interpreter) => Box::new(LocalWorkers::new(interpreter, load)?),
             WorkerSource::Attached(endpoints) => Box::new(AttachedWorkers::new(endpoints, &load)),
         };
+        // After the workers: they start while the tokenizer is read.
+        let text = ModelText::load(&self.plan.model.directory)
+            .map_err(|error| Failure::runtime(error.to_string()))?;
         let mut registry = Registry::default();
         let metrics = EngineMetrics::register(&mut registry);
         let engine = Engine::start(workers, engine_config(&self.plan), metrics);

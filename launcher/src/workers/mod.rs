@@ -24,25 +24,32 @@ pub struct LocalWorkers {
     /// Counts the group's lives: sockets and rendezvous files are never used twice.
     life: u64,
     processes: Vec<WorkerProcess>,
+    /// The processes were started, but nobody has asked for them yet.
+    early: bool,
 }
 
 impl LocalWorkers {
-    /// Workers that `interpreter` runs; `load` says what each is told, apart from its rank.
+    /// Workers that `interpreter` runs; `load` says what each is told, apart from its rank. They
+    /// import what they need while the caller goes on.
     ///
     /// # Errors
-    /// When there is no place for their sockets.
+    /// When there is no place for their sockets, or the processes cannot be started.
     pub fn new(interpreter: Interpreter, load: LoadConfig) -> Result<Self, Failure> {
         let scratch = Scratch::new()?;
-        Ok(Self {
+        let mut workers = Self {
             interpreter,
             load,
             scratch,
             life: 0,
             processes: Vec::new(),
-        })
+            early: true,
+        };
+        workers.spawn()?;
+        Ok(workers)
     }
 
     fn spawn(&mut self) -> Result<(), Failure> {
+        self.life += 1;
         for rank in 0..self.load.world_size {
             let socket = self.scratch.socket(self.life, rank);
             self.processes
@@ -95,10 +102,11 @@ impl Workers for LocalWorkers {
         &mut self,
         progress: &ProgressSink,
     ) -> Result<(ShardGroup, Loaded), WorkersError> {
-        self.stop().await;
-        self.life += 1;
         let process = |failure: Failure| WorkersError::Process(failure.message);
-        self.spawn().map_err(process)?;
+        if !std::mem::take(&mut self.early) {
+            self.stop().await;
+            self.spawn().map_err(process)?;
+        }
         try_join_all(self.processes.iter().map(WorkerProcess::listening))
             .await
             .map_err(process)?;

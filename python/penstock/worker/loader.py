@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable
 
 import torch
@@ -21,6 +23,7 @@ from penstock.worker.state import Limits, State
 
 BLOCK_TOKENS = 16
 Progress = Callable[[str, int, int], None]  # (phase, done, total)
+log = logging.getLogger("penstock.worker")
 
 
 def load(settings: Settings, progress: Progress) -> tuple[Runner, Loaded]:
@@ -50,6 +53,20 @@ def load(settings: Settings, progress: Progress) -> tuple[Runner, Loaded]:
         raise
 
 
+class _Laps:
+    """What each phase of a load took, for the log."""
+
+    def __init__(self) -> None:
+        self.last = time.monotonic()
+        self.told: list[str] = []
+
+    def lap(self, phase: str, size: int = 0) -> None:
+        """A phase ended that moved `size` bytes."""
+        seconds, self.last = time.monotonic() - self.last, time.monotonic()
+        rate = f" ({size / seconds / 1e9:.1f} GB/s)" if size else ""
+        self.told.append(f"{phase} {seconds:.2f} s{rate}")
+
+
 class _Loader:
     """What the phases of one load share."""
 
@@ -66,6 +83,7 @@ class _Loader:
         self.promise = promise
         self.build = build
         self.progress = progress
+        self.laps = _Laps()
         self.geometry = KvGeometry(
             layers=config.layers,
             kv_heads=build.group.share(config.kv_heads, "num_key_value_heads"),
@@ -80,18 +98,23 @@ class _Loader:
         model, weights = self._model(cls)
         table = rope_table(self.config.rope, self.config.head_dim, promise.sequence_tokens)
         cos_sin = table.to(device)
+        self.laps.lap("weights", weights)
         self.progress("memory", 0, 1)
         budget = self._budget(model, cos_sin)
+        self.laps.lap("largest step")
         blocks = self.build.group.minimum(budget.blocks(promise, self.geometry), device)
         shard = Shard(
             model, self.build.group, self.geometry.allocate(blocks, device), cos_sin, device
         )
+        self.laps.lap("KV memory")
         self.progress("memory", 1, 1)
+        log.info("loaded: %s", ", ".join(self.laps.told))
         return Runner(shard, State(self._limits(blocks))), self._loaded(budget, weights, blocks)
 
     def _model(self, cls: type[Model]) -> tuple[Model, int]:
         with Checkpoint(self.settings.model) as checkpoint:
             model = cls(self.config, self.build)
+            self.laps.lap("device")
 
             def report(done: int, total: int) -> None:
                 self.progress("weights", done, total)

@@ -1,0 +1,92 @@
+"""Every way in which a stored tensor becomes a destination, with buffers of every size."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from penstock.faults import BadModel
+from penstock.weights import Checkpoint, Target, load_weights, transfer
+from safetensors.torch import save_file
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+STORED = {
+    "matrix": torch.randn(37, 24, dtype=torch.bfloat16),
+    "vector": torch.randn(50, dtype=torch.bfloat16),
+    "cube": torch.randn(5, 6, 7, dtype=torch.bfloat16),
+    "scalar": torch.randn((), dtype=torch.bfloat16),
+    "wide": torch.randn(8, 4, dtype=torch.float32),
+}
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    save_file(STORED, tmp_path / "model.safetensors")
+    return tmp_path
+
+
+def load(directory: Path, targets: dict[str, Target]) -> int:
+    ignored = [name for name in STORED if name not in targets]
+    with Checkpoint(directory) as checkpoint:
+        return load_weights(checkpoint, targets, ignored, lambda done, total: None)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("buffer", [1, 100, 1 << 20])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_whole_tensors(
+    directory: Path, device: str, buffer: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer, "BUFFER_BYTES", buffer)
+    wanted = {
+        n: torch.full(t.shape, torch.nan, dtype=dtype, device=device) for n, t in STORED.items()
+    }
+    size = load(directory, {name: Target.whole(t) for name, t in wanted.items()})
+    assert size == sum(t.nbytes for t in wanted.values())
+    for name, tensor in wanted.items():
+        torch.testing.assert_close(tensor.cpu(), STORED[name].to(dtype), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("buffer", [1, 60, 1 << 20])
+@pytest.mark.parametrize(
+    ("name", "dim", "size"), [("matrix", 1, 3), ("cube", 2, 7), ("cube", 1, 2)]
+)
+def test_a_ranks_share(  # the middle one, so that neither end is enough
+    directory: Path,
+    device: str,
+    buffer: int,
+    name: str,
+    dim: int,
+    size: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(transfer, "BUFFER_BYTES", buffer)
+    rank, part = size // 2, STORED[name].shape[dim] // size
+    share = STORED[name].narrow(dim, rank * part, part)
+    found = torch.full(share.shape, torch.nan, dtype=share.dtype, device=device)
+    load(directory, {name: Target.share(found, dim, rank, size)})
+    torch.testing.assert_close(found.cpu(), share, rtol=0, atol=0)
+
+
+def test_a_destination_inside_another_tensor(directory: Path) -> None:
+    whole = torch.full((60, 24), torch.nan, dtype=torch.bfloat16)
+    load(directory, {"matrix": Target.whole(whole[10:47])})
+    torch.testing.assert_close(whole[10:47], STORED["matrix"], rtol=0, atol=0)
+    assert whole[:10].isnan().all() and whole[47:].isnan().all()
+
+
+def test_a_file_that_becomes_shorter_is_told(directory: Path) -> None:
+    path = directory / "model.safetensors"
+    with Checkpoint(directory) as checkpoint:
+        path.write_bytes(path.read_bytes()[:-40])
+        targets = {name: Target.whole(tensor.clone()) for name, tensor in STORED.items()}
+        with pytest.raises(BadModel, match="became shorter"):
+            load_weights(checkpoint, targets, [], lambda done, total: None)
+
+
+def test_quantized_tensors_are_refused_by_name(tmp_path: Path) -> None:
+    save_file({"q": torch.zeros(4, dtype=torch.int8)}, tmp_path / "model.safetensors")
+    with pytest.raises(BadModel, match="tensor q is I8"), Checkpoint(tmp_path):
+        pass
