@@ -1,6 +1,6 @@
 """Times a worker's steps on a GPU without router or transport, beside what the memory allows.
 
-    PYTHONPATH=python:kernels python bench/step.py 1b 8b [--eager] [--trace PREFIX]
+    PYTHONPATH=python:kernels python bench/step.py 1b 8b [--eager] [--kernels] [--cases CASE ...]
 
 Random weights of the shape, bfloat16. Per case: device time of a step (events), wall time of a step
 when two are in flight, host time (folding and packing, then launching), and the floor: every byte
@@ -44,6 +44,9 @@ class Case:
     decodes: int
     context: int
     prompt: int = 0
+
+    def __str__(self) -> str:
+        return f"prompt{self.prompt}" if self.prompt else f"{self.decodes}x{self.context}"
 
 
 CASES = [
@@ -166,41 +169,53 @@ def line(drive: Drive, case: Case, floor: float) -> str:
     times = run(drive, case)
     middle = [statistics.median(v) for v in (times.device, times.host, times.launch)]
     columns = [middle[0], times.wall, middle[1], middle[2], *([floor] if case.decodes else [])]
-    name = f"prompt {case.prompt}" if case.prompt else f"{case.decodes} x {case.context}"
-    return f"{name:16}" + "".join(f"{1e3 * value:10.3f}" for value in columns)
+    return f"{case!s:16}" + "".join(f"{1e3 * value:10.3f}" for value in columns)
 
 
-def table(shape: str, eager: bool, trace: str | None, bandwidth: float) -> None:
+def table(shape: str, options: argparse.Namespace, bandwidth: float) -> None:
     """All cases of one shape."""
     runner, weights = build(shape)
-    if eager:
+    if options.eager:
         runner.graphs = None
     drive, caches = Drive(runner), runner.shard.caches
     per_token = len(caches) * caches[0][0, :, :, 0].nbytes
     print(
         f"{shape:16}" + "".join(f"{n:>10}" for n in ("device", "wall", "host", "launch", "floor"))
     )
-    for case in CASES:
+    cases = [case for case in CASES if not options.cases or str(case) in options.cases]
+    for case in cases:
         bytes_moved = weights + per_token * case.decodes * case.context
         print(line(drive, case, bytes_moved / bandwidth), flush=True)
-    if trace:
-        with torch.profiler.profile() as profile:
-            run(drive, CASES[0])
-        profile.export_chrome_trace(f"{trace}-{shape}.json")
-        print(profile.key_averages().table(sort_by="cuda_time_total", row_limit=20))
+    for case in cases if options.kernels else []:
+        print(kernels(drive, case))
+
+
+def kernels(drive: Drive, case: Case) -> str:
+    """Device time of each kernel, per step."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        run(drive, case)
+    steps = WARM + TIMED
+    found = sorted(profile.key_averages(), key=lambda k: -k.self_device_time_total)
+    rows = [
+        f"{k.self_device_time_total / steps:10.1f} us {k.count / steps:6.1f} x {k.key[:90]}"
+        for k in found[:24]
+    ]
+    return "\n".join([f"kernels of one step of {case}:", *rows])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Times a worker's steps on a GPU.")
     parser.add_argument("shapes", nargs="+", choices=list(SHAPES))
     parser.add_argument("--eager", action="store_true", help="without CUDA graphs")
-    parser.add_argument("--trace", help="PREFIX of Chrome traces of one sequence's steps")
+    parser.add_argument("--kernels", action="store_true", help="also the kernels of each case")
+    names = [str(case) for case in CASES]
+    parser.add_argument("--cases", nargs="+", choices=names, metavar="CASE", help=f"{names}")
     options = parser.parse_args()
     bandwidth = copy_bandwidth()
     print(f"{torch.cuda.get_device_name()}: copy {bandwidth / 1e12:.2f} TB/s; times in ms")
     with torch.inference_mode():
         for shape in options.shapes:
-            table(shape, options.eager, options.trace, bandwidth)
+            table(shape, options, bandwidth)
             torch.cuda.empty_cache()
 
 
