@@ -1,13 +1,16 @@
 """A tensor-parallel group: the ranks that hold one model together.
 
-Collectives run on tensors of the group's device: NCCL on GPUs, gloo on CPUs. A group of one does
+Collectives run on tensors of the group's device: on GPUs by NCCL or, small ones, through peer
+memory; on CPUs by gloo. A group of one does
 nothing. Every rank calls the same collectives in the same order, which holds because every rank
 folds the same step requests.
 """
 
 from __future__ import annotations
 
+import logging
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -15,6 +18,10 @@ from torch import Tensor
 
 from penstock.faults import BadSetting
 
+if TYPE_CHECKING:
+    from penstock.peers import PeerSum
+
+log = logging.getLogger("penstock.worker")
 TIMEOUT = timedelta(minutes=10)
 
 
@@ -24,6 +31,7 @@ class Group:
     def __init__(self, rank: int = 0, size: int = 1) -> None:
         self.rank = rank
         self.size = size
+        self._peers: PeerSum | None = None
 
     @classmethod
     def join(cls, rank: int, size: int, rendezvous: str, device: torch.device) -> Group:
@@ -46,7 +54,22 @@ class Group:
             )
         except (RuntimeError, ValueError) as error:
             raise BadSetting(f"rank {rank} of {size} cannot join {rendezvous}: {error}") from error
-        return cls(rank, size)
+        group = cls(rank, size)
+        if device.type == "cuda":
+            group._meet_peers(device)
+        return group
+
+    def _meet_peers(self, device: torch.device) -> None:
+        """Shares memory with the other ranks if every one of them can."""
+        from penstock.peers import PeerSum  # slow to import, and few need it
+
+        peers = None
+        try:
+            peers = PeerSum(device)
+        except RuntimeError as error:
+            log.warning("no peer memory between the GPUs, so each sum waits for NCCL: %s", error)
+        if self.minimum(int(peers is not None), device):
+            self._peers = peers
 
     def leave(self) -> None:
         """Ends this rank's membership; the group is unusable afterwards."""
@@ -63,24 +86,22 @@ class Group:
         return total // self.size
 
     def sum(self, x: Tensor) -> Tensor:
-        """Sum over the ranks, in place."""
-        if self.size > 1:
-            dist.all_reduce(x)
+        """Sum over the ranks; `x` may be overwritten."""
+        if self.size == 1:
+            return x
+        if self._peers is not None and self._peers.fits(x):
+            return self._peers(x)
+        dist.all_reduce(x)
         return x
 
     def join_columns(self, x: Tensor) -> Tensor:
         """[R, C] on each rank -> [R, size * C] on all, in order of rank."""
         if self.size == 1:
             return x
-        parts = [torch.empty_like(x) for _ in range(self.size)]
-        dist.all_gather(parts, x.contiguous())
-        return torch.cat(parts, dim=-1)
-
-    def from_first(self, x: Tensor) -> Tensor:
-        """Overwrites `x` with rank 0's."""
-        if self.size > 1:
-            dist.broadcast(x, src=0)
-        return x
+        rows, columns = x.shape
+        parts = x.new_empty((self.size * rows, columns))
+        dist.all_gather_into_tensor(parts, x.contiguous())
+        return parts.view(self.size, rows, columns).transpose(0, 1).reshape(rows, -1)
 
     def minimum(self, value: int, device: torch.device) -> int:
         """The smallest of the ranks' values."""

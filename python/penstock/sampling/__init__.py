@@ -8,8 +8,6 @@ import torch
 from penstock_kernels import sample
 from torch import Tensor
 
-from penstock.parallel import Group
-
 
 @dataclass(frozen=True)
 class SamplingRows:
@@ -27,17 +25,10 @@ def mask_tokens(logits: Tensor, rows: Tensor, ids: Tensor) -> None:
     logits[rows, ids] = -torch.inf
 
 
-def choose(logits: Tensor, rows: SamplingRows, group: Group) -> tuple[Tensor, Tensor]:
+def choose(logits: Tensor, rows: SamplingRows) -> tuple[Tensor, Tensor]:
     """Token ids [R] int64 and their log-probabilities [R] float32.
 
-    Rank 0 samples; the others get its ids on the device, so that all go on with the same tokens.
-    Log-probabilities are meaningful on rank 0 only.
+    Every rank has the same logits to the last bit, for they were gathered, and the choice is a pure
+    function of them: so all ranks go on with the same tokens without a word between them.
     """
-    if group.rank == 0:
-        ids, logprobs = sample(
-            logits, rows.temperature, rows.top_k, rows.top_p, rows.seed, rows.position
-        )
-    else:
-        ids = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
-        logprobs = torch.zeros(len(logits), dtype=torch.float32, device=logits.device)
-    return group.from_first(ids), logprobs
+    return sample(logits, rows.temperature, rows.top_k, rows.top_p, rows.seed, rows.position)

@@ -124,14 +124,14 @@ class _Loader:
         return model, weights
 
     def _budget(self, model: Model, cos_sin: torch.Tensor) -> memory.Budget:
-        settings, promise, group = self.settings, self.promise, self.build.group
+        settings, promise = self.settings, self.promise
         wanted = settings.kv_memory_bytes
         if self.build.device.type == "cpu":
             context = memory.largest_context(promise, self.geometry, cos_sin, 1)
-            memory.exercise(model, group, promise, context)
+            memory.exercise(model, promise, context)
             return memory.cpu_budget(promise, self.geometry, wanted)
         context = memory.largest_context(promise, self.geometry, cos_sin, promise.step_tokens)
-        activations = memory.measure_activations(model, group, promise, context)
+        activations = memory.measure_activations(model, promise, context)
         share = settings.memory_fraction
         return memory.cuda_budget(promise, self.geometry, (wanted, share), activations)
 

@@ -12,7 +12,6 @@ from penstock.attention import Chunks, StepContext
 from penstock.cache import KvGeometry
 from penstock.faults import TooLittleMemory
 from penstock.models import Model
-from penstock.parallel import Group
 from penstock.sampling import SamplingRows, choose
 
 MIB = 1 << 20
@@ -38,7 +37,7 @@ def slot_bytes(promise: Promise, geometry: KvGeometry) -> int:
     return tables + inputs + promise.slots * promise.vocab * COUNT_BYTES
 
 
-def exercise(model: Model, group: Group, promise: Promise, context: StepContext) -> None:
+def exercise(model: Model, promise: Promise, context: StepContext) -> None:
     """The largest step: a forward pass of all tokens, then sampling for every slot."""
     device = context.positions.device
     ids = torch.zeros(len(context.positions), dtype=torch.int64, device=device)
@@ -47,7 +46,7 @@ def exercise(model: Model, group: Group, promise: Promise, context: StepContext)
     whole = torch.zeros(promise.slots, dtype=torch.int64, device=device)
     half = torch.full((promise.slots,), 0.5, dtype=torch.float32, device=device)
     limit = torch.full((promise.slots,), 50, dtype=torch.int32, device=device)
-    choose(model.logits(rows), SamplingRows(half, limit, half, whole, whole), group)
+    choose(model.logits(rows), SamplingRows(half, limit, half, whole, whole))
 
 
 def largest_context(
@@ -134,12 +133,12 @@ def cuda_budget(
     return Budget(total, activations, graphs, slots, wanted or max(room, 0))
 
 
-def measure_activations(model: Model, group: Group, promise: Promise, context: StepContext) -> int:
+def measure_activations(model: Model, promise: Promise, context: StepContext) -> int:
     """Peak bytes of the largest step beyond what is allocated now, on the current GPU."""
-    exercise(model, group, promise, context)  # first: lazily made workspaces stay allocated
+    exercise(model, promise, context)  # first: lazily made workspaces stay allocated
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    exercise(model, group, promise, context)
+    exercise(model, promise, context)
     torch.cuda.synchronize()
     return int(torch.cuda.max_memory_allocated() - before)

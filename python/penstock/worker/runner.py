@@ -177,7 +177,7 @@ class Runner:
             views["seed"],
             views["sample_position"],
         )
-        ids, logprobs = choose(logits, rows, self.shard.group)
+        ids, logprobs = choose(logits, rows)
         self.last_token.index_copy_(0, views["sample_slot"].long(), ids)
         return ids, logprobs
 
