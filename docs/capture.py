@@ -13,6 +13,7 @@ import pty
 import re
 import select
 import sys
+import textwrap
 import time
 from html import escape
 from pathlib import Path
@@ -55,12 +56,15 @@ def session(command: list[str], lines: list[str]) -> str:
 
 
 def screen(text: str) -> list[str]:
-    """The lines that a person is left with: escapes gone, carriage returns applied, wrapped."""
+    """The lines that a person is left with: escapes gone, carriage returns applied.
+
+    A terminal would break long lines anywhere; they break between words, which reads better.
+    """
     rows: list[str] = []
     for line in ESCAPES.sub("", TO_COLUMN.sub("", text)).replace("\r\n", "\n").split("\n"):
         # What was last written from the left edge on stands.
         kept = line.rstrip("\r").rsplit("\r", 1)[-1].rstrip()
-        rows += [kept[i : i + COLUMNS] for i in range(0, len(kept), COLUMNS)] or [""]
+        rows += textwrap.wrap(kept, COLUMNS) or [""]
     while rows and not rows[-1]:
         rows.pop()
     return rows

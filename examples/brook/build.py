@@ -15,8 +15,8 @@ from tokenizers import Tokenizer
 
 from . import tokenizer as tokenizer_training
 from .card import card
-from .evaluate import evaluate
-from .export import export_tokenizer, export_weights, import_weights
+from .evaluate import SHIPPED, evaluate
+from .export import export_tokenizer, export_weights
 from .model import Shape
 from .train import Plan, fresh, train
 
@@ -25,34 +25,26 @@ from .train import Plan, fresh, train
 class Job:
     """What to build, and from what."""
 
-    # The model folder to write; a tokenizer.json that it holds already is kept.
+    # The model folder to write.
     out: Path
-    # A model folder whose weights training goes on from, or None to begin anew.
-    start: Path | None
+    # A tokenizer.json to use, so that token ids stay as they are; None trains a new one.
+    tokenizer: Path | None
     # Where to train and evaluate: "cuda" or "cpu".
     device: str
     # Samples of each kind to evaluate.
     count: int
 
 
-def earlier_stages(start: Path | None) -> list[dict[str, object]]:
-    """The training that a model folder has had."""
-    if start is None:
-        return []
-    return json.loads((start / "evaluation.json").read_text(encoding="utf-8"))["training"]
-
-
 def build(job: Job, plan: Plan, shape: Shape) -> None:
     """Make the model folder."""
     path = job.out / "tokenizer.json"
-    kept = Tokenizer.from_file(str(path)) if path.exists() else tokenizer_training.train()
-    export_tokenizer(kept, shape, job.out)
-    stages = earlier_stages(job.start)
+    kept = job.tokenizer
+    tokenizer = Tokenizer.from_file(str(kept)) if kept else tokenizer_training.train()
+    export_tokenizer(tokenizer, shape, job.out)
     begin = time.monotonic()
-    model = import_weights(shape, job.start) if job.start else fresh(shape, plan.seed)
-    train(model, plan, path, job.device)
+    model = train(fresh(shape, plan.seed), plan, path, job.device)
     export_weights(model, job.out)
-    stage = {
+    training = {
         "minutes": (time.monotonic() - begin) / 60,
         "steps": plan.steps,
         "tokens": plan.steps * plan.rows * shape.context,
@@ -60,7 +52,7 @@ def build(job: Job, plan: Plan, shape: Shape) -> None:
         "python": platform.python_version(),
     }
     report = {
-        "training": [*stages, stage],
+        "training": training,
         "count": job.count,
         "accuracies": evaluate(job.out, job.device, job.count, show=3),
     }
@@ -73,14 +65,15 @@ def options() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--start", type=Path, help="a model folder to go on from")
+    parser.add_argument(
+        "--new-tokenizer", action="store_true", help="train one instead of using the shipped one"
+    )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--count", type=int, default=300, help="samples of each kind to evaluate")
     parser.add_argument("--steps", type=int, default=11_600)
     parser.add_argument("--rows", type=int, default=64, help="rows of 2,048 tokens in a batch")
     parser.add_argument("--processes", type=int, default=15, help="processes that make data")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--peak", type=float, default=1.0, help="factor on the learning rates")
     parser.add_argument("--cooldown", type=float, default=0.45, help="share of steps to slow down")
     return parser.parse_args()
 
@@ -94,9 +87,9 @@ def main() -> None:
         processes=chosen.processes,
         seed=chosen.seed,
         cooldown=chosen.cooldown,
-        peak=chosen.peak,
     )
-    build(Job(chosen.out, chosen.start, chosen.device, chosen.count), plan, Shape())
+    tokenizer = None if chosen.new_tokenizer else SHIPPED / "tokenizer.json"
+    build(Job(chosen.out, tokenizer, chosen.device, chosen.count), plan, Shape())
 
 
 if __name__ == "__main__":

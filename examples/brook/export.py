@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
 from .model import Brook, Shape
@@ -64,13 +64,6 @@ def export_tokenizer(tokenizer: Tokenizer, shape: Shape, folder: Path) -> None:
     }
     _write_json(folder / "config.json", _config(shape, tokens))
     _write_json(folder / "generation_config.json", {**tokens, "do_sample": False})
-
-
-def import_weights(shape: Shape, folder: Path) -> Brook:
-    """A model with the weights of a model folder."""
-    model = Brook(shape)
-    model.load_state_dict(load_file(folder / "model.safetensors"))
-    return model
 
 
 def export_weights(model: Brook, folder: Path) -> None:

@@ -26,15 +26,13 @@ class Plan:
     # Steps over which the rate rises, and the share of the steps over which it falls.
     warmup: int = 100
     cooldown: float = 0.45
-    # Factor on the learning rates throughout: below 1 when going on from trained weights.
-    peak: float = 1.0
 
 
 def rate(plan: Plan, step: int) -> float:
     """Factor on the learning rates: rise, stay, fall to nothing."""
     rise = (step + 1) / plan.warmup
     fall = (plan.steps - step) / (plan.steps * plan.cooldown)
-    return plan.peak * min(1.0, rise, fall)
+    return min(1.0, rise, fall)
 
 
 def fresh(shape: Shape, seed: int) -> Brook:

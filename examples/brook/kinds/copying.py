@@ -136,7 +136,7 @@ def again(rng: Random, held: bool) -> Sample:
     return chat("recall", first, plain, later, " ".join(reversed(body)))
 
 
-_SHORT_WORDS = tuple(
+_COMMON_WORDS = tuple(
     word
     for word in dict.fromkeys(
         words.PLAIN_WORDS
@@ -160,14 +160,26 @@ _BACKWARDS = (
 )
 
 
+def _word_to_spell(rng: Random) -> str:
+    """A common word, or, so that spelling is not learned by heart, any word of 3 to 8 letters."""
+    roll = rng.random()
+    if roll < 0.5:
+        return rng.choice(_COMMON_WORDS)
+    make = library.word if roll < 0.8 else words.made_up_word
+    while not 3 <= len(word := make(rng)) <= 8:
+        pass
+    return word
+
+
 def spell(rng: Random, held: bool) -> Sample:
-    """The letters of a common word."""
-    word = rng.choice(_SHORT_WORDS)
+    """The letters of a word."""
+    word = _word_to_spell(rng)
     return chat("spell", rng.choice(_SPELL).format(word), " ".join(word))
 
 
 def letters(rng: Random, held: bool) -> Sample:
-    """The letters of a short common word, forwards and then backwards."""
-    word = instance(rng, held, lambda rng: rng.choice(_SHORT_WORDS), str)
+    """The letters of a word, forwards and then backwards; the words held out are common ones."""
+    make = (lambda rng: rng.choice(_COMMON_WORDS)) if held else _word_to_spell
+    word = instance(rng, held, make, str)
     question = rng.choice(_BACKWARDS).format(word)
     return chat("letters", question, f"{' '.join(word)} -> {' '.join(reversed(word))}")
