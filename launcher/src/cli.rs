@@ -148,6 +148,9 @@ pub struct HttpArgs {
     /// Name that clients see [default: the model's id or directory name]
     #[arg(long, value_name = "NAME")]
     pub served_model_name: Option<String>,
+    /// Bytes of request bodies held until their prompts are token ids; more are answered 429
+    #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = body_memory)]
+    pub body_memory: ByteSize,
     /// Seconds that running answers get to finish at shutdown
     #[arg(long, value_name = "SECONDS", default_value = "30",
           value_parser = clap::value_parser!(u64).range(0..=86_400))]
@@ -208,6 +211,15 @@ fn share(text: &str) -> Result<f32, String> {
     match text.parse::<f32>() {
         Ok(share) if share > 0.0 && share <= 1.0 => Ok(share),
         _ => Err("must be above 0 and at most 1".into()),
+    }
+}
+
+/// Large bodies get three quarters of it: one of the largest must fit.
+fn body_memory(text: &str) -> Result<ByteSize, String> {
+    const LEAST: ByteSize = ByteSize(16 << 20);
+    match text.parse::<ByteSize>()? {
+        size if size < LEAST => Err(format!("must be at least {LEAST}")),
+        size => Ok(size),
     }
 }
 

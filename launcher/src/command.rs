@@ -11,6 +11,7 @@ use crate::hub::{self, ModelSource};
 use crate::interpreter::Interpreter;
 use crate::launch::Launch;
 use crate::progress;
+use crate::resolve::resolve_http;
 use crate::serve;
 use crate::settings::{self, Sources, Stop};
 use crate::values::Device;
@@ -56,7 +57,8 @@ fn explain_serve(args: &ServeArgs, sources: &Sources, host: Option<&Interpreter>
         Device::Cuda => hardware::cuda_devices(),
         Device::Cpu => Vec::new(),
     };
-    print(&explain(&plan, &devices))
+    let bodies = resolve_http(&args.http, sources);
+    print(&explain(&plan, &bodies, &devices))
 }
 
 fn download(args: &DownloadArgs, host: Option<&Interpreter>) -> Outcome<()> {

@@ -26,8 +26,9 @@ impl Page {
     }
 }
 
-/// The plan as text. `devices` are those of the host, for an estimate where a worker will measure.
-pub fn explain(plan: &Plan, devices: &[CudaDevice]) -> String {
+/// The plan as text, with the bound on request bodies. `devices` are those of the host, for an
+/// estimate where a worker will measure.
+pub fn explain(plan: &Plan, bodies: &Decided<ByteSize>, devices: &[CudaDevice]) -> String {
     let mut page = Page(String::new());
     let model = &plan.model;
     page.title("model");
@@ -56,6 +57,7 @@ pub fn explain(plan: &Plan, devices: &[CudaDevice]) -> String {
         &plan.queue.latency_target.why,
     );
     page.title("queue");
+    page.decided("body-memory", bodies);
     page.decided("max-waiting", &plan.queue.max_waiting);
     page.decided("max-waiting-tokens", &plan.queue.max_waiting_tokens);
     memory(&mut page, plan, devices);

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::cli::EngineArgs;
+use crate::cli::{EngineArgs, HttpArgs};
 use crate::error::{Failure, Outcome};
 use crate::hardware::Hardware;
 use crate::model::ModelFacts;
@@ -112,6 +112,11 @@ pub fn resolve(
         hardware,
     }
     .plan()
+}
+
+/// Bytes of request bodies that the HTTP side may hold.
+pub fn resolve_http(typed: &HttpArgs, sources: &Sources) -> Decided<ByteSize> {
+    Decided::new(typed.body_memory, sources.of("body-memory").words())
 }
 
 impl Resolver<'_> {

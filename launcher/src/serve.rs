@@ -154,9 +154,12 @@ fn bind(host: IpAddr, port: u16) -> Outcome<TcpListener> {
 fn router_config(launch: &Launch, http: Option<&HttpArgs>) -> RouterConfig {
     let name = http.and_then(|http| http.served_model_name.clone());
     let name = name.unwrap_or_else(|| launch.name.clone());
+    let defaults = RouterConfig::new(name);
+    let bodies = http.and_then(|http| usize::try_from(http.body_memory.0).ok());
     RouterConfig {
         model_revision: launch.revision.clone(),
-        ..RouterConfig::new(name)
+        max_held_body_bytes: bodies.unwrap_or(defaults.max_held_body_bytes),
+        ..defaults
     }
 }
 

@@ -162,6 +162,7 @@ fn values_out_of_range_name_flag_and_value() {
         ("--port", "70000"),
         ("--device", "tpu"),
         ("--latency-target", "0"),
+        ("--body-memory", "1MiB"),
     ] {
         let said = message(settings(&[flag, value], &[]).unwrap_err());
         assert!(said.contains(flag) && said.contains(value), "{said}");

@@ -1,5 +1,6 @@
 //! What Python asks for, as the router takes it.
 
+use penstock_router::Charge;
 use penstock_router::chat::{Chat, ChatMessage, Turn};
 use penstock_router::tokenize::SpecialTokens;
 use penstock_router::validate::{AtEos, FieldNames, GenerateInput, Parameters, Prompt};
@@ -59,6 +60,7 @@ pub(crate) fn completion(prompt: PromptArgument, params: SamplingParams) -> Gene
         prompt,
         parameters: params.parameters(),
         names: FieldNames::COMPLETIONS,
+        charge: Charge::default(),
     }
 }
 
@@ -78,6 +80,7 @@ pub(crate) fn conversation(messages: &str, params: SamplingParams) -> PyResult<G
         prompt,
         parameters: params.parameters(),
         names: FieldNames::CHAT,
+        charge: Charge::default(),
     })
 }
 

@@ -135,6 +135,19 @@ fn messages(chat: &Chat) -> Result<Vec<TemplateMessage<'_>>, ApiError> {
 }
 
 impl ChatMessage {
+    /// Bytes of its text, about, with what a template writes around it.
+    pub(crate) fn size(&self) -> usize {
+        const AROUND: usize = 64;
+        let texts = [
+            &self.content,
+            &self.name,
+            &self.tool_calls,
+            &self.tool_call_id,
+        ];
+        let texts = texts.into_iter().flatten().map(String::len);
+        AROUND + self.role.len() + texts.sum::<usize>()
+    }
+
     /// `index` is its place, for errors.
     fn for_template(&self, index: usize) -> Result<TemplateMessage<'_>, ApiError> {
         let calls = self.tool_calls.as_deref().map(tool_calls);

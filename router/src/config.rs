@@ -12,6 +12,9 @@ pub struct RouterConfig {
     pub model_revision: Option<String>,
     /// Largest request body; a larger one is refused with 413.
     pub max_body_bytes: usize,
+    /// Bytes of all bodies that are held at once, until their prompts are token ids; more are refused
+    /// with 429. What is parsed from a body can take a few times its bytes for a moment.
+    pub max_held_body_bytes: usize,
     /// Longest time from a request's first byte to the end of its headers.
     pub header_timeout: Duration,
     /// Longest time in which a body must have arrived.
@@ -55,6 +58,7 @@ impl RouterConfig {
             model_id: model_id.into(),
             model_revision: None,
             max_body_bytes: 8 << 20,
+            max_held_body_bytes: 256 << 20,
             header_timeout: Duration::from_secs(30),
             body_timeout: Duration::from_secs(60),
             write_timeout: Duration::from_secs(60),

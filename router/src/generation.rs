@@ -9,6 +9,7 @@ use std::time::Duration;
 use futures_core::Stream;
 
 use crate::backend::{Backend, TokenSource};
+use crate::budget::Charge;
 use crate::config::RouterConfig;
 use crate::detokenize::Detokenizer;
 use crate::engine::types::{End, Token, TokenEvent};
@@ -18,7 +19,9 @@ use crate::metrics::{Metrics, RequestTimer, Timings};
 use crate::model_text::ModelText;
 use crate::stop::StopMatcher;
 use crate::tokenize::{self, SpecialTokens, TextPiece, TokenizerPool};
-use crate::validate::{GenerateInput, Prompt, TokenLimits, ValidParameters, ValidRequest};
+use crate::validate::{
+    GenerateInput, Prompt, TokenLimits, ValidParameters, ValidRequest, too_long,
+};
 
 /// Turns prompts into answers. Cheap to clone.
 #[derive(Clone)]
@@ -159,13 +162,29 @@ impl Generator {
         })
     }
 
-    /// The tokens of `text` as a prompt, with their places in it.
-    pub async fn tokenize(&self, text: String) -> Result<Vec<TextPiece>, ApiError> {
-        let tokenizer = Arc::clone(&self.inner.text.tokenizer);
-        self.inner
-            .pool
-            .run(move || tokenize::pieces(&tokenizer, &text))
-            .await
+    /// The tokens of `text` as a prompt, with their places in it. A text that is longer than the
+    /// context is refused, under the name `inputs`.
+    pub async fn tokenize(&self, text: String, charge: Charge) -> Result<Vec<TextPiece>, ApiError> {
+        let ModelText {
+            tokenizer, bound, ..
+        } = self.inner.text.clone();
+        let max = self
+            .token_limits()
+            .map_or(usize::MAX, |limits| limits.max_total);
+        let least = bound.least_tokens(text.len());
+        if least > max {
+            return Err(too_long("inputs", max, format_args!("at least {least}")));
+        }
+        let size = text.len();
+        let work = move || {
+            let pieces = tokenize::pieces(&tokenizer, &text)?;
+            drop((text, charge));
+            match pieces.len() {
+                given if given > max => Err(too_long("inputs", max, given)),
+                _ => Ok(pieces),
+            }
+        };
+        self.inner.pool.run(size, work).await
     }
 
     /// What the engine is doing.
@@ -209,16 +228,24 @@ impl Generator {
 
     async fn prepare(&self, input: GenerateInput) -> Result<ValidRequest, ApiError> {
         let limits = self.token_limits()?;
+        let charge = input.charge.clone();
         let (prompt, parameters) = input.validate(&self.inner.config, limits)?;
         let text = &self.inner.text;
-        if let Prompt::Ids(ids) = prompt {
-            return parameters.with_ids(ids, &text.eos_ids);
+        let prompt = match prompt {
+            Prompt::Ids(ids) => return parameters.with_ids(ids, &text.eos_ids),
+            prompt => prompt,
+        };
+        if let Prompt::Text(prompt, _) = &prompt {
+            parameters.check_length(prompt, text.bound)?;
         }
+        let size = prompt.size();
         let text = text.clone();
-        self.inner
-            .pool
-            .run(move || to_ids(&text, prompt, parameters))
-            .await
+        let work = move || {
+            // Until here, also when the client has left meanwhile.
+            let _charge = charge;
+            to_ids(&text, prompt, parameters)
+        };
+        self.inner.pool.run(size, work).await
     }
 }
 
@@ -232,11 +259,9 @@ fn to_ids(
         Prompt::Text(text, special) => tokenize::encode(&model.tokenizer, &text, special)?,
         Prompt::Chat(chat) => {
             let template = model.chat_template.as_ref().ok_or_else(no_template)?;
-            tokenize::encode(
-                &model.tokenizer,
-                &template.render(&chat)?,
-                SpecialTokens::AsIs,
-            )?
+            let text = template.render(&chat)?;
+            parameters.check_length(&text, model.bound)?;
+            tokenize::encode(&model.tokenizer, &text, SpecialTokens::AsIs)?
         }
         Prompt::Ids(ids) => ids,
     };

@@ -1,6 +1,7 @@
 //! HTTP in, tokens out: validation, tokenization, the engine task, the shard client.
 
 pub mod backend;
+mod budget;
 pub mod chat;
 pub mod config;
 pub mod detokenize;
@@ -13,9 +14,11 @@ pub mod metrics;
 pub mod model_text;
 pub mod shard;
 pub mod stop;
+pub mod text_bound;
 pub mod tokenize;
 pub mod validate;
 
+pub use budget::Charge;
 pub use config::{Cors, RouterConfig};
 pub use error::{ApiError, ErrorKind};
 pub use generation::{Generation, Generator};

@@ -45,6 +45,8 @@ pub(crate) struct HttpMetrics {
     responses: Family<ResponseLabels, Counter>,
     /// Open connections; kept by the accept loop.
     pub(crate) connections: Gauge,
+    /// Bytes of request bodies that are held; kept by the budget of bodies.
+    pub(crate) body_bytes: Gauge,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -216,11 +218,14 @@ impl HttpMetrics {
         let new = Self {
             responses: Family::default(),
             connections: Gauge::default(),
+            body_bytes: Gauge::default(),
         };
         let help = "HTTP responses by route and status";
         registry.register("penstock_http_responses", help, new.responses.clone());
         let help = "Open HTTP connections";
         registry.register("penstock_http_connections", help, new.connections.clone());
+        let help = "Bytes of request bodies whose prompts are not yet token ids";
+        registry.register("penstock_http_body_bytes", help, new.body_bytes.clone());
         new
     }
 

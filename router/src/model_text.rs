@@ -9,6 +9,7 @@ use tokenizers::Tokenizer;
 
 use crate::chat::ChatTemplate;
 use crate::detokenize::Vocabulary;
+use crate::text_bound::TextBound;
 
 /// The text side of a model. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -17,6 +18,8 @@ pub struct ModelText {
     pub tokenizer: Arc<Tokenizer>,
     /// Ids to text; read by every answer.
     pub vocabulary: Arc<Vocabulary>,
+    /// How few tokens a text can have; read before a prompt is tokenized.
+    pub bound: TextBound,
     /// `None` if the model has no chat template.
     pub chat_template: Option<Arc<ChatTemplate>>,
     /// Tokens that end an answer unless the client says otherwise; sorted.
@@ -57,11 +60,13 @@ impl ModelText {
 
     /// Puts parts together that were loaded otherwise.
     pub fn new(tokenizer: Tokenizer, template: Option<ChatTemplate>, eos_ids: Vec<u32>) -> Self {
+        let bound = TextBound::of(&tokenizer);
         let tokenizer = Arc::new(tokenizer);
         let vocabulary = Arc::new(Vocabulary::new(Arc::clone(&tokenizer)));
         Self {
             tokenizer,
             vocabulary,
+            bound,
             chat_template: template.map(Arc::new),
             eos_ids,
         }

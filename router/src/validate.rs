@@ -1,12 +1,15 @@
 //! Every rule about a request, in one place. A `ValidRequest` can only be made here.
 
 use std::collections::hash_map::RandomState;
+use std::fmt;
 use std::hash::BuildHasher;
 
-use crate::chat::Chat;
+use crate::budget::Charge;
+use crate::chat::{Chat, ChatMessage};
 use crate::config::RouterConfig;
 use crate::engine::types::{Class, EngineRequest, Sampling, Stopping};
 use crate::error::ApiError;
+use crate::text_bound::TextBound;
 use crate::tokenize::SpecialTokens;
 
 /// Bytes of one stop string: its automaton takes memory several times its length for as long as the
@@ -14,7 +17,7 @@ use crate::tokenize::SpecialTokens;
 const MAX_STOP_BYTES: usize = 4096;
 
 /// What a client asks for, in whatever dialect.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct GenerateInput {
     /// Where the answer begins.
     pub prompt: Prompt,
@@ -22,6 +25,8 @@ pub struct GenerateInput {
     pub parameters: Parameters,
     /// What the client calls these fields; read by error messages.
     pub names: FieldNames,
+    /// What the prompt's bytes are counted in until they are token ids; set by the HTTP routes.
+    pub charge: Charge,
 }
 
 /// Where an answer begins.
@@ -174,6 +179,7 @@ impl GenerateInput {
             prompt,
             parameters,
             names,
+            charge: _,
         } = self;
         prompt.check(names.prompt)?;
         parameters.check_sampling()?;
@@ -191,6 +197,15 @@ impl GenerateInput {
 }
 
 impl Prompt {
+    /// Bytes of its text, about: what preparing it will cost.
+    pub(crate) fn size(&self) -> usize {
+        match self {
+            Self::Text(text, _) => text.len(),
+            Self::Chat(chat) => chat.messages.iter().map(ChatMessage::size).sum(),
+            Self::Ids(_) => 0,
+        }
+    }
+
     fn check(&self, name: &'static str) -> Result<(), ApiError> {
         let empty = match self {
             Self::Text(text, _) => text.is_empty(),
@@ -268,6 +283,19 @@ fn check_truncate(truncate: Option<usize>, limits: TokenLimits) -> Result<(), Ap
 }
 
 impl ValidParameters {
+    /// Refuses a text that has too many tokens however it is tokenized.
+    pub fn check_length(&self, text: &str, bound: TextBound) -> Result<(), ApiError> {
+        let least = bound.least_tokens(text.len());
+        if self.parameters.truncate.is_some() || least <= self.limits.max_input {
+            return Ok(());
+        }
+        Err(too_long(
+            self.names.prompt,
+            self.limits.max_input,
+            format_args!("at least {least}"),
+        ))
+    }
+
     /// Joins the prompt's ids with the parameters, checking what depends on its length.
     /// `eos_ids` are the model's end tokens.
     pub fn with_ids(self, mut ids: Vec<u32>, eos_ids: &[u32]) -> Result<ValidRequest, ApiError> {
@@ -319,6 +347,12 @@ fn check_vocabulary(ids: &[u32], name: &'static str, vocabulary: usize) -> Resul
     }
 }
 
+/// A prompt, or another text called `name`, that has too many tokens.
+pub(crate) fn too_long(name: &'static str, max: usize, given: impl fmt::Display) -> ApiError {
+    let rule = format!("`{name}` must have less than {max} tokens. Given: {given}");
+    ApiError::validation(name, rule)
+}
+
 /// How many tokens the answer may have.
 fn new_tokens(
     parameters: &Parameters,
@@ -336,9 +370,7 @@ fn new_tokens(
         return Err(ApiError::validation(prompt, rule));
     }
     if input > limits.max_input {
-        let max = limits.max_input;
-        let rule = format!("`{prompt}` must have less than {max} tokens. Given: {input}");
-        return Err(ApiError::validation(prompt, rule));
+        return Err(too_long(prompt, limits.max_input, input));
     }
     let room = u32::try_from(limits.max_total - input).unwrap_or(u32::MAX);
     let wanted = parameters.max_new_tokens.unwrap_or(room);

@@ -4,41 +4,72 @@ use std::borrow::Cow;
 
 use axum::extract::Request;
 use axum::http::header;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use http_body_util::BodyExt;
 use serde::de::DeserializeOwned;
 use serde_json::error::Category;
 
-use crate::config::RouterConfig;
+use super::App;
+use crate::budget::Charge;
 use crate::error::{ApiError, ErrorKind, Excerpt};
 
-/// Reads and parses the body within the configured size and time.
-pub(super) async fn read<T: DeserializeOwned>(
+/// A longer body is parsed off the threads that serve connections.
+const PARSED_AT_ONCE: usize = 64 << 10;
+
+/// Reads and parses the body within the configured size and time. Whoever keeps text of it keeps
+/// the charge too.
+pub(super) async fn read<T: DeserializeOwned + Send + 'static>(
     request: Request,
-    config: &RouterConfig,
-) -> Result<T, ApiError> {
+    app: &App,
+) -> Result<(T, Charge), ApiError> {
     check_media_type(&request)?;
-    let limit = config.max_body_bytes;
-    let declared = request.headers().get(header::CONTENT_LENGTH);
-    let declared = declared.and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
-    if declared.is_some_and(|length| length > limit as u64) {
-        return Err(too_large(limit));
-    }
-    let body = Limited::new(request.into_body(), limit).collect();
-    let body = tokio::time::timeout(config.body_timeout, body)
+    let within = app.config.body_timeout;
+    let (bytes, charge) = tokio::time::timeout(within, collect(request, app))
         .await
         .map_err(|_| {
-            let seconds = config.body_timeout.as_secs();
+            let seconds = within.as_secs();
             let message = format!("the request's body did not arrive within {seconds} s");
             ApiError::new(ErrorKind::Timeout, message)
-        })?;
-    let body = body.map_err(|error| match error.downcast_ref::<LengthLimitError>() {
-        Some(_) => too_large(limit),
-        None => ApiError::new(
-            ErrorKind::Syntax,
-            format!("the request's body broke off: {error}"),
-        ),
-    })?;
-    parse(&body.to_bytes())
+        })??;
+    if bytes.len() <= PARSED_AT_ONCE {
+        return Ok((parse(&bytes)?, charge));
+    }
+    let held = charge.clone();
+    let parsing = tokio::task::spawn_blocking(move || {
+        let parsed = parse(&bytes);
+        drop((bytes, held));
+        parsed
+    });
+    let failed = |_| ApiError::new(ErrorKind::Internal, "the server failed to parse this body");
+    Ok((parsing.await.map_err(failed)??, charge))
+}
+
+/// The body's bytes, charged as they come: what a client only announces takes nothing.
+async fn collect(request: Request, app: &App) -> Result<(Vec<u8>, Charge), ApiError> {
+    let limit = app.config.max_body_bytes;
+    let declared = request.headers().get(header::CONTENT_LENGTH);
+    let declared = declared.and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
+    if declared.is_some_and(|length| length > limit) {
+        return Err(too_large(limit));
+    }
+    app.bodies.check(declared.unwrap_or(0))?;
+    let mut holding = app.bodies.hold();
+    let mut bytes = Vec::with_capacity(declared.unwrap_or(0).min(PARSED_AT_ONCE));
+    let mut body = request.into_body();
+    while let Some(frame) = body.frame().await {
+        let broken = |error| {
+            let message = format!("the request's body broke off: {error}");
+            ApiError::new(ErrorKind::Syntax, message)
+        };
+        let Ok(part) = frame.map_err(broken)?.into_data() else {
+            continue;
+        };
+        if bytes.len() + part.len() > limit {
+            return Err(too_large(limit));
+        }
+        holding.add(part.len())?;
+        bytes.extend_from_slice(&part);
+    }
+    Ok((bytes, holding.charge()))
 }
 
 fn check_media_type(request: &Request) -> Result<(), ApiError> {

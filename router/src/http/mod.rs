@@ -23,6 +23,7 @@ use axum::routing::{get, post};
 use tower_http::cors::{AllowOrigin, Any, CorsLayer};
 
 pub use self::server::serve;
+use crate::budget::Budget;
 use crate::config::{Cors, RouterConfig};
 use crate::engine::EngineState;
 use crate::error::{ApiError, ErrorKind, Excerpt};
@@ -33,6 +34,7 @@ use crate::generation::Generator;
 struct App {
     generator: Generator,
     config: Arc<RouterConfig>,
+    bodies: Budget,
     /// Unix time in seconds; set at start, shown by `/v1/models`.
     started: u64,
 }
@@ -40,8 +42,10 @@ struct App {
 /// All routes. Fails on a CORS origin that is none.
 pub fn router(generator: Generator, config: RouterConfig) -> std::io::Result<Router> {
     let cors = cors(&config.cors)?;
+    let held = generator.metrics().http.body_bytes.clone();
     let app = App {
         generator,
+        bodies: Budget::new(config.max_held_body_bytes, held),
         config: Arc::new(config),
         started: openai::unix_time(),
     };

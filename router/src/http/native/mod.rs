@@ -16,6 +16,7 @@ use self::wire::{
 };
 use super::error::NativeError;
 use super::{App, facts, json, sse};
+use crate::budget::Charge;
 use crate::error::ApiError;
 use crate::generation::{FinishReason, Generation, TextEvent};
 
@@ -32,9 +33,9 @@ pub(super) async fn generate(
     State(app): State<App>,
     request: Request,
 ) -> Result<Response, NativeError> {
-    let body: GenerateRequest = json::read(request, &app.config).await?;
+    let (body, charge): (GenerateRequest, _) = json::read(request, &app).await?;
     agree(body.stream, false, "/generate_stream")?;
-    let (headers, answer) = whole(&app, body).await?;
+    let (headers, answer) = whole(&app, body, charge).await?;
     Ok((headers, Json(answer)).into_response())
 }
 
@@ -51,9 +52,9 @@ pub(super) async fn generate_stream(
     State(app): State<App>,
     request: Request,
 ) -> Result<Response, NativeError> {
-    let body: GenerateRequest = json::read(request, &app.config).await?;
+    let (body, charge): (GenerateRequest, _) = json::read(request, &app).await?;
     agree(body.stream, true, "/generate")?;
-    Ok(streamed(&app, body).await?)
+    Ok(streamed(&app, body, charge).await?)
 }
 
 /// `/generate` in a list of one, or `/generate_stream`, as the field `stream` says.
@@ -69,11 +70,11 @@ pub(super) async fn compatible(
     State(app): State<App>,
     request: Request,
 ) -> Result<Response, NativeError> {
-    let body: GenerateRequest = json::read(request, &app.config).await?;
+    let (body, charge): (GenerateRequest, _) = json::read(request, &app).await?;
     if body.stream == Some(true) {
-        return Ok(streamed(&app, body).await?);
+        return Ok(streamed(&app, body, charge).await?);
     }
-    let (headers, answer) = whole(&app, body).await?;
+    let (headers, answer) = whole(&app, body, charge).await?;
     Ok((headers, Json([answer])).into_response())
 }
 
@@ -86,11 +87,12 @@ pub(super) async fn tokenize(
     State(app): State<App>,
     request: Request,
 ) -> Result<Json<Vec<SimpleToken>>, NativeError> {
-    let body: TokenizeRequest = json::read(request, &app.config).await?;
-    if body.inputs.is_empty() {
+    let (body, charge): (TokenizeRequest, _) = json::read(request, &app).await?;
+    let text = body.into_text();
+    if text.is_empty() {
         return Err(ApiError::validation("inputs", "`inputs` cannot be empty").into());
     }
-    let pieces = app.generator.tokenize(body.inputs).await?.into_iter();
+    let pieces = app.generator.tokenize(text, charge).await?.into_iter();
     let tokens = pieces.map(|p| SimpleToken {
         id: p.id,
         text: p.text,
@@ -133,8 +135,8 @@ fn agree(stream: Option<bool>, here: bool, other: &str) -> Result<(), ApiError> 
     }
 }
 
-async fn streamed(app: &App, body: GenerateRequest) -> Result<Response, ApiError> {
-    let (input, shape) = split(body)?;
+async fn streamed(app: &App, body: GenerateRequest, charge: Charge) -> Result<Response, ApiError> {
+    let (input, shape) = split(body, charge)?;
     let generation = app.generator.generate(input).await?;
     let headers = facts::stream_headers(app, &generation);
     let stream = NativeStream::new(generation, shape);
@@ -144,8 +146,9 @@ async fn streamed(app: &App, body: GenerateRequest) -> Result<Response, ApiError
 async fn whole(
     app: &App,
     body: GenerateRequest,
+    charge: Charge,
 ) -> Result<(HeaderMap, GenerateResponse), ApiError> {
-    let (input, shape) = split(body)?;
+    let (input, shape) = split(body, charge)?;
     let mut generation = app.generator.generate(input).await?;
     let answer = collect(&mut generation, shape).await?;
     Ok((facts::whole_headers(app, &generation), answer))

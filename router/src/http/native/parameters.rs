@@ -1,6 +1,7 @@
 //! From the native wire types to a request, with TGI's rules where they are stricter than ours.
 
 use super::wire::{GenerateParameters, GenerateRequest};
+use crate::budget::Charge;
 use crate::error::ApiError;
 use crate::http::neutral::{self, Neutral};
 use crate::http::strict::JsonText;
@@ -8,16 +9,21 @@ use crate::tokenize::SpecialTokens;
 use crate::validate::{FieldNames, GenerateInput, Parameters, Prompt};
 
 /// What the answer's shape depends on.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(super) struct Shape {
     /// Whether details are told.
     pub(super) details: bool,
     /// Put before the answer's text: the prompt, or nothing.
     pub(super) prefix: String,
+    /// What the prefix is counted in.
+    _charge: Option<Charge>,
 }
 
 /// Splits a body into what is asked of the engine and how the answer is told.
-pub(super) fn split(request: GenerateRequest) -> Result<(GenerateInput, Shape), ApiError> {
+pub(super) fn split(
+    request: GenerateRequest,
+    charge: Charge,
+) -> Result<(GenerateInput, Shape), ApiError> {
     let GenerateRequest {
         inputs, parameters, ..
     } = request;
@@ -35,12 +41,14 @@ pub(super) fn split(request: GenerateRequest) -> Result<(GenerateInput, Shape), 
     };
     let shape = Shape {
         details: wire.details.unwrap_or(false),
+        _charge: (!prefix.is_empty()).then(|| charge.clone()),
         prefix,
     };
     let input = GenerateInput {
         prompt: Prompt::Text(inputs, SpecialTokens::Add),
         parameters: parameters_of(wire),
         names: FieldNames::NATIVE,
+        charge,
     };
     Ok((input, shape))
 }

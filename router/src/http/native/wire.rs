@@ -89,6 +89,13 @@ pub(crate) struct TokenizeRequest {
     pub(crate) _parameters: Option<GenerateParameters>,
 }
 
+impl TokenizeRequest {
+    /// The text; the rest goes.
+    pub(crate) fn into_text(self) -> String {
+        self.inputs
+    }
+}
+
 /// A finished answer.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct GenerateResponse {

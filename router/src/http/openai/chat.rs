@@ -27,7 +27,7 @@ pub(crate) async fn chat(
     State(app): State<App>,
     request: Request,
 ) -> Result<Response, OpenAiError> {
-    let mut body: ChatRequest = json::read(request, &app.config).await?;
+    let (mut body, charge): (ChatRequest, _) = json::read(request, &app).await?;
     body.check()?;
     let max_tokens = max_tokens(&body)?;
     let Common {
@@ -41,6 +41,7 @@ pub(crate) async fn chat(
         prompt,
         parameters,
         names: FieldNames::CHAT,
+        charge,
     };
     let generation = app.generator.generate(input).await?;
     let headers = facts::stream_headers(&app, &generation);

@@ -29,7 +29,7 @@ pub(crate) async fn completions(
     State(app): State<App>,
     request: Request,
 ) -> Result<Response, OpenAiError> {
-    let mut body: CompletionRequest = json::read(request, &app.config).await?;
+    let (mut body, charge): (CompletionRequest, _) = json::read(request, &app).await?;
     body.check()?;
     let common = body.common(body.max_tokens)?;
     check_model(&app, common.model.as_deref())?;
@@ -39,13 +39,14 @@ pub(crate) async fn completions(
         delivery,
         ..
     } = common;
-    let inputs = body.prompt.into_iter().map(|prompt| GenerateInput {
+    let inputs = body.prompt.into_iter().map(move |prompt| GenerateInput {
         prompt: match prompt {
             WirePrompt::Text(text) => Prompt::Text(text, SpecialTokens::Add),
             WirePrompt::Ids(ids) => Prompt::Ids(ids),
         },
         parameters: parameters.clone(),
         names: FieldNames::COMPLETIONS,
+        charge: charge.clone(),
     });
     let generations = try_join_all(inputs.map(|input| app.generator.generate(input))).await?;
     Ok(respond(&app, Kind::Text, delivery, generations, whole).await?)

@@ -1,0 +1,153 @@
+//! How many bytes of request bodies are held at once: from a body's first byte until its prompt is
+//! token ids and its text is gone. Past the bound a request is refused, so that memory before the
+//! queue does not grow with the number of clients.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use prometheus_client::metrics::gauge::Gauge;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::error::{ApiError, ErrorKind};
+
+/// The first bytes of every body come out of a share of their own: large bodies, however many, never
+/// keep small ones out.
+const FIRST_BYTES: usize = 64 << 10;
+/// One part in so many is that share.
+const FIRST_SHARE: usize = 4;
+const RETRY: Duration = Duration::from_secs(1);
+
+/// The bytes that all bodies together may hold. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Budget {
+    first: Arc<Semaphore>,
+    rest: Arc<Semaphore>,
+    held: Gauge,
+    most: usize,
+}
+
+/// What one body holds while it arrives.
+#[derive(Debug)]
+pub(crate) struct Holding {
+    budget: Budget,
+    bytes: usize,
+    permits: Vec<OwnedSemaphorePermit>,
+}
+
+/// What one body holds; given back when the last clone is dropped. The default holds nothing: it is
+/// for prompts that did not come over HTTP.
+#[derive(Clone, Debug, Default)]
+pub struct Charge(#[expect(dead_code, reason = "it is held, not read")] Option<Arc<Holding>>);
+
+impl Budget {
+    /// `held` shows the bytes that are held.
+    pub(crate) fn new(most: usize, held: Gauge) -> Self {
+        let first = most / FIRST_SHARE;
+        let share = |bytes: usize| Arc::new(Semaphore::new(bytes.min(Semaphore::MAX_PERMITS)));
+        Self {
+            first: share(first),
+            rest: share(most - first),
+            held,
+            most,
+        }
+    }
+
+    /// Begins to hold a body, of which nothing has come yet.
+    pub(crate) fn hold(&self) -> Holding {
+        Holding {
+            budget: self.clone(),
+            bytes: 0,
+            permits: Vec::new(),
+        }
+    }
+
+    /// Fails if a body of so many bytes would be refused now: better before it is sent than after.
+    pub(crate) fn check(&self, bytes: usize) -> Result<(), ApiError> {
+        if bytes.saturating_sub(FIRST_BYTES) > self.rest.available_permits() {
+            return Err(self.exhausted());
+        }
+        Ok(())
+    }
+
+    fn exhausted(&self) -> ApiError {
+        let most = self.most;
+        let message = format!(
+            "Model is overloaded: the bodies of requests that wait to be tokenized have reached \
+             {most} bytes"
+        );
+        ApiError::new(ErrorKind::Overloaded, message).retry(RETRY)
+    }
+}
+
+impl Holding {
+    /// Takes `more` bytes, or refuses the body.
+    pub(crate) fn add(&mut self, more: usize) -> Result<(), ApiError> {
+        let first = FIRST_BYTES.saturating_sub(self.bytes).min(more);
+        self.take(&Arc::clone(&self.budget.first), first)?;
+        self.take(&Arc::clone(&self.budget.rest), more - first)?;
+        self.bytes += more;
+        self.budget.held.inc_by(more as i64);
+        Ok(())
+    }
+
+    /// The body is complete; whoever holds a part of it keeps a clone of this.
+    pub(crate) fn charge(self) -> Charge {
+        Charge(Some(Arc::new(self)))
+    }
+
+    fn take(&mut self, share: &Arc<Semaphore>, bytes: usize) -> Result<(), ApiError> {
+        let refused = || self.budget.exhausted();
+        let count = u32::try_from(bytes).map_err(|_| refused())?;
+        let permit = Arc::clone(share).try_acquire_many_owned(count);
+        let permit = permit.map_err(|_| refused())?;
+        match self.permits.last_mut() {
+            Some(last) if Arc::ptr_eq(last.semaphore(), share) => last.merge(permit),
+            _ => self.permits.push(permit),
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Holding {
+    fn drop(&mut self) {
+        self.budget.held.dec_by(self.bytes as i64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    #[test]
+    fn large_bodies_leave_room_for_small_ones_and_all_is_given_back() {
+        let held = Gauge::default();
+        let budget = Budget::new(8 * MIB, held.clone());
+        let mut large = budget.hold();
+        for _ in 0..6 {
+            large.add(MIB).unwrap();
+        }
+        assert_eq!(held.get(), 6 * MIB as i64);
+        let mut second = budget.hold();
+        let refused = second.add(MIB).unwrap_err();
+        assert_eq!(refused.kind, ErrorKind::Overloaded);
+        assert!(refused.retry_after.is_some());
+        drop(second);
+        assert!(budget.check(MIB).is_err());
+        budget.check(FIRST_BYTES).unwrap();
+        let small: Vec<_> = (0..30)
+            .map(|_| {
+                let mut small = budget.hold();
+                small.add(FIRST_BYTES).unwrap();
+                small.charge()
+            })
+            .collect();
+        let clones = small.clone();
+        drop((large, small));
+        assert_eq!(held.get(), 30 * FIRST_BYTES as i64);
+        drop(clones);
+        assert_eq!(held.get(), 0);
+        budget.hold().add(6 * MIB).unwrap();
+    }
+}
