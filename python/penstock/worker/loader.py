@@ -17,6 +17,7 @@ from penstock.parallel import Group
 from penstock.quant import Plain
 from penstock.weights import Checkpoint, load_weights
 from penstock.worker import memory
+from penstock.worker.rehearsal import Rehearsal
 from penstock.worker.runner import Runner, Shard
 from penstock.worker.settings import Loaded, MemoryReport, Settings
 from penstock.worker.state import Limits, State
@@ -84,6 +85,7 @@ class _Loader:
         self.build = build
         self.progress = progress
         self.laps = _Laps()
+        self.rehearsal = Rehearsal()
         self.geometry = KvGeometry(
             layers=config.layers,
             kv_heads=build.group.share(config.kv_heads, "num_key_value_heads"),
@@ -107,9 +109,12 @@ class _Loader:
             model, self.build.group, self.geometry.allocate(blocks, device), cos_sin, device
         )
         self.laps.lap("KV memory")
+        runner = Runner(shard, State(self._limits(blocks)))
+        self.rehearsal.play(runner)
+        self.laps.lap("rehearsal")
         self.progress("memory", 1, 1)
         log.info("loaded: %s", ", ".join(self.laps.told))
-        return Runner(shard, State(self._limits(blocks))), self._loaded(budget, weights, blocks)
+        return runner, self._loaded(budget, weights, blocks)
 
     def _model(self, cls: type[Model]) -> tuple[Model, int]:
         with Checkpoint(self.settings.model) as checkpoint:
@@ -131,6 +136,8 @@ class _Loader:
             memory.exercise(model, promise, context)
             return memory.cpu_budget(promise, self.geometry, wanted)
         context = memory.largest_context(promise, self.geometry, cos_sin, promise.step_tokens)
+        with self.rehearsal.building():
+            memory.exercise(model, promise, context)
         activations = memory.measure_activations(model, promise, context)
         share = settings.memory_fraction
         return memory.cuda_budget(promise, self.geometry, (wanted, share), activations)

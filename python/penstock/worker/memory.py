@@ -134,8 +134,10 @@ def cuda_budget(
 
 
 def measure_activations(model: Model, promise: Promise, context: StepContext) -> int:
-    """Peak bytes of the largest step beyond what is allocated now, on the current GPU."""
-    exercise(model, promise, context)  # first: lazily made workspaces stay allocated
+    """Peak bytes of the largest step beyond what is allocated now, on the current GPU.
+
+    It must have been exercised before: workspaces that are made then stay allocated.
+    """
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
