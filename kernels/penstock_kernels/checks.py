@@ -41,6 +41,35 @@ def expect_cache(kv_cache: Tensor) -> None:
         )
 
 
+def expect_out(q: Tensor, out: Tensor | None) -> None:
+    """Raises ValueError unless `out`, if there is one, is contiguous and like q."""
+    if out is not None:
+        expect("out", out, tuple(q.shape), (q.dtype,))
+        if not out.is_contiguous():
+            raise ValueError(f"out has strides {out.stride()}; expected contiguous")
+
+
+def expect_rotation(
+    qkv: tuple[Tensor, Tensor, Tensor],
+    cos_sin: Tensor,
+    places: tuple[Tensor, Tensor],
+    kv_cache: Tensor,
+) -> None:
+    """Raises ValueError unless these fit together; `places` are (positions, slot_mapping)."""
+    q, k, v = qkv
+    expect_rank("q", q, "T, Hq, D")
+    expect_cache(kv_cache)
+    tokens, _, size = q.shape
+    expect("k", k, (tokens, kv_cache.shape[2], kv_cache.shape[4]), (q.dtype,))
+    expect("v", v, tuple(k.shape), (q.dtype,))
+    expect("q", q, (tokens, q.shape[1], k.shape[2]), FLOATS)
+    expect("cos_sin", cos_sin, (cos_sin.shape[0], size), (torch.float32, torch.float64))
+    expect("positions", places[0], (tokens,), INDEX)
+    expect("slot_mapping", places[1], (tokens,), INDEX)
+    for name, tensor in (("q", q), ("k", k), ("v", v), ("cos_sin", cos_sin)):
+        expect_rows(name, tensor)
+
+
 def expect_attention(
     q: Tensor, kv_cache: Tensor, tables: tuple[Tensor, Tensor], kv_len: Tensor
 ) -> None:

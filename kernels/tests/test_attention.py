@@ -8,6 +8,7 @@ import pytest
 import torch
 from penstock_kernels import paged_decode_attention, paged_prefill_attention
 from penstock_kernels.case import Heads, paged
+from penstock_kernels.paged_decode_attention.cases import decode_arguments
 from torch import Tensor
 
 HEADS = Heads(query=6, kv=2, size=16, block_tokens=4)
@@ -57,20 +58,32 @@ def test_prefill_is_the_formula(window: int) -> None:
 
 @pytest.mark.parametrize("window", [0, 1, 5])
 def test_decode_is_the_last_row_of_prefill(window: int) -> None:
+    """Without rotation; each sequence's last key and value come to the decode as arguments."""
     case = arguments()
     last = [0, 1, 2, 4]
     rows = case["query_start"][1:][last].long() - 1
     prefill = paged_prefill_attention(**case, window=window)[rows]
+    kv_len, slots, cache = case["kv_len"][last], case["slots"][last], case["kv_cache"]
+    place, offset = (kv_len - 1).long() // HEADS.block_tokens, (kv_len - 1) % HEADS.block_tokens
+    block = case["block_tables"][slots.long(), place]
+    newest = cache[block.long(), :, :, offset.long()]
+    cache[block.long(), :, :, offset.long()] = torch.nan
+    still = torch.tensor([[1.0, 0.0]], dtype=torch.float64).repeat_interleave(HEADS.size // 2, 1)
     decode = paged_decode_attention(
         case["q"][rows],
-        case["kv_cache"],
+        *newest.unbind(1),
+        still.expand(max(LENGTHS), -1),
+        kv_len - 1,
+        block * HEADS.block_tokens + offset,
+        cache,
         case["block_tables"],
-        case["slots"][last],
-        case["kv_len"][last],
+        slots,
+        kv_len,
         case["scale"],
         window,
     )
     torch.testing.assert_close(decode, prefill, rtol=1e-10, atol=1e-12)
+    assert torch.equal(cache[block.long(), :, :, offset.long()], newest)
 
 
 @pytest.mark.gpu
@@ -78,21 +91,14 @@ def test_decode_is_the_last_row_of_prefill(window: int) -> None:
 def test_decode_on_the_device_does_not_depend_on_the_batch(window: int) -> None:
     heads = Heads(query=32, kv=8, size=128, block_tokens=16)
     lengths = [9000, 1, 300, 0, 2500, 8193]
-    device = torch.device("cuda")
-    case = paged(lengths, heads, torch.bfloat16, device)
-    q = torch.randn(len(lengths), heads.query, heads.size, dtype=torch.bfloat16, device=device)
-    together = paged_decode_attention(q, **case, scale=0.09, window=window)
+    case = decode_arguments(heads, lengths, torch.bfloat16, torch.device("cuda"))
+    together = paged_decode_attention(**case, scale=0.09, window=window)
+    per_row = ("q", "k", "v", "positions", "slot_mapping", "kv_len")
     for row, length in enumerate(lengths):
         only = slice(row, row + 1)
         slot = case["slots"][only]
         table = case["block_tables"][slot.long(), : length // 16 + 1].contiguous()
-        alone = paged_decode_attention(
-            q[only],
-            case["kv_cache"],
-            table,
-            torch.zeros_like(slot),
-            case["kv_len"][only],
-            scale=0.09,
-            window=window,
-        )
-        assert torch.equal(alone, together[only])
+        alone = {**case, **{name: case[name][only] for name in per_row}}
+        alone.update(block_tables=table, slots=torch.zeros_like(slot))
+        out = paged_decode_attention(**alone, scale=0.09, window=window)
+        assert torch.equal(out, together[only])

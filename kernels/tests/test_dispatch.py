@@ -117,8 +117,14 @@ def test_arguments_that_do_not_fit_are_named() -> None:
     cache = torch.ones(4, 2, 3, 4, 8)
     one = torch.ones(1, dtype=torch.int32)
     with pytest.raises(ValueError, match="multiple of 3"):
-        q, tables = torch.ones(1, 4, 8), one[:, None]
-        penstock_kernels.paged_decode_attention(q, cache, tables, one, one, 1.0)
+        q, k, tables = torch.ones(1, 4, 8), torch.ones(1, 3, 8), one[:, None]
+        penstock_kernels.paged_prefill_attention(
+            q, cache, tables, one, one.repeat(2), one, 1.0, max_query=1
+        )
+    with pytest.raises(ValueError, match=r"out has shape \(1, 4, 8\)"):
+        penstock_kernels.paged_decode_attention(
+            q[:, :3], k, k, torch.ones(1, 8), one, one, cache, tables, one, one, 1.0, 0, q
+        )
     with pytest.raises(ValueError, match="kv_cache has shape"):
         penstock_kernels.copy_blocks(cache.transpose(0, 3), one, one)
     with pytest.raises(ValueError, match=r"top_k is torch\.int64"):

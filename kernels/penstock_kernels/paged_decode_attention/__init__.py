@@ -1,44 +1,57 @@
-"""Attention of one query per sequence over a paged cache."""
+"""Attention of one query per sequence over a paged cache, with rotation and the write before it."""
 
 from __future__ import annotations
 
 from torch import Tensor
 
-from ..checks import expect_attention
+from ..checks import expect_attention, expect_out, expect_rotation
 from ..op import Op
 from . import reference
 
-_OP = Op("paged_decode_attention", reference.paged_decode_attention)
+_OP = Op("paged_decode_attention", reference.paged_decode_attention, mutates=("kv_cache",))
 
 
 def paged_decode_attention(
     q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cos_sin: Tensor,
+    positions: Tensor,
+    slot_mapping: Tensor,
     kv_cache: Tensor,
     block_tables: Tensor,
     slots: Tensor,
     kv_len: Tensor,
     scale: float,
     window: int = 0,
+    out: Tensor | None = None,
 ) -> Tensor:
-    """softmax(scale q K^T) V for the last token of each of S sequences.
+    """rope_kv_write, then softmax(scale q K^T) V, for the last token of each of S sequences.
 
-    The query sits at position kv_len - 1 and sees the last `window` keys (window 0: all).
+    The query sits at position kv_len - 1, as do k and v, and sees the last `window` keys (window
+    0: all). Whether q is rotated in place is undefined: nobody reads it afterwards.
 
-    Args: q [S, Hq, D]; kv_cache [blocks, 2, Hkv, block_tokens, D], Hq a multiple of Hkv;
-        block_tables [N, B] int32, of which entries past a sequence's end are never read; slots [S]
-        int32, the row of block_tables of each sequence;
-        kv_len [S] int32, with the query; 0 marks a padding row.
+    Args: q [S, Hq, D], k and v [S, Hkv, D], cos_sin, positions [S], slot_mapping [S] and kv_cache
+        as in rope_kv_write, Hq a multiple of Hkv; block_tables [N, B] int32, of which entries past
+        a sequence's end are never read; slots [S] int32, the row of block_tables of each sequence;
+        kv_len [S] int32, with the query; 0 marks a padding row; out: where to put the result.
     Returns: [S, Hq, D] of q's dtype, contiguous; zeros for padding rows.
-    Precision: as paged_prefill_attention.
+    Precision: as paged_prefill_attention; queries are rounded to their dtype once rotated.
     Reproducible: a row depends on its own query, keys and kv_len, to the last bit on CUDA: how its
-        keys are split and the order of summation follow from kv_len alone.
+        keys are split and the order of summation follow from kv_len, the number of heads and the
+        device alone. On CUDA, launches that may overlap in time must share one stream.
     Bytes moved: 2 Hkv D elements for each visible key, once for the whole group of query heads.
     Source: split keys and values, Dao et al., Flash-Decoding, 2023; splits of a fixed size, He et
         al., Defeating Nondeterminism in LLM Inference, 2025.
     """
+    expect_rotation((q, k, v), cos_sin, (positions, slot_mapping), kv_cache)
     expect_attention(q, kv_cache, (block_tables, slots), kv_len)
+    expect_out(q, out)
     if len(q) != len(kv_len):
         raise ValueError(f"q has {len(q)} rows for {len(kv_len)} sequences; expected one each")
     if window < 0:
         raise ValueError(f"window is {window}; expected 0 (unlimited) or more")
-    return _OP.on(q)(q, kv_cache, block_tables, slots, kv_len, scale, window)
+    where = block_tables, slots, kv_len
+    return _OP.on(q)(
+        q, k, v, cos_sin, positions, slot_mapping, kv_cache, *where, scale, window, out
+    )

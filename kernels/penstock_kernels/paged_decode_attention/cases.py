@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..case import DTYPES, Case, Heads, Size, paged
 
@@ -13,6 +14,31 @@ from ..case import DTYPES, Case, Heads, Size, paged
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1.5e-2, torch.float16: 2e-3}
 
 LLAMA_8B = Heads(32, 8, 128, 16)
+
+
+def decode_arguments(
+    heads: Heads,
+    lengths: Sequence[int],
+    dtype: torch.dtype,
+    device: torch.device,
+    spare: int = 3,
+) -> dict[str, Tensor]:
+    """Random tensors for sequences of these lengths; the newest key is not in the cache yet."""
+    fused = torch.randn(
+        len(lengths), heads.query + 2 * heads.kv, heads.size, device=device, dtype=dtype
+    )
+    q, k, v = torch.split(fused, [heads.query, heads.kv, heads.kv], dim=1)
+    memory = paged(lengths, heads, dtype, device, spare)
+    angles = torch.rand(max(*lengths, 1), heads.size // 2, device=device) * 6.3
+    return {
+        "q": q,
+        "k": k,
+        "v": v,
+        "cos_sin": torch.cat((angles.cos(), angles.sin()), dim=1),
+        "positions": (memory["kv_len"] - 1).clamp(min=0),
+        "slot_mapping": _newest(memory),
+        **memory,
+    }
 
 
 def _case(
@@ -26,12 +52,8 @@ def _case(
     dtype = DTYPES[kind]
 
     def make(device: torch.device) -> dict[str, Any]:
-        fused = torch.randn(
-            len(lengths), heads.query + 2 * heads.kv, heads.size, device=device, dtype=dtype
-        )
         return {
-            "q": fused[:, : heads.query],
-            **paged(lengths, heads, dtype, device, spare),
+            **decode_arguments(heads, lengths, dtype, device, spare),
             "scale": heads.size**-0.5,
             "window": window,
         }
@@ -42,6 +64,17 @@ def _case(
     name = f"{kind}-{shape}-{shown}-window{window}{'-far' if spare > 3 else ''}"
     moved = 2 * (keys * heads.kv + len(lengths) * heads.query) * heads.size * dtype.itemsize
     return Case(name, size, make, TOLERANCE[dtype], bytes_moved=moved)
+
+
+def _newest(memory: dict[str, Tensor]) -> Tensor:
+    """slot_mapping of each sequence's last token, whose place in the cache becomes NaN."""
+    cache, tables, slots, kv_len = memory.values()
+    block_tokens = cache.shape[3]
+    last = (kv_len.long() - 1).clamp(min=0)
+    block = tables[slots.long(), last // block_tokens].long()
+    live = kv_len > 0
+    cache[block[live], :, :, last[live] % block_tokens] = torch.nan
+    return torch.where(live, block * block_tokens + last % block_tokens, -1).int()
 
 
 MIXED = [1, 0, 16, 17, 255, 256, 257, 1000, 64, 0, 3001]

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from ..rope_kv_write.reference import rope_kv_write
 from ..shared import gather, wide
 
 # Sequences are taken in groups whose gathered keys and values fit a CPU's cache; larger
@@ -15,30 +16,50 @@ GROUP_ELEMENTS = 1 << 20
 
 def paged_decode_attention(
     q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cos_sin: Tensor,
+    positions: Tensor,
+    slot_mapping: Tensor,
     kv_cache: Tensor,
     block_tables: Tensor,
     slots: Tensor,
     kv_len: Tensor,
     scale: float,
     window: int = 0,
+    out: Tensor | None = None,
 ) -> Tensor:
     """See the public function."""
+    rope_kv_write(q, k, v, cos_sin, positions, slot_mapping, kv_cache)
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out
+    live = kv_len > 0
+    if bool(live.all()):
+        return _attend_rows(q, kv_cache, (block_tables, slots), kv_len, (scale, window), out)
+    rows = torch.empty((int(live.sum()), *q.shape[1:]), dtype=q.dtype, device=q.device)
+    tables = block_tables, slots[live]
+    out.zero_()[live] = _attend_rows(q[live], kv_cache, tables, kv_len[live], (scale, window), rows)
+    return out
+
+
+def _attend_rows(
+    q: Tensor,
+    kv_cache: Tensor,
+    tables: tuple[Tensor, Tensor],
+    kv_len: Tensor,
+    rule: tuple[float, int],
+    out: Tensor,
+) -> Tensor:
+    """Rows that all have keys, in groups, into `out`; `rule` is (scale, window)."""
+    scale, window = rule
     lengths: list[int] = kv_len.tolist()
-    if 0 in lengths:
-        out, live = torch.zeros_like(q), kv_len > 0
-        out[live] = paged_decode_attention(
-            q[live], kv_cache, block_tables, slots[live], kv_len[live], scale, window
-        )
-        return out
-    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     longest = max(lengths, default=0)
     per_sequence = 2 * kv_cache.shape[2] * kv_cache.shape[4] * min(longest, window or longest)
     group = max(1, GROUP_ELEMENTS // max(per_sequence, 1))
     for start in range(0, len(lengths), group):
         rows = slice(start, start + group)
         visible = [min(length, window or length) for length in lengths[rows]]
-        tables = block_tables, slots[rows]
-        out[rows] = _attend(q[rows], kv_cache, tables, (kv_len[rows], visible), scale)
+        some = tables[0], tables[1][rows]
+        out[rows] = _attend(q[rows], kv_cache, some, (kv_len[rows], visible), scale)
     return out
 
 

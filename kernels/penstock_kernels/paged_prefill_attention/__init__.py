@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..checks import INDEX, expect, expect_attention
+from ..checks import INDEX, expect, expect_attention, expect_out
 from ..op import Op
 from . import reference
 
@@ -22,6 +22,7 @@ def paged_prefill_attention(
     window: int = 0,
     *,
     max_query: int,
+    out: Tensor | None = None,
 ) -> Tensor:
     """softmax(scale q K^T) V, causal, for S sequences whose queries lie one after another in q.
 
@@ -33,7 +34,7 @@ def paged_prefill_attention(
         block_tables [N, B] int32, of which entries past a sequence's end are never read; slots [S]
         int32, the row of block_tables of each sequence;
         query_start [S + 1] int32, rising from 0; kv_len [S] int32, with the queries;
-        max_query: at least the largest n (it sizes the launch).
+        max_query: at least the largest n (it sizes the launch); out: where to put the result.
     Returns: [T, Hq, D] of q's dtype, contiguous. Rows of q past query_start[S] are padding, and
         their outputs undefined.
     Precision: scores and sums in float32; on CUDA, products of float16 or bfloat16 operands with
@@ -43,9 +44,19 @@ def paged_prefill_attention(
         tables, Kwon et al., PagedAttention, 2023.
     """
     expect_attention(q, kv_cache, (block_tables, slots), kv_len)
+    expect_out(q, out)
     expect("query_start", query_start, (len(kv_len) + 1,), INDEX)
     if window < 0 or max_query < 0:
         raise ValueError(f"window is {window} and max_query {max_query}; expected 0 or more")
     return _OP.on(q)(
-        q, kv_cache, block_tables, slots, query_start, kv_len, scale, window, max_query=max_query
+        q,
+        kv_cache,
+        block_tables,
+        slots,
+        query_start,
+        kv_len,
+        scale,
+        window,
+        max_query=max_query,
+        out=out,
     )

@@ -20,9 +20,10 @@ def paged_prefill_attention(
     window: int = 0,
     *,
     max_query: int,
+    out: Tensor | None = None,
 ) -> Tensor:
     """See the public function; `max_query` only sizes launches on a device."""
-    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out
     starts = query_start.tolist()
     for sequence, length in enumerate(kv_len.tolist()):
         rows = slice(starts[sequence], starts[sequence + 1])

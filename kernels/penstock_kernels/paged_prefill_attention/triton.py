@@ -123,11 +123,12 @@ def paged_prefill_attention(
     window: int = 0,
     *,
     max_query: int,
+    out: Tensor | None = None,
 ) -> Tensor:
     """See the public function."""
     _, heads, size = q.shape
     _, _, kv_heads, block_tokens, _ = kv_cache.shape
-    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out
     rows = max_query * (heads // kv_heads)
     tiles = _tiles(q.dtype, size, rows)
     grid = (triton.cdiv(rows, tiles.rows), kv_heads, len(kv_len))

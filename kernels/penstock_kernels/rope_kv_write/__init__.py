@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from ..checks import FLOATS, INDEX, expect, expect_cache, expect_rank, expect_rows
+from ..checks import expect_rotation
 from ..op import Op
 from . import reference
 
@@ -35,15 +34,5 @@ def rope_kv_write(
     Bytes moved: T (2 Hq + 4 Hkv) D elements, and T D cosines and sines.
     Source: Su et al., RoFormer, 2021, with the halves of a head paired as Llama's checkpoints are.
     """
-    expect_rank("q", q, "T, Hq, D")
-    expect_cache(kv_cache)
-    tokens, _, size = q.shape
-    expect("k", k, (tokens, kv_cache.shape[2], kv_cache.shape[4]), (q.dtype,))
-    expect("v", v, tuple(k.shape), (q.dtype,))
-    expect("q", q, (tokens, q.shape[1], k.shape[2]), FLOATS)
-    expect("cos_sin", cos_sin, (cos_sin.shape[0], size), (torch.float32, torch.float64))
-    expect("positions", positions, (tokens,), INDEX)
-    expect("slot_mapping", slot_mapping, (tokens,), INDEX)
-    for name, tensor in (("q", q), ("k", k), ("v", v), ("cos_sin", cos_sin)):
-        expect_rows(name, tensor)
+    expect_rotation((q, k, v), cos_sin, (positions, slot_mapping), kv_cache)
     _OP.on(q)(q, k, v, cos_sin, positions, slot_mapping, kv_cache)

@@ -22,38 +22,55 @@ class AttentionShape(Protocol):
 def attend(q: Tensor, k: Tensor, v: Tensor, layer: AttentionShape, context: StepContext) -> Tensor:
     """[T, heads, head_dim]: rotates q and k, stores k and v, and attends over the whole past.
 
-    q is rotated in place. Decode rows come first and take the split-KV kernel.
+    q may be rotated in place. Decode rows come first and take the split-KV kernel, which rotates
+    and stores by itself.
     """
-    cache = context.caches[layer.index]
-    rope_kv_write(q, k, v, context.cos_sin, context.positions, context.slot_mapping, cache)
     if context.chunks is None:
         assert context.decodes is not None
-        return _decode(q, cache, layer, context.decodes)
+        return _decode((q, k, v), layer, context, context.decodes, None)
     if context.decodes is None:
-        return _prefill(q, cache, layer, context.chunks)
+        return _prefill((q, k, v), layer, context, context.chunks, None)
     first = context.decodes.count
-    parts = (
-        _decode(q[:first], cache, layer, context.decodes),
-        _prefill(q[first:], cache, layer, context.chunks),
-    )
-    return torch.cat(parts)
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    ahead, behind = (q[:first], k[:first], v[:first]), (q[first:], k[first:], v[first:])
+    _decode(ahead, layer, context, context.decodes, out[:first])
+    _prefill(behind, layer, context, context.chunks, out[first:])
+    return out
 
 
-def _decode(q: Tensor, cache: Tensor, layer: AttentionShape, rows: Decodes) -> Tensor:
+def _decode(
+    qkv: tuple[Tensor, Tensor, Tensor],
+    layer: AttentionShape,
+    context: StepContext,
+    rows: Decodes,
+    out: Tensor | None,
+) -> Tensor:
+    places = context.positions[: rows.count], context.slot_mapping[: rows.count]
+    cache, memory = context.caches[layer.index], (rows.tables, rows.slots, rows.kv_len)
     return paged_decode_attention(
-        q, cache, rows.tables, rows.slots, rows.kv_len, layer.scale, layer.window
+        *qkv, context.cos_sin, *places, cache, *memory, layer.scale, layer.window, out
     )
 
 
-def _prefill(q: Tensor, cache: Tensor, layer: AttentionShape, rows: Chunks) -> Tensor:
+def _prefill(
+    qkv: tuple[Tensor, Tensor, Tensor],
+    layer: AttentionShape,
+    context: StepContext,
+    rows: Chunks,
+    out: Tensor | None,
+) -> Tensor:
+    first = len(context.positions) - len(qkv[0])
+    places = context.positions[first:], context.slot_mapping[first:]
+    cache, memory = context.caches[layer.index], (rows.tables, rows.slots)
+    rope_kv_write(*qkv, context.cos_sin, *places, cache)
     return paged_prefill_attention(
-        q,
+        qkv[0],
         cache,
-        rows.tables,
-        rows.slots,
+        *memory,
         rows.query_start,
         rows.kv_len,
         layer.scale,
         layer.window,
         max_query=rows.max_query,
+        out=out,
     )
