@@ -37,12 +37,12 @@ def paged_decode_attention(
         kv_len [S] int32, with the query; 0 marks a padding row; out: where to put the result.
     Returns: [S, Hq, D] of q's dtype, contiguous; zeros for padding rows.
     Precision: as paged_prefill_attention; queries are rounded to their dtype once rotated.
-    Reproducible: a row depends on its own query, keys and kv_len, to the last bit on CUDA: how its
-        keys are split and the order of summation follow from kv_len, the number of heads and the
-        device alone. On CUDA, launches that may overlap in time must share one stream.
+    Reproducible: a row depends on its own query, keys and kv_len, and on its neighbours by rounding
+        only: on Hopper GPUs where its sum is split follows from all lengths; elsewhere, from its
+        own, and not one bit changes. On CUDA, launches that may overlap in time share one stream.
     Bytes moved: 2 Hkv D elements for each visible key, once for the whole group of query heads.
     Source: split keys and values, Dao et al., Flash-Decoding, 2023; splits of a fixed size, He et
-        al., Defeating Nondeterminism in LLM Inference, 2025.
+        al., Defeating Nondeterminism in LLM Inference, 2025; see also hopper.py.
     """
     expect_rotation((q, k, v), cos_sin, (positions, slot_mapping), kv_cache)
     expect_attention(q, kv_cache, (block_tables, slots), kv_len)

@@ -5,6 +5,7 @@ pairs, queries first, so that keys and values are read once for the whole group,
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
+from types import ModuleType
 from typing import NamedTuple
 
 import torch
@@ -12,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..device import is_hopper
 from ..online_softmax import LOG2_E, LOWEST, fold
 
 
@@ -129,31 +131,45 @@ def paged_prefill_attention(
     _, heads, size = q.shape
     _, _, kv_heads, block_tokens, _ = kv_cache.shape
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out
+    if not max_query or not len(kv_len):
+        return out
+    if hopper := _hopper(q, kv_cache, window):
+        memory = kv_cache, block_tables, slots, query_start, kv_len
+        hopper.launch((q, out), memory, scale, max_query)
+        return out
     rows = max_query * (heads // kv_heads)
     tiles = _tiles(q.dtype, size, rows)
     grid = (triton.cdiv(rows, tiles.rows), kv_heads, len(kv_len))
-    if 0 not in grid:
-        _attend_tile[grid](
-            q,
-            kv_cache,
-            block_tables,
-            slots,
-            query_start,
-            kv_len,
-            out,
-            scale * LOG2_E,
-            window,
-            q.stride()[:2],
-            block_tables.stride(0),
-            kv_heads,
-            GROUP=heads // kv_heads,
-            BLOCK_TOKENS=block_tokens,
-            D=size,
-            COLUMNS=max(16, triton.next_power_of_2(size)),
-            ROWS=tiles.rows,
-            KEYS=tiles.keys,
-            WINDOWED=window > 0,
-            num_warps=tiles.warps,
-            num_stages=tiles.stages,
-        )
+    _attend_tile[grid](
+        q,
+        kv_cache,
+        block_tables,
+        slots,
+        query_start,
+        kv_len,
+        out,
+        scale * LOG2_E,
+        window,
+        q.stride()[:2],
+        block_tables.stride(0),
+        kv_heads,
+        GROUP=heads // kv_heads,
+        BLOCK_TOKENS=block_tokens,
+        D=size,
+        COLUMNS=max(16, triton.next_power_of_2(size)),
+        ROWS=tiles.rows,
+        KEYS=tiles.keys,
+        WINDOWED=window > 0,
+        num_warps=tiles.warps,
+        num_stages=tiles.stages,
+    )
     return out
+
+
+def _hopper(q: Tensor, kv_cache: Tensor, window: int) -> ModuleType | None:
+    """The kernel for Hopper GPUs, if it takes such tensors; imported only there."""
+    if not is_hopper(q.device):
+        return None
+    from . import hopper
+
+    return hopper if hopper.fits(q, kv_cache, window) else None

@@ -1,0 +1,21 @@
+"""What launches need to know about a device."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+
+
+@lru_cache(maxsize=16)
+def processors(device: torch.device) -> int:
+    """Streaming multiprocessors of a GPU; few elsewhere, so that tests see many splits."""
+    if device.type != "cuda":
+        return 3
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+@lru_cache(maxsize=16)
+def is_hopper(device: torch.device) -> bool:
+    """Compute capability 9.0, whose instructions the kernels for Hopper name."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) == (9, 0)

@@ -1,0 +1,63 @@
+"""What both attention kernels for Hopper share: blocks of the cache through the copy engine."""
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+
+import torch
+from torch import Tensor
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+ROWS = gl.constexpr(64)  # of a warp group: the height of its matrix products
+ATOM = gl.constexpr(64)  # columns of one copy: 128 bytes, the widest swizzle
+KINDS = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}
+
+
+@gluon.jit
+def copy_tile(
+    desc, table, plane, span, bar, blocks, at,
+    BLOCK_TOKENS: gl.constexpr, KEYS: gl.constexpr, D: gl.constexpr,
+):  # fmt: skip
+    """Starts the copies of KEYS rows of one plane, from block `span[0]` of a table, to tile `at`.
+
+    `plane` = (planes of a block, plane, a row past the cache's end): blocks from `span[1]` on do
+    not exist and become zeros. `blocks` is the ring of tiles as blocks of ATOM columns.
+    """
+    planes, number, nowhere = plane
+    first, end = span
+    PAGES: gl.constexpr = KEYS // BLOCK_TOKENS
+    HALVES: gl.constexpr = D // ATOM
+    for page in gl.static_range(PAGES):
+        exists = first + page < end
+        block = gl.load(table + first + page, mask=exists, other=0)
+        row = gl.where(exists, (block * planes + number) * BLOCK_TOKENS, nowhere)
+        for half in gl.static_range(HALVES):
+            target = blocks.index((at * HALVES + half) * PAGES + page)
+            tma.async_copy_global_to_shared(desc, [row, half * ATOM], bar, target)
+
+
+@gluon.jit
+def make_bars(STAGES: gl.constexpr, READERS: gl.constexpr):
+    """(full, empty) barriers of a ring that READERS warp groups read."""
+    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(STAGES):
+        mbarrier.init(full.index(i), count=1)
+        mbarrier.init(empty.index(i), count=READERS)
+    return full, empty
+
+
+def blocks_of(kv_cache: Tensor) -> TensorDescriptor:
+    """The copy engine's view of a cache: rows of a head, one plane of a block at a time."""
+    block_tokens, size = kv_cache.shape[3:]
+    shape = [block_tokens, ATOM.value]
+    layout = gl.NVMMASharedLayout.get_default_for(shape, KINDS[kv_cache.dtype])
+    rows = kv_cache.view(-1, size)
+    return TensorDescriptor(rows, list(rows.shape), [size, 1], shape, layout)
+
+
+def fits(q: Tensor, kv_cache: Tensor) -> bool:
+    """Whether the kernels for Hopper take such tensors."""
+    block_tokens, size = kv_cache.shape[3:]
+    shapes = block_tokens in (8, 16, 32, 64) and size in (64, 128)
+    return shapes and q.dtype == kv_cache.dtype and q.dtype in KINDS

@@ -1,0 +1,411 @@
+"""Kernel of paged_decode_attention for Hopper GPUs, in Gluon: equal shares, a copying warp ahead.
+
+The tiles of keys of all (sequence, key head) pairs, one after another, are cut into equal shares,
+one for each of a fixed number of resident programs, wherever that falls: the lengths on the device
+decide, the launch knows shapes alone. In a program one warp copies tiles, block by block, into a
+ring and goes on with the next pair while a warp group still sums up the last: memory never waits.
+The query heads of a group are the first rows of the warp group's matrix products. Of a pair that
+several programs share, each leaves its part, and who comes last adds them up in their order.
+
+Source: equal shares, Osama et al., Stream-K, 2023; Sanovar et al., Lean Attention, 2024.
+"""
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+
+from typing import NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    warpgroup_mma,
+)
+
+from .. import hopper
+from ..device import processors
+from ..hopper import ATOM, ROWS, blocks_of, copy_tile, make_bars
+from ..online_softmax import LOG2_E
+from .splits import arrivals
+
+LOWEST = gl.constexpr(-1.0e38)
+HEADS = gl.constexpr(16)  # query heads of a group, at most
+SUMMED = gl.constexpr(8)  # parts that are read together when they are summed up
+
+
+@gluon.jit
+def _add(a, b):
+    return a + b
+
+
+@gluon.jit
+def _tiles(length, window, KEYS: gl.constexpr):
+    """(first visible tile, number of tiles) of a sequence; one, empty, for padding."""
+    first = gl.maximum(length - window, 0) // KEYS
+    return first, gl.maximum(gl.cdiv(length, KEYS) - first, 1)
+
+
+@gluon.jit
+def _begin(program, total, programs):
+    """The first tile of a program's share."""
+    return (program.to(gl.int64) * total // programs).to(gl.int32)
+
+
+@gluon.jit
+def _owner(tile, total, programs):
+    """The program whose share a tile is in."""
+    return (((tile + 1).to(gl.int64) * programs - 1) // total).to(gl.int32)
+
+
+@gluon.jit
+def _share(
+    kv_len, kv_heads, sequences, window,
+    KEYS: gl.constexpr, SEQUENCES: gl.constexpr, LEAST: gl.constexpr,
+):  # fmt: skip
+    """(begin, end, sequence of the first tile, its first tile, all tiles, sharing programs)."""
+    L: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    every = gl.arange(0, SEQUENCES, L)
+    exists = every < sequences
+    _, tiles = _tiles(gl.load(kv_len + every, mask=exists, other=0), window, KEYS)
+    tiles = gl.where(exists, tiles * kv_heads, 0)
+    ends = gl.associative_scan(tiles, 0, _add)
+    total = gl.sum(tiles, 0)
+    programs = gl.minimum(gl.num_programs(0), gl.maximum(total // LEAST, 1))
+    program = gl.program_id(0)
+    begin = _begin(program, total, programs)
+    end = gl.minimum(_begin(program + 1, total, programs), total)
+    before = ends <= begin
+    sequence = gl.sum(gl.where(before & exists, 1, 0), 0)
+    return begin, end, sequence, gl.sum(gl.where(before, tiles, 0), 0), total, programs
+
+
+@gluon.jit
+def _copy(
+    desc, tables, kv_len, rings, bars, share, kv_heads, window, nowhere,
+    BLOCK_TOKENS: gl.constexpr, KEYS: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    """The copying warp: all tiles of this program's share, one after another."""
+    block_tables, slots, table_stride = tables
+    full, empty = bars
+    begin, end, sequence, base, _, _ = share
+    at = begin
+    while at < end:
+        length = gl.load(kv_len + sequence)
+        table = block_tables + gl.load(slots + sequence).to(gl.int64) * table_stride
+        blocks = gl.cdiv(length, BLOCK_TOKENS)
+        first, tiles = _tiles(length, window, KEYS)
+        head = (at - base) // tiles
+        skipped = at - base - head * tiles
+        count = gl.minimum(tiles - skipped, end - at)
+        for i in range(count):
+            done = at - begin + i
+            stage = done % STAGES
+            span = ((first + skipped + i) * (KEYS // BLOCK_TOKENS), blocks)
+            mbarrier.wait(empty.index(stage), (done // STAGES & 1) ^ 1)
+            mbarrier.expect(full.index(stage), 2 * KEYS * D * 2)
+            copy_tile(
+                desc, table, (2 * kv_heads, head, nowhere), span, full.index(stage), rings[0],
+                stage, BLOCK_TOKENS, KEYS, D,
+            )  # fmt: skip
+            copy_tile(
+                desc, table, (2 * kv_heads, kv_heads + head, nowhere), span, full.index(stage),
+                rings[1], stage, BLOCK_TOKENS, KEYS, D,
+            )  # fmt: skip
+        at += count
+        ended = at == base + tiles * kv_heads
+        sequence = gl.where(ended, sequence + 1, sequence)
+        base = gl.where(ended, at, base)
+
+
+@gluon.jit
+def _rotation(angles, column, D: gl.constexpr):
+    """(cosines, signed sines, the columns that they mix in) of `column` of a head."""
+    HALF: gl.constexpr = D // 2
+    cos = gl.load(angles + column % HALF)
+    sin = gl.load(angles + HALF + column % HALF)
+    other = gl.where(column < HALF, column + HALF, column - HALF)
+    return cos, gl.where(column < HALF, -sin, sin), other
+
+
+@gluon.jit
+def _put_queries(x, angles, queries, GROUP: gl.constexpr, D: gl.constexpr):
+    """The rotated query heads at pointers x [HEADS], into shared memory."""
+    L: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
+    live = (gl.arange(0, HEADS, gl.SliceLayout(1, L)) < GROUP)[:, None]
+    for half in gl.static_range(D // ATOM):
+        column = half * ATOM + gl.arange(0, ATOM, gl.SliceLayout(0, L))
+        cos, sin, other = _rotation(angles, column, D)
+        straight = gl.load(x[:, None] + column[None, :], mask=live, other=0).to(gl.float32)
+        crossed = gl.load(x[:, None] + other[None, :], mask=live, other=0).to(gl.float32)
+        turned = straight * cos[None, :] + crossed * sin[None, :]
+        queries.index(half * (ROWS // HEADS)).store(turned.to(queries.dtype))
+
+
+@gluon.jit
+def _put_newest(
+    key, value, angles, target, value_offset, stored, rings, at, mine,
+    D: gl.constexpr, STEP: gl.constexpr,
+):  # fmt: skip
+    """The newest key and value into row `mine` of their blocks in the ring, and into the cache.
+
+    Zeros go to the rows behind, which may hold anything, NaN included, that a weight of 0 would not
+    silence. Block `at` holds the first ATOM columns, the one STEP further the next.
+    """
+    L: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
+    row = gl.arange(0, rings[0].shape[1], gl.SliceLayout(1, L))
+    for half in gl.static_range(D // ATOM):
+        column = half * ATOM + gl.arange(0, ATOM, gl.SliceLayout(0, L))
+        cos, sin, other = _rotation(angles, column, D)
+        crossed = gl.load(key + other).to(gl.float32) * sin
+        new_key = (gl.load(key + column).to(gl.float32) * cos + crossed).to(rings[0].dtype)
+        new_value = gl.load(value + column)
+        if stored:
+            gl.store(target + column, new_key)
+            gl.store(target + value_offset + column, new_value)
+        for kind in gl.static_range(2):
+            block = rings[kind].index(at + half * STEP)
+            newest = new_key if kind == 0 else new_value
+            kept = gl.where((row < mine)[:, None], block.load(L), 0.0)
+            block.store(gl.where((row == mine)[:, None], newest[None, :], kept))
+    fence_async_shared()
+    gl.thread_barrier()
+
+
+@gluon.jit
+def _sum_parts(
+    parts, peaks, out, owners, first_tile, total, programs, GROUP: gl.constexpr, D: gl.constexpr
+):
+    """Adds up the parts of programs owners[0] .. owners[1] into GROUP rows at `out`."""
+    GROUP_ROWS: gl.constexpr = triton.next_power_of_2(GROUP)
+    L: gl.constexpr = gl.BlockedLayout([1, D // 32], [1, 32], [4, 1], [1, 0])
+    row = gl.arange(0, GROUP_ROWS, gl.SliceLayout(1, L))
+    column = gl.arange(0, D, gl.SliceLayout(0, L))
+    acc = gl.zeros([GROUP_ROWS, D], gl.float32, L)
+    peak = gl.full([GROUP_ROWS], LOWEST, gl.float32, gl.SliceLayout(1, L))
+    weight_sum = gl.zeros([GROUP_ROWS], gl.float32, gl.SliceLayout(1, L))
+    for owner in range(owners[0], owners[1] + 1, SUMMED):
+        for i in gl.static_range(SUMMED):
+            program = owner + i
+            live = (row < GROUP) & (program <= owners[1])
+            later = gl.where(_begin(program, total, programs) < first_tile, 1, 0)
+            part = (program * 2 + later) * GROUP + row
+            some_peak = gl.load(peaks + part * 2, mask=live, other=LOWEST, cache_modifier=".cg")
+            some_sum = gl.load(peaks + part * 2 + 1, mask=live, other=0, cache_modifier=".cg")
+            pointers = parts + (part * D)[:, None] + column[None, :]
+            some = gl.load(pointers, mask=live[:, None], other=0, cache_modifier=".cg")
+            new_peak = gl.maximum(peak, some_peak)
+            old, new = gl.exp2(peak - new_peak), gl.exp2(some_peak - new_peak)
+            acc = acc * old[:, None] + some * new[:, None]
+            weight_sum = weight_sum * old + some_sum * new
+            peak = new_peak
+    result = (acc / weight_sum[:, None]).to(out.dtype.element_ty)
+    gl.store(out + row[:, None] * D + column[None, :], result, mask=(row < GROUP)[:, None])
+
+
+@gluon.jit
+def _sum(
+    qkv, angles, slot_mapping, cache, kv_len, outs, rings, bars, queries, share, kv_heads, window,
+    scale, strides,
+    GROUP: gl.constexpr, BLOCK_TOKENS: gl.constexpr, KEYS: gl.constexpr, D: gl.constexpr,
+    STAGES: gl.constexpr,
+):  # fmt: skip
+    """The warp group: softmax and sums over all tiles of this program's share."""
+    q, k, v = qkv
+    out, parts, peaks, arrived = outs
+    cos_sin, angle_stride = angles
+    full, empty = bars
+    key_tiles, value_tiles, key_blocks, value_blocks = rings
+    begin, end, sequence, base, total, programs = share
+    PAGES: gl.constexpr = KEYS // BLOCK_TOKENS
+    S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, KEYS, 16])
+    O_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
+    P_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, O_LAYOUT, 2)
+    L: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
+    blank = gl.zeros([ROWS, KEYS], gl.float32, S_LAYOUT)
+    column_key = gl.arange(0, KEYS, gl.SliceLayout(0, S_LAYOUT))
+    row = gl.arange(0, HEADS, gl.SliceLayout(1, L))
+    o_row = gl.arange(0, ROWS, gl.SliceLayout(1, O_LAYOUT))
+    o_column = gl.arange(0, D, gl.SliceLayout(0, O_LAYOUT))
+    at = begin
+    while at < end:
+        length = gl.load(kv_len + sequence)
+        place = gl.load(slot_mapping + sequence)
+        wide = sequence.to(gl.int64)
+        first, tiles = _tiles(length, window, KEYS)
+        head = (at - base) // tiles
+        skipped = at - base - head * tiles
+        count = gl.minimum(tiles - skipped, end - at)
+        turn = cos_sin + gl.maximum(length - 1, 0).to(gl.int64) * angle_stride
+        x = q + wide * strides[0] + (head * GROUP + row) * strides[1]
+        _put_queries(x, turn, queries[1], GROUP, D)
+        fence_async_shared()
+        gl.thread_barrier()
+        acc = gl.zeros([ROWS, D], gl.float32, O_LAYOUT)
+        peak = gl.full([ROWS], LOWEST, gl.float32, gl.SliceLayout(1, S_LAYOUT))
+        weight_sum = gl.zeros([ROWS], gl.float32, gl.SliceLayout(1, S_LAYOUT))
+        for i in range(count):
+            done = at - begin + i
+            stage = done % STAGES
+            behind = (first + skipped + i) * KEYS
+            mbarrier.wait(full.index(stage), done // STAGES & 1)
+            if (skipped + i == tiles - 1) & (length > 0):
+                offset = length - 1 - behind
+                block = (place // BLOCK_TOKENS).to(gl.int64) * 2 * kv_heads + head
+                _put_newest(
+                    k + wide * strides[2] + head * strides[3],
+                    v + wide * strides[4] + head * strides[5],
+                    turn, cache + (block * BLOCK_TOKENS + place % BLOCK_TOKENS) * D,
+                    kv_heads * BLOCK_TOKENS * D, place >= 0, (key_blocks, value_blocks),
+                    stage * (D // ATOM) * PAGES + offset // BLOCK_TOKENS, offset % BLOCK_TOKENS,
+                    D, PAGES,
+                )  # fmt: skip
+            keys = key_tiles.index(stage).permute((1, 0))
+            scores = warpgroup_mma(queries[0], keys, blank, use_acc=False) * scale
+            key = behind + column_key
+            seen = (key < length) & (key >= length - window)
+            scores = gl.where(seen[None, :], scores, float("-inf"))
+            new_peak = gl.maximum(peak, gl.max(scores, 1))
+            weights = gl.exp2(scores - new_peak[:, None])
+            shrink = gl.exp2(peak - new_peak)
+            weight_sum = weight_sum * shrink + gl.sum(weights, 1)
+            peak = new_peak
+            acc = acc * gl.convert_layout(shrink, gl.SliceLayout(1, O_LAYOUT))[:, None]
+            p = gl.convert_layout(weights.to(q.dtype.element_ty), P_LAYOUT)
+            acc = warpgroup_mma(p, value_tiles.index(stage), acc)
+            mbarrier.arrive(empty.index(stage), count=1)
+        weight_sum = gl.convert_layout(weight_sum, gl.SliceLayout(1, O_LAYOUT))
+        mine = o_row < GROUP
+        pair = wide * kv_heads + head
+        first_tile = at - skipped
+        owner = _owner(first_tile, total, programs)
+        last_owner = _owner(first_tile + tiles - 1, total, programs)
+        if owner == last_owner:
+            whole = gl.where(weight_sum > 0, weight_sum, 1)
+            result = (acc / whole[:, None]).to(out.dtype.element_ty)
+            targets = out + ((pair * GROUP + o_row) * D)[:, None] + o_column[None, :]
+            gl.store(targets, result, mask=mine[:, None])
+        else:
+            later = gl.where(at > begin, 1, 0)
+            part = (gl.program_id(0) * 2 + later) * GROUP + o_row
+            gl.store(parts + (part * D)[:, None] + o_column[None, :], acc, mask=mine[:, None])
+            highest = gl.convert_layout(peak, gl.SliceLayout(1, O_LAYOUT))
+            gl.store(peaks + part * 2, highest, mask=mine)
+            gl.store(peaks + part * 2 + 1, weight_sum, mask=mine)
+            gl.thread_barrier()  # all of the part is written before it is announced
+            others = gl.atomic_add(arrived + pair, 1, sem="acq_rel")
+            if others == last_owner - owner:
+                gl.store(arrived + pair, 0)  # for the next launch
+                _sum_parts(
+                    parts, peaks, out + pair * GROUP * D, (owner, last_owner), first_tile, total,
+                    programs, GROUP, D,
+                )  # fmt: skip
+        at += count
+        ended = at == base + tiles * kv_heads
+        sequence = gl.where(ended, sequence + 1, sequence)
+        base = gl.where(ended, at, base)
+
+
+@gluon.jit
+def _attend(
+    desc, qkv, angles, slot_mapping, cache, tables, kv_len, outs, scale, window, strides, kv_heads,
+    sequences, nowhere,
+    GROUP: gl.constexpr, BLOCK_TOKENS: gl.constexpr, KEYS: gl.constexpr, D: gl.constexpr,
+    STAGES: gl.constexpr, SEQUENCES: gl.constexpr, LEAST: gl.constexpr,
+):  # fmt: skip
+    kind: gl.constexpr = cache.dtype.element_ty
+    share = _share(kv_len, kv_heads, sequences, window, KEYS, SEQUENCES, LEAST)
+    BLOCKS: gl.constexpr = STAGES * (D // ATOM) * (KEYS // BLOCK_TOKENS)
+    GROUPS: gl.constexpr = (D // ATOM) * (ROWS // HEADS)
+    T_LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([KEYS, D], kind)
+    Q_LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, D], kind)
+    H_LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([HEADS, ATOM], kind)
+    queries = gl.allocate_shared_memory(kind, [ROWS, D], Q_LAYOUT)
+    query_blocks = queries._reinterpret(kind, [GROUPS, HEADS, ATOM], H_LAYOUT)
+    keys = gl.allocate_shared_memory(kind, [STAGES, KEYS, D], T_LAYOUT)
+    values = gl.allocate_shared_memory(kind, [STAGES, KEYS, D], T_LAYOUT)
+    key_blocks = keys._reinterpret(kind, [BLOCKS, BLOCK_TOKENS, ATOM], desc.layout)
+    value_blocks = values._reinterpret(kind, [BLOCKS, BLOCK_TOKENS, ATOM], desc.layout)
+    bars = make_bars(STAGES, 1)
+    fence_async_shared()
+    gl.warp_specialize(
+        [
+            (_sum, (
+                qkv, angles, slot_mapping, cache, kv_len, outs,
+                (keys, values, key_blocks, value_blocks), bars, (queries, query_blocks), share,
+                kv_heads, window, scale, strides, GROUP, BLOCK_TOKENS, KEYS, D, STAGES,
+            )),
+            (_copy, (
+                desc, tables, kv_len, (key_blocks, value_blocks), bars, share, kv_heads, window,
+                nowhere, BLOCK_TOKENS, KEYS, D, STAGES,
+            )),
+        ],
+        [1],
+        [40],
+    )  # fmt: skip
+
+
+class Tiles(NamedTuple):
+    """Keys of a tile, tiles of a program's ring, tiles of a share at least, programs resident."""
+
+    keys: int
+    stages: int
+    least: int
+    resident: int
+
+
+def tiles_of(size: int) -> Tiles:
+    """Launch constants for heads of `size`.
+
+    On an H200, 32 query and 8 key heads of 128, 256 sequences of 1,100 tokens: 4.07 TB/s, one of
+    384 8.4 us; with shares of 4 tiles 4.05 and 11.6; with one program of 6 tiles 3.64; with one of
+    3 tiles of 128 3.74; with tiles of 32 4.00.
+    """
+    return Tiles(64, 3, 2, 2) if size == 128 else Tiles(128, 3, 1, 2)
+
+
+def fits(q: Tensor, kv_cache: Tensor) -> bool:
+    """Whether this kernel takes such tensors."""
+    return hopper.fits(q, kv_cache) and q.shape[1] <= HEADS.value * kv_cache.shape[2]
+
+
+def launch(
+    tensors: tuple[Tensor, ...], memory: tuple[Tensor, ...], scale: float, window: int
+) -> None:
+    """`tensors` = (q, k, v, cos_sin, slot_mapping, out), `memory` = (kv_cache, block_tables, slots,
+    kv_len)."""
+    q, k, v, cos_sin, slot_mapping, out = tensors
+    kv_cache, block_tables, slots, kv_len = memory
+    sequences, heads, size = q.shape
+    _, _, kv_heads, block_tokens, _ = kv_cache.shape
+    tiles, group = tiles_of(size), heads // kv_heads
+    programs = processors(q.device) * tiles.resident
+    # At most two pairs of a program are shared with others.
+    parts = torch.empty((programs * 2 * group, size), dtype=torch.float32, device=q.device)
+    peaks = torch.empty((programs * 2 * group, 2), dtype=torch.float32, device=q.device)
+    _attend[(programs,)](
+        blocks_of(kv_cache),
+        (q, k, v),
+        (cos_sin, cos_sin.stride(0)),
+        slot_mapping,
+        kv_cache,
+        (block_tables, slots, block_tables.stride(0)),
+        kv_len,
+        (out, parts, peaks, arrivals(q.device)),
+        scale * LOG2_E,
+        window or block_tables.shape[1] * block_tokens,
+        (*q.stride()[:2], *k.stride()[:2], *v.stride()[:2]),
+        kv_heads,
+        sequences,
+        kv_cache.numel() // size,
+        GROUP=group,
+        BLOCK_TOKENS=block_tokens,
+        KEYS=tiles.keys,
+        D=size,
+        STAGES=tiles.stages,
+        SEQUENCES=max(128, triton.next_power_of_2(sequences)),
+        LEAST=tiles.least,
+        num_warps=4,
+        maxnreg=128,
+    )
