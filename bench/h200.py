@@ -1,7 +1,7 @@
 """The serving table: Penstock on random weights of well-known shapes, beside peers and goals.
 
     bench/h200.sh 8b                 # everything for one shape, in one call
-    bench/h200.sh 1b --rows c1 c32
+    bench/h200.sh 1b --rows c1 c32 sweep   # `sweep` draws latency against load
     bench/h200.sh 8b --tp 2
 
 Writes a checkpoint, measures the device's ceilings, starts a server twice (with nothing compiled,
@@ -25,6 +25,7 @@ from typing import Any
 
 from measure import Client, Figures, failure, figures, gaps, quantile
 from processes import cpu_seconds, descendants, free_port, running, wait_ready
+from serve import Load, plot
 from targets import TARGETS, Target
 from workload import Job, Shape, Source, random_jobs
 
@@ -48,6 +49,7 @@ ROWS = {
     "c256": Row(256, 768, Shape(1024, 256)),
     "prefill": Row(16, 128, Shape(4096, 1)),
 }
+SWEEP = {streams: Row(streams, 4 * streams, Shape(512, 128)) for streams in (1, 4, 16, 64, 128)}
 WARM_UP = Row(32, 32, Shape(128, 16))
 STREAMS_BESIDE, SHAPE_BESIDE = 32, Shape(512, 4500)
 LONG, LONGS, QUIET_SECONDS, EVERY_SECONDS = Shape(32_000, 1), 8, 4.0, 2.0
@@ -63,6 +65,11 @@ class Bench:
         self.client = Client(args.load, f"127.0.0.1:{self.port}", args.shape)
         self.cache = args.out / "triton"
         self.seed = 0
+
+    @property
+    def name(self) -> str:
+        """Of its result files."""
+        return self.args.shape if self.args.tp == 1 else f"{self.args.shape}-tp{self.args.tp}"
 
     def prepare(self) -> None:
         command = [sys.executable, str(HERE / "checkpoint.py"), self.args.shape, str(self.folder)]
@@ -152,6 +159,10 @@ class Bench:
             if "long" in wanted:
                 found["long"] = self.beside_long_prompts()
                 show("long", found["long"])
+            if "sweep" in wanted:
+                rows = [(Load(streams), self.row(row, process)) for streams, row in SWEEP.items()]
+                found |= {load.name: row for load, row in rows}
+                plot(rows, self.args.out / f"{self.name}.png")
         return found
 
 
@@ -192,10 +203,10 @@ def table(targets: list[Target], found: dict[str, Figures]) -> str:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     option = parser.add_argument
-    names = [*ROWS, "start", "long"]
+    names = [*ROWS, "start", "long", "sweep"]
     option("shape", choices=sorted({shape for shape, _ in TARGETS}))
     option("--tp", type=int, default=1, help="GPUs that share each layer")
-    option("--rows", nargs="+", choices=names, default=names, metavar="ROW", help=f"{names}")
+    option("--rows", nargs="+", choices=names, default=names[:-1], metavar="ROW")
     option("--load", type=Path, default=Path("target/release/penstock-load"), help="load client")
     option("--folder", type=Path, default=Path("/dev/shm"), help="where the checkpoint goes")
     option("--out", type=Path, default=Path("bench-out"), help="where results and logs go")
@@ -214,9 +225,8 @@ def main() -> None:
     show("ceilings", limits)
     found = bench.run()
     report = table(TARGETS[args.shape, args.tp], found)
-    name = args.shape if args.tp == 1 else f"{args.shape}-tp{args.tp}"
-    (args.out / f"{name}.json").write_text(json.dumps(found | {"ceilings": limits}, indent=1))
-    (args.out / f"{name}.md").write_text(report + "\n")
+    (args.out / f"{bench.name}.json").write_text(json.dumps(found | {"ceilings": limits}, indent=1))
+    (args.out / f"{bench.name}.md").write_text(report + "\n")
     print(report)
 
 

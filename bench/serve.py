@@ -73,7 +73,7 @@ def table(rows: list[tuple[Load, Figures]]) -> str:
     lines = ["| load | " + " | ".join(title for title, _, _ in COLUMNS) + " |"]
     lines.append("|" + "---|" * (len(COLUMNS) + 1))
     for load, row in rows:
-        cells = [form.format(row[key]) for _, key, form in COLUMNS]
+        cells = [form.format(row[key]) if key in row else "-" for _, key, form in COLUMNS]
         lines.append(f"| {load.name} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -87,9 +87,10 @@ def plot(rows: list[tuple[Load, Figures]], path: Path) -> None:
     rates = [row["output_rate"] for _, row in rows]
     for axis, name, title in zip(axes, ("ttft", "tpot"), ("first token", "per token"), strict=True):
         for kind in ("p50", "p99"):
-            axis.plot(rates, [row[f"{name}_{kind}"] for _, row in rows], marker="o", label=kind)
+            values = [row.get(f"{name}_{kind}", 0.0) for _, row in rows]
+            axis.plot(rates, values, marker="o", label=kind)
         for rate, (load, row) in zip(rates, rows, strict=True):
-            axis.annotate(load.name, (rate, row[f"{name}_p50"]), fontsize=7)
+            axis.annotate(load.name, (rate, row.get(f"{name}_p50", 0.0)), fontsize=7)
         axis.set_ylabel(f"{title}, ms")
         axis.set_ylim(bottom=0)
         axis.grid(alpha=0.3)
