@@ -47,7 +47,8 @@ class HostBuffers:
         self.logprobs = torch.zeros(samples, dtype=torch.float32, pin_memory=pin)
         self.array: Ints = self.inputs.numpy()
         self.begin = torch.cuda.Event(enable_timing=True) if pin else None
-        self.end = torch.cuda.Event(enable_timing=True) if pin else None
+        # Blocking: the reply thread sleeps until the tokens are here, where it would spin on a core.
+        self.end = torch.cuda.Event(enable_timing=True, blocking=True) if pin else None
 
 
 @dataclass(frozen=True)
