@@ -12,8 +12,8 @@ use futures_util::{StreamExt, future::join_all};
 use penstock_mock_shard::{Cost, MockConfig, MockShard};
 use penstock_router::{
     engine::{
-        AttachedWorkers, Class, Engine, EngineConfig, EngineMetrics, EngineRequest, EngineState,
-        Sampling, Stopping,
+        AttachedWorkers, Engine, EngineConfig, EngineMetrics, EngineRequest, EngineState, Sampling,
+        Stopping,
     },
     shard::{Endpoint, LoadConfig},
 };
@@ -89,7 +89,6 @@ async fn consume(engine: Engine, number: u32) {
             min_new_tokens: 0,
             stop_token_ids: Vec::new(),
         },
-        class: Class::default(),
     };
     let stream = engine.submit(request).await.unwrap();
     let tokens = stream

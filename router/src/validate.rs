@@ -7,7 +7,7 @@ use std::hash::BuildHasher;
 use crate::budget::Charge;
 use crate::chat::{Chat, ChatMessage};
 use crate::config::RouterConfig;
-use crate::engine::types::{Class, EngineRequest, Sampling, Stopping};
+use crate::engine::types::{EngineRequest, Sampling, Stopping};
 use crate::error::ApiError;
 use crate::text_bound::TextBound;
 use crate::tokenize::SpecialTokens;
@@ -61,8 +61,6 @@ pub struct Parameters {
     pub truncate: Option<usize>,
     /// What the model's own end tokens do.
     pub at_eos: AtEos,
-    /// For the scheduler's policy.
-    pub class: Class,
 }
 
 /// What the model's own end tokens do.
@@ -126,7 +124,6 @@ impl Default for Parameters {
             stop: Vec::new(),
             truncate: None,
             at_eos: AtEos::Stop,
-            class: Class::default(),
         }
     }
 }
@@ -326,7 +323,6 @@ impl ValidParameters {
                 min_new_tokens: parameters.min_new_tokens,
                 stop_token_ids,
             },
-            class: parameters.class,
         };
         Ok(ValidRequest {
             engine,

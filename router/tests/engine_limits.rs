@@ -5,8 +5,10 @@ mod support;
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use penstock_mock_shard::{Cost, Exit, MockConfig};
-use penstock_router::engine::{End, Engine, EngineConfig, EngineMetrics, EngineState, SubmitError};
+use penstock_mock_shard::{Cost, Exit, Fault, MockConfig};
+use penstock_router::engine::{
+    End, Engine, EngineConfig, EngineMetrics, EngineState, Preparing, SubmitError,
+};
 use prometheus_client::registry::Registry;
 use support::{MockWorkers, checked, collect, engine, eventually, gauge, ready, request};
 
@@ -55,6 +57,28 @@ async fn a_queued_request_can_be_aborted_and_a_submission_withdrawn() {
     })
     .await;
     assert_eq!(collect(running).await.1, End::Length);
+}
+
+#[tokio::test]
+async fn a_withdrawn_request_is_no_longer_prepared() {
+    let config = MockConfig {
+        faults: vec![Fault::HangPrepare],
+        ..checked()
+    };
+    let workers = MockWorkers::new(vec![vec![config.clone(), config]]);
+    let always = EngineConfig {
+        preparing: Preparing::Always,
+        ..EngineConfig::default()
+    };
+    let engine = engine(workers.clone(), always);
+    ready(&engine).await;
+    let submission = tokio::spawn({
+        let engine = engine.clone();
+        async move { engine.submit(request(vec![5], 1)).await.is_ok() }
+    });
+    eventually("it is prepared", || workers.view().preparing == 1).await;
+    submission.abort();
+    eventually("nothing is", || workers.view().preparing == 0).await;
 }
 
 #[tokio::test]

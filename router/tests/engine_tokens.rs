@@ -50,6 +50,29 @@ async fn many_together_get_what_each_gets_alone() {
     }
 }
 
+/// A run that was planned before the outcome that ended its sequence may find no room for its last
+/// known token: it yields nothing.
+#[tokio::test]
+async fn answers_that_end_with_a_block_are_whole_at_several_tokens_per_run() {
+    for tokens_per_run in 1..=4 {
+        let config = MockConfig {
+            geometry: geometry(4096, tokens_per_run),
+            ..checked()
+        };
+        let engine = engine(MockWorkers::one(config), EngineConfig::default());
+        ready(&engine).await;
+        let wanted = |number: u32| request(vec![5 + number; 1 + number as usize], 32 - number);
+        let answers = join_all((0..24).map(|number| answer(&engine, wanted(number)))).await;
+        for (number, (ids, end)) in (0..).zip(answers) {
+            assert_eq!(
+                (ids.len(), end),
+                (32 - number, End::Length),
+                "{tokens_per_run}"
+            );
+        }
+    }
+}
+
 fn config() -> MockConfig {
     MockConfig {
         eos: Eos { id: 2, every: 40 },

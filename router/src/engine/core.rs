@@ -11,7 +11,7 @@ use penstock_scheduler::{
     config::{ConfigError, SchedulerConfig},
     ids::{Epoch, Micros, RequestId, SequenceId},
     plan::{Emission, StepPlan},
-    request::{AddError, Class as SchedulerClass},
+    request::AddError,
 };
 
 use super::{
@@ -19,7 +19,7 @@ use super::{
     metrics::StepFacts,
     records::{Answer, Record, Records, Stage},
     task::Submission,
-    types::{Class, Sampling, Stopping, SubmitError, Token, Tokens},
+    types::{Sampling, Stopping, SubmitError, Token, Tokens},
 };
 use crate::shard::{PrepareError, StepAnswer};
 
@@ -37,7 +37,8 @@ pub(super) struct Core {
     /// The last step's answer and news, from `absorb` to `deliver`.
     arrived: Option<(StepAnswer, Vec<Emission>)>,
     began: Instant,
-    tenants: RandomState,
+    /// Secret start of the prefix cache's hashes, so that nobody can make prompts that collide.
+    salt: u64,
     metrics: EngineMetrics,
 }
 
@@ -55,7 +56,7 @@ impl Core {
             facts: VecDeque::new(),
             arrived: None,
             began: Instant::now(),
-            tenants: RandomState::new(),
+            salt: RandomState::new().hash_one(0_u64),
             metrics,
         })
     }
@@ -216,16 +217,17 @@ impl Core {
             events,
             answer,
         } = submission;
-        let class = self.class(&request.class);
         let stage = stage(answer);
         let record = Record {
             request,
             generated: Vec::new(),
-            class,
             stage,
             events,
         };
-        if let Err(error) = self.scheduler.add(record.to_scheduler(id), self.now()) {
+        if let Err(error) = self
+            .scheduler
+            .add(record.to_scheduler(id, self.salt), self.now())
+        {
             record.fail(self.refusal(error));
             return false;
         }
@@ -259,18 +261,6 @@ impl Core {
     fn retry_after(&self) -> Duration {
         let backlog = Duration::from_micros(self.scheduler.snapshot().backlog);
         Duration::from_secs(backlog.as_secs() + 1).clamp(RETRY.0, RETRY.1)
-    }
-
-    fn class(&self, class: &Class) -> SchedulerClass {
-        let after = |wait: Duration| self.now().0.saturating_add(micros(wait));
-        SchedulerClass {
-            priority: class.priority,
-            tenant: class
-                .tenant
-                .as_ref()
-                .map_or(0, |name| self.tenants.hash_one(name)),
-            deadline: class.deadline.map(after),
-        }
     }
 
     fn now(&self) -> Micros {

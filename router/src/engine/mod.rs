@@ -4,6 +4,7 @@ mod config;
 mod core;
 mod handle;
 mod metrics;
+mod preparations;
 mod records;
 mod state;
 mod stream;
@@ -16,7 +17,5 @@ pub use handle::Engine;
 pub use metrics::EngineMetrics;
 pub use state::{EngineState, Limits, ProgressSink};
 pub use stream::TokenStream;
-pub use types::{
-    Class, End, EngineRequest, Sampling, Stopping, SubmitError, Token, TokenEvent, Tokens,
-};
+pub use types::{End, EngineRequest, Sampling, Stopping, SubmitError, Token, TokenEvent, Tokens};
 pub use workers::{AttachedWorkers, Workers, WorkersError};

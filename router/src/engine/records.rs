@@ -20,8 +20,6 @@ pub(super) struct Record {
     pub(super) request: EngineRequest,
     /// Tokens that its client has been sent.
     pub(super) generated: Vec<u32>,
-    /// For the scheduler's policy, in its terms.
-    pub(super) class: Class,
     pub(super) stage: Stage,
     pub(super) events: mpsc::UnboundedSender<TokenEvent>,
 }
@@ -43,8 +41,9 @@ pub(super) enum Stage {
 pub(super) struct Records(HashMap<RequestId, Record>);
 
 impl Record {
-    /// The request as the scheduler takes it, with the tokens that it has brought so far.
-    pub(super) fn to_scheduler(&self, id: RequestId) -> Request {
+    /// The request as the scheduler takes it, with the tokens that it has brought so far. `salt` is
+    /// the prefix cache's.
+    pub(super) fn to_scheduler(&self, id: RequestId, salt: u64) -> Request {
         let stopping = &self.request.stopping;
         let ids = self.request.prompt.iter().chain(&self.generated);
         let stops = stopping.stop_token_ids.iter().copied().map(TokenId);
@@ -57,10 +56,10 @@ impl Record {
             max_new_tokens: stopping.max_new_tokens,
             min_new_tokens: stopping.min_new_tokens,
             stop_token_ids,
-            cache_salt: Vec::new(),
+            cache_salt: vec![salt],
             preparing: matches!(self.stage, Stage::Preparing(_)),
             pipelining: Pipelining::Ahead,
-            class: self.class.clone(),
+            class: Class::default(),
         }
     }
 

@@ -11,7 +11,7 @@ use std::{
 use penstock_scheduler::ids::RequestId;
 use tokio::{
     sync::mpsc,
-    task::{JoinSet, yield_now},
+    task::yield_now,
     time::{Instant, sleep, sleep_until},
 };
 
@@ -19,11 +19,12 @@ use super::{
     EngineConfig, EngineMetrics, EngineState, Preparing, ProgressSink, Workers,
     config::scheduler_config,
     core::Core,
+    preparations::Preparations,
     records::Answer,
     state::Shared,
     types::{EngineRequest, SubmitError, TokenEvent},
 };
-use crate::shard::{Loaded, PrepareError, Preparer, ShardError, ShardGroup};
+use crate::shard::{Loaded, Preparer, ShardError, ShardGroup};
 
 /// How long a client is told to wait when the workers are down.
 const DOWN_RETRY: Duration = Duration::from_secs(5);
@@ -60,7 +61,7 @@ pub(super) struct Task {
     drain: Option<Instant>,
     /// Set while the workers can step: since when.
     ready: Option<Instant>,
-    preparing: JoinSet<(RequestId, Result<(), PrepareError>)>,
+    preparing: Preparations,
 }
 
 /// Why a life of the workers is over.
@@ -84,7 +85,6 @@ impl Task {
         config: EngineConfig,
         metrics: EngineMetrics,
     ) -> Self {
-        let preparing = JoinSet::new();
         Self {
             commands,
             shared,
@@ -92,7 +92,7 @@ impl Task {
             metrics,
             drain: None,
             ready: None,
-            preparing,
+            preparing: Preparations::default(),
         }
     }
 
@@ -152,7 +152,7 @@ impl Task {
             Err(over) => return over,
         };
         let Err(over) = self.work(core, &mut group, &loaded).await;
-        self.preparing.shutdown().await;
+        self.preparing.end().await;
         match (&over, core) {
             (Over::Lost(reason), Some(core)) => core.lose(reason),
             (Over::Stop(_), _) if workers.end_with_engine() => group.shutdown().await,
@@ -212,7 +212,7 @@ impl Task {
             tokio::select! {
                 biased;
                 answer = group.answer() => core.absorb(answer?),
-                Some(Ok((id, result))) = self.preparing.join_next() => core.prepared(id, result),
+                (id, result) = self.preparing.next() => core.prepared(id, result),
                 command = self.commands.recv() => {
                     self.obey(command.ok_or_else(abandoned)?, core, &preparer);
                 }
@@ -227,7 +227,10 @@ impl Task {
                 submission.refuse(SubmitError::Draining);
             }
             Command::Submit(submission) => self.admit(*submission, core, preparer),
-            Command::Abort(id) => core.abort(id),
+            Command::Abort(id) => {
+                self.preparing.cancel(id);
+                core.abort(id);
+            }
             Command::Finish(id) => core.finish(id),
             Command::Drain { grace } => {
                 self.drain = Some(Instant::now() + grace);
@@ -245,7 +248,7 @@ impl Task {
                     && let Some((sampling, stopping)) = core.parameters(id)
                 {
                     let call = preparer.prepare(id, sampling, stopping);
-                    self.preparing.spawn(async move { (id, call.await) });
+                    self.preparing.begin(id, call);
                 }
             }
         }

@@ -13,8 +13,6 @@ pub struct EngineRequest {
     pub sampling: Sampling,
     /// When the answer ends; read by the scheduler.
     pub stopping: Stopping,
-    /// Who asks and how urgent it is; read by the scheduler's policy.
-    pub class: Class,
 }
 
 /// How tokens are chosen.
@@ -39,17 +37,6 @@ pub struct Stopping {
     pub min_new_tokens: u32,
     /// Tokens that end the answer; empty with `ignore_eos`.
     pub stop_token_ids: Vec<u32>,
-}
-
-/// Who asks and how urgent it is.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Class {
-    /// Smaller runs earlier.
-    pub priority: i32,
-    /// Opaque tenant name.
-    pub tenant: Option<String>,
-    /// After this time the answer is worthless.
-    pub deadline: Option<Duration>,
 }
 
 /// What one step brought for one request: everything that is ready together.

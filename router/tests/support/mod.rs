@@ -17,8 +17,8 @@ use futures_util::StreamExt;
 use penstock_mock_shard::{Check, MockConfig, MockShard, View};
 use penstock_router::{
     engine::{
-        AttachedWorkers, Class, End, Engine, EngineConfig, EngineMetrics, EngineRequest,
-        EngineState, ProgressSink, Sampling, Stopping, TokenStream, Workers, WorkersError,
+        AttachedWorkers, End, Engine, EngineConfig, EngineMetrics, EngineRequest, EngineState,
+        ProgressSink, Sampling, Stopping, TokenStream, Workers, WorkersError,
     },
     shard::{Endpoint, LoadConfig, Loaded, ShardGroup},
 };
@@ -164,7 +164,6 @@ pub fn request(prompt: Vec<u32>, max_new_tokens: u32) -> EngineRequest {
             min_new_tokens: 0,
             stop_token_ids: Vec::new(),
         },
-        class: Class::default(),
     }
 }
 

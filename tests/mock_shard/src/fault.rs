@@ -13,6 +13,8 @@ pub enum Fault {
     ErrorSlot(u64),
     /// Every Prepare is refused with this text.
     RefusePrepare(String),
+    /// No Prepare is ever answered.
+    HangPrepare,
     /// Load fails with this text.
     LoadError(String),
 }
@@ -20,8 +22,8 @@ pub enum Fault {
 /// Why a text is not a fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` is not a fault: write crash@STEP, hang@STEP, error-slot@STEP, refuse-prepare=TEXT or \
-     load-error=TEXT"
+    "`{0}` is not a fault: write crash@STEP, hang@STEP, error-slot@STEP, hang-prepare, \
+     refuse-prepare=TEXT or load-error=TEXT"
 )]
 pub struct FaultError(String);
 
@@ -36,6 +38,9 @@ impl FromStr for Fault {
                 "load-error" => Ok(Self::LoadError(message.to_owned())),
                 _ => Err(unknown()),
             };
+        }
+        if text == "hang-prepare" {
+            return Ok(Self::HangPrepare);
         }
         let (kind, step) = text.split_once('@').ok_or_else(unknown)?;
         let step = step.parse().map_err(|_| unknown())?;
@@ -61,6 +66,7 @@ mod tests {
             "refuse-prepare=a=b".parse(),
             Ok(Fault::RefusePrepare("a=b".into()))
         );
+        assert_eq!("hang-prepare".parse(), Ok(Fault::HangPrepare));
         assert_eq!("load-error=no".parse(), Ok(Fault::LoadError("no".into())));
         for text in ["", "crash", "crash@x", "melt@1", "melt=1"] {
             assert_eq!(text.parse::<Fault>(), Err(FaultError(text.into())));

@@ -230,6 +230,38 @@ fn a_fork_goes_on_from_its_own_copy() {
     refused(fork(false), "position 0 in block 4 was never written");
 }
 
+/// What slot 0 of two blocks, all of them filled, yields when it runs its last known token.
+fn without_room(tokens_per_run: u32) -> Result<Vec<u32>, String> {
+    let mut state = worker();
+    state.config.geometry.tokens_per_run = tokens_per_run;
+    // The prompt of six, then two tokens at least: eight are known, nine at most.
+    let mut step = 1;
+    let mut known = 6;
+    loop {
+        let mut request = StepRequest {
+            step,
+            ..StepRequest::default()
+        };
+        let tokens = if step == 1 { 3 } else { 1 };
+        (request.run_slots, request.run_tokens) = (vec![0], vec![tokens]);
+        let reply = state.apply(request)?;
+        if known == 9 {
+            return Ok(reply.slots);
+        }
+        known += reply.counts[0];
+        step += 1;
+    }
+}
+
+#[test]
+fn a_run_without_room_for_its_token_yields_nothing_where_runs_yield_several() {
+    for tokens_per_run in 2..=4 {
+        assert_eq!(without_room(tokens_per_run), Ok(Vec::new()));
+    }
+    let error = without_room(1).unwrap_err();
+    assert!(error.contains("its blocks hold 8"), "{error}");
+}
+
 #[test]
 fn stop_tokens_are_impossible_before_the_minimum() {
     let eos = Eos { id: 3, every: 1 };

@@ -35,6 +35,8 @@ pub struct View {
     pub sequences: usize,
     /// Steps since it began.
     pub steps: u64,
+    /// Calls of Prepare that it has not answered.
+    pub preparing: usize,
     /// Its epoch.
     pub epoch: u64,
 }
@@ -75,6 +77,7 @@ impl MockShard {
         state.as_ref().map_or_else(View::default, |state| View {
             sequences: state.sequences(),
             steps: State::steps(state),
+            preparing: self.service.preparing(),
             epoch: state.epoch(),
         })
     }

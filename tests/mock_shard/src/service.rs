@@ -2,7 +2,10 @@
 
 use std::{
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -34,6 +37,8 @@ pub(crate) struct Service {
     state: Arc<Mutex<Option<State>>>,
     /// Number of the step stream that is served; an older one ends.
     stream: watch::Sender<u64>,
+    /// Calls of Prepare that have not been answered.
+    preparing: Arc<AtomicUsize>,
     exit: watch::Sender<Exit>,
 }
 
@@ -52,12 +57,18 @@ impl Service {
             config: Arc::new(config),
             state: Arc::default(),
             stream,
+            preparing: Arc::default(),
             exit,
         }
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, Option<State>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Calls of Prepare that wait for their answer.
+    pub(crate) fn preparing(&self) -> usize {
+        self.preparing.load(Ordering::SeqCst)
     }
 
     fn instead(&self, step: u64) -> Option<Instead> {
@@ -137,6 +148,10 @@ impl Shard for Service {
         &self,
         _: Request<v1::PrepareRequest>,
     ) -> Result<Response<v1::PrepareReply>, Status> {
+        let _call = Call::begin(&self.preparing);
+        if self.config.faults.contains(&Fault::HangPrepare) {
+            std::future::pending::<()>().await;
+        }
         let error = self.config.faults.iter().find_map(|fault| match fault {
             Fault::RefusePrepare(message) => Some(v1::RequestError {
                 kind: v1::request_error::Kind::Invalid.into(),
@@ -202,6 +217,22 @@ impl Shard for Service {
     ) -> Result<Response<v1::ShutdownReply>, Status> {
         self.exit.send_replace(Exit::Asked);
         Ok(Response::new(v1::ShutdownReply {}))
+    }
+}
+
+/// Counts a call until it is answered or cancelled.
+struct Call(Arc<AtomicUsize>);
+
+impl Call {
+    fn begin(calls: &Arc<AtomicUsize>) -> Self {
+        calls.fetch_add(1, Ordering::SeqCst);
+        Self(Arc::clone(calls))
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

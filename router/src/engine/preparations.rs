@@ -1,0 +1,55 @@
+//! Requests that the workers prepare, beside the steps.
+
+use std::{
+    collections::HashMap,
+    future::{Future, pending},
+};
+
+use penstock_scheduler::ids::RequestId;
+use tokio::task::{AbortHandle, JoinSet};
+
+use crate::shard::PrepareError;
+
+/// The calls that are under way, each in a task of its own.
+#[derive(Default)]
+pub(super) struct Preparations {
+    calls: JoinSet<(RequestId, Result<(), PrepareError>)>,
+    handles: HashMap<RequestId, AbortHandle>,
+}
+
+impl Preparations {
+    pub(super) fn begin(
+        &mut self,
+        id: RequestId,
+        call: impl Future<Output = Result<(), PrepareError>> + Send + 'static,
+    ) {
+        let handle = self.calls.spawn(async move { (id, call.await) });
+        self.handles.insert(id, handle);
+    }
+
+    /// Withdraws a request: its call is dropped, which cancels it at the workers.
+    pub(super) fn cancel(&mut self, id: RequestId) {
+        if let Some(handle) = self.handles.remove(&id) {
+            handle.abort();
+        }
+    }
+
+    /// The next call that ends; waits for ever if there is none. May be dropped and called again at
+    /// any time.
+    pub(super) async fn next(&mut self) -> (RequestId, Result<(), PrepareError>) {
+        while let Some(ended) = self.calls.join_next().await {
+            // An error is a call that was cancelled.
+            if let Ok((id, result)) = ended {
+                self.handles.remove(&id);
+                return (id, result);
+            }
+        }
+        pending().await
+    }
+
+    /// Cancels all.
+    pub(super) async fn end(&mut self) {
+        self.handles.clear();
+        self.calls.shutdown().await;
+    }
+}
