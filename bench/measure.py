@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -29,6 +30,11 @@ class Client:
     binary: Path
     address: str
     model: str
+
+    def __post_init__(self) -> None:
+        if not self.binary.is_file():
+            build = "cargo build --release -p penstock-load"
+            sys.exit(f"{self.binary} is missing; build it by `{build}`, or say --load PATH")
 
     def run(self, jobs: list[Job], streams: int = 0) -> list[Record]:
         """A record of each request; at most `streams` jobs at once, 0 = no bound."""

@@ -1,0 +1,94 @@
+"""A benchmark's figures mean what others mean by them, and its inputs are what they should be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from checkpoint import write_checkpoint
+from measure import figures, gaps, quantile
+from penstock.weights import Checkpoint
+from tokenizers import Tokenizer
+from vocabulary import write_tokenizer
+from workload import Shape, Source, arriving, conversations, prefix_jobs, random_jobs
+
+
+def record(sent: float, arrivals: list[float], tokens: int, prompt: int = 10) -> dict[str, Any]:
+    times = {"sent": sent, "arrivals": arrivals}
+    return times | {"tokens": tokens, "prompt_tokens": prompt, "error": None}
+
+
+def test_times_of_requests_that_overlap() -> None:
+    # The second answer brought two tokens in one event: TPOT counts tokens, ITL counts arrivals.
+    row = figures([record(1.0, [1.1, 1.2, 1.4], 3), record(1.5, [2.0, 3.0], 3)])
+    assert row["ttft_mean"] == pytest.approx((100 + 500) / 2)
+    assert row["tpot_mean"] == pytest.approx((300 / 2 + 1000 / 2) / 2)
+    assert row["itl_mean"] == pytest.approx((100 + 200 + 1000) / 3)
+    assert row["e2el_p50"] == pytest.approx((400 + 1500) / 2)
+    assert (row["seconds"], row["output_rate"]) == (2.0, 3.0)
+    assert (row["input_rate"], row["total_rate"], row["request_rate"]) == (10.0, 13.0, 1.0)
+
+
+def test_failed_requests_are_counted_and_left_out() -> None:
+    failed = record(0.0, [], 0) | {"error": "503"}
+    row = figures([failed, record(1.0, [1.5], 1)])
+    assert (row["requests"], row["failed"], row["seconds"]) == (1, 1, 0.5)
+    assert "tpot_mean" not in row and "itl_p99" not in row
+    with pytest.raises(RuntimeError, match="503"):
+        figures([failed])
+
+
+def test_quantiles_and_gaps() -> None:
+    assert quantile([4, 1, 3, 2], 0.5) == 2.5
+    assert quantile([1, 2, 3], 0.99) == pytest.approx(2.98)
+    found = gaps(record(0, [1.0, 1.5, 2.5, 3.0], 4), since=1.5, until=2.9)
+    assert found == pytest.approx([1000])
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
+    folder = tmp_path_factory.mktemp("tokenizer")
+    assert write_tokenizer(folder, 30_000) == 29_999
+    return Source.of_tokenizer(str(folder / "tokenizer.json"))
+
+
+def test_random_tokens_come_back_from_their_text(source: Source, tmp_path: Path) -> None:
+    write_tokenizer(tmp_path, 30_000)
+    tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    ids = source.draw(5000)
+    assert len(set(ids)) > 4000
+    assert tokenizer.encode(tokenizer.decode(ids)).ids == ids
+
+
+def test_workloads(source: Source) -> None:
+    shape = Shape(20, 5, spread=0.5)
+    jobs = random_jobs(source, shape, 50)
+    assert len({job.turns[0].prompt for job in jobs}) == 50
+    assert {job.turns[0].tokens for job in jobs} >= {3, 4, 5, 6, 7}
+    shared = [str(job.turns[0].prompt) for job in prefix_jobs(source, shape, 4, 30, groups=2)]
+    assert shared[0][:100] == shared[2][:100] != shared[1][:100] == shared[3][:100]
+    assert [len(job.turns) for job in conversations(source, shape, 2, turns=3)] == [3, 3]
+    with pytest.raises(ValueError, match="--tokenizer"):
+        conversations(Source(range(9), None), shape, 1, turns=2)
+    times = [job.at for job in arriving(jobs * 20, rate=10)]
+    assert times == sorted(times) and times[0] == 0
+    assert 80 < times[-1] < 120  # 1,000 arrivals, 10 a second
+
+
+def test_a_written_checkpoint_has_a_llamas_tensors(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": False}
+    config: dict[str, Any] = {"model_type": "llama", "vocab_size": 1000, **sizes, **heads}
+    size = write_checkpoint(tmp_path, config)
+    with Checkpoint(tmp_path) as checkpoint:
+        shapes = {name: checkpoint[name].shape for name in checkpoint}
+        norm = checkpoint["model.layers.1.input_layernorm.weight"]
+        read = bytearray(norm.row_bytes * 32)
+        norm.read(0, memoryview(read))
+    assert len(shapes) == 2 * 9 + 3
+    assert shapes["model.layers.1.self_attn.k_proj.weight"] == (16, 32)
+    assert shapes["lm_head.weight"] == (1000, 32)
+    assert read == b"\x80\x3f" * 32  # one, in bfloat16
+    stored = sum(path.stat().st_size for path in tmp_path.glob("*.safetensors"))
+    assert size < stored < size + 10_000
