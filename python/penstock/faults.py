@@ -19,5 +19,9 @@ class TooLittleMemory(Fault):
     """The device cannot hold what the settings ask for."""
 
 
+class Abandoned(Fault):
+    """Whoever asked for it has left."""
+
+
 class BadStep(Fault):
     """A step request that breaks the protocol: nothing of it was run."""

@@ -5,6 +5,7 @@ Quick to start, and its model can be looked at. Same interface as driver.Worker.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -23,7 +24,18 @@ class Refused(Exception):
 
 
 class Context:
-    """As much of a servicer's context as the service uses."""
+    """As much of a servicer's context as the service uses. `leave` is what a client does."""
+
+    def __init__(self) -> None:
+        self._callbacks: list[Callable[[], None]] = []
+
+    def add_callback(self, callback: Callable[[], None]) -> bool:
+        self._callbacks.append(callback)
+        return True
+
+    def leave(self) -> None:
+        for callback in self._callbacks:
+            callback()
 
     def abort(self, code: grpc.StatusCode, text: str) -> NoReturn:
         raise Refused(code, text)

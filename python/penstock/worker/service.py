@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import grpc
 import numpy as np
 
-from penstock.faults import BadModel, BadSetting, BadStep, Fault, TooLittleMemory
+from penstock.faults import Abandoned, BadModel, BadSetting, BadStep, Fault, TooLittleMemory
 from penstock.rpc import shard_pb2 as pb
 from penstock.rpc import shard_pb2_grpc as rpc
 
@@ -26,12 +26,14 @@ if TYPE_CHECKING:
 
 PROTOCOL_VERSION = 1
 NO_MODEL = "no model is loaded; call Load first"
+TAKE_SECONDS = 10  # a stream that its client has left may still be ending
 MOST_TOP_K = (1 << 31) - 1  # of the device's int32; above any vocabulary, where it means "off"
 CODES: dict[type[Exception], grpc.StatusCode] = {
     BadSetting: grpc.StatusCode.INVALID_ARGUMENT,
     BadModel: grpc.StatusCode.FAILED_PRECONDITION,
     BadStep: grpc.StatusCode.FAILED_PRECONDITION,
     TooLittleMemory: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Abandoned: grpc.StatusCode.CANCELLED,
 }
 log = logging.getLogger("penstock.worker")
 Context = grpc.ServicerContext
@@ -57,7 +59,7 @@ class Shard(rpc.ShardServicer):
         try:
             self._check_load(request)
             if self.load is None:
-                yield from self._load(request)
+                yield from self._load(request, context)
             else:
                 yield self.load[1]
         except Exception as error:
@@ -79,15 +81,20 @@ class Shard(rpc.ShardServicer):
                 f"--rank {self.rank}"
             )
 
-    def _load(self, request: pb.LoadRequest) -> Iterator[pb.LoadProgress]:
+    def _load(self, request: pb.LoadRequest, context: Context) -> Iterator[pb.LoadProgress]:
+        """Ends with the load itself: one whose client has left stops where it next reports."""
         from penstock.worker.loader import load
         from penstock.worker.pipeline import LaunchThread, Pipeline
         from penstock.worker.trace import Trace
 
         settings = to_settings(request)
         events: SimpleQueue[pb.LoadProgress | None] = SimpleQueue()
+        abandoned = threading.Event()
+        context.add_callback(abandoned.set)
 
         def progress(phase: str, done: int, total: int) -> None:
+            if abandoned.is_set():
+                raise Abandoned("the client of this Load has left; nothing is loaded")
             events.put(pb.LoadProgress(progress=pb.Progress(phase=phase, done=done, total=total)))
 
         def finished(_: Future[Any]) -> None:
@@ -96,7 +103,12 @@ class Shard(rpc.ShardServicer):
         thread = self.thread = self.thread or LaunchThread()
         job = thread.submit(lambda: load(settings, progress))
         job.add_done_callback(finished)
-        yield from iter(events.get, None)
+        try:
+            yield from iter(events.get, None)
+        finally:
+            # Also when this iterator is dropped: the next Load must find the thread free.
+            abandoned.set()
+            wait([job])
         runner, loaded = job.result()
         self.vocab = loaded.limits.vocab
         trace = None
@@ -162,11 +174,11 @@ class Shard(rpc.ShardServicer):
             _abort(context, BadStep(NO_MODEL))
 
     def _take(self, context: Context) -> None:
-        # A stream that its client has left may still be ending: give it a moment.
-        if not self.busy.acquire(timeout=10):
+        if not self.busy.acquire(timeout=TAKE_SECONDS):
             context.abort(
                 grpc.StatusCode.FAILED_PRECONDITION,
-                "another Load or Step stream is running on this worker; end it first",
+                f"another Load or Step stream is running on this worker, or has been left and did "
+                f"not end within {TAKE_SECONDS} s; end it first, or start a new worker",
             )
 
 
