@@ -194,10 +194,7 @@ impl Generator {
 
     /// Why a request sent now would not run; `None` if it would.
     pub fn unready(&self) -> Option<String> {
-        match self.state() {
-            EngineState::Ready => None,
-            state => Some(describe(&state)),
-        }
+        obstacle(&self.state())
     }
 
     /// What the engine can take; `None` until its model is loaded.
@@ -276,26 +273,27 @@ fn no_template() -> ApiError {
 }
 
 fn not_loaded(state: &EngineState) -> ApiError {
-    ApiError::new(ErrorKind::Unavailable, describe(state)).retry(Duration::from_secs(5))
+    // It may have become ready since its limits were asked for.
+    let why = obstacle(state).unwrap_or_else(|| "model was loading until just now".to_owned());
+    ApiError::new(ErrorKind::Unavailable, why).retry(Duration::from_secs(5))
 }
 
-fn describe(state: &EngineState) -> String {
+/// What keeps an engine in this state from running a request; `None` if nothing does.
+fn obstacle(state: &EngineState) -> Option<String> {
     match state {
+        EngineState::Ready => None,
         EngineState::Loading {
             phase,
             done,
             total: 0,
-        } => format!("model is loading ({phase}: {done})"),
+        } => Some(format!("model is loading ({phase}: {done})")),
         EngineState::Loading { phase, done, total } => {
-            format!(
-                "model is loading ({phase}: {:.0}%)",
-                *done as f64 * 100.0 / *total as f64
-            )
+            let percent = *done as f64 * 100.0 / *total as f64;
+            Some(format!("model is loading ({phase}: {percent:.0}%)"))
         }
-        EngineState::Ready => "model is loading".to_owned(),
-        EngineState::Restarting { reason } => format!("workers are restarting: {reason}"),
-        EngineState::Draining => "server is shutting down".to_owned(),
-        EngineState::Stopped { reason } => format!("server has stopped: {reason}"),
+        EngineState::Restarting { reason } => Some(format!("workers are restarting: {reason}")),
+        EngineState::Draining => Some("server is shutting down".to_owned()),
+        EngineState::Stopped { reason } => Some(format!("server has stopped: {reason}")),
     }
 }
 
