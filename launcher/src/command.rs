@@ -1,7 +1,6 @@
 //! What the launcher does once it knows what was asked.
 
 use std::ffi::OsString;
-use std::io::Write;
 
 use crate::cli::{Command, DownloadArgs, ServeArgs};
 use crate::error::{Failure, Outcome};
@@ -10,10 +9,10 @@ use crate::hardware;
 use crate::hub::{self, ModelSource};
 use crate::interpreter::Interpreter;
 use crate::launch::Launch;
-use crate::progress;
 use crate::resolve::resolve_http;
 use crate::serve;
 use crate::settings::{self, Sources, Stop};
+use crate::terminal::{complain, print};
 use crate::values::Device;
 
 /// Runs `penstock` with these arguments (the program's name first) and returns its exit code.
@@ -39,16 +38,8 @@ pub fn run(argv: &[OsString], host: Option<&Interpreter>) -> u8 {
 }
 
 fn report(failure: &Failure) -> u8 {
-    progress::say(&format!("error: {failure}"));
+    complain(failure);
     failure.exit_code()
-}
-
-/// Writes to stdout, where answers go.
-pub fn print(text: &str) -> Outcome<()> {
-    let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes())
-        .and_then(|()| out.flush())
-        .map_err(|error| Failure::runtime(format!("cannot write to stdout: {error}")))
 }
 
 fn explain_serve(args: &ServeArgs, sources: &Sources, host: Option<&Interpreter>) -> Outcome<()> {

@@ -16,5 +16,6 @@ pub mod resolve;
 pub mod serve;
 pub mod settings;
 pub mod signals;
+pub mod terminal;
 pub mod values;
 pub mod workers;

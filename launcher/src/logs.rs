@@ -4,7 +4,7 @@ use std::io::{IsTerminal, stderr};
 
 use tracing_subscriber::EnvFilter;
 
-use crate::progress::LogWriter;
+use crate::terminal::{self, LogWriter};
 use crate::values::{LogFormat, LogLevel};
 
 /// Starts logging. Libraries speak only when something is wrong with them.
@@ -29,4 +29,5 @@ pub fn start(format: LogFormat, level: LogLevel) {
     };
     // A second start in one process keeps the first one's lines.
     drop(started);
+    terminal::speak(format);
 }

@@ -1,12 +1,10 @@
-//! Bars on a terminal, plain lines elsewhere. All that reaches stderr goes through here, so that log
-//! lines and bars do not tear each other apart.
+//! How far something is that takes a while: bars on a terminal, lines elsewhere.
 
-use std::io::{self, IsTerminal, Write};
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::terminal::{bars, say};
 use crate::values::ByteSize;
 
 /// Off a terminal: a line at least this often.
@@ -41,23 +39,6 @@ enum Shown {
 #[derive(Debug, Default)]
 pub struct Phases(Option<(String, Bar)>);
 
-/// A writer for log lines that keeps clear of the bars.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct LogWriter;
-
-fn bars() -> &'static MultiProgress {
-    static BARS: OnceLock<MultiProgress> = OnceLock::new();
-    BARS.get_or_init(MultiProgress::new)
-}
-
-/// A line for the person who started the command; on stderr, so that stdout stays for answers.
-pub fn say(line: &str) {
-    bars().suspend(|| {
-        // Nobody is left to tell when stderr is closed.
-        let _ = writeln!(io::stderr().lock(), "{line}");
-    });
-}
-
 impl Bar {
     /// A bar over `total` bytes.
     pub fn bytes(label: &str, total: u64) -> Self {
@@ -66,13 +47,14 @@ impl Bar {
 
     fn new(label: &str, unit: Unit, total: u64) -> Self {
         let now = Instant::now();
-        let shown = if io::stderr().is_terminal() {
-            let bar = ProgressBar::new(total)
-                .with_style(style(unit))
-                .with_message(label.to_owned());
-            Shown::Terminal(bars().add(bar))
-        } else {
-            Shown::Lines { last: now }
+        let shown = match bars() {
+            None => Shown::Lines { last: now },
+            Some(bars) => {
+                let bar = ProgressBar::new(total)
+                    .with_style(style(unit))
+                    .with_message(label.to_owned());
+                Shown::Terminal(bars.add(bar))
+            }
         };
         let bar = Self {
             label: label.to_owned(),
@@ -104,9 +86,9 @@ impl Bar {
 
 impl Drop for Bar {
     fn drop(&mut self) {
-        if let Shown::Terminal(bar) = &self.shown {
+        if let (Shown::Terminal(bar), Some(bars)) = (&self.shown, bars()) {
             bar.finish_and_clear();
-            bars().remove(bar);
+            bars.remove(bar);
         }
     }
 }
@@ -162,17 +144,6 @@ fn line(label: &str, unit: Unit, done: u64, total: u64, started: Instant) -> Str
             let (done, total, rate) = (ByteSize(done), ByteSize(total), ByteSize(rate as u64));
             format!("{label}: {done} of {total}, {rate}/s, {left:.0} s left")
         }
-    }
-}
-
-impl Write for LogWriter {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        bars().suspend(|| io::stderr().lock().write_all(bytes))?;
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        io::stderr().flush()
     }
 }
 

@@ -17,9 +17,10 @@ use crate::error::{Failure, Outcome};
 use crate::interpreter::Interpreter;
 use crate::launch::{Launch, Running};
 use crate::logs;
-use crate::progress::{Phases, say};
+use crate::progress::Phases;
 use crate::settings::Sources;
 use crate::signals::Signals;
+use crate::terminal::say;
 use crate::values::{LogFormat, LogLevel};
 
 /// Connections that wait to be accepted.

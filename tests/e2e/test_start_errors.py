@@ -138,3 +138,16 @@ def test_a_chat_without_a_template(model: Path, tmp_path: Path) -> None:
         assert "template" in reply.text
         body = {"inputs": "A", "parameters": {"max_new_tokens": 4}}
         assert httpx.post(f"{server.url}/generate", json=body).status_code == 200
+
+
+def test_json_is_all_that_a_reader_of_json_gets(tmp_path: Path) -> None:
+    json_lines = ["--log-format", "json"]
+    code, output = serve("--model", tmp_path / "nothing", *json_lines)
+    assert code == 1
+    assert "nothing" in json.loads(output)["message"]
+    server = Server(tmp_path / "serve.log", json_lines)
+    with server:
+        httpx.get(f"{server.url}/nowhere")
+    lines = [json.loads(line) for line in server.output().splitlines()]
+    assert [line for line in lines if line["message"].startswith("stopping")]
+    assert next(line for line in lines if line["message"] == "serving")["url"] == server.url

@@ -8,9 +8,8 @@ use client::{Choices, Client, Message};
 use input::{Entry, Input};
 
 use crate::cli::ChatArgs;
-use crate::command::print;
 use crate::error::Outcome;
-use crate::progress::say;
+use crate::terminal::{complain, print, say};
 
 const HELP: &str =
     "/reset forgets the conversation, /exit or Ctrl-D ends it; Ctrl-C stops an answer.";
@@ -82,7 +81,7 @@ pub async fn talk(url: &str, args: &ChatArgs) -> Outcome<()> {
             Wish::Reset => conversation.reset(),
             Wish::Unknown(command) => say(&format!("{command} is not a command. {HELP}")),
             Wish::Say(text) => match conversation.say(text).await {
-                Err(failure) if interactive => say(&format!("error: {failure}")),
+                Err(failure) if interactive => complain(&failure),
                 outcome => outcome?,
             },
         }
