@@ -3,7 +3,7 @@
 use crate::draft::{Draft, Shortage, full, tables};
 use crate::flight::Reach;
 use crate::ids::Micros;
-use crate::memory::Hits;
+use crate::memory::{Group, Hits};
 use crate::planner::chunk;
 use crate::scheduler::Scheduler;
 use crate::sequence::{Place, Sequence, Standing};
@@ -36,7 +36,7 @@ impl Scheduler {
         if nothing || draft.shortage == Shortage::Blocks {
             return;
         }
-        let mut spare = self.spare();
+        let mut spare = self.spare(draft);
         if spare.iter().any(|&blocks| blocks < 1) {
             // The block of the last known token is never found: everyone needs at least that one.
             return;
@@ -58,13 +58,10 @@ impl Scheduler {
     }
 
     /// Blocks per group that nobody needs for known tokens or for the next block of growth.
-    fn spare(&self) -> Vec<i64> {
-        let mut spare: Vec<_> = self
-            .groups
-            .iter()
-            .map(|group| i64::from(group.pool.available()))
-            .collect();
-        for &place in &self.running {
+    fn spare(&self, draft: &Draft) -> Vec<i64> {
+        let spare = |group: &Group| i64::from(group.pool.available()) - i64::from(draft.wanting);
+        let mut spare: Vec<_> = self.groups.iter().map(spare).collect();
+        for &place in &draft.others {
             let sequence = &self.store[place];
             for (spare, group) in spare.iter_mut().zip(&self.groups) {
                 let block_tokens = group.geometry.block_tokens;
@@ -184,7 +181,7 @@ impl Scheduler {
             Standing::Resumed => sequence.len() - found.tokens,
             Standing::Fresh => 0,
         };
-        let need = |(group, hits): (&crate::memory::Group, &Hits)| {
+        let need = |(group, hits): (&Group, &Hits)| {
             let headroom = recomputed.max(group.geometry.block_tokens);
             let target = group.blocks_for(self.target(sequence, headroom));
             i64::from(target) - i64::from(hits.blocks - hits.unleased)

@@ -1,13 +1,13 @@
 //! The blocks of one KV group: free, leased or cached, and who gets the next one.
 //!
 //! A block with references is leased. Without any it is free, or cached when the prefix index still
-//! knows its contents. The list of cached blocks is ordered by release: its order is the logical
-//! clock of the LRU, and callers release a table tail first, so that tails are evicted before the
-//! blocks that lead to them.
+//! knows its contents. Cached blocks stand in a queue in the order of their release: that order is
+//! the logical clock of the LRU, and callers release a table tail first, so that tails are evicted
+//! before the blocks that lead to them. A queue, because who will be evicted next is then known
+//! without following links: the cache misses of several evictions overlap.
 
 use crate::ids::BlockId;
-
-const NONE: u32 = u32::MAX;
+use std::collections::VecDeque;
 
 /// The right to one reference of a block. Not Clone: sharing goes through `Pool::share`, and every
 /// lease ends in `Pool::release`.
@@ -24,21 +24,28 @@ pub(crate) enum Afterlife {
     Free,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Block {
     references: u32,
-    /// Neighbours in the LRU list; meaningful while cached.
-    older: u32,
-    newer: u32,
+    /// How often it left the cached ones: its older turns in the queue no longer count.
+    departures: u32,
 }
 
-/// Reference counts, free list and LRU list of one group's blocks.
+/// A turn in the queue of cached blocks.
+#[derive(Clone, Copy, Debug)]
+struct Turn {
+    block: u32,
+    departures: u32,
+}
+
+/// Reference counts, free list and LRU queue of one group's blocks.
 #[derive(Debug)]
 pub(crate) struct Pool {
     blocks: Vec<Block>,
     free: Vec<u32>,
-    oldest: u32,
-    newest: u32,
+    /// Oldest first. Turns that no longer count are dropped when they reach the front, or all
+    /// together when the queue is twice as long as there are blocks.
+    released: VecDeque<Turn>,
     cached: u32,
     total_references: u64,
 }
@@ -51,16 +58,10 @@ impl BlockLease {
 
 impl Pool {
     pub(crate) fn new(blocks: u32) -> Self {
-        let block = Block {
-            references: 0,
-            older: NONE,
-            newer: NONE,
-        };
         Self {
-            blocks: vec![block; blocks as usize],
+            blocks: vec![Block::default(); blocks as usize],
             free: (0..blocks).rev().collect(),
-            oldest: NONE,
-            newest: NONE,
+            released: VecDeque::new(),
             cached: 0,
             total_references: 0,
         }
@@ -103,18 +104,19 @@ impl Pool {
 
     /// Leases the cached block that was released first, for new contents.
     pub(crate) fn lease_oldest(&mut self) -> Option<BlockLease> {
-        let block = self.oldest;
-        if block == NONE {
-            return None;
+        while let Some(turn) = self.released.pop_front() {
+            if self.counts(turn) {
+                self.depart(turn.block);
+                return Some(self.refer(turn.block));
+            }
         }
-        self.unlink(block);
-        Some(self.refer(block))
+        None
     }
 
     /// One more reference to a leased or cached block.
     pub(crate) fn share(&mut self, block: BlockId) -> BlockLease {
         if self.references(block) == 0 {
-            self.unlink(block.0);
+            self.depart(block.0);
         }
         self.refer(block.0)
     }
@@ -130,18 +132,16 @@ impl Pool {
         }
         match afterlife {
             Afterlife::Free => self.free.push(block),
-            Afterlife::Cached => self.link(block),
+            Afterlife::Cached => self.enqueue(block),
         }
     }
 
     /// Cached blocks, the next to be evicted first.
     pub(crate) fn cached_blocks(&self) -> impl Iterator<Item = BlockId> + '_ {
-        let first = (self.oldest != NONE).then_some(self.oldest);
-        std::iter::successors(first, |&block| {
-            let newer = self.blocks[block as usize].newer;
-            (newer != NONE).then_some(newer)
-        })
-        .map(BlockId)
+        let turns = self.released.iter().copied();
+        turns
+            .filter(|&turn| self.counts(turn))
+            .map(|turn| BlockId(turn.block))
     }
 
     pub(crate) fn free_blocks(&self) -> impl Iterator<Item = BlockId> + '_ {
@@ -154,30 +154,24 @@ impl Pool {
         BlockLease(BlockId(block))
     }
 
-    fn link(&mut self, block: u32) {
-        self.blocks[block as usize] = Block {
-            references: 0,
-            older: self.newest,
-            newer: NONE,
-        };
-        match self.newest {
-            NONE => self.oldest = block,
-            newest => self.blocks[newest as usize].newer = block,
+    fn enqueue(&mut self, block: u32) {
+        if self.released.len() >= 2 * self.blocks.len() {
+            let mut released = std::mem::take(&mut self.released);
+            released.retain(|&turn| self.counts(turn));
+            self.released = released;
         }
-        self.newest = block;
+        let departures = self.blocks[block as usize].departures;
+        self.released.push_back(Turn { block, departures });
         self.cached += 1;
     }
 
-    fn unlink(&mut self, block: u32) {
-        let Block { older, newer, .. } = self.blocks[block as usize];
-        match older {
-            NONE => self.oldest = newer,
-            older => self.blocks[older as usize].newer = newer,
-        }
-        match newer {
-            NONE => self.newest = older,
-            newer => self.blocks[newer as usize].older = older,
-        }
+    fn depart(&mut self, block: u32) {
+        let departures = &mut self.blocks[block as usize].departures;
+        *departures = departures.wrapping_add(1);
         self.cached -= 1;
+    }
+
+    fn counts(&self, turn: Turn) -> bool {
+        self.blocks[turn.block as usize].departures == turn.departures
     }
 }

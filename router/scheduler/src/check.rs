@@ -127,11 +127,14 @@ impl Scheduler {
         ensure(sequence.len() < sequence.max_tokens, || {
             format!("{id:?} outlived its limit")
         })?;
+        ensure(sequence.counts_its_tokens(), || {
+            format!("{id:?} does not know its length")
+        })?;
         ensure(sequence.yielding <= sequence.in_flight, || {
             format!("{id:?} yields unflown runs")
         })?;
         let flown = self.flights.len() as u32;
-        ensure(sequence.in_flight <= flown, || {
+        ensure(u32::from(sequence.in_flight) <= flown, || {
             format!("{id:?} has too many runs in flight")
         })?;
         if sequence.slot().is_none() {

@@ -20,7 +20,7 @@ pub struct SchedulerConfig {
     /// Prompt tokens that may wait; from the launcher.
     pub max_waiting_tokens: u64,
     /// Plans that may be in flight.
-    pub depth: u32,
+    pub depth: u16,
     /// Whether computed blocks are kept for later requests.
     pub prefix_cache: bool,
     /// What running streams are promised while prompts are read; see `cost`.

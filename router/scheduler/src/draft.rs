@@ -43,6 +43,10 @@ pub(crate) struct Draft {
     pub(crate) load: Load,
     /// Decodes whose next block is reserved, but not taken yet.
     pub(crate) growing: Vec<Growing>,
+    /// Running sequences that do not decode in this plan.
+    pub(crate) others: Vec<Place>,
+    /// Decodes that will want another block in each group.
+    pub(crate) wanting: u32,
     /// Tokens left for prompts.
     pub(crate) budget: u32,
     /// Running sequences whose blocks others wait for.
@@ -78,6 +82,7 @@ impl Lane {
         }
     }
 
+    #[inline]
     pub(crate) fn push(&mut self, sequence: &Sequence, place: Place, tokens: u32, reach: Reach) {
         let Some(slot) = sequence.slot() else { return };
         self.runs.push(Run { slot, tokens });
@@ -122,6 +127,18 @@ impl Lane {
             }
         };
         grown.map(growth).collect()
+    }
+}
+
+impl Draft {
+    /// Records a decode whose room is there or reserved.
+    #[inline]
+    pub(crate) fn push_decode(&mut self, sequence: &mut Sequence, place: Place) {
+        sequence.in_flight += 1;
+        sequence.yielding += 1;
+        self.load.decodes += 1;
+        self.wanting += u32::from(sequence.room < sequence.max_room());
+        self.decodes.push(sequence, place, 1, Reach::Yields);
     }
 }
 

@@ -141,12 +141,7 @@ impl Scheduler {
         for (index, group) in self.groups.iter_mut().enumerate() {
             let original = &self.store[parent].chains[index];
             let full = (computed / group.geometry.block_tokens) as usize;
-            let mut chain = Chain {
-                leases: Vec::with_capacity(full + 1),
-                keys: original.keys.clone(),
-                indexed: original.indexed,
-                node: original.node,
-            };
+            let mut chain = original.twin(Vec::with_capacity(full + 1));
             for lease in &original.leases[..full] {
                 chain.leases.push(group.pool.share(lease.block()));
             }
@@ -193,6 +188,7 @@ impl Sequence {
                 rank: self.order.rank,
                 number,
             },
+            length: self.length,
             tokens: self.tokens.clone(),
             prompt: self.prompt,
             max_tokens,

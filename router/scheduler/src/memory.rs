@@ -6,18 +6,23 @@
 use crate::blocks::{Afterlife, BlockLease, Pool};
 use crate::config::KvGroup;
 use crate::ids::{BlockId, TokenId};
-use crate::prefix::{Link, Node, Prefix, extend_keys};
+use crate::prefix::{Link, Node, Prefix, block_key, root_key};
 
 /// A sequence's blocks in one group, in order of position.
+#[repr(C)]
 #[derive(Debug, Default)]
 pub(crate) struct Chain {
     pub(crate) leases: Vec<BlockLease>,
-    /// Prefix keys of its full blocks, as far as they were needed.
-    pub(crate) keys: Vec<u64>,
     /// Leading blocks whose contents the prefix index knows (in this block or an equal one).
     pub(crate) indexed: u32,
     /// Entry of the last indexed block.
     pub(crate) node: Node,
+    /// Its key.
+    key: u64,
+    /// Key of the first block that is not indexed, if it was made already.
+    next_key: Option<u64>,
+    /// Prefix keys of its leading full blocks, as far as they were searched for.
+    pub(crate) keys: Vec<u64>,
 }
 
 /// What a sequence looks like to the prefix index.
@@ -47,6 +52,22 @@ pub(crate) struct Group {
 impl Chain {
     pub(crate) fn blocks(&self) -> Vec<BlockId> {
         self.leases.iter().map(BlockLease::block).collect()
+    }
+
+    /// A chain of the same tokens, with leases of its own.
+    pub(crate) fn twin(&self, leases: Vec<BlockLease>) -> Self {
+        Self {
+            leases,
+            keys: self.keys.clone(),
+            ..*self
+        }
+    }
+
+    fn step(&mut self, key: u64, node: Node) {
+        self.indexed += 1;
+        self.key = key;
+        self.node = node;
+        self.next_key = None;
     }
 }
 
@@ -78,7 +99,7 @@ impl Group {
     pub(crate) fn read_ahead(&self, count: usize) {
         let evicted = count.saturating_sub(self.pool.free() as usize);
         let oldest = self.pool.cached_blocks().take(evicted);
-        self.prefix.read_ahead(oldest);
+        self.prefix.read_ahead_of_removal(oldest);
     }
 
     /// Takes the blocks that `tokens` tokens need beyond those held, as far as there are any. How
@@ -97,8 +118,10 @@ impl Group {
         while let Some(lease) = chain.leases.pop() {
             self.give_back(lease);
         }
-        chain.indexed = 0;
-        chain.node = Node::ROOT;
+        *chain = Chain {
+            keys: std::mem::take(&mut chain.keys),
+            ..Chain::default()
+        };
     }
 
     pub(crate) fn give_back(&mut self, lease: BlockLease) {
@@ -111,12 +134,7 @@ impl Group {
 
     /// How many leading blocks of `contents`, at most `limit`, are cached or leased by others.
     pub(crate) fn search(&self, chain: &mut Chain, contents: Contents<'_>, limit: u32) -> Hits {
-        extend_keys(
-            &mut chain.keys,
-            contents.salt,
-            contents.tokens,
-            self.geometry.block_tokens,
-        );
+        self.extend_keys(chain, contents);
         let mut hits = Hits::default();
         let mut node = Node::ROOT;
         while hits.blocks < limit {
@@ -142,32 +160,63 @@ impl Group {
             let Some((block, node)) = self.prefix.find(&link) else {
                 break;
             };
+            let key = link.key;
             chain.leases.push(self.pool.share(block));
-            chain.indexed += 1;
-            chain.node = node;
+            chain.step(key, node);
         }
     }
 
     /// Makes the blocks of the first `computed` tokens findable by others.
     pub(crate) fn index(&mut self, chain: &mut Chain, contents: Contents<'_>, computed: u32) {
         let full = computed / self.geometry.block_tokens;
-        let known = &contents.tokens[..(full * self.geometry.block_tokens) as usize];
-        extend_keys(
-            &mut chain.keys,
-            contents.salt,
-            known,
-            self.geometry.block_tokens,
-        );
         while chain.indexed < full {
-            let Some(link) = self.link(chain, contents, chain.indexed, chain.node) else {
+            let Some(key) = self.next_key(chain, contents) else {
                 break;
             };
             let Some(lease) = chain.leases.get(chain.indexed as usize) else {
                 break;
             };
-            chain.node = self.prefix.insert(lease.block(), &link);
-            chain.indexed += 1;
+            let link = Link {
+                key,
+                parent: chain.node,
+                salt: contents.salt,
+                tokens: self.tokens(contents, chain.indexed).unwrap_or_default(),
+            };
+            let node = self.prefix.insert(lease.block(), &link);
+            chain.step(key, node);
         }
+    }
+
+    /// The key of the first block that is not indexed, if it is full.
+    pub(crate) fn next_key(&self, chain: &mut Chain, contents: Contents<'_>) -> Option<u64> {
+        if chain.next_key.is_none() {
+            let parent = match chain.indexed {
+                0 => root_key(contents.salt),
+                _ => chain.key,
+            };
+            let tokens = self.tokens(contents, chain.indexed)?;
+            chain.next_key = Some(block_key(parent, tokens));
+        }
+        chain.next_key
+    }
+
+    /// Makes the keys of all full blocks that have none.
+    fn extend_keys(&self, chain: &mut Chain, contents: Contents<'_>) {
+        let mut parent = match chain.keys.last() {
+            Some(&key) => key,
+            None => root_key(contents.salt),
+        };
+        while let Some(tokens) = self.tokens(contents, chain.keys.len() as u32) {
+            parent = block_key(parent, tokens);
+            chain.keys.push(parent);
+        }
+    }
+
+    /// The tokens of a block, if it is full.
+    fn tokens<'a>(&self, contents: Contents<'a>, block: u32) -> Option<&'a [TokenId]> {
+        let size = self.geometry.block_tokens as usize;
+        let start = block as usize * size;
+        contents.tokens.get(start..start + size)
     }
 
     fn link<'a>(
@@ -177,13 +226,11 @@ impl Group {
         block: u32,
         parent: Node,
     ) -> Option<Link<'a>> {
-        let size = self.geometry.block_tokens as usize;
-        let start = block as usize * size;
         Some(Link {
             key: *chain.keys.get(block as usize)?,
             parent,
             salt: contents.salt,
-            tokens: contents.tokens.get(start..start + size)?,
+            tokens: self.tokens(contents, block)?,
         })
     }
 }

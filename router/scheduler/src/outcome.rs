@@ -1,7 +1,7 @@
 //! `Scheduler::complete`: what a step brought becomes known tokens, cached blocks and emissions.
 
 use crate::flight::{Flight, FlightRun, Reach};
-use crate::ids::{Micros, TokenId};
+use crate::ids::{Micros, Slot, TokenId};
 use crate::plan::{Emission, Finish, StepOutcome};
 use crate::scheduler::Scheduler;
 use crate::sequence::{Place, Sequence, State};
@@ -9,29 +9,56 @@ use std::ops::Range;
 
 /// Reads an outcome's yields in run order.
 struct Yields<'a> {
-    outcome: &'a StepOutcome,
-    next: usize,
+    slots: &'a [Slot],
+    counts: &'a [u32],
+    token_ids: &'a [TokenId],
+    /// Of the next token.
     start: usize,
+}
+
+/// What `complete` gathers.
+struct News {
+    emissions: Vec<Emission>,
+    /// Sequences with a block to index. All at the end: the misses of one overlap those of others.
+    at_boundary: Vec<Place>,
 }
 
 impl<'a> Yields<'a> {
     fn new(outcome: &'a StepOutcome) -> Self {
         Self {
-            outcome,
-            next: 0,
+            slots: &outcome.slots,
+            counts: &outcome.counts,
+            token_ids: &outcome.token_ids,
             start: 0,
         }
     }
 
+    /// The token of a run that yielded exactly one.
+    #[inline]
+    fn single(&self, run: &FlightRun) -> Option<TokenId> {
+        let single = self.slots.first() == Some(&run.slot) && self.counts.first() == Some(&1);
+        let token = self.token_ids.get(self.start);
+        token.copied().filter(|_| single)
+    }
+
+    /// Goes past the token of `single`; where it is.
+    #[inline]
+    fn pass_single(&mut self) -> Range<usize> {
+        self.slots = &self.slots[1..];
+        self.counts = &self.counts[1..];
+        self.start += 1;
+        self.start - 1..self.start
+    }
+
     /// Where the tokens of a run are. Empty if it yielded none.
     fn of(&mut self, run: &FlightRun) -> Range<usize> {
-        if self.outcome.slots.get(self.next) != Some(&run.slot) {
-            return self.start..self.start;
-        }
-        let count = self.outcome.counts.get(self.next).copied().unwrap_or(0) as usize;
         let start = self.start;
-        self.next += 1;
-        self.start = (start + count).min(self.outcome.token_ids.len());
+        if let ([slot, slots @ ..], [count, counts @ ..]) = (self.slots, self.counts)
+            && *slot == run.slot
+        {
+            (self.slots, self.counts) = (slots, counts);
+            self.start = (start + *count as usize).min(self.token_ids.len());
+        }
         start..self.start
     }
 }
@@ -50,41 +77,64 @@ impl Scheduler {
         self.cost
             .observe(flight.load, self.duration(&flight, outcome, now));
         self.last_outcome = now;
-        let mut emissions = Vec::with_capacity(outcome.slots.len());
-        // Their blocks are indexed together at the end: the misses of one overlap those of others.
-        let mut at_boundary = Vec::new();
+        let mut news = News {
+            emissions: Vec::with_capacity(outcome.slots.len()),
+            at_boundary: Vec::new(),
+        };
         let mut yields = Yields::new(outcome);
-        for run in &flight.runs {
-            let range = yields.of(run);
-            let sequence = &mut self.store[run.place];
-            if sequence.generation != run.generation {
-                continue;
-            }
-            let emission = if outcome.failed.contains(&run.slot) {
-                self.fail(run, range.start)
-            } else if sequence.push_plainly(run, &outcome.token_ids[range.clone()]) {
-                if sequence.computed >= sequence.boundary {
-                    at_boundary.push(run.place);
-                }
-                Some(Emission {
-                    sequence: sequence.id,
-                    tokens: range,
-                    finish: None,
-                })
-            } else {
-                self.settle(run, range, &outcome.token_ids)
+        let mut runs = &flight.runs[..];
+        while !runs.is_empty() {
+            runs = match outcome.failed.is_empty() {
+                true => self.settle_plainly(runs, &mut yields, &mut news),
+                false => runs,
             };
-            emissions.extend(emission);
+            let Some((run, rest)) = runs.split_first() else {
+                break;
+            };
+            runs = rest;
+            let tokens = yields.of(run);
+            if self.store[run.place].generation == run.generation {
+                let emission = match outcome.failed.contains(&run.slot) {
+                    true => self.fail(run, tokens.start),
+                    false => self.settle(run, tokens, &outcome.token_ids),
+                };
+                news.emissions.extend(emission);
+            }
         }
-        for &place in &at_boundary {
-            self.store[place].read_ahead();
-        }
-        for place in at_boundary {
-            self.index(place);
-        }
+        self.index_together(&news.at_boundary);
         flight.runs.clear();
         self.spare_runs = flight.runs;
-        emissions
+        news.emissions
+    }
+
+    /// Settles runs for as long as they are the common case: one token that does not end its
+    /// sequence. The runs that are left to `settle`.
+    fn settle_plainly<'a>(
+        &mut self,
+        runs: &'a [FlightRun],
+        yields: &mut Yields<'_>,
+        news: &mut News,
+    ) -> &'a [FlightRun] {
+        for (at, run) in runs.iter().enumerate() {
+            let sequence = &mut self.store[run.place];
+            let plain = sequence.generation == run.generation && run.reach == Reach::Yields;
+            let Some(token) = yields.single(run).filter(|_| plain) else {
+                return &runs[at..];
+            };
+            if !sequence.push_plainly(token) {
+                return &runs[at..];
+            }
+            let tokens = yields.pass_single();
+            news.emissions.push(Emission {
+                sequence: sequence.id,
+                tokens,
+                finish: None,
+            });
+            if sequence.computed >= sequence.boundary {
+                news.at_boundary.push(run.place);
+            }
+        }
+        &[]
     }
 
     /// How long a step took. Without the workers' word: since it could begin, which is when it was
@@ -165,6 +215,30 @@ impl Scheduler {
         })
     }
 
+    /// Indexes several sequences in passes, each of which overlaps its cache misses: the ends of
+    /// their lists, then where their blocks' keys are to stand, then the work.
+    fn index_together(&mut self, places: &[Place]) {
+        if !self.config.prefix_cache {
+            return;
+        }
+        for &place in places {
+            self.store[place].read_ahead();
+        }
+        let mut keys = Vec::with_capacity(places.len());
+        for (index, group) in self.groups.iter().enumerate() {
+            for &place in places {
+                let sequence = &mut self.store[place];
+                sequence.flush();
+                let (chains, contents) = sequence.parts();
+                keys.extend(group.next_key(&mut chains[index], contents));
+            }
+            group.prefix.read_ahead(keys.drain(..));
+        }
+        for &place in places {
+            self.index(place);
+        }
+    }
+
     /// Makes the full blocks of a running sequence's computed tokens findable.
     fn index(&mut self, place: Place) {
         if !self.config.prefix_cache {
@@ -184,14 +258,12 @@ impl Scheduler {
 }
 
 impl Sequence {
-    /// Does all that `settle` would do in the common case, and nothing otherwise: one token that
-    /// does not end the sequence; indexing a full block is the caller's. Whether it was that case.
+    /// Takes one token if it does not end the sequence; indexing a full block is the caller's.
+    /// Otherwise does nothing. Whether it took it.
     #[inline]
-    fn push_plainly(&mut self, run: &FlightRun, yielded: &[TokenId]) -> bool {
-        let &[token] = yielded else { return false };
+    fn push_plainly(&mut self, token: TokenId) -> bool {
         let length = self.len();
-        let plain = run.reach == Reach::Yields
-            && length + 1 < self.max_tokens
+        let plain = length + 1 < self.max_tokens
             && self.has_tail_room()
             && matches!(self.state, State::Running(_))
             && !self.stops_at(token);

@@ -25,7 +25,7 @@ impl Scheduler {
     /// The next step. None when nothing can run, or when `depth` plans are in flight. Slots of
     /// sequences that are over are dropped by the next plan that runs something.
     pub fn plan(&mut self, now: Micros) -> Option<StepPlan> {
-        if self.flights.len() >= self.config.depth as usize {
+        if self.flights.len() >= usize::from(self.config.depth) {
             return None;
         }
         loop {
@@ -55,6 +55,8 @@ impl Scheduler {
             prompts: Lane::new(groups, Vec::new(), 0),
             load: Load::default(),
             growing: Vec::new(),
+            others: Vec::new(),
+            wanting: 0,
             budget: self.prompt_budget(),
             claimants: Vec::new(),
             shortage: Shortage::None,
@@ -79,7 +81,7 @@ impl Scheduler {
     /// Gives running sequences their tokens, the most senior first. Preemption takes from the end
     /// of the list, so that nobody in this plan is preempted by it.
     fn plan_running(&mut self, draft: &mut Draft) {
-        let mut at = 0;
+        let mut at = self.decode_plainly(0, draft);
         while let Some(&place) = self.running.get(at) {
             at += 1;
             let sequence = &self.store[place];
@@ -87,12 +89,34 @@ impl Scheduler {
                 draft.claimants.push(place);
             }
             match demand(sequence) {
-                Demand::Nothing => {}
+                Demand::Nothing => draft.others.push(place),
                 Demand::Decode => self.decode(place, at, draft),
-                Demand::Read => self.read(place, at, draft),
+                Demand::Read => {
+                    draft.others.push(place);
+                    self.read(place, at, draft);
+                }
             }
+            at = self.decode_plainly(at, draft);
         }
         self.grow_decodes(draft);
+    }
+
+    /// Plans decodes, from the member `at` of the list on, for as long as all that they need is
+    /// there. The first member that is left to others.
+    fn decode_plainly(&mut self, mut at: usize, draft: &mut Draft) -> usize {
+        let k = self.config.max_tokens_per_run;
+        while let Some(&place) = self.running.get(at) {
+            let sequence = &mut self.store[place];
+            let plain = demand(sequence) == Demand::Decode
+                && sequence.room_to_yield(k) <= sequence.room
+                && sequence.computed >= sequence.claimed;
+            if !plain {
+                break;
+            }
+            draft.push_decode(sequence, place);
+            at += 1;
+        }
+        at
     }
 
     fn decode(&mut self, place: Place, after: usize, draft: &mut Draft) {
@@ -109,11 +133,7 @@ impl Scheduler {
                 self.grow(place, wanted, run, &mut draft.decodes);
             }
         }
-        let sequence = &mut self.store[place];
-        sequence.in_flight += 1;
-        sequence.yielding += 1;
-        draft.load.decodes += 1;
-        draft.decodes.push(sequence, place, 1, Reach::Yields);
+        draft.push_decode(&mut self.store[place], place);
     }
 
     /// Whether one block per group does, beside those that `draft.growing` will take.
@@ -302,6 +322,7 @@ impl Scheduler {
 }
 
 /// What a running sequence may do while its runs in flight are not known.
+#[inline]
 fn demand(sequence: &Sequence) -> Demand {
     if sequence.in_flight > 0 && sequence.pipelining == Pipelining::Waits {
         return Demand::Nothing;

@@ -12,6 +12,9 @@ use std::hint::black_box;
 /// The part of a key that the table keeps; its low bits also say where a search begins.
 const TAG: u64 = !0 << 32;
 
+/// Place of a block that is not in the index.
+const ABSENT: u32 = u32::MAX;
+
 /// Number of an entry of the index, unique over its life.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Node(u64);
@@ -30,7 +33,7 @@ pub(crate) struct Link<'a> {
     pub(crate) tokens: &'a [TokenId],
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Entry {
     key: u64,
     node: Node,
@@ -42,6 +45,8 @@ struct Entry {
 #[derive(Debug)]
 pub(crate) struct Prefix {
     table: Vec<u64>,
+    /// Where in the table each block is; `ABSENT` if it is not.
+    places: Vec<u32>,
     entries: Vec<Entry>,
     tokens: Vec<TokenId>,
     /// Of first blocks that have any; the other first blocks have the empty salt.
@@ -58,14 +63,10 @@ enum Spot {
 
 impl Prefix {
     pub(crate) fn new(blocks: u32, block_tokens: u32) -> Self {
-        let vacant = Entry {
-            key: 0,
-            node: Node::ROOT,
-            parent: Node::ROOT,
-        };
         Self {
             table: vec![0; 2 * (blocks as usize).next_power_of_two()],
-            entries: vec![vacant; blocks as usize],
+            places: vec![ABSENT; blocks as usize],
+            entries: vec![Entry::default(); blocks as usize],
             tokens: vec![TokenId(0); blocks as usize * block_tokens as usize],
             salts: BTreeMap::new(),
             block_tokens: block_tokens as usize,
@@ -74,7 +75,7 @@ impl Prefix {
     }
 
     pub(crate) fn contains(&self, block: BlockId) -> bool {
-        self.entries[block.0 as usize].node != Node::ROOT
+        self.places[block.0 as usize] != ABSENT
     }
 
     pub(crate) fn find(&self, link: &Link<'_>) -> Option<(BlockId, Node)> {
@@ -91,7 +92,7 @@ impl Prefix {
             Spot::Holds(_, node) => return node,
             Spot::Empty(place) => place,
         };
-        self.table[place] = (link.key & TAG) | u64::from(block.0 + 1);
+        self.put(place, (link.key & TAG) | u64::from(block.0 + 1));
         self.last_node += 1;
         let node = Node(self.last_node);
         self.entries[block.0 as usize] = Entry {
@@ -107,37 +108,43 @@ impl Prefix {
         node
     }
 
-    /// Reads what removing `blocks` will read, so that its cache misses overlap.
-    pub(crate) fn read_ahead(&self, blocks: impl Iterator<Item = BlockId>) {
-        let homes = blocks.map(|block| self.home(self.entries[block.0 as usize].key));
-        black_box(homes.fold(0, |sum, home| sum ^ self.table[home]));
+    /// Reads where the searches for `keys` begin, so that their cache misses overlap.
+    pub(crate) fn read_ahead(&self, keys: impl Iterator<Item = u64>) {
+        black_box(keys.fold(0, |sum, key| sum ^ self.table[self.home(key)]));
+    }
+
+    /// Reads what removing `blocks` will read.
+    pub(crate) fn read_ahead_of_removal(&self, blocks: impl Iterator<Item = BlockId>) {
+        let places = blocks.map(|block| self.places[block.0 as usize] as usize);
+        let found = places.map(|place| self.table.get(place).copied().unwrap_or(0));
+        black_box(found.fold(0, |sum, word| sum ^ word));
     }
 
     pub(crate) fn remove(&mut self, block: BlockId) {
-        let Entry { key, node, parent } = self.entries[block.0 as usize];
-        if node == Node::ROOT {
+        let place = std::mem::replace(&mut self.places[block.0 as usize], ABSENT);
+        if place == ABSENT {
             return;
         }
-        self.entries[block.0 as usize].node = Node::ROOT;
-        if parent == Node::ROOT {
+        if !self.salts.is_empty() {
             self.salts.remove(&block);
         }
-        let wanted = (key & TAG) | u64::from(block.0 + 1);
-        let mut hole = self.home(key);
-        while self.table[hole] != wanted {
-            hole = self.after(hole);
-        }
         // Later members of the run move up, unless they would come to stand before their home.
+        let mut hole = place as usize;
         let mut next = self.after(hole);
         while self.table[next] != 0 {
             let distance = next.wrapping_sub(self.home(self.table[next])) & (self.table.len() - 1);
             if distance >= next.wrapping_sub(hole) & (self.table.len() - 1) {
-                self.table[hole] = self.table[next];
+                self.put(hole, self.table[next]);
                 hole = next;
             }
             next = self.after(next);
         }
         self.table[hole] = 0;
+    }
+
+    fn put(&mut self, place: usize, word: u64) {
+        self.table[place] = word;
+        self.places[word as u32 as usize - 1] = place as u32;
     }
 
     fn search(&self, link: &Link<'_>) -> Spot {
@@ -179,26 +186,19 @@ impl Prefix {
     }
 }
 
-/// Appends the keys of all full blocks of `tokens` that `keys` lacks.
-pub(crate) fn extend_keys(
-    keys: &mut Vec<u64>,
-    salt: &[u64],
-    tokens: &[TokenId],
-    block_tokens: u32,
-) {
-    for block in tokens.chunks_exact(block_tokens as usize).skip(keys.len()) {
-        let parent = match keys.last() {
-            Some(&key) => key,
-            None => salt
-                .iter()
-                .fold(salt.len() as u64, |key, &word| mix(key, word)),
-        };
-        keys.push(
-            block
-                .iter()
-                .fold(parent, |key, token| mix(key, u64::from(token.0))),
-        );
-    }
+/// The key before the first block.
+pub(crate) fn root_key(salt: &[u64]) -> u64 {
+    salt.iter()
+        .fold(salt.len() as u64, |key, &word| mix(key, word))
+}
+
+/// The key of a full block, two tokens at a time.
+pub(crate) fn block_key(parent: u64, tokens: &[TokenId]) -> u64 {
+    let words = tokens.chunks(2).map(|pair| {
+        let [first, second] = [pair.first(), pair.get(1)].map(|t| t.map_or(0, |t| t.0));
+        u64::from(first) | u64::from(second) << 32
+    });
+    words.fold(parent, mix)
 }
 
 /// One round of a multiply-and-fold hash; the constants are the golden ratio and an odd prime.

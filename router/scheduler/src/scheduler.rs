@@ -241,6 +241,7 @@ impl Scheduler {
                 number: self.next_number(),
             },
             pipelining: request.pipelining,
+            length: request.token_ids.len() as u32,
             tokens: request.token_ids,
             prompt,
             max_tokens,

@@ -49,61 +49,60 @@ pub(crate) enum Phase {
     Decoding,
 }
 
-/// Tokens that wait to be appended to the others.
+/// Tokens that wait to be appended to the others: as many as fill a cache line.
 const TAIL: usize = 16;
-
-/// The newest tokens of a running sequence: with a thousand sequences, appending each token to its
-/// own list on the heap would miss the caches each time.
-#[derive(Debug, Default)]
-pub(crate) struct Tail {
-    count: u32,
-    tokens: [TokenId; TAIL],
-}
 
 /// All that the scheduler knows about a sequence. Token counts are positions: of n tokens, 0..n.
 ///
-/// What `plan` and `complete` touch for every sequence in every step comes first, on three cache
-/// lines: with a thousand sequences, this order is most of their speed.
+/// `plan` touches the first cache line of every running sequence in every step, and `complete` the
+/// first two; the rest is for what happens once per block or more seldom. With a thousand sequences,
+/// this order is most of their speed.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub(crate) struct Sequence {
-    /// Prompt and generated tokens known so far, but for those in `tail`.
-    pub(crate) tokens: Vec<TokenId>,
+    pub(crate) id: SequenceId,
     pub(crate) state: State,
     /// Distinguishes the sequences that used this place in the store.
     pub(crate) generation: u32,
-    /// Runs whose outcome has not come.
-    pub(crate) in_flight: u32,
-    /// How many of them yield tokens.
-    pub(crate) yielding: u32,
-    /// Leading tokens whose KV is computed, as confirmed by outcomes.
-    pub(crate) computed: u32,
-    /// Tokens that its blocks hold, in the group where that is least.
-    pub(crate) room: u32,
-    /// Computed length at which the next block becomes full, in the group where that is least.
-    pub(crate) boundary: u32,
+    /// Prompt and generated tokens known so far.
+    pub(crate) length: u32,
     /// Prompt and all tokens that it may generate.
     pub(crate) max_tokens: u32,
-    pub(crate) phase: Phase,
-    pub(crate) pipelining: Pipelining,
-    pub(crate) standing: Standing,
-    pub(crate) id: SequenceId,
-    /// Bit t % 64 is set for every stop token t.
-    pub(crate) stop_filter: u64,
-    /// Stop tokens count from this length on.
-    pub(crate) min_tokens: u32,
+    /// Leading tokens whose KV is computed, as confirmed by outcomes.
+    pub(crate) computed: u32,
+    /// Computed length at which the next block becomes full, in the group where that is least.
+    pub(crate) boundary: u32,
+    /// Tokens that its blocks hold, in the group where that is least.
+    pub(crate) room: u32,
     /// Tokens up to which others wait for its blocks instead of computing the same.
     pub(crate) claimed: u32,
+    /// Bit t % 32 is set for every stop token t.
+    pub(crate) stop_filter: u32,
+    /// Runs whose outcome has not come.
+    pub(crate) in_flight: u16,
+    /// How many of them yield tokens.
+    pub(crate) yielding: u16,
+    pub(crate) phase: Phase,
+    pub(crate) pipelining: Pipelining,
+    /// How many tokens are in `tail`.
+    pub(crate) late: u8,
+    /// The newest tokens of a running sequence: with a thousand sequences, appending each token to
+    /// its own list on the heap would miss the caches each time.
+    pub(crate) tail: [TokenId; TAIL],
+    /// All known tokens but those in `tail`.
+    pub(crate) tokens: Vec<TokenId>,
+    /// One per KV group.
+    pub(crate) chains: Vec<Chain>,
     /// Leading known tokens that plans have run or found; final once `phase` is Decoding.
     pub(crate) planned: u32,
     /// Tokens of the prompt.
     pub(crate) prompt: u32,
+    /// Stop tokens count from this length on.
+    pub(crate) min_tokens: u32,
+    pub(crate) standing: Standing,
     pub(crate) order: Order,
-    pub(crate) tail: Tail,
     /// When it entered the queue.
     pub(crate) since: Micros,
-    /// One per KV group.
-    pub(crate) chains: Vec<Chain>,
     pub(crate) stops: Vec<TokenId>,
     pub(crate) salt: Vec<u64>,
     pub(crate) class: Class,
@@ -111,38 +110,43 @@ pub(crate) struct Sequence {
 
 impl Sequence {
     pub(crate) fn len(&self) -> u32 {
-        self.tokens.len() as u32 + self.tail.count
+        self.length
     }
 
     pub(crate) fn has_tail_room(&self) -> bool {
-        self.tail.count < TAIL as u32
+        usize::from(self.late) < TAIL
     }
 
     /// Appends a token; there must be room in the tail.
     pub(crate) fn push(&mut self, token: TokenId) {
-        self.tail.tokens[self.tail.count as usize] = token;
-        self.tail.count += 1;
+        self.tail[usize::from(self.late) % TAIL] = token;
+        self.late += 1;
+        self.length += 1;
     }
 
+    /// Moves the tail to the other tokens.
     pub(crate) fn flush(&mut self) {
-        let count = self.tail.count as usize;
-        self.tokens.extend_from_slice(&self.tail.tokens[..count]);
-        self.tail.count = 0;
+        let late = std::mem::take(&mut self.late);
+        self.tokens
+            .extend_from_slice(&self.tail[..usize::from(late)]);
     }
 
     pub(crate) fn extend(&mut self, tokens: &[TokenId]) {
         self.flush();
         self.tokens.extend_from_slice(tokens);
+        self.length += tokens.len() as u32;
+    }
+
+    /// Whether `length` and the two parts of the tokens agree; for `check`.
+    pub(crate) fn counts_its_tokens(&self) -> bool {
+        self.length as usize == self.tokens.len() + usize::from(self.late)
     }
 
     /// Reads where its lists end, so that the cache misses of several sequences overlap.
     pub(crate) fn read_ahead(&self) {
         black_box(self.tokens.last().copied());
         for chain in &self.chains {
-            black_box((
-                chain.leases.last().map(BlockLease::block),
-                chain.keys.last().copied(),
-            ));
+            black_box(chain.leases.last().map(BlockLease::block));
         }
     }
 
@@ -159,7 +163,7 @@ impl Sequence {
 
     /// Whether outcomes in flight bring it to its length limit, one token each.
     pub(crate) fn will_end(&self) -> bool {
-        self.len() + self.yielding >= self.max_tokens
+        self.len() + u32::from(self.yielding) >= self.max_tokens
     }
 
     /// The last generated token is never read again: its KV needs no room.
@@ -169,11 +173,11 @@ impl Sequence {
 
     /// Tokens that need room once a run that yields up to `k` tokens is planned next.
     pub(crate) fn room_to_yield(&self, k: u32) -> u32 {
-        (self.len() + self.yielding * k + k - 1).min(self.max_room())
+        (self.len() + u32::from(self.yielding) * k + k - 1).min(self.max_room())
     }
 
     pub(crate) fn stops_at(&self, token: TokenId) -> bool {
-        self.stop_filter >> (token.0 % 64) & 1 == 1 && self.stops.contains(&token)
+        self.stop_filter >> (token.0 % 32) & 1 == 1 && self.stops.contains(&token)
     }
 
     pub(crate) fn parts(&mut self) -> (&mut [Chain], Contents<'_>) {
@@ -188,10 +192,10 @@ impl Sequence {
 }
 
 /// `Sequence::stop_filter` of some stop tokens.
-pub(crate) fn stop_filter(stops: &[TokenId]) -> u64 {
+pub(crate) fn stop_filter(stops: &[TokenId]) -> u32 {
     stops
         .iter()
-        .fold(0, |filter, token| filter | 1 << (token.0 % 64))
+        .fold(0, |filter, token| filter | 1 << (token.0 % 32))
 }
 
 /// A sequence's place in the store.
@@ -297,5 +301,17 @@ impl Index<Place> for Store {
 impl IndexMut<Place> for Store {
     fn index_mut(&mut self, place: Place) -> &mut Sequence {
         &mut self.places[place as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::mem::offset_of;
+
+    #[test]
+    fn what_every_step_touches_is_on_two_cache_lines() {
+        assert!(offset_of!(Sequence, tail) <= 64);
+        assert!(offset_of!(Sequence, tokens) <= 128);
     }
 }

@@ -14,7 +14,7 @@ pub struct EngineConfig {
     /// Prompt tokens that may wait.
     pub max_waiting_tokens: u64,
     /// Plans that may be in flight.
-    pub depth: u32,
+    pub depth: u16,
     /// Whether computed blocks are kept for later requests.
     pub prefix_cache: bool,
     /// Gap between tokens that running streams are promised while prompts are read.

@@ -162,7 +162,7 @@ fn config(words: &Words<'_>) -> SchedulerConfig {
         max_tokens_per_run: number("k", 1),
         max_waiting: 32,
         max_waiting_tokens: 1_000,
-        depth: number("depth", 2),
+        depth: number("depth", 2) as u16,
         prefix_cache: number("cache", 1) == 1,
         latency_target: words.number("latency", 1_000_000),
         aging: words.number("aging", 1_000_000),

@@ -267,7 +267,7 @@ impl Episode {
             return false;
         };
         assert!(
-            before.in_flight < self.config.depth as usize,
+            before.in_flight < usize::from(self.config.depth),
             "too many plans in flight"
         );
         assert_eq!(plan.epoch, self.epoch);
@@ -420,7 +420,7 @@ fn random_config(random: &mut Random) -> SchedulerConfig {
         max_tokens_per_run,
         max_waiting: random.pick(&[1, 6, 30]),
         max_waiting_tokens: random.pick(&[10, 100, 1_000]),
-        depth: random.within(1, 3),
+        depth: random.within(1, 3) as u16,
         prefix_cache: random.chance(80),
         latency_target: random.pick(&[0, 900, 1_500, 1_000_000]),
         aging: random.pick(&[0, 5, 50, 1_000]),
