@@ -1,39 +1,60 @@
-//! How long a step takes: fixed + decodes * a + prompt tokens * b, fitted from outcomes.
+//! How long a step takes, fitted from outcomes: what its decodes would take alone, and what its
+//! prompts add to that.
+//!
+//! Each part is linear in three features, a constant among them. The parts are fitted apart, because
+//! nothing else tells a step's constant costs from those of reading a prompt, and because decodes and
+//! a short chunk share the reading of the weights: what a chunk adds may be less than what it costs
+//! alone (its constant may be negative).
 //!
 //! Least squares with exponential forgetting, kept as normal equations (the information form of
 //! recursive least squares; Haykin, Adaptive Filter Theory, ch. 10). The covariance form is cheaper,
 //! but diverges when traffic is steady for long: forgetting without news makes it lose symmetry.
 //! Here what traffic does not tell apart stays as it was, by a weak pull to the last fit.
-//! The growth of attention with context is not modelled: forgetting follows it.
 
 /// What a step was made of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Load {
     /// Runs of sequences that decode.
     pub(crate) decodes: u32,
+    /// Tokens that they attend to.
+    pub(crate) context: u64,
     /// Prompt tokens.
     pub(crate) prompt: u32,
+    /// Pairs of a prompt token and a token that it attends to.
+    pub(crate) pairs: u64,
 }
 
 /// Half of an observation's weight is gone after about 140 steps.
 const FORGETTING: f64 = 0.995;
-/// Steps before the fit is used.
-const LEARNING: u32 = 8;
+/// Steps before a fit is used.
+const LEARNING: u32 = 4;
 /// The pull to the last fit, in observations of one feature at its scale.
 const PULL: f64 = 1e-5;
-/// Features are scaled to the order of one: microseconds per thousand tokens, not per token.
-const SCALE: f64 = 1e-3;
+/// Features are scaled to the order of one: microseconds per so many of them, not per one.
+const TOKENS: f64 = 1e-3;
+const CONTEXT: f64 = 1e-5;
+const PAIRS: f64 = 1e-7;
+/// Small, so that chunks of one length are taken to cost by the token.
+const CONSTANT: f64 = 0.1;
 /// A step that takes longer than this many times its prediction was disturbed: it counts as that.
-const DISTURBED: u64 = 4;
+const DISTURBED: f64 = 4.0;
 
 /// The fitted model.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StepCost {
-    /// Microseconds: fixed, per thousand decodes, per thousand prompt tokens.
+    /// Microseconds: constant, per decode, per token that they attend to.
+    decoding: Fit,
+    /// Microseconds: constant, per prompt token, per pair.
+    reading: Fit,
+}
+
+/// A linear function of three features.
+#[derive(Clone, Debug, Default)]
+struct Fit {
     weights: [f64; 3],
     /// Decayed sum of the features' outer products.
     information: [[f64; 3]; 3],
-    /// Decayed sum of features times durations.
+    /// Decayed sum of features times values.
     moments: [f64; 3],
     observed: u32,
 }
@@ -44,11 +65,101 @@ impl StepCost {
         if duration == 0 {
             return;
         }
-        let expected = self.predict(load).filter(|&expected| expected > 0);
-        let limit = expected.map_or(u64::MAX, |expected| expected.saturating_mul(DISTURBED));
+        let mut took = duration as f64;
+        if let Some(expected) = self.predict(load) {
+            if expected > took * DISTURBED {
+                self.forget(load);
+            } else if expected > 0.0 {
+                took = took.min(expected * DISTURBED);
+            }
+        }
+        if load.prompt > 0 {
+            let alone = self.decoding.at(load.decoding()).max(0.0);
+            self.reading.observe(load.reading(), took - alone);
+            return;
+        }
+        self.decoding.observe(load.decoding(), took);
+        if self.decoding.observed == LEARNING {
+            // What was learnt of prompts before contains the constant costs of all steps.
+            self.reading = Fit::default();
+        }
+    }
+
+    /// Begins again: what was learnt came from disturbed steps (the first ones may compile).
+    fn forget(&mut self, load: Load) {
+        match load.prompt {
+            0 => self.decoding = Fit::default(),
+            _ => self.reading = Fit::default(),
+        }
+    }
+
+    /// Microseconds that a step takes; None until enough steps of its kind were seen.
+    pub(crate) fn predict(&self, load: Load) -> Option<f64> {
+        let decoding = self.decoding.at(load.decoding()).max(0.0);
+        if load.prompt == 0 {
+            return self.decoding.is_known().then_some(decoding);
+        }
+        let reading = self.reading.at(load.reading()).max(0.0);
+        self.reading.is_known().then_some(decoding + reading)
+    }
+
+    /// Microseconds of a step with a prompt, beside `load`'s decodes, before the first of its tokens.
+    pub(crate) fn least(&self, load: Load) -> Option<f64> {
+        let decoding = self.predict(Load { prompt: 0, ..load })?;
+        let [constant, ..] = self.reading.weights;
+        self.reading
+            .is_known()
+            .then_some(decoding + (constant * CONSTANT).max(0.0))
+    }
+
+    /// Tokens of a prompt from `position` on that fit a step of `target` microseconds beside
+    /// `load`'s decodes; None until enough steps were seen.
+    pub(crate) fn prompt_tokens(&self, load: Load, position: u32, target: f64) -> Option<u32> {
+        let decoding = self.predict(Load { prompt: 0, ..load })?;
+        if !self.reading.is_known() {
+            return None;
+        }
+        let [constant, token, pair] = self.reading.weights;
+        // n tokens attend to n * position + n^2 / 2 others: the positive root of that equation.
+        let left = (target - decoding - constant * CONSTANT).max(0.0);
+        let curve = pair.max(0.0) * PAIRS;
+        let slope = (token * TOKENS + curve * f64::from(position)).max(1e-3);
+        let tokens = 2.0 * left / (slope + (slope * slope + 2.0 * curve * left).sqrt());
+        Some(tokens.min(f64::from(u32::MAX)) as u32)
+    }
+}
+
+impl Load {
+    /// Adds `tokens` of a prompt from `position` on.
+    pub(crate) fn read(&mut self, position: u32, tokens: u32) {
+        let (position, tokens) = (u64::from(position), u64::from(tokens));
+        self.prompt += tokens as u32;
+        self.pairs += tokens * position + tokens * tokens / 2;
+    }
+
+    fn decoding(&self) -> [f64; 3] {
+        let (decodes, context) = (f64::from(self.decodes), self.context as f64);
+        [1.0, decodes * TOKENS, context * CONTEXT]
+    }
+
+    fn reading(&self) -> [f64; 3] {
+        let (prompt, pairs) = (f64::from(self.prompt), self.pairs as f64);
+        [CONSTANT, prompt * TOKENS, pairs * PAIRS]
+    }
+}
+
+impl Fit {
+    fn is_known(&self) -> bool {
+        self.observed >= LEARNING
+    }
+
+    fn at(&self, x: [f64; 3]) -> f64 {
+        let [a, b, c] = self.weights;
+        a * x[0] + b * x[1] + c * x[2]
+    }
+
+    fn observe(&mut self, x: [f64; 3], y: f64) {
         self.observed = self.observed.saturating_add(1);
-        let x = features(load);
-        let y = duration.min(limit) as f64;
         let mut equations = [[0.0; 4]; 3];
         for i in 0..3 {
             self.moments[i] = FORGETTING * self.moments[i] + x[i] * y;
@@ -60,23 +171,6 @@ impl StepCost {
             equations[i][3] = self.moments[i] + PULL * self.weights[i];
         }
         self.weights = solve(equations);
-    }
-
-    /// Microseconds that a step takes; None until enough steps were seen.
-    pub(crate) fn predict(&self, load: Load) -> Option<u64> {
-        (self.observed >= LEARNING).then(|| {
-            let positive = self.weights.map(|weight| weight.max(0.0));
-            dot(&positive, &features(load)) as u64
-        })
-    }
-
-    /// Prompt tokens that fit a step of `target` microseconds beside `decodes`; None until enough
-    /// steps were seen.
-    pub(crate) fn prompt_tokens(&self, decodes: u32, target: u64) -> Option<u32> {
-        let taken = self.predict(Load { decodes, prompt: 0 })?;
-        let left = target.saturating_sub(taken) as f64;
-        let each = (self.weights[2] * SCALE).max(1e-3);
-        Some((left / each).min(f64::from(u32::MAX)) as u32)
     }
 }
 
@@ -98,45 +192,78 @@ fn solve(mut equations: [[f64; 4]; 3]) -> [f64; 3] {
     [x, y, z]
 }
 
-fn features(load: Load) -> [f64; 3] {
-    [
-        1.0,
-        f64::from(load.decodes) * SCALE,
-        f64::from(load.prompt) * SCALE,
-    ]
-}
-
-fn dot(a: &[f64; 3], b: &[f64; 3]) -> f64 {
-    a[0] * b[0] + a[1] * b[1] + a[2] * b[2]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn load(decodes: u32, context: u64, position: u32, prompt: u32) -> Load {
+        let mut load = Load {
+            decodes,
+            context,
+            ..Load::default()
+        };
+        if prompt > 0 {
+            load.read(position, prompt);
+        }
+        load
+    }
+
     fn took(load: Load) -> u64 {
-        5_000 + 30 * u64::from(load.decodes) + 4 * u64::from(load.prompt)
+        let decoding = 5_000 + 30 * u64::from(load.decodes) + load.context / 50;
+        let reading = 4 * u64::from(load.prompt) + load.pairs / 2_000;
+        decoding + reading
+    }
+
+    /// Decodes with and without prompts, of all depths.
+    fn taught() -> StepCost {
+        let mut cost = StepCost::default();
+        for step in 0..2_000_u32 {
+            let context = u64::from(step % 37) * 2_000;
+            let prompt = (step % 3) * (step % 7) * 100;
+            let load = load(step % 61, context, step % 11 * 1_000, prompt);
+            cost.observe(load, took(load));
+        }
+        cost
     }
 
     #[test]
     fn recovers_the_costs_it_was_shown() {
-        let mut cost = StepCost::default();
-        for step in 0..400_u32 {
-            let load = Load {
-                decodes: step % 61,
-                prompt: (step % 7) * 100,
-            };
-            cost.observe(load, took(load));
+        let cost = taught();
+        for seen in [
+            load(100, 50_000, 0, 0),
+            load(10, 5_000, 8_000, 1_000),
+            load(0, 0, 0, 4_000),
+        ] {
+            let (is, predicted) = (took(seen) as f64, cost.predict(seen).unwrap());
+            assert!((predicted / is - 1.0).abs() < 0.02, "{predicted} for {is}");
         }
-        let predicted = cost
-            .predict(Load {
-                decodes: 100,
-                prompt: 1_000,
-            })
-            .unwrap();
-        assert!((11_900..12_100).contains(&predicted), "{predicted}");
-        let tokens = cost.prompt_tokens(100, 12_000).unwrap();
-        assert!((950..1_050).contains(&tokens), "{tokens}");
+    }
+
+    #[test]
+    fn a_chunk_shrinks_with_the_depth_of_its_prompt() {
+        let cost = taught();
+        let beside = load(32, 20_000, 0, 0);
+        let target = 2 * took(beside);
+        let chunks = [0, 16_000, 32_000].map(|position| {
+            let tokens = cost.prompt_tokens(beside, position, target as f64).unwrap();
+            let chunk = took(load(32, 20_000, position, tokens)) as f64;
+            assert!((chunk / target as f64 - 1.0).abs() < 0.02, "{chunk}");
+            tokens
+        });
+        assert!(chunks.is_sorted_by(|a, b| a > b), "{chunks:?}");
+    }
+
+    /// Reading the weights is paid once: a short chunk beside decodes costs less than alone.
+    #[test]
+    fn a_chunk_may_hide_behind_decodes() {
+        let hidden = |load: Load| 3_000 + 25 * u64::from(load.decodes + load.prompt).max(200);
+        let mut cost = StepCost::default();
+        for step in 0..500_u32 {
+            let load = load(32, 0, 0, if step % 3 == 0 { 0 } else { 200 + step % 100 });
+            cost.observe(load, hidden(load));
+        }
+        let tokens = cost.prompt_tokens(load(32, 0, 0, 0), 0, 12_000.0).unwrap();
+        assert!((310..350).contains(&tokens), "{tokens}");
     }
 
     /// A quiet night: few streams, now and then a prompt. The fit must neither drift nor diverge.
@@ -145,49 +272,46 @@ mod tests {
         let mut cost = StepCost::default();
         for step in 0..1_000_000_u32 {
             let prompt = if step % 1_000 == 0 { 500 } else { 0 };
-            let load = Load {
-                decodes: 5 + step / 100 % 3,
-                prompt,
-            };
+            let load = load(5 + step / 100 % 3, 4_000, 0, prompt);
             cost.observe(load, took(load));
         }
-        let tokens = cost.prompt_tokens(6, 9_180).unwrap();
-        assert!((950..1_050).contains(&tokens), "{tokens}");
+        let beside = load(6, 4_000, 0, 0);
+        let target = took(load(6, 4_000, 0, 500));
+        let tokens = cost.prompt_tokens(beside, 0, target as f64).unwrap();
+        assert!((450..550).contains(&tokens), "{tokens}");
     }
 
     #[test]
     fn a_disturbed_step_counts_little() {
         let mut cost = StepCost::default();
-        let load = Load {
-            decodes: 32,
-            prompt: 0,
-        };
+        let load = load(32, 0, 0, 0);
         for step in 0..400 {
             let disturbed = step % 100 == 99;
             cost.observe(load, if disturbed { 60_000_000 } else { took(load) });
         }
         let predicted = cost.predict(load).unwrap();
-        assert!((5_900..6_300).contains(&predicted), "{predicted}");
+        assert!((5_900.0..6_300.0).contains(&predicted), "{predicted}");
+    }
+
+    #[test]
+    fn slow_first_steps_are_forgotten() {
+        let mut cost = StepCost::default();
+        let [decode, read] = [load(32, 9_000, 0, 0), load(32, 9_000, 0, 512)];
+        for step in 0..40 {
+            let compiling = if step < 2 { 3_000_000 } else { 0 };
+            cost.observe(decode, took(decode) + compiling);
+            cost.observe(read, took(read) + compiling);
+        }
+        let ratio = cost.predict(read).unwrap() / took(read) as f64;
+        assert!((0.95..1.05).contains(&ratio), "{ratio}");
     }
 
     #[test]
     fn says_nothing_before_it_has_seen_enough() {
         let mut cost = StepCost::default();
-        cost.observe(
-            Load {
-                decodes: 1,
-                prompt: 0,
-            },
-            10,
-        );
-        cost.observe(
-            Load {
-                decodes: 1,
-                prompt: 0,
-            },
-            0,
-        );
-        assert_eq!(cost.predict(Load::default()), None);
-        assert_eq!(cost.prompt_tokens(1, 1_000), None);
+        cost.observe(load(1, 0, 0, 0), 10);
+        cost.observe(load(1, 0, 0, 0), 0);
+        assert_eq!(cost.predict(load(1, 0, 0, 0)), None);
+        assert_eq!(cost.prompt_tokens(load(1, 0, 0, 0), 0, 1_000.0), None);
     }
 }

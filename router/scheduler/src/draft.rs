@@ -4,6 +4,7 @@ use crate::blocks::BlockLease;
 use crate::cost::Load;
 use crate::flight::{FlightRun, Reach};
 use crate::ids::{BlockId, GroupId, Micros, Slot};
+use crate::pace::Streams;
 use crate::plan::{Growth, NewSequence, Run, Table};
 use crate::sequence::{Place, Sequence};
 
@@ -41,6 +42,7 @@ pub(crate) struct Draft {
     pub(crate) decodes: Lane,
     pub(crate) prompts: Lane,
     pub(crate) load: Load,
+    pub(crate) streams: Streams,
     /// Decodes whose next block is reserved, but not taken yet.
     pub(crate) growing: Vec<Growing>,
     /// Running sequences that do not decode in this plan.
@@ -137,6 +139,8 @@ impl Draft {
         sequence.in_flight += 1;
         sequence.yielding += 1;
         self.load.decodes += 1;
+        self.load.context += u64::from(sequence.len());
+        self.streams.count(sequence);
         self.wanting += u32::from(sequence.room < sequence.max_room());
         self.decodes.push(sequence, place, 1, Reach::Yields);
     }

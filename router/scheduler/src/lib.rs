@@ -9,8 +9,8 @@
 //! How it decides:
 //! - **No phases.** A sequence has tokens that are known and tokens that are computed; a plan gives
 //!   each sequence some tokens under the step's budget, seniors first. A sequence at its last known
-//!   token decodes; decodes come first in a plan, prompts share what is left, cut to a chunk that
-//!   keeps the latency target of running streams (module `cost`).
+//!   token decodes; decodes are in every plan and come first, prompts share what is left, cut to a
+//!   chunk that keeps the pace of running streams (`pace`, by the fitted step times of `cost`).
 //! - **Memory on demand.** Blocks are taken as sequences grow. When none is left, a junior loses
 //!   its slot and goes back to the queue's head as its token ids (module `planner`). The most senior
 //!   sequence never yields, so there is always progress. Nobody is admitted unless there is room
@@ -44,6 +44,7 @@ mod flight;
 mod fork;
 mod memory;
 mod outcome;
+mod pace;
 mod planner;
 mod policy;
 mod prefix;

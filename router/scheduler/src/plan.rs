@@ -126,7 +126,7 @@ pub struct StepOutcome {
     pub token_ids: Vec<TokenId>,
     /// Slots whose sequence failed in this step.
     pub failed: Vec<Slot>,
-    /// How long the step took on the workers, in microseconds; feeds the cost model. 0 = unknown:
+    /// How long the step kept the workers busy, in microseconds; feeds the cost model. 0 = unknown:
     /// `complete` then takes the time since the step could begin.
     pub duration: u64,
 }

@@ -4,14 +4,12 @@ use crate::cost::Load;
 use crate::draft::{Draft, Growing, Lane, Shortage};
 use crate::flight::{Flight, Reach};
 use crate::ids::{Micros, StepId};
+use crate::pace::Streams;
 use crate::plan::StepPlan;
 use crate::policy::Facts;
 use crate::request::Pipelining;
 use crate::scheduler::Scheduler;
 use crate::sequence::{Phase, Place, Sequence};
-
-/// Prompts are never read more slowly than this many tokens per step, whatever the latency target.
-const MIN_CHUNK: u32 = 64;
 
 /// What one running sequence may do in a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,27 +52,13 @@ impl Scheduler {
             decodes: Lane::new(groups, runs, self.running.len()),
             prompts: Lane::new(groups, Vec::new(), 0),
             load: Load::default(),
+            streams: Streams::default(),
             growing: Vec::new(),
             others: Vec::new(),
             wanting: 0,
             budget: self.prompt_budget(),
             claimants: Vec::new(),
             shortage: Shortage::None,
-        }
-    }
-
-    /// Prompt tokens of the next step: all that is left beside decodes, unless the cost model says
-    /// that running streams would then miss their latency target.
-    fn prompt_budget(&self) -> u32 {
-        let decodes = self.running.len() as u32 - self.counters.reading;
-        let k = self.config.max_tokens_per_run;
-        let left = self.config.max_step_tokens.saturating_sub(decodes * k);
-        if decodes == 0 {
-            return left;
-        }
-        match self.cost.prompt_tokens(decodes, self.config.latency_target) {
-            Some(tokens) => tokens.max(MIN_CHUNK.max(k)).min(left),
-            None => left,
         }
     }
 
@@ -204,11 +188,12 @@ impl Scheduler {
         if reach == Reach::Yields {
             sequence.phase = Phase::Decoding;
             sequence.yielding += 1;
+            draft.streams.count(sequence);
             self.counters.reading -= 1;
             spent += self.config.max_tokens_per_run - 1;
         }
         draft.budget -= spent;
-        draft.load.prompt += tokens;
+        draft.load.read(sequence.planned - tokens, tokens);
         draft.prompts.push(sequence, place, tokens, reach);
     }
 
@@ -295,6 +280,7 @@ impl Scheduler {
             mut decodes,
             prompts,
             load,
+            streams,
             ..
         } = draft;
         decodes.append(prompts);
@@ -310,6 +296,7 @@ impl Scheduler {
             runs: decodes.runs,
         };
         let runs = decodes.flight;
+        self.streams = streams;
         self.flights.push_back(Flight {
             step: self.step,
             planned: now,

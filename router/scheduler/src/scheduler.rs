@@ -6,6 +6,7 @@ use crate::cost::StepCost;
 use crate::flight::{Flight, FlightRun};
 use crate::ids::{BlockId, Epoch, Micros, RequestId, SequenceId, Slot, StepId};
 use crate::memory::{Chain, Group};
+use crate::pace::Streams;
 use crate::policy::{Facts, Policy};
 use crate::queue::{Queue, Ticket};
 use crate::request::{AddError, Request};
@@ -50,6 +51,7 @@ pub struct Scheduler {
     /// An emptied list of runs, kept for its memory.
     pub(crate) spare_runs: Vec<FlightRun>,
     pub(crate) cost: StepCost,
+    pub(crate) streams: Streams,
     pub(crate) last_outcome: Micros,
     pub(crate) counters: Counters,
     pub(crate) epoch: Epoch,
@@ -78,6 +80,7 @@ impl Scheduler {
             flights: VecDeque::new(),
             spare_runs: Vec::new(),
             cost: StepCost::default(),
+            streams: Streams::default(),
             last_outcome: Micros(0),
             counters: Counters::default(),
             epoch: Epoch(0),

@@ -123,12 +123,10 @@ impl Scheduler {
         }
         let starts = self.counters.start_gap.unwrap_or(0).saturating_mul(waiting);
         let tokens = self.counters.waiting_tokens;
-        let step = u64::from(self.config.max_step_tokens);
-        let full = Load {
-            decodes: 0,
-            prompt: self.config.max_step_tokens,
-        };
-        let reading = self.cost.predict(full).unwrap_or(0).saturating_mul(tokens) / step;
-        starts.max(reading)
+        let step = f64::from(self.config.max_step_tokens);
+        let mut full = Load::default();
+        full.read(0, self.config.max_step_tokens);
+        let each = self.cost.predict(full).unwrap_or(0.0) / step;
+        starts.max((each * tokens as f64) as u64)
     }
 }

@@ -150,11 +150,14 @@ impl Core {
 
     /// Tells the scheduler what a step brought, so that the next can be planned. The clients hear
     /// of it in `deliver`.
-    pub(super) fn absorb(&mut self, answer: StepAnswer) {
-        let emissions = self.scheduler.complete(&answer.outcome, self.now());
+    pub(super) fn absorb(&mut self, mut answer: StepAnswer) {
         if let Some(facts) = self.facts.pop_front() {
             self.metrics.answered(facts, &answer);
         }
+        if let Some(cost) = answer.timing.cost() {
+            answer.outcome.duration = cost;
+        }
+        let emissions = self.scheduler.complete(&answer.outcome, self.now());
         self.arrived = Some((answer, emissions));
     }
 

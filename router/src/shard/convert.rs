@@ -42,6 +42,16 @@ pub struct Timing {
     pub device: u32,
 }
 
+impl Timing {
+    /// What a step costs when steps follow one another: the longer of what the host and the device
+    /// spend on it, since they work side by side. None if the worker does not say.
+    #[must_use]
+    pub fn cost(self) -> Option<u64> {
+        let cost = self.host.max(self.device);
+        (cost > 0).then_some(u64::from(cost))
+    }
+}
+
 /// The sampling parameters of one sequence. `branch` tells forks of one request apart.
 pub(super) fn sampling(sampling: &Sampling, stopping: &Stopping, branch: u32) -> v1::Sampling {
     v1::Sampling {

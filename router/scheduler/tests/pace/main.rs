@@ -1,0 +1,109 @@
+//! How prompts and streams share steps, in virtual time, with the step times of an 8B model on an
+//! H200. The figures are the policy's, not a machine's: `--nocapture` prints them.
+#![cfg(test)]
+#![expect(
+    clippy::disallowed_macros,
+    reason = "the figures are worth printing: a test owns its output"
+)]
+
+mod server;
+
+use server::{Client, STEP, Server, percentile};
+
+const SECOND: u64 = 1_000_000;
+const FOREVER: u64 = u64::MAX - 1;
+
+/// 32 streams, and a prompt of 32,768 tokens every two seconds.
+#[test]
+fn long_prompts_leave_streams_their_pace() {
+    let mut server = Server::new();
+    for stream in 0..32 {
+        server.arrive(512, 32 * (stream + 1));
+    }
+    let streaming = |server: &mut Server, until| {
+        while server.now < until {
+            for _ in 0..server.advance(until) {
+                server.arrive(512, 1_024);
+            }
+        }
+    };
+    streaming(&mut server, 20 * SECOND);
+    let undisturbed = percentile(&server.gaps(512, 10 * SECOND), 50);
+    for prompt in 0..20 {
+        server.arrive(32_768, 16);
+        streaming(&mut server, (22 + 2 * prompt) * SECOND);
+        let unanswered = server.long().filter(|client| client.tokens.is_empty());
+        assert_eq!(unanswered.count(), 0, "the queue grows");
+    }
+    let disturbed = server.gaps(512, 20 * SECOND);
+    let (median, p99) = (percentile(&disturbed, 50), percentile(&disturbed, 99));
+    let waits: Vec<_> = server.long().filter_map(Client::waited).collect();
+    let first = percentile(&waits, 99);
+    println!(
+        "undisturbed {undisturbed} us, beside long prompts median {median}, p99 {p99}; \
+         first tokens of those p99 {first} us"
+    );
+    assert!(p99 <= 3 * undisturbed, "{p99} us");
+    assert!(4 * median <= 9 * undisturbed, "{median} us");
+    assert!(first <= 2 * SECOND, "{first}");
+}
+
+#[test]
+fn with_nothing_running_prompts_fill_the_steps() {
+    let mut server = Server::new();
+    for _ in 0..128 {
+        server.arrive(4_096, 1);
+    }
+    while server.clients.values().any(|client| !client.over) {
+        server.advance(FOREVER);
+    }
+    let (last, full) = server.steps.split_last().unwrap();
+    assert!(last.prompt <= STEP);
+    assert!(full.iter().all(|step| step.prompt >= STEP - 8), "{full:?}");
+}
+
+/// 256 clients that send the next request when the last is answered.
+#[test]
+fn a_crowd_fills_the_batch_and_keeps_it_full() {
+    let mut server = Server::new();
+    for _ in 0..32 {
+        server.arrive(32, 32);
+    }
+    while server.clients.values().any(|client| !client.over) {
+        server.advance(FOREVER);
+    }
+    let (began, warm, first) = (server.now, server.clients.len(), server.steps.len());
+    for _ in 0..256 {
+        server.arrive(1_024, 256);
+    }
+    let mut left = 512;
+    let (mut filled, mut emptying) = (None, None);
+    while server.clients.values().any(|client| !client.over) {
+        let ended = server.advance(FOREVER);
+        for _ in 0..ended.min(left) {
+            server.arrive(1_024, 256);
+        }
+        left -= ended.min(left);
+        let begun = server.clients.values().skip(warm).take(256);
+        if filled.is_none() && begun.clone().all(|client| !client.tokens.is_empty()) {
+            filled = Some((server.now, server.steps.len()));
+        }
+        if emptying.is_none() && left == 0 {
+            emptying = Some(server.steps.len());
+        }
+    }
+    let (filled, from) = filled.unwrap();
+    let full = &server.steps[from..emptying.unwrap()];
+    let running = full.iter().map(|step| u64::from(step.decodes)).sum::<u64>() / full.len() as u64;
+    let rate = 768 * 256 * SECOND / (server.now - began);
+    println!(
+        "256 prompts of 1,024 read in {} us, then {running} decodes a step; {rate} tokens/s, \
+         {} steps",
+        filled - began,
+        server.steps.len() - first
+    );
+    // Reading them and nothing else would take 6.0 s; 768 steps of 256 decodes and the reading of
+    // all prompts 30 s: 6,560 tokens/s.
+    assert!(filled - began < 8_500_000, "{}", filled - began);
+    assert!(running >= 220 && rate >= 6_000, "{running}, {rate}");
+}

@@ -1,0 +1,214 @@
+//! A server in virtual time: a scheduler, workers whose steps take as long as an 8B model's on an
+//! H200, and clients that note when their tokens come.
+
+use penstock_scheduler::config::{KvGroup, SchedulerConfig};
+use penstock_scheduler::ids::{Micros, RequestId, TokenId};
+use penstock_scheduler::plan::{StepOutcome, StepPlan};
+use penstock_scheduler::request::{Class, Pipelining, Request};
+use penstock_scheduler::{FirstComeFirstServed, Scheduler};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Microseconds of a step that decodes 32 sequences: weights, launches, sampling.
+const DECODES: f64 = 6_500.0;
+/// Per prompt token: 44,000 a second at long chunks.
+const TOKEN: f64 = 22.7;
+/// Per pair of a prompt token and one that it attends to: a chunk of 2,048 at the end of 32,768
+/// tokens costs 60 % more than one at the beginning.
+const PAIR: f64 = 4.4e-4;
+/// Per token that a decode attends to: 128 KiB at 4 TB/s.
+const CONTEXT: f64 = 0.033;
+
+pub(crate) const SLOTS: u32 = 512;
+pub(crate) const STEP: u32 = 8_192;
+
+/// One step, for the tests to look at.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Step {
+    pub(crate) decodes: u32,
+    pub(crate) prompt: u32,
+    pub(crate) took: u64,
+}
+
+/// What a client has seen.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Client {
+    pub(crate) arrived: u64,
+    /// When its tokens came.
+    pub(crate) tokens: Vec<u64>,
+    pub(crate) over: bool,
+    prompt: u32,
+}
+
+/// Prompts of so many tokens are long.
+const LONG: u32 = 32_768;
+
+/// A sequence on the workers.
+#[derive(Clone, Copy, Default)]
+struct Slot {
+    known: u32,
+    computed: u32,
+}
+
+/// Everything, and the clock.
+pub(crate) struct Server {
+    pub(crate) now: u64,
+    pub(crate) steps: Vec<Step>,
+    pub(crate) clients: BTreeMap<u64, Client>,
+    pub(crate) scheduler: Scheduler,
+    slots: Vec<Slot>,
+    free_at: u64,
+    in_flight: VecDeque<(u64, StepOutcome)>,
+}
+
+impl Server {
+    pub(crate) fn new() -> Self {
+        let config = SchedulerConfig {
+            groups: vec![KvGroup {
+                block_tokens: 16,
+                blocks: 50_000,
+                window: 0,
+            }],
+            max_slots: SLOTS,
+            max_step_tokens: STEP,
+            max_sequence_tokens: 40_000,
+            max_tokens_per_run: 1,
+            max_waiting: 10_000,
+            max_waiting_tokens: 100_000_000,
+            depth: 2,
+            prefix_cache: true,
+            latency_target: 50_000,
+            aging: 5_000_000,
+        };
+        Self {
+            now: 0,
+            steps: Vec::new(),
+            clients: BTreeMap::new(),
+            scheduler: Scheduler::new(config, Box::new(FirstComeFirstServed)).unwrap(),
+            slots: vec![Slot::default(); SLOTS as usize],
+            free_at: 0,
+            in_flight: VecDeque::new(),
+        }
+    }
+
+    /// A request of a prompt that nobody shares; its number.
+    pub(crate) fn arrive(&mut self, prompt: u32, answer: u32) -> u64 {
+        let id = self.clients.len() as u64;
+        let token = |at: u32| TokenId((id as u32).wrapping_mul(0x9e37_79b9).wrapping_add(at));
+        let request = Request {
+            id: RequestId(id),
+            token_ids: (0..prompt).map(token).collect(),
+            generated: 0,
+            max_new_tokens: answer,
+            min_new_tokens: 0,
+            stop_token_ids: Vec::new(),
+            cache_salt: Vec::new(),
+            preparing: false,
+            pipelining: Pipelining::Ahead,
+            class: Class::default(),
+        };
+        self.scheduler.add(request, Micros(self.now)).unwrap();
+        let client = Client {
+            arrived: self.now,
+            prompt,
+            ..Client::default()
+        };
+        self.clients.insert(id, client);
+        id
+    }
+
+    /// Goes on until the next outcome or `until`; how many requests with
+    /// short prompts ended.
+    pub(crate) fn advance(&mut self, until: u64) -> u32 {
+        while let Some(plan) = self.scheduler.plan(Micros(self.now)) {
+            self.launch(&plan);
+        }
+        let next = self.in_flight.front().map_or(u64::MAX, |(at, _)| *at);
+        self.now = next.min(until);
+        if next > until {
+            return 0;
+        }
+        let (_, outcome) = self.in_flight.pop_front().unwrap();
+        let mut ended = 0;
+        for emission in self.scheduler.complete(&outcome, Micros(self.now)) {
+            let client = self.clients.get_mut(&emission.sequence.request.0).unwrap();
+            client.tokens.push(self.now);
+            client.over = emission.finish.is_some();
+            ended += u32::from(client.over && client.prompt < LONG);
+        }
+        ended
+    }
+
+    /// Clients with long prompts.
+    pub(crate) fn long(&self) -> impl Iterator<Item = &Client> + '_ {
+        self.clients.values().filter(|client| client.prompt >= LONG)
+    }
+
+    /// Microseconds between the tokens that came after `since` for prompts of `prompt` tokens.
+    pub(crate) fn gaps(&self, prompt: u32, since: u64) -> Vec<u64> {
+        let clients = self
+            .clients
+            .values()
+            .filter(|client| client.prompt == prompt);
+        let pairs = clients.flat_map(|client| client.tokens.windows(2));
+        pairs
+            .filter(|pair| pair[0] >= since)
+            .map(|pair| pair[1] - pair[0])
+            .collect()
+    }
+
+    fn launch(&mut self, plan: &StepPlan) {
+        for new in &plan.new {
+            self.slots[new.slot.0 as usize] = Slot {
+                known: new.token_ids.len() as u32,
+                computed: new.computed,
+            };
+        }
+        let mut outcome = StepOutcome {
+            epoch: plan.epoch,
+            step: plan.step,
+            ..StepOutcome::default()
+        };
+        let mut step = Step::default();
+        let (mut pairs, mut context) = (0.0, 0.0);
+        for run in &plan.runs {
+            let slot = &mut self.slots[run.slot.0 as usize];
+            let position = f64::from(slot.computed);
+            if slot.computed + 1 == slot.known {
+                step.decodes += 1;
+                context += position;
+            } else {
+                step.prompt += run.tokens;
+                pairs += f64::from(run.tokens) * (position + f64::from(run.tokens) / 2.0);
+            }
+            slot.computed += run.tokens;
+            if slot.computed == slot.known {
+                slot.known += 1;
+                outcome.slots.push(run.slot);
+                outcome.counts.push(1);
+                outcome.token_ids.push(TokenId(plan.step.0 as u32));
+            }
+        }
+        let decodes = if step.decodes > 0 { DECODES } else { 300.0 };
+        let took = decodes + CONTEXT * context + TOKEN * f64::from(step.prompt) + PAIR * pairs;
+        step.took = took as u64;
+        // What the workers report trembles by 3 %.
+        outcome.duration = (took * (0.97 + 0.01 * (plan.step.0 % 7) as f64)) as u64;
+        self.free_at = self.free_at.max(self.now) + step.took;
+        self.in_flight.push_back((self.free_at, outcome));
+        self.steps.push(step);
+    }
+}
+
+impl Client {
+    /// Microseconds to its first token.
+    pub(crate) fn waited(&self) -> Option<u64> {
+        self.tokens.first().map(|first| first - self.arrived)
+    }
+}
+
+/// The value below which `percent` of the values are.
+pub(crate) fn percentile(values: &[u64], percent: usize) -> u64 {
+    let mut values = values.to_vec();
+    values.sort_unstable();
+    values[(values.len() - 1) * percent / 100]
+}
