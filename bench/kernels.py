@@ -90,12 +90,28 @@ def torch_sample(a: Arguments) -> Callable[[], object]:
     return lambda: (a["logits"].float() / a["temperature"][:, None]).softmax(-1).multinomial(1)
 
 
+def torch_linear(a: Arguments) -> Callable[[], object]:
+    return lambda: F.linear(a["x"], a["weight"], a["bias"])
+
+
+def torch_norm_linear(a: Arguments) -> Callable[[], object]:
+    def run() -> Tensor:
+        total = a["x"] + a["residual"]
+        out = F.linear(F.rms_norm(total, a["scale"].shape, a["scale"], a["eps"]), a["weight"])
+        gate, up = out.chunk(2, dim=-1)
+        return F.silu(gate) * up if a["gated"] else out
+
+    return run
+
+
 TORCH: dict[str, Callable[[Arguments], Callable[[], object] | None]] = {
     "rms_norm": torch_rms_norm,
     "silu_mul": torch_silu_mul,
     "copy_blocks": torch_copy_blocks,
     "paged_prefill_attention": torch_prefill,
     "sample": torch_sample,
+    "linear": torch_linear,
+    "norm_linear": torch_norm_linear,
 }
 
 

@@ -5,8 +5,8 @@ the choice for a while (tests, benches).
 """
 
 from .copy_blocks import copy_blocks
-from .gated_linear import gated_linear
 from .linear import linear
+from .norm_linear import norm_linear
 from .op import use
 from .paged_decode_attention import paged_decode_attention
 from .paged_prefill_attention import paged_prefill_attention
@@ -17,8 +17,8 @@ from .silu_mul import silu_mul
 
 __all__ = [
     "copy_blocks",
-    "gated_linear",
     "linear",
+    "norm_linear",
     "paged_decode_attention",
     "paged_prefill_attention",
     "rms_norm",

@@ -2,8 +2,8 @@
 
 A kernel launched with `launch_pdl=True` must call `gdc_wait()` before it touches anything that an
 earlier kernel wrote, or writes anything that one may still read: until then it may only read
-constants. `gdc_launch_dependents()` lets the next such kernel start. In a CUDA graph of 1.5 us
-kernels on an H200 the gap between two of them shrinks from about 1.5 to 0.3 us.
+constants. `gdc_launch_dependents()` lets the next such kernel start. On an H200, in a CUDA graph of
+one-row products with 2048 x 2048 weights, each takes 3.5 us instead of 4.3.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ def test_arguments_that_do_not_fit_are_named() -> None:
     with pytest.raises(ValueError, match=r"weight has shape \(3, 7\); expected \(3, 8\)"):
         penstock_kernels.linear(x, torch.ones(3, 7))
     with pytest.raises(ValueError, match="weight has 3 rows"):
-        penstock_kernels.gated_linear(x, torch.ones(3, 8))
+        penstock_kernels.norm_linear(x, None, torch.ones(8), 1e-5, torch.ones(3, 8), gated=True)
     cache = torch.ones(4, 2, 3, 4, 8)
     one = torch.ones(1, dtype=torch.int32)
     with pytest.raises(ValueError, match="multiple of 3"):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from penstock_kernels import gated_linear, linear
+from penstock_kernels import linear, norm_linear
 from penstock_kernels.linear.plan import (
     BUCKETS,
     TUNED,
@@ -83,13 +83,16 @@ def test_a_row_does_not_depend_on_its_bucket_or_on_timing(outputs: int, inputs: 
 def test_products_in_a_graph_are_those_outside() -> None:
     """Early launches of dependent kernels keep their order when a graph replays them."""
     weight = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16) / 64
+    scale = torch.randn(4096, device="cuda", dtype=torch.bfloat16)
     gate = torch.randn(8192, 4096, device="cuda", dtype=torch.bfloat16) / 64
     for rows in (1, 5):
         x = torch.randn(rows, 4096, device="cuda", dtype=torch.bfloat16)
 
         def chain(x: torch.Tensor = x) -> torch.Tensor:
+            residual = x
             for _ in range(6):
-                x = gated_linear(linear(x, weight), gate)
+                x = linear(x, weight)
+                x, residual = norm_linear(x, residual, scale, 1e-5, gate, gated=True)
             return x
 
         expected = chain()

@@ -25,13 +25,46 @@ def _products(w, x):
 
 
 @triton.jit
+def _row(
+    x,
+    residual,
+    scale,
+    total,
+    inputs,
+    eps,
+    NORM: tl.constexpr,
+    HAS_RESIDUAL: tl.constexpr,
+    DEPTH: tl.constexpr,
+):
+    """x, or with NORM what rms_norm makes of it; the first program leaves the sum in `total`."""
+    k = tl.arange(0, DEPTH)
+    row = tl.load(x + k, k < inputs, other=0)
+    if HAS_RESIDUAL:
+        addend = tl.load(residual + k, k < inputs, other=0).to(tl.float32)
+        row = (row.to(tl.float32) + addend).to(row.dtype)
+        if tl.program_id(0) == 0:
+            tl.store(total + k, row, k < inputs)
+    if NORM:
+        wide = row.to(tl.float32)
+        normed = wide * tl.rsqrt(tl.sum(wide * wide) / inputs + eps)
+        row = (normed * tl.load(scale + k, k < inputs, other=0).to(tl.float32)).to(row.dtype)
+    return row
+
+
+@triton.jit
 def gemv(
     x,
+    residual,
+    scale,
+    total_row,
     weight,
     bias,
     out,
     outputs,
     inputs,
+    eps,
+    NORM: tl.constexpr,
+    HAS_RESIDUAL: tl.constexpr,
     GATED: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     TILE: tl.constexpr,
@@ -39,7 +72,10 @@ def gemv(
     LOOP: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """out [outputs] = x [inputs] weight^T; DEPTH is a power of 2 not below `inputs`."""
+    """out [outputs] = x [inputs] weight^T; DEPTH is a power of 2 not below `inputs`.
+
+    With NORM, x is normalised first, by every program for itself: that costs less than a launch.
+    """
     tile = tl.program_id(0)
     up_weight = weight + outputs.to(tl.int64) * inputs
     w = _tile(weight, tile, outputs, inputs, TILE, DEPTH)
@@ -48,8 +84,7 @@ def gemv(
     if EARLY:
         gdc_wait()
         gdc_launch_dependents()
-    k = tl.arange(0, DEPTH)
-    row = tl.load(x + k, k < inputs, other=0)
+    row = _row(x, residual, scale, total_row, inputs, eps, NORM, HAS_RESIDUAL, DEPTH)
     tiles = tl.cdiv(outputs, TILE) if LOOP else tile + 1
     while tile < tiles:
         if LOOP:

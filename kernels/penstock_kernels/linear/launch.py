@@ -1,4 +1,4 @@
-"""Chooses a plan for a product and launches it. `linear` and `gated_linear` share this."""
+"""Chooses a plan for a product and launches it. `linear` and `norm_linear` share this."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import torch.nn.functional as F
 import triton
 from torch import Tensor
 
+from ..device import processors
 from ..pdl import early_launch
+from ..rms_norm import Summands
 from ..silu_mul import silu_mul
 from .gemv import gemv
 from .plan import Gemv, Library, Plan, Problem, Skinny, bucket, choose, rule
@@ -21,11 +23,27 @@ COUNTERS = 1 << 14
 LEAST_ROWS = 16
 
 
-def multiply(x: Tensor, weight: Tensor, bias: Tensor | None, gated: bool) -> Tensor:
-    """x W^T + b, or the gated product of W's two halves, by the plan for these shapes."""
-    outputs = weight.shape[0] // 2 if gated else weight.shape[0]
-    problem = Problem(outputs, weight.shape[1], gated)
+def multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x W^T + b, by the plan for these shapes."""
+    problem = Problem(weight.shape[0], weight.shape[1], gated=False)
     return run(_plan(x, weight, problem), problem, x, weight, bias)
+
+
+def multiply_normed(
+    summands: Summands, weight: Tensor, bias: Tensor | None, gated: bool
+) -> tuple[Tensor, Tensor]:
+    """(the product of the normalised sum, gated or not; the sum)."""
+    problem = Problem(weight.shape[0] // (2 if gated else 1), weight.shape[1], gated)
+    plan = _plan(summands.x, weight, problem)
+    if not isinstance(plan, Gemv):
+        x, total = summands.normed()
+        return run(plan, problem, x, weight, bias), total
+    x, total = summands.x, summands.x
+    if summands.residual is not None:
+        total = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    out = torch.empty((1, problem.outputs), dtype=x.dtype, device=x.device)
+    _launch_gemv(plan, problem, (summands, total), weight, bias, out)
+    return out, total
 
 
 def _plan(x: Tensor, weight: Tensor, problem: Problem) -> Plan:
@@ -34,7 +52,7 @@ def _plan(x: Tensor, weight: Tensor, problem: Problem) -> Plan:
     if not x.numel() or rows is None or not sixteen_bits or not weight.is_contiguous():
         return Library()
     if not x.is_cuda:  # Triton's interpreter
-        return rule(problem, rows, processors=4)
+        return rule(problem, rows, processors(x.device))
     return choose(x.device, problem, rows)
 
 
@@ -44,24 +62,41 @@ def run(plan: Plan, problem: Problem, x: Tensor, weight: Tensor, bias: Tensor | 
         product = F.linear(x, weight, bias)
         return silu_mul(product) if problem.gated else product
     out = torch.empty((x.shape[0], problem.outputs), dtype=x.dtype, device=x.device)
-    launch = _run_gemv if isinstance(plan, Gemv) else _run_skinny
-    launch(plan, problem, x, weight, bias, out)  # type: ignore[arg-type]
+    if isinstance(plan, Gemv):
+        _launch_gemv(plan, problem, x, weight, bias, out)
+    else:
+        _launch_skinny(plan, problem, x, weight, bias, out)
     return out
 
 
-def _run_gemv(
-    plan: Gemv, problem: Problem, x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor
+def _launch_gemv(
+    plan: Gemv,
+    problem: Problem,
+    source: Tensor | tuple[Summands, Tensor],
+    weight: Tensor,
+    bias: Tensor | None,
+    out: Tensor,
 ) -> None:
+    """`source` is x, or what makes it and where the sum goes."""
+    x, residual, scale, total, eps = source, None, None, None, 0.0
+    if isinstance(source, tuple):
+        (x, residual, scale, eps), total = source
     tiles = triton.cdiv(problem.outputs, plan.tile)
-    programs = min(tiles, plan.programs * _processors(x.device)) if plan.programs else tiles
-    early = early_launch(x.device)
+    programs = min(tiles, plan.programs * processors(weight.device)) if plan.programs else tiles
+    early = early_launch(weight.device)
     gemv[(programs,)](
         x,
+        residual,
+        scale,
+        total,
         weight,
-        x if bias is None else bias,
+        bias,
         out,
         problem.outputs,
         problem.inputs,
+        eps,
+        NORM=scale is not None,
+        HAS_RESIDUAL=residual is not None,
         GATED=problem.gated,
         HAS_BIAS=bias is not None,
         TILE=plan.tile,
@@ -73,7 +108,7 @@ def _run_gemv(
     )
 
 
-def _run_skinny(
+def _launch_skinny(
     plan: Skinny, problem: Problem, x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor
 ) -> None:
     rows = x.shape[0]
@@ -109,13 +144,6 @@ def _run_skinny(
         num_warps=plan.warps,
         launch_pdl=early,
     )
-
-
-@lru_cache
-def _processors(device: torch.device) -> int:
-    if device.type != "cuda":
-        return 4
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 @lru_cache

@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+from ..device import processors
+
 BUCKETS = (1, 2, 4, 8, 16, 32, 64)
 TUNED = Path(__file__).parent / "tuned"
 
@@ -81,14 +83,14 @@ def choose(device: torch.device, problem: Problem, rows: int) -> Plan:
     found = table.get((problem, rows))
     if found is not None:
         return found
-    return rule(problem, rows, torch.cuda.get_device_properties(device).multi_processor_count)
+    return rule(problem, rows, processors(device))
 
 
-def rule(problem: Problem, rows: int, processors: int) -> Plan:
+def rule(problem: Problem, rows: int, programs: int) -> Plan:
     """A plan for what nobody measured: what was best over the measured shapes of an H200.
 
     One row fills the registers with one to four rows of weights; more rows take tiles of 64, split
-    until every multiprocessor has one, which gated weights cannot be.
+    until there are `programs` programs, which gated weights cannot be.
     """
     outputs, inputs = problem.outputs, problem.inputs
     if rows == 1 and inputs <= 16384:
@@ -102,7 +104,7 @@ def rule(problem: Problem, rows: int, processors: int) -> Plan:
     while (
         not problem.gated
         and splits < 8
-        and tiles * splits < processors
+        and tiles * splits < programs
         and inputs % (splits * 256) == 0
     ):
         splits *= 2

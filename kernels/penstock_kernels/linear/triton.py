@@ -9,4 +9,4 @@ from .launch import multiply
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """See the public function."""
-    return multiply(x, weight, bias, gated=False)
+    return multiply(x, weight, bias)

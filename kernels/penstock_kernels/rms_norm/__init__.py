@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from torch import Tensor
 
 from ..checks import FLOATS, expect, expect_rank, expect_rows
@@ -30,3 +32,21 @@ def rms_norm(
         expect("residual", residual, tuple(x.shape), (x.dtype,))
         expect_rows("residual", residual)
     return _OP.on(x)(x, weight, eps, residual)
+
+
+class Summands(NamedTuple):
+    """What a normalisation works on, where a later op may do it on the way."""
+
+    x: Tensor
+    """[T, H]."""
+    residual: Tensor | None
+    """[T, H], added to x first; None where nothing came before."""
+    scale: Tensor
+    """[H]: the norm's weight."""
+    eps: float
+    """Added to the mean square."""
+
+    def normed(self) -> tuple[Tensor, Tensor]:
+        """(y, sum) as `rms_norm` gives them; the sum is x itself without a residual."""
+        out = rms_norm(self.x, self.scale, self.eps, self.residual)
+        return out if isinstance(out, tuple) else (out, self.x)

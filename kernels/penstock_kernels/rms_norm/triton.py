@@ -5,6 +5,9 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from ..pdl import early_launch
 
 ELEMENTS_PER_WARP = 512
 
@@ -22,7 +25,11 @@ def _normalise_row(
     eps,
     HAS_RESIDUAL: tl.constexpr,
     BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
+    if EARLY:
+        gdc_wait()
+        gdc_launch_dependents()
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     inside = column < columns
@@ -45,6 +52,7 @@ def rms_norm(
     out = torch.empty((rows, columns), dtype=x.dtype, device=x.device)
     total = out if residual is None else torch.empty_like(out)
     addend = x if residual is None else residual
+    early = early_launch(x.device)
     block = triton.next_power_of_2(columns)
     if rows:
         _normalise_row[(rows,)](
@@ -59,6 +67,8 @@ def rms_norm(
             eps,
             HAS_RESIDUAL=residual is not None,
             BLOCK=block,
+            EARLY=early,
+            launch_pdl=early,
             num_warps=min(max(block // ELEMENTS_PER_WARP, 1), 16),
         )
     return out if residual is None else (out, total)

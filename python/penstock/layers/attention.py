@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from penstock_kernels.rms_norm import Summands
 from torch import Tensor
 
 from penstock.attention import StepContext, attend
@@ -27,9 +28,10 @@ class Attention(Layer):
         self.qkv = ColumnLinear(build, parts, config.hidden, config.qkv_bias)
         self.out = RowLinear(build, config.hidden, queries, config.output_bias)
 
-    def __call__(self, x: Tensor, context: StepContext) -> Tensor:
-        """[T, hidden] -> [T, hidden]; writes this step's keys and values to the cache."""
-        qkv = self.qkv(x).view(len(x), -1, self.head_dim)
-        q, k, v = torch.split(qkv, self.split, dim=1)
+    def __call__(self, summands: Summands, context: StepContext) -> tuple[Tensor, Tensor]:
+        """([T, hidden] of the normalised sum, the sum); writes this step's keys and values."""
+        qkv, total = self.qkv.after(summands)
+        heads = qkv.view(len(qkv), -1, self.head_dim)
+        q, k, v = torch.split(heads, self.split, dim=1)
         mixed = attend(q, k, v, self, context)
-        return self.out(mixed.view(len(x), -1))
+        return self.out(mixed.view(len(qkv), -1)), total

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from penstock_kernels.rms_norm import Summands
 from torch import Tensor
 
 from penstock.layers.base import Build, Layer
@@ -61,9 +62,9 @@ class ColumnLinear(Linear):
         """[T, inputs] -> [T, this rank's outputs]."""
         return self.method.apply(self.weights, x, self.bias)
 
-    def gated(self, x: Tensor) -> Tensor:
-        """[T, inputs] -> [T, half of this rank's outputs]: silu(first part) * second part."""
-        return self.method.apply_gated(self.weights, x, self.bias)
+    def after(self, summands: Summands, gated: bool = False) -> tuple[Tensor, Tensor]:
+        """(the layer of the normalised sum, the sum); gated, silu(first half) * second half."""
+        return self.method.apply_normed(self.weights, summands, self.bias, gated)
 
 
 class RowLinear(Linear):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock_kernels.rms_norm import Summands
 from torch import Tensor
 
 from penstock.layers.base import Build, Layer
@@ -16,6 +17,7 @@ class GatedMlp(Layer):
         self.gate_up = ColumnLinear(build, parts, hidden, bias)
         self.down = RowLinear(build, hidden, intermediate, bias)
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """[T, hidden] -> [T, hidden]."""
-        return self.down(self.gate_up.gated(x))
+    def __call__(self, summands: Summands) -> tuple[Tensor, Tensor]:
+        """([T, hidden] of the normalised sum, the sum)."""
+        x, total = self.gate_up.after(summands, gated=True)
+        return self.down(x), total

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock_kernels import rms_norm
+from penstock_kernels.rms_norm import Summands
 from torch import Tensor
 
 from penstock.layers.base import Build, Layer
@@ -20,14 +20,10 @@ class RmsNorm(Layer):
         """The scale, whole on every rank."""
         return {"weight": Target.whole(self.weight)}
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """[T, size] -> [T, size]."""
-        out = rms_norm(x, self.weight, self.eps)
-        assert isinstance(out, Tensor)
-        return out
+    def of(self, x: Tensor, residual: Tensor | None) -> Summands:
+        """x + residual, [T, size] each, to be normalised by the linear that follows."""
+        return Summands(x, residual, self.weight, self.eps)
 
-    def add(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-        """(normalised x + residual, x + residual)."""
-        out = rms_norm(x, self.weight, self.eps, residual)
-        assert isinstance(out, tuple)
-        return out
+    def __call__(self, x: Tensor, residual: Tensor) -> Tensor:
+        """[T, size]: normalised x + residual."""
+        return self.of(x, residual).normed()[0]

@@ -38,10 +38,12 @@ class Block(Layer):
         self.mlp_norm = RmsNorm(build, config.hidden, config.norm_eps)
         self.mlp = GatedMlp(build, config.hidden, config.intermediate, config.mlp_bias)
 
-    def __call__(self, x: Tensor, residual: Tensor, context: StepContext) -> tuple[Tensor, Tensor]:
-        """x [T, hidden] is normalised already; returns (output, residual), not yet added."""
-        x, residual = self.mlp_norm.add(self.attention(x, context), residual)
-        return self.mlp(x), residual
+    def __call__(
+        self, x: Tensor, residual: Tensor | None, context: StepContext
+    ) -> tuple[Tensor, Tensor]:
+        """The last layer's (output, residual), [T, hidden] each, not yet added, to this one's."""
+        x, residual = self.attention(self.attention_norm.of(x, residual), context)
+        return self.mlp(self.mlp_norm.of(x, residual))
 
 
 class Llama(Layer):
@@ -97,13 +99,11 @@ class Llama(Layer):
         self, ids: Tensor, context: StepContext, embeddings: Tensor | None = None
     ) -> Tensor:
         """ids [T] (or their rows [T, hidden]) -> hidden states [T, hidden] after the last norm."""
-        residual = self.embedding(ids) if embeddings is None else embeddings
-        x = self.blocks[0].attention_norm(residual)
-        x, residual = self.blocks[0](x, residual, context)
+        x = self.embedding(ids) if embeddings is None else embeddings
+        x, residual = self.blocks[0](x, None, context)
         for block in self.blocks[1:]:
-            x, residual = block.attention_norm.add(x, residual)
             x, residual = block(x, residual, context)
-        return self.norm.add(x, residual)[0]
+        return self.norm(x, residual)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[R, hidden] -> [R, vocab]."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from penstock_kernels.rms_norm import Summands
 from torch import Tensor
 
 
@@ -34,8 +35,13 @@ class LinearMethod(Protocol):
     def apply(self, weights: Mapping[str, Tensor], x: Tensor, bias: Tensor | None) -> Tensor:
         """[T, inputs] -> [T, outputs], in x's dtype."""
 
-    def apply_gated(self, weights: Mapping[str, Tensor], x: Tensor, bias: Tensor | None) -> Tensor:
-        """silu_mul of `apply`, [T, outputs / 2], in one kernel where the format has one."""
+    def apply_normed(
+        self, weights: Mapping[str, Tensor], summands: Summands, bias: Tensor | None, gated: bool
+    ) -> tuple[Tensor, Tensor]:
+        """(`apply` of the normalised sum, with silu_mul behind it if `gated`; the sum).
+
+        In as few kernels as the format has for it.
+        """
 
     def dequantize(self, weights: Mapping[str, Tensor]) -> Tensor:
         """The plain matrix [outputs, inputs] that finished weights stand for: the oracle."""

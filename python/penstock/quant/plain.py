@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
-from penstock_kernels import gated_linear, linear, silu_mul
+from penstock_kernels import linear, norm_linear, silu_mul
+from penstock_kernels.rms_norm import Summands
 from torch import Tensor
 
 from penstock.quant.method import Stored
@@ -40,11 +41,15 @@ class Plain:
             return linear(x, weights["weight"], bias)
         return torch.mm(x, transpose) if bias is None else torch.addmm(bias, x, transpose)
 
-    def apply_gated(self, weights: Mapping[str, Tensor], x: Tensor, bias: Tensor | None) -> Tensor:
-        """silu(x G^T) * (x U^T), fused where nothing stands in between."""
-        if bias is None and "weight" in weights:
-            return gated_linear(x, weights["weight"])
-        return silu_mul(self.apply(weights, x, bias))
+    def apply_normed(
+        self, weights: Mapping[str, Tensor], summands: Summands, bias: Tensor | None, gated: bool
+    ) -> tuple[Tensor, Tensor]:
+        """One op on a matrix; on other forms, and between gate and bias, one after the other."""
+        if "weight" in weights and not (gated and bias is not None):
+            return norm_linear(*summands, weights["weight"], bias, gated)
+        x, total = summands.normed()
+        out = self.apply(weights, x, bias)
+        return silu_mul(out) if gated else out, total
 
     def dequantize(self, weights: Mapping[str, Tensor]) -> Tensor:
         """The matrix itself."""
