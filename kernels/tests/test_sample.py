@@ -72,6 +72,22 @@ def test_draws_follow_the_distribution(
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("top_k", "top_p", "kept"), [(0, 1.0, 8), (3, 1.0, 3), (0, 0.8, 4)])
+def test_draws_from_several_groups_follow_the_distribution(
+    device: str, top_k: int, top_p: float, kept: int
+) -> None:
+    places = torch.tensor([0, 1, 4095, 4096, 5000, 8191, 8192, 9999])
+    logits = torch.full((10_000,), -torch.inf)
+    logits[places] = LOGITS
+    seed = torch.arange(5000)
+    ids, _ = draw(logits.to(device), seed, torch.full_like(seed, 3), 1.0, top_k, top_p)
+    allowed = LOGITS.sort(descending=True).values[kept - 1] <= LOGITS
+    expected = torch.zeros(10_000)
+    expected[places] = LOGITS.masked_fill(~allowed, -torch.inf).softmax(0)
+    assert chi_square(ids, expected) < 29.9  # as above
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_a_row_does_not_depend_on_its_batch(device: str) -> None:
     generator = torch.Generator().manual_seed(3)
     logits = torch.randn(9, 5000, generator=generator).to(device)

@@ -14,6 +14,7 @@ from ..case import DTYPES, Case, Heads, Size, paged
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1.5e-2, torch.float16: 2e-3}
 
 LLAMA_8B = Heads(32, 8, 128, 16)
+LLAMA_1B = Heads(32, 8, 64, 16)
 
 
 def decode_arguments(
@@ -105,4 +106,9 @@ CASES = [
     _case(Size.BENCH, "bf16", LLAMA_8B, [32000]),
     _case(Size.BENCH, "bf16", LLAMA_8B, list(range(100, 4100, 16))),
     _case(Size.BENCH, "bf16", LLAMA_8B, [8000] * 64, window=1024),
+    _case(Size.BENCH, "bf16", LLAMA_8B, [640] * 32),
+    _case(Size.BENCH, "bf16", LLAMA_8B, [384]),
+    _case(Size.BENCH, "bf16", LLAMA_1B, [1100] * 256),
+    _case(Size.BENCH, "bf16", LLAMA_1B, [640] * 32),
+    _case(Size.BENCH, "bf16", LLAMA_1B, [200]),
 ]

@@ -81,5 +81,8 @@ CASES = [
     _case(Size.BENCH, "bf16", LLAMA_8B, [(4096, 4096)]),
     _case(Size.BENCH, "bf16", LLAMA_8B, [(1024, 1024)] * 8),
     _case(Size.BENCH, "bf16", LLAMA_8B, [(512, 8192)] * 4),
+    _case(Size.BENCH, "bf16", LLAMA_8B, [(4096, 4096)] * 4),
+    _case(Size.BENCH, "bf16", LLAMA_8B, [(2048, 32000)]),
+    _case(Size.BENCH, "bf16", Heads(32, 8, 64, 16), [(4096, 4096)]),
     _case(Size.BENCH, "bf16", LLAMA_8B, [(4096, 4096)], window=1024),
 ]

@@ -26,16 +26,19 @@ def sample(
     random with probabilities softmax(logits / temperature), kept to top_k and then top_p:
     top_k keeps what is not below the k-th largest logit; top_p, on what top_k kept, keeps the
     tokens above which less than top_p of the probability lies. Tokens with equal logits are kept
-    or dropped together. The random numbers are a function of (seed, position, token id) alone, so
-    a row's choice does not depend on its neighbours nor on its place in the batch.
+    or dropped together. A draw takes first a group of 4,096 ids next to each other, by what is kept
+    of its probability, and then a token of the group. The random numbers are a function of (seed,
+    position, number of the group or id of the token) alone, so a row's choice does not depend on
+    its neighbours nor on its place in the batch.
 
     Args: logits [S, V] any float, rows may be strided; temperature [S] float32, 0 or more; top_k
         [S] int32, 0 = all; top_p [S] float32 in (0, 1], 1 = all; seed and position [S] int64.
     Returns: ids [S] int64; log-probabilities [S] float32 of those ids under log_softmax(logits),
         before temperature, top_k and top_p.
     Precision: float32 inside.
-    Bytes moved: S V elements for greedy rows, twice that for random ones, and a pass over the row
-        (from the L2 cache) for each two bits of a logit, for each of top_k and top_p in force.
+    Bytes moved: S V elements for greedy rows, twice that for random ones; for top_k and top_p two
+        to four passes over the row more (from the L2 cache), or one for each two bits of a logit
+        where too many tokens are kept.
     Source: random numbers, SplitMix64 of Steele, Lea and Flood, Fast Splittable Pseudorandom
         Number Generators, 2014; arg max of log p + Gumbel noise draws from p, Gumbel, 1954.
     """

@@ -33,6 +33,8 @@ MIXED = [
     Choice(1.0, 1 << 30, 0.5),
 ]
 TOP = Choice(0.8, 50, 0.95)
+# What the largest logits of each lane settle, and what only the whole row does.
+LANES = [Choice(1.0, 400), Choice(1.0, 9000, 0.99), Choice(0.5, 0, 0.5), Choice(3.0, 0, 0.97)]
 
 
 def _case(size: Size, kind: str, vocabulary: int, choices: Sequence[Choice], title: str) -> Case:
@@ -63,10 +65,14 @@ CASES = [
     *(_case(Size.SMALL, kind, 301, MIXED, "mixed") for kind in DTYPES),
     _case(Size.SMALL, "f32", 4099, [GREEDY, Choice(), TOP], "tiles"),
     _case(Size.SMALL, "f32", 11, [GREEDY] * 3, "greedy"),
+    _case(Size.SMALL, "f32", 26_003, [TOP, *LANES], "lanes"),
+    _case(Size.SMALL, "bf16", 17_000, LANES, "lanes"),
     *(_case(Size.FULL, kind, 32_003, MIXED * 11, "mixed") for kind in DTYPES),
     _case(Size.FULL, "bf16", 151_936, MIXED, "mixed"),
     _case(Size.BENCH, "bf16", 128_256, [GREEDY] * 256, "greedy"),
     _case(Size.BENCH, "bf16", 128_256, [Choice(0.8)] * 256, "random"),
     _case(Size.BENCH, "bf16", 128_256, [TOP] * 256, "top-k-p"),
     _case(Size.BENCH, "bf16", 128_256, [TOP], "top-k-p"),
+    _case(Size.BENCH, "bf16", 128_256, [Choice(0.4, 0, 0.9)] * 256, "top-p"),
+    _case(Size.BENCH, "bf16", 128_256, [GREEDY, Choice(0.8), TOP, GREEDY] * 64, "mixed"),
 ]

@@ -12,6 +12,8 @@ def _signed(bits: int) -> int:
 
 
 STEP = _signed(0x9E3779B97F4A7C15)
+GROUP = 4096  # tokens with ids next to each other, of which a draw takes one group first
+GROUPS = 1 << 32
 MULTIPLIERS = (_signed(0xBF58476D1CE4E5B9), _signed(0x94D049BB133111EB))
 
 
@@ -31,15 +33,15 @@ def _shifted(z: Tensor, bits: int) -> Tensor:
     return (z >> bits).bitwise_and_((1 << (64 - bits)) - 1)
 
 
-def exponential(seed: Tensor, position: Tensor, vocabulary: int, dtype: torch.dtype) -> Tensor:
-    """Exponential variates [S, vocabulary].
+def exponential(seed: Tensor, position: Tensor, numbers: Tensor, dtype: torch.dtype) -> Tensor:
+    """Exponential variates [S, n] of `numbers` [n] or [S, n] int64.
 
-    Seed and position pick the state of a generator, whose output number v belongs to token v. Small
-    variates decide, so uniforms keep their full relative precision near 0: (word + 1/2) / 2^32.
+    Seed and position pick the state of a generator, whose output number v belongs to token v, and
+    number GROUPS + g to group g. Small variates decide, so uniforms keep their full relative
+    precision near 0: (word + 1/2) / 2^32.
     """
     zero = torch.zeros((), dtype=torch.int64, device=seed.device)
     state = splitmix(splitmix(seed, zero), position)
-    tokens = torch.arange(vocabulary, device=seed.device)
-    word = _shifted(splitmix(state[:, None], tokens), 32)
+    word = _shifted(splitmix(state[:, None], numbers), 32)
     uniform = word.to(dtype).mul_(2.0**-32).add_(2.0**-33).clamp_(max=1 - 2.0**-24)
     return uniform.neg_().log1p_().neg_()

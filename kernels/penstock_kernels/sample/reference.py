@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..shared import wide
-from .noise import exponential
+from .noise import GROUP, GROUPS, exponential
 
 
 def sample(
@@ -39,8 +39,21 @@ def _draw(
     scaled = (logits - largest).div_(temperature.to(logits.dtype)[:, None])
     if bool(((top_k > 0) | (top_p < 1)).any()):
         scaled = scaled.masked_fill(scaled < _threshold(scaled, top_k, top_p), -torch.inf)
-    scaled -= exponential(keys[0], keys[1], logits.shape[1], logits.dtype).log_()
-    return scaled.argmax(dim=-1)
+    rows, vocabulary = scaled.shape
+    tokens = torch.arange(vocabulary, device=scaled.device)
+    if vocabulary > GROUP:
+        count = -(-vocabulary // GROUP)
+        groups = torch.arange(count, device=scaled.device)
+        scaled = torch.nn.functional.pad(scaled, (0, count * GROUP - vocabulary), value=-torch.inf)
+        parts = scaled.view(rows, count, GROUP)
+        mass = parts.logsumexp(dim=-1)
+        mass -= exponential(*keys, GROUPS + groups, mass.dtype).log_()
+        group = mass.argmax(dim=-1, keepdim=True)
+        scaled = parts.gather(1, group[:, :, None].expand(-1, -1, GROUP)).squeeze(1)
+        tokens = group * GROUP + torch.arange(GROUP, device=scaled.device)
+    scaled -= exponential(*keys, tokens, scaled.dtype).log_()
+    chosen = scaled.argmax(dim=-1, keepdim=True)
+    return tokens.expand(rows, -1).gather(1, chosen).squeeze(1).clamp_(max=vocabulary - 1)
 
 
 def _threshold(scaled: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:

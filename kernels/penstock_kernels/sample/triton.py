@@ -1,7 +1,10 @@
-"""Triton kernels of sample: thresholds of random rows, a choice per tile, and the row's choice.
+"""Triton kernels of sample: thresholds of random rows, what each tile weighs, and the row's choice.
 
-Thresholds are found on the 32 bits of a logit, two bits a pass from the top: the largest bit
-pattern at or above which the kept count (top_k) or probability (top_p) still lies. No sort.
+Thresholds are found on the 32 bits of a logit, two bits a step from the top: the largest bit
+pattern at or above which the kept count (top_k) or probability (top_p) still lies. The search first
+looks only at the two largest logits of each lane of a pass over the row, which it has in registers.
+A pass over the row then tells whether what it found is right for all; if not, the search reads the
+row at every step. No sort.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
@@ -10,9 +13,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-# Tokens of a program that chooses, and its warps. On an H200, 256 greedy and 256 random rows of
-# 128,256 bfloat16 logits: 61 and 217 us; with (2048, 4) 54 and 219, with (8192, 16) 92 and 264.
-TILE = 4096
+from .noise import GROUP, GROUPS
+
+# Warps of a program that weighs a tile, a group of tokens. On an H200, 256 greedy rows of 128,256
+# bfloat16 logits: 61 us.
 CHOICE_WARPS = 8
 
 # Tokens of a step of a pass over a row, and its warps. One row with top_k and top_p: 308 us; with
@@ -83,6 +87,44 @@ def _search(
 
 
 @triton.jit
+def _search_tops(
+    tops, floor, largest, scale, target, MASS: tl.constexpr, DIGITS: tl.constexpr
+):  # fmt: skip
+    """_search among the two largest logits of each lane: never above what that finds."""
+    key_a = _ordered(tops[0])
+    key_b = _ordered(tops[1])
+    weight_a = _weight(tops[0], key_a, floor, largest, scale, MASS)
+    weight_b = _weight(tops[1], key_b, floor, largest, scale, MASS)
+    found = tl.full((), 0, tl.uint32)
+    step = tl.full((), 1 << 30, tl.uint32)
+    for _digit in range(DIGITS):
+        reached = tl.full((), 0, tl.uint32)
+        for digit in tl.static_range(1, 4):
+            bound = found + digit * step
+            some = tl.where(key_a >= bound, weight_a, 0.0) + tl.where(key_b >= bound, weight_b, 0.0)
+            reached += (tl.sum(some) >= target).to(tl.uint32)
+        found += reached * step
+        step = step >> 2
+    return found
+
+
+@triton.jit
+def _above(
+    logits, vocabulary, floor, largest, scale, found, MASS: tl.constexpr, TILE: tl.constexpr
+):
+    """(weight of the row's tokens above `found`, number of those at or above it)."""
+    above = tl.zeros((TILE,), tl.float32)
+    number = tl.zeros((TILE,), tl.int32)
+    for at in tl.range(0, vocabulary, TILE, num_stages=STAGES):
+        x = _row_tile(logits, at, vocabulary, TILE)
+        key = _ordered(x)
+        weight = _weight(x, key, floor, largest, scale, MASS)
+        above += tl.where(key > found, weight, 0.0)
+        number += tl.where(key >= found, 1, 0)
+    return tl.sum(above), tl.sum(number)
+
+
+@triton.jit
 def _thresholds(
     logits,
     temperatures,
@@ -101,25 +143,47 @@ def _thresholds(
     if temperature <= 0:
         return
     logits += row * stride
-    peak = tl.full((TILE,), float("-inf"), tl.float32)
+    first = tl.full((TILE,), float("-inf"), tl.float32)
+    second = tl.full((TILE,), float("-inf"), tl.float32)
     for at in tl.range(0, vocabulary, TILE, num_stages=STAGES):
-        peak = tl.maximum(peak, _row_tile(logits, at, vocabulary, TILE))
-    largest = tl.max(peak)
+        x = _row_tile(logits, at, vocabulary, TILE)
+        second = tl.maximum(second, tl.minimum(first, x))
+        first = tl.maximum(first, x)
+    largest = tl.max(first)
+    tops = first, second
     # Finite even for the tiniest temperature, so that the largest logit, times 0, weighs 1.
     scale = tl.minimum(1.4426950408889634 / temperature, 1.0e37)
     floor = tl.full((), 0, tl.uint32)
     top_k = tl.load(top_ks + row)
+    complete = False  # whether `tops` hold all that is kept
     if (top_k > 0) & (top_k < vocabulary):
         count = top_k.to(tl.float32)
-        floor = _search(logits, vocabulary, floor, largest, scale, count, False, DIGITS, TILE)
+        found = _search_tops(tops, floor, largest, scale, count, False, DIGITS)
+        above, number = _above(logits, vocabulary, floor, largest, scale, found, False, TILE)
+        held = tl.where(_ordered(first) >= found, 1, 0) + tl.where(_ordered(second) >= found, 1, 0)
+        complete = tl.sum(held) == number
+        if above >= count:
+            found = _search(logits, vocabulary, floor, largest, scale, count, False, DIGITS, TILE)
+            complete = False
+        floor = found
     top_p = tl.load(top_ps + row)
     if top_p < 1:
-        mass = tl.zeros((TILE,), tl.float32)
-        for at in tl.range(0, vocabulary, TILE, num_stages=STAGES):
-            x = _row_tile(logits, at, vocabulary, TILE)
-            mass += _weight(x, _ordered(x), floor, largest, scale, True)
+        mass = _weight(first, _ordered(first), floor, largest, scale, True)
+        mass += _weight(second, _ordered(second), floor, largest, scale, True)
+        if not complete:
+            mass = tl.zeros((TILE,), tl.float32)
+            for at in tl.range(0, vocabulary, TILE, num_stages=STAGES):
+                x = _row_tile(logits, at, vocabulary, TILE)
+                mass += _weight(x, _ordered(x), floor, largest, scale, True)
         target = tl.sum(mass) * top_p
-        floor = _search(logits, vocabulary, floor, largest, scale, target, True, DIGITS, TILE)
+        found = _search_tops(tops, floor, largest, scale, target, True, DIGITS)
+        if not complete:
+            above, number = _above(logits, vocabulary, floor, largest, scale, found, True, TILE)
+            if above >= target:
+                found = _search(
+                    logits, vocabulary, floor, largest, scale, target, True, DIGITS, TILE
+                )
+        floor = found
     tl.store(largests + row, largest)
     tl.store(thresholds + row, floor.to(tl.int32, bitcast=True))
 
@@ -134,11 +198,11 @@ def _splitmix(state, index):
 
 
 @triton.jit
-def _gumbel(seed, position, token):
-    """Gumbel noise of tokens: minus the logarithm of noise.exponential."""
+def _gumbel(seed, position, number):
+    """Gumbel noise number `number`: minus the logarithm of noise.exponential."""
     seed_state = _splitmix(seed.to(tl.uint64, bitcast=True), tl.full((), 0, tl.uint64))
     state = _splitmix(seed_state, position.to(tl.uint64, bitcast=True))
-    word = (_splitmix(state, token.to(tl.uint64)) >> 32).to(tl.uint32)
+    word = (_splitmix(state, number.to(tl.uint64)) >> 32).to(tl.uint32)
     # A power of two times a float rounds nowhere, so both implementations see the same uniform.
     uniform = word.to(tl.float32) * 2.3283064365386963e-10 + 1.1641532182693481e-10
     uniform = tl.minimum(uniform, 0.99999994)
@@ -149,7 +213,7 @@ def _gumbel(seed, position, token):
 
 
 @triton.jit
-def _choose_in_tile(
+def _weigh_tile(
     logits,
     temperatures,
     seeds,
@@ -160,50 +224,78 @@ def _choose_in_tile(
     choices,
     stride,
     vocabulary,
+    GROUPS: tl.constexpr,
     TILE: tl.constexpr,
 ):
+    """Per tile: the score of which the row takes the highest, the largest logit, the sum of
+    exponentials below it; and the token of the largest logit."""
     row = tl.program_id(0).to(tl.int64)
-    first = tl.program_id(1) * TILE
-    token = first + tl.arange(0, TILE)
-    x = _row_tile(logits + row * stride, first, vocabulary, TILE)
+    tile = tl.program_id(1)
+    token = tile * TILE + tl.arange(0, TILE)
+    x = _row_tile(logits + row * stride, tile * TILE, vocabulary, TILE)
     peak = tl.max(x)
     safe = tl.where(peak == float("-inf"), 0.0, peak)
     total = tl.sum(tl.exp(x - safe))
-    score = x
+    # The minimum is the lowest id of equals; it stays an id even where NaN equals nothing.
+    choice = tl.min(tl.where(x == peak, token, vocabulary - 1))
+    score = peak
     temperature = tl.load(temperatures + row)
     if temperature > 0:
         threshold = tl.load(thresholds + row).to(tl.uint32, bitcast=True)
-        score = (x - tl.load(largests + row)) / temperature
-        score += _gumbel(tl.load(seeds + row), tl.load(positions + row), token)
-        score = tl.where(_ordered(x) >= threshold, score, float("-inf"))
-    best = tl.max(score)
-    # The minimum is the lowest id of equals; it stays an id even where NaN equals nothing.
-    choice = tl.min(tl.where(score == best, token, vocabulary - 1))
-    part = (row * tl.num_programs(1) + tl.program_id(1)) * 3
-    tl.store(parts + part, best)
-    tl.store(parts + part + 1, peak)
-    tl.store(parts + part + 2, total)
-    tl.store(choices + row * tl.num_programs(1) + tl.program_id(1), choice)
+        weight = tl.exp((x - tl.load(largests + row)) / temperature)
+        mass = tl.sum(tl.where(_ordered(x) >= threshold, weight, 0.0))
+        number = tl.full((), GROUPS, tl.uint64) + tile.to(tl.uint64)
+        noise = _gumbel(tl.load(seeds + row), tl.load(positions + row), number)
+        score = tl.where(mass > 0, tl.log(tl.where(mass > 0, mass, 1.0)), float("-inf")) + noise
+    part = row * tl.num_programs(1) + tile
+    tl.store(parts + part * 3, score)
+    tl.store(parts + part * 3 + 1, peak)
+    tl.store(parts + part * 3 + 2, total)
+    tl.store(choices + part, choice)
 
 
 @triton.jit
 def _choose_in_row(
-    logits, parts, choices, ids, logprobs, stride, vocabulary, tiles, BLOCK: tl.constexpr
+    logits,
+    temperatures,
+    seeds,
+    positions,
+    largests,
+    thresholds,
+    parts,
+    choices,
+    ids,
+    logprobs,
+    stride,
+    vocabulary,
+    tiles,
+    BLOCK: tl.constexpr,
+    TILE: tl.constexpr,
 ):
+    """The row's token and its log-probability; of a random row, a draw in the tile it takes."""
     row = tl.program_id(0).to(tl.int64)
+    logits += row * stride
     tile = tl.arange(0, BLOCK)
     exists = tile < tiles
     part = parts + (row * tiles + tile) * 3
     score = tl.load(part, exists, other=float("-inf"))
-    choice = tl.load(choices + row * tiles + tile, exists, other=vocabulary - 1)
-    chosen = tl.min(tl.where(score == tl.max(score), choice, vocabulary - 1))
+    taken = tl.min(tl.where(score == tl.max(score), tile, tiles - 1))
+    chosen = tl.load(choices + row * tiles + taken)
+    temperature = tl.load(temperatures + row)
+    if temperature > 0:
+        token = taken * TILE + tl.arange(0, TILE)
+        x = _row_tile(logits, taken * TILE, vocabulary, TILE)
+        threshold = tl.load(thresholds + row).to(tl.uint32, bitcast=True)
+        noise = _gumbel(tl.load(seeds + row), tl.load(positions + row), token)
+        noisy = (x - tl.load(largests + row)) / temperature + noise
+        noisy = tl.where(_ordered(x) >= threshold, noisy, float("-inf"))
+        chosen = tl.min(tl.where(noisy == tl.max(noisy), token, vocabulary - 1))
     peak = tl.load(part + 1, exists, other=float("-inf"))
     total = tl.load(part + 2, exists, other=0)
     largest = tl.max(peak)
     normaliser = largest + tl.log(tl.sum(total * tl.exp(peak - largest)))
     tl.store(ids + row, chosen.to(tl.int64))
-    logit = tl.load(logits + row * stride + chosen).to(tl.float32)
-    tl.store(logprobs + row, logit - normaliser)
+    tl.store(logprobs + row, tl.load(logits + chosen).to(tl.float32) - normaliser)
 
 
 def sample(
@@ -216,7 +308,7 @@ def sample(
 ) -> tuple[Tensor, Tensor]:
     """See the public function."""
     rows, vocabulary = logits.shape
-    tiles = triton.cdiv(vocabulary, TILE)
+    tiles = triton.cdiv(vocabulary, GROUP)
 
     def empty(dtype: torch.dtype, *shape: int) -> Tensor:
         return torch.empty((rows, *shape), dtype=dtype, device=logits.device)
@@ -239,7 +331,7 @@ def sample(
             PASS_TILE,
             num_warps=PASS_WARPS,
         )
-        _choose_in_tile[(rows, tiles)](
+        _weigh_tile[(rows, tiles)](
             logits,
             temperature,
             seed,
@@ -250,11 +342,17 @@ def sample(
             choices,
             stride,
             vocabulary,
-            TILE,
+            GROUPS,
+            GROUP,
             num_warps=CHOICE_WARPS,
         )
         _choose_in_row[(rows,)](
             logits,
+            temperature,
+            seed,
+            position,
+            largests,
+            thresholds,
             parts,
             choices,
             ids,
@@ -263,6 +361,7 @@ def sample(
             vocabulary,
             tiles,
             BLOCK=triton.next_power_of_2(tiles),
-            num_warps=1,
+            TILE=GROUP,
+            num_warps=CHOICE_WARPS,
         )
     return ids, logprobs
