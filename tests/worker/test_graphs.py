@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 import torch
+from checkpoints import checkpoint_maker
+from local import LocalWorker
 from penstock.worker.graphs import Graphs, Stages
-from penstock.worker.shape import Shape
+from penstock.worker.rehearsal import captured_shapes
+from penstock.worker.shape import CHUNK_TOKENS, Shape
 
 T = TypeVar("T")
 
@@ -66,6 +70,27 @@ def test_steps_that_are_not_padded_are_never_captured() -> None:
     for _ in range(3):
         launched(graphs, Shape(tokens=20, decodes=2, chunks=1, samples=3))
     assert recorder.captures == 0
+
+
+@torch.inference_mode()
+def test_steps_of_no_sequence_touch_nothing(tmp_path: Path) -> None:
+    """What is rehearsed before the first request reads and writes padding alone."""
+    worker = LocalWorker()
+    loaded = worker.load(checkpoint_maker(tmp_path)("llama31"), max_slots=20)
+    runner = worker.runner
+    runner.inputs = torch.zeros_like(runner.ring[0].inputs)
+    shapes = captured_shapes(runner.state.limits)
+    decodes = [shape.decodes for shape in shapes if not shape.chunks]
+    assert decodes == [1, 2, 4, 8, 16, 24]
+    assert [shape.max_query for shape in shapes if shape.chunks] == list(CHUNK_TOKENS)
+    for cache in runner.shard.caches:
+        cache.fill_(3.0)
+    for shape in shapes:
+        stages = runner.rehearse(shape)
+        ids, logprobs = stages.choose(stages.forward())
+        assert len(ids) == len(logprobs) == shape.samples
+    assert all(bool((cache == 3.0).all()) for cache in runner.shard.caches)
+    assert runner.last_token[: loaded.max_slots].eq(0).all()
 
 
 def test_out_of_memory_leaves_smaller_graphs_and_a_warning(

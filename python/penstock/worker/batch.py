@@ -124,7 +124,7 @@ class Packer:
         runs, rows = np.flatnonzero(work.yields), (np.cumsum(work.counts) - 1)[work.yields]
         gap = np.where(runs < work.decodes, 0, shape.decodes - work.decodes)
         places = runs + gap if shape.padded else np.arange(len(runs))
-        _scatter(fields["sample_slot"], slots, self.spare, places)
+        _scatter(fields["sample_slot"].view(np.int64), slots, self.spare, places)
         _scatter(fields["sample_row"], rows + gap, 0, places)
         _scatter(fields["seed"].view(np.int64), state.seed[slots], 0, places)
         positions = fields["sample_position"].view(np.int64)

@@ -85,6 +85,10 @@ class Graphs:
         self.sightings[shape] += 1
         if self.sightings[shape] < SIGHTINGS:
             return stages
+        return self.make(shape, stages)
+
+    def make(self, shape: Shape, stages: Stages) -> Stages:
+        """Captures a shape whose kernels have run before; `stages` as they are if that fails."""
         try:
             self.captured[shape] = found = self._captured(stages)
         except RuntimeError as error:  # out of memory included

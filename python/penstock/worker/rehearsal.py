@@ -1,8 +1,10 @@
-"""Compiles the kernels of the steps to come, many at once and beside everything else.
+"""Compiles the kernels of the steps to come, many at once, and captures the commonest as graphs.
 
 A kernel's variants depend on a step's shape, and each takes up to a second to compile when Triton's
-cache has none. The largest step comes first; the worker is ready when that one ran. What smaller
+cache has none. The largest step comes first; the worker goes on when that one ran. What smaller
 steps launch goes on compiling: a step that needs a kernel which is not there yet waits for it.
+Graphs of decodes and of prompts alone are captured before the first request, in an order that is
+the same on every rank: later, each would hold up the streams that run, by tens of milliseconds.
 """
 
 from __future__ import annotations
@@ -13,8 +15,10 @@ from contextlib import AbstractContextManager
 
 from penstock_kernels.building import building
 
+from penstock.worker import shape as shapes
+from penstock.worker.graphs import Stages
 from penstock.worker.runner import Runner
-from penstock.worker.shape import Shape, padded_shape, tensors
+from penstock.worker.shape import Shape, padded_shape
 from penstock.worker.state import Limits
 
 THREADS = 16  # at most; a compilation is one core's work
@@ -35,28 +39,39 @@ class Rehearsal:
 
     def play(self, runner: Runner) -> None:
         """Goes through steps of all kinds; every rank of a group goes through the same."""
-        buffer = runner.inputs
-        if buffer is not None:
+        if runner.graphs is not None:
+            limits = runner.state.limits
             with self.building():
-                for shape in _shapes(runner.state.limits):
-                    buffer.zero_()
-                    views = tensors(shape, buffer)
-                    # Of no sequence: the row of padding.
-                    for name in ("id_slot", "sample_slot", "decode_slot", "chunk_slot"):
-                        views[name].fill_(runner.state.limits.slots)
-                    runner.choose(runner.forward(shape, views), views)
-            buffer.zero_()
+                for shape in _compiled(limits):
+                    _run(runner.rehearse(shape))
+            for shape in captured_shapes(limits):
+                stages = runner.rehearse(shape)
+                _run(stages)
+                if shape.tokens <= runner.graphs.largest:
+                    runner.graphs.make(shape, stages)
         self.pool.shutdown(wait=False)
 
 
-def _shapes(limits: Limits) -> list[Shape]:
+def _run(stages: Stages) -> None:
+    stages.choose(stages.forward())
+
+
+def _compiled(limits: Limits) -> list[Shape]:
     wanted = [(0, 1, CHUNK_TOKENS[0])]
     wanted += [(count, 0, 0) for count in DECODES]
     wanted += [(0, 1, tokens) for tokens in CHUNK_TOKENS[1:]]
     wanted += [(8, 1, tokens) for tokens in CHUNK_TOKENS]
-    found = dict.fromkeys(padded_shape(*sizes) for sizes in wanted)
-    return [
-        shape
-        for shape in found
-        if shape and shape.tokens <= limits.step_tokens and shape.samples <= limits.slots
-    ]
+    return _padded(wanted, limits)
+
+
+def captured_shapes(limits: Limits) -> list[Shape]:
+    """What is captured before the first request: prompts alone, and all decodes."""
+    decodes = [(count, 0, 0) for count in range(1, limits.slots + 1)]
+    return _padded([(0, 1, tokens) for tokens in shapes.CHUNK_TOKENS] + decodes, limits)
+
+
+def _padded(wanted: list[tuple[int, int, int]], limits: Limits) -> list[Shape]:
+    """The shapes of (decodes, chunks, chunks' tokens) that a worker can meet, each once."""
+    fitting = [sizes for sizes in wanted if sizes[0] + sizes[1] <= limits.slots]
+    found = dict.fromkeys(padded_shape(*sizes) for sizes in fitting)
+    return [shape for shape in found if shape and shape.tokens <= limits.step_tokens]

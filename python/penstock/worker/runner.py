@@ -16,7 +16,7 @@ from penstock.parallel import Group
 from penstock.sampling import SamplingRows, choose, mask_tokens
 from penstock.worker.batch import Packed, Packer, capacity, most_samples
 from penstock.worker.graphs import DeviceCapture, Graphs, Stages
-from penstock.worker.shape import Shape, tensors
+from penstock.worker.shape import Shape, Views, fill_padding, tensors
 from penstock.worker.state import State, Work
 from penstock.worker.step import Ints, Longs, Outcome, SlotFault, Step
 
@@ -47,7 +47,7 @@ class HostBuffers:
         self.logprobs = torch.zeros(samples, dtype=torch.float32, pin_memory=pin)
         self.array: Ints = self.inputs.numpy()
         self.begin = torch.cuda.Event(enable_timing=True) if pin else None
-        # Blocking: the reply thread sleeps until the tokens are here, where it would spin on a core.
+        # Blocking: the reply thread sleeps until the tokens are here; else it spins on a core.
         self.end = torch.cuda.Event(enable_timing=True, blocking=True) if pin else None
 
 
@@ -144,9 +144,7 @@ class Runner:
         if shape.samples == 0:
             self.hidden(shape, views)
             return
-        stages = Stages(
-            lambda: self.forward(shape, views), lambda logits: self.choose(logits, views)
-        )
+        stages = self.stages(shape, views)
         if self.graphs is not None:
             stages = self.graphs.of(shape, stages)
         logits = stages.forward()
@@ -156,20 +154,31 @@ class Runner:
         host.ids[: shape.samples].copy_(ids, non_blocking=True)
         host.logprobs[: shape.samples].copy_(logprobs, non_blocking=True)
 
-    def hidden(self, shape: Shape, views: dict[str, Tensor]) -> Tensor:
+    def rehearse(self, shape: Shape) -> Stages:
+        """A step of no sequence, on a GPU: its inputs are set, its stages are to be run."""
+        assert self.inputs is not None
+        views = tensors(shape, self.inputs)
+        fill_padding(views, self.packer.spare)
+        return self.stages(shape, views)
+
+    def stages(self, shape: Shape, views: Views) -> Stages:
+        """What a step launches, kernel by kernel."""
+        return Stages(lambda: self.forward(shape, views), lambda logits: self.choose(logits, views))
+
+    def hidden(self, shape: Shape, views: Views) -> Tensor:
         """Hidden states of all rows [T, hidden]. Reads only static tensors."""
         last = self.last_token.index_select(0, views["id_slot"])
         ids = torch.where(views["ids"] < 0, last, views["ids"])
         return self.shard.model.forward(ids, self._context(shape, views))
 
-    def forward(self, shape: Shape, views: dict[str, Tensor]) -> Tensor:
+    def forward(self, shape: Shape, views: Views) -> Tensor:
         """Logits of the rows that yield [R, vocab]."""
         hidden = self.hidden(shape, views)
         if not shape.samples_every_row:
-            hidden = hidden[views["sample_row"].long()]
+            hidden = hidden.index_select(0, views["sample_row"])
         return self.shard.model.logits(hidden)
 
-    def choose(self, logits: Tensor, views: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    def choose(self, logits: Tensor, views: Views) -> tuple[Tensor, Tensor]:
         """Token ids and log-probabilities of [R, vocab]; the ids become their slots' last."""
         rows = SamplingRows(
             views["temperature"],
@@ -179,10 +188,10 @@ class Runner:
             views["sample_position"],
         )
         ids, logprobs = choose(logits, rows)
-        self.last_token.index_copy_(0, views["sample_slot"].long(), ids)
+        self.last_token.index_copy_(0, views["sample_slot"], ids)
         return ids, logprobs
 
-    def _context(self, shape: Shape, views: dict[str, Tensor]) -> StepContext:
+    def _context(self, shape: Shape, views: Views) -> StepContext:
         decodes, chunks = None, None
         if shape.decodes:
             slots, lengths = views["decode_slot"], views["decode_kv_len"]

@@ -21,8 +21,11 @@ MIXED_DECODES = (0, 8, 16, 32, 64, 128, 256)
 CHUNKS = (1, 2, 4)
 CHUNK_TOKENS = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 ALIGNMENT = 4  # in words of 4 bytes: kernels like pointers at 16 bytes
-LONGS = ("seed", "sample_position")
+LONGS = ("seed", "sample_position", "sample_slot")
 FLOATS = ("temperature", "top_p")
+
+
+Views = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ def layout(shape: Shape) -> dict[str, tuple[int, int]]:
     """Name -> (offset, length) in words; int64 fields take two words an entry."""
     t, d, c, r = shape.tokens, shape.decodes, shape.chunks, shape.samples
     lengths = {
-        "seed": 2 * r, "sample_position": 2 * r, "sample_slot": r, "sample_row": r, "top_k": r,
+        "seed": 2 * r, "sample_position": 2 * r, "sample_slot": 2 * r, "sample_row": r, "top_k": r,
         "temperature": r, "top_p": r, "ids": t, "id_slot": t, "position": t, "kv_slot": t,
         "decode_slot": d, "decode_kv_len": d, "chunk_slot": c, "query_start": c + 1 if c else 0,
         "chunk_kv_len": c,
@@ -82,7 +85,7 @@ def layout(shape: Shape) -> dict[str, tuple[int, int]]:
     return offsets
 
 
-def tensors(shape: Shape, buffer: Tensor) -> dict[str, Tensor]:
+def tensors(shape: Shape, buffer: Tensor) -> Views:
     """The inputs as views of a device buffer [words] int32."""
     views = {}
     for name, (at, length) in layout(shape).items():
@@ -93,3 +96,12 @@ def tensors(shape: Shape, buffer: Tensor) -> dict[str, Tensor]:
             view = view.view(torch.float32)
         views[name] = view
     return views
+
+
+def fill_padding(views: Views, spare: int) -> None:
+    """Makes a step of no sequence: every row is padding, and reads and writes row `spare`."""
+    for name, view in views.items():
+        view.fill_(spare if name.endswith("_slot") else 0)
+    views["kv_slot"].fill_(-1)
+    views["ids"].fill_(-1)
+    views["top_p"].fill_(1)
