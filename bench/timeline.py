@@ -2,7 +2,7 @@
 
     python bench/timeline.py trace.json [--png timeline.png]
 
-Prints, for the second with the most steps: steps, tokens, the share of time in which the device had
+Prints, for the second with the most tokens: steps, tokens, the share of time in which the device had
 no work, and the medians of the lanes.
 """
 
@@ -23,8 +23,11 @@ SHOWN = 0.02  # seconds in the picture's lower half
 def busiest_second(events: list[Event]) -> tuple[float, list[Event]]:
     """Its begin in microseconds, and the events whose step ended on the device in it."""
     ends = {e["name"]: e["ts"] + e["dur"] for e in events if e["tid"] == 2}
-    seconds = Counter(int(end / 1e6) for end in ends.values())
-    begin = max(seconds, key=lambda s: seconds[s]) * 1e6
+    tokens: Counter[int] = Counter()
+    for event in events:
+        if event["tid"] == 2:
+            tokens[int(ends[event["name"]] / 1e6)] += event["args"]["tokens"]
+    begin = max(tokens, key=lambda second: tokens[second]) * 1e6
     return begin, [e for e in events if begin <= ends[e["name"]] < begin + 1e6]
 
 
