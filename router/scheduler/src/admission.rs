@@ -69,12 +69,8 @@ impl Scheduler {
                 let short = self
                     .target(sequence, block_tokens)
                     .saturating_sub(sequence.room);
-                let missing = match short {
-                    0 => 0,
-                    short if short <= block_tokens => 1,
-                    short => short.div_ceil(block_tokens),
-                };
-                *spare -= i64::from(missing);
+                let missing = short.div_ceil(block_tokens);
+                *spare -= i64::from(missing.min(self.most_held(group)));
             }
         }
         spare
@@ -84,6 +80,12 @@ impl Scheduler {
     fn target(&self, sequence: &Sequence, headroom: u32) -> u32 {
         let known = sequence.room_to_yield(self.config.max_tokens_per_run);
         known.saturating_add(headroom).min(sequence.max_room())
+    }
+
+    /// Blocks of a group that a sequence holds at most at once.
+    fn most_held(&self, group: &Group) -> u32 {
+        let plans = u32::from(self.config.depth);
+        group.most_held(self.config.max_step_tokens.saturating_mul(plans))
     }
 
     fn try_admit(
@@ -184,7 +186,8 @@ impl Scheduler {
         let need = |(group, hits): (&Group, &Hits)| {
             let headroom = recomputed.max(group.geometry.block_tokens);
             let target = group.blocks_for(self.target(sequence, headroom));
-            i64::from(target) - i64::from(hits.blocks - hits.unleased)
+            let shared = i64::from(hits.blocks - hits.unleased);
+            (i64::from(target) - shared).min(i64::from(self.most_held(group)))
         };
         self.groups.iter().zip(&found.hits).map(need).collect()
     }
@@ -202,6 +205,7 @@ impl Scheduler {
         let (chains, contents) = sequence.parts();
         for (group, chain) in self.groups.iter_mut().zip(chains) {
             group.lease_hits(chain, contents, found.tokens / group.geometry.block_tokens);
+            group.pass(chain, found.tokens);
         }
         let smallest = self
             .groups

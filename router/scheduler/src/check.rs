@@ -152,7 +152,14 @@ impl Scheduler {
             )
         })?;
         for (group, chain) in self.groups.iter().zip(&sequence.chains) {
-            let held = chain.leases.len() as u32;
+            let held = chain.len();
+            let behind = group.behind(sequence.computed);
+            ensure((chain.passed..=chain.passed + 1).contains(&behind), || {
+                format!(
+                    "{id:?}: {} of {behind} blocks were given back",
+                    chain.passed
+                )
+            })?;
             let room = held * group.geometry.block_tokens;
             ensure(room >= sequence.computed && room >= sequence.room, || {
                 format!("{id:?}: {held} blocks for {} tokens", sequence.computed)

@@ -140,7 +140,7 @@ impl Scheduler {
         let mut room = u32::MAX;
         for (index, group) in self.groups.iter_mut().enumerate() {
             let original = &self.store[parent].chains[index];
-            let full = (computed / group.geometry.block_tokens) as usize;
+            let full = (computed / group.geometry.block_tokens - original.passed) as usize;
             let mut chain = original.twin(Vec::with_capacity(full + 1));
             for lease in &original.leases[..full] {
                 chain.leases.push(group.pool.share(lease.block()));
@@ -157,8 +157,8 @@ impl Scheduler {
                 });
                 chain.leases.push(copy);
             }
-            room = room.min(chain.leases.len() as u32 * group.geometry.block_tokens);
-            birth.blocks.push(chain.leases.len());
+            room = room.min(chain.len() * group.geometry.block_tokens);
+            birth.blocks.push(chain.len() as usize);
             chains.push(chain);
         }
         self.births.push(birth);

@@ -27,8 +27,7 @@
 //! - **Pipelining.** Plans are made up to `depth` ahead of outcomes; token ids that are not known
 //!   yet live on the workers. Outcomes of sequences that are over are dropped.
 //!
-//! KV groups with a sliding window keep all blocks of a sequence: what lies behind the window is not
-//! freed early.
+//! Of a KV group with a sliding window, a sequence holds what its window still reaches (`memory`).
 
 pub mod config;
 pub mod ids;

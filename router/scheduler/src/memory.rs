@@ -1,7 +1,9 @@
 //! KV memory: per group a pool of blocks and a prefix index, and per sequence its chains of blocks.
 //!
-//! Groups with a sliding window keep their blocks for the sequence's whole life: blocks behind the
-//! window are not given back early.
+//! In a group with a sliding window, a sequence gives its blocks back as the window passes them. Those
+//! that others read stay leased by them, the others stay cached as long as any: they go before the
+//! blocks that the sequence still holds, so a later request finds its prefix only while memory lasts.
+//! A hit needs all blocks from the first on, also those that the window has passed.
 
 use crate::blocks::{Afterlife, BlockLease, Pool};
 use crate::config::KvGroup;
@@ -12,7 +14,10 @@ use crate::prefix::{Link, Node, Prefix, block_key, root_key};
 #[repr(C)]
 #[derive(Debug, Default)]
 pub(crate) struct Chain {
+    /// Its blocks but for the first `passed`.
     pub(crate) leases: Vec<BlockLease>,
+    /// Leading blocks that lie behind the window, and were given back.
+    pub(crate) passed: u32,
     /// Leading blocks whose contents the prefix index knows (in this block or an equal one).
     pub(crate) indexed: u32,
     /// Entry of the last indexed block.
@@ -50,8 +55,21 @@ pub(crate) struct Group {
 }
 
 impl Chain {
+    /// Its blocks, those that were given back included.
+    pub(crate) fn len(&self) -> u32 {
+        self.passed + self.leases.len() as u32
+    }
+
+    pub(crate) fn lease(&self, block: u32) -> Option<&BlockLease> {
+        self.leases.get(block.checked_sub(self.passed)? as usize)
+    }
+
+    /// The block of every position. Nobody reads where the window has passed: any block does there.
     pub(crate) fn blocks(&self) -> Vec<BlockId> {
-        self.leases.iter().map(BlockLease::block).collect()
+        let held = self.leases.iter().map(BlockLease::block);
+        let any = self.leases.first().map_or(BlockId(0), BlockLease::block);
+        let passed = std::iter::repeat_n(any, self.passed as usize);
+        passed.chain(held).collect()
     }
 
     /// A chain of the same tokens, with leases of its own.
@@ -105,12 +123,38 @@ impl Group {
     /// Takes the blocks that `tokens` tokens need beyond those held, as far as there are any. How
     /// many tokens the chain then holds.
     pub(crate) fn extend(&mut self, chain: &mut Chain, tokens: u32) -> u32 {
-        let blocks = self.blocks_for(tokens) as usize;
-        while chain.leases.len() < blocks {
+        let blocks = self.blocks_for(tokens);
+        while chain.len() < blocks {
             let Some(lease) = self.take() else { break };
             chain.leases.push(lease);
         }
-        chain.leases.len() as u32 * self.geometry.block_tokens
+        chain.len() * self.geometry.block_tokens
+    }
+
+    /// Blocks that lie behind the window of whatever runs after `computed` tokens.
+    pub(crate) fn behind(&self, computed: u32) -> u32 {
+        match self.geometry.window {
+            0 => 0,
+            window => (computed + 1).saturating_sub(window) / self.geometry.block_tokens,
+        }
+    }
+
+    /// Gives the blocks behind the window back. Runs in flight do not read them either: they come
+    /// after `computed`.
+    pub(crate) fn pass(&mut self, chain: &mut Chain, computed: u32) {
+        let count = self.behind(computed) - chain.passed;
+        for lease in chain.leases.drain(..count as usize) {
+            self.give_back(lease);
+        }
+        chain.passed += count;
+    }
+
+    /// Blocks that a sequence holds at most, with `running` tokens in flight.
+    pub(crate) fn most_held(&self, running: u32) -> u32 {
+        match self.geometry.window {
+            0 => u32::MAX,
+            window => self.blocks_for(window.saturating_add(running)) + 2,
+        }
     }
 
     /// Gives a sequence's blocks back, tail first. Indexed ones stay cached.
@@ -173,7 +217,7 @@ impl Group {
             let Some(key) = self.next_key(chain, contents) else {
                 break;
             };
-            let Some(lease) = chain.leases.get(chain.indexed as usize) else {
+            let Some(lease) = chain.lease(chain.indexed) else {
                 break;
             };
             let link = Link {

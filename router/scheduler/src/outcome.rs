@@ -19,7 +19,7 @@ struct Yields<'a> {
 /// What `complete` gathers.
 struct News {
     emissions: Vec<Emission>,
-    /// Sequences with a block to index. All at the end: the misses of one overlap those of others.
+    /// Sequences with a full block to settle. All at the end: the misses of one overlap those of others.
     at_boundary: Vec<Place>,
 }
 
@@ -101,7 +101,7 @@ impl Scheduler {
                 news.emissions.extend(emission);
             }
         }
-        self.index_together(&news.at_boundary);
+        self.settle_together(&news.at_boundary);
         flight.runs.clear();
         self.spare_runs = flight.runs;
         news.emissions
@@ -169,7 +169,7 @@ impl Scheduler {
         if run.reach == Reach::Part {
             if sequence.slot().is_some() {
                 sequence.computed += run.tokens;
-                self.index(run.place);
+                self.settle_blocks(run.place);
             }
             return None;
         }
@@ -187,7 +187,7 @@ impl Scheduler {
                     sequence.computed -= 1;
                 }
                 if sequence.computed >= sequence.boundary {
-                    self.index(run.place);
+                    self.settle_blocks(run.place);
                 }
             }
             State::Queued => self.counters.waiting_tokens += kept as u64,
@@ -215,15 +215,22 @@ impl Scheduler {
         })
     }
 
-    /// Indexes several sequences in passes, each of which overlaps its cache misses: the ends of
-    /// their lists, then where their blocks' keys are to stand, then the work.
-    fn index_together(&mut self, places: &[Place]) {
-        if !self.config.prefix_cache {
-            return;
-        }
+    /// Settles the blocks of several sequences in passes, each of which overlaps its cache misses:
+    /// the ends of their lists, then where their blocks' keys are to stand, then the work.
+    fn settle_together(&mut self, places: &[Place]) {
         for &place in places {
             self.store[place].read_ahead();
         }
+        if self.config.prefix_cache {
+            self.read_homes(places);
+        }
+        for &place in places {
+            self.settle_blocks(place);
+        }
+    }
+
+    /// Makes the keys of the next blocks, and reads where they are to stand.
+    fn read_homes(&mut self, places: &[Place]) {
         let mut keys = Vec::with_capacity(places.len());
         for (index, group) in self.groups.iter().enumerate() {
             for &place in places {
@@ -234,31 +241,30 @@ impl Scheduler {
             }
             group.prefix.read_ahead(keys.drain(..));
         }
-        for &place in places {
-            self.index(place);
-        }
     }
 
-    /// Makes the full blocks of a running sequence's computed tokens findable.
-    fn index(&mut self, place: Place) {
-        if !self.config.prefix_cache {
-            return;
-        }
+    /// Makes the full blocks of a running sequence's computed tokens findable, and gives back those
+    /// behind its window.
+    fn settle_blocks(&mut self, place: Place) {
         let sequence = &mut self.store[place];
         sequence.flush();
         let computed = sequence.computed;
         let (chains, contents) = sequence.parts();
         let mut boundary = u32::MAX;
         for (group, chain) in self.groups.iter_mut().zip(chains) {
-            group.index(chain, contents, computed);
-            boundary = boundary.min((chain.indexed + 1) * group.geometry.block_tokens);
+            if self.config.prefix_cache {
+                group.index(chain, contents, computed);
+            }
+            group.pass(chain, computed);
+            let size = group.geometry.block_tokens;
+            boundary = boundary.min((computed / size + 1) * size);
         }
         sequence.boundary = boundary;
     }
 }
 
 impl Sequence {
-    /// Takes one token if it does not end the sequence; indexing a full block is the caller's.
+    /// Takes one token if it does not end the sequence; settling a full block is the caller's.
     /// Otherwise does nothing. Whether it took it.
     #[inline]
     fn push_plainly(&mut self, token: TokenId) -> bool {

@@ -224,7 +224,7 @@ impl Scheduler {
             .iter()
             .zip(&sequence.chains)
             .map(|(group, chain)| {
-                let blocks = u64::from(group.pool.available()) + chain.leases.len() as u64;
+                let blocks = u64::from(group.pool.available()) + u64::from(chain.len());
                 blocks * u64::from(group.geometry.block_tokens)
             });
         rooms.min().unwrap_or(0).min(u64::from(u32::MAX)) as u32

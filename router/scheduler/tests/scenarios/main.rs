@@ -61,6 +61,7 @@ scenarios! {
     preemption
     several_tokens_per_run
     shared_prompt_in_flight
+    sliding_window
     stop_token
     waiting_for_outcomes
     worker_lost

@@ -154,7 +154,7 @@ fn config(words: &Words<'_>) -> SchedulerConfig {
         groups: vec![KvGroup {
             block_tokens: number("block", 4),
             blocks: number("blocks", 16),
-            window: 0,
+            window: number("window", 0),
         }],
         max_slots: number("slots", 4),
         max_step_tokens: number("step", 64),

@@ -402,14 +402,14 @@ fn random_config(random: &mut Random) -> SchedulerConfig {
     let mut group = || KvGroup {
         block_tokens: random.within(1, 5),
         blocks: random.pick(&[2, 9, 17, 17, 40]),
-        window: 0,
+        window: random.pick(&[0, 0, 1, 4, 9]),
     };
     let mut groups = vec![group()];
     if random.chance(25) {
         groups.push(KvGroup {
             block_tokens: random.within(1, 5),
             blocks: 30,
-            window: 0,
+            window: random.pick(&[0, 0, 6]),
         });
     }
     SchedulerConfig {

@@ -205,8 +205,14 @@ impl Worker {
         let Some(state) = &self.slots[run.slot.0 as usize] else {
             panic!("slot {} runs but is empty", run.slot)
         };
-        for position in 0..if state.failed { 0 } else { state.computed } {
-            for (group, geometry) in self.config.groups.iter().enumerate() {
+        for (group, geometry) in self.config.groups.iter().enumerate() {
+            // The first token that runs is the one at `computed`, and is in its own window.
+            let reached = match geometry.window {
+                0 => state.computed,
+                window => window as usize - 1,
+            };
+            let read = state.computed.saturating_sub(reached)..state.computed;
+            for position in if state.failed { 0..0 } else { read } {
                 let size = geometry.block_tokens as usize;
                 let block = state.tables[group][position / size];
                 let found = self.kv[group][block as usize][position % size];
