@@ -30,7 +30,7 @@ class Attention(Layer):
 
     def __call__(self, summands: Summands, context: StepContext) -> tuple[Tensor, Tensor]:
         """([T, hidden] of the normalised sum, the sum); writes this step's keys and values."""
-        qkv, total = self.qkv.after(summands)
+        qkv, total = self.qkv(summands)
         heads = qkv.view(len(qkv), -1, self.head_dim)
         q, k, v = torch.split(heads, self.split, dim=1)
         mixed = attend(q, k, v, self, context)

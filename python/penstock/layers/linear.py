@@ -29,10 +29,11 @@ class Linear(Layer):
 
 
 class ColumnLinear(Linear):
-    """Outputs are shared by the ranks. `parts` are checkpoint matrices fused along the outputs.
+    """Outputs are shared by the ranks, inputs are sums that are yet to be normalised.
 
-    `parts` gives each part's outputs in the whole model; every rank holds its share of each part,
-    so that this rank's output is [T, sum of shares], in order of `parts`.
+    `parts` are checkpoint matrices fused along the outputs, with each one's outputs in the whole
+    model; every rank holds its share of each, so that this rank's output is [T, sum of shares], in
+    order of `parts`.
     """
 
     def __init__(self, build: Build, parts: Mapping[str, int], inputs: int, bias: bool) -> None:
@@ -58,12 +59,11 @@ class ColumnLinear(Linear):
     def _share(self, data: Tensor, dim: int | None) -> Target:
         return Target.share(data, dim, self.group.rank, self.group.size)
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """[T, inputs] -> [T, this rank's outputs]."""
-        return self.method.apply(self.weights, x, self.bias)
+    def __call__(self, summands: Summands, gated: bool = False) -> tuple[Tensor, Tensor]:
+        """([T, this rank's outputs] of the normalised sum, the sum).
 
-    def after(self, summands: Summands, gated: bool = False) -> tuple[Tensor, Tensor]:
-        """(the layer of the normalised sum, the sum); gated, silu(first half) * second half."""
+        Gated, half as many: silu(first half) * second half.
+        """
         return self.method.apply_normed(self.weights, summands, self.bias, gated)
 
 

@@ -19,5 +19,5 @@ class GatedMlp(Layer):
 
     def __call__(self, summands: Summands) -> tuple[Tensor, Tensor]:
         """([T, hidden] of the normalised sum, the sum)."""
-        x, total = self.gate_up.after(summands, gated=True)
+        x, total = self.gate_up(summands, gated=True)
         return self.down(x), total
