@@ -2,8 +2,8 @@
 
     python bench/timeline.py trace.json [--png timeline.png]
 
-Prints, for the second with the most tokens: steps, tokens, the share of time in which the device had
-no work, and the medians of the lanes.
+Prints, for the second with the most tokens: steps, tokens, the share of time in which the device
+had no work, and the medians of the lanes.
 """
 
 from __future__ import annotations
