@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -10,8 +11,9 @@ import pytest
 import torch
 from checkpoints import checkpoint_maker
 from local import LocalWorker
+from penstock.sampling import SamplingRows, choose
 from penstock.worker.graphs import Graphs, Stages
-from penstock.worker.rehearsal import captured_shapes
+from penstock.worker.rehearsal import Rehearsal, captured_shapes
 from penstock.worker.shape import CHUNK_TOKENS, Shape
 
 T = TypeVar("T")
@@ -91,6 +93,34 @@ def test_steps_of_no_sequence_touch_nothing(tmp_path: Path) -> None:
         assert len(ids) == len(logprobs) == shape.samples
     assert all(bool((cache == 3.0).all()) for cache in runner.shard.caches)
     assert runner.last_token[: loaded.max_slots].eq(0).all()
+
+
+@torch.inference_mode()
+def test_tokens_that_were_never_chosen_are_never_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While kernels are only compiled, their outputs hold anything, which is no token's id."""
+    worker = LocalWorker()
+    worker.load(checkpoint_maker(tmp_path)("llama31"), max_slots=20)
+    runner, only_compiled = worker.runner, [False]
+    runner.inputs = torch.zeros_like(runner.ring[0].inputs)
+    runner.graphs = Graphs(Recorder(), torch.empty(64, 501))
+
+    def garbage(logits: torch.Tensor, rows: SamplingRows) -> tuple[torch.Tensor, torch.Tensor]:
+        ids, logprobs = choose(logits, rows)
+        return (ids + (1 << 40) if only_compiled[0] else ids), logprobs
+
+    @contextmanager
+    def building(pool: object) -> Iterator[None]:
+        only_compiled[0] = True
+        yield
+        only_compiled[0] = False
+
+    monkeypatch.setattr("penstock.worker.runner.choose", garbage)
+    monkeypatch.setattr("penstock.worker.rehearsal.building", building)
+    Rehearsal().play(runner)
+    assert runner.last_token.max() < 501
+    assert len(runner.graphs.captured) == len(captured_shapes(runner.state.limits))
 
 
 def test_out_of_memory_leaves_smaller_graphs_and_a_warning(
