@@ -1,4 +1,7 @@
-"""The one dispatch point: an op is a reference, and a Triton kernel for CUDA tensors."""
+"""The one dispatch point: an op is a reference, and a Triton kernel for CUDA tensors.
+
+Kernels for tensors on the host are provided by whoever has them.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,11 @@ import importlib
 import logging
 import subprocess
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast
 
+import torch
 from torch import Tensor
 
 P = ParamSpec("P")
@@ -45,6 +49,7 @@ class Op(Generic[P, R]):
         self.mutates = mutates
         self.without = without
         self._triton: Callable[P, R] | None = None
+        self._host: dict[torch.dtype, Callable[P, R]] = {}
         OPS[name] = self
 
     @property
@@ -55,12 +60,18 @@ class Op(Generic[P, R]):
             self._triton = cast("Callable[P, R]", getattr(module, self.name))
         return self._triton
 
+    def provide(self, dtypes: Iterable[torch.dtype], kernel: Callable[P, R]) -> None:
+        """From now on, `kernel` stands in for the reference on the host, for these dtypes."""
+        self._host |= dict.fromkeys(dtypes, kernel)
+
     def on(self, tensor: Tensor) -> Callable[P, R]:
-        """The implementation for tensors that live where `tensor` does."""
+        """The implementation for tensors that live where `tensor` does, of its dtype."""
         choice = _forced.get()
-        if choice is None:
-            return self._kernel_or_reference if tensor.is_cuda else self.reference
-        return self.triton if choice == "triton" else self.reference
+        if choice is not None:
+            return self.triton if choice == "triton" else self.reference
+        if tensor.is_cuda:
+            return self._kernel_or_reference
+        return self._host.get(tensor.dtype, self.reference)
 
     def _kernel_or_reference(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """The kernel; from its first failure to build on, the reference, with one warning."""

@@ -24,13 +24,31 @@ def test_every_public_op_is_registered() -> None:
 
 
 def test_the_device_chooses_unless_told() -> None:
-    op, tensor = OPS["silu_mul"], torch.ones(1, 2)
+    op, tensor = OPS["silu_mul"], torch.ones(1, 2, dtype=torch.float64)
     assert op.on(tensor) is op.reference
     with penstock_kernels.use("triton"):
         assert op.on(tensor) is op.triton
         with penstock_kernels.use("reference"):
             assert op.on(tensor) is op.reference
     assert op.on(tensor) is op.reference
+
+
+def test_a_host_kernel_is_for_its_dtypes() -> None:
+    op = Op("nothing", nothing)
+    try:
+        op.provide((torch.float32,), nothing_faster)
+        assert op.on(torch.ones(1)) is nothing_faster
+        assert op.on(torch.ones(1).double()) is nothing
+        with penstock_kernels.use("reference"):
+            assert op.on(torch.ones(1)) is nothing
+    finally:
+        del OPS["nothing"]
+
+
+def nothing() -> None: ...
+
+
+def nothing_faster() -> None: ...
 
 
 class OnDevice(torch.Tensor):

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+from torch import Tensor
+
 from penstock.request import SamplingParams
 
 def main(argv: list[str], executable: str, package: str) -> int:
@@ -74,3 +76,52 @@ class Engine:
         """Prompt and answer of one request, in tokens."""
     def close(self) -> None:
         """Ends the engine and its workers; running requests fail. May be called again."""
+
+class Cpu:
+    """The module `cpu`: kernels for tensors in host memory, which write into tensors of the caller.
+
+    All raise ValueError for tensors that do not fit, IndexError for an index out of range.
+    """
+
+    @staticmethod
+    def fast() -> bool:
+        """Whether this CPU multiplies and adds in one instruction; if not, torch is faster."""
+    @staticmethod
+    def pack(matrix: Tensor, panels: Tensor) -> None:
+        """A matrix [outputs, inputs] to panels [ceil(outputs / 16), inputs, 16] of its dtype."""
+    @staticmethod
+    def linear(x: Tensor, panels: Tensor, bias: Tensor | None, out: Tensor, threads: int) -> None:
+        """out [T, outputs] = x [T, inputs] W^T + bias, by at most so many threads."""
+    @staticmethod
+    def rms_norm(
+        x: Tensor, weight: Tensor, eps: float, residual: tuple[Tensor, Tensor] | None, out: Tensor
+    ) -> None:
+        """The op; `residual` is what is added to x, and where the sum goes."""
+    @staticmethod
+    def rope_kv_write(
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        angles: tuple[Tensor, Tensor],
+        slots: Tensor,
+        cache: Tensor,
+    ) -> None:
+        """The op; `angles` are (cos_sin, positions)."""
+    @staticmethod
+    def paged_attention(
+        q: Tensor,
+        cache: Tensor,
+        sequences: tuple[Tensor, Tensor, Tensor | None, Tensor],
+        rule: tuple[float, int, int],
+        out: Tensor,
+    ) -> None:
+        """Both attention ops; `sequences` are (block_tables, slots, query_start, kv_len), without
+        query_start for one query each; `rule` is (scale, window, most threads)."""
+    @staticmethod
+    def silu_mul(x: Tensor, out: Tensor) -> None:
+        """The op."""
+    @staticmethod
+    def greedy(logits: Tensor, temperature: Tensor, ids: Tensor, logprobs: Tensor) -> bool:
+        """Most probable tokens; False, with nothing done, if a temperature is not 0."""
+
+cpu: Cpu

@@ -1,5 +1,10 @@
 //! The extension `penstock._core`: the launcher and the engine, callable from Python.
 
+#[allow(
+    unsafe_code,
+    reason = "a tensor's memory becomes a slice there, and nowhere else"
+)]
+mod cpu;
 mod delivery;
 mod engine;
 mod request;
@@ -31,5 +36,6 @@ fn core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Engine>()?;
     module.add_class::<Request>()?;
     module.add_class::<Event>()?;
+    cpu::register(module)?;
     module.add_function(wrap_pyfunction!(run, module)?)
 }

@@ -18,14 +18,15 @@ else:
 PYTHON_MAY = {
     "worker": {
         "models", "layers", "attention", "sampling", "guidance", "weights", "rpc", "parallel",
-        "config", "cache", "quant",
+        "config", "cache", "quant", "cpu",
     },
     "models": {"layers", "attention", "parallel", "config", "weights", "cache"},
     "layers": {"quant", "attention", "parallel", "config", "cache", "weights"},
     "attention": {"parallel", "config", "cache"},
     "weights": {"parallel", "config"},
     "sampling": {"parallel"},
-    "quant": {"parallel", "config"},
+    "quant": {"parallel", "config", "cpu"},
+    "cpu": set(),
     "parallel": set(),
     "config": set(),
     "cache": {"config"},

@@ -46,3 +46,10 @@ def test_rust_reads_the_environment_in_one_crate() -> None:
 def test_links_lead_somewhere(path: tree.Path) -> None:
     for target in re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", tree.read(path)):
         assert (tree.ROOT / path.parent / target).exists(), f"{path}: broken link {target}"
+
+
+def test_unsafe_code_is_in_one_place() -> None:
+    """A tensor's memory becomes a slice, and a kernel is run with wide instructions, there only."""
+    for path in tree.tracked(".rs"):
+        if not path.as_posix().startswith("python/src/cpu/"):
+            assert not re.search(r"\bunsafe\b", tree.read(path)), f"{path} has unsafe code"

@@ -6,8 +6,9 @@ rows, the last ones of the last rank unused.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch.nn.functional as F
-from penstock_kernels import linear
 from torch import Tensor
 
 from penstock.layers.base import Build, Layer
@@ -43,14 +44,13 @@ class Head(Layer):
     """Hidden states to logits; shares the embedding's matrix when the model ties them."""
 
     def __init__(self, build: Build, vocab: int, hidden: int, tied: Embedding | None) -> None:
+        self.method = build.linear
         self.group: Group = build.group
         self.vocab = vocab
         self.tied = tied is not None
         self.rows = -(-vocab // self.group.size)
-        if tied is not None:
-            self.weights = {"weight": tied.weight}
-        else:
-            self.weights = {"weight": build.empty(self.rows, hidden).zero_()}
+        matrix = build.empty(self.rows, hidden).zero_() if tied is None else tied.weight
+        self.weights: Mapping[str, Tensor] = {"weight": matrix}
 
     def targets(self) -> dict[str, Target]:
         """This rank's rows; none when tied."""
@@ -59,9 +59,13 @@ class Head(Layer):
         first = self.group.rank * self.rows
         return {"weight": _rows(self.weights["weight"], self.vocab, first)}
 
+    def finish(self) -> None:
+        """Lets the method repack; an embedding keeps its own form."""
+        self.weights = self.method.finish(self.weights)
+
     def __call__(self, hidden: Tensor) -> Tensor:
         """[R, hidden] -> logits [R, vocab], on every rank."""
-        logits = linear(hidden, self.weights["weight"])
+        logits = self.method.apply(self.weights, hidden, None)
         return self.group.join_columns(logits)[:, : self.vocab]
 
 

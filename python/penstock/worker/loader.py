@@ -8,13 +8,14 @@ from collections.abc import Callable
 
 import torch
 
+from penstock import cpu
 from penstock.cache import KvGeometry
 from penstock.config import ModelConfig, read_config
 from penstock.faults import BadSetting, TooLittleMemory
 from penstock.layers import Build, rope_table
 from penstock.models import DTYPES, Model, family
 from penstock.parallel import Group
-from penstock.quant import Plain
+from penstock.quant import LinearMethod, Panels, Plain
 from penstock.weights import Checkpoint, load_weights
 from penstock.worker import memory
 from penstock.worker.rehearsal import Rehearsal
@@ -44,7 +45,7 @@ def load(settings: Settings, progress: Progress) -> tuple[Runner, Loaded]:
     _check_shares(Group(settings.rank, settings.world_size), config)
     group = Group.join(settings.rank, settings.world_size, settings.rendezvous, device)
     try:
-        build = Build(dtype, device, group, Plain(dtype, device))
+        build = Build(dtype, device, group, _linear(dtype, device))
         return _Loader(settings, config, promise, build, progress).load(cls)
     except torch.OutOfMemoryError as error:
         group.leave()
@@ -190,6 +191,13 @@ def _promise(settings: Settings, config: ModelConfig) -> memory.Promise:
         sequence_tokens=settings.max_sequence_tokens or config.max_positions,
         vocab=config.vocab,
     )
+
+
+def _linear(dtype: torch.dtype, device: torch.device) -> LinearMethod:
+    """How matrices are kept and multiplied; on the CPU, this chooses all kernels."""
+    if device.type == "cpu" and dtype in cpu.DTYPES and cpu.install():
+        return Panels(dtype, device)
+    return Plain(dtype, device)
 
 
 def _check_shares(group: Group, config: ModelConfig) -> None:

@@ -1,0 +1,127 @@
+"""The ops by the extension's kernels: same arguments as the public functions, checked by them.
+
+Rows of a tensor [T, ...] must be contiguous each, as all of the worker's are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from penstock_kernels.op import OPS
+from torch import Tensor
+
+from penstock._core import cpu
+
+
+def rms_norm(
+    x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = None
+) -> Tensor | tuple[Tensor, Tensor]:
+    """The op."""
+    out = torch.empty(x.shape, dtype=x.dtype)
+    if residual is None:
+        cpu.rms_norm(x, weight, eps, None, out)
+        return out
+    total = torch.empty(x.shape, dtype=x.dtype)
+    cpu.rms_norm(x, weight, eps, (residual, total), out)
+    return out, total
+
+
+def rope_kv_write(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cos_sin: Tensor,
+    positions: Tensor,
+    slot_mapping: Tensor,
+    kv_cache: Tensor,
+) -> None:
+    """The op."""
+    cpu.rope_kv_write(q, k, v, (cos_sin, positions), slot_mapping, kv_cache)
+
+
+def paged_decode_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cos_sin: Tensor,
+    positions: Tensor,
+    slot_mapping: Tensor,
+    kv_cache: Tensor,
+    block_tables: Tensor,
+    slots: Tensor,
+    kv_len: Tensor,
+    scale: float,
+    window: int = 0,
+    out: Tensor | None = None,
+) -> Tensor:
+    """The op; q is rotated in place."""
+    cpu.rope_kv_write(q, k, v, (cos_sin, positions), slot_mapping, kv_cache)
+    return _attention(q, kv_cache, (block_tables, slots, None, kv_len), (scale, window), out)
+
+
+def paged_prefill_attention(
+    q: Tensor,
+    kv_cache: Tensor,
+    block_tables: Tensor,
+    slots: Tensor,
+    query_start: Tensor,
+    kv_len: Tensor,
+    scale: float,
+    window: int = 0,
+    *,
+    max_query: int,
+    out: Tensor | None = None,
+) -> Tensor:
+    """The op; `max_query` is not needed here."""
+    sequences = block_tables, slots, query_start, kv_len
+    return _attention(q, kv_cache, sequences, (scale, window), out)
+
+
+def _attention(
+    q: Tensor,
+    kv_cache: Tensor,
+    sequences: tuple[Tensor, Tensor, Tensor | None, Tensor],
+    rule: tuple[float, int],
+    out: Tensor | None,
+) -> Tensor:
+    out = torch.empty(q.shape, dtype=q.dtype) if out is None else out
+    cpu.paged_attention(q, kv_cache, sequences, (*rule, torch.get_num_threads()), out)
+    return out
+
+
+def silu_mul(x: Tensor) -> Tensor:
+    """The op."""
+    out = torch.empty((x.shape[0], x.shape[1] // 2), dtype=x.dtype)
+    cpu.silu_mul(x, out)
+    return out
+
+
+def sample(
+    logits: Tensor,
+    temperature: Tensor,
+    top_k: Tensor,
+    top_p: Tensor,
+    seed: Tensor,
+    position: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """The op, where all rows are greedy; otherwise its reference."""
+    ids = torch.empty(len(logits), dtype=torch.int64)
+    logprobs = torch.empty(len(logits), dtype=torch.float32)
+    if cpu.greedy(logits, temperature, ids, logprobs):
+        return ids, logprobs
+    drawn: tuple[Tensor, Tensor] = OPS["sample"].reference(
+        logits, temperature, top_k, top_p, seed, position
+    )
+    return drawn
+
+
+KERNELS: tuple[Callable[..., Any], ...] = (
+    rms_norm,
+    rope_kv_write,
+    paged_decode_attention,
+    paged_prefill_attention,
+    silu_mul,
+    sample,
+)

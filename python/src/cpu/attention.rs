@@ -1,0 +1,309 @@
+//! Attention over the paged cache, one query at a time: scores, softmax, sum of values.
+
+use std::ops::Range;
+use std::thread;
+
+use pyo3::exceptions::{PyIndexError, PyValueError};
+use pyo3::prelude::*;
+
+use super::element::{Bf16, Element, Kind};
+use super::tensor::{Rows, Tensor};
+use super::vectors::{self, Kernel, dot, exp};
+
+/// Multiplications from which another thread pays.
+const THREAD_WORK: usize = 4 << 20;
+
+/// out = softmax(scale q K^T) V for queries q [T, Hq, D] over cache [blocks, 2, Hkv, block_tokens,
+/// D]. `sequences` are (block tables of all slots, slots, query_start or nothing, kv_len): without
+/// query_start, each sequence has one query, its last token, and a kv_len of 0 gives zeros. `rule`
+/// is (scale, window, most threads). As `penstock_kernels.paged_decode_attention` and
+/// `paged_prefill_attention`.
+#[pyfunction]
+pub(super) fn paged_attention(
+    py: Python<'_>,
+    q: Tensor<'_>,
+    cache: Tensor<'_>,
+    sequences: (Tensor<'_>, Tensor<'_>, Option<Tensor<'_>>, Tensor<'_>),
+    rule: (f32, usize, usize),
+    out: Tensor<'_>,
+) -> PyResult<()> {
+    let (tables, slots, query_start, kv_len) = sequences;
+    let rows = q.shape().first().copied().unwrap_or(0);
+    let queries = queries(slots, (query_start, kv_len), rows, rule.1)?;
+    let tables = tables.rows::<i32>()?;
+    match q.kind {
+        Kind::Bfloat16 => attend_as::<Bf16>(py, (q, cache, out), tables, &queries, rule),
+        _ => attend_as::<f32>(py, (q, cache, out), tables, &queries, rule),
+    }
+}
+
+fn attend_as<T: Element>(
+    py: Python<'_>,
+    (q, cache, out): (Tensor<'_>, Tensor<'_>, Tensor<'_>),
+    tables: Rows<'_, i32>,
+    queries: &[Query],
+    (scale, _, threads): (f32, usize, usize),
+) -> PyResult<()> {
+    let &[blocks, 2, heads, block_tokens, size] = cache.shape() else {
+        return Err(PyValueError::new_err(
+            "the cache is not [blocks, 2, Hkv, block_tokens, D]",
+        ));
+    };
+    let (q, out) = (q.rows::<T>()?, out.rows::<T>()?);
+    if q.width == 0
+        || !q.width.is_multiple_of(heads * size)
+        || (q.count, q.width) != (out.count, out.width)
+    {
+        return Err(PyValueError::new_err(
+            "q, cache and out do not fit together",
+        ));
+    }
+    let cache = Cache {
+        keys_and_values: cache.slice::<T>()?,
+        heads,
+        block_tokens,
+        size,
+    };
+    for query in queries.iter().filter(|query| !query.seen.is_empty()) {
+        let columns = query.seen.start / block_tokens..query.seen.end.div_ceil(block_tokens);
+        let known = |&block: &i32| usize::try_from(block).is_ok_and(|block| block < blocks);
+        let inside = query.slot < tables.count && columns.end <= tables.width;
+        if !inside || !tables.row(query.slot)[columns].iter().all(known) {
+            return Err(PyIndexError::new_err(
+                "a block table or a block of it is out of range",
+            ));
+        }
+    }
+    let keys: usize = queries.iter().map(|query| query.seen.len()).sum();
+    let threads = threads.min(1 + 2 * keys * q.width / THREAD_WORK);
+    let work = Attention {
+        q,
+        cache,
+        tables,
+        scale,
+        queries,
+        out,
+    };
+    py.detach(|| work.run(threads));
+    Ok(())
+}
+
+/// One query and what it sees.
+struct Query {
+    row: usize,
+    /// Its sequence's row of the block tables.
+    slot: usize,
+    /// Positions of the visible keys; empty for a row of padding.
+    seen: Range<usize>,
+}
+
+fn queries(
+    slots: Tensor<'_>,
+    (query_start, kv_len): (Option<Tensor<'_>>, Tensor<'_>),
+    rows: usize,
+    window: usize,
+) -> PyResult<Vec<Query>> {
+    let (slots, kv_len) = (slots.slice::<i32>()?, kv_len.slice::<i32>()?);
+    let starts = query_start
+        .map(|starts| starts.slice::<i32>())
+        .transpose()?;
+    let mut queries = Vec::with_capacity(rows);
+    for (sequence, (&length, &slot)) in kv_len.iter().zip(slots).enumerate() {
+        let range = match starts {
+            None => sequence as i32..sequence as i32 + 1,
+            Some(starts) if starts.len() == kv_len.len() + 1 => {
+                starts[sequence]..starts[sequence + 1]
+            }
+            Some(_) => return Err(PyValueError::new_err("query_start does not fit kv_len")),
+        };
+        let padding = starts.is_none() && length == 0;
+        if range.start < 0 || range.end as usize > rows || (length < range.len() as i32 && !padding)
+        {
+            return Err(PyIndexError::new_err("query_start and kv_len do not fit q"));
+        }
+        for (after, row) in range.rev().enumerate() {
+            let end = (length as usize).saturating_sub(after);
+            let first = if window > 0 {
+                end.saturating_sub(window)
+            } else {
+                0
+            };
+            queries.push(Query {
+                row: row as usize,
+                slot: slot as usize,
+                seen: first..end,
+            });
+        }
+    }
+    Ok(queries)
+}
+
+/// One layer's paged keys and values.
+#[derive(Clone, Copy)]
+struct Cache<'a, T> {
+    keys_and_values: &'a [T],
+    heads: usize,
+    block_tokens: usize,
+    size: usize,
+}
+
+/// Which half of a block.
+#[derive(Clone, Copy)]
+enum Half {
+    Keys = 0,
+    Values = 1,
+}
+
+impl<'a, T: Element> Cache<'a, T> {
+    /// What one head keeps for the positions `seen`, in order.
+    #[inline(always)]
+    fn of(
+        self,
+        head: usize,
+        half: Half,
+        table: &'a [i32],
+        seen: &Range<usize>,
+    ) -> impl Iterator<Item = &'a [T]> {
+        let Self {
+            keys_and_values,
+            heads,
+            block_tokens,
+            size,
+        } = self;
+        let (start, end) = (seen.start, seen.end);
+        (start / block_tokens..end.div_ceil(block_tokens)).flat_map(move |column| {
+            let plane = (table[column] as usize * 2 + half as usize) * heads + head;
+            let first = start.saturating_sub(column * block_tokens);
+            let last = (end - column * block_tokens).min(block_tokens);
+            let tokens = plane * block_tokens + first..plane * block_tokens + last;
+            keys_and_values[tokens.start * size..tokens.end * size].chunks_exact(size)
+        })
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Attention<'a, T> {
+    q: Rows<'a, T>,
+    cache: Cache<'a, T>,
+    tables: Rows<'a, i32>,
+    scale: f32,
+    queries: &'a [Query],
+    out: Rows<'a, T>,
+}
+
+impl<T: Element> Attention<'_, T> {
+    /// Deals the queries out among so many threads, this one among them.
+    fn run(self, threads: usize) {
+        let part = |first| Part {
+            attention: self,
+            first,
+            step: threads,
+        };
+        thread::scope(|scope| {
+            for first in 1..threads {
+                let part = part(first);
+                scope.spawn(move || vectors::run(part));
+            }
+            vectors::run(part(0));
+        });
+    }
+
+    /// The query heads `group` of one key head; both have this row's numbers of all those heads.
+    #[inline(always)]
+    fn head(&self, head: usize, query: &Query, group: &[T], out: &mut [T], scratch: &mut Scratch) {
+        let size = self.cache.size;
+        let table = self.tables.row(query.slot);
+        let keys = query.seen.len();
+        scratch.q.clear();
+        scratch
+            .q
+            .extend(group.iter().map(|value| value.wide() * self.scale));
+        scratch.scores.resize(keys * (group.len() / size), 0.0);
+        for (at, key) in self
+            .cache
+            .of(head, Half::Keys, table, &query.seen)
+            .enumerate()
+        {
+            for (g, q) in scratch.q.chunks_exact(size).enumerate() {
+                scratch.scores[g * keys + at] = dot(q, key);
+            }
+        }
+        scratch.scores.chunks_exact_mut(keys).for_each(softmax);
+        scratch.sums.clear();
+        scratch.sums.resize(group.len(), 0.0);
+        for (at, value) in self
+            .cache
+            .of(head, Half::Values, table, &query.seen)
+            .enumerate()
+        {
+            for (g, sums) in scratch.sums.chunks_exact_mut(size).enumerate() {
+                let weight = scratch.scores[g * keys + at];
+                for (sum, value) in sums.iter_mut().zip(value) {
+                    *sum = value.wide().mul_add(weight, *sum);
+                }
+            }
+        }
+        for (out, sum) in out.iter_mut().zip(&scratch.sums) {
+            *out = T::narrow(*sum);
+        }
+    }
+}
+
+/// What one thread works with.
+#[derive(Default)]
+struct Scratch {
+    /// The queries of a group, scaled.
+    q: Vec<f32>,
+    /// Their scores, then weights: query by query.
+    scores: Vec<f32>,
+    /// Their weighted sums of values.
+    sums: Vec<f32>,
+}
+
+/// Every `step`-th query from `first` on.
+struct Part<'a, T> {
+    attention: Attention<'a, T>,
+    first: usize,
+    step: usize,
+}
+
+impl<T: Element> Kernel for Part<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let Self {
+            attention,
+            first,
+            step,
+        } = self;
+        let width = attention.q.width / attention.cache.heads;
+        let mut scratch = Scratch::default();
+        for query in attention.queries.iter().skip(first).step_by(step) {
+            let q = attention.q.row(query.row);
+            let mut out = attention.out;
+            let out = out.row_mut(query.row);
+            if query.seen.is_empty() {
+                out.fill(T::narrow(0.0));
+                continue;
+            }
+            let groups = q.chunks_exact(width).zip(out.chunks_exact_mut(width));
+            for (head, (group, out)) in groups.enumerate() {
+                attention.head(head, query, group, out, &mut scratch);
+            }
+        }
+    }
+}
+
+/// Scores to weights, in place.
+#[inline(always)]
+fn softmax(scores: &mut [f32]) {
+    let most = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    for score in &mut *scores {
+        *score = exp(*score - most);
+    }
+    let factor = 1.0 / scores.iter().sum::<f32>();
+    for score in scores {
+        *score *= factor;
+    }
+}

@@ -1,0 +1,102 @@
+//! Numbers as they lie in a tensor.
+
+/// What a tensor's memory is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Float32,
+    Bfloat16,
+    Int32,
+    Int64,
+}
+
+/// A number in memory of one kind.
+///
+/// # Safety
+/// `KIND` must be the kind whose memory this type can stand for, whatever its bits.
+pub(super) unsafe trait Stored: Copy + Send + Sync + 'static {
+    const KIND: Kind;
+}
+
+/// A number that is computed with as float32.
+pub(super) trait Element: Stored {
+    /// Its value, exactly.
+    fn wide(self) -> f32;
+    /// The nearest number of this kind; of two, the even one.
+    fn narrow(value: f32) -> Self;
+}
+
+/// The upper half of a float32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
+pub(super) struct Bf16(u16);
+
+// SAFETY: the same size, and any bits are a value.
+unsafe impl Stored for f32 {
+    const KIND: Kind = Kind::Float32;
+}
+
+// SAFETY: torch stores the upper halves of float32 too; any bits are a value.
+unsafe impl Stored for Bf16 {
+    const KIND: Kind = Kind::Bfloat16;
+}
+
+// SAFETY: the same size, and any bits are a value.
+unsafe impl Stored for i32 {
+    const KIND: Kind = Kind::Int32;
+}
+
+// SAFETY: the same size, and any bits are a value.
+unsafe impl Stored for i64 {
+    const KIND: Kind = Kind::Int64;
+}
+
+impl Element for f32 {
+    #[inline(always)]
+    fn wide(self) -> f32 {
+        self
+    }
+
+    #[inline(always)]
+    fn narrow(value: f32) -> Self {
+        value
+    }
+}
+
+impl Element for Bf16 {
+    #[inline(always)]
+    fn wide(self) -> f32 {
+        f32::from_bits(u32::from(self.0) << 16)
+    }
+
+    #[inline(always)]
+    fn narrow(value: f32) -> Self {
+        let bits = value.to_bits();
+        let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1));
+        let bits = if value.is_nan() {
+            bits | 0x40_0000
+        } else {
+            rounded
+        };
+        Self((bits >> 16) as u16)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bf16_rounds_to_even() {
+        for (value, bits) in [
+            (1.0, 0x3f80),
+            (f32::from_bits(0x3f80_8000), 0x3f80),
+            (f32::from_bits(0x3f81_8000), 0x3f82),
+            (f32::from_bits(0x3f80_8001), 0x3f81),
+            (f32::MAX, 0x7f80),
+            (f32::NEG_INFINITY, 0xff80),
+        ] {
+            assert_eq!(Bf16::narrow(value), Bf16(bits), "{value}");
+        }
+        assert!(Bf16::narrow(f32::from_bits(0x7f80_0001)).wide().is_nan());
+    }
+}

@@ -1,0 +1,48 @@
+//! The gate of a SwiGLU feed-forward layer.
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+use super::element::{Bf16, Element, Kind};
+use super::tensor::{Rows, Tensor};
+use super::vectors::{self, Kernel, exp};
+
+/// out [T, I] = silu(gate) * up, where x [T, 2 I] = (gate | up).
+#[pyfunction]
+pub(super) fn silu_mul(x: Tensor<'_>, out: Tensor<'_>) -> PyResult<()> {
+    match x.kind {
+        Kind::Bfloat16 => silu_mul_as::<Bf16>(x, out),
+        _ => silu_mul_as::<f32>(x, out),
+    }
+}
+
+fn silu_mul_as<T: Element>(x: Tensor<'_>, out: Tensor<'_>) -> PyResult<()> {
+    let (x, out) = (x.rows::<T>()?, out.rows::<T>()?);
+    if x.width != 2 * out.width || x.count != out.count {
+        return Err(PyValueError::new_err(
+            "x and out of silu_mul do not fit together",
+        ));
+    }
+    vectors::run(SiluMul { x, out });
+    Ok(())
+}
+
+struct SiluMul<'a, T> {
+    x: Rows<'a, T>,
+    out: Rows<'a, T>,
+}
+
+impl<T: Element> Kernel for SiluMul<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(mut self) {
+        for index in 0..self.x.count {
+            let (gate, up) = self.x.row(index).split_at(self.out.width);
+            for ((out, gate), up) in self.out.row_mut(index).iter_mut().zip(gate).zip(up) {
+                let gate = gate.wide();
+                *out = T::narrow(gate / (1.0 + exp(-gate)) * up.wide());
+            }
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! The most probable token of each row.
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+use super::element::{Bf16, Element, Kind};
+use super::tensor::{Rows, Tensor};
+use super::vectors::{self, Kernel, LANES, each, exp, sum};
+
+/// ids [S] int64 of the largest logit [S, V] of each row, the first of equal ones, and logprobs
+/// [S] float32, the logarithm of its share of the row's softmax. False, with nothing done, if a
+/// `temperature` [S] float32 is not 0.
+#[pyfunction]
+pub(super) fn greedy(
+    logits: Tensor<'_>,
+    temperature: Tensor<'_>,
+    ids: Tensor<'_>,
+    logprobs: Tensor<'_>,
+) -> PyResult<bool> {
+    if temperature.slice::<f32>()?.iter().any(|&t| t != 0.0) {
+        return Ok(false);
+    }
+    match logits.kind {
+        Kind::Bfloat16 => greedy_as::<Bf16>(logits, ids, logprobs)?,
+        _ => greedy_as::<f32>(logits, ids, logprobs)?,
+    }
+    Ok(true)
+}
+
+fn greedy_as<T: Element>(
+    logits: Tensor<'_>,
+    ids: Tensor<'_>,
+    logprobs: Tensor<'_>,
+) -> PyResult<()> {
+    let logits = logits.rows::<T>()?;
+    let (ids, logprobs) = (ids.slice_mut::<i64>()?, logprobs.slice_mut::<f32>()?);
+    if ids.len() != logits.count || logprobs.len() != logits.count || logits.width == 0 {
+        return Err(PyValueError::new_err(
+            "logits, ids and logprobs do not fit together",
+        ));
+    }
+    vectors::run(Greedy {
+        logits,
+        ids,
+        logprobs,
+    });
+    Ok(())
+}
+
+struct Greedy<'a, T> {
+    logits: Rows<'a, T>,
+    ids: &'a mut [i64],
+    logprobs: &'a mut [f32],
+}
+
+impl<T: Element> Kernel for Greedy<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        for (index, (id, logprob)) in self.ids.iter_mut().zip(self.logprobs).enumerate() {
+            let row = self.logits.row(index);
+            let most = largest(row);
+            // NaN is nowhere in the row, then: it makes the sum NaN, and the row a fault.
+            let place = row
+                .iter()
+                .position(|logit| logit.wide() == most)
+                .unwrap_or(0);
+            *id = place as i64;
+            *logprob = -total(row, most).ln();
+        }
+    }
+}
+
+#[inline(always)]
+fn largest<T: Element>(row: &[T]) -> f32 {
+    let (lanes, rest) = row.as_chunks::<LANES>();
+    let mut most = [f32::NEG_INFINITY; LANES];
+    for chunk in lanes {
+        most = each(|l| {
+            if chunk[l].wide() > most[l] {
+                chunk[l].wide()
+            } else {
+                most[l]
+            }
+        });
+    }
+    let rest = rest.iter().map(|logit| logit.wide());
+    most.into_iter()
+        .chain(rest)
+        .fold(f32::NEG_INFINITY, f32::max)
+}
+
+/// The sum of e^(logit - most).
+#[inline(always)]
+fn total<T: Element>(row: &[T], most: f32) -> f32 {
+    let (lanes, rest) = row.as_chunks::<LANES>();
+    let mut total = [0.0; LANES];
+    for chunk in lanes {
+        total = each(|l| total[l] + exp(chunk[l].wide() - most));
+    }
+    rest.iter()
+        .fold(sum(total), |total, logit| total + exp(logit.wide() - most))
+}

@@ -1,0 +1,31 @@
+//! Kernels for tensors in host memory: `penstock._core.cpu`, called by `penstock.cpu`.
+//!
+//! Safe Rust over slices, but for two things: a tensor's memory becomes a slice in `tensor`, and
+//! `vectors` picks the widest instructions of this CPU. Each kernel computes a row from that row
+//! alone, in one fixed order: a sequence's numbers do not depend on who shares its batch.
+
+mod attention;
+mod element;
+mod gate;
+mod greedy;
+mod linear;
+mod norm;
+mod rope;
+mod tensor;
+mod vectors;
+
+use pyo3::prelude::*;
+
+/// Adds the module `cpu` to the extension.
+pub(crate) fn register(parent: &Bound<'_, PyModule>) -> PyResult<()> {
+    let module = PyModule::new(parent.py(), "cpu")?;
+    module.add_function(wrap_pyfunction!(vectors::fast, &module)?)?;
+    module.add_function(wrap_pyfunction!(attention::paged_attention, &module)?)?;
+    module.add_function(wrap_pyfunction!(gate::silu_mul, &module)?)?;
+    module.add_function(wrap_pyfunction!(greedy::greedy, &module)?)?;
+    module.add_function(wrap_pyfunction!(linear::pack, &module)?)?;
+    module.add_function(wrap_pyfunction!(linear::linear, &module)?)?;
+    module.add_function(wrap_pyfunction!(norm::rms_norm, &module)?)?;
+    module.add_function(wrap_pyfunction!(rope::rope_kv_write, &module)?)?;
+    parent.add_submodule(&module)
+}

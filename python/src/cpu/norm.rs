@@ -1,0 +1,89 @@
+//! Root-mean-square normalisation.
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+use super::element::{Bf16, Element, Kind};
+use super::tensor::{Rows, Tensor};
+use super::vectors::{self, Kernel, dot};
+
+/// out = x / sqrt(mean(x^2) + eps) * weight, row by row; with `sum`, [x, residual] come as one
+/// pair: sum = x + residual is stored and normalised.
+#[pyfunction]
+pub(super) fn rms_norm(
+    x: Tensor<'_>,
+    weight: Tensor<'_>,
+    eps: f32,
+    residual: Option<(Tensor<'_>, Tensor<'_>)>,
+    out: Tensor<'_>,
+) -> PyResult<()> {
+    match x.kind {
+        Kind::Bfloat16 => rms_norm_as::<Bf16>(x, weight, eps, residual, out),
+        _ => rms_norm_as::<f32>(x, weight, eps, residual, out),
+    }
+}
+
+fn rms_norm_as<T: Element>(
+    x: Tensor<'_>,
+    weight: Tensor<'_>,
+    eps: f32,
+    residual: Option<(Tensor<'_>, Tensor<'_>)>,
+    out: Tensor<'_>,
+) -> PyResult<()> {
+    let (x, weight, out) = (x.rows::<T>()?, weight.slice::<T>()?, out.rows::<T>()?);
+    let residual = match residual {
+        None => None,
+        Some((residual, sum)) => Some((residual.rows::<T>()?, sum.rows::<T>()?)),
+    };
+    let shape = (x.count, weight.len());
+    let others = residual.iter().flat_map(|(residual, sum)| [residual, sum]);
+    if others
+        .chain([&x, &out])
+        .any(|rows| (rows.count, rows.width) != shape)
+    {
+        return Err(PyValueError::new_err(
+            "the arguments of rms_norm differ in shape",
+        ));
+    }
+    vectors::run(RmsNorm {
+        x,
+        weight,
+        eps,
+        residual,
+        out,
+    });
+    Ok(())
+}
+
+struct RmsNorm<'a, T> {
+    x: Rows<'a, T>,
+    weight: &'a [T],
+    eps: f32,
+    /// What is added to x, and where the sum goes.
+    residual: Option<(Rows<'a, T>, Rows<'a, T>)>,
+    out: Rows<'a, T>,
+}
+
+impl<T: Element> Kernel for RmsNorm<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(mut self) {
+        for index in 0..self.x.count {
+            let mut row = self.x.row(index);
+            if let Some((residual, sum)) = &mut self.residual {
+                let other = residual.row(index);
+                for ((sum, a), b) in sum.row_mut(index).iter_mut().zip(row).zip(other) {
+                    *sum = T::narrow(a.wide() + b.wide());
+                }
+                row = sum.row(index);
+            }
+            let mean = dot(row, row) / row.len() as f32;
+            let factor = 1.0 / (mean + self.eps).sqrt();
+            let out = self.out.row_mut(index).iter_mut();
+            for ((out, value), weight) in out.zip(row).zip(self.weight) {
+                *out = T::narrow(value.wide() * factor * weight.wide());
+            }
+        }
+    }
+}
