@@ -24,9 +24,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
 )
 
-from .. import hopper
 from ..device import processors
-from ..hopper import ATOM, ROWS, blocks_of, copy_tile, make_bars
+from ..hopper import ATOM, ROWS, blocks_of, copy_tile, fits, make_bars
 from ..online_softmax import LOG2_E
 from .splits import arrivals
 
@@ -365,18 +364,18 @@ def tiles_of(size: int) -> Tiles:
     return Tiles(64, 3, 2, 2) if size == 128 else Tiles(128, 3, 1, 2)
 
 
-def fits(q: Tensor, kv_cache: Tensor) -> bool:
-    """Whether this kernel takes such tensors."""
-    return hopper.fits(q, kv_cache) and q.shape[1] <= HEADS.value * kv_cache.shape[2]
-
-
 def launch(
     tensors: tuple[Tensor, ...], memory: tuple[Tensor, ...], scale: float, window: int
-) -> None:
-    """`tensors` = (q, k, v, cos_sin, slot_mapping, out), `memory` = (kv_cache, block_tables, slots,
-    kv_len)."""
+) -> bool:
+    """Whether this kernel takes such tensors; if so, it is launched.
+
+    `tensors` = (q, k, v, cos_sin, slot_mapping, out), `memory` = (kv_cache, block_tables, slots,
+    kv_len).
+    """
     q, k, v, cos_sin, slot_mapping, out = tensors
     kv_cache, block_tables, slots, kv_len = memory
+    if not fits(q, kv_cache) or q.shape[1] > HEADS.value * kv_cache.shape[2]:
+        return False
     sequences, heads, size = q.shape
     _, _, kv_heads, block_tokens, _ = kv_cache.shape
     tiles, group = tiles_of(size), heads // kv_heads
@@ -409,3 +408,4 @@ def launch(
         num_warps=4,
         maxnreg=128,
     )
+    return True

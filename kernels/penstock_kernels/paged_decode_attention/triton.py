@@ -6,8 +6,6 @@ the batch.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
-from types import ModuleType
-
 import torch
 import triton
 import triton.language as tl
@@ -15,7 +13,10 @@ from torch import Tensor
 
 from ..device import is_hopper
 from ..online_softmax import LOG2_E, LOWEST, fold
+from ..special import Special
 from .splits import PAIRS, SPLIT, arrivals, plan
+
+HOPPER = Special(f"{__package__}.hopper", is_hopper)
 
 
 @triton.jit
@@ -182,9 +183,9 @@ def paged_decode_attention(
         raise ValueError(f"{sequences} sequences of {kv_heads} key heads; {PAIRS} pairs at most")
     capacity = block_tables.shape[1] * block_tokens
     group = heads // kv_heads
-    if hopper := _hopper(q, kv_cache):
-        memory = kv_cache, block_tables, slots, kv_len
-        hopper.launch((q, k, v, cos_sin, slot_mapping, out), memory, scale, window)
+    tensors = q, k, v, cos_sin, slot_mapping, out
+    memory = kv_cache, block_tables, slots, kv_len
+    if HOPPER.launch(q.device, tensors, memory, scale, window):
         return out
     chosen = plan(q, kv_heads, capacity)
     rows = cos_sin.stride(0), block_tables.stride(0)
@@ -224,12 +225,3 @@ def paged_decode_attention(
         num_stages=stages,
     )
     return out
-
-
-def _hopper(q: Tensor, kv_cache: Tensor) -> ModuleType | None:
-    """The kernel for Hopper GPUs, if it takes such tensors; imported only there."""
-    if not is_hopper(q.device):
-        return None
-    from . import hopper
-
-    return hopper if hopper.fits(q, kv_cache) else None

@@ -20,8 +20,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from .. import hopper
-from ..hopper import ATOM, ROWS, blocks_of, copy_tile, make_bars
+from ..hopper import ATOM, ROWS, blocks_of, copy_tile, fits, make_bars
 from ..online_softmax import LOG2_E
 
 LOWEST = gl.constexpr(-1.0e38)
@@ -215,17 +214,22 @@ KEYS = 128
 STAGES = 2
 
 
-def fits(q: Tensor, kv_cache: Tensor, window: int) -> bool:
-    """Whether this kernel takes such tensors; windows it does not know."""
-    return hopper.fits(q, kv_cache) and not window
-
-
 def launch(
-    tensors: tuple[Tensor, Tensor], memory: tuple[Tensor, ...], scale: float, max_query: int
-) -> None:
-    """`tensors` = (q, out), `memory` = (kv_cache, block_tables, slots, query_start, kv_len)."""
+    tensors: tuple[Tensor, Tensor],
+    memory: tuple[Tensor, ...],
+    rule: tuple[float, int],
+    max_query: int,
+) -> bool:
+    """Whether this kernel takes such tensors and no window; if so, it is launched.
+
+    `tensors` = (q, out), `memory` = (kv_cache, block_tables, slots, query_start, kv_len), `rule` =
+    (scale, window).
+    """
     q, out = tensors
     kv_cache, block_tables, slots, query_start, kv_len = memory
+    scale, window = rule
+    if window or not fits(q, kv_cache):
+        return False
     _, heads, size = q.shape
     _, _, kv_heads, block_tokens, _ = kv_cache.shape
     tiles = triton.cdiv(max_query * (heads // kv_heads), 2 * ROWS.value)
@@ -248,3 +252,4 @@ def launch(
         num_warps=4,
         maxnreg=168,
     )
+    return True

@@ -5,7 +5,6 @@ pairs, queries first, so that keys and values are read once for the whole group,
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
-from types import ModuleType
 from typing import NamedTuple
 
 import torch
@@ -15,6 +14,9 @@ from torch import Tensor
 
 from ..device import is_hopper
 from ..online_softmax import LOG2_E, LOWEST, fold
+from ..special import Special
+
+HOPPER = Special(f"{__package__}.hopper", is_hopper)
 
 
 @triton.jit
@@ -133,9 +135,8 @@ def paged_prefill_attention(
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out
     if not max_query or not len(kv_len):
         return out
-    if hopper := _hopper(q, kv_cache, window):
-        memory = kv_cache, block_tables, slots, query_start, kv_len
-        hopper.launch((q, out), memory, scale, max_query)
+    memory = kv_cache, block_tables, slots, query_start, kv_len
+    if HOPPER.launch(q.device, (q, out), memory, (scale, window), max_query):
         return out
     rows = max_query * (heads // kv_heads)
     tiles = _tiles(q.dtype, size, rows)
@@ -164,12 +165,3 @@ def paged_prefill_attention(
         num_stages=tiles.stages,
     )
     return out
-
-
-def _hopper(q: Tensor, kv_cache: Tensor, window: int) -> ModuleType | None:
-    """The kernel for Hopper GPUs, if it takes such tensors; imported only there."""
-    if not is_hopper(q.device):
-        return None
-    from . import hopper
-
-    return hopper if hopper.fits(q, kv_cache, window) else None
