@@ -9,7 +9,7 @@ import torch
 from penstock import cpu
 from penstock._core import cpu as native
 from penstock.cpu.ops import KERNELS
-from penstock.quant import Panels
+from penstock.quant.panels import Panels
 from penstock_kernels.case import TOLERANCE, Case, Size, cases
 from penstock_kernels.op import OPS
 from test_ops import check, compare

@@ -1,7 +1,6 @@
 """How linear weights are stored and multiplied. Layers own sharding, methods own formats."""
 
 from penstock.quant.method import LinearMethod, Stored
-from penstock.quant.panels import Panels
 from penstock.quant.plain import Plain
 
-__all__ = ["LinearMethod", "Panels", "Plain", "Stored"]
+__all__ = ["LinearMethod", "Plain", "Stored"]

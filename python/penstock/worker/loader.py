@@ -8,14 +8,13 @@ from collections.abc import Callable
 
 import torch
 
-from penstock import cpu
 from penstock.cache import KvGeometry
 from penstock.config import ModelConfig, read_config
 from penstock.faults import BadSetting, TooLittleMemory
 from penstock.layers import Build, rope_table
 from penstock.models import DTYPES, Model, family
 from penstock.parallel import Group
-from penstock.quant import LinearMethod, Panels, Plain
+from penstock.quant import LinearMethod, Plain
 from penstock.weights import Checkpoint, load_weights
 from penstock.worker import memory
 from penstock.worker.rehearsal import Rehearsal
@@ -195,8 +194,13 @@ def _promise(settings: Settings, config: ModelConfig) -> memory.Promise:
 
 def _linear(dtype: torch.dtype, device: torch.device) -> LinearMethod:
     """How matrices are kept and multiplied; on the CPU, this chooses all kernels."""
-    if device.type == "cpu" and dtype in cpu.DTYPES and cpu.install():
-        return Panels(dtype, device)
+    if device.type == "cpu":
+        # Imported here: a GPU's worker needs no extension.
+        from penstock import cpu
+        from penstock.quant.panels import Panels
+
+        if dtype in cpu.DTYPES and cpu.install():
+            return Panels(dtype, device)
     return Plain(dtype, device)
 
 
