@@ -13,7 +13,7 @@
     reason = "a program around the scheduler, not the scheduler: it reports and measures itself"
 )]
 
-use penstock_scheduler::config::{KvGroup, SchedulerConfig};
+use penstock_scheduler::config::{KvGroup, Reserve, SchedulerConfig};
 use penstock_scheduler::ids::{Micros, RequestId, TokenId};
 use penstock_scheduler::plan::{StepOutcome, StepPlan};
 use penstock_scheduler::request::{Class, Pipelining, Request};
@@ -44,6 +44,7 @@ fn config() -> SchedulerConfig {
         max_waiting_tokens: 100_000_000,
         depth: 2,
         prefix_cache: true,
+        reserve: Reserve::Growth,
         latency_target: 50_000,
         aging: 10_000_000,
     }

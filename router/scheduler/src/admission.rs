@@ -1,5 +1,6 @@
 //! Who enters a slot: room is checked for all known tokens and some growth, of everyone.
 
+use crate::config::Reserve;
 use crate::draft::{Draft, Shortage, full, tables};
 use crate::flight::Reach;
 use crate::ids::Micros;
@@ -57,11 +58,16 @@ impl Scheduler {
         }
     }
 
-    /// Blocks per group that nobody needs for known tokens or for the next block of growth.
+    /// Blocks per group that nobody needs for its target.
     fn spare(&self, draft: &Draft) -> Vec<i64> {
-        let spare = |group: &Group| i64::from(group.pool.available()) - i64::from(draft.wanting);
+        // With a target of one block beyond what is known, those who decode were counted on the way.
+        let (wanting, places) = match self.config.reserve {
+            Reserve::Growth => (draft.wanting, &draft.others),
+            Reserve::ToFinish => (0, &self.running),
+        };
+        let spare = |group: &Group| i64::from(group.pool.available()) - i64::from(wanting);
         let mut spare: Vec<_> = self.groups.iter().map(spare).collect();
-        for &place in &draft.others {
+        for &place in places {
             let sequence = &self.store[place];
             for (spare, group) in spare.iter_mut().zip(&self.groups) {
                 let block_tokens = group.geometry.block_tokens;
@@ -78,6 +84,9 @@ impl Scheduler {
 
     /// Tokens for which a sequence should find room if it is to run on without preemption.
     fn target(&self, sequence: &Sequence, headroom: u32) -> u32 {
+        if self.config.reserve == Reserve::ToFinish {
+            return sequence.max_room();
+        }
         let known = sequence.room_to_yield(self.config.max_tokens_per_run);
         known.saturating_add(headroom).min(sequence.max_room())
     }

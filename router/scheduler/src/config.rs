@@ -23,10 +23,24 @@ pub struct SchedulerConfig {
     pub depth: u16,
     /// Whether computed blocks are kept for later requests.
     pub prefix_cache: bool,
+    /// How much memory must be free for a request to enter.
+    pub reserve: Reserve,
     /// What running streams are promised while prompts are read; see `cost`.
     pub latency_target: u64,
     /// Microseconds after which a waiting request may no longer be passed by later ones.
     pub aging: u64,
+}
+
+/// How much memory must be free for a request to enter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reserve {
+    /// For the tokens that everyone has, and some growth: more run at once, but when many answers grow
+    /// long, juniors are preempted and computed again.
+    #[default]
+    Growth,
+    /// For all tokens that everyone may have: fewer run at once, and nobody is preempted, unless forks
+    /// share its blocks.
+    ToFinish,
 }
 
 /// KV memory of one kind.

@@ -14,8 +14,9 @@
 //! - **Memory on demand.** Blocks are taken as sequences grow. When none is left, a junior loses
 //!   its slot and goes back to the queue's head as its token ids (module `planner`). The most senior
 //!   sequence never yields, so there is always progress. Nobody is admitted unless there is room
-//!   for all known tokens and the next block of everyone, nor in a plan in which memory ran out; a
-//!   resumed sequence also needs room for as many new tokens as it recomputes (`admission`).
+//!   for all known tokens and the next block of everyone (or for all that they may generate:
+//!   `config::Reserve`), nor in a plan in which memory ran out; a resumed sequence also needs room
+//!   for as many new tokens as it recomputes (`admission`).
 //! - **Order** is a [`Policy`]'s. Who does not fit is passed by later ones until it has waited for
 //!   `aging`; then nobody passes it.
 //! - **Prefix cache** (`prefix`, `memory`): full blocks are findable as soon as an *outcome* has

@@ -15,6 +15,9 @@ const STRETCH: f64 = 2.0;
 const CROWD: f64 = 2.0;
 /// Prompts are never read more slowly than this many tokens per step, whatever that takes.
 const MIN_CHUNK: u32 = 64;
+/// Workers pad small steps to sizes that come again (to replay a graph); so chunks come in such sizes
+/// up to this one.
+const ROUNDED: u32 = 512;
 
 /// What the last plan leaves to the next one.
 #[derive(Clone, Copy, Debug, Default)]
@@ -65,7 +68,7 @@ impl Scheduler {
         let most = (self.config.latency_target as f64).max(STRETCH * least);
         let target = (STRETCH * least * (1.0 + CROWD * crowd)).min(most);
         let position = self.first_reader().map_or(0, |sequence| sequence.planned);
-        self.cost.prompt_tokens(load, position, target)
+        self.cost.prompt_tokens(load, position, target).map(rounded)
     }
 
     /// The most senior sequence that reads. Readers are mostly the newest: looks from the end.
@@ -74,5 +77,25 @@ impl Scheduler {
         let mut readers = juniors_first.filter(|sequence| sequence.phase == Phase::Reading);
         let others = (self.counters.reading as usize).checked_sub(1)?;
         readers.nth(others)
+    }
+}
+
+/// The greatest power of two, or three times such a one, that is not greater.
+fn rounded(tokens: u32) -> u32 {
+    if tokens > ROUNDED {
+        return tokens;
+    }
+    let low_bits = tokens.checked_ilog2().unwrap_or(0).saturating_sub(1);
+    tokens >> low_bits << low_bits
+}
+
+#[cfg(test)]
+mod tests {
+    use super::rounded;
+
+    #[test]
+    fn small_chunks_come_in_few_sizes() {
+        let sizes = [0, 1, 5, 64, 95, 100, 300, 400, 512, 513].map(rounded);
+        assert_eq!(sizes, [0, 1, 4, 64, 64, 96, 256, 384, 512, 513]);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use penstock_scheduler::config::{KvGroup, SchedulerConfig};
+use penstock_scheduler::config::{KvGroup, Reserve, SchedulerConfig};
 
 use crate::shard::{Loaded, StepLimits};
 
@@ -17,6 +17,8 @@ pub struct EngineConfig {
     pub depth: u16,
     /// Whether computed blocks are kept for later requests.
     pub prefix_cache: bool,
+    /// How much memory must be free for a request to enter.
+    pub reserve: Reserve,
     /// Gap between tokens that running streams are promised while prompts are read.
     pub latency_target: Duration,
     /// After this, a waiting request may no longer be passed by later ones.
@@ -59,6 +61,7 @@ impl Default for EngineConfig {
             max_waiting_tokens: 4 << 20,
             depth: 2,
             prefix_cache: true,
+            reserve: Reserve::default(),
             latency_target: Duration::from_millis(50),
             aging: Duration::from_secs(5),
             step_limits: StepLimits::default(),
@@ -107,6 +110,7 @@ pub(super) fn scheduler_config(config: &EngineConfig, loaded: &Loaded) -> Schedu
         max_waiting_tokens: config.max_waiting_tokens,
         depth: config.depth,
         prefix_cache: config.prefix_cache,
+        reserve: config.reserve,
         latency_target: micros(config.latency_target),
         aging: micros(config.aging),
     }

@@ -1,7 +1,7 @@
 //! A server in virtual time: a scheduler, workers whose steps take as long as an 8B model's on an
 //! H200, and clients that note when their tokens come.
 
-use penstock_scheduler::config::{KvGroup, SchedulerConfig};
+use penstock_scheduler::config::{KvGroup, Reserve, SchedulerConfig};
 use penstock_scheduler::ids::{Micros, RequestId, TokenId};
 use penstock_scheduler::plan::{StepOutcome, StepPlan};
 use penstock_scheduler::request::{Class, Pipelining, Request};
@@ -76,6 +76,7 @@ impl Server {
             max_waiting_tokens: 100_000_000,
             depth: 2,
             prefix_cache: true,
+            reserve: Reserve::Growth,
             latency_target: 50_000,
             aging: 5_000_000,
         };

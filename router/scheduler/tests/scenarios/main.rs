@@ -59,6 +59,7 @@ scenarios! {
     one_step_ahead
     passing_and_ageing
     preemption
+    reserve_to_finish
     several_tokens_per_run
     shared_prompt_in_flight
     sliding_window

@@ -1,6 +1,6 @@
 //! The events of scenario files, and plans and emissions as text.
 
-use penstock_scheduler::config::{KvGroup, SchedulerConfig};
+use penstock_scheduler::config::{KvGroup, Reserve, SchedulerConfig};
 use penstock_scheduler::ids::{Micros, RequestId, SequenceId, Slot, TokenId};
 use penstock_scheduler::plan::{Emission, StepOutcome, StepPlan};
 use penstock_scheduler::request::{Class, Pipelining, Request};
@@ -164,6 +164,10 @@ fn config(words: &Words<'_>) -> SchedulerConfig {
         max_waiting_tokens: 1_000,
         depth: number("depth", 2) as u16,
         prefix_cache: number("cache", 1) == 1,
+        reserve: match words.bare.contains(&"to-finish") {
+            true => Reserve::ToFinish,
+            false => Reserve::Growth,
+        },
         latency_target: words.number("latency", 1_000_000),
         aging: words.number("aging", 1_000_000),
     }

@@ -2,7 +2,7 @@
 
 use crate::random::{Random, hash};
 use crate::worker::{VOCABULARY, Worker, World, extend_history, next_token, root};
-use penstock_scheduler::config::{KvGroup, SchedulerConfig};
+use penstock_scheduler::config::{KvGroup, Reserve, SchedulerConfig};
 use penstock_scheduler::ids::{Epoch, Micros, RequestId, SequenceId, TokenId};
 use penstock_scheduler::plan::{Emission, Finish, StepOutcome, StepPlan};
 use penstock_scheduler::request::{Class, Pipelining, Request};
@@ -72,6 +72,8 @@ pub(crate) struct Episode {
     next_id: u64,
     failures: u32,
     losses: u32,
+    /// Forks share blocks without room for them to finish.
+    forked: bool,
     summary: Summary,
 }
 
@@ -98,6 +100,7 @@ impl Episode {
             epoch: Epoch(0),
             now: 0,
             next_id: 0,
+            forked: false,
             summary: Summary::default(),
         }
     }
@@ -114,6 +117,8 @@ impl Episode {
         let end = self.scheduler.snapshot();
         let empty = (end.waiting, end.preparing, end.running, end.blocks_leased) == (0, 0, 0, 0);
         assert!(empty, "something is left: {end:?}");
+        let reserved = self.config.reserve == Reserve::ToFinish && !self.forked;
+        assert!(!reserved || end.preemptions == 0, "preempted: {end:?}");
         self.summary.preemptions = end.preemptions;
         self.summary.hits = end.prefix_hit_tokens;
         self.summary
@@ -228,6 +233,7 @@ impl Episode {
             .scheduler
             .fork(parent, max_new_tokens, Micros(self.now));
         let Ok(child) = forked else { return };
+        self.forked = true;
         self.summary.accepted += 1;
         let record = &self.live[&parent];
         let record = Record {
@@ -422,6 +428,12 @@ fn random_config(random: &mut Random) -> SchedulerConfig {
         max_waiting_tokens: random.pick(&[10, 100, 1_000]),
         depth: random.within(1, 3) as u16,
         prefix_cache: random.chance(80),
+        reserve: random.pick(&[
+            Reserve::Growth,
+            Reserve::Growth,
+            Reserve::Growth,
+            Reserve::ToFinish,
+        ]),
         latency_target: random.pick(&[0, 900, 1_500, 1_000_000]),
         aging: random.pick(&[0, 5, 50, 1_000]),
     }
