@@ -47,7 +47,7 @@ wheel: $(VENV)/.tools ## one wheel with everything, in dist/
 	$(BIN)/maturin build --release --out dist
 
 clean: ## remove the environment and all builds
-	rm -rf $(VENV) target dist
+	rm -rf $(VENV) target dist kernels/build
 
 $(VENV)/.tools:
 	$(PYTHON) -m venv $(VENV)
