@@ -1,11 +1,13 @@
 //! `/v1/models`.
 
 use axum::Json;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 
 use super::check_model;
 use super::wire::ErrorBody;
 use super::wire::answer::{Model, ModelList};
+use crate::error::{ApiError, ErrorKind};
 use crate::http::App;
 use crate::http::error::OpenAiError;
 
@@ -28,8 +30,13 @@ pub(crate) async fn models(State(app): State<App>) -> Json<ModelList> {
 )]
 pub(crate) async fn model(
     State(app): State<App>,
-    Path(name): Path<String>,
+    name: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Model>, OpenAiError> {
+    let unreadable = |_| {
+        let message = "the model's name in the path must be percent-encoded UTF-8";
+        ApiError::new(ErrorKind::Syntax, message)
+    };
+    let Path(name) = name.map_err(unreadable)?;
     check_model(&app, Some(&name))?;
     Ok(Json(describe(&app)))
 }

@@ -1,0 +1,254 @@
+//! Random hostile requests, the same for the same seed: good bodies with something wrong in them.
+
+#![allow(dead_code, unreachable_pub, reason = "each test uses its own part")]
+#![allow(clippy::unwrap_used)]
+
+use serde_json::{Map, Value, json};
+
+/// SplitMix64 (Steele, Lea, Flood 2014).
+pub struct Random(pub u64);
+
+/// A request as it goes over the wire.
+pub struct Hostile {
+    pub method: &'static str,
+    pub path: String,
+    pub media_type: &'static str,
+    pub body: Vec<u8>,
+}
+
+const ROUTES: [&str; 6] = [
+    "/",
+    "/generate",
+    "/generate_stream",
+    "/tokenize",
+    "/v1/completions",
+    "/v1/chat/completions",
+];
+const OTHERS: [&str; 8] = [
+    "/health",
+    "/ready",
+    "/metrics",
+    "/info",
+    "/openapi.json",
+    "/v1/models",
+    "/v1/models/%ff%00/..",
+    "/v1/nothing/%E2%82",
+];
+const METHODS: [&str; 5] = ["GET", "PUT", "DELETE", "HEAD", "OPTIONS"];
+const MEDIA_TYPES: [&str; 4] = [
+    "text/plain",
+    "",
+    "application/json; charset=utf-16",
+    "multipart/form-data",
+];
+const NUMBERS: [&str; 16] = [
+    "0",
+    "-0",
+    "-1",
+    "1",
+    "0.5",
+    "-0.5",
+    "1e-300",
+    "1e38",
+    "1e39",
+    "-1e400",
+    "2147483648",
+    "4294967296",
+    "9223372036854775808",
+    "18446744073709551615",
+    "18446744073709551616",
+    "123456789012345678901234567890",
+];
+const TEXTS: [&str; 12] = [
+    "",
+    "a",
+    "\u{0}",
+    "\u{FFFD}\u{1F600}",
+    "e\u{301}\u{301}",
+    "<end>",
+    "<far>",
+    "wizard",
+    "{{ messages }}",
+    "null",
+    "\n\r\t\u{2028}",
+    "\", expected `x`",
+];
+const KEYS: [&str; 10] = [
+    "",
+    "colour",
+    "inputs",
+    "prompt",
+    "messages",
+    "parameters",
+    "stream",
+    "type",
+    "text",
+    "__proto__",
+];
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        usize::try_from(self.next() % bound as u64).unwrap()
+    }
+
+    fn one_in(&mut self, chances: usize) -> bool {
+        self.below(chances) == 0
+    }
+
+    fn of<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[self.below(choices.len())]
+    }
+
+    /// A request with up to four things wrong, or none.
+    pub fn request(&mut self) -> Hostile {
+        let path = self.of(&ROUTES);
+        let mut body = self.good(path);
+        for _ in 0..self.below(5) {
+            let hostile = self.value(4);
+            self.change(&mut body, hostile);
+        }
+        let mut request = Hostile {
+            method: "POST",
+            path: path.to_owned(),
+            media_type: "application/json",
+            body: self.written(&body),
+        };
+        if self.one_in(40) {
+            request.method = self.of(&METHODS);
+        }
+        if self.one_in(40) {
+            request.media_type = self.of(&MEDIA_TYPES);
+        }
+        if self.one_in(20) {
+            request.path = self.of(&OTHERS).to_owned();
+            request.method = self.of(&["GET", "POST"]);
+        }
+        request
+    }
+
+    fn good(&mut self, path: &str) -> Value {
+        let stream = self.one_in(2);
+        let common = json!({"model": "brook", "max_tokens": 4, "temperature": 0, "top_p": 0.5, "top_k": 3,
+            "stop": ["x", "yz"], "seed": 7, "stream": stream, "ignore_eos": true, "n": 1, "logit_bias": {}});
+        match path {
+            "/v1/completions" => with(common, "prompt", self.prompt()),
+            "/v1/chat/completions" => with(common, "messages", self.messages()),
+            "/tokenize" => json!({"inputs": "héllo", "parameters": {"stop": ["a"]}}),
+            _ => {
+                json!({"inputs": "hi", "parameters": {"max_new_tokens": 4, "temperature": 0.5, "top_k": 3,
+                "top_p": 0.5, "stop": ["x"], "seed": 7, "details": true, "truncate": 5, "do_sample": true,
+                "return_full_text": self.one_in(2), "best_of": 1, "grammar": null}})
+            }
+        }
+    }
+
+    fn prompt(&mut self) -> Value {
+        let prompts = [
+            json!("hi"),
+            json!(["a", "b"]),
+            json!([1, 2]),
+            json!([[1], [2, 3]]),
+        ];
+        prompts[self.below(prompts.len())].clone()
+    }
+
+    fn messages(&mut self) -> Value {
+        let calls = json!([{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"a\":[1]}"}}]);
+        let parts = json!([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]);
+        let turns = [
+            json!({"role": "user", "content": "hi", "name": "n"}),
+            json!({"role": "user", "content": parts}),
+            json!({"role": "assistant", "content": null, "tool_calls": calls, "refusal": null}),
+            json!({"role": "tool", "content": "42", "tool_call_id": "1"}),
+        ];
+        (0..=self.below(3))
+            .map(|_| turns[self.below(turns.len())].clone())
+            .collect()
+    }
+
+    /// Any JSON value, hostile more often than not.
+    fn value(&mut self, depth: usize) -> Value {
+        match self.below(if depth == 0 { 5 } else { 9 }) {
+            0 => Value::Null,
+            1 => Value::Bool(self.one_in(2)),
+            // Numbers that no number type holds are spliced in when the body is written.
+            2 => Value::from(format!("#{}", self.of(&NUMBERS))),
+            3 => Value::from(self.of(&TEXTS)),
+            4 => Value::from(self.of(&TEXTS).repeat([1, 100, 10_000][self.below(3)])),
+            5 => (0..self.below(4)).map(|_| self.value(depth - 1)).collect(),
+            6 => {
+                let entry = [Value::Null, json!(1), json!("a"), json!([]), json!({})]
+                    [self.below(5)]
+                .clone();
+                Value::Array(vec![entry; [1, 50, 3000][self.below(3)]])
+            }
+            7 => {
+                let deep = 1 + self.below(300);
+                (0..deep).fold(Value::Null, |inner, _| Value::Array(vec![inner]))
+            }
+            _ => {
+                let entry = |_| (self.of(&KEYS).to_owned(), self.value(depth - 1));
+                Value::Object((0..1 + depth).map(entry).collect::<Map<_, _>>())
+            }
+        }
+    }
+
+    /// Puts `hostile` somewhere into `body`, in place of something or beside it.
+    fn change(&mut self, body: &mut Value, hostile: Value) {
+        if self.one_in(4) {
+            *body = hostile;
+            return;
+        }
+        match body {
+            Value::Object(fields) if !fields.is_empty() => {
+                if self.one_in(6) {
+                    fields.insert(self.of(&KEYS).repeat(1 + self.below(3) * 500), hostile);
+                    return;
+                }
+                let at = self.below(fields.len());
+                let key = fields.keys().nth(at).unwrap().clone();
+                match self.below(8) {
+                    0 => drop(fields.remove(&key)),
+                    _ => self.change(&mut fields[&key], hostile),
+                }
+            }
+            Value::Array(items) if !items.is_empty() => {
+                let at = self.below(items.len());
+                self.change(&mut items[at], hostile);
+            }
+            other => *other = hostile,
+        }
+    }
+
+    /// The body as text, sometimes broken.
+    fn written(&mut self, body: &Value) -> Vec<u8> {
+        let mut text = body.to_string();
+        for number in NUMBERS {
+            text = text.replace(&format!("\"#{number}\""), number);
+        }
+        let mut bytes = text.into_bytes();
+        match self.below(12) {
+            0 => bytes.truncate(self.below(bytes.len() + 1)),
+            1 => {
+                let at = self.below(bytes.len());
+                bytes[at] = self.of(b"\xff\x00\"{[,}]\\e");
+            }
+            2 => bytes.extend_from_slice(self.of(&[&b" {}"[..], b"\xef\xbb\xbf", b"]]]"])),
+            _ => {}
+        }
+        bytes
+    }
+}
+
+fn with(mut object: Value, key: &str, value: Value) -> Value {
+    object[key] = value;
+    object
+}
