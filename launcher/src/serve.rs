@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use penstock_router::engine::Limits;
 use penstock_router::{RouterConfig, serve};
 use tokio::net::{TcpListener, TcpSocket};
-use tokio::runtime::Runtime;
+use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -102,7 +102,10 @@ pub fn converse(args: &ChatArgs, sources: &Sources, host: Option<&Interpreter>) 
 }
 
 fn within_runtime(body: impl Future<Output = Outcome<()>>) -> Outcome<()> {
-    let runtime = Runtime::new()
+    // The engine's thread: connections are served by threads of their own.
+    let runtime = Builder::new_current_thread()
+        .enable_all()
+        .build()
         .map_err(|error| Failure::runtime(format!("cannot start the runtime: {error}")))?;
     let outcome = runtime.block_on(body);
     // What still runs is cut off: dropping a worker kills it.

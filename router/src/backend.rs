@@ -1,5 +1,7 @@
 //! What the text layer asks of an engine. `Engine` is the one backend; tests script others.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use futures_core::Stream;
 
@@ -11,6 +13,8 @@ use crate::engine::{Engine, EngineState, Limits, TokenStream};
 pub trait Backend: Send + Sync + 'static {
     /// Returns when the request is accepted and prepared.
     async fn submit(&self, request: EngineRequest) -> Result<Box<dyn TokenSource>, SubmitError>;
+    /// The same backend, for answers that are read on the current runtime.
+    fn on_this_runtime(&self) -> Arc<dyn Backend>;
     /// What the backend is doing.
     fn state(&self) -> EngineState;
     /// What it can take; `None` until its model is loaded.
@@ -27,6 +31,10 @@ pub trait TokenSource: Stream<Item = TokenEvent> + Send + Unpin {
 impl Backend for Engine {
     async fn submit(&self, request: EngineRequest) -> Result<Box<dyn TokenSource>, SubmitError> {
         Ok(Box::new(Self::submit(self, request).await?))
+    }
+
+    fn on_this_runtime(&self) -> Arc<dyn Backend> {
+        Arc::new(Self::on_this_runtime(self))
     }
 
     fn state(&self) -> EngineState {

@@ -3,6 +3,10 @@
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
+/// One thread writes some 100,000 tokens per second; several shorten the time that the streams of one
+/// step are written in.
+const MAX_SERVING_THREADS: usize = 4;
+
 /// Limits and facts of the text and HTTP layers. Every field is set by the launcher.
 #[derive(Clone, Debug)]
 pub struct RouterConfig {
@@ -31,6 +35,8 @@ pub struct RouterConfig {
     pub max_input_tokens: Option<usize>,
     /// Prompt and answer together; `None` = the model's and the KV pool's limit.
     pub max_total_tokens: Option<usize>,
+    /// Threads that serve connections.
+    pub serving_threads: NonZeroUsize,
     /// Threads that render templates and tokenize.
     pub tokenizer_threads: NonZeroUsize,
     /// Prompts waiting for those threads; more are refused with 429.
@@ -67,6 +73,8 @@ impl RouterConfig {
             max_client_batch_size: 32,
             max_input_tokens: None,
             max_total_tokens: None,
+            serving_threads: NonZeroUsize::new(cores.min(MAX_SERVING_THREADS))
+                .unwrap_or(NonZeroUsize::MIN),
             tokenizer_threads: NonZeroUsize::new(cores.div_ceil(2).min(16))
                 .unwrap_or(NonZeroUsize::MIN),
             tokenizer_queue: 1024,

@@ -17,6 +17,7 @@ use penstock_scheduler::{
 use super::{
     EngineMetrics,
     metrics::StepFacts,
+    post::Outbox,
     records::{Answer, Record, Records, Stage},
     task::Submission,
     types::{Sampling, Stopping, SubmitError, Token, Tokens},
@@ -36,6 +37,7 @@ pub(super) struct Core {
     facts: VecDeque<StepFacts>,
     /// The last step's answer and news, from `absorb` to `deliver`.
     arrived: Option<(StepAnswer, Vec<Emission>)>,
+    outbox: Outbox,
     began: Instant,
     /// Secret start of the prefix cache's hashes, so that nobody can make prompts that collide.
     salt: u64,
@@ -55,6 +57,7 @@ impl Core {
             records: Records::default(),
             facts: VecDeque::new(),
             arrived: None,
+            outbox: Outbox::default(),
             began: Instant::now(),
             salt: RandomState::new().hash_one(0_u64),
             metrics,
@@ -180,11 +183,12 @@ impl Core {
                 .finish
                 .map(|finish| record.end(finish, &answer.errors));
             let over = end.is_some();
-            record.emit(tokens, end);
+            record.emit(tokens, end, &mut self.outbox);
             if over {
                 self.records.remove(id);
             }
         }
+        self.outbox.post();
     }
 
     /// Takes the loss of the workers: requests that had begun fail, the others stay queued for
@@ -217,7 +221,7 @@ impl Core {
         let Submission {
             id,
             request,
-            events,
+            outlet,
             answer,
         } = submission;
         let stage = stage(answer);
@@ -225,7 +229,7 @@ impl Core {
             request,
             generated: Vec::new(),
             stage,
-            events,
+            outlet,
         };
         if let Err(error) = self
             .scheduler

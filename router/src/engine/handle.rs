@@ -14,6 +14,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::{
     EngineConfig, EngineMetrics, EngineRequest, EngineState, Limits, SubmitError, TokenStream,
     Workers,
+    post::PostOffice,
     state::Shared,
     task::{Command, Submission, Task},
 };
@@ -25,10 +26,12 @@ pub struct Engine {
     commands: mpsc::UnboundedSender<Command>,
     shared: Arc<Shared>,
     next_id: Arc<AtomicU64>,
+    office: PostOffice,
 }
 
 impl Engine {
-    /// Spawns the engine's task on the current tokio runtime; it begins to start the workers.
+    /// Spawns the engine's task on the current tokio runtime; it begins to start the workers. The
+    /// handle is for streams that are read on this runtime too.
     pub fn start(workers: Box<dyn Workers>, config: EngineConfig, metrics: EngineMetrics) -> Self {
         // Bounded by its senders: one submission and one end per request, one drain per caller.
         let (commands, queue) = mpsc::unbounded_channel();
@@ -39,6 +42,16 @@ impl Engine {
             commands,
             shared,
             next_id: Arc::default(),
+            office: PostOffice::open(),
+        }
+    }
+
+    /// A handle for streams that are read on the current tokio runtime, which is another than the
+    /// engine's: one wake-up per step carries the tokens of all of them there.
+    pub fn on_this_runtime(&self) -> Self {
+        Self {
+            office: PostOffice::open(),
+            ..self.clone()
         }
     }
 
@@ -46,12 +59,12 @@ impl Engine {
     /// withdraws it.
     pub async fn submit(&self, request: EngineRequest) -> Result<TokenStream, SubmitError> {
         let id = RequestId(self.next_id.fetch_add(1, Ordering::Relaxed));
-        let (events, mut stream) = TokenStream::new(id, self.commands.clone());
+        let (outlet, mut stream) = TokenStream::new(id, self.office.clone(), self.commands.clone());
         let (sender, answer) = oneshot::channel();
         let submission = Box::new(Submission {
             id,
             request,
-            events,
+            outlet,
             answer: sender,
         });
         let sent = self.commands.send(Command::Submit(submission)).is_ok();

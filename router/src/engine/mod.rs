@@ -4,6 +4,7 @@ mod config;
 mod core;
 mod handle;
 mod metrics;
+mod post;
 mod preparations;
 mod records;
 mod state;

@@ -7,8 +7,9 @@ use penstock_scheduler::{
     plan::{Finish, StepPlan},
     request::{Class, Pipelining, Request},
 };
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
+use super::post::{Outbox, Outlet};
 use super::types::{End, EngineRequest, Sampling, Stopping, SubmitError, TokenEvent, Tokens};
 use crate::shard::SlotError;
 
@@ -21,7 +22,7 @@ pub(super) struct Record {
     /// Tokens that its client has been sent.
     pub(super) generated: Vec<u32>,
     pub(super) stage: Stage,
-    pub(super) events: mpsc::UnboundedSender<TokenEvent>,
+    pub(super) outlet: Outlet,
 }
 
 /// How far a request has come.
@@ -73,9 +74,9 @@ impl Record {
     }
 
     /// Hands the client what a step brought. A client that has gone away sends an abort.
-    pub(super) fn emit(&mut self, tokens: Tokens, end: Option<End>) {
+    pub(super) fn emit(&mut self, tokens: Tokens, end: Option<End>, outbox: &mut Outbox) {
         self.generated.extend(tokens.iter().map(|token| token.id));
-        let _ = self.events.send(TokenEvent { tokens, end });
+        self.outlet.put(TokenEvent { tokens, end }, outbox);
     }
 
     /// The scheduler's word for the end in the client's terms.
@@ -89,16 +90,10 @@ impl Record {
 
     /// Ends the request with a message for the client: as the answer to its submission if that is
     /// still open, else as its last event.
-    pub(super) fn fail(self, error: SubmitError) {
+    pub(super) fn fail(mut self, error: SubmitError) {
         match self.stage {
             Stage::Submitted(answer) | Stage::Preparing(answer) => drop(answer.send(Err(error))),
-            Stage::Waiting | Stage::Started(_) => {
-                let end = Some(End::Failed(error.to_string()));
-                let _ = self.events.send(TokenEvent {
-                    tokens: Tokens::new(),
-                    end,
-                });
-            }
+            Stage::Waiting | Stage::Started(_) => self.outlet.end(End::Failed(error.to_string())),
         }
     }
 

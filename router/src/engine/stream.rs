@@ -2,6 +2,7 @@
 
 use std::{
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll, ready},
 };
 
@@ -10,18 +11,20 @@ use penstock_scheduler::ids::RequestId;
 use tokio::sync::mpsc;
 
 use super::{
+    post::{Inbox, Outlet, PostOffice},
     task::Command,
-    types::{End, TokenEvent, Tokens},
+    types::TokenEvent,
 };
 
-/// The tokens of one request, an event per step that brought some; ends after the event with
-/// `end` set. Dropping it before that aborts the request at once, wherever it stands.
+/// The tokens of one request, an event whenever some have come; ends after the event with `end`
+/// set. Dropping it before that aborts the request at once, wherever it stands.
 ///
-/// Its queue holds at most `max_new_tokens` events, because each but the last carries a token.
+/// What nobody reads waits in one event, which holds at most `max_new_tokens` tokens.
 #[derive(Debug)]
 pub struct TokenStream {
     id: RequestId,
-    events: mpsc::UnboundedReceiver<TokenEvent>,
+    inbox: Arc<Inbox>,
+    office: PostOffice,
     commands: mpsc::UnboundedSender<Command>,
     state: State,
 }
@@ -36,18 +39,18 @@ enum State {
 impl TokenStream {
     pub(super) fn new(
         id: RequestId,
+        office: PostOffice,
         commands: mpsc::UnboundedSender<Command>,
-    ) -> (mpsc::UnboundedSender<TokenEvent>, Self) {
-        let (sender, events) = mpsc::unbounded_channel();
-        (
-            sender,
-            Self {
-                id,
-                events,
-                commands,
-                state: State::Running,
-            },
-        )
+    ) -> (Outlet, Self) {
+        let (outlet, inbox) = office.stream(id);
+        let stream = Self {
+            id,
+            inbox,
+            office,
+            commands,
+            state: State::Running,
+        };
+        (outlet, stream)
     }
 
     /// The request's id, for logs and traces.
@@ -81,7 +84,7 @@ impl Stream for TokenStream {
         if self.state == State::Ended {
             return Poll::Ready(None);
         }
-        let event = ready!(self.events.poll_recv(cx)).unwrap_or_else(engine_gone);
+        let event = ready!(self.inbox.poll(cx));
         if event.end.is_some() {
             self.state = State::Ended;
         }
@@ -91,15 +94,7 @@ impl Stream for TokenStream {
 
 impl Drop for TokenStream {
     fn drop(&mut self) {
+        self.office.close(self.id);
         self.close(Command::Abort(self.id));
-    }
-}
-
-/// The engine's task ends every request that it knows; this is for the case that it died.
-fn engine_gone() -> TokenEvent {
-    let end = End::Failed("the engine stopped while the request ran".into());
-    TokenEvent {
-        tokens: Tokens::new(),
-        end: Some(end),
     }
 }

@@ -19,10 +19,11 @@ use super::{
     EngineConfig, EngineMetrics, EngineState, Preparing, ProgressSink, Workers,
     config::scheduler_config,
     core::Core,
+    post::Outlet,
     preparations::Preparations,
     records::Answer,
     state::Shared,
-    types::{EngineRequest, SubmitError, TokenEvent},
+    types::{EngineRequest, SubmitError},
 };
 use crate::shard::{Loaded, Preparer, ShardError, ShardGroup};
 
@@ -47,7 +48,7 @@ pub(super) enum Command {
 pub(super) struct Submission {
     pub(super) id: RequestId,
     pub(super) request: EngineRequest,
-    pub(super) events: mpsc::UnboundedSender<TokenEvent>,
+    pub(super) outlet: Outlet,
     pub(super) answer: Answer,
 }
 

@@ -39,7 +39,8 @@ pub struct Stopping {
     pub stop_token_ids: Vec<u32>,
 }
 
-/// What one step brought for one request: everything that is ready together.
+/// What has come for one request since the last event: everything that is ready together. Nearly
+/// always what one step brought.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TokenEvent {
     /// New tokens, in order; empty only together with `end`.

@@ -11,6 +11,7 @@ mod patience;
 mod server;
 mod sse;
 mod strict;
+mod threads;
 
 use std::sync::Arc;
 
@@ -35,40 +36,58 @@ struct App {
     generator: Generator,
     config: Arc<RouterConfig>,
     bodies: Budget,
+    cors: CorsLayer,
     /// Unix time in seconds; set at start, shown by `/v1/models`.
     started: u64,
 }
 
 /// All routes. Fails on a CORS origin that is none.
 pub fn router(generator: Generator, config: RouterConfig) -> std::io::Result<Router> {
-    let cors = cors(&config.cors)?;
-    let held = generator.metrics().http.body_bytes.clone();
-    let app = App {
-        generator,
-        bodies: Budget::new(config.max_held_body_bytes, held),
-        config: Arc::new(config),
-        started: openai::unix_time(),
-    };
-    Ok(Router::new()
-        .route("/", get(health).post(native::compatible))
-        .route("/generate", post(native::generate))
-        .route("/generate_stream", post(native::generate_stream))
-        .route("/tokenize", post(native::tokenize))
-        .route("/info", get(native::info))
-        .route("/v1/chat/completions", post(openai::chat))
-        .route("/v1/completions", post(openai::completions))
-        .route("/v1/models", get(openai::models))
-        .route("/v1/models/{*model}", get(openai::model))
-        .route("/openapi.json", get(docs::openapi))
-        .route("/docs", get(docs::page))
-        .route("/health", get(health))
-        .route("/ready", get(ready))
-        .route("/metrics", get(metrics))
-        .fallback(not_found)
-        .method_not_allowed_fallback(wrong_method)
-        .layer(middleware::from_fn_with_state(app.clone(), count))
-        .layer(cors)
-        .with_state(app))
+    Ok(App::new(generator, config)?.routes())
+}
+
+impl App {
+    fn new(generator: Generator, config: RouterConfig) -> std::io::Result<Self> {
+        let held = generator.metrics().http.body_bytes.clone();
+        Ok(Self {
+            generator,
+            bodies: Budget::new(config.max_held_body_bytes, held),
+            cors: cors(&config.cors)?,
+            config: Arc::new(config),
+            started: openai::unix_time(),
+        })
+    }
+
+    /// The same, for requests that are served on the current runtime.
+    fn on_this_runtime(&self) -> Self {
+        Self {
+            generator: self.generator.on_this_runtime(),
+            ..self.clone()
+        }
+    }
+
+    fn routes(self) -> Router {
+        Router::new()
+            .route("/", get(health).post(native::compatible))
+            .route("/generate", post(native::generate))
+            .route("/generate_stream", post(native::generate_stream))
+            .route("/tokenize", post(native::tokenize))
+            .route("/info", get(native::info))
+            .route("/v1/chat/completions", post(openai::chat))
+            .route("/v1/completions", post(openai::completions))
+            .route("/v1/models", get(openai::models))
+            .route("/v1/models/{*model}", get(openai::model))
+            .route("/openapi.json", get(docs::openapi))
+            .route("/docs", get(docs::page))
+            .route("/health", get(health))
+            .route("/ready", get(ready))
+            .route("/metrics", get(metrics))
+            .fallback(not_found)
+            .method_not_allowed_fallback(wrong_method)
+            .layer(middleware::from_fn_with_state(self.clone(), count))
+            .layer(self.cors.clone())
+            .with_state(self)
+    }
 }
 
 /// Alive: the process answers. It stays so while the model loads or workers restart.

@@ -13,12 +13,9 @@ use http_body::Frame;
 use serde::Serialize;
 use tokio::time::{Instant, Sleep, sleep};
 
-/// Events that are ready together share a frame, up to about this size.
-const FRAME_BYTES: usize = 16 << 10;
-
 /// Makes the events of one stream.
 pub(super) trait EventSource: Send + Unpin + 'static {
-    /// Appends what is ready. After `End` it is not polled again.
+    /// Appends all that is ready. After `End` it is not polled again.
     fn poll_events(&mut self, cx: &mut Context<'_>, out: &mut BytesMut) -> Poll<Flow>;
 }
 
@@ -39,6 +36,8 @@ struct SseBody<S> {
     keep_alive: Duration,
     last_frame: Instant,
     silence: Pin<Box<Sleep>>,
+    /// Whether `silence` has been polled and will wake the task.
+    listens: bool,
 }
 
 /// A response that streams the events of `source`, with a comment after each `keep_alive` of
@@ -51,6 +50,7 @@ pub(super) fn respond(source: impl EventSource, keep_alive: Duration) -> Respons
         keep_alive,
         last_frame: Instant::now(),
         silence: Box::pin(sleep(keep_alive)),
+        listens: false,
     };
     let mut response = Response::new(Body::new(body));
     for (name, value) in [
@@ -67,23 +67,26 @@ pub(super) fn respond(source: impl EventSource, keep_alive: Duration) -> Respons
 
 impl<S: EventSource> SseBody<S> {
     fn fill(&mut self, cx: &mut Context<'_>) {
-        while !self.ended && self.buffer.len() < FRAME_BYTES {
-            match self.source.poll_events(cx, &mut self.buffer) {
-                Poll::Ready(flow) => self.ended = flow == Flow::End,
-                Poll::Pending => return,
-            }
+        if let Poll::Ready(flow) = self.source.poll_events(cx, &mut self.buffer) {
+            self.ended = flow == Flow::End;
         }
     }
 
     /// The timer is not moved for every frame, which would cost more than the frame: when it goes
-    /// off, it is set again for what is left of the silence.
+    /// off, it is set again for what is left of the silence. Nor does it take the task's waker for
+    /// every frame: it keeps the first, and a body stays with its connection's task.
     fn poll_silence(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.listens && !self.silence.is_elapsed() {
+            return Poll::Pending;
+        }
+        self.listens = true;
         while self.silence.as_mut().poll(cx).is_ready() {
             let due = self.last_frame + self.keep_alive;
             if due <= Instant::now() {
                 self.silence
                     .as_mut()
                     .reset(Instant::now() + self.keep_alive);
+                self.listens = false;
                 return Poll::Ready(());
             }
             self.silence.as_mut().reset(due);

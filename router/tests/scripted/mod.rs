@@ -140,6 +140,10 @@ impl Backend for Stage {
         }))
     }
 
+    fn on_this_runtime(&self) -> Arc<dyn Backend> {
+        Arc::new(self.clone())
+    }
+
     fn state(&self) -> EngineState {
         self.0
             .state

@@ -1,0 +1,190 @@
+//! The way of tokens from the engine's task to the threads that write them out.
+//!
+//! A thread that serves hundreds of streams is woken once per step, by one message with what the
+//! step brought for all of them. It then fills their inboxes and wakes their tasks by itself, which
+//! costs no system call. Had the engine woken every task, each would have cost one.
+
+use std::{
+    collections::HashMap,
+    mem,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, Waker},
+};
+
+use penstock_scheduler::ids::RequestId;
+use tokio::sync::mpsc;
+
+use super::types::{End, TokenEvent, Tokens};
+
+/// Tokens that an event holds at most, however long its stream was not read.
+const TOKENS: usize = 64;
+
+/// Where the streams of one runtime get their events. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(super) struct PostOffice {
+    mail: mpsc::UnboundedSender<Vec<Parcel>>,
+    inboxes: Inboxes,
+}
+
+type Parcel = (RequestId, TokenEvent);
+type Inboxes = Arc<Mutex<HashMap<RequestId, Arc<Inbox>>>>;
+
+/// What has come for one stream since it looked last.
+#[derive(Debug, Default)]
+pub(super) struct Inbox(Mutex<Waiting>);
+
+#[derive(Debug, Default)]
+struct Waiting {
+    event: Option<TokenEvent>,
+    reader: Option<Waker>,
+}
+
+/// The engine's end of one stream. If it is dropped before it has sent an end, the stream is told
+/// that the engine is gone.
+#[derive(Debug)]
+pub(super) struct Outlet {
+    office: PostOffice,
+    id: RequestId,
+    ended: bool,
+}
+
+/// What the engine has for the streams, until it is posted: a message per office.
+#[derive(Default)]
+pub(super) struct Outbox(Vec<(PostOffice, Vec<Parcel>)>);
+
+impl PostOffice {
+    /// The office of the current runtime. Ends with the last handle, stream and outlet.
+    pub(super) fn open() -> Self {
+        // Bounded by the tokens that the office's requests may generate.
+        let (mail, arrivals) = mpsc::unbounded_channel();
+        let inboxes = Inboxes::default();
+        tokio::spawn(distribute(arrivals, Arc::clone(&inboxes)));
+        Self { mail, inboxes }
+    }
+
+    /// A stream's two ends.
+    pub(super) fn stream(&self, id: RequestId) -> (Outlet, Arc<Inbox>) {
+        let inbox = Arc::new(Inbox::default());
+        lock(&self.inboxes).insert(id, Arc::clone(&inbox));
+        let outlet = Outlet {
+            office: self.clone(),
+            id,
+            ended: false,
+        };
+        (outlet, inbox)
+    }
+
+    /// Nobody reads the stream any more.
+    pub(super) fn close(&self, id: RequestId) {
+        let inbox = lock(&self.inboxes).remove(&id);
+        drop(inbox);
+    }
+
+    fn is(&self, other: &Self) -> bool {
+        self.mail.same_channel(&other.mail)
+    }
+}
+
+impl Inbox {
+    /// What has come since the last call, or as much of it as one event may hold.
+    pub(super) fn poll(&self, cx: &mut Context<'_>) -> Poll<TokenEvent> {
+        let mut waiting = lock(&self.0);
+        if let Some(event) = waiting.take() {
+            return Poll::Ready(event);
+        }
+        match &mut waiting.reader {
+            Some(reader) => reader.clone_from(cx.waker()),
+            reader => *reader = Some(cx.waker().clone()),
+        }
+        Poll::Pending
+    }
+
+    fn put(&self, event: TokenEvent) {
+        let mut waiting = lock(&self.0);
+        match &mut waiting.event {
+            None => waiting.event = Some(event),
+            Some(unread) => {
+                unread.tokens.extend(event.tokens);
+                unread.end = unread.end.take().or(event.end);
+            }
+        }
+        if let Some(reader) = &waiting.reader {
+            reader.wake_by_ref();
+        }
+    }
+}
+
+impl Waiting {
+    fn take(&mut self) -> Option<TokenEvent> {
+        let tokens = &mut self.event.as_mut()?.tokens;
+        if tokens.len() <= TOKENS {
+            return self.event.take();
+        }
+        let tokens = tokens.drain(..TOKENS).collect();
+        Some(TokenEvent { tokens, end: None })
+    }
+}
+
+impl Outlet {
+    /// Hands the stream an event with the next post.
+    pub(super) fn put(&mut self, event: TokenEvent, outbox: &mut Outbox) {
+        self.ended |= event.end.is_some();
+        outbox.put(&self.office, (self.id, event));
+    }
+
+    /// Ends the stream at once.
+    pub(super) fn end(&mut self, end: End) {
+        self.ended = true;
+        let tokens = Tokens::new();
+        let end = Some(end);
+        // An office that is gone has no streams left.
+        let _ = (self.office.mail).send(vec![(self.id, TokenEvent { tokens, end })]);
+    }
+}
+
+impl Drop for Outlet {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.end(End::Failed(
+                "the engine stopped while the request ran".into(),
+            ));
+        }
+    }
+}
+
+impl Outbox {
+    fn put(&mut self, office: &PostOffice, parcel: Parcel) {
+        let known = self.0.iter_mut().find(|(other, _)| other.is(office));
+        match known {
+            Some((_, parcels)) => parcels.push(parcel),
+            None => self.0.push((office.clone(), vec![parcel])),
+        }
+    }
+
+    /// Sends everything on its way.
+    pub(super) fn post(&mut self) {
+        self.0.retain_mut(|(office, parcels)| {
+            let room = parcels.len();
+            let parcels = mem::replace(parcels, Vec::with_capacity(room));
+            // An office without news may be over: it is found again when there is some.
+            !parcels.is_empty() && office.mail.send(parcels).is_ok()
+        });
+    }
+}
+
+/// An office's task: runs where its streams are read.
+async fn distribute(mut arrivals: mpsc::UnboundedReceiver<Vec<Parcel>>, inboxes: Inboxes) {
+    while let Some(parcels) = arrivals.recv().await {
+        let inboxes = lock(&inboxes);
+        for (id, event) in parcels {
+            if let Some(inbox) = inboxes.get(&id) {
+                inbox.put(event);
+            }
+        }
+    }
+}
+
+/// Nothing that happens under these locks can leave a value half changed.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

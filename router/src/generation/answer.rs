@@ -1,0 +1,265 @@
+//! One answer: tokens in, text events out.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use futures_core::Stream;
+
+use super::event::{FinishReason, TextEnd, TextEvent, TextToken};
+use crate::backend::TokenSource;
+use crate::detokenize::Detokenizer;
+use crate::engine::types::{End, Token, TokenEvent};
+use crate::error::{ApiError, ErrorKind};
+use crate::metrics::{RequestTimer, Timings};
+use crate::model_text::ModelText;
+use crate::stop::StopMatcher;
+use crate::validate::ValidRequest;
+
+/// One answer on its way. Dropping it before its end aborts the request at once.
+pub struct Generation {
+    source: Option<Box<dyn TokenSource>>,
+    detokenizer: Detokenizer,
+    stop: StopMatcher,
+    text: ModelText,
+    /// The answer's text so far, special tokens left out.
+    answer: String,
+    /// How much of it went into deltas.
+    sent: usize,
+    /// Said by the engine beside its last tokens, to be told after them.
+    failure: Option<String>,
+    facts: Facts,
+    timer: RequestTimer,
+}
+
+/// What is known of a request when its answer begins, and how many tokens it has by now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// Tokens of the prompt as the model gets it.
+    pub prompt_tokens: usize,
+    /// Generated so far, a stop token included.
+    pub generated_tokens: u32,
+    /// `None` if the answer is greedy.
+    pub seed: Option<u64>,
+    /// The token generated last; 0 before the first.
+    pub last_token: u32,
+    min_new_tokens: u32,
+}
+
+/// What an answer needs to know of its request after the request has gone to the engine.
+pub(super) struct Begun {
+    text: ModelText,
+    detokenizer: Detokenizer,
+    stop: StopMatcher,
+    facts: Facts,
+    max_new_tokens: u32,
+}
+
+impl Begun {
+    pub(super) fn new(model: &ModelText, request: &ValidRequest) -> Self {
+        let engine = &request.engine;
+        let facts = Facts {
+            prompt_tokens: engine.prompt.len(),
+            generated_tokens: 0,
+            seed: Some(engine.sampling.seed).filter(|_| engine.sampling.temperature > 0.0),
+            last_token: 0,
+            min_new_tokens: engine.stopping.min_new_tokens,
+        };
+        Self {
+            text: model.clone(),
+            detokenizer: Detokenizer::new(Arc::clone(&model.vocabulary), &engine.prompt),
+            stop: StopMatcher::new(&request.stop),
+            facts,
+            max_new_tokens: engine.stopping.max_new_tokens,
+        }
+    }
+
+    /// Tells the timer that the engine has accepted the request.
+    pub(super) fn count(&self, timer: &mut RequestTimer) {
+        timer.accepted(self.facts.prompt_tokens, self.max_new_tokens);
+    }
+
+    /// The answer that `source` brings.
+    pub(super) fn generation(
+        self,
+        source: Box<dyn TokenSource>,
+        timer: RequestTimer,
+    ) -> Generation {
+        Generation {
+            source: Some(source),
+            detokenizer: self.detokenizer,
+            stop: self.stop,
+            text: self.text,
+            answer: String::new(),
+            sent: 0,
+            failure: None,
+            facts: self.facts,
+            timer,
+        }
+    }
+}
+
+impl Generation {
+    /// What is known of the request, and how many tokens it has by now.
+    pub fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    /// How long things took so far.
+    pub fn timings(&self) -> Timings {
+        self.timer.timings()
+    }
+
+    /// Fills `event` with what the next step brought. `None` after the end or an error.
+    pub fn poll_event(
+        &mut self,
+        cx: &mut Context<'_>,
+        event: &mut TextEvent,
+    ) -> Poll<Option<Result<(), ApiError>>> {
+        event.clear();
+        if let Some(message) = self.failure.take() {
+            return Poll::Ready(Some(Err(self.fail(message))));
+        }
+        let Some(source) = &mut self.source else {
+            return Poll::Ready(None);
+        };
+        let Some(step) = ready!(Pin::new(source).poll_next(cx)) else {
+            return Poll::Ready(Some(Err(
+                self.fail("the engine gave up on the request".into())
+            )));
+        };
+        if let Some(End::Failed(message)) = &step.end {
+            if step.tokens.is_empty() {
+                return Poll::Ready(Some(Err(self.fail(message.clone()))));
+            }
+            self.failure = Some(message.clone());
+        }
+        self.take(&step, event);
+        self.timer.tokens(event.tokens.len());
+        if event.end.is_some() {
+            self.timer.succeeded();
+        }
+        Poll::Ready(Some(Ok(())))
+    }
+
+    /// The next event; `None` after the end or an error.
+    pub async fn next(&mut self, event: &mut TextEvent) -> Option<Result<(), ApiError>> {
+        poll_fn(|cx| self.poll_event(cx, event)).await
+    }
+
+    fn fail(&mut self, message: String) -> ApiError {
+        self.source = None;
+        self.timer.failed(ErrorKind::Generation);
+        ApiError::new(ErrorKind::Generation, message)
+    }
+
+    fn take(&mut self, step: &TokenEvent, event: &mut TextEvent) {
+        let end = match step.end {
+            Some(End::Length) => Some(FinishReason::Length),
+            Some(End::StopToken) => Some(FinishReason::StopToken),
+            Some(End::Failed(_)) | None => None,
+        };
+        for (index, token) in step.tokens.iter().enumerate() {
+            let last = end.filter(|_| index + 1 == step.tokens.len());
+            if self.take_token(*token, last, event) {
+                return;
+            }
+        }
+        if let Some(reason) = end.filter(|_| step.tokens.is_empty()) {
+            self.detokenizer.finish(&mut self.answer);
+            self.end(reason, (self.answer.len(), self.answer.len()), event);
+        }
+    }
+
+    /// Adds one token to the event; `last` if the answer ends with it. Says whether it has ended.
+    fn take_token(
+        &mut self,
+        token: Token,
+        last: Option<FinishReason>,
+        event: &mut TextEvent,
+    ) -> bool {
+        self.facts.generated_tokens += 1;
+        self.facts.last_token = token.id;
+        let before = self.answer.len();
+        let mut special = self.text.vocabulary.is_special(token.id);
+        if last == Some(FinishReason::StopToken) {
+            special = true;
+        } else if !special {
+            self.detokenizer.push(token.id, &mut self.answer);
+        }
+        if last.is_some() {
+            self.detokenizer.finish(&mut self.answer);
+        }
+        // A special token shows itself, unless text that was held back must be shown now.
+        special &= self.answer.len() == before;
+        if special {
+            event
+                .text
+                .push_str(&self.text.vocabulary.special_text(token.id));
+        } else {
+            event.text.push_str(&self.answer[before..]);
+        }
+        let (text_end, delta_end) = (event.text.len(), event.delta.len());
+        let Token { id, logprob } = token;
+        event.tokens.push(TextToken {
+            id,
+            logprob,
+            special,
+            text_end,
+            delta_end,
+        });
+        let (cut, reason) = match (self.find_stop(before), last) {
+            (Some(cut), _) => (cut, Some(FinishReason::StopString)),
+            (None, Some(reason)) => ((self.answer.len(), self.answer.len()), Some(reason)),
+            (None, None) => ((self.answer.len() - self.stop.held(), 0), None),
+        };
+        event.delta.push_str(&self.answer[self.sent..cut.0]);
+        self.sent = cut.0;
+        if let Some(token) = event.tokens.last_mut() {
+            token.delta_end = event.delta.len();
+        }
+        match reason {
+            Some(reason) => self.end(reason, cut, event),
+            None => return false,
+        }
+        true
+    }
+
+    /// Looks for a stop string in what the answer has from `from` on: (its start, its end).
+    fn find_stop(&mut self, mut from: usize) -> Option<(usize, usize)> {
+        loop {
+            let found = self.stop.feed(&self.answer[from..])?;
+            if self.facts.generated_tokens >= self.facts.min_new_tokens {
+                return Some((found.start, found.end));
+            }
+            from = found.end;
+        }
+    }
+
+    /// Ends the answer; of its text, `cut` is (content, content and stop string) in bytes.
+    fn end(&mut self, reason: FinishReason, cut: (usize, usize), event: &mut TextEvent) {
+        event.delta.push_str(&self.answer[self.sent..cut.0]);
+        let mut text = std::mem::take(&mut self.answer);
+        text.truncate(cut.1);
+        event.end = Some(TextEnd {
+            reason,
+            text,
+            content_len: cut.0,
+        });
+        match self.source.take() {
+            Some(source) if reason == FinishReason::StopString => source.finish(),
+            _ => {}
+        }
+    }
+}
+
+impl Stream for Generation {
+    type Item = Result<TextEvent, ApiError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let mut event = TextEvent::default();
+        let polled = ready!(self.poll_event(cx, &mut event));
+        Poll::Ready(polled.map(|outcome| outcome.map(|()| event)))
+    }
+}

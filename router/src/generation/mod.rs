@@ -1,0 +1,218 @@
+//! Text in, text events out: what every HTTP route and the Python package use.
+
+mod answer;
+mod event;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use self::answer::Begun;
+pub use self::answer::{Facts, Generation};
+pub use self::event::{FinishReason, TextEnd, TextEvent, TextToken};
+use crate::backend::Backend;
+use crate::budget::Charge;
+use crate::config::RouterConfig;
+use crate::engine::{EngineState, Limits};
+use crate::error::{ApiError, ErrorKind};
+use crate::metrics::{Metrics, RequestTimer};
+use crate::model_text::ModelText;
+use crate::tokenize::{self, SpecialTokens, TextPiece, TokenizerPool};
+use crate::validate::{
+    GenerateInput, Prompt, TokenLimits, ValidParameters, ValidRequest, too_long,
+};
+
+/// Turns prompts into answers. Cheap to clone.
+#[derive(Clone)]
+pub struct Generator {
+    inner: Arc<Inner>,
+    backend: Arc<dyn Backend>,
+}
+
+struct Inner {
+    text: ModelText,
+    pool: TokenizerPool,
+    config: RouterConfig,
+    metrics: Arc<Metrics>,
+}
+
+impl Generator {
+    /// Joins an engine with a model's text side; starts the tokenizer threads.
+    pub fn new(
+        engine: impl Backend,
+        model: ModelText,
+        config: &RouterConfig,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        let pool = TokenizerPool::start(config.tokenizer_threads, config.tokenizer_queue);
+        let config = config.clone();
+        Self {
+            inner: Arc::new(Inner {
+                text: model,
+                pool,
+                config,
+                metrics,
+            }),
+            backend: Arc::new(engine),
+        }
+    }
+
+    /// The same generator, for answers that are read on the current runtime.
+    #[must_use]
+    pub fn on_this_runtime(&self) -> Self {
+        Self {
+            inner: Arc::clone(&self.inner),
+            backend: self.backend.on_this_runtime(),
+        }
+    }
+
+    /// Begins an answer. When this returns, the request is valid, accepted and prepared; dropping
+    /// the future withdraws it.
+    pub async fn generate(&self, input: GenerateInput) -> Result<Generation, ApiError> {
+        let mut timer = RequestTimer::start(&self.inner.metrics.text);
+        let begun = async {
+            let request = self.prepare(input).await?;
+            let begun = Begun::new(&self.inner.text, &request);
+            let source = self.backend.submit(request.engine).await?;
+            Ok((begun, source))
+        };
+        let (begun, source) = begun
+            .await
+            .inspect_err(|e: &ApiError| timer.failed(e.kind))?;
+        begun.count(&mut timer);
+        Ok(begun.generation(source, timer))
+    }
+
+    /// The tokens of `text` as a prompt, with their places in it. A text that is longer than the
+    /// context is refused, under the name `inputs`.
+    pub async fn tokenize(&self, text: String, charge: Charge) -> Result<Vec<TextPiece>, ApiError> {
+        let ModelText {
+            tokenizer, bound, ..
+        } = self.inner.text.clone();
+        let max = self
+            .token_limits()
+            .map_or(usize::MAX, |limits| limits.max_total);
+        let least = bound.least_tokens(text.len());
+        if least > max {
+            return Err(too_long("inputs", max, format_args!("at least {least}")));
+        }
+        let size = text.len();
+        let work = move || {
+            let pieces = tokenize::pieces(&tokenizer, &text)?;
+            drop((text, charge));
+            match pieces.len() {
+                given if given > max => Err(too_long("inputs", max, given)),
+                _ => Ok(pieces),
+            }
+        };
+        self.inner.pool.run(size, work).await
+    }
+
+    /// What the engine is doing.
+    pub fn state(&self) -> EngineState {
+        self.backend.state()
+    }
+
+    /// Why a request sent now would not run; `None` if it would.
+    pub fn unready(&self) -> Option<String> {
+        obstacle(&self.state())
+    }
+
+    /// What the engine can take; `None` until its model is loaded.
+    pub fn limits(&self) -> Option<Limits> {
+        self.backend.limits()
+    }
+
+    /// What a request may ask for; an error while the model is not loaded.
+    pub fn token_limits(&self) -> Result<TokenLimits, ApiError> {
+        let limits = self.limits().ok_or_else(|| not_loaded(&self.state()))?;
+        let max_total = limits.max_sequence_tokens as usize;
+        Ok(TokenLimits::new(
+            &self.inner.config,
+            max_total,
+            limits.vocab_size as usize,
+        ))
+    }
+
+    /// The model's text side.
+    pub fn model_text(&self) -> &ModelText {
+        &self.inner.text
+    }
+
+    /// The metrics that requests are counted in.
+    pub fn metrics(&self) -> &Metrics {
+        &self.inner.metrics
+    }
+
+    async fn prepare(&self, input: GenerateInput) -> Result<ValidRequest, ApiError> {
+        let limits = self.token_limits()?;
+        let charge = input.charge.clone();
+        let (prompt, parameters) = input.validate(&self.inner.config, limits)?;
+        let text = &self.inner.text;
+        let prompt = match prompt {
+            Prompt::Ids(ids) => return parameters.with_ids(ids, &text.eos_ids),
+            prompt => prompt,
+        };
+        if let Prompt::Text(prompt, _) = &prompt {
+            parameters.check_length(prompt, text.bound)?;
+        }
+        let size = prompt.size();
+        let text = text.clone();
+        let work = move || {
+            // Until here, also when the client has left meanwhile.
+            let _charge = charge;
+            to_ids(&text, prompt, parameters)
+        };
+        self.inner.pool.run(size, work).await
+    }
+}
+
+/// Runs on the tokenizer pool.
+fn to_ids(
+    model: &ModelText,
+    prompt: Prompt,
+    parameters: ValidParameters,
+) -> Result<ValidRequest, ApiError> {
+    let ids = match prompt {
+        Prompt::Text(text, special) => tokenize::encode(&model.tokenizer, &text, special)?,
+        Prompt::Chat(chat) => {
+            let template = model.chat_template.as_ref().ok_or_else(no_template)?;
+            let text = template.render(&chat)?;
+            parameters.check_length(&text, model.bound)?;
+            tokenize::encode(&model.tokenizer, &text, SpecialTokens::AsIs)?
+        }
+        Prompt::Ids(ids) => ids,
+    };
+    parameters.with_ids(ids, &model.eos_ids)
+}
+
+fn no_template() -> ApiError {
+    let message = "this model has no chat template. Send a text to /v1/completions or /generate, \
+                   or serve a model with chat_template.jinja or `chat_template` in \
+                   tokenizer_config.json";
+    ApiError::new(ErrorKind::Template, message)
+}
+
+fn not_loaded(state: &EngineState) -> ApiError {
+    // It may have become ready since its limits were asked for.
+    let why = obstacle(state).unwrap_or_else(|| "model was loading until just now".to_owned());
+    ApiError::new(ErrorKind::Unavailable, why).retry(Duration::from_secs(5))
+}
+
+/// What keeps an engine in this state from running a request; `None` if nothing does.
+fn obstacle(state: &EngineState) -> Option<String> {
+    match state {
+        EngineState::Ready => None,
+        EngineState::Loading {
+            phase,
+            done,
+            total: 0,
+        } => Some(format!("model is loading ({phase}: {done})")),
+        EngineState::Loading { phase, done, total } => {
+            let percent = *done as f64 * 100.0 / *total as f64;
+            Some(format!("model is loading ({phase}: {percent:.0}%)"))
+        }
+        EngineState::Restarting { reason } => Some(format!("workers are restarting: {reason}")),
+        EngineState::Draining => Some("server is shutting down".to_owned()),
+        EngineState::Stopped { reason } => Some(format!("server has stopped: {reason}")),
+    }
+}
