@@ -155,28 +155,22 @@ enum Half {
 }
 
 impl<'a, T: Element> Cache<'a, T> {
-    /// What one head keeps for the positions `seen`, in order.
+    /// Block by block, what one head keeps for the positions `seen`: whole rows of `size`.
     #[inline(always)]
-    fn of(
+    fn blocks(
         self,
         head: usize,
         half: Half,
         table: &'a [i32],
         seen: &Range<usize>,
     ) -> impl Iterator<Item = &'a [T]> {
-        let Self {
-            keys_and_values,
-            heads,
-            block_tokens,
-            size,
-        } = self;
-        let (start, end) = (seen.start, seen.end);
-        (start / block_tokens..end.div_ceil(block_tokens)).flat_map(move |column| {
-            let plane = (table[column] as usize * 2 + half as usize) * heads + head;
-            let first = start.saturating_sub(column * block_tokens);
-            let last = (end - column * block_tokens).min(block_tokens);
-            let tokens = plane * block_tokens + first..plane * block_tokens + last;
-            keys_and_values[tokens.start * size..tokens.end * size].chunks_exact(size)
+        let (start, end, tokens) = (seen.start, seen.end, self.block_tokens);
+        (start / tokens..end.div_ceil(tokens)).map(move |column| {
+            let plane = (table[column] as usize * 2 + half as usize) * self.heads + head;
+            let first = start.saturating_sub(column * tokens);
+            let last = (end - column * tokens).min(tokens);
+            let rows = plane * tokens + first..plane * tokens + last;
+            &self.keys_and_values[rows.start * self.size..rows.end * self.size]
         })
     }
 }
@@ -219,29 +213,33 @@ impl<T: Element> Attention<'_, T> {
             .q
             .extend(group.iter().map(|value| value.wide() * self.scale));
         scratch.scores.resize(keys * (group.len() / size), 0.0);
-        for (at, key) in self
-            .cache
-            .of(head, Half::Keys, table, &query.seen)
-            .enumerate()
-        {
-            for (g, q) in scratch.q.chunks_exact(size).enumerate() {
-                scratch.scores[g * keys + at] = dot(q, key);
+        let mut at = 0;
+        for block in self.cache.blocks(head, Half::Keys, table, &query.seen) {
+            for key in block.chunks_exact(size) {
+                for (q, scores) in scratch
+                    .q
+                    .chunks_exact(size)
+                    .zip(scratch.scores.chunks_exact_mut(keys))
+                {
+                    scores[at] = dot(q, key);
+                }
+                at += 1;
             }
         }
         scratch.scores.chunks_exact_mut(keys).for_each(softmax);
         scratch.sums.clear();
         scratch.sums.resize(group.len(), 0.0);
-        for (at, value) in self
-            .cache
-            .of(head, Half::Values, table, &query.seen)
-            .enumerate()
-        {
+        let mut at = 0;
+        for block in self.cache.blocks(head, Half::Values, table, &query.seen) {
             for (g, sums) in scratch.sums.chunks_exact_mut(size).enumerate() {
-                let weight = scratch.scores[g * keys + at];
-                for (sum, value) in sums.iter_mut().zip(value) {
-                    *sum = value.wide().mul_add(weight, *sum);
+                let weights = &scratch.scores[g * keys + at..];
+                for (value, &weight) in block.chunks_exact(size).zip(weights) {
+                    for (sum, value) in sums.iter_mut().zip(value) {
+                        *sum = value.wide().mul_add(weight, *sum);
+                    }
                 }
             }
+            at += block.len() / size;
         }
         for (out, sum) in out.iter_mut().zip(&scratch.sums) {
             *out = T::narrow(*sum);

@@ -79,15 +79,16 @@ pub(super) fn each(mut f: impl FnMut(usize) -> f32) -> Lanes {
 
 /// The sum of the lanes, by halves.
 #[inline(always)]
-pub(super) fn sum(mut lanes: Lanes) -> f32 {
-    let mut width = LANES / 2;
-    while width > 0 {
-        for lane in 0..width {
-            lanes[lane] += lanes[lane + width];
-        }
-        width /= 2;
+pub(super) fn sum(lanes: Lanes) -> f32 {
+    let mut eight = [0.0; 8];
+    for lane in 0..8 {
+        eight[lane] = lanes[lane] + lanes[lane + 8];
     }
-    lanes[0]
+    let mut four = [0.0; 4];
+    for lane in 0..4 {
+        four[lane] = eight[lane] + eight[lane + 4];
+    }
+    (four[0] + four[2]) + (four[1] + four[3])
 }
 
 /// The sum of a[i] b[i].
