@@ -111,11 +111,11 @@ def table(rows: list[tuple[Case, dict[str, float]]]) -> str:
     for case, row in rows:
         peer = PEER.get(case)
         stretch = row["gap_ms_mean"] - case.step_ms
+        theirs = f"{peer.cpu_us} | {row['cpu_us'] / peer.cpu_us:.2f}" if peer else "- | -"
         lines.append(
             f"| {case.step_ms:g} | {case.api} | {case.streams} | {row['tokens_per_second']:,.0f} "
-            f"| {row['ttft_ms_p50']:.1f} | {row['gap_ms_mean']:.2f} (+{stretch:.2f}) "
-            f"| {row['switches']:.2f} | {row['cpu_us']:.1f} | {peer.cpu_us if peer else '-'} "
-            f"| {row['cpu_us'] / peer.cpu_us if peer else float('nan'):.2f} "
+            f"| {row['ttft_ms_p50']:.1f} | {row['gap_ms_mean']:.2f} ({stretch:+.2f}) "
+            f"| {row['switches']:.2f} | {row['cpu_us']:.1f} | {theirs} "
             f"| {row['rss_mib']:.0f} |"
         )
     return "\n".join(lines)

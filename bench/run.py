@@ -43,7 +43,7 @@ def serving_brook(load: Path) -> None:
 
 def main() -> None:
     folder = target()
-    run("cargo", "bench", "--quiet", "-p", "penstock-scheduler")
+    run("cargo", "bench", "--quiet", "-p", "penstock-scheduler", "--bench", "step")
     router = ["--penstock", folder / "penstock", "--shard", folder / "penstock-mock-shard"]
     run(sys.executable, HERE / "router.py", *router, "--load", folder / "penstock-load")
     run(sys.executable, HERE / "cpu.py", "--load", folder / "penstock-load")
