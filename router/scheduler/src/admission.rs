@@ -62,7 +62,7 @@ impl Scheduler {
     fn spare(&self, draft: &Draft) -> Vec<i64> {
         // With a target of one block beyond what is known, those who decode were counted on the way.
         let (wanting, places) = match self.config.reserve {
-            Reserve::Growth => (draft.wanting, &draft.others),
+            Reserve::Growth => (draft.tally.wanting, &draft.others),
             Reserve::ToFinish => (0, &self.running),
         };
         let spare = |group: &Group| i64::from(group.pool.available()) - i64::from(wanting);

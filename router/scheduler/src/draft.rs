@@ -34,6 +34,18 @@ pub(crate) struct Growing {
     pub(crate) wanted: u32,
 }
 
+/// What the decodes of a plan add up to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) decodes: u32,
+    /// Tokens that they attend to.
+    pub(crate) context: u64,
+    /// Those that will have all their tokens.
+    pub(crate) ending: u32,
+    /// Those that will want another block in each group.
+    pub(crate) wanting: u32,
+}
+
 /// A plan in the making.
 #[derive(Debug)]
 pub(crate) struct Draft {
@@ -41,14 +53,15 @@ pub(crate) struct Draft {
     pub(crate) new: Vec<NewSequence>,
     pub(crate) decodes: Lane,
     pub(crate) prompts: Lane,
-    pub(crate) load: Load,
+    /// What prompts add to the step.
+    pub(crate) reading: Load,
+    /// Prompts that will decode in the next plan.
     pub(crate) streams: Streams,
     /// Decodes whose next block is reserved, but not taken yet.
     pub(crate) growing: Vec<Growing>,
     /// Running sequences that do not decode in this plan.
     pub(crate) others: Vec<Place>,
-    /// Decodes that will want another block in each group.
-    pub(crate) wanting: u32,
+    pub(crate) tally: Tally,
     /// Tokens left for prompts.
     pub(crate) budget: u32,
     /// Running sequences whose blocks others wait for.
@@ -82,6 +95,14 @@ impl Lane {
             gains.counts.push((run, leases.len() as u32));
             gains.blocks.extend(leases.iter().map(BlockLease::block));
         }
+    }
+
+    /// Records a decode whose room is there or reserved.
+    #[inline]
+    pub(crate) fn push_decode(&mut self, sequence: &mut Sequence, place: Place) {
+        sequence.in_flight += 1;
+        sequence.yielding += 1;
+        self.push(sequence, place, 1, Reach::Yields);
     }
 
     #[inline]
@@ -132,17 +153,14 @@ impl Lane {
     }
 }
 
-impl Draft {
-    /// Records a decode whose room is there or reserved.
+impl Tally {
+    /// Counts a decode that was recorded.
     #[inline]
-    pub(crate) fn push_decode(&mut self, sequence: &mut Sequence, place: Place) {
-        sequence.in_flight += 1;
-        sequence.yielding += 1;
-        self.load.decodes += 1;
-        self.load.context += u64::from(sequence.len());
-        self.streams.count(sequence);
+    pub(crate) fn count(&mut self, sequence: &Sequence) {
+        self.decodes += 1;
+        self.context += u64::from(sequence.len());
+        self.ending += u32::from(sequence.will_end());
         self.wanting += u32::from(sequence.room < sequence.max_room());
-        self.decodes.push(sequence, place, 1, Reach::Yields);
     }
 }
 

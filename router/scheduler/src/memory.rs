@@ -143,6 +143,9 @@ impl Group {
     /// after `computed`.
     pub(crate) fn pass(&mut self, chain: &mut Chain, computed: u32) {
         let count = self.behind(computed) - chain.passed;
+        if count == 0 {
+            return;
+        }
         for lease in chain.leases.drain(..count as usize) {
             self.give_back(lease);
         }

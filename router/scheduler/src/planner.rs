@@ -1,7 +1,7 @@
 //! `Scheduler::plan`: running sequences in order of seniority, then admissions.
 
 use crate::cost::Load;
-use crate::draft::{Draft, Growing, Lane, Shortage};
+use crate::draft::{Draft, Growing, Lane, Shortage, Tally};
 use crate::flight::{Flight, Reach};
 use crate::ids::{Micros, StepId};
 use crate::pace::Streams;
@@ -51,11 +51,11 @@ impl Scheduler {
             new: Vec::new(),
             decodes: Lane::new(groups, runs, self.running.len()),
             prompts: Lane::new(groups, Vec::new(), 0),
-            load: Load::default(),
+            reading: Load::default(),
             streams: Streams::default(),
             growing: Vec::new(),
             others: Vec::new(),
-            wanting: 0,
+            tally: Tally::default(),
             budget: self.prompt_budget(),
             claimants: Vec::new(),
             shortage: Shortage::None,
@@ -89,6 +89,8 @@ impl Scheduler {
     /// there. The first member that is left to others.
     fn decode_plainly(&mut self, mut at: usize, draft: &mut Draft) -> usize {
         let k = self.config.max_tokens_per_run;
+        // A copy, so that it stays in registers.
+        let mut tally = draft.tally;
         while let Some(&place) = self.running.get(at) {
             let sequence = &mut self.store[place];
             let plain = demand(sequence) == Demand::Decode
@@ -97,9 +99,11 @@ impl Scheduler {
             if !plain {
                 break;
             }
-            draft.push_decode(sequence, place);
+            draft.decodes.push_decode(sequence, place);
+            tally.count(sequence);
             at += 1;
         }
+        draft.tally = tally;
         at
     }
 
@@ -117,7 +121,9 @@ impl Scheduler {
                 self.grow(place, wanted, run, &mut draft.decodes);
             }
         }
-        draft.push_decode(&mut self.store[place], place);
+        let sequence = &mut self.store[place];
+        draft.decodes.push_decode(sequence, place);
+        draft.tally.count(sequence);
     }
 
     /// Whether one block per group does, beside those that `draft.growing` will take.
@@ -193,7 +199,7 @@ impl Scheduler {
             spent += self.config.max_tokens_per_run - 1;
         }
         draft.budget -= spent;
-        draft.load.read(sequence.planned - tokens, tokens);
+        draft.reading.read(sequence.planned - tokens, tokens);
         draft.prompts.push(sequence, place, tokens, reach);
     }
 
@@ -279,8 +285,9 @@ impl Scheduler {
             mut new,
             mut decodes,
             prompts,
-            load,
+            reading,
             streams,
+            tally,
             ..
         } = draft;
         decodes.append(prompts);
@@ -296,7 +303,15 @@ impl Scheduler {
             runs: decodes.runs,
         };
         let runs = decodes.flight;
-        self.streams = streams;
+        self.streams = Streams {
+            sequences: streams.sequences + tally.decodes - tally.ending,
+            context: streams.context + tally.context,
+        };
+        let load = Load {
+            decodes: tally.decodes,
+            context: tally.context,
+            ..reading
+        };
         self.flights.push_back(Flight {
             step: self.step,
             planned: now,
