@@ -67,8 +67,12 @@ pub(super) fn respond(source: impl EventSource, keep_alive: Duration) -> Respons
 
 impl<S: EventSource> SseBody<S> {
     fn fill(&mut self, cx: &mut Context<'_>) {
-        if let Poll::Ready(flow) = self.source.poll_events(cx, &mut self.buffer) {
-            self.ended = flow == Flow::End;
+        // Once for a frame; again only if what was ready showed nothing, for then nothing will wake us.
+        while !self.ended && self.buffer.is_empty() {
+            match self.source.poll_events(cx, &mut self.buffer) {
+                Poll::Ready(flow) => self.ended = flow == Flow::End,
+                Poll::Pending => return,
+            }
         }
     }
 
@@ -136,4 +140,32 @@ pub(super) fn put_event(out: &mut BytesMut, json: &str) {
     out.put_slice(b"data: ");
     out.put_slice(json.as_bytes());
     out.put_slice(b"\n\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http_body_util::BodyExt;
+
+    /// Plays one text per poll, empty ones too. Wakes nobody.
+    struct Script(std::vec::IntoIter<&'static str>);
+
+    impl EventSource for Script {
+        fn poll_events(&mut self, _: &mut Context<'_>, out: &mut BytesMut) -> Poll<Flow> {
+            let Some(text) = self.0.next() else {
+                panic!("polled after its end");
+            };
+            out.put_slice(text.as_bytes());
+            let last = self.0.len() == 0;
+            Poll::Ready(if last { Flow::End } else { Flow::More })
+        }
+    }
+
+    #[tokio::test]
+    async fn what_shows_nothing_holds_nothing_up_and_the_end_is_polled_once() {
+        let script = vec!["", "a", "", "", "b", ""].into_iter();
+        let response = respond(Script(script), Duration::from_secs(3600));
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        assert_eq!(body, "ab");
+    }
 }
