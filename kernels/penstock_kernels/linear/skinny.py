@@ -82,13 +82,14 @@ def skinny(
             up_w = _weights(w_at + outputs.to(tl.int64) * inputs + at, at + k, end, EVEN)
             up = tl.dot(up_w, v, up)
     slot = r.to(tl.int64)[None, :] * outputs + n[:, None]
-    last = True
     if SPLITS > 1:
         plane = rows.to(tl.int64) * outputs
         counter = arrived + tl.program_id(0)
         last, total = _sum_of_splits(total, partial + slot, counter, plane, keep, SPLITS)
+        # Not `keep & last`: Triton 3.9's interpreter widens a scalar bool to integers.
+        keep = keep & (r[None, :] < tl.where(last, rows, 0))
     if GATED:
         total = total * tl.sigmoid(total) * up
     if HAS_BIAS:
         total += tl.load(bias + n, n < outputs, other=0).to(tl.float32)[:, None]
-    tl.store(out + slot, total.to(out.dtype.element_ty), keep & last)
+    tl.store(out + slot, total.to(out.dtype.element_ty), keep)
