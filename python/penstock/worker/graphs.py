@@ -1,9 +1,10 @@
 """CUDA graphs of small steps: the host launches one graph instead of every kernel.
 
 A step is two stages, forward to logits and choice of tokens, each a graph of its own, so that what
-changes logits in between (masks) stays outside. A shape is captured when a step brings it for the
-second time: the first, launched kernel by kernel, has compiled and warmed what the capture needs.
-All ranks of a group see the same steps, so all of them capture the same shapes at the same steps.
+changes logits in between (masks) stays outside. The rehearsal captures the commonest shapes; any
+other is captured when a step brings it for the second time: the first, launched kernel by kernel,
+has compiled and warmed what the capture needs. All ranks of a group rehearse and step alike, so all
+of them capture the same shapes at the same places.
 """
 
 from __future__ import annotations

@@ -46,10 +46,11 @@ class Rehearsal:
                     _run(runner.rehearse(shape))
                     runner.last_token.zero_()  # what was to be written there was never chosen
             for shape in captured_shapes(limits):
+                if shape.tokens > runner.graphs.largest:
+                    continue  # a smaller one found no memory
                 stages = runner.rehearse(shape)
                 _run(stages)
-                if shape.tokens <= runner.graphs.largest:
-                    runner.graphs.make(shape, stages)
+                runner.graphs.make(shape, stages)
         self.pool.shutdown(wait=False)
 
 
