@@ -1,6 +1,7 @@
 //! What the text layer asks of an engine. `Engine` is the one backend; tests script others.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use async_trait::async_trait;
 use futures_core::Stream;
@@ -25,6 +26,10 @@ pub trait Backend: Send + Sync + 'static {
 pub trait TokenSource: Stream<Item = TokenEvent> + Send + Unpin {
     /// The answer is complete although the backend would go on.
     fn finish(self: Box<Self>);
+    /// When the request began to run; none while it waits, or if the backend does not say.
+    fn entered(&self) -> Option<Instant> {
+        None
+    }
 }
 
 #[async_trait]
@@ -49,5 +54,9 @@ impl Backend for Engine {
 impl TokenSource for TokenStream {
     fn finish(self: Box<Self>) {
         Self::finish(*self);
+    }
+
+    fn entered(&self) -> Option<Instant> {
+        Self::entered(self)
     }
 }

@@ -33,6 +33,7 @@ pub(crate) struct TextMetrics {
     failure: Family<FailureLabels, Counter>,
     duration: Histogram,
     validation: Histogram,
+    queue: Histogram,
     inference: Histogram,
     time_per_token: Histogram,
     first_token: Histogram,
@@ -78,6 +79,8 @@ pub(crate) struct RequestTimer {
     start: Instant,
     /// When the engine had accepted the request.
     accepted: Option<Instant>,
+    /// When it began to run.
+    entered: Option<Instant>,
     first_token: Option<Instant>,
     last_token: Option<Instant>,
     ended: Option<Instant>,
@@ -94,7 +97,9 @@ pub struct Timings {
     pub total: Duration,
     /// From arrival to acceptance by the engine: template, tokenizer, rules, preparation.
     pub validation: Duration,
-    /// From acceptance to the end, waiting for a place included.
+    /// From acceptance until it ran: waiting for a place.
+    pub queue: Duration,
+    /// From then to the end.
     pub inference: Duration,
     /// Mean over the tokens after the first.
     pub per_token: Duration,
@@ -173,10 +178,15 @@ impl TextMetrics {
                 "tgi_request_validation_duration",
                 "From arrival to acceptance by the engine",
             ),
+            queue: seconds(
+                registry,
+                "tgi_request_queue_duration",
+                "From acceptance by the engine until it ran",
+            ),
             inference: seconds(
                 registry,
                 "tgi_request_inference_duration",
-                "From acceptance to end, waiting included",
+                "From when it ran to its end",
             ),
             time_per_token: seconds(
                 registry,
@@ -254,6 +264,7 @@ impl RequestTimer {
             metrics: metrics.clone(),
             start: Instant::now(),
             accepted: None,
+            entered: None,
             first_token: None,
             last_token: None,
             ended: None,
@@ -273,6 +284,17 @@ impl RequestTimer {
         self.metrics
             .max_new_tokens
             .observe(f64::from(max_new_tokens));
+    }
+
+    /// Whether it is known when the request began to run.
+    pub(crate) fn has_entered(&self) -> bool {
+        self.entered.is_some()
+    }
+
+    /// It began to run at `time`; once it was accepted, if nobody knows better.
+    pub(crate) fn entered(&mut self, time: Option<Instant>) {
+        let time = time.or(self.accepted);
+        self.entered = Some(time.unwrap_or_else(Instant::now));
     }
 
     /// `count` tokens go to the client now.
@@ -306,6 +328,7 @@ impl RequestTimer {
         let timings = self.timings();
         self.metrics.success.inc();
         self.metrics.duration.observe(timings.total.as_secs_f64());
+        self.metrics.queue.observe(timings.queue.as_secs_f64());
         self.metrics
             .inference
             .observe(timings.inference.as_secs_f64());
@@ -330,6 +353,8 @@ impl RequestTimer {
     pub(crate) fn timings(&self) -> Timings {
         let end = self.ended.unwrap_or_else(Instant::now);
         let accepted = self.accepted.unwrap_or(end);
+        // The engine may let it run before its submitter hears that it is accepted.
+        let entered = self.entered.unwrap_or(end).max(accepted);
         let per_token = match (self.first_token, self.last_token, self.tokens) {
             (Some(first), Some(last), tokens @ 2..) => (last - first).div_f64((tokens - 1) as f64),
             _ => Duration::ZERO,
@@ -337,7 +362,8 @@ impl RequestTimer {
         Timings {
             total: end - self.start,
             validation: accepted - self.start,
-            inference: end - accepted,
+            queue: entered - accepted,
+            inference: end.saturating_duration_since(entered),
             per_token,
         }
     }

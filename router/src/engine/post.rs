@@ -7,8 +7,9 @@
 use std::{
     collections::HashMap,
     mem,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     task::{Context, Poll, Waker},
+    time::Instant,
 };
 
 use penstock_scheduler::ids::RequestId;
@@ -31,7 +32,11 @@ type Inboxes = Arc<Mutex<HashMap<RequestId, Arc<Inbox>>>>;
 
 /// What has come for one stream since it looked last.
 #[derive(Debug, Default)]
-pub(super) struct Inbox(Mutex<Waiting>);
+pub(super) struct Inbox {
+    waiting: Mutex<Waiting>,
+    /// When the request entered a slot for the first time.
+    entered: OnceLock<Instant>,
+}
 
 #[derive(Debug, Default)]
 struct Waiting {
@@ -45,6 +50,7 @@ struct Waiting {
 pub(super) struct Outlet {
     office: PostOffice,
     id: RequestId,
+    inbox: Arc<Inbox>,
     ended: bool,
 }
 
@@ -69,6 +75,7 @@ impl PostOffice {
         let outlet = Outlet {
             office: self.clone(),
             id,
+            inbox: Arc::clone(&inbox),
             ended: false,
         };
         (outlet, inbox)
@@ -88,7 +95,7 @@ impl PostOffice {
 impl Inbox {
     /// What has come since the last call, or as much of it as one event may hold.
     pub(super) fn poll(&self, cx: &mut Context<'_>) -> Poll<TokenEvent> {
-        let mut waiting = lock(&self.0);
+        let mut waiting = lock(&self.waiting);
         if let Some(event) = waiting.take() {
             return Poll::Ready(event);
         }
@@ -99,8 +106,13 @@ impl Inbox {
         Poll::Pending
     }
 
+    /// When the request began to run; none while it waits.
+    pub(super) fn entered(&self) -> Option<Instant> {
+        self.entered.get().copied()
+    }
+
     fn put(&self, event: TokenEvent) {
-        let mut waiting = lock(&self.0);
+        let mut waiting = lock(&self.waiting);
         match &mut waiting.event {
             None => waiting.event = Some(event),
             Some(unread) => {
@@ -130,6 +142,11 @@ impl Outlet {
     pub(super) fn put(&mut self, event: TokenEvent, outbox: &mut Outbox) {
         self.ended |= event.end.is_some();
         outbox.put(&self.office, (self.id, event));
+    }
+
+    /// The request has entered a slot.
+    pub(super) fn enter(&self) {
+        self.inbox.entered.get_or_init(Instant::now);
     }
 
     /// Ends the stream at once.

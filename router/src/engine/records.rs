@@ -137,6 +137,7 @@ impl Records {
         for new in &plan.new {
             if let Some(record) = self.0.get_mut(&new.sequence.request) {
                 record.stage = Stage::Started(new.slot);
+                record.outlet.enter();
             }
         }
     }

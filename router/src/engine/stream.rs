@@ -4,6 +4,7 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
+    time::Instant,
 };
 
 use futures_core::Stream;
@@ -62,6 +63,11 @@ impl TokenStream {
     /// what it has computed may serve later requests.
     pub fn finish(mut self) {
         self.close(Command::Finish(self.id));
+    }
+
+    /// When the request began to run; none while it waits.
+    pub fn entered(&self) -> Option<Instant> {
+        self.inbox.entered()
     }
 
     pub(super) fn disarm(&mut self) {

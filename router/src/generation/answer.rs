@@ -124,11 +124,14 @@ impl Generation {
         let Some(source) = &mut self.source else {
             return Poll::Ready(None);
         };
-        let Some(step) = ready!(Pin::new(source).poll_next(cx)) else {
+        let Some(step) = ready!(Pin::new(&mut *source).poll_next(cx)) else {
             return Poll::Ready(Some(Err(
                 self.fail("the engine gave up on the request".into())
             )));
         };
+        if !self.timer.has_entered() {
+            self.timer.entered(source.entered());
+        }
         if let Some(End::Failed(message)) = &step.end {
             if step.tokens.is_empty() {
                 return Poll::Ready(Some(Err(self.fail(message.clone()))));

@@ -78,6 +78,9 @@ impl App {
             .route("/v1/models", get(openai::models))
             .route("/v1/models/{*model}", get(openai::model))
             .route("/openapi.json", get(docs::openapi))
+            // TGI's names of both.
+            .route("/api-doc/openapi.json", get(docs::openapi))
+            .route("/ping", get(health))
             .route("/docs", get(docs::page))
             .route("/health", get(health))
             .route("/ready", get(ready))

@@ -122,6 +122,8 @@ pub(super) async fn info(State(app): State<App>) -> Json<Info> {
         device: limits.map(|l| l.device_name),
         router: "penstock",
         version: env!("CARGO_PKG_VERSION"),
+        sha: None,
+        docker_label: None,
     })
 }
 
@@ -136,9 +138,11 @@ fn agree(stream: Option<bool>, here: bool, other: &str) -> Result<(), ApiError> 
 }
 
 async fn streamed(app: &App, body: GenerateRequest, charge: Charge) -> Result<Response, ApiError> {
+    let characters = body.inputs.chars().count();
     let (input, shape) = split(body, charge)?;
     let generation = app.generator.generate(input).await?;
-    let headers = facts::stream_headers(app, &generation);
+    let mut headers = facts::stream_headers(app, std::slice::from_ref(&generation));
+    facts::put_characters(&mut headers, characters);
     let stream = NativeStream::new(generation, shape);
     Ok((headers, sse::respond(stream, app.config.keep_alive)).into_response())
 }
@@ -148,10 +152,13 @@ async fn whole(
     body: GenerateRequest,
     charge: Charge,
 ) -> Result<(HeaderMap, GenerateResponse), ApiError> {
+    let characters = body.inputs.chars().count();
     let (input, shape) = split(body, charge)?;
     let mut generation = app.generator.generate(input).await?;
     let answer = collect(&mut generation, shape).await?;
-    Ok((facts::whole_headers(app, &generation), answer))
+    let mut headers = facts::whole_headers(app, std::slice::from_ref(&generation));
+    facts::put_characters(&mut headers, characters);
+    Ok((headers, answer))
 }
 
 async fn collect(generation: &mut Generation, shape: Shape) -> Result<GenerateResponse, ApiError> {

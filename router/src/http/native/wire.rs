@@ -230,4 +230,10 @@ pub(crate) struct Info {
     pub(crate) router: &'static str,
     /// Penstock's version.
     pub(crate) version: &'static str,
+    /// Always null: a build does not know its commit.
+    #[schema(value_type = Option<String>)]
+    pub(crate) sha: Option<()>,
+    /// Always null: there is no image of it.
+    #[schema(value_type = Option<String>)]
+    pub(crate) docker_label: Option<()>,
 }

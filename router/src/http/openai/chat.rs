@@ -1,7 +1,7 @@
 //! `/v1/chat/completions`.
 
 use axum::extract::{Request, State};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 
 use super::stream::Kind;
 use super::wire::answer::{AssistantMessage, ChatChoice, ChatCompletion};
@@ -11,7 +11,7 @@ use super::{Answer, Answering, FINGERPRINT, check_model, respond, usage};
 use crate::chat::{Chat, Turn};
 use crate::error::ApiError;
 use crate::http::error::OpenAiError;
-use crate::http::{App, facts, json};
+use crate::http::{App, json};
 use crate::validate::{FieldNames, GenerateInput, Prompt};
 
 /// Answers a conversation.
@@ -44,9 +44,7 @@ pub(crate) async fn chat(
         charge,
     };
     let generation = app.generator.generate(input).await?;
-    let headers = facts::stream_headers(&app, &generation);
-    let response = respond(&app, Kind::Chat, delivery, vec![generation], whole).await?;
-    Ok((headers, response).into_response())
+    Ok(respond(&app, Kind::Chat, delivery, vec![generation], whole).await?)
 }
 
 fn whole(answering: Answering, answers: Vec<Answer>) -> ChatCompletion {

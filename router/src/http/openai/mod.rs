@@ -22,7 +22,7 @@ pub(super) use self::models::{__path_model, __path_models, model, models};
 use self::stream::{ChunkStream, Kind};
 use self::wire::Delivery;
 use self::wire::answer::Usage;
-use super::{App, sse};
+use super::{App, facts, sse};
 use crate::error::{ApiError, ErrorKind, Excerpt};
 use crate::generation::{FinishReason, Generation, TextEvent};
 
@@ -99,7 +99,7 @@ fn check_model(app: &App, model: Option<&str>) -> Result<(), ApiError> {
 }
 
 /// Runs an answer to its end.
-async fn collect(mut generation: Generation) -> Result<Answer, ApiError> {
+async fn collect(generation: &mut Generation) -> Result<Answer, ApiError> {
     let mut event = TextEvent::default();
     while let Some(outcome) = generation.next(&mut event).await {
         outcome?;
@@ -114,7 +114,7 @@ async fn collect(mut generation: Generation) -> Result<Answer, ApiError> {
             });
         }
     }
-    Err(super::facts::unfinished())
+    Err(facts::unfinished())
 }
 
 /// Sends the answers to one request: as they come, or together once they are complete.
@@ -122,18 +122,20 @@ async fn respond<T: Serialize>(
     app: &App,
     kind: Kind,
     delivery: Delivery,
-    generations: Vec<Generation>,
+    mut generations: Vec<Generation>,
     whole: impl FnOnce(Answering, Vec<Answer>) -> T,
 ) -> Result<Response, ApiError> {
     let answering = Answering::new(kind.id_prefix(), app);
     match delivery {
         Delivery::Stream { usage } => {
+            let headers = facts::stream_headers(app, &generations);
             let stream = ChunkStream::new(kind, answering, generations, usage);
-            Ok(sse::respond(stream, app.config.keep_alive))
+            Ok((headers, sse::respond(stream, app.config.keep_alive)).into_response())
         }
         Delivery::Whole => {
-            let answers = try_join_all(generations.into_iter().map(collect)).await?;
-            Ok(Json(whole(answering, answers)).into_response())
+            let answers = try_join_all(generations.iter_mut().map(collect)).await?;
+            let headers = facts::whole_headers(app, &generations);
+            Ok((headers, Json(whole(answering, answers))).into_response())
         }
     }
 }
