@@ -1,11 +1,13 @@
 //! Every flag, declared once. `settings` adds the environment mirror and the configuration file;
 //! doc comments here are the help texts.
 
+use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::tgi;
 use crate::values::{ByteSize, DeviceChoice, DtypeChoice, LogFormat, LogLevel};
 
 /// A server for large language models.
@@ -34,6 +36,8 @@ pub enum Command {
     Download(DownloadArgs),
     /// Talk to a model in the terminal
     Chat(Box<ChatArgs>),
+    /// Serve with the flags and variables of text-generation-launcher
+    Tgi(TgiArgs),
 }
 
 /// Settings of `penstock serve`.
@@ -155,6 +159,9 @@ pub struct HttpArgs {
     #[arg(long, value_name = "SECONDS", default_value = "30",
           value_parser = clap::value_parser!(u64).range(0..=86_400))]
     pub grace: u64,
+    /// Limits that only TGI's launcher has flags for.
+    #[arg(skip)]
+    pub limits: tgi::Router,
 }
 
 /// Settings of logs.
@@ -181,6 +188,19 @@ pub struct DownloadArgs {
     /// Interpreter that has Penstock installed [default: from VIRTUAL_ENV or PATH]
     #[arg(long, value_name = "PATH")]
     pub python: Option<PathBuf>,
+}
+
+/// A command line of TGI's launcher.
+#[derive(Clone, Debug, Args)]
+#[command(disable_help_flag = true)]
+pub struct TgiArgs {
+    /// As text-generation-launcher takes them; docs/tgi.md says what becomes of each
+    #[arg(
+        value_name = "FLAGS",
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
+    pub words: Vec<OsString>,
 }
 
 /// Settings of `penstock chat`.

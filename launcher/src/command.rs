@@ -11,14 +11,15 @@ use crate::interpreter::Interpreter;
 use crate::launch::Launch;
 use crate::resolve::resolve_http;
 use crate::serve;
-use crate::settings::{self, Sources, Stop};
-use crate::terminal::{complain, print};
+use crate::settings::{self, Settings, Sources, Stop, Variables};
+use crate::terminal::{complain, print, say};
+use crate::tgi;
 use crate::values::Device;
 
 /// Runs `penstock` with these arguments (the program's name first) and returns its exit code.
 /// `host` is the Python that the launcher runs in, if it runs in one.
 pub fn run(argv: &[OsString], host: Option<&Interpreter>) -> u8 {
-    let settings = match settings::read(argv, &std::env::vars_os().collect()) {
+    let settings = match read(argv, &std::env::vars_os().collect()) {
         Ok(settings) => settings,
         Err(Stop::Parser(error)) => {
             // Printing can only fail when nobody reads.
@@ -33,8 +34,27 @@ pub fn run(argv: &[OsString], host: Option<&Interpreter>) -> u8 {
         Command::Serve(args) => serve::run(args, sources, host),
         Command::Download(args) => download(args, host),
         Command::Chat(args) => serve::converse(args, sources, host),
+        // `read` has made it a `serve`.
+        Command::Tgi(_) => Ok(()),
     };
     outcome.map_or_else(|failure| report(&failure), |()| 0)
+}
+
+/// What was typed; a command line of TGI's launcher as the one of ours that it becomes.
+fn read(argv: &[OsString], variables: &Variables) -> Result<Settings, Stop> {
+    let settings = settings::read(argv, variables)?;
+    let Command::Tgi(args) = &settings.cli.command else {
+        return Ok(settings);
+    };
+    let translation = tgi::translate(&args.words, variables)?;
+    for note in &translation.notes {
+        say(&format!("note: {note}"));
+    }
+    let mut settings = settings::read(&translation.argv, variables)?;
+    if let Command::Serve(args) = &mut settings.cli.command {
+        args.http.limits = translation.router;
+    }
+    Ok(settings)
 }
 
 fn report(failure: &Failure) -> u8 {

@@ -17,5 +17,6 @@ pub mod serve;
 pub mod settings;
 pub mod signals;
 pub mod terminal;
+pub mod tgi;
 pub mod values;
 pub mod workers;

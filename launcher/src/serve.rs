@@ -160,10 +160,14 @@ fn router_config(launch: &Launch, http: Option<&HttpArgs>) -> RouterConfig {
     let name = name.unwrap_or_else(|| launch.name.clone());
     let defaults = RouterConfig::new(name);
     let bodies = http.and_then(|http| usize::try_from(http.body_memory.0).ok());
-    RouterConfig {
+    let config = RouterConfig {
         model_revision: launch.revision.clone(),
         max_held_body_bytes: bodies.unwrap_or(defaults.max_held_body_bytes),
         ..defaults
+    };
+    match http {
+        Some(http) => http.limits.apply(config),
+        None => config,
     }
 }
 

@@ -1,0 +1,84 @@
+//! From values of TGI's launcher to values of ours.
+
+use std::net::IpAddr;
+use std::num::NonZeroUsize;
+use std::str::FromStr;
+
+use super::Router;
+
+pub(super) fn threads(router: &mut Router, value: &str) -> Result<(), String> {
+    router.tokenizer_threads = Some(number::<NonZeroUsize>(value)?);
+    Ok(())
+}
+
+pub(super) fn stop_strings(router: &mut Router, value: &str) -> Result<(), String> {
+    router.max_stop_sequences = Some(number(value)?);
+    Ok(())
+}
+
+pub(super) fn max_input(router: &mut Router, value: &str) -> Result<(), String> {
+    if router.max_input_tokens.is_some() {
+        return Err("give --max-input-tokens or --max-input-length, not both".into());
+    }
+    router.max_input_tokens = Some(number::<NonZeroUsize>(value)?.get());
+    Ok(())
+}
+
+pub(super) fn batch_prompts(router: &mut Router, value: &str) -> Result<(), String> {
+    router.max_client_batch_size = Some(number::<NonZeroUsize>(value)?.get());
+    Ok(())
+}
+
+pub(super) fn body_bytes(router: &mut Router, value: &str) -> Result<(), String> {
+    router.max_body_bytes = Some(number::<NonZeroUsize>(value)?.get());
+    Ok(())
+}
+
+pub(super) fn origins(router: &mut Router, value: &str) -> Result<(), String> {
+    let origins = value.split(',').map(str::trim).map(str::to_owned);
+    router.cors_origins.extend(origins);
+    Ok(())
+}
+
+pub(super) fn host(value: &str) -> Result<Option<String>, String> {
+    let address = IpAddr::from_str(value).map(|address| address.to_string());
+    Ok(Some(address.unwrap_or_else(|_| "0.0.0.0".into())))
+}
+
+pub(super) fn memory_share(value: &str) -> Result<Option<String>, String> {
+    let share: f32 = number(value)?;
+    Ok(Some((share * 0.9).to_string()))
+}
+
+pub(super) fn yes_is_no_flag(value: &str) -> Result<Option<String>, String> {
+    Ok((!truth(value)?).then(String::new))
+}
+
+pub(super) fn only(value: &str, allowed: &[&str]) -> Result<(), String> {
+    if allowed.contains(&value) {
+        return Ok(());
+    }
+    Err(format!("only {} is accepted", allowed.join(" or ")))
+}
+
+pub(super) fn not_zero(value: &str) -> Result<(), String> {
+    if value.trim() == "0" {
+        return Err("graphs cannot be switched off".into());
+    }
+    Ok(())
+}
+
+/// A truth value, as clap reads them from variables.
+pub(super) fn truth(value: &str) -> Result<bool, String> {
+    match value.to_ascii_lowercase().as_str() {
+        "true" | "1" | "yes" | "on" | "t" | "y" => Ok(true),
+        "false" | "0" | "no" | "off" | "f" | "n" | "" => Ok(false),
+        _ => Err("it must be true or false".into()),
+    }
+}
+
+fn number<T: FromStr>(value: &str) -> Result<T, String> {
+    value
+        .parse()
+        .map_err(|_| "it must be a number in its range".into())
+}

@@ -1,0 +1,352 @@
+//! `penstock tgi`: `penstock serve` for those who have a command line of TGI's launcher. Every flag
+//! and variable of it is in one table, and is taken over or refused by name.
+
+mod convert;
+mod table;
+
+use std::ffi::{OsStr, OsString};
+use std::num::NonZeroUsize;
+
+use clap::{Arg, ArgAction, ArgMatches};
+use penstock_router::{Cors, RouterConfig};
+
+pub use self::table::{Becomes, Check, Convert, Form, Limit, ROWS, Row};
+use crate::error::{Failure, Outcome};
+use crate::settings::{Stop, Variables};
+
+/// What TGI's launcher listens on by default: a container's ports are reached from outside.
+const HOST: &str = "0.0.0.0";
+
+/// Limits of the HTTP side that TGI's launcher has flags for and `penstock serve` has not. Set by the
+/// table; read where the router's configuration is made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Router {
+    /// Threads that tokenize.
+    pub tokenizer_threads: Option<NonZeroUsize>,
+    /// Stop strings of a request.
+    pub max_stop_sequences: Option<usize>,
+    /// Tokens of a prompt.
+    pub max_input_tokens: Option<usize>,
+    /// Prompts of a completion request.
+    pub max_client_batch_size: Option<usize>,
+    /// Bytes of a request's body.
+    pub max_body_bytes: Option<usize>,
+    /// Web pages that may call the server; empty = all.
+    pub cors_origins: Vec<String>,
+}
+
+/// A command line of TGI's, translated.
+#[derive(Debug, Default)]
+pub struct Translation {
+    /// `penstock serve ...`.
+    pub argv: Vec<OsString>,
+    /// What that cannot say.
+    pub router: Router,
+    /// For the person: settings that change nothing, each with the reason.
+    pub notes: Vec<String>,
+}
+
+impl Router {
+    /// The configuration with these limits.
+    pub fn apply(&self, config: RouterConfig) -> RouterConfig {
+        let cors = match self.cors_origins.as_slice() {
+            [] => config.cors,
+            origins if origins.iter().any(|origin| origin == "*") => Cors::Any,
+            origins => Cors::Origins(origins.to_vec()),
+        };
+        RouterConfig {
+            tokenizer_threads: self.tokenizer_threads.unwrap_or(config.tokenizer_threads),
+            max_stop_sequences: self.max_stop_sequences.unwrap_or(config.max_stop_sequences),
+            max_input_tokens: self.max_input_tokens.or(config.max_input_tokens),
+            max_client_batch_size: self
+                .max_client_batch_size
+                .unwrap_or(config.max_client_batch_size),
+            max_body_bytes: self.max_body_bytes.unwrap_or(config.max_body_bytes),
+            cors,
+            ..config
+        }
+    }
+}
+
+/// Translates what follows `penstock tgi`, and the variables that TGI's launcher reads.
+///
+/// # Errors
+/// A flag that TGI's launcher does not have, a value that makes no sense, or a setting that is
+/// refused; and a request for help.
+pub fn translate(words: &[OsString], variables: &Variables) -> Result<Translation, Stop> {
+    let name = OsString::from("penstock tgi");
+    let matches = parser().try_get_matches_from([&name].into_iter().chain(words))?;
+    let mut translation = Translation {
+        argv: vec!["penstock".into(), "serve".into()],
+        ..Translation::default()
+    };
+    for row in ROWS {
+        for value in row.values(&matches, variables)? {
+            translation.take(row, &value)?;
+        }
+    }
+    let listens = OsStr::new("--host");
+    if !translation.argv.iter().any(|word| word == listens) {
+        translation.push("host", HOST);
+    }
+    Ok(translation)
+}
+
+fn parser() -> clap::Command {
+    clap::Command::new("penstock tgi")
+        .about("Serve with the flags and variables of text-generation-launcher (docs/tgi.md)")
+        .disable_version_flag(true)
+        .args(ROWS.iter().filter_map(Row::arg))
+}
+
+impl Row {
+    /// The variable that sets it too.
+    pub fn variable(&self) -> Option<String> {
+        let has = !matches!(self.form, Form::FlagOnly(_));
+        has.then(|| self.flag.to_uppercase().replace('-', "_"))
+    }
+
+    /// What becomes of it, for people.
+    pub fn words(&self) -> String {
+        match self.becomes {
+            Becomes::Flag(flag) => format!("`--{flag}`"),
+            Becomes::Converted(flag, _, how) => format!("`--{flag}`; {how}"),
+            Becomes::Fixed(flag, value) => format!("`--{flag} {value}`"),
+            Becomes::Limit(_, what) => format!("taken over: {what}"),
+            Becomes::Anyway(_, why) => format!("changes nothing: {why}"),
+            Becomes::Refused(why) => format!("refused: {why}"),
+        }
+    }
+
+    fn arg(&self) -> Option<Arg> {
+        let arg = Arg::new(self.flag).long(self.flag).help(self.words());
+        match self.form {
+            Form::Value => Some(arg.action(ArgAction::Append)),
+            Form::Short(letter) => Some(arg.short(letter).action(ArgAction::Append)),
+            Form::Switch => Some(arg.action(ArgAction::SetTrue)),
+            Form::FlagOnly(letter) => Some(arg.short(letter).action(ArgAction::SetTrue)),
+            Form::Variable => None,
+        }
+    }
+
+    /// What it was set to: on the command line, else by its variable.
+    fn values(&self, matches: &ArgMatches, variables: &Variables) -> Outcome<Vec<String>> {
+        let switch = matches!(self.form, Form::Switch | Form::FlagOnly(_));
+        if switch && matches.get_flag(self.flag) {
+            return Ok(vec![String::new()]);
+        }
+        let typed = match self.form {
+            Form::Value | Form::Short(_) => matches.get_many::<String>(self.flag),
+            _ => None,
+        };
+        if let Some(typed) = typed {
+            return Ok(typed.cloned().collect());
+        }
+        let Some(variable) = self.variable() else {
+            return Ok(Vec::new());
+        };
+        let set = variables.get(OsStr::new(&variable));
+        let set = set.map(|value| value.to_string_lossy().into_owned());
+        // As clap has it in TGI, an empty variable is a value; nobody means it.
+        let Some(value) = set.filter(|value| !value.is_empty()) else {
+            return Ok(Vec::new());
+        };
+        if switch && !convert::truth(&value).map_err(|why| self.wrong(&value, &why))? {
+            return Ok(Vec::new());
+        }
+        Ok(vec![value])
+    }
+
+    fn wrong(&self, value: &str, why: &str) -> Failure {
+        Failure::usage(format!("{} {value}: {why}.", self.name()))
+    }
+
+    fn name(&self) -> String {
+        match (self.form, self.variable()) {
+            (Form::Variable, Some(variable)) => variable,
+            _ => format!("--{}", self.flag),
+        }
+    }
+}
+
+impl Translation {
+    fn take(&mut self, row: &Row, value: &str) -> Outcome<()> {
+        let wrong = |why: String| row.wrong(value, &why);
+        match row.becomes {
+            Becomes::Flag(flag) => self.push(flag, value),
+            Becomes::Converted(flag, convert, _) => {
+                if let Some(value) = convert(value).map_err(wrong)? {
+                    self.push(flag, &value);
+                }
+            }
+            Becomes::Fixed(flag, value) => self.push(flag, value),
+            Becomes::Limit(limit, _) => limit(&mut self.router, value).map_err(wrong)?,
+            Becomes::Anyway(check, why) => {
+                check(value).map_err(|wrong| row.wrong(value, &format!("{wrong}; {why}")))?;
+                self.notes
+                    .push(format!("{} changes nothing: {why}", row.name()));
+            }
+            Becomes::Refused(why) => {
+                let name = row.name();
+                return Err(Failure::usage(format!("{name} is refused: {why}.")));
+            }
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, flag: &str, value: &str) {
+        self.argv.push(format!("--{flag}").into());
+        if !value.is_empty() {
+            self.argv.push(value.into());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write as _;
+
+    use super::*;
+    use crate::settings;
+
+    fn translated(words: &[&str], variables: &[(&str, &str)]) -> Result<Translation, Stop> {
+        let words: Vec<OsString> = words.iter().map(Into::into).collect();
+        let variables = variables.iter().map(|(k, v)| (k.into(), v.into()));
+        translate(&words, &variables.collect())
+    }
+
+    fn argv(words: &[&str], variables: &[(&str, &str)]) -> String {
+        let argv = translated(words, variables).unwrap().argv;
+        assert!(settings::read(&argv, &Variables::new()).is_ok(), "{argv:?}");
+        let words: Vec<_> = argv.iter().map(|word| word.to_string_lossy()).collect();
+        words.join(" ")
+    }
+
+    fn refusal(words: &[&str], variables: &[(&str, &str)]) -> String {
+        match translated(words, variables).unwrap_err() {
+            Stop::Failure(failure) => failure.message,
+            Stop::Parser(error) => error.to_string(),
+        }
+    }
+
+    #[test]
+    fn a_usual_command_line_becomes_one_of_ours() {
+        let words = "--model-id m/x --revision r --num-shard 2 --sharded true --port 80 --dtype \
+                     bfloat16 --max-total-tokens 4096 --max-batch-prefill-tokens 2048 --json-output \
+                     --cuda-memory-fraction 0.5 -g 9 --hostname ::1";
+        let words: Vec<_> = words.split_whitespace().collect();
+        assert_eq!(
+            argv(&words, &[]),
+            "penstock serve --model m/x --revision r --tp 2 --dtype bfloat16 --max-len 4096 \
+             --max-step-tokens 2048 --host ::1 --port 80 --memory-fraction 0.45 --log-format json \
+             --grace 9"
+        );
+    }
+
+    #[test]
+    fn variables_count_unless_the_flag_is_typed() {
+        let variables = [
+            ("MODEL_ID", "a/b"),
+            ("PORT", "1"),
+            ("HOSTNAME", "4f1c"),
+            ("JSON_OUTPUT", "false"),
+            ("PREFIX_CACHING", "0"),
+            ("QUANTIZE", ""),
+        ];
+        assert_eq!(
+            argv(&["--port", "2"], &variables),
+            "penstock serve --model a/b --host 0.0.0.0 --port 2 --no-prefix-cache"
+        );
+        assert_eq!(argv(&[], &[]), "penstock serve --host 0.0.0.0");
+        let on = argv(&[], &[("PREFIX_CACHING", "true"), ("JSON_OUTPUT", "1")]);
+        assert_eq!(on, "penstock serve --log-format json --host 0.0.0.0");
+    }
+
+    #[test]
+    fn limits_without_a_flag_of_ours_reach_the_router() {
+        let words = "--validation-workers 3 --max-stop-sequences 9 --max-input-length 7 \
+                     --max-client-batch-size 2 --payload-limit 1000 --cors-allow-origin http://a \
+                     --cors-allow-origin http://b";
+        let words: Vec<_> = words.split_whitespace().collect();
+        let config = translated(&words, &[])
+            .unwrap()
+            .router
+            .apply(RouterConfig::new("m"));
+        assert_eq!(config.tokenizer_threads.get(), 3);
+        assert_eq!(config.max_stop_sequences, 9);
+        assert_eq!(config.max_input_tokens, Some(7));
+        assert_eq!(config.max_client_batch_size, 2);
+        assert_eq!(config.max_body_bytes, 1000);
+        let origins = vec!["http://a".to_owned(), "http://b".to_owned()];
+        assert_eq!(config.cors, Cors::Origins(origins));
+        let usual = Router::default().apply(RouterConfig::new("m"));
+        assert_eq!(usual.max_stop_sequences, 4);
+        assert_eq!(usual.cors, Cors::Any);
+    }
+
+    #[test]
+    fn every_refusal_names_the_setting() {
+        let mut refused = 0;
+        for row in ROWS {
+            if !matches!(row.becomes, Becomes::Refused(_)) {
+                continue;
+            }
+            refused += 1;
+            if let Some(variable) = row.variable() {
+                let message = refusal(&[], &[(&variable, "1")]);
+                assert!(message.starts_with(&row.name()), "{message}");
+            }
+            let flag = format!("--{}", row.flag);
+            let message = match row.form {
+                Form::Variable => continue,
+                Form::Value | Form::Short(_) => refusal(&[&flag, "1"], &[]),
+                Form::Switch | Form::FlagOnly(_) => refusal(&[&flag], &[]),
+            };
+            assert!(message.starts_with(&flag), "{message}");
+        }
+        assert!(refused > 10);
+        for (words, expected) in [
+            (&["--speculate", "2"][..], "--speculate 2: only 0"),
+            (&["--cuda-graphs", "0"], "--cuda-graphs 0: graphs cannot"),
+            (&["--validation-workers", "0"], "--validation-workers 0"),
+            (
+                &["--max-input-tokens", "5", "--max-input-length", "5"],
+                "not both",
+            ),
+            (&["--colour", "red"], "unexpected argument '--colour'"),
+        ] {
+            let message = refusal(words, &[]);
+            assert!(message.contains(expected), "{message}");
+        }
+    }
+
+    #[test]
+    fn what_changes_nothing_is_told() {
+        let notes = translated(&["--usage-stats", "off"], &[("ATTENTION", "paged")])
+            .unwrap()
+            .notes;
+        assert_eq!(notes.len(), 2, "{notes:?}");
+        assert!(notes[0].starts_with("--usage-stats changes nothing"));
+        assert!(notes[1].starts_with("ATTENTION changes nothing"));
+    }
+
+    #[test]
+    fn the_documentation_has_this_table() {
+        let mut table = String::from("| flag | variable | what becomes of it |\n|---|---|---|\n");
+        for row in ROWS {
+            let flag = match row.form {
+                Form::Variable => "-".to_owned(),
+                Form::Short(letter) | Form::FlagOnly(letter) => {
+                    format!("`--{}`, `-{letter}`", row.flag)
+                }
+                Form::Value | Form::Switch => format!("`--{}`", row.flag),
+            };
+            let variable = row
+                .variable()
+                .map_or("-".into(), |name| format!("`{name}`"));
+            let _ = writeln!(table, "| {flag} | {variable} | {} |", row.words());
+        }
+        let docs = include_str!("../../../docs/tgi.md");
+        assert!(docs.contains(&table), "docs/tgi.md must hold:\n{table}");
+    }
+}
