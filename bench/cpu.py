@@ -3,7 +3,7 @@
 Prints tokens per second at one stream and at 16, beside `generate` called one request at a time
 with the same dtype and all cores.
 
-    python bench/cpu.py --load target/release/penstock-load
+    python bench/cpu.py --load target/release/penstock-load --launcher target/release/penstock
 """
 
 from __future__ import annotations
@@ -44,10 +44,12 @@ def transformers_rate(folder: Path) -> float:
     return float(out.split()[-1])
 
 
-def penstock_rates(folder: Path, load: Path, streams: list[int]) -> dict[int, float]:
+def penstock_rates(
+    launcher: list[str], folder: Path, load: Path, streams: list[int]
+) -> dict[int, float]:
     """Tokens per second over HTTP at each number of streams."""
     port = free_port()
-    serve = [sys.executable, "-m", "penstock", "serve", "--model", str(folder)]
+    serve = [*launcher, "serve", "--model", str(folder)]
     serve += ["--device", "cpu", "--dtype", "float32", "--port", str(port)]
     client = [str(load), "--address", f"127.0.0.1:{port}", "--api", "completions"]
     client += ["--tokens", str(TOKENS), "--words", "14"]
@@ -68,9 +70,11 @@ def main() -> None:
     parser.add_argument("--load", type=Path, required=True)
     brook = Path(__file__).resolve().parents[1] / "python/penstock/brook"
     parser.add_argument("--model", type=Path, default=brook)
+    parser.add_argument("--launcher", help="the native one; without it, `python -m penstock`")
     args = parser.parse_args()
+    launcher = [args.launcher] if args.launcher else [sys.executable, "-m", "penstock"]
     peer = transformers_rate(args.model)
-    rates = penstock_rates(args.model, args.load, [1, 16])
+    rates = penstock_rates(launcher, args.model, args.load, [1, 16])
     print("| streams | penstock tok/s | transformers tok/s | ratio |\n|---|---|---|---|")
     for count, rate in rates.items():
         print(f"| {count} | {rate:,.0f} | {peer:,.0f} | {rate / peer:.1f} |")

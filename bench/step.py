@@ -22,6 +22,7 @@ from penstock.layers import Build, rope_table
 from penstock.models.llama import Llama
 from penstock.parallel import Group
 from penstock.quant import Plain
+from penstock.worker.graphs import DeviceCapture
 from penstock.worker.runner import Pending, Runner, Shard
 from penstock.worker.state import Limits, State
 from penstock.worker.step import NewSequence, Sampling, Step
@@ -92,7 +93,8 @@ def build(shape: str) -> tuple[Runner, int]:
     limits = Limits(256, 8192, SEQUENCE_TOKENS, BLOCK_TOKENS, 256 * 128, config.vocab)
     table = rope_table(config.rope, config.head_dim, SEQUENCE_TOKENS).to(CUDA)
     caches = geometry.allocate(limits.blocks, CUDA)
-    return Runner(Shard(model, Group(), caches, table, CUDA), State(limits)), read
+    shard = Shard(model, Group(), caches, table, CUDA)
+    return Runner(shard, State(limits), DeviceCapture(CUDA)), read
 
 
 class Drive:

@@ -123,5 +123,33 @@ class Cpu:
     @staticmethod
     def greedy(logits: Tensor, temperature: Tensor, ids: Tensor, logprobs: Tensor) -> bool:
         """Most probable tokens; False, with nothing done, if a temperature is not 0."""
+    @staticmethod
+    def gather(source: Tensor, index: Tensor, out: Tensor) -> None:
+        """out[i] = source[index[i]], row by row, of any dtype."""
+    @staticmethod
+    def scatter(source: Tensor, index: Tensor, out: Tensor) -> None:
+        """out[index[i]] = source[i], row by row, of any dtype."""
+    @staticmethod
+    def copy(source: Tensor, out: Tensor) -> None:
+        """out = source, row by row, of any dtype."""
+    @staticmethod
+    def less(numbers: Tensor, bound: int, out: Tensor) -> None:
+        """out [T] bool = numbers [T] < bound, of integers."""
+    @staticmethod
+    def pick(condition: Tensor, a: Tensor, b: Tensor, out: Tensor) -> None:
+        """out [T] int64 = a where condition [T], else b; both of integers."""
+    class Tape:
+        """Calls of these kernels, to be run again as one. While a thread records, they only count
+        as done."""
+
+        @staticmethod
+        def begin() -> None:
+            """From now on, this thread records. RuntimeError if it does already."""
+        @staticmethod
+        def end() -> Cpu.Tape:
+            """What was recorded since `begin`. RuntimeError if nothing records."""
+        def replay(self) -> bool:
+            """Runs the kernels, without the interpreter's lock, up to one that returns False."""
+        def __len__(self) -> int: ...
 
 cpu: Cpu

@@ -27,17 +27,21 @@ class Recorder:
         self.captures = 0
         self.replays = 0
 
-    def __call__(self, launch: Callable[[], T]) -> tuple[Callable[[], None], T]:
+    def takes(self, shape: Shape) -> bool:
+        return shape.padded
+
+    def __call__(self, launch: Callable[[], T]) -> Callable[[], T]:
         result = launch()
         rows = len(result) if isinstance(result, torch.Tensor) else len(result[0])  # type: ignore
         if rows >= self.failing_from:
             raise torch.OutOfMemoryError("CUDA out of memory\nmore lines")
         self.captures += 1
 
-        def replay() -> None:
+        def replay() -> T:
             self.replays += 1
+            return result
 
-        return replay, result
+        return replay
 
 
 def decode(rows: int) -> Shape:
@@ -66,7 +70,7 @@ def test_the_second_step_of_a_shape_is_captured_and_later_ones_replay() -> None:
     assert (recorder.captures, recorder.replays) == (2, 6)
 
 
-def test_steps_that_are_not_padded_are_never_captured() -> None:
+def test_steps_that_the_capture_does_not_take_are_never_captured() -> None:
     recorder = Recorder()
     graphs = Graphs(recorder, torch.empty(64, 4))
     for _ in range(3):
@@ -80,7 +84,6 @@ def test_steps_of_no_sequence_touch_nothing(tmp_path: Path) -> None:
     worker = LocalWorker()
     loaded = worker.load(checkpoint_maker(tmp_path)("llama31"), max_slots=20)
     runner = worker.runner
-    runner.inputs = torch.zeros_like(runner.ring[0].inputs)
     shapes = captured_shapes(runner.state.limits)
     decodes = [shape.decodes for shape in shapes if not shape.chunks]
     assert decodes == [1, 2, 4, 8, 16, 24]
@@ -103,7 +106,7 @@ def test_tokens_that_were_never_chosen_are_never_read(
     worker = LocalWorker()
     worker.load(checkpoint_maker(tmp_path)("llama31"), max_slots=20)
     runner, only_compiled = worker.runner, [False]
-    runner.inputs = torch.zeros_like(runner.ring[0].inputs)
+    runner.packer.pad = True
     runner.graphs = Graphs(Recorder(), torch.empty(64, 501))
 
     def garbage(logits: torch.Tensor, rows: SamplingRows) -> tuple[torch.Tensor, torch.Tensor]:

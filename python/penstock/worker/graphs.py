@@ -1,4 +1,6 @@
-"""CUDA graphs of small steps: the host launches one graph instead of every kernel.
+"""Graphs of small steps: the host launches one graph instead of every kernel.
+
+On a GPU they are CUDA graphs, on a CPU tapes (`penstock.cpu.tape`).
 
 A step is two stages, forward to logits and choice of tokens, each a graph of its own, so that what
 changes logits in between (masks) stays outside. The rehearsal captures the commonest shapes; any
@@ -27,6 +29,7 @@ Tokens = tuple[Tensor, Tensor]  # ids and their log-probabilities, [R] each
 SIGHTINGS = 2  # of a shape before it is captured
 MOST_GRAPHS = 256  # each holds a few MB
 MOST_TOKENS = 1 << 20  # no limit but memory's
+TAPED_DECODES = 16  # tapes keep what kernels write in between, of each shape its own
 
 
 @dataclass(frozen=True)
@@ -38,9 +41,16 @@ class Stages:
 
 
 class Capture(Protocol):
-    """Records what `launch` launches; its result is filled by each call of the replay."""
+    """Makes graphs of one kind."""
 
-    def __call__(self, launch: Callable[[], T]) -> tuple[Callable[[], None], T]: ...
+    def takes(self, shape: Shape) -> bool:
+        """Whether steps of this shape come again, and are small enough to gain from a graph."""
+
+    def __call__(self, launch: Callable[[], T]) -> Callable[[], T]:
+        """What does the same as `launch`, sooner; its results are the same tensors each time.
+
+        Nothing of `launch` happens until then. Raises RuntimeError if it cannot be.
+        """
 
 
 class DeviceCapture:
@@ -50,8 +60,12 @@ class DeviceCapture:
         self.stream = torch.cuda.Stream(device)
         self.pool = torch.cuda.graph_pool_handle()
 
-    def __call__(self, launch: Callable[[], T]) -> tuple[Callable[[], None], T]:
-        """Nothing of `launch` happens until the replay. Raises RuntimeError if it cannot be."""
+    def takes(self, shape: Shape) -> bool:
+        """Steps that were padded to a shape that comes again."""
+        return shape.padded
+
+    def __call__(self, launch: Callable[[], T]) -> Callable[[], T]:
+        """Memory that it lacks is a RuntimeError."""
         graph = torch.cuda.CUDAGraph()
         # Work that was queued may still free memory, which a capture in progress could not reuse.
         torch.cuda.synchronize()
@@ -62,7 +76,27 @@ class DeviceCapture:
                 result = launch()
             finally:
                 graph.capture_end()
-        return graph.replay, result
+
+        def replay() -> T:
+            graph.replay()
+            return result
+
+        return replay
+
+
+class TapeCapture:
+    """Records the CPU backend's kernels."""
+
+    def takes(self, shape: Shape) -> bool:
+        """A few decodes. Of more, the kernels take longer than what lies between them."""
+        return shape.samples_every_row and shape.decodes <= TAPED_DECODES
+
+    def __call__(self, launch: Callable[[], T]) -> Callable[[], T]:
+        """`launch` itself where a tape cannot hold it."""
+        # Imported here: a GPU's worker needs no extension.
+        from penstock.cpu.tape import record
+
+        return record(launch)
 
 
 class Graphs:
@@ -81,7 +115,7 @@ class Graphs:
         if found is not None:
             return found
         full = len(self.captured) >= MOST_GRAPHS
-        if full or not shape.padded or shape.tokens > self.largest:
+        if full or not self.capture.takes(shape) or shape.tokens > self.largest:
             return stages
         self.sightings[shape] += 1
         if self.sightings[shape] < SIGHTINGS:
@@ -91,7 +125,7 @@ class Graphs:
     def make(self, shape: Shape, stages: Stages) -> Stages:
         """Captures a shape whose kernels have run before; `stages` as they are if that fails."""
         try:
-            self.captured[shape] = found = self._captured(stages)
+            self.captured[shape] = found = self._captured(stages, shape.samples)
         except RuntimeError as error:  # out of memory included
             self.largest = shape.tokens - 1
             log.warning(
@@ -103,19 +137,8 @@ class Graphs:
             return stages
         return found
 
-    def _captured(self, stages: Stages) -> Stages:
-        run_forward, logits = self.capture(lambda: self._kept(stages.forward()))
-        run_choose, tokens = self.capture(lambda: stages.choose(logits))
-
-        def forward() -> Tensor:
-            run_forward()
-            return logits
-
-        def choose(_: Tensor) -> Tokens:
-            run_choose()
-            return tokens
-
-        return Stages(forward, choose)
-
-    def _kept(self, logits: Tensor) -> Tensor:
-        return self.logits[: len(logits)].copy_(logits)
+    def _captured(self, stages: Stages, rows: int) -> Stages:
+        logits = self.logits[:rows]
+        forward = self.capture(lambda: logits.copy_(stages.forward()))
+        choose = self.capture(lambda: stages.choose(logits))
+        return Stages(forward, lambda _: choose())

@@ -17,6 +17,7 @@ from penstock.parallel import Group
 from penstock.quant import LinearMethod, Plain
 from penstock.weights import Checkpoint, load_weights
 from penstock.worker import memory
+from penstock.worker.graphs import Capture, DeviceCapture, TapeCapture
 from penstock.worker.rehearsal import Rehearsal
 from penstock.worker.runner import Runner, Shard
 from penstock.worker.settings import Loaded, MemoryReport, Settings
@@ -109,7 +110,7 @@ class _Loader:
             model, self.build.group, self.geometry.allocate(blocks, device), cos_sin, device
         )
         self.laps.lap("KV memory")
-        runner = Runner(shard, State(self._limits(blocks)))
+        runner = Runner(shard, State(self._limits(blocks)), _capture(self.build))
         self.rehearsal.play(runner)
         self.laps.lap("rehearsal")
         self.progress("memory", 1, 1)
@@ -202,6 +203,16 @@ def _linear(dtype: torch.dtype, device: torch.device) -> LinearMethod:
         if dtype in cpu.DTYPES and cpu.install():
             return Panels(dtype, device)
     return Plain(dtype, device)
+
+
+def _capture(build: Build) -> Capture | None:
+    """How small steps become graphs, where they can."""
+    if build.device.type == "cuda":
+        return DeviceCapture(build.device)
+    from penstock.quant.panels import Panels
+
+    # A group's ranks meet within the step, which no tape holds.
+    return TapeCapture() if isinstance(build.linear, Panels) and build.group.size == 1 else None
 
 
 def _check_shares(group: Group, config: ModelConfig) -> None:

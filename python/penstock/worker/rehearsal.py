@@ -39,7 +39,8 @@ class Rehearsal:
 
     def play(self, runner: Runner) -> None:
         """Goes through steps of all kinds; every rank of a group goes through the same."""
-        if runner.graphs is not None:
+        # Steps that are not padded take kernels that need no warm-up.
+        if runner.packer.pad and runner.graphs is not None:
             limits = runner.state.limits
             with self.building():
                 for shape in _compiled(limits):

@@ -15,7 +15,7 @@ from penstock.models import Model
 from penstock.parallel import Group
 from penstock.sampling import SamplingRows, choose, mask_tokens
 from penstock.worker.batch import Packed, Packer, capacity, most_samples
-from penstock.worker.graphs import DeviceCapture, Graphs, Stages
+from penstock.worker.graphs import Capture, Graphs, Stages
 from penstock.worker.shape import Shape, Views, fill_padding, tensors
 from penstock.worker.state import State, Work
 from penstock.worker.step import Ints, Longs, Outcome, SlotFault, Step
@@ -89,7 +89,7 @@ class Pending:
 class Runner:
     """Device-resident state of the slots, and the launch of a step. Used by one thread only."""
 
-    def __init__(self, shard: Shard, state: State) -> None:
+    def __init__(self, shard: Shard, state: State, capture: Capture | None = None) -> None:
         self.shard = shard
         self.state = state
         limits, device = state.limits, shard.device
@@ -97,14 +97,13 @@ class Runner:
         words, samples = capacity(limits), most_samples(limits)
         self.ring = [HostBuffers(words, samples, device) for _ in range(RING)]
         self.launched = 0
-        self.inputs = (
-            None if device.type == "cpu" else torch.zeros_like(self.ring[0].inputs, device=device)
-        )
+        # One for all steps, so that graphs find them at the same place.
+        self.inputs = torch.zeros_like(self.ring[0].inputs, device=device)
         self.graphs: Graphs | None = None
-        if device.type == "cuda":
+        if capture is not None:
             kind = shard.caches[0].dtype
             logits = torch.empty((samples, limits.vocab), dtype=kind, device=device)
-            self.graphs = Graphs(DeviceCapture(device), logits)
+            self.graphs = Graphs(capture, logits)
         # One row more than slots: padded rows read and write it.
         rows = limits.slots + 1
         self.last_token = torch.zeros(rows, dtype=torch.int64, device=device)
@@ -132,10 +131,8 @@ class Runner:
         return Pending(step, work, packed.samples, host, host_us, launched)
 
     def _run(self, packed: Packed, host: HostBuffers) -> None:
-        buffer = host.inputs
-        if self.inputs is not None:
-            buffer = self.inputs
-            buffer[: packed.words].copy_(host.inputs[: packed.words], non_blocking=True)
+        buffer = self.inputs
+        buffer[: packed.words].copy_(host.inputs[: packed.words], non_blocking=True)
         masks = self._apply_extras(packed, buffer)
         shape = packed.shape
         if shape.tokens == 0:
@@ -155,8 +152,7 @@ class Runner:
         host.logprobs[: shape.samples].copy_(logprobs, non_blocking=True)
 
     def rehearse(self, shape: Shape) -> Stages:
-        """A step of no sequence, on a GPU: its inputs are set, its stages are to be run."""
-        assert self.inputs is not None
+        """A step of no sequence: its inputs are set, its stages are to be run."""
         views = tensors(shape, self.inputs)
         fill_padding(views, self.packer.spare)
         return self.stages(shape, views)

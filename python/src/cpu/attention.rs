@@ -7,6 +7,7 @@ use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 
 use super::element::{Bf16, Element, Kind};
+use super::tape::{self, Op};
 use super::tensor::{Rows, Tensor};
 use super::vectors::{self, Kernel, dot, exp};
 
@@ -21,35 +22,63 @@ const THREAD_WORK: usize = 4 << 20;
 #[pyfunction]
 pub(super) fn paged_attention(
     py: Python<'_>,
-    q: Tensor<'_>,
-    cache: Tensor<'_>,
-    sequences: (Tensor<'_>, Tensor<'_>, Option<Tensor<'_>>, Tensor<'_>),
+    q: Tensor,
+    cache: Tensor,
+    sequences: (Tensor, Tensor, Option<Tensor>, Tensor),
     rule: (f32, usize, usize),
-    out: Tensor<'_>,
+    out: Tensor,
 ) -> PyResult<()> {
     let (tables, slots, query_start, kv_len) = sequences;
-    let rows = q.shape().first().copied().unwrap_or(0);
-    let queries = queries(slots, (query_start, kv_len), rows, rule.1)?;
-    let tables = tables.rows::<i32>()?;
-    match q.kind {
-        Kind::Bfloat16 => attend_as::<Bf16>(py, (q, cache, out), tables, &queries, rule),
-        _ => attend_as::<f32>(py, (q, cache, out), tables, &queries, rule),
+    let (scale, window, threads) = rule;
+    let op = Call {
+        q,
+        cache,
+        tables,
+        slots,
+        query_start,
+        kv_len,
+        scale,
+        window,
+        threads,
+        out,
+    };
+    tape::launch_detached(py, op).map(drop)
+}
+
+struct Call {
+    q: Tensor,
+    cache: Tensor,
+    tables: Tensor,
+    slots: Tensor,
+    query_start: Option<Tensor>,
+    kv_len: Tensor,
+    scale: f32,
+    window: usize,
+    /// That may work on it, at most.
+    threads: usize,
+    out: Tensor,
+}
+
+impl Op for Call {
+    fn run(&self) -> PyResult<bool> {
+        let queries = queries(self)?;
+        match self.q.kind {
+            Kind::Bfloat16 => attend_as::<Bf16>(self, &queries),
+            _ => attend_as::<f32>(self, &queries),
+        }?;
+        Ok(true)
     }
 }
 
-fn attend_as<T: Element>(
-    py: Python<'_>,
-    (q, cache, out): (Tensor<'_>, Tensor<'_>, Tensor<'_>),
-    tables: Rows<'_, i32>,
-    queries: &[Query],
-    (scale, _, threads): (f32, usize, usize),
-) -> PyResult<()> {
+fn attend_as<T: Element>(call: &Call, queries: &[Query]) -> PyResult<()> {
+    let cache = &call.cache;
+    let tables = call.tables.rows::<i32>()?;
     let &[blocks, 2, heads, block_tokens, size] = cache.shape() else {
         return Err(PyValueError::new_err(
             "the cache is not [blocks, 2, Hkv, block_tokens, D]",
         ));
     };
-    let (q, out) = (q.rows::<T>()?, out.rows::<T>()?);
+    let (q, out) = (call.q.rows::<T>()?, call.out.rows::<T>()?);
     if q.width == 0
         || !q.width.is_multiple_of(heads * size)
         || (q.count, q.width) != (out.count, out.width)
@@ -75,16 +104,16 @@ fn attend_as<T: Element>(
         }
     }
     let keys: usize = queries.iter().map(|query| query.seen.len()).sum();
-    let threads = threads.min(1 + 2 * keys * q.width / THREAD_WORK);
+    let threads = call.threads.min(1 + 2 * keys * q.width / THREAD_WORK);
     let work = Attention {
         q,
         cache,
         tables,
-        scale,
+        scale: call.scale,
         queries,
         out,
     };
-    py.detach(|| work.run(threads));
+    work.run(threads);
     Ok(())
 }
 
@@ -97,16 +126,12 @@ struct Query {
     seen: Range<usize>,
 }
 
-fn queries(
-    slots: Tensor<'_>,
-    (query_start, kv_len): (Option<Tensor<'_>>, Tensor<'_>),
-    rows: usize,
-    window: usize,
-) -> PyResult<Vec<Query>> {
-    let (slots, kv_len) = (slots.slice::<i32>()?, kv_len.slice::<i32>()?);
-    let starts = query_start
-        .map(|starts| starts.slice::<i32>())
-        .transpose()?;
+fn queries(call: &Call) -> PyResult<Vec<Query>> {
+    let (slots, kv_len) = (call.slots.slice::<i32>()?, call.kv_len.slice::<i32>()?);
+    let starts = call.query_start.as_ref();
+    let starts = starts.map(|starts| starts.slice::<i32>()).transpose()?;
+    let rows = call.q.shape().first().copied().unwrap_or(0);
+    let window = call.window;
     let mut queries = Vec::with_capacity(rows);
     for (sequence, (&length, &slot)) in kv_len.iter().zip(slots).enumerate() {
         let range = match starts {

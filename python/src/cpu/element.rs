@@ -7,6 +7,7 @@ pub(super) enum Kind {
     Bfloat16,
     Int32,
     Int64,
+    Bool,
 }
 
 /// A number in memory of one kind.
@@ -48,6 +49,11 @@ unsafe impl Stored for i32 {
 // SAFETY: the same size, and any bits are a value.
 unsafe impl Stored for i64 {
     const KIND: Kind = Kind::Int64;
+}
+
+// SAFETY: the same size, and any bits are a value, of which torch writes 0 and 1.
+unsafe impl Stored for u8 {
+    const KIND: Kind = Kind::Bool;
 }
 
 impl Element for f32 {

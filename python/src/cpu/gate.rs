@@ -4,20 +4,33 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use super::element::{Bf16, Element, Kind};
+use super::tape::{self, Op};
 use super::tensor::{Rows, Tensor};
 use super::vectors::{self, Kernel, exp};
 
 /// out [T, I] = silu(gate) * up, where x [T, 2 I] = (gate | up).
 #[pyfunction]
-pub(super) fn silu_mul(x: Tensor<'_>, out: Tensor<'_>) -> PyResult<()> {
-    match x.kind {
-        Kind::Bfloat16 => silu_mul_as::<Bf16>(x, out),
-        _ => silu_mul_as::<f32>(x, out),
+pub(super) fn silu_mul(x: Tensor, out: Tensor) -> PyResult<()> {
+    tape::launch(Call { x, out }).map(drop)
+}
+
+struct Call {
+    x: Tensor,
+    out: Tensor,
+}
+
+impl Op for Call {
+    fn run(&self) -> PyResult<bool> {
+        match self.x.kind {
+            Kind::Bfloat16 => silu_mul_as::<Bf16>(self),
+            _ => silu_mul_as::<f32>(self),
+        }?;
+        Ok(true)
     }
 }
 
-fn silu_mul_as<T: Element>(x: Tensor<'_>, out: Tensor<'_>) -> PyResult<()> {
-    let (x, out) = (x.rows::<T>()?, out.rows::<T>()?);
+fn silu_mul_as<T: Element>(call: &Call) -> PyResult<()> {
+    let (x, out) = (call.x.rows::<T>()?, call.out.rows::<T>()?);
     if x.width != 2 * out.width || x.count != out.count {
         return Err(PyValueError::new_err(
             "x and out of silu_mul do not fit together",

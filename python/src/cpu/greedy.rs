@@ -4,6 +4,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use super::element::{Bf16, Element, Kind};
+use super::tape::{self, Op};
 use super::tensor::{Rows, Tensor};
 use super::vectors::{self, Kernel, LANES, each, exp, sum};
 
@@ -12,28 +13,43 @@ use super::vectors::{self, Kernel, LANES, each, exp, sum};
 /// `temperature` [S] float32 is not 0.
 #[pyfunction]
 pub(super) fn greedy(
-    logits: Tensor<'_>,
-    temperature: Tensor<'_>,
-    ids: Tensor<'_>,
-    logprobs: Tensor<'_>,
+    logits: Tensor,
+    temperature: Tensor,
+    ids: Tensor,
+    logprobs: Tensor,
 ) -> PyResult<bool> {
-    if temperature.slice::<f32>()?.iter().any(|&t| t != 0.0) {
-        return Ok(false);
-    }
-    match logits.kind {
-        Kind::Bfloat16 => greedy_as::<Bf16>(logits, ids, logprobs)?,
-        _ => greedy_as::<f32>(logits, ids, logprobs)?,
-    }
-    Ok(true)
+    tape::launch(Call {
+        logits,
+        temperature,
+        ids,
+        logprobs,
+    })
 }
 
-fn greedy_as<T: Element>(
-    logits: Tensor<'_>,
-    ids: Tensor<'_>,
-    logprobs: Tensor<'_>,
-) -> PyResult<()> {
-    let logits = logits.rows::<T>()?;
-    let (ids, logprobs) = (ids.slice_mut::<i64>()?, logprobs.slice_mut::<f32>()?);
+struct Call {
+    logits: Tensor,
+    temperature: Tensor,
+    ids: Tensor,
+    logprobs: Tensor,
+}
+
+impl Op for Call {
+    fn run(&self) -> PyResult<bool> {
+        if self.temperature.slice::<f32>()?.iter().any(|&t| t != 0.0) {
+            return Ok(false);
+        }
+        match self.logits.kind {
+            Kind::Bfloat16 => greedy_as::<Bf16>(self),
+            _ => greedy_as::<f32>(self),
+        }?;
+        Ok(true)
+    }
+}
+
+fn greedy_as<T: Element>(call: &Call) -> PyResult<()> {
+    let logits = call.logits.rows::<T>()?;
+    let ids = call.ids.slice_mut::<i64>()?;
+    let logprobs = call.logprobs.slice_mut::<f32>()?;
     if ids.len() != logits.count || logprobs.len() != logits.count || logits.width == 0 {
         return Err(PyValueError::new_err(
             "logits, ids and logprobs do not fit together",

@@ -12,6 +12,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use super::element::{Bf16, Element, Kind};
+use super::tape::{self, Op};
 use super::tensor::{Rows, Tensor};
 use super::vectors::{self, Kernel, LANES, Lanes, each};
 
@@ -31,14 +32,18 @@ type Panel<W> = [W; LANES];
 /// Packs a contiguous matrix [outputs, inputs] into `panels` [ceil(outputs / 16), inputs, 16], of
 /// the same dtype; missing outputs are zero.
 #[pyfunction]
-pub(super) fn pack(matrix: Tensor<'_>, panels: Tensor<'_>) -> PyResult<()> {
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "as Python hands arguments over"
+)]
+pub(super) fn pack(matrix: Tensor, panels: Tensor) -> PyResult<()> {
     match matrix.kind {
-        Kind::Bfloat16 => pack_as::<Bf16>(matrix, panels),
-        _ => pack_as::<f32>(matrix, panels),
+        Kind::Bfloat16 => pack_as::<Bf16>(&matrix, &panels),
+        _ => pack_as::<f32>(&matrix, &panels),
     }
 }
 
-fn pack_as<W: Element>(matrix: Tensor<'_>, panels: Tensor<'_>) -> PyResult<()> {
+fn pack_as<W: Element>(matrix: &Tensor, panels: &Tensor) -> PyResult<()> {
     let matrix = matrix.rows::<W>()?;
     let shape = [matrix.count.div_ceil(LANES), matrix.width, LANES];
     if panels.shape() != shape {
@@ -60,30 +65,48 @@ fn pack_as<W: Element>(matrix: Tensor<'_>, panels: Tensor<'_>) -> PyResult<()> {
 #[pyfunction]
 pub(super) fn linear(
     py: Python<'_>,
-    x: Tensor<'_>,
-    panels: Tensor<'_>,
-    bias: Option<Tensor<'_>>,
-    out: Tensor<'_>,
+    x: Tensor,
+    panels: Tensor,
+    bias: Option<Tensor>,
+    out: Tensor,
     threads: usize,
 ) -> PyResult<()> {
-    match (x.kind, panels.kind) {
-        (Kind::Float32, Kind::Float32) => linear_as::<f32, f32>(py, x, panels, bias, out, threads),
-        (Kind::Float32, _) => linear_as::<f32, Bf16>(py, x, panels, bias, out, threads),
-        (_, Kind::Float32) => linear_as::<Bf16, f32>(py, x, panels, bias, out, threads),
-        _ => linear_as::<Bf16, Bf16>(py, x, panels, bias, out, threads),
+    let op = Call {
+        x,
+        panels,
+        bias,
+        out,
+        threads,
+    };
+    tape::launch_detached(py, op).map(drop)
+}
+
+struct Call {
+    x: Tensor,
+    panels: Tensor,
+    bias: Option<Tensor>,
+    out: Tensor,
+    /// That may work on it, at most.
+    threads: usize,
+}
+
+impl Op for Call {
+    fn run(&self) -> PyResult<bool> {
+        match (self.x.kind, self.panels.kind) {
+            (Kind::Float32, Kind::Float32) => linear_as::<f32, f32>(self),
+            (Kind::Float32, _) => linear_as::<f32, Bf16>(self),
+            (_, Kind::Float32) => linear_as::<Bf16, f32>(self),
+            _ => linear_as::<Bf16, Bf16>(self),
+        }?;
+        Ok(true)
     }
 }
 
-fn linear_as<A: Element, W: Element>(
-    py: Python<'_>,
-    x: Tensor<'_>,
-    panels: Tensor<'_>,
-    bias: Option<Tensor<'_>>,
-    out: Tensor<'_>,
-    threads: usize,
-) -> PyResult<()> {
-    let (x, out) = (x.rows::<A>()?, out.rows::<A>()?);
+fn linear_as<A: Element, W: Element>(call: &Call) -> PyResult<()> {
+    let (x, out) = (call.x.rows::<A>()?, call.out.rows::<A>()?);
+    let bias = call.bias.as_ref();
     let bias = bias.map(|bias| bias.slice::<A>()).transpose()?;
+    let panels = &call.panels;
     let shape = [out.width.div_ceil(LANES), x.width, LANES];
     if panels.shape() != shape {
         return Err(mismatch("panels", panels.shape(), &shape));
@@ -93,16 +116,14 @@ fn linear_as<A: Element, W: Element>(
     }
     let (weights, _) = panels.slice::<W>()?.as_chunks::<LANES>();
     let work = x.count * x.width * out.width;
-    py.detach(|| {
-        let product = Product {
-            weights,
-            inputs: x.width,
-            x: &Tiles::of(x),
-            bias,
-            out,
-        };
-        product.run(shape[0], threads.min(1 + work / THREAD_WORK));
-    });
+    let product = Product {
+        weights,
+        inputs: x.width,
+        x: &Tiles::of(x),
+        bias,
+        out,
+    };
+    product.run(shape[0], call.threads.min(1 + work / THREAD_WORK));
     Ok(())
 }
 

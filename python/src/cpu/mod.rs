@@ -11,6 +11,8 @@ mod greedy;
 mod linear;
 mod norm;
 mod rope;
+mod rows;
+mod tape;
 mod tensor;
 mod vectors;
 
@@ -27,5 +29,11 @@ pub(crate) fn register(parent: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(linear::linear, &module)?)?;
     module.add_function(wrap_pyfunction!(norm::rms_norm, &module)?)?;
     module.add_function(wrap_pyfunction!(rope::rope_kv_write, &module)?)?;
+    module.add_function(wrap_pyfunction!(rows::copy, &module)?)?;
+    module.add_function(wrap_pyfunction!(rows::gather, &module)?)?;
+    module.add_function(wrap_pyfunction!(rows::less, &module)?)?;
+    module.add_function(wrap_pyfunction!(rows::pick, &module)?)?;
+    module.add_function(wrap_pyfunction!(rows::scatter, &module)?)?;
+    module.add_class::<tape::Tape>()?;
     parent.add_submodule(&module)
 }

@@ -4,6 +4,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use super::element::{Bf16, Element, Kind};
+use super::tape::{self, Op};
 use super::tensor::{Rows, Tensor};
 use super::vectors::{self, Kernel, dot};
 
@@ -11,27 +12,45 @@ use super::vectors::{self, Kernel, dot};
 /// pair: sum = x + residual is stored and normalised.
 #[pyfunction]
 pub(super) fn rms_norm(
-    x: Tensor<'_>,
-    weight: Tensor<'_>,
+    x: Tensor,
+    weight: Tensor,
     eps: f32,
-    residual: Option<(Tensor<'_>, Tensor<'_>)>,
-    out: Tensor<'_>,
+    residual: Option<(Tensor, Tensor)>,
+    out: Tensor,
 ) -> PyResult<()> {
-    match x.kind {
-        Kind::Bfloat16 => rms_norm_as::<Bf16>(x, weight, eps, residual, out),
-        _ => rms_norm_as::<f32>(x, weight, eps, residual, out),
+    let op = Call {
+        x,
+        weight,
+        eps,
+        residual,
+        out,
+    };
+    tape::launch(op).map(drop)
+}
+
+struct Call {
+    x: Tensor,
+    weight: Tensor,
+    eps: f32,
+    /// What is added to x, and where the sum goes.
+    residual: Option<(Tensor, Tensor)>,
+    out: Tensor,
+}
+
+impl Op for Call {
+    fn run(&self) -> PyResult<bool> {
+        match self.x.kind {
+            Kind::Bfloat16 => rms_norm_as::<Bf16>(self),
+            _ => rms_norm_as::<f32>(self),
+        }?;
+        Ok(true)
     }
 }
 
-fn rms_norm_as<T: Element>(
-    x: Tensor<'_>,
-    weight: Tensor<'_>,
-    eps: f32,
-    residual: Option<(Tensor<'_>, Tensor<'_>)>,
-    out: Tensor<'_>,
-) -> PyResult<()> {
-    let (x, weight, out) = (x.rows::<T>()?, weight.slice::<T>()?, out.rows::<T>()?);
-    let residual = match residual {
+fn rms_norm_as<T: Element>(call: &Call) -> PyResult<()> {
+    let (x, out) = (call.x.rows::<T>()?, call.out.rows::<T>()?);
+    let weight = call.weight.slice::<T>()?;
+    let residual = match &call.residual {
         None => None,
         Some((residual, sum)) => Some((residual.rows::<T>()?, sum.rows::<T>()?)),
     };
@@ -48,7 +67,7 @@ fn rms_norm_as<T: Element>(
     vectors::run(RmsNorm {
         x,
         weight,
-        eps,
+        eps: call.eps,
         residual,
         out,
     });

@@ -4,6 +4,7 @@ use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 
 use super::element::{Bf16, Element, Kind};
+use super::tape::{self, Op};
 use super::tensor::{Rows, Tensor};
 use super::vectors::{self, Kernel};
 
@@ -12,40 +13,60 @@ use super::vectors::{self, Kernel};
 #[pyfunction]
 #[pyo3(signature = (q, k, v, angles, slots, cache))]
 pub(super) fn rope_kv_write(
-    q: Tensor<'_>,
-    k: Tensor<'_>,
-    v: Tensor<'_>,
-    angles: (Tensor<'_>, Tensor<'_>),
-    slots: Tensor<'_>,
-    cache: Tensor<'_>,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    angles: (Tensor, Tensor),
+    slots: Tensor,
+    cache: Tensor,
 ) -> PyResult<()> {
-    match q.kind {
-        Kind::Bfloat16 => rope_as::<Bf16>(q, k, v, angles, slots, cache),
-        _ => rope_as::<f32>(q, k, v, angles, slots, cache),
+    let op = Call {
+        q,
+        k,
+        v,
+        cos_sin: angles.0,
+        positions: angles.1,
+        slots,
+        cache,
+    };
+    tape::launch(op).map(drop)
+}
+
+struct Call {
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cos_sin: Tensor,
+    positions: Tensor,
+    slots: Tensor,
+    cache: Tensor,
+}
+
+impl Op for Call {
+    fn run(&self) -> PyResult<bool> {
+        match self.q.kind {
+            Kind::Bfloat16 => rope_as::<Bf16>(self),
+            _ => rope_as::<f32>(self),
+        }?;
+        Ok(true)
     }
 }
 
-fn rope_as<T: Element>(
-    q: Tensor<'_>,
-    k: Tensor<'_>,
-    v: Tensor<'_>,
-    angles: (Tensor<'_>, Tensor<'_>),
-    slots: Tensor<'_>,
-    cache: Tensor<'_>,
-) -> PyResult<()> {
+fn rope_as<T: Element>(call: &Call) -> PyResult<()> {
+    let cache = &call.cache;
     let &[blocks, 2, heads, block_tokens, size] = cache.shape() else {
         return Err(PyValueError::new_err(
             "the cache is not [blocks, 2, Hkv, block_tokens, D]",
         ));
     };
-    let (cos_sin, positions) = (angles.0.rows::<f32>()?, angles.1.slice::<i32>()?);
+    let (cos_sin, positions) = (call.cos_sin.rows::<f32>()?, call.positions.slice::<i32>()?);
     let work = RopeKvWrite {
-        q: q.rows::<T>()?,
-        k: k.rows::<T>()?,
-        v: v.rows::<T>()?,
+        q: call.q.rows::<T>()?,
+        k: call.k.rows::<T>()?,
+        v: call.v.rows::<T>()?,
         cos_sin,
         positions,
-        slots: slots.slice::<i32>()?,
+        slots: call.slots.slice::<i32>()?,
         cache: cache.slice_mut::<T>()?,
         heads,
         block_tokens,

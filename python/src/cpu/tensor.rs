@@ -1,6 +1,6 @@
 //! Torch tensors as slices: the one place where their memory is touched.
 //!
-//! A `Tensor` borrows a Python object that holds the memory, so that it lives as long as the call.
+//! A `Tensor` keeps the Python object that holds the memory, so that it lives as long as the op.
 //! As with torch's own functions, nobody may write a tensor while a kernel reads or writes it.
 
 use std::marker::PhantomData;
@@ -19,17 +19,17 @@ use super::element::{Kind, Stored};
 const RANK: usize = 5;
 
 /// A tensor in host memory.
-#[derive(Clone, Copy)]
-pub(super) struct Tensor<'a> {
+pub(super) struct Tensor {
     address: usize,
     shape: [usize; RANK],
     strides: [usize; RANK],
     rank: usize,
     pub(super) kind: Kind,
-    owner: PhantomData<&'a PyAny>,
+    /// Holds the memory; nobody else may.
+    _owner: Py<PyAny>,
 }
 
-impl<'a, 'py> FromPyObject<'a, 'py> for Tensor<'a> {
+impl<'a, 'py> FromPyObject<'a, 'py> for Tensor {
     type Error = PyErr;
 
     fn extract(object: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
@@ -47,7 +47,7 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Tensor<'a> {
             strides,
             rank,
             kind,
-            owner: PhantomData,
+            _owner: object.to_owned().unbind(),
         })
     }
 }
@@ -69,7 +69,7 @@ fn sizes(tuple: &Bound<'_, PyAny>) -> PyResult<([usize; RANK], usize)> {
 
 /// The kind that a `torch.dtype` stands for; torch has one object for each.
 fn kind(dtype: &Bound<'_, PyAny>) -> PyResult<Kind> {
-    static KINDS: PyOnceLock<[(Py<PyAny>, Kind); 4]> = PyOnceLock::new();
+    static KINDS: PyOnceLock<[(Py<PyAny>, Kind); 5]> = PyOnceLock::new();
     let py = dtype.py();
     let kinds = KINDS.get_or_try_init(py, || {
         let torch = py.import("torch")?;
@@ -79,6 +79,7 @@ fn kind(dtype: &Bound<'_, PyAny>) -> PyResult<Kind> {
             named("bfloat16", Kind::Bfloat16)?,
             named("int32", Kind::Int32)?,
             named("int64", Kind::Int64)?,
+            named("bool", Kind::Bool)?,
         ])
     })?;
     let found = kinds.iter().find(|(object, _)| dtype.is(object));
@@ -87,7 +88,7 @@ fn kind(dtype: &Bound<'_, PyAny>) -> PyResult<Kind> {
     })
 }
 
-impl<'a> Tensor<'a> {
+impl Tensor {
     /// Elements along each dimension.
     pub(super) fn shape(&self) -> &[usize] {
         &self.shape[..self.rank]
@@ -98,14 +99,18 @@ impl<'a> Tensor<'a> {
     }
 
     /// The elements of a contiguous tensor.
-    pub(super) fn slice<T: Stored>(&self) -> PyResult<&'a [T]> {
+    pub(super) fn slice<T: Stored>(&self) -> PyResult<&[T]> {
         self.whole::<T>()?;
-        // SAFETY: `whole` has checked kind and layout; the owner outlives 'a.
+        // SAFETY: `whole` has checked kind and layout; the owner outlives the borrow of this tensor.
         Ok(unsafe { slice::from_raw_parts(self.pointer(), self.count()) })
     }
 
     /// The elements of a contiguous tensor, to be written.
-    pub(super) fn slice_mut<T: Stored>(&self) -> PyResult<&'a mut [T]> {
+    #[expect(
+        clippy::mut_from_ref,
+        reason = "the memory is torch's; an op's tensors say what it may write"
+    )]
+    pub(super) fn slice_mut<T: Stored>(&self) -> PyResult<&mut [T]> {
         self.whole::<T>()?;
         // SAFETY: as for `slice`; no other argument of an op shares memory that the op writes,
         // but for the rows of `Rows`, which are apart.
@@ -113,7 +118,7 @@ impl<'a> Tensor<'a> {
     }
 
     /// The rows of a tensor [rows, ...] of which each row is contiguous.
-    pub(super) fn rows<T: Stored>(&self) -> PyResult<Rows<'a, T>> {
+    pub(super) fn rows<T: Stored>(&self) -> PyResult<Rows<'_, T>> {
         self.expect_kind::<T>()?;
         let (Some((&rows, inner)), Some((&stride, strides))) =
             (self.shape().split_first(), self.strides().split_first())

@@ -1,0 +1,212 @@
+//! Rows moved about, and what a step does with token ids: the few things of torch's own that a tape
+//! holds.
+
+use pyo3::exceptions::{PyIndexError, PyValueError};
+use pyo3::prelude::*;
+
+use super::element::{Bf16, Kind, Stored};
+use super::tape::{self, Op};
+use super::tensor::Tensor;
+
+/// out[i] = source[index[i]], for rows of source [N, ...] of any kind and index [T] int32 or int64.
+#[pyfunction]
+pub(super) fn gather(source: Tensor, index: Tensor, out: Tensor) -> PyResult<()> {
+    tape::launch(Gather { source, index, out }).map(drop)
+}
+
+/// out[index[i]] = source[i], for rows of out [N, ...] of any kind; of equal indices the last wins.
+#[pyfunction]
+pub(super) fn scatter(source: Tensor, index: Tensor, out: Tensor) -> PyResult<()> {
+    tape::launch(Scatter { source, index, out }).map(drop)
+}
+
+/// out = source, row by row.
+#[pyfunction]
+pub(super) fn copy(source: Tensor, out: Tensor) -> PyResult<()> {
+    tape::launch(Copy { source, out }).map(drop)
+}
+
+/// out [T] bool = numbers [T] int32 or int64 < bound.
+#[pyfunction]
+pub(super) fn less(numbers: Tensor, bound: i64, out: Tensor) -> PyResult<()> {
+    let op = Less {
+        numbers,
+        bound,
+        out,
+    };
+    tape::launch(op).map(drop)
+}
+
+/// out [T] int64 = a where condition [T] bool, else b; both int32 or int64.
+#[pyfunction]
+pub(super) fn pick(condition: Tensor, a: Tensor, b: Tensor, out: Tensor) -> PyResult<()> {
+    let op = Pick {
+        condition,
+        a,
+        b,
+        out,
+    };
+    tape::launch(op).map(drop)
+}
+
+struct Gather {
+    source: Tensor,
+    index: Tensor,
+    out: Tensor,
+}
+
+impl Op for Gather {
+    fn run(&self) -> PyResult<bool> {
+        let index = Integers::of(&self.index)?;
+        if self.out.shape().first() != Some(&index.len()) {
+            return Err(mismatch());
+        }
+        let moves = (0..index.len()).map(|at| (index.get(at), at as i64));
+        rows(&self.source, moves, &self.out)
+    }
+}
+
+struct Scatter {
+    source: Tensor,
+    index: Tensor,
+    out: Tensor,
+}
+
+impl Op for Scatter {
+    fn run(&self) -> PyResult<bool> {
+        let index = Integers::of(&self.index)?;
+        if self.source.shape().first() != Some(&index.len()) {
+            return Err(mismatch());
+        }
+        let moves = (0..index.len()).map(|at| (at as i64, index.get(at)));
+        rows(&self.source, moves, &self.out)
+    }
+}
+
+struct Copy {
+    source: Tensor,
+    out: Tensor,
+}
+
+impl Op for Copy {
+    fn run(&self) -> PyResult<bool> {
+        if self.source.shape() != self.out.shape() {
+            return Err(mismatch());
+        }
+        let count = self.source.shape().first().copied().unwrap_or(0);
+        let moves = (0..count as i64).map(|row| (row, row));
+        rows(&self.source, moves, &self.out)
+    }
+}
+
+struct Less {
+    numbers: Tensor,
+    bound: i64,
+    out: Tensor,
+}
+
+impl Op for Less {
+    fn run(&self) -> PyResult<bool> {
+        let numbers = Integers::of(&self.numbers)?;
+        let out = self.out.slice_mut::<u8>()?;
+        if numbers.len() != out.len() {
+            return Err(mismatch());
+        }
+        for (at, out) in out.iter_mut().enumerate() {
+            *out = u8::from(numbers.get(at) < self.bound);
+        }
+        Ok(true)
+    }
+}
+
+struct Pick {
+    condition: Tensor,
+    a: Tensor,
+    b: Tensor,
+    out: Tensor,
+}
+
+impl Op for Pick {
+    fn run(&self) -> PyResult<bool> {
+        let (a, b) = (Integers::of(&self.a)?, Integers::of(&self.b)?);
+        let condition = self.condition.slice::<u8>()?;
+        let out = self.out.slice_mut::<i64>()?;
+        if [a.len(), b.len(), condition.len()] != [out.len(); 3] {
+            return Err(mismatch());
+        }
+        for (at, out) in out.iter_mut().enumerate() {
+            *out = if condition[at] == 0 {
+                b.get(at)
+            } else {
+                a.get(at)
+            };
+        }
+        Ok(true)
+    }
+}
+
+/// Copies rows: (of source, of out) in turn.
+fn rows(source: &Tensor, moves: impl Iterator<Item = (i64, i64)>, out: &Tensor) -> PyResult<bool> {
+    match source.kind {
+        Kind::Float32 => rows_as::<f32>(source, moves, out),
+        Kind::Bfloat16 => rows_as::<Bf16>(source, moves, out),
+        Kind::Int32 => rows_as::<i32>(source, moves, out),
+        Kind::Int64 => rows_as::<i64>(source, moves, out),
+        Kind::Bool => rows_as::<u8>(source, moves, out),
+    }?;
+    Ok(true)
+}
+
+fn rows_as<T: Stored>(
+    source: &Tensor,
+    moves: impl Iterator<Item = (i64, i64)>,
+    out: &Tensor,
+) -> PyResult<()> {
+    let (source, mut out) = (source.rows::<T>()?, out.rows::<T>()?);
+    if source.width != out.width {
+        return Err(mismatch());
+    }
+    for (from, to) in moves {
+        let known = |row: i64, count| usize::try_from(row).ok().filter(|&row| row < count);
+        let (Some(from), Some(to)) = (known(from, source.count), known(to, out.count)) else {
+            return Err(PyIndexError::new_err("the index of a row is out of range"));
+        };
+        out.row_mut(to).copy_from_slice(source.row(from));
+    }
+    Ok(())
+}
+
+/// The numbers of a contiguous tensor of either integer kind.
+#[derive(Clone, Copy)]
+enum Integers<'a> {
+    Short(&'a [i32]),
+    Long(&'a [i64]),
+}
+
+impl<'a> Integers<'a> {
+    fn of(tensor: &'a Tensor) -> PyResult<Self> {
+        match tensor.kind {
+            Kind::Int32 => Ok(Self::Short(tensor.slice()?)),
+            _ => Ok(Self::Long(tensor.slice()?)),
+        }
+    }
+
+    fn len(self) -> usize {
+        match self {
+            Self::Short(numbers) => numbers.len(),
+            Self::Long(numbers) => numbers.len(),
+        }
+    }
+
+    /// Panics if there is no number `at`.
+    fn get(self, at: usize) -> i64 {
+        match self {
+            Self::Short(numbers) => i64::from(numbers[at]),
+            Self::Long(numbers) => numbers[at],
+        }
+    }
+}
+
+fn mismatch() -> PyErr {
+    PyValueError::new_err("the tensors do not fit together")
+}

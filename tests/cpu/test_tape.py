@@ -1,0 +1,142 @@
+"""What a tape holds and what it refuses. Whole steps are compared in tests/worker/test_tapes.py."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+
+import pytest
+import torch
+from penstock import cpu
+from penstock._core import cpu as native
+from penstock.cpu.tape import Unrecordable, record
+from penstock_kernels import rms_norm, sample, silu_mul
+from torch import Tensor
+
+cpu.install()
+
+
+@torch.inference_mode()
+def test_a_replay_computes_with_what_the_tensors_hold_by_then() -> None:
+    """All that a step asks of torch itself, and kernels between."""
+    last = torch.tensor([5, 6, 7, 8])
+    slots, places = torch.tensor([3, 1], dtype=torch.int32), torch.tensor([3, 1])
+    ids = torch.zeros(2, dtype=torch.int32)
+    rows, weight = torch.arange(80.0).view(10, 8).sin(), torch.linspace(0.5, 2, 8)
+    kept = torch.empty(9, 4)
+
+    def launch() -> Tensor:
+        chosen = torch.where(ids < 0, last.index_select(0, slots), ids)
+        x = torch.nn.functional.embedding(chosen, rows)
+        y, _ = rms_norm(x, weight, 1e-5, x)
+        left, _ = torch.split(y.view(len(y), -1, 2), [2, 2], dim=1)
+        last.index_copy_(0, places, chosen)
+        return kept[: len(y)].copy_(left.view(len(y), -1))
+
+    replay = record(launch)
+    assert last.tolist() == [5, 6, 7, 8], "recording computes nothing"
+    for tokens, known in (([5, 6, 7, 4], [-1, 2]), ([1, 2, 3, 9], [-1, -1]), ([0] * 4, [7, 8])):
+        last[:], ids[:] = torch.tensor(tokens), torch.tensor(known)
+        expected, after = launch().clone(), last.clone()
+        last[:] = torch.tensor(tokens)
+        found = replay()
+        assert torch.equal(found, expected)
+        assert torch.equal(last, after)
+        assert found.data_ptr() == kept.data_ptr()
+
+
+@torch.inference_mode()
+def test_a_tape_keeps_the_tensors_that_it_needs() -> None:
+    def doubled() -> tuple[Callable[[], Tensor], Tensor]:
+        x = torch.ones(3, 64)
+        return record(lambda: silu_mul(torch.empty(3, 64).copy_(x))), silu_mul(x)
+
+    replay, expected = doubled()
+    gc.collect()
+    junk = [torch.full((3, 64), 7.0) for _ in range(100)]
+    assert torch.equal(replay(), expected)
+    assert len(junk) == 100
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize(
+    "launch",
+    [
+        lambda: torch.ones(2) + 1,
+        lambda: torch.zeros(2),
+        lambda: torch.arange(4)[torch.tensor([1])],
+        lambda: torch.empty(2, dtype=torch.int64).copy_(torch.empty(2)),
+        lambda: torch.empty(4, 4).index_select(1, torch.empty(1, dtype=torch.int32)),
+        lambda: int(torch.empty(1)),
+    ],
+)
+def test_what_a_tape_cannot_hold_is_launched(launch: Callable[[], Tensor]) -> None:
+    assert record(launch) is launch
+    native.Tape.begin()
+    assert len(native.Tape.end()) == 0
+
+
+@torch.inference_mode()
+def test_numbers_that_a_tape_is_not_for_are_launched() -> None:
+    logits, heat = torch.randn(2, 50), torch.zeros(2)
+    top_k, top_p = torch.zeros(2, dtype=torch.int32), torch.ones(2)
+    seed, position = torch.tensor([1, 2]), torch.tensor([3, 4])
+
+    def launch() -> tuple[Tensor, Tensor]:
+        return sample(logits, heat, top_k, top_p, seed, position)
+
+    replay = record(launch)
+    for temperature in (0.0, 5.0, 0.0):
+        heat[1] = temperature
+        logits.normal_()
+        for found, expected in zip(replay(), launch(), strict=True):
+            assert torch.equal(found, expected)
+    heat.zero_()
+    assert replay()[0] is replay()[0]
+
+
+def test_errors_of_a_launch_end_the_recording() -> None:
+    def launch() -> Tensor:
+        raise KeyError("its own")
+
+    with pytest.raises(KeyError, match="its own"):
+        record(launch)
+    assert not issubclass(KeyError, Unrecordable)
+    with pytest.raises(RuntimeError, match="records no tape"):
+        native.Tape.end()
+    native.Tape.begin()
+    try:
+        with pytest.raises(RuntimeError, match="already"):
+            native.Tape.begin()
+    finally:
+        native.Tape.end()
+
+
+def test_errors_of_a_kernel_come_with_the_replay() -> None:
+    source, index, out = torch.ones(3, 2), torch.tensor([0, 2]), torch.empty(2, 2)
+    native.Tape.begin()
+    native.gather(source, index, out)
+    tape = native.Tape.end()
+    assert tape.replay()
+    assert torch.equal(out, torch.ones(2, 2))
+    for wrong in (3, -1):
+        index[1] = wrong
+        with pytest.raises(IndexError, match="row is out of range"):
+            tape.replay()
+
+
+def test_rows_that_do_not_fit_are_refused() -> None:
+    two, three = torch.ones(2, 2), torch.ones(3, 2)
+    index, flags = torch.tensor([0, 1, 2]), torch.ones(2, dtype=torch.bool)
+    for call in (
+        lambda: native.gather(three, index, two),
+        lambda: native.scatter(two, index, three),
+        lambda: native.copy(two, three),
+        lambda: native.copy(torch.ones(2, 3), two),
+        lambda: native.less(index, 0, flags),
+        lambda: native.pick(flags, index, index, index),
+    ):
+        with pytest.raises(ValueError, match="do not fit together"):
+            call()
+    with pytest.raises(ValueError, match="expected Float32"):
+        native.copy(two, two.bfloat16())

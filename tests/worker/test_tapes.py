@@ -1,0 +1,134 @@
+"""Decode steps on a CPU from a tape: the same tokens and probabilities, to the last bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from checkpoints import checkpoint_maker, prompt
+from driver import Driver, Running, greedy
+from local import LocalWorker
+from penstock.rpc import shard_pb2 as pb
+
+ROWS = 18  # more than are taped
+
+
+@pytest.fixture(scope="module")
+def maker(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return checkpoint_maker(tmp_path_factory.mktemp("checkpoints"))
+
+
+@pytest.fixture(params=["llama31", "llama-biases", "mistral-window", "qwen2"])
+def path(request: pytest.FixtureRequest, maker: Any) -> Path:
+    return maker(request.param)
+
+
+@pytest.fixture(params=["float32", "bfloat16"])
+def worker(request: pytest.FixtureRequest, path: Path) -> Iterator[LocalWorker]:
+    worker = LocalWorker()
+    worker.loaded = worker.load(path, dtype=request.param)  # type: ignore[attr-defined]
+    yield worker
+
+
+def answers(worker: LocalWorker, play: Any, graphs: Any) -> list[tuple[list[int], list[float]]]:
+    """What each sequence of `play` yields in a new epoch."""
+    worker.runner.graphs = graphs
+    driver = Driver([worker], worker.loaded, worker.shard.epoch + 1)  # type: ignore
+    sequences: list[Running] = play(driver)
+    driver.finish(sequences)
+    driver.stream.close()
+    return [(s.tokens, s.logprobs) for s in sequences]
+
+
+def count_launches(worker: LocalWorker) -> list[None]:
+    """Grows by one with each call of the model."""
+    calls: list[None] = []
+    model = worker.runner.shard.model
+    forward = model.forward
+
+    def counted(*arguments: Any) -> Any:
+        calls.append(None)
+        return forward(*arguments)
+
+    model.forward = counted
+    return calls
+
+
+def coming_and_going(driver: Driver) -> list[Running]:
+    """Every number of decodes up to 18, alone and beside prompts; slots that change hands; some
+    sequences sampled, one with ids that it may not yield; one preempted."""
+    sequences = [
+        greedy(prompt(6 + i, seed=i), 40 + 3 * i, temperature=0.8 * (i % 7 == 5), seed=i)
+        for i in range(ROWS)
+    ]
+    sequences[4].sampling.min_tokens = 9
+    sequences[4].sampling.stop_token_ids[:] = range(200)
+    for count, sequence in enumerate(sequences):
+        driver.enter(sequence)
+        driver.step(sequences[: count + 1])
+        driver.step(sequences[: count + 1])
+    driver.leave(sequences[2])
+    for _ in range(3):
+        driver.step([s for s in sequences if s is not sequences[2]])
+    driver.enter(sequences[2])
+    return sequences
+
+
+def forked(driver: Driver) -> list[Running]:
+    """One sequence that goes on as two, its last block copied."""
+    source, fork = greedy(prompt(21, seed=9), 30), greedy(prompt(21, seed=9), 30)
+    driver.enter(source)
+    for _ in range(5):
+        driver.step([source])
+    fork.slot, fork.computed = driver.slots.pop(), source.computed
+    fork.tokens, fork.logprobs = list(source.tokens), list(source.logprobs)
+    copied = driver.free.pop()
+    fork.blocks = [*source.blocks[:-1], copied]
+    table = pb.BlockTable(group=0, blocks=fork.blocks)
+    driver.stream.send(
+        forks=[pb.SlotFork(source=source.slot, destination=fork.slot, tables=[table], seed=1)],
+        copies=[pb.BlockCopies(group=0, sources=[source.blocks[-1]], destinations=[copied])],
+    )
+    driver.stream.receive()
+    return [source, fork]
+
+
+def left_behind(driver: Driver) -> list[Running]:
+    """Sequences that nobody finishes: the next epoch finds their slots and tapes in use."""
+    sequences = [greedy(prompt(9, seed=i), 40) for i in range(3)]
+    for sequence in sequences:
+        driver.enter(sequence)
+    for _ in range(6):
+        driver.step(sequences)
+    driver.finished, driver.new = [], []
+    rest = [greedy(prompt(12, seed=77), 25)]
+    driver.enter(rest[0])
+    return rest
+
+
+@pytest.mark.parametrize("play", [coming_and_going, forked, left_behind])
+def test_a_taped_step_is_the_step_itself(worker: LocalWorker, play: Any) -> None:
+    graphs, launches = worker.runner.graphs, count_launches(worker)
+    expected = answers(worker, play, None)
+    untaped = len(launches)
+    assert answers(worker, play, graphs) == expected
+    launches.clear()
+    assert answers(worker, play, graphs) == expected
+    assert len(launches) < untaped / 2, "steps that replay launch nothing by themselves"
+
+
+def test_steps_of_many_rows_and_of_prompts_are_launched(worker: LocalWorker) -> None:
+    graphs = worker.runner.graphs
+    answers(worker, coming_and_going, graphs)
+    shapes = sorted(shape.decodes for shape in graphs.captured)
+    assert shapes == list(range(1, 17))
+    assert not any(shape.chunks for shape in graphs.captured)
+
+
+@pytest.mark.parametrize("dtype", ["float64"])
+def test_without_kernels_there_is_no_tape(maker: Any, dtype: str) -> None:
+    worker = LocalWorker()
+    worker.load(maker("llama31"), dtype=dtype)
+    assert worker.runner.graphs is None
