@@ -10,11 +10,12 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from serving import Server
+from serving import Server, free_port
 
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The model that ships, on the CPU, one server for the whole session."""
-    with Server(tmp_path_factory.mktemp("server") / "serve.log") as running:
+    log = tmp_path_factory.mktemp("server") / "serve.log"
+    with Server(log, ["--kserve-grpc-port", str(free_port())]) as running:
         yield running

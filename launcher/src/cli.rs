@@ -149,6 +149,9 @@ pub struct HttpArgs {
     /// Port to listen on; 0 picks a free one
     #[arg(long, default_value = "3000")]
     pub port: u16,
+    /// Port for KServe's gRPC protocol; 0 picks a free one [default: not offered]
+    #[arg(long, value_name = "PORT")]
+    pub kserve_grpc_port: Option<u16>,
     /// Name that clients see [default: the model's id or directory name]
     #[arg(long, value_name = "NAME")]
     pub served_model_name: Option<String>,

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use penstock_router::engine::Limits;
-use penstock_router::{RouterConfig, serve};
+use penstock_router::{Listeners, RouterConfig, serve};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
@@ -33,6 +33,8 @@ struct Server {
     running: Running,
     model: String,
     address: SocketAddr,
+    /// Where KServe's gRPC is offered.
+    kserve: Option<SocketAddr>,
     stop: oneshot::Sender<()>,
     task: JoinHandle<std::io::Result<()>>,
 }
@@ -47,9 +49,12 @@ pub fn run(args: &ServeArgs, sources: &Sources, host: Option<&Interpreter>) -> O
     within_runtime(async {
         // Clients may connect from now on; they are answered as soon as the model's text side is
         // there, and told to wait until its weights are.
-        let listener = bind(args.http.host, args.http.port)?;
+        let http = bind(args.http.host, args.http.port)?;
+        let kserve = args.http.kserve_grpc_port;
+        let kserve = kserve.map(|port| bind(args.http.host, port)).transpose()?;
+        let listeners = Listeners { http, kserve };
         let launch = prepare(&args.engine, sources, host).await?;
-        let mut server = Server::start(listener, launch, Some(&args.http))?;
+        let mut server = Server::start(listeners, launch, Some(&args.http))?;
         let mut signals = Signals::listen()?;
         let mut phases = Phases::default();
         let limits = tokio::select! {
@@ -88,7 +93,7 @@ pub fn converse(args: &ChatArgs, sources: &Sources, host: Option<&Interpreter>) 
         logs::start(LogFormat::Text, LogLevel::Error);
         let listener = bind(Ipv4Addr::LOCALHOST.into(), 0)?;
         let launch = prepare(&args.engine, sources, host).await?;
-        let server = Server::start(listener, launch, None)?;
+        let server = Server::start(listener.into(), launch, None)?;
         let mut phases = Phases::default();
         server
             .running
@@ -172,22 +177,30 @@ fn router_config(launch: &Launch, http: Option<&HttpArgs>) -> RouterConfig {
 }
 
 impl Server {
-    fn start(listener: TcpListener, launch: Launch, http: Option<&HttpArgs>) -> Outcome<Self> {
+    fn start(listeners: Listeners, launch: Launch, http: Option<&HttpArgs>) -> Outcome<Self> {
         let config = router_config(&launch, http);
         let model = config.model_id.clone();
-        let address = listener.local_addr();
+        let address = listeners.http.local_addr();
         let address = address.map_err(|error| Failure::runtime(error.to_string()))?;
+        let kserve = listeners.kserve.as_ref();
+        let kserve = kserve.and_then(|listener| listener.local_addr().ok());
         let running = launch.start(&config)?;
         let (stop, stopped) = oneshot::channel::<()>();
         let shutdown = async {
             // A sender that is gone means the same.
             let _ = stopped.await;
         };
-        let task = tokio::spawn(serve(listener, running.generator.clone(), config, shutdown));
+        let task = tokio::spawn(serve(
+            listeners,
+            running.generator.clone(),
+            config,
+            shutdown,
+        ));
         Ok(Self {
             running,
             model,
             address,
+            kserve,
             stop,
             task,
         })
@@ -226,6 +239,9 @@ impl Server {
              {seconds:.1} s\ntry it:\n  {}",
             example(&url, model, chats)
         ));
+        if let Some(address) = self.kserve {
+            say(&format!("KServe gRPC at {}", reachable(address)));
+        }
     }
 }
 
@@ -240,11 +256,15 @@ fn server_ended(ended: Result<std::io::Result<()>, tokio::task::JoinError>) -> F
 
 /// Where a client on this host reaches the server.
 fn url(address: SocketAddr) -> String {
+    format!("http://{}", reachable(address))
+}
+
+fn reachable(address: SocketAddr) -> SocketAddr {
     let host = match address.ip() {
         ip if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
         ip => ip,
     };
-    format!("http://{}", SocketAddr::new(host, address.port()))
+    SocketAddr::new(host, address.port())
 }
 
 /// A curl line that streams.

@@ -22,6 +22,6 @@ pub use budget::Charge;
 pub use config::{Cors, RouterConfig};
 pub use error::{ApiError, ErrorKind};
 pub use generation::{Generation, Generator};
-pub use http::serve;
+pub use http::{Listeners, serve};
 pub use metrics::Metrics;
 pub use model_text::{ModelText, ModelTextError};

@@ -10,10 +10,15 @@ pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Writes `penstock.v1.rs` (messages, client, server trait) from `shard.proto` into `out`.
-/// Fails when the file does not compile or cannot be written.
+/// The protocol files.
+const FILES: [&str; 2] = ["penstock/v1/shard.proto", "kserve/v2/inference.proto"];
+/// What is made of them, a file per package.
+pub const MADE: [&str; 2] = ["penstock.v1.rs", "inference.rs"];
+
+/// Writes messages, clients and server traits of all protocol files into `out`.
+/// Fails when a file does not compile or cannot be written.
 pub fn generate(out: &Path) -> Result<(), Box<dyn Error>> {
-    let descriptors = protox::compile(["penstock/v1/shard.proto"], [root().join("proto")])?;
+    let descriptors = protox::compile(FILES, [root().join("proto")])?;
     std::fs::create_dir_all(out)?;
     tonic_prost_build::configure()
         .build_transport(false)

@@ -1,4 +1,4 @@
-//! Writes `router/src/generated/penstock.v1.rs`.
+//! Writes the protocol code in `router/src/generated/`.
 
 use std::error::Error;
 

@@ -4,13 +4,13 @@ use axum::Json;
 use axum::response::Html;
 use utoipa::OpenApi;
 
-use super::{native, openai};
+use super::{kserve, native, openai};
 
 #[derive(OpenApi)]
 #[openapi(
     info(
         title = "Penstock",
-        description = "A server for large language models: TGI's native routes and OpenAI's.",
+        description = "A server for large language models: TGI's native routes, OpenAI's, KServe's.",
         license(name = "Apache-2.0"),
     ),
     paths(
@@ -23,6 +23,12 @@ use super::{native, openai};
         openai::completions,
         openai::models,
         openai::model,
+        kserve::server,
+        kserve::model,
+        kserve::model_ready,
+        kserve::infer,
+        kserve::generate,
+        kserve::generate_stream,
         super::health,
         super::ready,
         super::metrics,

@@ -22,14 +22,7 @@ pub(super) async fn read<T: DeserializeOwned + Send + 'static>(
     app: &App,
 ) -> Result<(T, Charge), ApiError> {
     check_media_type(&request)?;
-    let within = app.config.body_timeout;
-    let (bytes, charge) = tokio::time::timeout(within, collect(request, app))
-        .await
-        .map_err(|_| {
-            let seconds = within.as_secs();
-            let message = format!("the request's body did not arrive within {seconds} s");
-            ApiError::new(ErrorKind::Timeout, message)
-        })??;
+    let (bytes, charge) = read_bytes(request, app).await?;
     if bytes.len() <= PARSED_AT_ONCE {
         return Ok((parse(&bytes)?, charge));
     }
@@ -41,6 +34,18 @@ pub(super) async fn read<T: DeserializeOwned + Send + 'static>(
     });
     let failed = |_| ApiError::new(ErrorKind::Internal, "the server failed to parse this body");
     Ok((parsing.await.map_err(failed)??, charge))
+}
+
+/// Reads the body within the configured size and time, whatever it is.
+pub(super) async fn read_bytes(request: Request, app: &App) -> Result<(Vec<u8>, Charge), ApiError> {
+    let within = app.config.body_timeout;
+    tokio::time::timeout(within, collect(request, app))
+        .await
+        .map_err(|_| {
+            let seconds = within.as_secs();
+            let message = format!("the request's body did not arrive within {seconds} s");
+            ApiError::new(ErrorKind::Timeout, message)
+        })?
 }
 
 /// The body's bytes, charged as they come: what a client only announces takes nothing.
@@ -72,7 +77,8 @@ async fn collect(request: Request, app: &App) -> Result<(Vec<u8>, Charge), ApiEr
     Ok((bytes, holding.charge()))
 }
 
-fn check_media_type(request: &Request) -> Result<(), ApiError> {
+/// Fails unless the body is declared as JSON.
+pub(super) fn check_media_type(request: &Request) -> Result<(), ApiError> {
     let value = request
         .headers()
         .get(header::CONTENT_TYPE)
@@ -98,7 +104,8 @@ fn too_large(limit: usize) -> ApiError {
     ApiError::new(ErrorKind::TooLarge, message)
 }
 
-fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+/// Parses a whole text.
+pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     let mut json = serde_json::Deserializer::from_slice(bytes);
     let value = serde_path_to_error::deserialize(&mut json)
         .map_err(|error| explain(&error.path().to_string(), error.inner()))?;

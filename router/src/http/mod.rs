@@ -4,6 +4,7 @@ mod docs;
 mod error;
 mod facts;
 mod json;
+mod kserve;
 mod native;
 mod neutral;
 mod openai;
@@ -23,7 +24,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use tower_http::cors::{AllowOrigin, Any, CorsLayer};
 
-pub use self::server::serve;
+pub use self::server::{Listeners, serve};
 use crate::budget::Budget;
 use crate::config::{Cors, RouterConfig};
 use crate::engine::EngineState;
@@ -82,6 +83,11 @@ impl App {
             .route("/api-doc/openapi.json", get(docs::openapi))
             .route("/ping", get(health))
             .route("/docs", get(docs::page))
+            .route("/v2", get(kserve::server))
+            .route("/v2/health/live", get(health))
+            .route("/v2/health/ready", get(ready))
+            .merge(kserve_routes("/v2/models/{model}"))
+            .merge(kserve_routes("/v2/models/{model}/versions/{version}"))
             .route("/health", get(health))
             .route("/ready", get(ready))
             .route("/metrics", get(metrics))
@@ -91,6 +97,19 @@ impl App {
             .layer(self.cors.clone())
             .with_state(self)
     }
+}
+
+/// The routes of a model, with or without its version.
+fn kserve_routes(model: &str) -> Router<App> {
+    Router::new()
+        .route(model, get(kserve::model))
+        .route(&format!("{model}/ready"), get(kserve::model_ready))
+        .route(&format!("{model}/infer"), post(kserve::infer))
+        .route(&format!("{model}/generate"), post(kserve::generate))
+        .route(
+            &format!("{model}/generate_stream"),
+            post(kserve::generate_stream),
+        )
 }
 
 /// Alive: the process answers. It stays so while the model loads or workers restart.

@@ -9,23 +9,45 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-use super::App;
 use super::threads::{Arrival, Threads};
+use super::{App, kserve};
 use crate::config::RouterConfig;
 use crate::generation::Generator;
 
 /// Wait after the system refused a connection, such as for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// Where clients are listened for.
+#[derive(Debug)]
+pub struct Listeners {
+    /// All HTTP routes.
+    pub http: TcpListener,
+    /// KServe's gRPC, if it is offered.
+    pub kserve: Option<TcpListener>,
+}
+
+impl From<TcpListener> for Listeners {
+    fn from(http: TcpListener) -> Self {
+        Self { http, kserve: None }
+    }
+}
+
 /// Serves until `shutdown` completes; then accepts nothing more, lets the open responses end and
 /// returns. Whoever wants them to end in bounded time drains the engine.
 pub async fn serve(
-    listener: TcpListener,
+    listeners: impl Into<Listeners>,
     generator: Generator,
     config: RouterConfig,
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<()> {
-    let server = Server::new(&App::new(generator, config)?)?;
+    let Listeners {
+        http: listener,
+        kserve,
+    } = listeners.into();
+    let app = App::new(generator, config)?;
+    let server = Server::new(&app)?;
+    let kserve = kserve.map(|grpc| kserve::grpc::start(grpc, &app, server.stop.subscribe()));
+    let kserve = kserve.transpose()?;
     let mut shutdown = pin!(shutdown);
     loop {
         tokio::select! {
@@ -39,6 +61,10 @@ pub async fn serve(
     }
     drop(listener);
     server.finish().await;
+    if let Some(ended) = kserve {
+        // It sends nothing: it closes.
+        let _ = ended.await;
+    }
     Ok(())
 }
 

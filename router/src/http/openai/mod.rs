@@ -80,7 +80,7 @@ pub(super) fn unix_time() -> u64 {
 }
 
 /// Fails unless the request means the served model.
-fn check_model(app: &App, model: Option<&str>) -> Result<(), ApiError> {
+pub(super) fn check_model(app: &App, model: Option<&str>) -> Result<(), ApiError> {
     let served = app.config.model_id.as_str();
     match model {
         Some(name) if name != served && !ALIASES.contains(&name) => {

@@ -1,0 +1,239 @@
+//! Triton's generate extension: the tensors of `/infer` as plain JSON fields.
+
+use std::task::{Context, Poll, ready};
+
+use axum::Json;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, Request, State};
+use axum::response::{IntoResponse, Response};
+use bytes::BytesMut;
+use serde_json::{Map, Value, json};
+use utoipa::ToSchema;
+
+use super::answer::Answer;
+use super::ask::{Ask, Delivery};
+use super::tensor::OutTensor;
+use super::{Named, VERSION, check};
+use crate::budget::Charge;
+use crate::error::ApiError;
+use crate::http::error::{NativeError, native_json};
+use crate::http::native::wire::ErrorResponse;
+use crate::http::sse::{self, EventSource, Flow, put_event};
+use crate::http::strict::JsonText;
+use crate::http::{App, facts, json as body};
+
+/// Longest text of a field that is no text or list of ids.
+const LONGEST: usize = 64 << 10;
+
+/// Body of `/v2/models/{model}/generate` and `/generate_stream`: what `/infer` takes as tensors.
+#[derive(Debug, ToSchema)]
+#[allow(dead_code, reason = "read field by field; here for the schema")]
+pub(crate) struct KserveGenerateRequest {
+    /// The prompt.
+    #[schema(example = "Once upon a time")]
+    text_input: Option<String>,
+    /// The prompt as token ids, instead.
+    input_ids: Option<Vec<u32>>,
+    /// Comes back in the response.
+    id: Option<String>,
+    /// Sampling parameters by vLLM's names; also `stream` and `exclude_input_in_output`.
+    parameters: Option<Object>,
+    /// Sampling parameters as the text of a JSON object.
+    sampling_parameters: Option<String>,
+    /// Must agree with the route.
+    stream: Option<bool>,
+    /// Whether `text_output` begins with the prompt. Default: true, false in a stream.
+    exclude_input_in_output: Option<bool>,
+    /// Tell `finish_reason`.
+    return_finish_reason: Option<bool>,
+    /// Tell `cumulative_logprob`.
+    return_cumulative_logprob: Option<bool>,
+    /// Tell `num_input_tokens`.
+    return_num_input_tokens: Option<bool>,
+    /// Tell `num_output_tokens`.
+    return_num_output_tokens: Option<bool>,
+}
+
+/// A JSON object, in the schema only.
+#[derive(Debug, ToSchema)]
+struct Object {}
+
+/// A response, or an event of a stream: the outputs as fields.
+#[derive(Debug, ToSchema)]
+#[allow(dead_code, reason = "written field by field; here for the schema")]
+pub(crate) struct KserveGenerateResponse {
+    /// The served model.
+    model_name: String,
+    /// Always `1`.
+    model_version: String,
+    /// The request's.
+    id: Option<String>,
+    /// The answer, or its next piece.
+    text_output: String,
+    /// `stop`, `length`, or `null` before the end; if asked for.
+    finish_reason: Option<String>,
+    /// If asked for.
+    cumulative_logprob: Option<f32>,
+    /// If asked for.
+    num_input_tokens: Option<u32>,
+    /// If asked for.
+    num_output_tokens: Option<u32>,
+}
+
+/// What every response of a request begins with.
+struct Head {
+    name: String,
+    id: Option<Value>,
+}
+
+/// Writes an answer's events.
+struct Stream {
+    head: Head,
+    answer: Answer,
+}
+
+/// Answers a prompt in one piece, from named fields.
+#[utoipa::path(
+    post, path = "/v2/models/{model}/generate", tag = "kserve",
+    request_body = KserveGenerateRequest,
+    params(("model" = String, Path, description = "The served model's id, or `penstock`")),
+    responses(
+        (status = 200, body = KserveGenerateResponse),
+        (status = "4XX", body = ErrorResponse),
+        (status = "5XX", body = ErrorResponse),
+    )
+)]
+pub(crate) async fn generate(
+    State(app): State<App>,
+    named: Result<Path<Named>, PathRejection>,
+    request: Request,
+) -> Result<Response, NativeError> {
+    let (head, ask, charge) = read(&app, named, request).await?;
+    ask.agree(Delivery::Whole, "generate_stream")?;
+    let mut answer = Answer::new(ask.begin(&app, Delivery::Whole, charge).await?);
+    let tensors = answer.whole().await?;
+    let headers = facts::whole_headers(&app, std::slice::from_ref(answer.generation()));
+    Ok((headers, Json(head.response(tensors))).into_response())
+}
+
+/// Answers a prompt as a stream of events.
+#[utoipa::path(
+    post, path = "/v2/models/{model}/generate_stream", tag = "kserve",
+    request_body = KserveGenerateRequest,
+    params(("model" = String, Path, description = "The served model's id, or `penstock`")),
+    responses(
+        (status = 200, body = KserveGenerateResponse, content_type = "text/event-stream"),
+        (status = "4XX", body = ErrorResponse),
+        (status = "5XX", body = ErrorResponse),
+    )
+)]
+pub(crate) async fn generate_stream(
+    State(app): State<App>,
+    named: Result<Path<Named>, PathRejection>,
+    request: Request,
+) -> Result<Response, NativeError> {
+    let (head, ask, charge) = read(&app, named, request).await?;
+    ask.agree(Delivery::Pieces, "generate")?;
+    let answer = Answer::new(ask.begin(&app, Delivery::Pieces, charge).await?);
+    let headers = facts::stream_headers(&app, std::slice::from_ref(answer.generation()));
+    let stream = Stream { head, answer };
+    Ok((headers, sse::respond(stream, app.config.keep_alive)).into_response())
+}
+
+async fn read(
+    app: &App,
+    named: Result<Path<Named>, PathRejection>,
+    request: Request,
+) -> Result<(Head, Ask, Charge), ApiError> {
+    let name = check(app, named)?;
+    body::check_media_type(&request)?;
+    let (bytes, charge) = body::read_bytes(request, app).await?;
+    let fields: Map<String, Value> = body::parse::<Fields>(&bytes)?.0;
+    let mut ask = Ask::default();
+    let mut head = Head { name, id: None };
+    for (field, value) in fields {
+        match (field.as_str(), value) {
+            ("id", value) => head.id = Some(value),
+            ("parameters", Value::Object(parameters)) => ask.parameters(parameters)?,
+            ("parameters", _) => {
+                let rule = "`parameters` must be a JSON object";
+                return Err(ApiError::validation("parameters", rule));
+            }
+            (field, value) => ask.set(field, value)?,
+        }
+    }
+    Ok((head, ask, charge))
+}
+
+/// The fields of an object. Only the prompt may be long, and only token ids may be a long list.
+struct Fields(Map<String, Value>);
+
+impl<'de> serde::Deserialize<'de> for Fields {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_map(FieldsVisitor)
+    }
+}
+
+struct FieldsVisitor;
+
+impl<'de> serde::de::Visitor<'de> for FieldsVisitor {
+    type Value = Fields;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a JSON object")
+    }
+
+    fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
+        let mut fields = Map::new();
+        while let Some(name) = map.next_key::<String>()? {
+            let value = match name.as_str() {
+                "text_input" => map.next_value::<String>().map(Value::from)?,
+                "input_ids" => {
+                    let ids: super::tensor::Elements = map.next_value()?;
+                    Value::Array(ids.0)
+                }
+                _ => map
+                    .next_value::<JsonText>()?
+                    .value(LONGEST)
+                    .ok_or_else(|| {
+                        serde::de::Error::custom(format_args!("must have at most {LONGEST} bytes"))
+                    })?,
+            };
+            if fields.insert(name, value).is_some() {
+                return Err(serde::de::Error::custom("a field is given twice"));
+            }
+        }
+        Ok(Fields(fields))
+    }
+}
+
+impl Head {
+    fn response(&self, tensors: Vec<OutTensor>) -> Value {
+        let mut response = Map::new();
+        if let Some(id) = &self.id {
+            response.insert("id".into(), id.clone());
+        }
+        response.insert("model_name".into(), json!(self.name));
+        response.insert("model_version".into(), json!(VERSION));
+        for tensor in tensors {
+            response.insert(tensor.output.name().into(), tensor.values.scalar());
+        }
+        Value::Object(response)
+    }
+}
+
+impl EventSource for Stream {
+    fn poll_events(&mut self, cx: &mut Context<'_>, out: &mut BytesMut) -> Poll<Flow> {
+        Poll::Ready(match ready!(self.answer.poll_next(cx)) {
+            Some(Ok(tensors)) => {
+                put_event(out, &self.head.response(tensors).to_string());
+                Flow::More
+            }
+            Some(Err(error)) => {
+                put_event(out, &native_json(&error));
+                Flow::End
+            }
+            None => Flow::End,
+        })
+    }
+}

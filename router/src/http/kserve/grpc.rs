@@ -1,0 +1,400 @@
+//! The gRPC half of the protocol, on a port and a thread of its own.
+
+use std::collections::HashMap;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::thread;
+use std::time::Duration;
+
+use futures_core::Stream;
+use futures_util::StreamExt;
+use prost::Message;
+use serde_json::{Map, Value};
+use tokio::net::TcpListener;
+use tokio::runtime::Builder;
+use tokio::sync::{oneshot, watch};
+use tokio_stream::wrappers::TcpListenerStream;
+use tonic::{Code, Request, Response, Status, Streaming};
+
+use super::answer::Answer;
+use super::ask::{Ask, Delivery};
+use super::tensor::{Datatype, Elements, OutTensor, Tensor, text_of, wrong};
+use super::{VERSION, check_version, model_metadata, server_metadata};
+use crate::budget::Charge;
+use crate::engine::EngineState;
+use crate::error::{ApiError, ErrorKind};
+use crate::generated::inference::grpc_inference_service_server::{
+    GrpcInferenceService, GrpcInferenceServiceServer,
+};
+use crate::generated::inference::infer_parameter::ParameterChoice;
+use crate::generated::inference::model_infer_request::InferInputTensor;
+use crate::generated::inference::model_infer_response::InferOutputTensor;
+use crate::generated::inference::model_metadata_response::TensorMetadata;
+use crate::generated::inference::{
+    InferParameter, InferTensorContents, ModelInferRequest, ModelInferResponse,
+    ModelMetadataRequest, ModelMetadataResponse, ModelReadyRequest, ModelReadyResponse,
+    ModelStreamInferResponse, ServerLiveRequest, ServerLiveResponse, ServerMetadataRequest,
+    ServerMetadataResponse, ServerReadyRequest, ServerReadyResponse,
+};
+use crate::http::App;
+
+/// Calls of one connection at a time, and answers of one stream at a time; more wait.
+const AT_ONCE: usize = 256;
+/// A connection whose client does not answer a ping for so long is closed.
+const PING: Duration = Duration::from_secs(30);
+/// Marks the last response to a request, for those who asked for it.
+const FINAL: &str = "triton_final_response";
+const ASKS_FINAL: &str = "triton_enable_empty_final_response";
+
+/// Serves on a thread of its own until `stop` changes; the returned channel then closes.
+pub(in crate::http) fn start(
+    listener: TcpListener,
+    app: &App,
+    mut stop: watch::Receiver<bool>,
+) -> io::Result<oneshot::Receiver<()>> {
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let listener = listener.into_std()?;
+    let (service, listener) = {
+        let _inside = runtime.enter();
+        let listener = TcpListener::from_std(listener)?;
+        (Service(app.on_this_runtime()), listener)
+    };
+    let largest = app.config.max_body_bytes;
+    let service = GrpcInferenceServiceServer::new(service).max_decoding_message_size(largest);
+    let stopped = async move {
+        // A sender that is gone means the same.
+        let _ = stop.changed().await;
+    };
+    let served = tonic::transport::Server::builder()
+        .tcp_nodelay(true)
+        .concurrency_limit_per_connection(AT_ONCE)
+        .http2_keepalive_interval(Some(PING))
+        .http2_keepalive_timeout(Some(PING))
+        .add_service(service)
+        .serve_with_incoming_shutdown(TcpListenerStream::new(listener), stopped);
+    let (ended, end) = oneshot::channel();
+    thread::Builder::new()
+        .name("kserve-grpc".into())
+        .spawn(move || {
+            if let Err(error) = runtime.block_on(served) {
+                tracing::error!("the gRPC server ended: {error}");
+            }
+            drop(ended);
+        })?;
+    Ok(end)
+}
+
+struct Service(App);
+
+/// The answer to one request of a stream.
+struct Answers {
+    id: String,
+    model: String,
+    answer: Answer,
+    marks_end: bool,
+    ended: bool,
+}
+
+type BoxStream<T> = Pin<Box<dyn Stream<Item = T> + Send>>;
+type Streamed = Result<ModelStreamInferResponse, Status>;
+
+#[tonic::async_trait]
+impl GrpcInferenceService for Service {
+    type ModelStreamInferStream = BoxStream<Streamed>;
+
+    async fn server_live(
+        &self,
+        _: Request<ServerLiveRequest>,
+    ) -> Result<Response<ServerLiveResponse>, Status> {
+        let live = !matches!(self.0.generator.state(), EngineState::Stopped { .. });
+        Ok(Response::new(ServerLiveResponse { live }))
+    }
+
+    async fn server_ready(
+        &self,
+        _: Request<ServerReadyRequest>,
+    ) -> Result<Response<ServerReadyResponse>, Status> {
+        let ready = self.0.generator.unready().is_none();
+        Ok(Response::new(ServerReadyResponse { ready }))
+    }
+
+    async fn model_ready(
+        &self,
+        request: Request<ModelReadyRequest>,
+    ) -> Result<Response<ModelReadyResponse>, Status> {
+        let ModelReadyRequest { name, version } = request.into_inner();
+        check_version(&self.0, &name, &version).map_err(status)?;
+        let ready = self.0.generator.unready().is_none();
+        Ok(Response::new(ModelReadyResponse { ready }))
+    }
+
+    async fn server_metadata(
+        &self,
+        _: Request<ServerMetadataRequest>,
+    ) -> Result<Response<ServerMetadataResponse>, Status> {
+        let metadata = server_metadata();
+        Ok(Response::new(ServerMetadataResponse {
+            name: metadata.name.into(),
+            version: metadata.version.into(),
+            extensions: metadata.extensions.map(String::from).into(),
+        }))
+    }
+
+    async fn model_metadata(
+        &self,
+        request: Request<ModelMetadataRequest>,
+    ) -> Result<Response<ModelMetadataResponse>, Status> {
+        let ModelMetadataRequest { name, version } = request.into_inner();
+        check_version(&self.0, &name, &version).map_err(status)?;
+        let metadata = model_metadata(&self.0);
+        let tensors = |tensors: Vec<super::wire::TensorMetadata>| {
+            let tensors = tensors.into_iter().map(|tensor| TensorMetadata {
+                name: tensor.name.into(),
+                datatype: tensor.datatype.into(),
+                shape: tensor.shape.into(),
+            });
+            tensors.collect()
+        };
+        Ok(Response::new(ModelMetadataResponse {
+            name: metadata.name,
+            versions: metadata.versions.map(String::from).into(),
+            platform: metadata.platform.into(),
+            inputs: tensors(metadata.inputs),
+            outputs: tensors(metadata.outputs),
+        }))
+    }
+
+    async fn model_infer(
+        &self,
+        request: Request<ModelInferRequest>,
+    ) -> Result<Response<ModelInferResponse>, Status> {
+        let request = request.into_inner();
+        let (id, model) = (request.id.clone(), request.model_name.clone());
+        let infer = async {
+            let (ask, charge) = read(&self.0, request)?;
+            ask.agree(Delivery::Whole, "ModelStreamInfer")?;
+            let mut answer = Answer::new(ask.begin(&self.0, Delivery::Whole, charge).await?);
+            answer.whole().await
+        };
+        let tensors = infer.await.map_err(status)?;
+        Ok(Response::new(response(&id, &model, tensors)))
+    }
+
+    async fn model_stream_infer(
+        &self,
+        request: Request<Streaming<ModelInferRequest>>,
+    ) -> Result<Response<Self::ModelStreamInferStream>, Status> {
+        let app = self.0.clone();
+        let answers = request.into_inner().map(move |request| {
+            let app = app.clone();
+            let answers = async move {
+                match request {
+                    Ok(request) => stream(&app, request).await,
+                    Err(status) => one(Err(status)),
+                }
+            };
+            Box::pin(futures_util::stream::once(answers).flatten())
+        });
+        Ok(Response::new(Box::pin(answers.flatten_unordered(AT_ONCE))))
+    }
+}
+
+/// The responses to one request of a stream: an error is told as one of them, and the stream goes on.
+async fn stream(app: &App, request: ModelInferRequest) -> BoxStream<Streamed> {
+    let (id, model) = (request.id.clone(), request.model_name.clone());
+    let asks = request.parameters.get(ASKS_FINAL);
+    let asks = asks.and_then(|parameter| parameter.parameter_choice.as_ref());
+    let marks_end = matches!(asks, Some(ParameterChoice::BoolParam(true)));
+    let began = async {
+        let (ask, charge) = read(app, request)?;
+        let delivery = ask.delivery();
+        let running = ask.begin(app, delivery, charge).await?;
+        Ok((Answer::new(running), delivery))
+    };
+    match began.await {
+        Err(error) => one(Ok(failure(&id, &model, &error))),
+        Ok((mut answer, Delivery::Whole)) => one(Ok(match answer.whole().await {
+            Ok(tensors) => success(response(&id, &model, tensors), marks_end),
+            Err(error) => failure(&id, &model, &error),
+        })),
+        Ok((answer, Delivery::Pieces)) => Box::pin(Answers {
+            id,
+            model,
+            answer,
+            marks_end,
+            ended: false,
+        }),
+    }
+}
+
+fn one(streamed: Streamed) -> BoxStream<Streamed> {
+    Box::pin(futures_util::stream::once(std::future::ready(streamed)))
+}
+
+impl Stream for Answers {
+    type Item = Streamed;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Streamed>> {
+        let this = &mut *self;
+        if this.ended {
+            return Poll::Ready(None);
+        }
+        this.answer.poll_next(cx).map(|next| {
+            let told = match next {
+                Some(Ok(tensors)) => success(response(&this.id, &this.model, tensors), false),
+                Some(Err(error)) => {
+                    this.ended = true;
+                    failure(&this.id, &this.model, &error)
+                }
+                None => {
+                    this.ended = true;
+                    if !this.marks_end {
+                        return None;
+                    }
+                    success(response(&this.id, &this.model, Vec::new()), true)
+                }
+            };
+            Some(Ok(told))
+        })
+    }
+}
+
+fn success(mut response: ModelInferResponse, last: bool) -> ModelStreamInferResponse {
+    if last {
+        let parameter_choice = Some(ParameterChoice::BoolParam(true));
+        let mark = InferParameter { parameter_choice };
+        response.parameters.insert(FINAL.into(), mark);
+    }
+    ModelStreamInferResponse {
+        error_message: String::new(),
+        infer_response: Some(response),
+    }
+}
+
+fn failure(id: &str, model: &str, error: &ApiError) -> ModelStreamInferResponse {
+    ModelStreamInferResponse {
+        error_message: error.message.clone(),
+        infer_response: Some(response(id, model, Vec::new())),
+    }
+}
+
+fn response(id: &str, model: &str, tensors: Vec<OutTensor>) -> ModelInferResponse {
+    let raw_output_contents = tensors.iter().map(|t| t.values.raw()).collect();
+    let outputs = tensors.into_iter().map(|tensor| InferOutputTensor {
+        name: tensor.output.name().into(),
+        datatype: tensor.values.datatype().into(),
+        shape: tensor.shape,
+        parameters: HashMap::new(),
+        contents: None,
+    });
+    ModelInferResponse {
+        model_name: model.into(),
+        model_version: VERSION.into(),
+        id: id.into(),
+        parameters: HashMap::new(),
+        outputs: outputs.collect(),
+        raw_output_contents,
+    }
+}
+
+/// What a request asks; its bytes are charged as a body's are.
+fn read(app: &App, request: ModelInferRequest) -> Result<(Ask, Charge), ApiError> {
+    check_version(app, &request.model_name, &request.model_version)?;
+    let mut holding = app.bodies.hold();
+    holding.add(request.encoded_len())?;
+    let mut ask = Ask::default();
+    let mut raw = request.raw_input_contents.iter();
+    let are_raw = !request.raw_input_contents.is_empty();
+    for input in request.inputs {
+        let tensor = tensor(input, are_raw.then(|| raw.next()))?;
+        let name = tensor.name.clone();
+        ask.set(&name, tensor.value(Ask::is_list(&name))?)?;
+    }
+    if raw.next().is_some() {
+        let rule = "`raw_input_contents` has more entries than `inputs`";
+        return Err(ApiError::validation("raw_input_contents", rule));
+    }
+    let mut parameters = Map::new();
+    for (name, parameter) in request.parameters {
+        parameters.insert(name, value(parameter));
+    }
+    ask.parameters(parameters)?;
+    for output in request.outputs {
+        ask.request(&output.name)?;
+    }
+    Ok((ask, holding.charge()))
+}
+
+/// `raw` is the input's entry of the raw contents, if the request has such.
+fn tensor(input: InferInputTensor, raw: Option<Option<&Vec<u8>>>) -> Result<Tensor, ApiError> {
+    let InferInputTensor { name, shape, .. } = input;
+    let datatype = Datatype::parse(&input.datatype, &name)?;
+    let elements = match (raw, input.contents) {
+        (Some(Some(raw)), None) => datatype.read(raw, &name)?,
+        (None, Some(contents)) => {
+            let elements = elements(datatype, contents, &name)?;
+            datatype.check(&elements, &name)?;
+            elements
+        }
+        _ => {
+            let rule = "must have `contents`, or an entry of `raw_input_contents`";
+            return Err(wrong(&name, rule));
+        }
+    };
+    Tensor::new(name, &shape, elements)
+}
+
+fn elements(
+    datatype: Datatype,
+    contents: InferTensorContents,
+    name: &str,
+) -> Result<Elements, ApiError> {
+    fn all<T: Into<Value>>(values: Vec<T>) -> Vec<Value> {
+        values.into_iter().map(Into::into).collect()
+    }
+    Ok(Elements(match datatype {
+        Datatype::Bool => all(contents.bool_contents),
+        Datatype::Unsigned(8) => all(contents.uint64_contents),
+        Datatype::Unsigned(_) => all(contents.uint_contents),
+        Datatype::Signed(8) => all(contents.int64_contents),
+        Datatype::Signed(_) => all(contents.int_contents),
+        Datatype::Fp32 => {
+            // By their shortest digits, as raw data are read.
+            let values = contents.fp32_contents.iter();
+            let raw: Vec<u8> = values.flat_map(|value| value.to_le_bytes()).collect();
+            return datatype.read(&raw, name);
+        }
+        Datatype::Fp64 => all(contents.fp64_contents),
+        Datatype::Bytes => {
+            let texts = contents.bytes_contents.iter();
+            texts
+                .map(|text| text_of(text, name))
+                .collect::<Result<_, _>>()?
+        }
+    }))
+}
+
+fn value(parameter: InferParameter) -> Value {
+    match parameter.parameter_choice {
+        None => Value::Null,
+        Some(ParameterChoice::BoolParam(value)) => Value::from(value),
+        Some(ParameterChoice::Int64Param(value)) => Value::from(value),
+        Some(ParameterChoice::Uint64Param(value)) => Value::from(value),
+        Some(ParameterChoice::DoubleParam(value)) => Value::from(value),
+        Some(ParameterChoice::StringParam(value)) => Value::from(value),
+    }
+}
+
+fn status(error: ApiError) -> Status {
+    let code = match error.kind {
+        ErrorKind::NotFound | ErrorKind::ModelNotFound => Code::NotFound,
+        ErrorKind::Method => Code::Unimplemented,
+        ErrorKind::Timeout => Code::DeadlineExceeded,
+        ErrorKind::Overloaded | ErrorKind::TooLarge => Code::ResourceExhausted,
+        ErrorKind::Unavailable => Code::Unavailable,
+        ErrorKind::Generation | ErrorKind::Internal => Code::Internal,
+        _ => Code::InvalidArgument,
+    };
+    Status::new(code, error.message)
+}

@@ -1,0 +1,220 @@
+//! The Open Inference Protocol (KServe v2), with Triton's generate extension: HTTP here, gRPC in
+//! `grpc`. Names of tensors are those of Triton's vLLM backend, and of TurboMind's.
+
+mod answer;
+mod ask;
+mod generate;
+pub(super) mod grpc;
+mod tensor;
+mod wire;
+
+use axum::Json;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, Request, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
+
+use self::answer::{Answer, Output};
+use self::ask::Delivery;
+pub(super) use self::generate::{
+    __path_generate, __path_generate_stream, generate, generate_stream,
+};
+use self::wire::{InferRequest, InferResponse, ModelMetadata, ServerMetadata, TensorMetadata};
+use super::error::NativeError;
+use super::native::wire::ErrorResponse;
+use super::openai::check_model;
+use super::{App, facts, json};
+use crate::error::{ApiError, ErrorKind, Excerpt};
+
+/// The only version of a model.
+const VERSION: &str = "1";
+/// How long the JSON at the start of a body is; the rest are raw tensors.
+const HEADER_LENGTH: HeaderName = HeaderName::from_static("inference-header-content-length");
+
+/// What `/v2/models/{model}` tells of inputs: name, datatype, elements (-1 = any number).
+const INPUTS: [(&str, &str, i64); 18] = [
+    ("text_input", "BYTES", 1),
+    ("stream", "BOOL", 1),
+    ("sampling_parameters", "BYTES", 1),
+    ("exclude_input_in_output", "BOOL", 1),
+    ("return_finish_reason", "BOOL", 1),
+    ("return_cumulative_logprob", "BOOL", 1),
+    ("return_num_input_tokens", "BOOL", 1),
+    ("return_num_output_tokens", "BOOL", 1),
+    ("input_ids", "UINT32", -1),
+    ("input_lengths", "UINT32", 1),
+    ("request_output_len", "UINT32", 1),
+    ("temperature", "FP32", 1),
+    ("runtime_top_k", "UINT32", 1),
+    ("runtime_top_p", "FP32", 1),
+    ("repetition_penalty", "FP32", 1),
+    ("random_seed", "UINT64", 1),
+    ("min_length", "UINT32", 1),
+    ("beam_width", "UINT32", 1),
+];
+
+/// A model in a path, and perhaps its version.
+#[derive(Debug, Deserialize)]
+pub(super) struct Named {
+    model: String,
+    version: Option<String>,
+}
+
+/// Tells what answers here.
+#[utoipa::path(get, path = "/v2", tag = "kserve", responses((status = 200, body = ServerMetadata)))]
+pub(super) async fn server() -> Json<ServerMetadata> {
+    Json(server_metadata())
+}
+
+/// Tells the tensors of the served model.
+#[utoipa::path(
+    get, path = "/v2/models/{model}", tag = "kserve",
+    params(("model" = String, Path, description = "The served model's id, or `penstock`")),
+    responses((status = 200, body = ModelMetadata), (status = 404, body = ErrorResponse))
+)]
+pub(super) async fn model(
+    State(app): State<App>,
+    named: Result<Path<Named>, PathRejection>,
+) -> Result<Json<ModelMetadata>, NativeError> {
+    check(&app, named)?;
+    Ok(Json(model_metadata(&app)))
+}
+
+/// Whether a request for this model would run now.
+#[utoipa::path(
+    get, path = "/v2/models/{model}/ready", tag = "kserve",
+    params(("model" = String, Path, description = "The served model's id, or `penstock`")),
+    responses(
+        (status = 200),
+        (status = 404, body = ErrorResponse),
+        (status = 503, body = ErrorResponse),
+    )
+)]
+pub(super) async fn model_ready(
+    State(app): State<App>,
+    named: Result<Path<Named>, PathRejection>,
+) -> Result<StatusCode, NativeError> {
+    check(&app, named)?;
+    match app.generator.unready() {
+        None => Ok(StatusCode::OK),
+        Some(reason) => Err(ApiError::new(ErrorKind::Unavailable, reason).into()),
+    }
+}
+
+/// Answers a prompt in one piece, from named tensors.
+#[utoipa::path(
+    post, path = "/v2/models/{model}/infer", tag = "kserve", request_body = InferRequest,
+    params(("model" = String, Path, description = "The served model's id, or `penstock`")),
+    responses(
+        (status = 200, body = InferResponse),
+        (status = "4XX", body = ErrorResponse),
+        (status = "5XX", body = ErrorResponse),
+    )
+)]
+pub(super) async fn infer(
+    State(app): State<App>,
+    named: Result<Path<Named>, PathRejection>,
+    request: Request,
+) -> Result<Response, NativeError> {
+    let name = check(&app, named)?;
+    let header_length = header_length(request.headers())?;
+    if header_length.is_none() {
+        json::check_media_type(&request)?;
+    }
+    let (bytes, charge) = json::read_bytes(request, &app).await?;
+    let (head, tail) = match header_length {
+        None => (bytes.as_slice(), &[][..]),
+        Some(length) => bytes.split_at_checked(length).ok_or_else(|| {
+            let rule = "`Inference-Header-Content-Length` is beyond the end of the body";
+            ApiError::new(ErrorKind::Syntax, rule)
+        })?,
+    };
+    let body: InferRequest = json::parse(head)?;
+    let id = body.id.clone();
+    let (ask, binary) = body.into_ask(tail)?;
+    drop(bytes);
+    ask.agree(
+        Delivery::Whole,
+        "generate_stream, or ModelStreamInfer of gRPC",
+    )?;
+    let running = ask.begin(&app, Delivery::Whole, charge).await?;
+    let mut answer = Answer::new(running);
+    let tensors = answer.whole().await?;
+    let headers = facts::whole_headers(&app, std::slice::from_ref(answer.generation()));
+    let (response, tail) = InferResponse::new(name, id, tensors, &binary);
+    Ok((headers, with_tail(&response, tail)).into_response())
+}
+
+fn with_tail(response: &InferResponse, tail: Vec<u8>) -> Response {
+    if tail.is_empty() {
+        return Json(response).into_response();
+    }
+    // A response always has JSON: text, numbers and plain structs.
+    let mut body = serde_json::to_vec(response).unwrap_or_default();
+    let length = HeaderValue::from(body.len());
+    body.extend(tail);
+    let kind = HeaderValue::from_static("application/octet-stream");
+    let headers = [(header::CONTENT_TYPE, kind), (HEADER_LENGTH, length)];
+    (headers, body).into_response()
+}
+
+fn header_length(headers: &HeaderMap) -> Result<Option<usize>, ApiError> {
+    let Some(value) = headers.get(HEADER_LENGTH) else {
+        return Ok(None);
+    };
+    let length = value.to_str().ok().and_then(|text| text.parse().ok());
+    length.map(Some).ok_or_else(|| {
+        let rule = "`Inference-Header-Content-Length` must be a number of bytes";
+        ApiError::new(ErrorKind::Syntax, rule)
+    })
+}
+
+/// The name that the client knows the model by, if it is served.
+fn check(app: &App, named: Result<Path<Named>, PathRejection>) -> Result<String, ApiError> {
+    let Path(Named { model, version }) = named.map_err(|_| {
+        let message = "the model's name in the path must be percent-encoded UTF-8";
+        ApiError::new(ErrorKind::Syntax, message)
+    })?;
+    check_version(app, &model, version.as_deref().unwrap_or(""))?;
+    Ok(model)
+}
+
+/// Fails unless this model in this version (empty = any) is served.
+fn check_version(app: &App, model: &str, version: &str) -> Result<(), ApiError> {
+    check_model(app, Some(model))?;
+    if version.is_empty() || version == VERSION {
+        return Ok(());
+    }
+    let (model, version) = (Excerpt::new(model), Excerpt::new(version));
+    let message = format!("The model `{model}` has no version `{version}`; its version is 1");
+    Err(ApiError::new(ErrorKind::ModelNotFound, message))
+}
+
+fn server_metadata() -> ServerMetadata {
+    ServerMetadata {
+        name: "penstock",
+        version: env!("CARGO_PKG_VERSION"),
+        extensions: ["binary_tensor_data", "generate"],
+    }
+}
+
+fn model_metadata(app: &App) -> ModelMetadata {
+    let inputs = INPUTS.iter().map(|(name, datatype, size)| TensorMetadata {
+        name,
+        datatype,
+        shape: [*size],
+    });
+    let outputs = Output::ALL.iter().map(|output| TensorMetadata {
+        name: output.name(),
+        datatype: output.datatype(),
+        shape: [-1],
+    });
+    ModelMetadata {
+        name: app.config.model_id.clone(),
+        versions: [VERSION],
+        platform: "penstock",
+        inputs: inputs.collect(),
+        outputs: outputs.collect(),
+    }
+}

@@ -1,0 +1,273 @@
+//! JSON of the Open Inference Protocol.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+
+use super::answer::Output;
+use super::ask::Ask;
+use super::tensor::{Datatype, Elements, OutTensor, Tensor, wrong};
+use crate::error::ApiError;
+use crate::http::strict::{self, JsonText, from_object};
+
+from_object!(InferRequest, InputTensor, RequestedOutput);
+
+/// Tensors of a request that are read: more than there are names.
+const MOST_TENSORS: usize = 64;
+/// Dimensions of a tensor.
+const MOST_DIMENSIONS: usize = 8;
+/// Longest JSON of parameters.
+const LONGEST: usize = 64 << 10;
+
+/// Body of `/v2/models/{model}/infer`.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(remote = "Self", deny_unknown_fields, expecting = "a JSON object")]
+pub(crate) struct InferRequest {
+    /// Comes back in the response.
+    pub(crate) id: Option<String>,
+    /// Sampling parameters by vLLM's names.
+    #[schema(value_type = Option<Object>)]
+    parameters: Option<JsonText>,
+    /// `text_input` or `input_ids`, and what else `/v2/models/{model}` lists.
+    #[serde(deserialize_with = "strict::list::<MOST_TENSORS, _, _>")]
+    inputs: Vec<InputTensor>,
+    /// The outputs to send; without them `text_output`, and what the inputs ask for.
+    #[serde(
+        default,
+        deserialize_with = "strict::list_or_null::<MOST_TENSORS, _, _>"
+    )]
+    outputs: Option<Vec<RequestedOutput>>,
+}
+
+/// An input.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(
+    remote = "Self",
+    deny_unknown_fields,
+    expecting = "a tensor (a JSON object)"
+)]
+pub(crate) struct InputTensor {
+    /// What it is for.
+    name: String,
+    /// How many elements it has in each dimension.
+    #[serde(deserialize_with = "strict::list::<MOST_DIMENSIONS, _, _>")]
+    shape: Vec<i64>,
+    /// Such as `BYTES`.
+    datatype: String,
+    /// `binary_data_size`: its data follow the JSON.
+    #[schema(value_type = Option<Object>)]
+    parameters: Option<JsonText>,
+    /// Its elements.
+    #[schema(value_type = Option<Vec<Object>>)]
+    data: Option<Elements>,
+}
+
+/// An output that the client asks for.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(
+    remote = "Self",
+    deny_unknown_fields,
+    expecting = "an output (a JSON object)"
+)]
+pub(crate) struct RequestedOutput {
+    /// Which.
+    name: String,
+    /// `binary_data`: whether its data follow the JSON.
+    #[schema(value_type = Option<Object>)]
+    parameters: Option<JsonText>,
+}
+
+/// How outputs are sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Binary {
+    /// In the JSON, all but these.
+    Only(Vec<Output>),
+    /// All behind the JSON.
+    All,
+}
+
+/// A response of `/infer`.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct InferResponse {
+    /// The served model.
+    pub(super) model_name: String,
+    /// Always `1`.
+    pub(super) model_version: &'static str,
+    /// The request's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) id: Option<String>,
+    /// What was asked for.
+    pub(super) outputs: Vec<OutputTensor>,
+}
+
+/// An output.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct OutputTensor {
+    /// Which.
+    pub(super) name: &'static str,
+    /// Such as `BYTES`.
+    pub(super) datatype: &'static str,
+    /// How many elements it has in each dimension.
+    pub(super) shape: Vec<i64>,
+    /// `binary_data_size` if its data follow the JSON.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub(super) parameters: Option<Value>,
+    /// Its elements otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Vec<Object>>)]
+    pub(super) data: Option<Value>,
+}
+
+/// What a model takes and gives.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ModelMetadata {
+    /// The served model.
+    pub(super) name: String,
+    /// Always `["1"]`.
+    pub(super) versions: [&'static str; 1],
+    /// Always `penstock`.
+    pub(super) platform: &'static str,
+    /// Tensors that it takes.
+    pub(super) inputs: Vec<TensorMetadata>,
+    /// Tensors that it gives.
+    pub(super) outputs: Vec<TensorMetadata>,
+}
+
+/// A kind of tensor.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct TensorMetadata {
+    /// What it is for.
+    pub(super) name: &'static str,
+    /// Such as `BYTES`.
+    pub(super) datatype: &'static str,
+    /// -1 = any number.
+    pub(super) shape: [i64; 1],
+}
+
+/// What answers here.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ServerMetadata {
+    /// Always `penstock`.
+    pub(super) name: &'static str,
+    /// Penstock's version.
+    pub(super) version: &'static str,
+    /// What it speaks beside the protocol.
+    pub(super) extensions: [&'static str; 2],
+}
+
+impl InferRequest {
+    /// What is asked and how the outputs are sent. `tail` is what follows the JSON.
+    pub(super) fn into_ask(self, mut tail: &[u8]) -> Result<(Ask, Binary), ApiError> {
+        let mut ask = Ask::default();
+        for input in self.inputs {
+            let tensor = input.into_tensor(&mut tail)?;
+            let name = tensor.name.clone();
+            ask.set(&name, tensor.value(Ask::is_list(&name))?)?;
+        }
+        if !tail.is_empty() {
+            let left = tail.len();
+            let rule = format!("`inputs`: {left} byte(s) after the JSON belong to no tensor");
+            return Err(ApiError::validation("inputs", rule));
+        }
+        let parameters = object("parameters", self.parameters.as_ref())?;
+        let mut binary = match parameters.get("binary_data_output") {
+            Some(Value::Bool(true)) => Binary::All,
+            _ => Binary::Only(Vec::new()),
+        };
+        ask.parameters(parameters)?;
+        for output in self.outputs.into_iter().flatten() {
+            ask.request(&output.name)?;
+            let parameters = object("outputs", output.parameters.as_ref())?;
+            let raw = parameters.get("binary_data") == Some(&Value::Bool(true));
+            if let (Binary::Only(names), Some(output), true) =
+                (&mut binary, Output::parse(&output.name), raw)
+            {
+                names.push(output);
+            }
+        }
+        Ok((ask, binary))
+    }
+}
+
+impl InputTensor {
+    fn into_tensor(self, tail: &mut &[u8]) -> Result<Tensor, ApiError> {
+        let Self { name, shape, .. } = self;
+        let datatype = Datatype::parse(&self.datatype, &name)?;
+        let parameters = object("inputs", self.parameters.as_ref())?;
+        let elements = match (parameters.get("binary_data_size"), self.data) {
+            (None, Some(elements)) => {
+                datatype.check(&elements, &name)?;
+                elements
+            }
+            (Some(size), None) => {
+                let size = size.as_u64().and_then(|size| usize::try_from(size).ok());
+                let taken = size.and_then(|size| tail.split_at_checked(size));
+                let (raw, rest) = taken.ok_or_else(|| {
+                    wrong(&name, "has a `binary_data_size` beyond the end of the body")
+                })?;
+                *tail = rest;
+                datatype.read(raw, &name)?
+            }
+            _ => return Err(wrong(&name, "must have `data` or a `binary_data_size`")),
+        };
+        Tensor::new(name, &shape, elements)
+    }
+}
+
+/// A small JSON object; an empty one if there is none.
+fn object(name: &'static str, text: Option<&JsonText>) -> Result<Map<String, Value>, ApiError> {
+    match text.map(|text| text.value(LONGEST)) {
+        None | Some(Some(Value::Null)) => Ok(Map::new()),
+        Some(Some(Value::Object(map))) => Ok(map),
+        _ => {
+            let rule = format!("`{name}` must have a JSON object of at most {LONGEST} bytes");
+            Err(ApiError::validation(name, rule))
+        }
+    }
+}
+
+impl Binary {
+    fn takes(&self, output: Output) -> bool {
+        match self {
+            Self::All => true,
+            Self::Only(outputs) => outputs.contains(&output),
+        }
+    }
+}
+
+impl InferResponse {
+    /// The response, and what follows its JSON.
+    pub(super) fn new(
+        model_name: String,
+        id: Option<String>,
+        tensors: Vec<OutTensor>,
+        binary: &Binary,
+    ) -> (Self, Vec<u8>) {
+        let mut tail = Vec::new();
+        let outputs = tensors.into_iter().map(|tensor| {
+            let mut output = OutputTensor {
+                name: tensor.output.name(),
+                datatype: tensor.values.datatype(),
+                shape: tensor.shape,
+                parameters: None,
+                data: None,
+            };
+            if binary.takes(tensor.output) {
+                let raw = tensor.values.raw();
+                output.parameters = Some(serde_json::json!({ "binary_data_size": raw.len() }));
+                tail.extend(raw);
+            } else {
+                output.data = Some(tensor.values.json());
+            }
+            output
+        });
+        let response = Self {
+            outputs: outputs.collect(),
+            model_name,
+            model_version: super::VERSION,
+            id,
+        };
+        (response, tail)
+    }
+}

@@ -1,0 +1,239 @@
+"""KServe v2: the routes by hand, then `tritonclient` over HTTP and gRPC."""
+
+from __future__ import annotations
+
+import json
+import queue
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from serving import Server
+
+PROMPT = "Once upon a time"
+GREEDY = {"temperature": 0, "max_tokens": 12}
+
+
+@pytest.fixture(scope="module")
+def story(server: Server) -> str:
+    """What every way of asking must answer."""
+    body = {"model": "brook", "prompt": PROMPT, **GREEDY}
+    answer = httpx.post(server.url + "/v1/completions", json=body).json()
+    return str(answer["choices"][0]["text"])
+
+
+def tensor(name: str, datatype: str, data: list[Any]) -> dict[str, Any]:
+    return {"name": name, "shape": [len(data)], "datatype": datatype, "data": data}
+
+
+def infer(server: Server, *inputs: dict[str, Any], **fields: Any) -> httpx.Response:
+    body = {"inputs": list(inputs), **fields}
+    return httpx.post(server.url + "/v2/models/brook/infer", json=body)
+
+
+def outputs(reply: httpx.Response) -> dict[str, Any]:
+    assert reply.status_code == 200, reply.text
+    return {output["name"]: output["data"] for output in reply.json()["outputs"]}
+
+
+def test_what_is_served(server: Server) -> None:
+    for path in ("/v2/health/live", "/v2/health/ready", "/v2/models/brook/ready"):
+        reply = httpx.get(server.url + path)
+        assert (reply.status_code, reply.content) == (200, b""), path
+    assert httpx.get(server.url + "/v2").json()["name"] == "penstock"
+    for path in ("/v2/models/brook", "/v2/models/penstock/versions/1"):
+        model = httpx.get(server.url + path).json()
+        assert model["versions"] == ["1"]
+        assert {"name": "text_input", "datatype": "BYTES", "shape": [1]} in model["inputs"]
+        assert {"name": "text_output", "datatype": "BYTES", "shape": [-1]} in model["outputs"]
+    for path in ("/v2/models/other", "/v2/models/brook/versions/2", "/v2/models/other/ready"):
+        reply = httpx.get(server.url + path)
+        assert reply.status_code == 404
+        assert "other" in reply.json()["error"] or "`2`" in reply.json()["error"]
+
+
+def test_infer(server: Server, story: str) -> None:
+    text = tensor("text_input", "BYTES", [PROMPT])
+    reply = infer(server, text, parameters=GREEDY, id="seven")
+    assert reply.json()["id"] == "seven"
+    assert outputs(reply) == {"text_output": [PROMPT + story]}
+    sampling = tensor("sampling_parameters", "BYTES", [json.dumps({"temperature": "0"})])
+    short = tensor("exclude_input_in_output", "BOOL", [True])
+    wants = tensor("return_num_output_tokens", "BOOL", [True])
+    answer = outputs(infer(server, text, sampling, short, wants))
+    assert answer["num_output_tokens"] == [16]
+    assert answer["text_output"][0].startswith(story)
+
+
+def test_tensors_of_turbomind(server: Server, story: str) -> None:
+    ids = [token["id"] for token in tokens(server, PROMPT)]
+    answer = outputs(
+        infer(
+            server,
+            tensor("input_ids", "UINT32", ids) | {"shape": [1, len(ids)]},
+            tensor("input_lengths", "UINT32", [len(ids)]),
+            tensor("request_output_len", "UINT32", [12]),
+            tensor("runtime_top_k", "UINT32", [1]),
+            tensor("random_seed", "UINT64", [2**64 - 1]),
+        )
+    )
+    assert answer["sequence_length"] == [12]
+    text = "".join(token["text"] for token in tokens(server, PROMPT + story)[len(ids) :])
+    assert len(answer["output_ids"]) == 12
+    assert text == story
+
+
+def tokens(server: Server, text: str) -> list[dict[str, Any]]:
+    reply = httpx.post(server.url + "/tokenize", json={"inputs": text})
+    return list(reply.json())
+
+
+def test_generate(server: Server, story: str) -> None:
+    url = server.url + "/v2/models/brook/generate"
+    body: dict[str, Any] = {"text_input": PROMPT, "parameters": {**GREEDY, "stream": False}}
+    answer = httpx.post(url, json=body | {"return_finish_reason": True, "id": "x"}).json()
+    assert answer == {
+        "id": "x",
+        "model_name": "brook",
+        "model_version": "1",
+        "finish_reason": "length",
+        "text_output": PROMPT + story,
+    }
+    body["parameters"]["stream"] = True
+    assert httpx.post(url, json=body).status_code == 422
+    reply = httpx.post(url + "_stream", json=body)
+    assert reply.headers["content-type"] == "text/event-stream"
+    frames = reply.text.removesuffix("\n\n").split("\n\n")
+    pieces = [json.loads(frame.removeprefix("data: "))["text_output"] for frame in frames]
+    assert len(pieces) > 3
+    assert "".join(pieces) == story
+
+
+BAD = {
+    "unknown input": ([tensor("colour", "BYTES", ["red"])], {}, "colour"),
+    "no prompt": ([], {}, "text_input"),
+    "two prompts": (
+        [tensor("text_input", "BYTES", ["a"]), tensor("input_ids", "UINT32", [5])],
+        {},
+        "input_ids",
+    ),
+    "shape": ([tensor("text_input", "BYTES", ["a"]) | {"shape": [2]}], {}, "text_input"),
+    "datatype": ([tensor("text_input", "FP16", ["a"])], {}, "FP16"),
+    "data": ([tensor("stream", "BOOL", [1])], {}, "stream"),
+    "stream": (
+        [tensor("text_input", "BYTES", ["a"]), tensor("stream", "BOOL", [True])],
+        {},
+        "stream",
+    ),
+    "sampling": ([tensor("text_input", "BYTES", ["a"])], {"temperature": -1}, "temperature"),
+    "unknown parameter": ([tensor("text_input", "BYTES", ["a"])], {"colour": 1}, "colour"),
+    "token id": ([tensor("input_ids", "UINT32", [10**9])], {}, "text_input"),
+    "length": (
+        [tensor("input_ids", "UINT32", [5]), tensor("input_lengths", "UINT32", [2])],
+        {},
+        "input_lengths",
+    ),
+    "two answers": ([tensor("text_input", "BYTES", ["a"])], {"n": 2}, "`n`"),
+}
+
+
+@pytest.mark.parametrize(("inputs", "parameters", "name"), BAD.values(), ids=BAD)
+def test_bad_input_is_named(
+    server: Server, inputs: list[dict[str, Any]], parameters: dict[str, Any], name: str
+) -> None:
+    reply = infer(server, *inputs, parameters=parameters)
+    assert reply.status_code == 422, reply.text
+    assert name in reply.json()["error"]
+
+
+def sample_inputs(module: Any, stream: bool) -> list[Any]:
+    made = []
+    for name, array, datatype in (
+        ("text_input", np.array([PROMPT.encode()], dtype=np.object_), "BYTES"),
+        ("stream", np.array([stream]), "BOOL"),
+        ("exclude_input_in_output", np.array([True]), "BOOL"),
+        (
+            "sampling_parameters",
+            np.array([json.dumps(GREEDY).encode()], dtype=np.object_),
+            "BYTES",
+        ),
+    ):
+        made.append(module.InferInput(name, list(array.shape), datatype))
+        made[-1].set_data_from_numpy(array)
+    return made
+
+
+@pytest.mark.parametrize("binary", [None, True, False])
+def test_tritonclient_http(server: Server, story: str, binary: bool | None) -> None:
+    client_module = pytest.importorskip("tritonclient.http", reason="needs tritonclient[http]")
+    with client_module.InferenceServerClient(f"127.0.0.1:{server.port}") as client:
+        assert client.is_server_live()
+        assert client.is_server_ready()
+        assert client.is_model_ready("brook")
+        assert not client.is_model_ready("other")
+        assert client.get_model_metadata("brook")["name"] == "brook"
+        wanted = None
+        if binary is not None:
+            wanted = [client_module.InferRequestedOutput("text_output", binary_data=binary)]
+        answer = client.infer("brook", sample_inputs(client_module, False), outputs=wanted)
+    text = answer.as_numpy("text_output")[0]
+    assert (text.decode() if isinstance(text, bytes) else text) == story
+
+
+def grpc_client(server: Server) -> tuple[Any, Any]:
+    module = pytest.importorskip("tritonclient.grpc", reason="needs tritonclient[grpc]")
+    port = server.options[server.options.index("--kserve-grpc-port") + 1]
+    return module, module.InferenceServerClient(f"127.0.0.1:{port}")
+
+
+def test_tritonclient_grpc(server: Server, story: str) -> None:
+    module, client = grpc_client(server)
+    assert client.is_server_live()
+    assert client.is_server_ready()
+    assert client.is_model_ready("brook", "1")
+    assert client.get_server_metadata().name == "penstock"
+    metadata = client.get_model_metadata("brook")
+    assert "text_input" in [tensor.name for tensor in metadata.inputs]
+    answer = client.infer("brook", sample_inputs(module, False), request_id="seven")
+    assert answer.as_numpy("text_output")[0].decode() == story
+    assert answer.get_response().id == "seven"
+    with pytest.raises(Exception, match="does not exist"):
+        client.infer("other", sample_inputs(module, False))
+    with pytest.raises(Exception, match="`text_input` is missing"):
+        client.infer("brook", [])
+    with pytest.raises(Exception, match="ModelStreamInfer"):
+        client.infer("brook", sample_inputs(module, True))
+    client.close()
+
+
+def test_tritonclient_grpc_stream(server: Server, story: str) -> None:
+    module, client = grpc_client(server)
+    got: queue.Queue[tuple[Any, Any]] = queue.Queue()
+    client.start_stream(callback=lambda result, error: got.put((result, error)))
+    for request in ("a", "b"):
+        client.async_stream_infer(
+            "brook",
+            sample_inputs(module, True),
+            request_id=request,
+            enable_empty_final_response=True,
+        )
+    client.async_stream_infer("brook", [], request_id="c")
+    texts = {"a": "", "b": ""}
+    open_requests, errors, pieces = {"a", "b"}, 0, 0
+    while open_requests or not errors:
+        result, error = got.get(timeout=60)
+        if error is not None:
+            assert "text_input" in str(error)
+            errors += 1
+            continue
+        response = result.get_response()
+        if response.parameters["triton_final_response"].bool_param:
+            open_requests.remove(response.id)
+            continue
+        texts[response.id] += result.as_numpy("text_output")[0].decode()
+        pieces += 1
+    client.stop_stream()
+    client.close()
+    assert texts == {"a": story, "b": story}
+    assert pieces > 6
