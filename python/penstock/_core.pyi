@@ -13,8 +13,11 @@ def main(argv: list[str], executable: str, package: str) -> int:
     """
 
 class Event:
-    """What one step brought for one request."""
+    """What one step brought for one answer of a request."""
 
+    @property
+    def branch(self) -> int:
+        """Which of the request's answers."""
     @property
     def text(self) -> str:
         """What the answer's text grows by."""

@@ -9,7 +9,7 @@ from types import TracebackType
 
 from penstock import _core
 from penstock.engine import (
-    Draft,
+    Answers,
     Message,
     Option,
     Prompt,
@@ -17,6 +17,7 @@ from penstock.engine import (
     checked,
     closes_at_exit,
     open_engine,
+    single,
 )
 from penstock.request import Completion, SamplingParams
 
@@ -40,19 +41,30 @@ class AsyncLLM:
         Raises ValueError for a prompt or parameter that cannot be served, RuntimeError when the
         engine fails. Cancelling gives the answer up.
         """
-        return await self._whole(prompt, params)
+        return (await self.several(prompt, single(params or SamplingParams())))[0]
+
+    async def several(
+        self, prompt: Prompt | list[Message], params: SamplingParams
+    ) -> list[Completion]:
+        """The `params.n` answers to one prompt or conversation. Raises as `generate`."""
+        answers = Answers(params)
+        async for event in self._events(prompt, params):
+            completions = answers.add(event)
+            if completions is not None:
+                return completions
+        raise RuntimeError("the answers ended without an end")
 
     async def chat(
         self, messages: Sequence[Message], params: SamplingParams | None = None
     ) -> Completion:
         """Answers a conversation: messages are dicts with `role` and `content`."""
-        return await self._whole(list(messages), params)
+        return await self.generate(list(messages), params)  # type: ignore[arg-type]
 
     async def stream(
         self, prompt: Prompt | list[Message], params: SamplingParams | None = None
     ) -> AsyncIterator[str]:
         """The answer's text as it comes. Leaving the loop gives the rest of the answer up."""
-        async for event in self._events(prompt, params):
+        async for event in self._events(prompt, single(params or SamplingParams())):
             if event.text:
                 yield event.text
 
@@ -63,18 +75,8 @@ class AsyncLLM:
             engine = await self._loading
             await asyncio.to_thread(engine.close)
 
-    async def _whole(
-        self, prompt: Prompt | list[Message], params: SamplingParams | None
-    ) -> Completion:
-        draft = Draft()
-        async for event in self._events(prompt, params):
-            completion = draft.add(event)
-            if completion is not None:
-                return completion
-        raise RuntimeError("the answer ended without an end")
-
     async def _events(
-        self, prompt: Prompt | list[Message], params: SamplingParams | None
+        self, prompt: Prompt | list[Message], params: SamplingParams
     ) -> AsyncIterator[_core.Event]:
         engine = await self._loaded()
         loop = asyncio.get_running_loop()
@@ -84,13 +86,13 @@ class AsyncLLM:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(events.put_nowait, event)
 
-        request = begin(engine, prompt, params or SamplingParams(), deliver)
+        request = begin(engine, prompt, params, deliver)
+        going = params.best_of or params.n
         try:
-            while True:
+            while going:
                 event = checked(await events.get())
+                going -= event.finish_reason is not None
                 yield event
-                if event.finish_reason is not None:
-                    return
         finally:
             request.cancel()
 

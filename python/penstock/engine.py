@@ -69,11 +69,39 @@ def begin(
     return engine.generate(list(prompt), params, deliver)  # type: ignore[arg-type]
 
 
+def single(params: SamplingParams) -> SamplingParams:
+    """The parameters, unless they ask for several answers: ValueError."""
+    if (params.best_of or params.n) > 1:
+        raise ValueError("n and best_of must be 1 here: this returns one answer")
+    return params
+
+
 def checked(event: _core.Event) -> _core.Event:
     """The event, unless the request failed: ValueError for its own fault, else RuntimeError."""
     if event.error is not None:
         raise (ValueError if event.invalid else RuntimeError)(event.error)
     return event
+
+
+class Answers:
+    """The answers to one prompt, which grow by events."""
+
+    def __init__(self, params: SamplingParams) -> None:
+        self.wanted = params.n
+        self.drafts = [Draft() for _ in range(params.best_of or params.n)]
+        self.done: dict[int, Completion] = {}
+
+    def add(self, event: _core.Event) -> list[Completion] | None:
+        """Takes the next event; the answers, once all are whole. Raises as `checked`."""
+        completion = self.drafts[event.branch].add(event)
+        if completion is not None:
+            self.done[event.branch] = completion
+        if len(self.done) < len(self.drafts):
+            return None
+        answers = [self.done[branch] for branch in range(len(self.drafts))]
+        if len(answers) > self.wanted:
+            answers.sort(key=lambda each: -sum(each.logprobs) / max(len(each.logprobs), 1))
+        return answers[: self.wanted]
 
 
 class Draft:

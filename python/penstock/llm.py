@@ -11,7 +11,7 @@ from types import TracebackType
 
 from penstock import _core
 from penstock.engine import (
-    Draft,
+    Answers,
     Message,
     Option,
     Prompt,
@@ -20,6 +20,7 @@ from penstock.engine import (
     closes_at_exit,
     is_single,
     open_engine,
+    single,
 )
 from penstock.progress import Bar
 from penstock.request import Completion, SamplingParams
@@ -51,7 +52,8 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         params: SamplingParams | None = None,
     ) -> list[Completion]:
-        """Completes prompts (texts or lists of token ids), all at once; answers in their order.
+        """Completes prompts (texts or lists of token ids), all at once; answers in their order,
+        `params.n` for each prompt.
 
         Raises ValueError for a prompt or parameter that cannot be served, RuntimeError when the
         engine fails; the other requests of the call are then given up.
@@ -77,10 +79,10 @@ class LLM:
     ) -> Iterator[str]:
         """The answer's text as it comes. Leaving the loop gives the rest of the answer up.
 
-        Raises as `generate`.
+        Raises as `generate`, and ValueError for several answers.
         """
         events: SimpleQueue[_core.Event] = SimpleQueue()
-        request = begin(self._engine, prompt, params or SamplingParams(), events.put)
+        request = begin(self._engine, prompt, single(params or SamplingParams()), events.put)
         return _pieces(events, request)
 
     def close(self) -> None:
@@ -90,16 +92,16 @@ class LLM:
     def _run(
         self, prompts: Sequence[Prompt | list[Message]], params: SamplingParams
     ) -> list[Completion]:
-        done: list[Completion | None] = [None] * len(prompts)
+        done: list[list[Completion] | None] = [None] * len(prompts)
         events: SimpleQueue[tuple[int, _core.Event]] = SimpleQueue()
-        drafts: dict[int, tuple[Draft, _core.Request]] = {}
+        drafts: dict[int, tuple[Answers, _core.Request]] = {}
         waiting = iter(enumerate(prompts))
         room = AHEAD * self._engine.max_slots
         finished = tokens = 0
 
         def start(index: int, prompt: Prompt | list[Message]) -> None:
             request = begin(self._engine, prompt, params, partial(_put, events, index))
-            drafts[index] = Draft(), request
+            drafts[index] = Answers(params), request
 
         try:
             with Bar("generating", len(prompts), "answers", self._progress) as bar:
@@ -118,7 +120,7 @@ class LLM:
         finally:
             for _, request in drafts.values():
                 request.cancel()
-        return [completion for completion in done if completion is not None]
+        return [completion for answers in done for completion in answers or ()]
 
     def __enter__(self) -> LLM:
         return self

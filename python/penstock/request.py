@@ -21,6 +21,10 @@ class SamplingParams:
     stop: the answer ends before the first of these strings.
     min_tokens: neither stop strings nor the model's end token count before so many tokens.
     ignore_eos: the model's end token does not end the answer.
+    n: answers to each prompt; the prompt is computed once. The first is the answer that the same
+    parameters without n give, the others have seeds derived from theirs.
+    best_of: make so many answers, at least n, and return the n with the highest mean
+    log-probability of their tokens, the best first.
     """
 
     max_tokens: int | None = 256
@@ -31,6 +35,8 @@ class SamplingParams:
     stop: str | Sequence[str] = ()
     min_tokens: int = 0
     ignore_eos: bool = False
+    n: int = 1
+    best_of: int | None = None
 
     def __post_init__(self) -> None:
         stop = [self.stop] if isinstance(self.stop, str) else list(self.stop)
@@ -42,6 +48,9 @@ class SamplingParams:
         _check_int("top_k", self.top_k, 0, 2**32)
         if self.seed is not None:
             _check_int("seed", self.seed, 0, SEEDS)
+        _check_int("n", self.n, 1, 2**32)
+        if self.best_of is not None:
+            _check_int("best_of", self.best_of, self.n, 2**32)
         _check_float("temperature", self.temperature, "at least 0", self.temperature >= 0)
         _check_float("top_p", self.top_p, "above 0 and at most 1", 0 < self.top_p <= 1)
 

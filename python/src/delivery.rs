@@ -5,17 +5,19 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 
-use penstock_router::generation::{FinishReason, TextEvent};
+use penstock_router::generation::{Facts, FinishReason, TextEvent};
 use penstock_router::{ApiError, ErrorKind};
 use pyo3::prelude::*;
 
 /// Events that are handed over before other Python threads get a turn.
 const BATCH: usize = 256;
 
-/// What one step brought for one request.
+/// What one step brought for one answer of a request.
 #[pyclass(frozen, get_all)]
 #[derive(Debug, Default)]
 pub(crate) struct Event {
+    /// Which of the request's answers.
+    branch: u32,
     /// What the answer's text grows by.
     text: String,
     /// New tokens.
@@ -51,8 +53,9 @@ type Parcel = (Arc<Py<PyAny>>, Event);
 
 impl Event {
     /// What a step brought.
-    pub(crate) fn step(event: &TextEvent, prompt_tokens: usize) -> Self {
+    pub(crate) fn step(event: &TextEvent, facts: &Facts) -> Self {
         Self {
+            branch: facts.branch,
             text: event.delta().to_owned(),
             token_ids: event.tokens.iter().map(|token| token.id).collect(),
             logprobs: event.tokens.iter().map(|token| token.logprob).collect(),
@@ -60,7 +63,7 @@ impl Event {
                 FinishReason::Length => "length",
                 FinishReason::StopToken | FinishReason::StopString => "stop",
             }),
-            prompt_tokens,
+            prompt_tokens: facts.prompt_tokens,
             ..Self::default()
         }
     }

@@ -6,13 +6,14 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use penstock::error::{Failure, FailureKind};
 use penstock::interpreter::Interpreter;
 use penstock::launch::{Launch, Running};
 use penstock::settings::read_engine;
 use penstock_router::RouterConfig;
 use penstock_router::engine::Limits;
-use penstock_router::generation::{Generator, TextEvent};
+use penstock_router::generation::{Generation, Generator, TextEvent};
 use penstock_router::validate::GenerateInput;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -180,14 +181,20 @@ impl Request {
 }
 
 async fn answer(generator: Generator, input: GenerateInput, mailbox: Mailbox) {
-    let mut generation = match generator.generate(input).await {
-        Ok(generation) => generation,
+    let generations = match generator.generate_all(input).await {
+        Ok(generations) => generations,
         Err(error) => return mailbox.send(Event::failed(&error)),
     };
+    let branches = generations.into_iter().map(|each| carry(each, &mailbox));
+    join_all(branches).await;
+}
+
+/// Sends one answer's events on their way.
+async fn carry(mut generation: Generation, mailbox: &Mailbox) {
     let mut event = TextEvent::default();
     while let Some(outcome) = generation.next(&mut event).await {
         mailbox.send(match outcome {
-            Ok(()) => Event::step(&event, generation.facts().prompt_tokens),
+            Ok(()) => Event::step(&event, generation.facts()),
             Err(error) => Event::failed(&error),
         });
     }

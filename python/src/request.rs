@@ -3,7 +3,7 @@
 use penstock_router::Charge;
 use penstock_router::chat::{Chat, ChatMessage, Turn};
 use penstock_router::tokenize::SpecialTokens;
-use penstock_router::validate::{AtEos, FieldNames, GenerateInput, Parameters, Prompt};
+use penstock_router::validate::{AtEos, Choices, FieldNames, GenerateInput, Parameters, Prompt};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use serde_json::{Map, Value};
@@ -19,6 +19,8 @@ pub(crate) struct SamplingParams {
     seed: Option<u64>,
     stop: Vec<String>,
     ignore_eos: bool,
+    n: u32,
+    best_of: Option<u32>,
 }
 
 /// Where an answer begins.
@@ -44,6 +46,10 @@ impl SamplingParams {
                 AtEos::Continue
             } else {
                 AtEos::Stop
+            },
+            choices: Choices {
+                n: self.n,
+                best_of: self.best_of,
             },
             ..Parameters::default()
         }

@@ -12,8 +12,8 @@ use crate::engine::{Engine, EngineState, Limits, TokenStream};
 /// Takes token ids and gives token ids back.
 #[async_trait]
 pub trait Backend: Send + Sync + 'static {
-    /// Returns when the request is accepted and prepared.
-    async fn submit(&self, request: EngineRequest) -> Result<Box<dyn TokenSource>, SubmitError>;
+    /// Returns when the request is accepted and prepared: a source per branch.
+    async fn submit(&self, request: EngineRequest) -> Result<Sources, SubmitError>;
     /// The same backend, for answers that are read on the current runtime.
     fn on_this_runtime(&self) -> Arc<dyn Backend>;
     /// What the backend is doing.
@@ -22,7 +22,10 @@ pub trait Backend: Send + Sync + 'static {
     fn limits(&self) -> Option<Limits>;
 }
 
-/// The tokens of one request. Dropping it before its end aborts the request.
+/// The answers to one request, branch by branch.
+pub type Sources = Vec<Box<dyn TokenSource>>;
+
+/// The tokens of one answer. Dropping it before its end aborts it.
 pub trait TokenSource: Stream<Item = TokenEvent> + Send + Unpin {
     /// The answer is complete although the backend would go on.
     fn finish(self: Box<Self>);
@@ -34,8 +37,10 @@ pub trait TokenSource: Stream<Item = TokenEvent> + Send + Unpin {
 
 #[async_trait]
 impl Backend for Engine {
-    async fn submit(&self, request: EngineRequest) -> Result<Box<dyn TokenSource>, SubmitError> {
-        Ok(Box::new(Self::submit(self, request).await?))
+    async fn submit(&self, request: EngineRequest) -> Result<Sources, SubmitError> {
+        let boxed = |stream| Box::new(stream) as Box<dyn TokenSource>;
+        let streams = self.submit_all(request).await?;
+        Ok(streams.into_iter().map(boxed).collect())
     }
 
     fn on_this_runtime(&self) -> Arc<dyn Backend> {

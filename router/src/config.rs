@@ -31,6 +31,8 @@ pub struct RouterConfig {
     pub max_stop_sequences: usize,
     /// Prompts per completion request.
     pub max_client_batch_size: usize,
+    /// Answers to one prompt: the largest `n` and `best_of`.
+    pub max_best_of: u32,
     /// Tokens of a prompt; `None` = whatever the context leaves.
     pub max_input_tokens: Option<usize>,
     /// Prompt and answer together; `None` = the model's and the KV pool's limit.
@@ -71,6 +73,7 @@ impl RouterConfig {
             max_connections: 8192,
             max_stop_sequences: 4,
             max_client_batch_size: 32,
+            max_best_of: 32,
             max_input_tokens: None,
             max_total_tokens: None,
             serving_threads: NonZeroUsize::new(cores.min(MAX_SERVING_THREADS))

@@ -76,6 +76,7 @@ enum Failure {
 #[derive(Debug)]
 pub(crate) struct RequestTimer {
     metrics: TextMetrics,
+    subject: Subject,
     start: Instant,
     /// When the engine had accepted the request.
     accepted: Option<Instant>,
@@ -88,6 +89,15 @@ pub(crate) struct RequestTimer {
     /// Seconds between tokens that are not in the histogram yet: all threads share it, so that many
     /// at a time cost less.
     gaps: SmallVec<[f32; GAPS]>,
+}
+
+/// Whose time a timer takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Subject {
+    /// A request, by its first answer.
+    Request,
+    /// A further answer to a request: only its tokens count.
+    Branch,
 }
 
 /// How long the parts of a request took.
@@ -262,6 +272,7 @@ impl RequestTimer {
         metrics.open.inc();
         Self {
             metrics: metrics.clone(),
+            subject: Subject::Request,
             start: Instant::now(),
             accepted: None,
             entered: None,
@@ -270,6 +281,16 @@ impl RequestTimer {
             ended: None,
             tokens: 0,
             gaps: SmallVec::new(),
+        }
+    }
+
+    /// A timer for a further answer to the same request, which no token of it has reached.
+    pub(crate) fn branch(&self) -> Self {
+        Self {
+            metrics: self.metrics.clone(),
+            subject: Subject::Branch,
+            gaps: SmallVec::new(),
+            ..*self
         }
     }
 
@@ -326,6 +347,10 @@ impl RequestTimer {
     pub(crate) fn succeeded(&mut self) {
         self.end();
         let timings = self.timings();
+        self.metrics.generated_tokens.observe(self.tokens as f64);
+        if self.subject == Subject::Branch {
+            return;
+        }
         self.metrics.success.inc();
         self.metrics.duration.observe(timings.total.as_secs_f64());
         self.metrics.queue.observe(timings.queue.as_secs_f64());
@@ -335,18 +360,12 @@ impl RequestTimer {
         self.metrics
             .time_per_token
             .observe(timings.per_token.as_secs_f64());
-        self.metrics.generated_tokens.observe(self.tokens as f64);
     }
 
     /// The request failed.
     pub(crate) fn failed(&mut self, kind: ErrorKind) {
         self.end();
-        self.metrics
-            .failure
-            .get_or_create(&FailureLabels {
-                err: Failure::Error(kind),
-            })
-            .inc();
+        self.count_failure(Failure::Error(kind));
     }
 
     /// How long things took so far.
@@ -378,7 +397,16 @@ impl RequestTimer {
         if self.ended.is_none() {
             self.observe_gaps();
             self.ended = Some(Instant::now());
-            self.metrics.open.dec();
+            if self.subject == Subject::Request {
+                self.metrics.open.dec();
+            }
+        }
+    }
+
+    fn count_failure(&self, err: Failure) {
+        if self.subject == Subject::Request {
+            let labels = FailureLabels { err };
+            self.metrics.failure.get_or_create(&labels).inc();
         }
     }
 }
@@ -387,12 +415,7 @@ impl Drop for RequestTimer {
     fn drop(&mut self) {
         if self.ended.is_none() {
             self.end();
-            self.metrics
-                .failure
-                .get_or_create(&FailureLabels {
-                    err: Failure::Dropped,
-                })
-                .inc();
+            self.count_failure(Failure::Dropped);
         }
     }
 }

@@ -61,6 +61,18 @@ pub struct Parameters {
     pub truncate: Option<usize>,
     /// What the model's own end tokens do.
     pub at_eos: AtEos,
+    /// How many answers to make of the prompt.
+    pub choices: Choices,
+}
+
+/// How many answers to make of one prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choices {
+    /// Answers that are told.
+    pub n: u32,
+    /// Answers that are made, of which the `n` best are told; `None` = as many as are told. The
+    /// best have the highest mean log-probability of their tokens.
+    pub best_of: Option<u32>,
 }
 
 /// What the model's own end tokens do.
@@ -124,7 +136,47 @@ impl Default for Parameters {
             stop: Vec::new(),
             truncate: None,
             at_eos: AtEos::Stop,
+            choices: Choices::default(),
         }
+    }
+}
+
+impl Default for Choices {
+    fn default() -> Self {
+        Self {
+            n: 1,
+            best_of: None,
+        }
+    }
+}
+
+impl Choices {
+    /// Answers that are made.
+    pub fn made(self) -> u32 {
+        self.best_of.unwrap_or(self.n)
+    }
+
+    /// Whether all answers must be complete before one can be told.
+    pub fn rank(self) -> bool {
+        self.made() > self.n
+    }
+
+    fn check(self, most: u32) -> Result<(), ApiError> {
+        let within = |name: &'static str, given: u32| {
+            if (1..=most).contains(&given) {
+                return Ok(());
+            }
+            let rule = format!("`{name}` must be > 0 and <= {most}. Given: {given}");
+            Err(ApiError::validation(name, rule))
+        };
+        within("n", self.n)?;
+        within("best_of", self.made())?;
+        if self.made() < self.n {
+            let (n, made) = (self.n, self.made());
+            let rule = format!("`best_of` must be >= `n` ({n}). Given: {made}");
+            return Err(ApiError::validation("best_of", rule));
+        }
+        Ok(())
     }
 }
 
@@ -181,6 +233,7 @@ impl GenerateInput {
         prompt.check(names.prompt)?;
         parameters.check_sampling()?;
         parameters.check_ends(names, config.max_stop_sequences)?;
+        parameters.choices.check(config.max_best_of)?;
         check_truncate(parameters.truncate, limits)?;
         Ok((
             prompt,
@@ -323,6 +376,7 @@ impl ValidParameters {
                 min_new_tokens: parameters.min_new_tokens,
                 stop_token_ids,
             },
+            branches: parameters.choices.made(),
         };
         Ok(ValidRequest {
             engine,

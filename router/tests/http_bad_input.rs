@@ -184,7 +184,8 @@ fn unfit_messages() -> Vec<Case> {
 fn not_offered() -> Vec<Case> {
     let object = json!({"type": "json_object"});
     vec![
-        (json!({"n": 2}), "n", "not supported"),
+        (json!({"n": 0}), "n", "> 0 and <= 32. Given: 0"),
+        (json!({"n": 33}), "n", "<= 32. Given: 33"),
         (json!({"logprobs": true}), "logprobs", "not supported"),
         (json!({"tools": [{}]}), "tools", "not supported"),
         (

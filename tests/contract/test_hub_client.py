@@ -31,6 +31,18 @@ def test_details_tell_tokens_and_reason(client: InferenceClient) -> None:
     assert all(token.logprob <= 0 for token in answer.details.tokens)
 
 
+def test_best_of_tells_the_other_answers_too(client: InferenceClient) -> None:
+    answer = client.text_generation(
+        PROMPT, max_new_tokens=8, best_of=3, do_sample=True, details=True
+    )
+    assert answer.details is not None
+    assert answer.details.best_of_sequences is not None
+    everyone = [answer.details, *answer.details.best_of_sequences]
+    assert len({one.seed for one in everyone}) == 3
+    scores = [sum(t.logprob for t in one.tokens) / len(one.tokens) for one in everyone]
+    assert scores == sorted(scores, reverse=True)
+
+
 def test_a_stream_is_the_answer_in_tokens(client: InferenceClient) -> None:
     whole = client.text_generation(PROMPT, max_new_tokens=12)
     events = list(client.text_generation(PROMPT, max_new_tokens=12, stream=True, details=True))

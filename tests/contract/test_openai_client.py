@@ -113,6 +113,36 @@ def test_ignore_eos_and_min_tokens_as_vllm(client: openai.OpenAI) -> None:
     assert longer.usage.completion_tokens >= 30
 
 
+def test_n_choices_are_those_of_n_seeds(client: openai.OpenAI) -> None:
+    wanted = {"model": "brook", "prompt": "Once upon a time", "seed": 7, "max_tokens": 12}
+    whole = client.completions.create(**wanted, n=3)  # type: ignore[call-overload]
+    assert [choice.index for choice in whole.choices] == [0, 1, 2]
+    assert len({choice.text for choice in whole.choices}) == 3
+    assert whole.choices[0].text == client.completions.create(**wanted).choices[0].text  # type: ignore[call-overload]
+    parts = ["", "", ""]
+    for chunk in client.completions.create(**wanted, n=3, stream=True):  # type: ignore[call-overload]
+        parts[chunk.choices[0].index] += chunk.choices[0].text
+    assert parts == [choice.text for choice in whole.choices]
+    best = client.completions.create(**wanted, n=1, best_of=3)  # type: ignore[call-overload]
+    assert best.choices[0].text in parts
+    assert best.usage.completion_tokens == whole.usage.completion_tokens
+    assert best.usage.prompt_tokens == whole.usage.prompt_tokens
+
+
+def test_n_choices_of_a_chat(client: openai.OpenAI) -> None:
+    chunks = client.chat.completions.create(
+        model="brook", messages=QUESTION, n=3, max_tokens=16, seed=3, stream=True
+    )
+    said = {0: "", 1: "", 2: ""}
+    for chunk in chunks:
+        for choice in chunk.choices:
+            said[choice.index] += choice.delta.content or ""
+    answer = client.chat.completions.create(
+        model="brook", messages=QUESTION, n=3, max_tokens=16, seed=3
+    )
+    assert [choice.message.content for choice in answer.choices] == list(said.values())
+
+
 def test_an_unknown_model_is_not_found(client: openai.OpenAI) -> None:
     with pytest.raises(openai.NotFoundError) as caught:
         client.chat.completions.create(model="gpt-4", messages=QUESTION)
@@ -121,7 +151,7 @@ def test_an_unknown_model_is_not_found(client: openai.OpenAI) -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("n", 2), ("presence_penalty", 1.0), ("logprobs", True), ("logit_bias", {"5": 1.0})],
+    [("n", 0), ("presence_penalty", 1.0), ("logprobs", True), ("logit_bias", {"5": 1.0})],
 )
 def test_what_is_not_built_is_refused_by_name(
     client: openai.OpenAI, field: str, value: object

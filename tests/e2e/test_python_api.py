@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from penstock import LLM, AsyncLLM, SamplingParams
@@ -65,6 +66,21 @@ def test_conversations_token_ids_seeds_and_stops(llm: LLM) -> None:
     assert cut[0].finish_reason == "stop"
 
 
+def test_several_answers_to_each_prompt(llm: LLM) -> None:
+    params = SamplingParams(max_tokens=8, seed=7, n=3, ignore_eos=True)
+    answers = llm.generate(["A fox", "Two owls"], params)
+    assert len(answers) == 6
+    first = llm.generate("A fox", replace(params, n=1))[0]
+    assert answers[0].token_ids == first.token_ids
+    assert len({tuple(each.token_ids) for each in answers}) == 6
+    best = llm.generate("A fox", replace(params, n=1, best_of=3))
+    assert best == [max(answers[:3], key=lambda each: sum(each.logprobs))]
+    with pytest.raises(ValueError, match="must be 1"):
+        list(llm.stream("A fox", params))
+    with pytest.raises(ValueError, match="`n` must be > 0 and <= 32"):
+        llm.generate("A fox", SamplingParams(n=33))
+
+
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
@@ -74,6 +90,8 @@ def test_conversations_token_ids_seeds_and_stops(llm: LLM) -> None:
         ({"top_k": -1}, "top_k must be at least 0"),
         ({"max_tokens": 0}, "max_tokens must be at least 1"),
         ({"seed": 2**64}, "seed"),
+        ({"n": 0}, "n must be at least 1"),
+        ({"n": 3, "best_of": 2}, "best_of must be at least 3"),
         ({"stop": ["a", ""]}, "stop"),
     ],
     ids=str,
@@ -112,6 +130,8 @@ def test_two_at_once_in_a_loop_and_off_the_main_thread(llm: LLM) -> None:
         async with AsyncLLM(**OPTIONS) as second:
             several = await asyncio.gather(*(second.generate("Once", GREEDY) for _ in range(6)))
             pieces = [piece async for piece in second.stream("Once", GREEDY)]
+            twice = await second.several("Once", replace(GREEDY, n=2))
+            assert [each.token_ids for each in twice] == [expected] * 2
             assert "".join(pieces) == several[0].text
             # The synchronous one inside a running loop, as in a notebook.
             assert llm.generate("Once", GREEDY)[0].token_ids == expected

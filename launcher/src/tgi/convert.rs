@@ -1,13 +1,18 @@
 //! From values of TGI's launcher to values of ours.
 
 use std::net::IpAddr;
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::str::FromStr;
 
 use super::Router;
 
 pub(super) fn threads(router: &mut Router, value: &str) -> Result<(), String> {
     router.tokenizer_threads = Some(number::<NonZeroUsize>(value)?);
+    Ok(())
+}
+
+pub(super) fn answers(router: &mut Router, value: &str) -> Result<(), String> {
+    router.max_best_of = Some(number::<NonZeroU32>(value)?.get());
     Ok(())
 }
 

@@ -23,6 +23,8 @@ const HOST: &str = "0.0.0.0";
 pub struct Router {
     /// Threads that tokenize.
     pub tokenizer_threads: Option<NonZeroUsize>,
+    /// Answers to a prompt.
+    pub max_best_of: Option<u32>,
     /// Stop strings of a request.
     pub max_stop_sequences: Option<usize>,
     /// Tokens of a prompt.
@@ -56,6 +58,7 @@ impl Router {
         };
         RouterConfig {
             tokenizer_threads: self.tokenizer_threads.unwrap_or(config.tokenizer_threads),
+            max_best_of: self.max_best_of.unwrap_or(config.max_best_of),
             max_stop_sequences: self.max_stop_sequences.unwrap_or(config.max_stop_sequences),
             max_input_tokens: self.max_input_tokens.or(config.max_input_tokens),
             max_client_batch_size: self
@@ -264,7 +267,7 @@ mod tests {
 
     #[test]
     fn limits_without_a_flag_of_ours_reach_the_router() {
-        let words = "--validation-workers 3 --max-stop-sequences 9 --max-input-length 7 \
+        let words = "--validation-workers 3 --max-best-of 5 --max-stop-sequences 9 --max-input-length 7 \
                      --max-client-batch-size 2 --payload-limit 1000 --cors-allow-origin http://a \
                      --cors-allow-origin http://b";
         let words: Vec<_> = words.split_whitespace().collect();
@@ -273,6 +276,7 @@ mod tests {
             .router
             .apply(RouterConfig::new("m"));
         assert_eq!(config.tokenizer_threads.get(), 3);
+        assert_eq!(config.max_best_of, 5);
         assert_eq!(config.max_stop_sequences, 9);
         assert_eq!(config.max_input_tokens, Some(7));
         assert_eq!(config.max_client_batch_size, 2);

@@ -3,7 +3,7 @@
 
 use super::Router;
 use super::convert::{
-    batch_prompts, body_bytes, host, max_input, memory_share, not_zero, only, origins,
+    answers, batch_prompts, body_bytes, host, max_input, memory_share, not_zero, only, origins,
     stop_strings, threads, yes_is_no_flag,
 };
 
@@ -87,7 +87,7 @@ pub const ROWS: &[Row] = &[
     row("kv-cache-dtype", Value, Refused("KV blocks have the dtype of the model; other formats are not offered yet")),
     row("trust-remote-code", Switch, Anyway(any, "no code of a model's repository is ever run; a model that needs it is refused when it loads")),
     row("max-concurrent-requests", Value, Flag("max-waiting")),
-    row("max-best-of", Value, Anyway(any, "`best_of` has a limit of its own, which /info tells")),
+    row("max-best-of", Value, Limited(answers, "`best_of` and `n` of a request")),
     row("max-stop-sequences", Value, Limited(stop_strings, "stop strings of a request")),
     row("max-top-n-tokens", Value, Anyway(any, "`top_n_tokens` has a limit of its own")),
     row("max-input-tokens", Value, Limited(max_input, "tokens of a prompt")),

@@ -91,7 +91,10 @@ class State:
         self.ids: list[Ints] = [np.zeros(0, np.int32)] * n  # the first `held`, known to the host
         self.held = np.zeros(n, np.int32)
 
-        self._copied: tuple[npt.NDArray[Any], ...] = (  # by a fork
+        # All of a slot's state but its table and seed, which a fork has for itself; what a slot has
+        # on the device is copied by its owner, from `Work.forks`.
+        self._copied_lists: tuple[list[Any], ...] = (self.ids, self.stop_ids)
+        self._copied: tuple[npt.NDArray[Any], ...] = (
             self.known, self.computed, self.generated, self.held, self.temperature, self.top_k,
             self.top_p, self.min_tokens,
         )  # fmt: skip
@@ -214,7 +217,8 @@ class State:
             return False
         for array in self._copied:
             array[slot] = array[source]
-        self.ids[slot], self.stop_ids[slot] = self.ids[source], self.stop_ids[source]
+        for values in self._copied_lists:
+            values[slot] = values[source]
         self.seed[slot] = fork.seed
         self._set_table(slot, fork.blocks, writes)
         return True

@@ -85,6 +85,7 @@ impl Traffic {
             cache_salt: Vec::new(),
             preparing: false,
             pipelining: Pipelining::Ahead,
+            branches: 1,
             class: Class::default(),
         };
         let added = self.scheduler.add(request, Micros(self.now));

@@ -136,6 +136,7 @@ impl Arrivals {
             cache_salt: Vec::new(),
             preparing: false,
             pipelining: Pipelining::Ahead,
+            branches: 1,
             class: Class::default(),
         }
     }

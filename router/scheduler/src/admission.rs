@@ -120,7 +120,17 @@ impl Scheduler {
             return Admission::NoRoom;
         }
         let remaining = self.store[place].len() - found.tokens;
-        let (tokens, reach) = chunk(remaining, draft.budget, self.config.max_tokens_per_run);
+        // With nothing to compute before the last token, forks find what their parent finds.
+        let unborn = match remaining {
+            1 => 0,
+            _ => self.store[place].unborn,
+        };
+        let (tokens, reach) = chunk(
+            remaining,
+            unborn,
+            draft.budget,
+            self.config.max_tokens_per_run,
+        );
         if tokens == 0 {
             return Admission::Later;
         }
@@ -129,6 +139,9 @@ impl Scheduler {
         }
         self.begin(place, &found, draft.now);
         self.first_run(place, tokens, reach, draft);
+        if remaining == 1 {
+            self.divide(place, draft.now);
+        }
         Admission::Entered
     }
 

@@ -36,7 +36,7 @@ impl Scheduler {
     /// `plan`) and slot and blocks are free, the child shares the parent's full blocks and the next
     /// plan copies the last, partial one: copy on write. Otherwise the child queues and finds
     /// what the parent has computed in the prefix cache; a child of a parent that has not begun
-    /// waits for it, so that n answers read their prompt once.
+    /// waits for it.
     pub fn fork(
         &mut self,
         parent: SequenceId,
@@ -55,14 +55,10 @@ impl Scheduler {
         if !shares && !may_wait {
             return Err(ForkError::Refused(AddError::QueueFull));
         }
-        let number = self.next_number();
-        self.store[parent].flush();
-        let child = self.store[parent].child(tokens as u32, number);
-        let state = self.store[parent].state;
-        let place = self.store.insert(self.store[parent].id.request, child);
+        let place = self.bear(parent, tokens as u32);
         if shares {
             self.share(parent, place);
-        } else if state == State::Preparing {
+        } else if self.store[parent].state == State::Preparing {
             self.store[place].state = State::Preparing;
             self.counters.preparing += 1;
             self.counters.waiting_tokens += u64::from(self.store[place].len());
@@ -70,6 +66,30 @@ impl Scheduler {
             self.enqueue(place, now);
         }
         Ok(self.store[place].id)
+    }
+
+    /// Makes the forks that a running sequence's request wants. They share its blocks as far as
+    /// there are slots and blocks for them, and otherwise queue and find them in the prefix cache;
+    /// their request was admitted with all its branches, so none is refused.
+    pub(crate) fn divide(&mut self, parent: Place, now: Micros) {
+        let unborn = std::mem::take(&mut self.store[parent].unborn);
+        for _ in 0..unborn {
+            let child = self.bear(parent, self.store[parent].max_tokens);
+            if self.can_share(parent) {
+                self.share(parent, child);
+            } else {
+                self.enqueue(child, now);
+            }
+        }
+    }
+
+    /// Stores a child of `parent`; its state is the caller's to set.
+    fn bear(&mut self, parent: Place, max_tokens: u32) -> Place {
+        let number = self.next_number();
+        let parent = &mut self.store[parent];
+        parent.flush();
+        let (child, request) = (parent.child(max_tokens, number), parent.id.request);
+        self.store.insert(request, child)
     }
 
     /// Births of this plan: as forks of a slot, or in full where the parent has left its slot.

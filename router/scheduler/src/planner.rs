@@ -17,6 +17,8 @@ enum Demand {
     Nothing,
     Decode,
     Read,
+    /// Its prompt is computed but for the last token: its forks are born.
+    Divide,
 }
 
 impl Scheduler {
@@ -77,6 +79,13 @@ impl Scheduler {
                 Demand::Decode => self.decode(place, at, draft),
                 Demand::Read => {
                     draft.others.push(place);
+                    self.read(place, at, draft);
+                }
+                Demand::Divide => {
+                    draft.others.push(place);
+                    // The blocks of decodes are reserved first.
+                    self.grow_decodes(draft);
+                    self.divide(place, draft.now);
                     self.read(place, at, draft);
                 }
             }
@@ -151,7 +160,8 @@ impl Scheduler {
     fn read(&mut self, place: Place, after: usize, draft: &mut Draft) {
         let sequence = &self.store[place];
         let k = self.config.max_tokens_per_run;
-        let (mut tokens, mut reach) = chunk(sequence.len() - sequence.planned, draft.budget, k);
+        let remaining = sequence.len() - sequence.planned;
+        let (mut tokens, mut reach) = chunk(remaining, sequence.unborn, draft.budget, k);
         let planned = sequence.planned;
         let mut wanted = match reach {
             Reach::Yields => sequence.room_to_yield(k),
@@ -330,16 +340,19 @@ fn demand(sequence: &Sequence) -> Demand {
         return Demand::Nothing;
     }
     match sequence.phase {
-        Phase::Reading => Demand::Read,
+        Phase::Reading if sequence.readable() > 0 => Demand::Read,
+        Phase::Reading if sequence.in_flight > 0 => Demand::Nothing,
+        Phase::Reading => Demand::Divide,
         Phase::Decoding if sequence.will_end() => Demand::Nothing,
         Phase::Decoding => Demand::Decode,
     }
 }
 
-/// How many of `remaining` known tokens fit `budget`. A run that reaches the last of them may
-/// yield `k` tokens, of which all but one run in the same step.
-pub(crate) fn chunk(remaining: u32, budget: u32, k: u32) -> (u32, Reach) {
-    if remaining + k - 1 <= budget {
+/// How many of `remaining` known tokens fit `budget`; not the last one while there are `unborn`
+/// forks to run it too. A run that reaches it may yield `k` tokens, of which all but one run in the
+/// same step.
+pub(crate) fn chunk(remaining: u32, unborn: u32, budget: u32, k: u32) -> (u32, Reach) {
+    if unborn == 0 && remaining + k - 1 <= budget {
         (remaining, Reach::Yields)
     } else {
         (budget.min(remaining - 1), Reach::Part)

@@ -23,6 +23,10 @@ pub struct Request {
     pub preparing: bool,
     /// How far plans may run ahead of outcomes.
     pub pipelining: Pipelining,
+    /// Sequences that continue the known tokens, at least 1: branches 0 to this, exclusive. The
+    /// first computes all known tokens but the last; then the others are forked from it, and each
+    /// runs the last one for itself. Until then they have no news, and end with branch 0.
+    pub branches: u32,
     /// Read by the policy.
     pub class: Class,
 }
@@ -62,7 +66,7 @@ pub enum AddError {
         /// Tokens that a sequence may have.
         limit: u64,
     },
-    /// No token, or nothing left to generate.
+    /// No token, no branch, or nothing left to generate.
     Empty,
     /// The id belongs to a live request.
     Duplicate,

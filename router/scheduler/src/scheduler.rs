@@ -93,7 +93,8 @@ impl Scheduler {
     pub fn add(&mut self, request: Request, now: Micros) -> Result<(), AddError> {
         let known = request.token_ids.len() as u64;
         let prompt = known.saturating_sub(u64::from(request.generated));
-        if prompt == 0 || request.max_new_tokens <= request.generated {
+        let nothing = prompt == 0 || request.branches == 0;
+        if nothing || request.max_new_tokens <= request.generated {
             return Err(AddError::Empty);
         }
         if self.store.contains(request.id) {
@@ -244,6 +245,7 @@ impl Scheduler {
                 number: self.next_number(),
             },
             pipelining: request.pipelining,
+            unborn: request.branches - 1,
             length: request.token_ids.len() as u32,
             tokens: request.token_ids,
             prompt,

@@ -97,6 +97,8 @@ pub(crate) struct Sequence {
     pub(crate) planned: u32,
     /// Tokens of the prompt.
     pub(crate) prompt: u32,
+    /// Forks that it makes once all its known tokens but the last are computed.
+    pub(crate) unborn: u32,
     /// Stop tokens count from this length on.
     pub(crate) min_tokens: u32,
     pub(crate) standing: Standing,
@@ -148,6 +150,12 @@ impl Sequence {
         for chain in &self.chains {
             black_box(chain.leases.last().map(BlockLease::block));
         }
+    }
+
+    /// Known tokens that plans may still run: all, but while its forks are unborn not the last one,
+    /// which each of them runs for itself.
+    pub(crate) fn readable(&self) -> u32 {
+        self.len() - self.planned - u32::from(self.unborn > 0)
     }
 
     pub(crate) fn generated(&self) -> u32 {

@@ -18,7 +18,7 @@ const WINDOW_CONTEXT: usize = 6;
 const WINDOW_HELD: usize = 32;
 
 /// The state of one answer.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Detokenizer {
     vocabulary: Arc<Vocabulary>,
     /// Bytes that may become a character with the next token.
@@ -29,7 +29,7 @@ pub struct Detokenizer {
     window: Window,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Window {
     ids: Vec<u32>,
     /// `ids[..read]` has been given out; its text is `prefix`.

@@ -18,7 +18,7 @@ use super::{
     EngineMetrics,
     metrics::StepFacts,
     post::Outbox,
-    records::{Answer, Record, Records, Stage},
+    records::{Answer, Heard, Left, Record, Records, Stage},
     task::Submission,
     types::{Sampling, Stopping, SubmitError, Token, Tokens},
 };
@@ -119,20 +119,16 @@ impl Core {
         }
     }
 
-    /// Ends a request whose client is gone.
-    pub(super) fn abort(&mut self, id: RequestId) {
-        if self.records.remove(id).is_some() {
-            self.scheduler.abort(id);
-        }
-    }
-
-    /// Ends a request whose answer is complete.
-    pub(super) fn finish(&mut self, id: RequestId) {
-        if self.records.remove(id).is_some() {
-            self.scheduler.finish(SequenceId {
-                request: id,
-                branch: 0,
-            });
+    /// Ends a branch whose answer is complete or whose client is gone; the request with its last
+    /// one. A branch that has had no token yet ends at its first: the others may still be unborn.
+    pub(super) fn close(&mut self, id: SequenceId) {
+        let Some(record) = self.records.get_mut(id.request) else {
+            return;
+        };
+        match record.close(id.branch) {
+            Left::Nobody => self.end(id.request),
+            Left::Others { begun: true } => self.scheduler.finish(id),
+            Left::Others { begun: false } => {}
         }
     }
 
@@ -174,21 +170,29 @@ impl Core {
             return;
         };
         for emission in emissions {
-            let id = emission.sequence.request;
-            let tokens = tokens(&answer, &emission);
-            let Some(record) = self.records.get_mut(id) else {
+            let SequenceId { request, branch } = emission.sequence;
+            let Some(record) = self.records.get_mut(request) else {
                 continue;
             };
+            let tokens = tokens(&answer, &emission);
             let end = emission
                 .finish
-                .map(|finish| record.end(finish, &answer.errors));
-            let over = end.is_some();
-            record.emit(tokens, end, &mut self.outbox);
-            if over {
-                self.records.remove(id);
+                .map(|finish| record.end(branch, finish, &answer.errors));
+            let ended = end.is_some();
+            match record.emit(branch, (tokens, end), &mut self.outbox) {
+                Heard::Request => self.end(request),
+                Heard::Branch => {}
+                Heard::Nobody if ended => {}
+                Heard::Nobody => self.scheduler.finish(emission.sequence),
             }
         }
         self.outbox.post();
+    }
+
+    /// Ends all that is left of a request that nobody waits for.
+    fn end(&mut self, id: RequestId) {
+        self.records.remove(id);
+        self.scheduler.abort(id);
     }
 
     /// Takes the loss of the workers: requests that had begun fail, the others stay queued for
@@ -221,16 +225,10 @@ impl Core {
         let Submission {
             id,
             request,
-            outlet,
+            outlets,
             answer,
         } = submission;
-        let stage = stage(answer);
-        let record = Record {
-            request,
-            generated: Vec::new(),
-            stage,
-            outlet,
-        };
+        let record = Record::new(request, stage(answer), outlets);
         if let Err(error) = self
             .scheduler
             .add(record.to_scheduler(id, self.salt), self.now())

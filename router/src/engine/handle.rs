@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use penstock_scheduler::ids::RequestId;
+use penstock_scheduler::ids::{RequestId, SequenceId};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{
@@ -33,7 +33,7 @@ impl Engine {
     /// Spawns the engine's task on the current tokio runtime; it begins to start the workers. The
     /// handle is for streams that are read on this runtime too.
     pub fn start(workers: Box<dyn Workers>, config: EngineConfig, metrics: EngineMetrics) -> Self {
-        // Bounded by its senders: one submission and one end per request, one drain per caller.
+        // Bounded by its senders: one submission per request, one end per branch, one drain per caller.
         let (commands, queue) = mpsc::unbounded_channel();
         let shared = Arc::new(Shared::new());
         let task = Task::new(queue, Arc::clone(&shared), config, metrics);
@@ -55,25 +55,40 @@ impl Engine {
         }
     }
 
-    /// Hands a request in. Returns once it is accepted and prepared; dropping the future
-    /// withdraws it.
+    /// Hands a request in of which the first branch is wanted. Returns once it is accepted and
+    /// prepared; dropping the future withdraws it.
     pub async fn submit(&self, request: EngineRequest) -> Result<TokenStream, SubmitError> {
+        let mut streams = self.submit_all(request).await?;
+        Ok(streams.swap_remove(0))
+    }
+
+    /// Hands a request in. Returns a stream per branch once it is accepted and prepared; dropping
+    /// the future withdraws it.
+    pub async fn submit_all(
+        &self,
+        request: EngineRequest,
+    ) -> Result<Vec<TokenStream>, SubmitError> {
         let id = RequestId(self.next_id.fetch_add(1, Ordering::Relaxed));
-        let (outlet, mut stream) = TokenStream::new(id, self.office.clone(), self.commands.clone());
+        let ids = (0..request.branches.max(1)).map(|branch| SequenceId {
+            request: id,
+            branch,
+        });
+        let ends = ids.map(|id| TokenStream::new(id, self.office.clone(), self.commands.clone()));
+        let (outlets, mut streams): (Vec<_>, Vec<_>) = ends.unzip();
         let (sender, answer) = oneshot::channel();
         let submission = Box::new(Submission {
             id,
             request,
-            outlet,
+            outlets,
             answer: sender,
         });
         let sent = self.commands.send(Command::Submit(submission)).is_ok();
         // Without an answer the engine's task is over, and the state says why.
         let answer = if sent { answer.await.ok() } else { None };
         match answer.unwrap_or_else(|| Err(self.stopped())) {
-            Ok(()) => Ok(stream),
+            Ok(()) => Ok(streams),
             Err(error) => {
-                stream.disarm();
+                streams.iter_mut().for_each(TokenStream::disarm);
                 Err(error)
             }
         }

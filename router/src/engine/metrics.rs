@@ -31,6 +31,7 @@ struct Metrics {
     dead_blocks: Gauge,
     waiting_tokens: Gauge,
     steps: Counter,
+    computed_tokens: Counter,
     prefix_hit_tokens: Counter,
     preemptions: Counter,
     recomputed_tokens: Counter,
@@ -75,6 +76,7 @@ enum BlockState {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StepFacts {
     sequences: usize,
+    tokens: u64,
     method: MethodName,
 }
 
@@ -88,6 +90,7 @@ impl StepFacts {
         };
         Self {
             sequences: plan.runs.len(),
+            tokens: plan.runs.iter().map(|run| u64::from(run.tokens)).sum(),
             method,
         }
     }
@@ -116,6 +119,7 @@ impl EngineMetrics {
         let device = seconds(answer.timing.device.into());
         let took = seconds(answer.outcome.duration);
         metrics.steps.inc();
+        metrics.computed_tokens.inc_by(facts.tokens);
         metrics
             .inference_duration
             .get_or_create(&label)
@@ -171,6 +175,7 @@ impl Metrics {
             dead_blocks: Gauge::default(),
             waiting_tokens: Gauge::default(),
             steps: Counter::default(),
+            computed_tokens: Counter::default(),
             prefix_hit_tokens: Counter::default(),
             preemptions: Counter::default(),
             recomputed_tokens: Counter::default(),
@@ -243,6 +248,11 @@ impl Metrics {
             self.forward_duration.clone(),
         );
         registry.register("penstock_steps", "Steps answered", self.steps.clone());
+        registry.register(
+            "penstock_computed_tokens",
+            "Tokens that ran in steps, of prompts and of answers",
+            self.computed_tokens.clone(),
+        );
         registry.register(
             "penstock_step_host_seconds",
             "Seconds per step that the worker folds and launches",

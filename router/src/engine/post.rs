@@ -12,7 +12,7 @@ use std::{
     time::Instant,
 };
 
-use penstock_scheduler::ids::RequestId;
+use penstock_scheduler::ids::SequenceId;
 use tokio::sync::mpsc;
 
 use super::types::{End, TokenEvent, Tokens};
@@ -27,8 +27,8 @@ pub(super) struct PostOffice {
     inboxes: Inboxes,
 }
 
-type Parcel = (RequestId, TokenEvent);
-type Inboxes = Arc<Mutex<HashMap<RequestId, Arc<Inbox>>>>;
+type Parcel = (SequenceId, TokenEvent);
+type Inboxes = Arc<Mutex<HashMap<SequenceId, Arc<Inbox>>>>;
 
 /// What has come for one stream since it looked last.
 #[derive(Debug, Default)]
@@ -49,7 +49,7 @@ struct Waiting {
 #[derive(Debug)]
 pub(super) struct Outlet {
     office: PostOffice,
-    id: RequestId,
+    id: SequenceId,
     inbox: Arc<Inbox>,
     ended: bool,
 }
@@ -69,7 +69,7 @@ impl PostOffice {
     }
 
     /// A stream's two ends.
-    pub(super) fn stream(&self, id: RequestId) -> (Outlet, Arc<Inbox>) {
+    pub(super) fn stream(&self, id: SequenceId) -> (Outlet, Arc<Inbox>) {
         let inbox = Arc::new(Inbox::default());
         lock(&self.inboxes).insert(id, Arc::clone(&inbox));
         let outlet = Outlet {
@@ -82,7 +82,7 @@ impl PostOffice {
     }
 
     /// Nobody reads the stream any more.
-    pub(super) fn close(&self, id: RequestId) {
+    pub(super) fn close(&self, id: SequenceId) {
         let inbox = lock(&self.inboxes).remove(&id);
         drop(inbox);
     }

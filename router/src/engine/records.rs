@@ -7,6 +7,7 @@ use penstock_scheduler::{
     plan::{Finish, StepPlan},
     request::{Class, Pipelining, Request},
 };
+use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
 use super::post::{Outbox, Outlet};
@@ -19,10 +20,40 @@ pub(super) type Answer = oneshot::Sender<Result<(), SubmitError>>;
 /// One request. It outlives the scheduler, which can be refilled from it.
 pub(super) struct Record {
     pub(super) request: EngineRequest,
-    /// Tokens that its client has been sent.
-    pub(super) generated: Vec<u32>,
     pub(super) stage: Stage,
-    pub(super) outlet: Outlet,
+    branches: SmallVec<[Branch; 1]>,
+}
+
+/// One of the answers to a request.
+struct Branch {
+    outlet: Outlet,
+    /// The slot that it entered last.
+    slot: Option<Slot>,
+    /// Whether it has had tokens.
+    begun: bool,
+    /// Whether somebody waits for more.
+    open: bool,
+}
+
+/// Who waits for more of a request after one of its branches was closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Left {
+    Nobody,
+    Others {
+        /// Whether the closed branch has had tokens.
+        begun: bool,
+    },
+}
+
+/// What became of news.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Heard {
+    /// They went to the branch's client.
+    Branch,
+    /// They were the last of the whole request.
+    Request,
+    /// The branch was closed.
+    Nobody,
 }
 
 /// How far a request has come.
@@ -33,8 +64,8 @@ pub(super) enum Stage {
     Preparing(Answer),
     /// Accepted; no worker has seen its tokens.
     Waiting,
-    /// It has entered this slot.
-    Started(Slot),
+    /// It has entered a slot.
+    Started,
 }
 
 /// The requests by id.
@@ -42,24 +73,40 @@ pub(super) enum Stage {
 pub(super) struct Records(HashMap<RequestId, Record>);
 
 impl Record {
-    /// The request as the scheduler takes it, with the tokens that it has brought so far. `salt` is
-    /// the prefix cache's.
+    /// A request with a way out for each of its branches.
+    pub(super) fn new(request: EngineRequest, stage: Stage, outlets: Vec<Outlet>) -> Self {
+        let branch = |outlet| Branch {
+            outlet,
+            slot: None,
+            begun: false,
+            open: true,
+        };
+        Self {
+            request,
+            stage,
+            branches: outlets.into_iter().map(branch).collect(),
+        }
+    }
+
+    /// The request as the scheduler takes it: without tokens that it has brought. `salt` is the
+    /// prefix cache's.
     pub(super) fn to_scheduler(&self, id: RequestId, salt: u64) -> Request {
         let stopping = &self.request.stopping;
-        let ids = self.request.prompt.iter().chain(&self.generated);
+        let ids = self.request.prompt.iter();
         let stops = stopping.stop_token_ids.iter().copied().map(TokenId);
         let mut stop_token_ids: Vec<TokenId> = stops.collect();
         stop_token_ids.sort_unstable();
         Request {
             id,
             token_ids: ids.copied().map(TokenId).collect(),
-            generated: u32::try_from(self.generated.len()).unwrap_or(u32::MAX),
+            generated: 0,
             max_new_tokens: stopping.max_new_tokens,
             min_new_tokens: stopping.min_new_tokens,
             stop_token_ids,
             cache_salt: vec![salt],
             preparing: matches!(self.stage, Stage::Preparing(_)),
             pipelining: Pipelining::Ahead,
+            branches: self.request.branches.max(1),
             class: Class::default(),
         }
     }
@@ -73,18 +120,65 @@ impl Record {
         }
     }
 
-    /// Hands the client what a step brought. A client that has gone away sends an abort.
-    pub(super) fn emit(&mut self, tokens: Tokens, end: Option<End>, outbox: &mut Outbox) {
-        self.generated.extend(tokens.iter().map(|token| token.id));
-        self.outlet.put(TokenEvent { tokens, end }, outbox);
+    /// Hands a branch's client what a step brought. A client that has gone away sends an abort. A
+    /// branch that fails takes the whole request with it: its answers are asked for together.
+    pub(super) fn emit(
+        &mut self,
+        branch: u32,
+        (tokens, end): (Tokens, Option<End>),
+        outbox: &mut Outbox,
+    ) -> Heard {
+        let Some(own) = self.branches.get_mut(branch as usize) else {
+            return Heard::Nobody;
+        };
+        if !own.open {
+            return Heard::Nobody;
+        }
+        let failure = end.clone().filter(|end| matches!(end, End::Failed(_)));
+        own.open = end.is_none();
+        own.begun = true;
+        own.outlet.put(TokenEvent { tokens, end }, outbox);
+        if let Some(failure) = failure {
+            self.fail_open(&failure);
+        }
+        if self.is_open() {
+            Heard::Branch
+        } else {
+            Heard::Request
+        }
     }
 
-    /// The scheduler's word for the end in the client's terms.
-    pub(super) fn end(&self, finish: Finish, errors: &[SlotError]) -> End {
+    /// Takes note that nobody waits for a branch any more.
+    pub(super) fn close(&mut self, branch: u32) -> Left {
+        let mut begun = false;
+        if let Some(branch) = self.branches.get_mut(branch as usize) {
+            branch.open = false;
+            begun = branch.begun;
+        }
+        if self.is_open() {
+            Left::Others { begun }
+        } else {
+            Left::Nobody
+        }
+    }
+
+    /// The scheduler's word for a branch's end in the client's terms.
+    pub(super) fn end(&self, branch: u32, finish: Finish, errors: &[SlotError]) -> End {
         match finish {
             Finish::Length => End::Length,
             Finish::StopToken => End::StopToken,
-            Finish::Failed => End::Failed(self.error(errors)),
+            Finish::Failed => End::Failed(self.error(branch, errors)),
+        }
+    }
+
+    fn is_open(&self) -> bool {
+        self.branches.iter().any(|branch| branch.open)
+    }
+
+    fn fail_open(&mut self, failure: &End) {
+        for branch in self.branches.iter_mut().filter(|branch| branch.open) {
+            branch.open = false;
+            branch.outlet.end(failure.clone());
         }
     }
 
@@ -93,14 +187,13 @@ impl Record {
     pub(super) fn fail(mut self, error: SubmitError) {
         match self.stage {
             Stage::Submitted(answer) | Stage::Preparing(answer) => drop(answer.send(Err(error))),
-            Stage::Waiting | Stage::Started(_) => self.outlet.end(End::Failed(error.to_string())),
+            Stage::Waiting | Stage::Started => self.fail_open(&End::Failed(error.to_string())),
         }
     }
 
-    fn error(&self, errors: &[SlotError]) -> String {
-        let own = errors
-            .iter()
-            .find(|e| matches!(self.stage, Stage::Started(s) if s == e.slot));
+    fn error(&self, branch: u32, errors: &[SlotError]) -> String {
+        let slot = self.branches.get(branch as usize).and_then(|own| own.slot);
+        let own = errors.iter().find(|error| Some(error.slot) == slot);
         own.map_or_else(
             || "the worker failed on this request".into(),
             |e| e.message.clone(),
@@ -134,10 +227,15 @@ impl Records {
 
     /// Takes note of who enters a slot with this plan.
     pub(super) fn note_slots(&mut self, plan: &StepPlan) {
-        for new in &plan.new {
-            if let Some(record) = self.0.get_mut(&new.sequence.request) {
-                record.stage = Stage::Started(new.slot);
-                record.outlet.enter();
+        let new = plan.new.iter().map(|new| (new.sequence, new.slot));
+        let forks = plan.forks.iter();
+        for (id, slot) in new.chain(forks.map(|fork| (fork.sequence, fork.destination))) {
+            if let Some(record) = self.0.get_mut(&id.request) {
+                record.stage = Stage::Started;
+                if let Some(branch) = record.branches.get_mut(id.branch as usize) {
+                    branch.slot = Some(slot);
+                    branch.outlet.enter();
+                }
             }
         }
     }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use futures_core::Stream;
-use penstock_scheduler::ids::RequestId;
+use penstock_scheduler::ids::SequenceId;
 use tokio::sync::mpsc;
 
 use super::{
@@ -17,13 +17,13 @@ use super::{
     types::TokenEvent,
 };
 
-/// The tokens of one request, an event whenever some have come; ends after the event with `end`
-/// set. Dropping it before that aborts the request at once, wherever it stands.
+/// The tokens of one branch of a request, an event whenever some have come; ends after the event
+/// with `end` set. Dropping it before that aborts the branch at once, wherever it stands.
 ///
 /// What nobody reads waits in one event, which holds at most `max_new_tokens` tokens.
 #[derive(Debug)]
 pub struct TokenStream {
-    id: RequestId,
+    id: SequenceId,
     inbox: Arc<Inbox>,
     office: PostOffice,
     commands: mpsc::UnboundedSender<Command>,
@@ -39,7 +39,7 @@ enum State {
 
 impl TokenStream {
     pub(super) fn new(
-        id: RequestId,
+        id: SequenceId,
         office: PostOffice,
         commands: mpsc::UnboundedSender<Command>,
     ) -> (Outlet, Self) {
@@ -54,12 +54,12 @@ impl TokenStream {
         (outlet, stream)
     }
 
-    /// The request's id, for logs and traces.
-    pub fn id(&self) -> RequestId {
+    /// The ids of request and branch, for logs and traces.
+    pub fn id(&self) -> SequenceId {
         self.id
     }
 
-    /// Ends the request because the answer is complete (a stop string was found): not an abort,
+    /// Ends the branch because the answer is complete (a stop string was found): not an abort,
     /// what it has computed may serve later requests.
     pub fn finish(mut self) {
         self.close(Command::Finish(self.id));

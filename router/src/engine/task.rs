@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use penstock_scheduler::ids::RequestId;
+use penstock_scheduler::ids::{RequestId, SequenceId};
 use tokio::{
     sync::mpsc,
     task::yield_now,
@@ -35,9 +35,9 @@ const DOWN_RETRY: Duration = Duration::from_secs(5);
 pub(super) enum Command {
     Submit(Box<Submission>),
     /// The client is gone.
-    Abort(RequestId),
+    Abort(SequenceId),
     /// The answer is complete.
-    Finish(RequestId),
+    Finish(SequenceId),
     Drain {
         grace: Duration,
     },
@@ -48,7 +48,8 @@ pub(super) enum Command {
 pub(super) struct Submission {
     pub(super) id: RequestId,
     pub(super) request: EngineRequest,
-    pub(super) outlet: Outlet,
+    /// One per branch.
+    pub(super) outlets: Vec<Outlet>,
     pub(super) answer: Answer,
 }
 
@@ -229,10 +230,10 @@ impl Task {
             }
             Command::Submit(submission) => self.admit(*submission, core, preparer),
             Command::Abort(id) => {
-                self.preparing.cancel(id);
-                core.abort(id);
+                self.preparing.cancel(id.request);
+                core.close(id);
             }
-            Command::Finish(id) => core.finish(id),
+            Command::Finish(id) => core.close(id),
             Command::Drain { grace } => {
                 self.drain = Some(Instant::now() + grace);
                 self.shared.publish(EngineState::Draining);
@@ -273,7 +274,7 @@ impl Task {
                     }
                     Command::Abort(id) | Command::Finish(id) => {
                         if let Some(core) = &mut core {
-                            core.abort(id);
+                            core.close(id);
                             core.count();
                         }
                     }

@@ -13,6 +13,8 @@ pub struct EngineRequest {
     pub sampling: Sampling,
     /// When the answer ends; read by the scheduler.
     pub stopping: Stopping,
+    /// Answers to make of the one prompt, each with a seed of its own; at least 1.
+    pub branches: u32,
 }
 
 /// How tokens are chosen.
@@ -26,6 +28,23 @@ pub struct Sampling {
     pub top_p: f32,
     /// Seed of the counter-based generator; chosen by the router when the client gave none.
     pub seed: u64,
+}
+
+impl Sampling {
+    /// The seed of a request's branch: its own for branch 0, so that the first of n answers is the
+    /// only answer to the same request without n. For the others one derived by the finalizer of
+    /// SplitMix64 (Steele, Lea, Flood 2014), so that branches draw independent noise.
+    #[must_use]
+    pub fn branch_seed(&self, branch: u32) -> u64 {
+        if branch == 0 {
+            return self.seed;
+        }
+        let step = u64::from(branch).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.seed.wrapping_add(step);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
 }
 
 /// When an answer ends.

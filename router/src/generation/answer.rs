@@ -1,6 +1,8 @@
 //! One answer: tokens in, text events out.
 
+use std::cmp::Ordering;
 use std::future::poll_fn;
+use std::iter::once;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -8,9 +10,9 @@ use std::task::{Context, Poll, ready};
 use futures_core::Stream;
 
 use super::event::{FinishReason, TextEnd, TextEvent, TextToken};
-use crate::backend::TokenSource;
+use crate::backend::{Sources, TokenSource};
 use crate::detokenize::Detokenizer;
-use crate::engine::types::{End, Token, TokenEvent};
+use crate::engine::types::{End, Sampling, Token, TokenEvent};
 use crate::error::{ApiError, ErrorKind};
 use crate::metrics::{RequestTimer, Timings};
 use crate::model_text::ModelText;
@@ -34,7 +36,7 @@ pub struct Generation {
 }
 
 /// What is known of a request when its answer begins, and how many tokens it has by now.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Facts {
     /// Tokens of the prompt as the model gets it.
     pub prompt_tokens: usize,
@@ -44,15 +46,43 @@ pub struct Facts {
     pub seed: Option<u64>,
     /// The token generated last; 0 before the first.
     pub last_token: u32,
+    /// Sum of the generated tokens' log-probabilities.
+    pub logprob_sum: f64,
+    /// Which of the answers to its request it is.
+    pub branch: u32,
     min_new_tokens: u32,
 }
 
+impl Facts {
+    /// Tokens to pay for: of the prompt, which the first of a request's answers pays for all of
+    /// them, and of the answer.
+    pub fn cost(&self) -> (usize, u32) {
+        let prompt = if self.branch == 0 {
+            self.prompt_tokens
+        } else {
+            0
+        };
+        (prompt, self.generated_tokens)
+    }
+
+    /// Orders the better of two answers first: by the mean log-probability of their tokens.
+    pub fn rank(&self, other: &Self) -> Ordering {
+        other.mean_logprob().total_cmp(&self.mean_logprob())
+    }
+
+    fn mean_logprob(&self) -> f64 {
+        self.logprob_sum / f64::from(self.generated_tokens.max(1))
+    }
+}
+
 /// What an answer needs to know of its request after the request has gone to the engine.
+#[derive(Clone)]
 pub(super) struct Begun {
     text: ModelText,
     detokenizer: Detokenizer,
     stop: StopMatcher,
     facts: Facts,
+    sampling: Sampling,
     max_new_tokens: u32,
 }
 
@@ -62,8 +92,10 @@ impl Begun {
         let facts = Facts {
             prompt_tokens: engine.prompt.len(),
             generated_tokens: 0,
-            seed: Some(engine.sampling.seed).filter(|_| engine.sampling.temperature > 0.0),
+            seed: None,
             last_token: 0,
+            logprob_sum: 0.0,
+            branch: 0,
             min_new_tokens: engine.stopping.min_new_tokens,
         };
         Self {
@@ -71,6 +103,7 @@ impl Begun {
             detokenizer: Detokenizer::new(Arc::clone(&model.vocabulary), &engine.prompt),
             stop: StopMatcher::new(&request.stop),
             facts,
+            sampling: engine.sampling.clone(),
             max_new_tokens: engine.stopping.max_new_tokens,
         }
     }
@@ -80,21 +113,38 @@ impl Begun {
         timer.accepted(self.facts.prompt_tokens, self.max_new_tokens);
     }
 
-    /// The answer that `source` brings.
-    pub(super) fn generation(
-        self,
+    /// The answers that `sources` bring, one per branch.
+    pub(super) fn generations(self, sources: Sources, timer: RequestTimer) -> Vec<Generation> {
+        let others = (1..sources.len()).map(|_| timer.branch());
+        let timers: Vec<_> = others.collect();
+        let branches = sources
+            .into_iter()
+            .zip((0_u32..).zip(once(timer).chain(timers)));
+        let generation = |(source, (branch, timer))| self.generation(source, branch, timer);
+        branches.map(generation).collect()
+    }
+
+    fn generation(
+        &self,
         source: Box<dyn TokenSource>,
+        branch: u32,
         timer: RequestTimer,
     ) -> Generation {
+        let sampled = self.sampling.temperature > 0.0;
+        let facts = Facts {
+            branch,
+            seed: sampled.then(|| self.sampling.branch_seed(branch)),
+            ..self.facts.clone()
+        };
         Generation {
             source: Some(source),
-            detokenizer: self.detokenizer,
-            stop: self.stop,
-            text: self.text,
+            detokenizer: self.detokenizer.clone(),
+            stop: self.stop.clone(),
+            text: self.text.clone(),
             answer: String::new(),
             sent: 0,
             failure: None,
-            facts: self.facts,
+            facts,
             timer,
         }
     }
@@ -184,6 +234,7 @@ impl Generation {
     ) -> bool {
         self.facts.generated_tokens += 1;
         self.facts.last_token = token.id;
+        self.facts.logprob_sum += f64::from(token.logprob);
         let before = self.answer.len();
         let mut special = self.text.vocabulary.is_special(token.id);
         if last == Some(FinishReason::StopToken) {

@@ -65,21 +65,26 @@ impl Generator {
         }
     }
 
-    /// Begins an answer. When this returns, the request is valid, accepted and prepared; dropping
-    /// the future withdraws it.
+    /// Begins the first of the answers that `input` asks for; see `generate_all`.
     pub async fn generate(&self, input: GenerateInput) -> Result<Generation, ApiError> {
+        Ok(self.generate_all(input).await?.swap_remove(0))
+    }
+
+    /// Begins the answers that `input` asks for. When this returns, the request is valid, accepted
+    /// and prepared; dropping the future withdraws it.
+    pub async fn generate_all(&self, input: GenerateInput) -> Result<Vec<Generation>, ApiError> {
         let mut timer = RequestTimer::start(&self.inner.metrics.text);
         let begun = async {
             let request = self.prepare(input).await?;
             let begun = Begun::new(&self.inner.text, &request);
-            let source = self.backend.submit(request.engine).await?;
-            Ok((begun, source))
+            let sources = self.backend.submit(request.engine).await?;
+            Ok((begun, sources))
         };
-        let (begun, source) = begun
+        let (begun, sources) = begun
             .await
             .inspect_err(|e: &ApiError| timer.failed(e.kind))?;
         begun.count(&mut timer);
-        Ok(begun.generation(source, timer))
+        Ok(begun.generations(sources, timer))
     }
 
     /// The tokens of `text` as a prompt, with their places in it. A text that is longer than the

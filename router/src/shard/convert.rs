@@ -58,7 +58,7 @@ pub(super) fn sampling(sampling: &Sampling, stopping: &Stopping, branch: u32) ->
         temperature: sampling.temperature,
         top_k: sampling.top_k,
         top_p: sampling.top_p,
-        seed: branch_seed(sampling.seed, branch),
+        seed: sampling.branch_seed(branch),
         min_tokens: stopping.min_new_tokens,
         stop_token_ids: stopping.stop_token_ids.clone(),
     }
@@ -212,18 +212,6 @@ fn block_growth(growth: &Growth) -> v1::BlockGrowth {
 
 fn block_ids(blocks: &[BlockId]) -> Vec<u32> {
     blocks.iter().map(|block| block.0).collect()
-}
-
-/// The request's own seed for branch 0; for forks one derived from it by the finalizer of
-/// SplitMix64 (Steele, Lea, Flood 2014), so that branches draw independent noise.
-fn branch_seed(seed: u64, branch: u32) -> u64 {
-    if branch == 0 {
-        return seed;
-    }
-    let mut z = seed.wrapping_add(u64::from(branch).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 #[cfg(test)]

@@ -29,7 +29,7 @@ use futures_core::Stream;
 use http_body_util::BodyExt;
 use penstock_router::{
     Generator, Metrics, ModelText, RouterConfig,
-    backend::{Backend, TokenSource},
+    backend::{Backend, Sources, TokenSource},
     chat::ChatTemplate,
     engine::{End, EngineRequest, EngineState, Limits, SubmitError, Token, TokenEvent},
 };
@@ -44,7 +44,7 @@ pub const EOS: u32 = 256;
 /// Prompt and answer together.
 pub const MAX_TOTAL: u32 = 100;
 
-/// What the backend does with one request.
+/// What the backend does with one branch of a request.
 pub enum Act {
     /// Brings these events, then nothing more.
     Play(Vec<TokenEvent>),
@@ -54,7 +54,7 @@ pub enum Act {
     Refuse(SubmitError),
 }
 
-/// Plays its acts, one per request, and notes what it saw.
+/// Plays its acts, one per branch of a request, and notes what it saw.
 #[derive(Clone, Default)]
 pub struct Stage(Arc<Notes>);
 
@@ -115,20 +115,11 @@ impl Stage {
     pub fn aborted(&self) -> usize {
         self.0.aborted.load(Ordering::SeqCst)
     }
-}
 
-#[async_trait]
-impl Backend for Stage {
-    async fn submit(&self, request: EngineRequest) -> Result<Box<dyn TokenSource>, SubmitError> {
-        self.0.requests.lock().unwrap().push(request);
-        let act = self
-            .0
-            .acts
-            .lock()
-            .unwrap()
-            .pop_front()
-            .expect("no act left");
-        let events = match act {
+    /// What the next act brings.
+    fn source(&self) -> Result<Box<dyn TokenSource>, SubmitError> {
+        let act = self.0.acts.lock().unwrap().pop_front();
+        let events = match act.expect("no act left") {
             Act::Play(events) => Events::Script(events.into()),
             Act::Follow(events) => Events::Live(events),
             Act::Refuse(error) => return Err(error),
@@ -138,6 +129,15 @@ impl Backend for Stage {
             notes: Arc::clone(&self.0),
             over: false,
         }))
+    }
+}
+
+#[async_trait]
+impl Backend for Stage {
+    async fn submit(&self, request: EngineRequest) -> Result<Sources, SubmitError> {
+        let branches = request.branches;
+        self.0.requests.lock().unwrap().push(request);
+        (0..branches).map(|_| self.source()).collect()
     }
 
     fn on_this_runtime(&self) -> Arc<dyn Backend> {

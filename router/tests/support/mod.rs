@@ -164,6 +164,7 @@ pub fn request(prompt: Vec<u32>, max_new_tokens: u32) -> EngineRequest {
             min_new_tokens: 0,
             stop_token_ids: Vec::new(),
         },
+        branches: 1,
     }
 }
 

@@ -105,6 +105,7 @@ impl Server {
             cache_salt: Vec::new(),
             preparing: false,
             pipelining: Pipelining::Ahead,
+            branches: 1,
             class: Class::default(),
         };
         self.scheduler.add(request, Micros(self.now)).unwrap();

@@ -59,6 +59,7 @@ scenarios! {
     one_step_ahead
     passing_and_ageing
     preemption
+    prompt_read_once
     reserve_to_finish
     several_tokens_per_run
     shared_prompt_in_flight

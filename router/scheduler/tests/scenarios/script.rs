@@ -193,6 +193,7 @@ fn request(words: &Words<'_>) -> Request {
             true => Pipelining::Waits,
             false => Pipelining::Ahead,
         },
+        branches: words.number("branches", 1) as u32,
         class: Class::default(),
     }
 }

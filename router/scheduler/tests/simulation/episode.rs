@@ -7,9 +7,10 @@ use penstock_scheduler::ids::{Epoch, Micros, RequestId, SequenceId, TokenId};
 use penstock_scheduler::plan::{Emission, Finish, StepOutcome, StepPlan};
 use penstock_scheduler::request::{Class, Pipelining, Request};
 use penstock_scheduler::{Facts, FirstComeFirstServed, Policy, Scheduler};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What the client of a sequence has seen.
+#[derive(Clone)]
 struct Record {
     history: u64,
     generated: u32,
@@ -66,6 +67,8 @@ pub(crate) struct Episode {
     live: BTreeMap<SequenceId, Record>,
     /// Requests that wait for `prepared`.
     preparing: Vec<RequestId>,
+    /// Requests whose forks may be unborn.
+    undivided: BTreeSet<RequestId>,
     salts: BTreeMap<u64, Vec<u64>>,
     epoch: Epoch,
     now: u64,
@@ -96,6 +99,7 @@ impl Episode {
             stale: Vec::new(),
             live: BTreeMap::new(),
             preparing: Vec::new(),
+            undivided: BTreeSet::new(),
             salts: BTreeMap::new(),
             epoch: Epoch(0),
             now: 0,
@@ -174,13 +178,17 @@ impl Episode {
             min_new_tokens: request.min_new_tokens,
             stops: request.stop_token_ids,
         };
-        self.live.insert(
-            SequenceId {
+        for branch in 0..request.branches {
+            let id = SequenceId {
                 request: request.id,
-                branch: 0,
-            },
-            record,
-        );
+                branch,
+            };
+            self.live.insert(id, record.clone());
+        }
+        if request.branches > 1 {
+            self.undivided.insert(request.id);
+            self.forked = true;
+        }
     }
 
     fn random_request(&mut self) -> Request {
@@ -211,6 +219,7 @@ impl Episode {
             cache_salt: random.pick(&[&[][..], &[], &[], &[7], &[7, 8]]).to_vec(),
             preparing: random.chance(10),
             pipelining: random.pick(&[Pipelining::Ahead, Pipelining::Ahead, Pipelining::Waits]),
+            branches: random.pick(&[1, 1, 1, 2, 5]),
             class: Class {
                 priority: random.within(0, 2) as i32,
                 ..Class::default()
@@ -228,6 +237,9 @@ impl Episode {
         let Some(parent) = self.pick_live() else {
             return;
         };
+        if self.undivided.contains(&parent.request) {
+            return;
+        }
         let max_new_tokens = self.live[&parent].generated + self.random.within(0, 9);
         let forked = self
             .scheduler
@@ -249,14 +261,25 @@ impl Episode {
         let Some(id) = self.pick_live() else { return };
         assert!(self.scheduler.abort(id.request), "{id:?} was live");
         assert!(!self.scheduler.abort(id.request), "{id:?} is over");
-        self.live.retain(|live, _| live.request != id.request);
-        self.preparing.retain(|&request| request != id.request);
+        self.end_request(id.request);
     }
 
     fn finish(&mut self) {
         let Some(id) = self.pick_live() else { return };
+        if self.undivided.contains(&id.request) {
+            // The end of its first branch ends a request whose forks are not born.
+            self.scheduler.abort(id.request);
+            self.end_request(id.request);
+            return;
+        }
         self.scheduler.finish(id);
         self.live.remove(&id);
+    }
+
+    fn end_request(&mut self, id: RequestId) {
+        self.live.retain(|live, _| live.request != id);
+        self.preparing.retain(|&request| request != id);
+        self.undivided.remove(&id);
     }
 
     fn prepare(&mut self) {
@@ -307,8 +330,18 @@ impl Episode {
             return false;
         };
         let news = self.scheduler.complete(&outcome, Micros(self.now));
+        let mut gone = BTreeSet::new();
         for emission in news {
-            self.receive(&emission, &outcome);
+            let id = emission.sequence.request;
+            if emission.finish == Some(Finish::Failed) && self.undivided.remove(&id) {
+                // Perhaps its forks are born, perhaps not: none has had a word.
+                self.scheduler.abort(id);
+                self.end_request(id);
+                gone.insert(id);
+            }
+            if !gone.contains(&id) {
+                self.receive(&emission, &outcome);
+            }
         }
         true
     }
@@ -316,6 +349,7 @@ impl Episode {
     /// Every token is the one that the sequence would have got alone, and it ends when it should.
     fn receive(&mut self, emission: &Emission, outcome: &StepOutcome) {
         let id = emission.sequence;
+        self.undivided.remove(&id.request);
         let Some(record) = self.live.get_mut(&id) else {
             panic!("news of {id:?}, which is over")
         };

@@ -8,6 +8,7 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
+use futures_util::future::try_join_all;
 
 use self::parameters::{Shape, split};
 use self::stream::NativeStream;
@@ -112,7 +113,7 @@ pub(super) async fn info(State(app): State<App>) -> Json<Info> {
         model_sha: app.config.model_revision.clone(),
         model_pipeline_tag: "text-generation",
         max_concurrent_requests: limits.as_ref().map(|l| l.max_slots),
-        max_best_of: 1,
+        max_best_of: app.config.max_best_of,
         max_stop_sequences: app.config.max_stop_sequences,
         max_input_tokens: tokens.map(|t| t.max_input),
         max_total_tokens: tokens.map(|t| t.max_total),
@@ -140,6 +141,10 @@ fn agree(stream: Option<bool>, here: bool, other: &str) -> Result<(), ApiError> 
 async fn streamed(app: &App, body: GenerateRequest, charge: Charge) -> Result<Response, ApiError> {
     let characters = body.inputs.chars().count();
     let (input, shape) = split(body, charge)?;
+    if input.parameters.choices.rank() {
+        let rule = "`best_of` != 1 is not supported when streaming tokens";
+        return Err(ApiError::validation("best_of", rule));
+    }
     let generation = app.generator.generate(input).await?;
     let mut headers = facts::stream_headers(app, std::slice::from_ref(&generation));
     facts::put_characters(&mut headers, characters);
@@ -154,14 +159,22 @@ async fn whole(
 ) -> Result<(HeaderMap, GenerateResponse), ApiError> {
     let characters = body.inputs.chars().count();
     let (input, shape) = split(body, charge)?;
-    let mut generation = app.generator.generate(input).await?;
-    let answer = collect(&mut generation, shape).await?;
-    let mut headers = facts::whole_headers(app, std::slice::from_ref(&generation));
+    let mut generations = app.generator.generate_all(input).await?;
+    let answers = generations.iter_mut().map(|each| collect(each, &shape));
+    let answers = try_join_all(answers).await?;
+    let mut headers = facts::whole_headers(app, &generations);
     facts::put_characters(&mut headers, characters);
+    let mut ranked: Vec<_> = generations.iter().zip(answers).collect();
+    ranked.sort_by(|(a, _), (b, _)| a.facts().rank(b.facts()));
+    let mut ranked = ranked.into_iter().map(|(_, answer)| answer);
+    let mut answer = ranked.next().ok_or_else(facts::unfinished)?;
+    if let Some(details) = &mut answer.details {
+        details.best_of_sequences = ranked.filter_map(GenerateResponse::into_sequence).collect();
+    }
     Ok((headers, answer))
 }
 
-async fn collect(generation: &mut Generation, shape: Shape) -> Result<GenerateResponse, ApiError> {
+async fn collect(generation: &mut Generation, shape: &Shape) -> Result<GenerateResponse, ApiError> {
     let mut tokens = Vec::new();
     let mut event = TextEvent::default();
     while let Some(outcome) = generation.next(&mut event).await {
@@ -185,9 +198,10 @@ async fn collect(generation: &mut Generation, shape: Shape) -> Result<GenerateRe
             input_length: facts.prompt_tokens,
             prefill: Vec::new(),
             tokens: std::mem::take(&mut tokens),
+            best_of_sequences: Vec::new(),
         });
         return Ok(GenerateResponse {
-            generated_text: shape.prefix + &end.text,
+            generated_text: format!("{}{}", shape.prefix, end.text),
             details,
         });
     }

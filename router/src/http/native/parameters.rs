@@ -6,7 +6,7 @@ use crate::error::ApiError;
 use crate::http::neutral::{self, Neutral};
 use crate::http::strict::JsonText;
 use crate::tokenize::SpecialTokens;
-use crate::validate::{FieldNames, GenerateInput, Parameters, Prompt};
+use crate::validate::{Choices, FieldNames, GenerateInput, Parameters, Prompt};
 
 /// What the answer's shape depends on.
 #[derive(Clone, Debug)]
@@ -44,9 +44,12 @@ pub(super) fn split(
         _charge: (!prefix.is_empty()).then(|| charge.clone()),
         prefix,
     };
+    let seeded = wire.seed.is_some();
+    let parameters = parameters_of(wire);
+    check_best_of(&parameters, seeded)?;
     let input = GenerateInput {
         prompt: Prompt::Text(inputs, SpecialTokens::Add),
-        parameters: parameters_of(wire),
+        parameters,
         names: FieldNames::NATIVE,
         charge,
     };
@@ -58,6 +61,10 @@ fn parameters_of(wire: GenerateParameters) -> Parameters {
         wire.temperature.is_some_and(|t| t != 1.0) || wire.top_k.is_some() || wire.top_p.is_some();
     let sampled = wire.do_sample == Some(true) || warped;
     Parameters {
+        choices: Choices {
+            n: 1,
+            best_of: wire.best_of,
+        },
         max_new_tokens: wire.max_new_tokens,
         temperature: if sampled {
             wire.temperature.unwrap_or(1.0)
@@ -73,9 +80,21 @@ fn parameters_of(wire: GenerateParameters) -> Parameters {
     }
 }
 
+/// TGI's rules for `best_of`.
+fn check_best_of(parameters: &Parameters, seeded: bool) -> Result<(), ApiError> {
+    if parameters.choices.rank() && parameters.temperature <= 0.0 {
+        let rule = "you must use sampling when `best_of` is > 1: give `do_sample` or `temperature`";
+        return Err(ApiError::validation("best_of", rule));
+    }
+    if parameters.choices.rank() && seeded {
+        let rule = "`seed` must not be set when `best_of` > 1";
+        return Err(ApiError::validation("seed", rule));
+    }
+    Ok(())
+}
+
 fn check_neutral(wire: &GenerateParameters) -> Result<(), ApiError> {
-    let fields: [(&'static str, &Option<JsonText>, Neutral); 9] = [
-        ("best_of", &wire.best_of, Neutral::Number(1.0)),
+    let fields: [(&'static str, &Option<JsonText>, Neutral); 8] = [
         (
             "repetition_penalty",
             &wire.repetition_penalty,

@@ -27,9 +27,9 @@ pub(crate) struct GenerateRequest {
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(remote = "Self", deny_unknown_fields, expecting = "a JSON object")]
 pub(crate) struct GenerateParameters {
-    /// Not offered yet; 1 is neutral.
-    #[schema(value_type = Option<u32>)]
-    pub(crate) best_of: Option<JsonText>,
+    /// Positive: make so many answers and tell the one with the highest mean log-probability. Above 1
+    /// only for sampled answers, without `seed`, and not in streams.
+    pub(crate) best_of: Option<u32>,
     /// > 0. Without it and without the other sampling parameters, the answer is greedy.
     pub(crate) temperature: Option<f32>,
     /// Not offered yet; 1 is neutral.
@@ -106,6 +106,21 @@ pub(crate) struct GenerateResponse {
     pub(crate) details: Option<Details>,
 }
 
+impl GenerateResponse {
+    /// The answer as one of those that were not the best; none without details.
+    pub(crate) fn into_sequence(self) -> Option<BestOfSequence> {
+        let details = self.details?;
+        Some(BestOfSequence {
+            generated_text: self.generated_text,
+            finish_reason: details.finish_reason,
+            generated_tokens: details.generated_tokens,
+            seed: details.seed,
+            prefill: details.prefill,
+            tokens: details.tokens,
+        })
+    }
+}
+
 /// How an answer came about.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Details {
@@ -117,6 +132,26 @@ pub(crate) struct Details {
     pub(crate) seed: Option<u64>,
     /// Tokens of the prompt, as the model got it.
     pub(crate) input_length: usize,
+    /// Always empty: `decoder_input_details` is not offered yet.
+    pub(crate) prefill: Vec<Token>,
+    /// The answer's tokens.
+    pub(crate) tokens: Vec<Token>,
+    /// The other answers that `best_of` made, the best first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) best_of_sequences: Vec<BestOfSequence>,
+}
+
+/// An answer that `best_of` made and that was not the best.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct BestOfSequence {
+    /// The answer.
+    pub(crate) generated_text: String,
+    /// Why it ended.
+    pub(crate) finish_reason: FinishReason,
+    /// Tokens of the answer, an end token included.
+    pub(crate) generated_tokens: u32,
+    /// Its own.
+    pub(crate) seed: Option<u64>,
     /// Always empty: `decoder_input_details` is not offered yet.
     pub(crate) prefill: Vec<Token>,
     /// The answer's tokens.
@@ -210,7 +245,7 @@ pub(crate) struct Info {
     pub(crate) model_pipeline_tag: &'static str,
     /// Requests that run at once; null while the model loads.
     pub(crate) max_concurrent_requests: Option<u32>,
-    /// Always 1.
+    /// The largest `best_of`.
     pub(crate) max_best_of: u32,
     /// Stop strings per request.
     pub(crate) max_stop_sequences: usize,

@@ -4,10 +4,10 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 
 use super::stream::Kind;
-use super::wire::answer::{AssistantMessage, ChatChoice, ChatCompletion};
+use super::wire::answer::{AssistantMessage, ChatChoice, ChatCompletion, Usage};
 use super::wire::chat::ChatRequest;
 use super::wire::{Common, ErrorBody};
-use super::{Answer, Answering, FINGERPRINT, check_model, respond, usage};
+use super::{Answer, Answering, FINGERPRINT, check_model, respond};
 use crate::chat::{Chat, Turn};
 use crate::error::ApiError;
 use crate::http::error::OpenAiError;
@@ -43,12 +43,13 @@ pub(crate) async fn chat(
         names: FieldNames::CHAT,
         charge,
     };
-    let generation = app.generator.generate(input).await?;
-    Ok(respond(&app, Kind::Chat, delivery, vec![generation], whole).await?)
+    let choices = input.parameters.choices;
+    let generations = app.generator.generate_all(input).await?;
+    let told = (Kind::Chat, delivery, choices);
+    Ok(respond(&app, told, generations, whole).await?)
 }
 
-fn whole(answering: Answering, answers: Vec<Answer>) -> ChatCompletion {
-    let usage = usage(&answers);
+fn whole(answering: Answering, (answers, usage): (Vec<Answer>, Usage)) -> ChatCompletion {
     let choice = |(index, answer): (usize, Answer)| ChatChoice {
         index,
         message: AssistantMessage {

@@ -5,11 +5,11 @@ use axum::response::Response;
 use futures_util::future::try_join_all;
 
 use super::stream::Kind;
-use super::wire::answer::{Completion, TextChoice};
+use super::wire::answer::{Completion, TextChoice, Usage};
 use super::wire::completions::CompletionRequest;
 use super::wire::one_or_many::WirePrompt;
-use super::wire::{Common, ErrorBody};
-use super::{Answer, Answering, FINGERPRINT, check_model, respond, usage};
+use super::wire::{Common, Delivery, ErrorBody};
+use super::{Answer, Answering, FINGERPRINT, check_model, respond};
 use crate::error::{ApiError, ErrorKind};
 use crate::http::error::OpenAiError;
 use crate::http::{App, json};
@@ -31,7 +31,9 @@ pub(crate) async fn completions(
 ) -> Result<Response, OpenAiError> {
     let (mut body, charge): (CompletionRequest, _) = json::read(request, &app).await?;
     body.check()?;
-    let common = body.common(body.max_tokens)?;
+    let mut common = body.common(body.max_tokens)?;
+    common.parameters.choices.best_of = body.best_of;
+    check_stream(&common)?;
     check_model(&app, common.model.as_deref())?;
     check_batch(body.prompt.len(), app.config.max_client_batch_size)?;
     let Common {
@@ -39,6 +41,7 @@ pub(crate) async fn completions(
         delivery,
         ..
     } = common;
+    let choices = parameters.choices;
     let inputs = body.prompt.into_iter().map(move |prompt| GenerateInput {
         prompt: match prompt {
             WirePrompt::Text(text) => Prompt::Text(text, SpecialTokens::Add),
@@ -48,8 +51,19 @@ pub(crate) async fn completions(
         names: FieldNames::COMPLETIONS,
         charge: charge.clone(),
     });
-    let generations = try_join_all(inputs.map(|input| app.generator.generate(input))).await?;
-    Ok(respond(&app, Kind::Text, delivery, generations, whole).await?)
+    let generations = try_join_all(inputs.map(|input| app.generator.generate_all(input))).await?;
+    let generations = generations.into_iter().flatten().collect();
+    let told = (Kind::Text, delivery, choices);
+    Ok(respond(&app, told, generations, whole).await?)
+}
+
+fn check_stream(common: &Common) -> Result<(), ApiError> {
+    let streams = matches!(common.delivery, Delivery::Stream { .. });
+    if streams && common.parameters.choices.rank() {
+        let rule = "`best_of` must equal `n` when `stream` is true: the best are known at the end";
+        return Err(ApiError::validation("best_of", rule));
+    }
+    Ok(())
 }
 
 fn check_batch(given: usize, most: usize) -> Result<(), ApiError> {
@@ -69,8 +83,7 @@ fn check_batch(given: usize, most: usize) -> Result<(), ApiError> {
     }
 }
 
-fn whole(answering: Answering, answers: Vec<Answer>) -> Completion {
-    let usage = usage(&answers);
+fn whole(answering: Answering, (answers, usage): (Vec<Answer>, Usage)) -> Completion {
     let choices = answers
         .into_iter()
         .enumerate()

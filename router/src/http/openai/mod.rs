@@ -24,7 +24,8 @@ use self::wire::Delivery;
 use self::wire::answer::Usage;
 use super::{App, facts, sse};
 use crate::error::{ApiError, ErrorKind, Excerpt};
-use crate::generation::{FinishReason, Generation, TextEvent};
+use crate::generation::{Facts, FinishReason, Generation, TextEvent};
+use crate::validate::Choices;
 
 /// Names that reach the served model whatever it is called. `dummy` is what `huggingface_hub`
 /// sends when it is given a URL and no model.
@@ -40,12 +41,11 @@ struct Answering {
 }
 
 /// An answer in one piece.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 struct Answer {
     text: String,
     reason: FinishReason,
-    prompt_tokens: usize,
-    generated_tokens: u32,
+    facts: Facts,
 }
 
 impl Answering {
@@ -109,21 +109,20 @@ async fn collect(generation: &mut Generation) -> Result<Answer, ApiError> {
             return Ok(Answer {
                 text: end.text,
                 reason: end.reason,
-                prompt_tokens: facts.prompt_tokens,
-                generated_tokens: facts.generated_tokens,
+                facts: facts.clone(),
             });
         }
     }
     Err(facts::unfinished())
 }
 
-/// Sends the answers to one request: as they come, or together once they are complete.
+/// Sends the answers to one request, prompt by prompt: as they come, or the best of each prompt
+/// together once all are complete.
 async fn respond<T: Serialize>(
     app: &App,
-    kind: Kind,
-    delivery: Delivery,
+    (kind, delivery, choices): (Kind, Delivery, Choices),
     mut generations: Vec<Generation>,
-    whole: impl FnOnce(Answering, Vec<Answer>) -> T,
+    whole: impl FnOnce(Answering, (Vec<Answer>, Usage)) -> T,
 ) -> Result<Response, ApiError> {
     let answering = Answering::new(kind.id_prefix(), app);
     match delivery {
@@ -135,12 +134,24 @@ async fn respond<T: Serialize>(
         Delivery::Whole => {
             let answers = try_join_all(generations.iter_mut().map(collect)).await?;
             let headers = facts::whole_headers(app, &generations);
+            let usage = Usage::sum(answers.iter().map(|answer| answer.facts.cost()));
+            let answers = (best(answers, choices), usage);
             Ok((headers, Json(whole(answering, answers))).into_response())
         }
     }
 }
 
-fn usage(answers: &[Answer]) -> Usage {
-    let costs = answers.iter();
-    Usage::sum(costs.map(|answer| (answer.prompt_tokens, answer.generated_tokens)))
+/// Of the answers to each prompt the `n` best, the best first; all of them in their order if that is
+/// how many were made.
+fn best(mut answers: Vec<Answer>, choices: Choices) -> Vec<Answer> {
+    if !choices.rank() {
+        return answers;
+    }
+    let (n, made) = (choices.n as usize, choices.made() as usize);
+    for prompt in answers.chunks_mut(made) {
+        prompt.sort_by(|a, b| a.facts.rank(&b.facts));
+    }
+    let places = answers.into_iter().enumerate();
+    let told = places.filter(|(place, _)| place % made < n);
+    told.map(|(_, answer)| answer).collect()
 }

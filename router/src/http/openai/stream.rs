@@ -8,7 +8,7 @@ use serde_json::json;
 use super::Answering;
 use super::wire::answer::{FinishReason, Usage};
 use crate::error::ApiError;
-use crate::generation::{Generation, TextEvent};
+use crate::generation::{Facts, Generation, TextEvent};
 use crate::http::error::openai_json;
 use crate::http::sse::{EventSource, Flow, put_event, put_json};
 
@@ -126,7 +126,7 @@ impl ChunkStream {
     fn put_last(&self, out: &mut BytesMut) {
         if self.usage {
             let facts = self.choices.iter().map(|choice| choice.generation.facts());
-            let usage = Usage::sum(facts.map(|f| (f.prompt_tokens, f.generated_tokens)));
+            let usage = Usage::sum(facts.map(Facts::cost));
             let head = self.answering.head(self.kind.object());
             put_event(out, &format!("{head}[],\"usage\":{}}}", json!(usage)));
         }

@@ -6,9 +6,9 @@ use utoipa::ToSchema;
 /// What a request cost.
 #[derive(Clone, Copy, Debug, Default, Serialize, ToSchema)]
 pub(crate) struct Usage {
-    /// Tokens of the prompts.
+    /// Tokens of the prompts, each counted once.
     pub(crate) prompt_tokens: usize,
-    /// Tokens of the answers, end tokens included.
+    /// Tokens of all answers that were made, end tokens included.
     pub(crate) completion_tokens: usize,
     /// Both.
     pub(crate) total_tokens: usize,
@@ -37,7 +37,7 @@ pub(crate) struct ChatCompletion {
     pub(crate) model: String,
     /// Penstock's version.
     pub(crate) system_fingerprint: &'static str,
-    /// One.
+    /// `n`.
     pub(crate) choices: Vec<ChatChoice>,
     /// What it cost.
     pub(crate) usage: Usage,
@@ -46,7 +46,7 @@ pub(crate) struct ChatCompletion {
 /// An answer's text.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ChatChoice {
-    /// Always 0.
+    /// Its place among the choices.
     pub(crate) index: usize,
     /// The assistant's turn.
     pub(crate) message: AssistantMessage,
@@ -79,7 +79,7 @@ pub(crate) struct Completion {
     pub(crate) model: String,
     /// Penstock's version.
     pub(crate) system_fingerprint: &'static str,
-    /// One per prompt, in the prompts' order.
+    /// `n` per prompt, in the prompts' order.
     pub(crate) choices: Vec<TextChoice>,
     /// What they cost together.
     pub(crate) usage: Usage,
@@ -88,7 +88,7 @@ pub(crate) struct Completion {
 /// An answer's text.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct TextChoice {
-    /// Which prompt it answers.
+    /// Its place among the choices: divided by `n`, which prompt it answers.
     pub(crate) index: usize,
     /// The answer.
     pub(crate) text: String,

@@ -89,9 +89,8 @@ macro_rules! request {
             #[serde(rename = "user")]
             #[schema(value_type = Option<String>)]
             pub(crate) _user: Option<serde::de::IgnoredAny>,
-            /// Not offered yet; 1 is neutral.
-            #[schema(value_type = Option<u32>)]
-            pub(crate) n: Option<crate::http::strict::JsonText>,
+            /// > 0: answers to each prompt. Default 1.
+            pub(crate) n: Option<u32>,
             /// Not offered yet; 0 is neutral.
             #[schema(value_type = Option<f32>)]
             pub(crate) presence_penalty: Option<crate::http::strict::JsonText>,
@@ -119,7 +118,6 @@ macro_rules! request {
             ) -> Result<super::Common, crate::error::ApiError> {
                 use crate::http::neutral::Neutral;
                 crate::http::neutral::check(&[
-                    ("n", &self.n, Neutral::Number(1.0)),
                     ("presence_penalty", &self.presence_penalty, Neutral::Number(0.0)),
                     ("frequency_penalty", &self.frequency_penalty, Neutral::Number(0.0)),
                     ("repetition_penalty", &self.repetition_penalty, Neutral::Number(1.0)),
@@ -137,6 +135,10 @@ macro_rules! request {
                         seed: self.seed.map(i64::cast_unsigned),
                         stop: std::mem::take(&mut self.stop),
                         at_eos: super::common::at_eos(self.ignore_eos),
+                        choices: crate::validate::Choices {
+                            n: self.n.unwrap_or(1),
+                            best_of: None,
+                        },
                         ..Default::default()
                     },
                     delivery: super::common::delivery(self.stream, self.stream_options)?,

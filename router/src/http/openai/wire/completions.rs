@@ -13,9 +13,9 @@ request! {
         #[serde(deserialize_with = "super::one_or_many::prompts")]
         #[schema(value_type = String, example = "Once upon a time")]
         prompt: Vec<WirePrompt>,
-        /// Not offered yet; 1 is neutral.
-        #[schema(value_type = Option<u32>)]
-        best_of: Option<JsonText>,
+        /// At least `n`: so many answers are made, and the `n` of them with the highest mean
+        /// log-probability are told. Not with `stream`, unless it equals `n`.
+        best_of: Option<u32>,
         /// Not offered yet; false is neutral.
         #[schema(value_type = Option<bool>)]
         echo: Option<JsonText>,
@@ -32,7 +32,6 @@ impl CompletionRequest {
     /// Refuses what is not offered yet.
     pub(crate) fn check(&self) -> Result<(), ApiError> {
         neutral::check(&[
-            ("best_of", &self.best_of, Neutral::Number(1.0)),
             ("echo", &self.echo, Neutral::Bool(false)),
             ("logprobs", &self.logprobs, Neutral::Null),
             ("suffix", &self.suffix, Neutral::Text(&[""])),

@@ -1,0 +1,223 @@
+//! `n` and `best_of` on all routes that have them.
+
+#![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
+
+mod scripted;
+
+use penstock_router::engine::{End, TokenEvent};
+use scripted::{Act, Server, event, script};
+use serde_json::{Value, json};
+
+const CHAT: &str = "/v1/chat/completions";
+const COMPLETIONS: &str = "/v1/completions";
+
+fn chat(fields: Value) -> Value {
+    let mut body = json!({"model": "brook", "messages": [{"role": "user", "content": "hi"}]});
+    let fields = fields.as_object().unwrap().clone();
+    body.as_object_mut().unwrap().extend(fields);
+    body
+}
+
+/// An answer whose tokens have this log-probability.
+fn rated(text: &str, logprob: f32) -> Act {
+    let rate = |mut event: TokenEvent| {
+        event.tokens.iter_mut().for_each(|t| t.logprob = logprob);
+        event
+    };
+    Act::Play(script(&[text], End::Length).into_iter().map(rate).collect())
+}
+
+fn texts(answer: &Value) -> Vec<&str> {
+    let choices = answer["choices"].as_array().unwrap();
+    for (index, choice) in choices.iter().enumerate() {
+        assert_eq!(choice["index"], index);
+    }
+    let text = |c: &'_ Value| c.get("text").is_some();
+    let pointer = |c| if text(c) { "/text" } else { "/message/content" };
+    let texts = choices.iter().map(|c| c.pointer(pointer(c)).unwrap());
+    texts.map(|text| text.as_str().unwrap()).collect()
+}
+
+#[tokio::test]
+async fn n_choices_come_in_one_piece_and_the_prompt_costs_once() {
+    let server = Server::new();
+    for text in ["a", "bb", "ccc"] {
+        server.stage.play(&[text], End::Length);
+    }
+    let answer = server.post(CHAT, chat(json!({"n": 3}))).await.json();
+    assert_eq!(texts(&answer), ["a", "bb", "ccc"]);
+    let usage = json!({"prompt_tokens": 18, "completion_tokens": 6, "total_tokens": 24});
+    assert_eq!(answer["usage"], usage);
+    assert_eq!(server.stage.requests().len(), 1);
+    assert_eq!(server.stage.last().branches, 3);
+    let metrics = server.get("/metrics").await.text();
+    assert!(metrics.contains("tgi_request_count 1\n"), "{metrics}");
+    assert!(metrics.contains("tgi_request_success 1\n"), "{metrics}");
+    assert!(metrics.contains("penstock_requests_open 0\n"), "{metrics}");
+}
+
+#[tokio::test]
+async fn choices_of_several_prompts_count_through() {
+    let server = Server::new();
+    for text in ["1", "2", "3", "4"] {
+        server.stage.play(&[text], End::Length);
+    }
+    let body = json!({"prompt": [[97], [98, 99]], "n": 2});
+    let answer = server.post(COMPLETIONS, body).await.json();
+    assert_eq!(texts(&answer), ["1", "2", "3", "4"]);
+    assert_eq!(answer["usage"]["prompt_tokens"], 3);
+}
+
+#[tokio::test]
+async fn n_choices_stream_side_by_side() {
+    let server = Server::new();
+    let (first, second) = (server.stage.follow(), server.stage.follow());
+    for (sender, text) in [(&second, "x"), (&first, "a"), (&second, "y"), (&first, "b")] {
+        sender.send(event(text)).unwrap();
+    }
+    for sender in [first, second] {
+        let end = Some(End::Length);
+        sender
+            .send(TokenEvent {
+                end,
+                ..TokenEvent::default()
+            })
+            .unwrap();
+    }
+    let options = json!({"n": 2, "stream": true, "stream_options": {"include_usage": true}});
+    let events = server.post(CHAT, chat(options)).await.events();
+    for (index, text) in [(0, "ab"), (1, "xy")] {
+        let own = events.iter().map(|event| &event["choices"][0]);
+        let own: Vec<_> = own.filter(|choice| choice["index"] == index).collect();
+        assert_eq!(own[0]["delta"]["role"], "assistant");
+        let said = own
+            .iter()
+            .filter_map(|choice| choice["delta"]["content"].as_str());
+        assert_eq!(said.collect::<String>(), text);
+        assert_eq!(own.last().unwrap()["finish_reason"], "length");
+    }
+    let usage = json!({"prompt_tokens": 18, "completion_tokens": 4, "total_tokens": 22});
+    assert_eq!(events.last().unwrap()["usage"], usage);
+}
+
+#[tokio::test]
+async fn best_of_tells_the_answers_with_the_best_mean_log_probability() {
+    let server = Server::new();
+    for (text, logprob) in [("a", -3.0), ("bbbb", -1.0), ("c", -2.0)] {
+        server.stage.act(rated(text, logprob));
+    }
+    let body = json!({"prompt": "hi", "n": 2, "best_of": 3});
+    let answer = server.post(COMPLETIONS, body).await.json();
+    // By the sum, `c` would be first.
+    assert_eq!(texts(&answer), ["bbbb", "c"]);
+    let usage = json!({"prompt_tokens": 2, "completion_tokens": 6, "total_tokens": 8});
+    assert_eq!(answer["usage"], usage, "all that were made");
+    assert_eq!(server.stage.last().branches, 3);
+}
+
+#[tokio::test]
+async fn the_native_best_of_has_the_shape_of_tgi() {
+    let server = Server::new();
+    for (text, logprob) in [("a", -3.0), ("b", -1.0), ("c", -2.0)] {
+        server.stage.act(rated(text, logprob));
+    }
+    let parameters = json!({"best_of": 3, "do_sample": true, "details": true});
+    let body = json!({"inputs": "hi", "parameters": parameters});
+    let answer = server.post("/generate", body).await.json();
+    assert_eq!(answer["generated_text"], "b");
+    let details = &answer["details"];
+    let others = details["best_of_sequences"].as_array().unwrap();
+    assert_eq!(others[0]["generated_text"], "c");
+    assert_eq!(others[1]["generated_text"], "a");
+    assert_eq!(others.len(), 2);
+    let sampling = &server.stage.last().sampling;
+    assert_eq!(details["seed"], sampling.branch_seed(1));
+    assert_eq!(others[0]["seed"], sampling.branch_seed(2));
+    assert_eq!(others[0]["tokens"][0]["logprob"], -2.0);
+    for key in ["finish_reason", "generated_tokens", "prefill"] {
+        assert!(others[0].get(key).is_some(), "{key}");
+    }
+    server.stage.act(rated("a", -3.0)).act(rated("b", -1.0));
+    let parameters = json!({"best_of": 2, "temperature": 0.5});
+    let body = json!({"inputs": "hi", "parameters": parameters});
+    let answer = server.post("/generate", body).await.json();
+    assert_eq!(answer, json!({"generated_text": "b"}));
+    server.stage.play(&["x"], End::Length);
+    let parameters = json!({"best_of": 1, "details": true});
+    let body = json!({"inputs": "hi", "parameters": parameters});
+    let answer = server.post("/generate", body).await.json();
+    assert!(answer["details"].get("best_of_sequences").is_none());
+    assert_eq!(server.get("/info").await.json()["max_best_of"], 32);
+}
+
+#[tokio::test]
+async fn what_cannot_be_is_refused_by_name() {
+    let server = Server::with(None, |config| config.max_best_of = 4);
+    let native = |parameters: Value| json!({"inputs": "hi", "parameters": parameters});
+    let completion = |mut fields: Value| {
+        fields["prompt"] = json!("hi");
+        fields
+    };
+    for (path, body, part) in [
+        (
+            "/generate",
+            native(json!({"best_of": 0, "do_sample": true})),
+            "`best_of` must be > 0 and <= 4. Given: 0",
+        ),
+        (
+            "/generate",
+            native(json!({"best_of": 2})),
+            "must use sampling when `best_of` is > 1",
+        ),
+        (
+            "/generate",
+            native(json!({"best_of": 2, "do_sample": true, "seed": 1})),
+            "`seed` must not be set when `best_of` > 1",
+        ),
+        (
+            "/generate_stream",
+            native(json!({"best_of": 2, "do_sample": true})),
+            "not supported when streaming tokens",
+        ),
+        (
+            COMPLETIONS,
+            completion(json!({"n": 5})),
+            "`n` must be > 0 and <= 4. Given: 5",
+        ),
+        (
+            COMPLETIONS,
+            completion(json!({"best_of": 5})),
+            "`best_of` must be > 0 and <= 4. Given: 5",
+        ),
+        (
+            COMPLETIONS,
+            completion(json!({"n": 3, "best_of": 2})),
+            "`best_of` must be >= `n` (3). Given: 2",
+        ),
+        (
+            COMPLETIONS,
+            completion(json!({"best_of": 2, "stream": true})),
+            "`best_of` must equal `n` when `stream` is true",
+        ),
+    ] {
+        let reply = server.post(path, body.clone()).await;
+        assert_eq!(reply.status, 422, "{body}: {}", reply.text());
+        assert!(
+            reply.message().contains(part),
+            "{part} not in {}",
+            reply.message()
+        );
+    }
+    assert!(server.stage.requests().is_empty());
+}
+
+#[tokio::test]
+async fn a_choice_that_fails_ends_the_answer_and_the_other_choices() {
+    let server = Server::new();
+    server.stage.play(&["a"], End::Failed("it broke".into()));
+    let _open = server.stage.follow();
+    let reply = server.post(CHAT, chat(json!({"n": 2}))).await;
+    assert_eq!(reply.status, 424, "{}", reply.text());
+    assert!(reply.message().contains("it broke"));
+    assert_eq!(server.stage.aborted(), 1);
+}
