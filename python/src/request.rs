@@ -1,7 +1,7 @@
 //! What Python asks for, as the router takes it.
 
 use penstock_router::Charge;
-use penstock_router::chat::{Chat, ChatMessage, Turn};
+use penstock_router::chat::{Chat, ChatMessage};
 use penstock_router::tokenize::SpecialTokens;
 use penstock_router::validate::{AtEos, Choices, FieldNames, GenerateInput, Parameters, Prompt};
 use pyo3::exceptions::PyValueError;
@@ -80,7 +80,7 @@ pub(crate) fn conversation(messages: &str, params: SamplingParams) -> PyResult<G
     });
     let prompt = Prompt::Chat(Chat {
         messages: messages.collect::<PyResult<_>>()?,
-        turn: Turn::Open,
+        ..Chat::default()
     });
     Ok(GenerateInput {
         prompt,
@@ -93,6 +93,7 @@ pub(crate) fn conversation(messages: &str, params: SamplingParams) -> PyResult<G
 fn message(mut fields: Map<String, Value>) -> Result<ChatMessage, String> {
     let role = text(&mut fields, "role")?.ok_or("`role` is missing")?;
     let content = text(&mut fields, "content")?;
+    let reasoning_content = text(&mut fields, "reasoning_content")?;
     let name = text(&mut fields, "name")?;
     let tool_call_id = text(&mut fields, "tool_call_id")?;
     let tool_calls = match fields.remove("tool_calls") {
@@ -108,6 +109,7 @@ fn message(mut fields: Map<String, Value>) -> Result<ChatMessage, String> {
         None => Ok(ChatMessage {
             role,
             content,
+            reasoning_content,
             name,
             tool_calls,
             tool_call_id,

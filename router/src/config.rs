@@ -3,6 +3,8 @@
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
+use crate::tools::{ThoughtFormat, ToolFormat};
+
 /// One thread writes some 100,000 tokens per second; several shorten the time that the streams of one
 /// step are written in.
 const MAX_SERVING_THREADS: usize = 4;
@@ -47,6 +49,22 @@ pub struct RouterConfig {
     pub keep_alive: Duration,
     /// Which web pages may call the server.
     pub cors: Cors,
+    /// How the model writes tool calls.
+    pub tool_format: Format<ToolFormat>,
+    /// How the model writes its thoughts.
+    pub thought_format: Format<ThoughtFormat>,
+}
+
+/// A format of a model's answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Format<T> {
+    /// Whichever the chat template shows, if any.
+    #[default]
+    Auto,
+    /// None: the text is left as it is.
+    Off,
+    /// This one.
+    Fixed(T),
 }
 
 /// Which web pages may call the server.
@@ -83,6 +101,19 @@ impl RouterConfig {
             tokenizer_queue: 1024,
             keep_alive: Duration::from_secs(15),
             cors: Cors::Any,
+            tool_format: Format::Auto,
+            thought_format: Format::Auto,
+        }
+    }
+}
+
+impl<T: Copy> Format<T> {
+    /// The format that counts; `template` is the chat template, which `find` looks into.
+    pub(crate) fn of(self, template: Option<&str>, find: impl Fn(&str) -> Option<T>) -> Option<T> {
+        match self {
+            Self::Auto => template.and_then(find),
+            Self::Off => None,
+            Self::Fixed(format) => Some(format),
         }
     }
 }

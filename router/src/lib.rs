@@ -16,6 +16,7 @@ pub mod shard;
 pub mod stop;
 pub mod text_bound;
 pub mod tokenize;
+pub mod tools;
 pub mod validate;
 
 pub use budget::Charge;

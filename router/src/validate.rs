@@ -5,12 +5,13 @@ use std::fmt;
 use std::hash::BuildHasher;
 
 use crate::budget::Charge;
-use crate::chat::{Chat, ChatMessage};
+use crate::chat::Chat;
 use crate::config::RouterConfig;
 use crate::engine::types::{EngineRequest, Sampling, Stopping};
 use crate::error::ApiError;
 use crate::text_bound::TextBound;
 use crate::tokenize::SpecialTokens;
+use crate::tools::Reading;
 
 /// Bytes of one stop string: its automaton takes memory several times its length for as long as the
 /// request lives, also while it waits.
@@ -122,6 +123,8 @@ pub struct ValidRequest {
     pub engine: EngineRequest,
     /// For the text of the answer.
     pub stop: Vec<String>,
+    /// What the text of the answer means; set for chats.
+    pub reading: Reading,
 }
 
 impl Default for Parameters {
@@ -251,7 +254,7 @@ impl Prompt {
     pub(crate) fn size(&self) -> usize {
         match self {
             Self::Text(text, _) => text.len(),
-            Self::Chat(chat) => chat.messages.iter().map(ChatMessage::size).sum(),
+            Self::Chat(chat) => chat.size(),
             Self::Ids(_) => 0,
         }
     }
@@ -381,6 +384,7 @@ impl ValidParameters {
         Ok(ValidRequest {
             engine,
             stop: parameters.stop,
+            reading: Reading::default(),
         })
     }
 }

@@ -187,7 +187,7 @@ fn not_offered() -> Vec<Case> {
         (json!({"n": 0}), "n", "> 0 and <= 32. Given: 0"),
         (json!({"n": 33}), "n", "<= 32. Given: 33"),
         (json!({"logprobs": true}), "logprobs", "not supported"),
-        (json!({"tools": [{}]}), "tools", "not supported"),
+        (json!({"tools": [{}]}), "tools[0]", "missing field"),
         (
             json!({"response_format": object}),
             "response_format",

@@ -85,7 +85,7 @@ async fn unknown_fields_are_named_with_their_place() {
             json!({"stream": true, "stream_options": {"colour": 1}}),
             "stream_options.colour",
         ),
-        (json!({"messages": call}), "messages"),
+        (json!({"messages": call}), "messages[0].tool_calls"),
     ] {
         let reply = refused(&server, CHAT, chat(fields)).await;
         assert_eq!(reply.json()["error"]["param"], at, "{}", reply.text());

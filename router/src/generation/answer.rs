@@ -17,6 +17,7 @@ use crate::error::{ApiError, ErrorKind};
 use crate::metrics::{RequestTimer, Timings};
 use crate::model_text::ModelText;
 use crate::stop::StopMatcher;
+use crate::tools::Reading;
 use crate::validate::ValidRequest;
 
 /// One answer on its way. Dropping it before its end aborts the request at once.
@@ -25,6 +26,9 @@ pub struct Generation {
     detokenizer: Detokenizer,
     stop: StopMatcher,
     text: ModelText,
+    reading: Reading,
+    /// Special tokens that are part of the text.
+    shown: Vec<u32>,
     /// The answer's text so far, special tokens left out.
     answer: String,
     /// How much of it went into deltas.
@@ -81,6 +85,7 @@ pub(super) struct Begun {
     text: ModelText,
     detokenizer: Detokenizer,
     stop: StopMatcher,
+    reading: Reading,
     facts: Facts,
     sampling: Sampling,
     max_new_tokens: u32,
@@ -102,6 +107,7 @@ impl Begun {
             text: model.clone(),
             detokenizer: Detokenizer::new(Arc::clone(&model.vocabulary), &engine.prompt),
             stop: StopMatcher::new(&request.stop),
+            reading: request.reading.clone(),
             facts,
             sampling: engine.sampling.clone(),
             max_new_tokens: engine.stopping.max_new_tokens,
@@ -140,6 +146,8 @@ impl Begun {
             source: Some(source),
             detokenizer: self.detokenizer.clone(),
             stop: self.stop.clone(),
+            shown: shown(&self.text, &self.reading),
+            reading: self.reading.clone(),
             text: self.text.clone(),
             answer: String::new(),
             sent: 0,
@@ -150,7 +158,28 @@ impl Begun {
     }
 }
 
+/// Ids of the special tokens that `reading` must see.
+fn shown(text: &ModelText, reading: &Reading) -> Vec<u32> {
+    let ids = reading
+        .marks()
+        .filter_map(|mark| text.tokenizer.token_to_id(mark));
+    ids.filter(|id| text.vocabulary.is_special(*id)).collect()
+}
+
 impl Generation {
+    /// How the answer's text is to be read.
+    pub fn reading(&self) -> &Reading {
+        &self.reading
+    }
+
+    /// Ends the answer here: what the model would say next is not wanted.
+    pub fn finish(&mut self) {
+        if let Some(source) = self.source.take() {
+            source.finish();
+            self.timer.succeeded();
+        }
+    }
+
     /// What is known of the request, and how many tokens it has by now.
     pub fn facts(&self) -> &Facts {
         &self.facts
@@ -241,6 +270,11 @@ impl Generation {
             special = true;
         } else if !special {
             self.detokenizer.push(token.id, &mut self.answer);
+        } else if self.shown.contains(&token.id) {
+            self.detokenizer.finish(&mut self.answer);
+            self.answer
+                .push_str(&self.text.vocabulary.special_text(token.id));
+            special = false;
         }
         if last.is_some() {
             self.detokenizer.finish(&mut self.answer);

@@ -17,6 +17,7 @@ use crate::error::{ApiError, ErrorKind};
 use crate::metrics::{Metrics, RequestTimer};
 use crate::model_text::ModelText;
 use crate::tokenize::{self, SpecialTokens, TextPiece, TokenizerPool};
+use crate::tools::{Reading, ThoughtFormat, ToolFormat};
 use crate::validate::{
     GenerateInput, Prompt, TokenLimits, ValidParameters, ValidRequest, too_long,
 };
@@ -31,6 +32,8 @@ pub struct Generator {
 struct Inner {
     text: ModelText,
     pool: TokenizerPool,
+    tool_format: Option<ToolFormat>,
+    thought_format: Option<ThoughtFormat>,
     config: RouterConfig,
     metrics: Arc<Metrics>,
 }
@@ -45,8 +48,11 @@ impl Generator {
     ) -> Self {
         let pool = TokenizerPool::start(config.tokenizer_threads, config.tokenizer_queue);
         let config = config.clone();
+        let source = model.chat_template.as_ref().map(|t| t.source());
         Self {
             inner: Arc::new(Inner {
+                tool_format: config.tool_format.of(source, ToolFormat::of_template),
+                thought_format: config.thought_format.of(source, ThoughtFormat::of_template),
                 text: model,
                 pool,
                 config,
@@ -143,6 +149,16 @@ impl Generator {
         &self.inner.text
     }
 
+    /// How the model writes tool calls; `None` if it makes none.
+    pub fn tool_format(&self) -> Option<ToolFormat> {
+        self.inner.tool_format
+    }
+
+    /// How the model writes its thoughts; `None` if it shows none.
+    pub fn thought_format(&self) -> Option<ThoughtFormat> {
+        self.inner.thought_format
+    }
+
     /// The metrics that requests are counted in.
     pub fn metrics(&self) -> &Metrics {
         &self.inner.metrics
@@ -177,17 +193,20 @@ fn to_ids(
     prompt: Prompt,
     parameters: ValidParameters,
 ) -> Result<ValidRequest, ApiError> {
+    let mut reading = Reading::default();
     let ids = match prompt {
         Prompt::Text(text, special) => tokenize::encode(&model.tokenizer, &text, special)?,
         Prompt::Chat(chat) => {
             let template = model.chat_template.as_ref().ok_or_else(no_template)?;
             let text = template.render(&chat)?;
             parameters.check_length(&text, model.bound)?;
+            reading = chat.reading.after(&text);
             tokenize::encode(&model.tokenizer, &text, SpecialTokens::AsIs)?
         }
         Prompt::Ids(ids) => ids,
     };
-    parameters.with_ids(ids, &model.eos_ids)
+    let request = parameters.with_ids(ids, &model.eos_ids)?;
+    Ok(ValidRequest { reading, ..request })
 }
 
 fn no_template() -> ApiError {

@@ -9,6 +9,7 @@ mod native;
 mod neutral;
 mod openai;
 mod patience;
+mod reading;
 mod server;
 mod sse;
 mod strict;

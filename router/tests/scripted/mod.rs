@@ -63,6 +63,8 @@ struct Notes {
     acts: Mutex<VecDeque<Act>>,
     requests: Mutex<Vec<EngineRequest>>,
     state: Mutex<Option<EngineState>>,
+    /// Prompt and answer together, if not `MAX_TOTAL`.
+    length: Mutex<Option<u32>>,
     finished: AtomicUsize,
     aborted: AtomicUsize,
 }
@@ -98,6 +100,10 @@ impl Stage {
 
     pub fn set_state(&self, state: EngineState) {
         *self.0.state.lock().unwrap() = Some(state);
+    }
+
+    pub fn set_length(&self, tokens: u32) {
+        *self.0.length.lock().unwrap() = Some(tokens);
     }
 
     pub fn requests(&self) -> Vec<EngineRequest> {
@@ -158,7 +164,7 @@ impl Backend for Stage {
             return None;
         }
         Some(Limits {
-            max_sequence_tokens: MAX_TOTAL,
+            max_sequence_tokens: self.0.length.lock().unwrap().unwrap_or(MAX_TOTAL),
             max_slots: 8,
             max_step_tokens: 512,
             vocab_size: 257,

@@ -1,17 +1,26 @@
 //! `/v1/chat/completions`.
 
+use std::collections::BTreeMap;
+
 use axum::extract::{Request, State};
 use axum::response::Response;
+use serde::de::IgnoredAny;
 
 use super::stream::Kind;
-use super::wire::answer::{AssistantMessage, ChatChoice, ChatCompletion, Usage};
+use super::wire::answer::{
+    AssistantMessage, ChatChoice, ChatCompletion, FunctionCall, ToolCall, Usage,
+};
 use super::wire::chat::ChatRequest;
+use super::wire::tools::FIELDS;
 use super::wire::{Common, ErrorBody};
-use super::{Answer, Answering, FINGERPRINT, check_model, respond};
+use super::{Answer, Answering, FINGERPRINT, check_model, finish_reason, respond};
 use crate::chat::{Chat, Turn};
-use crate::error::ApiError;
+use crate::error::{ApiError, Excerpt};
 use crate::http::error::OpenAiError;
+use crate::http::reading::read_offer;
+use crate::http::strict::JsonText;
 use crate::http::{App, json};
+use crate::tools::{Choice, Offer, Tool};
 use crate::validate::{FieldNames, GenerateInput, Prompt};
 
 /// Answers a conversation.
@@ -36,7 +45,7 @@ pub(crate) async fn chat(
         delivery,
     } = body.common(max_tokens)?;
     check_model(&app, model.as_deref())?;
-    let prompt = Prompt::Chat(conversation(body)?);
+    let prompt = Prompt::Chat(conversation(&app, body)?);
     let input = GenerateInput {
         prompt,
         parameters,
@@ -52,12 +61,9 @@ pub(crate) async fn chat(
 fn whole(answering: Answering, (answers, usage): (Vec<Answer>, Usage)) -> ChatCompletion {
     let choice = |(index, answer): (usize, Answer)| ChatChoice {
         index,
-        message: AssistantMessage {
-            role: "assistant",
-            content: answer.text,
-        },
+        finish_reason: finish_reason(answer.reason, !answer.calls.is_empty()),
+        message: message(answer),
         logprobs: None,
-        finish_reason: answer.reason.into(),
     };
     let Answering { id, created, model } = answering;
     ChatCompletion {
@@ -68,6 +74,24 @@ fn whole(answering: Answering, (answers, usage): (Vec<Answer>, Usage)) -> ChatCo
         system_fingerprint: FINGERPRINT,
         choices: answers.into_iter().enumerate().map(choice).collect(),
         usage,
+    }
+}
+
+fn message(answer: Answer) -> AssistantMessage {
+    let calls = answer.calls.into_iter().map(|call| ToolCall {
+        id: call.id,
+        r#type: "function",
+        function: FunctionCall {
+            name: call.name,
+            arguments: call.arguments,
+        },
+    });
+    let tool_calls: Vec<_> = calls.collect();
+    AssistantMessage {
+        role: "assistant",
+        content: Some(answer.text).filter(|text| !text.is_empty() || tool_calls.is_empty()),
+        reasoning_content: Some(answer.thought).filter(|text| !text.is_empty()),
+        tool_calls,
     }
 }
 
@@ -84,7 +108,11 @@ fn max_tokens(body: &ChatRequest) -> Result<Option<u32>, ApiError> {
     }
 }
 
-fn conversation(body: ChatRequest) -> Result<Chat, ApiError> {
+fn conversation(app: &App, mut body: ChatRequest) -> Result<Chat, ApiError> {
+    let offer = offer(&mut body)?;
+    let (tools, reading) = read_offer(offer.as_ref(), &app.generator)?;
+    let variables = body.chat_template_kwargs.take();
+    let variables = variables.map(template_variables).transpose()?;
     let turns = body.messages.into_iter().enumerate();
     let messages: Vec<_> = turns
         .map(|(index, message)| message.into_turn(index))
@@ -104,5 +132,58 @@ fn conversation(body: ChatRequest) -> Result<Chat, ApiError> {
         (false, Some(false)) => Turn::Bare,
         (false, _) => Turn::Open,
     };
-    Ok(Chat { messages, turn })
+    Ok(Chat {
+        messages,
+        turn,
+        tools,
+        variables,
+        reading,
+    })
+}
+
+/// The tools of a request, checked; `None` if it offers none.
+fn offer(body: &mut ChatRequest) -> Result<Option<Offer>, ApiError> {
+    let tools = body.tools.take().unwrap_or_default();
+    let choice = body.tool_choice.take().map_or(Choice::Auto, Choice::from);
+    if tools.is_empty() {
+        return match choice {
+            Choice::None | Choice::Auto => Ok(None),
+            Choice::Required | Choice::Named(_) => {
+                let rule = "`tool_choice` must be `none` or `auto` when there are no `tools`";
+                Err(ApiError::validation("tool_choice", rule))
+            }
+        };
+    }
+    let offer = Offer {
+        tools: tools.into_iter().map(Tool::from).collect(),
+        choice,
+        parallel: body.parallel_tool_calls.unwrap_or(true),
+    };
+    offer.check(FIELDS)?;
+    Ok(Some(offer))
+}
+
+/// Names that the server itself gives to the chat template.
+const OWN_VARIABLES: [&str; 4] = ["messages", "tools", "documents", "add_generation_prompt"];
+
+fn template_variables(json: JsonText) -> Result<String, ApiError> {
+    const NAME: &str = "chat_template_kwargs";
+    let json = json.into_string();
+    let Ok(map) = serde_json::from_str::<BTreeMap<String, IgnoredAny>>(&json) else {
+        let rule = format!(
+            "`{NAME}` must be a JSON object. Given: {}",
+            Excerpt::new(&json)
+        );
+        return Err(ApiError::validation(NAME, rule));
+    };
+    match OWN_VARIABLES
+        .into_iter()
+        .find(|name| map.contains_key(*name))
+    {
+        Some(name) => {
+            let rule = format!("`{NAME}` cannot hold `{name}`: it is a field of the request");
+            Err(ApiError::validation(NAME, rule))
+        }
+        None => Ok(json),
+    }
 }

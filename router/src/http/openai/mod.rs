@@ -22,6 +22,7 @@ pub(super) use self::models::{__path_model, __path_models, model, models};
 use self::stream::{ChunkStream, Kind};
 use self::wire::Delivery;
 use self::wire::answer::Usage;
+use super::reading::{self, Call};
 use super::{App, facts, sse};
 use crate::error::{ApiError, ErrorKind, Excerpt};
 use crate::generation::{Facts, FinishReason, Generation, TextEvent};
@@ -44,6 +45,10 @@ struct Answering {
 #[derive(Clone, Debug, PartialEq)]
 struct Answer {
     text: String,
+    /// What the model thought before.
+    thought: String,
+    /// Tools that it calls.
+    calls: Vec<Call>,
     reason: FinishReason,
     facts: Facts,
 }
@@ -100,6 +105,17 @@ pub(super) fn check_model(app: &App, model: Option<&str>) -> Result<(), ApiError
 
 /// Runs an answer to its end.
 async fn collect(generation: &mut Generation) -> Result<Answer, ApiError> {
+    if !generation.reading().is_plain() {
+        let (read, reason) = reading::collect(generation).await?;
+        let facts = generation.facts();
+        return Ok(Answer {
+            text: read.content,
+            thought: read.thought,
+            calls: read.calls,
+            reason,
+            facts: facts.clone(),
+        });
+    }
     let mut event = TextEvent::default();
     while let Some(outcome) = generation.next(&mut event).await {
         outcome?;
@@ -108,6 +124,8 @@ async fn collect(generation: &mut Generation) -> Result<Answer, ApiError> {
             let facts = generation.facts();
             return Ok(Answer {
                 text: end.text,
+                thought: String::new(),
+                calls: Vec::new(),
                 reason: end.reason,
                 facts: facts.clone(),
             });
@@ -154,4 +172,12 @@ fn best(mut answers: Vec<Answer>, choices: Choices) -> Vec<Answer> {
     let places = answers.into_iter().enumerate();
     let told = places.filter(|(place, _)| place % made < n);
     told.map(|(_, answer)| answer).collect()
+}
+
+/// An answer that calls tools says so, unless it was cut off.
+fn finish_reason(reason: FinishReason, calls: bool) -> wire::answer::FinishReason {
+    match wire::answer::FinishReason::from(reason) {
+        wire::answer::FinishReason::Stop if calls => wire::answer::FinishReason::ToolCalls,
+        other => other,
+    }
 }

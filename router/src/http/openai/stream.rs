@@ -5,12 +5,14 @@ use std::task::{Context, Poll};
 use bytes::{BufMut, BytesMut};
 use serde_json::json;
 
-use super::Answering;
 use super::wire::answer::{FinishReason, Usage};
+use super::{Answering, finish_reason};
 use crate::error::ApiError;
 use crate::generation::{Facts, Generation, TextEvent};
 use crate::http::error::openai_json;
+use crate::http::reading::{Read, call_id};
 use crate::http::sse::{EventSource, Flow, put_event, put_json};
+use crate::tools::Piece;
 
 /// Which kind of chunk a stream has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +37,10 @@ struct Choice {
     /// Everything before a chunk's text, `{"content":` or `"text":` included.
     head: Vec<u8>,
     state: State,
+    /// Set if the answer's text is more than content.
+    read: Option<Box<Read>>,
+    /// Calls that have begun.
+    calls: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,16 +58,20 @@ impl ChunkStream {
         generations: Vec<Generation>,
         usage: bool,
     ) -> Self {
-        let choice = |(index, generation)| {
+        let choice = |(index, generation): (usize, Generation)| {
             let head = format!(
                 "data: {}[{{\"index\":{index},{}",
                 answering.head(kind.object()),
                 kind.before_text(State::Running)
             );
+            let reading = generation.reading();
+            let read = (!reading.is_plain()).then(|| Box::new(Read::new(reading)));
             Choice {
-                generation,
                 head: head.into_bytes(),
                 state: State::Fresh,
+                read,
+                calls: 0,
+                generation,
             }
         };
         let choices = generations.into_iter().enumerate().map(choice).collect();
@@ -82,6 +92,9 @@ impl ChunkStream {
         out: &mut BytesMut,
     ) -> Poll<Result<(), ApiError>> {
         let choice = &mut self.choices[index];
+        if choice.read.is_some() {
+            return self.poll_read(index, cx, out);
+        }
         match choice.generation.poll_event(cx, &mut self.event) {
             Poll::Pending => return Poll::Pending,
             Poll::Ready(Some(Ok(()))) => {}
@@ -104,6 +117,67 @@ impl ChunkStream {
             self.put_end(index, before, end.reason.into(), out);
         }
         Poll::Ready(Ok(()))
+    }
+
+    /// The same, for an answer that is read as thoughts, content and calls.
+    fn poll_read(
+        &mut self,
+        index: usize,
+        cx: &mut Context<'_>,
+        out: &mut BytesMut,
+    ) -> Poll<Result<(), ApiError>> {
+        let choice = &mut self.choices[index];
+        let Some(mut read) = choice.read.take() else {
+            return Poll::Ready(Ok(()));
+        };
+        let polled = read.poll(&mut choice.generation, &mut self.event, cx);
+        if let Poll::Ready(Ok(())) = polled {
+            for piece in read.drain() {
+                self.put_piece(index, piece, out);
+            }
+        }
+        if let Some(reason) = read.end() {
+            let choice = &mut self.choices[index];
+            let before = std::mem::replace(&mut choice.state, State::Ended);
+            let reason = finish_reason(reason, choice.calls > 0);
+            self.put_end(index, before, reason, out);
+        } else {
+            self.choices[index].read = Some(read);
+        }
+        polled
+    }
+
+    fn put_piece(&mut self, index: usize, piece: Piece, out: &mut BytesMut) {
+        let choice = &mut self.choices[index];
+        let call = choice.calls.saturating_sub(1);
+        let mut delta = match piece {
+            Piece::Content(text) => {
+                let tail = self.kind.tail(self.usage);
+                return choice.put_text(self.kind, &self.answering, index, (&text, tail), out);
+            }
+            Piece::Thought(text) => json!({ "reasoning_content": text }),
+            Piece::Call(name) => {
+                choice.calls += 1;
+                let function = json!({ "name": name, "arguments": "" });
+                let (index, id) = (choice.calls - 1, call_id(choice.generation.reading()));
+                let call =
+                    json!({ "index": index, "id": id, "type": "function", "function": function });
+                json!({ "tool_calls": [call] })
+            }
+            Piece::Arguments(text) => {
+                json!({ "tool_calls": [{ "index": call, "function": { "arguments": text } }] })
+            }
+            Piece::CallEnd => return,
+        };
+        if std::mem::replace(&mut choice.state, State::Running) == State::Fresh {
+            delta["role"] = json!("assistant");
+            delta["content"] = json!(null);
+        }
+        let choice =
+            json!({ "index": index, "delta": delta, "logprobs": null, "finish_reason": null });
+        let usage = if self.usage { ",\"usage\":null" } else { "" };
+        let head = self.answering.head(self.kind.object());
+        put_event(out, &format!("{head}[{choice}]{usage}}}"));
     }
 
     /// `before` is the choice's state until now: an answer without text tells its role here.

@@ -22,6 +22,8 @@ pub(crate) enum FinishReason {
     Stop,
     /// As many tokens as allowed.
     Length,
+    /// The answer calls tools.
+    ToolCalls,
 }
 
 /// An answer of `/v1/chat/completions` in one piece.
@@ -62,8 +64,34 @@ pub(crate) struct ChatChoice {
 pub(crate) struct AssistantMessage {
     /// Always `assistant`.
     pub(crate) role: &'static str,
-    /// What it says.
-    pub(crate) content: String,
+    /// What it says; null if it only calls tools.
+    pub(crate) content: Option<String>,
+    /// What the model thought before, where it shows that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) reasoning_content: Option<String>,
+    /// Calls of tools.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) tool_calls: Vec<ToolCall>,
+}
+
+/// A call of a tool.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ToolCall {
+    /// Unique; a message with the call's result names it.
+    pub(crate) id: String,
+    /// Always `function`.
+    pub(crate) r#type: &'static str,
+    /// What is called.
+    pub(crate) function: FunctionCall,
+}
+
+/// What a call calls.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct FunctionCall {
+    /// A tool's name.
+    pub(crate) name: String,
+    /// Its arguments as JSON, as the model wrote them.
+    pub(crate) arguments: String,
 }
 
 /// An answer of `/v1/completions` in one piece.

@@ -7,6 +7,7 @@ use serde::{Deserialize, de};
 use utoipa::ToSchema;
 
 use super::common::request;
+use super::tools::{MessageCall, Tool, ToolChoice};
 use crate::chat::ChatMessage;
 use crate::error::{ApiError, Excerpt};
 use crate::http::neutral::{self, Neutral};
@@ -16,6 +17,8 @@ from_object!(Message, Part);
 
 /// Messages that are read: more than a context has room for.
 const MOST_MESSAGES: usize = 1 << 16;
+/// Calls of one message.
+const MOST_CALLS: usize = 1024;
 
 request! {
     /// Body of `/v1/chat/completions`.
@@ -49,22 +52,24 @@ request! {
         #[serde(rename = "service_tier")]
         #[schema(value_type = Option<String>)]
         _service_tier: Option<IgnoredAny>,
-        /// Has no effect without tools.
-        #[serde(rename = "parallel_tool_calls")]
-        #[schema(value_type = Option<bool>)]
-        _parallel_tool_calls: Option<IgnoredAny>,
+        /// Tools that the model may call.
+        #[serde(default, deserialize_with = "super::tools::tools")]
+        tools: Option<Vec<Tool>>,
+        /// `none`: as if there were no tools. `auto`: the model decides. `required`: at least one
+        /// call. A function, as an object or by its name: a call of it. Default `auto`.
+        #[schema(value_type = Option<String>, example = "auto")]
+        tool_choice: Option<ToolChoice>,
+        /// Whether one answer may have several calls. Default true.
+        parallel_tool_calls: Option<bool>,
+        /// More variables of the chat template, such as `{"enable_thinking": false}`.
+        #[schema(value_type = Option<Object>)]
+        chat_template_kwargs: Option<JsonText>,
         /// Not offered yet; false is neutral.
         #[schema(value_type = Option<bool>)]
         logprobs: Option<JsonText>,
         /// Not offered yet; 0 is neutral.
         #[schema(value_type = Option<u32>)]
         top_logprobs: Option<JsonText>,
-        /// Not offered yet; `[]` is neutral.
-        #[schema(value_type = Option<Vec<Object>>)]
-        tools: Option<JsonText>,
-        /// Not offered yet; `none` and `auto` are neutral.
-        #[schema(value_type = Option<String>)]
-        tool_choice: Option<JsonText>,
         /// Not offered yet.
         #[schema(value_type = Option<String>)]
         tool_prompt: Option<JsonText>,
@@ -114,9 +119,11 @@ pub(crate) struct Message {
     content: Option<Content>,
     /// The speaker's name.
     name: Option<String>,
+    /// What the model thought before an assistant's turn.
+    reasoning_content: Option<String>,
     /// Calls made by an assistant's turn.
-    #[schema(value_type = Option<Vec<Object>>)]
-    tool_calls: Option<JsonText>,
+    #[serde(default, deserialize_with = "super::chat::calls")]
+    tool_calls: Option<Vec<MessageCall>>,
     /// Which call a tool's turn answers.
     tool_call_id: Option<String>,
     /// Sent back by clients; only null.
@@ -162,6 +169,10 @@ struct PartText(String);
 
 fn messages<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Message>, D::Error> {
     strict::list::<MOST_MESSAGES, _, _>(from)
+}
+
+fn calls<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Vec<MessageCall>>, D::Error> {
+    strict::list_or_null::<MOST_CALLS, _, _>(from)
 }
 
 impl<'de> Deserialize<'de> for Content {
@@ -213,8 +224,6 @@ impl ChatRequest {
         neutral::check(&[
             ("logprobs", &self.logprobs, Neutral::Bool(false)),
             ("top_logprobs", &self.top_logprobs, Neutral::Number(0.0)),
-            ("tools", &self.tools, Neutral::Empty),
-            ("tool_choice", &self.tool_choice, CHOICE),
             ("tool_prompt", &self.tool_prompt, Neutral::Null),
             ("functions", &self.functions, Neutral::Empty),
             ("function_call", &self.function_call, CHOICE),
@@ -252,21 +261,19 @@ impl Message {
         if self.role.is_empty() {
             return Err(at("must have a `role`"));
         }
-        let tool_calls = self.tool_calls.map(JsonText::into_string);
-        if tool_calls
-            .as_ref()
-            .is_some_and(|calls| !calls.starts_with('['))
-        {
-            return Err(at("`tool_calls` must be a list"));
+        if self.role == "tool" && self.tool_call_id.is_none() {
+            return Err(at("must have a `tool_call_id`: which call it answers"));
         }
-        if self.content.is_none() && tool_calls.is_none() {
+        let calls = self.tool_calls.unwrap_or_default();
+        if self.content.is_none() && calls.is_empty() {
             return Err(at("must have `content` or `tool_calls`"));
         }
         Ok(ChatMessage {
             role: self.role,
             content: self.content.map(|content| content.0),
+            reasoning_content: self.reasoning_content,
             name: self.name,
-            tool_calls,
+            tool_calls: (!calls.is_empty()).then(|| MessageCall::list_to_json(calls)),
             tool_call_id: self.tool_call_id,
         })
     }

@@ -1,66 +1,21 @@
-//! Chat templates: messages in, the prompt's text out.
+//! A compiled chat template.
 
 use std::borrow::Cow;
 
-use minijinja::value::{Kwargs, Serde, Value};
-use minijinja::{Environment, Error, ErrorKind as JinjaKind, State, context};
-use serde::Serialize;
+use minijinja::value::{Serde, Value};
+use minijinja::{Environment, Error, ErrorKind as JinjaKind, context};
 
+use super::json::to_json;
+use super::{Chat, MARK, Turn, messages};
 use crate::error::{ApiError, ErrorKind};
-
-/// One turn of a conversation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ChatMessage {
-    /// Free-form; the template decides which roles it knows.
-    pub role: String,
-    /// Text; `None` only beside `tool_calls`.
-    pub content: Option<String>,
-    /// The speaker's name; read by templates that show it.
-    pub name: Option<String>,
-    /// Calls made by an assistant's turn: a JSON list, parsed only when the turn is rendered.
-    pub tool_calls: Option<String>,
-    /// Which call a tool's turn answers.
-    pub tool_call_id: Option<String>,
-}
-
-/// A turn as templates see it.
-#[derive(Serialize)]
-struct TemplateMessage<'a> {
-    role: &'a str,
-    content: Option<Cow<'a, str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    name: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tool_calls: Option<serde_json::Value>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tool_call_id: Option<&'a str>,
-}
-
-/// What follows the last message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
-    /// The opening of an assistant's turn: the model answers.
-    Open,
-    /// Nothing: the prompt ends where the template ends.
-    Bare,
-    /// The last message stays open, and the model goes on with it.
-    Continue,
-}
-
-/// A conversation to render.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Chat {
-    /// In order; not empty.
-    pub messages: Vec<ChatMessage>,
-    /// What follows them.
-    pub turn: Turn,
-}
 
 /// A compiled chat template with the special tokens that it may write.
 #[derive(Debug)]
 pub struct ChatTemplate {
     environment: Environment<'static>,
     special_tokens: Vec<(String, String)>,
+    source: String,
+    knows_tools: bool,
 }
 
 /// The template itself refused the conversation.
@@ -69,11 +24,6 @@ pub struct ChatTemplate {
 struct Raised(String);
 
 const NAME: &str = "chat_template";
-
-/// Stands at the end of a message that stays open: characters for private use, which no template
-/// writes, trims or escapes. Looking for the content itself would find it in what follows, such as
-/// a "<" in `<|im_end|>`.
-const MARK: &str = "\u{E000}\u{E0A5}\u{E000}";
 
 impl ChatTemplate {
     /// Compiles `source`. `special_tokens` are (name, content), such as (`bos_token`, `<s>`).
@@ -91,10 +41,26 @@ impl ChatTemplate {
         environment.add_function("strftime_now", strftime_now);
         environment.add_filter("tojson", to_json);
         environment.add_template_owned(NAME, without_generation_tags(source).into_owned())?;
+        let knows_tools = environment
+            .get_template(NAME)?
+            .undeclared_variables(false)
+            .contains("tools");
         Ok(Self {
             environment,
             special_tokens,
+            source: source.to_owned(),
+            knows_tools,
         })
+    }
+
+    /// The template as it was written.
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// Whether it tells the model of tools.
+    pub fn knows_tools(&self) -> bool {
+        self.knows_tools
     }
 
     /// The prompt's text. Fails when the template raises an exception or meets what it cannot use.
@@ -103,10 +69,16 @@ impl ChatTemplate {
             .special_tokens
             .iter()
             .map(|(name, token)| (name.as_str(), token.as_str()));
+        // As transformers does: what is not given is none, not undefined.
         let context = context! {
             messages => Serde(messages(chat)?),
+            tools => json_variable("tools", chat.tools.as_deref())?,
+            documents => None::<()>,
             add_generation_prompt => chat.turn == Turn::Open,
-            ..Value::from_pairs(special)
+            ..context! {
+                ..json_variable("chat_template_kwargs", chat.variables.as_deref())?,
+                ..Value::from_pairs(special)
+            }
         };
         let template = self
             .environment
@@ -120,65 +92,12 @@ impl ChatTemplate {
     }
 }
 
-/// The messages; `MARK` ends the last one if it stays open.
-fn messages(chat: &Chat) -> Result<Vec<TemplateMessage<'_>>, ApiError> {
-    let turns = chat.messages.iter().enumerate();
-    let mut messages: Vec<_> = turns
-        .map(|(index, message)| message.for_template(index))
-        .collect::<Result<_, _>>()?;
-    if chat.turn == Turn::Continue
-        && let Some(content) = messages.last_mut().and_then(|m| m.content.as_mut())
-    {
-        content.to_mut().push_str(MARK);
-    }
-    Ok(messages)
-}
-
-impl ChatMessage {
-    /// Bytes of its text, about, with what a template writes around it.
-    pub(crate) fn size(&self) -> usize {
-        const AROUND: usize = 64;
-        let texts = [
-            &self.content,
-            &self.name,
-            &self.tool_calls,
-            &self.tool_call_id,
-        ];
-        let texts = texts.into_iter().flatten().map(String::len);
-        AROUND + self.role.len() + texts.sum::<usize>()
-    }
-
-    /// `index` is its place, for errors.
-    fn for_template(&self, index: usize) -> Result<TemplateMessage<'_>, ApiError> {
-        let calls = self.tool_calls.as_deref().map(tool_calls);
-        let wrong = |error| {
-            let rule = format!("`messages[{index}].tool_calls` cannot be used: {error}");
-            ApiError::validation("messages", rule)
-        };
-        Ok(TemplateMessage {
-            role: &self.role,
-            content: self.content.as_deref().map(Cow::Borrowed),
-            name: self.name.as_deref(),
-            tool_calls: calls.transpose().map_err(wrong)?,
-            tool_call_id: self.tool_call_id.as_deref(),
-        })
-    }
-}
-
-/// Templates expect a call's arguments as an object; clients send them as JSON in a string.
-fn tool_calls(json: &str) -> Result<serde_json::Value, serde_json::Error> {
-    let mut calls: serde_json::Value = serde_json::from_str(json)?;
-    for call in calls.as_array_mut().into_iter().flatten() {
-        let Some(arguments) = call.pointer_mut("/function/arguments") else {
-            continue;
-        };
-        let text = arguments.as_str();
-        let parsed = text.and_then(|text| serde_json::from_str::<serde_json::Value>(text).ok());
-        if let Some(object) = parsed.filter(serde_json::Value::is_object) {
-            *arguments = object;
-        }
-    }
-    Ok(calls)
+/// A variable that came as JSON in the request's field `name`; none if it did not come.
+fn json_variable(name: &'static str, json: Option<&str>) -> Result<Value, ApiError> {
+    let wrong = |error| ApiError::validation(name, format!("`{name}` cannot be used: {error}"));
+    let value: Option<serde_json::Value> =
+        json.map(serde_json::from_str).transpose().map_err(wrong)?;
+    Ok(Value::from(Serde(value)))
 }
 
 /// Cuts what the template writes after the last message's content, which `MARK` ends.
@@ -215,79 +134,6 @@ fn strftime_now(format: &str) -> Result<String, Error> {
         .map_err(|e| Error::new(JinjaKind::InvalidOperation, format!("strftime_now: {e}")))
 }
 
-/// `json.dumps(value, ensure_ascii=False, indent=indent)`: Python's spacing, nothing escaped for HTML.
-#[allow(clippy::needless_pass_by_value, reason = "the signature of a filter")]
-fn to_json(
-    _state: &State<'_, '_>,
-    value: Value,
-    indent: Option<usize>,
-    options: Kwargs,
-) -> Result<Value, Error> {
-    let indent = indent.or(options.get::<Option<usize>>("indent")?);
-    let sort = options.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
-    // The default already: characters outside ASCII stay as they are.
-    let _: Option<bool> = options.get("ensure_ascii")?;
-    options.assert_all_used()?;
-    let value = serde_json::to_value(&value)
-        .map_err(|e| Error::new(JinjaKind::BadSerialization, format!("tojson: {e}")))?;
-    let mut out = String::new();
-    let writer = PythonJson { indent, sort };
-    writer.value(&value, 0, &mut out);
-    Ok(Value::from_safe_string(out))
-}
-
-/// Writes JSON with Python's separators.
-struct PythonJson {
-    indent: Option<usize>,
-    sort: bool,
-}
-
-impl PythonJson {
-    fn value(&self, value: &serde_json::Value, depth: usize, out: &mut String) {
-        match value {
-            serde_json::Value::Array(items) if !items.is_empty() => {
-                out.push('[');
-                for (i, item) in items.iter().enumerate() {
-                    self.separate(i, depth + 1, out);
-                    self.value(item, depth + 1, out);
-                }
-                self.line(depth, out);
-                out.push(']');
-            }
-            serde_json::Value::Object(map) if !map.is_empty() => {
-                let mut entries: Vec<_> = map.iter().collect();
-                if self.sort {
-                    entries.sort_by_key(|(key, _)| *key);
-                }
-                out.push('{');
-                for (i, (key, item)) in entries.into_iter().enumerate() {
-                    self.separate(i, depth + 1, out);
-                    out.push_str(&serde_json::Value::from(key.as_str()).to_string());
-                    out.push_str(": ");
-                    self.value(item, depth + 1, out);
-                }
-                self.line(depth, out);
-                out.push('}');
-            }
-            plain => out.push_str(&plain.to_string()),
-        }
-    }
-
-    fn separate(&self, index: usize, depth: usize, out: &mut String) {
-        if index > 0 {
-            out.push_str(if self.indent.is_some() { "," } else { ", " });
-        }
-        self.line(depth, out);
-    }
-
-    fn line(&self, depth: usize, out: &mut String) {
-        if let Some(indent) = self.indent {
-            out.push('\n');
-            out.extend(std::iter::repeat_n(' ', indent * depth));
-        }
-    }
-}
-
 /// Drops `{% generation %}` and `{% endgeneration %}`: marks for training that render to nothing.
 fn without_generation_tags(source: &str) -> Cow<'_, str> {
     if !source.contains("generation %}") && !source.contains("generation -%}") {
@@ -318,23 +164,24 @@ fn without_generation_tags(source: &str) -> Cow<'_, str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::chat::ChatMessage;
 
     fn user(content: &str) -> ChatMessage {
-        let content = Some(content.to_owned());
         ChatMessage {
             role: "user".into(),
-            content,
-            name: None,
-            tool_calls: None,
-            tool_call_id: None,
+            content: Some(content.to_owned()),
+            ..ChatMessage::default()
         }
     }
 
     fn render(source: &str, messages: Vec<ChatMessage>, turn: Turn) -> Result<String, ApiError> {
         let tokens = vec![("bos_token".to_owned(), "<s>".to_owned())];
-        ChatTemplate::new(source, tokens)
-            .unwrap()
-            .render(&Chat { messages, turn })
+        let chat = Chat {
+            messages,
+            turn,
+            ..Chat::default()
+        };
+        ChatTemplate::new(source, tokens).unwrap().render(&chat)
     }
 
     const PLAIN: &str = "{{ bos_token }}{% for m in messages %}\n<{{ m.role }}>{{ m['content'] }}</>\n\
@@ -427,5 +274,27 @@ mod tests {
         .unwrap();
         assert_eq!(text.len(), 11, "{text}");
         assert!(render("{{ strftime_now('%!') }}", vec![user("a")], Turn::Open).is_err());
+    }
+
+    #[test]
+    fn tools_keep_their_order_and_absent_ones_are_none() {
+        let source = "{% if tools is not none %}{{ tools | tojson }}{% else %}bare{% endif %}\
+                      {% if deep %}{{ deep.value }}{% endif %}";
+        let template = ChatTemplate::new(source, Vec::new()).unwrap();
+        assert!(template.knows_tools());
+        assert!(!ChatTemplate::new(PLAIN, Vec::new()).unwrap().knows_tools());
+        let tools = r##"[{"z": {"$defs": {"b": 1, "a": {"$ref": "#/$defs/b"}}}, "a": []}]"##;
+        let chat = Chat {
+            messages: vec![user("a")],
+            tools: Some(tools.to_owned()),
+            variables: Some(r#"{"deep": {"value": 3}, "messages": 1}"#.to_owned()),
+            ..Chat::default()
+        };
+        assert_eq!(template.render(&chat).unwrap(), format!("{tools}3"));
+        let none = Chat {
+            messages: vec![user("a")],
+            ..Chat::default()
+        };
+        assert_eq!(template.render(&none).unwrap(), "bare");
     }
 }

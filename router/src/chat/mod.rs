@@ -1,0 +1,149 @@
+//! Chat templates: messages in, the prompt's text out.
+
+mod json;
+mod template;
+
+use std::borrow::Cow;
+
+use serde::Serialize;
+
+pub use self::template::ChatTemplate;
+use crate::error::ApiError;
+use crate::tools::Reading;
+
+/// One turn of a conversation.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ChatMessage {
+    /// Free-form; the template decides which roles it knows.
+    pub role: String,
+    /// Text; `None` only beside `tool_calls`.
+    pub content: Option<String>,
+    /// What the model thought before it said that; read by templates that show it.
+    pub reasoning_content: Option<String>,
+    /// The speaker's name; read by templates that show it.
+    pub name: Option<String>,
+    /// Calls made by an assistant's turn: a JSON list, parsed only when the turn is rendered.
+    pub tool_calls: Option<String>,
+    /// Which call a tool's turn answers.
+    pub tool_call_id: Option<String>,
+}
+
+/// A turn as templates see it.
+#[derive(Serialize)]
+struct TemplateMessage<'a> {
+    role: &'a str,
+    content: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning_content: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tool_calls: Option<serde_json::Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tool_call_id: Option<&'a str>,
+}
+
+/// What follows the last message.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Turn {
+    /// The opening of an assistant's turn: the model answers.
+    #[default]
+    Open,
+    /// Nothing: the prompt ends where the template ends.
+    Bare,
+    /// The last message stays open, and the model goes on with it.
+    Continue,
+}
+
+/// A conversation to render.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Chat {
+    /// In order; not empty.
+    pub messages: Vec<ChatMessage>,
+    /// What follows them.
+    pub turn: Turn,
+    /// Tools that the model may call: a JSON list, parsed only when the chat is rendered.
+    pub tools: Option<String>,
+    /// More variables of the template: a JSON object, parsed only when the chat is rendered.
+    pub variables: Option<String>,
+    /// How the answer is read; whether it begins in a thought is found when the chat is rendered.
+    pub reading: Reading,
+}
+
+impl Chat {
+    /// Bytes of its text, about: what rendering it will cost.
+    pub(crate) fn size(&self) -> usize {
+        let messages = self.messages.iter().map(ChatMessage::size);
+        let texts = [&self.tools, &self.variables];
+        let texts = texts.into_iter().flatten().map(String::len);
+        messages.chain(texts).sum()
+    }
+}
+
+/// Stands at the end of a message that stays open: characters for private use, which no template
+/// writes, trims or escapes. Looking for the content itself would find it in what follows, such as
+/// a "<" in `<|im_end|>`.
+const MARK: &str = "\u{E000}\u{E0A5}\u{E000}";
+
+/// The messages; `MARK` ends the last one if it stays open.
+fn messages(chat: &Chat) -> Result<Vec<TemplateMessage<'_>>, ApiError> {
+    let turns = chat.messages.iter().enumerate();
+    let mut messages: Vec<_> = turns
+        .map(|(index, message)| message.for_template(index))
+        .collect::<Result<_, _>>()?;
+    if chat.turn == Turn::Continue
+        && let Some(content) = messages.last_mut().and_then(|m| m.content.as_mut())
+    {
+        content.to_mut().push_str(MARK);
+    }
+    Ok(messages)
+}
+
+impl ChatMessage {
+    /// Bytes of its text, about, with what a template writes around it.
+    fn size(&self) -> usize {
+        const AROUND: usize = 64;
+        let texts = [
+            &self.content,
+            &self.reasoning_content,
+            &self.name,
+            &self.tool_calls,
+            &self.tool_call_id,
+        ];
+        let texts = texts.into_iter().flatten().map(String::len);
+        AROUND + self.role.len() + texts.sum::<usize>()
+    }
+
+    /// `index` is its place, for errors.
+    fn for_template(&self, index: usize) -> Result<TemplateMessage<'_>, ApiError> {
+        let calls = self.tool_calls.as_deref().map(tool_calls);
+        let wrong = |error| {
+            let rule = format!("`messages[{index}].tool_calls` cannot be used: {error}");
+            ApiError::validation("messages", rule)
+        };
+        Ok(TemplateMessage {
+            role: &self.role,
+            content: self.content.as_deref().map(Cow::Borrowed),
+            reasoning_content: self.reasoning_content.as_deref(),
+            name: self.name.as_deref(),
+            tool_calls: calls.transpose().map_err(wrong)?,
+            tool_call_id: self.tool_call_id.as_deref(),
+        })
+    }
+}
+
+/// Templates expect a call's arguments as an object; clients send them as JSON in a string.
+fn tool_calls(json: &str) -> Result<serde_json::Value, serde_json::Error> {
+    let mut calls: serde_json::Value = serde_json::from_str(json)?;
+    for call in calls.as_array_mut().into_iter().flatten() {
+        let Some(arguments) = call.pointer_mut("/function/arguments") else {
+            continue;
+        };
+        let text = arguments.as_str();
+        let parsed = text.and_then(|text| serde_json::from_str::<serde_json::Value>(text).ok());
+        if let Some(object) = parsed.filter(serde_json::Value::is_object) {
+            *arguments = object;
+        }
+    }
+    Ok(calls)
+}

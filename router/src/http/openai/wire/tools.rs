@@ -1,0 +1,211 @@
+//! Tools in chat requests.
+
+use serde::Deserialize;
+use serde::de::{Deserializer, Error, IgnoredAny};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use crate::error::Excerpt;
+use crate::http::strict::{self, JsonText, from_object};
+use crate::tools::{Choice, MOST_TOOLS, OfferFields};
+
+from_object!(
+    Tool,
+    Function,
+    NamedChoice,
+    NamedFunction,
+    MessageCall,
+    CalledFunction
+);
+
+/// Where this dialect keeps what may be wrong.
+pub(crate) const FIELDS: OfferFields = OfferFields {
+    name: "function.name",
+    parameters: "function.parameters",
+};
+
+/// A tool on offer.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(
+    remote = "Self",
+    deny_unknown_fields,
+    expecting = "a tool (a JSON object)"
+)]
+pub(crate) struct Tool {
+    /// Always `function`.
+    #[serde(deserialize_with = "kind")]
+    #[schema(value_type = String, example = "function")]
+    r#type: (),
+    /// The function.
+    function: Function,
+}
+
+/// A function that the model may call.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(
+    remote = "Self",
+    deny_unknown_fields,
+    expecting = "a function (a JSON object)"
+)]
+pub(crate) struct Function {
+    /// What calls name: up to 64 characters of a-z, A-Z, 0-9, `_`, `-` and `.`.
+    #[schema(example = "get_weather")]
+    name: String,
+    /// What it does, for the model.
+    description: Option<String>,
+    /// A JSON schema of its arguments, told to the model as it is.
+    #[serde(alias = "arguments")]
+    #[schema(value_type = Option<Object>)]
+    parameters: Option<JsonText>,
+    /// Whether calls must keep to the schema: they always do where the choice is `required` or a
+    /// function.
+    #[serde(rename = "strict")]
+    _strict: Option<bool>,
+}
+
+/// `none`, `auto`, `required`, or a function: by its name, or as an object.
+#[derive(Debug)]
+pub(crate) struct ToolChoice(Choice);
+
+/// A call that an assistant's turn made.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(
+    remote = "Self",
+    deny_unknown_fields,
+    expecting = "a call (a JSON object)"
+)]
+pub(crate) struct MessageCall {
+    /// As the server gave it.
+    id: Option<String>,
+    /// Always `function`.
+    #[serde(default, deserialize_with = "kind", rename = "type")]
+    #[schema(value_type = String)]
+    _type: (),
+    /// What was called.
+    function: CalledFunction,
+    /// Its place among the calls; clients that put streams together send it back.
+    #[serde(rename = "index")]
+    #[schema(value_type = Option<u32>)]
+    _index: Option<IgnoredAny>,
+}
+
+/// What a call called.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(
+    remote = "Self",
+    deny_unknown_fields,
+    expecting = "a function (a JSON object)"
+)]
+pub(crate) struct CalledFunction {
+    /// Its name.
+    name: String,
+    /// Its arguments: JSON in a string, or an object.
+    #[schema(value_type = String)]
+    arguments: Option<JsonText>,
+    /// TGI's answers have it.
+    #[serde(rename = "description")]
+    #[schema(value_type = Option<String>)]
+    _description: Option<IgnoredAny>,
+}
+
+#[derive(Deserialize)]
+#[serde(
+    remote = "Self",
+    deny_unknown_fields,
+    expecting = "a choice (a JSON object)"
+)]
+struct NamedChoice {
+    #[serde(deserialize_with = "kind", rename = "type")]
+    _type: (),
+    function: NamedFunction,
+}
+
+#[derive(Deserialize)]
+#[serde(
+    remote = "Self",
+    deny_unknown_fields,
+    expecting = "a function (a JSON object)"
+)]
+struct NamedFunction {
+    name: String,
+}
+
+/// Tools, or null.
+pub(super) fn tools<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Vec<Tool>>, D::Error> {
+    strict::list_or_null::<MOST_TOOLS, _, _>(from)
+}
+
+fn kind<'de, D: Deserializer<'de>>(from: D) -> Result<(), D::Error> {
+    match String::deserialize(from)?.as_str() {
+        "function" => Ok(()),
+        other => Err(D::Error::custom(format_args!(
+            "`type` must be `function`. Given: `{}`",
+            Excerpt::new(other)
+        ))),
+    }
+}
+
+impl MessageCall {
+    /// As chat templates take them.
+    pub(super) fn list_to_json(calls: Vec<Self>) -> String {
+        let calls: Vec<String> = calls.into_iter().map(Self::into_json).collect();
+        format!("[{}]", calls.join(","))
+    }
+
+    fn into_json(self) -> String {
+        let id = self
+            .id
+            .map_or_else(String::new, |id| format!("\"id\":{},", Value::from(id)));
+        let name = Value::from(self.function.name);
+        let arguments = self
+            .function
+            .arguments
+            .map_or_else(|| "{}".to_owned(), JsonText::into_string);
+        format!(
+            "{{{id}\"type\":\"function\",\"function\":{{\"name\":{name},\"arguments\":{arguments}}}}}"
+        )
+    }
+}
+
+impl From<Tool> for crate::tools::Tool {
+    fn from(tool: Tool) -> Self {
+        let Tool {
+            r#type: (),
+            function,
+        } = tool;
+        let parameters = function.parameters.map(JsonText::into_string);
+        Self {
+            name: function.name,
+            description: function.description,
+            parameters: parameters.filter(|schema| schema != "null"),
+        }
+    }
+}
+
+impl From<ToolChoice> for Choice {
+    fn from(choice: ToolChoice) -> Self {
+        choice.0
+    }
+}
+
+impl<'de> Deserialize<'de> for ToolChoice {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = JsonText::deserialize(from)?;
+        if text.as_str().starts_with('{') {
+            let named: NamedChoice =
+                serde_json::from_str(text.as_str()).map_err(D::Error::custom)?;
+            return Ok(Self(Choice::Named(named.function.name)));
+        }
+        let word: String = serde_json::from_str(text.as_str()).map_err(|_| {
+            D::Error::custom(
+                "must be `none`, `auto`, `required`, or an object that names a function",
+            )
+        })?;
+        Ok(Self(match word.as_str() {
+            "none" => Choice::None,
+            "auto" => Choice::Auto,
+            "required" => Choice::Required,
+            _ => Choice::Named(word),
+        }))
+    }
+}

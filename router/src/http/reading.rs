@@ -1,0 +1,155 @@
+//! Answers read as thoughts, content and tool calls, as they come or in one piece.
+
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::task::{Context, Poll, ready};
+
+use super::facts;
+use crate::error::ApiError;
+use crate::generation::{FinishReason, Generation, TextEvent};
+use crate::tools::{AnswerReader, Choice, Offer, Piece, Pieces, Reading};
+
+/// An answer that is read as it comes.
+pub(super) struct Read {
+    reader: AnswerReader,
+    pieces: Pieces,
+    end: Option<FinishReason>,
+}
+
+/// An answer that has been read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct ReadAnswer {
+    pub(super) content: String,
+    pub(super) thought: String,
+    pub(super) calls: Vec<Call>,
+}
+
+/// A call, complete unless the answer was cut off in it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Call {
+    pub(super) id: String,
+    pub(super) name: String,
+    /// JSON.
+    pub(super) arguments: String,
+}
+
+impl Read {
+    pub(super) fn new(reading: &Reading) -> Self {
+        Self {
+            reader: reading.reader(),
+            pieces: Pieces::default(),
+            end: None,
+        }
+    }
+
+    /// Waits for the next step of the answer and reads it; `drain` gives what it brought.
+    pub(super) fn poll(
+        &mut self,
+        generation: &mut Generation,
+        event: &mut TextEvent,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), ApiError>> {
+        ready!(generation.poll_event(cx, event)).unwrap_or_else(|| Err(facts::unfinished()))?;
+        self.reader.feed(event.delta(), &mut self.pieces);
+        self.end = event.end.take().map(|end| end.reason);
+        if self.end.is_some() {
+            self.reader.finish(&mut self.pieces);
+        } else if self.reader.is_over() {
+            generation.finish();
+            self.end = Some(FinishReason::StopToken);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// The pieces that have come.
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = Piece> + '_ {
+        self.pieces.drain()
+    }
+
+    /// Why the answer has ended, if it has.
+    pub(super) fn end(&self) -> Option<FinishReason> {
+        self.end
+    }
+}
+
+/// A new id for a call: `call_` and 24 letters and digits, or only nine where templates insist.
+pub(super) fn call_id(reading: &Reading) -> String {
+    let short = reading
+        .tools
+        .as_ref()
+        .is_some_and(|(format, _)| format.short_ids());
+    const LETTERS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
+    let mut id = String::from(if short { "" } else { "call_" });
+    for part in 0..if short { 1 } else { 3 } {
+        // A fresh hasher has fresh random keys.
+        let mut bits = RandomState::new().hash_one(part);
+        for _ in 0..if short { 9 } else { 8 } {
+            id.push(char::from(LETTERS[(bits % 36) as usize]));
+            bits /= 36;
+        }
+    }
+    id
+}
+
+/// Runs an answer to its end.
+pub(super) async fn collect(
+    generation: &mut Generation,
+) -> Result<(ReadAnswer, FinishReason), ApiError> {
+    let mut read = Read::new(generation.reading());
+    let mut event = TextEvent::default();
+    let mut answer = ReadAnswer::default();
+    loop {
+        std::future::poll_fn(|cx| read.poll(generation, &mut event, cx)).await?;
+        for piece in read.drain() {
+            answer.take(piece, generation.reading());
+        }
+        if let Some(reason) = read.end() {
+            return Ok((answer, reason));
+        }
+    }
+}
+
+impl ReadAnswer {
+    fn take(&mut self, piece: Piece, reading: &Reading) {
+        match (piece, self.calls.last_mut()) {
+            (Piece::Content(text), _) => self.content.push_str(&text),
+            (Piece::Thought(text), _) => self.thought.push_str(&text),
+            (Piece::Call(name), _) => self.calls.push(Call {
+                id: call_id(reading),
+                name,
+                arguments: String::new(),
+            }),
+            (Piece::Arguments(text), Some(call)) => call.arguments.push_str(&text),
+            (Piece::Arguments(_), None) | (Piece::CallEnd, _) => {}
+        }
+    }
+}
+
+/// What of an offer the chat template is told, and how the answer is read.
+pub(super) fn read_offer(
+    offer: Option<&Offer>,
+    generator: &crate::Generator,
+) -> Result<(Option<String>, Reading), ApiError> {
+    let mut reading = Reading {
+        thoughts: generator.thought_format(),
+        ..Reading::default()
+    };
+    let Some(offer) = offer.filter(|offer| offer.choice != Choice::None) else {
+        return Ok((None, reading));
+    };
+    let template = generator.model_text().chat_template.as_ref();
+    let format = generator
+        .tool_format()
+        .filter(|_| template.is_some_and(|t| t.knows_tools()));
+    let Some(format) = format else {
+        let rule = "`tools` cannot be used: the chat template of this model tells it of no tools, or \
+                    the server knows no format of its calls (--tool-parser)";
+        return Err(ApiError::validation("tools", rule));
+    };
+    if matches!(offer.choice, Choice::Required | Choice::Named(_)) {
+        return Err(ApiError::unsupported("tool_choice", "`auto` or `none`"));
+    }
+    reading.tools = Some((format, offer.names()));
+    reading.one_call = !offer.parallel;
+    Ok((Some(offer.to_json()), reading))
+}

@@ -1,0 +1,285 @@
+//! One call as a JSON object: `{"name": .., "arguments": {..}}`, with `parameters` for `arguments`
+//! where a model says so, and its keys in any order. Arguments go out as they come, byte for byte.
+
+use super::prose::Prose;
+use super::{Pieces, ToolNames};
+
+/// How reading an object goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// It goes on; the character was taken.
+    More,
+    /// The object is complete; the character was its last.
+    Done,
+    /// This is no call, or something comes after what was one. The character was not taken.
+    Broken,
+}
+
+/// Reads one call.
+#[derive(Debug, Default)]
+pub(super) struct JsonCall {
+    state: State,
+    /// The key or the string that is being read, as written.
+    text: String,
+    /// Arguments that came before the name.
+    early: String,
+    named: bool,
+    has_arguments: bool,
+    /// Only these names make a call, if it is set.
+    names: Option<ToolNames>,
+}
+
+#[derive(Debug, Default)]
+enum State {
+    #[default]
+    Start,
+    /// Before a key, or the end of an object that has none.
+    BeforeKey,
+    Key(Scan),
+    Colon,
+    Value(Role, Scan),
+    /// After a value.
+    Next,
+}
+
+/// What a value is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    Name,
+    /// Nothing of them has come.
+    Arguments,
+    /// Arguments as an object.
+    Object,
+    /// Arguments as anything else: understood when they are whole.
+    Whole,
+    Other,
+}
+
+/// Finds the end of one JSON value without judging what is in it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Scan {
+    depth: usize,
+    in_string: bool,
+    escaped: bool,
+    begun: bool,
+}
+
+/// Where a character stands to a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum At {
+    /// Before it.
+    Before,
+    /// In it.
+    Inside,
+    /// Its last character.
+    Last,
+    /// After it: a number or a word ends with what follows.
+    After,
+}
+
+impl Scan {
+    pub(super) fn step(&mut self, c: char) -> At {
+        if self.in_string {
+            return self.step_string(c);
+        }
+        match c {
+            c if c.is_whitespace() && !self.begun => return At::Before,
+            '"' if self.depth == 0 && self.begun => return At::After,
+            '"' => self.in_string = true,
+            '{' | '[' => self.depth += 1,
+            '}' | ']' | ',' if self.depth == 0 => return At::After,
+            '}' | ']' => {
+                self.depth -= 1;
+                if self.depth == 0 {
+                    return At::Last;
+                }
+            }
+            c if c.is_whitespace() && self.depth == 0 => return At::After,
+            _ => {}
+        }
+        self.begun = true;
+        At::Inside
+    }
+
+    fn step_string(&mut self, c: char) -> At {
+        match c {
+            _ if self.escaped => self.escaped = false,
+            '\\' => self.escaped = true,
+            '"' => {
+                self.in_string = false;
+                if self.depth == 0 {
+                    return At::Last;
+                }
+            }
+            _ => {}
+        }
+        At::Inside
+    }
+}
+
+impl JsonCall {
+    /// A call of one of `names` only.
+    pub(super) fn of(names: ToolNames) -> Self {
+        let names = Some(names);
+        Self {
+            names,
+            ..Self::default()
+        }
+    }
+
+    /// Takes one character. `prose` keeps what has come until the call's name is known, and gives it
+    /// out as content if this is no call.
+    pub(super) fn push(&mut self, c: char, out: &mut Pieces, prose: &mut Prose) -> Progress {
+        let (named, progress) = (self.named, self.step(c, out));
+        match progress {
+            Progress::Broken if self.named => self.close(out),
+            Progress::Broken => prose.give_up(out),
+            _ if named => {}
+            _ if self.named => prose.call_begun(),
+            _ => prose.hold(c.encode_utf8(&mut [0; 4])),
+        }
+        progress
+    }
+
+    fn step(&mut self, c: char, out: &mut Pieces) -> Progress {
+        match &mut self.state {
+            State::Value(role, scan) => {
+                let (role, at) = (*role, scan.step(c));
+                self.value(role, at, c, out)
+            }
+            State::Key(scan) => {
+                let at = scan.step(c);
+                self.text.push(c);
+                if at == At::Last {
+                    self.state = State::Colon;
+                }
+                Progress::More
+            }
+            _ if c.is_whitespace() => Progress::More,
+            _ => self.between(c, out),
+        }
+    }
+
+    /// A character that is no blank, outside keys and values.
+    fn between(&mut self, c: char, out: &mut Pieces) -> Progress {
+        match (&self.state, c) {
+            (State::Start, '{') | (State::Next, ',') => self.state = State::BeforeKey,
+            (State::BeforeKey, '"') => {
+                let mut scan = Scan::default();
+                scan.step(c);
+                self.text = c.to_string();
+                self.state = State::Key(scan);
+            }
+            (State::Colon, ':') => {
+                let role = self.role();
+                self.text.clear();
+                self.state = State::Value(role, Scan::default());
+            }
+            (State::Next | State::BeforeKey, '}') => return self.end(out),
+            _ => return Progress::Broken,
+        }
+        Progress::More
+    }
+
+    fn role(&self) -> Role {
+        match self.text.as_str() {
+            "\"name\"" if !self.named => Role::Name,
+            "\"arguments\"" | "\"parameters\"" if !self.has_arguments => Role::Arguments,
+            _ => Role::Other,
+        }
+    }
+
+    fn value(&mut self, role: Role, at: At, c: char, out: &mut Pieces) -> Progress {
+        let role = match (role, at) {
+            (Role::Arguments, At::Inside | At::Last) => self.begin_arguments(c),
+            _ => role,
+        };
+        if matches!(at, At::Inside | At::Last) {
+            match role {
+                Role::Object => self.give(c.encode_utf8(&mut [0; 4]), out),
+                Role::Name | Role::Whole => self.text.push(c),
+                Role::Arguments | Role::Other => {}
+            }
+        }
+        match at {
+            At::Before | At::Inside => Progress::More,
+            At::Last => self.end_value(role, out),
+            At::After => match self.end_value(role, out) {
+                Progress::More if c.is_whitespace() => Progress::More,
+                Progress::More => self.between(c, out),
+                ended => ended,
+            },
+        }
+    }
+
+    /// At the arguments' first character: an object goes out as it comes.
+    fn begin_arguments(&mut self, c: char) -> Role {
+        self.has_arguments = true;
+        let role = if c == '{' { Role::Object } else { Role::Whole };
+        if let State::Value(now, _) = &mut self.state {
+            *now = role;
+        }
+        role
+    }
+
+    fn give(&mut self, text: &str, out: &mut Pieces) {
+        if self.named {
+            out.arguments(text);
+        } else {
+            self.early.push_str(text);
+        }
+    }
+
+    fn end_value(&mut self, role: Role, out: &mut Pieces) -> Progress {
+        self.state = State::Next;
+        match role {
+            Role::Name => return self.name(out),
+            Role::Whole => {
+                let text = std::mem::take(&mut self.text);
+                self.give(&whole_arguments(text), out);
+            }
+            Role::Object | Role::Arguments | Role::Other => {}
+        }
+        Progress::More
+    }
+
+    fn name(&mut self, out: &mut Pieces) -> Progress {
+        let name = serde_json::from_str::<String>(&self.text).unwrap_or_default();
+        let known = self
+            .names
+            .as_ref()
+            .is_none_or(|names| names.contains(&name));
+        if name.is_empty() || !known {
+            return Progress::Broken;
+        }
+        self.named = true;
+        out.call(name);
+        out.arguments(&self.early);
+        Progress::More
+    }
+
+    /// At the object's end.
+    fn end(&mut self, out: &mut Pieces) -> Progress {
+        if !self.named {
+            return Progress::Broken;
+        }
+        self.close(out);
+        Progress::Done
+    }
+
+    /// Ends a call that has begun.
+    fn close(&mut self, out: &mut Pieces) {
+        if !self.has_arguments {
+            out.arguments("{}");
+        }
+        out.end_call();
+    }
+}
+
+/// Arguments that are no object: one in a string, or none.
+fn whole_arguments(text: String) -> String {
+    if text == "null" {
+        return "{}".to_owned();
+    }
+    serde_json::from_str::<String>(&text).unwrap_or(text)
+}

@@ -1,0 +1,180 @@
+//! Mistral's calls: `[TOOL_CALLS]` and a list of objects, or a name, `[ARGS]` and the arguments,
+//! with `[CALL_ID]` and an id between in one generation of models.
+
+use super::json_call::{At, JsonCall, Progress, Scan};
+use super::prose::{MarkFinder, Prose};
+use super::{Machine, Pieces};
+
+pub(super) const MARK: &str = "[TOOL_CALLS]";
+pub(super) const ARGUMENTS: &str = "[ARGS]";
+pub(super) const ID: &str = "[CALL_ID]";
+
+/// Reads content and Mistral's calls.
+#[derive(Debug)]
+pub(super) struct Mistral {
+    state: State,
+    prose: Prose,
+}
+
+#[derive(Debug)]
+enum State {
+    Text,
+    /// After the mark.
+    Marked,
+    /// In a list, before an object.
+    List,
+    Call(Box<JsonCall>),
+    /// In a list, after an object.
+    Next,
+    Name(Name),
+    Arguments(Scan),
+}
+
+/// A name, up to its arguments.
+#[derive(Debug)]
+struct Name {
+    name: String,
+    finder: MarkFinder,
+    /// Whether the name is over and an id comes.
+    id: bool,
+}
+
+impl Mistral {
+    pub(super) fn new() -> Self {
+        Self {
+            state: State::Text,
+            prose: Prose::until(&[MARK]),
+        }
+    }
+
+    fn text(&mut self, c: char, out: &mut Pieces) {
+        let marked = self.prose.push(c, out).is_some();
+        self.state = if marked { State::Marked } else { State::Text };
+    }
+
+    fn give_up(&mut self, c: char, out: &mut Pieces) {
+        self.prose.give_up(out);
+        self.text(c, out);
+    }
+
+    fn marked(&mut self, c: char, out: &mut Pieces) {
+        match c {
+            '[' => {
+                self.prose.hold("[");
+                self.state = State::List;
+            }
+            '{' => self.begin(c, out),
+            c if c.is_whitespace() => self.prose.hold(c.encode_utf8(&mut [0; 4])),
+            c if is_plain(c) => {
+                self.state = State::Name(Name {
+                    name: String::new(),
+                    finder: MarkFinder::new(&[ARGUMENTS, ID]),
+                    id: false,
+                });
+                self.name(c, out);
+            }
+            c => self.give_up(c, out),
+        }
+    }
+
+    fn begin(&mut self, c: char, out: &mut Pieces) {
+        self.state = State::Call(Box::default());
+        self.call(c, out);
+    }
+
+    fn call(&mut self, c: char, out: &mut Pieces) {
+        let State::Call(call) = &mut self.state else {
+            return;
+        };
+        match call.push(c, out, &mut self.prose) {
+            Progress::More => {}
+            Progress::Done => self.state = State::Next,
+            Progress::Broken => self.text(c, out),
+        }
+    }
+
+    fn name(&mut self, c: char, out: &mut Pieces) {
+        let State::Name(reading) = &mut self.state else {
+            return;
+        };
+        if c == '{' && reading.finder.is_idle() {
+            return self.begin_arguments(Some(c), out);
+        }
+        let (found, text) = reading.finder.push(c);
+        self.prose.hold(&text);
+        if !text.chars().all(is_plain) {
+            self.prose.hold(&reading.finder.take());
+            self.prose.give_up(out);
+            self.state = State::Text;
+            return;
+        }
+        if !reading.id {
+            reading.name.push_str(&text);
+        }
+        match found {
+            Some(0) => self.begin_arguments(None, out),
+            Some(_) => {
+                reading.id = true;
+                self.prose.hold(ID);
+            }
+            None => {}
+        }
+    }
+
+    fn begin_arguments(&mut self, first: Option<char>, out: &mut Pieces) {
+        if let State::Name(reading) = &mut self.state {
+            self.prose.call_begun();
+            out.call(std::mem::take(&mut reading.name));
+        }
+        self.state = State::Arguments(Scan::default());
+        if let Some(c) = first {
+            self.arguments(c, out);
+        }
+    }
+
+    fn arguments(&mut self, c: char, out: &mut Pieces) {
+        let State::Arguments(scan) = &mut self.state else {
+            return;
+        };
+        let at = scan.step(c);
+        if matches!(at, At::Inside | At::Last) {
+            out.arguments(c.encode_utf8(&mut [0; 4]));
+        }
+        if matches!(at, At::Last | At::After) {
+            out.end_call();
+            self.state = State::Text;
+        }
+        if at == At::After {
+            self.text(c, out);
+        }
+    }
+}
+
+/// Characters of names and ids.
+fn is_plain(c: char) -> bool {
+    c.is_alphanumeric() || "_-./".contains(c)
+}
+
+impl Machine for Mistral {
+    fn push(&mut self, c: char, out: &mut Pieces) {
+        match self.state {
+            State::Text => self.text(c, out),
+            State::Marked => self.marked(c, out),
+            State::List if c == '{' => self.begin(c, out),
+            State::List | State::Next if c.is_whitespace() => {}
+            State::Next if c == ',' => self.state = State::List,
+            State::Next if c == ']' => self.state = State::Text,
+            State::List | State::Next => self.give_up(c, out),
+            State::Call(_) => self.call(c, out),
+            State::Name(_) => self.name(c, out),
+            State::Arguments(_) => self.arguments(c, out),
+        }
+    }
+
+    fn finish(&mut self, out: &mut Pieces) {
+        if let State::Name(reading) = &mut self.state {
+            self.prose.hold(&reading.finder.take());
+        }
+        self.prose.finish(out);
+    }
+}

@@ -1,0 +1,312 @@
+//! Tools and thoughts on the OpenAI chat route.
+
+#![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
+
+mod scripted;
+
+use penstock_router::{config::Format, engine::End, tools::ThoughtFormat};
+use scripted::Server;
+use serde_json::{Value, json};
+
+const CHAT: &str = "/v1/chat/completions";
+const TEMPLATE: &str = "{% if tools %}{{ tools | tojson }}<tool_call>{\"name\":{% endif %}\
+    {% for m in messages %}{{ m.role }}:{{ m.content }}{{ m.reasoning_content }}\
+    {% if m.tool_calls %}{{ m.tool_calls | tojson }}{% endif %}/{% endfor %}\
+    {% if open %}<think>\n{% endif %}";
+const CALL: &str = "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\": \"b\"}}</tool_call>";
+
+fn server() -> Server {
+    let server = Server::with(Some(TEMPLATE), |_| {});
+    server.stage.set_length(2000);
+    server
+}
+
+fn tool() -> Value {
+    json!({"type": "function", "function": {"name": "f", "parameters":
+        {"type": "object", "$defs": {"z": {}, "a": {}}, "properties": {"a": {"$ref": "#/$defs/z"}}}}})
+}
+
+fn body(fields: Value) -> Value {
+    let mut body = json!({"messages": [{"role": "user", "content": "hi"}], "tools": [tool()]});
+    let fields = fields.as_object().unwrap().clone();
+    body.as_object_mut().unwrap().extend(fields);
+    body
+}
+
+fn prompt(server: &Server) -> String {
+    server
+        .stage
+        .last()
+        .prompt
+        .iter()
+        .map(|&id| id as u8 as char)
+        .collect()
+}
+
+#[tokio::test]
+async fn a_call_in_one_piece() {
+    let server = server();
+    server
+        .stage
+        .play(&["So: ", &CALL[..7], &CALL[7..]], End::StopToken);
+    let answer = server.post(CHAT, body(json!({}))).await.json();
+    let choice = &answer["choices"][0];
+    assert_eq!(choice["finish_reason"], "tool_calls");
+    assert_eq!(choice["message"]["content"], "So:");
+    let call = &choice["message"]["tool_calls"][0];
+    assert!(call["id"].as_str().unwrap().starts_with("call_"));
+    assert_eq!(call["type"], "function");
+    assert_eq!(
+        call["function"],
+        json!({"name": "f", "arguments": "{\"a\": \"b\"}"})
+    );
+    assert!(
+        prompt(&server).starts_with(
+            r##"[{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "$defs": {"z": {}, "a": {}}, "properties": {"a": {"$ref": "#/$defs/z"}}}}}]"##
+        ),
+        "{}", prompt(&server)
+    );
+}
+
+#[tokio::test]
+async fn a_stream_of_calls_has_openais_shape() {
+    let server = server();
+    let cut: Vec<String> = format!("{CALL}\n{CALL}")
+        .chars()
+        .map(String::from)
+        .collect();
+    let cut: Vec<&str> = cut.iter().map(String::as_str).collect();
+    server.stage.play(&cut, End::StopToken);
+    let events = server
+        .post(CHAT, body(json!({"stream": true})))
+        .await
+        .events();
+    let deltas: Vec<&Value> = events.iter().map(|e| &e["choices"][0]["delta"]).collect();
+    let first = deltas[0];
+    assert_eq!(
+        (&first["role"], &first["content"]),
+        (&json!("assistant"), &Value::Null)
+    );
+    assert_eq!(
+        first["tool_calls"][0]["function"],
+        json!({"name": "f", "arguments": ""})
+    );
+    assert_eq!(first["tool_calls"][0]["index"], 0);
+    let id = first["tool_calls"][0]["id"].as_str().unwrap();
+    assert!(id.starts_with("call_"), "{id}");
+    for wanted in 0..2 {
+        let own = deltas
+            .iter()
+            .map(|delta| &delta["tool_calls"][0])
+            .filter(|c| c["index"] == wanted);
+        let own: Vec<_> = own.collect();
+        assert!(own[0]["id"].is_string() && own[1..].iter().all(|call| call["id"].is_null()));
+        let arguments: String = own
+            .iter()
+            .filter_map(|c| c["function"]["arguments"].as_str())
+            .collect();
+        assert_eq!(arguments, "{\"a\": \"b\"}");
+        assert!(own.len() > 8, "arguments come in pieces");
+    }
+    assert!(deltas.iter().all(|delta| delta["content"].is_null()));
+    assert_eq!(
+        events.last().unwrap()["choices"][0]["finish_reason"],
+        "tool_calls"
+    );
+}
+
+#[tokio::test]
+async fn one_call_ends_the_answer_where_several_are_not_wanted() {
+    for stream in [false, true] {
+        let server = server();
+        let sender = server.stage.follow();
+        for part in [CALL, CALL] {
+            sender.send(scripted::event(part)).unwrap();
+        }
+        let body = body(json!({"parallel_tool_calls": false, "stream": stream}));
+        let reply = server.post(CHAT, body).await;
+        assert_eq!(
+            reply.text().matches("\"name\":\"f\"").count(),
+            1,
+            "{}",
+            reply.text()
+        );
+        assert!(reply.text().contains("\"finish_reason\":\"tool_calls\""));
+        assert_eq!((server.stage.finished(), server.stage.aborted()), (1, 0));
+    }
+}
+
+#[tokio::test]
+async fn tools_that_may_not_be_called_are_not_told() {
+    let server = server();
+    server.stage.play(&[CALL], End::Length);
+    let answer = server
+        .post(CHAT, body(json!({"tool_choice": "none"})))
+        .await
+        .json();
+    assert_eq!(answer["choices"][0]["message"]["content"], CALL);
+    assert_eq!(prompt(&server), "user:hi/");
+    server.stage.play(&[&CALL[..40]], End::Length);
+    let cut = server.post(CHAT, body(json!({}))).await.json();
+    assert_eq!(cut["choices"][0]["finish_reason"], "length");
+    assert_eq!(
+        cut["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"],
+        "{\"a\":"
+    );
+}
+
+#[tokio::test]
+async fn calls_and_results_go_back_to_the_template() {
+    let server = server();
+    server.stage.play(&["ok"], End::StopToken);
+    let call = json!({"id": "call_1", "type": "function", "index": 0,
+                      "function": {"name": "f", "arguments": "{\"a\": 1}"}});
+    let messages = json!([
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": null, "reasoning_content": "hm", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_1", "content": [{"type": "text", "text": "42"}]},
+    ]);
+    let reply = server
+        .post(CHAT, body(json!({"messages": messages, "tools": []})))
+        .await;
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    let shown = r#"[{"id": "call_1", "type": "function", "function": {"name": "f", "arguments": {"a": 1}}}]"#;
+    assert_eq!(
+        prompt(&server),
+        format!("user:hi/assistant:Nonehm{shown}/tool:42/")
+    );
+}
+
+#[tokio::test]
+async fn thoughts_are_apart() {
+    let server = Server::with(Some(TEMPLATE), |config| {
+        config.thought_format = Format::Fixed(ThoughtFormat::Think);
+    });
+    let texts = ["I th", "ink\n</thi", "nk>\n\nYes", "."];
+    let kwargs = json!({"chat_template_kwargs": {"open": true}, "tools": null});
+    server.stage.play(&texts, End::StopToken);
+    let answer = server.post(CHAT, body(kwargs.clone())).await.json();
+    let message = json!({"role": "assistant", "content": "Yes.", "reasoning_content": "I think"});
+    assert_eq!(answer["choices"][0]["message"], message);
+    server.stage.play(&texts, End::StopToken);
+    let mut streamed = body(kwargs);
+    streamed["stream"] = json!(true);
+    let events = server.post(CHAT, streamed).await.events();
+    let all = |field: &str| -> String {
+        let texts = events
+            .iter()
+            .filter_map(|e| e["choices"][0]["delta"][field].as_str());
+        texts.collect()
+    };
+    assert_eq!(
+        (all("reasoning_content"), all("content")),
+        ("I think".into(), "Yes.".into())
+    );
+    assert_eq!(all("role"), "assistant");
+    assert_eq!(
+        events.last().unwrap()["choices"][0]["finish_reason"],
+        "stop"
+    );
+}
+
+/// Fields of a request, and the one at fault.
+type Case = (Value, &'static str);
+
+fn named(name: &str) -> Value {
+    json!({"type": "function", "function": {"name": name}})
+}
+
+fn bad_tools() -> Vec<Case> {
+    let with = |parameters: Value| {
+        let function = json!({"name": "f", "parameters": parameters});
+        json!([{"type": "function", "function": function}])
+    };
+    vec![
+        (json!({"tools": [named("")]}), "tools[0].function.name"),
+        (
+            json!({"tools": [named("f"), named("two words")]}),
+            "tools[1].function.name",
+        ),
+        (
+            json!({"tools": [named("f"), named("f")]}),
+            "tools[1].function.name",
+        ),
+        (
+            json!({"tools": [named(&"x".repeat(65))]}),
+            "tools[0].function.name",
+        ),
+        (json!({"tools": [{"type": "retrieval"}]}), "tools[0].type"),
+        (json!({"tools": [{"type": "function"}]}), "tools[0]"),
+        (json!({"tools": {"f": 1}}), "tools"),
+        (
+            json!({"tools": with(json!(5))}),
+            "tools[0].function.parameters",
+        ),
+        (
+            json!({"tools": with(json!([]))}),
+            "tools[0].function.parameters",
+        ),
+        (
+            json!({"tools": with(json!({"type": "string"}))}),
+            "tools[0].function.parameters.type",
+        ),
+        (json!({"tools": vec![named("f"); 1100]}), "tools"),
+    ]
+}
+
+fn bad_calls() -> Vec<Case> {
+    let says = |message: Value| json!([{"role": "user", "content": "hi"}, message]);
+    vec![
+        (json!({"tool_choice": named("g")}), "tool_choice"),
+        (json!({"tool_choice": "g"}), "tool_choice"),
+        (json!({"tool_choice": {"type": "function"}}), "tool_choice"),
+        (json!({"tool_choice": 5}), "tool_choice"),
+        (
+            json!({"tool_choice": "required", "tools": []}),
+            "tool_choice",
+        ),
+        (json!({"parallel_tool_calls": "no"}), "parallel_tool_calls"),
+        (
+            json!({"messages": says(json!({"role": "tool", "content": "x"}))}),
+            "messages",
+        ),
+        (
+            json!({"messages": says(json!({"role": "assistant"}))}),
+            "messages",
+        ),
+        (
+            json!({"messages": says(json!({"role": "assistant", "tool_calls": []}))}),
+            "messages",
+        ),
+        (
+            json!({"messages": says(json!({"role": "assistant", "tool_calls": [{"function": {}}]}))}),
+            "messages[1].tool_calls[0].function",
+        ),
+        (
+            json!({"messages": says(json!({"role": "assistant", "tool_calls": [{"function": {"name": 5}}]}))}),
+            "messages[1].tool_calls[0].function.name",
+        ),
+        (json!({"chat_template_kwargs": [1]}), "chat_template_kwargs"),
+        (
+            json!({"chat_template_kwargs": {"messages": []}}),
+            "chat_template_kwargs",
+        ),
+    ]
+}
+
+#[tokio::test]
+async fn bad_tools_are_refused_by_name() {
+    let server = server();
+    for (fields, param) in bad_tools().into_iter().chain(bad_calls()) {
+        let reply = server.post(CHAT, body(fields.clone())).await;
+        assert_eq!(reply.status, 422, "{param}: {}", reply.text());
+        assert_eq!(reply.json()["error"]["param"], param, "{}", reply.text());
+    }
+    assert!(server.stage.requests().is_empty());
+    let mute = Server::new();
+    let reply = mute.post(CHAT, body(json!({}))).await;
+    assert_eq!(
+        (reply.status.as_u16(), &reply.json()["error"]["param"]),
+        (422, &json!("tools"))
+    );
+}
