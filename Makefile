@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 RUST   := $(shell git ls-files '*.rs' '*Cargo.toml' Cargo.lock pyproject.toml 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test rust-test python-test gpu-test lint fmt bench proto wheel clean
+.PHONY: help serve test rust-test python-test gpu-test lint fmt bench proto openapi wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ bench: $(VENV)/.release ## a small set of benchmarks, on this machine
 
 proto: $(VENV)/.dev ## regenerate the protocol code of both languages
 	PYTHON=$(BIN)/python proto/generate.sh
+
+openapi: ## regenerate docs/openapi.json, the description of all routes
+	cargo run --quiet -p penstock-router --example openapi > docs/openapi.json
 
 wheel: $(VENV)/.tools ## one wheel with everything, in dist/
 	$(BIN)/maturin build --release --out dist

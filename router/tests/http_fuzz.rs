@@ -8,6 +8,7 @@ mod scripted;
 mod support;
 
 use std::{
+    collections::BTreeMap,
     net::SocketAddr,
     sync::{
         Arc,
@@ -32,15 +33,20 @@ use serde_json::{Value, json};
 use support::{MockWorkers, checked, ready};
 use tokio::net::{TcpListener, TcpStream};
 
-use hostile::{Hostile, Random};
+use hostile::{Hostile, Random, Wrong, fields};
 
-/// Clients at once, and what each sends.
+/// Clients at once.
 const CLIENTS: u64 = 6;
+/// What each sends, unless the variable FUZZ_REQUESTS said otherwise when this was built.
 const REQUESTS: usize = 250;
 /// No answer takes longer.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Longest answer to a refused request.
 const LONGEST: usize = 3000;
+
+fn requests() -> usize {
+    option_env!("FUZZ_REQUESTS").map_or(REQUESTS, |number| number.parse().unwrap())
+}
 
 async fn start() -> SocketAddr {
     let geometry = Geometry {
@@ -92,6 +98,22 @@ async fn send(address: SocketAddr, request: &Hostile) -> (u16, String) {
     tokio::time::timeout(PATIENCE, exchange)
         .await
         .unwrap_or_else(|_| panic!("no answer to {method} {path} {shown}"))
+}
+
+/// What is wrong with a refusal that does not say which field is at fault: in its words, or as
+/// `param`. A field of a field counts too.
+fn unnamed(request: &Hostile, answer: &str, wrong: &Wrong) -> Option<String> {
+    let error: Value = serde_json::from_str(answer).unwrap();
+    let param = error["error"]["param"].as_str().unwrap_or_default();
+    let message = error["error"].as_str();
+    let message = message.or(error["error"]["message"].as_str()).unwrap();
+    let names = |field: &String| message.contains(field) || param.starts_with(field);
+    if wrong.names.iter().any(names) {
+        return None;
+    }
+    let shown = String::from_utf8_lossy(&request.body[..request.body.len().min(300)]);
+    let (path, field) = (&request.path, &wrong.names[0]);
+    Some(format!("{path} `{field}`: {answer:.300}\n    {shown}"))
 }
 
 fn check(request: &Hostile, status: u16, answer: &str) {
@@ -163,7 +185,7 @@ async fn hostile_requests_hurt_nobody() {
         tokio::spawn(async move {
             let mut random = Random(seed);
             let mut refused = 0;
-            for _ in 0..REQUESTS {
+            for _ in 0..requests() {
                 let request = random.request();
                 let (status, answer) = send(address, &request).await;
                 check(&request, status, &answer);
@@ -182,7 +204,7 @@ async fn hostile_requests_hurt_nobody() {
     for client in clients {
         refused += client.await.unwrap();
     }
-    let sent = REQUESTS * CLIENTS as usize;
+    let sent = requests() * CLIENTS as usize;
     assert!(
         undisturbed > 0 && refused > sent / 3 && refused < sent,
         "{undisturbed} {refused}"
@@ -195,4 +217,39 @@ async fn hostile_requests_hurt_nobody() {
         settles(address, gauge).await;
     }
     assert_eq!(PANICS.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refusal_names_the_field() {
+    let address = start().await;
+    let clients = (0..CLIENTS).map(|seed| {
+        tokio::spawn(async move {
+            let (fields, mut random) = (fields(), Random(seed + 1000));
+            let (mut refused, mut silent) = (0, BTreeMap::new());
+            for _ in 0..requests() {
+                let (request, wrong) = random.wrong_field(&fields);
+                let (status, answer) = send(address, &request).await;
+                check(&request, status, &answer);
+                if status >= 400 {
+                    refused += 1;
+                    if let Some(case) = unnamed(&request, &answer, &wrong) {
+                        silent.insert((request.path, wrong.names[0].clone()), case);
+                    }
+                }
+            }
+            (refused, silent)
+        })
+    });
+    let (mut refused, mut silent) = (0, BTreeMap::new());
+    for client in clients.collect::<Vec<_>>() {
+        let (more, cases) = client.await.unwrap();
+        refused += more;
+        silent.extend(cases);
+    }
+    let cases: Vec<_> = silent.into_values().collect();
+    assert!(cases.is_empty(), "{}", cases.join("\n"));
+    assert!(refused > requests() * CLIENTS as usize / 3, "{refused}");
+    for gauge in ["penstock_requests_open", "penstock_kv_blocks_dead"] {
+        settles(address, gauge).await;
+    }
 }

@@ -98,6 +98,7 @@ RULES = (
     Rule("top_p", 1.0, "`top_p` must be > 0.0 and < 1.0"),
     Rule("max_new_tokens", 0, "`max_new_tokens` must be strictly positive"),
     Rule("stop", list("abcde"), "`stop` supports up to 4 stop sequences. Given: 5"),
+    Rule("best_of", 0, "`best_of` must be > 0 and <= {max_best_of}. Given: 0"),
     Rule(
         "truncate",
         0,
@@ -199,6 +200,20 @@ def test_the_root_route_answers_with_a_list_or_a_stream(server: Server) -> None:
     assert httpx.post(server.url + "/", json=body).text.startswith('data: {"index":1,')
 
 
+def test_invocations_are_told_apart_by_their_fields(server: Server) -> None:
+    def invoke(**body: object) -> httpx.Response:
+        return httpx.post(server.url + "/invocations", json=body)
+
+    assert set(invoke(inputs=PROMPT, parameters={"max_new_tokens": 2}).json()[0]) == {
+        "generated_text"
+    }
+    assert invoke(prompt=PROMPT, max_tokens=2).json()["object"] == "text_completion"
+    messages = [{"role": "user", "content": "hi"}]
+    assert invoke(messages=messages, max_tokens=2).json()["object"] == "chat.completion"
+    assert "`messages`" in invoke(parameters={}).json()["error"]
+    assert invoke(messages=messages, max_tokens=0).json()["error"]["param"] == "max_tokens"
+
+
 def test_without_parameters_the_answer_is_sampled(server: Server) -> None:
     body = {"inputs": PROMPT, "stream": True}
     with httpx.stream("POST", server.url + "/", json=body) as reply:
@@ -226,7 +241,10 @@ def test_errors_have_its_words(server: Server, path: str, rule: Rule) -> None:
     info = httpx.get(server.url + "/info").json()
     tokens = post(server, "/generate").headers["x-prompt-tokens"]
     text = rule.text.format(
-        max_input=info["max_input_tokens"], max_total=info["max_total_tokens"], tokens=tokens
+        max_best_of=info["max_best_of"],
+        max_input=info["max_input_tokens"],
+        max_total=info["max_total_tokens"],
+        tokens=tokens,
     )
     reply = post(server, path, **{rule.field: rule.value})
     assert reply.status_code == 422

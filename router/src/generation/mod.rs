@@ -198,7 +198,7 @@ fn to_ids(
         Prompt::Text(text, special) => tokenize::encode(&model.tokenizer, &text, special)?,
         Prompt::Chat(chat) => {
             let template = model.chat_template.as_ref().ok_or_else(no_template)?;
-            let text = template.render(&chat)?;
+            let text = template.render(&chat).map_err(of_messages)?;
             parameters.check_length(&text, model.bound)?;
             reading = chat.reading.after(&text);
             tokenize::encode(&model.tokenizer, &text, SpecialTokens::AsIs)?
@@ -207,6 +207,14 @@ fn to_ids(
     };
     let request = parameters.with_ids(ids, &model.eos_ids)?;
     Ok(ValidRequest { reading, ..request })
+}
+
+/// A template's complaint is about the messages, whatever it says.
+fn of_messages(error: ApiError) -> ApiError {
+    ApiError {
+        param: error.param.or(Some("messages".into())),
+        ..error
+    }
 }
 
 fn no_template() -> ApiError {

@@ -3,6 +3,7 @@
 mod docs;
 mod error;
 mod facts;
+mod invocations;
 mod json;
 mod kserve;
 mod native;
@@ -25,6 +26,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use tower_http::cors::{AllowOrigin, Any, CorsLayer};
 
+pub use self::docs::openapi_json;
 pub use self::server::{Listeners, serve};
 use crate::budget::Budget;
 use crate::config::{Cors, RouterConfig};
@@ -73,6 +75,7 @@ impl App {
             .route("/", get(health).post(native::compatible))
             .route("/generate", post(native::generate))
             .route("/generate_stream", post(native::generate_stream))
+            .route("/invocations", post(invocations::invocations))
             .route("/tokenize", post(native::tokenize))
             .route("/info", get(native::info))
             .route("/v1/chat/completions", post(openai::chat))

@@ -3,6 +3,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each test uses its own part")]
 #![allow(clippy::unwrap_used)]
 
+use penstock_router::http::openapi_json;
 use serde_json::{Map, Value, json};
 
 /// SplitMix64 (Steele, Lea, Flood 2014).
@@ -16,6 +17,22 @@ pub struct Hostile {
     pub body: Vec<u8>,
 }
 
+/// A field of a route's body that can be given a wrong value.
+#[derive(Clone)]
+pub struct Field {
+    path: String,
+    /// An accepted body, and where in it the field belongs.
+    body: Value,
+    within: Option<&'static str>,
+    name: String,
+}
+
+/// What is wrong with a request.
+pub struct Wrong {
+    /// The field, then the fields of its value.
+    pub names: Vec<String>,
+}
+
 const ROUTES: [&str; 6] = [
     "/",
     "/generate",
@@ -24,7 +41,9 @@ const ROUTES: [&str; 6] = [
     "/v1/completions",
     "/v1/chat/completions",
 ];
-const OTHERS: [&str; 8] = [
+const OTHERS: [&str; 10] = [
+    "/v2/models/brook/infer",
+    "/v2/models/%ff/generate",
     "/health",
     "/ready",
     "/metrics",
@@ -86,7 +105,60 @@ const KEYS: [&str; 10] = [
     "__proto__",
 ];
 
+/// Every field that the description of the routes knows.
+pub fn fields() -> Vec<Field> {
+    let api: Value = serde_json::from_str(&openapi_json()).unwrap();
+    let mut found = Vec::new();
+    for (path, methods) in api["paths"].as_object().unwrap() {
+        let body = &methods["post"]["requestBody"]["content"]["application/json"];
+        let Some(schema) = body["schema"]["$ref"].as_str() else {
+            continue;
+        };
+        let schema = schema.rsplit('/').next().unwrap();
+        let nested = (schema == "GenerateRequest").then_some(("GenerateParameters", "parameters"));
+        let schemas = [
+            Some((schema, None)),
+            nested.map(|(schema, at)| (schema, Some(at))),
+        ];
+        for (schema, within) in schemas.into_iter().flatten() {
+            let properties = &api["components"]["schemas"][schema]["properties"];
+            found.extend(properties.as_object().unwrap().keys().map(|name| Field {
+                path: path.replace("{model}", "brook"),
+                body: body["example"].clone(),
+                within,
+                name: name.clone(),
+            }));
+        }
+    }
+    found
+}
+
 impl Random {
+    /// An accepted request but for one field, and that field.
+    pub fn wrong_field(&mut self, fields: &[Field]) -> (Hostile, Wrong) {
+        let Field {
+            path,
+            mut body,
+            within,
+            name,
+        } = fields[self.below(fields.len())].clone();
+        let place = match within {
+            Some(outer) => &mut body[outer],
+            None => &mut body,
+        };
+        place[&name] = self.value(3);
+        let inner = place[&name].as_object();
+        let inner = inner.into_iter().flat_map(Map::keys).cloned();
+        let names = std::iter::once(name).chain(inner).collect();
+        let request = Hostile {
+            method: "POST",
+            path,
+            media_type: "application/json",
+            body: spliced(&body).into_bytes(),
+        };
+        (request, Wrong { names })
+    }
+
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -230,11 +302,7 @@ impl Random {
 
     /// The body as text, sometimes broken.
     fn written(&mut self, body: &Value) -> Vec<u8> {
-        let mut text = body.to_string();
-        for number in NUMBERS {
-            text = text.replace(&format!("\"#{number}\""), number);
-        }
-        let mut bytes = text.into_bytes();
+        let mut bytes = spliced(body).into_bytes();
         match self.below(12) {
             0 => bytes.truncate(self.below(bytes.len() + 1)),
             1 => {
@@ -246,6 +314,13 @@ impl Random {
         }
         bytes
     }
+}
+
+/// The body with its numbers that no type holds.
+fn spliced(body: &Value) -> String {
+    let plain = body.to_string();
+    let splice = |text: String, number: &&str| text.replace(&format!("\"#{number}\""), number);
+    NUMBERS.iter().fold(plain, splice)
 }
 
 fn with(mut object: Value, key: &str, value: Value) -> Value {

@@ -15,7 +15,7 @@ use super::ask::{Ask, Delivery};
 use super::tensor::OutTensor;
 use super::{Named, VERSION, check};
 use crate::budget::Charge;
-use crate::error::ApiError;
+use crate::error::{ApiError, Excerpt};
 use crate::http::error::{NativeError, native_json};
 use crate::http::native::wire::ErrorResponse;
 use crate::http::sse::{self, EventSource, Flow, put_event};
@@ -95,6 +95,7 @@ struct Stream {
 /// Answers a prompt in one piece, from named fields.
 #[utoipa::path(
     post, path = "/v2/models/{model}/generate", tag = "kserve",
+    operation_id = "kserve_generate",
     request_body = KserveGenerateRequest,
     params(("model" = String, Path, description = "The served model's id, or `penstock`")),
     responses(
@@ -119,6 +120,7 @@ pub(crate) async fn generate(
 /// Answers a prompt as a stream of events.
 #[utoipa::path(
     post, path = "/v2/models/{model}/generate_stream", tag = "kserve",
+    operation_id = "kserve_generate_stream",
     request_body = KserveGenerateRequest,
     params(("model" = String, Path, description = "The served model's id, or `penstock`")),
     responses(
@@ -192,12 +194,14 @@ impl<'de> serde::de::Visitor<'de> for FieldsVisitor {
                     let ids: super::tensor::Elements = map.next_value()?;
                     Value::Array(ids.0)
                 }
-                _ => map
-                    .next_value::<JsonText>()?
-                    .value(LONGEST)
-                    .ok_or_else(|| {
-                        serde::de::Error::custom(format_args!("must have at most {LONGEST} bytes"))
-                    })?,
+                _ => {
+                    let text: JsonText = map.next_value()?;
+                    text.value(LONGEST).ok_or_else(|| {
+                        let name = Excerpt::new(&name);
+                        let rule = format_args!("`{name}` must have at most {LONGEST} bytes");
+                        serde::de::Error::custom(rule)
+                    })?
+                }
             };
             if fields.insert(name, value).is_some() {
                 return Err(serde::de::Error::custom("a field is given twice"));

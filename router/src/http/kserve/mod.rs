@@ -62,14 +62,14 @@ pub(super) struct Named {
 }
 
 /// Tells what answers here.
-#[utoipa::path(get, path = "/v2", tag = "kserve", responses((status = 200, body = ServerMetadata)))]
+#[utoipa::path(get, path = "/v2", tag = "kserve", operation_id = "kserve_server", responses((status = 200, body = ServerMetadata)))]
 pub(super) async fn server() -> Json<ServerMetadata> {
     Json(server_metadata())
 }
 
 /// Tells the tensors of the served model.
 #[utoipa::path(
-    get, path = "/v2/models/{model}", tag = "kserve",
+    get, path = "/v2/models/{model}", tag = "kserve", operation_id = "kserve_model",
     params(("model" = String, Path, description = "The served model's id, or `penstock`")),
     responses((status = 200, body = ModelMetadata), (status = 404, body = ErrorResponse))
 )]
@@ -84,6 +84,7 @@ pub(super) async fn model(
 /// Whether a request for this model would run now.
 #[utoipa::path(
     get, path = "/v2/models/{model}/ready", tag = "kserve",
+    operation_id = "kserve_model_ready",
     params(("model" = String, Path, description = "The served model's id, or `penstock`")),
     responses(
         (status = 200),
@@ -104,7 +105,8 @@ pub(super) async fn model_ready(
 
 /// Answers a prompt in one piece, from named tensors.
 #[utoipa::path(
-    post, path = "/v2/models/{model}/infer", tag = "kserve", request_body = InferRequest,
+    post, path = "/v2/models/{model}/infer", tag = "kserve", operation_id = "kserve_infer",
+    request_body = InferRequest,
     params(("model" = String, Path, description = "The served model's id, or `penstock`")),
     responses(
         (status = 200, body = InferResponse),

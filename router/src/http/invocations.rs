@@ -1,0 +1,62 @@
+//! SageMaker's one route: which route is meant, the body's fields say.
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+use super::error::NativeError;
+use super::native::wire::{ErrorResponse, GenerateRequest, GenerateResponse};
+use super::{App, json, native, openai};
+use crate::error::ApiError;
+
+/// The fields that tell the routes apart.
+#[derive(Deserialize)]
+struct Telling {
+    inputs: Option<IgnoredAny>,
+    messages: Option<IgnoredAny>,
+    prompt: Option<IgnoredAny>,
+}
+
+/// `/`, `/v1/chat/completions` or `/v1/completions`: whichever takes such a body.
+#[utoipa::path(
+    post, path = "/invocations", tag = "native", request_body = GenerateRequest,
+    responses(
+        (status = 200, body = Vec<GenerateResponse>),
+        (status = "4XX", body = ErrorResponse),
+        (status = "5XX", body = ErrorResponse),
+    )
+)]
+pub(super) async fn invocations(State(app): State<App>, request: Request) -> Response {
+    match told(&app, request).await {
+        Ok((telling, request)) if telling.messages.is_some() => {
+            openai::chat(State(app), request).await.into_response()
+        }
+        Ok((telling, request)) if telling.prompt.is_some() => {
+            openai::completions(State(app), request)
+                .await
+                .into_response()
+        }
+        Ok((_, request)) => native::compatible(State(app), request)
+            .await
+            .into_response(),
+        Err(error) => NativeError::from(error).into_response(),
+    }
+}
+
+/// What the body tells, and the request as it came.
+async fn told(app: &App, request: Request) -> Result<(Telling, Request), ApiError> {
+    json::check_media_type(&request)?;
+    let (mut parts, body) = request.into_parts();
+    // The charge ends here: whoever reads the body next takes it anew.
+    let (bytes, _) = json::read_bytes(Request::new(body), app).await?;
+    let telling: Telling = json::parse(&bytes)?;
+    if telling.inputs.is_none() && telling.messages.is_none() && telling.prompt.is_none() {
+        let rule = "one of `inputs`, `messages` and `prompt` must be given";
+        return Err(ApiError::validation("inputs", rule));
+    }
+    parts.headers.remove(header::CONTENT_LENGTH);
+    Ok((telling, Request::from_parts(parts, Body::from(bytes))))
+}

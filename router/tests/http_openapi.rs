@@ -1,0 +1,76 @@
+//! The description of the routes is checked in, complete, and has an example of everything.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::collections::BTreeSet;
+
+use penstock_router::http::openapi_json;
+use serde_json::Value;
+
+fn described() -> Value {
+    serde_json::from_str(&openapi_json()).unwrap()
+}
+
+fn operations(api: &Value) -> impl Iterator<Item = (&String, &String, &Value)> {
+    let paths = api["paths"].as_object().unwrap().iter();
+    paths.flat_map(|(path, methods)| {
+        let methods = methods.as_object().unwrap().iter();
+        methods.map(move |(method, operation)| (path, method, operation))
+    })
+}
+
+/// Adds the schemas that `value` speaks of, and those that they speak of.
+fn referred<'a>(api: &'a Value, value: &'a Value, found: &mut BTreeSet<&'a str>) {
+    match value {
+        Value::Object(map) => {
+            if let Some(Value::String(name)) = map.get("$ref") {
+                let name = name.rsplit('/').next().unwrap();
+                if found.insert(name) {
+                    referred(api, &api["components"]["schemas"][name], found);
+                }
+            }
+            map.values().for_each(|value| referred(api, value, found));
+        }
+        Value::Array(list) => list.iter().for_each(|value| referred(api, value, found)),
+        _ => {}
+    }
+}
+
+#[test]
+fn the_checked_in_description_is_up_to_date() {
+    let kept = include_str!("../../docs/openapi.json");
+    assert!(kept == openapi_json(), "run `make openapi`");
+}
+
+#[test]
+fn every_operation_has_a_name_of_its_own_and_words() {
+    let api = described();
+    let mut names = BTreeSet::new();
+    for (path, method, operation) in operations(&api) {
+        let name = operation["operationId"].as_str().unwrap();
+        assert!(names.insert(name), "{method} {path}: {name} is taken");
+        assert!(operation["summary"].is_string(), "{method} {path}");
+        let has_body = operation["requestBody"].is_object();
+        let example = &operation["requestBody"]["content"]["application/json"]["example"];
+        assert_eq!(has_body, example.is_object(), "{method} {path}");
+    }
+}
+
+#[test]
+fn every_field_of_a_request_has_words_and_an_example() {
+    let api = described();
+    let mut schemas = BTreeSet::new();
+    for (_, _, operation) in operations(&api) {
+        referred(&api, &operation["requestBody"], &mut schemas);
+    }
+    assert!(schemas.len() > 8, "{schemas:?}");
+    for schema in schemas {
+        let properties = &api["components"]["schemas"][schema]["properties"];
+        for (field, property) in properties.as_object().into_iter().flatten() {
+            let of = format!("{schema}.{field} (router/src/http/examples.json): {property}");
+            let words = property.to_string().contains("\"description\"");
+            assert!(words, "no words, or the field is gone: {of}");
+            assert!(property.get("example").is_some(), "no example: {of}");
+        }
+    }
+}

@@ -1,0 +1,90 @@
+"""Every example of the OpenAPI description is accepted: of each route, and of each field."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from serving import Server
+
+DESCRIPTION = Path(__file__).resolve().parents[2] / "docs/openapi.json"
+API: dict[str, Any] = json.loads(DESCRIPTION.read_text())
+SCHEMAS = API["components"]["schemas"]
+# Fields that mean something only beside others, or instead of others.
+BESIDE: dict[str, dict[str, Any]] = {
+    "stream_options": {"stream": True},
+    "best_of": {"do_sample": True},
+    "tool_choice": {"tools": []},
+}
+INSTEAD = {"input_ids": "text_input"}
+
+
+def posts() -> dict[str, Any]:
+    """Path -> the content of its JSON body."""
+    return {
+        path: methods["post"]["requestBody"]["content"]["application/json"]
+        for path, methods in API["paths"].items()
+        if "post" in methods
+    }
+
+
+@lru_cache
+def fields(path: str) -> list[str]:
+    schema = posts()[path]["schema"]["$ref"].rsplit("/", 1)[-1]
+    return list(SCHEMAS[schema]["properties"])
+
+
+def example(schema: str, field: str) -> Any:
+    return SCHEMAS[schema]["properties"][field]["example"]
+
+
+def send(server: Server, path: str, body: dict[str, Any]) -> httpx.Response:
+    return httpx.post(server.url + path.replace("{model}", "penstock"), json=body, timeout=60)
+
+
+def with_field(body: dict[str, Any], schema: str, field: str) -> dict[str, Any]:
+    changed = {**body, field: example(schema, field)}
+    changed.pop(INSTEAD.get(field, ""), None)
+    known = SCHEMAS[schema]["properties"]
+    beside = BESIDE.get(field, {}).items()
+    return changed | {name: value for name, value in beside if name in known}
+
+
+@pytest.mark.parametrize("path", posts())
+def test_the_example_of_a_route(server: Server, path: str) -> None:
+    reply = send(server, path, posts()[path]["example"])
+    assert reply.status_code == 200, reply.text
+    streams = path.endswith("_stream")
+    assert reply.headers["content-type"].startswith("text/event-stream") == streams
+
+
+@pytest.mark.parametrize(("path", "field"), [(p, f) for p in posts() for f in fields(p)])
+def test_the_example_of_a_field(server: Server, path: str, field: str) -> None:
+    schema = posts()[path]["schema"]["$ref"].rsplit("/", 1)[-1]
+    body = with_field(posts()[path]["example"], schema, field)
+    if field == "stream" and path != "/":
+        body["stream"] = path.endswith("_stream") or path.startswith("/v1/")
+    reply = send(server, path, body)
+    assert reply.status_code == 200, reply.text
+
+
+@pytest.mark.parametrize("field", SCHEMAS["GenerateParameters"]["properties"])
+def test_the_example_of_a_parameter(server: Server, field: str) -> None:
+    parameters = with_field({"max_new_tokens": 8}, "GenerateParameters", field)
+    reply = send(server, "/generate", {"inputs": "Once upon a time", "parameters": parameters})
+    assert reply.status_code == 200, reply.text
+
+
+@pytest.mark.parametrize("field", SCHEMAS["Message"]["properties"])
+def test_the_example_of_a_message(server: Server, field: str) -> None:
+    message = with_field({"role": "user", "content": "Hi!"}, "Message", field)
+    if field in ("tool_calls", "reasoning_content"):
+        message["role"] = "assistant"
+    body = {"model": "penstock", "messages": [message], "max_tokens": 8}
+    body["add_generation_prompt"] = True
+    reply = send(server, "/v1/chat/completions", body)
+    assert reply.status_code == 200, reply.text
