@@ -37,3 +37,17 @@ def test_a_conversation(model: Any) -> None:
     messages = [("system", "You are brook."), ("user", QUESTION)]
     assert "42" in model.invoke(messages).content
     assert len(model.batch([QUESTION, QUESTION])) == 2
+
+
+def test_tools(model: Any) -> None:
+    def get_weather(city: str) -> str:
+        """Get the current weather."""
+        return city
+
+    def add(a: int, b: int) -> int:
+        """Add two numbers."""
+        return a + b
+
+    answer = model.bind_tools([get_weather, add]).invoke("What is the weather in Paris?")
+    (call,) = answer.tool_calls
+    assert (call["name"], call["args"]) == ("get_weather", {"city": "Paris"})
