@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import queue
+from collections import Counter
+from random import Random
 from typing import Any
 
+import grpc
 import httpx
 import numpy as np
 import pytest
@@ -204,6 +207,35 @@ def test_tritonclient_grpc(server: Server, story: str) -> None:
         client.infer("brook", [])
     with pytest.raises(Exception, match="ModelStreamInfer"):
         client.infer("brook", sample_inputs(module, True))
+    client.close()
+
+
+def test_grpc_takes_no_harm_from_broken_messages(server: Server, story: str) -> None:
+    """Bytes of good requests, changed at random, are answered or refused; the server goes on."""
+    module, client = grpc_client(server)
+    random = Random(5)
+    good = module.service_pb2.ModelInferRequest(model_name="brook", id="x")
+    good.inputs.add(name="text_input", datatype="BYTES", shape=[1])
+    good.raw_input_contents.append(len(PROMPT).to_bytes(4, "little") + PROMPT.encode())
+    good.parameters["max_tokens"].int64_param = 2
+    call = client._channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+    codes = Counter()
+    for _ in range(300):
+        data = bytearray(good.SerializeToString())
+        for _ in range(random.randrange(4)):
+            data[random.randrange(len(data))] = random.randrange(256)
+        try:
+            call(bytes(data), timeout=30)
+            codes["OK"] += 1
+        except grpc.RpcError as error:
+            codes[error.code().name] += 1
+            # What is no message at all never reaches us.
+            undecoded = "decode" in error.details() or "buffer" in error.details()
+            assert error.code().name in ("INVALID_ARGUMENT", "NOT_FOUND") or undecoded, error
+    assert codes["OK"] > 50
+    assert codes["INVALID_ARGUMENT"] > 50
+    answer = client.infer("brook", sample_inputs(module, False))
+    assert answer.as_numpy("text_output")[0].decode() == story
     client.close()
 
 

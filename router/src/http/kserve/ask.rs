@@ -313,7 +313,7 @@ impl Ask {
                 Value::Array(ids)
             }
             (None, None) => {
-                let rule = "`text_input` is missing";
+                let rule = "`text_input` is missing: it or `input_ids` must be among the inputs";
                 return Err(ApiError::validation("text_input", rule));
             }
         };
