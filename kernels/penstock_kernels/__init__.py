@@ -4,6 +4,7 @@ The device of the tensors chooses: CUDA runs Triton, everything else the referen
 the choice for a while (tests, benches).
 """
 
+from .adjust import adjust
 from .copy_blocks import copy_blocks
 from .linear import linear
 from .norm_linear import norm_linear
@@ -14,8 +15,10 @@ from .rms_norm import rms_norm
 from .rope_kv_write import rope_kv_write
 from .sample import sample
 from .silu_mul import silu_mul
+from .token_logprobs import token_logprobs
 
 __all__ = [
+    "adjust",
     "copy_blocks",
     "linear",
     "norm_linear",
@@ -25,5 +28,6 @@ __all__ = [
     "rope_kv_write",
     "sample",
     "silu_mul",
+    "token_logprobs",
     "use",
 ]

@@ -52,14 +52,14 @@ def widened(arguments: dict[str, Any]) -> dict[str, Any]:
     def widen(name: str, value: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
-        control = name in ("temperature", "top_p")
+        control = name in ("temperature", "top_p", "min_p", "typical_p")
         return value.double() if value.is_floating_point() and not control else value.clone()
 
     return {name: widen(name, value) for name, value in arguments.items()}
 
 
 def check(out: Tensor, expected: Tensor, tolerance: float) -> None:
-    """Integers equal; floats close row by row, and NaN exactly where the reference has it."""
+    """Integers equal; floats close row by row; NaN and infinities where the reference has them."""
     assert out.shape == expected.shape
     if not out.is_floating_point():
         assert torch.equal(out, expected)
@@ -67,8 +67,10 @@ def check(out: Tensor, expected: Tensor, tolerance: float) -> None:
     if not out.numel():
         return
     assert torch.equal(out.isnan(), expected.isnan())
+    infinite = expected.isinf()
+    assert torch.equal(out[infinite].double(), expected[infinite].double())
     error = (out.double() - expected.double()).nan_to_num_(0)
-    rows = expected.double().nan_to_num_(0)
+    rows = expected.double().masked_fill(infinite, 0).nan_to_num_(0)
     worst = float((error.norm(dim=-1) / (rows.norm(dim=-1) + 1e-30)).max())
     assert worst <= tolerance, f"error {worst:.2e} of a row; {tolerance:.1e} is allowed"
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 SEEDS = 2**64
 
@@ -25,6 +25,18 @@ class SamplingParams:
     parameters without n give, the others have seeds derived from theirs.
     best_of: make so many answers, at least n, and return the n with the highest mean
     log-probability of their tokens, the best first.
+    stop_token_ids: more tokens that end the answer.
+    min_p: choose among tokens with this share of the largest probability, or more; 0 is off.
+    typical_p: choose among the tokens nearest to the entropy that have this probability together;
+        1 is off.
+    repetition_penalty: divides positive logits, and multiplies others, of tokens that prompt or
+        answer have; 1 is off.
+    frequency_penalty: taken off a token's logit for each time that the answer has it.
+    presence_penalty: taken off a token's logit if the answer has it.
+    logit_bias: token id -> number from -100 to 100 that is added to its logit.
+    allowed_token_ids: the only tokens that the answer may have; None is all.
+    bad_words_ids: tokens that the answer may not have, each as a list of one.
+    watermark: mark the answer, for penstock.watermark to find.
     """
 
     max_tokens: int | None = 256
@@ -37,6 +49,16 @@ class SamplingParams:
     ignore_eos: bool = False
     n: int = 1
     best_of: int | None = None
+    stop_token_ids: Sequence[int] = ()
+    min_p: float = 0.0
+    typical_p: float = 1.0
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    allowed_token_ids: Sequence[int] | None = None
+    bad_words_ids: Sequence[Sequence[int]] = ()
+    watermark: bool = False
 
     def __post_init__(self) -> None:
         stop = [self.stop] if isinstance(self.stop, str) else list(self.stop)
@@ -53,6 +75,33 @@ class SamplingParams:
             _check_int("best_of", self.best_of, self.n, 2**32)
         _check_float("temperature", self.temperature, "at least 0", self.temperature >= 0)
         _check_float("top_p", self.top_p, "above 0 and at most 1", 0 < self.top_p <= 1)
+        self._check_warpers()
+        self._check_token_ids()
+
+    def _check_warpers(self) -> None:
+        _check_float("min_p", self.min_p, "from 0 to 1", 0 <= self.min_p <= 1)
+        _check_float("typical_p", self.typical_p, "above 0 and at most 1", 0 < self.typical_p <= 1)
+        repetition = self.repetition_penalty
+        _check_float("repetition_penalty", repetition, "above 0", repetition > 0)
+        for name in ("frequency_penalty", "presence_penalty"):
+            value = getattr(self, name)
+            _check_float(name, value, "from -2 to 2", -2 <= value <= 2)
+
+    def _check_token_ids(self) -> None:
+        for word in self.bad_words_ids:
+            if len(word) != 1:
+                raise ValueError(f"bad_words_ids must hold lists of one token id, not {word}")
+        lists: dict[str, Collection[int]] = {
+            "stop_token_ids": self.stop_token_ids,
+            "logit_bias": self.logit_bias,
+            "allowed_token_ids": self.allowed_token_ids or (),
+            "bad_words_ids": [word[0] for word in self.bad_words_ids],
+        }
+        for name, ids in lists.items():
+            for token_id in ids:
+                _check_int(name, token_id, 0, 2**32)
+        for bias in self.logit_bias.values():
+            _check_float("logit_bias", bias, "from -100 to 100", -100 <= bias <= 100)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,9 @@
 //! What Python asks for, as the router takes it.
 
+use std::collections::BTreeMap;
+
 use penstock_router::Charge;
+use penstock_router::adjustment::{Adjustment, Penalties};
 use penstock_router::chat::{Chat, ChatMessage};
 use penstock_router::tokenize::SpecialTokens;
 use penstock_router::validate::{AtEos, Choices, FieldNames, GenerateInput, Parameters, Prompt};
@@ -21,6 +24,16 @@ pub(crate) struct SamplingParams {
     ignore_eos: bool,
     n: u32,
     best_of: Option<u32>,
+    stop_token_ids: Vec<u32>,
+    min_p: f32,
+    typical_p: f32,
+    repetition_penalty: f32,
+    frequency_penalty: f32,
+    presence_penalty: f32,
+    logit_bias: BTreeMap<u32, f32>,
+    allowed_token_ids: Option<Vec<u32>>,
+    bad_words_ids: Vec<[u32; 1]>,
+    watermark: bool,
 }
 
 /// Where an answer begins.
@@ -50,6 +63,21 @@ impl SamplingParams {
             choices: Choices {
                 n: self.n,
                 best_of: self.best_of,
+            },
+            stop_token_ids: self.stop_token_ids,
+            watermark: self.watermark,
+            adjustment: Adjustment {
+                min_p: self.min_p,
+                typical_p: self.typical_p,
+                penalties: Penalties {
+                    repetition: self.repetition_penalty,
+                    frequency: self.frequency_penalty,
+                    presence: self.presence_penalty,
+                },
+                logit_bias: self.logit_bias.into_iter().collect(),
+                allowed: self.allowed_token_ids,
+                banned: self.bad_words_ids.into_iter().flatten().collect(),
+                watermark: None,
             },
             ..Parameters::default()
         }

@@ -80,9 +80,7 @@ async fn consume(engine: Engine, number: u32) {
         prompt: vec![number + 1; PROMPT],
         sampling: Sampling {
             temperature: 0.0,
-            top_k: 0,
-            top_p: 1.0,
-            seed: 0,
+            ..Sampling::default()
         },
         stopping: Stopping {
             max_new_tokens: ANSWER,

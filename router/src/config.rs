@@ -3,6 +3,7 @@
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
+use crate::adjustment::Watermark;
 use crate::tools::{ThoughtFormat, ToolFormat};
 
 /// One thread writes some 100,000 tokens per second; several shorten the time that the streams of one
@@ -49,6 +50,8 @@ pub struct RouterConfig {
     pub keep_alive: Duration,
     /// Which web pages may call the server.
     pub cors: Cors,
+    /// What requests that want a watermark get.
+    pub watermark: Watermark,
     /// How the model writes tool calls.
     pub tool_format: Format<ToolFormat>,
     /// How the model writes its thoughts.
@@ -101,6 +104,7 @@ impl RouterConfig {
             tokenizer_queue: 1024,
             keep_alive: Duration::from_secs(15),
             cors: Cors::Any,
+            watermark: Watermark::default(),
             tool_format: Format::Auto,
             thought_format: Format::Auto,
         }

@@ -1,5 +1,6 @@
 //! HTTP in, tokens out: validation, tokenization, the engine task, the shard client.
 
+pub mod adjustment;
 pub mod backend;
 mod budget;
 pub mod chat;

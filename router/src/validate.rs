@@ -4,6 +4,7 @@ use std::collections::hash_map::RandomState;
 use std::fmt;
 use std::hash::BuildHasher;
 
+use crate::adjustment::{Adjustment, Watermark};
 use crate::budget::Charge;
 use crate::chat::Chat;
 use crate::config::RouterConfig;
@@ -12,6 +13,8 @@ use crate::error::ApiError;
 use crate::text_bound::TextBound;
 use crate::tokenize::SpecialTokens;
 use crate::tools::Reading;
+
+pub(crate) mod adjustment;
 
 /// Bytes of one stop string: its automaton takes memory several times its length for as long as the
 /// request lives, also while it waits.
@@ -62,6 +65,12 @@ pub struct Parameters {
     pub truncate: Option<usize>,
     /// What the model's own end tokens do.
     pub at_eos: AtEos,
+    /// More tokens that end the answer.
+    pub stop_token_ids: Vec<u32>,
+    /// What is asked of the logits; its watermark is set by `watermark`.
+    pub adjustment: Adjustment,
+    /// Whether the server's watermark is wanted.
+    pub watermark: bool,
     /// How many answers to make of the prompt.
     pub choices: Choices,
 }
@@ -139,6 +148,9 @@ impl Default for Parameters {
             stop: Vec::new(),
             truncate: None,
             at_eos: AtEos::Stop,
+            stop_token_ids: Vec::new(),
+            adjustment: Adjustment::default(),
+            watermark: false,
             choices: Choices::default(),
         }
     }
@@ -229,12 +241,20 @@ impl GenerateInput {
     ) -> Result<(Prompt, ValidParameters), ApiError> {
         let Self {
             prompt,
-            parameters,
+            mut parameters,
             names,
             charge: _,
         } = self;
         prompt.check(names.prompt)?;
         parameters.check_sampling()?;
+        parameters.adjustment.check(limits.vocabulary)?;
+        parameters.set_watermark(config.watermark);
+        adjustment::check_ids(
+            "stop_token_ids",
+            &parameters.stop_token_ids,
+            adjustment::MAX_STOP_TOKEN_IDS,
+            limits.vocabulary,
+        )?;
         parameters.check_ends(names, config.max_stop_sequences)?;
         parameters.choices.check(config.max_best_of)?;
         check_truncate(parameters.truncate, limits)?;
@@ -316,6 +336,24 @@ impl Parameters {
         Ok(())
     }
 
+    fn set_watermark(&mut self, servers: Watermark) {
+        self.adjustment.watermark = self.watermark.then_some(servers);
+    }
+
+    /// Tokens that end the answer, each once.
+    fn stop_token_ids(&self, eos_ids: &[u32]) -> Vec<u32> {
+        let mut ids = match self.at_eos {
+            AtEos::Stop => eos_ids.to_vec(),
+            AtEos::Continue => Vec::new(),
+        };
+        for &id in &self.stop_token_ids {
+            if !ids.contains(&id) {
+                ids.push(id);
+            }
+        }
+        ids
+    }
+
     fn seed(&self) -> u64 {
         // A fresh hasher has fresh random keys: enough for a seed that nobody must guess.
         self.seed
@@ -357,15 +395,16 @@ impl ValidParameters {
             names,
             limits,
         } = self;
-        check_vocabulary(&ids, names.prompt, limits.vocabulary)?;
+        // A text's as well: a tokenizer may know tokens that its model has no row for.
+        adjustment::check_ids(names.prompt, &ids, usize::MAX, limits.vocabulary)?;
         if let Some(keep) = parameters.truncate {
             ids.drain(..ids.len().saturating_sub(keep));
         }
         let max_new_tokens = new_tokens(&parameters, names, limits, ids.len())?;
-        let stop_token_ids = match parameters.at_eos {
-            AtEos::Stop => eos_ids.to_vec(),
-            AtEos::Continue => Vec::new(),
-        };
+        let stop_token_ids = parameters.stop_token_ids(eos_ids);
+        let early = parameters.min_new_tokens > 0;
+        let impossible = if early { &*stop_token_ids } else { &[] };
+        parameters.adjustment.check_possible(impossible)?;
         let engine = EngineRequest {
             prompt: ids,
             sampling: Sampling {
@@ -373,6 +412,7 @@ impl ValidParameters {
                 top_k: parameters.top_k,
                 top_p: parameters.top_p,
                 seed: parameters.seed(),
+                adjustment: parameters.adjustment,
             },
             stopping: Stopping {
                 max_new_tokens,
@@ -386,18 +426,6 @@ impl ValidParameters {
             stop: parameters.stop,
             reading: Reading::default(),
         })
-    }
-}
-
-/// A text is checked as well: a tokenizer may know tokens that its model has no row for.
-fn check_vocabulary(ids: &[u32], name: &'static str, vocabulary: usize) -> Result<(), ApiError> {
-    match ids.iter().find(|&&id| id as usize >= vocabulary) {
-        None => Ok(()),
-        Some(id) => {
-            let most = vocabulary.saturating_sub(1);
-            let rule = format!("`{name}` token ids must be <= {most}. Given: {id}");
-            Err(ApiError::validation(name, rule))
-        }
     }
 }
 

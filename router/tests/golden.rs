@@ -4,9 +4,10 @@
 use std::{collections::BTreeSet, fs, path::PathBuf};
 
 use penstock_router::generated::v1::{
-    BlockCopies, BlockGrowth, BlockTable, KvGroup, LoadProgress, LoadRequest, Loaded, MemoryReport,
-    NewSequence, PrepareReply, PrepareRequest, Progress, RequestError, Sampling, SlotError,
-    SlotFork, StepReply, StepRequest, StepTiming, load_progress::Event, request_error::Kind,
+    BlockCopies, BlockGrowth, BlockTable, KvGroup, LoadProgress, LoadRequest, Loaded, LogitBias,
+    MemoryReport, NewSequence, Penalties, PrepareReply, PrepareRequest, Progress, RequestError,
+    Sampling, SlotError, SlotFork, StepReply, StepRequest, StepTiming, TokenSet, Watermark,
+    load_progress::Event, request_error::Kind,
 };
 use prost::Message;
 
@@ -87,6 +88,26 @@ fn prepare() {
         seed: u64::MAX,
         min_tokens: 3,
         stop_token_ids: vec![2, 300],
+        min_p: 0.05,
+        typical_p: 0.9,
+        penalties: Some(Penalties {
+            repetition: 1.3,
+            frequency: -0.5,
+            presence: 2.0,
+        }),
+        logit_bias: Some(LogitBias {
+            token_ids: vec![5, 4095],
+            values: vec![-100.0, 2.5],
+        }),
+        allowed: Some(TokenSet {
+            token_ids: vec![5, 6, 4095],
+        }),
+        banned_token_ids: vec![6, 300],
+        watermark: Some(Watermark {
+            gamma: 0.25,
+            delta: 2.0,
+            key: 15_485_863,
+        }),
     };
     check(
         "prepare_request",

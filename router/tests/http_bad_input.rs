@@ -193,11 +193,7 @@ fn not_offered() -> Vec<Case> {
             "response_format",
             "not supported",
         ),
-        (
-            json!({"logit_bias": {"5": 1.0}}),
-            "logit_bias",
-            "not supported",
-        ),
+        (json!({"bad_words": ["x"]}), "bad_words", "not supported"),
     ]
 }
 

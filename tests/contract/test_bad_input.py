@@ -47,7 +47,10 @@ CASES = {
     "five stop strings": generate((422,), "stop", "5", stop=list("abcde")),
     "empty stop string": generate((422,), "stop", stop=[""]),
     "truncate zero": generate((422,), "truncate", truncate=0),
-    "not built": generate((422,), "repetition_penalty", repetition_penalty=1.2),
+    "not built": generate((422,), "adapter_id", adapter_id="x"),
+    "repetition_penalty zero": generate((422,), "repetition_penalty", repetition_penalty=0),
+    "frequency_penalty": generate((422,), "frequency_penalty", "2.5", frequency_penalty=2.5),
+    "typical_p one": generate((422,), "typical_p", typical_p=1.0),
     "chat: unknown field": chat(("colour",), colour=1),
     "chat: zero tokens": chat(("max_tokens",), max_tokens=0),
     "chat: top_p zero": chat(("top_p",), top_p=0),
@@ -56,6 +59,9 @@ CASES = {
     "chat: no messages": Bad(
         "/v1/chat/completions", {"model": "brook", "messages": []}, (400, 422), ("messages",)
     ),
+    "chat: min_p": chat(("min_p", "1.5"), min_p=1.5),
+    "chat: logit_bias": chat(("logit_bias", "100"), logit_bias={"5": 101}),
+    "chat: no such token": chat(("logit_bias", "99999999"), logit_bias={"99999999": 1}),
     "chat: unknown role": chat(("role",), messages=[{"role": "wizard", "content": "hi"}]),
     "completions: empty": Bad(
         "/v1/completions", {"model": "brook", "prompt": ""}, (400, 422), ("prompt",)

@@ -52,6 +52,7 @@ def stages(rows: int) -> Stages:
     return Stages(
         lambda: torch.zeros(rows, 4),
         lambda logits: (logits.argmax(-1), logits.amax(-1)),
+        lambda logits: (logits.argmin(-1), logits.amin(-1)),
     )
 
 

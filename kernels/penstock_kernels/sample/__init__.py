@@ -19,28 +19,36 @@ def sample(
     top_p: Tensor,
     seed: Tensor,
     position: Tensor,
+    min_p: Tensor | None = None,
+    typical_p: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """One token id per row, and its log-probability.
 
     Temperature 0 takes the largest logit, of equal ones the lowest id. Otherwise the choice is
-    random with probabilities softmax(logits / temperature), kept to top_k and then top_p:
-    top_k keeps what is not below the k-th largest logit; top_p, on what top_k kept, keeps the
-    tokens above which less than top_p of the probability lies. Tokens with equal logits are kept
-    or dropped together. A draw takes first a group of 4,096 ids next to each other, by what is kept
+    random with probabilities softmax(logits / temperature), kept to top_k, top_p, min_p and
+    typical_p, in this order, each with the probabilities of what the one before kept:
+    top_k keeps what is not below the k-th largest logit; top_p keeps the tokens above which less
+    than top_p of the probability lies; min_p keeps what has at least min_p times the largest
+    probability; typical_p keeps the tokens nearest to the entropy H, by |-log p - H|, the fewest
+    that have typical_p of the probability. Tokens with equal logits are kept or dropped together.
+    A draw takes first a group of 4,096 ids next to each other, by what is kept
     of its probability, and then a token of the group. The random numbers are a function of (seed,
     position, number of the group or id of the token) alone, so a row's choice does not depend on
     its neighbours nor on its place in the batch.
 
     Args: logits [S, V] any float, rows may be strided; temperature [S] float32, 0 or more; top_k
-        [S] int32, 0 = all; top_p [S] float32 in (0, 1], 1 = all; seed and position [S] int64.
+        [S] int32, 0 = all; top_p [S] float32 in (0, 1], 1 = all; seed and position [S] int64; min_p
+        [S] float32 in [0, 1], 0 = all, and typical_p [S] float32 in (0, 1], 1 = all: both or none.
     Returns: ids [S] int64; log-probabilities [S] float32 of those ids under log_softmax(logits),
-        before temperature, top_k and top_p.
+        before temperature and what is kept.
     Precision: float32 inside.
     Bytes moved: S V elements for greedy rows, twice that for random ones; for top_k and top_p two
         to four passes over the row more (from the L2 cache), or one for each two bits of a logit
-        where too many tokens are kept.
+        where too many tokens are kept. typical_p: three passes more, or 19 where it keeps many.
     Source: random numbers, SplitMix64 of Steele, Lea and Flood, Fast Splittable Pseudorandom
-        Number Generators, 2014; arg max of log p + Gumbel noise draws from p, Gumbel, 1954.
+        Number Generators, 2014; arg max of log p + Gumbel noise draws from p, Gumbel, 1954;
+        typical_p, Meister and others, Locally Typical Sampling, 2022; min_p, Nguyen and others,
+        Turning Up the Heat, 2024.
     """
     expect_rank("logits", logits, "S, V")
     expect_rows("logits", logits)
@@ -51,4 +59,8 @@ def sample(
     expect("top_p", top_p, rows, (torch.float32,))
     expect("seed", seed, rows, (torch.int64,))
     expect("position", position, rows, (torch.int64,))
-    return _OP.on(logits)(logits, temperature, top_k, top_p, seed, position)
+    if min_p is None or typical_p is None:
+        return _OP.on(logits)(logits, temperature, top_k, top_p, seed, position)
+    expect("min_p", min_p, rows, (torch.float32,))
+    expect("typical_p", typical_p, rows, (torch.float32,))
+    return _OP.on(logits)(logits, temperature, top_k, top_p, seed, position, min_p, typical_p)

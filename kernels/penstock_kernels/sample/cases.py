@@ -16,6 +16,8 @@ class Choice(NamedTuple):
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
+    min_p: float = 0.0
+    typical_p: float = 1.0
 
 
 GREEDY = Choice(0.0)
@@ -34,6 +36,18 @@ MIXED = [
 ]
 TOP = Choice(0.8, 50, 0.95)
 # What the largest logits of each lane settle, and what only the whole row does.
+FURTHER = [
+    Choice(),
+    Choice(min_p=0.1),
+    Choice(0.7, 50, 0.95, 0.02),
+    Choice(1.0, min_p=1.0),
+    Choice(typical_p=0.5),
+    Choice(1.5, 0, 0.98, 0.001, 0.9),
+    Choice(0.8, typical_p=0.99),
+    Choice(1e-4, min_p=0.3, typical_p=0.2),
+    GREEDY,
+]
+ALL = Choice(0.8, 50, 0.95, 0.01, 0.9)
 LANES = [Choice(1.0, 400), Choice(1.0, 9000, 0.99), Choice(0.5, 0, 0.5), Choice(3.0, 0, 0.97)]
 
 
@@ -45,7 +59,10 @@ def _case(size: Size, kind: str, vocabulary: int, choices: Sequence[Choice], tit
         logits = 3 * torch.randn(rows, vocabulary + 5, device=device)
         logits[:, ::7] = -torch.inf
         logits[:, 3:10] = logits[:, 2:3]  # ties
-        temperature, top_k, top_p = map(torch.tensor, zip(*choices, strict=True))
+        columns = map(torch.tensor, zip(*choices, strict=True))
+        temperature, top_k, top_p, min_p, typical_p = columns
+        further = {"min_p": min_p, "typical_p": typical_p}
+        asked = any(choice[3:] != GREEDY[3:] for choice in choices)
         return {
             "logits": logits.to(dtype)[:, :vocabulary],
             "temperature": temperature.to(device, torch.float32),
@@ -53,6 +70,7 @@ def _case(size: Size, kind: str, vocabulary: int, choices: Sequence[Choice], tit
             "top_p": top_p.to(device, torch.float32),
             "seed": torch.randint(-(1 << 62), 1 << 62, (rows,), device=device),
             "position": torch.randint(0, 1 << 40, (rows,), device=device),
+            **{n: p.to(device, torch.float32) for n, p in further.items() if asked},
         }
 
     passes = 2 if any(choice.temperature > 0 for choice in choices) else 1
@@ -67,12 +85,17 @@ CASES = [
     _case(Size.SMALL, "f32", 11, [GREEDY] * 3, "greedy"),
     _case(Size.SMALL, "f32", 26_003, [TOP, *LANES], "lanes"),
     _case(Size.SMALL, "bf16", 17_000, LANES, "lanes"),
+    *(_case(Size.SMALL, kind, 301, FURTHER, "further") for kind in DTYPES),
+    _case(Size.SMALL, "f32", 26_003, [ALL, Choice(2.0, typical_p=0.97)], "further"),
+    *(_case(Size.FULL, kind, 32_003, FURTHER * 11, "further") for kind in DTYPES),
     *(_case(Size.FULL, kind, 32_003, MIXED * 11, "mixed") for kind in DTYPES),
     _case(Size.FULL, "bf16", 151_936, MIXED, "mixed"),
     _case(Size.BENCH, "bf16", 128_256, [GREEDY] * 256, "greedy"),
     _case(Size.BENCH, "bf16", 128_256, [Choice(0.8)] * 256, "random"),
     _case(Size.BENCH, "bf16", 128_256, [TOP] * 256, "top-k-p"),
     _case(Size.BENCH, "bf16", 128_256, [TOP], "top-k-p"),
+    _case(Size.BENCH, "f32", 128_256, [ALL] * 32, "all"),
+    _case(Size.BENCH, "f32", 128_256, [Choice(0.8, typical_p=0.9)] * 32, "typical"),
     _case(Size.BENCH, "bf16", 128_256, [Choice(0.4, 0, 0.9)] * 256, "top-p"),
     _case(Size.BENCH, "bf16", 128_256, [GREEDY, Choice(0.8), TOP, GREEDY] * 64, "mixed"),
 ]

@@ -16,29 +16,56 @@ def sample(
     top_p: Tensor,
     seed: Tensor,
     position: Tensor,
+    min_p: Tensor | None = None,
+    typical_p: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """See the public function."""
     inner = wide(logits)
     ids = inner.argmax(dim=-1)
     random = temperature > 0
-    if bool(random.all()):
-        ids = _draw(inner, temperature, top_k, top_p, (seed, position))
-    elif bool(random.any()):
+    if bool(random.any()):
         rows = random.nonzero().squeeze(1)
-        keys = seed[rows], position[rows]
-        ids[rows] = _draw(inner[rows], temperature[rows], top_k[rows], top_p[rows], keys)
+        drawn = inner if len(rows) == len(random) else inner[rows]
+        scaled = _scaled(drawn, temperature[rows])
+        scaled = _kept_top(scaled, top_k[rows], top_p[rows])
+        if min_p is not None and typical_p is not None:
+            scaled = _kept_further(scaled, min_p[rows], typical_p[rows])
+        ids[rows] = _draw(scaled, (seed[rows], position[rows]))
     chosen = inner.gather(1, ids[:, None]).squeeze(1)
     return ids, (chosen - inner.logsumexp(dim=-1)).float()
 
 
-def _draw(
-    logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, keys: tuple[Tensor, Tensor]
-) -> Tensor:
-    """Ids [S] of rows that are all random; `keys` are (seed, position)."""
+def _scaled(logits: Tensor, temperature: Tensor) -> Tensor:
+    """Logits over temperature, the largest of each row at 0."""
     largest = logits.amax(dim=-1, keepdim=True)
-    scaled = (logits - largest).div_(temperature.to(logits.dtype)[:, None])
+    return (logits - largest).div_(temperature.to(logits.dtype)[:, None])
+
+
+def _kept_top(scaled: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
+    """-inf for what top_k and then top_p drop."""
     if bool(((top_k > 0) | (top_p < 1)).any()):
-        scaled = scaled.masked_fill(scaled < _threshold(scaled, top_k, top_p), -torch.inf)
+        return scaled.masked_fill(scaled < _threshold(scaled, top_k, top_p), -torch.inf)
+    return scaled
+
+
+def _kept_further(scaled: Tensor, min_p: Tensor, typical_p: Tensor) -> Tensor:
+    """-inf for what min_p and then typical_p drop."""
+    scaled = scaled.masked_fill(scaled < min_p.to(scaled.dtype).log()[:, None], -torch.inf)
+    if not bool((typical_p < 1).any()):
+        return scaled
+    probabilities = scaled.softmax(dim=-1)
+    mean = (probabilities * scaled).nan_to_num_(nan=0).sum(dim=-1, keepdim=True)
+    distance = (scaled - mean).abs_()
+    ranked, order = distance.sort(dim=-1)
+    mass = probabilities.gather(1, order).cumsum_(dim=-1)
+    short = mass < typical_p.to(scaled.dtype)[:, None]
+    last = short.sum(dim=-1, keepdim=True).clamp_(max=scaled.shape[1] - 1)
+    bound = ranked.gather(1, last).masked_fill_((typical_p >= 1)[:, None], torch.inf)
+    return scaled.masked_fill(distance > bound, -torch.inf)
+
+
+def _draw(scaled: Tensor, keys: tuple[Tensor, Tensor]) -> Tensor:
+    """Ids [S] drawn by softmax(scaled); `keys` are (seed, position). May write to `scaled`."""
     rows, vocabulary = scaled.shape
     tokens = torch.arange(vocabulary, device=scaled.device)
     if vocabulary > GROUP:

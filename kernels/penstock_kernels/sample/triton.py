@@ -1,7 +1,7 @@
 """Triton kernels of sample: thresholds of random rows, what each tile weighs, and the row's choice.
 
-Thresholds are found on the 32 bits of a logit, two bits a step from the top: the largest bit
-pattern at or above which the kept count (top_k) or probability (top_p) still lies. The search first
+Thresholds of top_k and top_p are found on the 32 bits of a logit, two bits a step from the top: the
+largest bit pattern at or above which the kept count or probability still lies. The search first
 looks only at the two largest logits of each lane of a pass over the row, which it has in registers.
 A pass over the row then tells whether what it found is right for all; if not, the search reads the
 row at every step. No sort.
@@ -13,6 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .bits import STAGES, ordered, row_tile, splitmix
+from .further import further
 from .noise import GROUP, GROUPS
 
 # Warps of a program that weighs a tile, a group of tokens. On an H200, 256 greedy rows of 128,256
@@ -24,24 +26,8 @@ CHOICE_WARPS = 8
 PASS_TILE = 8192
 PASS_WARPS = 32
 
-# Loads in flight in the passes over a row.
-STAGES = tl.constexpr(4)
-
 # Two-bit digits in which the keys of a dtype can differ; further bits are all zero or all one.
 DIGITS = {torch.bfloat16: 8, torch.float16: 10, torch.float32: 16}
-
-
-@triton.jit
-def _ordered(x):
-    """Bits of float32 as uint32 in the order of the floats; both zeros are one."""
-    bits = tl.where(x == 0, 0.0, x).to(tl.uint32, bitcast=True)
-    return tl.where(bits >> 31 == 1, bits ^ 0xFFFFFFFF, bits | 0x80000000)
-
-
-@triton.jit
-def _row_tile(logits, at, vocabulary, TILE: tl.constexpr):
-    column = at + tl.arange(0, TILE)
-    return tl.load(logits + column, column < vocabulary, other=float("-inf")).to(tl.float32)
 
 
 @triton.jit
@@ -72,8 +58,8 @@ def _search(
         two = tl.zeros((TILE,), tl.float32)
         three = tl.zeros((TILE,), tl.float32)
         for at in tl.range(0, vocabulary, TILE, num_stages=STAGES):
-            x = _row_tile(logits, at, vocabulary, TILE)
-            key = _ordered(x)
+            x = row_tile(logits, at, vocabulary, TILE)
+            key = ordered(x)
             weight = _weight(x, key, floor, largest, scale, MASS)
             one += tl.where(key >= found + step, weight, 0.0)
             two += tl.where(key >= found + 2 * step, weight, 0.0)
@@ -91,8 +77,8 @@ def _search_tops(
     tops, floor, largest, scale, target, MASS: tl.constexpr, DIGITS: tl.constexpr
 ):  # fmt: skip
     """_search among the two largest logits of each lane: never above what that finds."""
-    key_a = _ordered(tops[0])
-    key_b = _ordered(tops[1])
+    key_a = ordered(tops[0])
+    key_b = ordered(tops[1])
     weight_a = _weight(tops[0], key_a, floor, largest, scale, MASS)
     weight_b = _weight(tops[1], key_b, floor, largest, scale, MASS)
     found = tl.full((), 0, tl.uint32)
@@ -109,6 +95,16 @@ def _search_tops(
 
 
 @triton.jit
+def _mass(logits, vocabulary, floor, largest, scale, TILE: tl.constexpr):
+    """What the row's tokens weigh that are not below `floor`, in parts."""
+    mass = tl.zeros((TILE,), tl.float32)
+    for at in tl.range(0, vocabulary, TILE, num_stages=STAGES):
+        x = row_tile(logits, at, vocabulary, TILE)
+        mass += _weight(x, ordered(x), floor, largest, scale, True)
+    return mass
+
+
+@triton.jit
 def _above(
     logits, vocabulary, floor, largest, scale, found, MASS: tl.constexpr, TILE: tl.constexpr
 ):
@@ -116,8 +112,8 @@ def _above(
     above = tl.zeros((TILE,), tl.float32)
     number = tl.zeros((TILE,), tl.int32)
     for at in tl.range(0, vocabulary, TILE, num_stages=STAGES):
-        x = _row_tile(logits, at, vocabulary, TILE)
-        key = _ordered(x)
+        x = row_tile(logits, at, vocabulary, TILE)
+        key = ordered(x)
         weight = _weight(x, key, floor, largest, scale, MASS)
         above += tl.where(key > found, weight, 0.0)
         number += tl.where(key >= found, 1, 0)
@@ -130,14 +126,19 @@ def _thresholds(
     temperatures,
     top_ks,
     top_ps,
+    min_ps,
+    typical_ps,
     largests,
     thresholds,
+    ceilings,
     stride,
     vocabulary,
     DIGITS: tl.constexpr,
+    FURTHER: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Per random row: its largest logit, and the key below which tokens are dropped."""
+    """Per random row: its largest logit, and the keys below and (FURTHER) above which tokens are
+    dropped."""
     row = tl.program_id(0).to(tl.int64)
     temperature = tl.load(temperatures + row)
     if temperature <= 0:
@@ -146,7 +147,7 @@ def _thresholds(
     first = tl.full((TILE,), float("-inf"), tl.float32)
     second = tl.full((TILE,), float("-inf"), tl.float32)
     for at in tl.range(0, vocabulary, TILE, num_stages=STAGES):
-        x = _row_tile(logits, at, vocabulary, TILE)
+        x = row_tile(logits, at, vocabulary, TILE)
         second = tl.maximum(second, tl.minimum(first, x))
         first = tl.maximum(first, x)
     largest = tl.max(first)
@@ -160,7 +161,7 @@ def _thresholds(
         count = top_k.to(tl.float32)
         found = _search_tops(tops, floor, largest, scale, count, False, DIGITS)
         above, number = _above(logits, vocabulary, floor, largest, scale, found, False, TILE)
-        held = tl.where(_ordered(first) >= found, 1, 0) + tl.where(_ordered(second) >= found, 1, 0)
+        held = tl.where(ordered(first) >= found, 1, 0) + tl.where(ordered(second) >= found, 1, 0)
         complete = tl.sum(held) == number
         if above >= count:
             found = _search(logits, vocabulary, floor, largest, scale, count, False, DIGITS, TILE)
@@ -168,13 +169,10 @@ def _thresholds(
         floor = found
     top_p = tl.load(top_ps + row)
     if top_p < 1:
-        mass = _weight(first, _ordered(first), floor, largest, scale, True)
-        mass += _weight(second, _ordered(second), floor, largest, scale, True)
+        mass = _weight(first, ordered(first), floor, largest, scale, True)
+        mass += _weight(second, ordered(second), floor, largest, scale, True)
         if not complete:
-            mass = tl.zeros((TILE,), tl.float32)
-            for at in tl.range(0, vocabulary, TILE, num_stages=STAGES):
-                x = _row_tile(logits, at, vocabulary, TILE)
-                mass += _weight(x, _ordered(x), floor, largest, scale, True)
+            mass = _mass(logits, vocabulary, floor, largest, scale, TILE)
         target = tl.sum(mass) * top_p
         found = _search_tops(tops, floor, largest, scale, target, True, DIGITS)
         if not complete:
@@ -184,25 +182,23 @@ def _thresholds(
                     logits, vocabulary, floor, largest, scale, target, True, DIGITS, TILE
                 )
         floor = found
+    if FURTHER:
+        min_p = tl.load(min_ps + row)
+        typical_p = tl.load(typical_ps + row)
+        floor, ceiling = further(
+            logits, vocabulary, floor, largest, scale, min_p, typical_p, TILE
+        )  # fmt: skip
+        tl.store(ceilings + row, ceiling.to(tl.int32, bitcast=True))
     tl.store(largests + row, largest)
     tl.store(thresholds + row, floor.to(tl.int32, bitcast=True))
 
 
 @triton.jit
-def _splitmix(state, index):
-    """See noise.splitmix; on uint64."""
-    z = state + (index + 1) * 0x9E3779B97F4A7C15
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EB
-    return z ^ (z >> 31)
-
-
-@triton.jit
 def _gumbel(seed, position, number):
     """Gumbel noise number `number`: minus the logarithm of noise.exponential."""
-    seed_state = _splitmix(seed.to(tl.uint64, bitcast=True), tl.full((), 0, tl.uint64))
-    state = _splitmix(seed_state, position.to(tl.uint64, bitcast=True))
-    word = (_splitmix(state, number.to(tl.uint64)) >> 32).to(tl.uint32)
+    seed_state = splitmix(seed.to(tl.uint64, bitcast=True), tl.full((), 0, tl.uint64))
+    state = splitmix(seed_state, position.to(tl.uint64, bitcast=True))
+    word = (splitmix(state, number.to(tl.uint64)) >> 32).to(tl.uint32)
     # A power of two times a float rounds nowhere, so both implementations see the same uniform.
     uniform = word.to(tl.float32) * 2.3283064365386963e-10 + 1.1641532182693481e-10
     uniform = tl.minimum(uniform, 0.99999994)
@@ -220,11 +216,13 @@ def _weigh_tile(
     positions,
     largests,
     thresholds,
+    ceilings,
     parts,
     choices,
     stride,
     vocabulary,
     GROUPS: tl.constexpr,
+    FURTHER: tl.constexpr,
     TILE: tl.constexpr,
 ):
     """Per tile: the score of which the row takes the highest, the largest logit, the sum of
@@ -232,7 +230,7 @@ def _weigh_tile(
     row = tl.program_id(0).to(tl.int64)
     tile = tl.program_id(1)
     token = tile * TILE + tl.arange(0, TILE)
-    x = _row_tile(logits + row * stride, tile * TILE, vocabulary, TILE)
+    x = row_tile(logits + row * stride, tile * TILE, vocabulary, TILE)
     peak = tl.max(x)
     safe = tl.where(peak == float("-inf"), 0.0, peak)
     total = tl.sum(tl.exp(x - safe))
@@ -243,7 +241,10 @@ def _weigh_tile(
     if temperature > 0:
         threshold = tl.load(thresholds + row).to(tl.uint32, bitcast=True)
         weight = tl.exp((x - tl.load(largests + row)) / temperature)
-        mass = tl.sum(tl.where(_ordered(x) >= threshold, weight, 0.0))
+        kept = ordered(x) >= threshold
+        if FURTHER:
+            kept &= ordered(x) <= tl.load(ceilings + row).to(tl.uint32, bitcast=True)
+        mass = tl.sum(tl.where(kept, weight, 0.0))
         number = tl.full((), GROUPS, tl.uint64) + tile.to(tl.uint64)
         noise = _gumbel(tl.load(seeds + row), tl.load(positions + row), number)
         score = tl.where(mass > 0, tl.log(tl.where(mass > 0, mass, 1.0)), float("-inf")) + noise
@@ -262,6 +263,7 @@ def _choose_in_row(
     positions,
     largests,
     thresholds,
+    ceilings,
     parts,
     choices,
     ids,
@@ -270,6 +272,7 @@ def _choose_in_row(
     vocabulary,
     tiles,
     BLOCK: tl.constexpr,
+    FURTHER: tl.constexpr,
     TILE: tl.constexpr,
 ):
     """The row's token and its log-probability; of a random row, a draw in the tile it takes."""
@@ -284,11 +287,14 @@ def _choose_in_row(
     temperature = tl.load(temperatures + row)
     if temperature > 0:
         token = taken * TILE + tl.arange(0, TILE)
-        x = _row_tile(logits, taken * TILE, vocabulary, TILE)
+        x = row_tile(logits, taken * TILE, vocabulary, TILE)
         threshold = tl.load(thresholds + row).to(tl.uint32, bitcast=True)
         noise = _gumbel(tl.load(seeds + row), tl.load(positions + row), token)
         noisy = (x - tl.load(largests + row)) / temperature + noise
-        noisy = tl.where(_ordered(x) >= threshold, noisy, float("-inf"))
+        kept = ordered(x) >= threshold
+        if FURTHER:
+            kept &= ordered(x) <= tl.load(ceilings + row).to(tl.uint32, bitcast=True)
+        noisy = tl.where(kept, noisy, float("-inf"))
         chosen = tl.min(tl.where(noisy == tl.max(noisy), token, vocabulary - 1))
     peak = tl.load(part + 1, exists, other=float("-inf"))
     total = tl.load(part + 2, exists, other=0)
@@ -305,6 +311,8 @@ def sample(
     top_p: Tensor,
     seed: Tensor,
     position: Tensor,
+    min_p: Tensor | None = None,
+    typical_p: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """See the public function."""
     rows, vocabulary = logits.shape
@@ -315,6 +323,8 @@ def sample(
 
     ids, logprobs = empty(torch.int64), empty(torch.float32)
     largests, thresholds = empty(torch.float32), empty(torch.int32)
+    more = min_p is not None
+    ceilings = empty(torch.int32) if more else None
     parts, choices = empty(torch.float32, tiles, 3), empty(torch.int32, tiles)
     stride = logits.stride(0)
     if rows:
@@ -323,11 +333,15 @@ def sample(
             temperature,
             top_k,
             top_p,
+            min_p,
+            typical_p,
             largests,
             thresholds,
+            ceilings,
             stride,
             vocabulary,
             DIGITS[logits.dtype],
+            more,
             PASS_TILE,
             num_warps=PASS_WARPS,
         )
@@ -338,11 +352,13 @@ def sample(
             position,
             largests,
             thresholds,
+            ceilings,
             parts,
             choices,
             stride,
             vocabulary,
             GROUPS,
+            more,
             GROUP,
             num_warps=CHOICE_WARPS,
         )
@@ -353,6 +369,7 @@ def sample(
             position,
             largests,
             thresholds,
+            ceilings,
             parts,
             choices,
             ids,
@@ -361,6 +378,7 @@ def sample(
             vocabulary,
             tiles,
             BLOCK=triton.next_power_of_2(tiles),
+            FURTHER=more,
             TILE=GROUP,
             num_warps=CHOICE_WARPS,
         )

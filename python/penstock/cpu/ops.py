@@ -105,6 +105,8 @@ def sample(
     top_p: Tensor,
     seed: Tensor,
     position: Tensor,
+    min_p: Tensor | None = None,
+    typical_p: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The op, where all rows are greedy; otherwise its reference."""
     ids = torch.empty(len(logits), dtype=torch.int64)
@@ -112,7 +114,7 @@ def sample(
     if cpu.greedy(logits, temperature, ids, logprobs):
         return ids, logprobs
     drawn: tuple[Tensor, Tensor] = OPS["sample"].reference(
-        logits, temperature, top_k, top_p, seed, position
+        logits, temperature, top_k, top_p, seed, position, min_p, typical_p
     )
     return drawn
 

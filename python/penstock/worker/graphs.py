@@ -5,8 +5,9 @@ On a GPU they are CUDA graphs, on a CPU tapes (`penstock.cpu.tape`).
 A step is two stages, forward to logits and choice of tokens, each a graph of its own, so that what
 changes logits in between (masks) stays outside. The rehearsal captures the commonest shapes; any
 other is captured when a step brings it for the second time: the first, launched kernel by kernel,
-has compiled and warmed what the capture needs. All ranks of a group rehearse and step alike, so all
-of them capture the same shapes at the same places.
+has compiled and warmed what the capture needs. The choice of adjusted logits is a graph of its own
+too, captured when it is first needed after that. All ranks of a group rehearse and step alike, so
+all of them capture the same shapes at the same places.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ log = logging.getLogger("penstock.worker")
 
 T = TypeVar("T")
 Tokens = tuple[Tensor, Tensor]  # ids and their log-probabilities, [R] each
+Choice = Callable[[Tensor], Tokens]
 SIGHTINGS = 2  # of a shape before it is captured
 MOST_GRAPHS = 256  # each holds a few MB
 MOST_TOKENS = 1 << 20  # no limit but memory's
@@ -37,7 +39,8 @@ class Stages:
     """The two halves of a step that yields tokens."""
 
     forward: Callable[[], Tensor]  # -> logits [R, vocab]
-    choose: Callable[[Tensor], Tokens]  # logits -> tokens, which become their slots' last
+    choose: Choice  # logits -> tokens, which become their slots' last
+    adjust: Choice  # the same by what sequences ask of their logits
 
 
 class Capture(Protocol):
@@ -141,4 +144,25 @@ class Graphs:
         logits = self.logits[:rows]
         forward = self.capture(lambda: logits.copy_(stages.forward()))
         choose = self.capture(lambda: stages.choose(logits))
-        return Stages(forward, lambda _: choose())
+        return Stages(forward, lambda _: choose(), self._captured_later(stages.adjust, logits))
+
+    def _captured_later(self, choose: Choice, logits: Tensor) -> Choice:
+        """`choose` as it is at its first call, which warms what a capture needs, then a graph."""
+        made: list[Choice] = []
+
+        def launch(given: Tensor) -> Tokens:
+            if len(made) < SIGHTINGS - 1:
+                made.append(choose)
+            elif len(made) < SIGHTINGS:
+                made.append(self._captured_choice(choose, logits))
+            return made[-1](given)
+
+        return launch
+
+    def _captured_choice(self, choose: Choice, logits: Tensor) -> Choice:
+        try:
+            graph = self.capture(lambda: choose(logits))
+        except RuntimeError as error:  # out of memory included
+            log.warning("no CUDA graph of adjusted logits: %s", str(error).splitlines()[0])
+            return choose
+        return lambda _: graph()

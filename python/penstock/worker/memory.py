@@ -13,11 +13,11 @@ from penstock.cache import KvGeometry
 from penstock.faults import TooLittleMemory
 from penstock.models import Model
 from penstock.sampling import SamplingRows, choose
+from penstock.worker import adjust
 
 MIB = 1 << 20
 CPU_DEFAULT = 512 * MIB
 GRAPHS_SHARE = 0.02  # of a GPU's memory, kept for CUDA graphs
-COUNT_BYTES = 4  # of a token count, one per slot and vocabulary entry, for penalties
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,10 @@ class Promise:
 
 
 def slot_bytes(promise: Promise, geometry: KvGeometry) -> int:
-    """Device-resident state of all slots: tables, last tokens, step inputs, penalty counts."""
+    """Device-resident state of all slots: tables, last tokens, step inputs, rules of logits."""
     tables = 4 * promise.slots * (1 + geometry.blocks_for(promise.sequence_tokens))
     inputs = 5 * tables + 32 * (promise.step_tokens + promise.slots)
-    return tables + inputs + promise.slots * promise.vocab * COUNT_BYTES
+    return tables + inputs + promise.slots * adjust.slot_bytes(promise.vocab)
 
 
 def exercise(model: Model, promise: Promise, context: StepContext) -> None:
@@ -46,7 +46,10 @@ def exercise(model: Model, promise: Promise, context: StepContext) -> None:
     whole = torch.zeros(promise.slots, dtype=torch.int64, device=device)
     half = torch.full((promise.slots,), 0.5, dtype=torch.float32, device=device)
     limit = torch.full((promise.slots,), 50, dtype=torch.int32, device=device)
-    choose(model.logits(rows), SamplingRows(half, limit, half, whole, whole))
+    logits = model.logits(rows)
+    adjusted = logits.float()  # as the rules of a slot make them
+    choose(adjusted, SamplingRows(half, limit, half, whole, whole, half, half))
+    choose(logits, SamplingRows(half, limit, half, whole, whole))
 
 
 def largest_context(

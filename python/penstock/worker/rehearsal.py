@@ -56,7 +56,9 @@ class Rehearsal:
 
 
 def _run(stages: Stages) -> None:
-    stages.choose(stages.forward())
+    logits = stages.forward()
+    stages.choose(logits)
+    stages.adjust(logits)
 
 
 def _compiled(limits: Limits) -> list[Shape]:

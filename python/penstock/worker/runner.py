@@ -13,10 +13,11 @@ from torch import Tensor
 from penstock.attention import Chunks, Decodes, StepContext
 from penstock.models import Model
 from penstock.parallel import Group
-from penstock.sampling import SamplingRows, choose, mask_tokens
+from penstock.sampling import choose, mask_tokens
+from penstock.worker.adjust import Adjuster
 from penstock.worker.batch import Packed, Packer, capacity, most_samples
 from penstock.worker.graphs import Capture, Graphs, Stages
-from penstock.worker.shape import Shape, Views, fill_padding, tensors
+from penstock.worker.shape import Shape, Views, fill_padding, sampling_rows, tensors
 from penstock.worker.state import State, Work
 from penstock.worker.step import Ints, Longs, Outcome, SlotFault, Step
 
@@ -108,6 +109,7 @@ class Runner:
         rows = limits.slots + 1
         self.last_token = torch.zeros(rows, dtype=torch.int64, device=device)
         self.tables = torch.zeros((rows, limits.table_blocks), dtype=torch.int32, device=device)
+        self.adjuster = Adjuster(limits, device)
 
     def launch(self, step: Step) -> Pending:
         """Folds and launches one step. Raises BadStep if it breaks the protocol."""
@@ -120,7 +122,8 @@ class Runner:
         if host.begin is not None:
             host.begin.record()
         try:
-            self._run(packed, host)
+            self._set_rules(work)
+            self._run(packed, host, work.adjusted)
         except Exception:
             self.state.broken = True
             raise
@@ -130,7 +133,14 @@ class Runner:
         launched = began, time.perf_counter()
         return Pending(step, work, packed.samples, host, host_us, launched)
 
-    def _run(self, packed: Packed, host: HostBuffers) -> None:
+    def _set_rules(self, work: Work) -> None:
+        """Brings what entering sequences ask of their logits to the device; rarely anything."""
+        for new in work.rule_entries:
+            self.adjuster.enter(new)
+        for source, destination in work.rule_forks:
+            self.adjuster.fork(source, destination)
+
+    def _run(self, packed: Packed, host: HostBuffers, adjusted: bool) -> None:
         buffer = self.inputs
         buffer[: packed.words].copy_(host.inputs[: packed.words], non_blocking=True)
         masks = self._apply_extras(packed, buffer)
@@ -147,7 +157,7 @@ class Runner:
         logits = stages.forward()
         if masks is not None:
             mask_tokens(logits, *masks)
-        ids, logprobs = stages.choose(logits)
+        ids, logprobs = (stages.adjust if adjusted else stages.choose)(logits)
         host.ids[: shape.samples].copy_(ids, non_blocking=True)
         host.logprobs[: shape.samples].copy_(logprobs, non_blocking=True)
 
@@ -159,7 +169,11 @@ class Runner:
 
     def stages(self, shape: Shape, views: Views) -> Stages:
         """What a step launches, kernel by kernel."""
-        return Stages(lambda: self.forward(shape, views), lambda logits: self.choose(logits, views))
+        return Stages(
+            lambda: self.forward(shape, views),
+            lambda logits: self.choose(logits, views),
+            lambda logits: self.adjust(logits, views),
+        )
 
     def hidden(self, shape: Shape, views: Views) -> Tensor:
         """Hidden states of all rows [T, hidden]. Reads only static tensors."""
@@ -176,14 +190,13 @@ class Runner:
 
     def choose(self, logits: Tensor, views: Views) -> tuple[Tensor, Tensor]:
         """Token ids and log-probabilities of [R, vocab]; the ids become their slots' last."""
-        rows = SamplingRows(
-            views["temperature"],
-            views["top_k"],
-            views["top_p"],
-            views["seed"],
-            views["sample_position"],
-        )
-        ids, logprobs = choose(logits, rows)
+        ids, logprobs = choose(logits, sampling_rows(views))
+        self.last_token.index_copy_(0, views["sample_slot"], ids)
+        return ids, logprobs
+
+    def adjust(self, logits: Tensor, views: Views) -> tuple[Tensor, Tensor]:
+        """The same, by what the sequences ask of their logits."""
+        ids, logprobs = self.adjuster.choose(logits, views, self.last_token)
         self.last_token.index_copy_(0, views["sample_slot"], ids)
         return ids, logprobs
 

@@ -22,7 +22,7 @@ from penstock.rpc import shard_pb2_grpc as rpc
 if TYPE_CHECKING:
     from penstock.worker.pipeline import LaunchThread, Pipeline
     from penstock.worker.settings import Loaded, Settings
-    from penstock.worker.step import Outcome, Sampling, Step
+    from penstock.worker.step import Adjustment, Outcome, Sampling, Step
 
 PROTOCOL_VERSION = 1
 NO_MODEL = "no model is loaded; call Load first"
@@ -198,6 +198,8 @@ def _abort(context: Context, error: Exception) -> NoReturn:
 
 def bad_sampling(sampling: pb.Sampling, vocab: int) -> str | None:
     """Why these parameters cannot be, or None."""
+    from penstock.worker.adjustment import misfit
+
     if not 0 <= sampling.temperature < math.inf:
         return f"temperature must be a number >= 0, found {sampling.temperature}"
     if not 0 < sampling.top_p <= 1:
@@ -205,7 +207,7 @@ def bad_sampling(sampling: pb.Sampling, vocab: int) -> str | None:
     stops = sampling.stop_token_ids
     if stops and vocab and max(stops) >= vocab:
         return f"stop token id {max(stops)} is outside the vocabulary of {vocab}"
-    return None
+    return misfit(to_adjustment(sampling), vocab)
 
 
 def to_settings(request: pb.LoadRequest) -> Settings:
@@ -283,6 +285,38 @@ def to_sampling(sampling: pb.Sampling) -> Sampling:
         seed=_signed(sampling.seed),
         min_tokens=sampling.min_tokens,
         stop_token_ids=np.array(sampling.stop_token_ids, np.int64),
+        adjustment=to_adjustment(sampling),
+    )
+
+
+def to_adjustment(sampling: pb.Sampling) -> Adjustment | None:
+    """What is asked of the logits, typed; None if nothing is."""
+    from penstock.worker.step import Adjustment, Watermark
+
+    fields = ("penalties", "logit_bias", "allowed", "watermark")
+    numbers = sampling.min_p != 0 or sampling.typical_p not in (0, 1)
+    if not (numbers or sampling.banned_token_ids or any(map(sampling.HasField, fields))):
+        return None
+    penalties, mark = pb.Penalties(repetition=1), None
+    if sampling.HasField("penalties"):
+        penalties = sampling.penalties
+    if sampling.HasField("watermark"):
+        chosen = sampling.watermark
+        mark = Watermark(chosen.gamma, chosen.delta, _signed(chosen.key))
+    bias = None
+    if sampling.HasField("logit_bias"):
+        given = sampling.logit_bias
+        bias = _ints(given.token_ids), np.array(given.values, np.float32)
+    return Adjustment(
+        min_p=sampling.min_p,
+        typical_p=sampling.typical_p or 1.0,
+        repetition=penalties.repetition,
+        frequency=penalties.frequency,
+        presence=penalties.presence,
+        bias=bias,
+        allowed=_ints(sampling.allowed.token_ids) if sampling.HasField("allowed") else None,
+        banned=_ints(sampling.banned_token_ids) if sampling.banned_token_ids else None,
+        watermark=mark,
     )
 
 

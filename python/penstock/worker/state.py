@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.faults import BadStep
+from penstock.worker.adjustment import misfit
 from penstock.worker.step import Bools, Fork, Ints, Longs, NewSequence, SlotFault, Step
 
 MAX_STOP_IDS = 256  # of one sequence: bounds the step buffer
@@ -59,6 +60,9 @@ class Work:
     writes: list[TableWrite] = field(default_factory=list)
     forks: list[tuple[int, int]] = field(default_factory=list)
     masked: list[tuple[int, Longs]] = field(default_factory=list)  # (run, ids not to yield)
+    adjusted: bool = False  # whether a run that yields asks something of its logits
+    rule_entries: list[NewSequence] = field(default_factory=list)  # whose rules go to the device
+    rule_forks: list[tuple[int, int]] = field(default_factory=list)
     faults: list[SlotFault] = field(default_factory=list)
 
     @property
@@ -90,6 +94,8 @@ class State:
         self.stop_ids: list[Longs] = [np.zeros(0, np.int64)] * n
         self.ids: list[Ints] = [np.zeros(0, np.int32)] * n  # the first `held`, known to the host
         self.held = np.zeros(n, np.int32)
+        # Slots whose rules on the device ask for something. A slot that is not in use may be one.
+        self.ruled = np.zeros(n, np.bool_)
 
         # All of a slot's state but its table and seed, which a fork has for itself; what a slot has
         # on the device is copied by its owner, from `Work.forks`.
@@ -107,10 +113,13 @@ class State:
         self.active[step.finished] = False
         for sequence in step.new:
             self._enter(sequence, writes, faults)
+        entries = [new for new in step.new if self._rule(new)]
         forks = [(f.source, f.destination) for f in step.forks if self._fork(f, writes, faults)]
         self._grow(step, writes)
         work = self._run(step, faults)
         work.writes, work.forks = writes, forks
+        work.rule_entries, work.rule_forks = entries, [f for f in forks if self._fork_rules(*f)]
+        work.adjusted = bool(self.ruled[work.slots[work.yields]].any())
         return work
 
     def _accept(self, step: Step) -> None:
@@ -176,6 +185,20 @@ class State:
         self.stop_ids[slot] = sampling.stop_token_ids
         self._set_table(slot, new.blocks, writes)
 
+    def _rule(self, new: NewSequence) -> bool:
+        """Whether the slot's rules on the device change with this sequence."""
+        asks = new.sampling.adjustment is not None
+        if not self.active[new.slot] or not (asks or self.ruled[new.slot]):
+            return False
+        self.ruled[new.slot] = asks
+        return True
+
+    def _fork_rules(self, source: int, destination: int) -> bool:
+        """The same of a fork."""
+        changes = bool(self.ruled[source] or self.ruled[destination])
+        self.ruled[destination] = self.ruled[source]
+        return changes
+
     def _misfit(self, new: NewSequence) -> str | None:
         ids, limits = new.token_ids, self.limits
         if not 0 < len(ids) <= limits.sequence_tokens:
@@ -192,7 +215,7 @@ class State:
             return f"{len(stops)} stop token ids were given; at most {MAX_STOP_IDS} are possible"
         if len(stops) and stops.max() >= limits.vocab:
             return f"stop token id {stops.max()} is outside the vocabulary of {limits.vocab}"
-        return self._bad_table(new.blocks)
+        return misfit(new.sampling.adjustment, limits.vocab) or self._bad_table(new.blocks)
 
     def _bad_table(self, blocks: Ints) -> str | None:
         if len(blocks) > self.limits.table_blocks:

@@ -9,7 +9,37 @@ import numpy.typing as npt
 
 Ints = npt.NDArray[np.int32]
 Longs = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float32]
 Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Watermark:
+    """Which tokens are green, and what is added to their logits."""
+
+    gamma: float  # share of green tokens
+    delta: float
+    key: int  # as signed 64 bits
+
+
+@dataclass(frozen=True)
+class Adjustment:
+    """What one sequence asks of its logits; the order in which it is done is in `sampling`."""
+
+    min_p: float = 0.0  # 0 = off
+    typical_p: float = 1.0  # 1 = off
+    repetition: float = 1.0  # 1 = off
+    frequency: float = 0.0  # 0 = off
+    presence: float = 0.0  # 0 = off
+    bias: tuple[Ints, Floats] | None = None  # token ids, each once, and what is added
+    allowed: Ints | None = None  # the only possible tokens; None = all
+    banned: Ints | None = None  # impossible tokens
+    watermark: Watermark | None = None
+
+    @property
+    def counts(self) -> bool:
+        """Whether tokens have to be counted."""
+        return (self.repetition, self.frequency, self.presence) != (1.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -22,6 +52,7 @@ class Sampling:
     seed: int  # as signed 64 bits
     min_tokens: int
     stop_token_ids: Longs
+    adjustment: Adjustment | None = None  # None = nothing is asked
 
 
 @dataclass(frozen=True)

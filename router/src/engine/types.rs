@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use crate::adjustment::Adjustment;
+
 /// A validated request: nobody re-checks it after this type exists.
 #[derive(Clone, Debug)]
 pub struct EngineRequest {
@@ -28,6 +30,21 @@ pub struct Sampling {
     pub top_p: f32,
     /// Seed of the counter-based generator; chosen by the router when the client gave none.
     pub seed: u64,
+    /// What is asked of the logits before.
+    pub adjustment: Adjustment,
+}
+
+impl Default for Sampling {
+    /// All that the model says, at temperature 1.
+    fn default() -> Self {
+        Self {
+            temperature: 1.0,
+            top_k: 0,
+            top_p: 1.0,
+            seed: 0,
+            adjustment: Adjustment::default(),
+        }
+    }
 }
 
 impl Sampling {

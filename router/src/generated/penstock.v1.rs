@@ -298,6 +298,66 @@ pub struct Sampling {
     /// masked while below min_tokens; the worker never stops by itself
     #[prost(uint32, repeated, tag = "6")]
     pub stop_token_ids: ::prost::alloc::vec::Vec<u32>,
+    /// 0 = off
+    #[prost(float, tag = "7")]
+    pub min_p: f32,
+    /// 0 or 1 = off
+    #[prost(float, tag = "8")]
+    pub typical_p: f32,
+    /// absent = none
+    #[prost(message, optional, tag = "9")]
+    pub penalties: ::core::option::Option<Penalties>,
+    /// absent = none
+    #[prost(message, optional, tag = "10")]
+    pub logit_bias: ::core::option::Option<LogitBias>,
+    /// the only possible tokens; absent = all
+    #[prost(message, optional, tag = "11")]
+    pub allowed: ::core::option::Option<TokenSet>,
+    /// impossible tokens
+    #[prost(uint32, repeated, tag = "12")]
+    pub banned_token_ids: ::prost::alloc::vec::Vec<u32>,
+    /// absent = none
+    #[prost(message, optional, tag = "13")]
+    pub watermark: ::core::option::Option<Watermark>,
+}
+#[derive(Clone, Copy, PartialEq, ::prost::Message)]
+pub struct Penalties {
+    /// 1 = off
+    #[prost(float, tag = "1")]
+    pub repetition: f32,
+    /// 0 = off
+    #[prost(float, tag = "2")]
+    pub frequency: f32,
+    /// 0 = off
+    #[prost(float, tag = "3")]
+    pub presence: f32,
+}
+/// values\[i\] is added to the logit of token_ids\[i\]; each id is there once.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct LogitBias {
+    #[prost(uint32, repeated, tag = "1")]
+    pub token_ids: ::prost::alloc::vec::Vec<u32>,
+    /// same length as token_ids
+    #[prost(float, repeated, tag = "2")]
+    pub values: ::prost::alloc::vec::Vec<f32>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TokenSet {
+    #[prost(uint32, repeated, tag = "1")]
+    pub token_ids: ::prost::alloc::vec::Vec<u32>,
+}
+/// "A Watermark for Large Language Models", hashing one token to the left.
+#[derive(Clone, Copy, PartialEq, ::prost::Message)]
+pub struct Watermark {
+    /// share of green tokens, between 0 and 1
+    #[prost(double, tag = "1")]
+    pub gamma: f64,
+    /// added to their logits
+    #[prost(float, tag = "2")]
+    pub delta: f32,
+    /// of the hash
+    #[prost(fixed64, tag = "3")]
+    pub key: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct StepReply {

@@ -7,6 +7,7 @@ use penstock_scheduler::{
 
 use super::PrepareError;
 use crate::{
+    adjustment::{Adjustment, Penalties},
     engine::types::{Sampling, Stopping},
     generated::v1,
 };
@@ -61,6 +62,34 @@ pub(super) fn sampling(sampling: &Sampling, stopping: &Stopping, branch: u32) ->
         seed: sampling.branch_seed(branch),
         min_tokens: stopping.min_new_tokens,
         stop_token_ids: stopping.stop_token_ids.clone(),
+        ..adjustment(&sampling.adjustment)
+    }
+}
+
+/// What is asked of the logits, and nothing else. Absent says that nothing is.
+fn adjustment(asked: &Adjustment) -> v1::Sampling {
+    let penalties = (asked.penalties != Penalties::default()).then_some(v1::Penalties {
+        repetition: asked.penalties.repetition,
+        frequency: asked.penalties.frequency,
+        presence: asked.penalties.presence,
+    });
+    let (token_ids, values) = asked.logit_bias.iter().copied().unzip();
+    let logit_bias = (!asked.logit_bias.is_empty()).then_some(v1::LogitBias { token_ids, values });
+    let allowed = asked.allowed.clone();
+    let watermark = asked.watermark.map(|mark| v1::Watermark {
+        gamma: mark.gamma,
+        delta: mark.delta,
+        key: mark.key,
+    });
+    v1::Sampling {
+        min_p: asked.min_p,
+        typical_p: asked.typical_p,
+        penalties,
+        logit_bias,
+        allowed: allowed.map(|token_ids| v1::TokenSet { token_ids }),
+        banned_token_ids: asked.banned.clone(),
+        watermark,
+        ..Default::default()
     }
 }
 

@@ -8,6 +8,7 @@ fn wanted() -> (Sampling, Stopping) {
         top_k: 3,
         top_p: 0.9,
         seed: 11,
+        ..Sampling::default()
     };
     let stopping = Stopping {
         max_new_tokens: 9,

@@ -155,9 +155,8 @@ pub fn request(prompt: Vec<u32>, max_new_tokens: u32) -> EngineRequest {
         prompt,
         sampling: Sampling {
             temperature: 0.0,
-            top_k: 0,
-            top_p: 1.0,
             seed: 7,
+            ..Sampling::default()
         },
         stopping: Stopping {
             max_new_tokens,

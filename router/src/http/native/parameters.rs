@@ -1,6 +1,7 @@
 //! From the native wire types to a request, with TGI's rules where they are stricter than ours.
 
 use super::wire::{GenerateParameters, GenerateRequest};
+use crate::adjustment::{Adjustment, Penalties};
 use crate::budget::Charge;
 use crate::error::ApiError;
 use crate::http::neutral::{self, Neutral};
@@ -57,8 +58,10 @@ pub(super) fn split(
 }
 
 fn parameters_of(wire: GenerateParameters) -> Parameters {
-    let warped =
-        wire.temperature.is_some_and(|t| t != 1.0) || wire.top_k.is_some() || wire.top_p.is_some();
+    let warped = wire.temperature.is_some_and(|t| t != 1.0)
+        || wire.top_k.is_some()
+        || wire.top_p.is_some()
+        || wire.typical_p.is_some();
     let sampled = wire.do_sample == Some(true) || warped;
     Parameters {
         choices: Choices {
@@ -76,6 +79,16 @@ fn parameters_of(wire: GenerateParameters) -> Parameters {
         seed: wire.seed,
         stop: wire.stop.unwrap_or_default(),
         truncate: wire.truncate,
+        watermark: wire.watermark.unwrap_or(false),
+        adjustment: Adjustment {
+            typical_p: wire.typical_p.unwrap_or(1.0),
+            penalties: Penalties {
+                repetition: wire.repetition_penalty.unwrap_or(1.0),
+                frequency: wire.frequency_penalty.unwrap_or(0.0),
+                presence: 0.0,
+            },
+            ..Adjustment::default()
+        },
         ..Parameters::default()
     }
 }
@@ -94,19 +107,7 @@ fn check_best_of(parameters: &Parameters, seeded: bool) -> Result<(), ApiError> 
 }
 
 fn check_neutral(wire: &GenerateParameters) -> Result<(), ApiError> {
-    let fields: [(&'static str, &Option<JsonText>, Neutral); 8] = [
-        (
-            "repetition_penalty",
-            &wire.repetition_penalty,
-            Neutral::Number(1.0),
-        ),
-        (
-            "frequency_penalty",
-            &wire.frequency_penalty,
-            Neutral::Number(0.0),
-        ),
-        ("typical_p", &wire.typical_p, Neutral::Number(1.0)),
-        ("watermark", &wire.watermark, Neutral::Bool(false)),
+    let fields: [(&'static str, &Option<JsonText>, Neutral); 4] = [
         (
             "decoder_input_details",
             &wire.decoder_input_details,
@@ -135,6 +136,10 @@ fn check_ranges(wire: &GenerateParameters) -> Result<(), ApiError> {
             "top_p",
             "`top_p` must be > 0.0 and < 1.0",
         ));
+    }
+    if wire.typical_p.is_some_and(|p| p <= 0.0 || p >= 1.0) {
+        let rule = "`typical_p` must be > 0.0 and < 1.0";
+        return Err(ApiError::validation("typical_p", rule));
     }
     Ok(())
 }

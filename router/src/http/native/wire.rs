@@ -32,19 +32,17 @@ pub(crate) struct GenerateParameters {
     pub(crate) best_of: Option<u32>,
     /// > 0. Without it and without the other sampling parameters, the answer is greedy.
     pub(crate) temperature: Option<f32>,
-    /// Not offered yet; 1 is neutral.
-    #[schema(value_type = Option<f32>)]
-    pub(crate) repetition_penalty: Option<JsonText>,
-    /// Not offered yet; 0 is neutral.
-    #[schema(value_type = Option<f32>)]
-    pub(crate) frequency_penalty: Option<JsonText>,
+    /// Above 0: divides positive logits, and multiplies others, of tokens that prompt or answer have.
+    pub(crate) repetition_penalty: Option<f32>,
+    /// From -2 to 2: taken off a token's logit for each time that the answer has it.
+    pub(crate) frequency_penalty: Option<f32>,
     /// > 0: choose among so many of the likeliest tokens.
     pub(crate) top_k: Option<i32>,
     /// > 0 and < 1: choose among the likeliest tokens that have this probability together.
     pub(crate) top_p: Option<f32>,
-    /// Not offered yet; 1 is neutral.
-    #[schema(value_type = Option<f32>)]
-    pub(crate) typical_p: Option<JsonText>,
+    /// Above 0 and below 1: choose among the tokens nearest to the entropy that have this probability
+    /// together.
+    pub(crate) typical_p: Option<f32>,
     /// Sample even if no other parameter asks for it.
     pub(crate) do_sample: Option<bool>,
     /// > 0; without it the answer may fill the context.
@@ -56,9 +54,8 @@ pub(crate) struct GenerateParameters {
     pub(crate) stop: Option<Vec<String>>,
     /// > 0: keep only so many tokens at the end of the prompt.
     pub(crate) truncate: Option<usize>,
-    /// Not offered yet; false is neutral.
-    #[schema(value_type = Option<bool>)]
-    pub(crate) watermark: Option<JsonText>,
+    /// Mark the answer: `penstock watermark-detect` can tell it from other texts.
+    pub(crate) watermark: Option<bool>,
     /// Tell tokens, their log-probabilities and how the answer ended.
     pub(crate) details: Option<bool>,
     /// Not offered yet; false is neutral.

@@ -91,21 +91,37 @@ macro_rules! request {
             pub(crate) _user: Option<serde::de::IgnoredAny>,
             /// > 0: answers to each prompt. Default 1.
             pub(crate) n: Option<u32>,
-            /// Not offered yet; 0 is neutral.
-            #[schema(value_type = Option<f32>)]
-            pub(crate) presence_penalty: Option<crate::http::strict::JsonText>,
-            /// Not offered yet; 0 is neutral.
-            #[schema(value_type = Option<f32>)]
-            pub(crate) frequency_penalty: Option<crate::http::strict::JsonText>,
-            /// Not offered yet; 1 is neutral.
-            #[schema(value_type = Option<f32>)]
-            pub(crate) repetition_penalty: Option<crate::http::strict::JsonText>,
-            /// Not offered yet; 0 is neutral.
-            #[schema(value_type = Option<f32>)]
-            pub(crate) min_p: Option<crate::http::strict::JsonText>,
-            /// Not offered yet; `{}` is neutral.
-            #[schema(value_type = Option<Object>)]
-            pub(crate) logit_bias: Option<crate::http::strict::JsonText>,
+            /// From -2 to 2: taken off a token's logit if the answer has it. Default 0.
+            pub(crate) presence_penalty: Option<f32>,
+            /// From -2 to 2: taken off a token's logit for each time that the answer has it.
+            /// Default 0.
+            pub(crate) frequency_penalty: Option<f32>,
+            /// Above 0: divides positive logits, and multiplies others, of tokens that prompt or answer
+            /// have. Default 1.
+            pub(crate) repetition_penalty: Option<f32>,
+            /// From 0 to 1: choose among tokens with this share of the largest probability, or
+            /// more. Default 0.
+            pub(crate) min_p: Option<f32>,
+            /// Above 0, at most 1: choose among the tokens nearest to the entropy that have this
+            /// probability together. Default 1.
+            pub(crate) typical_p: Option<f32>,
+            /// Token id -> number from -100 to 100 that is added to the token's logit.
+            #[serde(default, deserialize_with = "super::token_ids::biases")]
+            #[schema(value_type = Option<std::collections::BTreeMap<String, f32>>)]
+            pub(crate) logit_bias: Vec<(u32, f32)>,
+            /// The only tokens that the answer may have.
+            #[serde(default, deserialize_with = "super::token_ids::ids_or_null")]
+            pub(crate) allowed_token_ids: Option<Vec<u32>>,
+            /// Tokens that the answer may not have, each as a list of one.
+            #[serde(default, deserialize_with = "super::token_ids::words")]
+            #[schema(value_type = Option<Vec<Vec<u32>>>)]
+            pub(crate) bad_words_ids: Vec<u32>,
+            /// More tokens that end the answer.
+            #[serde(default, deserialize_with = "super::token_ids::ids_or_null")]
+            pub(crate) stop_token_ids: Option<Vec<u32>>,
+            /// Not offered yet; `[]` is neutral. See `bad_words_ids`.
+            #[schema(value_type = Option<Vec<String>>)]
+            pub(crate) bad_words: Option<crate::http::strict::JsonText>,
         }
 
         crate::http::strict::from_object!($name);
@@ -118,11 +134,7 @@ macro_rules! request {
             ) -> Result<super::Common, crate::error::ApiError> {
                 use crate::http::neutral::Neutral;
                 crate::http::neutral::check(&[
-                    ("presence_penalty", &self.presence_penalty, Neutral::Number(0.0)),
-                    ("frequency_penalty", &self.frequency_penalty, Neutral::Number(0.0)),
-                    ("repetition_penalty", &self.repetition_penalty, Neutral::Number(1.0)),
-                    ("min_p", &self.min_p, Neutral::Number(0.0)),
-                    ("logit_bias", &self.logit_bias, Neutral::Empty),
+                    ("bad_words", &self.bad_words, Neutral::Empty),
                 ])?;
                 Ok(super::Common {
                     model: self.model.take(),
@@ -139,10 +151,28 @@ macro_rules! request {
                             n: self.n.unwrap_or(1),
                             best_of: None,
                         },
+                        stop_token_ids: self.stop_token_ids.take().unwrap_or_default(),
+                        adjustment: self.adjustment(),
                         ..Default::default()
                     },
                     delivery: super::common::delivery(self.stream, self.stream_options)?,
                 })
+            }
+
+            fn adjustment(&mut self) -> crate::adjustment::Adjustment {
+                crate::adjustment::Adjustment {
+                    min_p: self.min_p.unwrap_or(0.0),
+                    typical_p: self.typical_p.unwrap_or(1.0),
+                    penalties: crate::adjustment::Penalties {
+                        repetition: self.repetition_penalty.unwrap_or(1.0),
+                        frequency: self.frequency_penalty.unwrap_or(0.0),
+                        presence: self.presence_penalty.unwrap_or(0.0),
+                    },
+                    logit_bias: std::mem::take(&mut self.logit_bias),
+                    allowed: self.allowed_token_ids.take(),
+                    banned: std::mem::take(&mut self.bad_words_ids),
+                    watermark: None,
+                }
             }
         }
     };

@@ -5,6 +5,7 @@ pub(crate) mod chat;
 mod common;
 pub(crate) mod completions;
 pub(crate) mod one_or_many;
+mod token_ids;
 pub(crate) mod tools;
 
 pub(crate) use self::common::{Common, Delivery};

@@ -1,0 +1,76 @@
+"""What a sequence may ask of its logits, and the rows of numbers that say it to the device."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from penstock_kernels.adjust import ALLOWED_BITS
+
+from penstock.worker.step import Adjustment, Ints
+
+MOST_BIASES = 1024  # of one sequence: bounds a row of the device's table
+
+
+def misfit(adjustment: Adjustment | None, vocab: int) -> str | None:
+    """Why this cannot be, or None."""
+    if adjustment is None:
+        return None
+    return _bad_numbers(adjustment) or _bad_ids(adjustment, vocab)
+
+
+def _bad_numbers(asked: Adjustment) -> str | None:
+    mark = asked.watermark
+    for name, value, rule, holds in (
+        ("min_p", asked.min_p, "from 0 to 1", 0 <= asked.min_p <= 1),
+        ("typical_p", asked.typical_p, "above 0 and at most 1", 0 < asked.typical_p <= 1),
+        ("repetition penalty", asked.repetition, "above 0", asked.repetition > 0),
+        ("frequency penalty", asked.frequency, "a number", True),
+        ("presence penalty", asked.presence, "a number", True),
+        ("watermark gamma", mark.gamma if mark else 0.5, "between 0 and 1", _share(asked)),
+        ("watermark delta", mark.delta if mark else 0, "a number", True),
+    ):
+        if not (holds and math.isfinite(value)):
+            return f"{name} must be {rule}, found {value}"
+    return None
+
+
+def _share(asked: Adjustment) -> bool:
+    return asked.watermark is None or 0 < asked.watermark.gamma < 1
+
+
+def _bad_ids(asked: Adjustment, vocab: int) -> str | None:
+    bias_ids = asked.bias[0] if asked.bias is not None else None
+    for name, ids in (
+        ("logit bias", bias_ids),
+        ("allowed", asked.allowed),
+        ("banned", asked.banned),
+    ):
+        if ids is not None and len(ids) and not 0 <= ids.min() <= ids.max() < vocab:
+            return f"{name} token id {ids.max()} is outside the vocabulary of {vocab}"
+    if asked.bias is not None:
+        ids, values = asked.bias
+        if len(ids) != len(values) or len(set(ids.tolist())) != len(ids):
+            return "the logit bias has no value, or more than one, for a token id"
+        if len(ids) > MOST_BIASES:
+            return f"the logit bias has {len(ids)} tokens; at most {MOST_BIASES} are possible"
+        if np.isnan(values).any():
+            return "the logit bias must hold numbers"
+    if asked.allowed is not None and not len(np.setdiff1d(asked.allowed, _or_none(asked.banned))):
+        return "no token is allowed"
+    return None
+
+
+def allowed_bits(asked: Adjustment, vocab: int) -> Ints:
+    """A bit for each token, as `adjust` reads them; no words if all are allowed."""
+    if asked.allowed is None and asked.banned is None:
+        return np.zeros(0, np.int32)
+    bits = np.full(-(-vocab // ALLOWED_BITS) * ALLOWED_BITS, asked.allowed is None)
+    if asked.allowed is not None:
+        bits[asked.allowed] = True
+    bits[_or_none(asked.banned)] = False
+    return np.packbits(bits, bitorder="little").view(np.int32)
+
+
+def _or_none(ids: Ints | None) -> Ints:
+    return np.zeros(0, np.int32) if ids is None else ids

@@ -1,0 +1,69 @@
+//! Fields that name tokens by their ids.
+
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
+
+use crate::error::Excerpt;
+use crate::http::strict::{check_room, list_or_null};
+use crate::validate::adjustment::{MAX_LOGIT_BIASES, MAX_TOKEN_IDS};
+
+/// A list of token ids, or null.
+pub(super) fn ids_or_null<'de, D: Deserializer<'de>>(
+    from: D,
+) -> Result<Option<Vec<u32>>, D::Error> {
+    list_or_null::<MAX_TOKEN_IDS, _, _>(from)
+}
+
+/// A list of lists of one token id, or null for none.
+pub(super) fn words<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u32>, D::Error> {
+    let words = list_or_null::<MAX_TOKEN_IDS, Word, _>(from)?.unwrap_or_default();
+    Ok(words.into_iter().map(|Word(id)| id).collect())
+}
+
+/// An object from token ids, which are strings in JSON, to numbers, or null for none.
+pub(super) fn biases<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<(u32, f32)>, D::Error> {
+    from.deserialize_any(Biases)
+}
+
+/// A word of one token.
+struct Word(u32);
+
+impl<'de> Deserialize<'de> for Word {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        match *Vec::<u32>::deserialize(from)? {
+            [id] => Ok(Self(id)),
+            ref ids => Err(D::Error::custom(format_args!(
+                "words of one token are offered, given: a word of {} tokens",
+                ids.len()
+            ))),
+        }
+    }
+}
+
+struct Biases;
+
+impl<'de> Visitor<'de> for Biases {
+    type Value = Vec<(u32, f32)>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object from token ids to numbers")
+    }
+
+    fn visit_unit<E>(self) -> Result<Self::Value, E> {
+        Ok(Vec::new())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut biases = Vec::new();
+        while let Some(key) = map.next_key::<String>()? {
+            check_room(biases.len(), MAX_LOGIT_BIASES)?;
+            let id = key.parse().map_err(|_| {
+                let key = Excerpt::new(&key);
+                A::Error::custom(format_args!("`{key}` is not a token id"))
+            })?;
+            biases.push((id, map.next_value()?));
+        }
+        Ok(biases)
+    }
+}

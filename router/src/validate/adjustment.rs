@@ -1,0 +1,125 @@
+//! Rules of what may be asked of logits.
+
+use std::collections::HashSet;
+use std::ops::RangeInclusive;
+
+use crate::adjustment::{Adjustment, Penalties};
+use crate::error::ApiError;
+
+/// Tokens of a `logit_bias`: a worker has room for so many in each slot.
+pub(crate) const MAX_LOGIT_BIASES: usize = 1024;
+
+/// Entries of each list of token ids that travels with a request.
+pub(crate) const MAX_TOKEN_IDS: usize = 8192;
+
+/// Stop token ids of a request: beside the model's own, a worker has room for so many.
+pub(crate) const MAX_STOP_TOKEN_IDS: usize = 128;
+
+const BIASES: RangeInclusive<f32> = -100.0..=100.0;
+const PENALTIES: RangeInclusive<f32> = -2.0..=2.0;
+
+impl Adjustment {
+    /// Checks every rule; ids at or above `vocabulary` do not exist.
+    pub(super) fn check(&self, vocabulary: usize) -> Result<(), ApiError> {
+        self.penalties.check()?;
+        check("min_p", ">= 0.0 and <= 1.0", self.min_p, |p| {
+            (0.0..=1.0).contains(&p)
+        })?;
+        check("typical_p", "> 0.0 and <= 1.0", self.typical_p, |p| {
+            p > 0.0 && p <= 1.0
+        })?;
+        self.check_bias(vocabulary)?;
+        if let Some(allowed) = &self.allowed {
+            check_ids("allowed_token_ids", allowed, MAX_TOKEN_IDS, vocabulary)?;
+        }
+        check_ids("bad_words_ids", &self.banned, MAX_TOKEN_IDS, vocabulary)
+    }
+
+    /// Fails if no token is possible as long as `stops` are not.
+    pub(super) fn check_possible(&self, stops: &[u32]) -> Result<(), ApiError> {
+        let Some(allowed) = &self.allowed else {
+            return Ok(());
+        };
+        let impossible: HashSet<u32> = self.banned.iter().chain(stops).copied().collect();
+        if allowed.iter().any(|id| !impossible.contains(id)) {
+            return Ok(());
+        }
+        let rule = "`allowed_token_ids` must leave a token that is neither in `bad_words_ids` nor, \
+                    below `min_tokens`, a stop token";
+        Err(ApiError::validation("allowed_token_ids", rule))
+    }
+
+    fn check_bias(&self, vocabulary: usize) -> Result<(), ApiError> {
+        let name = "logit_bias";
+        let ids: Vec<u32> = self.logit_bias.iter().map(|&(id, _)| id).collect();
+        check_ids(name, &ids, MAX_LOGIT_BIASES, vocabulary)?;
+        let mut seen = HashSet::new();
+        for &(id, bias) in &self.logit_bias {
+            if !BIASES.contains(&bias) {
+                let rule = format!(
+                    "`{name}` values must be >= -100 and <= 100. Given: {bias} for token {id}"
+                );
+                return Err(ApiError::validation(name, rule));
+            }
+            if !seen.insert(id) {
+                let rule = format!("`{name}` must name each token once. Given: {id} twice");
+                return Err(ApiError::validation(name, rule));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Penalties {
+    fn check(self) -> Result<(), ApiError> {
+        let name = "repetition_penalty";
+        if !(self.repetition > 0.0 && self.repetition.is_finite()) {
+            let rule = format!("`{name}` must be strictly positive");
+            return Err(ApiError::validation(name, rule));
+        }
+        for (name, value) in [
+            ("frequency_penalty", self.frequency),
+            ("presence_penalty", self.presence),
+        ] {
+            check(name, ">= -2.0 and <= 2.0", value, |p| {
+                PENALTIES.contains(&p)
+            })?;
+        }
+        Ok(())
+    }
+}
+
+fn check(
+    name: &'static str,
+    rule: &str,
+    value: f32,
+    holds: impl Fn(f32) -> bool,
+) -> Result<(), ApiError> {
+    if holds(value) {
+        return Ok(());
+    }
+    let message = format!("`{name}` must be {rule}. Given: {value}");
+    Err(ApiError::validation(name, message))
+}
+
+/// A list of token ids that is short enough, of tokens that exist.
+pub(super) fn check_ids(
+    name: &'static str,
+    ids: &[u32],
+    most: usize,
+    vocabulary: usize,
+) -> Result<(), ApiError> {
+    if ids.len() > most {
+        let given = ids.len();
+        let rule = format!("`{name}` must have at most {most} entries. Given: {given}");
+        return Err(ApiError::validation(name, rule));
+    }
+    match ids.iter().find(|&&id| id as usize >= vocabulary) {
+        None => Ok(()),
+        Some(id) => {
+            let most = vocabulary.saturating_sub(1);
+            let rule = format!("`{name}` token ids must be <= {most}. Given: {id}");
+            Err(ApiError::validation(name, rule))
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! What may be asked of logits: it reaches the engine as it was said, or is refused by name.
+
+#![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
+
+mod scripted;
+
+use penstock_router::adjustment::{Adjustment, Penalties, Watermark};
+use penstock_router::engine::End;
+use scripted::{EOS, Server};
+use serde_json::{Value, json};
+
+fn with(mut body: Value, fields: Value) -> Value {
+    let fields = fields.as_object().unwrap().clone();
+    body.as_object_mut().unwrap().extend(fields);
+    body
+}
+
+fn chat(fields: Value) -> Value {
+    let messages = json!([{"role": "user", "content": "hi"}]);
+    with(json!({"messages": messages}), fields)
+}
+
+fn everything() -> Value {
+    json!({
+        "min_p": 0.125, "typical_p": 0.75, "repetition_penalty": 1.5, "frequency_penalty": -0.5,
+        "presence_penalty": 2, "logit_bias": {"65": -100, "07": 2.5}, "bad_words": [],
+        "allowed_token_ids": [65, 66, 256], "bad_words_ids": [[66]], "stop_token_ids": [67, 256],
+    })
+}
+
+#[tokio::test]
+async fn the_openai_routes_bring_it_to_the_engine() {
+    let server = Server::new();
+    let expected = Adjustment {
+        min_p: 0.125,
+        typical_p: 0.75,
+        penalties: Penalties {
+            repetition: 1.5,
+            frequency: -0.5,
+            presence: 2.0,
+        },
+        logit_bias: vec![(65, -100.0), (7, 2.5)],
+        allowed: Some(vec![65, 66, 256]),
+        banned: vec![66],
+        watermark: None,
+    };
+    for (path, body) in [
+        ("/v1/chat/completions", chat(everything())),
+        (
+            "/v1/completions",
+            with(json!({"prompt": "hi"}), everything()),
+        ),
+    ] {
+        server.stage.play(&["A"], End::Length);
+        let reply = server.post(path, body).await;
+        assert_eq!(reply.status, 200, "{}", reply.text());
+        let asked = server.stage.last();
+        assert_eq!(asked.sampling.adjustment, expected);
+        assert_eq!(asked.stopping.stop_token_ids, [EOS, 67]);
+    }
+}
+
+#[tokio::test]
+async fn null_asks_nothing() {
+    let server = Server::new();
+    server.stage.play(&["A"], End::Length);
+    let fields = everything();
+    let null = fields
+        .as_object()
+        .unwrap()
+        .keys()
+        .map(|k| (k.clone(), Value::Null));
+    let reply = server
+        .post("/v1/chat/completions", chat(Value::Object(null.collect())))
+        .await;
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    let asked = server.stage.last();
+    assert_eq!(asked.sampling.adjustment, Adjustment::default());
+    assert_eq!(asked.stopping.stop_token_ids, [EOS]);
+}
+
+#[tokio::test]
+async fn the_native_route_brings_it_to_the_engine() {
+    let servers = Watermark {
+        gamma: 0.25,
+        delta: 3.0,
+        key: 7,
+    };
+    let server = Server::with(None, |config| config.watermark = servers);
+    server
+        .stage
+        .play(&["A"], End::Length)
+        .play(&["A"], End::Length);
+    let parameters = json!({
+        "typical_p": 0.75, "repetition_penalty": 1.5, "frequency_penalty": -0.5, "watermark": true,
+    });
+    let body = json!({"inputs": "hi", "parameters": parameters});
+    assert_eq!(server.post("/generate", body).await.status, 200);
+    let asked = server.stage.last().sampling;
+    assert_eq!(asked.temperature, 1.0, "typical_p alone asks for sampling");
+    let expected = Adjustment {
+        typical_p: 0.75,
+        penalties: Penalties {
+            repetition: 1.5,
+            frequency: -0.5,
+            presence: 0.0,
+        },
+        watermark: Some(servers),
+        ..Adjustment::default()
+    };
+    assert_eq!(asked.adjustment, expected);
+    let greedy = json!({"inputs": "hi", "parameters": {"repetition_penalty": 1.5}});
+    assert_eq!(server.post("/generate", greedy).await.status, 200);
+    assert_eq!(server.stage.last().sampling.temperature, 0.0);
+}
+
+/// Fields, the field at fault, part of the message.
+type Case = (Value, &'static str, &'static str);
+
+fn numbers() -> Vec<Case> {
+    let repetition = "repetition_penalty";
+    vec![
+        (json!({"min_p": 1.5}), "min_p", "Given: 1.5"),
+        (json!({"min_p": -0.1}), "min_p", ">= 0.0"),
+        (json!({"typical_p": 0}), "typical_p", "> 0.0"),
+        (json!({"typical_p": 1.1}), "typical_p", "Given: 1.1"),
+        (json!({repetition: 0}), repetition, "strictly positive"),
+        (json!({repetition: 1e39}), repetition, ""),
+        (
+            json!({"frequency_penalty": 2.5}),
+            "frequency_penalty",
+            "<= 2.0. Given: 2.5",
+        ),
+        (
+            json!({"presence_penalty": -3}),
+            "presence_penalty",
+            ">= -2.0",
+        ),
+        (json!({"watermark": true}), "watermark", "unknown field"),
+    ]
+}
+
+fn biases() -> Vec<Case> {
+    let many: serde_json::Map<_, _> = (0..1025).map(|i| (i.to_string(), json!(1))).collect();
+    [
+        (json!({"5": 100.5}), "100.5 for token 5"),
+        (json!({"300": 1}), "<= 256. Given: 300"),
+        (json!({"5": 1, "05": 2}), "5 twice"),
+        (json!({"a": 1}), "`a` is not a token id"),
+        (json!({"-1": 1}), "`-1` is not a token id"),
+        (json!([1.0]), "an object from token ids"),
+        (Value::Object(many), "at most 1024"),
+    ]
+    .map(|(bias, part)| (json!({"logit_bias": bias}), "logit_bias", part))
+    .to_vec()
+}
+
+fn lists() -> Vec<Case> {
+    let many = |count: usize| (0..count).map(|i| i % 200).collect::<Vec<_>>();
+    let (allowed, bad, stops) = ("allowed_token_ids", "bad_words_ids", "stop_token_ids");
+    vec![
+        (json!({allowed: []}), allowed, "must leave a token"),
+        (json!({allowed: [999]}), allowed, "Given: 999"),
+        (json!({allowed: many(8193)}), allowed, "at most 8192"),
+        (
+            json!({allowed: [5], bad: [[5]]}),
+            allowed,
+            "neither in `bad_words_ids`",
+        ),
+        (
+            json!({allowed: [256], "min_tokens": 3}),
+            allowed,
+            "below `min_tokens`",
+        ),
+        (
+            json!({bad: [[1, 2]]}),
+            "bad_words_ids[0]",
+            "a word of 2 tokens",
+        ),
+        (json!({bad: [[]]}), "bad_words_ids[0]", "a word of 0 tokens"),
+        (json!({bad: [5]}), "bad_words_ids[0]", ""),
+        (json!({stops: [257]}), stops, "Given: 257"),
+        (json!({stops: many(129)}), stops, "at most 128"),
+    ]
+}
+
+#[tokio::test]
+async fn what_cannot_be_is_refused_by_name() {
+    let server = Server::new();
+    for (fields, param, part) in [numbers(), biases(), lists()].concat() {
+        let body = chat(fields.clone());
+        let reply = server.post("/v1/chat/completions", body).await;
+        assert_eq!(reply.status, 422, "{fields}: {}", reply.text());
+        let error = &reply.json()["error"];
+        assert_eq!(error["param"], param, "{fields}: {error}");
+        assert!(reply.message().contains(part), "{part} not in {error}");
+    }
+    for (parameters, part) in [
+        (
+            json!({"repetition_penalty": 0}),
+            "must be strictly positive",
+        ),
+        (
+            json!({"frequency_penalty": 3}),
+            "must be >= -2.0 and <= 2.0",
+        ),
+        (json!({"typical_p": 1.0}), "must be > 0.0 and < 1.0"),
+    ] {
+        let body = json!({"inputs": "hi", "parameters": parameters});
+        let reply = server.post("/generate", body).await;
+        assert_eq!(reply.status, 422);
+        assert!(reply.message().contains(part), "{}", reply.message());
+    }
+    assert!(server.stage.requests().is_empty());
+}
