@@ -9,11 +9,13 @@ import pytest
 import torch
 from penstock import cpu
 from penstock._core import cpu as native
-from penstock.cpu.tape import Unrecordable, record
+from penstock.cpu.tape import Recorder, Unrecordable
 from penstock_kernels import rms_norm, sample, silu_mul
 from torch import Tensor
 
 cpu.install()
+record = Recorder(1 << 20).record
+X = torch.ones(1, 2)
 
 
 @torch.inference_mode()
@@ -67,6 +69,12 @@ def test_a_tape_keeps_the_tensors_that_it_needs() -> None:
         lambda: torch.arange(4)[torch.tensor([1])],
         lambda: torch.empty(2, dtype=torch.int64).copy_(torch.empty(2)),
         lambda: torch.empty(4, 4).index_select(1, torch.empty(1, dtype=torch.int32)),
+        lambda: torch.empty(4) < 0,
+        lambda: torch.empty(4, 2, dtype=torch.int32) < 0,
+        lambda: torch.where(torch.empty(2, dtype=torch.bool), torch.empty(2), torch.empty(2)),
+        lambda: torch.empty(2, 3).t().index_copy_(0, torch.empty(1, dtype=torch.int64), X),
+        lambda: torch.empty(4, 2, dtype=torch.float64).index_select(0, torch.empty(1).int()),
+        lambda: torch.empty(3, 2).copy_(X),
         lambda: int(torch.empty(1)),
     ],
 )
@@ -140,3 +148,16 @@ def test_rows_that_do_not_fit_are_refused() -> None:
             call()
     with pytest.raises(ValueError, match="expected Float32"):
         native.copy(two, two.bfloat16())
+
+
+@torch.inference_mode()
+def test_tapes_have_so_much_room_and_no_more() -> None:
+    recorder, x = Recorder(100), torch.ones(1, 16)
+
+    def launch() -> Tensor:
+        return silu_mul(x)
+
+    for _ in range(3):
+        assert recorder.record(launch) is not launch
+    assert recorder.record(launch) is launch
+    assert recorder.room == 4

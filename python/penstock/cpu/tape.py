@@ -27,33 +27,42 @@ class Unrecordable(RuntimeError):
     """Torch was asked to compute something that no tape holds."""
 
 
-def record(launch: Callable[[], T]) -> Callable[[], T]:
-    """What does the same as `launch`, sooner; its results are the same tensors at each call.
+class Recorder:
+    """Records tapes. All that kernels write is kept by a tape: `room` bytes for all of them."""
 
-    `launch` must not look at numbers to decide what it does, and may run again at any time. It is
-    returned as it is if a tape cannot hold it, and it runs where a kernel finds numbers that it was
-    not recorded for.
-    """
-    cpu.Tape.begin()
-    try:
-        with _Keeping():
-            result = launch()
-    except Unrecordable as error:
-        cpu.Tape.end()
-        log.info("steps run kernel by kernel: %s", error)
-        return launch
-    except BaseException:
-        cpu.Tape.end()
-        raise
-    tape = cpu.Tape.end()
-    return lambda: result if tape.replay() else launch()
+    def __init__(self, room: int) -> None:
+        self.room = room
+
+    def record(self, launch: Callable[[], T]) -> Callable[[], T]:
+        """What does the same as `launch`, sooner; its results are the same tensors at each call.
+
+        `launch` must not look at numbers to decide what it does, and may run again at any time. It
+        is returned as it is if a tape cannot hold it, and it runs where a kernel finds numbers that
+        it was not recorded for.
+        """
+        keeping = _Keeping(self.room)
+        cpu.Tape.begin()
+        try:
+            with keeping:
+                result = launch()
+        except Unrecordable as error:
+            cpu.Tape.end()
+            log.info("steps run kernel by kernel: %s", error)
+            return launch
+        except BaseException:
+            cpu.Tape.end()
+            raise
+        tape = cpu.Tape.end()
+        self.room = keeping.room
+        return lambda: result if tape.replay() else launch()
 
 
 class _Keeping(TorchDispatchMode):
     """Puts what torch would compute on the tape. Views and new memory need no place on it."""
 
-    def __init__(self) -> None:
+    def __init__(self, room: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self.room = room  # bytes that may still be kept
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -70,9 +79,17 @@ class _Keeping(TorchDispatchMode):
         kept = _KEPT.get(func)
         if kept is not None:
             return kept(*args, **(kwargs or {}))
-        if func in _NEW or func.is_view:
+        if func in _NEW:
+            return self._keep(func(*args, **(kwargs or {})))
+        if func.is_view:
             return func(*args, **(kwargs or {}))
         raise Unrecordable(f"a tape cannot hold torch's {func}")
+
+    def _keep(self, memory: Tensor) -> Tensor:
+        self.room -= memory.nbytes
+        if self.room < 0:
+            raise Unrecordable("their tapes would keep more memory than they may")
+        return memory
 
 
 def _index_select(source: Tensor, dim: int, index: Tensor) -> Tensor:
@@ -81,41 +98,57 @@ def _index_select(source: Tensor, dim: int, index: Tensor) -> Tensor:
 
 
 def _embedding(weight: Tensor, ids: Tensor, *_: object) -> Tensor:
+    _expect(_has_rows(weight), _is_list(ids, *_INTEGERS))
     out = weight.new_empty((len(ids), *weight.shape[1:]))
     cpu.gather(weight, ids, out)
     return out
 
 
 def _index_copy(out: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
-    _expect(dim == 0)
+    _expect(dim == 0, _has_rows(out), _has_rows(source), _is_list(index, *_INTEGERS))
+    _expect(out.dtype == source.dtype, out.shape[1:] == source.shape[1:])
     cpu.scatter(source, index, out)
     return out
 
 
 def _copy(out: Tensor, source: Tensor, _: bool = False) -> Tensor:
-    _expect(out.dtype == source.dtype and out.shape == source.shape)
+    _expect(_has_rows(out), _has_rows(source))
+    _expect(out.dtype == source.dtype, out.shape == source.shape)
     cpu.copy(source, out)
     return out
 
 
-def _less(numbers: Tensor, bound: int) -> Tensor:
+def _less(numbers: Tensor, bound: float) -> Tensor:
+    _expect(_is_list(numbers, *_INTEGERS), isinstance(bound, int))
     out = torch.empty(len(numbers), dtype=torch.bool)
-    cpu.less(numbers, bound, out)
+    cpu.less(numbers, int(bound), out)
     return out
 
 
 def _where(condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    _expect(torch.int64 in (a.dtype, b.dtype))
+    _expect(_is_list(condition, torch.bool), _is_list(a, *_INTEGERS), _is_list(b, *_INTEGERS))
+    _expect(torch.int64 in (a.dtype, b.dtype), len(condition) == len(a) == len(b))
     out = torch.empty(len(condition), dtype=torch.int64)
     cpu.pick(condition, a, b, out)
     return out
 
 
-def _expect(fits: bool) -> None:
-    if not fits:
+def _expect(*fit: bool) -> None:
+    """What does not fit would be an error at each replay, where nothing can be launched instead."""
+    if not all(fit):
         raise Unrecordable("a tape cannot hold torch's function with these arguments")
 
 
+def _is_list(tensor: Tensor, *dtypes: torch.dtype) -> bool:
+    return tensor.dim() == 1 and tensor.is_contiguous() and tensor.dtype in dtypes
+
+
+def _has_rows(tensor: Tensor) -> bool:
+    return tensor.dim() > 0 and tensor[:1].is_contiguous() and tensor.dtype in _DTYPES
+
+
+_INTEGERS = torch.int32, torch.int64
+_DTYPES = torch.float32, torch.bfloat16, torch.bool, *_INTEGERS
 _KEPT: dict[Any, Callable[..., Tensor]] = {
     aten.index_select.default: _index_select,
     aten.embedding.default: _embedding,

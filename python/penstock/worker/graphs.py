@@ -31,7 +31,8 @@ Choice = Callable[[Tensor], Tokens]
 SIGHTINGS = 2  # of a shape before it is captured
 MOST_GRAPHS = 256  # each holds a few MB
 MOST_TOKENS = 1 << 20  # no limit but memory's
-TAPED_DECODES = 16  # tapes keep what kernels write in between, of each shape its own
+TAPED_DECODES = 16
+TAPE_BYTES = 256 << 20  # of all shapes: tapes keep what kernels write in between
 
 
 @dataclass(frozen=True)
@@ -90,16 +91,19 @@ class DeviceCapture:
 class TapeCapture:
     """Records the CPU backend's kernels."""
 
+    def __init__(self) -> None:
+        # Imported here: a GPU's worker needs no extension.
+        from penstock.cpu.tape import Recorder
+
+        self.recorder = Recorder(TAPE_BYTES)
+
     def takes(self, shape: Shape) -> bool:
         """A few decodes. Of more, the kernels take longer than what lies between them."""
         return shape.samples_every_row and shape.decodes <= TAPED_DECODES
 
     def __call__(self, launch: Callable[[], T]) -> Callable[[], T]:
         """`launch` itself where a tape cannot hold it."""
-        # Imported here: a GPU's worker needs no extension.
-        from penstock.cpu.tape import record
-
-        return record(launch)
+        return self.recorder.record(launch)
 
 
 class Graphs:

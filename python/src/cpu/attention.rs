@@ -1,7 +1,6 @@
 //! Attention over the paged cache, one query at a time: scores, softmax, sum of values.
 
 use std::ops::Range;
-use std::thread;
 
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
@@ -9,10 +8,11 @@ use pyo3::prelude::*;
 use super::element::{Bf16, Element, Kind};
 use super::tape::{self, Op};
 use super::tensor::{Rows, Tensor};
+use super::threads;
 use super::vectors::{self, Kernel, dot, exp};
 
 /// Multiplications from which another thread pays.
-const THREAD_WORK: usize = 4 << 20;
+const THREAD_WORK: usize = 256 << 10;
 
 /// out = softmax(scale q K^T) V for queries q [T, Hq, D] over cache [blocks, 2, Hkv, block_tokens,
 /// D]. `sequences` are (block tables of all slots, slots, query_start or nothing, kv_len): without
@@ -211,19 +211,16 @@ struct Attention<'a, T> {
 }
 
 impl<T: Element> Attention<'_, T> {
-    /// Deals the queries out among so many threads, this one among them.
+    /// Deals the queries out among so many threads.
     fn run(self, threads: usize) {
-        let part = |first| Part {
-            attention: self,
-            first,
-            step: threads,
-        };
-        thread::scope(|scope| {
-            for first in 1..threads {
-                let part = part(first);
-                scope.spawn(move || vectors::run(part));
+        threads::split(0..threads, threads, |parts| {
+            for first in parts {
+                vectors::run(Part {
+                    attention: self,
+                    first,
+                    step: threads,
+                });
             }
-            vectors::run(part(0));
         });
     }
 

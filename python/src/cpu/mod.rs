@@ -14,6 +14,7 @@ mod rope;
 mod rows;
 mod tape;
 mod tensor;
+mod threads;
 mod vectors;
 
 use pyo3::prelude::*;
