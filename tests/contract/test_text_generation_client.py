@@ -37,6 +37,7 @@ def test_a_stream_is_the_answer(client: Any) -> None:
 
 def test_sampling(client: Any) -> None:
     sampled = {"do_sample": True, "temperature": 0.8, "top_k": 20, "top_p": 0.9, "seed": 5}
+    sampled |= {"repetition_penalty": 1.1, "frequency_penalty": 0.2, "typical_p": 0.9}
     first, second = (
         client.generate(PROMPT, max_new_tokens=8, **sampled).generated_text for _ in range(2)
     )
