@@ -40,14 +40,15 @@ WARM, TIMED = 8, 40
 
 @dataclass(frozen=True)
 class Case:
-    """`decodes` sequences of `context` tokens take one more; or one prompt of `prompt` tokens."""
+    """`decodes` sequences of `context` tokens take one more, beside a prompt of `prompt` tokens."""
 
     decodes: int
     context: int
     prompt: int = 0
 
     def __str__(self) -> str:
-        return f"prompt{self.prompt}" if self.prompt else f"{self.decodes}x{self.context}"
+        parts = [f"{self.decodes}x{self.context}"] if self.decodes else []
+        return "+".join(parts + ([f"prompt{self.prompt}"] if self.prompt else []))
 
 
 CASES = [
@@ -65,6 +66,9 @@ CASES = [
     Case(0, 0, 2100),
     Case(0, 0, 2304),
     Case(0, 0, 8192),
+    *(Case(32, 640, prompt) for prompt in (64, 128, 256, 512)),
+    Case(256, 1100, 768),
+    Case(256, 1100, 1792),
 ]
 
 
@@ -77,7 +81,7 @@ def copy_bandwidth() -> float:
 
 
 def build(shape: str) -> tuple[Runner, int]:
-    """A runner with random weights, for 256 sequences of 2,048 tokens, and the bytes of weights
+    """A runner with random weights, for 257 sequences of 2,048 tokens, and the bytes of weights
     that a step reads."""
     config = Llama.read_config(SHAPES[shape])
     make = Build(torch.bfloat16, CUDA, Group(), Plain(torch.bfloat16, CUDA))
@@ -90,7 +94,7 @@ def build(shape: str) -> tuple[Runner, int]:
     geometry = KvGeometry(
         config.layers, config.kv_heads, config.head_dim, BLOCK_TOKENS, torch.bfloat16
     )
-    limits = Limits(256, 8192, SEQUENCE_TOKENS, BLOCK_TOKENS, 256 * 128, config.vocab)
+    limits = Limits(257, 8192, SEQUENCE_TOKENS, BLOCK_TOKENS, 257 * 128, config.vocab)
     table = rope_table(config.rope, config.head_dim, SEQUENCE_TOKENS).to(CUDA)
     caches = geometry.allocate(limits.blocks, CUDA)
     shard = Shard(model, Group(), caches, table, CUDA)
@@ -139,18 +143,20 @@ class Times:
 def run(drive: Drive, case: Case) -> Times:
     """Steps of one case, two in flight; the first WARM are not timed."""
     room = -(-(case.context + WARM + TIMED + 8) // BLOCK_TOKENS)
-    slots = list(range(case.decodes)) or [0]
-    new = [sequence(s, case.context, case.context - 1, room) for s in range(case.decodes)]
+    slots, counts = list(range(case.decodes)), [1] * case.decodes
+    new = [sequence(s, case.context, case.context - 1, room) for s in slots]
+    if case.prompt:
+        slots, counts = [*slots, case.decodes], [*counts, case.prompt]
     times, flying = Times(), deque[Pending]()
     drive.restart()
     for number in range(WARM + TIMED):
         if case.prompt:
-            new = [sequence(0, case.prompt, 0, -(-case.prompt // BLOCK_TOKENS))]
+            new += [sequence(slots[-1], case.prompt, 0, -(-case.prompt // BLOCK_TOKENS))]
         if number == WARM:
             flying.popleft().wait()
             times = Times(wall=time.perf_counter())
         began = time.perf_counter()
-        flying.append(drive.step(new, slots, [case.prompt or 1] * len(slots)))
+        flying.append(drive.step(new, slots, counts))
         times.launch.append(time.perf_counter() - began)
         times.host.append(flying[-1].host_us / 1e6)
         new = []

@@ -70,6 +70,7 @@ fn loaded() {
         vocab_size: 4096,
         device_name: "NVIDIA H200".into(),
         memory: Some(memory),
+        step_sizes: vec![64, 128, 256],
     };
     check(
         "loaded",

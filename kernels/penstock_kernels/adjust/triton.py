@@ -7,6 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..sample.bits import splitmix
+from ..sizes import divided_up
 from .rules import ALLOWED_BITS, GENERATED, Number, Rules, Word
 
 TILE = 4096
@@ -85,7 +86,7 @@ def adjust(logits: Tensor, slots: Tensor, previous: Tensor, rules: Rules) -> Ten
     rows, vocabulary = logits.shape
     out = torch.empty((rows, vocabulary), dtype=torch.float32, device=logits.device)
     if rows:
-        _adjust[(rows, triton.cdiv(vocabulary, TILE))](
+        _adjust[(rows, divided_up(vocabulary, TILE))](
             logits,
             slots,
             previous,

@@ -5,6 +5,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..sizes import divided_up, power_of_two
+
 TILE = 4096
 
 
@@ -21,7 +23,7 @@ def _copy_tile(cache, sources, destinations, elements, BLOCK: tl.constexpr):
 def copy_blocks(kv_cache: Tensor, sources: Tensor, destinations: Tensor) -> None:
     """See the public function."""
     elements = kv_cache[0].numel()
-    block = min(TILE, triton.next_power_of_2(elements))
+    block = min(TILE, power_of_two(elements))
     if len(sources):
-        grid = (len(sources), triton.cdiv(elements, block))
+        grid = (len(sources), divided_up(elements, block))
         _copy_tile[grid](kv_cache, sources, destinations, elements, BLOCK=block, num_warps=4)

@@ -6,13 +6,13 @@ from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
-import triton
 from torch import Tensor
 
 from ..device import processors
 from ..pdl import early_launch
 from ..rms_norm import Summands
 from ..silu_mul import silu_mul
+from ..sizes import divided_up, power_of_two
 from .gemv import gemv
 from .plan import Gemv, Library, Plan, Problem, Skinny, bucket, choose, rule
 from .skinny import skinny
@@ -81,7 +81,7 @@ def _launch_gemv(
     x, residual, scale, total, eps = source, None, None, None, 0.0
     if isinstance(source, tuple):
         (x, residual, scale, eps), total = source
-    tiles = triton.cdiv(problem.outputs, plan.tile)
+    tiles = divided_up(problem.outputs, plan.tile)
     programs = min(tiles, plan.programs * processors(weight.device)) if plan.programs else tiles
     early = early_launch(weight.device)
     gemv[(programs,)](
@@ -100,7 +100,7 @@ def _launch_gemv(
         GATED=problem.gated,
         HAS_BIAS=bias is not None,
         TILE=plan.tile,
-        DEPTH=triton.next_power_of_2(problem.inputs),
+        DEPTH=power_of_two(problem.inputs),
         LOOP=plan.programs > 0,
         EARLY=early,
         num_warps=plan.warps,
@@ -112,15 +112,15 @@ def _launch_skinny(
     plan: Skinny, problem: Problem, x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor
 ) -> None:
     rows = x.shape[0]
-    turns = triton.cdiv(problem.inputs, plan.depth)
-    span = triton.cdiv(turns, plan.splits) * plan.depth
+    turns = divided_up(problem.inputs, plan.depth)
+    span = divided_up(turns, plan.splits) * plan.depth
     partial, arrived = out, out
     if plan.splits > 1:
         shape = (plan.splits, rows, problem.outputs)
         partial = torch.empty(shape, dtype=torch.float32, device=x.device)
         arrived = _counters(x.device)
     early = early_launch(x.device)
-    skinny[(triton.cdiv(problem.outputs, plan.tile), plan.splits)](
+    skinny[(divided_up(problem.outputs, plan.tile), plan.splits)](
         x,
         weight,
         x if bias is None else bias,

@@ -23,8 +23,12 @@ def decode_arguments(
     dtype: torch.dtype,
     device: torch.device,
     spare: int = 3,
+    claimed: int = -1,
 ) -> dict[str, Tensor]:
-    """Random tensors for sequences of these lengths; the newest key is not in the cache yet."""
+    """Random tensors for sequences of these lengths; the newest key is not in the cache yet.
+
+    `claimed` is the place that padding names.
+    """
     fused = torch.randn(
         len(lengths), heads.query + 2 * heads.kv, heads.size, device=device, dtype=dtype
     )
@@ -37,7 +41,7 @@ def decode_arguments(
         "v": v,
         "cos_sin": torch.cat((angles.cos(), angles.sin()), dim=1),
         "positions": (memory["kv_len"] - 1).clamp(min=0),
-        "slot_mapping": _newest(memory),
+        "slot_mapping": _newest(memory, claimed),
         **memory,
     }
 
@@ -49,12 +53,13 @@ def _case(
     lengths: Sequence[int],
     window: int = 0,
     spare: int = 3,
+    claimed: int = -1,
 ) -> Case:
     dtype = DTYPES[kind]
 
     def make(device: torch.device) -> dict[str, Any]:
         return {
-            **decode_arguments(heads, lengths, dtype, device, spare),
+            **decode_arguments(heads, lengths, dtype, device, spare, claimed),
             "scale": heads.size**-0.5,
             "window": window,
         }
@@ -63,11 +68,12 @@ def _case(
     shape = f"{heads.query}:{heads.kv}x{heads.size}-page{heads.block_tokens}"
     shown = f"{len(lengths)}seqs-{min(lengths)}..{max(lengths)}"
     name = f"{kind}-{shape}-{shown}-window{window}{'-far' if spare > 3 else ''}"
+    name += "-claimed" if claimed >= 0 else ""
     moved = 2 * (keys * heads.kv + len(lengths) * heads.query) * heads.size * dtype.itemsize
     return Case(name, size, make, TOLERANCE[dtype], bytes_moved=moved)
 
 
-def _newest(memory: dict[str, Tensor]) -> Tensor:
+def _newest(memory: dict[str, Tensor], claimed: int) -> Tensor:
     """slot_mapping of each sequence's last token, whose place in the cache becomes NaN."""
     cache, tables, slots, kv_len = memory.values()
     block_tokens = cache.shape[3]
@@ -75,7 +81,7 @@ def _newest(memory: dict[str, Tensor]) -> Tensor:
     block = tables[slots.long(), last // block_tokens].long()
     live = kv_len > 0
     cache[block[live], :, :, last[live] % block_tokens] = torch.nan
-    return torch.where(live, block * block_tokens + last % block_tokens, -1).int()
+    return torch.where(live, block * block_tokens + last % block_tokens, claimed).int()
 
 
 MIXED = [1, 0, 16, 17, 255, 256, 257, 1000, 64, 0, 3001]
@@ -85,6 +91,12 @@ CASES = [
     _case(Size.SMALL, "f32", Heads(5, 1, 96, 5), [300, 1]),
     _case(Size.SMALL, "f32", Heads(2, 2, 64, 8), [20, 290, 0, 5], window=7),
     _case(Size.SMALL, "f32", Heads(2, 2, 64, 8), [0, 0]),
+    # Rows of chunks are padding to the decodes before them (in 16 bits: see `kv_len`).
+    _case(Size.SMALL, "f16", Heads(2, 2, 64, 8), [3, 17, 0, 0], claimed=5),
+    *(
+        _case(Size.FULL, "bf16", Heads(8, 2, size, 16), [700, 5, 0, 0], claimed=5)
+        for size in (64, 128)
+    ),
     *(
         _case(Size.FULL, kind, Heads(8, 2, size, 16), MIXED, window)
         for kind, size, window in [

@@ -27,6 +27,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from ..device import processors
 from ..hopper import ATOM, ROWS, blocks_of, copy_tile, fits, make_bars
 from ..online_softmax import LOG2_E
+from ..sizes import power_of_two
 from .splits import arrivals
 
 LOWEST = gl.constexpr(-1.0e38)
@@ -403,7 +404,7 @@ def launch(
         KEYS=tiles.keys,
         D=size,
         STAGES=tiles.stages,
-        SEQUENCES=max(128, triton.next_power_of_2(sequences)),
+        SEQUENCES=max(128, power_of_two(sequences)),
         LEAST=tiles.least,
         num_warps=4,
         maxnreg=128,

@@ -30,15 +30,18 @@ def paged_decode_attention(
     out: Tensor | None = None,
 ) -> Tensor:
     """See the public function."""
-    rope_kv_write(q, k, v, cos_sin, positions, slot_mapping, kv_cache)
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out
     live = kv_len > 0
-    if bool(live.all()):
-        return _attend_rows(q, kv_cache, (block_tables, slots), kv_len, (scale, window), out)
-    rows = torch.empty((int(live.sum()), *q.shape[1:]), dtype=q.dtype, device=q.device)
-    tables = block_tables, slots[live]
-    out.zero_()[live] = _attend_rows(q[live], kv_cache, tables, kv_len[live], (scale, window), rows)
-    return out
+    if not bool(live.all()):
+        own = q[live], k[live], v[live]
+        places = positions[live], slot_mapping[live]
+        tables, lengths = (block_tables, slots[live]), kv_len[live]
+        out.zero_()[live] = paged_decode_attention(
+            *own, cos_sin, *places, kv_cache, *tables, lengths, scale, window
+        )
+        return out
+    rope_kv_write(q, k, v, cos_sin, positions, slot_mapping, kv_cache)
+    return _attend_rows(q, kv_cache, (block_tables, slots), kv_len, (scale, window), out)
 
 
 def _attend_rows(

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..device import is_hopper
 from ..online_softmax import LOG2_E, LOWEST, fold
+from ..sizes import power_of_two
 from ..special import Special
 from .splits import PAIRS, SPLIT, arrivals, plan
 
@@ -215,11 +216,11 @@ def paged_decode_attention(
         GROUP=group,
         BLOCK_TOKENS=block_tokens,
         D=size,
-        COLUMNS=max(16, triton.next_power_of_2(size)),
-        ROWS=max(16, triton.next_power_of_2(group)),
+        COLUMNS=max(16, power_of_two(size)),
+        ROWS=max(16, power_of_two(group)),
         KEYS=keys,
         MAX_SPLITS=chosen.most,
-        SLOTS=triton.next_power_of_2(chosen.most),
+        SLOTS=power_of_two(chosen.most),
         SPLIT=SPLIT,
         num_warps=4,
         num_stages=stages,

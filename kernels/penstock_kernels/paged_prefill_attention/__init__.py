@@ -33,10 +33,10 @@ def paged_prefill_attention(
     Args: q [T, Hq, D]; kv_cache [blocks, 2, Hkv, block_tokens, D], Hq a multiple of Hkv;
         block_tables [N, B] int32, of which entries past a sequence's end are never read; slots [S]
         int32, the row of block_tables of each sequence;
-        query_start [S + 1] int32, rising from 0; kv_len [S] int32, with the queries;
+        query_start [S + 1] int32, rising; kv_len [S] int32, with the queries;
         max_query: at least the largest n (it sizes the launch); out: where to put the result.
-    Returns: [T, Hq, D] of q's dtype, contiguous. Rows of q past query_start[S] are padding, and
-        their outputs undefined.
+    Returns: [T, Hq, D] of q's dtype, contiguous. Rows of q before query_start[0] and from
+        query_start[S] on are left alone in `out`, undefined in a new tensor.
     Precision: scores and sums in float32; on CUDA, products of float16 or bfloat16 operands with
         the probabilities rounded to that dtype.
     Work: 4 Hq D operations for each visible (query, key) pair.

@@ -78,6 +78,13 @@ CASES = [
     *(_case(Size.FULL, "bf16", Heads(2 * group, 2, 128, 32), MIXED) for group in (1, 3, 7, 8, 16)),
     _case(Size.FULL, "bf16", Heads(28, 4, 128, 8), [(1000, 1000), (1000, 3000)]),
     _case(Size.FULL, "bf16", LLAMA_8B, [(64, 640), (3, 5)], spare=70_000),
+    *(
+        _case(
+            Size.FULL, "bf16", Heads(query, 8, size, 16), [(100, 9000), (0, 7), (9, 9), (33, 4097)]
+        )
+        for query, size in ((32, 128), (32, 64), (24, 128))
+    ),
+    _case(Size.BENCH, "bf16", LLAMA_8B, [(224, 30_000)]),
     _case(Size.BENCH, "bf16", LLAMA_8B, [(4096, 4096)]),
     _case(Size.BENCH, "bf16", LLAMA_8B, [(1024, 1024)] * 8),
     _case(Size.BENCH, "bf16", LLAMA_8B, [(512, 8192)] * 4),

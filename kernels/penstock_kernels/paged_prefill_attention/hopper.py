@@ -3,13 +3,17 @@
 A program takes 128 rows of one sequence and key head, (query, head of the group) pairs, queries
 first. One warp copies keys and values, a block of the cache at a time, into a ring of tiles; two
 warp groups take half of the rows each. A group starts the product with the next tile of keys and
-the one with the last tile of values together, and does its softmax while the second one runs.
+the one with the last tile of values together, and does its softmax while the second one runs. Where
+rows are too few to occupy the device, the keys of a long context are split among several programs;
+a second kernel adds up what they leave.
 
 Source: Shah et al., FlashAttention-3, 2024.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
+import torch
 import triton
+import triton.language as tl
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -20,25 +24,27 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from ..device import processors
 from ..hopper import ATOM, ROWS, blocks_of, copy_tile, fits, make_bars
 from ..online_softmax import LOG2_E
+from ..sizes import divided_up, power_of_two
 
 LOWEST = gl.constexpr(-1.0e38)
 
 
 @gluon.jit
 def _copy(
-    desc, table, rings, bars, plane, tiles, blocks,
+    desc, table, rings, bars, plane, last, tiles, blocks,
     BLOCK_TOKENS: gl.constexpr, KEYS: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """The copying warp: tiles from the last to the first."""
+    """The copying warp: so many tiles, from `last` down."""
     full_keys, empty_keys = bars[0]
     full_values, empty_values = bars[1]
     heads, head, nowhere = plane
     for i in range(tiles):
         stage = i % STAGES
         phase = (i // STAGES & 1) ^ 1
-        span = ((tiles - 1 - i) * (KEYS // BLOCK_TOKENS), blocks)
+        span = ((last - i) * (KEYS // BLOCK_TOKENS), blocks)
         mbarrier.wait(empty_keys.index(stage), phase)
         mbarrier.expect(full_keys.index(stage), KEYS * D * 2)
         copy_tile(
@@ -72,17 +78,49 @@ def _clear(
 
 
 @gluon.jit
+def _put_result(acc, total, out, targets, place, GROUP: gl.constexpr, D: gl.constexpr):
+    """The quotient of both sums, to its rows of `out`."""
+    token, row, column, live = targets
+    _, _, _, _, heads, head = place
+    whole = gl.convert_layout(total, gl.SliceLayout(1, acc.type.layout))
+    LOAD: gl.constexpr = gl.BlockedLayout([1, 8], [256 // D, D // 8], [4, 1], [1, 0])
+    result = gl.convert_layout((acc / whole[:, None]).to(out.dtype.element_ty), LOAD)
+    places = ((token * heads + head) * GROUP + row % GROUP) * D
+    gl.store(out + places[:, None] + column[None, :], result, mask=live)
+
+
+@gluon.jit
+def _put_part(
+    acc, peak, total, parts, peaks, which, place,
+    GROUP: gl.constexpr, D: gl.constexpr, SPLITS: gl.constexpr,
+):  # fmt: skip
+    """Both sums and the peak of a split, for `_add_splits`."""
+    first_row, split = which
+    start, count, _, _, heads, head = place
+    LAYOUT: gl.constexpr = acc.type.layout
+    row = first_row + gl.arange(0, ROWS, gl.SliceLayout(1, LAYOUT))
+    column = gl.arange(0, D, gl.SliceLayout(0, LAYOUT))
+    token = (start + row // GROUP).to(gl.int64)
+    part = ((token * heads + head) * GROUP + row % GROUP) * SPLITS + split
+    mine = row // GROUP < count
+    gl.store(parts + (part * D)[:, None] + column[None, :], acc, mask=mine[:, None])
+    gl.store(peaks + part * 2, gl.convert_layout(peak, gl.SliceLayout(1, LAYOUT)), mask=mine)
+    gl.store(peaks + part * 2 + 1, gl.convert_layout(total, gl.SliceLayout(1, LAYOUT)), mask=mine)
+
+
+@gluon.jit
 def _attend_rows(
-    q, out, rings, bars, queries, place, strides, span, scale,
+    q, outs, rings, bars, queries, place, strides, span, scale,
     GROUP: gl.constexpr, BLOCK_TOKENS: gl.constexpr, KEYS: gl.constexpr, D: gl.constexpr,
-    STAGES: gl.constexpr, PART: gl.constexpr,
+    STAGES: gl.constexpr, SPLITS: gl.constexpr, PART: gl.constexpr,
 ):  # fmt: skip
     """A warp group: its rows against every tile that the copying warp brings."""
+    out, parts, peaks, split, used = outs
     key_tiles, value_tiles, value_blocks = rings
     full_keys, empty_keys = bars[0]
     full_values, empty_values = bars[1]
-    start, count, earlier, first_row, heads, head = place
-    tiles, masked, length = span
+    start, count, earlier, first_row, _, head = place
+    last_tile, tiles, masked, length = span
     S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, KEYS, 16])
     O_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
     P_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, O_LAYOUT, 2)
@@ -108,7 +146,7 @@ def _attend_rows(
     mbarrier.wait(full_keys.index(0), 0)
     scores = warpgroup_mma(own, key_tiles.index(0).permute((1, 0)), blank, use_acc=False)
     mbarrier.arrive(empty_keys.index(0), count=1)
-    last = (tiles - 1) * KEYS
+    last = last_tile * KEYS
     scores = gl.where((last + column_key)[None, :] <= position[:, None], scores, float("-inf"))
     peak = gl.maximum(gl.max(scores, 1) * scale, LOWEST)
     weights = gl.exp2(scores * scale - peak[:, None])
@@ -130,7 +168,7 @@ def _attend_rows(
         scores = warpgroup_mma_wait(1, [flying])
         mbarrier.arrive(empty_keys.index(stage), count=1)
         if i < masked:
-            key = (tiles - 1 - i) * KEYS + column_key
+            key = (last_tile - i) * KEYS + column_key
             scores = gl.where(key[None, :] <= position[:, None], scores, float("-inf"))
         new_peak = gl.maximum(peak, gl.max(scores, 1) * scale)
         weights = gl.exp2(scores * scale - new_peak[:, None])
@@ -145,20 +183,26 @@ def _attend_rows(
     mbarrier.wait(full_values.index(stage), (tiles - 1) // STAGES & 1)
     acc = warpgroup_mma(p, value_tiles.index(stage), acc)
 
-    total = gl.convert_layout(total, gl.SliceLayout(1, O_LAYOUT))
-    result = gl.convert_layout((acc / total[:, None]).to(kind), LOAD)
-    places = ((token * heads + head) * GROUP + row % GROUP) * D
-    gl.store(out + places[:, None] + column[None, :], result, mask=live)
+    targets = (token, row, column, live)
+    if SPLITS == 1:
+        _put_result(acc, total, out, targets, place, GROUP, D)
+    else:
+        if used == 1:
+            _put_result(acc, total, out, targets, place, GROUP, D)
+        else:
+            first = first_row + PART * ROWS
+            _put_part(acc, peak, total, parts, peaks, (first, split), place, GROUP, D, SPLITS)
 
 
 @gluon.jit
 def _attend(
-    desc, q, tables, query_start, kv_len, out, scale, strides, heads, nowhere,
+    desc, q, tables, query_start, kv_len, outs, scale, strides, heads, nowhere,
     GROUP: gl.constexpr, BLOCK_TOKENS: gl.constexpr, KEYS: gl.constexpr, D: gl.constexpr,
-    STAGES: gl.constexpr,
+    STAGES: gl.constexpr, SPLITS: gl.constexpr, LEAST: gl.constexpr,
 ):  # fmt: skip
     head = gl.program_id(0)
-    sequence = gl.program_id(2)
+    sequence = gl.program_id(2) // SPLITS
+    split = gl.program_id(2) % SPLITS
     start = gl.load(query_start + sequence)
     count = gl.load(query_start + sequence + 1) - start
     # The rows that see most keys come first, so that no long one ends alone.
@@ -170,8 +214,18 @@ def _attend(
     table = block_tables + gl.load(slots + sequence).to(gl.int64) * table_stride
     earlier = length - count
     end = gl.minimum(length, earlier + (first_row + 2 * ROWS - 1) // GROUP + 1)
-    tiles = gl.cdiv(end, KEYS)
+    every = gl.cdiv(end, KEYS)
     whole = (earlier + first_row // GROUP + 1) // KEYS  # tiles that every row sees in full
+    used = gl.minimum(gl.maximum(every // LEAST, 1), SPLITS)
+    if split >= used:
+        return
+    after = every * (split + 1) // used
+    tiles = after - every * split // used
+    out, parts, peaks, splits_used = outs
+    if SPLITS > 1:
+        L: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+        query = (first_row + gl.arange(0, 2 * ROWS, L)) // GROUP
+        gl.store(splits_used + start + query, used, mask=query < count)
 
     kind: gl.constexpr = q.dtype.element_ty
     BLOCKS: gl.constexpr = STAGES * (D // ATOM) * (KEYS // BLOCK_TOKENS)
@@ -187,20 +241,21 @@ def _attend(
 
     rings = (keys, values, value_blocks)
     place = (start, count, earlier, first_row, heads, head)
-    span = (tiles, tiles - whole, length)
+    span = (after - 1, tiles, after - whole, length)
+    targets = (out, parts, peaks, split, used)
     gl.warp_specialize(
         [
             (_attend_rows, (
-                q, out, rings, bars, queries, place, strides, span, scale,
-                GROUP, BLOCK_TOKENS, KEYS, D, STAGES, 0,
+                q, targets, rings, bars, queries, place, strides, span, scale,
+                GROUP, BLOCK_TOKENS, KEYS, D, STAGES, SPLITS, 0,
             )),
             (_attend_rows, (
-                q, out, rings, bars, queries, place, strides, span, scale,
-                GROUP, BLOCK_TOKENS, KEYS, D, STAGES, 1,
+                q, targets, rings, bars, queries, place, strides, span, scale,
+                GROUP, BLOCK_TOKENS, KEYS, D, STAGES, SPLITS, 1,
             )),
             (_copy, (
-                desc, table, (key_blocks, value_blocks), bars, (heads, head, nowhere), tiles,
-                gl.cdiv(length, BLOCK_TOKENS), BLOCK_TOKENS, KEYS, D, STAGES,
+                desc, table, (key_blocks, value_blocks), bars, (heads, head, nowhere), after - 1,
+                tiles, gl.cdiv(length, BLOCK_TOKENS), BLOCK_TOKENS, KEYS, D, STAGES,
             )),
         ],
         [4, 1],
@@ -208,10 +263,43 @@ def _attend(
     )  # fmt: skip
 
 
+@triton.jit
+def _add_splits(
+    parts, peaks, splits_used, query_start, sequences, out,
+    HEADS: tl.constexpr, ROWS: tl.constexpr, D: tl.constexpr, SPLITS: tl.constexpr,
+):  # fmt: skip
+    """All heads of one token, if its keys were split."""
+    token = tl.program_id(0).to(tl.int64)
+    if (token < tl.load(query_start)) | (token >= tl.load(query_start + sequences)):
+        return
+    used = tl.load(splits_used + token)
+    if used == 1:
+        return
+    head = tl.arange(0, ROWS)
+    real = head < HEADS
+    first = (token * HEADS + head) * SPLITS
+    peak = tl.full((ROWS,), LOWEST, tl.float32)
+    for split in tl.range(0, used):
+        peak = tl.maximum(peak, tl.load(peaks + (first + split) * 2, real, other=LOWEST))
+    column = tl.arange(0, D)[None, :]
+    acc = tl.zeros((ROWS, D), tl.float32)
+    total = tl.zeros((ROWS,), tl.float32)
+    for split in tl.range(0, used):
+        part = first + split
+        weight = tl.exp2(tl.load(peaks + part * 2, real, other=LOWEST) - peak)
+        total += tl.load(peaks + part * 2 + 1, real, other=1) * weight
+        at = parts + part[:, None] * D + column
+        acc += tl.load(at, real[:, None], other=0) * weight[:, None]
+    result = (acc / total[:, None]).to(out.dtype.element_ty)
+    tl.store(out + (token * HEADS + head)[:, None] * D + column, result, real[:, None])
+
+
 # On an H200, 32 query and 8 key heads of 128, one prompt of 4,096 tokens: 484 TFLOP/s; with three
 # stages of 64 keys 448, with four 435.
 KEYS = 128
 STAGES = 2
+SPLITS = 4  # of a long context, where queries occupy at most half of the multiprocessors
+LEAST = 8  # tiles of a split, at least
 
 
 def launch(
@@ -223,23 +311,25 @@ def launch(
     """Whether this kernel takes such tensors and no window; if so, it is launched.
 
     `tensors` = (q, out), `memory` = (kv_cache, block_tables, slots, query_start, kv_len), `rule` =
-    (scale, window).
+    (scale, window). Where queries are too few for all multiprocessors, long contexts are split.
     """
     q, out = tensors
     kv_cache, block_tables, slots, query_start, kv_len = memory
     scale, window = rule
     if window or not fits(q, kv_cache):
         return False
-    _, heads, size = q.shape
+    tokens, heads, size = q.shape
     _, _, kv_heads, block_tokens, _ = kv_cache.shape
-    tiles = triton.cdiv(max_query * (heads // kv_heads), 2 * ROWS.value)
-    _attend[(kv_heads, tiles, len(kv_len))](
+    tiles = divided_up(max_query * (heads // kv_heads), 2 * ROWS.value)
+    splits = SPLITS if 2 * kv_heads * tiles <= processors(q.device) else 1
+    scratch = _scratch(q, splits) if splits > 1 else (out, out, out)
+    _attend[(kv_heads, tiles, len(kv_len) * splits)](
         blocks_of(kv_cache),
         q,
         (block_tables, slots, block_tables.stride(0)),
         query_start,
         kv_len,
-        out,
+        (out, *scratch),
         scale * LOG2_E,
         q.stride()[:2],
         kv_heads,
@@ -249,7 +339,29 @@ def launch(
         KEYS=KEYS,
         D=size,
         STAGES=STAGES,
+        SPLITS=splits,
+        LEAST=LEAST,
         num_warps=4,
         maxnreg=168,
     )
+    if splits > 1:
+        _add_splits[(tokens,)](
+            *scratch,
+            query_start,
+            len(kv_len),
+            out,
+            HEADS=heads,
+            ROWS=power_of_two(heads),
+            D=size,
+            SPLITS=splits,
+            num_warps=4,
+        )
     return True
+
+
+def _scratch(q: Tensor, splits: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Sums [T, Hq, splits, D], (peak, total) [T, Hq, splits, 2], and splits used [T]."""
+    tokens, heads, size = q.shape
+    parts = torch.empty((tokens, heads, splits, size), dtype=torch.float32, device=q.device)
+    peaks = torch.empty((tokens, heads, splits, 2), dtype=torch.float32, device=q.device)
+    return parts, peaks, torch.empty(tokens, dtype=torch.int32, device=q.device)

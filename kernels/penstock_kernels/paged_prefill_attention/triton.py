@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..device import is_hopper
 from ..online_softmax import LOG2_E, LOWEST, fold
+from ..sizes import divided_up, power_of_two
 from ..special import Special
 
 HOPPER = Special(f"{__package__}.hopper", is_hopper)
@@ -108,11 +109,11 @@ def _tiles(dtype: torch.dtype, size: int, rows: int) -> _Tiles:
     if dtype == torch.float32:
         return _Tiles(16, 32, 4, 1)
     if size > 128:
-        tile = min(64, max(16, triton.next_power_of_2(rows)))
+        tile = min(64, max(16, power_of_two(rows)))
         return _Tiles(tile, 64, 8, 2)  # with 4 warps registers spill
     # On an H200, 32 query and 8 key heads of 128, 4,096 tokens: 299 TFLOP/s; with 3 stages 287,
     # with 128 keys 272, with 64 rows and 4 warps 245.
-    tile = min(128, max(16, triton.next_power_of_2(rows)))
+    tile = min(128, max(16, power_of_two(rows)))
     return _Tiles(tile, 64, 8 if tile == 128 else 4, 2)
 
 
@@ -140,7 +141,7 @@ def paged_prefill_attention(
         return out
     rows = max_query * (heads // kv_heads)
     tiles = _tiles(q.dtype, size, rows)
-    grid = (triton.cdiv(rows, tiles.rows), kv_heads, len(kv_len))
+    grid = (divided_up(rows, tiles.rows), kv_heads, len(kv_len))
     _attend_tile[grid](
         q,
         kv_cache,
@@ -157,7 +158,7 @@ def paged_prefill_attention(
         GROUP=heads // kv_heads,
         BLOCK_TOKENS=block_tokens,
         D=size,
-        COLUMNS=max(16, triton.next_power_of_2(size)),
+        COLUMNS=max(16, power_of_two(size)),
         ROWS=tiles.rows,
         KEYS=tiles.keys,
         WINDOWED=window > 0,

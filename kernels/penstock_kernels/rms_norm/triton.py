@@ -8,6 +8,7 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ..pdl import early_launch
+from ..sizes import power_of_two
 
 ELEMENTS_PER_WARP = 512
 
@@ -53,7 +54,7 @@ def rms_norm(
     total = out if residual is None else torch.empty_like(out)
     addend = x if residual is None else residual
     early = early_launch(x.device)
-    block = triton.next_power_of_2(columns)
+    block = power_of_two(columns)
     if rows:
         _normalise_row[(rows,)](
             x,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..checks import expect_rotation
+from ..checks import INDEX, expect, expect_rotation
 from ..op import Op
 from . import reference
 
@@ -19,6 +19,7 @@ def rope_kv_write(
     positions: Tensor,
     slot_mapping: Tensor,
     kv_cache: Tensor,
+    start: Tensor | None = None,
 ) -> None:
     """Rotates q in place; writes the rotated k, and v, to the cache. k and v stay as they are.
 
@@ -29,10 +30,13 @@ def rope_kv_write(
         may be views of one fused projection. cos_sin [P, D] float32 (float64 with float64 q),
         cosines then sines; positions [T] int32 in 0..P; slot_mapping [T] int32, block *
         block_tokens + offset, or -1 for a token whose k and v are not written (padding);
-        kv_cache [blocks, 2, Hkv, block_tokens, D] contiguous. Slots are distinct.
+        kv_cache [blocks, 2, Hkv, block_tokens, D] contiguous; start [1 or more] int32: tokens
+        before start[0] are left alone (none if it is None). Slots are distinct.
     Precision: float32 inside, rounded once to the dtype of q or of the cache.
     Bytes moved: T (2 Hq + 4 Hkv) D elements, and T D cosines and sines.
     Source: Su et al., RoFormer, 2021, with the halves of a head paired as Llama's checkpoints are.
     """
     expect_rotation((q, k, v), cos_sin, (positions, slot_mapping), kv_cache)
-    _OP.on(q)(q, k, v, cos_sin, positions, slot_mapping, kv_cache)
+    if start is not None:
+        expect("start", start, (len(start),), INDEX)
+    _OP.on(q)(q, k, v, cos_sin, positions, slot_mapping, kv_cache, start)

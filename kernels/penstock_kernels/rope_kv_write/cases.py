@@ -12,7 +12,13 @@ MAX_POSITION = 4096
 
 
 def _case(
-    size: Size, kind: str, tokens: int, heads: Heads, blocks: int = 0, skipped: int = 0
+    size: Size,
+    kind: str,
+    tokens: int,
+    heads: Heads,
+    blocks: int = 0,
+    skipped: int = 0,
+    start: int | None = None,
 ) -> Case:
     dtype = DTYPES[kind]
     blocks = blocks or tokens // heads.block_tokens + 3
@@ -34,9 +40,11 @@ def _case(
             "positions": torch.randint(0, MAX_POSITION, (tokens,), device=device).int(),
             "slot_mapping": slots,
             "kv_cache": torch.randn(shape, device=device, dtype=dtype),
+            "start": None if start is None else torch.tensor([start, 9], device=device).int(),
         }
 
     name = f"{kind}-{tokens}x{heads.query}:{heads.kv}x{heads.size}-{blocks}blocks-skip{skipped}"
+    name += "" if start is None else f"-from{start}"
     moved = tokens * heads.size * ((2 * heads.query + 4 * heads.kv) * dtype.itemsize + 4)
     return Case(name, size, make, TOLERANCE[dtype], bytes_moved=moved)
 
@@ -46,6 +54,8 @@ CASES = [
     _case(Size.SMALL, "f32", 3, Heads(5, 1, 96, 5)),
     _case(Size.SMALL, "f32", 0, Heads(4, 4, 32, 4)),
     _case(Size.SMALL, "f32", 2, Heads(2, 2, 32, 4), skipped=2),
+    *(_case(Size.SMALL, "f32", 5, Heads(4, 2, 32, 4), start=start) for start in (0, 3, 5)),
+    _case(Size.FULL, "bf16", 300, Heads(32, 8, 128, 16), start=77),
     *(_case(Size.FULL, kind, 517, Heads(28, 4, 128, 16), skipped=5) for kind in DTYPES),
     *(_case(Size.FULL, "bf16", 131, Heads(16, 1, size, 16)) for size in (32, 64, 96, 256)),
     _case(Size.FULL, "bf16", 999, Heads(32, 8, 128, 16), blocks=70_000),

@@ -16,8 +16,13 @@ def rope_kv_write(
     positions: Tensor,
     slot_mapping: Tensor,
     kv_cache: Tensor,
+    start: Tensor | None = None,
 ) -> None:
     """See the public function."""
+    if start is not None and int(start[0]):
+        rows = slice(int(start[0]), None)
+        q, k, v = q[rows], k[rows], v[rows]
+        positions, slot_mapping = positions[rows], slot_mapping[rows]
     angles = cos_sin.index_select(0, positions).to(wide(q[:0]).dtype)
     cos, sin = angles[:, None].chunk(2, dim=-1)
     rotated = _rotate(wide(torch.cat((q, k), dim=1)), cos, sin)

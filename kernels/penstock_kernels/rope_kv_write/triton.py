@@ -5,6 +5,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..sizes import power_of_two
+
 
 @triton.jit
 def _rotate_token(
@@ -15,6 +17,7 @@ def _rotate_token(
     positions,
     slot_mapping,
     cache,
+    start,
     q_strides,
     k_strides,
     v_strides,
@@ -25,8 +28,12 @@ def _rotate_token(
     HALF: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
+    FROM_START: tl.constexpr,
 ):
     token = tl.program_id(0).to(tl.int64)
+    if FROM_START:  # noqa: SIM102
+        if token < tl.load(start):
+            return
     head = tl.program_id(1)
     column = tl.arange(0, COLUMNS)
     inside = column < HALF
@@ -67,6 +74,7 @@ def rope_kv_write(
     positions: Tensor,
     slot_mapping: Tensor,
     kv_cache: Tensor,
+    start: Tensor | None = None,
 ) -> None:
     """See the public function."""
     tokens, heads, size = q.shape
@@ -80,6 +88,7 @@ def rope_kv_write(
             positions,
             slot_mapping,
             kv_cache,
+            positions if start is None else start,
             q.stride()[:2],
             k.stride()[:2],
             v.stride()[:2],
@@ -88,7 +97,8 @@ def rope_kv_write(
             kv_heads,
             GROUP=heads // kv_heads,
             HALF=size // 2,
-            ROWS=triton.next_power_of_2(heads // kv_heads),
-            COLUMNS=triton.next_power_of_2(size // 2),
+            ROWS=power_of_two(heads // kv_heads),
+            COLUMNS=power_of_two(size // 2),
+            FROM_START=start is not None,
             num_warps=1,
         )

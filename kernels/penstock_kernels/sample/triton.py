@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..sizes import divided_up, power_of_two
 from .bits import STAGES, ordered, row_tile, splitmix
 from .further import further
 from .noise import GROUP, GROUPS
@@ -316,7 +317,7 @@ def sample(
 ) -> tuple[Tensor, Tensor]:
     """See the public function."""
     rows, vocabulary = logits.shape
-    tiles = triton.cdiv(vocabulary, GROUP)
+    tiles = divided_up(vocabulary, GROUP)
 
     def empty(dtype: torch.dtype, *shape: int) -> Tensor:
         return torch.empty((rows, *shape), dtype=dtype, device=logits.device)
@@ -377,7 +378,7 @@ def sample(
             stride,
             vocabulary,
             tiles,
-            BLOCK=triton.next_power_of_2(tiles),
+            BLOCK=power_of_two(tiles),
             FURTHER=more,
             TILE=GROUP,
             num_warps=CHOICE_WARPS,

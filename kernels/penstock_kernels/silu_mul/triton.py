@@ -6,6 +6,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..sizes import divided_up, power_of_two
+
 TILE = 2048
 
 
@@ -24,8 +26,8 @@ def silu_mul(x: Tensor) -> Tensor:
     """See the public function."""
     rows, columns = x.shape[0], x.shape[1] // 2
     out = torch.empty((rows, columns), dtype=x.dtype, device=x.device)
-    block = min(TILE, triton.next_power_of_2(columns))
+    block = min(TILE, power_of_two(columns))
     if rows:
-        grid = (rows, triton.cdiv(columns, block))
+        grid = (rows, divided_up(columns, block))
         _gate_tile[grid](x, out, x.stride(0), columns, BLOCK=block, num_warps=4)
     return out

@@ -10,7 +10,10 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Decodes:
-    """The sequences that run one token: rows 0 .. count - 1 of the step."""
+    """The sequences that run one token: the first rows of the step.
+
+    Of `count` rows those behind the last decode have a kv_len of 0. They may be rows of chunks.
+    """
 
     count: int
     tables: Tensor  # [table rows, blocks] int32: of all slots, not only of these
@@ -20,11 +23,11 @@ class Decodes:
 
 @dataclass(frozen=True)
 class Chunks:
-    """The sequences that run several tokens: all rows after the decodes."""
+    """The sequences that run several tokens: all rows after the last decode."""
 
     tables: Tensor  # as of Decodes
     slots: Tensor  # [count] int32: each sequence's row of `tables`
-    query_start: Tensor  # [count + 1] int32, from 0 at the first row after the decodes
+    query_start: Tensor  # [count + 1] int32, rows of the step
     kv_len: Tensor  # [count] int32, this step's tokens included
     max_query: int  # longest chunk
 

@@ -23,18 +23,16 @@ def attend(q: Tensor, k: Tensor, v: Tensor, layer: AttentionShape, context: Step
     """[T, heads, head_dim]: rotates q and k, stores k and v, and attends over the whole past.
 
     q may be rotated in place. Decode rows come first and take the split-KV kernel, which rotates
-    and stores by itself.
+    and stores by itself; it leaves zeros in the rows of chunks that it is given as padding.
     """
     if context.chunks is None:
         assert context.decodes is not None
         return _decode((q, k, v), layer, context, context.decodes, None)
-    if context.decodes is None:
-        return _prefill((q, k, v), layer, context, context.chunks, None)
-    first = context.decodes.count
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    ahead, behind = (q[:first], k[:first], v[:first]), (q[first:], k[first:], v[first:])
-    _decode(ahead, layer, context, context.decodes, out[:first])
-    _prefill(behind, layer, context, context.chunks, out[first:])
+    if context.decodes is not None:
+        first = slice(context.decodes.count)
+        _decode((q[first], k[first], v[first]), layer, context, context.decodes, out[first])
+    _prefill((q, k, v), layer, context, context.chunks, out)
     return out
 
 
@@ -57,16 +55,15 @@ def _prefill(
     layer: AttentionShape,
     context: StepContext,
     rows: Chunks,
-    out: Tensor | None,
-) -> Tensor:
-    first = len(context.positions) - len(qkv[0])
-    places = context.positions[first:], context.slot_mapping[first:]
-    cache, memory = context.caches[layer.index], (rows.tables, rows.slots)
-    rope_kv_write(*qkv, context.cos_sin, *places, cache)
-    return paged_prefill_attention(
+    out: Tensor,
+) -> None:
+    places, cache = (context.positions, context.slot_mapping), context.caches[layer.index]
+    rope_kv_write(*qkv, context.cos_sin, *places, cache, rows.query_start)
+    paged_prefill_attention(
         qkv[0],
         cache,
-        *memory,
+        rows.tables,
+        rows.slots,
         rows.query_start,
         rows.kv_len,
         layer.scale,

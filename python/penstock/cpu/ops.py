@@ -36,9 +36,12 @@ def rope_kv_write(
     positions: Tensor,
     slot_mapping: Tensor,
     kv_cache: Tensor,
+    start: Tensor | None = None,
 ) -> None:
     """The op."""
-    cpu.rope_kv_write(q, k, v, (cos_sin, positions), slot_mapping, kv_cache)
+    rows = slice(0 if start is None else int(start[0]), None)
+    places = (cos_sin, positions[rows]), slot_mapping[rows]
+    cpu.rope_kv_write(q[rows], k[rows], v[rows], *places, kv_cache)
 
 
 def paged_decode_attention(

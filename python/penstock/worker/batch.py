@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.worker.shape import (
-    CHUNK_TOKENS,
     CHUNKS,
     MIXED_DECODES,
+    TOKENS,
     Shape,
     layout,
     padded_decodes,
@@ -42,13 +42,13 @@ class Packed:
 
 def most_samples(limits: Limits) -> int:
     """Rows of samples of the largest possible step, padding counted."""
-    return max(padded_decodes(limits.slots), MIXED_DECODES[-1] + CHUNKS[-1])
+    return max(padded_decodes(limits.slots), MIXED_DECODES[-1] + CHUNKS)
 
 
 def capacity(limits: Limits) -> int:
     """Words that the largest possible step needs."""
     rows = most_samples(limits)
-    largest = Shape(limits.step_tokens + rows + CHUNK_TOKENS[-1], rows, rows, rows)
+    largest = Shape(max(limits.step_tokens, TOKENS[-1]) + rows, rows, rows, rows)
     writes = 2 * 2 * limits.slots * limits.table_blocks + 2 * limits.step_tokens
     forks_and_copies = 2 * limits.slots + 2 * limits.blocks
     masks = 2 * limits.slots * MAX_STOP_IDS
@@ -58,7 +58,7 @@ def capacity(limits: Limits) -> int:
 class Packer:
     """Writes a step's work into a host buffer. `pad` rounds small steps up to shapes that return.
 
-    Decodes come first, then the chunks; each part is padded at its end.
+    Decodes come first, then the chunks, then padding.
     """
 
     def __init__(self, state: State, pad: bool) -> None:
@@ -81,29 +81,27 @@ class Packer:
         """Fills `buffer` [words] int32."""
         shape = self.shape(work)
         fields = {n: buffer[at : at + length] for n, (at, length) in layout(shape).items()}
-        self._tokens(work, fields, shape)
+        self._tokens(work, fields)
         self._sequences(work, fields)
         samples = self._samples(work, fields, shape)
         at = layout(shape)["end"][0]
         extras, end = self._extras(step, work, samples, buffer, at)
         return Packed(shape, samples, extras, end)
 
-    def _tokens(self, work: Work, fields: dict[str, Ints], shape: Shape) -> None:
+    def _tokens(self, work: Work, fields: dict[str, Ints]) -> None:
         state, tokens = self.state, int(work.counts.sum())
         slots = np.repeat(work.slots, work.counts)
         ends = np.cumsum(work.counts)
         positions = np.arange(tokens) + np.repeat(work.starts - ends + work.counts, work.counts)
         block_tokens = state.limits.block_tokens
         blocks = state.tables[slots, positions // block_tokens]
-        parts = work.decodes, shape.decodes
-        _fill(fields["id_slot"], slots, self.spare, parts)
-        _fill(fields["position"], positions, 0, parts)
-        _fill(fields["kv_slot"], blocks * block_tokens + positions % block_tokens, -1, parts)
+        _fill(fields["id_slot"], slots, self.spare)
+        _fill(fields["position"], positions, 0)
+        _fill(fields["kv_slot"], blocks * block_tokens + positions % block_tokens, -1)
         ids = fields["ids"]
         ids[:] = -1
         for run in np.flatnonzero(work.starts < state.held[work.slots]):
             first, at, count = work.starts[run], ends[run] - work.counts[run], work.counts[run]
-            at += shape.decodes - work.decodes if run >= work.decodes else 0
             part = state.ids[work.slots[run]][first : first + count]
             ids[at : at + len(part)] = part
 
@@ -114,18 +112,18 @@ class Packer:
         if len(fields["chunk_slot"]):
             _fill(fields["chunk_slot"], work.slots[d:], self.spare)
             _fill(fields["chunk_kv_len"], kv_len[d:], 0)
-            ends = np.cumsum(work.counts[d:])
-            fields["query_start"][0] = 0
+            ends = d + np.cumsum(work.counts[d:])
+            fields["query_start"][0] = d
             _fill(fields["query_start"][1:], ends, ends[-1])
 
     def _samples(self, work: Work, fields: dict[str, Ints], shape: Shape) -> Longs:
         """Fills what the sampler reads; returns the row of each yielding run."""
         state, slots = self.state, work.slots[work.yields]
         runs, rows = np.flatnonzero(work.yields), (np.cumsum(work.counts) - 1)[work.yields]
-        gap = np.where(runs < work.decodes, 0, shape.decodes - work.decodes)
-        places = runs + gap if shape.padded else np.arange(len(runs))
+        padding = np.where(runs < work.decodes, 0, shape.decodes - work.decodes)
+        places = runs + padding if shape.padded else np.arange(len(runs))
         _scatter(fields["sample_slot"].view(np.int64), slots, self.spare, places)
-        _scatter(fields["sample_row"], rows + gap, 0, places)
+        _scatter(fields["sample_row"], rows, 0, places)
         _scatter(fields["seed"].view(np.int64), state.seed[slots], 0, places)
         positions = fields["sample_position"].view(np.int64)
         _scatter(positions, work.positions[work.yields], 0, places)
@@ -160,14 +158,10 @@ class Packer:
 Array = npt.NDArray[np.generic]
 
 
-def _fill(out: Array, values: Array, rest: int, parts: tuple[int, int] | None = None) -> None:
-    """Copies values and pads with `rest`. With parts (n, padded) the first n values are padded to
-    that many places before the others follow."""
-    start, at = parts or (len(values), len(values))
-    out[:start] = values[:start]
-    out[start:at] = rest
-    out[at : at + len(values) - start] = values[start:]
-    out[at + len(values) - start :] = rest
+def _fill(out: Array, values: Array, rest: int) -> None:
+    """Copies values and pads with `rest`."""
+    out[: len(values)] = values
+    out[len(values) :] = rest
 
 
 def _scatter(out: Array, values: Array, rest: int, places: Longs) -> None:

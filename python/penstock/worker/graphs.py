@@ -3,11 +3,11 @@
 On a GPU they are CUDA graphs, on a CPU tapes (`penstock.cpu.tape`).
 
 A step is two stages, forward to logits and choice of tokens, each a graph of its own, so that what
-changes logits in between (masks) stays outside. The rehearsal captures the commonest shapes; any
-other is captured when a step brings it for the second time: the first, launched kernel by kernel,
-has compiled and warmed what the capture needs. The choice of adjusted logits is a graph of its own
-too, captured when it is first needed after that. All ranks of a group rehearse and step alike, so
-all of them capture the same shapes at the same places.
+changes logits in between (masks) stays outside. The rehearsal captures all shapes that it can
+foresee; any other is captured when a step brings it for the second time: the first, launched kernel
+by kernel, has compiled and warmed what the capture needs. The choice of adjusted logits is a graph
+of its own too, captured when it is first needed after that. All ranks of a group rehearse and step
+alike, so all of them capture the same shapes at the same places.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class DeviceCapture:
         # Work that was queued may still free memory, which a capture in progress could not reuse.
         torch.cuda.synchronize()
         with torch.cuda.stream(self.stream):
-            # Of this thread only: another one waits for events meanwhile.
-            graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
+            # Relaxed: kernels are loaded on the way, and other threads wait for events meanwhile.
+            graph.capture_begin(pool=self.pool, capture_error_mode="relaxed")
             try:
                 result = launch()
             finally:

@@ -21,6 +21,7 @@ from penstock.worker.graphs import Capture, DeviceCapture, TapeCapture
 from penstock.worker.rehearsal import Rehearsal
 from penstock.worker.runner import Runner, Shard
 from penstock.worker.settings import Loaded, MemoryReport, Settings
+from penstock.worker.shape import step_sizes
 from penstock.worker.state import Limits, State
 
 BLOCK_TOKENS = 16
@@ -169,6 +170,7 @@ class _Loader:
             window=max(windows) if min(windows) else 0,
             device_name=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
             memory=report,
+            step_sizes=step_sizes(self.promise.step_tokens) if device.type == "cuda" else [],
         )
 
 

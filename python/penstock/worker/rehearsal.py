@@ -1,15 +1,17 @@
-"""Compiles the kernels of the steps to come, many at once, and captures the commonest as graphs.
+"""Compiles the kernels of the steps to come, many at once, and captures them as graphs.
 
 A kernel's variants depend on a step's shape, and each takes up to a second to compile when Triton's
 cache has none. The largest step comes first; the worker goes on when that one ran. What smaller
 steps launch goes on compiling: a step that needs a kernel which is not there yet waits for it.
-Graphs of decodes and of prompts alone are captured before the first request, in an order that is
-the same on every rank: later, each would hold up the streams that run, by tens of milliseconds.
+All shapes that are padded are captured before the first request, in an order that is the same on
+every rank: later, each would hold up the streams that run, by tens of milliseconds.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 
@@ -22,8 +24,11 @@ from penstock.worker.shape import Shape, padded_shape
 from penstock.worker.state import Limits
 
 THREADS = 16  # at most; a compilation is one core's work
-DECODES = (1, 2, 4, 8, 16, 32, 64, 256)  # sequences; where plans for few rows change
-CHUNK_TOKENS = (16, 32, 64, 128, 512)  # of a prompt alone, and beside decodes
+# Where kernels change with a step's size: sequences that decode, and tokens of a step with prompts.
+DECODES = (1, 2, 4, 8, 16, 32, 64, 256)
+TOKENS = (16, 32, 64, 128, 256, 512, 2048)
+# Decodes beside prompts, one for each size of MIXED_DECODES.
+BESIDE = (0, *(decodes + 1 for decodes in shapes.MIXED_DECODES[:-1]))
 
 
 class Rehearsal:
@@ -49,9 +54,7 @@ class Rehearsal:
             for shape in captured_shapes(limits):
                 if shape.tokens > runner.graphs.largest:
                     continue  # a smaller one found no memory
-                stages = runner.rehearse(shape)
-                _run(stages)
-                runner.graphs.make(shape, stages)
+                runner.graphs.make(shape, runner.rehearse(shape))
         self.pool.shutdown(wait=False)
 
 
@@ -62,17 +65,19 @@ def _run(stages: Stages) -> None:
 
 
 def _compiled(limits: Limits) -> list[Shape]:
-    wanted = [(0, 1, CHUNK_TOKENS[0])]
-    wanted += [(count, 0, 0) for count in DECODES]
-    wanted += [(0, 1, tokens) for tokens in CHUNK_TOKENS[1:]]
-    wanted += [(8, 1, tokens) for tokens in CHUNK_TOKENS]
-    return _padded(wanted, limits)
+    decodes = [(count, 0, 0) for count in DECODES]
+    return _padded(decodes + _with_prompts(TOKENS), limits)
 
 
 def captured_shapes(limits: Limits) -> list[Shape]:
-    """What is captured before the first request: prompts alone, and all decodes."""
+    """What is captured before the first request: all that is padded."""
     decodes = [(count, 0, 0) for count in range(1, limits.slots + 1)]
-    return _padded([(0, 1, tokens) for tokens in shapes.CHUNK_TOKENS] + decodes, limits)
+    return _padded(decodes + _with_prompts(shapes.TOKENS), limits)
+
+
+def _with_prompts(sizes: Iterable[int]) -> list[tuple[int, int, int]]:
+    pairs = itertools.product(sizes, BESIDE)
+    return [(decodes, 1, tokens - decodes) for tokens, decodes in pairs if tokens > decodes]
 
 
 def _padded(wanted: list[tuple[int, int, int]], limits: Limits) -> list[Shape]:

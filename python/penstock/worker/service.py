@@ -256,6 +256,7 @@ def from_loaded(loaded: Loaded) -> pb.Loaded:
             slots=memory.slots,
             kv=memory.kv,
         ),
+        step_sizes=loaded.step_sizes,
     )
 
 

@@ -48,3 +48,4 @@ class Loaded:
     window: int  # of all layers, in tokens; 0 = unlimited
     device_name: str
     memory: MemoryReport
+    step_sizes: list[int]  # tokens of a step with prompts that suit the device, rising; [] = all

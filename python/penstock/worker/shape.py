@@ -17,11 +17,15 @@ from penstock.sampling import SamplingRows
 
 # Decodes alone are padded up to a multiple: (up to this many rows, multiple). Few sequences are
 # bound by the weights' bytes, where padding is free; of more it costs less than 4 % on average.
-DECODES = ((1, 1), (2, 2), (4, 4), (256, 8), (512, 64), (1 << 30, 128))
-# Decodes, chunks and the chunks' tokens of a step that has both, coarser, or no shape would return.
-MIXED_DECODES = (0, 8, 16, 32, 64, 128, 256)
-CHUNKS = (1, 2, 4)
-CHUNK_TOKENS = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+DECODES = ((1, 1), (2, 2), (4, 4), (64, 8), (128, 16), (256, 32), (512, 64), (1 << 30, 128))
+# A step with prompts is padded at its end, to one of these numbers of tokens. They suit the tiles
+# of matrix products: on an H200, 448 tokens of an 8B model take longer than 512 do.
+TOKENS = (16, 32, 64, 128, 256, 384, 512, 768, 1024, 1536, 2048)
+LARGER = 512  # of larger steps, which are not padded, multiples of this suit them
+# Rows that may be decodes in such a step. Those that are not cost nothing: chunks begin there.
+MIXED_DECODES = (0, 32, 256)
+LEAST_MIXED = 64  # tokens
+CHUNKS = 4  # prompts that such a step may read from
 ALIGNMENT = 4  # in words of 4 bytes: kernels like pointers at 16 bytes
 LONGS = ("seed", "sample_position", "sample_slot")
 FLOATS = ("temperature", "top_p")
@@ -47,6 +51,12 @@ class Shape:
         return self.chunks == 0 and self.samples == self.tokens
 
 
+def step_sizes(most: int) -> list[int]:
+    """Tokens of a step with prompts that suit a GPU, of `most` at most, rising."""
+    larger = range(TOKENS[-1] + LARGER, most + 1, LARGER)
+    return [size for size in (*TOKENS, *larger) if LEAST_MIXED <= size <= most]
+
+
 def padded_decodes(count: int) -> int:
     """The padded size of a step of decodes alone."""
     multiple = next(multiple for limit, multiple in DECODES if count <= limit)
@@ -58,11 +68,13 @@ def padded_shape(decodes: int, chunks: int, chunk_tokens: int) -> Shape | None:
     if chunks == 0:
         rows = padded_decodes(decodes)
         return Shape(rows, rows, 0, rows, padded=True)
-    d, c = _first(MIXED_DECODES, decodes), _first(CHUNKS, chunks)
-    t = _first(CHUNK_TOKENS, chunk_tokens)
-    if d is None or c is None or t is None:
+    tokens = decodes + chunk_tokens
+    t = _first(TOKENS, max(tokens, LEAST_MIXED) if decodes else tokens)
+    d = _first(MIXED_DECODES, decodes)
+    if t is None or d is None or chunks > CHUNKS:
         return None
-    return Shape(d + t, d, c, d + c, max_query=t, padded=True)
+    d = min(d, t)
+    return Shape(t, d, CHUNKS, d + CHUNKS, max_query=t, padded=True)
 
 
 def _first(ladder: tuple[int, ...], least: int) -> int | None:

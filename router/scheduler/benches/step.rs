@@ -20,6 +20,7 @@ fn config() -> SchedulerConfig {
         }],
         max_slots: RUNNING,
         max_step_tokens: 8_192,
+        step_sizes: Vec::new(),
         max_sequence_tokens: 8_192,
         max_tokens_per_run: 1,
         max_waiting: 10_000,

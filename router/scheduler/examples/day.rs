@@ -38,6 +38,7 @@ fn config() -> SchedulerConfig {
         }],
         max_slots: SLOTS,
         max_step_tokens: 4_096,
+        step_sizes: Vec::new(),
         max_sequence_tokens: 8_192,
         max_tokens_per_run: 1,
         max_waiting: 100_000,

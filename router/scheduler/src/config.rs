@@ -11,6 +11,8 @@ pub struct SchedulerConfig {
     pub max_slots: u32,
     /// Tokens of one step over all sequences; from Load.
     pub max_step_tokens: u32,
+    /// Tokens of a step with prompts that suit the workers' device, rising; from Load. Empty: all do.
+    pub step_sizes: Vec<u32>,
     /// Prompt plus generated tokens of one sequence; from Load.
     pub max_sequence_tokens: u32,
     /// Tokens that one sequence may yield in a step; from Load. Blocks are reserved for this many.

@@ -1,7 +1,7 @@
 //! How much of a prompt a step reads, so that running streams keep their pace.
 //!
 //! With nothing running, as much as a step holds. Otherwise a step with a prompt may take `STRETCH`
-//! times as long as it would without, so at least half of it is spent on the prompt; and longer, the
+//! times as long as it would without, so more than half of it is spent on the prompt; and longer, the
 //! more sequences wait for their first token per one that streams: one long prompt must not hold up
 //! 32 streams, but when a crowd arrives, filling the batch comes first. `latency_target` bounds that.
 
@@ -10,14 +10,13 @@ use crate::scheduler::Scheduler;
 use crate::sequence::{Phase, Sequence};
 
 /// A step with a prompt may always take this many times as long as it would without.
-const STRETCH: f64 = 2.0;
-/// With as many waiting sequences as streams, a step may be so many times longer still.
+const STRETCH: f64 = 2.4;
+/// So many waiting sequences per stream are no crowd.
+const FEW: f64 = 1.0 / 16.0;
+/// With as many more waiting sequences as streams, a step may be so many times longer still.
 const CROWD: f64 = 2.0;
 /// Prompts are never read more slowly than this many tokens per step, whatever that takes.
 const MIN_CHUNK: u32 = 64;
-/// Workers pad small steps to sizes that come again (to replay a graph); so chunks come in such sizes
-/// up to this one.
-const ROUNDED: u32 = 512;
 
 /// What the last plan leaves to the next one.
 #[derive(Clone, Copy, Debug, Default)]
@@ -50,8 +49,22 @@ impl Scheduler {
             return left;
         }
         match self.paced(streams) {
-            Some(tokens) => tokens.max(MIN_CHUNK.max(k)).min(left),
+            Some(tokens) => self.fitting(decodes * k, tokens).max(k).min(left),
             None => left,
+        }
+    }
+
+    /// About so many prompt tokens, such that with the decodes' the step has a size that suits the
+    /// workers: the largest within that; the smallest possible if none is.
+    fn fitting(&self, decodes: u32, tokens: u32) -> u32 {
+        let room = |size: &u32| size.checked_sub(decodes).filter(|&room| room >= MIN_CHUNK);
+        let mut rooms = self.config.step_sizes.iter().filter_map(room);
+        match rooms.next() {
+            Some(least) => rooms
+                .take_while(|&room| room <= tokens)
+                .last()
+                .unwrap_or(least),
+            None => tokens.max(MIN_CHUNK),
         }
     }
 
@@ -66,9 +79,9 @@ impl Scheduler {
         let entering = self.counters.queued.min(self.slots.free()) as f64;
         let crowd = (f64::from(self.counters.reading) + entering) / f64::from(streams);
         let most = (self.config.latency_target as f64).max(STRETCH * least);
-        let target = (STRETCH * least * (1.0 + CROWD * crowd)).min(most);
+        let target = (STRETCH * least * (1.0 + CROWD * (crowd - FEW).max(0.0))).min(most);
         let position = self.first_reader().map_or(0, |sequence| sequence.planned);
-        self.cost.prompt_tokens(load, position, target).map(rounded)
+        self.cost.prompt_tokens(load, position, target)
     }
 
     /// The most senior sequence that reads. Readers are mostly the newest: looks from the end.
@@ -77,25 +90,5 @@ impl Scheduler {
         let mut readers = juniors_first.filter(|sequence| sequence.phase == Phase::Reading);
         let others = (self.counters.reading as usize).checked_sub(1)?;
         readers.nth(others)
-    }
-}
-
-/// The greatest power of two, or three times such a one, that is not greater.
-fn rounded(tokens: u32) -> u32 {
-    if tokens > ROUNDED {
-        return tokens;
-    }
-    let low_bits = tokens.checked_ilog2().unwrap_or(0).saturating_sub(1);
-    tokens >> low_bits << low_bits
-}
-
-#[cfg(test)]
-mod tests {
-    use super::rounded;
-
-    #[test]
-    fn small_chunks_come_in_few_sizes() {
-        let sizes = [0, 1, 5, 64, 95, 100, 300, 400, 512, 513].map(rounded);
-        assert_eq!(sizes, [0, 1, 4, 64, 64, 96, 256, 384, 512, 513]);
     }
 }

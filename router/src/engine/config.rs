@@ -104,6 +104,7 @@ pub(super) fn scheduler_config(config: &EngineConfig, loaded: &Loaded) -> Schedu
         groups: loaded.kv_groups.clone(),
         max_slots: loaded.max_slots,
         max_step_tokens: loaded.max_step_tokens,
+        step_sizes: loaded.step_sizes.clone(),
         max_sequence_tokens: loaded.max_sequence_tokens,
         max_tokens_per_run: loaded.max_tokens_per_run,
         max_waiting: config.max_waiting,

@@ -91,6 +91,9 @@ pub struct Loaded {
     pub device_name: ::prost::alloc::string::String,
     #[prost(message, optional, tag = "8")]
     pub memory: ::core::option::Option<MemoryReport>,
+    /// tokens of a step with prompts that suit the device, rising
+    #[prost(uint32, repeated, tag = "13")]
+    pub step_sizes: ::prost::alloc::vec::Vec<u32>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct KvGroup {

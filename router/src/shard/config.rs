@@ -72,6 +72,8 @@ pub struct Loaded {
     pub device_name: String,
     /// Rank 0's memory, in bytes; for logs and `--explain`.
     pub memory: MemoryReport,
+    /// Tokens of a step with prompts that suit the device, rising; empty where all do.
+    pub step_sizes: Vec<u32>,
 }
 
 /// Bytes on one rank's device.
@@ -134,6 +136,9 @@ impl Loaded {
         if loaded.kv_groups.is_empty() {
             return Err("`kv_groups` in Loaded must not be empty".into());
         }
+        if !loaded.step_sizes.is_sorted_by(|a, b| a < b) || loaded.step_sizes.first() == Some(&0) {
+            return Err("`step_sizes` in Loaded must rise, from 1 or more".into());
+        }
         Ok(Self {
             block_bytes: loaded
                 .kv_groups
@@ -148,6 +153,7 @@ impl Loaded {
             vocab_size: loaded.vocab_size,
             device_name: loaded.device_name,
             memory: loaded.memory.map(memory).unwrap_or_default(),
+            step_sizes: loaded.step_sizes,
         })
     }
 
@@ -169,6 +175,7 @@ impl Loaded {
                 self.max_tokens_per_run == other.max_tokens_per_run,
             ),
             ("vocab_size", self.vocab_size == other.vocab_size),
+            ("step_sizes", self.step_sizes == other.step_sizes),
         ];
         fields
             .into_iter()

@@ -100,6 +100,7 @@ impl Geometry {
             vocab_size: self.vocab,
             device_name: "mock".into(),
             memory: Some(v1::MemoryReport::default()),
+            step_sizes: Vec::new(),
         }
     }
 }

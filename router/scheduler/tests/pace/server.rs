@@ -8,15 +8,29 @@ use penstock_scheduler::request::{Class, Pipelining, Request};
 use penstock_scheduler::{FirstComeFirstServed, Scheduler};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Microseconds of a step that decodes 32 sequences: weights, launches, sampling.
-const DECODES: f64 = 6_500.0;
-/// Per prompt token: 44,000 a second at long chunks.
-const TOKEN: f64 = 22.7;
-/// Per pair of a prompt token and one that it attends to: a chunk of 2,048 at the end of 32,768
-/// tokens costs 60 % more than one at the beginning.
-const PAIR: f64 = 4.4e-4;
+/// Microseconds that the matrix products of a step of so many tokens take, all 32 layers and the head.
+const PRODUCTS: [(u32, f64); 11] = [
+    (1, 3_500.0),
+    (32, 3_870.0),
+    (64, 4_100.0),
+    (128, 5_600.0),
+    (256, 6_800.0),
+    (384, 8_600.0),
+    (512, 10_500.0),
+    (768, 15_400.0),
+    (1_024, 20_100.0),
+    (1_536, 30_300.0),
+    (2_048, 39_500.0),
+];
+/// Per token of larger steps.
+const PRODUCT: f64 = 19.8;
+/// Norms, gates and rotations, per token; sampling, launches and the like, per step.
+const TOKEN: f64 = 1.4;
+const STEP_ALONE: f64 = 550.0;
+/// Per pair of a prompt token and one that it attends to.
+const PAIR: f64 = 7.8e-4;
 /// Per token that a decode attends to: 128 KiB at 4 TB/s.
-const CONTEXT: f64 = 0.033;
+const CONTEXT: f64 = 0.0322;
 
 pub(crate) const SLOTS: u32 = 512;
 pub(crate) const STEP: u32 = 8_192;
@@ -70,6 +84,7 @@ impl Server {
             }],
             max_slots: SLOTS,
             max_step_tokens: STEP,
+            step_sizes: sizes(),
             max_sequence_tokens: 40_000,
             max_tokens_per_run: 1,
             max_waiting: 10_000,
@@ -190,8 +205,9 @@ impl Server {
                 outcome.token_ids.push(TokenId(plan.step.0 as u32));
             }
         }
-        let decodes = if step.decodes > 0 { DECODES } else { 300.0 };
-        let took = decodes + CONTEXT * context + TOKEN * f64::from(step.prompt) + PAIR * pairs;
+        let tokens = step.decodes + step.prompt;
+        let attention = CONTEXT * context + PAIR * pairs;
+        let took = STEP_ALONE + products(step) + TOKEN * f64::from(tokens) + attention;
         step.took = took as u64;
         // What the workers report trembles by 3 %.
         outcome.duration = (took * (0.97 + 0.01 * (plan.step.0 % 7) as f64)) as u64;
@@ -199,6 +215,30 @@ impl Server {
         self.in_flight.push_back((self.free_at, outcome));
         self.steps.push(step);
     }
+}
+
+/// What a worker on a GPU declares.
+fn sizes() -> Vec<u32> {
+    let padded = PRODUCTS.iter().map(|(tokens, _)| *tokens);
+    let larger = (2_560..=STEP).step_by(512);
+    padded
+        .skip_while(|&tokens| tokens < 64)
+        .chain(larger)
+        .collect()
+}
+
+/// Microseconds of a step's matrix products. With prompts, they are padded.
+fn products(step: Step) -> f64 {
+    let tokens = step.decodes + step.prompt;
+    let Some(after) = PRODUCTS.iter().position(|(size, _)| *size >= tokens) else {
+        return PRODUCT * f64::from(tokens);
+    };
+    let (size, took) = PRODUCTS[after];
+    if step.prompt > 0 || after == 0 {
+        return took;
+    }
+    let (less, sooner) = PRODUCTS[after - 1];
+    sooner + (took - sooner) * f64::from(tokens - less) / f64::from(size - less)
 }
 
 impl Client {

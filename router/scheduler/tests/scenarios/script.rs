@@ -41,6 +41,13 @@ impl<'a> Words<'a> {
             .map_or(default, |value| value.parse().unwrap())
     }
 
+    /// `7,8` is itself.
+    fn list(&self, name: &str) -> Vec<u32> {
+        let values = self.values.get(name).map(|list| list.split(','));
+        let numbers = values.into_iter().flatten();
+        numbers.map(|number| number.parse().unwrap()).collect()
+    }
+
     /// `3` is 0, 1, 2; `7,8` is itself.
     fn tokens(&self, name: &str) -> Vec<TokenId> {
         match self.values.get(name) {
@@ -158,6 +165,7 @@ fn config(words: &Words<'_>) -> SchedulerConfig {
         }],
         max_slots: number("slots", 4),
         max_step_tokens: number("step", 64),
+        step_sizes: words.list("sizes"),
         max_sequence_tokens: number("longest", 64),
         max_tokens_per_run: number("k", 1),
         max_waiting: 32,

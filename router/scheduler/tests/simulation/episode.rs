@@ -456,6 +456,9 @@ fn random_config(random: &mut Random) -> SchedulerConfig {
         groups,
         max_slots: random.pick(&[1, 3, 8, 16]),
         max_step_tokens: max_tokens_per_run + random.pick(&[0, 1, 5, 20, 60]),
+        step_sizes: random
+            .pick(&[&[][..], &[], &[1, 7], &[4, 8, 16, 100]])
+            .to_vec(),
         max_sequence_tokens: random.pick(&[3, 20, 40, 90]),
         max_tokens_per_run,
         max_waiting: random.pick(&[1, 6, 30]),
