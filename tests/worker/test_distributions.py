@@ -1,0 +1,137 @@
+"""Tokens follow the distribution that transformers' processors make, in their order."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from driver import greedy, new_sequence
+from penstock.sampling import SamplingRows, choose
+from penstock.worker.adjust import Adjuster
+from penstock.worker.service import to_sampling
+from penstock.worker.state import Limits
+from penstock.worker.step import NewSequence
+from penstock_kernels import adjust
+from torch import Tensor
+from transformers import (
+    LogitsProcessorList,
+    MinPLogitsWarper,
+    RepetitionPenaltyLogitsProcessor,
+    SequenceBiasLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+    TypicalLogitsWarper,
+)
+
+VOCAB = 40
+DRAWS = 20_000
+PROMPT, ANSWER = [1, 2, 3, 5, 8, 13], [2, 21, 34, 21]
+
+
+class Wish(NamedTuple):
+    """What one row asks."""
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    typical_p: float = 1.0
+    repetition: float = 1.0
+    bias: tuple[tuple[int, float], ...] = ()
+
+
+WISHES = {
+    "min_p": Wish(min_p=0.08),
+    "typical_p": Wish(typical_p=0.6),
+    "typical_p of a flat row": Wish(3.0, typical_p=0.85),
+    "repetition": Wish(repetition=1.7),
+    "bias": Wish(bias=((2, 3.0), (30, -100.0), (39, 2.0))),
+    "top_k, top_p": Wish(0.8, 12, 0.9),
+    "top_p, min_p": Wish(1.3, top_p=0.95, min_p=0.05),
+    "min_p, typical_p": Wish(min_p=0.02, typical_p=0.8),
+    "all": Wish(1.4, 20, 0.97, 0.03, 0.9, 1.3, ((7, 1.5),)),
+}
+
+
+def row() -> Tensor:
+    return torch.randn(1, VOCAB, generator=torch.Generator().manual_seed(11))
+
+
+def expected(wish: Wish) -> Tensor:
+    """Probabilities [VOCAB] by transformers, its processors in generate's order."""
+    made = LogitsProcessorList()
+    if wish.bias:
+        made.append(SequenceBiasLogitsProcessor([[[token], b] for token, b in wish.bias]))
+    if wish.repetition != 1:
+        made.append(RepetitionPenaltyLogitsProcessor(wish.repetition))
+    made.append(TemperatureLogitsWarper(wish.temperature))
+    if wish.top_k:
+        made.append(TopKLogitsWarper(wish.top_k))
+    if wish.top_p < 1:
+        made.append(TopPLogitsWarper(wish.top_p))
+    made.append(MinPLogitsWarper(wish.min_p))
+    if wish.typical_p < 1:
+        made.append(TypicalLogitsWarper(wish.typical_p))
+    known = torch.tensor([PROMPT + ANSWER])
+    return made(known, row().double()).softmax(-1)[0]
+
+
+def entering(wish: Wish) -> NewSequence:
+    sequence = greedy(PROMPT)
+    sequence.slot, sequence.tokens = 0, ANSWER
+    sampling = sequence.sampling
+    sampling.min_p, sampling.typical_p = wish.min_p, wish.typical_p
+    if wish.repetition != 1:
+        sampling.penalties.repetition = wish.repetition
+    for token, bias in wish.bias:
+        sampling.logit_bias.token_ids.append(token)
+        sampling.logit_bias.values.append(bias)
+    new = new_sequence(sequence, 0, [])
+    ids = np.array(new.token_ids, np.int32)
+    return NewSequence(0, ids, new.generated, 0, ids[:0], to_sampling(new.sampling))
+
+
+def draw(wish: Wish) -> Tensor:
+    """DRAWS tokens, each with a seed of its own, through the worker's rules."""
+    adjuster = Adjuster(Limits(1, 1, 64, 16, 4, VOCAB), torch.device("cpu"))
+    adjuster.enter(entering(wish))
+    slot = torch.zeros(1, dtype=torch.int64)
+    adjusted = adjust(row(), slot, slot, adjuster.rules).expand(DRAWS, -1).contiguous()
+    min_p, typical_p = adjuster.kept[0].expand(DRAWS, -1).t().contiguous().unbind()
+    rows = SamplingRows(
+        torch.full((DRAWS,), wish.temperature),
+        torch.full((DRAWS,), wish.top_k, dtype=torch.int32),
+        torch.full((DRAWS,), wish.top_p),
+        torch.arange(DRAWS),
+        torch.full((DRAWS,), 10),
+        min_p,
+        typical_p,
+    )
+    return choose(adjusted, rows)[0]
+
+
+@pytest.mark.parametrize("wish", WISHES.values(), ids=WISHES)
+def test_draws_follow_the_distribution(wish: Wish) -> None:
+    """Pearson's chi-square against the exact probabilities."""
+    probabilities = expected(wish)
+    counts = torch.bincount(draw(wish), minlength=VOCAB).double()
+    assert counts[probabilities == 0].sum() == 0
+    # Tokens too rare for the test's approximation are one class.
+    rare = probabilities * DRAWS < 5
+    means = torch.cat([probabilities[~rare], probabilities[rare].sum()[None]]) * DRAWS
+    found = torch.cat([counts[~rare], counts[rare].sum()[None]])
+    statistic = float(((found - means) ** 2 / means.clamp(min=1e-9)).sum())
+    freedom = int((means > 0).sum()) - 1
+    assert freedom >= 3
+    # Wilson and Hilferty's cube: beyond 4 standard deviations once in 30,000 times.
+    cube = (statistic / freedom) ** (1 / 3)
+    assert (cube - 1 + 2 / (9 * freedom)) / (2 / (9 * freedom)) ** 0.5 < 4
+
+
+def test_the_wishes_differ() -> None:
+    plain = expected(Wish())
+    for wish in WISHES.values():
+        assert float((expected(wish) - plain).abs().sum()) > 0.03
