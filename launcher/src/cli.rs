@@ -38,6 +38,8 @@ pub enum Command {
     Chat(Box<ChatArgs>),
     /// Serve with the flags and variables of text-generation-launcher
     Tgi(TgiArgs),
+    /// Look for a watermark in a text
+    WatermarkDetect(WatermarkArgs),
 }
 
 /// Settings of `penstock serve`.
@@ -204,6 +206,37 @@ pub struct TgiArgs {
         allow_hyphen_values = true
     )]
     pub words: Vec<OsString>,
+}
+
+/// Settings of `penstock watermark-detect`.
+#[derive(Clone, Debug, Args)]
+pub struct WatermarkArgs {
+    /// File of UTF-8 text; - reads standard input
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Model whose tokenizer made the text [default: brook, which ships with Penstock]
+    #[arg(long, value_name = "PATH_OR_ID")]
+    pub model: Option<String>,
+    /// Branch, tag or commit of a hub model [default: main]
+    #[arg(long, requires = "model")]
+    pub revision: Option<String>,
+    /// Share of green tokens
+    #[arg(long, value_name = "SHARE", default_value = "0.5", value_parser = gamma)]
+    pub gamma: f64,
+    /// Key of the hash
+    #[arg(long, value_name = "N", default_value = "15485863")]
+    pub key: u64,
+    /// Interpreter that has Penstock installed [default: from VIRTUAL_ENV or PATH]
+    #[arg(long, value_name = "PATH")]
+    pub python: Option<PathBuf>,
+}
+
+fn gamma(text: &str) -> Result<f64, String> {
+    let share = text
+        .parse()
+        .ok()
+        .filter(|share| 0.0 < *share && *share < 1.0);
+    share.ok_or_else(|| "must be between 0 and 1".into())
 }
 
 /// Settings of `penstock chat`.

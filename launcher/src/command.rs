@@ -15,6 +15,7 @@ use crate::settings::{self, Settings, Sources, Stop, Variables};
 use crate::terminal::{complain, print, say};
 use crate::tgi;
 use crate::values::Device;
+use crate::watermark;
 
 /// Runs `penstock` with these arguments (the program's name first) and returns its exit code.
 /// `host` is the Python that the launcher runs in, if it runs in one.
@@ -34,6 +35,7 @@ pub fn run(argv: &[OsString], host: Option<&Interpreter>) -> u8 {
         Command::Serve(args) => serve::run(args, sources, host),
         Command::Download(args) => download(args, host),
         Command::Chat(args) => serve::converse(args, sources, host),
+        Command::WatermarkDetect(args) => watermark::detect(args, host),
         // `read` has made it a `serve`.
         Command::Tgi(_) => Ok(()),
     };

@@ -19,4 +19,5 @@ pub mod signals;
 pub mod terminal;
 pub mod tgi;
 pub mod values;
+pub mod watermark;
 pub mod workers;

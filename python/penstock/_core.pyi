@@ -12,6 +12,9 @@ def main(argv: list[str], executable: str, package: str) -> int:
     Workers run in `executable`, whose package `penstock` is the directory `package`.
     """
 
+def watermark_score(ids: list[int], gamma: float, key: int) -> tuple[int, int, float, float]:
+    """(pairs, green, z, p) of token ids."""
+
 class Event:
     """What one step brought for one answer of a request."""
 

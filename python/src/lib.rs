@@ -8,6 +8,7 @@ mod cpu;
 mod delivery;
 mod engine;
 mod request;
+mod watermark;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -37,5 +38,6 @@ fn core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Request>()?;
     module.add_class::<Event>()?;
     cpu::register(module)?;
+    module.add_function(wrap_pyfunction!(watermark::watermark_score, module)?)?;
     module.add_function(wrap_pyfunction!(run, module)?)
 }

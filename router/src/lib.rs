@@ -19,6 +19,7 @@ pub mod text_bound;
 pub mod tokenize;
 pub mod tools;
 pub mod validate;
+pub mod watermark;
 
 pub use budget::Charge;
 pub use config::{Cors, RouterConfig};

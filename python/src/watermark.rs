@@ -1,0 +1,21 @@
+//! The watermark's test, for Python.
+
+use penstock_router::adjustment::Watermark;
+use penstock_router::watermark;
+use pyo3::prelude::*;
+
+/// (pairs, green, z, p) of token ids.
+#[allow(
+    clippy::needless_pass_by_value,
+    reason = "a Python list comes by value"
+)]
+#[pyfunction]
+pub(crate) fn watermark_score(ids: Vec<u32>, gamma: f64, key: u64) -> (u64, u64, f64, f64) {
+    let mark = Watermark {
+        gamma,
+        key,
+        ..Watermark::default()
+    };
+    let found = watermark::score(&ids, &mark);
+    (found.pairs, found.green, found.z, found.p)
+}
