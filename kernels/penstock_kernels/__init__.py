@@ -5,6 +5,7 @@ the choice for a while (tests, benches).
 """
 
 from .adjust import adjust
+from .apply_mask import apply_mask
 from .copy_blocks import copy_blocks
 from .linear import linear
 from .norm_linear import norm_linear
@@ -19,6 +20,7 @@ from .token_logprobs import token_logprobs
 
 __all__ = [
     "adjust",
+    "apply_mask",
     "copy_blocks",
     "linear",
     "norm_linear",

@@ -8,7 +8,7 @@ use crate::adjustment::{Adjustment, Watermark};
 use crate::budget::Charge;
 use crate::chat::Chat;
 use crate::config::RouterConfig;
-use crate::engine::types::{EngineRequest, Sampling, Stopping};
+use crate::engine::types::{EngineRequest, Guide, Sampling, Stopping};
 use crate::error::ApiError;
 use crate::text_bound::TextBound;
 use crate::tokenize::SpecialTokens;
@@ -73,6 +73,8 @@ pub struct Parameters {
     pub watermark: bool,
     /// How many answers to make of the prompt.
     pub choices: Choices,
+    /// What the answer must spell; its end tokens are filled in here.
+    pub guide: Option<Box<Guide>>,
 }
 
 /// How many answers to make of one prompt.
@@ -152,6 +154,7 @@ impl Default for Parameters {
             adjustment: Adjustment::default(),
             watermark: false,
             choices: Choices::default(),
+            guide: None,
         }
     }
 }
@@ -257,6 +260,7 @@ impl GenerateInput {
         )?;
         parameters.check_ends(names, config.max_stop_sequences)?;
         parameters.choices.check(config.max_best_of)?;
+        parameters.check_guide(names)?;
         check_truncate(parameters.truncate, limits)?;
         Ok((
             prompt,
@@ -354,6 +358,36 @@ impl Parameters {
         ids
     }
 
+    /// A guide alone says when the answer is whole, by the model's end tokens.
+    fn check_guide(&self, names: FieldNames) -> Result<(), ApiError> {
+        let Some(guide) = &self.guide else {
+            return Ok(());
+        };
+        let refused = |field: &'static str, rule: &str| {
+            let rule = format!("`{field}` cannot go with a grammar: {rule}");
+            Err(ApiError::validation(field, rule))
+        };
+        if guide.text.is_empty() {
+            let rule = "a grammar cannot be empty";
+            return Err(ApiError::validation("grammar", rule));
+        }
+        if self.at_eos == AtEos::Continue {
+            return refused("ignore_eos", "the end token is what follows a whole text");
+        }
+        if self.min_new_tokens > 0 {
+            let rule = "a text that is whole before could not go on";
+            return refused(names.min_new_tokens, rule);
+        }
+        let rule = "it may need a token that is forbidden";
+        if self.adjustment.allowed.is_some() {
+            return refused("allowed_token_ids", rule);
+        }
+        if !self.adjustment.banned.is_empty() {
+            return refused("bad_words_ids", rule);
+        }
+        Ok(())
+    }
+
     fn seed(&self) -> u64 {
         // A fresh hasher has fresh random keys: enough for a seed that nobody must guess.
         self.seed
@@ -405,6 +439,10 @@ impl ValidParameters {
         let early = parameters.min_new_tokens > 0;
         let impossible = if early { &*stop_token_ids } else { &[] };
         parameters.adjustment.check_possible(impossible)?;
+        let guide = parameters.guide.clone().map(|mut guide| {
+            guide.end_token_ids = eos_ids.to_vec();
+            guide
+        });
         let engine = EngineRequest {
             prompt: ids,
             sampling: Sampling {
@@ -413,6 +451,7 @@ impl ValidParameters {
                 top_p: parameters.top_p,
                 seed: parameters.seed(),
                 adjustment: parameters.adjustment,
+                guide,
             },
             stopping: Stopping {
                 max_new_tokens,

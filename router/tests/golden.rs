@@ -4,10 +4,10 @@
 use std::{collections::BTreeSet, fs, path::PathBuf};
 
 use penstock_router::generated::v1::{
-    BlockCopies, BlockGrowth, BlockTable, KvGroup, LoadProgress, LoadRequest, Loaded, LogitBias,
-    MemoryReport, NewSequence, Penalties, PrepareReply, PrepareRequest, Progress, RequestError,
-    Sampling, SlotError, SlotFork, StepReply, StepRequest, StepTiming, TokenSet, Watermark,
-    load_progress::Event, request_error::Kind,
+    BlockCopies, BlockGrowth, BlockTable, Guide, KvGroup, LoadProgress, LoadRequest, Loaded,
+    LogitBias, MemoryReport, NewSequence, Penalties, PrepareReply, PrepareRequest, Progress,
+    RequestError, Sampling, SlotError, SlotFork, StepReply, StepRequest, StepTiming, TokenSet,
+    Watermark, guide, load_progress::Event, request_error::Kind,
 };
 use prost::Message;
 
@@ -115,6 +115,13 @@ fn prepare() {
         &PrepareRequest {
             request_id: 17,
             sampling: Some(sampling),
+            guide: Some(Guide {
+                kind: guide::Kind::JsonSchema.into(),
+                text: r#"{"type":"integer"}"#.into(),
+                complete: true,
+                max_new_tokens: 200,
+                end_token_ids: vec![2, 300],
+            }),
         },
     );
     let error = error(Kind::Invalid, "top_k must be at most 4096, found 5000");
@@ -135,6 +142,13 @@ fn step_request() {
             top_p: 1.0,
             seed: 9,
             stop_token_ids: vec![2],
+            ..Default::default()
+        }),
+        guide: Some(Guide {
+            kind: guide::Kind::Regex.into(),
+            text: "[0-9]+".into(),
+            max_new_tokens: 10,
+            end_token_ids: vec![2],
             ..Default::default()
         }),
     };
@@ -186,6 +200,7 @@ fn step_reply() {
                 host: 180,
                 device: 20_400,
             }),
+            closing: vec![5],
         },
     );
 }

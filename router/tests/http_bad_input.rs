@@ -189,9 +189,24 @@ fn not_offered() -> Vec<Case> {
         (json!({"logprobs": true}), "logprobs", "not supported"),
         (json!({"tools": [{}]}), "tools[0]", "missing field"),
         (
-            json!({"response_format": object}),
+            json!({"response_format": {"type": "xml"}}),
             "response_format",
-            "not supported",
+            "must be `json`",
+        ),
+        (
+            json!({"response_format": object, "guided_regex": "a"}),
+            "guided_regex",
+            "only one grammar",
+        ),
+        (
+            json!({"response_format": object, "min_tokens": 2}),
+            "min_tokens",
+            "cannot go with a grammar",
+        ),
+        (
+            json!({"response_format": object, "ignore_eos": true}),
+            "ignore_eos",
+            "cannot go with a grammar",
         ),
         (json!({"bad_words": ["x"]}), "bad_words", "not supported"),
     ]

@@ -19,6 +19,7 @@ BESIDE: dict[str, dict[str, Any]] = {
     "stream_options": {"stream": True},
     "best_of": {"do_sample": True},
     "tool_choice": {"tools": []},
+    "guided_complete": {"guided_regex": "[0-9]"},
 }
 INSTEAD = {"input_ids": "text_input"}
 

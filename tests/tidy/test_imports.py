@@ -25,6 +25,7 @@ PYTHON_MAY = {
     "attention": {"parallel", "config", "cache"},
     "weights": {"parallel", "config"},
     "sampling": {"parallel"},
+    "guidance": set(),
     "quant": {"parallel", "config", "cpu"},
     "cpu": set(),
     "parallel": set(),

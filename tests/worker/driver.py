@@ -75,6 +75,7 @@ class Running:
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     error: str | None = None
+    guide: pb.Guide | None = None
 
     @property
     def known(self) -> int:
@@ -200,6 +201,7 @@ def new_sequence(sequence: Running, computed: int, blocks: list[int]) -> pb.NewS
         computed=computed,
         tables=[pb.BlockTable(group=0, blocks=blocks)],
         sampling=sequence.sampling,
+        guide=sequence.guide,
     )
 
 

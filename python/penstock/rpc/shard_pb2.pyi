@@ -108,12 +108,14 @@ class MemoryReport(_message.Message):
     def __init__(self, total: _Optional[int] = ..., weights: _Optional[int] = ..., activations: _Optional[int] = ..., graphs: _Optional[int] = ..., slots: _Optional[int] = ..., kv: _Optional[int] = ...) -> None: ...
 
 class PrepareRequest(_message.Message):
-    __slots__ = ("request_id", "sampling")
+    __slots__ = ("request_id", "sampling", "guide")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
+    GUIDE_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     sampling: Sampling
-    def __init__(self, request_id: _Optional[int] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ...) -> None: ...
+    guide: Guide
+    def __init__(self, request_id: _Optional[int] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., guide: _Optional[_Union[Guide, _Mapping]] = ...) -> None: ...
 
 class PrepareReply(_message.Message):
     __slots__ = ("error",)
@@ -160,7 +162,7 @@ class StepRequest(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., step: _Optional[int] = ..., finished: _Optional[_Iterable[int]] = ..., new: _Optional[_Iterable[_Union[NewSequence, _Mapping]]] = ..., forks: _Optional[_Iterable[_Union[SlotFork, _Mapping]]] = ..., copies: _Optional[_Iterable[_Union[BlockCopies, _Mapping]]] = ..., growth: _Optional[_Iterable[_Union[BlockGrowth, _Mapping]]] = ..., run_slots: _Optional[_Iterable[int]] = ..., run_tokens: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class NewSequence(_message.Message):
-    __slots__ = ("slot", "request_id", "token_ids", "generated", "computed", "tables", "sampling")
+    __slots__ = ("slot", "request_id", "token_ids", "generated", "computed", "tables", "sampling", "guide")
     SLOT_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -168,6 +170,7 @@ class NewSequence(_message.Message):
     COMPUTED_FIELD_NUMBER: _ClassVar[int]
     TABLES_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
+    GUIDE_FIELD_NUMBER: _ClassVar[int]
     slot: int
     request_id: int
     token_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -175,7 +178,8 @@ class NewSequence(_message.Message):
     computed: int
     tables: _containers.RepeatedCompositeFieldContainer[BlockTable]
     sampling: Sampling
-    def __init__(self, slot: _Optional[int] = ..., request_id: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., generated: _Optional[int] = ..., computed: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[BlockTable, _Mapping]]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ...) -> None: ...
+    guide: Guide
+    def __init__(self, slot: _Optional[int] = ..., request_id: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., generated: _Optional[int] = ..., computed: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[BlockTable, _Mapping]]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., guide: _Optional[_Union[Guide, _Mapping]] = ...) -> None: ...
 
 class BlockTable(_message.Message):
     __slots__ = ("group", "blocks")
@@ -283,8 +287,32 @@ class Watermark(_message.Message):
     key: int
     def __init__(self, gamma: _Optional[float] = ..., delta: _Optional[float] = ..., key: _Optional[int] = ...) -> None: ...
 
+class Guide(_message.Message):
+    __slots__ = ("kind", "text", "complete", "max_new_tokens", "end_token_ids")
+    class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        KIND_UNSPECIFIED: _ClassVar[Guide.Kind]
+        KIND_JSON_SCHEMA: _ClassVar[Guide.Kind]
+        KIND_REGEX: _ClassVar[Guide.Kind]
+        KIND_GRAMMAR: _ClassVar[Guide.Kind]
+    KIND_UNSPECIFIED: Guide.Kind
+    KIND_JSON_SCHEMA: Guide.Kind
+    KIND_REGEX: Guide.Kind
+    KIND_GRAMMAR: Guide.Kind
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    COMPLETE_FIELD_NUMBER: _ClassVar[int]
+    MAX_NEW_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    END_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    kind: Guide.Kind
+    text: str
+    complete: bool
+    max_new_tokens: int
+    end_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, kind: _Optional[_Union[Guide.Kind, str]] = ..., text: _Optional[str] = ..., complete: bool = ..., max_new_tokens: _Optional[int] = ..., end_token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
 class StepReply(_message.Message):
-    __slots__ = ("epoch", "step", "slots", "counts", "token_ids", "logprobs", "errors", "timing")
+    __slots__ = ("epoch", "step", "slots", "counts", "token_ids", "logprobs", "errors", "timing", "closing")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     SLOTS_FIELD_NUMBER: _ClassVar[int]
@@ -293,6 +321,7 @@ class StepReply(_message.Message):
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     ERRORS_FIELD_NUMBER: _ClassVar[int]
     TIMING_FIELD_NUMBER: _ClassVar[int]
+    CLOSING_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     step: int
     slots: _containers.RepeatedScalarFieldContainer[int]
@@ -301,7 +330,8 @@ class StepReply(_message.Message):
     logprobs: _containers.RepeatedScalarFieldContainer[float]
     errors: _containers.RepeatedCompositeFieldContainer[SlotError]
     timing: StepTiming
-    def __init__(self, epoch: _Optional[int] = ..., step: _Optional[int] = ..., slots: _Optional[_Iterable[int]] = ..., counts: _Optional[_Iterable[int]] = ..., token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[float]] = ..., errors: _Optional[_Iterable[_Union[SlotError, _Mapping]]] = ..., timing: _Optional[_Union[StepTiming, _Mapping]] = ...) -> None: ...
+    closing: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, epoch: _Optional[int] = ..., step: _Optional[int] = ..., slots: _Optional[_Iterable[int]] = ..., counts: _Optional[_Iterable[int]] = ..., token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[float]] = ..., errors: _Optional[_Iterable[_Union[SlotError, _Mapping]]] = ..., timing: _Optional[_Union[StepTiming, _Mapping]] = ..., closing: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class SlotError(_message.Message):
     __slots__ = ("slot", "error")

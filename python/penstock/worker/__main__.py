@@ -20,7 +20,7 @@ import grpc
 
 from penstock.worker.service import Shard, attach
 
-CALLS = 8  # RPCs served at once: one step stream, and health checks beside it
+CALLS = 24  # RPCs served at once: one step stream, the router's 16 of Prepare, health checks
 MESSAGE_BYTES = 256 << 20  # a step may bring many sequences in full
 
 

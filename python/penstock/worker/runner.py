@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 
 import torch
-from penstock_kernels import copy_blocks
+from penstock_kernels import apply_mask, copy_blocks
 from torch import Tensor
 
 from penstock.attention import Chunks, Decodes, StepContext
@@ -17,6 +17,7 @@ from penstock.sampling import choose, mask_tokens
 from penstock.worker.adjust import Adjuster
 from penstock.worker.batch import Packed, Packer, capacity, most_samples
 from penstock.worker.graphs import Capture, Graphs, Stages
+from penstock.worker.guiding import Guiding
 from penstock.worker.shape import Shape, Views, fill_padding, sampling_rows, tensors
 from penstock.worker.state import State, Work
 from penstock.worker.step import Ints, Longs, Outcome, SlotFault, Step
@@ -71,13 +72,16 @@ class Pending:
             host.end.synchronize()
             device_us = int(host.begin.elapsed_time(host.end) * 1e3)
         outcome = Outcome(self.step.epoch, self.step.step, faults=work.faults)
+        outcome.closing = work.closing
         outcome.host_us, outcome.device_us = self.host_us, device_us
         slots = work.slots[work.yields][work.run_order]
         rows = self.samples[work.run_order]
         ids, logprobs = host.ids.numpy()[rows], host.logprobs.numpy()[rows]
         found = zip(slots.tolist(), ids.tolist(), logprobs.tolist(), strict=True)
         for slot, token_id, logprob in found:
-            if math.isnan(logprob):
+            if slot in work.refused:
+                outcome.faults.append(SlotFault(slot, work.refused[slot]))
+            elif math.isnan(logprob):
                 text = "the model's logits are not finite numbers for this sequence"
                 outcome.faults.append(SlotFault(slot, text, internal=True))
             else:
@@ -98,6 +102,7 @@ class Runner:
         words, samples = capacity(limits), most_samples(limits)
         self.ring = [HostBuffers(words, samples, device) for _ in range(RING)]
         self.launched = 0
+        self.guiding = Guiding(limits.vocab, device)
         # One for all steps, so that graphs find them at the same place.
         self.inputs = torch.zeros_like(self.ring[0].inputs, device=device)
         self.graphs: Graphs | None = None
@@ -114,8 +119,11 @@ class Runner:
     def launch(self, step: Step) -> Pending:
         """Folds and launches one step. Raises BadStep if it breaks the protocol."""
         began = time.perf_counter()
+        if step.forks and self.state.guides:
+            self.guiding.read()
         work = self.state.fold(step)
         host = self.ring[self.launched % RING]
+        self.guiding.release(host)
         self.launched += 1
         packed = self.packer.pack(step, work, host.array)
         packed_at = time.perf_counter()
@@ -123,7 +131,7 @@ class Runner:
             host.begin.record()
         try:
             self._set_rules(work)
-            self._run(packed, host, work.adjusted)
+            self._run(packed, work, host)
         except Exception:
             self.state.broken = True
             raise
@@ -140,7 +148,7 @@ class Runner:
         for source, destination in work.rule_forks:
             self.adjuster.fork(source, destination)
 
-    def _run(self, packed: Packed, host: HostBuffers, adjusted: bool) -> None:
+    def _run(self, packed: Packed, work: Work, host: HostBuffers) -> None:
         buffer = self.inputs
         buffer[: packed.words].copy_(host.inputs[: packed.words], non_blocking=True)
         masks = self._apply_extras(packed, buffer)
@@ -154,10 +162,14 @@ class Runner:
         stages = self.stages(shape, views)
         if self.graphs is not None:
             stages = self.graphs.of(shape, stages)
+        filling = self.guiding.begin(work, packed.samples) if work.guided else None
         logits = stages.forward()
         if masks is not None:
             mask_tokens(logits, *masks)
-        ids, logprobs = (stages.adjust if adjusted else stages.choose)(logits)
+        if filling is not None:
+            apply_mask(logits, *self.guiding.split(filling.result()))
+            self.guiding.expect(work, packed.samples, host)
+        ids, logprobs = (stages.adjust if work.adjusted else stages.choose)(logits)
         host.ids[: shape.samples].copy_(ids, non_blocking=True)
         host.logprobs[: shape.samples].copy_(logprobs, non_blocking=True)
 

@@ -16,13 +16,15 @@ import grpc
 import numpy as np
 
 from penstock.faults import Abandoned, BadModel, BadSetting, BadStep, Fault, TooLittleMemory
+from penstock.guidance import Ends, Kind, Refused, Wanted
 from penstock.rpc import shard_pb2 as pb
 from penstock.rpc import shard_pb2_grpc as rpc
 
 if TYPE_CHECKING:
+    from penstock.guidance.library import Library
     from penstock.worker.pipeline import LaunchThread, Pipeline
     from penstock.worker.settings import Loaded, Settings
-    from penstock.worker.step import Adjustment, Outcome, Sampling, Step
+    from penstock.worker.step import Adjustment, NewSequence, Outcome, Sampling, Step
 
 PROTOCOL_VERSION = 1
 NO_MODEL = "no model is loaded; call Load first"
@@ -50,6 +52,7 @@ class Shard(rpc.ShardServicer):
         self.pipeline: Pipeline | None = None
         self.load: tuple[pb.LoadRequest, pb.LoadProgress] | None = None  # asked, answered
         self.vocab = 0
+        self.library: Library | None = None  # of guides
         self.epoch = 0
         self.busy = threading.Lock()  # held by the Load or the Step stream that runs
 
@@ -83,6 +86,7 @@ class Shard(rpc.ShardServicer):
 
     def _load(self, request: pb.LoadRequest, context: Context) -> Iterator[pb.LoadProgress]:
         """Ends with the load itself: one whose client has left stops where it next reports."""
+        from penstock.guidance.library import Library
         from penstock.worker.loader import load
         from penstock.worker.pipeline import LaunchThread, Pipeline
         from penstock.worker.trace import Trace
@@ -111,6 +115,7 @@ class Shard(rpc.ShardServicer):
             wait([job])
         runner, loaded = job.result()
         self.vocab = loaded.limits.vocab
+        self.library = Library(settings.model / "tokenizer.json", self.vocab)
         trace = None
         if self.trace_file is not None:
             trace = thread.submit(lambda: Trace(runner.shard.device)).result()
@@ -123,10 +128,21 @@ class Shard(rpc.ShardServicer):
         """Checks what one request asks of this worker."""
         self._require_model(context)
         message = bad_sampling(request.sampling, self.vocab)
+        kind = pb.RequestError.KIND_INVALID
+        if message is None and request.HasField("guide"):
+            try:
+                self._guides().prepare(to_wanted(request.guide), request.guide.max_new_tokens)
+            except Refused as error:
+                message = str(error)
+            except Fault as error:
+                message, kind = str(error), pb.RequestError.KIND_INTERNAL
         if message is None:
             return pb.PrepareReply()
-        kind = pb.RequestError.KIND_INVALID
         return pb.PrepareReply(error=pb.RequestError(kind=kind, message=message))
+
+    def _guides(self) -> Library:
+        assert self.library is not None, "a model is loaded"
+        return self.library
 
     def Step(self, requests: Iterator[pb.StepRequest], context: Context) -> Iterator[pb.StepReply]:
         """One reply for each request, in order."""
@@ -134,7 +150,8 @@ class Shard(rpc.ShardServicer):
         try:
             if self.pipeline is None:
                 raise BadStep(NO_MODEL)
-            for outcome in self.pipeline.run(map(to_step, requests)):
+            library = self._guides()
+            for outcome in self.pipeline.run(to_step(request, library) for request in requests):
                 self.epoch = max(self.epoch, outcome.epoch)
                 yield from_outcome(outcome)
         except Exception as error:
@@ -321,9 +338,45 @@ def to_adjustment(sampling: pb.Sampling) -> Adjustment | None:
     )
 
 
-def to_step(request: pb.StepRequest) -> Step:
+def to_wanted(guide: pb.Guide) -> Wanted:
+    """What a guide's masks depend on. Raises Refused for a kind of a later version."""
+    kinds = {
+        pb.Guide.KIND_JSON_SCHEMA: Kind.JSON_SCHEMA,
+        pb.Guide.KIND_REGEX: Kind.REGEX,
+        pb.Guide.KIND_GRAMMAR: Kind.GRAMMAR,
+    }
+    if guide.kind not in kinds:
+        raise Refused(f"this worker knows no guide of kind {guide.kind}")
+    return Wanted(kinds[guide.kind], guide.text, guide.complete)
+
+
+def to_sequence(new: pb.NewSequence, library: Library) -> NewSequence:
+    """A sequence in full, its guide advanced to where it was."""
+    from penstock.worker.step import NewSequence
+
+    guide, error = None, None
+    if new.HasField("guide"):
+        ends = Ends(tuple(new.guide.end_token_ids), new.guide.max_new_tokens)
+        emitted = new.token_ids[len(new.token_ids) - new.generated :] if new.generated else []
+        try:
+            guide = library.cursor(to_wanted(new.guide), ends, emitted)
+        except Fault as fault:
+            error = str(fault)
+    return NewSequence(
+        slot=new.slot,
+        token_ids=_ints(new.token_ids),
+        generated=new.generated,
+        computed=new.computed,
+        blocks=_blocks(new.tables),
+        sampling=to_sampling(new.sampling),
+        guide=guide,
+        error=error,
+    )
+
+
+def to_step(request: pb.StepRequest, library: Library) -> Step:
     """A StepRequest as arrays. Raises BadStep if it uses what this worker did not declare."""
-    from penstock.worker.step import Fork, NewSequence, Step
+    from penstock.worker.step import Fork, Step
 
     groups = [c.group for c in request.copies] + [g.group for g in request.growth]
     if any(groups) or len(request.growth) > 1:
@@ -333,17 +386,7 @@ def to_step(request: pb.StepRequest) -> Step:
     destinations = [block for copies in request.copies for block in copies.destinations]
     if len(sources) != len(destinations):
         raise BadStep("copies.sources and copies.destinations differ in length")
-    new = [
-        NewSequence(
-            slot=n.slot,
-            token_ids=_ints(n.token_ids),
-            generated=n.generated,
-            computed=n.computed,
-            blocks=_blocks(n.tables),
-            sampling=to_sampling(n.sampling),
-        )
-        for n in request.new
-    ]
+    new = [to_sequence(n, library) for n in request.new]
     forks = [
         Fork(f.source, f.destination, _blocks(f.tables), _signed(f.seed)) for f in request.forks
     ]
@@ -380,6 +423,7 @@ def from_outcome(outcome: Outcome) -> pb.StepReply:
         counts=[1] * len(outcome.slots),
         token_ids=outcome.token_ids,
         logprobs=outcome.logprobs,
+        closing=outcome.closing,
         errors=errors,
         timing=pb.StepTiming(host=outcome.host_us, device=outcome.device_us),
     )

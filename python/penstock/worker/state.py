@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.faults import BadStep
+from penstock.guidance import Cursor
 from penstock.worker.adjustment import misfit
 from penstock.worker.step import Bools, Fork, Ints, Longs, NewSequence, SlotFault, Step
 
@@ -63,6 +64,10 @@ class Work:
     adjusted: bool = False  # whether a run that yields asks something of its logits
     rule_entries: list[NewSequence] = field(default_factory=list)  # whose rules go to the device
     rule_forks: list[tuple[int, int]] = field(default_factory=list)
+    # Runs that follow a guide: (place among the yielding runs, where the sequence is).
+    guided: list[tuple[int, Cursor]] = field(default_factory=list)
+    refused: dict[int, str] = field(default_factory=dict)  # slot -> why its guide cannot go on
+    closing: list[int] = field(default_factory=list)  # slots whose guide lets nothing be opened
     faults: list[SlotFault] = field(default_factory=list)
 
     @property
@@ -96,6 +101,7 @@ class State:
         self.held = np.zeros(n, np.int32)
         # Slots whose rules on the device ask for something. A slot that is not in use may be one.
         self.ruled = np.zeros(n, np.bool_)
+        self.guides: dict[int, Cursor] = {}  # by slot; the runner advances them
 
         # All of a slot's state but its table and seed, which a fork has for itself; what a slot has
         # on the device is copied by its owner, from `Work.forks`.
@@ -111,6 +117,9 @@ class State:
         faults: list[SlotFault] = []
         writes: list[TableWrite] = []
         self.active[step.finished] = False
+        if self.guides:
+            for slot in step.finished.tolist():
+                self.guides.pop(slot, None)
         for sequence in step.new:
             self._enter(sequence, writes, faults)
         entries = [new for new in step.new if self._rule(new)]
@@ -128,6 +137,7 @@ class State:
         if step.epoch > self.epoch:
             self.epoch, self.next_step, self.broken = step.epoch, 0, False
             self.active[:] = False
+            self.guides.clear()
         if self.broken:
             raise BadStep(f"epoch {step.epoch} ended with a failed step; Reset to a newer one")
         if step.epoch < self.epoch or step.step != self.next_step:
@@ -183,6 +193,8 @@ class State:
         self.seed[slot] = sampling.seed
         self.min_tokens[slot] = sampling.min_tokens
         self.stop_ids[slot] = sampling.stop_token_ids
+        if new.guide is not None:
+            self.guides[slot] = new.guide
         self._set_table(slot, new.blocks, writes)
 
     def _rule(self, new: NewSequence) -> bool:
@@ -201,6 +213,8 @@ class State:
 
     def _misfit(self, new: NewSequence) -> str | None:
         ids, limits = new.token_ids, self.limits
+        if new.error is not None:
+            return new.error
         if not 0 < len(ids) <= limits.sequence_tokens:
             return f"a sequence has {len(ids)} tokens; 1 to {limits.sequence_tokens} are possible"
         if not 0 <= ids.min() <= ids.max() < limits.vocab:
@@ -243,6 +257,8 @@ class State:
         for values in self._copied_lists:
             values[slot] = values[source]
         self.seed[slot] = fork.seed
+        if source in self.guides:
+            self.guides[slot] = self.guides[source].copy()
         self._set_table(slot, fork.blocks, writes)
         return True
 
@@ -280,6 +296,7 @@ class State:
             positions=known,
             run_order=np.argsort(order[yields], kind="stable"),
             masked=self._masked(slots, yields),
+            guided=self._guided(slots, yields) if self.guides else [],
             faults=faults,
         )
         self.computed[slots] += counts
@@ -303,6 +320,10 @@ class State:
                 faults.append(SlotFault(slot, f"slot {slot} holds no sequence", internal=True))
             self.active[slot] = False
         return faults
+
+    def _guided(self, slots: Ints, yields: Bools) -> list[tuple[int, Cursor]]:
+        yielding = enumerate(slots[yields].tolist())
+        return [(place, self.guides[slot]) for place, slot in yielding if slot in self.guides]
 
     def _masked(self, slots: Ints, yields: Bools) -> list[tuple[int, Longs]]:
         early = yields & (self.generated[slots] < self.min_tokens[slots])

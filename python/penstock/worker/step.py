@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from penstock.guidance import Cursor
+
 Ints = npt.NDArray[np.int32]
 Longs = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
@@ -65,6 +67,8 @@ class NewSequence:
     computed: int  # tokens whose KV is in the blocks
     blocks: Ints
     sampling: Sampling
+    guide: Cursor | None = None  # where it is in what its tokens must spell
+    error: str | None = None  # why it cannot be
 
 
 @dataclass(frozen=True)
@@ -114,5 +118,6 @@ class Outcome:
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     faults: list[SlotFault] = field(default_factory=list)
+    closing: list[int] = field(default_factory=list)  # slots whose guide lets nothing be opened
     host_us: int = 0
     device_us: int = 0

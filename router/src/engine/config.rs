@@ -47,7 +47,7 @@ pub struct RestartPolicy {
 /// Which requests the workers prepare before their first step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Preparing {
-    /// Those that need it. No request does as long as there are no grammars and adapters.
+    /// Those that need it: requests with a guide.
     #[default]
     WhenNeeded,
     /// All: for workers that want to see every request first.

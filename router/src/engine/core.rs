@@ -175,6 +175,7 @@ impl Core {
                 continue;
             };
             let tokens = tokens(&answer, &emission);
+            record.note_closing(branch, &answer.closing);
             let end = emission
                 .finish
                 .map(|finish| record.end(branch, finish, &answer.errors));

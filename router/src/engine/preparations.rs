@@ -3,18 +3,35 @@
 use std::{
     collections::HashMap,
     future::{Future, pending},
+    sync::Arc,
 };
 
 use penstock_scheduler::ids::RequestId;
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::{
+    sync::Semaphore,
+    task::{AbortHandle, JoinSet},
+};
 
 use crate::shard::PrepareError;
 
+/// Calls under way at once: more wait here, where they cost a worker no thread.
+const AT_ONCE: usize = 16;
+
 /// The calls that are under way, each in a task of its own.
-#[derive(Default)]
 pub(super) struct Preparations {
     calls: JoinSet<(RequestId, Result<(), PrepareError>)>,
     handles: HashMap<RequestId, AbortHandle>,
+    turns: Arc<Semaphore>,
+}
+
+impl Default for Preparations {
+    fn default() -> Self {
+        Self {
+            calls: JoinSet::new(),
+            handles: HashMap::new(),
+            turns: Arc::new(Semaphore::new(AT_ONCE)),
+        }
+    }
 }
 
 impl Preparations {
@@ -23,7 +40,12 @@ impl Preparations {
         id: RequestId,
         call: impl Future<Output = Result<(), PrepareError>> + Send + 'static,
     ) {
-        let handle = self.calls.spawn(async move { (id, call.await) });
+        let turns = Arc::clone(&self.turns);
+        let handle = self.calls.spawn(async move {
+            // Never closed: an error cannot be.
+            let _turn = turns.acquire().await;
+            (id, call.await)
+        });
         self.handles.insert(id, handle);
     }
 

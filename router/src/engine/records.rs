@@ -33,6 +33,8 @@ struct Branch {
     begun: bool,
     /// Whether somebody waits for more.
     open: bool,
+    /// Its guide had to close what was open: its tokens ran short.
+    closing: bool,
 }
 
 /// Who waits for more of a request after one of its branches was closed.
@@ -80,6 +82,7 @@ impl Record {
             slot: None,
             begun: false,
             open: true,
+            closing: false,
         };
         Self {
             request,
@@ -148,6 +151,13 @@ impl Record {
         }
     }
 
+    /// Takes note of whether a step's guides began to close a branch.
+    pub(super) fn note_closing(&mut self, branch: u32, closing: &[Slot]) {
+        if let Some(branch) = self.branches.get_mut(branch as usize) {
+            branch.closing |= branch.slot.is_some_and(|slot| closing.contains(&slot));
+        }
+    }
+
     /// Takes note that nobody waits for a branch any more.
     pub(super) fn close(&mut self, branch: u32) -> Left {
         let mut begun = false;
@@ -166,9 +176,15 @@ impl Record {
     pub(super) fn end(&self, branch: u32, finish: Finish, errors: &[SlotError]) -> End {
         match finish {
             Finish::Length => End::Length,
+            Finish::StopToken if self.closes(branch) => End::Length,
             Finish::StopToken => End::StopToken,
             Finish::Failed => End::Failed(self.error(branch, errors)),
         }
+    }
+
+    fn closes(&self, branch: u32) -> bool {
+        let found = self.branches.get(branch as usize);
+        found.is_some_and(|branch| branch.closing)
     }
 
     fn is_open(&self) -> bool {

@@ -243,16 +243,14 @@ impl Task {
 
     fn admit(&mut self, submission: Submission, core: &mut Core, preparer: &Preparer) {
         let id = submission.id;
-        match self.config.preparing {
-            Preparing::WhenNeeded => core.admit(submission),
-            Preparing::Always => {
-                if core.admit_preparing(submission)
-                    && let Some((sampling, stopping)) = core.parameters(id)
-                {
-                    let call = preparer.prepare(id, sampling, stopping);
-                    self.preparing.begin(id, call);
-                }
-            }
+        let needed = submission.request.sampling.guide.is_some();
+        if !needed && self.config.preparing == Preparing::WhenNeeded {
+            core.admit(submission);
+        } else if core.admit_preparing(submission)
+            && let Some((sampling, stopping)) = core.parameters(id)
+        {
+            let call = preparer.prepare(id, sampling, stopping);
+            self.preparing.begin(id, call);
         }
     }
 

@@ -19,6 +19,30 @@ pub struct EngineRequest {
     pub branches: u32,
 }
 
+/// What the tokens of an answer must spell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Guide {
+    /// What `text` is written in.
+    pub kind: GuideKind,
+    /// A JSON schema, a regular expression or a grammar, as the client sent it.
+    pub text: String,
+    /// Whether the answer is steered to an end before its tokens run out.
+    pub complete: bool,
+    /// The model's end tokens: what may follow where the text is whole.
+    pub end_token_ids: Vec<u32>,
+}
+
+/// What a guide is written in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GuideKind {
+    /// A JSON schema: the answer is a document of it.
+    JsonSchema,
+    /// A regular expression that matches the whole answer.
+    Regex,
+    /// A grammar in Lark's syntax, or in EBNF with `root ::=`.
+    Grammar,
+}
+
 /// How tokens are chosen.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampling {
@@ -32,6 +56,8 @@ pub struct Sampling {
     pub seed: u64,
     /// What is asked of the logits before.
     pub adjustment: Adjustment,
+    /// What the answer must spell; the workers prepare it before the client hears of success.
+    pub guide: Option<Box<Guide>>,
 }
 
 impl Default for Sampling {
@@ -43,6 +69,7 @@ impl Default for Sampling {
             top_p: 1.0,
             seed: 0,
             adjustment: Adjustment::default(),
+            guide: None,
         }
     }
 }

@@ -133,6 +133,9 @@ pub struct PrepareRequest {
     pub request_id: u64,
     #[prost(message, optional, tag = "2")]
     pub sampling: ::core::option::Option<Sampling>,
+    /// as in the NewSequence to come
+    #[prost(message, optional, tag = "10")]
+    pub guide: ::core::option::Option<Guide>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PrepareReply {
@@ -238,6 +241,9 @@ pub struct NewSequence {
     pub tables: ::prost::alloc::vec::Vec<BlockTable>,
     #[prost(message, optional, tag = "7")]
     pub sampling: ::core::option::Option<Sampling>,
+    /// absent = none
+    #[prost(message, optional, tag = "10")]
+    pub guide: ::core::option::Option<Guide>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct BlockTable {
@@ -362,6 +368,70 @@ pub struct Watermark {
     #[prost(fixed64, tag = "3")]
     pub key: u64,
 }
+/// What the tokens of a sequence must spell.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Guide {
+    #[prost(enumeration = "guide::Kind", tag = "1")]
+    pub kind: i32,
+    #[prost(string, tag = "2")]
+    pub text: ::prost::alloc::string::String,
+    /// the text is to be whole when max_new_tokens are generated
+    #[prost(bool, tag = "3")]
+    pub complete: bool,
+    /// of the sequence in all
+    #[prost(uint32, tag = "4")]
+    pub max_new_tokens: u32,
+    /// what may follow where the text is whole
+    #[prost(uint32, repeated, tag = "5")]
+    pub end_token_ids: ::prost::alloc::vec::Vec<u32>,
+}
+/// Nested message and enum types in `Guide`.
+pub mod guide {
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
+    #[repr(i32)]
+    pub enum Kind {
+        Unspecified = 0,
+        JsonSchema = 1,
+        /// must match the whole text
+        Regex = 2,
+        /// Lark, or EBNF with `root ::=`
+        Grammar = 3,
+    }
+    impl Kind {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::Unspecified => "KIND_UNSPECIFIED",
+                Self::JsonSchema => "KIND_JSON_SCHEMA",
+                Self::Regex => "KIND_REGEX",
+                Self::Grammar => "KIND_GRAMMAR",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "KIND_UNSPECIFIED" => Some(Self::Unspecified),
+                "KIND_JSON_SCHEMA" => Some(Self::JsonSchema),
+                "KIND_REGEX" => Some(Self::Regex),
+                "KIND_GRAMMAR" => Some(Self::Grammar),
+                _ => None,
+            }
+        }
+    }
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct StepReply {
     #[prost(uint64, tag = "1")]
@@ -385,6 +455,9 @@ pub struct StepReply {
     pub errors: ::prost::alloc::vec::Vec<SlotError>,
     #[prost(message, optional, tag = "8")]
     pub timing: ::core::option::Option<StepTiming>,
+    /// slots whose guide forbids to open anything: few tokens are left
+    #[prost(uint32, repeated, tag = "17")]
+    pub closing: ::prost::alloc::vec::Vec<u32>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SlotError {

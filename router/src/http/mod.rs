@@ -3,6 +3,7 @@
 mod docs;
 mod error;
 mod facts;
+mod guide;
 mod invocations;
 mod json;
 mod kserve;

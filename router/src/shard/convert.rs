@@ -8,7 +8,7 @@ use penstock_scheduler::{
 use super::PrepareError;
 use crate::{
     adjustment::{Adjustment, Penalties},
-    engine::types::{Sampling, Stopping},
+    engine::types::{Guide, GuideKind, Sampling, Stopping},
     generated::v1,
 };
 
@@ -21,6 +21,8 @@ pub struct StepAnswer {
     pub logprobs: Vec<f32>,
     /// Why the sequences in `outcome.failed` failed, in the same order.
     pub errors: Vec<SlotError>,
+    /// Slots that may open nothing any more: their guide closes what is open.
+    pub closing: Vec<Slot>,
     /// As the worker measured it; for metrics.
     pub timing: Timing,
 }
@@ -93,6 +95,28 @@ fn adjustment(asked: &Adjustment) -> v1::Sampling {
     }
 }
 
+/// The guide of a request; `None` if it has none.
+pub(super) fn guide(sampling: &Sampling, stopping: &Stopping) -> Option<v1::Guide> {
+    let Guide {
+        kind,
+        text,
+        complete,
+        end_token_ids,
+    } = sampling.guide.as_deref()?;
+    let kind = match kind {
+        GuideKind::JsonSchema => v1::guide::Kind::JsonSchema,
+        GuideKind::Regex => v1::guide::Kind::Regex,
+        GuideKind::Grammar => v1::guide::Kind::Grammar,
+    };
+    Some(v1::Guide {
+        kind: kind.into(),
+        text: text.clone(),
+        complete: *complete,
+        max_new_tokens: stopping.max_new_tokens,
+        end_token_ids: end_token_ids.clone(),
+    })
+}
+
 /// The plan as a message. `parameters` answers for every request that enters a slot; `None` from
 /// it is a fault of the caller and comes back as the id.
 pub(super) fn step_request<'a>(
@@ -101,7 +125,8 @@ pub(super) fn step_request<'a>(
 ) -> Result<v1::StepRequest, RequestId> {
     let of = |sequence: SequenceId| {
         let (wanted, stopping) = parameters(sequence.request).ok_or(sequence.request)?;
-        Ok(sampling(wanted, stopping, sequence.branch))
+        let guide = guide(wanted, stopping);
+        Ok((sampling(wanted, stopping, sequence.branch), guide))
     };
     let new = plan
         .new
@@ -110,7 +135,7 @@ pub(super) fn step_request<'a>(
     let forks = plan
         .forks
         .iter()
-        .map(|fork| Ok(slot_fork(fork, of(fork.sequence)?.seed)));
+        .map(|fork| Ok(slot_fork(fork, of(fork.sequence)?.0.seed)));
     Ok(v1::StepRequest {
         epoch: plan.epoch.0,
         step: plan.step.0,
@@ -147,6 +172,7 @@ pub(super) fn step_answer(reply: v1::StepReply) -> Result<StepAnswer, String> {
         outcome,
         logprobs: reply.logprobs,
         errors,
+        closing: reply.closing.into_iter().map(Slot).collect(),
         timing,
     })
 }
@@ -190,7 +216,10 @@ fn slot_error(error: v1::SlotError) -> SlotError {
     }
 }
 
-fn new_sequence(new: &NewSequence, sampling: v1::Sampling) -> v1::NewSequence {
+fn new_sequence(
+    new: &NewSequence,
+    (sampling, guide): (v1::Sampling, Option<v1::Guide>),
+) -> v1::NewSequence {
     v1::NewSequence {
         slot: new.slot.0,
         request_id: new.sequence.request.0,
@@ -199,6 +228,7 @@ fn new_sequence(new: &NewSequence, sampling: v1::Sampling) -> v1::NewSequence {
         computed: new.computed,
         tables: tables(&new.tables),
         sampling: Some(sampling),
+        guide,
     }
 }
 

@@ -248,11 +248,13 @@ impl Preparer {
         stopping: &Stopping,
     ) -> impl Future<Output = Result<(), PrepareError>> + Send + 'static {
         let workers = Arc::clone(&self.0);
-        let sampling = convert::sampling(sampling, stopping, 0);
+        let message = v1::PrepareRequest {
+            request_id: request.0,
+            guide: convert::guide(sampling, stopping),
+            sampling: Some(convert::sampling(sampling, stopping, 0)),
+        };
         async move {
-            let calls = workers
-                .iter()
-                .map(|worker| worker.prepare(request, sampling.clone()));
+            let calls = workers.iter().map(|worker| worker.prepare(message.clone()));
             try_join_all(calls).await.map(|_| ())
         }
     }

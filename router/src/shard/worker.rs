@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use penstock_scheduler::ids::{Epoch, RequestId};
+use penstock_scheduler::ids::Epoch;
 use tokio::time::timeout;
 use tonic::{Status, transport::Channel};
 
@@ -90,15 +90,7 @@ impl Worker {
         StepStream::open(self.channel.clone())
     }
 
-    pub(super) async fn prepare(
-        &self,
-        request: RequestId,
-        sampling: v1::Sampling,
-    ) -> Result<(), PrepareError> {
-        let message = v1::PrepareRequest {
-            request_id: request.0,
-            sampling: Some(sampling),
-        };
+    pub(super) async fn prepare(&self, message: v1::PrepareRequest) -> Result<(), PrepareError> {
         let mut client = self.client.clone();
         match timeout(PREPARE_TIMEOUT, client.prepare(message)).await {
             Ok(Ok(reply)) => convert::prepare_result(reply.into_inner()),

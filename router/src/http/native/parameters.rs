@@ -4,6 +4,7 @@ use super::wire::{GenerateParameters, GenerateRequest};
 use crate::adjustment::{Adjustment, Penalties};
 use crate::budget::Charge;
 use crate::error::ApiError;
+use crate::http::guide::Grammar;
 use crate::http::neutral::{self, Neutral};
 use crate::http::strict::JsonText;
 use crate::tokenize::SpecialTokens;
@@ -29,7 +30,7 @@ pub(super) fn split(
         inputs, parameters, ..
     } = request;
     // As TGI has it: whoever sends no parameters at all wants a sampled answer.
-    let wire = parameters.unwrap_or_else(|| GenerateParameters {
+    let mut wire = parameters.unwrap_or_else(|| GenerateParameters {
         do_sample: Some(true),
         ..Default::default()
     });
@@ -40,13 +41,17 @@ pub(super) fn split(
     } else {
         String::new()
     };
+    let guide = wire.grammar.take().map(Grammar::guide).transpose()?;
     let shape = Shape {
         details: wire.details.unwrap_or(false),
         _charge: (!prefix.is_empty()).then(|| charge.clone()),
         prefix,
     };
     let seeded = wire.seed.is_some();
-    let parameters = parameters_of(wire);
+    let parameters = Parameters {
+        guide,
+        ..parameters_of(wire)
+    };
     check_best_of(&parameters, seeded)?;
     let input = GenerateInput {
         prompt: Prompt::Text(inputs, SpecialTokens::Add),
@@ -107,14 +112,13 @@ fn check_best_of(parameters: &Parameters, seeded: bool) -> Result<(), ApiError> 
 }
 
 fn check_neutral(wire: &GenerateParameters) -> Result<(), ApiError> {
-    let fields: [(&'static str, &Option<JsonText>, Neutral); 4] = [
+    let fields: [(&'static str, &Option<JsonText>, Neutral); 3] = [
         (
             "decoder_input_details",
             &wire.decoder_input_details,
             Neutral::Bool(false),
         ),
         ("top_n_tokens", &wire.top_n_tokens, Neutral::Number(0.0)),
-        ("grammar", &wire.grammar, Neutral::Null),
         ("adapter_id", &wire.adapter_id, Neutral::Null),
     ];
     neutral::check(&fields)

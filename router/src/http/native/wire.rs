@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::http::guide::Grammar;
 use crate::http::strict::{self, JsonText, from_object};
 
 from_object!(GenerateRequest, GenerateParameters, TokenizeRequest);
@@ -66,9 +67,8 @@ pub(crate) struct GenerateParameters {
     /// Not offered yet; 0 is neutral.
     #[schema(value_type = Option<u32>)]
     pub(crate) top_n_tokens: Option<JsonText>,
-    /// Not offered yet.
-    #[schema(value_type = Option<Object>)]
-    pub(crate) grammar: Option<JsonText>,
+    /// What the answer must spell.
+    pub(crate) grammar: Option<Grammar>,
     /// Not offered yet.
     #[schema(value_type = Option<String>)]
     pub(crate) adapter_id: Option<JsonText>,

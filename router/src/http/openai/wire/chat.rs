@@ -79,9 +79,6 @@ request! {
         /// Not offered yet; `none` and `auto` are neutral.
         #[schema(value_type = Option<String>)]
         function_call: Option<JsonText>,
-        /// Not offered yet; `{"type":"text"}` is neutral.
-        #[schema(value_type = Option<Object>)]
-        response_format: Option<JsonText>,
         /// Not offered yet; `["text"]` is neutral.
         #[schema(value_type = Option<Vec<String>>)]
         modalities: Option<JsonText>,
@@ -227,11 +224,6 @@ impl ChatRequest {
             ("tool_prompt", &self.tool_prompt, Neutral::Null),
             ("functions", &self.functions, Neutral::Empty),
             ("function_call", &self.function_call, CHOICE),
-            (
-                "response_format",
-                &self.response_format,
-                Neutral::Json(r#"{"type":"text"}"#),
-            ),
             ("modalities", &self.modalities, Neutral::Json(r#"["text"]"#)),
             ("audio", &self.audio, Neutral::Null),
             ("prediction", &self.prediction, Neutral::Null),

@@ -122,6 +122,23 @@ macro_rules! request {
             /// Not offered yet; `[]` is neutral. See `bad_words_ids`.
             #[schema(value_type = Option<Vec<String>>)]
             pub(crate) bad_words: Option<crate::http::strict::JsonText>,
+            /// What the answer must spell.
+            pub(crate) response_format: Option<crate::http::guide::ResponseFormat>,
+            /// A JSON schema (vLLM's name).
+            #[schema(value_type = Option<Object>)]
+            pub(crate) guided_json: Option<crate::http::strict::JsonText>,
+            /// A regular expression for the whole answer (vLLM's name).
+            pub(crate) guided_regex: Option<String>,
+            /// The texts that the answer is one of (vLLM's name).
+            #[serde(default, deserialize_with = "crate::http::guide::choices")]
+            #[schema(value_type = Option<Vec<String>>)]
+            pub(crate) guided_choice: Option<Vec<String>>,
+            /// A grammar, in Lark's syntax or EBNF (vLLM's name).
+            pub(crate) guided_grammar: Option<String>,
+            /// The same in one object, as newer clients send it.
+            pub(crate) structured_outputs: Option<crate::http::guide::StructuredOutputs>,
+            /// Whether the answer is whole when its tokens run out. Default: for JSON.
+            pub(crate) guided_complete: Option<bool>,
         }
 
         crate::http::strict::from_object!($name);
@@ -153,6 +170,16 @@ macro_rules! request {
                         },
                         stop_token_ids: self.stop_token_ids.take().unwrap_or_default(),
                         adjustment: self.adjustment(),
+                        guide: crate::http::guide::GuideFields {
+                            response_format: self.response_format.take(),
+                            guided_json: self.guided_json.take(),
+                            guided_regex: self.guided_regex.take(),
+                            guided_choice: self.guided_choice.take(),
+                            guided_grammar: self.guided_grammar.take(),
+                            structured_outputs: self.structured_outputs.take(),
+                            guided_complete: self.guided_complete,
+                        }
+                        .guide()?,
                         ..Default::default()
                     },
                     delivery: super::common::delivery(self.stream, self.stream_options)?,

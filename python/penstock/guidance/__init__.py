@@ -1,0 +1,13 @@
+"""Guidance: answers that keep to a JSON schema, a regular expression or a grammar.
+
+A `Backend` compiles a `Wanted` text, off the step loop, into a `Compiled` guide; each sequence
+follows it with a `Cursor` of its own, which is advanced by the tokens that were emitted and fills a
+row of the token mask. Two backends: `automaton` (outlines' expressions as tables, exact about how
+many tokens a document still needs) and `earley` (llguidance, for what no table can say).
+
+Nothing here imports torch: the process that compiles starts in a fraction of a second.
+"""
+
+from penstock.guidance.protocol import Compiled, Cursor, Ends, Kind, Refused, Wanted, words
+
+__all__ = ["Compiled", "Cursor", "Ends", "Kind", "Refused", "Wanted", "words"]

@@ -1,0 +1,61 @@
+"""From a wanted text to what a worker follows. Runs in the process that may be killed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from penstock.guidance import earley, schema
+from penstock.guidance.automaton import Automaton, compile_regex
+from penstock.guidance.earley import Grammar, Growth, Tokens
+from penstock.guidance.protocol import Kind, Refused, Wanted
+from penstock.guidance.vocabulary import Vocabulary
+
+MOST_REGEX = 64 << 10  # bytes
+MOST_GRAMMAR = 256 << 10
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """The backends, and which one gets what (see docs/guidance.md)."""
+
+    tokens: Tokens
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The model's."""
+        return self.tokens.vocabulary
+
+    def compile(self, wanted: Wanted) -> Automaton | Grammar:
+        """Raises Refused."""
+        if wanted.kind is Kind.JSON_SCHEMA:
+            return self._schema(wanted)
+        if wanted.kind is Kind.REGEX:
+            return self._regex(wanted.text)
+        _check_length("grammar", wanted.text, MOST_GRAMMAR)
+        return earley.compiled(earley.text_grammar(wanted.text), None, self.tokens)
+
+    def _schema(self, wanted: Wanted) -> Automaton | Grammar:
+        parsed = schema.parse(wanted.text)
+        expression = schema.expression(parsed)
+        if expression is not None:
+            try:
+                return compile_regex(expression, self.vocabulary)
+            except Refused:
+                pass  # too many states: llguidance has none
+        if parsed is False:
+            raise Refused("no document satisfies the schema `false`")
+        parsed = {} if parsed is True else parsed
+        growth = Growth(*schema.growth(parsed)) if wanted.complete else None
+        return earley.compiled(earley.schema_grammar(json.dumps(parsed)), growth, self.tokens)
+
+    def _regex(self, text: str) -> Automaton:
+        _check_length("regular expression", text, MOST_REGEX)
+        return compile_regex(text, self.vocabulary)
+
+
+def _check_length(what: str, text: str, most: int) -> None:
+    if not text:
+        raise Refused(f"the {what} cannot be empty")
+    if len(text) > most:
+        raise Refused(f"the {what} has {len(text)} characters; at most {most} are possible")

@@ -1,0 +1,115 @@
+"""All guides that a worker knows: compiled once, kept while there is room."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from concurrent.futures import Future
+from pathlib import Path
+
+from penstock.faults import Fault
+from penstock.guidance.automaton import Automaton, AutomatonGuide, Masks
+from penstock.guidance.earley import EarleyGuide, Tokens
+from penstock.guidance.pool import Pool
+from penstock.guidance.protocol import Compiled, Cursor, Ends, Refused, Wanted
+from penstock.guidance.vocabulary import load_tokenizer, read_vocabulary
+
+MOST_BYTES = 256 << 20  # of compiled guides
+MOST_REFUSALS = 1024  # remembered, so that a bad guide costs once
+
+
+class Library:
+    """Used by many threads. Nothing happens before the first guide is asked for."""
+
+    def __init__(self, tokenizer: Path, vocab: int) -> None:
+        self._path, self._vocab = tokenizer, vocab
+        self._pool = Pool(tokenizer, vocab)
+        self._masks = Masks()
+        self._lock = threading.Lock()
+        self._guides: OrderedDict[Wanted, Compiled] = OrderedDict()
+        self._refusals: OrderedDict[Wanted, str] = OrderedDict()
+        self._underway: dict[Wanted, Future[Compiled]] = {}
+        self._size = 0
+        self._tokens: Tokens | None = None
+        self._loading = threading.Lock()
+
+    def prepare(self, wanted: Wanted, most: int) -> None:
+        """Compiles a guide unless it is known. `most` is how many tokens the answer may have.
+        Raises Refused, Unavailable or NoTokenizer."""
+        guide = self._guide(wanted)
+        if wanted.complete and guide.shortest > most:
+            raise Refused(
+                f"the shortest document needs {guide.shortest} tokens, and the answer may have "
+                f"{most}; allow at least {guide.shortest}"
+            )
+
+    def cursor(self, wanted: Wanted, ends: Ends, emitted: Sequence[int]) -> Cursor:
+        """Where a sequence is after `emitted`. Compiles again what was dropped meanwhile."""
+        cursor = self._guide(wanted).start(ends)
+        for token in emitted:
+            cursor.advance(token)
+        return cursor
+
+    def close(self) -> None:
+        """Ends the helpers."""
+        self._pool.close()
+
+    def _guide(self, wanted: Wanted) -> Compiled:
+        with self._lock:
+            found = self._guides.get(wanted)
+            if found is not None:
+                self._guides.move_to_end(wanted)
+                return found
+            if wanted in self._refusals:
+                raise Refused(self._refusals[wanted])
+            future = self._underway.get(wanted)
+            mine = future is None
+            if future is None:
+                future = self._underway[wanted] = Future()
+        if mine:
+            self._compile(wanted, future)
+        return future.result()
+
+    def _compile(self, wanted: Wanted, future: Future[Compiled]) -> None:
+        guide: Compiled | None = None
+        error: BaseException | None = None
+        try:
+            guide = self._made(wanted)
+        except BaseException as raised:
+            error = raised
+        with self._lock:
+            del self._underway[wanted]
+            if guide is not None:
+                self._keep(wanted, guide)
+            elif isinstance(error, Refused):
+                self._refusals[wanted] = str(error)
+                while len(self._refusals) > MOST_REFUSALS:
+                    self._refusals.popitem(last=False)
+        if guide is not None:
+            future.set_result(guide)
+        else:
+            future.set_exception(error or Fault("nothing was compiled"))
+
+    def _keep(self, wanted: Wanted, guide: Compiled) -> None:
+        self._guides[wanted] = guide
+        self._size += guide.size + len(wanted.text)
+        while self._size > MOST_BYTES and len(self._guides) > 1:
+            dropped, old = self._guides.popitem(last=False)
+            self._size -= old.size + len(dropped.text)
+
+    def _made(self, wanted: Wanted) -> Compiled:
+        made = self._pool.compile(wanted)
+        tokens = self.tokens()
+        if isinstance(made, Automaton):
+            return AutomatonGuide(made, tokens.vocabulary, wanted.complete, self._masks)
+        return EarleyGuide(made, tokens)
+
+    def tokens(self) -> Tokens:
+        """The model's tokens, read when first needed."""
+        with self._loading:
+            if self._tokens is None:
+                tokenizer = load_tokenizer(self._path, self._vocab)
+                vocabulary = read_vocabulary(tokenizer, self._vocab)
+                self._tokens = Tokens(tokenizer, vocabulary)
+            return self._tokens

@@ -1,0 +1,285 @@
+"""Which backend follows a JSON schema, and which keywords nobody here can keep.
+
+outlines writes a schema as one expression, which is exact about what a cut-off answer still needs
+but ignores many keywords; it gets the schemas whose every keyword it is known to keep. llguidance
+gets the others. A keyword that neither keeps is refused by name: an ignored one would let invalid
+documents through.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from penstock.guidance.protocol import Refused
+
+MOST_BYTES = 256 << 10
+MOST_DEPTH = 100
+MOST_SIZE = 4000  # of an expression, in characters of text that it can spell, about
+ANNOTATIONS = frozenset(
+    (
+        "$schema", "$id", "$comment", "$anchor", "$defs", "definitions", "title", "description",
+        "default", "examples", "example", "deprecated", "readOnly", "writeOnly", "discriminator",
+        "contentMediaType", "contentEncoding", "$vocabulary",
+    )
+)  # fmt: skip
+KEPT = frozenset(
+    (
+        "type", "enum", "const", "anyOf", "oneOf", "allOf", "$ref", "properties", "required",
+        "additionalProperties", "patternProperties", "minProperties", "maxProperties", "items",
+        "prefixItems", "additionalItems", "minItems", "maxItems", "minLength", "maxLength",
+        "pattern", "format", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",
+        "multipleOf",
+    )
+)  # fmt: skip
+# Formats whose expressions in llguidance follow the RFCs; of any other it would check nothing.
+FORMATS = frozenset(
+    (
+        "date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri",
+    )
+)  # fmt: skip
+SCALARS = frozenset(("string", "integer", "number", "boolean", "null"))
+NUMERIC = frozenset(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"))
+SPELLED = frozenset(("pattern", "format", "patternProperties"))
+PLACES = ("properties", "patternProperties", "$defs", "definitions")  # name -> schema
+LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")  # of schemas
+ONE = ("items", "additionalProperties", "additionalItems")  # a schema
+
+
+class _Expressible(Exception):
+    """Raised inside where a schema cannot be outlines' after all."""
+
+
+def parse(text: str) -> Any:
+    """The schema, an object or a boolean. Raises Refused."""
+    if len(text) > MOST_BYTES:
+        raise Refused(f"the schema has {len(text)} bytes; at most {MOST_BYTES} are possible")
+    try:
+        schema = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Refused(f"the schema is not JSON: {error}") from error
+    if not isinstance(schema, dict | bool):
+        raise Refused(f"a schema must be an object or a boolean. Given: {text[:64]}")
+    check(schema)
+    return schema
+
+
+def check(schema: Any) -> None:
+    """Raises Refused for the first keyword that would have no effect, by name and place."""
+    waiting: list[tuple[Any, str]] = [(schema, "#")]
+    while waiting:
+        node, place = waiting.pop()
+        if isinstance(node, bool):
+            continue
+        if not isinstance(node, dict):
+            raise Refused(f"a schema must be an object or a boolean, which `{place}` is not")
+        if place.count("/") > MOST_DEPTH:
+            raise Refused(f"the schema is nested more than {MOST_DEPTH} deep")
+        _check_keywords(node, place)
+        for key in PLACES:
+            members = node.get(key, {})
+            if not isinstance(members, dict):
+                raise Refused(f"`{key}` must be an object, which it is not in `{place}`")
+            waiting += [(child, f"{place}/{key}/{name}") for name, child in members.items()]
+        for key in LISTS:
+            members = node.get(key, [])
+            if not isinstance(members, list):
+                raise Refused(f"`{key}` must be a list, which it is not in `{place}`")
+            waiting += [(child, f"{place}/{key}/{i}") for i, child in enumerate(members)]
+        waiting += [(node[key], f"{place}/{key}") for key in ONE if key in node]
+
+
+def _check_keywords(node: dict[str, Any], place: str) -> None:
+    for key in node:
+        extension = key.startswith("x-") and key != "x-guidance"
+        if key not in KEPT and key not in ANNOTATIONS and not extension:
+            raise Refused(f"the schema keyword `{key}` (in `{place}`) is not supported")
+    form = node.get("format")
+    if form is not None and form not in FORMATS:
+        raise Refused(
+            f"the schema keyword `format` (in `{place}`) has the value {json.dumps(form)[:64]}, "
+            f"which is not supported; choose one of {', '.join(sorted(FORMATS))}"
+        )
+
+
+def expression(schema: Any) -> str | None:
+    """outlines' expression of a checked schema; None if it would not keep all of it."""
+    try:
+        size = _Walk(schema).size(schema, ())
+    except _Expressible:
+        return None
+    if size > MOST_SIZE:
+        return None
+    from outlines_core.json_schema import build_regex_from_schema
+
+    try:
+        return str(build_regex_from_schema(json.dumps(schema)))
+    except (ValueError, TypeError):
+        return None
+
+
+class _Walk:
+    """Goes through a schema as outlines would, and sums up what its expression could spell."""
+
+    def __init__(self, root: Any) -> None:
+        self.root = root
+        self.total = 0
+
+    def size(self, node: Any, inside: tuple[str, ...]) -> int:
+        """`inside` are the references that led here: one that comes again is recursion."""
+        if not isinstance(node, dict) or len(inside) > MOST_DEPTH:
+            raise _Expressible
+        size = self._size(node, {k for k in node if _counts(k)}, inside)
+        self.total += size
+        if self.total > 10 * MOST_SIZE:  # references may multiply what they name
+            raise _Expressible
+        return size
+
+    def _size(self, node: dict[str, Any], keys: set[str], inside: tuple[str, ...]) -> int:
+        if keys == {"$ref"}:
+            return self._reference(node["$ref"], inside)
+        if keys == {"anyOf"} and node["anyOf"]:
+            return sum(self.size(child, inside) for child in node["anyOf"])
+        if keys in ({"const"}, {"const", "type"}):
+            return _values([node["const"]], node.get("type"))
+        if keys in ({"enum"}, {"enum", "type"}):
+            return _values(node["enum"], node.get("type"))
+        kind = node.get("type")
+        if isinstance(kind, list) and keys == {"type"} and kind and SCALARS.issuperset(kind):
+            return 8 * len(kind)
+        if kind == "object":
+            return self._object(node, keys, inside)
+        if kind == "array":
+            return self._array(node, keys, inside)
+        if kind == "string" and keys <= {"type", "minLength", "maxLength"}:
+            return 2 + _count(node, "maxLength", _count(node, "minLength", 1))
+        if isinstance(kind, str) and kind in SCALARS and keys == {"type"}:
+            return 8
+        raise _Expressible
+
+    def _object(self, node: dict[str, Any], keys: set[str], inside: tuple[str, ...]) -> int:
+        properties, required = node.get("properties"), node.get("required", [])
+        if not properties or keys - {"type", "properties", "required", "additionalProperties"}:
+            raise _Expressible
+        if not isinstance(node.get("additionalProperties", False), bool):
+            raise _Expressible
+        if not isinstance(required, list) or not set(required) <= set(properties):
+            raise _Expressible
+        if any(json.dumps(name, ensure_ascii=False) != f'"{name}"' for name in properties):
+            raise _Expressible  # outlines does not escape names
+        # With no required one first, the alternatives of which comes first are quadratic.
+        copies = 1 if required else len(properties)
+        sizes = (len(n) + 5 + self.size(child, inside) for n, child in properties.items())
+        return copies * sum(sizes)
+
+    def _array(self, node: dict[str, Any], keys: set[str], inside: tuple[str, ...]) -> int:
+        if "items" not in keys or keys - {"type", "items", "minItems", "maxItems"}:
+            raise _Expressible
+        times = max(1, _count(node, "maxItems", _count(node, "minItems", 1)))
+        return 2 + times * (2 + self.size(node["items"], inside))
+
+    def _reference(self, target: Any, inside: tuple[str, ...]) -> int:
+        if not isinstance(target, str) or target in inside:
+            raise _Expressible
+        parts = target.split("/")
+        if len(parts) != 3 or parts[:1] != ["#"] or parts[1] not in ("$defs", "definitions"):
+            raise _Expressible
+        found = self.root.get(parts[1], {}).get(parts[2])
+        return self.size(found, (*inside, target))
+
+
+def growth(schema: Any) -> tuple[int, int]:
+    """How much a token can lengthen what a document still needs, in bytes: per character of its
+    that begins or ends something, and on top of that once."""
+    nodes, waiting, words = [], [schema], [4]  # such as `-`, `\\u` or a character's first byte
+    while waiting:
+        node = waiting.pop()
+        if not isinstance(node, dict):
+            continue
+        nodes.append(node)
+        words += [len(json.dumps(value)) for value in _literals(node)]
+        words += [24] if NUMERIC.intersection(node) else []  # digits
+        words += [64] if SPELLED.intersection(node) else []
+        for key in PLACES:
+            words += [len(name) + 4 for name in node.get(key, {})]
+            waiting += node.get(key, {}).values()
+        for key in LISTS:
+            waiting += node.get(key, [])
+        waiting += [node[key] for key in ONE if key in node]
+    least = _Least(schema)
+    return max((least.of(node) for node in nodes), default=2) + 4, max(words)
+
+
+def _literals(node: dict[str, Any]) -> list[Any]:
+    values = node.get("enum", [])
+    const = [node["const"]] if "const" in node else []
+    return [*values, *const] if isinstance(values, list) else const
+
+
+class _Least:
+    """Bytes of a short document of a schema, about; what cannot end counts as MOST_SIZE."""
+
+    def __init__(self, root: Any) -> None:
+        self.root = root
+        self.known: dict[int, int] = {}
+
+    def of(self, node: Any) -> int:
+        """0 for what has no schema's shape."""
+        if not isinstance(node, dict):
+            return 2
+        if id(node) not in self.known:
+            self.known[id(node)] = MOST_SIZE  # while it is being computed: recursion
+            self.known[id(node)] = min(MOST_SIZE, self._of(node))
+        return self.known[id(node)]
+
+    def _of(self, node: dict[str, Any]) -> int:
+        literals = _literals(node)
+        if literals:
+            return max(len(json.dumps(value)) for value in literals)
+        if "$ref" in node:
+            return self.of(self._resolved(str(node["$ref"])))
+        least = 24 if NUMERIC.intersection(node) else 2
+        for key in ("anyOf", "oneOf"):
+            least += min((self.of(child) for child in node.get(key, [])), default=0)
+        least += sum(self.of(child) for child in node.get("allOf", []))
+        least += sum(self.of(child) for child in node.get("prefixItems", []))
+        least += _int(node, "minItems") * (1 + self.of(node.get("items")))
+        least += _int(node, "minLength") * 4 + (64 if "pattern" in node or "format" in node else 0)
+        least += _int(node, "minProperties") * (8 + self.of(node.get("additionalProperties")))
+        properties, required = node.get("properties", {}), node.get("required", [])
+        names = required if isinstance(required, list) else []
+        return least + sum(len(str(n)) + 6 + self.of(properties.get(n)) for n in names)
+
+    def _resolved(self, target: str) -> Any:
+        node = self.root
+        for part in target.removeprefix("#").split("/")[1:]:
+            node = node.get(part) if isinstance(node, dict) else None
+        return node
+
+
+def _int(node: dict[str, Any], key: str) -> int:
+    value = node.get(key, 0)
+    return value if isinstance(value, int) and 0 <= value <= MOST_SIZE else 0
+
+
+def _counts(key: str) -> bool:
+    return key not in ANNOTATIONS and not key.startswith("x-")
+
+
+def _count(node: dict[str, Any], key: str, otherwise: int) -> int:
+    value = node.get(key, otherwise)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise _Expressible
+    return value
+
+
+def _values(values: Any, kind: Any) -> int:
+    """Scalars only: how members of a literal object are ordered and spaced is llguidance's."""
+    names = {str: "string", bool: "boolean", int: "integer", type(None): "null"}
+    if not isinstance(values, list) or not values:
+        raise _Expressible
+    for value in values:
+        name = names.get(type(value))
+        if name is None or kind not in (None, name):
+            raise _Expressible
+    return sum(len(json.dumps(value)) for value in values)

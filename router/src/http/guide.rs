@@ -1,0 +1,401 @@
+//! What the routes call grammars, and the one guide that they mean.
+
+use serde::Deserialize;
+use utoipa::ToSchema;
+
+use super::strict::{self, JsonText, from_object};
+use crate::engine::types::{Guide, GuideKind};
+use crate::error::{ApiError, Excerpt};
+
+from_object!(Grammar, ResponseFormat, NamedSchema, StructuredOutputs);
+
+/// Entries of a choice that are read.
+const MOST_CHOICES: usize = 4096;
+/// Of a document that may hold anything.
+const ANY_OBJECT: &str = r#"{"type":"object"}"#;
+/// Characters that mean something in a regular expression.
+const SPECIAL: &str = r"\.+*?()|[]{}^$#&-~/";
+
+/// A grammar as the native routes take it.
+#[derive(Clone, Debug, Deserialize, ToSchema)]
+#[serde(remote = "Self", deny_unknown_fields, expecting = "a JSON object")]
+pub(crate) struct Grammar {
+    /// `json` (`json_object`), `json_schema`, `regex` or `grammar`.
+    #[schema(example = "json")]
+    r#type: String,
+    /// A JSON schema, `{"name":…,"schema":…}`, a regular expression, or a grammar (Lark, EBNF).
+    #[schema(value_type = Object)]
+    value: Option<JsonText>,
+    /// Whether the answer is whole when its tokens run out. Default: for JSON.
+    complete: Option<bool>,
+}
+
+/// A format as OpenAI's routes take it.
+#[derive(Clone, Debug, Deserialize, ToSchema)]
+#[serde(remote = "Self", deny_unknown_fields, expecting = "a JSON object")]
+pub(crate) struct ResponseFormat {
+    /// `text`, `json_object` or `json_schema`; as TGI has it also `json` and `regex`.
+    #[schema(example = "json_object")]
+    r#type: String,
+    /// With `json_schema`.
+    json_schema: Option<NamedSchema>,
+    /// As TGI has it: what the native `grammar` calls `value`.
+    #[schema(value_type = Option<Object>)]
+    value: Option<JsonText>,
+}
+
+/// A schema and what it is called.
+#[derive(Clone, Debug, Deserialize, ToSchema)]
+#[serde(remote = "Self", deny_unknown_fields, expecting = "a JSON object")]
+pub(crate) struct NamedSchema {
+    /// The JSON schema.
+    #[schema(value_type = Option<Object>)]
+    schema: Option<JsonText>,
+    /// Has no effect on the answer.
+    #[serde(rename = "name")]
+    _name: Option<String>,
+    /// Has no effect on the answer.
+    #[serde(rename = "description")]
+    _description: Option<String>,
+    /// Has no effect: a schema is always kept strictly.
+    #[serde(rename = "strict")]
+    _strict: Option<bool>,
+}
+
+/// A guide as vLLM's clients send it now.
+#[derive(Clone, Debug, Default, Deserialize, ToSchema)]
+#[serde(
+    remote = "Self",
+    deny_unknown_fields,
+    default,
+    expecting = "a JSON object"
+)]
+pub(crate) struct StructuredOutputs {
+    /// A JSON schema.
+    #[schema(value_type = Option<Object>)]
+    json: Option<JsonText>,
+    /// A regular expression.
+    regex: Option<String>,
+    /// The texts to choose from.
+    #[serde(deserialize_with = "choices")]
+    choice: Option<Vec<String>>,
+    /// A grammar (Lark, EBNF).
+    grammar: Option<String>,
+    /// Any JSON object.
+    json_object: Option<bool>,
+}
+
+/// The fields of OpenAI's routes that speak of a guide.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct GuideFields {
+    pub(crate) response_format: Option<ResponseFormat>,
+    pub(crate) guided_json: Option<JsonText>,
+    pub(crate) guided_regex: Option<String>,
+    pub(crate) guided_choice: Option<Vec<String>>,
+    pub(crate) guided_grammar: Option<String>,
+    pub(crate) structured_outputs: Option<StructuredOutputs>,
+    pub(crate) guided_complete: Option<bool>,
+}
+
+/// A guide on its way through the fields: who asked for it, in case another one does too.
+#[derive(Debug, Default)]
+struct Found(Option<(&'static str, Box<Guide>)>);
+
+pub(crate) fn choices<'de, D: serde::Deserializer<'de>>(
+    from: D,
+) -> Result<Option<Vec<String>>, D::Error> {
+    strict::list_or_null::<MOST_CHOICES, _, _>(from)
+}
+
+impl Grammar {
+    /// The guide, by the name `grammar`.
+    pub(crate) fn guide(self) -> Result<Box<Guide>, ApiError> {
+        let mut guide = typed("grammar", &self.r#type, self.value)?;
+        guide.complete = self.complete.unwrap_or(guide.complete);
+        check_complete("grammar", &guide)?;
+        Ok(guide)
+    }
+}
+
+impl GuideFields {
+    /// The one guide that these fields ask for, if any.
+    pub(crate) fn guide(self) -> Result<Option<Box<Guide>>, ApiError> {
+        let mut found = Found::default();
+        if let Some(format) = self.response_format
+            && let Some(guide) = format.guide()?
+        {
+            found.put("response_format", guide)?;
+        }
+        if let Some(json) = self.guided_json {
+            found.put("guided_json", json_guide("guided_json", json)?)?;
+        }
+        if let Some(regex) = self.guided_regex {
+            found.put("guided_regex", regex_guide(regex))?;
+        }
+        if let Some(choice) = self.guided_choice {
+            found.put("guided_choice", choice_guide("guided_choice", &choice)?)?;
+        }
+        if let Some(grammar) = self.guided_grammar {
+            found.put("guided_grammar", grammar_guide(grammar))?;
+        }
+        if let Some(outputs) = self.structured_outputs {
+            outputs.put(&mut found)?;
+        }
+        let Some((name, mut guide)) = found.0 else {
+            return Ok(None);
+        };
+        guide.complete = self.guided_complete.unwrap_or(guide.complete);
+        check_complete(name, &guide)?;
+        Ok(Some(guide))
+    }
+}
+
+impl ResponseFormat {
+    fn guide(self) -> Result<Option<Box<Guide>>, ApiError> {
+        const NAME: &str = "response_format";
+        let Self {
+            r#type,
+            json_schema,
+            value,
+        } = self;
+        match (r#type.as_str(), json_schema, value) {
+            ("text", None, None) => Ok(None),
+            ("json_object", None, None) => Ok(Some(any_object())),
+            ("json_schema", Some(NamedSchema { schema, .. }), None) => {
+                let schema = schema.ok_or_else(|| missing("response_format.json_schema.schema"))?;
+                json_guide(NAME, schema).map(Some)
+            }
+            ("json_schema", None, None) => Err(missing("response_format.json_schema")),
+            (kind, None, value) => typed(NAME, kind, value).map(Some),
+            (_, Some(_), _) => {
+                let rule = "`response_format.json_schema` is only for the type `json_schema`";
+                Err(ApiError::validation(NAME, rule))
+            }
+        }
+    }
+}
+
+impl StructuredOutputs {
+    fn put(self, found: &mut Found) -> Result<(), ApiError> {
+        const NAME: &str = "structured_outputs";
+        if let Some(json) = self.json {
+            found.put(NAME, json_guide(NAME, json)?)?;
+        }
+        if let Some(regex) = self.regex {
+            found.put(NAME, regex_guide(regex))?;
+        }
+        if let Some(choice) = self.choice {
+            found.put(NAME, choice_guide(NAME, &choice)?)?;
+        }
+        if let Some(grammar) = self.grammar {
+            found.put(NAME, grammar_guide(grammar))?;
+        }
+        if self.json_object == Some(true) {
+            found.put(NAME, any_object())?;
+        }
+        Ok(())
+    }
+}
+
+impl Found {
+    fn put(&mut self, name: &'static str, guide: Box<Guide>) -> Result<(), ApiError> {
+        match self.0.replace((name, guide)) {
+            None => Ok(()),
+            Some((other, _)) => {
+                let rule = format!("only one grammar can be kept; `{other}` asks for one as well");
+                Err(ApiError::validation(name, rule))
+            }
+        }
+    }
+}
+
+/// A guide by its type's name.
+fn typed(name: &'static str, kind: &str, value: Option<JsonText>) -> Result<Box<Guide>, ApiError> {
+    let needed = || {
+        let rule = format!("`{name}` of type `{}` needs a `value`", Excerpt::new(kind));
+        ApiError::validation(name, rule)
+    };
+    match kind {
+        "json" | "json_object" => match value {
+            Some(value) => json_guide(name, value),
+            None => Ok(any_object()),
+        },
+        "json_schema" => {
+            let value = value.ok_or_else(needed)?;
+            let named: NamedSchema = serde_json::from_str(value.as_str()).map_err(|error| {
+                let rule = format!("`{name}.value` must be an object with `schema`: {error}");
+                ApiError::validation(name, rule)
+            })?;
+            json_guide(
+                name,
+                named
+                    .schema
+                    .ok_or_else(|| missing("grammar.value.schema"))?,
+            )
+        }
+        "regex" => Ok(regex_guide(string(name, &value.ok_or_else(needed)?)?)),
+        "grammar" => Ok(grammar_guide(string(name, &value.ok_or_else(needed)?)?)),
+        other => {
+            let rule = format!(
+                "`{name}.type` must be `json`, `json_object`, `json_schema`, `regex` or `grammar`. \
+                 Given: {}",
+                Excerpt::new(other)
+            );
+            Err(ApiError::validation(name, rule))
+        }
+    }
+}
+
+fn missing(name: &'static str) -> ApiError {
+    ApiError::validation(name, format!("`{name}` is missing"))
+}
+
+/// A schema given as JSON, or as a string that holds it.
+fn json_guide(name: &'static str, value: JsonText) -> Result<Box<Guide>, ApiError> {
+    let text = if value.as_str().starts_with('"') {
+        string(name, &value)?
+    } else {
+        value.into_string()
+    };
+    Ok(guide(GuideKind::JsonSchema, text, true))
+}
+
+fn string(name: &'static str, value: &JsonText) -> Result<String, ApiError> {
+    serde_json::from_str(value.as_str()).map_err(|_| {
+        let rule = format!(
+            "the value of `{name}` must be a string. Given: {}",
+            Excerpt::new(value.as_str())
+        );
+        ApiError::validation(name, rule)
+    })
+}
+
+fn any_object() -> Box<Guide> {
+    guide(GuideKind::JsonSchema, ANY_OBJECT.to_owned(), true)
+}
+
+fn regex_guide(regex: String) -> Box<Guide> {
+    guide(GuideKind::Regex, regex, false)
+}
+
+fn grammar_guide(grammar: String) -> Box<Guide> {
+    guide(GuideKind::Grammar, grammar, false)
+}
+
+fn choice_guide(name: &'static str, choice: &[String]) -> Result<Box<Guide>, ApiError> {
+    if choice.is_empty() || choice.iter().any(String::is_empty) {
+        let rule = format!("`{name}` must have a text to choose, and no empty one");
+        return Err(ApiError::validation(name, rule));
+    }
+    let escaped: Vec<String> = choice.iter().map(|text| escape(text)).collect();
+    let regex = format!("({})", escaped.join("|"));
+    Ok(guide(GuideKind::Regex, regex, true))
+}
+
+fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        if SPECIAL.contains(c) {
+            escaped.push('\\');
+        }
+        escaped.push(c);
+    }
+    escaped
+}
+
+fn check_complete(name: &'static str, guide: &Guide) -> Result<(), ApiError> {
+    if guide.complete && guide.kind == GuideKind::Grammar {
+        let rule = "a grammar cannot be completed in time; only JSON and regular expressions can";
+        return Err(ApiError::validation(name, rule));
+    }
+    Ok(())
+}
+
+fn guide(kind: GuideKind, text: String, complete: bool) -> Box<Guide> {
+    Box::new(Guide {
+        kind,
+        text,
+        complete,
+        end_token_ids: Vec::new(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields(json: &str) -> GuideFields {
+        GuideFields {
+            response_format: Some(serde_json::from_str(json).unwrap()),
+            ..GuideFields::default()
+        }
+    }
+
+    #[test]
+    fn every_dialect_names_the_same_guide() {
+        let schema = r#"{"type":"object","properties":{"b":{},"a":{}}}"#;
+        let native: Grammar =
+            serde_json::from_str(&format!(r#"{{"type":"json","value":{schema}}}"#)).unwrap();
+        let wanted = native.guide().unwrap();
+        assert_eq!((wanted.text.as_str(), wanted.complete), (schema, true));
+        let named = format!(r#"{{"name":"x","schema":{schema}}}"#);
+        for format in [
+            format!(r#"{{"type":"json_schema","json_schema":{named}}}"#),
+            format!(r#"{{"type":"json_schema","value":{named}}}"#),
+            format!(r#"{{"type":"json","value":{schema}}}"#),
+            format!(r#"{{"type":"json","value":{}}}"#, serde_json::json!(schema)),
+        ] {
+            assert_eq!(
+                fields(&format).guide().unwrap(),
+                Some(wanted.clone()),
+                "{format}"
+            );
+        }
+        let text = fields(r#"{"type":"text"}"#).guide().unwrap();
+        assert_eq!(text, None);
+        let any = fields(r#"{"type":"json_object"}"#)
+            .guide()
+            .unwrap()
+            .unwrap();
+        assert_eq!(any.text, ANY_OBJECT);
+    }
+
+    #[test]
+    fn what_is_no_guide_is_refused_by_name() {
+        for (format, word) in [
+            (r#"{"type":"xml"}"#, "`response_format.type` must be"),
+            (r#"{"type":"regex"}"#, "needs a `value`"),
+            (
+                r#"{"type":"json_schema"}"#,
+                "`response_format.json_schema` is missing",
+            ),
+            (
+                r#"{"type":"json_schema","json_schema":{}}"#,
+                "schema` is missing",
+            ),
+            (
+                r#"{"type":"regex","value":7}"#,
+                "must be a string. Given: 7",
+            ),
+        ] {
+            let error = fields(format).guide().unwrap_err();
+            assert!(error.message.contains(word), "{format}: {}", error.message);
+        }
+        let twice = GuideFields {
+            guided_regex: Some("a".into()),
+            ..fields(r#"{"type":"json_object"}"#)
+        };
+        assert!(twice.guide().unwrap_err().message.contains("only one"));
+    }
+
+    #[test]
+    fn a_choice_is_an_expression_of_its_texts() {
+        let texts = ["a.b".to_owned(), "c|d".to_owned()];
+        let guide = choice_guide("guided_choice", &texts).unwrap();
+        assert_eq!(
+            (guide.text.as_str(), guide.complete),
+            (r"(a\.b|c\|d)", true)
+        );
+        assert!(choice_guide("guided_choice", &[]).is_err());
+    }
+}

@@ -1,0 +1,273 @@
+"""Guided sequences: every token is one that the guide allows, whatever shares the steps."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from driver import ROOT, Driver, Running, greedy, new_sequence
+from jsonschema import validate
+from local import LocalWorker
+from penstock.guidance.vocabulary import load_tokenizer
+from penstock.rpc import shard_pb2 as pb
+
+BROOK = ROOT / "python" / "penstock" / "brook"
+EOS = [2, 3]
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string"},
+        "age": {"type": "integer"},
+        "tags": {"type": "array", "items": {"enum": ["a", "b c", "d"]}, "maxItems": 3},
+    },
+    "required": ["name", "tags"],
+    "additionalProperties": False,
+}
+TREE = {
+    "$ref": "#/$defs/node",
+    "$defs": {
+        "node": {
+            "type": "object",
+            "properties": {
+                "size": {"type": "integer", "minimum": 10, "maximum": 99},
+                "kids": {"type": "array", "items": {"$ref": "#/$defs/node"}},
+            },
+            "required": ["size", "kids"],
+            "additionalProperties": False,
+        }
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def loaded() -> Iterator[tuple[LocalWorker, pb.Loaded]]:
+    worker = LocalWorker()
+    yield worker, worker.load(BROOK)
+    assert worker.shard.library is not None
+    worker.shard.library.close()
+
+
+@pytest.fixture
+def driver(loaded: tuple[LocalWorker, pb.Loaded]) -> Iterator[Driver]:
+    worker, limits = loaded
+    driver = Driver([worker], limits, worker.stub.Health(pb.HealthRequest()).epoch + 1)
+    yield driver
+    driver.stream.close()
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return load_tokenizer(BROOK / "tokenizer.json", 4096)
+
+
+def guide(kind: str, text: Any, tokens: int, complete: bool = True) -> pb.Guide:
+    if not isinstance(text, str):
+        text = json.dumps(text)
+    return pb.Guide(
+        kind=f"KIND_{kind}",
+        text=text,
+        complete=complete,
+        max_new_tokens=tokens,
+        end_token_ids=EOS,
+    )
+
+
+def guided(wanted: pb.Guide, seed: int, prompt: tuple[int, ...] = (1, 500, 600)) -> Running:
+    """Sampled hot, so that the model itself would hardly write what the guide asks for."""
+    sequence = greedy(list(prompt), wanted.max_new_tokens, temperature=5.0, seed=seed)
+    sequence.guide = wanted
+    return sequence
+
+
+def text(sequence: Running, tokenizer: Any) -> str:
+    """Up to the first end token."""
+    tokens = sequence.tokens
+    ends = [place for place, token in enumerate(tokens) if token in EOS]
+    return bytes(tokenizer.decode_bytes(tokens[: ends[0]] if ends else tokens)).decode()
+
+
+@pytest.mark.parametrize("schema", [PERSON, TREE], ids=["automaton", "llguidance"])
+def test_documents_are_valid_also_when_cut_off(driver: Driver, tokenizer: Any, schema: Any) -> None:
+    sequences = [guided(guide("JSON_SCHEMA", schema, 16 + 2 * i), i) for i in range(24)]
+    plain = greedy([1, 500, 600], 30)
+    for sequence in [*sequences, plain]:
+        driver.enter(sequence)
+    driver.finish([*sequences, plain])
+    assert not [s.error for s in sequences if s.error]
+    for sequence in sequences:
+        validate(json.loads(text(sequence, tokenizer)), schema)
+    alone = greedy([1, 500, 600], 30)
+    driver.enter(alone)
+    driver.finish([alone])
+    assert alone.tokens == plain.tokens
+
+
+def test_state_is_a_function_of_what_was_emitted(driver: Driver, tokenizer: Any) -> None:
+    """Preempted and entered again, also beside the same text that goes on undisturbed."""
+    for schema in (PERSON, TREE):
+        wanted = guide("JSON_SCHEMA", schema, 40)
+        whole, moved = guided(wanted, 5), guided(wanted, 5)
+        driver.enter(whole)
+        driver.finish([whole])
+        driver.enter(moved)
+        for _ in range(11):
+            driver.step([moved])
+        driver.leave(moved)
+        driver.step([])
+        driver.enter(moved)
+        driver.finish([moved])
+        assert moved.tokens == whole.tokens
+
+
+def test_steps_sent_ahead_of_their_tokens(driver: Driver, tokenizer: Any) -> None:
+    """All requests are in the worker's hands before the first reply is read."""
+    wanted = guide("JSON_SCHEMA", PERSON, 30)
+    alone, ahead = guided(wanted, 3), guided(wanted, 3)
+    driver.enter(alone)
+    driver.finish([alone])
+    driver.enter(ahead)
+    tables = [driver.free.pop() for _ in range(4)]
+    driver.new = []
+    driver.stream.send(
+        finished=driver.finished,
+        new=[new_sequence(ahead, 0, tables)],
+        run_slots=[ahead.slot],
+        run_tokens=[3],
+    )
+    driver.finished = [ahead.slot]
+    for _ in range(3):
+        driver.stream.send(run_slots=[ahead.slot], run_tokens=[1])
+    for _ in range(26):
+        driver._take(driver.stream.receive(), {ahead.slot: ahead})
+        driver.stream.send(run_slots=[ahead.slot], run_tokens=[1])
+    for _ in range(4):
+        driver._take(driver.stream.receive(), {ahead.slot: ahead})
+    assert ahead.tokens == alone.tokens
+
+
+def test_a_fork_follows_the_same_guide(driver: Driver, tokenizer: Any) -> None:
+    for schema in (PERSON, TREE):
+        source, copy = (guided(guide("JSON_SCHEMA", schema, 30), 3) for _ in range(2))
+        driver.enter(source)
+        for _ in range(4):
+            driver.step([source])
+        copy.slot = driver.slots.pop()
+        blocks = [driver.free.pop() for _ in range(3)]
+        fork = pb.SlotFork(
+            source=source.slot,
+            destination=copy.slot,
+            tables=[pb.BlockTable(group=0, blocks=blocks)],
+            seed=99,
+        )
+        copies = pb.BlockCopies(group=0, sources=source.blocks[:1], destinations=blocks[:1])
+        driver.stream.send(forks=[fork], copies=[copies])
+        driver.stream.receive()
+        copy.tokens, copy.computed, copy.blocks = list(source.tokens), source.computed, blocks
+        driver.finish([source, copy])
+        for sequence in (source, copy):
+            validate(json.loads(text(sequence, tokenizer)), schema)
+        assert source.tokens != copy.tokens
+
+
+def test_steering_is_told(driver: Driver, tokenizer: Any) -> None:
+    """`closing` names the slots whose documents were kept short."""
+    long, short = (guided(guide("JSON_SCHEMA", PERSON, n), 1) for n in (200, 10))
+    long.wanted = 8
+    driver.enter(long)
+    driver.enter(short)
+    told: set[int] = set()
+    while not (long.done and short.done):
+        told |= set(driver.step([long, short]).closing)
+    assert told == {short.slot}
+    driver.leave(long)
+    driver.leave(short)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "words"),
+    [
+        (guide("JSON_SCHEMA", {"not": {}}, 9), "the schema keyword `not` (in `#`)"),
+        (guide("JSON_SCHEMA", {"properties": {"a": {"if": {}}}}, 9), "`if` (in `#/properties/a`)"),
+        (guide("JSON_SCHEMA", {"format": "iban"}, 9), "`format` (in `#`) has the value"),
+        (guide("JSON_SCHEMA", {"type": "array", "uniqueItems": True}, 9), "`uniqueItems`"),
+        (guide("JSON_SCHEMA", {"x-guidance": {}}, 9), "`x-guidance`"),
+        (guide("JSON_SCHEMA", "[" * 5000, 9), "not JSON"),
+        (
+            guide("JSON_SCHEMA", {"type": "string", "minLength": 400}, 9),
+            "shortest document needs",
+        ),
+        (guide("JSON_SCHEMA", {"type": "integer", "minimum": 5, "maximum": 3}, 9), "greater than"),
+        (guide("REGEX", "(", 9), "cannot be compiled"),
+        (guide("REGEX", "(?=a)b", 9), "cannot be compiled"),
+        (guide("REGEX", "[0-9]{12}", 3), "needs"),
+        (guide("GRAMMAR", "nonsense", 9, complete=False), "the grammar cannot be read"),
+        (pb.Guide(kind="KIND_UNSPECIFIED", text="a"), "no guide of kind 0"),
+    ],
+    ids=lambda value: value[:20] if isinstance(value, str) else "",
+)
+def test_bad_guides_are_refused_before_anything_runs(
+    loaded: tuple[LocalWorker, pb.Loaded], wanted: pb.Guide, words: str
+) -> None:
+    sampling = pb.Sampling(temperature=1.0, top_p=1.0)
+    reply = loaded[0].stub.Prepare(pb.PrepareRequest(sampling=sampling, guide=wanted))
+    assert reply.error.kind == pb.RequestError.KIND_INVALID
+    assert words in reply.error.message
+
+
+def test_a_hostile_guide_costs_its_sender_only(
+    loaded: tuple[LocalWorker, pb.Loaded], driver: Driver
+) -> None:
+    """It is given up within its limits, and once; a stream beside it goes on meanwhile."""
+    hostile = guide("REGEX", "(a|b)*a(a|b){22}", 40, complete=False)
+    sequence = guided(guide("JSON_SCHEMA", PERSON, 200), 1)
+    driver.enter(sequence)
+    worker, _ = loaded
+    errors: list[str] = []
+
+    def prepare() -> None:
+        sampling = pb.Sampling(temperature=1.0, top_p=1.0)
+        reply = worker.stub.Prepare(pb.PrepareRequest(sampling=sampling, guide=hostile))
+        errors.append(reply.error.message)
+
+    thread = threading.Thread(target=prepare)
+    thread.start()
+    steps = 0
+    while thread.is_alive():
+        if sequence.done:
+            driver.leave(sequence)
+            sequence = guided(guide("JSON_SCHEMA", PERSON, 200), steps)
+            driver.enter(sequence)
+        driver.step([sequence])
+        steps += 1
+    assert "time or memory" in errors[0] or "states" in errors[0]
+    assert steps > 20
+    driver.leave(sequence)
+
+
+def test_grammars_and_expressions(driver: Driver, tokenizer: Any) -> None:
+    lark = 'start: "select " column ("," column)*\ncolumn: "a" | "b" column'
+    ebnf = 'root ::= "select " column ("," column)*\ncolumn ::= "a" | "b" column'
+    phone = "[0-9]{3}-[0-9]{4}( x[0-9]+)?"
+    wanted = [
+        guide("GRAMMAR", lark, 40, complete=False),
+        guide("GRAMMAR", ebnf, 40, complete=False),
+        guide("REGEX", phone, 12),
+        guide("REGEX", phone, 30, complete=False),
+    ]
+    sequences = [guided(wanted[i % 4], i) for i in range(16)]
+    for sequence in sequences:
+        driver.enter(sequence)
+    driver.finish(sequences)
+    for i, sequence in enumerate(sequences):
+        assert sequence.error is None
+        said = text(sequence, tokenizer)
+        if i % 4 < 2:
+            assert re.fullmatch(r"(s(e(l(e(c(t( ((b*a,)*b*a?)?)?)?)?)?)?)?)?", said), said
+        elif i % 4 == 2:
+            assert re.fullmatch(phone, said), said
+        else:
+            assert re.fullmatch(r"[0-9]{3}-[0-9]{4}( (x[0-9]*)?)?", said), said
