@@ -134,9 +134,13 @@ pub fn encode(
 }
 
 /// Tokens of `text` with their places, in characters.
-pub fn pieces(tokenizer: &Tokenizer, text: &str) -> Result<Vec<TextPiece>, ApiError> {
+pub fn pieces(
+    tokenizer: &Tokenizer,
+    text: &str,
+    special: SpecialTokens,
+) -> Result<Vec<TextPiece>, ApiError> {
     let encoding = tokenizer
-        .encode_char_offsets(text, true)
+        .encode_char_offsets(text, special == SpecialTokens::Add)
         .map_err(|e| tokenizer_error(&e))?;
     let starts: Vec<usize> = text
         .char_indices()

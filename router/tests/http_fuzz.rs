@@ -64,7 +64,10 @@ async fn start() -> SocketAddr {
     let metrics = EngineMetrics::register(&mut registry);
     let engine = Engine::start(Box::new(workers), EngineConfig::default(), metrics);
     ready(&engine).await;
-    let template = ChatTemplate::new(TEMPLATE, Vec::new()).unwrap();
+    let source = format!(
+        "{{% if tools %}}{{{{ tools | tojson }}}}<tool_call>{{\"name\":{{% endif %}}<think>{TEMPLATE}"
+    );
+    let template = ChatTemplate::new(&source, Vec::new()).unwrap();
     let text = ModelText::new(byte_tokenizer(), Some(template), vec![EOS]);
     let config = RouterConfig::new("brook");
     let metrics = Arc::new(Metrics::new(registry));

@@ -310,3 +310,28 @@ async fn bad_tools_are_refused_by_name() {
         (422, &json!("tools"))
     );
 }
+
+#[tokio::test]
+async fn a_conversation_tells_its_tokens() {
+    let server = server();
+    let answer = server.post("/chat_tokenize", body(json!({}))).await.json();
+    let text = answer["templated_text"].as_str().unwrap();
+    assert!(text.ends_with("user:hi/"), "{text}");
+    let tokens = answer["tokenize_response"].as_array().unwrap();
+    assert_eq!(tokens.len(), text.len());
+    assert_eq!(
+        tokens[0],
+        json!({"id": 91, "text": "[", "start": 0, "stop": 1})
+    );
+    for (fields, name) in [
+        (json!({"messages": []}), "messages"),
+        (json!({"tool_choice": "g"}), "tool_choice"),
+    ] {
+        let reply = server.post("/chat_tokenize", body(fields)).await;
+        assert_eq!(
+            (reply.status.as_u16(), &reply.json()["error_type"]),
+            (422, &json!("validation"))
+        );
+        assert!(reply.message().contains(name), "{}", reply.text());
+    }
+}

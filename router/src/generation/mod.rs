@@ -11,6 +11,7 @@ pub use self::answer::{Facts, Generation};
 pub use self::event::{FinishReason, TextEnd, TextEvent, TextToken};
 use crate::backend::Backend;
 use crate::budget::Charge;
+use crate::chat::Chat;
 use crate::config::RouterConfig;
 use crate::engine::{EngineState, Limits};
 use crate::error::{ApiError, ErrorKind};
@@ -96,19 +97,11 @@ impl Generator {
     /// The tokens of `text` as a prompt, with their places in it. A text that is longer than the
     /// context is refused, under the name `inputs`.
     pub async fn tokenize(&self, text: String, charge: Charge) -> Result<Vec<TextPiece>, ApiError> {
-        let ModelText {
-            tokenizer, bound, ..
-        } = self.inner.text.clone();
-        let max = self
-            .token_limits()
-            .map_or(usize::MAX, |limits| limits.max_total);
-        let least = bound.least_tokens(text.len());
-        if least > max {
-            return Err(too_long("inputs", max, format_args!("at least {least}")));
-        }
+        let (model, max) = (self.inner.text.clone(), self.longest());
+        check_bound(&model, &text, ("inputs", max))?;
         let size = text.len();
         let work = move || {
-            let pieces = tokenize::pieces(&tokenizer, &text)?;
+            let pieces = tokenize::pieces(&model.tokenizer, &text, SpecialTokens::Add)?;
             drop((text, charge));
             match pieces.len() {
                 given if given > max => Err(too_long("inputs", max, given)),
@@ -116,6 +109,42 @@ impl Generator {
             }
         };
         self.inner.pool.run(size, work).await
+    }
+
+    /// A conversation as its prompt's text, and the tokens of that with their places in it. One that
+    /// is longer than the context is refused, under `name`.
+    pub async fn tokenize_chat(
+        &self,
+        chat: Chat,
+        name: &'static str,
+        charge: Charge,
+    ) -> Result<(String, Vec<TextPiece>), ApiError> {
+        let (model, max) = (self.inner.text.clone(), self.longest());
+        if chat.messages.is_empty() {
+            return Err(ApiError::validation(
+                name,
+                format!("`{name}` cannot be empty"),
+            ));
+        }
+        let size = chat.size();
+        let work = move || {
+            let _charge = charge;
+            let template = model.chat_template.as_ref().ok_or_else(no_template)?;
+            let text = template.render(&chat)?;
+            check_bound(&model, &text, (name, max))?;
+            let pieces = tokenize::pieces(&model.tokenizer, &text, SpecialTokens::AsIs)?;
+            match pieces.len() {
+                given if given > max => Err(too_long(name, max, given)),
+                _ => Ok((text, pieces)),
+            }
+        };
+        self.inner.pool.run(size, work).await
+    }
+
+    /// Tokens of the longest text that the context holds.
+    fn longest(&self) -> usize {
+        self.token_limits()
+            .map_or(usize::MAX, |limits| limits.max_total)
     }
 
     /// What the engine is doing.
@@ -184,6 +213,18 @@ impl Generator {
             to_ids(&text, prompt, parameters)
         };
         self.inner.pool.run(size, work).await
+    }
+}
+
+/// Refuses a text, called `name`, that has more than `max` tokens however it is tokenized.
+fn check_bound(
+    model: &ModelText,
+    text: &str,
+    (name, max): (&'static str, usize),
+) -> Result<(), ApiError> {
+    match model.bound.least_tokens(text.len()) {
+        least if least > max => Err(too_long(name, max, format_args!("at least {least}"))),
+        _ => Ok(()),
     }
 }
 

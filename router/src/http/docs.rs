@@ -7,7 +7,7 @@ use axum::response::Html;
 use serde_json::Value;
 use utoipa::OpenApi;
 
-use super::{kserve, native, openai};
+use super::{anthropic, kserve, native, openai};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -25,6 +25,9 @@ use super::{kserve, native, openai};
         native::info,
         openai::chat,
         openai::completions,
+        openai::chat_tokenize,
+        anthropic::messages,
+        anthropic::count_tokens,
         openai::models,
         openai::model,
         kserve::server,

@@ -14,6 +14,10 @@ pub(super) struct NativeError(ApiError);
 #[derive(Debug)]
 pub(super) struct OpenAiError(ApiError);
 
+/// An error in the shape of the Anthropic routes: `{"type": "error", "error": {"type", "message"}}`.
+#[derive(Debug)]
+pub(super) struct AnthropicError(ApiError);
+
 /// What clients see of a kind of error.
 struct Row {
     status: StatusCode,
@@ -85,9 +89,25 @@ pub(super) fn openai_json(error: &ApiError) -> String {
     json!({ "error": fields }).to_string()
 }
 
+/// The JSON of an error on an Anthropic route, in a body or in a stream.
+pub(super) fn anthropic_json(error: &ApiError) -> String {
+    let kind = match table(error.kind).status {
+        StatusCode::NOT_FOUND => "not_found_error",
+        StatusCode::PAYLOAD_TOO_LARGE => "request_too_large",
+        StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+        StatusCode::SERVICE_UNAVAILABLE => "overloaded_error",
+        StatusCode::FAILED_DEPENDENCY | StatusCode::INTERNAL_SERVER_ERROR => "api_error",
+        _ => "invalid_request_error",
+    };
+    let message = Excerpt::of_message(&error.message).to_string();
+    json!({ "type": "error", "error": { "type": kind, "message": message } }).to_string()
+}
+
 /// An error in the shape that `path` speaks.
 pub(super) fn for_path(path: &str, error: ApiError) -> Response {
-    if path.starts_with("/v1/") {
+    if path.starts_with("/v1/messages") {
+        AnthropicError(error).into_response()
+    } else if path.starts_with("/v1/") {
         OpenAiError(error).into_response()
     } else {
         NativeError(error).into_response()
@@ -118,6 +138,23 @@ impl IntoResponse for NativeError {
 impl IntoResponse for OpenAiError {
     fn into_response(self) -> Response {
         respond(&self.0, openai_json(&self.0))
+    }
+}
+
+impl IntoResponse for AnthropicError {
+    fn into_response(self) -> Response {
+        let mut response = respond(&self.0, anthropic_json(&self.0));
+        // What is wrong with a request is always 400 there.
+        if response.status() == StatusCode::UNPROCESSABLE_ENTITY {
+            *response.status_mut() = StatusCode::BAD_REQUEST;
+        }
+        response
+    }
+}
+
+impl From<ApiError> for AnthropicError {
+    fn from(error: ApiError) -> Self {
+        Self(error)
     }
 }
 

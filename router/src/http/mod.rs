@@ -1,5 +1,6 @@
 //! The HTTP server: routes, and what all of them share.
 
+mod anthropic;
 mod docs;
 mod error;
 mod facts;
@@ -81,6 +82,9 @@ impl App {
             .route("/info", get(native::info))
             .route("/v1/chat/completions", post(openai::chat))
             .route("/v1/completions", post(openai::completions))
+            .route("/v1/messages", post(anthropic::messages))
+            .route("/v1/messages/count_tokens", post(anthropic::count_tokens))
+            .route("/chat_tokenize", post(openai::chat_tokenize))
             .route("/v1/models", get(openai::models))
             .route("/v1/models/{*model}", get(openai::model))
             .route("/openapi.json", get(docs::openapi))

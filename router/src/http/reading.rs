@@ -6,14 +6,22 @@ use std::task::{Context, Poll, ready};
 
 use super::facts;
 use crate::error::ApiError;
-use crate::generation::{FinishReason, Generation, TextEvent};
+use crate::generation::{FinishReason, Generation, TextEnd, TextEvent};
 use crate::tools::{AnswerReader, Choice, Offer, Piece, Pieces, Reading};
 
 /// An answer that is read as it comes.
 pub(super) struct Read {
     reader: AnswerReader,
     pieces: Pieces,
-    end: Option<FinishReason>,
+    end: Option<ReadEnd>,
+}
+
+/// How an answer ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ReadEnd {
+    pub(super) reason: FinishReason,
+    /// The stop string that ended it.
+    pub(super) stop_string: Option<String>,
 }
 
 /// An answer that has been read.
@@ -51,12 +59,15 @@ impl Read {
     ) -> Poll<Result<(), ApiError>> {
         ready!(generation.poll_event(cx, event)).unwrap_or_else(|| Err(facts::unfinished()))?;
         self.reader.feed(event.delta(), &mut self.pieces);
-        self.end = event.end.take().map(|end| end.reason);
+        self.end = event.end.take().as_ref().map(ReadEnd::of);
         if self.end.is_some() {
             self.reader.finish(&mut self.pieces);
         } else if self.reader.is_over() {
             generation.finish();
-            self.end = Some(FinishReason::StopToken);
+            self.end = Some(ReadEnd {
+                reason: FinishReason::StopToken,
+                stop_string: None,
+            });
         }
         Poll::Ready(Ok(()))
     }
@@ -68,7 +79,12 @@ impl Read {
 
     /// Why the answer has ended, if it has.
     pub(super) fn end(&self) -> Option<FinishReason> {
-        self.end
+        self.end.as_ref().map(|end| end.reason)
+    }
+
+    /// The stop string that has ended it.
+    pub(super) fn stop_string(&self) -> Option<&str> {
+        self.end.as_ref()?.stop_string.as_deref()
     }
 }
 
@@ -94,7 +110,7 @@ pub(super) fn call_id(reading: &Reading) -> String {
 /// Runs an answer to its end.
 pub(super) async fn collect(
     generation: &mut Generation,
-) -> Result<(ReadAnswer, FinishReason), ApiError> {
+) -> Result<(ReadAnswer, ReadEnd), ApiError> {
     let mut read = Read::new(generation.reading());
     let mut event = TextEvent::default();
     let mut answer = ReadAnswer::default();
@@ -103,8 +119,18 @@ pub(super) async fn collect(
         for piece in read.drain() {
             answer.take(piece, generation.reading());
         }
-        if let Some(reason) = read.end() {
-            return Ok((answer, reason));
+        if let Some(end) = read.end.take() {
+            return Ok((answer, end));
+        }
+    }
+}
+
+impl ReadEnd {
+    fn of(end: &TextEnd) -> Self {
+        let stop_string = end.text[end.content_len..].to_owned();
+        Self {
+            reason: end.reason,
+            stop_string: Some(stop_string).filter(|_| end.reason == FinishReason::StopString),
         }
     }
 }

@@ -33,7 +33,10 @@ pub struct Wrong {
     pub names: Vec<String>,
 }
 
-const ROUTES: [&str; 6] = [
+const ROUTES: [&str; 9] = [
+    "/v1/messages",
+    "/v1/messages/count_tokens",
+    "/chat_tokenize",
     "/",
     "/generate",
     "/generate_stream",
@@ -212,7 +215,20 @@ impl Random {
             "stop": ["x", "yz"], "seed": 7, "stream": stream, "ignore_eos": true, "n": 1, "logit_bias": {}});
         match path {
             "/v1/completions" => with(common, "prompt", self.prompt()),
-            "/v1/chat/completions" => with(common, "messages", self.messages()),
+            "/v1/chat/completions" | "/chat_tokenize" => {
+                let chat = with(common, "messages", self.messages());
+                match self.one_in(2) {
+                    true => with(with(chat, "tools", tools()), "tool_choice", json!("auto")),
+                    false => with(chat, "chat_template_kwargs", json!({"a": [1, {"b": "c"}]})),
+                }
+            }
+            "/v1/messages" | "/v1/messages/count_tokens" => {
+                json!({"model": "brook", "max_tokens": 4, "temperature": 0, "top_k": 3, "top_p": 0.5,
+                "stop_sequences": ["x"], "stream": stream, "messages": self.blocks(),
+                "system": [{"type": "text", "text": "s"}], "thinking": {"type": "enabled"},
+                "tools": [{"name": "f", "input_schema": {"type": "object"}}],
+                "tool_choice": {"type": "auto", "disable_parallel_tool_use": true}})
+            }
             "/tokenize" => json!({"inputs": "héllo", "parameters": {"stop": ["a"]}}),
             _ => {
                 json!({"inputs": "hi", "parameters": {"max_new_tokens": 4, "temperature": 0.5, "top_k": 3,
@@ -240,6 +256,22 @@ impl Random {
             json!({"role": "user", "content": parts}),
             json!({"role": "assistant", "content": null, "tool_calls": calls, "refusal": null}),
             json!({"role": "tool", "content": "42", "tool_call_id": "1"}),
+        ];
+        (0..=self.below(3))
+            .map(|_| turns[self.below(turns.len())].clone())
+            .collect()
+    }
+
+    /// Messages as Anthropic's clients send them.
+    fn blocks(&mut self) -> Value {
+        let call = json!({"type": "tool_use", "id": "1", "name": "f", "input": {"a": 1}});
+        let thought = json!({"type": "thinking", "thinking": "hm", "signature": ""});
+        let result = json!({"type": "tool_result", "tool_use_id": "1", "content": "42"});
+        let turns = [
+            json!({"role": "user", "content": "hi"}),
+            json!({"role": "user", "content": [result, {"type": "text", "text": "a"}]}),
+            json!({"role": "assistant", "content": [thought, call]}),
+            json!({"role": "assistant", "content": "So"}),
         ];
         (0..=self.below(3))
             .map(|_| turns[self.below(turns.len())].clone())
@@ -321,6 +353,11 @@ fn spliced(body: &Value) -> String {
     let plain = body.to_string();
     let splice = |text: String, number: &&str| text.replace(&format!("\"#{number}\""), number);
     NUMBERS.iter().fold(plain, splice)
+}
+
+fn tools() -> Value {
+    json!([{"type": "function", "function": {"name": "f", "description": "d",
+        "parameters": {"type": "object", "$defs": {"a": {}}, "properties": {"b": {"$ref": "#/$defs/a"}}}}}])
 }
 
 fn with(mut object: Value, key: &str, value: Value) -> Value {

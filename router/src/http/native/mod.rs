@@ -94,13 +94,7 @@ pub(super) async fn tokenize(
         return Err(ApiError::validation("inputs", "`inputs` cannot be empty").into());
     }
     let pieces = app.generator.tokenize(text, charge).await?.into_iter();
-    let tokens = pieces.map(|p| SimpleToken {
-        id: p.id,
-        text: p.text,
-        start: p.start,
-        stop: p.stop,
-    });
-    Ok(Json(tokens.collect()))
+    Ok(Json(pieces.map(SimpleToken::from).collect()))
 }
 
 /// Tells what runs here.

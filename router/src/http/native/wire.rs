@@ -219,6 +219,26 @@ pub(crate) struct SimpleToken {
     pub(crate) stop: usize,
 }
 
+/// A conversation's prompt.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ChatTokens {
+    /// Its tokens.
+    pub(crate) tokenize_response: Vec<SimpleToken>,
+    /// Its text, as the chat template writes it.
+    pub(crate) templated_text: String,
+}
+
+impl From<crate::tokenize::TextPiece> for SimpleToken {
+    fn from(piece: crate::tokenize::TextPiece) -> Self {
+        Self {
+            id: piece.id,
+            text: piece.text,
+            start: piece.start,
+            stop: piece.stop,
+        }
+    }
+}
+
 /// An error.
 #[derive(Debug, Serialize, ToSchema)]
 #[allow(dead_code, reason = "written by http::error; here for the schema")]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use serde::de::IgnoredAny;
@@ -16,7 +17,8 @@ use super::wire::{Common, ErrorBody};
 use super::{Answer, Answering, FINGERPRINT, check_model, finish_reason, respond};
 use crate::chat::{Chat, Turn};
 use crate::error::{ApiError, Excerpt};
-use crate::http::error::OpenAiError;
+use crate::http::error::{NativeError, OpenAiError};
+use crate::http::native::wire::{ChatTokens, ErrorResponse, SimpleToken};
 use crate::http::reading::read_offer;
 use crate::http::strict::JsonText;
 use crate::http::{App, json};
@@ -56,6 +58,29 @@ pub(crate) async fn chat(
     let generations = app.generator.generate_all(input).await?;
     let told = (Kind::Chat, delivery, choices);
     Ok(respond(&app, told, generations, whole).await?)
+}
+
+/// Tells the prompt that a conversation becomes, and its tokens.
+#[utoipa::path(
+    post, path = "/chat_tokenize", tag = "native", request_body = ChatRequest,
+    responses((status = 200, body = ChatTokens), (status = "4XX", body = ErrorResponse))
+)]
+pub(crate) async fn chat_tokenize(
+    State(app): State<App>,
+    request: Request,
+) -> Result<Json<ChatTokens>, NativeError> {
+    let (mut body, charge): (ChatRequest, _) = json::read(request, &app).await?;
+    body.check()?;
+    check_model(&app, body.model.take().as_deref())?;
+    let chat = conversation(&app, body)?;
+    let (templated_text, pieces) = app
+        .generator
+        .tokenize_chat(chat, FieldNames::CHAT.prompt, charge)
+        .await?;
+    Ok(Json(ChatTokens {
+        tokenize_response: pieces.into_iter().map(SimpleToken::from).collect(),
+        templated_text,
+    }))
 }
 
 fn whole(answering: Answering, (answers, usage): (Vec<Answer>, Usage)) -> ChatCompletion {

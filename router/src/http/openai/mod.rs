@@ -16,7 +16,7 @@ use futures_util::future::try_join_all;
 use serde::Serialize;
 use serde_json::json;
 
-pub(super) use self::chat::{__path_chat, chat};
+pub(super) use self::chat::{__path_chat, __path_chat_tokenize, chat, chat_tokenize};
 pub(super) use self::completions::{__path_completions, completions};
 pub(super) use self::models::{__path_model, __path_models, model, models};
 use self::stream::{ChunkStream, Kind};
@@ -106,13 +106,13 @@ pub(super) fn check_model(app: &App, model: Option<&str>) -> Result<(), ApiError
 /// Runs an answer to its end.
 async fn collect(generation: &mut Generation) -> Result<Answer, ApiError> {
     if !generation.reading().is_plain() {
-        let (read, reason) = reading::collect(generation).await?;
+        let (read, end) = reading::collect(generation).await?;
         let facts = generation.facts();
         return Ok(Answer {
             text: read.content,
             thought: read.thought,
             calls: read.calls,
-            reason,
+            reason: end.reason,
             facts: facts.clone(),
         });
     }

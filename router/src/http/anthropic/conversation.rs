@@ -1,0 +1,206 @@
+//! Anthropic's messages as the chat template takes them.
+
+use std::borrow::Cow;
+
+use serde_json::Value;
+
+use super::wire::{Block, Content, FIELDS, Message, MessagesRequest};
+use crate::chat::{Chat, ChatMessage, Turn};
+use crate::error::{ApiError, ErrorKind, Excerpt};
+use crate::generation::Generator;
+use crate::http::reading::read_offer;
+use crate::http::strict::JsonText;
+use crate::tools::{Choice, Offer, Tool};
+
+/// The conversation of a request.
+pub(super) fn conversation(
+    body: &mut MessagesRequest,
+    generator: &Generator,
+) -> Result<Chat, ApiError> {
+    let offer = offer(body)?;
+    let (tools, reading) = read_offer(offer.as_ref(), generator)?;
+    let thinks = body
+        .thinking
+        .as_ref()
+        .map(super::wire::Thinking::wanted)
+        .transpose()?;
+    let mut messages = Vec::new();
+    if let Some(system) = body.system.take() {
+        messages.push(turn("system", texts(system, "system")?));
+    }
+    for (index, message) in std::mem::take(&mut body.messages).into_iter().enumerate() {
+        let at = format!("messages[{index}]");
+        match message.role.as_str() {
+            "user" => user(message, &at, &mut messages)?,
+            "assistant" => messages.push(assistant(message, &at)?),
+            other => {
+                let rule = format!(
+                    "must be `user` or `assistant`. Given: `{}`",
+                    Excerpt::new(other)
+                );
+                return Err(refused(&format!("{at}.role"), &rule));
+            }
+        }
+    }
+    let open = messages
+        .last()
+        .is_some_and(|m| m.role == "assistant" && m.content.is_some() && m.tool_calls.is_none());
+    Ok(Chat {
+        messages,
+        turn: if open { Turn::Continue } else { Turn::Open },
+        tools,
+        variables: thinks.map(|on| format!("{{\"enable_thinking\":{on}}}")),
+        reading,
+    })
+}
+
+/// The tools of a request, checked; `None` if it offers none.
+fn offer(body: &mut MessagesRequest) -> Result<Option<Offer>, ApiError> {
+    let tools = body.tools.take().unwrap_or_default();
+    let choice = body.tool_choice.take();
+    let single = choice
+        .as_ref()
+        .and_then(|choice| choice.disable_parallel_tool_use);
+    let choice = choice.map_or(Ok(Choice::Auto), |choice| choice.into_choice())?;
+    if tools.is_empty() {
+        if matches!(choice, Choice::Required | Choice::Named(_)) {
+            let rule = "must be `auto` or `none` when there are no `tools`";
+            return Err(refused("tool_choice.type", rule));
+        }
+        return Ok(None);
+    }
+    let offer = Offer {
+        tools: tools.into_iter().map(Tool::from).collect(),
+        choice,
+        parallel: single != Some(true),
+    };
+    offer.check(FIELDS)?;
+    Ok(Some(offer))
+}
+
+fn turn(role: &str, content: String) -> ChatMessage {
+    ChatMessage {
+        role: role.to_owned(),
+        content: Some(content),
+        ..ChatMessage::default()
+    }
+}
+
+/// A user's turn: results of tools are turns of their own, in their place.
+fn user(message: Message, at: &str, out: &mut Vec<ChatMessage>) -> Result<(), ApiError> {
+    let blocks = match message.content {
+        Content::Text(text) => {
+            out.push(turn("user", text));
+            return Ok(());
+        }
+        Content::Blocks(blocks) => blocks,
+    };
+    let mut said: Option<String> = None;
+    for (index, block) in blocks.into_iter().enumerate() {
+        let at = format!("{at}.content[{index}]");
+        if block.r#type != "tool_result" {
+            said.get_or_insert_default().push_str(&text(block, &at)?);
+            continue;
+        }
+        out.extend(said.take().map(|text| turn("user", text)));
+        let content = block
+            .content
+            .map(|content| texts(content, &format!("{at}.content")));
+        out.push(ChatMessage {
+            tool_call_id: Some(
+                block
+                    .tool_use_id
+                    .ok_or_else(|| missing(&at, "tool_use_id"))?,
+            ),
+            ..turn("tool", content.transpose()?.unwrap_or_default())
+        });
+    }
+    out.extend(said.map(|text| turn("user", text)));
+    Ok(())
+}
+
+fn assistant(message: Message, at: &str) -> Result<ChatMessage, ApiError> {
+    let blocks = match message.content {
+        Content::Text(text) => return Ok(turn("assistant", text)),
+        Content::Blocks(blocks) => blocks,
+    };
+    let mut content: Option<String> = None;
+    let mut thought: Option<String> = None;
+    let mut calls = Vec::new();
+    for (index, block) in blocks.into_iter().enumerate() {
+        let at = format!("{at}.content[{index}]");
+        match block.r#type.as_str() {
+            "tool_use" => calls.push(call(block, &at)?),
+            "thinking" => {
+                let text = block.thinking.ok_or_else(|| missing(&at, "thinking"))?;
+                thought.get_or_insert_default().push_str(&text);
+            }
+            "redacted_thinking" => {}
+            _ => content.get_or_insert_default().push_str(&text(block, &at)?),
+        }
+    }
+    if content.is_none() && calls.is_empty() {
+        return Err(refused(
+            &format!("{at}.content"),
+            "must hold a `text` or a `tool_use`",
+        ));
+    }
+    Ok(ChatMessage {
+        role: "assistant".to_owned(),
+        content,
+        reasoning_content: thought,
+        tool_calls: (!calls.is_empty()).then(|| format!("[{}]", calls.join(","))),
+        ..ChatMessage::default()
+    })
+}
+
+/// A call as the chat template takes it.
+fn call(block: Block, at: &str) -> Result<String, ApiError> {
+    let id = block.id.ok_or_else(|| missing(at, "id"))?;
+    let name = block.name.ok_or_else(|| missing(at, "name"))?;
+    let input = block
+        .input
+        .map_or_else(|| "{}".to_owned(), JsonText::into_string);
+    if !input.starts_with('{') {
+        return Err(refused(&format!("{at}.input"), "must be an object"));
+    }
+    let (id, name) = (Value::from(id), Value::from(name));
+    Ok(format!(
+        "{{\"id\":{id},\"type\":\"function\",\"function\":{{\"name\":{name},\"arguments\":{input}}}}}"
+    ))
+}
+
+/// The text of a text, or of a list of text blocks.
+fn texts(content: Content, at: &str) -> Result<String, ApiError> {
+    match content {
+        Content::Text(text) => Ok(text),
+        Content::Blocks(blocks) => {
+            let blocks = blocks.into_iter().enumerate();
+            blocks
+                .map(|(index, block)| text(block, &format!("{at}[{index}]")))
+                .collect()
+        }
+    }
+}
+
+fn text(block: Block, at: &str) -> Result<String, ApiError> {
+    match (block.r#type.as_str(), block.text) {
+        ("text", Some(text)) => Ok(text),
+        ("text", None) => Err(missing(at, "text")),
+        (other, _) => {
+            let rule = format!("cannot be used here. Given: `{}`", Excerpt::new(other));
+            Err(refused(&format!("{at}.type"), &rule))
+        }
+    }
+}
+
+fn missing(at: &str, field: &str) -> ApiError {
+    refused(&format!("{at}.{field}"), "is missing")
+}
+
+fn refused(at: &str, rule: &str) -> ApiError {
+    ApiError {
+        param: Some(Cow::Owned(at.to_owned())),
+        ..ApiError::new(ErrorKind::Validation, format!("`{at}` {rule}"))
+    }
+}

@@ -1,0 +1,347 @@
+//! JSON that Anthropic's clients send.
+
+use serde::Deserialize;
+use serde::de::{Deserializer, Error, IgnoredAny};
+use utoipa::ToSchema;
+
+use crate::error::{ApiError, Excerpt};
+use crate::http::neutral::{self, Neutral};
+use crate::http::strict::{self, JsonText, from_object};
+use crate::tools::{Choice, MOST_TOOLS, OfferFields};
+
+from_object!(MessagesRequest, Message, Block, Tool, ToolChoice, Thinking);
+
+/// Messages that are read: more than a context has room for.
+const MOST_MESSAGES: usize = 1 << 16;
+/// Blocks of one message.
+const MOST_BLOCKS: usize = 1 << 14;
+
+/// Where this dialect keeps what may be wrong.
+pub(super) const FIELDS: OfferFields = OfferFields {
+    name: "name",
+    parameters: "input_schema",
+};
+
+/// Body of `/v1/messages`.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(remote = "Self", deny_unknown_fields, expecting = "a JSON object")]
+pub(crate) struct MessagesRequest {
+    /// The served model's id.
+    #[schema(example = "brook")]
+    pub(super) model: String,
+    /// The conversation; not empty. If the last message is an assistant's, the answer goes on with it.
+    #[serde(deserialize_with = "messages")]
+    pub(super) messages: Vec<Message>,
+    /// > 0.
+    #[schema(value_type = u32, example = 64)]
+    pub(super) max_tokens: Option<u32>,
+    /// What comes before the conversation: a text, or a list of text blocks.
+    #[schema(value_type = Option<String>)]
+    pub(super) system: Option<Content>,
+    /// Tools that the model may call.
+    #[serde(default, deserialize_with = "tools")]
+    pub(super) tools: Option<Vec<Tool>>,
+    /// Which of them it calls.
+    pub(super) tool_choice: Option<ToolChoice>,
+    /// The answer ends before the first of these.
+    pub(super) stop_sequences: Option<Vec<String>>,
+    /// Whether to stream.
+    pub(super) stream: Option<bool>,
+    /// >= 0; 0 = greedy. Default 1.
+    pub(super) temperature: Option<f32>,
+    /// > 0 and <= 1. Default 1.
+    pub(super) top_p: Option<f32>,
+    /// 0 = off.
+    pub(super) top_k: Option<u32>,
+    /// Whether the model thinks first, where its chat template knows `enable_thinking`.
+    pub(super) thinking: Option<Thinking>,
+    /// Has no effect on the answer.
+    #[serde(rename = "metadata")]
+    #[schema(value_type = Option<Object>)]
+    _metadata: Option<IgnoredAny>,
+    /// Has no effect on the answer.
+    #[serde(rename = "service_tier")]
+    #[schema(value_type = Option<String>)]
+    _service_tier: Option<IgnoredAny>,
+    /// Has no effect: prefixes are cached anyway.
+    #[serde(rename = "cache_control")]
+    #[schema(value_type = Option<Object>)]
+    _cache_control: Option<IgnoredAny>,
+    /// Not offered.
+    #[schema(value_type = Option<Object>)]
+    container: Option<JsonText>,
+    /// Not offered.
+    #[schema(value_type = Option<Object>)]
+    context_management: Option<JsonText>,
+    /// Not offered; `[]` is neutral.
+    #[schema(value_type = Option<Vec<Object>>)]
+    mcp_servers: Option<JsonText>,
+    /// Not offered; `{}` is neutral.
+    #[schema(value_type = Option<Object>)]
+    output_config: Option<JsonText>,
+}
+
+/// One turn of a conversation.
+#[derive(Debug, Deserialize, ToSchema)]
+#[schema(as = AnthropicMessage)]
+#[serde(
+    remote = "Self",
+    deny_unknown_fields,
+    expecting = "a message (a JSON object)"
+)]
+pub(crate) struct Message {
+    /// `user` or `assistant`.
+    #[schema(example = "user")]
+    pub(super) role: String,
+    /// A text, or a list of blocks.
+    #[schema(value_type = String, example = "What is 12 + 30?")]
+    pub(super) content: Content,
+}
+
+/// A text, or blocks.
+#[derive(Debug)]
+pub(super) enum Content {
+    Text(String),
+    Blocks(Vec<Block>),
+}
+
+/// One block of a message; which fields it has follows from its type.
+#[derive(Debug, Deserialize, ToSchema)]
+#[schema(as = AnthropicBlock)]
+#[serde(
+    remote = "Self",
+    deny_unknown_fields,
+    expecting = "a block (a JSON object)"
+)]
+pub(crate) struct Block {
+    /// `text`, `tool_use`, `tool_result`, `thinking` or `redacted_thinking`.
+    #[schema(example = "text")]
+    pub(super) r#type: String,
+    /// Of `text`.
+    pub(super) text: Option<String>,
+    /// Of `tool_use`.
+    pub(super) id: Option<String>,
+    /// Of `tool_use`.
+    pub(super) name: Option<String>,
+    /// Of `tool_use`: an object.
+    #[schema(value_type = Option<Object>)]
+    pub(super) input: Option<JsonText>,
+    /// Of `tool_result`: the id of the `tool_use` that it answers.
+    pub(super) tool_use_id: Option<String>,
+    /// Of `tool_result`: a text, or text blocks.
+    #[schema(value_type = Option<String>)]
+    pub(super) content: Option<Content>,
+    /// Of `thinking`.
+    pub(super) thinking: Option<String>,
+    /// Of `tool_result`: has no effect, the text says it.
+    #[serde(rename = "is_error")]
+    #[schema(value_type = Option<bool>)]
+    _is_error: Option<IgnoredAny>,
+    /// Of `thinking`: has no effect.
+    #[serde(rename = "signature")]
+    #[schema(value_type = Option<String>)]
+    _signature: Option<IgnoredAny>,
+    /// Of `redacted_thinking`: has no effect.
+    #[serde(rename = "data")]
+    #[schema(value_type = Option<String>)]
+    _data: Option<IgnoredAny>,
+    /// Of `tool_use`: has no effect.
+    #[serde(rename = "caller")]
+    #[schema(value_type = Option<Object>)]
+    _caller: Option<IgnoredAny>,
+    /// Has no effect.
+    #[serde(rename = "citations")]
+    #[schema(value_type = Option<Object>)]
+    _citations: Option<IgnoredAny>,
+    /// Has no effect: prefixes are cached anyway.
+    #[serde(rename = "cache_control")]
+    #[schema(value_type = Option<Object>)]
+    _cache_control: Option<IgnoredAny>,
+    /// Of kinds that are refused.
+    #[serde(rename = "source")]
+    #[schema(value_type = Option<Object>)]
+    _source: Option<IgnoredAny>,
+}
+
+/// A tool on offer.
+#[derive(Debug, Deserialize, ToSchema)]
+#[schema(as = AnthropicTool)]
+#[serde(
+    remote = "Self",
+    deny_unknown_fields,
+    expecting = "a tool (a JSON object)"
+)]
+pub(crate) struct Tool {
+    /// `custom`, if anything.
+    #[serde(default, deserialize_with = "custom", rename = "type")]
+    #[schema(value_type = Option<String>)]
+    _type: (),
+    /// Up to 64 characters of a-z, A-Z, 0-9, `_`, `-` and `.`.
+    #[schema(example = "get_weather")]
+    name: String,
+    /// What it does, for the model.
+    description: Option<String>,
+    /// A JSON schema of its arguments.
+    #[schema(value_type = Object)]
+    input_schema: JsonText,
+    /// Has no effect: prefixes are cached anyway.
+    #[serde(rename = "cache_control")]
+    #[schema(value_type = Option<Object>)]
+    _cache_control: Option<IgnoredAny>,
+    /// Has no effect where the choice is `auto`.
+    #[serde(rename = "strict")]
+    #[schema(value_type = Option<bool>)]
+    _strict: Option<IgnoredAny>,
+    /// Has no effect: inputs always stream.
+    #[serde(rename = "eager_input_streaming")]
+    #[schema(value_type = Option<bool>)]
+    _eager_input_streaming: Option<IgnoredAny>,
+}
+
+/// Which tools are called.
+#[derive(Debug, Deserialize, ToSchema)]
+#[schema(as = AnthropicToolChoice)]
+#[serde(
+    remote = "Self",
+    deny_unknown_fields,
+    expecting = "a choice (a JSON object)"
+)]
+pub(crate) struct ToolChoice {
+    /// `auto`, `any`, `tool` or `none`.
+    #[schema(example = "auto")]
+    r#type: String,
+    /// With `tool`: which.
+    name: Option<String>,
+    /// Whether the answer ends with its first call.
+    pub(super) disable_parallel_tool_use: Option<bool>,
+}
+
+/// Whether the model thinks.
+#[derive(Debug, Deserialize, ToSchema)]
+#[schema(as = AnthropicThinking)]
+#[serde(remote = "Self", deny_unknown_fields, expecting = "a JSON object")]
+pub(crate) struct Thinking {
+    /// `enabled`, `adaptive` or `disabled`.
+    #[schema(example = "enabled")]
+    r#type: String,
+    /// Has no effect: `max_tokens` bounds thoughts and answer together.
+    #[serde(rename = "budget_tokens")]
+    #[schema(value_type = Option<u32>)]
+    _budget_tokens: Option<IgnoredAny>,
+    /// Has no effect: thoughts are told as they are.
+    #[serde(rename = "display")]
+    #[schema(value_type = Option<String>)]
+    _display: Option<IgnoredAny>,
+}
+
+fn messages<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Message>, D::Error> {
+    strict::list::<MOST_MESSAGES, _, _>(from)
+}
+
+fn tools<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Vec<Tool>>, D::Error> {
+    strict::list_or_null::<MOST_TOOLS, _, _>(from)
+}
+
+fn custom<'de, D: Deserializer<'de>>(from: D) -> Result<(), D::Error> {
+    match Option::<String>::deserialize(from)?.as_deref() {
+        None | Some("custom") => Ok(()),
+        Some(other) => Err(D::Error::custom(format_args!(
+            "`type` must be `custom`: no tools run on this server. Given: `{}`",
+            Excerpt::new(other)
+        ))),
+    }
+}
+
+impl<'de> Deserialize<'de> for Content {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(ContentVisitor)
+    }
+}
+
+struct ContentVisitor;
+
+impl<'de> serde::de::Visitor<'de> for ContentVisitor {
+    type Value = Content;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a string or a list of blocks")
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Content, E> {
+        Ok(Content::Text(text.to_owned()))
+    }
+
+    fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut list: A) -> Result<Content, A::Error> {
+        let mut blocks = Vec::new();
+        while let Some(block) = list.next_element()? {
+            strict::check_room(blocks.len(), MOST_BLOCKS)?;
+            blocks.push(block);
+        }
+        Ok(Content::Blocks(blocks))
+    }
+}
+
+impl MessagesRequest {
+    /// Refuses what is not offered.
+    pub(super) fn check(&self) -> Result<(), ApiError> {
+        neutral::check(&[
+            ("container", &self.container, Neutral::Null),
+            (
+                "context_management",
+                &self.context_management,
+                Neutral::Null,
+            ),
+            ("mcp_servers", &self.mcp_servers, Neutral::Empty),
+            ("output_config", &self.output_config, Neutral::Empty),
+        ])
+    }
+}
+
+impl From<Tool> for crate::tools::Tool {
+    fn from(tool: Tool) -> Self {
+        Self {
+            name: tool.name,
+            description: tool.description,
+            parameters: Some(tool.input_schema.into_string()),
+        }
+    }
+}
+
+impl ToolChoice {
+    pub(super) fn into_choice(self) -> Result<Choice, ApiError> {
+        match (self.r#type.as_str(), self.name) {
+            ("auto", _) => Ok(Choice::Auto),
+            ("any", _) => Ok(Choice::Required),
+            ("none", _) => Ok(Choice::None),
+            ("tool", Some(name)) => Ok(Choice::Named(name)),
+            ("tool", None) => {
+                let rule = "`tool_choice.name` must name a tool when the type is `tool`";
+                Err(ApiError::validation("tool_choice.name", rule))
+            }
+            (other, _) => {
+                let rule = format!(
+                    "`tool_choice.type` must be `auto`, `any`, `tool` or `none`. Given: `{}`",
+                    Excerpt::new(other)
+                );
+                Err(ApiError::validation("tool_choice.type", rule))
+            }
+        }
+    }
+}
+
+impl Thinking {
+    /// Whether thoughts are wanted.
+    pub(super) fn wanted(&self) -> Result<bool, ApiError> {
+        match self.r#type.as_str() {
+            "enabled" | "adaptive" => Ok(true),
+            "disabled" => Ok(false),
+            other => {
+                let rule = format!(
+                    "`thinking.type` must be `enabled`, `adaptive` or `disabled`. Given: `{}`",
+                    Excerpt::new(other)
+                );
+                Err(ApiError::validation("thinking.type", rule))
+            }
+        }
+    }
+}
