@@ -17,6 +17,7 @@ from .rope_kv_write import rope_kv_write
 from .sample import sample
 from .silu_mul import silu_mul
 from .token_logprobs import token_logprobs
+from .top_logprobs import top_logprobs
 
 __all__ = [
     "adjust",
@@ -31,5 +32,6 @@ __all__ = [
     "sample",
     "silu_mul",
     "token_logprobs",
+    "top_logprobs",
     "use",
 ]

@@ -11,6 +11,7 @@ pub mod error;
 pub mod generated;
 pub mod generation;
 pub mod http;
+pub mod logprobs;
 pub mod metrics;
 pub mod model_text;
 pub mod shard;

@@ -10,6 +10,7 @@ use crate::chat::Chat;
 use crate::config::RouterConfig;
 use crate::engine::types::{EngineRequest, Guide, Sampling, Stopping};
 use crate::error::ApiError;
+use crate::logprobs::Wanted;
 use crate::text_bound::TextBound;
 use crate::tokenize::SpecialTokens;
 use crate::tools::Reading;
@@ -71,6 +72,8 @@ pub struct Parameters {
     pub adjustment: Adjustment,
     /// Whether the server's watermark is wanted.
     pub watermark: bool,
+    /// What is told of probabilities.
+    pub wanted: Wanted,
     /// How many answers to make of the prompt.
     pub choices: Choices,
     /// What the answer must spell; its end tokens are filled in here.
@@ -106,6 +109,8 @@ pub struct FieldNames {
     pub max_new_tokens: &'static str,
     /// The lower bound on new tokens.
     pub min_new_tokens: &'static str,
+    /// Alternatives told of each token.
+    pub top_logprobs: &'static str,
 }
 
 /// Tokens that a request may have, as configuration and engine allow.
@@ -136,6 +141,12 @@ pub struct ValidRequest {
     pub stop: Vec<String>,
     /// What the text of the answer means; set for chats.
     pub reading: Reading,
+    /// What is told of probabilities.
+    pub wanted: Wanted,
+    /// The prompt's text, if the answer begins with it.
+    pub echoed: String,
+    /// Whether the answer is the prompt alone: the token that the engine makes then is not told.
+    pub prompt_only: bool,
 }
 
 impl Default for Parameters {
@@ -155,6 +166,7 @@ impl Default for Parameters {
             watermark: false,
             choices: Choices::default(),
             guide: None,
+            wanted: Wanted::default(),
         }
     }
 }
@@ -204,16 +216,19 @@ impl FieldNames {
         prompt: "inputs",
         max_new_tokens: "max_new_tokens",
         min_new_tokens: "min_new_tokens",
+        top_logprobs: "top_n_tokens",
     };
     /// `/v1/completions`, and the Python package.
     pub const COMPLETIONS: Self = Self {
         prompt: "prompt",
         max_new_tokens: "max_tokens",
         min_new_tokens: "min_tokens",
+        top_logprobs: "logprobs",
     };
     /// `/v1/chat/completions`.
     pub const CHAT: Self = Self {
         prompt: "messages",
+        top_logprobs: "top_logprobs",
         ..Self::COMPLETIONS
     };
 }
@@ -262,6 +277,7 @@ impl GenerateInput {
         parameters.choices.check(config.max_best_of)?;
         parameters.check_guide(names)?;
         check_truncate(parameters.truncate, limits)?;
+        parameters.wanted.check(names.top_logprobs)?;
         Ok((
             prompt,
             ValidParameters {
@@ -315,7 +331,7 @@ impl Parameters {
 
     fn check_ends(&self, names: FieldNames, max_stop: usize) -> Result<(), ApiError> {
         let name = names.max_new_tokens;
-        if self.max_new_tokens == Some(0) {
+        if self.max_new_tokens == Some(0) && !self.wanted.echo {
             return Err(ApiError::validation(
                 name,
                 format!("`{name}` must be strictly positive"),
@@ -408,6 +424,11 @@ fn check_truncate(truncate: Option<usize>, limits: TokenLimits) -> Result<(), Ap
 }
 
 impl ValidParameters {
+    /// Whether the answer begins with the prompt.
+    pub(crate) fn echo(&self) -> bool {
+        self.parameters.wanted.echo
+    }
+
     /// Refuses a text that has too many tokens however it is tokenized.
     pub fn check_length(&self, text: &str, bound: TextBound) -> Result<(), ApiError> {
         let least = bound.least_tokens(text.len());
@@ -435,6 +456,8 @@ impl ValidParameters {
             ids.drain(..ids.len().saturating_sub(keep));
         }
         let max_new_tokens = new_tokens(&parameters, names, limits, ids.len())?;
+        let answers = parameters.choices.made();
+        (parameters.wanted).check_prompt(names.prompt, (ids.len(), answers))?;
         let stop_token_ids = parameters.stop_token_ids(eos_ids);
         let early = parameters.min_new_tokens > 0;
         let impossible = if early { &*stop_token_ids } else { &[] };
@@ -452,9 +475,10 @@ impl ValidParameters {
                 seed: parameters.seed(),
                 adjustment: parameters.adjustment,
                 guide,
+                telling: parameters.wanted.telling(),
             },
             stopping: Stopping {
-                max_new_tokens,
+                max_new_tokens: max_new_tokens.max(1),
                 min_new_tokens: parameters.min_new_tokens,
                 stop_token_ids,
             },
@@ -464,6 +488,9 @@ impl ValidParameters {
             engine,
             stop: parameters.stop,
             reading: Reading::default(),
+            wanted: parameters.wanted,
+            echoed: String::new(),
+            prompt_only: max_new_tokens == 0,
         })
     }
 }
@@ -485,6 +512,7 @@ fn new_tokens(
         prompt,
         max_new_tokens,
         min_new_tokens,
+        ..
     } = names;
     if input == 0 {
         let rule = format!("`{prompt}` cannot be empty: the tokenizer makes no token of it");

@@ -6,8 +6,8 @@ use std::{collections::BTreeSet, fs, path::PathBuf};
 use penstock_router::generated::v1::{
     BlockCopies, BlockGrowth, BlockTable, Guide, KvGroup, LoadProgress, LoadRequest, Loaded,
     LogitBias, MemoryReport, NewSequence, Penalties, PrepareReply, PrepareRequest, Progress,
-    RequestError, Sampling, SlotError, SlotFork, StepReply, StepRequest, StepTiming, TokenSet,
-    Watermark, guide, load_progress::Event, request_error::Kind,
+    PromptLogprobs, RequestError, Sampling, SlotError, SlotFork, StepReply, StepRequest,
+    StepTiming, TokenSet, Watermark, guide, load_progress::Event, request_error::Kind,
 };
 use prost::Message;
 
@@ -109,6 +109,8 @@ fn prepare() {
             delta: 2.0,
             key: 15_485_863,
         }),
+        top_logprobs: 5,
+        prompt_logprobs: Some(0),
     };
     check(
         "prepare_request",
@@ -201,6 +203,18 @@ fn step_reply() {
                 device: 20_400,
             }),
             closing: vec![5],
+            top_counts: vec![1, 0, 2],
+            top_token_ids: vec![128, 2, 300],
+            top_logprobs: vec![-0.25, 0.0, -8.0],
+            prompts: vec![PromptLogprobs {
+                request_id: 17,
+                start: 1,
+                logprobs: vec![-0.5, -2.0],
+                ranks: vec![1, 400],
+                top: 1,
+                top_token_ids: vec![300, 7],
+                top_logprobs: vec![-0.5, -0.125],
+            }],
         },
     );
 }

@@ -313,7 +313,7 @@ async fn an_end_without_a_token_still_ends() {
     };
     let half = TokenEvent {
         tokens: event("é").tokens[..1].into(),
-        end: None,
+        ..TokenEvent::default()
     };
     for body in [
         json!({"prompt": "hi", "stream": true}),

@@ -151,7 +151,7 @@ def test_an_unknown_model_is_not_found(client: openai.OpenAI) -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("n", 0), ("logprobs", True), ("bad_words", ["x"])],
+    [("n", 0), ("bad_words", ["x"])],
 )
 def test_what_is_not_built_is_refused_by_name(
     client: openai.OpenAI, field: str, value: object

@@ -20,6 +20,7 @@ BESIDE: dict[str, dict[str, Any]] = {
     "best_of": {"do_sample": True},
     "tool_choice": {"tools": []},
     "guided_complete": {"guided_regex": "[0-9]"},
+    "top_logprobs": {"logprobs": True},
 }
 INSTEAD = {"input_ids": "text_input"}
 

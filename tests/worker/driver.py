@@ -76,6 +76,7 @@ class Running:
     logprobs: list[float] = field(default_factory=list)
     error: str | None = None
     guide: pb.Guide | None = None
+    request: int = 0
 
     @property
     def known(self) -> int:
@@ -196,6 +197,7 @@ def new_sequence(sequence: Running, computed: int, blocks: list[int]) -> pb.NewS
     """The message with which a sequence enters a worker."""
     return pb.NewSequence(
         slot=sequence.slot,
+        request_id=sequence.request,
         token_ids=sequence.prompt + sequence.tokens,
         generated=len(sequence.tokens),
         computed=computed,

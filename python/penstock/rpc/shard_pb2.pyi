@@ -224,7 +224,7 @@ class BlockGrowth(_message.Message):
     def __init__(self, group: _Optional[int] = ..., counts: _Optional[_Iterable[int]] = ..., blocks: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Sampling(_message.Message):
-    __slots__ = ("temperature", "top_k", "top_p", "seed", "min_tokens", "stop_token_ids", "min_p", "typical_p", "penalties", "logit_bias", "allowed", "banned_token_ids", "watermark")
+    __slots__ = ("temperature", "top_k", "top_p", "seed", "min_tokens", "stop_token_ids", "min_p", "typical_p", "penalties", "logit_bias", "allowed", "banned_token_ids", "watermark", "top_logprobs", "prompt_logprobs")
     TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
     TOP_K_FIELD_NUMBER: _ClassVar[int]
     TOP_P_FIELD_NUMBER: _ClassVar[int]
@@ -238,6 +238,8 @@ class Sampling(_message.Message):
     ALLOWED_FIELD_NUMBER: _ClassVar[int]
     BANNED_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     temperature: float
     top_k: int
     top_p: float
@@ -251,7 +253,9 @@ class Sampling(_message.Message):
     allowed: TokenSet
     banned_token_ids: _containers.RepeatedScalarFieldContainer[int]
     watermark: Watermark
-    def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., seed: _Optional[int] = ..., min_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., min_p: _Optional[float] = ..., typical_p: _Optional[float] = ..., penalties: _Optional[_Union[Penalties, _Mapping]] = ..., logit_bias: _Optional[_Union[LogitBias, _Mapping]] = ..., allowed: _Optional[_Union[TokenSet, _Mapping]] = ..., banned_token_ids: _Optional[_Iterable[int]] = ..., watermark: _Optional[_Union[Watermark, _Mapping]] = ...) -> None: ...
+    top_logprobs: int
+    prompt_logprobs: int
+    def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., seed: _Optional[int] = ..., min_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., min_p: _Optional[float] = ..., typical_p: _Optional[float] = ..., penalties: _Optional[_Union[Penalties, _Mapping]] = ..., logit_bias: _Optional[_Union[LogitBias, _Mapping]] = ..., allowed: _Optional[_Union[TokenSet, _Mapping]] = ..., banned_token_ids: _Optional[_Iterable[int]] = ..., watermark: _Optional[_Union[Watermark, _Mapping]] = ..., top_logprobs: _Optional[int] = ..., prompt_logprobs: _Optional[int] = ...) -> None: ...
 
 class Penalties(_message.Message):
     __slots__ = ("repetition", "frequency", "presence")
@@ -312,7 +316,7 @@ class Guide(_message.Message):
     def __init__(self, kind: _Optional[_Union[Guide.Kind, str]] = ..., text: _Optional[str] = ..., complete: bool = ..., max_new_tokens: _Optional[int] = ..., end_token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class StepReply(_message.Message):
-    __slots__ = ("epoch", "step", "slots", "counts", "token_ids", "logprobs", "errors", "timing", "closing")
+    __slots__ = ("epoch", "step", "slots", "counts", "token_ids", "logprobs", "errors", "timing", "closing", "top_counts", "top_token_ids", "top_logprobs", "prompts")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     SLOTS_FIELD_NUMBER: _ClassVar[int]
@@ -322,6 +326,10 @@ class StepReply(_message.Message):
     ERRORS_FIELD_NUMBER: _ClassVar[int]
     TIMING_FIELD_NUMBER: _ClassVar[int]
     CLOSING_FIELD_NUMBER: _ClassVar[int]
+    TOP_COUNTS_FIELD_NUMBER: _ClassVar[int]
+    TOP_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    PROMPTS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     step: int
     slots: _containers.RepeatedScalarFieldContainer[int]
@@ -331,7 +339,29 @@ class StepReply(_message.Message):
     errors: _containers.RepeatedCompositeFieldContainer[SlotError]
     timing: StepTiming
     closing: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, epoch: _Optional[int] = ..., step: _Optional[int] = ..., slots: _Optional[_Iterable[int]] = ..., counts: _Optional[_Iterable[int]] = ..., token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[float]] = ..., errors: _Optional[_Iterable[_Union[SlotError, _Mapping]]] = ..., timing: _Optional[_Union[StepTiming, _Mapping]] = ..., closing: _Optional[_Iterable[int]] = ...) -> None: ...
+    top_counts: _containers.RepeatedScalarFieldContainer[int]
+    top_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    top_logprobs: _containers.RepeatedScalarFieldContainer[float]
+    prompts: _containers.RepeatedCompositeFieldContainer[PromptLogprobs]
+    def __init__(self, epoch: _Optional[int] = ..., step: _Optional[int] = ..., slots: _Optional[_Iterable[int]] = ..., counts: _Optional[_Iterable[int]] = ..., token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[float]] = ..., errors: _Optional[_Iterable[_Union[SlotError, _Mapping]]] = ..., timing: _Optional[_Union[StepTiming, _Mapping]] = ..., closing: _Optional[_Iterable[int]] = ..., top_counts: _Optional[_Iterable[int]] = ..., top_token_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[_Iterable[float]] = ..., prompts: _Optional[_Iterable[_Union[PromptLogprobs, _Mapping]]] = ...) -> None: ...
+
+class PromptLogprobs(_message.Message):
+    __slots__ = ("request_id", "start", "logprobs", "ranks", "top", "top_token_ids", "top_logprobs")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    TOP_FIELD_NUMBER: _ClassVar[int]
+    TOP_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    start: int
+    logprobs: _containers.RepeatedScalarFieldContainer[float]
+    ranks: _containers.RepeatedScalarFieldContainer[int]
+    top: int
+    top_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    top_logprobs: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, request_id: _Optional[int] = ..., start: _Optional[int] = ..., logprobs: _Optional[_Iterable[float]] = ..., ranks: _Optional[_Iterable[int]] = ..., top: _Optional[int] = ..., top_token_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class SlotError(_message.Message):
     __slots__ = ("slot", "error")

@@ -14,6 +14,7 @@ from penstock.faults import TooLittleMemory
 from penstock.models import Model
 from penstock.sampling import SamplingRows, choose
 from penstock.worker import adjust
+from penstock.worker.telling import PIECE
 
 MIB = 1 << 20
 CPU_DEFAULT = 512 * MIB
@@ -38,7 +39,7 @@ def slot_bytes(promise: Promise, geometry: KvGeometry) -> int:
 
 
 def exercise(model: Model, promise: Promise, context: StepContext) -> None:
-    """The largest step: a forward pass of all tokens, then sampling for every slot."""
+    """The largest step: a forward pass, sampling for every slot, and logits of a prompt's rows."""
     device = context.positions.device
     ids = torch.zeros(len(context.positions), dtype=torch.int64, device=device)
     hidden = model.forward(ids, context)
@@ -50,6 +51,7 @@ def exercise(model: Model, promise: Promise, context: StepContext) -> None:
     adjusted = logits.float()  # as the rules of a slot make them
     choose(adjusted, SamplingRows(half, limit, half, whole, whole, half, half))
     choose(logits, SamplingRows(half, limit, half, whole, whole))
+    model.logits(hidden[torch.zeros(PIECE, dtype=torch.int64, device=device)])
 
 
 def largest_context(

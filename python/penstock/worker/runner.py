@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
+import numpy as np
 import torch
-from penstock_kernels import apply_mask, copy_blocks
+from penstock_kernels import apply_mask, copy_blocks, top_logprobs
 from torch import Tensor
 
 from penstock.attention import Chunks, Decodes, StepContext
@@ -21,6 +23,7 @@ from penstock.worker.guiding import Guiding
 from penstock.worker.shape import Shape, Views, fill_padding, sampling_rows, tensors
 from penstock.worker.state import State, Work
 from penstock.worker.step import Ints, Longs, Outcome, SlotFault, Step
+from penstock.worker.telling import PIECE, Telling
 
 # Host buffers in rotation. A step's buffer is written again only after its outcome was taken: one
 # step is being launched, two wait in the reply queue, one is being taken from it.
@@ -63,6 +66,7 @@ class Pending:
     host: HostBuffers
     host_us: int
     launched: tuple[float, float]  # begin and end of the launch, on the host's clock
+    telling: Telling | None = None  # log-probabilities beside those of the tokens
 
     def wait(self) -> Outcome:
         """Blocks until the tokens are here. Rows that are not numbers become faults."""
@@ -88,6 +92,9 @@ class Pending:
                 outcome.slots.append(slot)
                 outcome.token_ids.append(token_id)
                 outcome.logprobs.append(logprob)
+        if self.telling is not None:
+            fine = ~np.isnan(logprobs)
+            self.telling.add_to(outcome, work.run_order[fine])
         return outcome
 
 
@@ -129,9 +136,10 @@ class Runner:
         packed_at = time.perf_counter()
         if host.begin is not None:
             host.begin.record()
+        telling = Telling(work.asked, self.shard.device) if work.asked is not None else None
         try:
             self._set_rules(work)
-            self._run(packed, work, host)
+            self._run(packed, host, work, telling)
         except Exception:
             self.state.broken = True
             raise
@@ -139,7 +147,7 @@ class Runner:
             host.end.record()
         host_us = int((packed_at - began) * 1e6)
         launched = began, time.perf_counter()
-        return Pending(step, work, packed.samples, host, host_us, launched)
+        return Pending(step, work, packed.samples, host, host_us, launched, telling)
 
     def _set_rules(self, work: Work) -> None:
         """Brings what entering sequences ask of their logits to the device; rarely anything."""
@@ -148,7 +156,7 @@ class Runner:
         for source, destination in work.rule_forks:
             self.adjuster.fork(source, destination)
 
-    def _run(self, packed: Packed, work: Work, host: HostBuffers) -> None:
+    def _run(self, packed: Packed, host: HostBuffers, work: Work, telling: Telling | None) -> None:
         buffer = self.inputs
         buffer[: packed.words].copy_(host.inputs[: packed.words], non_blocking=True)
         masks = self._apply_extras(packed, buffer)
@@ -156,12 +164,19 @@ class Runner:
         if shape.tokens == 0:
             return
         views = tensors(shape, buffer)
-        if shape.samples == 0:
-            self.hidden(shape, views)
-            return
         stages = self.stages(shape, views)
-        if self.graphs is not None:
+        if telling is not None and telling.asked.spans:
+            # Every row's hidden state is needed here, which a captured forward does not give out.
+            hidden = self.hidden(shape, views)
+            telling.tell_prompts(hidden, self.shard.model.logits, work, packed)
+            head = partial(self.logits, shape, views, hidden)
+            stages = replace(stages, forward=head)
+        elif shape.samples == 0:
+            self.hidden(shape, views)
+        elif self.graphs is not None:
             stages = self.graphs.of(shape, stages)
+        if shape.samples == 0:
+            return
         filling = self.guiding.begin(work, packed.samples) if work.guided else None
         logits = stages.forward()
         if masks is not None:
@@ -170,6 +185,8 @@ class Runner:
             apply_mask(logits, *self.guiding.split(filling.result()))
             self.guiding.expect(work, packed.samples, host)
         ids, logprobs = (stages.adjust if work.adjusted else stages.choose)(logits)
+        if telling is not None:
+            telling.tell_tops(logits, ids, packed)
         host.ids[: shape.samples].copy_(ids, non_blocking=True)
         host.logprobs[: shape.samples].copy_(logprobs, non_blocking=True)
 
@@ -178,6 +195,14 @@ class Runner:
         views = tensors(shape, self.inputs)
         fill_padding(views, self.packer.spare)
         return self.stages(shape, views)
+
+    def rehearse_telling(self, shape: Shape) -> None:
+        """What a step launches beside its stages, on a GPU, to tell of a prompt."""
+        views = tensors(shape, self.inputs)
+        fill_padding(views, self.packer.spare)
+        hidden = self.hidden(shape, views)
+        rows = torch.zeros(PIECE, dtype=torch.int64, device=self.shard.device)
+        top_logprobs(self.shard.model.logits(hidden.index_select(0, rows)), rows, rows, 1)
 
     def stages(self, shape: Shape, views: Views) -> Stages:
         """What a step launches, kernel by kernel."""
@@ -195,7 +220,10 @@ class Runner:
 
     def forward(self, shape: Shape, views: Views) -> Tensor:
         """Logits of the rows that yield [R, vocab]."""
-        hidden = self.hidden(shape, views)
+        return self.logits(shape, views, self.hidden(shape, views))
+
+    def logits(self, shape: Shape, views: Views, hidden: Tensor) -> Tensor:
+        """Of hidden states of all rows [T, hidden], the logits of those that yield."""
         if not shape.samples_every_row:
             hidden = hidden.index_select(0, views["sample_row"])
         return self.shard.model.logits(hidden)

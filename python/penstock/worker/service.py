@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
+from dataclasses import asdict
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 PROTOCOL_VERSION = 1
 NO_MODEL = "no model is loaded; call Load first"
 TAKE_SECONDS = 10  # a stream that its client has left may still be ending
+MOST_TOLD = 20  # alternatives of one token
 MOST_TOP_K = (1 << 31) - 1  # of the device's int32; above any vocabulary, where it means "off"
 CODES: dict[type[Exception], grpc.StatusCode] = {
     BadSetting: grpc.StatusCode.INVALID_ARGUMENT,
@@ -224,6 +226,9 @@ def bad_sampling(sampling: pb.Sampling, vocab: int) -> str | None:
     stops = sampling.stop_token_ids
     if stops and vocab and max(stops) >= vocab:
         return f"stop token id {max(stops)} is outside the vocabulary of {vocab}"
+    told = max(sampling.top_logprobs, sampling.prompt_logprobs)
+    if told > MOST_TOLD:
+        return f"log-probabilities of {told} tokens were asked for; at most {MOST_TOLD} are told"
     return misfit(to_adjustment(sampling), vocab)
 
 
@@ -304,6 +309,10 @@ def to_sampling(sampling: pb.Sampling) -> Sampling:
         min_tokens=sampling.min_tokens,
         stop_token_ids=np.array(sampling.stop_token_ids, np.int64),
         adjustment=to_adjustment(sampling),
+        top_logprobs=min(sampling.top_logprobs, MOST_TOLD),
+        prompt_logprobs=min(sampling.prompt_logprobs, MOST_TOLD)
+        if sampling.HasField("prompt_logprobs")
+        else None,
     )
 
 
@@ -369,6 +378,7 @@ def to_sequence(new: pb.NewSequence, library: Library) -> NewSequence:
         computed=new.computed,
         blocks=_blocks(new.tables),
         sampling=to_sampling(new.sampling),
+        request_id=new.request_id,
         guide=guide,
         error=error,
     )
@@ -416,7 +426,15 @@ def from_outcome(outcome: Outcome) -> pb.StepReply:
         )
         for fault in outcome.faults
     ]
+    told: dict[str, Any] = {}
+    if outcome.tops is not None:
+        tops = outcome.tops
+        told = {"top_counts": tops.counts, "top_token_ids": tops.token_ids}
+        told["top_logprobs"] = tops.logprobs
+    if outcome.prompts:
+        told["prompts"] = [pb.PromptLogprobs(**asdict(prompt)) for prompt in outcome.prompts]
     return pb.StepReply(
+        **told,
         epoch=outcome.epoch,
         step=outcome.step,
         slots=outcome.slots,

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from penstock.faults import BadStep
 from penstock.guidance import Cursor
 from penstock.worker.adjustment import misfit
+from penstock.worker.asking import Asked, Asking
 from penstock.worker.step import Bools, Fork, Ints, Longs, NewSequence, SlotFault, Step
 
 MAX_STOP_IDS = 256  # of one sequence: bounds the step buffer
@@ -69,6 +70,7 @@ class Work:
     refused: dict[int, str] = field(default_factory=dict)  # slot -> why its guide cannot go on
     closing: list[int] = field(default_factory=list)  # slots whose guide lets nothing be opened
     faults: list[SlotFault] = field(default_factory=list)
+    asked: Asked | None = None  # log-probabilities to tell, beside those of the tokens
 
     @property
     def yielding(self) -> int:
@@ -102,6 +104,7 @@ class State:
         # Slots whose rules on the device ask for something. A slot that is not in use may be one.
         self.ruled = np.zeros(n, np.bool_)
         self.guides: dict[int, Cursor] = {}  # by slot; the runner advances them
+        self.asking = Asking(limits.slots, limits.vocab)
 
         # All of a slot's state but its table and seed, which a fork has for itself; what a slot has
         # on the device is copied by its owner, from `Work.forks`.
@@ -120,6 +123,7 @@ class State:
         if self.guides:
             for slot in step.finished.tolist():
                 self.guides.pop(slot, None)
+        self.asking.leave(step.finished)
         for sequence in step.new:
             self._enter(sequence, writes, faults)
         entries = [new for new in step.new if self._rule(new)]
@@ -129,6 +133,9 @@ class State:
         work.writes, work.forks = writes, forks
         work.rule_entries, work.rule_forks = entries, [f for f in forks if self._fork_rules(*f)]
         work.adjusted = bool(self.ruled[work.slots[work.yields]].any())
+        if self.asking.slots:
+            runs = work.slots, work.starts, work.counts
+            work.asked = self.asking.of(runs, work.yields, self.ids)
         return work
 
     def _accept(self, step: Step) -> None:
@@ -138,6 +145,7 @@ class State:
             self.epoch, self.next_step, self.broken = step.epoch, 0, False
             self.active[:] = False
             self.guides.clear()
+            self.asking.clear()
         if self.broken:
             raise BadStep(f"epoch {step.epoch} ended with a failed step; Reset to a newer one")
         if step.epoch < self.epoch or step.step != self.next_step:
@@ -196,6 +204,7 @@ class State:
         if new.guide is not None:
             self.guides[slot] = new.guide
         self._set_table(slot, new.blocks, writes)
+        self.asking.enter(new)
 
     def _rule(self, new: NewSequence) -> bool:
         """Whether the slot's rules on the device change with this sequence."""
@@ -259,6 +268,7 @@ class State:
         self.seed[slot] = fork.seed
         if source in self.guides:
             self.guides[slot] = self.guides[source].copy()
+        self.asking.fork(source, slot)
         self._set_table(slot, fork.blocks, writes)
         return True
 

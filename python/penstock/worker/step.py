@@ -55,6 +55,8 @@ class Sampling:
     min_tokens: int
     stop_token_ids: Longs
     adjustment: Adjustment | None = None  # None = nothing is asked
+    top_logprobs: int = 0  # alternatives told with each generated token
+    prompt_logprobs: int | None = None  # alternatives told with each token of the prompt
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,7 @@ class NewSequence:
     sampling: Sampling
     guide: Cursor | None = None  # where it is in what its tokens must spell
     error: str | None = None  # why it cannot be
+    request_id: int = 0
 
 
 @dataclass(frozen=True)
@@ -108,6 +111,28 @@ class SlotFault:
     internal: bool = False
 
 
+@dataclass(frozen=True)
+class Tops:
+    """The likeliest tokens in the place of each token of an outcome."""
+
+    counts: list[int]  # one per token of the outcome
+    token_ids: list[int]  # sum(counts), of each token the likeliest first
+    logprobs: list[float]
+
+
+@dataclass(frozen=True)
+class PromptTold:
+    """What a run tells of the prompt tokens from position `start` on."""
+
+    request_id: int
+    start: int
+    logprobs: list[float]
+    ranks: list[int]
+    top: int
+    top_token_ids: list[int]  # `top` of each
+    top_logprobs: list[float]
+
+
 @dataclass
 class Outcome:
     """What a step brought: one token for each of `slots`, in run order."""
@@ -119,5 +144,7 @@ class Outcome:
     logprobs: list[float] = field(default_factory=list)
     faults: list[SlotFault] = field(default_factory=list)
     closing: list[int] = field(default_factory=list)  # slots whose guide lets nothing be opened
+    tops: Tops | None = None
+    prompts: list[PromptTold] = field(default_factory=list)
     host_us: int = 0
     device_us: int = 0

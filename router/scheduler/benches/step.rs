@@ -84,6 +84,7 @@ impl Traffic {
             min_new_tokens: 0,
             stop_token_ids: vec![TokenId(2), TokenId(32_001)],
             cache_salt: Vec::new(),
+            cached_at_most: u32::MAX,
             preparing: false,
             pipelining: Pipelining::Ahead,
             branches: 1,

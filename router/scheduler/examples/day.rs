@@ -135,6 +135,7 @@ impl Arrivals {
             min_new_tokens: 0,
             stop_token_ids: Vec::new(),
             cache_salt: Vec::new(),
+            cached_at_most: u32::MAX,
             preparing: false,
             pipelining: Pipelining::Ahead,
             branches: 1,

@@ -147,7 +147,7 @@ impl Scheduler {
 
     fn search(&mut self, place: Place) -> Found {
         let sequence = &mut self.store[place];
-        let last = sequence.len() - 1;
+        let last = (sequence.len() - 1).min(sequence.cached_at_most);
         let mut found = Found {
             tokens: 0,
             hits: vec![Hits::default(); self.groups.len()],
@@ -180,7 +180,7 @@ impl Scheduler {
         let block = (hit / group.geometry.block_tokens) as usize;
         let end = hit + group.geometry.block_tokens;
         let sequence = &self.store[place];
-        if end >= sequence.len() {
+        if end >= sequence.len() || end > sequence.cached_at_most {
             return false;
         }
         let key = sequence

@@ -216,6 +216,7 @@ impl Sequence {
             stop_filter: self.stop_filter,
             stops: self.stops.clone(),
             salt: self.salt.clone(),
+            cached_at_most: u32::MAX,
             class: self.class.clone(),
             chains: self.chains.iter().map(|_| Chain::default()).collect(),
             ..Self::default()

@@ -19,6 +19,9 @@ pub struct Request {
     pub stop_token_ids: Vec<TokenId>,
     /// Requests of different salts never share blocks (adapter, tenant isolation, image hashes, ...).
     pub cache_salt: Vec<u64>,
+    /// Leading tokens whose KV may come from the prefix cache; `u32::MAX` = as many as are found.
+    /// Fewer where the logits after a token are wanted, not only what they lead to.
+    pub cached_at_most: u32,
     /// Whether the request must wait for `Scheduler::prepared` before it may run.
     pub preparing: bool,
     /// How far plans may run ahead of outcomes.

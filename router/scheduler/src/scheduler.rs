@@ -254,6 +254,7 @@ impl Scheduler {
             stop_filter: stop_filter(&request.stop_token_ids),
             stops: request.stop_token_ids,
             salt: request.cache_salt,
+            cached_at_most: request.cached_at_most,
             class: request.class,
             chains: self.groups.iter().map(|_| Chain::default()).collect(),
             ..Sequence::default()
@@ -348,6 +349,7 @@ impl Scheduler {
             group.release(chain);
         }
         self.counters.reading -= u32::from(sequence.phase == Phase::Reading);
+        sequence.read_on();
         sequence.phase = Phase::Reading;
         sequence.computed = 0;
         sequence.planned = 0;

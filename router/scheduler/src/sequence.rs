@@ -107,6 +107,8 @@ pub(crate) struct Sequence {
     pub(crate) since: Micros,
     pub(crate) stops: Vec<TokenId>,
     pub(crate) salt: Vec<u64>,
+    /// Leading tokens that may come from the prefix cache.
+    pub(crate) cached_at_most: u32,
     pub(crate) class: Class,
 }
 
@@ -156,6 +158,15 @@ impl Sequence {
     /// which each of them runs for itself.
     pub(crate) fn readable(&self) -> u32 {
         self.len() - self.planned - u32::from(self.unborn > 0)
+    }
+
+    /// Before it forgets what is computed: the logits after these tokens are known, so that they
+    /// may come from the cache when it runs again; all may, once those of the prompt are.
+    pub(crate) fn read_on(&mut self) {
+        self.cached_at_most = match self.computed >= self.prompt {
+            true => u32::MAX,
+            false => self.cached_at_most.max(self.computed),
+        };
     }
 
     pub(crate) fn generated(&self) -> u32 {

@@ -109,6 +109,23 @@ impl Vocabulary {
         self.tokenizer.id_to_token(id).unwrap_or_default()
     }
 
+    /// The bytes that a token stands for by itself, wherever it is.
+    pub fn piece(&self, id: u32) -> Cow<'_, [u8]> {
+        match &self.rule {
+            Rule::Window if !self.is_special(id) => Cow::Owned(self.token(id).into_bytes()),
+            Rule::Texts(texts) => match texts.byte(self.bytes_of(id)) {
+                Some(byte) => Cow::Owned(vec![byte]),
+                None => Cow::Borrowed(self.bytes_of(id)),
+            },
+            Rule::Window | Rule::Bytes => Cow::Borrowed(self.bytes_of(id)),
+        }
+    }
+
+    /// `piece` as text; what is not UTF-8 becomes U+FFFD.
+    pub fn piece_text(&self, id: u32) -> String {
+        String::from_utf8_lossy(&self.piece(id)).into_owned()
+    }
+
     pub(super) fn bytes_of(&self, id: u32) -> &[u8] {
         let id = id as usize;
         let Some(&end) = self.ends.get(id) else {

@@ -20,9 +20,9 @@ use super::{
     post::Outbox,
     records::{Answer, Heard, Left, Record, Records, Stage},
     task::Submission,
-    types::{Sampling, Stopping, SubmitError, Token, Tokens},
+    types::{Sampling, Stopping, SubmitError, Token, TokenEvent, Told},
 };
-use crate::shard::{PrepareError, StepAnswer};
+use crate::shard::{PrepareError, StepAnswer, StepTold};
 
 /// Least and greatest answer to "when shall I try again".
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
@@ -166,21 +166,28 @@ impl Core {
 
     /// Hands every client its share of the last step.
     pub(super) fn deliver(&mut self) {
-        let Some((answer, emissions)) = self.arrived.take() else {
+        let Some((mut answer, emissions)) = self.arrived.take() else {
             return;
         };
+        if let Some(told) = &mut answer.told {
+            for part in told.prompts.drain(..) {
+                if let Some(record) = self.records.get_mut(part.request) {
+                    record.tell_prompt(part, &mut self.outbox);
+                }
+            }
+        }
         for emission in emissions {
             let SequenceId { request, branch } = emission.sequence;
+            let event = event(&answer, &emission);
             let Some(record) = self.records.get_mut(request) else {
                 continue;
             };
-            let tokens = tokens(&answer, &emission);
             record.note_closing(branch, &answer.closing);
             let end = emission
                 .finish
                 .map(|finish| record.end(branch, finish, &answer.errors));
             let ended = end.is_some();
-            match record.emit(branch, (tokens, end), &mut self.outbox) {
+            match record.emit(branch, TokenEvent { end, ..event }, &mut self.outbox) {
                 Heard::Request => self.end(request),
                 Heard::Branch => {}
                 Heard::Nobody if ended => {}
@@ -290,11 +297,21 @@ fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-fn tokens(answer: &StepAnswer, emission: &Emission) -> Tokens {
+fn event(answer: &StepAnswer, emission: &Emission) -> TokenEvent {
     let ids = &answer.outcome.token_ids[emission.tokens.clone()];
     let logprobs = &answer.logprobs[emission.tokens.clone()];
-    ids.iter()
+    let tokens = ids
+        .iter()
         .zip(logprobs)
-        .map(|(id, &logprob)| Token { id: id.0, logprob })
-        .collect()
+        .map(|(id, &logprob)| Token { id: id.0, logprob });
+    let tops = |told: &StepTold| told.tops.of(emission.tokens.clone());
+    let told = answer.told.as_deref().and_then(tops).map(|tops| {
+        let prompt = Vec::new();
+        Box::new(Told { tops, prompt })
+    });
+    TokenEvent {
+        tokens: tokens.collect(),
+        end: None,
+        told,
+    }
 }

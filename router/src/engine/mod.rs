@@ -18,5 +18,8 @@ pub use handle::Engine;
 pub use metrics::EngineMetrics;
 pub use state::{EngineState, Limits, ProgressSink};
 pub use stream::TokenStream;
-pub use types::{End, EngineRequest, Sampling, Stopping, SubmitError, Token, TokenEvent, Tokens};
+pub use types::{
+    Candidate, End, EngineRequest, PromptToken, Sampling, Stopping, SubmitError, Telling, Token,
+    TokenEvent, Tokens, Told,
+};
 pub use workers::{AttachedWorkers, Workers, WorkersError};

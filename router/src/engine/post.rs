@@ -15,7 +15,7 @@ use std::{
 use penstock_scheduler::ids::SequenceId;
 use tokio::sync::mpsc;
 
-use super::types::{End, TokenEvent, Tokens};
+use super::types::{End, TokenEvent};
 
 /// Tokens that an event holds at most, however long its stream was not read.
 const TOKENS: usize = 64;
@@ -117,6 +117,11 @@ impl Inbox {
             None => waiting.event = Some(event),
             Some(unread) => {
                 unread.tokens.extend(event.tokens);
+                match (&mut unread.told, event.told) {
+                    (Some(told), Some(later)) => told.extend(*later),
+                    (told @ None, later) => *told = later,
+                    (Some(_), None) => {}
+                }
                 unread.end = unread.end.take().or(event.end);
             }
         }
@@ -128,12 +133,16 @@ impl Inbox {
 
 impl Waiting {
     fn take(&mut self) -> Option<TokenEvent> {
-        let tokens = &mut self.event.as_mut()?.tokens;
-        if tokens.len() <= TOKENS {
+        let event = self.event.as_mut()?;
+        if event.tokens.len() <= TOKENS {
             return self.event.take();
         }
-        let tokens = tokens.drain(..TOKENS).collect();
-        Some(TokenEvent { tokens, end: None })
+        let told = event.told.as_mut().map(|told| told.split_off_front(TOKENS));
+        Some(TokenEvent {
+            tokens: event.tokens.drain(..TOKENS).collect(),
+            end: None,
+            told: told.map(Box::new),
+        })
     }
 }
 
@@ -152,10 +161,12 @@ impl Outlet {
     /// Ends the stream at once.
     pub(super) fn end(&mut self, end: End) {
         self.ended = true;
-        let tokens = Tokens::new();
-        let end = Some(end);
+        let event = TokenEvent {
+            end: Some(end),
+            ..TokenEvent::default()
+        };
         // An office that is gone has no streams left.
-        let _ = (self.office.mail).send(vec![(self.id, TokenEvent { tokens, end })]);
+        let _ = (self.office.mail).send(vec![(self.id, event)]);
     }
 }
 

@@ -11,8 +11,8 @@ use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
 use super::post::{Outbox, Outlet};
-use super::types::{End, EngineRequest, Sampling, Stopping, SubmitError, TokenEvent, Tokens};
-use crate::shard::SlotError;
+use super::types::{End, EngineRequest, Sampling, Stopping, SubmitError, TokenEvent, Told};
+use crate::shard::{PromptPart, SlotError};
 
 /// The answer to a submission, to be given once.
 pub(super) type Answer = oneshot::Sender<Result<(), SubmitError>>;
@@ -20,6 +20,8 @@ pub(super) type Answer = oneshot::Sender<Result<(), SubmitError>>;
 /// One request. It outlives the scheduler, which can be refilled from it.
 pub(super) struct Record {
     pub(super) request: EngineRequest,
+    /// Leading tokens of the prompt of which nothing is left to tell; of the first, nothing is told.
+    prompt_told: u32,
     pub(super) stage: Stage,
     branches: SmallVec<[Branch; 1]>,
 }
@@ -86,6 +88,7 @@ impl Record {
         };
         Self {
             request,
+            prompt_told: 1,
             stage,
             branches: outlets.into_iter().map(branch).collect(),
         }
@@ -107,6 +110,10 @@ impl Record {
             min_new_tokens: stopping.min_new_tokens,
             stop_token_ids,
             cache_salt: vec![salt],
+            cached_at_most: match self.request.sampling.telling.prompt {
+                Some(_) => self.prompt_told - 1,
+                None => u32::MAX,
+            },
             preparing: matches!(self.stage, Stage::Preparing(_)),
             pipelining: Pipelining::Ahead,
             branches: self.request.branches.max(1),
@@ -125,22 +132,18 @@ impl Record {
 
     /// Hands a branch's client what a step brought. A client that has gone away sends an abort. A
     /// branch that fails takes the whole request with it: its answers are asked for together.
-    pub(super) fn emit(
-        &mut self,
-        branch: u32,
-        (tokens, end): (Tokens, Option<End>),
-        outbox: &mut Outbox,
-    ) -> Heard {
+    pub(super) fn emit(&mut self, branch: u32, event: TokenEvent, outbox: &mut Outbox) -> Heard {
         let Some(own) = self.branches.get_mut(branch as usize) else {
             return Heard::Nobody;
         };
         if !own.open {
             return Heard::Nobody;
         }
-        let failure = end.clone().filter(|end| matches!(end, End::Failed(_)));
-        own.open = end.is_none();
+        let end = event.end.clone();
+        let failure = end.filter(|end| matches!(end, End::Failed(_)));
+        own.open = event.end.is_none();
         own.begun = true;
-        own.outlet.put(TokenEvent { tokens, end }, outbox);
+        own.outlet.put(event, outbox);
         if let Some(failure) = failure {
             self.fail_open(&failure);
         }
@@ -155,6 +158,32 @@ impl Record {
     pub(super) fn note_closing(&mut self, branch: u32, closing: &[Slot]) {
         if let Some(branch) = self.branches.get_mut(branch as usize) {
             branch.closing |= branch.slot.is_some_and(|slot| closing.contains(&slot));
+        }
+    }
+
+    /// Hands all clients what a step tells of their prompt, but for what they have been told: a part
+    /// of a prompt is told again if its sequence was preempted before the scheduler knew of it.
+    pub(super) fn tell_prompt(&mut self, part: PromptPart, outbox: &mut Outbox) {
+        let skipped = self.prompt_told.saturating_sub(part.start) as usize;
+        let prompt: Vec<_> = part.tokens.into_iter().skip(skipped).collect();
+        if prompt.is_empty() || part.start > self.prompt_told {
+            return;
+        }
+        self.prompt_told += u32::try_from(prompt.len()).unwrap_or(u32::MAX);
+        if self.prompt_told as usize >= self.request.prompt.len() {
+            // All is told: what the sequence recomputes from now on tells nothing.
+            self.request.sampling.telling.prompt = None;
+        }
+        for branch in self.branches.iter_mut().filter(|branch| branch.open) {
+            let told = Told {
+                tops: Vec::new(),
+                prompt: prompt.clone(),
+            };
+            let event = TokenEvent {
+                told: Some(Box::new(told)),
+                ..TokenEvent::default()
+            };
+            branch.outlet.put(event, outbox);
         }
     }
 

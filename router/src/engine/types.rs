@@ -58,6 +58,8 @@ pub struct Sampling {
     pub adjustment: Adjustment,
     /// What the answer must spell; the workers prepare it before the client hears of success.
     pub guide: Option<Box<Guide>>,
+    /// What is told beside the tokens; by the same message to the workers.
+    pub telling: Telling,
 }
 
 impl Default for Sampling {
@@ -70,8 +72,18 @@ impl Default for Sampling {
             seed: 0,
             adjustment: Adjustment::default(),
             guide: None,
+            telling: Telling::default(),
         }
     }
+}
+
+/// Log-probabilities to tell beside those of the chosen tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Telling {
+    /// Alternatives of each generated token.
+    pub top: u32,
+    /// Alternatives of each prompt token, beside its own; `None` = nothing is told of the prompt.
+    pub prompt: Option<u32>,
 }
 
 impl Sampling {
@@ -106,10 +118,41 @@ pub struct Stopping {
 /// always what one step brought.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TokenEvent {
-    /// New tokens, in order; empty only together with `end`.
+    /// New tokens, in order; empty only together with `end` or `told`.
     pub tokens: Tokens,
     /// Set on the last event.
     pub end: Option<End>,
+    /// What was asked to be told beside the tokens. Boxed, since it is nearly always absent.
+    pub told: Option<Box<Told>>,
+}
+
+/// Log-probabilities that a request asks for, beside those of its tokens.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Told {
+    /// For each token of the event, what might have been in its place; empty if nobody asks.
+    pub tops: Vec<Vec<Candidate>>,
+    /// Of the prompt's tokens, from the second on, each after those of earlier events.
+    pub prompt: Vec<PromptToken>,
+}
+
+/// A token that might stand in some place.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Candidate {
+    /// Vocabulary id.
+    pub id: u32,
+    /// Natural log of its probability there, before temperature.
+    pub logprob: f32,
+}
+
+/// What the tokens before a prompt token say of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PromptToken {
+    /// Natural log of its probability.
+    pub logprob: f32,
+    /// 1 = it was the likeliest.
+    pub rank: u32,
+    /// The likeliest tokens in its place, in order.
+    pub top: Vec<Candidate>,
 }
 
 /// Tokens of one step: nearly always one, so that it costs no allocation.
@@ -133,6 +176,22 @@ pub enum End {
     StopToken,
     /// The request failed after it had begun; the message is for the client.
     Failed(String),
+}
+
+impl Told {
+    /// Joins what came later.
+    pub(super) fn extend(&mut self, later: Self) {
+        self.tops.extend(later.tops);
+        self.prompt.extend(later.prompt);
+    }
+
+    /// Takes what belongs to the first `tokens` tokens, and all that is told of the prompt.
+    pub(super) fn split_off_front(&mut self, tokens: usize) -> Self {
+        Self {
+            tops: self.tops.drain(..tokens.min(self.tops.len())).collect(),
+            prompt: std::mem::take(&mut self.prompt),
+        }
+    }
 }
 
 /// Why a request was not begun. Nothing has been sent to the client yet.

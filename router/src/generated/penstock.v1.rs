@@ -328,6 +328,12 @@ pub struct Sampling {
     /// absent = none
     #[prost(message, optional, tag = "13")]
     pub watermark: ::core::option::Option<Watermark>,
+    /// alternatives told with each generated token; at most 20
+    #[prost(uint32, tag = "17")]
+    pub top_logprobs: u32,
+    /// alternatives told with each prompt token; absent = nothing is
+    #[prost(uint32, optional, tag = "18")]
+    pub prompt_logprobs: ::core::option::Option<u32>,
 }
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
 pub struct Penalties {
@@ -458,6 +464,40 @@ pub struct StepReply {
     /// slots whose guide forbids to open anything: few tokens are left
     #[prost(uint32, repeated, tag = "17")]
     pub closing: ::prost::alloc::vec::Vec<u32>,
+    /// alternatives of each token: sum(counts) of them, or none at all
+    #[prost(uint32, repeated, tag = "9")]
+    pub top_counts: ::prost::alloc::vec::Vec<u32>,
+    /// sum(top_counts), of each token the likeliest first
+    #[prost(uint32, repeated, tag = "10")]
+    pub top_token_ids: ::prost::alloc::vec::Vec<u32>,
+    /// of these
+    #[prost(float, repeated, tag = "11")]
+    pub top_logprobs: ::prost::alloc::vec::Vec<f32>,
+    #[prost(message, repeated, tag = "12")]
+    pub prompts: ::prost::alloc::vec::Vec<PromptLogprobs>,
+}
+/// What a run over a part of a prompt tells of the prompt's tokens.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PromptLogprobs {
+    #[prost(uint64, tag = "1")]
+    pub request_id: u64,
+    /// position of the first token told; at least 1
+    #[prost(uint32, tag = "2")]
+    pub start: u32,
+    /// of the tokens from there on, each after those before it
+    #[prost(float, repeated, tag = "3")]
+    pub logprobs: ::prost::alloc::vec::Vec<f32>,
+    /// of the same tokens; 1 = the likeliest
+    #[prost(uint32, repeated, tag = "4")]
+    pub ranks: ::prost::alloc::vec::Vec<u32>,
+    /// alternatives of each
+    #[prost(uint32, tag = "5")]
+    pub top: u32,
+    /// `top` for each token, the likeliest first
+    #[prost(uint32, repeated, tag = "6")]
+    pub top_token_ids: ::prost::alloc::vec::Vec<u32>,
+    #[prost(float, repeated, tag = "7")]
+    pub top_logprobs: ::prost::alloc::vec::Vec<f32>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SlotError {

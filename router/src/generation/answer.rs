@@ -12,8 +12,9 @@ use futures_core::Stream;
 use super::event::{FinishReason, TextEnd, TextEvent, TextToken};
 use crate::backend::{Sources, TokenSource};
 use crate::detokenize::Detokenizer;
-use crate::engine::types::{End, Sampling, Token, TokenEvent};
+use crate::engine::types::{End, PromptToken, Sampling, Token, TokenEvent};
 use crate::error::{ApiError, ErrorKind};
+use crate::logprobs::Wanted;
 use crate::metrics::{RequestTimer, Timings};
 use crate::model_text::ModelText;
 use crate::stop::StopMatcher;
@@ -36,7 +37,19 @@ pub struct Generation {
     /// Said by the engine beside its last tokens, to be told after them.
     failure: Option<String>,
     facts: Facts,
+    prompt: ToldPrompt,
     timer: RequestTimer,
+}
+
+/// The prompt, as far as the answer tells of it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ToldPrompt {
+    /// Its ids, if anything is told of them.
+    pub ids: Vec<u32>,
+    /// Its text, if the answer begins with it.
+    pub text: String,
+    /// Of the ids from the second on, if asked for; whole once the first event has come.
+    pub tokens: Vec<PromptToken>,
 }
 
 /// What is known of a request when its answer begins, and how many tokens it has by now.
@@ -54,7 +67,10 @@ pub struct Facts {
     pub logprob_sum: f64,
     /// Which of the answers to its request it is.
     pub branch: u32,
+    /// What the answer tells of probabilities.
+    pub wanted: Wanted,
     min_new_tokens: u32,
+    prompt_only: bool,
 }
 
 impl Facts {
@@ -88,6 +104,7 @@ pub(super) struct Begun {
     reading: Reading,
     facts: Facts,
     sampling: Sampling,
+    prompt: ToldPrompt,
     max_new_tokens: u32,
 }
 
@@ -101,7 +118,19 @@ impl Begun {
             last_token: 0,
             logprob_sum: 0.0,
             branch: 0,
+            wanted: request.wanted,
             min_new_tokens: engine.stopping.min_new_tokens,
+            prompt_only: request.prompt_only,
+        };
+        let told = request.wanted.of_prompt();
+        let prompt = ToldPrompt {
+            ids: if told {
+                engine.prompt.clone()
+            } else {
+                Vec::new()
+            },
+            text: request.echoed.clone(),
+            tokens: Vec::new(),
         };
         Self {
             text: model.clone(),
@@ -110,6 +139,7 @@ impl Begun {
             reading: request.reading.clone(),
             facts,
             sampling: engine.sampling.clone(),
+            prompt,
             max_new_tokens: engine.stopping.max_new_tokens,
         }
     }
@@ -153,6 +183,7 @@ impl Begun {
             sent: 0,
             failure: None,
             facts,
+            prompt: self.prompt.clone(),
             timer,
         }
     }
@@ -185,6 +216,16 @@ impl Generation {
         &self.facts
     }
 
+    /// The prompt, as far as the answer tells of it.
+    pub fn prompt(&self) -> &ToldPrompt {
+        &self.prompt
+    }
+
+    /// The model's text side.
+    pub fn model_text(&self) -> &ModelText {
+        &self.text
+    }
+
     /// How long things took so far.
     pub fn timings(&self) -> Timings {
         self.timer.timings()
@@ -200,24 +241,33 @@ impl Generation {
         if let Some(message) = self.failure.take() {
             return Poll::Ready(Some(Err(self.fail(message))));
         }
-        let Some(source) = &mut self.source else {
-            return Poll::Ready(None);
+        let mut step = loop {
+            let Some(source) = &mut self.source else {
+                return Poll::Ready(None);
+            };
+            let Some(mut step) = ready!(Pin::new(&mut *source).poll_next(cx)) else {
+                return Poll::Ready(Some(Err(
+                    self.fail("the engine gave up on the request".into())
+                )));
+            };
+            if !self.timer.has_entered() {
+                self.timer.entered(source.entered());
+            }
+            if let Some(told) = &mut step.told {
+                self.prompt.tokens.append(&mut told.prompt);
+            }
+            // What only tells of the prompt is shown with what comes after it.
+            if !step.tokens.is_empty() || step.end.is_some() {
+                break step;
+            }
         };
-        let Some(step) = ready!(Pin::new(&mut *source).poll_next(cx)) else {
-            return Poll::Ready(Some(Err(
-                self.fail("the engine gave up on the request".into())
-            )));
-        };
-        if !self.timer.has_entered() {
-            self.timer.entered(source.entered());
-        }
         if let Some(End::Failed(message)) = &step.end {
             if step.tokens.is_empty() {
                 return Poll::Ready(Some(Err(self.fail(message.clone()))));
             }
             self.failure = Some(message.clone());
         }
-        self.take(&step, event);
+        self.take(&mut step, event);
         self.timer.tokens(event.tokens.len());
         if event.end.is_some() {
             self.timer.succeeded();
@@ -236,7 +286,13 @@ impl Generation {
         ApiError::new(ErrorKind::Generation, message)
     }
 
-    fn take(&mut self, step: &TokenEvent, event: &mut TextEvent) {
+    fn take(&mut self, step: &mut TokenEvent, event: &mut TextEvent) {
+        if self.facts.prompt_only {
+            return self.end(FinishReason::Length, (0, 0), event);
+        }
+        if let Some(told) = &mut step.told {
+            event.tops = std::mem::take(&mut told.tops);
+        }
         let end = match step.end {
             Some(End::Length) => Some(FinishReason::Length),
             Some(End::StopToken) => Some(FinishReason::StopToken),

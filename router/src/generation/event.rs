@@ -1,5 +1,7 @@
 //! What a step brought, as text.
 
+use crate::engine::types::Candidate;
+
 /// What one step brought, as text. One value may be filled again and again.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TextEvent {
@@ -7,6 +9,8 @@ pub struct TextEvent {
     pub tokens: Vec<TextToken>,
     /// Set on the last event.
     pub end: Option<TextEnd>,
+    /// For each of the tokens, what might have been in its place; empty unless asked for.
+    pub tops: Vec<Vec<Candidate>>,
     pub(super) text: String,
     pub(super) delta: String,
 }
@@ -67,6 +71,11 @@ impl TextEvent {
             })
     }
 
+    /// What might have been in the place of token `index`.
+    pub fn top(&self, index: usize) -> &[Candidate] {
+        self.tops.get(index).map_or(&[], Vec::as_slice)
+    }
+
     /// What the event adds to the answer that may be shown.
     pub fn delta(&self) -> &str {
         &self.delta
@@ -79,6 +88,7 @@ impl TextEvent {
 
     pub(super) fn clear(&mut self) {
         self.tokens.clear();
+        self.tops.clear();
         self.text.clear();
         self.delta.clear();
         self.end = None;

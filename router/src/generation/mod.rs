@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use self::answer::Begun;
-pub use self::answer::{Facts, Generation};
+pub use self::answer::{Facts, Generation, ToldPrompt};
 pub use self::event::{FinishReason, TextEnd, TextEvent, TextToken};
 use crate::backend::Backend;
 use crate::budget::Charge;
 use crate::chat::Chat;
 use crate::config::RouterConfig;
+use crate::detokenize::Detokenizer;
 use crate::engine::{EngineState, Limits};
 use crate::error::{ApiError, ErrorKind};
 use crate::metrics::{Metrics, RequestTimer};
@@ -199,7 +200,10 @@ impl Generator {
         let (prompt, parameters) = input.validate(&self.inner.config, limits)?;
         let text = &self.inner.text;
         let prompt = match prompt {
-            Prompt::Ids(ids) => return parameters.with_ids(ids, &text.eos_ids),
+            // Only to be read back are they made text.
+            Prompt::Ids(ids) if !parameters.echo() => {
+                return parameters.with_ids(ids, &text.eos_ids);
+            }
             prompt => prompt,
         };
         if let Prompt::Text(prompt, _) = &prompt {
@@ -235,6 +239,10 @@ fn to_ids(
     parameters: ValidParameters,
 ) -> Result<ValidRequest, ApiError> {
     let mut reading = Reading::default();
+    let mut echoed = match &prompt {
+        Prompt::Text(text, _) if parameters.echo() => text.clone(),
+        _ => String::new(),
+    };
     let ids = match prompt {
         Prompt::Text(text, special) => tokenize::encode(&model.tokenizer, &text, special)?,
         Prompt::Chat(chat) => {
@@ -244,10 +252,34 @@ fn to_ids(
             reading = chat.reading.after(&text);
             tokenize::encode(&model.tokenizer, &text, SpecialTokens::AsIs)?
         }
-        Prompt::Ids(ids) => ids,
+        Prompt::Ids(ids) => {
+            echoed = if parameters.echo() {
+                text_of(model, &ids)
+            } else {
+                echoed
+            };
+            ids
+        }
     };
     let request = parameters.with_ids(ids, &model.eos_ids)?;
-    Ok(ValidRequest { reading, ..request })
+    Ok(ValidRequest {
+        reading,
+        echoed,
+        ..request
+    })
+}
+
+/// The text of token ids that a client gave.
+fn text_of(model: &ModelText, ids: &[u32]) -> String {
+    let mut text = String::new();
+    let mut detokenizer = Detokenizer::new(Arc::clone(&model.vocabulary), &[]);
+    for &id in ids {
+        if !model.vocabulary.is_special(id) {
+            detokenizer.push(id, &mut text);
+        }
+    }
+    detokenizer.finish(&mut text);
+    text
 }
 
 /// A template's complaint is about the messages, whatever it says.

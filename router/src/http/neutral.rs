@@ -14,10 +14,6 @@ const LONGEST: usize = 64;
 pub(super) enum Neutral {
     /// Only null.
     Null,
-    /// This number.
-    Number(f64),
-    /// This.
-    Bool(bool),
     /// One of these strings.
     Text(&'static [&'static str]),
     /// An empty list or object.
@@ -43,8 +39,6 @@ impl Neutral {
         };
         match (self, &value) {
             (_, Value::Null) => true,
-            (Self::Number(neutral), Value::Number(n)) => n.as_f64() == Some(neutral),
-            (Self::Bool(neutral), Value::Bool(b)) => *b == neutral,
             (Self::Text(neutral), Value::String(s)) => neutral.contains(&s.as_str()),
             (Self::Empty, Value::Array(items)) => items.is_empty(),
             (Self::Empty, Value::Object(map)) => map.is_empty(),
@@ -58,8 +52,6 @@ impl Neutral {
     fn describe(self) -> String {
         match self {
             Self::Null => "null".into(),
-            Self::Number(n) => n.to_string(),
-            Self::Bool(b) => b.to_string(),
             Self::Text(values) => format!("`{}`", values.join("` or `")),
             Self::Empty => "an empty value".into(),
             Self::Json(json) => json.into(),

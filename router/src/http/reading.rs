@@ -107,15 +107,17 @@ pub(super) fn call_id(reading: &Reading) -> String {
     id
 }
 
-/// Runs an answer to its end.
+/// Runs an answer to its end; `heed` is shown each event.
 pub(super) async fn collect(
     generation: &mut Generation,
+    mut heed: impl FnMut(&Generation, &TextEvent),
 ) -> Result<(ReadAnswer, ReadEnd), ApiError> {
     let mut read = Read::new(generation.reading());
     let mut event = TextEvent::default();
     let mut answer = ReadAnswer::default();
     loop {
         std::future::poll_fn(|cx| read.poll(generation, &mut event, cx)).await?;
+        heed(generation, &event);
         for piece in read.drain() {
             answer.take(piece, generation.reading());
         }

@@ -5,7 +5,7 @@ use penstock_scheduler::{
     plan::{BlockCopy, Fork, Growth, NewSequence, StepOutcome, StepPlan, Table},
 };
 
-use super::PrepareError;
+use super::{PrepareError, StepTold, told::step_told};
 use crate::{
     adjustment::{Adjustment, Penalties},
     engine::types::{Guide, GuideKind, Sampling, Stopping},
@@ -25,6 +25,8 @@ pub struct StepAnswer {
     pub closing: Vec<Slot>,
     /// As the worker measured it; for metrics.
     pub timing: Timing,
+    /// What somebody asked to be told beside the tokens.
+    pub told: Option<Box<StepTold>>,
 }
 
 /// A sequence that failed in a step.
@@ -64,6 +66,8 @@ pub(super) fn sampling(sampling: &Sampling, stopping: &Stopping, branch: u32) ->
         seed: sampling.branch_seed(branch),
         min_tokens: stopping.min_new_tokens,
         stop_token_ids: stopping.stop_token_ids.clone(),
+        top_logprobs: sampling.telling.top,
+        prompt_logprobs: sampling.telling.prompt,
         ..adjustment(&sampling.adjustment)
     }
 }
@@ -151,8 +155,9 @@ pub(super) fn step_request<'a>(
 
 /// The reply as an outcome, after checking that its arrays fit together. The duration is left
 /// for the caller, who knows when the step began.
-pub(super) fn step_answer(reply: v1::StepReply) -> Result<StepAnswer, String> {
+pub(super) fn step_answer(mut reply: v1::StepReply) -> Result<StepAnswer, String> {
     check_lengths(&reply)?;
+    let told = step_told(&mut reply)?;
     let errors: Vec<SlotError> = reply.errors.into_iter().map(slot_error).collect();
     let timing = reply.timing.unwrap_or_default();
     let outcome = StepOutcome {
@@ -174,6 +179,7 @@ pub(super) fn step_answer(reply: v1::StepReply) -> Result<StepAnswer, String> {
         errors,
         closing: reply.closing.into_iter().map(Slot).collect(),
         timing,
+        told,
     })
 }
 

@@ -1,6 +1,7 @@
 use penstock_scheduler::{ids::GroupId, plan::Run};
 
 use super::*;
+use crate::engine::types::{Candidate, PromptToken, Telling};
 
 fn wanted() -> (Sampling, Stopping) {
     let sampling = Sampling {
@@ -8,6 +9,10 @@ fn wanted() -> (Sampling, Stopping) {
         top_k: 3,
         top_p: 0.9,
         seed: 11,
+        telling: Telling {
+            top: 2,
+            prompt: Some(3),
+        },
         ..Sampling::default()
     };
     let stopping = Stopping {
@@ -101,6 +106,7 @@ fn a_plan_becomes_a_message_with_the_parameters_of_its_requests() {
         (sent.min_tokens, &sent.stop_token_ids[..]),
         (2, &[5, 4][..])
     );
+    assert_eq!((sent.top_logprobs, sent.prompt_logprobs), (2, Some(3)));
     assert_eq!(
         (&request.run_slots[..], &request.run_tokens[..]),
         (&[3][..], &[2][..])
@@ -170,4 +176,68 @@ fn errors_name_their_slots() {
         !answer.errors[0].message.is_empty(),
         "an error without words gets some"
     );
+}
+
+fn telling() -> v1::StepReply {
+    v1::StepReply {
+        slots: vec![1, 2],
+        counts: vec![2, 1],
+        token_ids: vec![7, 8, 9],
+        logprobs: vec![-1.0; 3],
+        top_counts: vec![2, 0, 1],
+        top_token_ids: vec![7, 3, 4],
+        top_logprobs: vec![-1.0, -2.0, f32::NEG_INFINITY],
+        prompts: vec![v1::PromptLogprobs {
+            request_id: 40,
+            start: 1,
+            logprobs: vec![-3.0, -4.0],
+            ranks: vec![5, 6],
+            top: 1,
+            top_token_ids: vec![2, 6],
+            top_logprobs: vec![-0.5, -0.25],
+        }],
+        ..Default::default()
+    }
+}
+
+#[test]
+fn what_is_told_is_split_by_token() {
+    let answer = step_answer(telling()).expect("a right reply");
+    let told = answer.told.expect("something is told");
+    let of = |id, logprob| Candidate { id, logprob };
+    let first = vec![of(7, -1.0), of(3, -2.0)];
+    assert_eq!(told.tops.of(0..2), Some(vec![first, vec![]]));
+    assert_eq!(told.tops.of(1..2), None, "nobody asked about it");
+    let impossible = Some(vec![vec![]]);
+    assert_eq!(told.tops.of(2..3), impossible, "minus infinity is left out");
+    let part = &told.prompts[0];
+    assert_eq!((part.request, part.start), (RequestId(40), 1));
+    let second = PromptToken {
+        logprob: -4.0,
+        rank: 6,
+        top: vec![of(6, -0.25)],
+    };
+    assert_eq!(part.tokens[1], second);
+}
+
+#[test]
+fn what_is_told_in_unequal_arrays_is_refused() {
+    let broken: [fn(&mut v1::StepReply); 5] = [
+        |reply| {
+            reply.top_counts.pop();
+        },
+        |reply| {
+            reply.top_logprobs.pop();
+        },
+        |reply| reply.top_counts[1] = 1,
+        |reply| {
+            reply.prompts[0].ranks.pop();
+        },
+        |reply| reply.prompts[0].top = 2,
+    ];
+    for (number, spoil) in broken.into_iter().enumerate() {
+        let mut reply = telling();
+        spoil(&mut reply);
+        assert!(step_answer(reply).is_err(), "{number}");
+    }
 }

@@ -8,6 +8,7 @@ mod endpoint;
 mod error;
 mod group;
 mod stream;
+mod told;
 mod worker;
 
 pub use config::{LoadConfig, Loaded, MemoryReport, Progress};
@@ -16,3 +17,4 @@ pub use deadline::StepLimits;
 pub use endpoint::{Endpoint, EndpointError};
 pub use error::{PrepareError, ShardError};
 pub use group::{Preparer, ShardGroup};
+pub use told::{PromptPart, StepTold, Tops};

@@ -226,7 +226,7 @@ pub fn event(text: &str) -> TokenEvent {
     });
     TokenEvent {
         tokens: tokens.collect(),
-        end: None,
+        ..TokenEvent::default()
     }
 }
 

@@ -118,6 +118,7 @@ impl Server {
             min_new_tokens: 0,
             stop_token_ids: Vec::new(),
             cache_salt: Vec::new(),
+            cached_at_most: u32::MAX,
             preparing: false,
             pipelining: Pipelining::Ahead,
             branches: 1,

@@ -196,6 +196,7 @@ fn request(words: &Words<'_>) -> Request {
             .values
             .get("salt")
             .map_or_else(Vec::new, |s| vec![s.parse().unwrap()]),
+        cached_at_most: words.number("cached", u64::from(u32::MAX)) as u32,
         preparing: words.bare.contains(&"preparing"),
         pipelining: match words.bare.contains(&"waits") {
             true => Pipelining::Waits,

@@ -217,6 +217,7 @@ impl Episode {
                 vec![]
             },
             cache_salt: random.pick(&[&[][..], &[], &[], &[7], &[7, 8]]).to_vec(),
+            cached_at_most: u32::MAX,
             preparing: random.chance(10),
             pipelining: random.pick(&[Pipelining::Ahead, Pipelining::Ahead, Pipelining::Waits]),
             branches: random.pick(&[1, 1, 1, 2, 5]),

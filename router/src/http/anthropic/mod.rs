@@ -65,7 +65,7 @@ pub(super) async fn messages(
         let events = MessageStream::new(generation, answer);
         return Ok((headers, sse::respond(events, app.config.keep_alive)).into_response());
     }
-    let (read, end) = reading::collect(&mut generation).await?;
+    let (read, end) = reading::collect(&mut generation, |_, _| {}).await?;
     let headers = facts::whole_headers(&app, std::slice::from_ref(&generation));
     answer.stop_reason = Some(stop_reason(end.reason, !read.calls.is_empty()));
     answer.stop_sequence = end.stop_string;

@@ -10,16 +10,19 @@ use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use futures_util::future::try_join_all;
 
-use self::parameters::{Shape, split};
+use self::parameters::{Shape, check_streamable, split};
 use self::stream::NativeStream;
 use self::wire::{
-    Details, GenerateRequest, GenerateResponse, Info, SimpleToken, Token, TokenizeRequest,
+    Details, GenerateRequest, GenerateResponse, Info, PrefillToken, SimpleToken, Token,
+    TokenizeRequest,
 };
 use super::error::NativeError;
 use super::{App, facts, json, sse};
 use crate::budget::Charge;
+use crate::engine::Candidate;
 use crate::error::ApiError;
 use crate::generation::{FinishReason, Generation, TextEvent};
+use crate::logprobs;
 
 /// Answers a prompt in one piece.
 #[utoipa::path(
@@ -139,6 +142,7 @@ async fn streamed(app: &App, body: GenerateRequest, charge: Charge) -> Result<Re
         let rule = "`best_of` != 1 is not supported when streaming tokens";
         return Err(ApiError::validation("best_of", rule));
     }
+    check_streamable(&input)?;
     let generation = app.generator.generate(input).await?;
     let mut headers = facts::stream_headers(app, std::slice::from_ref(&generation));
     facts::put_characters(&mut headers, characters);
@@ -169,7 +173,7 @@ async fn whole(
 }
 
 async fn collect(generation: &mut Generation, shape: &Shape) -> Result<GenerateResponse, ApiError> {
-    let mut tokens = Vec::new();
+    let (mut tokens, mut top_tokens) = (Vec::new(), Vec::new());
     let mut event = TextEvent::default();
     while let Some(outcome) = generation.next(&mut event).await {
         outcome?;
@@ -180,6 +184,7 @@ async fn collect(generation: &mut Generation, shape: &Shape) -> Result<GenerateR
                 logprob: token.logprob,
                 special: token.special,
             }));
+            top_tokens.extend(event.tops.iter().map(|top| candidates(generation, top)));
         }
         let Some(end) = event.end.take() else {
             continue;
@@ -190,8 +195,9 @@ async fn collect(generation: &mut Generation, shape: &Shape) -> Result<GenerateR
             generated_tokens: facts.generated_tokens,
             seed: facts.seed,
             input_length: facts.prompt_tokens,
-            prefill: Vec::new(),
+            prefill: prefill(generation),
             tokens: std::mem::take(&mut tokens),
+            top_tokens: std::mem::take(&mut top_tokens),
             best_of_sequences: Vec::new(),
         });
         return Ok(GenerateResponse {
@@ -200,6 +206,32 @@ async fn collect(generation: &mut Generation, shape: &Shape) -> Result<GenerateR
         });
     }
     Err(facts::unfinished())
+}
+
+/// Likely tokens in the place of one.
+fn candidates(generation: &Generation, top: &[Candidate]) -> Vec<Token> {
+    let vocabulary = &generation.model_text().vocabulary;
+    let token = |&Candidate { id, logprob }: &Candidate| Token {
+        id,
+        text: vocabulary.piece_text(id),
+        logprob,
+        special: vocabulary.is_special(id),
+    };
+    top.iter().map(token).collect()
+}
+
+/// The prompt's tokens, if asked for.
+fn prefill(generation: &Generation) -> Vec<PrefillToken> {
+    let prompt = generation.prompt();
+    let told = prompt.tokens.iter().map(|token| Some(token.logprob));
+    let logprobs = std::iter::once(None).chain(told);
+    let tokens = prompt.ids.iter().zip(logprobs);
+    let token = |(&id, logprob): (&u32, Option<f32>)| PrefillToken {
+        id,
+        text: generation.model_text().vocabulary.piece_text(id),
+        logprob: logprob.map(logprobs::shown),
+    };
+    tokens.map(token).collect()
 }
 
 fn finish_reason(reason: FinishReason) -> wire::FinishReason {

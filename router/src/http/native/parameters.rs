@@ -7,6 +7,7 @@ use crate::error::ApiError;
 use crate::http::guide::Grammar;
 use crate::http::neutral::{self, Neutral};
 use crate::http::strict::JsonText;
+use crate::logprobs::Wanted;
 use crate::tokenize::SpecialTokens;
 use crate::validate::{Choices, FieldNames, GenerateInput, Parameters, Prompt};
 
@@ -43,7 +44,7 @@ pub(super) fn split(
     };
     let guide = wire.grammar.take().map(Grammar::guide).transpose()?;
     let shape = Shape {
-        details: wire.details.unwrap_or(false),
+        details: wire.details == Some(true) || wire.decoder_input_details == Some(true),
         _charge: (!prefix.is_empty()).then(|| charge.clone()),
         prefix,
     };
@@ -94,6 +95,11 @@ fn parameters_of(wire: GenerateParameters) -> Parameters {
             },
             ..Adjustment::default()
         },
+        wanted: Wanted {
+            tokens: wire.top_n_tokens.filter(|&count| count > 0),
+            echo: false,
+            prompt: (wire.decoder_input_details == Some(true)).then_some(0),
+        },
         ..Parameters::default()
     }
 }
@@ -111,16 +117,20 @@ fn check_best_of(parameters: &Parameters, seeded: bool) -> Result<(), ApiError> 
     Ok(())
 }
 
+/// Fails if the answer would not be what TGI can stream.
+pub(super) fn check_streamable(input: &GenerateInput) -> Result<(), ApiError> {
+    match input.parameters.wanted.prompt {
+        None => Ok(()),
+        Some(_) => {
+            let rule = "`decoder_input_details` == true is not supported when streaming tokens";
+            Err(ApiError::validation("decoder_input_details", rule))
+        }
+    }
+}
+
 fn check_neutral(wire: &GenerateParameters) -> Result<(), ApiError> {
-    let fields: [(&'static str, &Option<JsonText>, Neutral); 3] = [
-        (
-            "decoder_input_details",
-            &wire.decoder_input_details,
-            Neutral::Bool(false),
-        ),
-        ("top_n_tokens", &wire.top_n_tokens, Neutral::Number(0.0)),
-        ("adapter_id", &wire.adapter_id, Neutral::Null),
-    ];
+    let fields: [(&'static str, &Option<JsonText>, Neutral); 1] =
+        [("adapter_id", &wire.adapter_id, Neutral::Null)];
     neutral::check(&fields)
 }
 

@@ -5,7 +5,8 @@ use std::task::{Context, Poll, ready};
 use bytes::{BufMut, BytesMut};
 
 use super::parameters::Shape;
-use super::{finish_reason, wire};
+use super::{candidates, finish_reason, wire};
+use crate::engine::Candidate;
 use crate::generation::{Generation, TextEnd, TextEvent, TextToken};
 use crate::http::error::native_json;
 use crate::http::sse::{EventSource, Flow, put_event, put_json};
@@ -33,6 +34,7 @@ impl NativeStream {
         for (position, (token, text, _)) in self.event.tokens().enumerate() {
             self.index += 1;
             put_token(out, self.index, token, text);
+            self.put_top(out, self.event.top(position));
             let end = self.event.end.as_ref().filter(|_| position + 1 == count);
             self.put_rest(out, end);
         }
@@ -42,6 +44,13 @@ impl NativeStream {
             let token = TextToken::special(id);
             put_token(out, self.index, &token, self.event.rest());
             self.put_rest(out, Some(end));
+        }
+    }
+
+    fn put_top(&self, out: &mut BytesMut, top: &[Candidate]) {
+        if !top.is_empty() {
+            out.put_slice(b",\"top_tokens\":");
+            put_json(out, &candidates(&self.generation, top));
         }
     }
 

@@ -59,14 +59,12 @@ pub(crate) struct GenerateParameters {
     pub(crate) watermark: Option<bool>,
     /// Tell tokens, their log-probabilities and how the answer ended.
     pub(crate) details: Option<bool>,
-    /// Not offered yet; false is neutral.
-    #[schema(value_type = Option<bool>)]
-    pub(crate) decoder_input_details: Option<JsonText>,
+    /// Tell the prompt's tokens with their log-probabilities, too; not in a stream. Includes `details`.
+    pub(crate) decoder_input_details: Option<bool>,
     /// The same seed gives the same tokens.
     pub(crate) seed: Option<u64>,
-    /// Not offered yet; 0 is neutral.
-    #[schema(value_type = Option<u32>)]
-    pub(crate) top_n_tokens: Option<JsonText>,
+    /// 0 to 20: tell so many of the likeliest tokens in the place of each, too.
+    pub(crate) top_n_tokens: Option<u32>,
     /// What the answer must spell.
     pub(crate) grammar: Option<Grammar>,
     /// Not offered yet.
@@ -114,6 +112,7 @@ impl GenerateResponse {
             seed: details.seed,
             prefill: details.prefill,
             tokens: details.tokens,
+            top_tokens: details.top_tokens,
         })
     }
 }
@@ -129,10 +128,13 @@ pub(crate) struct Details {
     pub(crate) seed: Option<u64>,
     /// Tokens of the prompt, as the model got it.
     pub(crate) input_length: usize,
-    /// Always empty: `decoder_input_details` is not offered yet.
-    pub(crate) prefill: Vec<Token>,
+    /// The prompt's tokens, with `decoder_input_details`.
+    pub(crate) prefill: Vec<PrefillToken>,
     /// The answer's tokens.
     pub(crate) tokens: Vec<Token>,
+    /// For each token of the answer, the likeliest in its place, with `top_n_tokens`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) top_tokens: Vec<Vec<Token>>,
     /// The other answers that `best_of` made, the best first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) best_of_sequences: Vec<BestOfSequence>,
@@ -149,10 +151,24 @@ pub(crate) struct BestOfSequence {
     pub(crate) generated_tokens: u32,
     /// Its own.
     pub(crate) seed: Option<u64>,
-    /// Always empty: `decoder_input_details` is not offered yet.
-    pub(crate) prefill: Vec<Token>,
+    /// The prompt's tokens, with `decoder_input_details`.
+    pub(crate) prefill: Vec<PrefillToken>,
     /// The answer's tokens.
     pub(crate) tokens: Vec<Token>,
+    /// For each token of the answer, the likeliest in its place, with `top_n_tokens`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) top_tokens: Vec<Vec<Token>>,
+}
+
+/// A token of a prompt.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct PrefillToken {
+    /// Vocabulary id.
+    pub(crate) id: u32,
+    /// What it stands for by itself.
+    pub(crate) text: String,
+    /// Natural log of its probability; null for the first.
+    pub(crate) logprob: Option<f32>,
 }
 
 /// A token of an answer.
@@ -187,6 +203,9 @@ pub(crate) struct StreamResponse {
     pub(crate) index: u32,
     /// The token.
     pub(crate) token: Token,
+    /// The likeliest tokens in its place, with `top_n_tokens`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) top_tokens: Vec<Token>,
     /// On the last event: the whole answer.
     pub(crate) generated_text: Option<String>,
     /// On the last event, if asked for.

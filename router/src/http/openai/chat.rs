@@ -41,11 +41,13 @@ pub(crate) async fn chat(
     let (mut body, charge): (ChatRequest, _) = json::read(request, &app).await?;
     body.check()?;
     let max_tokens = max_tokens(&body)?;
+    let wanted = body.wanted()?;
     let Common {
         model,
-        parameters,
+        mut parameters,
         delivery,
     } = body.common(max_tokens)?;
+    parameters.wanted = wanted;
     check_model(&app, model.as_deref())?;
     let prompt = Prompt::Chat(conversation(&app, body)?);
     let input = GenerateInput {
@@ -83,12 +85,17 @@ pub(crate) async fn chat_tokenize(
     }))
 }
 
-fn whole(answering: Answering, (answers, usage): (Vec<Answer>, Usage)) -> ChatCompletion {
-    let choice = |(index, answer): (usize, Answer)| ChatChoice {
+fn whole(answering: Answering, (mut answers, usage): (Vec<Answer>, Usage)) -> ChatCompletion {
+    let mut told = answers
+        .iter_mut()
+        .map(|answer| answer.prompt_logprobs.take());
+    let prompt_logprobs = told.next().flatten();
+    drop(told);
+    let choice = |(index, mut answer): (usize, Answer)| ChatChoice {
         index,
         finish_reason: finish_reason(answer.reason, !answer.calls.is_empty()),
+        logprobs: answer.logprobs.take(),
         message: message(answer),
-        logprobs: None,
     };
     let Answering { id, created, model } = answering;
     ChatCompletion {
@@ -99,6 +106,7 @@ fn whole(answering: Answering, (answers, usage): (Vec<Answer>, Usage)) -> ChatCo
         system_fingerprint: FINGERPRINT,
         choices: answers.into_iter().enumerate().map(choice).collect(),
         usage,
+        prompt_logprobs,
     }
 }
 

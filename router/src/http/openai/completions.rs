@@ -34,6 +34,7 @@ pub(crate) async fn completions(
     let mut common = body.common(body.max_tokens)?;
     common.parameters.choices.best_of = body.best_of;
     check_stream(&common)?;
+    common.parameters.wanted = body.wanted()?;
     check_model(&app, common.model.as_deref())?;
     check_batch(body.prompt.len(), app.config.max_client_batch_size)?;
     let Common {
@@ -90,7 +91,8 @@ fn whole(answering: Answering, (answers, usage): (Vec<Answer>, Usage)) -> Comple
         .map(|(index, answer)| TextChoice {
             index,
             text: answer.text,
-            logprobs: None,
+            logprobs: answer.logprobs,
+            prompt_logprobs: answer.prompt_logprobs,
             finish_reason: answer.reason.into(),
         });
     let Answering { id, created, model } = answering;

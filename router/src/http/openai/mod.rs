@@ -2,6 +2,7 @@
 
 mod chat;
 mod completions;
+mod logprobs;
 mod models;
 mod stream;
 pub(super) mod wire;
@@ -18,6 +19,7 @@ use serde_json::json;
 
 pub(super) use self::chat::{__path_chat, __path_chat_tokenize, chat, chat_tokenize};
 pub(super) use self::completions::{__path_completions, completions};
+use self::logprobs::{ById, Gathering, Logprobs};
 pub(super) use self::models::{__path_model, __path_models, model, models};
 use self::stream::{ChunkStream, Kind};
 use self::wire::Delivery;
@@ -44,6 +46,7 @@ struct Answering {
 /// An answer in one piece.
 #[derive(Clone, Debug, PartialEq)]
 struct Answer {
+    /// After the prompt, if that is echoed.
     text: String,
     /// What the model thought before.
     thought: String,
@@ -51,6 +54,8 @@ struct Answer {
     calls: Vec<Call>,
     reason: FinishReason,
     facts: Facts,
+    logprobs: Option<Logprobs>,
+    prompt_logprobs: Option<Vec<Option<ById>>>,
 }
 
 impl Answering {
@@ -104,30 +109,43 @@ pub(super) fn check_model(app: &App, model: Option<&str>) -> Result<(), ApiError
 }
 
 /// Runs an answer to its end.
-async fn collect(generation: &mut Generation) -> Result<Answer, ApiError> {
+async fn collect(kind: Kind, generation: &mut Generation) -> Result<Answer, ApiError> {
+    let mut gathering = Gathering::begin(kind, generation);
     if !generation.reading().is_plain() {
-        let (read, end) = reading::collect(generation).await?;
-        let facts = generation.facts();
+        let heed = |generation: &Generation, event: &TextEvent| {
+            if let Some(gathering) = &mut gathering {
+                gathering.add_event(generation, event);
+            }
+        };
+        let (read, end) = reading::collect(generation, heed).await?;
         return Ok(Answer {
             text: read.content,
             thought: read.thought,
             calls: read.calls,
             reason: end.reason,
-            facts: facts.clone(),
+            facts: generation.facts().clone(),
+            logprobs: gathering.as_mut().map(Gathering::take),
+            prompt_logprobs: logprobs::of_prompt(generation),
         });
     }
     let mut event = TextEvent::default();
     while let Some(outcome) = generation.next(&mut event).await {
         outcome?;
+        if let Some(gathering) = &mut gathering {
+            gathering.add_event(generation, &event);
+        }
         if let Some(mut end) = event.end.take() {
             end.text.truncate(end.content_len);
             let facts = generation.facts();
+            let echo = &generation.prompt().text;
             return Ok(Answer {
-                text: end.text,
+                text: format!("{echo}{}", end.text),
                 thought: String::new(),
                 calls: Vec::new(),
                 reason: end.reason,
                 facts: facts.clone(),
+                logprobs: gathering.as_mut().map(Gathering::take),
+                prompt_logprobs: logprobs::of_prompt(generation),
             });
         }
     }
@@ -150,7 +168,8 @@ async fn respond<T: Serialize>(
             Ok((headers, sse::respond(stream, app.config.keep_alive)).into_response())
         }
         Delivery::Whole => {
-            let answers = try_join_all(generations.iter_mut().map(collect)).await?;
+            let each = generations.iter_mut().map(|each| collect(kind, each));
+            let answers = try_join_all(each).await?;
             let headers = facts::whole_headers(app, &generations);
             let usage = Usage::sum(answers.iter().map(|answer| answer.facts.cost()));
             let answers = (best(answers, choices), usage);

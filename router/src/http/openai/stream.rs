@@ -5,6 +5,7 @@ use std::task::{Context, Poll};
 use bytes::{BufMut, BytesMut};
 use serde_json::json;
 
+use super::logprobs::Gathering;
 use super::wire::answer::{FinishReason, Usage};
 use super::{Answering, finish_reason};
 use crate::error::ApiError;
@@ -41,6 +42,8 @@ struct Choice {
     read: Option<Box<Read>>,
     /// Calls that have begun.
     calls: usize,
+    /// If the log-probabilities of its tokens are told: each then has a chunk.
+    gathering: Option<Gathering>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +70,7 @@ impl ChunkStream {
             let reading = generation.reading();
             let read = (!reading.is_plain()).then(|| Box::new(Read::new(reading)));
             Choice {
+                gathering: Gathering::begin(kind, &generation),
                 head: head.into_bytes(),
                 state: State::Fresh,
                 read,
@@ -105,12 +109,20 @@ impl ChunkStream {
             }
         }
         let tail: &[u8] = self.kind.tail(self.usage);
-        let deltas = self.event.tokens().map(|(_, _, delta)| delta);
-        for delta in deltas
-            .chain([self.event.rest()])
-            .filter(|delta| !delta.is_empty())
-        {
-            choice.put_text(self.kind, &self.answering, index, (delta, tail), out);
+        if choice.state == State::Fresh {
+            choice.put_prompt(self.kind, &self.answering, (index, tail), out);
+        }
+        for (at, (_, text, delta)) in self.event.tokens().enumerate() {
+            if let Some(gathering) = &mut choice.gathering {
+                gathering.add(&choice.generation, &self.event, at, text);
+            }
+            if !delta.is_empty() || choice.gathering.is_some() {
+                choice.put_text(self.kind, &self.answering, index, (delta, tail), out);
+            }
+        }
+        let rest = self.event.rest();
+        if !rest.is_empty() {
+            choice.put_text(self.kind, &self.answering, index, (rest, tail), out);
         }
         if let Some(end) = &self.event.end {
             let before = std::mem::replace(&mut choice.state, State::Ended);
@@ -132,6 +144,9 @@ impl ChunkStream {
         };
         let polled = read.poll(&mut choice.generation, &mut self.event, cx);
         if let Poll::Ready(Ok(())) = polled {
+            if let Some(gathering) = &mut choice.gathering {
+                gathering.add_event(&choice.generation, &self.event);
+            }
             for piece in read.drain() {
                 self.put_piece(index, piece, out);
             }
@@ -173,15 +188,17 @@ impl ChunkStream {
             delta["role"] = json!("assistant");
             delta["content"] = json!(null);
         }
-        let choice =
-            json!({ "index": index, "delta": delta, "logprobs": null, "finish_reason": null });
+        let logprobs = choice.gathering.as_mut().and_then(Gathering::take_some);
+        let choice = json!({
+            "index": index, "delta": delta, "logprobs": logprobs, "finish_reason": null,
+        });
         let usage = if self.usage { ",\"usage\":null" } else { "" };
         let head = self.answering.head(self.kind.object());
         put_event(out, &format!("{head}[{choice}]{usage}}}"));
     }
 
     /// `before` is the choice's state until now: an answer without text tells its role here.
-    fn put_end(&self, index: usize, before: State, reason: FinishReason, out: &mut BytesMut) {
+    fn put_end(&mut self, index: usize, before: State, reason: FinishReason, out: &mut BytesMut) {
         let mut choice = json!({ "index": index });
         match (self.kind, before) {
             (Kind::Chat, State::Fresh) => {
@@ -190,7 +207,9 @@ impl ChunkStream {
             (Kind::Chat, _) => choice["delta"] = json!({}),
             (Kind::Text, _) => choice["text"] = json!(""),
         }
-        choice["logprobs"] = json!(null);
+        // Of tokens that have shown nothing: those of a call's end, say.
+        let gathering = self.choices[index].gathering.as_mut();
+        choice["logprobs"] = json!(gathering.and_then(Gathering::take_some));
         choice["finish_reason"] = json!(reason);
         let usage = if self.usage { ",\"usage\":null" } else { "" };
         let head = self.answering.head(self.kind.object());
@@ -209,6 +228,23 @@ impl ChunkStream {
 }
 
 impl Choice {
+    /// Appends a chunk with the prompt, if it is echoed.
+    fn put_prompt(
+        &mut self,
+        kind: Kind,
+        answering: &Answering,
+        (index, tail): (usize, &[u8]),
+        out: &mut BytesMut,
+    ) {
+        if let Some(gathering) = &mut self.gathering {
+            gathering.add_prompt(&self.generation);
+        }
+        if self.generation.facts().wanted.echo {
+            let text = self.generation.prompt().text.clone();
+            self.put_text(kind, answering, index, (&text, tail), out);
+        }
+    }
+
     /// Appends a chunk with text; by hand, for this runs for every token.
     fn put_text(
         &mut self,
@@ -227,7 +263,14 @@ impl Choice {
             out.put_slice(&self.head);
         }
         put_json(out, text);
-        out.put_slice(tail);
+        let Some(gathering) = &mut self.gathering else {
+            return out.put_slice(tail);
+        };
+        // The same with log-probabilities instead of null.
+        let (before, after) = tail.split_at(kind.before_logprobs().len());
+        out.put_slice(before);
+        put_json(out, &gathering.take_some());
+        out.put_slice(after.strip_prefix(b"null").unwrap_or(after));
     }
 }
 
@@ -252,6 +295,14 @@ impl Kind {
             (Self::Chat, State::Fresh) => "\"delta\":{\"role\":\"assistant\",\"content\":",
             (Self::Chat, _) => "\"delta\":{\"content\":",
             (Self::Text, _) => "\"text\":",
+        }
+    }
+
+    /// What a chunk's tail has before the log-probabilities.
+    fn before_logprobs(self) -> &'static str {
+        match self {
+            Self::Chat => "},\"logprobs\":",
+            Self::Text => ",\"logprobs\":",
         }
     }
 

@@ -3,6 +3,8 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use crate::http::openai::logprobs::{ById, Logprobs};
+
 /// What a request cost.
 #[derive(Clone, Copy, Debug, Default, Serialize, ToSchema)]
 pub(crate) struct Usage {
@@ -43,6 +45,10 @@ pub(crate) struct ChatCompletion {
     pub(crate) choices: Vec<ChatChoice>,
     /// What it cost.
     pub(crate) usage: Usage,
+    /// Of the prompt's tokens, if asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Vec<Option<Object>>>)]
+    pub(crate) prompt_logprobs: Option<Vec<Option<ById>>>,
 }
 
 /// An answer's text.
@@ -52,9 +58,8 @@ pub(crate) struct ChatChoice {
     pub(crate) index: usize,
     /// The assistant's turn.
     pub(crate) message: AssistantMessage,
-    /// Always null: not offered yet.
-    #[schema(value_type = Option<Object>)]
-    pub(crate) logprobs: Option<()>,
+    /// Of the answer's tokens, if asked for.
+    pub(crate) logprobs: Option<Logprobs>,
     /// Why it ended.
     pub(crate) finish_reason: FinishReason,
 }
@@ -120,9 +125,12 @@ pub(crate) struct TextChoice {
     pub(crate) index: usize,
     /// The answer.
     pub(crate) text: String,
-    /// Always null: not offered yet.
-    #[schema(value_type = Option<Object>)]
-    pub(crate) logprobs: Option<()>,
+    /// Of the tokens of its text, if asked for.
+    pub(crate) logprobs: Option<Logprobs>,
+    /// Of the prompt's tokens, if asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Vec<Option<Object>>>)]
+    pub(crate) prompt_logprobs: Option<Vec<Option<ById>>>,
     /// Why it ended.
     pub(crate) finish_reason: FinishReason,
 }

@@ -6,12 +6,13 @@ use serde::de::{Deserializer, Error, IgnoredAny, SeqAccess, Visitor};
 use serde::{Deserialize, de};
 use utoipa::ToSchema;
 
-use super::common::request;
+use super::common::{prompt_logprobs, request};
 use super::tools::{MessageCall, Tool, ToolChoice};
 use crate::chat::ChatMessage;
 use crate::error::{ApiError, Excerpt};
 use crate::http::neutral::{self, Neutral};
 use crate::http::strict::{self, JsonText, from_object};
+use crate::logprobs::Wanted;
 
 from_object!(Message, Part);
 
@@ -64,12 +65,12 @@ request! {
         /// More variables of the chat template, such as `{"enable_thinking": false}`.
         #[schema(value_type = Option<Object>)]
         chat_template_kwargs: Option<JsonText>,
-        /// Not offered yet; false is neutral.
-        #[schema(value_type = Option<bool>)]
-        logprobs: Option<JsonText>,
-        /// Not offered yet; 0 is neutral.
-        #[schema(value_type = Option<u32>)]
-        top_logprobs: Option<JsonText>,
+        /// Tell the tokens' log-probabilities.
+        logprobs: Option<bool>,
+        /// 0 to 20, only with `logprobs`: those of so many likely tokens in the place of each, too.
+        top_logprobs: Option<u32>,
+        /// 0 to 20: the same of the prompt's tokens by themselves. Not in a stream.
+        prompt_logprobs: Option<u32>,
         /// Not offered yet.
         #[schema(value_type = Option<String>)]
         tool_prompt: Option<JsonText>,
@@ -215,12 +216,25 @@ impl<'de> de::Deserialize<'de> for PartText {
 }
 
 impl ChatRequest {
+    /// What is to be told of probabilities.
+    pub(crate) fn wanted(&self) -> Result<Wanted, ApiError> {
+        let top = self.top_logprobs.unwrap_or(0);
+        if top > 0 && self.logprobs != Some(true) {
+            let rule =
+                format!("`top_logprobs` is only allowed when `logprobs` is true. Given: {top}");
+            return Err(ApiError::validation("top_logprobs", rule));
+        }
+        Ok(Wanted {
+            tokens: (self.logprobs == Some(true)).then_some(top),
+            echo: false,
+            prompt: prompt_logprobs(self.prompt_logprobs, self.stream)?,
+        })
+    }
+
     /// Refuses what is not offered yet.
     pub(crate) fn check(&self) -> Result<(), ApiError> {
         const CHOICE: Neutral = Neutral::Text(&["none", "auto"]);
         neutral::check(&[
-            ("logprobs", &self.logprobs, Neutral::Bool(false)),
-            ("top_logprobs", &self.top_logprobs, Neutral::Number(0.0)),
             ("tool_prompt", &self.tool_prompt, Neutral::Null),
             ("functions", &self.functions, Neutral::Empty),
             ("function_call", &self.function_call, CHOICE),

@@ -216,6 +216,18 @@ pub(super) fn top_k(value: Option<i32>) -> Result<u32, ApiError> {
     }
 }
 
+/// What is told of a prompt by itself goes with a whole answer: a stream has no place for it.
+pub(super) fn prompt_logprobs(
+    count: Option<u32>,
+    stream: Option<bool>,
+) -> Result<Option<u32>, ApiError> {
+    if count.is_some() && stream == Some(true) {
+        let rule = "`prompt_logprobs` is not available when `stream` is true";
+        return Err(ApiError::validation("prompt_logprobs", rule));
+    }
+    Ok(count)
+}
+
 pub(super) fn at_eos(ignore: Option<bool>) -> AtEos {
     if ignore == Some(true) {
         AtEos::Continue

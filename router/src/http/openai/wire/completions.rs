@@ -1,10 +1,11 @@
 //! Body of `/v1/completions`.
 
-use super::common::request;
+use super::common::{prompt_logprobs, request};
 use super::one_or_many::WirePrompt;
 use crate::error::ApiError;
 use crate::http::neutral::{self, Neutral};
 use crate::http::strict::JsonText;
+use crate::logprobs::Wanted;
 
 request! {
     /// Body of `/v1/completions`.
@@ -16,12 +17,13 @@ request! {
         /// At least `n`: so many answers are made, and the `n` of them with the highest mean
         /// log-probability are told. Not with `stream`, unless it equals `n`.
         best_of: Option<u32>,
-        /// Not offered yet; false is neutral.
-        #[schema(value_type = Option<bool>)]
-        echo: Option<JsonText>,
-        /// Not offered yet.
-        #[schema(value_type = Option<u32>)]
-        logprobs: Option<JsonText>,
+        /// Put the prompt before the answer; `max_tokens` may be 0 then.
+        echo: Option<bool>,
+        /// 0 to 20: tell the tokens' log-probabilities, and those of so many likely ones in the place
+        /// of each; with `echo`, of the prompt's tokens too.
+        logprobs: Option<u32>,
+        /// 0 to 20: the same of the prompt's tokens by themselves. Not in a stream.
+        prompt_logprobs: Option<u32>,
         /// Not offered yet; the empty string is neutral.
         #[schema(value_type = Option<String>)]
         suffix: Option<JsonText>,
@@ -31,10 +33,15 @@ request! {
 impl CompletionRequest {
     /// Refuses what is not offered yet.
     pub(crate) fn check(&self) -> Result<(), ApiError> {
-        neutral::check(&[
-            ("echo", &self.echo, Neutral::Bool(false)),
-            ("logprobs", &self.logprobs, Neutral::Null),
-            ("suffix", &self.suffix, Neutral::Text(&[""])),
-        ])
+        neutral::check(&[("suffix", &self.suffix, Neutral::Text(&[""]))])
+    }
+
+    /// What is to be told of probabilities.
+    pub(crate) fn wanted(&self) -> Result<Wanted, ApiError> {
+        Ok(Wanted {
+            tokens: self.logprobs,
+            echo: self.echo == Some(true),
+            prompt: prompt_logprobs(self.prompt_logprobs, self.stream)?,
+        })
     }
 }

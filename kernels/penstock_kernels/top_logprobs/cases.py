@@ -1,0 +1,54 @@
+"""Cases of top_logprobs."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+
+from ..case import DTYPES, Case, Size
+
+
+class Rows(NamedTuple):
+    """Sizes of a case: rows that are asked for among those of the logits."""
+
+    asked: int
+    rows: int
+    vocabulary: int
+    told: int
+
+
+def _case(size: Size, kind: str, shape: Rows) -> Case:
+    dtype = DTYPES[kind]
+    asked, rows, vocabulary, told = shape
+
+    def make(device: torch.device) -> dict[str, Any]:
+        logits = 3 * torch.randn(rows, vocabulary + 5, device=device)
+        logits[:, 1::7] = -torch.inf
+        logits[:, 3:10] = logits[:, 2:3]  # ties
+        logits[0, ::2] = 9.0  # more equal largest ones than are told, in every tile
+        targets = torch.randint(0, vocabulary, (asked,), device=device)
+        targets[: asked // 2] = 2
+        return {
+            "logits": logits.to(dtype)[:, :vocabulary],
+            "rows": torch.randint(0, rows, (asked,), device=device),
+            "targets": targets,
+            "count": told,
+        }
+
+    title = f"{kind}-{asked}of{rows}x{vocabulary}-top{told}"
+    return Case(title, size, make, 1e-5, bytes_moved=asked * vocabulary * dtype.itemsize)
+
+
+CASES = [
+    *(_case(Size.SMALL, kind, Rows(5, 3, 301, 20)) for kind in DTYPES),
+    _case(Size.SMALL, "f32", Rows(4, 4, 9001, 5)),
+    _case(Size.SMALL, "bf16", Rows(2, 6, 4099, 0)),
+    _case(Size.SMALL, "f32", Rows(1, 1, 23, 20)),
+    *(_case(Size.FULL, kind, Rows(40, 64, 32_003, 20)) for kind in DTYPES),
+    _case(Size.FULL, "bf16", Rows(7, 7, 151_936, 3)),
+    _case(Size.BENCH, "bf16", Rows(32, 32, 128_256, 5)),
+    _case(Size.BENCH, "bf16", Rows(256, 256, 128_256, 5)),
+    _case(Size.BENCH, "bf16", Rows(128, 128, 128_256, 0)),
+    _case(Size.BENCH, "bf16", Rows(32, 32, 128_256, 20)),
+]

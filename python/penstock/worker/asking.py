@@ -1,0 +1,94 @@
+"""Which sequences want log-probabilities beyond those of their tokens, and what of them in a step.
+
+Of generated tokens that is the likeliest alternatives; of a prompt, each token's own and the
+likeliest in its place. Part of the worker's state: a fold over slots, without device. While nobody
+asks, a step only finds `slots` empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from penstock.worker.step import Bools, Ints, Longs, NewSequence
+
+
+@dataclass(frozen=True)
+class Span:
+    """The prompt tokens that one run tells of: those after each token that it computes."""
+
+    run: int
+    slot: int
+    request_id: int
+    start: int  # position of the first
+    targets: Ints  # their ids
+    top: int
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the runs of one step tell."""
+
+    places: Longs  # of runs that tell alternatives, among those that yield
+    counts: Longs  # how many alternatives each tells
+    spans: list[Span]
+
+
+class Asking:
+    """The slots that ask."""
+
+    def __init__(self, slots: int, vocab: int) -> None:
+        self.vocab = vocab
+        self.slots: set[int] = set()
+        self.top = np.zeros(slots, np.int32)
+        # Tokens of the prompt that is told of; 0 = none is.
+        self.prompt = np.zeros(slots, np.int32)
+        self.prompt_top = np.zeros(slots, np.int32)
+        self.request = np.zeros(slots, np.uint64)
+
+    def enter(self, new: NewSequence) -> None:
+        """Takes note of what a sequence that enters a slot asks."""
+        sampling, slot = new.sampling, new.slot
+        if not sampling.top_logprobs and sampling.prompt_logprobs is None:
+            return
+        self.slots.add(slot)
+        self.top[slot] = min(sampling.top_logprobs, self.vocab)
+        self.request[slot] = new.request_id
+        if sampling.prompt_logprobs is not None:
+            self.prompt[slot] = len(new.token_ids) - new.generated
+            self.prompt_top[slot] = min(sampling.prompt_logprobs, self.vocab)
+
+    def fork(self, source: int, slot: int) -> None:
+        """`slot` asks as `source` does, but for the prompt, of which one tells."""
+        if source in self.slots and self.top[source]:
+            self.slots.add(slot)
+            self.top[slot] = self.top[source]
+
+    def leave(self, slots: Ints) -> None:
+        """These slots are empty."""
+        for slot in self.slots.intersection(slots.tolist()) if self.slots else ():
+            self.slots.remove(slot)
+            self.top[slot] = self.prompt[slot] = 0
+
+    def clear(self) -> None:
+        """All slots are empty."""
+        self.slots.clear()
+        self.top[:] = self.prompt[:] = 0
+
+    def of(self, runs: tuple[Ints, Ints, Ints], yields: Bools, ids: Sequence[Ints]) -> Asked | None:
+        """What runs (slots, starts, counts) tell; `ids` are the known tokens of all slots."""
+        slots, starts, counts = runs
+        top = self.top[slots[yields]]
+        places = np.flatnonzero(top)
+        told = np.minimum(counts, self.prompt[slots] - 1 - starts)
+        spans = []
+        for run in np.flatnonzero(told > 0):
+            slot, first = slots[run], int(starts[run]) + 1
+            targets = ids[slot][first : first + told[run]]
+            request, prompt_top = int(self.request[slot]), int(self.prompt_top[slot])
+            spans.append(Span(int(run), int(slot), request, first, targets, prompt_top))
+        if not len(places) and not spans:
+            return None
+        return Asked(places, top[places].astype(np.int64), spans)

@@ -1,0 +1,79 @@
+//! What a request asks to be told of probabilities, and the rules about it.
+
+use crate::engine::types::Telling;
+use crate::error::ApiError;
+
+/// Most alternatives that are told of one token: the workers' limit.
+pub const MOST: u32 = 20;
+
+/// Most log-probabilities told of one prompt, alternatives included: a bound on what an answer
+/// holds in memory, and on its length.
+const MOST_OF_PROMPT: u64 = 1 << 20;
+
+/// What an answer tells beside its text and, always at hand, the log-probability of each token.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// Log-probabilities of tokens, with so many alternatives; `None` = not told.
+    pub tokens: Option<u32>,
+    /// The prompt stands before the answer; with `tokens`, its log-probabilities too.
+    pub echo: bool,
+    /// Log-probabilities of the prompt's tokens by themselves, with so many alternatives.
+    pub prompt: Option<u32>,
+}
+
+/// The least log-probability that is shown, as OpenAI has it: JSON knows no infinity.
+const LEAST: f32 = -9999.0;
+
+/// A log-probability as it is shown.
+pub fn shown(logprob: f32) -> f32 {
+    logprob.max(LEAST)
+}
+
+impl Wanted {
+    /// What the workers are to tell.
+    pub fn telling(self) -> Telling {
+        let echoed = self.tokens.filter(|_| self.echo);
+        Telling {
+            top: self.tokens.unwrap_or(0),
+            prompt: echoed.max(self.prompt),
+        }
+    }
+
+    /// Whether anything about the prompt's tokens is told.
+    pub fn of_prompt(self) -> bool {
+        self.echo || self.prompt.is_some()
+    }
+
+    /// Fails if there are too many alternatives. `name` is the client's for those of `tokens`.
+    pub(crate) fn check(self, name: &'static str) -> Result<(), ApiError> {
+        for (name, count) in [(name, self.tokens), ("prompt_logprobs", self.prompt)] {
+            if let Some(given) = count.filter(|&count| count > MOST) {
+                let rule = format!("`{name}` must be >= 0 and <= {MOST}. Given: {given}");
+                return Err(ApiError::validation(name, rule));
+            }
+        }
+        Ok(())
+    }
+
+    /// Fails if of a prompt of so many tokens too much would be told, to each of so many answers.
+    /// `prompt` is its name.
+    pub(crate) fn check_prompt(
+        self,
+        prompt: &'static str,
+        (tokens, answers): (usize, u32),
+    ) -> Result<(), ApiError> {
+        let Some(top) = self.telling().prompt else {
+            return Ok(());
+        };
+        let each = (u64::from(top) + 1) * u64::from(answers.max(1));
+        if tokens as u64 * each <= MOST_OF_PROMPT {
+            return Ok(());
+        }
+        let most = MOST_OF_PROMPT / each;
+        let rule = format!(
+            "`{prompt}` must have at most {most} tokens if {each} log-probabilities are told of \
+             each. Given: {tokens}"
+        );
+        Err(ApiError::validation(prompt, rule))
+    }
+}

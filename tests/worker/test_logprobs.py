@@ -1,0 +1,205 @@
+"""Log-probabilities are those of transformers, however a sequence is run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from checkpoints import VOCAB, checkpoint_maker, generate, prompt, reference
+from driver import Driver, Running, greedy, running
+from local import LocalWorker
+from penstock.rpc import shard_pb2 as pb
+
+TOP = 5
+# transformers normalises and takes the softmax in float32, whatever the model's dtype.
+TOLERANCE = 2e-4
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return checkpoint_maker(tmp_path_factory.mktemp("checkpoints"))("llama31")
+
+
+@dataclass
+class Told:
+    """What the replies told of one sequence."""
+
+    tops: list[dict[int, float]] = field(default_factory=list)  # of each generated token
+    prompt: dict[int, tuple[float, int]] = field(default_factory=dict)  # position -> own, rank
+    prompt_tops: dict[int, dict[int, float]] = field(default_factory=dict)
+
+
+class Listener(Driver):
+    """A driver that keeps what is told."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.told: dict[int, Told] = {}
+        self.parts = 0
+
+    def enter(self, sequence: Running) -> None:
+        super().enter(sequence)
+        self.told.setdefault(sequence.request, Told())
+
+    def step(self, sequences: Any, chunk: int = 512) -> pb.StepReply:
+        reply = super().step(sequences, chunk)
+        ends, numbers = 0, {s.slot: s.request for s in sequences}
+        for slot, count in zip(reply.slots, reply.top_counts, strict=False):
+            ids, logprobs = reply.top_token_ids[ends:], reply.top_logprobs[ends:]
+            pairs = zip(ids[:count], logprobs[:count], strict=True)
+            self.told[numbers[slot]].tops.append(dict(pairs))
+            ends += count
+        for part in reply.prompts:
+            self.parts += 1
+            told = self.told[part.request_id]
+            for at, (logprob, rank) in enumerate(zip(part.logprobs, part.ranks, strict=True)):
+                position, tops = part.start + at, slice(at * part.top, (at + 1) * part.top)
+                ids, logprobs = part.top_token_ids[tops], part.top_logprobs[tops]
+                told.prompt[position] = logprob, rank
+                told.prompt_tops[position] = dict(zip(ids, logprobs, strict=True))
+        return reply
+
+
+def asking(ids: list[int], wanted: int, top: int = TOP, of_prompt: int | None = 2) -> Running:
+    return greedy(ids, wanted, top_logprobs=top, prompt_logprobs=of_prompt)
+
+
+def exact(path: Path, ids: list[int]) -> torch.Tensor:
+    """log_softmax of the logits after each of these tokens, by transformers."""
+    with torch.inference_mode():
+        logits = reference(path, torch.float64)(torch.tensor([ids])).logits[0]
+    return logits.double().log_softmax(-1)
+
+
+def check(told: Told, sequence: Running, rows: torch.Tensor, of_prompt: int) -> None:
+    """Everything told is what `rows` say, and nothing is missing."""
+    prompt_ids = sequence.prompt
+    assert sorted(told.prompt) == list(range(1, len(prompt_ids)))
+    for position, (logprob, rank) in told.prompt.items():
+        row, own = rows[position - 1], prompt_ids[position]
+        assert logprob == pytest.approx(float(row[own]), abs=TOLERANCE)
+        assert rank == 1 + int((row > row[own]).sum())
+        check_top(told.prompt_tops[position], row, of_prompt)
+    assert len(told.tops) == len(sequence.tokens)
+    for at, (top, token) in enumerate(zip(told.tops, sequence.tokens, strict=True)):
+        check_top(top, rows[len(prompt_ids) - 1 + at], TOP)
+        assert next(iter(top)) == token, "a greedy token is the likeliest"
+        assert top[token] == pytest.approx(sequence.logprobs[at], abs=1e-5)
+
+
+def check_top(top: dict[int, float], row: torch.Tensor, count: int) -> None:
+    best = row.topk(count)
+    assert list(top) == best.indices.tolist()
+    assert list(top.values()) == pytest.approx(best.values.tolist(), abs=TOLERANCE)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("chunk", [512, 7, 1])
+def test_whole_or_in_chunks(path: Path, dtype: str, chunk: int) -> None:
+    worker = LocalWorker()
+    driver = Listener([worker], worker.load(path, dtype=dtype))
+    sequence = asking(prompt(150), 6)
+    driver.enter(sequence)
+    driver.finish([sequence], chunk)
+    driver.stream.close()
+    rows = exact(path, sequence.prompt + sequence.tokens)
+    check(driver.told[0], sequence, rows, 2)
+    assert driver.parts == -(-149 // chunk)
+
+
+def test_only_those_who_ask_are_told(path: Path) -> None:
+    """Different wishes in one batch; who asks nothing gets the same tokens and nothing else."""
+    worker = LocalWorker()
+    driver = Listener([worker], worker.load(path, dtype="float64"))
+    wishes = [(0, None), (5, None), (0, 0), (5, 3), (0, None)]
+    sequences = [asking(prompt(20 + n, n), 4, *wish) for n, wish in enumerate(wishes)]
+    for number, sequence in enumerate(sequences):
+        sequence.request = number
+        driver.enter(sequence)
+    driver.finish(sequences, 9)
+    driver.stream.close()
+    for number, (top, of_prompt) in enumerate(wishes):
+        told, sequence = driver.told[number], sequences[number]
+        assert sequence.tokens == generate(reference(path, torch.float64), sequence.prompt, 4)
+        assert [len(each) for each in told.tops if each] == ([5] * 4 if top else [])
+        expected = set() if of_prompt is None else set(range(1, len(sequence.prompt)))
+        assert set(told.prompt) == expected
+        assert all(len(each) == of_prompt for each in told.prompt_tops.values())
+
+
+def test_a_sequence_that_leaves_and_comes_back(path: Path) -> None:
+    """Preempted in its prompt, then while it generates; its slot is somebody else's meanwhile."""
+    worker = LocalWorker()
+    driver = Listener([worker], worker.load(path, dtype="float64"))
+    sequence, other = asking(prompt(60), 8), greedy(prompt(30, 3), 3)
+    other.request = 1
+    driver.enter(sequence)
+    driver.step([sequence], 25)
+    for steps in (2, 4):
+        driver.leave(sequence)
+        driver.enter(other)
+        driver.step([other])
+        assert not any(driver.told[1].tops) and not driver.told[1].prompt
+        driver.enter(sequence)
+        for _ in range(steps):
+            driver.step([sequence, other], 40)
+    driver.finish([sequence, other])
+    driver.stream.close()
+    rows = exact(path, sequence.prompt + sequence.tokens)
+    check(driver.told[0], sequence, rows, 2)
+
+
+def test_two_ranks_tell_the_same(path: Path, groups: Callable[[int], Any]) -> None:
+    told = []
+    for size in (1, 2):
+        workers, loaded = groups(size)
+        driver = Listener(workers, loaded)
+        sequence = asking(prompt(90), 5)
+        driver.enter(sequence)
+        driver.finish([sequence], 40)
+        driver.stream.close()
+        rows = exact(path, sequence.prompt + sequence.tokens)
+        check(driver.told[0], sequence, rows, 2)
+        told.append(driver.told[0])
+    assert told[0].prompt.keys() == told[1].prompt.keys()
+
+
+@pytest.fixture
+def groups(path: Path) -> Iterator[Callable[[int], Any]]:
+    opened = []
+
+    def open_group(size: int) -> Any:
+        group = running(path, size, dtype="float64")
+        opened.append(group)
+        return next(group)
+
+    yield open_group
+    for group in opened:
+        next(group, None)
+
+
+def test_no_more_than_the_vocabulary_and_no_more_than_twenty(path: Path) -> None:
+    worker = LocalWorker()
+    worker.load(path)
+    assert VOCAB > 20
+    for wish in ({"top_logprobs": 21}, {"prompt_logprobs": 21}):
+        request = pb.PrepareRequest(sampling=pb.Sampling(top_p=1, **wish))
+        reply = worker.stub.Prepare(request)
+        assert reply.error.kind == pb.RequestError.KIND_INVALID
+        assert "21" in reply.error.message and "20" in reply.error.message
+
+
+def test_a_model_without_numbers_fails_the_request(path: Path) -> None:
+    worker = LocalWorker()
+    driver = Listener([worker], worker.load(path, dtype="float64"))
+    model = worker.runner.shard.model
+    model.logits = lambda hidden: torch.full((len(hidden), VOCAB), torch.nan, dtype=hidden.dtype)
+    sequence = asking(prompt(10), 2)
+    driver.enter(sequence)
+    driver.step([sequence], 5)
+    assert "not finite" in (sequence.error or "")
+    driver.stream.close()
