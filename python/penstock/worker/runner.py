@@ -168,7 +168,7 @@ class Runner:
         if telling is not None and telling.asked.spans:
             # Every row's hidden state is needed here, which a captured forward does not give out.
             hidden = self.hidden(shape, views)
-            telling.tell_prompts(hidden, self.shard.model.logits, work, packed)
+            telling.tell_prompts(hidden, self.shard.model.logits, work)
             head = partial(self.logits, shape, views, hidden)
             stages = replace(stages, forward=head)
         elif shape.samples == 0:

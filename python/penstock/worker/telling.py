@@ -46,13 +46,10 @@ class Telling:
         found = top_logprobs(logits, rows, ids.index_select(0, rows), most)
         self.tops = self._home(found)
 
-    def tell_prompts(
-        self, hidden: Tensor, head: Callable[[Tensor], Tensor], work: Work, packed: Packed
-    ) -> None:
+    def tell_prompts(self, hidden: Tensor, head: Callable[[Tensor], Tensor], work: Work) -> None:
         """All spans, from the hidden states [T, hidden] of the step."""
         spans = self.asked.spans
         first = np.cumsum(work.counts) - work.counts
-        first[work.decodes :] += packed.shape.decodes - work.decodes
         rows = np.concatenate([first[s.run] + np.arange(len(s.targets)) for s in spans])
         targets = np.concatenate([s.targets for s in spans])
         # Pieces of one size on a GPU: the kernels of each size would have to be compiled.

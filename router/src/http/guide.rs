@@ -112,7 +112,7 @@ impl Grammar {
     pub(crate) fn guide(self) -> Result<Box<Guide>, ApiError> {
         let mut guide = typed("grammar", &self.r#type, self.value)?;
         guide.complete = self.complete.unwrap_or(guide.complete);
-        check_complete("grammar", &guide)?;
+        check("grammar", &guide)?;
         Ok(guide)
     }
 }
@@ -145,7 +145,7 @@ impl GuideFields {
             return Ok(None);
         };
         guide.complete = self.guided_complete.unwrap_or(guide.complete);
-        check_complete(name, &guide)?;
+        check(name, &guide)?;
         Ok(Some(guide))
     }
 }
@@ -303,7 +303,11 @@ fn escape(text: &str) -> String {
     escaped
 }
 
-fn check_complete(name: &'static str, guide: &Guide) -> Result<(), ApiError> {
+fn check(name: &'static str, guide: &Guide) -> Result<(), ApiError> {
+    if guide.text.is_empty() {
+        let rule = format!("`{name}` cannot be empty");
+        return Err(ApiError::validation(name, rule));
+    }
     if guide.complete && guide.kind == GuideKind::Grammar {
         let rule = "a grammar cannot be completed in time; only JSON and regular expressions can";
         return Err(ApiError::validation(name, rule));
