@@ -1,0 +1,73 @@
+"""Times cuBLAS on a layer's matrix products at many numbers of tokens, and for seconds on end.
+
+    python bench/products.py
+
+The shapes of an 8B Llama, bfloat16, random data. Steps with prompts are padded to sizes that do
+well here (`penstock.worker.shape`). A device that computes for seconds meets its power limit: what
+it then reaches bounds the rows of the serving table that last for seconds.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from triton.testing import do_bench
+
+LAYERS = 32
+WEIGHTS = ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336))  # rows, columns
+TOKENS = (64, 128, 192, 256, 320, 384, 448, 512, 544, 640, 768, 896, 1024, 1056, 1152, 1280)
+TOKENS += (1536, 1792, 2048, 2112, 2304, 2560, 3072, 4096, 6144, 8192)
+SECONDS = 2.0
+
+
+def inputs(tokens: int, weights: list[Tensor]) -> list[Tensor]:
+    """What each of the weights is multiplied with."""
+    return [torch.randn(tokens, w.shape[1], dtype=w.dtype, device=w.device) for w in weights]
+
+
+def burst(tokens: int, weights: list[Tensor]) -> list[float]:
+    """Milliseconds of each product, each timed alone for a moment."""
+    pairs = zip(inputs(tokens, weights), weights, strict=True)
+    return [do_bench(partial(F.linear, x, w), 5, 25, return_mode="median") for x, w in pairs]
+
+
+def sustained(tokens: int, weights: list[Tensor]) -> float:
+    """Milliseconds of a layer, over SECONDS of nothing else."""
+    xs = inputs(tokens, weights)
+    rounds = 0
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    while time.perf_counter() - began < SECONDS:
+        for _ in range(20):
+            for x, w in zip(xs, weights, strict=True):
+                F.linear(x, w)
+        rounds += 20
+        torch.cuda.synchronize()
+    return 1e3 * (time.perf_counter() - began) / rounds
+
+
+def main() -> None:
+    kind = {"dtype": torch.bfloat16, "device": "cuda"}
+    weights = [torch.randn(shape, **kind) * 0.02 for shape in WEIGHTS]
+    work = 2 * sum(rows * columns for rows, columns in WEIGHTS)
+    print(f"{torch.cuda.get_device_name()}, cuBLAS")
+    for tokens in TOKENS:
+        times = burst(tokens, weights)
+        layer = sum(times)
+        each = " ".join(f"{1e3 * t:6.0f}" for t in times)
+        print(
+            f"{tokens:6} tokens {each} us; {LAYERS * layer:7.2f} ms for {LAYERS} layers, "
+            f"{1e3 * LAYERS * layer / tokens:6.2f} us a token, "
+            f"{tokens * work / layer / 1e9:4.0f} TFLOP/s"
+        )
+    for tokens in (2048, 8192):
+        rate = tokens * work / sustained(tokens, weights) / 1e9
+        print(f"{tokens:6} tokens for {SECONDS:.0f} s: {rate:4.0f} TFLOP/s")
+
+
+if __name__ == "__main__":
+    main()
