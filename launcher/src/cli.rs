@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::parsers::{ReasoningParser, ToolParser};
 use crate::tgi;
 use crate::values::{ByteSize, DeviceChoice, DtypeChoice, LogFormat, LogLevel};
 
@@ -160,6 +161,12 @@ pub struct HttpArgs {
     /// Bytes of request bodies held until their prompts are token ids; more are answered 429
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = body_memory)]
     pub body_memory: ByteSize,
+    /// How the model writes tool calls
+    #[arg(long, value_enum, value_name = "FORMAT", default_value = "auto")]
+    pub tool_parser: ToolParser,
+    /// How the model writes its thoughts
+    #[arg(long, value_enum, value_name = "FORMAT", default_value = "auto")]
+    pub reasoning_parser: ReasoningParser,
     /// Seconds that running answers get to finish at shutdown
     #[arg(long, value_name = "SECONDS", default_value = "30",
           value_parser = clap::value_parser!(u64).range(0..=86_400))]

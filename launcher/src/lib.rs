@@ -11,6 +11,7 @@ pub mod interpreter;
 pub mod launch;
 pub mod logs;
 pub mod model;
+pub mod parsers;
 pub mod progress;
 pub mod resolve;
 pub mod serve;

@@ -170,10 +170,14 @@ fn router_config(launch: &Launch, http: Option<&HttpArgs>) -> RouterConfig {
         max_held_body_bytes: bodies.unwrap_or(defaults.max_held_body_bytes),
         ..defaults
     };
-    match http {
-        Some(http) => http.limits.apply(config),
-        None => config,
-    }
+    let Some(http) = http else {
+        return config;
+    };
+    http.limits.apply(RouterConfig {
+        tool_format: http.tool_parser.format(),
+        thought_format: http.reasoning_parser.format(),
+        ..config
+    })
 }
 
 impl Server {

@@ -163,6 +163,8 @@ fn values_out_of_range_name_flag_and_value() {
         ("--device", "tpu"),
         ("--latency-target", "0"),
         ("--body-memory", "1MiB"),
+        ("--tool-parser", "xml"),
+        ("--reasoning-parser", "aloud"),
     ] {
         let said = message(settings(&[flag, value], &[]).unwrap_err());
         assert!(said.contains(flag) && said.contains(value), "{said}");

@@ -24,7 +24,6 @@ TEXT: dict[str, tuple[Any, dict[str, Any]]] = {
     "return_full_text": (True, {}),
     "seed": (7, {"do_sample": True}),
     "stop": (["\n"], {}),
-    "stop_sequences": (["\n"], {}),
     "temperature": (0.7, {}),
     "top_k": (5, {}),
     "top_n_tokens": (None, {}),
@@ -52,6 +51,8 @@ CHAT: dict[str, tuple[Any, dict[str, Any]]] = {
     "top_p": (0.9, {}),
     "extra_body": ({"top_k": 5}, {}),
 }
+if "stop_sequences" in inspect.signature(InferenceClient.text_generation).parameters:
+    TEXT["stop_sequences"] = (["\n"], {})  # until version 2
 NOT_STREAMED = {"best_of", "decoder_input_details"}
 NOT_PARAMETERS = {"self", "prompt", "messages", "details", "stream", "model"}
 

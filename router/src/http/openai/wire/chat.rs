@@ -56,8 +56,8 @@ request! {
         /// Tools that the model may call.
         #[serde(default, deserialize_with = "super::tools::tools")]
         tools: Option<Vec<Tool>>,
-        /// `none`: as if there were no tools. `auto`: the model decides. `required`: at least one
-        /// call. A function, as an object or by its name: a call of it. Default `auto`.
+        /// `none`: as if there were no tools. `auto`: the model decides. `required` and a function
+        /// are refused: not offered yet. Default `auto`.
         #[schema(value_type = Option<String>, example = "auto")]
         tool_choice: Option<ToolChoice>,
         /// Whether one answer may have several calls. Default true.

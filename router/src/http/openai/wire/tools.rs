@@ -57,8 +57,7 @@ pub(crate) struct Function {
     #[serde(alias = "arguments")]
     #[schema(value_type = Option<Object>)]
     parameters: Option<JsonText>,
-    /// Whether calls must keep to the schema: they always do where the choice is `required` or a
-    /// function.
+    /// Has no effect: the schema is told to the model, and calls are passed on as it wrote them.
     #[serde(rename = "strict")]
     _strict: Option<bool>,
 }
