@@ -6,6 +6,8 @@ mod event;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::try_join_all;
+
 use self::answer::Begun;
 pub use self::answer::{Facts, Generation, ToldPrompt};
 pub use self::event::{FinishReason, TextEnd, TextEvent, TextToken};
@@ -39,6 +41,9 @@ struct Inner {
     config: RouterConfig,
     metrics: Arc<Metrics>,
 }
+
+/// A request that may begin, and its clock.
+type Prepared = (RequestTimer, ValidRequest);
 
 impl Generator {
     /// Joins an engine with a model's text side; starts the tokenizer threads.
@@ -81,16 +86,34 @@ impl Generator {
     /// Begins the answers that `input` asks for. When this returns, the request is valid, accepted
     /// and prepared; dropping the future withdraws it.
     pub async fn generate_all(&self, input: GenerateInput) -> Result<Vec<Generation>, ApiError> {
+        self.begin(self.prepared(input).await?).await
+    }
+
+    /// As `generate_all`, for several inputs: nothing begins before all of them are valid.
+    pub async fn generate_batch(
+        &self,
+        inputs: impl Iterator<Item = GenerateInput>,
+    ) -> Result<Vec<Generation>, ApiError> {
+        let prepared = try_join_all(inputs.map(|input| self.prepared(input))).await?;
+        let begun = try_join_all(prepared.into_iter().map(|request| self.begin(request))).await?;
+        Ok(begun.into_iter().flatten().collect())
+    }
+
+    async fn prepared(&self, input: GenerateInput) -> Result<Prepared, ApiError> {
         let mut timer = RequestTimer::start(&self.inner.metrics.text);
-        let begun = async {
-            let request = self.prepare(input).await?;
-            let begun = Begun::new(&self.inner.text, &request);
-            let sources = self.backend.submit(request.engine).await?;
-            Ok((begun, sources))
-        };
-        let (begun, sources) = begun
-            .await
-            .inspect_err(|e: &ApiError| timer.failed(e.kind))?;
+        let request = self.prepare(input).await;
+        let request = request.inspect_err(|e: &ApiError| timer.failed(e.kind))?;
+        Ok((timer, request))
+    }
+
+    async fn begin(&self, (mut timer, request): Prepared) -> Result<Vec<Generation>, ApiError> {
+        let begun = Begun::new(&self.inner.text, &request);
+        let sources = self.backend.submit(request.engine).await;
+        let sources = sources.map_err(|error| {
+            let error = ApiError::from(error);
+            timer.failed(error.kind);
+            error
+        })?;
         begun.count(&mut timer);
         Ok(begun.generations(sources, timer))
     }

@@ -2,7 +2,6 @@
 
 use axum::extract::{Request, State};
 use axum::response::Response;
-use futures_util::future::try_join_all;
 
 use super::stream::Kind;
 use super::wire::answer::{Completion, TextChoice, Usage};
@@ -52,8 +51,7 @@ pub(crate) async fn completions(
         names: FieldNames::COMPLETIONS,
         charge: charge.clone(),
     });
-    let generations = try_join_all(inputs.map(|input| app.generator.generate_all(input))).await?;
-    let generations = generations.into_iter().flatten().collect();
+    let generations = app.generator.generate_batch(inputs).await?;
     let told = (Kind::Text, delivery, choices);
     Ok(respond(&app, told, generations, whole).await?)
 }
