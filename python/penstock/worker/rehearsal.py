@@ -47,11 +47,12 @@ class Rehearsal:
         # Steps that are not padded take kernels that need no warm-up.
         if runner.packer.pad and runner.graphs is not None:
             limits = runner.state.limits
+            compiled = _compiled(limits)
             with self.building():
-                for shape in _compiled(limits):
+                for shape in compiled:
                     _run(runner.rehearse(shape))
                     runner.last_token.zero_()  # what was to be written there was never chosen
-                for shape in _compiled(limits)[:1]:
+                for shape in compiled[:1]:
                     runner.rehearse_telling(shape)
             for shape in captured_shapes(limits):
                 if shape.tokens > runner.graphs.largest:
