@@ -12,9 +12,21 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from penstock.asyncllm import AsyncLLM
     from penstock.llm import LLM
-    from penstock.request import Completion, SamplingParams
+    from penstock.request import (
+        Completion,
+        Logprob,
+        SamplingParams,
+        StructuredOutputsParams,
+    )
 
-__all__ = ["LLM", "AsyncLLM", "Completion", "SamplingParams"]
+__all__ = [
+    "LLM",
+    "AsyncLLM",
+    "Completion",
+    "Logprob",
+    "SamplingParams",
+    "StructuredOutputsParams",
+]
 
 
 def __getattr__(name: str) -> object:
@@ -27,7 +39,7 @@ def __getattr__(name: str) -> object:
         from penstock.llm import LLM
 
         return LLM
-    if name in ("Completion", "SamplingParams"):
+    if name in __all__:
         from penstock import request
 
         return getattr(request, name)

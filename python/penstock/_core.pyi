@@ -6,6 +6,9 @@ from torch import Tensor
 
 from penstock.request import SamplingParams
 
+# A token in some place: id, natural log of its probability, rank if that is known, text.
+Likely = tuple[int, float, int | None, str]
+
 def main(argv: list[str], executable: str, package: str) -> int:
     """Runs the launcher with `argv` (the program's name first) and returns its exit code.
 
@@ -30,6 +33,12 @@ class Event:
     @property
     def logprobs(self) -> list[float]:
         """Natural log of each new token's probability."""
+    @property
+    def top_logprobs(self) -> list[list[Likely]]:
+        """For each new token what might have been in its place, if asked for."""
+    @property
+    def prompt_logprobs(self) -> list[list[Likely]] | None:
+        """The same of the prompt's tokens, nothing for the first; on the first event."""
     @property
     def finish_reason(self) -> str | None:
         """Set on the last event of an answer: "length" or "stop"."""

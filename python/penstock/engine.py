@@ -11,7 +11,7 @@ from pathlib import Path
 
 from penstock import _core
 from penstock.progress import Phases
-from penstock.request import Completion, SamplingParams
+from penstock.request import Completion, Logprob, Logprobs, SamplingParams
 
 Prompt = str | Sequence[int]
 Message = dict[str, object]
@@ -88,7 +88,7 @@ class Answers:
 
     def __init__(self, params: SamplingParams) -> None:
         self.wanted = params.n
-        self.drafts = [Draft() for _ in range(params.best_of or params.n)]
+        self.drafts = [Draft(params) for _ in range(params.best_of or params.n)]
         self.done: dict[int, Completion] = {}
 
     def add(self, event: _core.Event) -> list[Completion] | None:
@@ -100,17 +100,19 @@ class Answers:
             return None
         answers = [self.done[branch] for branch in range(len(self.drafts))]
         if len(answers) > self.wanted:
-            answers.sort(key=lambda each: -sum(each.logprobs) / max(len(each.logprobs), 1))
+            answers.sort(key=lambda each: -each.cumulative_logprob / max(len(each.logprobs), 1))
         return answers[: self.wanted]
 
 
 class Draft:
     """A completion that grows by events."""
 
-    def __init__(self) -> None:
+    def __init__(self, params: SamplingParams) -> None:
         self.pieces: list[str] = []
         self.token_ids: list[int] = []
         self.logprobs: list[float] = []
+        self.top_logprobs: list[Logprobs] | None = None if params.logprobs is None else []
+        self.prompt_logprobs: list[Logprobs | None] | None = None
 
     def add(self, event: _core.Event) -> Completion | None:
         """Takes the next event; the completion, once it is whole. Raises as `checked`."""
@@ -118,6 +120,10 @@ class Draft:
         self.pieces.append(event.text)
         self.token_ids += event.token_ids
         self.logprobs += event.logprobs
+        if self.top_logprobs is not None:
+            self.top_logprobs += map(_logprobs, event.top_logprobs)
+        if event.prompt_logprobs is not None:
+            self.prompt_logprobs = [_logprobs(told) or None for told in event.prompt_logprobs]
         if event.finish_reason is None:
             return None
         return Completion(
@@ -126,4 +132,10 @@ class Draft:
             self.logprobs,
             event.finish_reason,
             event.prompt_tokens,
+            self.top_logprobs,
+            self.prompt_logprobs,
         )
+
+
+def _logprobs(told: list[_core.Likely]) -> Logprobs:
+    return {token_id: Logprob(logprob, rank, text) for token_id, logprob, rank, text in told}

@@ -2,11 +2,82 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 SEEDS = 2**64
+# Alternatives that are told of one token: the workers' limit.
+MOST_LOGPROBS = 20
+
+
+class Model(Protocol):
+    """The class of a pydantic model."""
+
+    def model_json_schema(self) -> dict[str, object]: ...
+
+
+@dataclass(frozen=True)
+class StructuredOutputsParams:
+    """What an answer must spell: exactly one of the first five.
+
+    json: a document of this JSON schema: a dict, a text, or the class of a pydantic model.
+    regex: a text that this regular expression matches from end to end.
+    choice: one of these texts.
+    grammar: a sentence of this grammar, in Lark's syntax or EBNF.
+    json_object: any JSON object.
+    complete: whether the answer is whole also when its tokens run out; None is yes for json,
+        choice and json_object, no for the others. Not for a grammar.
+    """
+
+    json: str | Mapping[str, object] | Model | None = None
+    regex: str | None = None
+    choice: Sequence[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+    complete: bool | None = None
+
+    wire: str = field(default="", init=False, repr=False, compare=False)  # as the engine reads it
+
+    def __post_init__(self) -> None:
+        outputs = {name: getattr(self, name) for name in _GUIDES}
+        given = [name for name in _GUIDES if outputs[name] is not None]
+        if len(given) != 1:
+            wrong = ", ".join(given) or "none"
+            raise ValueError(f"structured_outputs must be one of {', '.join(_GUIDES)}, not {wrong}")
+        self._check(given)
+        if self.choice is not None:
+            outputs["choice"] = list(self.choice)
+        schema = getattr(self.json, "model_json_schema", None)
+        if schema is not None:
+            outputs["json"] = schema()
+        try:
+            wire = json.dumps({"complete": self.complete, "outputs": outputs})
+        except TypeError as error:
+            raise TypeError(f"json must be a JSON schema: {error}") from error
+        object.__setattr__(self, "wire", wire)
+
+    def _check(self, given: list[str]) -> None:
+        if isinstance(self.choice, str):
+            raise TypeError(f"choice must be a list of strings, not {self.choice!r}")
+        if self.choice is not None and not self.choice:
+            raise ValueError("choice must not be empty")
+        _check_strings("choice", list(self.choice or ()))
+        for name in ("regex", "grammar"):
+            if name in given:
+                _check_strings(name, [getattr(self, name)])
+        if self.json_object is False:
+            raise ValueError("json_object must be True or None, not False")
+        if self.complete and self.grammar is not None:
+            raise ValueError(
+                "complete must not be True for a grammar: its end cannot be steered to"
+            )
+
+
+# What may be asked for.
+_GUIDES = ("json", "regex", "choice", "grammar", "json_object")
 
 
 @dataclass(frozen=True)
@@ -37,6 +108,10 @@ class SamplingParams:
     allowed_token_ids: the only tokens that the answer may have; None is all.
     bad_words_ids: tokens that the answer may not have, each as a list of one.
     watermark: mark the answer, for penstock.watermark to find.
+    logprobs: tell of each token of the answer the log-probabilities of so many (0 to 20) of the
+        likeliest in its place, and its own, as Completion.top_logprobs.
+    prompt_logprobs: the same of the prompt's tokens, as Completion.prompt_logprobs.
+    structured_outputs: what the answer must spell.
     """
 
     max_tokens: int | None = 256
@@ -59,6 +134,9 @@ class SamplingParams:
     allowed_token_ids: Sequence[int] | None = None
     bad_words_ids: Sequence[Sequence[int]] = ()
     watermark: bool = False
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    structured_outputs: StructuredOutputsParams | None = None
 
     def __post_init__(self) -> None:
         stop = [self.stop] if isinstance(self.stop, str) else list(self.stop)
@@ -77,6 +155,15 @@ class SamplingParams:
         _check_float("top_p", self.top_p, "above 0 and at most 1", 0 < self.top_p <= 1)
         self._check_warpers()
         self._check_token_ids()
+        for name in ("logprobs", "prompt_logprobs"):
+            count = getattr(self, name)
+            if count is not None:
+                _check_int(name, count, 0, MOST_LOGPROBS + 1)
+        guide = self.structured_outputs
+        if not (guide is None or isinstance(guide, StructuredOutputsParams)):
+            raise TypeError(
+                f"structured_outputs must be StructuredOutputsParams, not {type(guide).__name__}"
+            )
 
     def _check_warpers(self) -> None:
         _check_float("min_p", self.min_p, "from 0 to 1", 0 <= self.min_p <= 1)
@@ -105,12 +192,32 @@ class SamplingParams:
 
 
 @dataclass(frozen=True)
+class Logprob:
+    """A token that might stand in some place.
+
+    logprob: natural log of its probability there, at temperature 1, -9999 at least.
+    rank: 1 is the likeliest; None says only that others asked for are likelier.
+    decoded_token: what the token stands for by itself.
+    """
+
+    logprob: float
+    rank: int | None
+    decoded_token: str
+
+
+# By token id, the likeliest first.
+Logprobs = dict[int, Logprob]
+
+
+@dataclass(frozen=True)
 class Completion:
     """One answer.
 
     text: without the stop string that ended it. token_ids: the end token included.
     logprobs: natural log of each token's probability, at temperature 1.
     finish_reason: "length" or "stop". prompt_tokens: tokens of the prompt.
+    top_logprobs: for each token the likely ones in its place and itself, if `logprobs` asked.
+    prompt_logprobs: the same for each token of the prompt, None for the first, if asked.
     """
 
     text: str
@@ -118,6 +225,13 @@ class Completion:
     logprobs: list[float]
     finish_reason: str
     prompt_tokens: int
+    top_logprobs: list[Logprobs] | None = None
+    prompt_logprobs: list[Logprobs | None] | None = None
+
+    @property
+    def cumulative_logprob(self) -> float:
+        """The sum of the tokens' log-probabilities."""
+        return sum(self.logprobs)
 
 
 def _check_int(name: str, value: object, low: int, high: int) -> None:

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 
-use penstock_router::generation::{Facts, FinishReason, TextEvent};
+use penstock_router::engine::Candidate;
+use penstock_router::generation::{FinishReason, Generation, TextEvent};
+use penstock_router::logprobs::ranked;
 use penstock_router::{ApiError, ErrorKind};
 use pyo3::prelude::*;
 
@@ -24,6 +26,10 @@ pub(crate) struct Event {
     token_ids: Vec<u32>,
     /// Natural log of each new token's probability.
     logprobs: Vec<f32>,
+    /// For each new token what might have been in its place, itself included; empty unless asked for.
+    top_logprobs: Vec<Vec<Likely>>,
+    /// The same of the prompt's tokens, nothing for the first; on the first event, if asked for.
+    prompt_logprobs: Option<Vec<Vec<Likely>>>,
     /// Set on the last event of an answer: "length" or "stop".
     finish_reason: Option<&'static str>,
     /// Set on the last event of a request that failed: what is wrong, for people.
@@ -49,16 +55,23 @@ pub(crate) struct Mailbox {
     deliver: Arc<Py<PyAny>>,
 }
 
+/// A token in some place: its id, the natural log of its probability, its rank if that is known, and
+/// its text.
+type Likely = (u32, f32, Option<u32>, String);
+
 type Parcel = (Arc<Py<PyAny>>, Event);
 
 impl Event {
-    /// What a step brought.
-    pub(crate) fn step(event: &TextEvent, facts: &Facts) -> Self {
+    /// What a step brought; with the `first`, what is told of the prompt.
+    pub(crate) fn step(event: &TextEvent, generation: &Generation, first: bool) -> Self {
+        let facts = generation.facts();
         Self {
             branch: facts.branch,
             text: event.delta().to_owned(),
             token_ids: event.tokens.iter().map(|token| token.id).collect(),
             logprobs: event.tokens.iter().map(|token| token.logprob).collect(),
+            top_logprobs: tops(event, generation),
+            prompt_logprobs: first.then(|| of_prompt(generation)).flatten(),
             finish_reason: event.end.as_ref().map(|end| match end.reason {
                 FinishReason::Length => "length",
                 FinishReason::StopToken | FinishReason::StopString => "stop",
@@ -81,6 +94,52 @@ impl Event {
             ..Self::default()
         }
     }
+}
+
+fn tops(event: &TextEvent, generation: &Generation) -> Vec<Vec<Likely>> {
+    let Some(count) = generation.facts().wanted.tokens else {
+        return Vec::new();
+    };
+    let tokens = event.tokens.iter().enumerate();
+    let each = tokens.map(|(index, token)| {
+        let (id, logprob) = (token.id, token.logprob);
+        let top = event.top(index);
+        let top = &top[..top.len().min(count as usize)];
+        likely(generation, (Candidate { id, logprob }, None), top)
+    });
+    each.collect()
+}
+
+fn of_prompt(generation: &Generation) -> Option<Vec<Vec<Likely>>> {
+    let count = generation.facts().wanted.prompt? as usize;
+    let prompt = generation.prompt();
+    let told = prompt.ids.iter().skip(1).zip(&prompt.tokens);
+    let each = told.map(|(&id, told)| {
+        let logprob = told.logprob;
+        let top = &told.top[..told.top.len().min(count)];
+        likely(
+            generation,
+            (Candidate { id, logprob }, Some(told.rank)),
+            top,
+        )
+    });
+    Some(std::iter::once(Vec::new()).chain(each).collect())
+}
+
+/// The likely tokens in a place and the one that is there, with its rank if that is known.
+fn likely(
+    generation: &Generation,
+    (own, rank): (Candidate, Option<u32>),
+    top: &[Candidate],
+) -> Vec<Likely> {
+    let vocabulary = &generation.model_text().vocabulary;
+    let entries = ranked(own, rank, top).into_iter();
+    entries
+        .map(|token| {
+            let text = vocabulary.piece_text(token.id);
+            (token.id, token.logprob, token.rank, text)
+        })
+        .collect()
 }
 
 impl Delivery {

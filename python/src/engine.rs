@@ -102,7 +102,7 @@ impl Engine {
         params: SamplingParams,
         deliver: Py<PyAny>,
     ) -> PyResult<Request> {
-        self.begin(completion(prompt, params), deliver)
+        self.begin(completion(prompt, params)?, deliver)
     }
 
     /// Begins an answer in a conversation; `messages` is a JSON list of objects.
@@ -192,9 +192,10 @@ async fn answer(generator: Generator, input: GenerateInput, mailbox: Mailbox) {
 /// Sends one answer's events on their way.
 async fn carry(mut generation: Generation, mailbox: &Mailbox) {
     let mut event = TextEvent::default();
+    let mut first = true;
     while let Some(outcome) = generation.next(&mut event).await {
         mailbox.send(match outcome {
-            Ok(()) => Event::step(&event, generation.facts()),
+            Ok(()) => Event::step(&event, &generation, std::mem::take(&mut first)),
             Err(error) => Event::failed(&error),
         });
     }

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use penstock_router::Charge;
 use penstock_router::adjustment::{Adjustment, Penalties};
 use penstock_router::chat::{Chat, ChatMessage};
+use penstock_router::http::structured_outputs;
+use penstock_router::logprobs::Wanted;
 use penstock_router::tokenize::SpecialTokens;
 use penstock_router::validate::{AtEos, Choices, FieldNames, GenerateInput, Parameters, Prompt};
+use penstock_router::{ApiError, Charge};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use serde_json::{Map, Value};
@@ -34,6 +36,16 @@ pub(crate) struct SamplingParams {
     allowed_token_ids: Option<Vec<u32>>,
     bad_words_ids: Vec<[u32; 1]>,
     watermark: bool,
+    logprobs: Option<u32>,
+    prompt_logprobs: Option<u32>,
+    structured_outputs: Option<StructuredOutputs>,
+}
+
+/// `penstock.StructuredOutputsParams`.
+#[derive(FromPyObject)]
+struct StructuredOutputs {
+    /// As the router reads them.
+    wire: String,
 }
 
 /// Where an answer begins.
@@ -46,8 +58,12 @@ pub(crate) enum PromptArgument {
 }
 
 impl SamplingParams {
-    fn parameters(self) -> Parameters {
-        Parameters {
+    fn parameters(self) -> PyResult<Parameters> {
+        let guide = match &self.structured_outputs {
+            Some(asked) => structured_outputs(&asked.wire).map_err(|error| raised(&error))?,
+            None => None,
+        };
+        Ok(Parameters {
             max_new_tokens: self.max_tokens,
             min_new_tokens: self.min_tokens,
             temperature: self.temperature,
@@ -79,23 +95,32 @@ impl SamplingParams {
                 banned: self.bad_words_ids.into_iter().flatten().collect(),
                 watermark: None,
             },
+            wanted: Wanted {
+                tokens: self.logprobs,
+                prompt: self.prompt_logprobs,
+                echo: false,
+            },
+            guide,
             ..Parameters::default()
-        }
+        })
     }
 }
 
 /// A completion of a prompt.
-pub(crate) fn completion(prompt: PromptArgument, params: SamplingParams) -> GenerateInput {
+pub(crate) fn completion(
+    prompt: PromptArgument,
+    params: SamplingParams,
+) -> PyResult<GenerateInput> {
     let prompt = match prompt {
         PromptArgument::Text(text) => Prompt::Text(text, SpecialTokens::Add),
         PromptArgument::Ids(ids) => Prompt::Ids(ids),
     };
-    GenerateInput {
+    Ok(GenerateInput {
         prompt,
-        parameters: params.parameters(),
+        parameters: params.parameters()?,
         names: FieldNames::COMPLETIONS,
         charge: Charge::default(),
-    }
+    })
 }
 
 /// An answer in a conversation; `messages` is a JSON list of objects.
@@ -112,10 +137,14 @@ pub(crate) fn conversation(messages: &str, params: SamplingParams) -> PyResult<G
     });
     Ok(GenerateInput {
         prompt,
-        parameters: params.parameters(),
+        parameters: params.parameters()?,
         names: FieldNames::CHAT,
         charge: Charge::default(),
     })
+}
+
+fn raised(error: &ApiError) -> PyErr {
+    PyValueError::new_err(error.to_string())
 }
 
 fn message(mut fields: Map<String, Value>) -> Result<ChatMessage, String> {

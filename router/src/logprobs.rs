@@ -1,6 +1,6 @@
 //! What a request asks to be told of probabilities, and the rules about it.
 
-use crate::engine::types::Telling;
+use crate::engine::types::{Candidate, Telling};
 use crate::error::ApiError;
 
 /// Most alternatives that are told of one token: the workers' limit.
@@ -21,12 +21,41 @@ pub struct Wanted {
     pub prompt: Option<u32>,
 }
 
+/// A token in some place, and where it stands among all that might be there.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ranked {
+    /// Vocabulary id.
+    pub id: u32,
+    /// Natural log of its probability, as it is shown.
+    pub logprob: f32,
+    /// 1 = the likeliest; `None` = less likely than all that were asked for.
+    pub rank: Option<u32>,
+}
+
 /// The least log-probability that is shown, as OpenAI has it: JSON knows no infinity.
 const LEAST: f32 = -9999.0;
 
 /// A log-probability as it is shown.
 pub fn shown(logprob: f32) -> f32 {
     logprob.max(LEAST)
+}
+
+/// The likely tokens in some place and `own`, the one that is there; the likeliest first. `rank` is
+/// that one's, if it is known.
+pub fn ranked(own: Candidate, rank: Option<u32>, top: &[Candidate]) -> Vec<Ranked> {
+    let entry = |candidate: Candidate, rank| Ranked {
+        id: candidate.id,
+        logprob: shown(candidate.logprob),
+        rank,
+    };
+    let places = top.iter().zip(1..);
+    let found = places.clone().find(|(c, _)| c.id == own.id);
+    let rank = rank.or(found.map(|(_, place)| place));
+    let likely = places.filter(|(c, _)| c.id != own.id);
+    let mut entries: Vec<_> = likely.map(|(&c, place)| entry(c, Some(place))).collect();
+    let before = |other: &Ranked| rank.is_none_or(|rank| other.rank < Some(rank));
+    entries.insert(entries.partition_point(before), entry(own, rank));
+    entries
 }
 
 impl Wanted {

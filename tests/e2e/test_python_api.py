@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
+import jsonschema
+import penstock
 import pytest
-from penstock import LLM, AsyncLLM, SamplingParams
+from penstock import LLM, AsyncLLM, Completion, SamplingParams, StructuredOutputsParams
+from tokenizers import Tokenizer
 
 GREEDY = SamplingParams(max_tokens=12, temperature=0)
 OPTIONS = {"device": "cpu", "threads": 1, "dtype": "float32", "progress": False}
@@ -81,6 +87,122 @@ def test_several_answers_to_each_prompt(llm: LLM) -> None:
         llm.generate("A fox", SamplingParams(n=33))
 
 
+def test_log_probabilities(llm: LLM) -> None:
+    params = replace(GREEDY, logprobs=3, prompt_logprobs=2)
+    prompt = llm.generate("Once upon a time", replace(GREEDY, max_tokens=1)).pop()
+    assert (prompt.top_logprobs, prompt.prompt_logprobs) == (None, None)
+    (answer,) = llm.generate("Once upon a time", params)
+    assert answer.top_logprobs is not None and answer.prompt_logprobs is not None
+    check_places(answer, 3)
+    assert answer.prompt_logprobs[0] is None
+    assert len(answer.prompt_logprobs) == answer.prompt_tokens
+    # What is told of a prompt is what is told of the same tokens when they are generated.
+    tokenizer = Tokenizer.from_file(str(Path(penstock.__file__).parent / "brook/tokenizer.json"))
+    whole = [*tokenizer.encode("Once upon a time").ids, *answer.token_ids]
+    (again,) = llm.generate([whole], replace(GREEDY, max_tokens=1, prompt_logprobs=3))
+    assert again.prompt_logprobs is not None
+    told = [place for place in again.prompt_logprobs if place][-len(answer.token_ids) :]
+    for mine, other in zip(answer.top_logprobs, told, strict=True):
+        assert list(mine) == list(other)
+        for token_id, entry in mine.items():
+            assert entry.logprob == pytest.approx(other[token_id].logprob, abs=2e-4)
+            assert (entry.rank, entry.decoded_token) == (
+                other[token_id].rank,
+                other[token_id].decoded_token,
+            )
+    sampled = SamplingParams(max_tokens=12, seed=3, temperature=1.5, ignore_eos=True, logprobs=1)
+    check_places(llm.generate("Once", sampled)[0], 1)
+    check_places(llm.generate("Once", replace(GREEDY, logprobs=0))[0], 0)
+
+
+def check_places(answer: Completion, count: int) -> None:
+    assert answer.top_logprobs is not None
+    assert answer.cumulative_logprob == sum(answer.logprobs)
+    told = zip(answer.top_logprobs, answer.token_ids, answer.logprobs, strict=True)
+    for place, token_id, logprob in told:
+        assert place[token_id].logprob == logprob
+        assert count <= len(place) <= count + 1
+        values = [entry.logprob for entry in place.values()]
+        assert values == sorted(values, reverse=True)
+        ranks = [entry.rank for entry in place.values()]
+        assert ranks[:count] == [*range(1, count + 1)]
+        assert ranks[count:] in ([], [None])
+
+
+class Pet:
+    """As a class of pydantic's."""
+
+    @staticmethod
+    def model_json_schema() -> dict[str, object]:
+        name = {"type": "string", "maxLength": 8}
+        return {"type": "object", "properties": {"name": name}, "required": ["name"]}
+
+
+@pytest.mark.parametrize(
+    "schema", [Pet, Pet.model_json_schema(), json.dumps(Pet.model_json_schema())]
+)
+def test_answers_keep_to_a_schema(llm: LLM, schema: object) -> None:
+    asked = StructuredOutputsParams(json=schema)  # type: ignore[arg-type]
+    params = SamplingParams(max_tokens=24, seed=5, n=2, structured_outputs=asked)
+    for answer in llm.generate("A pet:", params):
+        jsonschema.validate(json.loads(answer.text), Pet.model_json_schema())
+
+
+@pytest.mark.parametrize(
+    ("asked", "expression"),
+    [
+        (StructuredOutputsParams(regex="[ab]{3}"), "[ab]{3}"),
+        (StructuredOutputsParams(choice=("a.c", "x|y")), r"a\.c|x\|y"),
+        (StructuredOutputsParams(grammar='start: "yes" | "no"'), "yes|no"),
+        (StructuredOutputsParams(json_object=True), r"\{[^\x00]*\}"),
+    ],
+    ids=["regex", "choice", "grammar", "json_object"],
+)
+def test_answers_keep_to_other_guides(
+    llm: LLM, asked: StructuredOutputsParams, expression: str
+) -> None:
+    params = SamplingParams(max_tokens=24, seed=5, structured_outputs=asked)
+    turns: list[dict[str, object]] = [{"role": "user", "content": "What is 2 + 3?"}]
+    for answer in [*llm.generate("A", params), *llm.chat(turns, params)]:
+        assert re.fullmatch(expression, answer.text), answer.text
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"json": {"type": "object", "not": {}}}, "`not`"),
+        ({"json": "{"}, "JSON"),
+        ({"regex": "("}, "regular expression"),
+        ({"grammar": "start: nothing"}, "nothing"),
+    ],
+    ids=str,
+)
+def test_guides_that_cannot_be_kept(llm: LLM, asked: dict[str, object], words: str) -> None:
+    params = SamplingParams(structured_outputs=StructuredOutputsParams(**asked))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=words):
+        llm.generate("A", params)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({}, "one of json, regex, choice, grammar, json_object, not none"),
+        ({"json": {}, "regex": "a"}, "not json, regex"),
+        ({"regex": ""}, "regex must hold strings that are not empty"),
+        ({"choice": ["a", ""]}, "choice must hold strings that are not empty"),
+        ({"choice": []}, "choice must not be empty"),
+        ({"choice": "yes"}, "choice must be a list of strings"),
+        ({"json": {"x": object()}}, "json must be a JSON schema"),
+        ({"json_object": False}, "json_object must be True or None"),
+        ({"grammar": "x", "complete": True}, "complete must not be True for a grammar"),
+    ],
+    ids=str,
+)
+def test_guides_are_checked_when_made(fields: dict[str, object], words: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=words):
+        StructuredOutputsParams(**fields)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
@@ -93,6 +215,8 @@ def test_several_answers_to_each_prompt(llm: LLM) -> None:
         ({"n": 0}, "n must be at least 1"),
         ({"n": 3, "best_of": 2}, "best_of must be at least 3"),
         ({"stop": ["a", ""]}, "stop"),
+        ({"logprobs": 21}, "logprobs must be at least 0 and below 21, not 21"),
+        ({"prompt_logprobs": -1}, "prompt_logprobs must be at least 0"),
     ],
     ids=str,
 )
@@ -163,3 +287,14 @@ def test_the_end_of_the_interpreter_ends_the_engine() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     assert done.stdout.strip() in ("length", "stop")
+
+
+def test_the_examples_of_the_documentation_run() -> None:
+    text = (Path(__file__).parents[2] / "docs/python.md").read_text()
+    examples = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    assert len(examples) == 4
+    # In one process: importing is most of the time.
+    code = "\n".join(examples).replace("LLM()", "LLM(device='cpu', threads=1, progress=False)")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    assert re.search(r'\{ ?"age" ?: ?-?\d+ ?\}', done.stdout), done.stdout

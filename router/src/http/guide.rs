@@ -150,6 +150,29 @@ impl GuideFields {
     }
 }
 
+/// The guide that `structured_outputs` means, as JSON with one more field, `complete`: what the
+/// Python package sends.
+///
+/// # Errors
+/// What is not of that shape, and what is refused in requests.
+pub fn structured_outputs(json: &str) -> Result<Option<Box<Guide>>, ApiError> {
+    #[derive(Deserialize)]
+    struct Asked {
+        complete: Option<bool>,
+        outputs: StructuredOutputs,
+    }
+    let asked: Asked = serde_json::from_str(json).map_err(|error| {
+        let rule = format!("`structured_outputs`: {error}");
+        ApiError::validation("structured_outputs", rule)
+    })?;
+    let fields = GuideFields {
+        structured_outputs: Some(asked.outputs),
+        guided_complete: asked.complete,
+        ..GuideFields::default()
+    };
+    fields.guide()
+}
+
 impl ResponseFormat {
     fn guide(self) -> Result<Option<Box<Guide>>, ApiError> {
         const NAME: &str = "response_format";

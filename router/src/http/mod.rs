@@ -29,6 +29,7 @@ use axum::routing::{get, post};
 use tower_http::cors::{AllowOrigin, Any, CorsLayer};
 
 pub use self::docs::openapi_json;
+pub use self::guide::structured_outputs;
 pub use self::server::{Listeners, serve};
 use crate::budget::Budget;
 use crate::config::{Cors, RouterConfig};

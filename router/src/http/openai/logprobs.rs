@@ -7,7 +7,7 @@ use super::stream::Kind;
 use crate::detokenize::{Detokenizer, Vocabulary};
 use crate::engine::Candidate;
 use crate::generation::{Generation, TextEvent};
-use crate::logprobs::shown;
+use crate::logprobs::{Ranked, ranked, shown};
 
 /// Log-probabilities of a choice.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
@@ -211,28 +211,20 @@ pub(super) fn of_prompt(generation: &Generation) -> Option<Vec<Option<ById>>> {
     let top = generation.facts().wanted.prompt? as usize;
     let prompt = generation.prompt();
     let vocabulary = &generation.model_text().vocabulary;
-    let entry = |id: u32, logprob: f32, rank: u32| {
-        let logprob = shown(logprob);
-        let decoded_token = vocabulary.piece_text(id);
-        (
-            id,
-            PromptCandidate {
-                logprob,
-                rank,
-                decoded_token,
-            },
-        )
+    let entry = |token: Ranked| {
+        let candidate = PromptCandidate {
+            logprob: token.logprob,
+            rank: token.rank.unwrap_or(0),
+            decoded_token: vocabulary.piece_text(token.id),
+        };
+        (token.id, candidate)
     };
     let told = prompt.ids.iter().skip(1).zip(&prompt.tokens);
     let told = told.map(|(&id, told)| {
-        let likely = told.top.iter().take(top).zip(1..);
-        let likely = likely.filter(|(c, _)| c.id != id);
-        let own = entry(id, told.logprob, told.rank);
-        let mut entries: Vec<_> = likely
-            .map(|(c, rank)| entry(c.id, c.logprob, rank))
-            .collect();
-        entries.insert(entries.partition_point(|(_, c)| c.rank < told.rank), own);
-        Some(ById(entries))
+        let logprob = told.logprob;
+        let top = &told.top[..top.min(told.top.len())];
+        let entries = ranked(Candidate { id, logprob }, Some(told.rank), top);
+        Some(ById(entries.into_iter().map(entry).collect()))
     });
     Some(std::iter::once(None).chain(told).collect())
 }
