@@ -30,6 +30,7 @@ from targets import TARGETS, Target
 from workload import Job, Shape, Source, random_jobs
 
 HERE = Path(__file__).resolve().parent
+BROOK = HERE.parent / "python/penstock/brook"
 # Twice: the first time the clocks may still be those of an idle device.
 CEILINGS = "from kernels import ceilings; ceilings(); print(*ceilings())"
 
@@ -60,7 +61,7 @@ class Bench:
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
-        self.folder: Path = args.folder / args.shape
+        self.folder: Path = BROOK if args.shape == "brook" else args.folder / args.shape
         self.port = free_port()
         self.client = Client(args.load, f"127.0.0.1:{self.port}", args.shape)
         self.cache = args.out / "triton"
@@ -72,6 +73,9 @@ class Bench:
         return self.args.shape if self.args.tp == 1 else f"{self.args.shape}-tp{self.args.tp}"
 
     def prepare(self) -> None:
+        """Writes the checkpoint, unless it is the model that ships."""
+        if self.folder == BROOK:
+            return
         command = [sys.executable, str(HERE / "checkpoint.py"), self.args.shape, str(self.folder)]
         subprocess.run(command, check=True)
 
@@ -200,19 +204,25 @@ def table(targets: list[Target], found: dict[str, Figures]) -> str:
     return "\n".join(lines)
 
 
+def server_options(parser: argparse.ArgumentParser) -> None:
+    """What a `Bench` reads, beside the shape."""
+    option = parser.add_argument
+    option("--tp", type=int, default=1, help="GPUs that share each layer")
+    option("--load", type=Path, default=Path("target/release/penstock-load"), help="load client")
+    option("--folder", type=Path, default=Path("/dev/shm"), help="where the checkpoint goes")
+    option("--out", type=Path, default=Path("bench-out"), help="where results and logs go")
+    option("--penstock", nargs="+", default=[sys.executable, "-m", "penstock"], help="command")
+    option("--serve", nargs=argparse.REMAINDER, default=[], help="more flags of penstock serve")
+
+
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     option = parser.add_argument
     names = [*ROWS, "start", "long", "sweep"]
     option("shape", choices=sorted({shape for shape, _ in TARGETS}))
-    option("--tp", type=int, default=1, help="GPUs that share each layer")
     option("--rows", nargs="+", choices=names, default=names[:-1], metavar="ROW")
-    option("--load", type=Path, default=Path("target/release/penstock-load"), help="load client")
-    option("--folder", type=Path, default=Path("/dev/shm"), help="where the checkpoint goes")
-    option("--out", type=Path, default=Path("bench-out"), help="where results and logs go")
-    option("--penstock", nargs="+", default=[sys.executable, "-m", "penstock"], help="command")
     option("--settle", type=float, default=0.0, help="seconds between warm-up and the rows")
-    option("--serve", nargs=argparse.REMAINDER, default=[], help="more flags of penstock serve")
+    server_options(parser)
     return parser.parse_args()
 
 

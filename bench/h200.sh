@@ -1,7 +1,11 @@
 #!/bin/sh
-# The serving table on one machine: bench/h200.sh {1b,8b} [options]; see bench/h200.py.
+# A benchmark that starts its own server, on one machine:
+#   bench/h200.sh {1b,8b} [options]                  the serving table, see bench/h200.py
+#   bench/h200.sh features {brook,1b,8b} [options]   what features cost, see bench/features.py
 set -e
 cd "$(dirname "$0")/.."
 PYTHONPATH="$PWD/python:$PWD/kernels${PYTHONPATH:+:$PYTHONPATH}"
 export PYTHONPATH
-exec python3 bench/h200.py "$@"
+script=h200
+case "$1" in features) script=$1; shift ;; esac
+exec python3 "bench/$script.py" "$@"

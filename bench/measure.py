@@ -30,6 +30,7 @@ class Client:
     binary: Path
     address: str
     model: str
+    api: str = "completions"
 
     def __post_init__(self) -> None:
         if not self.binary.is_file():
@@ -41,7 +42,7 @@ class Client:
         with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
             file.writelines(json.dumps(job.line()) + "\n" for job in jobs)
             file.flush()
-            command = [self.binary, "--address", self.address, "--api", "completions"]
+            command = [self.binary, "--address", self.address, "--api", self.api]
             command += ["--model", self.model, "--streams", streams, "--jobs", file.name]
             out = subprocess.run(
                 list(map(str, command)), check=True, capture_output=True, text=True

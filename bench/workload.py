@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 Ids = list[int]
@@ -21,6 +21,7 @@ class Turn:
 
     prompt: str | Ids
     tokens: int
+    fields: dict[str, Any] = field(default_factory=dict)  # more of its body
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,14 @@ def prefix_jobs(
         prompt = source.prompt(begins[index % groups] + own)
         jobs.append(Job([Turn(prompt, source.vary(shape.output, shape.spread))]))
     return jobs
+
+
+def asking(jobs: list[Job], fields: dict[str, Any]) -> list[Job]:
+    """The jobs with more fields in the body of every request."""
+    return [
+        replace(job, turns=[replace(turn, fields=turn.fields | fields) for turn in job.turns])
+        for job in jobs
+    ]
 
 
 def conversations(source: Source, shape: Shape, count: int, turns: int) -> list[Job]:

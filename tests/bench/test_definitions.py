@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 from checkpoint import write_checkpoint
+from features import CASES, Measure, Run, measured, table
 from measure import figures, gaps, quantile
 from penstock.weights import Checkpoint
 from tokenizers import Tokenizer
 from vocabulary import write_tokenizer
-from workload import Shape, Source, arriving, conversations, prefix_jobs, random_jobs
+from workload import Shape, Source, arriving, asking, conversations, prefix_jobs, random_jobs
 
 
 def record(sent: float, arrivals: list[float], tokens: int, prompt: int = 10) -> dict[str, Any]:
@@ -92,3 +93,28 @@ def test_a_written_checkpoint_has_a_llamas_tensors(tmp_path: Path) -> None:
     assert read == b"\x80\x3f" * 32  # one, in bfloat16
     stored = sum(path.stat().st_size for path in tmp_path.glob("*.safetensors"))
     assert size < stored < size + 10_000
+
+
+def test_fields_are_added_to_every_request() -> None:
+    jobs = conversations(Source(range(9), str), Shape(2, 3), 2, turns=2)
+    asked = asking(asking(jobs, {"n": 2, "seed": 1}), {"seed": 5})
+    assert all(t["fields"] == {"n": 2, "seed": 5} for j in asked for t in j.line()["turns"])
+    assert jobs[0].line()["turns"][0]["fields"] == {}
+
+
+def test_a_feature_is_held_against_the_plain_runs_beside_it() -> None:
+    class Scripted(Measure):
+        """100, 50, 150, 90, ... tokens per second: plain and asked in turn."""
+
+        def __init__(self) -> None:
+            self.rates = iter([100.0, 50.0, 150.0, 90.0, 50.0] * 2)
+
+        def __call__(self, fields: dict[str, Any], api: str) -> Run:
+            return Run(next(self.rates), tpot=1.0, tokens=3.0, work=1.0 if "n" in fields else 4.0)
+
+    cases = [case for case in CASES if case.name in ("all warpers", "n = 4")]
+    found = measured(Scripted(), cases, rounds=2)
+    assert found["all warpers"]["lost"] == pytest.approx(100 * (1 - 50 / 125))
+    assert found["n = 4"]["lost"] == pytest.approx(100 * (1 - 90 / 100))
+    assert found["n = 4"]["prompt_work_saved"] == pytest.approx(75)
+    assert "3: missed" in table(cases, found)

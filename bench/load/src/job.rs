@@ -2,7 +2,7 @@
 
 use clap::ValueEnum;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 /// Which API the requests speak.
 #[derive(Clone, Copy, ValueEnum)]
@@ -29,6 +29,9 @@ pub(crate) struct Turn {
     pub(crate) prompt: Prompt,
     /// Tokens of the answer, exactly.
     pub(crate) tokens: u32,
+    /// More of the body (of its `parameters`, where the API has them), in the place of what is there.
+    #[serde(default)]
+    pub(crate) fields: Map<String, Value>,
 }
 
 /// A prompt.
@@ -58,7 +61,14 @@ impl Server {
             Prompt::Text(text) => json!(format!("{said}{text}")),
             Prompt::Ids(ids) => json!(ids),
         };
-        let (path, body) = self.body(&prompt, turn.tokens);
+        let (path, mut body) = self.body(&prompt, turn.tokens);
+        let place = match self.api {
+            Api::Generate => &mut body["parameters"],
+            Api::Chat | Api::Completions => &mut body,
+        };
+        for (name, value) in &turn.fields {
+            place[name] = value.clone();
+        }
         let body = body.to_string();
         format!(
             "POST {path} HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\n\
@@ -111,7 +121,34 @@ pub(crate) fn alike(count: usize, words: usize, tokens: u32) -> Vec<Job> {
         turns: vec![Turn {
             prompt: Prompt::Text(text(index)),
             tokens,
+            fields: Map::new(),
         }],
     };
     (0..count).map(job).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_go_where_the_api_has_them() {
+        let line = r#"{"prompt": "a", "tokens": 3, "fields": {"seed": 7, "temperature": null}}"#;
+        let turn: Turn = serde_json::from_str(line).unwrap();
+        for (api, place) in [(Api::Completions, ""), (Api::Generate, "/parameters")] {
+            let server = Server {
+                address: "h".into(),
+                api,
+                model: "m".into(),
+            };
+            let request = server.request("", &turn);
+            let (_, body) = request.split_once("\r\n\r\n").unwrap();
+            let body: Value = serde_json::from_str(body).unwrap();
+            assert_eq!(body.pointer(&format!("{place}/seed")), Some(&json!(7)));
+            assert_eq!(
+                body.pointer(&format!("{place}/temperature")),
+                Some(&Value::Null)
+            );
+        }
+    }
 }

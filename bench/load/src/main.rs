@@ -42,7 +42,7 @@ struct Args {
     /// Jobs at once; 0 = no bound.
     #[arg(long, default_value_t = 1)]
     streams: usize,
-    /// Jobs to run, one JSON object a line: {"at": S, "turns": [{"prompt": P, "tokens": N}]}
+    /// Jobs to run, one JSON object a line: {"at": S, "turns": [{"prompt": P, "tokens": N, "fields": {}}]}
     #[arg(long)]
     jobs: Option<PathBuf>,
     /// Requests in all, without --jobs; 0 = one per stream.
