@@ -39,6 +39,8 @@ pub enum Command {
     Chat(Box<ChatArgs>),
     /// Serve with the flags and variables of text-generation-launcher
     Tgi(TgiArgs),
+    /// Measure which kernels are fastest for a model on this GPU
+    Tune(TuneArgs),
     /// Look for a watermark in a text
     WatermarkDetect(WatermarkArgs),
 }
@@ -213,6 +215,28 @@ pub struct TgiArgs {
         allow_hyphen_values = true
     )]
     pub words: Vec<OsString>,
+}
+
+/// Settings of `penstock tune`.
+#[derive(Clone, Debug, Args)]
+pub struct TuneArgs {
+    /// Directory or hub id of the model [default: brook, which ships with Penstock]
+    #[arg(long, value_name = "PATH_OR_ID")]
+    pub model: Option<String>,
+    /// Branch, tag or commit of a hub model [default: main]
+    #[arg(long, requires = "model")]
+    pub revision: Option<String>,
+    /// Workers that will share each layer: a rank's part of it is measured
+    #[arg(long, value_name = "N", default_value = "1",
+          value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub tp: u32,
+    /// Seconds after which no further kernel is tried
+    #[arg(long, value_name = "SECONDS", default_value = "300",
+          value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub seconds: u32,
+    /// Interpreter that has Penstock installed [default: from VIRTUAL_ENV or PATH]
+    #[arg(long, value_name = "PATH")]
+    pub python: Option<PathBuf>,
 }
 
 /// Settings of `penstock watermark-detect`.

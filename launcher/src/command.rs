@@ -14,6 +14,7 @@ use crate::serve;
 use crate::settings::{self, Settings, Sources, Stop, Variables};
 use crate::terminal::{complain, print, say};
 use crate::tgi;
+use crate::tune;
 use crate::values::Device;
 use crate::watermark;
 
@@ -36,6 +37,7 @@ pub fn run(argv: &[OsString], host: Option<&Interpreter>) -> u8 {
         Command::Download(args) => download(args, host),
         Command::Chat(args) => serve::converse(args, sources, host),
         Command::WatermarkDetect(args) => watermark::detect(args, host),
+        Command::Tune(args) => tune::tune(args, host),
         // `read` has made it a `serve`.
         Command::Tgi(_) => Ok(()),
     };

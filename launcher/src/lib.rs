@@ -19,6 +19,7 @@ pub mod settings;
 pub mod signals;
 pub mod terminal;
 pub mod tgi;
+pub mod tune;
 pub mod values;
 pub mod watermark;
 pub mod workers;

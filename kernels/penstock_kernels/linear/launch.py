@@ -14,11 +14,10 @@ from ..rms_norm import Summands
 from ..silu_mul import silu_mul
 from ..sizes import divided_up, power_of_two
 from .gemv import gemv
-from .plan import Gemv, Library, Plan, Problem, Skinny, bucket, choose, rule
+from .plan import COUNTERS, Gemv, Library, Plan, Problem, Skinny, bucket, rule
 from .skinny import skinny
+from .table import tuned
 
-# Tiles that split their inputs and programs of one launch that count their arrival.
-COUNTERS = 1 << 14
 # Smallest second side of a matrix instruction.
 LEAST_ROWS = 16
 
@@ -54,6 +53,13 @@ def _plan(x: Tensor, weight: Tensor, problem: Problem) -> Plan:
     if not x.is_cuda:  # Triton's interpreter
         return rule(problem, rows, processors(x.device))
     return choose(x.device, problem, rows)
+
+
+@lru_cache(maxsize=4096)
+def choose(device: torch.device, problem: Problem, rows: int) -> Plan:
+    """The plan for a bucket of rows on a CUDA device: measured, or else by the rule."""
+    found = tuned(torch.cuda.get_device_name(device)).get((problem, rows))
+    return found or rule(problem, rows, processors(device))
 
 
 def run(plan: Plan, problem: Problem, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -6,20 +6,11 @@ number of rows itself, so a row's result does not depend on how many others shar
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from functools import lru_cache
-from pathlib import Path
-from typing import Any
-
-import torch
-
-from ..device import processors
+from dataclasses import dataclass
 
 BUCKETS = (1, 2, 4, 8, 16, 32, 64)
-TUNED = Path(__file__).parent / "tuned"
+# Tiles that split their inputs and programs of one launch that count their arrival.
+COUNTERS = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -76,16 +67,6 @@ def bucket(rows: int) -> int | None:
     return next((b for b in BUCKETS if rows <= b), None)
 
 
-@lru_cache(maxsize=4096)
-def choose(device: torch.device, problem: Problem, rows: int) -> Plan:
-    """The plan for a bucket of rows on a CUDA device."""
-    table = tuned(torch.cuda.get_device_name(device))
-    found = table.get((problem, rows))
-    if found is not None:
-        return found
-    return rule(problem, rows, processors(device))
-
-
 def rule(problem: Problem, rows: int, programs: int) -> Plan:
     """A plan for what nobody measured: what was best over the measured shapes of an H200.
 
@@ -109,30 +90,3 @@ def rule(problem: Problem, rows: int, programs: int) -> Plan:
     ):
         splits *= 2
     return Skinny(tile=64, depth=128 if rows <= 32 else 64, splits=splits, warps=4, stages=4)
-
-
-def slug(name: str) -> str:
-    """A device's name as the name of its file."""
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-
-
-@lru_cache
-def tuned(name: str) -> Mapping[tuple[Problem, int], Plan]:
-    """The measured plans of a kind of device; empty where nobody tuned. bench/tune_linear.py."""
-    path = TUNED / f"{slug(name)}.json"
-    if not path.exists():
-        return {}
-    entries = json.loads(path.read_text(encoding="utf-8"))["entries"]
-    return dict(map(_read, entries))
-
-
-def _read(entry: Mapping[str, Any]) -> tuple[tuple[Problem, int], Plan]:
-    problem = Problem(entry["outputs"], entry["inputs"], entry["gated"])
-    kind, *numbers = entry["plan"]
-    return (problem, entry["rows"]), KINDS[kind](*numbers)
-
-
-def written(plan: Plan) -> list[Any]:
-    """A plan as the table has it: its kind, then its numbers."""
-    kind = next(name for name, cls in KINDS.items() if isinstance(plan, cls))
-    return [kind, *asdict(plan).values()]

@@ -2,7 +2,7 @@
 
 from penstock.layers.attention import Attention
 from penstock.layers.base import Build, Layer
-from penstock.layers.linear import ColumnLinear, RowLinear
+from penstock.layers.linear import ColumnLinear, Linear, RowLinear
 from penstock.layers.mlp import GatedMlp
 from penstock.layers.norm import RmsNorm
 from penstock.layers.rope import rope_table
@@ -16,6 +16,7 @@ __all__ = [
     "GatedMlp",
     "Head",
     "Layer",
+    "Linear",
     "RmsNorm",
     "RowLinear",
     "rope_table",

@@ -1,0 +1,34 @@
+//! `penstock tune`: measures which kernels are fastest for a model on this GPU. The measuring is
+//! Python's, by `python -m penstock.tune`, which talks to the person itself.
+
+use std::process::{Command, Stdio};
+
+use crate::cli::TuneArgs;
+use crate::error::{Failure, Outcome};
+use crate::hub::ModelSource;
+use crate::interpreter::Interpreter;
+
+/// Measures, and leaves a table of the user's own where workers look first.
+///
+/// # Errors
+/// When the model cannot be found, or measuring fails; Python has said why then.
+pub fn tune(args: &TuneArgs, host: Option<&Interpreter>) -> Outcome<()> {
+    let source = ModelSource::parse(args.model.as_deref(), args.revision.as_deref())?;
+    let interpreter = Interpreter::find(args.python.as_deref(), host)?;
+    let directory = source.fetch(|| Ok(interpreter.clone()))?;
+    let status = Command::new(&interpreter.path)
+        .args(["-m", "penstock.tune", "--model"])
+        .arg(&directory)
+        .args(["--tp", &args.tp.to_string()])
+        .args(["--seconds", &args.seconds.to_string()])
+        .stdin(Stdio::null())
+        .status()
+        .map_err(|error| {
+            let shown = interpreter.path.display();
+            Failure::runtime(format!("cannot start {shown}: {error}"))
+        })?;
+    if status.success() {
+        return Ok(());
+    }
+    Err(Failure::runtime(format!("nothing was tuned ({status}).")))
+}
