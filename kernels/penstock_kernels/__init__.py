@@ -16,7 +16,6 @@ from .rms_norm import rms_norm
 from .rope_kv_write import rope_kv_write
 from .sample import sample
 from .silu_mul import silu_mul
-from .token_logprobs import token_logprobs
 from .top_logprobs import top_logprobs
 
 __all__ = [
@@ -31,7 +30,6 @@ __all__ = [
     "rope_kv_write",
     "sample",
     "silu_mul",
-    "token_logprobs",
     "top_logprobs",
     "use",
 ]

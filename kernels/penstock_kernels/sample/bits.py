@@ -1,4 +1,5 @@
-"""Triton: logits of a row as keys in their order, and the integers behind the random numbers."""
+"""Triton: logits of a row as keys in their order, the search among them, and the integers behind
+the random numbers."""
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
 import triton
@@ -29,3 +30,73 @@ def splitmix(state, index):
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9
     z = (z ^ (z >> 27)) * 0x94D049BB133111EB
     return z ^ (z >> 31)
+
+
+# What a search ranks tokens by, and what it adds up.
+NUMBER = tl.constexpr(0)  # by logit; each counts 1
+MASS = tl.constexpr(1)  # by logit; its probability up to a factor, of tokens not below `floor`
+NEARNESS = tl.constexpr(2)  # by how near the scaled logit is to `mean`; its probability likewise
+
+
+@triton.jit
+def weigh(x, floor, largest, scale, mean, KIND: tl.constexpr):
+    """(key, weight) of tokens with logits x. A `mean` is needed for NEARNESS alone."""
+    key = ordered(x)
+    if KIND == NUMBER:
+        return key, tl.where(x == x, 1.0, 0.0)
+    scaled = (x - largest) * scale
+    if KIND == MASS:
+        return key, tl.where(key >= floor, tl.exp2(scaled), 0.0)
+    kept = (key >= floor) & (scaled > float("-inf"))
+    near = tl.where(kept, -tl.abs(scaled - mean), float("-inf"))
+    return ordered(near), tl.where(kept, tl.exp2(scaled), 0.0)
+
+
+@triton.jit
+def search_pairs(key_a, weight_a, key_b, weight_b, target, DIGITS: tl.constexpr):
+    """The largest key at or above which tokens of weight `target` lie, of two tokens a lane."""
+    found = tl.full((), 0, tl.uint32)
+    step = tl.full((), 1 << 30, tl.uint32)
+    for _digit in range(DIGITS):
+        reached = tl.full((), 0, tl.uint32)
+        for digit in tl.static_range(1, 4):
+            bound = found + digit * step
+            some = tl.where(key_a >= bound, weight_a, 0.0) + tl.where(key_b >= bound, weight_b, 0.0)
+            reached += (tl.sum(some) >= target).to(tl.uint32)
+        found += reached * step
+        step = step >> 2
+    return found
+
+
+@triton.jit
+def search_row(
+    logits,
+    vocabulary,
+    floor,
+    largest,
+    scale,
+    mean,
+    target,
+    KIND: tl.constexpr,
+    DIGITS: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """The same of all tokens of a row, which is read once for each digit of two bits."""
+    found = tl.full((), 0, tl.uint32)
+    step = tl.full((), 1 << 30, tl.uint32)
+    for _digit in range(DIGITS):
+        one = tl.zeros((TILE,), tl.float32)
+        two = tl.zeros((TILE,), tl.float32)
+        three = tl.zeros((TILE,), tl.float32)
+        for at in tl.range(0, vocabulary, TILE, num_stages=STAGES):
+            x = row_tile(logits, at, vocabulary, TILE)
+            key, weight = weigh(x, floor, largest, scale, mean, KIND)
+            one += tl.where(key >= found + step, weight, 0.0)
+            two += tl.where(key >= found + 2 * step, weight, 0.0)
+            three += tl.where(key >= found + 3 * step, weight, 0.0)
+        reached = (tl.sum(one) >= target).to(tl.uint32)
+        reached += (tl.sum(two) >= target).to(tl.uint32)
+        reached += (tl.sum(three) >= target).to(tl.uint32)
+        found += reached * step
+        step = step >> 2
+    return found

@@ -4,19 +4,9 @@
 import triton
 import triton.language as tl
 
-from .bits import STAGES, ordered, row_tile
+from .bits import NEARNESS, STAGES, ordered, row_tile, search_pairs, search_row, weigh
 
 DIGITS = tl.constexpr(16)  # of two bits, of a distance in float32
-
-
-@triton.jit
-def _distance(x, floor, largest, scale, mean):
-    """(minus the distance of a token's log-probability from its mean, -inf for a token below
-    `floor`; its probability up to a factor)."""
-    scaled = (x - largest) * scale
-    kept = (ordered(x) >= floor) & (scaled > float("-inf"))
-    near = tl.where(kept, -tl.abs(scaled - mean), float("-inf"))
-    return near, tl.where(kept, tl.exp2(scaled), 0.0)
 
 
 @triton.jit
@@ -37,58 +27,22 @@ def _moments(logits, vocabulary, floor, largest, scale, TILE: tl.constexpr):
 @triton.jit
 def _nearest(logits, vocabulary, floor, largest, scale, mean, target, TILE: tl.constexpr):
     """The search among the two nearest tokens of each lane: never above what the whole row says."""
-    near_a = tl.full((TILE,), float("-inf"), tl.float32)
-    near_b = tl.full((TILE,), float("-inf"), tl.float32)
+    key_a = tl.full((TILE,), 0, tl.uint32)
+    key_b = tl.full((TILE,), 0, tl.uint32)
     weight_a = tl.zeros((TILE,), tl.float32)
     weight_b = tl.zeros((TILE,), tl.float32)
     for at in tl.range(0, vocabulary, TILE, num_stages=STAGES):
         x = row_tile(logits, at, vocabulary, TILE)
-        near, weight = _distance(x, floor, largest, scale, mean)
-        better = near > near_a
-        second = tl.where(better, near_a, near)
+        key, weight = weigh(x, floor, largest, scale, mean, NEARNESS)
+        better = key > key_a
+        second = tl.where(better, key_a, key)
         second_weight = tl.where(better, weight_a, weight)
-        near_a = tl.where(better, near, near_a)
+        key_a = tl.where(better, key, key_a)
         weight_a = tl.where(better, weight, weight_a)
-        replaced = second > near_b
-        near_b = tl.where(replaced, second, near_b)
+        replaced = second > key_b
+        key_b = tl.where(replaced, second, key_b)
         weight_b = tl.where(replaced, second_weight, weight_b)
-    key_a = ordered(near_a)
-    key_b = ordered(near_b)
-    found = tl.full((), 0, tl.uint32)
-    step = tl.full((), 1 << 30, tl.uint32)
-    for _digit in range(DIGITS):
-        reached = tl.full((), 0, tl.uint32)
-        for digit in tl.static_range(1, 4):
-            bound = found + digit * step
-            some = tl.where(key_a >= bound, weight_a, 0.0) + tl.where(key_b >= bound, weight_b, 0.0)
-            reached += (tl.sum(some) >= target).to(tl.uint32)
-        found += reached * step
-        step = step >> 2
-    return found
-
-
-@triton.jit
-def _search(logits, vocabulary, floor, largest, scale, mean, target, TILE: tl.constexpr):
-    """The largest key of `near` at or above which tokens of weight `target` lie."""
-    found = tl.full((), 0, tl.uint32)
-    step = tl.full((), 1 << 30, tl.uint32)
-    for _digit in range(DIGITS):
-        one = tl.zeros((TILE,), tl.float32)
-        two = tl.zeros((TILE,), tl.float32)
-        three = tl.zeros((TILE,), tl.float32)
-        for at in tl.range(0, vocabulary, TILE, num_stages=STAGES):
-            x = row_tile(logits, at, vocabulary, TILE)
-            near, weight = _distance(x, floor, largest, scale, mean)
-            key = ordered(near)
-            one += tl.where(key >= found + step, weight, 0.0)
-            two += tl.where(key >= found + 2 * step, weight, 0.0)
-            three += tl.where(key >= found + 3 * step, weight, 0.0)
-        reached = (tl.sum(one) >= target).to(tl.uint32)
-        reached += (tl.sum(two) >= target).to(tl.uint32)
-        reached += (tl.sum(three) >= target).to(tl.uint32)
-        found += reached * step
-        step = step >> 2
-    return found
+    return search_pairs(key_a, weight_a, key_b, weight_b, target, DIGITS)
 
 
 @triton.jit
@@ -99,10 +53,10 @@ def _interval(logits, vocabulary, floor, largest, scale, mean, found, TILE: tl.c
     most = tl.full((TILE,), 0, tl.uint32)
     for at in tl.range(0, vocabulary, TILE, num_stages=STAGES):
         x = row_tile(logits, at, vocabulary, TILE)
-        near, weight = _distance(x, floor, largest, scale, mean)
+        near, weight = weigh(x, floor, largest, scale, mean, NEARNESS)
         key = ordered(x)
-        above += tl.where(ordered(near) > found, weight, 0.0)
-        inside = (ordered(near) >= found) & (weight > 0)
+        above += tl.where(near > found, weight, 0.0)
+        inside = (near >= found) & (weight > 0)
         least = tl.minimum(least, tl.where(inside, key, 0xFFFFFFFF).to(tl.uint32))
         most = tl.maximum(most, tl.where(inside, key, 0).to(tl.uint32))
     return tl.sum(above), tl.min(least), tl.max(most)
@@ -119,7 +73,9 @@ def _typical(logits, vocabulary, floor, largest, scale, typical_p, TILE: tl.cons
     found = _nearest(logits, vocabulary, floor, largest, scale, mean, target, TILE)
     above, least, most = _interval(logits, vocabulary, floor, largest, scale, mean, found, TILE)
     if above >= target:
-        found = _search(logits, vocabulary, floor, largest, scale, mean, target, TILE)
+        found = search_row(
+            logits, vocabulary, floor, largest, scale, mean, target, NEARNESS, DIGITS, TILE
+        )
         above, least, most = _interval(logits, vocabulary, floor, largest, scale, mean, found, TILE)
     if least > most:  # a row of NaN keeps what it had
         least = floor

@@ -14,7 +14,17 @@ import triton.language as tl
 from torch import Tensor
 
 from ..sizes import divided_up, power_of_two
-from .bits import STAGES, ordered, row_tile, splitmix
+from .bits import (
+    MASS,
+    NUMBER,
+    STAGES,
+    ordered,
+    row_tile,
+    search_pairs,
+    search_row,
+    splitmix,
+    weigh,
+)
 from .further import further
 from .noise import GROUP, GROUPS
 
@@ -32,67 +42,13 @@ DIGITS = {torch.bfloat16: 8, torch.float16: 10, torch.float32: 16}
 
 
 @triton.jit
-def _weight(x, key, floor, largest, scale, MASS: tl.constexpr):
-    """What a token counts: 1, or its probability up to a factor if it is not below `floor`."""
-    if MASS:
-        return tl.where(key >= floor, tl.exp2((x - largest) * scale), 0.0)
-    return tl.where(x == x, 1.0, 0.0)
-
-
-@triton.jit
-def _search(
-    logits,
-    vocabulary,
-    floor,
-    largest,
-    scale,
-    target,
-    MASS: tl.constexpr,
-    DIGITS: tl.constexpr,
-    TILE: tl.constexpr,
-):
-    """The largest key at or above which tokens of weight `target` lie."""
-    found = tl.full((), 0, tl.uint32)
-    step = tl.full((), 1 << 30, tl.uint32)
-    for _digit in range(DIGITS):
-        one = tl.zeros((TILE,), tl.float32)
-        two = tl.zeros((TILE,), tl.float32)
-        three = tl.zeros((TILE,), tl.float32)
-        for at in tl.range(0, vocabulary, TILE, num_stages=STAGES):
-            x = row_tile(logits, at, vocabulary, TILE)
-            key = ordered(x)
-            weight = _weight(x, key, floor, largest, scale, MASS)
-            one += tl.where(key >= found + step, weight, 0.0)
-            two += tl.where(key >= found + 2 * step, weight, 0.0)
-            three += tl.where(key >= found + 3 * step, weight, 0.0)
-        reached = (tl.sum(one) >= target).to(tl.uint32)
-        reached += (tl.sum(two) >= target).to(tl.uint32)
-        reached += (tl.sum(three) >= target).to(tl.uint32)
-        found += reached * step
-        step = step >> 2
-    return found
-
-
-@triton.jit
 def _search_tops(
-    tops, floor, largest, scale, target, MASS: tl.constexpr, DIGITS: tl.constexpr
+    tops, floor, largest, scale, target, KIND: tl.constexpr, DIGITS: tl.constexpr
 ):  # fmt: skip
-    """_search among the two largest logits of each lane: never above what that finds."""
-    key_a = ordered(tops[0])
-    key_b = ordered(tops[1])
-    weight_a = _weight(tops[0], key_a, floor, largest, scale, MASS)
-    weight_b = _weight(tops[1], key_b, floor, largest, scale, MASS)
-    found = tl.full((), 0, tl.uint32)
-    step = tl.full((), 1 << 30, tl.uint32)
-    for _digit in range(DIGITS):
-        reached = tl.full((), 0, tl.uint32)
-        for digit in tl.static_range(1, 4):
-            bound = found + digit * step
-            some = tl.where(key_a >= bound, weight_a, 0.0) + tl.where(key_b >= bound, weight_b, 0.0)
-            reached += (tl.sum(some) >= target).to(tl.uint32)
-        found += reached * step
-        step = step >> 2
-    return found
+    """The search among the two largest logits of each lane: never above what the row says."""
+    key_a, weight_a = weigh(tops[0], floor, largest, scale, 0.0, KIND)
+    key_b, weight_b = weigh(tops[1], floor, largest, scale, 0.0, KIND)
+    return search_pairs(key_a, weight_a, key_b, weight_b, target, DIGITS)
 
 
 @triton.jit
@@ -101,21 +57,20 @@ def _mass(logits, vocabulary, floor, largest, scale, TILE: tl.constexpr):
     mass = tl.zeros((TILE,), tl.float32)
     for at in tl.range(0, vocabulary, TILE, num_stages=STAGES):
         x = row_tile(logits, at, vocabulary, TILE)
-        mass += _weight(x, ordered(x), floor, largest, scale, True)
+        mass += weigh(x, floor, largest, scale, 0.0, MASS)[1]
     return mass
 
 
 @triton.jit
 def _above(
-    logits, vocabulary, floor, largest, scale, found, MASS: tl.constexpr, TILE: tl.constexpr
+    logits, vocabulary, floor, largest, scale, found, KIND: tl.constexpr, TILE: tl.constexpr
 ):
     """(weight of the row's tokens above `found`, number of those at or above it)."""
     above = tl.zeros((TILE,), tl.float32)
     number = tl.zeros((TILE,), tl.int32)
     for at in tl.range(0, vocabulary, TILE, num_stages=STAGES):
         x = row_tile(logits, at, vocabulary, TILE)
-        key = ordered(x)
-        weight = _weight(x, key, floor, largest, scale, MASS)
+        key, weight = weigh(x, floor, largest, scale, 0.0, KIND)
         above += tl.where(key > found, weight, 0.0)
         number += tl.where(key >= found, 1, 0)
     return tl.sum(above), tl.sum(number)
@@ -160,27 +115,29 @@ def _thresholds(
     complete = False  # whether `tops` hold all that is kept
     if (top_k > 0) & (top_k < vocabulary):
         count = top_k.to(tl.float32)
-        found = _search_tops(tops, floor, largest, scale, count, False, DIGITS)
-        above, number = _above(logits, vocabulary, floor, largest, scale, found, False, TILE)
+        found = _search_tops(tops, floor, largest, scale, count, NUMBER, DIGITS)
+        above, number = _above(logits, vocabulary, floor, largest, scale, found, NUMBER, TILE)
         held = tl.where(ordered(first) >= found, 1, 0) + tl.where(ordered(second) >= found, 1, 0)
         complete = tl.sum(held) == number
         if above >= count:
-            found = _search(logits, vocabulary, floor, largest, scale, count, False, DIGITS, TILE)
+            found = search_row(
+                logits, vocabulary, floor, largest, scale, 0.0, count, NUMBER, DIGITS, TILE
+            )
             complete = False
         floor = found
     top_p = tl.load(top_ps + row)
     if top_p < 1:
-        mass = _weight(first, ordered(first), floor, largest, scale, True)
-        mass += _weight(second, ordered(second), floor, largest, scale, True)
+        mass = weigh(first, floor, largest, scale, 0.0, MASS)[1]
+        mass += weigh(second, floor, largest, scale, 0.0, MASS)[1]
         if not complete:
             mass = _mass(logits, vocabulary, floor, largest, scale, TILE)
         target = tl.sum(mass) * top_p
-        found = _search_tops(tops, floor, largest, scale, target, True, DIGITS)
+        found = _search_tops(tops, floor, largest, scale, target, MASS, DIGITS)
         if not complete:
-            above, number = _above(logits, vocabulary, floor, largest, scale, found, True, TILE)
+            above, number = _above(logits, vocabulary, floor, largest, scale, found, MASS, TILE)
             if above >= target:
-                found = _search(
-                    logits, vocabulary, floor, largest, scale, target, True, DIGITS, TILE
+                found = search_row(
+                    logits, vocabulary, floor, largest, scale, 0.0, target, MASS, DIGITS, TILE
                 )
         floor = found
     if FURTHER:

@@ -27,6 +27,9 @@ def _case(size: Size, kind: str, shape: Rows) -> Case:
         logits[:, 1::7] = -torch.inf
         logits[:, 3:10] = logits[:, 2:3]  # ties
         logits[0, ::2] = 9.0  # more equal largest ones than are told, in every tile
+        if not told:
+            logits[1:2, 40] = torch.nan
+            logits[2:3] = -torch.inf
         targets = torch.randint(0, vocabulary, (asked,), device=device)
         targets[: asked // 2] = 2
         return {
@@ -44,11 +47,13 @@ CASES = [
     *(_case(Size.SMALL, kind, Rows(5, 3, 301, 20)) for kind in DTYPES),
     _case(Size.SMALL, "f32", Rows(4, 4, 9001, 5)),
     _case(Size.SMALL, "bf16", Rows(2, 6, 4099, 0)),
+    *(_case(Size.SMALL, kind, Rows(9, 4, 301, 0)) for kind in DTYPES),
+    _case(Size.SMALL, "f32", Rows(0, 3, 301, 0)),
     _case(Size.SMALL, "f32", Rows(1, 1, 23, 20)),
     *(_case(Size.FULL, kind, Rows(40, 64, 32_003, 20)) for kind in DTYPES),
     _case(Size.FULL, "bf16", Rows(7, 7, 151_936, 3)),
     _case(Size.BENCH, "bf16", Rows(32, 32, 128_256, 5)),
     _case(Size.BENCH, "bf16", Rows(256, 256, 128_256, 5)),
-    _case(Size.BENCH, "bf16", Rows(128, 128, 128_256, 0)),
+    *(_case(Size.BENCH, "bf16", Rows(rows, rows, 128_256, 0)) for rows in (32, 128, 256)),
     _case(Size.BENCH, "bf16", Rows(32, 32, 128_256, 20)),
 ]

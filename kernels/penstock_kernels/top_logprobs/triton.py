@@ -19,8 +19,9 @@ NONE = tl.constexpr(-(1 << 63))  # below every key
 
 @triton.jit
 def _key(x, token):
-    """The place of `token` with logit x [float32] in the order, larger = earlier; int64."""
-    bits = tl.where(x == 0, 0.0, x).to(tl.int32, bitcast=True)
+    """The place of `token` with logit x [float32] in the order, larger = earlier; int64. NaN is
+    last."""
+    bits = tl.where(x == 0, 0.0, tl.where(x == x, x, float("-inf"))).to(tl.int32, bitcast=True)
     ordered = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
     return (ordered.to(tl.int64) << 32) | (0x7FFFFFFF - token).to(tl.int64)
 

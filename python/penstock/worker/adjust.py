@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from penstock_kernels import adjust, token_logprobs
+from penstock_kernels import adjust, top_logprobs
 from penstock_kernels.adjust import GENERATED, PROMPT, Number, Rules, Word
 from torch import Tensor
 
@@ -92,7 +92,8 @@ class Adjuster:
         min_p, typical_p = self.kept.index_select(0, slots).t().contiguous().unbind()
         rows = replace(sampling_rows(views), min_p=min_p, typical_p=typical_p)
         ids, possible = choose(adjusted, rows)
-        logprobs = token_logprobs(logits, ids)
+        every = torch.arange(len(ids), device=self.device)
+        logprobs = top_logprobs(logits, every, ids, count=0)[0]
         self._count(slots, ids)
         # Not a number where no token was possible.
         return ids, torch.where(possible.isnan(), possible, logprobs)
