@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
+import jsonschema
+import openai
 import pytest
 from serving import Server
 
@@ -24,6 +27,16 @@ def model(server: Server) -> Any:
     )
 
 
+def get_weather(city: str) -> str:
+    """Get the current weather."""
+    return city
+
+
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
 def test_invoke_and_stream(model: Any) -> None:
     answer = model.invoke(QUESTION)
     assert "42" in answer.content
@@ -39,15 +52,63 @@ def test_a_conversation(model: Any) -> None:
     assert len(model.batch([QUESTION, QUESTION])) == 2
 
 
+def test_usage_log_probabilities_and_asyncio(model: Any) -> None:
+    chunks = list(model.bind(stream_usage=True).stream(QUESTION))
+    usage = [chunk.usage_metadata for chunk in chunks if chunk.usage_metadata]
+    assert usage[-1]["output_tokens"] > 0
+    told = model.bind(logprobs=True, top_logprobs=2).invoke(QUESTION)
+    content = told.response_metadata["logprobs"]["content"]
+    assert all(len(token["top_logprobs"]) == 2 for token in content)
+
+    async def several() -> list[str]:
+        answers = await asyncio.gather(*(model.ainvoke(QUESTION) for _ in range(3)))
+        pieces = [chunk.content async for chunk in model.astream(QUESTION)]
+        return [*(answer.content for answer in answers), "".join(pieces)]
+
+    assert set(asyncio.run(several())) == {told.content}
+
+
+def test_errors(model: Any) -> None:
+    # It calls max_tokens by the newer name.
+    for name, field in (("temperature", "temperature"), ("max_tokens", "max_completion_tokens")):
+        with pytest.raises(openai.UnprocessableEntityError) as caught:
+            model.bind(**{name: -1}).invoke(QUESTION)
+        assert caught.value.param == field
+        with pytest.raises(openai.UnprocessableEntityError):
+            list(model.bind(**{name: -1}).stream(QUESTION))
+
+
+def test_streams_of_structured_output(model: Any) -> None:
+    schema = {
+        "title": "person",
+        "type": "object",
+        "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+        "required": ["name", "age"],
+        "additionalProperties": False,
+    }
+    asked = model.with_structured_output(schema, method="json_schema")
+    text = "Extract the name and the age: Ann is 7 years old."
+    growing = list(asked.stream(text))
+    assert growing[-1] == asked.invoke(text)
+    jsonschema.validate(growing[-1], schema)
+
+
+def test_streams_of_tools(model: Any) -> None:
+    bound = model.bind_tools([get_weather, add])
+    chunks = list(bound.stream("What is the weather in Paris?"))
+    whole = chunks[0]
+    for chunk in chunks[1:]:
+        whole = whole + chunk
+    (call,) = whole.tool_calls
+    assert (call["name"], call["args"]) == ("get_weather", {"city": "Paris"})
+    # The arguments came in pieces, and the answer to the call is understood.
+    assert sum(bool(chunk.tool_call_chunks) for chunk in chunks) > 1
+    result = {"role": "tool", "tool_call_id": call["id"], "content": "sunny"}
+    question = {"role": "user", "content": "What is the weather in Paris?"}
+    assert bound.invoke([question, whole, result]).content
+
+
 def test_tools(model: Any) -> None:
-    def get_weather(city: str) -> str:
-        """Get the current weather."""
-        return city
-
-    def add(a: int, b: int) -> int:
-        """Add two numbers."""
-        return a + b
-
     answer = model.bind_tools([get_weather, add]).invoke("What is the weather in Paris?")
     (call,) = answer.tool_calls
     assert (call["name"], call["args"]) == ("get_weather", {"city": "Paris"})

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from serving import Server
@@ -24,24 +25,55 @@ def environment() -> dict[str, str] | None:
     return found if probe.returncode == 0 else None
 
 
-def test_the_node_client(server: Server) -> None:
+@pytest.fixture(scope="module")
+def seen(server: Server) -> dict[str, Any]:
+    """What the script saw."""
     found = environment()
     if found is None:
         pytest.skip("needs node and `npm install -g openai`")
-    out = subprocess.run(
-        ["node", str(SCRIPT), server.url],
-        env=found,
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    ).stdout
-    seen = json.loads(out)
+    done = subprocess.run(
+        ["node", str(SCRIPT), server.url], env=found, capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    return json.loads(done.stdout)
+
+
+def test_answers_and_streams(seen: dict[str, Any]) -> None:
     assert seen["models"] == ["brook"]
     assert "42" in seen["whole"]
     assert seen["text"] == seen["whole"]
     assert seen["usage"] == seen["wholeUsage"]
-    assert seen["completion"] == "length"
-    assert seen["failure"]["status"] == 422
-    assert seen["failure"]["name"] == "UnprocessableEntityError"
-    assert seen["failure"]["param"] == "max_tokens"
+    assert seen["completion"]["finish_reason"] == "length"
+    assert seen["completion"]["text"] == seen["streamed"]
+
+
+def test_typed_answers(seen: dict[str, Any]) -> None:
+    parsed = seen["parsed"]
+    assert isinstance(parsed["whole"]["name"], str) and isinstance(parsed["whole"]["age"], int)
+    assert parsed["streamed"] == parsed["whole"] == json.loads(parsed["content"])
+    assert parsed["deltas"] == parsed["content"]
+    for token in parsed["logprobs"]:
+        assert len(token["top_logprobs"]) == 2
+        assert token["top_logprobs"][0]["logprob"] == token["logprob"]
+
+
+def test_tools(seen: dict[str, Any]) -> None:
+    tools = seen["tools"]
+    (call,) = tools["whole"]["message"]["tool_calls"]
+    assert tools["whole"]["finish_reason"] == tools["streamed"]["finish_reason"] == "tool_calls"
+    (streamed,) = tools["streamed"]["message"]["tool_calls"]
+    assert streamed["function"]["name"] == call["function"]["name"] == "get_weather"
+    for arguments in (call["function"]["arguments"], tools["deltas"]):
+        assert json.loads(arguments) == {"city": "Paris"}
+    # The client's own loop: call, result, answer.
+    assert tools["cities"] == ["Paris"]
+    assert tools["end"]
+
+
+def test_errors_are_the_clients_exceptions(seen: dict[str, Any]) -> None:
+    failures = seen["failures"]
+    for kind in ("value", "stream"):
+        assert failures[kind]["name"] == "UnprocessableEntityError"
+        assert (failures[kind]["status"], failures[kind]["param"]) == (422, "max_tokens")
+    assert (failures["model"]["name"], failures["model"]["param"]) == ("NotFoundError", "model")
+    assert failures["schema"]["name"] in ("BadRequestError", "UnprocessableEntityError")
