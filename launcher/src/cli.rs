@@ -142,6 +142,26 @@ pub struct EngineArgs {
           value_parser = clap::value_parser!(u64).range(1..),
           help_heading = "Memory and scheduling")]
     pub max_waiting_tokens: u64,
+
+    /// The mark of requests that want one.
+    #[command(flatten)]
+    pub watermark: MarkArgs,
+    /// Added to the logits of a watermark's green tokens
+    #[arg(long, value_name = "LOGITS", default_value = "2", value_parser = delta,
+          help_heading = "Watermark")]
+    pub watermark_delta: f32,
+}
+
+/// What both who marks a text and who looks for the mark must know.
+#[derive(Clone, Copy, Debug, Args)]
+#[command(next_help_heading = "Watermark")]
+pub struct MarkArgs {
+    /// Share of green tokens in a watermark
+    #[arg(long, value_name = "SHARE", default_value = "0.5", value_parser = gamma)]
+    pub watermark_gamma: f64,
+    /// Key of a watermark's hash: who knows it can find the mark
+    #[arg(long, value_name = "N", default_value = "15485863")]
+    pub watermark_key: u64,
 }
 
 /// Settings of the HTTP side.
@@ -251,15 +271,12 @@ pub struct WatermarkArgs {
     /// Branch, tag or commit of a hub model [default: main]
     #[arg(long, requires = "model")]
     pub revision: Option<String>,
-    /// Share of green tokens
-    #[arg(long, value_name = "SHARE", default_value = "0.5", value_parser = gamma)]
-    pub gamma: f64,
-    /// Key of the hash
-    #[arg(long, value_name = "N", default_value = "15485863")]
-    pub key: u64,
     /// Interpreter that has Penstock installed [default: from VIRTUAL_ENV or PATH]
     #[arg(long, value_name = "PATH")]
     pub python: Option<PathBuf>,
+    /// As the server has them that made the text.
+    #[command(flatten)]
+    pub mark: MarkArgs,
 }
 
 fn gamma(text: &str) -> Result<f64, String> {
@@ -268,6 +285,14 @@ fn gamma(text: &str) -> Result<f64, String> {
         .ok()
         .filter(|share| 0.0 < *share && *share < 1.0);
     share.ok_or_else(|| "must be between 0 and 1".into())
+}
+
+fn delta(text: &str) -> Result<f32, String> {
+    let logits = text
+        .parse()
+        .ok()
+        .filter(|logits| 0.0 < *logits && *logits <= 100.0);
+    logits.ok_or_else(|| "must be above 0 and at most 100".into())
 }
 
 /// Settings of `penstock chat`.

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use penstock_router::adjustment::Watermark;
 use penstock_router::engine::{
     AttachedWorkers, Engine, EngineConfig, EngineMetrics, EngineState, Limits, Workers,
 };
@@ -30,6 +31,8 @@ pub struct Launch {
     pub name: String,
     /// Of a hub model; shown by `/info`.
     pub revision: Option<String>,
+    /// What requests that want a watermark get; to the router.
+    pub watermark: Watermark,
     workers: WorkerSource,
 }
 
@@ -88,6 +91,11 @@ impl Launch {
             plan,
             name: source.name(),
             revision,
+            watermark: Watermark {
+                gamma: typed.watermark.watermark_gamma,
+                delta: typed.watermark_delta,
+                key: typed.watermark.watermark_key,
+            },
             workers,
         })
     }

@@ -167,6 +167,7 @@ fn router_config(launch: &Launch, http: Option<&HttpArgs>) -> RouterConfig {
     let bodies = http.and_then(|http| usize::try_from(http.body_memory.0).ok());
     let config = RouterConfig {
         model_revision: launch.revision.clone(),
+        watermark: launch.watermark,
         max_held_body_bytes: bodies.unwrap_or(defaults.max_held_body_bytes),
         ..defaults
     };

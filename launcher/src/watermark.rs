@@ -26,8 +26,8 @@ pub fn detect(args: &WatermarkArgs, host: Option<&Interpreter>) -> Outcome<()> {
     let ids = encode(&model.tokenizer, &text, SpecialTokens::AsIs);
     let ids = ids.map_err(|error| Failure::runtime(error.message))?;
     let mark = Watermark {
-        gamma: args.gamma,
-        key: args.key,
+        gamma: args.mark.watermark_gamma,
+        key: args.mark.watermark_key,
         ..Watermark::default()
     };
     let Score { pairs, green, z, p } = score(&ids, &mark);

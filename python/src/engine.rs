@@ -77,7 +77,10 @@ impl Engine {
         let prepare = move || Launch::prepare(&typed, &sources, Some(&host));
         let launch =
             wait(py, &runtime, runtime.spawn_blocking(prepare))?.map_err(|f| raised(&f))?;
-        let config = RouterConfig::new(launch.name.clone());
+        let config = RouterConfig {
+            watermark: launch.watermark,
+            ..RouterConfig::new(launch.name.clone())
+        };
         let running = {
             let _inside = runtime.enter();
             py.detach(|| launch.start(&config))
