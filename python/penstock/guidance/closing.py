@@ -18,6 +18,7 @@ from penstock.guidance.vocabulary import Vocabulary
 MOST_BYTES = 8192  # of a completion
 END = 256  # the byte tokenizer's end token
 CLOSERS = b"}],:"  # outside of strings, in the order of what ends most
+OPENERS = b"{["  # outside of strings: what they open must be closed again, and may be endless
 VALUES = b"0123456789"  # begin the shortest values
 
 
@@ -82,8 +83,9 @@ def completion(matcher: Any, place: Quotes) -> bytes | None:
 
 
 def _choice(mask: bytes, place: Quotes, used: list[int]) -> bytes:
-    """The likeliest to lead to the end: closers, then bytes that were used least. So a pattern such
-    as (ab)+c is left even if `a` comes before `c`."""
+    """The likeliest to lead to the end: closers, then bytes that open nothing, those first that
+    were used least. So a pattern such as (ab)+c is left even if `a` comes before `c`, and a list of
+    links ends in `null` rather than in one more link."""
     flags = np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little")[:256]
     for byte in CLOSERS if place is Quotes.OUTSIDE else b'"':
         if flags[byte]:
@@ -92,6 +94,8 @@ def _choice(mask: bytes, place: Quotes, used: list[int]) -> bytes:
     if not allowed:
         return b""
     plain = [byte for byte in allowed if byte > ord(" ") and byte != ord("\\")] or allowed
+    if place is Quotes.OUTSIDE:
+        plain = [byte for byte in plain if byte not in OPENERS] or plain
     return bytes([min(plain, key=lambda byte: (used[byte], byte not in VALUES, byte))])
 
 

@@ -45,7 +45,7 @@ class Compiler:
                 pass  # too many states: llguidance has none
         if parsed is False:
             raise Refused("no document satisfies the schema `false`")
-        parsed = {} if parsed is True else parsed
+        parsed = {} if parsed is True else schema.for_llguidance(parsed)
         growth = Growth(*schema.growth(parsed)) if wanted.complete else None
         return earley.compiled(earley.schema_grammar(json.dumps(parsed)), growth, self.tokens)
 

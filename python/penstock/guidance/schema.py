@@ -9,8 +9,11 @@ documents through.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
+from penstock.guidance import formats
+from penstock.guidance.formats import FORMATS
 from penstock.guidance.protocol import Refused
 
 MOST_BYTES = 256 << 10
@@ -30,12 +33,6 @@ KEPT = frozenset(
         "prefixItems", "additionalItems", "minItems", "maxItems", "minLength", "maxLength",
         "pattern", "format", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",
         "multipleOf",
-    )
-)  # fmt: skip
-# Formats whose expressions in llguidance follow the RFCs; of any other it would check nothing.
-FORMATS = frozenset(
-    (
-        "date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri",
     )
 )  # fmt: skip
 SCALARS = frozenset(("string", "integer", "number", "boolean", "null"))
@@ -81,12 +78,22 @@ def check(schema: Any) -> None:
             if not isinstance(members, dict):
                 raise Refused(f"`{key}` must be an object, which it is not in `{place}`")
             waiting += [(child, f"{place}/{key}/{name}") for name, child in members.items()]
-        for key in LISTS:
+        for key in _lists(node):
             members = node.get(key, [])
             if not isinstance(members, list):
                 raise Refused(f"`{key}` must be a list, which it is not in `{place}`")
             waiting += [(child, f"{place}/{key}/{i}") for i, child in enumerate(members)]
-        waiting += [(node[key], f"{place}/{key}") for key in ONE if key in node]
+        waiting += [(node[key], f"{place}/{key}") for key in _ones(node)]
+
+
+def _lists(node: dict[str, Any]) -> list[str]:
+    """Keywords whose values are lists of schemas; before draft 2020-12, `items` may be one."""
+    return [*LISTS, "items"] if isinstance(node.get("items"), list) else [*LISTS]
+
+
+def _ones(node: dict[str, Any]) -> list[str]:
+    """Keywords of `node` whose values are schemas."""
+    return [key for key in ONE if key in node and not isinstance(node[key], list)]
 
 
 def _check_keywords(node: dict[str, Any], place: str) -> None:
@@ -188,24 +195,38 @@ class _Walk:
         return self.size(found, (*inside, target))
 
 
-def growth(schema: Any) -> tuple[int, int]:
-    """How much a token can lengthen what a document still needs, in bytes: per character of its
-    that begins or ends something, and on top of that once."""
-    nodes, waiting, words = [], [schema], [4]  # such as `-`, `\\u` or a character's first byte
+def for_llguidance(schema: Any) -> Any:
+    """Changes a checked schema where llguidance would keep less than it says; returns it."""
+    for node in list(_nodes(schema)):
+        formats.keep(node)
+    return schema
+
+
+def _nodes(schema: Any) -> Iterator[dict[str, Any]]:
+    """The schema and all inside it, but for booleans."""
+    waiting = [schema]
     while waiting:
         node = waiting.pop()
         if not isinstance(node, dict):
             continue
-        nodes.append(node)
+        yield node
+        for key in PLACES:
+            waiting += node.get(key, {}).values()
+        for key in _lists(node):
+            waiting += node.get(key, [])
+        waiting += [node[key] for key in _ones(node)]
+
+
+def growth(schema: Any) -> tuple[int, int]:
+    """How much a token can lengthen what a document still needs, in bytes: per character of its
+    that begins or ends something, and on top of that once."""
+    nodes, words = list(_nodes(schema)), [4]  # such as `-`, `\\u` or a character's first byte
+    for node in nodes:
         words += [len(json.dumps(value)) for value in _literals(node)]
         words += [24] if NUMERIC.intersection(node) else []  # digits
         words += [64] if SPELLED.intersection(node) else []
         for key in PLACES:
             words += [len(name) + 4 for name in node.get(key, {})]
-            waiting += node.get(key, {}).values()
-        for key in LISTS:
-            waiting += node.get(key, [])
-        waiting += [node[key] for key in ONE if key in node]
     least = _Least(schema)
     return max((least.of(node) for node in nodes), default=2) + 4, max(words)
 
@@ -243,7 +264,9 @@ class _Least:
             least += min((self.of(child) for child in node.get(key, [])), default=0)
         least += sum(self.of(child) for child in node.get("allOf", []))
         least += sum(self.of(child) for child in node.get("prefixItems", []))
-        least += _int(node, "minItems") * (1 + self.of(node.get("items")))
+        items = node.get("items")
+        each = sum(map(self.of, items)) if isinstance(items, list) else self.of(items)
+        least += _int(node, "minItems") * (1 + each)
         least += _int(node, "minLength") * 4 + (64 if "pattern" in node or "format" in node else 0)
         least += _int(node, "minProperties") * (8 + self.of(node.get("additionalProperties")))
         properties, required = node.get("properties", {}), node.get("required", [])

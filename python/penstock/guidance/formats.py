@@ -1,0 +1,44 @@
+"""Formats of strings in a schema, and those that llguidance does not keep as JSON Schema has them.
+
+Its dates have a 29th of February in every year, its times a 60th second in every minute, its host
+names any length. Here these are patterns and bounds instead.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+# Of any other, nothing would be checked.
+FORMATS = frozenset(
+    (
+        "date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri",
+    )
+)  # fmt: skip
+# RFC 3339, from the year 1 on and without leap seconds: which minutes have one is not known before.
+_YEAR = "(?:000[1-9]|00[1-9][0-9]|0[1-9][0-9]{2}|[1-9][0-9]{3})"
+_LEAP_YEAR = (
+    "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)"  # not 0000
+)
+_DATE = (
+    f"(?:{_YEAR}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])"
+    "|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|1[0-9]|2[0-8]))"
+    f"|{_LEAP_YEAR}-02-29)"
+)
+_CLOCK = "(?:[01][0-9]|2[0-3]):[0-5][0-9]"
+_TIME = rf"{_CLOCK}:[0-5][0-9](?:\.[0-9]+)?(?:[zZ]|[+-]{_CLOCK})"
+PATTERNS = {"date": f"^{_DATE}$", "time": f"^{_TIME}$", "date-time": f"^{_DATE}[tT]{_TIME}$"}
+HOSTNAME = 253  # characters, RFC 1034
+
+
+def keep(node: dict[str, Any]) -> None:
+    """Writes a node's `format` so that llguidance keeps it, if it is one that it would not."""
+    form = node.get("format")
+    if form in PATTERNS:
+        del node["format"]
+        pattern = {"pattern": PATTERNS[form]}
+        if "pattern" in node:
+            node["allOf"] = [*node.get("allOf", []), pattern]
+        else:
+            node |= pattern
+    elif form == "hostname":
+        node["maxLength"] = min(node.get("maxLength", HOSTNAME), HOSTNAME)
