@@ -88,6 +88,7 @@ async fn consume(engine: Engine, number: u32) {
             stop_token_ids: Vec::new(),
         },
         branches: 1,
+        beam: None,
     };
     let stream = engine.submit(request).await.unwrap();
     let tokens = stream

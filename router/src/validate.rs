@@ -8,7 +8,7 @@ use crate::adjustment::{Adjustment, Watermark};
 use crate::budget::Charge;
 use crate::chat::Chat;
 use crate::config::RouterConfig;
-use crate::engine::types::{EngineRequest, Guide, Sampling, Stopping};
+use crate::engine::types::{Beam, EngineRequest, Guide, Sampling, Stopping};
 use crate::error::ApiError;
 use crate::logprobs::Wanted;
 use crate::text_bound::TextBound;
@@ -16,6 +16,7 @@ use crate::tokenize::SpecialTokens;
 use crate::tools::Reading;
 
 pub(crate) mod adjustment;
+pub(crate) mod beam;
 
 /// Bytes of one stop string: its automaton takes memory several times its length for as long as the
 /// request lives, also while it waits.
@@ -78,6 +79,8 @@ pub struct Parameters {
     pub choices: Choices,
     /// What the answer must spell; its end tokens are filled in here.
     pub guide: Option<Box<Guide>>,
+    /// Search for the likeliest answers instead of sampling.
+    pub beam: Option<Beam>,
 }
 
 /// How many answers to make of one prompt.
@@ -111,6 +114,8 @@ pub struct FieldNames {
     pub min_new_tokens: &'static str,
     /// Alternatives told of each token.
     pub top_logprobs: &'static str,
+    /// What is told of the prompt's tokens.
+    pub prompt_logprobs: &'static str,
 }
 
 /// Tokens that a request may have, as configuration and engine allow.
@@ -167,6 +172,7 @@ impl Default for Parameters {
             choices: Choices::default(),
             guide: None,
             wanted: Wanted::default(),
+            beam: None,
         }
     }
 }
@@ -217,6 +223,7 @@ impl FieldNames {
         max_new_tokens: "max_new_tokens",
         min_new_tokens: "min_new_tokens",
         top_logprobs: "top_n_tokens",
+        prompt_logprobs: "decoder_input_details",
     };
     /// `/v1/completions`, and the Python package.
     pub const COMPLETIONS: Self = Self {
@@ -224,6 +231,7 @@ impl FieldNames {
         max_new_tokens: "max_tokens",
         min_new_tokens: "min_tokens",
         top_logprobs: "logprobs",
+        prompt_logprobs: "prompt_logprobs",
     };
     /// `/v1/chat/completions`.
     pub const CHAT: Self = Self {
@@ -275,6 +283,7 @@ impl GenerateInput {
         )?;
         parameters.check_ends(names, config.max_stop_sequences)?;
         parameters.choices.check(config.max_best_of)?;
+        beam::check(&parameters, names)?;
         parameters.check_guide(names)?;
         check_truncate(parameters.truncate, limits)?;
         parameters.wanted.check(names.top_logprobs)?;
@@ -462,6 +471,10 @@ impl ValidParameters {
         let early = parameters.min_new_tokens > 0;
         let impossible = if early { &*stop_token_ids } else { &[] };
         parameters.adjustment.check_possible(impossible)?;
+        let mut telling = parameters.wanted.telling();
+        if let Some(beam) = &parameters.beam {
+            telling.top = beam::looked_at(beam, stop_token_ids.len(), limits.vocabulary)?;
+        }
         let guide = parameters.guide.clone().map(|mut guide| {
             guide.end_token_ids = eos_ids.to_vec();
             guide
@@ -475,7 +488,7 @@ impl ValidParameters {
                 seed: parameters.seed(),
                 adjustment: parameters.adjustment,
                 guide,
-                telling: parameters.wanted.telling(),
+                telling,
             },
             stopping: Stopping {
                 max_new_tokens: max_new_tokens.max(1),
@@ -483,6 +496,7 @@ impl ValidParameters {
                 stop_token_ids,
             },
             branches: parameters.choices.made(),
+            beam: parameters.beam,
         };
         Ok(ValidRequest {
             engine,

@@ -181,6 +181,8 @@ fn step_request() {
             }],
             run_slots: vec![3, 6, 5],
             run_tokens: vec![1, 1, 2],
+            steered_slots: vec![6],
+            steered_tokens: vec![4000],
         },
     );
 }

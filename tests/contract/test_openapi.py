@@ -18,6 +18,9 @@ SCHEMAS = API["components"]["schemas"]
 BESIDE: dict[str, dict[str, Any]] = {
     "stream_options": {"stream": True},
     "best_of": {"do_sample": True},
+    "beam_width": {"use_beam_search": True},
+    "early_stopping": {"use_beam_search": True},
+    "length_penalty": {"use_beam_search": True},
     "tool_choice": {"tools": []},
     "guided_complete": {"guided_regex": "[0-9]"},
     "top_logprobs": {"logprobs": True},

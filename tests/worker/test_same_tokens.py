@@ -118,6 +118,31 @@ def test_fork_with_copy_on_write(driver: Driver, expected: list[list[int]]) -> N
     assert source.tokens == fork.tokens == expected[3]
 
 
+def test_a_steered_fork_goes_on_from_another_token(driver: Driver, path: Path) -> None:
+    source = greedy(PROMPTS[3], WANTED)
+    driver.enter(source)
+    for _ in range(5):
+        driver.step([source])
+    fork = greedy(PROMPTS[3], WANTED)
+    fork.slot, fork.computed = driver.slots.pop(), source.computed
+    fork.tokens = [*source.tokens[:-1], source.tokens[-1] ^ 1]
+    copied = driver.free.pop()
+    fork.blocks = [*source.blocks[:-1], copied]
+    table = pb.BlockTable(group=0, blocks=fork.blocks)
+    driver.stream.send(
+        forks=[pb.SlotFork(source=source.slot, destination=fork.slot, tables=[table], seed=1)],
+        copies=[pb.BlockCopies(group=0, sources=[source.blocks[-1]], destinations=[copied])],
+        steered_slots=[fork.slot],
+        steered_tokens=fork.tokens[-1:],
+    )
+    driver.stream.receive()
+    known = fork.prompt + fork.tokens
+    driver.finish([source, fork])
+    model = reference(path, torch.float64)
+    assert fork.tokens[5:] == generate(model, known, WANTED - 5)
+    assert source.tokens == generate(model, PROMPTS[3], WANTED)
+
+
 def test_after_reset(group: Group, expected: list[list[int]]) -> None:
     """Sequences left in their slots by an earlier epoch leave no trace."""
     workers, loaded = group

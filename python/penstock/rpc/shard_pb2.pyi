@@ -140,7 +140,7 @@ class RequestError(_message.Message):
     def __init__(self, kind: _Optional[_Union[RequestError.Kind, str]] = ..., message: _Optional[str] = ...) -> None: ...
 
 class StepRequest(_message.Message):
-    __slots__ = ("epoch", "step", "finished", "new", "forks", "copies", "growth", "run_slots", "run_tokens")
+    __slots__ = ("epoch", "step", "finished", "new", "forks", "copies", "growth", "run_slots", "run_tokens", "steered_slots", "steered_tokens")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
@@ -150,6 +150,8 @@ class StepRequest(_message.Message):
     GROWTH_FIELD_NUMBER: _ClassVar[int]
     RUN_SLOTS_FIELD_NUMBER: _ClassVar[int]
     RUN_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    STEERED_SLOTS_FIELD_NUMBER: _ClassVar[int]
+    STEERED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     step: int
     finished: _containers.RepeatedScalarFieldContainer[int]
@@ -159,7 +161,9 @@ class StepRequest(_message.Message):
     growth: _containers.RepeatedCompositeFieldContainer[BlockGrowth]
     run_slots: _containers.RepeatedScalarFieldContainer[int]
     run_tokens: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, epoch: _Optional[int] = ..., step: _Optional[int] = ..., finished: _Optional[_Iterable[int]] = ..., new: _Optional[_Iterable[_Union[NewSequence, _Mapping]]] = ..., forks: _Optional[_Iterable[_Union[SlotFork, _Mapping]]] = ..., copies: _Optional[_Iterable[_Union[BlockCopies, _Mapping]]] = ..., growth: _Optional[_Iterable[_Union[BlockGrowth, _Mapping]]] = ..., run_slots: _Optional[_Iterable[int]] = ..., run_tokens: _Optional[_Iterable[int]] = ...) -> None: ...
+    steered_slots: _containers.RepeatedScalarFieldContainer[int]
+    steered_tokens: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, epoch: _Optional[int] = ..., step: _Optional[int] = ..., finished: _Optional[_Iterable[int]] = ..., new: _Optional[_Iterable[_Union[NewSequence, _Mapping]]] = ..., forks: _Optional[_Iterable[_Union[SlotFork, _Mapping]]] = ..., copies: _Optional[_Iterable[_Union[BlockCopies, _Mapping]]] = ..., growth: _Optional[_Iterable[_Union[BlockGrowth, _Mapping]]] = ..., run_slots: _Optional[_Iterable[int]] = ..., run_tokens: _Optional[_Iterable[int]] = ..., steered_slots: _Optional[_Iterable[int]] = ..., steered_tokens: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class NewSequence(_message.Message):
     __slots__ = ("slot", "request_id", "token_ids", "generated", "computed", "tables", "sampling", "guide")

@@ -27,6 +27,7 @@ class Extras:
     writes: int
     forks: int
     copies: int
+    steered: int
     masks: int
 
 
@@ -51,8 +52,9 @@ def capacity(limits: Limits) -> int:
     largest = Shape(max(limits.step_tokens, TOKENS[-1]) + rows, rows, rows, rows)
     writes = 2 * 2 * limits.slots * limits.table_blocks + 2 * limits.step_tokens
     forks_and_copies = 2 * limits.slots + 2 * limits.blocks
+    steered = 2 * limits.slots
     masks = 2 * limits.slots * MAX_STOP_IDS
-    return layout(largest)["end"][0] + writes + forks_and_copies + masks
+    return layout(largest)["end"][0] + writes + forks_and_copies + steered + masks
 
 
 class Packer:
@@ -135,7 +137,8 @@ class Packer:
     def _extras(
         self, step: Step, work: Work, samples: Longs, buffer: Ints, at: int
     ) -> tuple[Extras, int]:
-        """Pairs of equally long lists: (table place, block), (source, destination), (row, id)."""
+        """Pairs of equally long lists: (table place, block), twice (source, destination), (slot,
+        id), (row, id)."""
         width = self.state.limits.table_blocks
         places = [w.slot * width + w.column + np.arange(len(w.blocks)) for w in work.writes]
         row_of = dict(zip(np.flatnonzero(work.yields).tolist(), samples.tolist(), strict=True))
@@ -143,6 +146,7 @@ class Packer:
             (_joined(places), _joined([w.blocks for w in work.writes])),
             (np.array([f[0] for f in work.forks]), np.array([f[1] for f in work.forks])),
             (step.copy_sources, step.copy_destinations),
+            (step.steered_slots, step.steered_tokens),
             (
                 _joined([np.full(len(ids), row_of[run]) for run, ids in work.masked]),
                 _joined([ids for _, ids in work.masked]),

@@ -255,19 +255,23 @@ class Runner:
         )
 
     def _apply_extras(self, packed: Packed, buffer: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Table writes, forks and block copies; returns the (rows, ids) to mask, if any."""
+        """Table writes, forks, block copies, steered tokens; returns the (rows, ids) to mask, if
+        any."""
         extras, at = packed.extras, packed.words
-        pairs: list[tuple[Tensor, Tensor]] = []
-        for count in (extras.masks, extras.copies, extras.forks, extras.writes):
+        pairs: list[tuple[Tensor, Tensor] | None] = []
+        counts = extras.masks, extras.steered, extras.copies, extras.forks, extras.writes
+        for count in counts:
             second, first = buffer[at - count : at], buffer[at - 2 * count : at - count]
-            pairs.append((first.long(), second))
+            pairs.append((first.long(), second) if count else None)
             at -= 2 * count
-        masks, copies, forks, writes = pairs
-        if extras.writes:
+        masks, steered, copies, forks, writes = pairs
+        if writes is not None:
             self.tables.view(-1)[writes[0]] = writes[1]
-        if extras.forks:
+        if forks is not None:
             self.last_token[forks[1].long()] = self.last_token[forks[0]]
-        if extras.copies:
+        if copies is not None:
             for cache in self.shard.caches:
                 copy_blocks(cache, copies[0], copies[1].long())
-        return (masks[0], masks[1].long()) if extras.masks else None
+        if steered is not None:
+            self.last_token[steered[0]] = steered[1].long()
+        return (masks[0], masks[1].long()) if masks is not None else None

@@ -412,6 +412,8 @@ def to_step(request: pb.StepRequest, library: Library) -> Step:
         growth_blocks=_ints(growth.blocks),
         run_slots=_ints(request.run_slots),
         run_tokens=_ints(request.run_tokens),
+        steered_slots=_ints(request.steered_slots),
+        steered_tokens=_ints(request.steered_tokens),
         received=time.perf_counter(),
     )
 

@@ -128,6 +128,7 @@ class State:
             self._enter(sequence, writes, faults)
         entries = [new for new in step.new if self._rule(new)]
         forks = [(f.source, f.destination) for f in step.forks if self._fork(f, writes, faults)]
+        self._steer(step)
         self._grow(step, writes)
         work = self._run(step, faults)
         work.writes, work.forks = writes, forks
@@ -159,6 +160,8 @@ class State:
             raise BadStep("growth.counts and run_slots differ in length")
         if step.growth_counts.sum() != len(step.growth_blocks):
             raise BadStep("growth.blocks is not as long as its counts say")
+        if len(step.steered_slots) != len(step.steered_tokens):
+            raise BadStep("steered_slots and steered_tokens differ in length")
         if step.run_tokens.sum() > self.limits.step_tokens:
             raise BadStep(
                 f"the step runs {step.run_tokens.sum()} tokens; Loaded.max_step_tokens is "
@@ -177,6 +180,8 @@ class State:
             ("copies.sources", step.copy_sources, self.limits.blocks),
             ("copies.destinations", step.copy_destinations, self.limits.blocks),
             ("growth.blocks", step.growth_blocks, self.limits.blocks),
+            ("steered_slots", step.steered_slots, self.limits.slots),
+            ("steered_tokens", step.steered_tokens, self.limits.vocab),
         ):
             if len(ids) and not 0 <= ids.min() <= ids.max() < end:
                 raise BadStep(f"{what} holds {ids.max()}; they count from 0 to {end - 1}")
@@ -271,6 +276,12 @@ class State:
         self.asking.fork(source, slot)
         self._set_table(slot, fork.blocks, writes)
         return True
+
+    def _steer(self, step: Step) -> None:
+        """A last token that the host knows of is replaced here, the others on the device."""
+        for slot, token in zip(step.steered_slots, step.steered_tokens, strict=True):
+            if self.held[slot] == self.known[slot] > 0:
+                self.ids[slot] = np.append(self.ids[slot][: self.held[slot] - 1], token)
 
     def _grow(self, step: Step, writes: list[TableWrite]) -> None:
         start = 0

@@ -99,6 +99,8 @@ class Step:
     growth_blocks: Ints
     run_slots: Ints
     run_tokens: Ints
+    steered_slots: Ints  # slots whose last known token is replaced
+    steered_tokens: Ints
     received: float = 0.0  # when the request was parsed, on the host's monotonic clock
 
 

@@ -59,9 +59,7 @@ impl Scheduler {
         if shares {
             self.share(parent, place);
         } else if self.store[parent].state == State::Preparing {
-            self.store[place].state = State::Preparing;
-            self.counters.preparing += 1;
-            self.counters.waiting_tokens += u64::from(self.store[place].len());
+            self.park(place);
         } else {
             self.enqueue(place, now);
         }
@@ -84,7 +82,7 @@ impl Scheduler {
     }
 
     /// Stores a child of `parent`; its state is the caller's to set.
-    fn bear(&mut self, parent: Place, max_tokens: u32) -> Place {
+    pub(crate) fn bear(&mut self, parent: Place, max_tokens: u32) -> Place {
         let number = self.next_number();
         let parent = &mut self.store[parent];
         parent.flush();
@@ -131,7 +129,7 @@ impl Scheduler {
         (forks, copies)
     }
 
-    fn can_share(&self, parent: Place) -> bool {
+    pub(crate) fn can_share(&self, parent: Place) -> bool {
         let sequence = &self.store[parent];
         let ready = sequence.slot().is_some() && sequence.in_flight == 0 && sequence.computed > 0;
         let born = self.births.iter().all(|birth| birth.child != parent);
@@ -140,7 +138,7 @@ impl Scheduler {
     }
 
     /// Puts `child` into a slot with the parent's computed blocks.
-    fn share(&mut self, parent: Place, child: Place) {
+    pub(crate) fn share(&mut self, parent: Place, child: Place) {
         let Some(slot) = self.slots.take() else {
             return;
         };

@@ -53,6 +53,7 @@ mod scheduler;
 mod sequence;
 mod slots;
 mod snapshot;
+mod steer;
 
 pub use check::Violation;
 pub use fork::ForkError;

@@ -81,6 +81,12 @@ impl Chain {
         }
     }
 
+    /// Forgets the keys of all but the first `blocks` blocks.
+    pub(crate) fn forget_keys(&mut self, blocks: usize) {
+        self.keys.truncate(blocks);
+        self.next_key = None;
+    }
+
     fn step(&mut self, key: u64, node: Node) {
         self.indexed += 1;
         self.key = key;

@@ -3,6 +3,7 @@
 use crate::flight::{Flight, FlightRun, Reach};
 use crate::ids::{Micros, Slot, TokenId};
 use crate::plan::{Emission, Finish, StepOutcome};
+use crate::request::Pipelining;
 use crate::scheduler::Scheduler;
 use crate::sequence::{Place, Sequence, State};
 use std::ops::Range;
@@ -129,6 +130,7 @@ impl Scheduler {
                 sequence: sequence.id,
                 tokens,
                 finish: None,
+                steered: false,
             });
             if sequence.computed >= sequence.boundary {
                 news.at_boundary.push(run.place);
@@ -149,13 +151,7 @@ impl Scheduler {
     }
 
     fn fail(&mut self, run: &FlightRun, at: usize) -> Option<Emission> {
-        let sequence = self.store[run.place].id;
-        self.remove(run.place);
-        Some(Emission {
-            sequence,
-            tokens: at..at,
-            finish: Some(Finish::Failed),
-        })
+        self.emit(run.place, at..at, Some(Finish::Failed))
     }
 
     fn settle(
@@ -193,6 +189,9 @@ impl Scheduler {
             State::Queued => self.counters.waiting_tokens += kept as u64,
             State::Preparing | State::Vacant => {}
         }
+        if kept > 0 && finish.is_none() {
+            self.hold(run.place);
+        }
         self.emit(run.place, range.start..range.start + kept, finish)
     }
 
@@ -203,6 +202,7 @@ impl Scheduler {
         finish: Option<Finish>,
     ) -> Option<Emission> {
         let sequence = self.store[place].id;
+        let steered = self.store[place].pipelining == Pipelining::Steered;
         if finish.is_some() {
             self.remove(place);
         } else if tokens.is_empty() {
@@ -212,6 +212,7 @@ impl Scheduler {
             sequence,
             tokens,
             finish,
+            steered,
         })
     }
 
@@ -271,6 +272,7 @@ impl Sequence {
         let length = self.len();
         let plain = length + 1 < self.max_tokens
             && self.has_tail_room()
+            && self.pipelining != Pipelining::Steered
             && matches!(self.state, State::Running(_))
             && !self.stops_at(token);
         if plain {

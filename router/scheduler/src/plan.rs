@@ -23,6 +23,8 @@ pub struct StepPlan {
     pub forks: Vec<Fork>,
     /// Blocks to copy whole before anything runs.
     pub copies: Vec<BlockCopy>,
+    /// Slots whose last known token becomes another.
+    pub steered: Vec<Steered>,
     /// Blocks appended to the tables of the sequences in `runs`; one entry per KV group that grows.
     pub growth: Vec<Growth>,
     /// Sequences that run, in order: decodes first, then prompt chunks.
@@ -77,6 +79,15 @@ pub struct BlockCopy {
     pub source: BlockId,
     /// Block to write.
     pub destination: BlockId,
+}
+
+/// The last known token of a slot's sequence, which has not run, is replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Steered {
+    /// The sequence's slot.
+    pub slot: Slot,
+    /// What it goes on with.
+    pub token: TokenId,
 }
 
 /// New blocks of one KV group for the running sequences.
@@ -140,6 +151,8 @@ pub struct Emission {
     pub tokens: Range<usize>,
     /// Set on a sequence's last emission.
     pub finish: Option<Finish>,
+    /// Whether it is of a sequence that is steered; without `finish`, it waits for that now.
+    pub steered: bool,
 }
 
 /// Why a sequence is over.

@@ -35,7 +35,7 @@ impl Scheduler {
             if !draft.decodes.runs.is_empty() || !draft.prompts.runs.is_empty() {
                 return Some(self.seal(draft));
             }
-            if self.births.is_empty() {
+            if self.births.is_empty() && !self.evict_held(now) {
                 return None;
             }
             // The blocks that unborn forks are to be copied from may be all that is missing.
@@ -302,6 +302,7 @@ impl Scheduler {
         } = draft;
         decodes.append(prompts);
         let (forks, copies) = self.seal_births(&mut new);
+        let steered = self.seal_steered(&new);
         let plan = StepPlan {
             epoch: self.epoch,
             step: self.step,
@@ -309,6 +310,7 @@ impl Scheduler {
             new,
             forks,
             copies,
+            steered,
             growth: decodes.take_growth(),
             runs: decodes.runs,
         };
@@ -336,7 +338,8 @@ impl Scheduler {
 /// What a running sequence may do while its runs in flight are not known.
 #[inline]
 fn demand(sequence: &Sequence) -> Demand {
-    if sequence.in_flight > 0 && sequence.pipelining == Pipelining::Waits {
+    let waits = sequence.pipelining != Pipelining::Ahead;
+    if waits && (sequence.in_flight > 0 || sequence.held) {
         return Demand::Nothing;
     }
     match sequence.phase {

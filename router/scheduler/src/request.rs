@@ -40,8 +40,11 @@ pub enum Pipelining {
     /// The next plan may include the sequence while its last step is in flight.
     #[default]
     Ahead,
-    /// The next plan needs the last outcome (beam search): depth 1 for this request alone.
+    /// The next plan needs the last outcome: depth 1 for this request alone.
     Waits,
+    /// As `Waits`, and after each outcome it is `Scheduler::steer` that says which token it goes on
+    /// with, and in how many sequences (beam search).
+    Steered,
 }
 
 /// Facts for the policy; the first-come-first-served policy reads none of them.

@@ -47,6 +47,8 @@ pub struct Scheduler {
     /// Sequences in slots, sorted by seniority.
     pub(crate) running: Vec<Place>,
     pub(crate) births: Vec<Birth>,
+    /// Running sequences that were steered since the last plan.
+    pub(crate) steered: Vec<SequenceId>,
     pub(crate) flights: VecDeque<Flight>,
     /// An emptied list of runs, kept for its memory.
     pub(crate) spare_runs: Vec<FlightRun>,
@@ -77,6 +79,7 @@ impl Scheduler {
             queue: Queue::default(),
             running: Vec::new(),
             births: Vec::new(),
+            steered: Vec::new(),
             flights: VecDeque::new(),
             spare_runs: Vec::new(),
             cost: StepCost::default(),
@@ -113,9 +116,7 @@ impl Scheduler {
         let (id, sequence) = self.sequence(request, now);
         let place = self.store.insert(id, sequence);
         if preparing {
-            self.store[place].state = State::Preparing;
-            self.counters.preparing += 1;
-            self.counters.waiting_tokens += known;
+            self.park(place);
         } else {
             self.enqueue(place, now);
         }
@@ -126,8 +127,7 @@ impl Scheduler {
     pub fn prepared(&mut self, id: RequestId, now: Micros) {
         for place in self.store.branches(id) {
             if self.store[place].state == State::Preparing {
-                self.counters.preparing -= 1;
-                self.counters.waiting_tokens -= u64::from(self.store[place].len());
+                self.unpark(place);
                 self.enqueue(place, now);
             }
         }
@@ -297,17 +297,32 @@ impl Scheduler {
     pub(crate) fn evict(&mut self, place: Place, now: Micros) {
         self.leave(place);
         self.store[place].standing = Standing::Resumed;
-        self.enqueue(place, now);
+        if self.store[place].held {
+            self.park(place);
+        } else {
+            self.enqueue(place, now);
+        }
+    }
+
+    /// Keeps a sequence without slot and blocks out of the queue.
+    pub(crate) fn park(&mut self, place: Place) {
+        let sequence = &mut self.store[place];
+        sequence.state = State::Preparing;
+        self.counters.preparing += 1;
+        self.counters.waiting_tokens += u64::from(sequence.len());
+    }
+
+    /// Takes a sequence back that was parked; its state is the caller's to set.
+    pub(crate) fn unpark(&mut self, place: Place) {
+        self.counters.preparing -= 1;
+        self.counters.waiting_tokens -= u64::from(self.store[place].len());
     }
 
     /// Ends a sequence in whatever state it is.
     pub(crate) fn remove(&mut self, place: Place) {
         match self.store[place].state {
             State::Vacant => return,
-            State::Preparing => {
-                self.counters.preparing -= 1;
-                self.counters.waiting_tokens -= u64::from(self.store[place].len());
-            }
+            State::Preparing => self.unpark(place),
             State::Queued => self.dequeue(place),
             State::Running(_) => self.leave(place),
         }

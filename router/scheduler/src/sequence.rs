@@ -21,7 +21,8 @@ pub(crate) enum State {
     /// The place in the store is free.
     #[default]
     Vacant,
-    /// `Scheduler::prepared` has not been called for its request.
+    /// Neither in a slot nor in the queue: `Scheduler::prepared` has not been called for its
+    /// request, or it waits to be steered.
     Preparing,
     /// In the queue: not begun, or preempted.
     Queued,
@@ -86,6 +87,8 @@ pub(crate) struct Sequence {
     pub(crate) pipelining: Pipelining,
     /// How many tokens are in `tail`.
     pub(crate) late: u8,
+    /// Whether it waits to be steered: its last token is provisional.
+    pub(crate) held: bool,
     /// The newest tokens of a running sequence: with a thousand sequences, appending each token to
     /// its own list on the heap would miss the caches each time.
     pub(crate) tail: [TokenId; TAIL],
@@ -139,6 +142,19 @@ impl Sequence {
         self.flush();
         self.tokens.extend_from_slice(tokens);
         self.length += tokens.len() as u32;
+    }
+
+    /// Puts another token in the place of the last one, which has not run.
+    pub(crate) fn replace_last(&mut self, token: TokenId, block_tokens: &[u32]) {
+        self.flush();
+        if let Some(last) = self.tokens.last_mut() {
+            *last = token;
+        }
+        // Keys of blocks that the last token is in were made with the old one.
+        let before = self.length - 1;
+        for (chain, size) in self.chains.iter_mut().zip(block_tokens) {
+            chain.forget_keys((before / size) as usize);
+        }
     }
 
     /// Whether `length` and the two parts of the tokens agree; for `check`.

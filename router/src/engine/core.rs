@@ -9,8 +9,8 @@ use std::{
 use penstock_scheduler::{
     FirstComeFirstServed, Scheduler,
     config::{ConfigError, SchedulerConfig},
-    ids::{Epoch, Micros, RequestId, SequenceId},
-    plan::{Emission, StepPlan},
+    ids::{Epoch, Micros, RequestId, SequenceId, TokenId},
+    plan::{Emission, Finish, StepPlan},
     request::AddError,
 };
 
@@ -20,7 +20,7 @@ use super::{
     post::Outbox,
     records::{Answer, Heard, Left, Record, Records, Stage},
     task::Submission,
-    types::{Sampling, Stopping, SubmitError, Token, TokenEvent, Told},
+    types::{Candidate, Sampling, Stopping, SubmitError, Token, TokenEvent, Told},
 };
 use crate::shard::{PrepareError, StepAnswer, StepTold};
 
@@ -156,8 +156,41 @@ impl Core {
         if let Some(cost) = answer.timing.cost() {
             answer.outcome.duration = cost;
         }
-        let emissions = self.scheduler.complete(&answer.outcome, self.now());
+        let mut emissions = self.scheduler.complete(&answer.outcome, self.now());
+        if emissions.iter().any(|emission| emission.steered) {
+            self.search(&answer, &mut emissions);
+        }
         self.arrived = Some((answer, emissions));
+    }
+
+    /// Steers the beam searches that a step has brought on, so that the next can be planned. Takes
+    /// their emissions out, but for failures, which end the request by its first branch.
+    fn search(&mut self, answer: &StepAnswer, emissions: &mut Vec<Emission>) {
+        let now = self.now();
+        emissions.retain_mut(|emission| {
+            let sequence = emission.sequence;
+            if !emission.steered {
+                return true;
+            }
+            if emission.finish == Some(Finish::Failed) {
+                emission.sequence.branch = 0;
+                return true;
+            }
+            let Some(record) = self.records.get_mut(sequence.request) else {
+                return false;
+            };
+            let Some(next) = candidates(answer, emission) else {
+                let untold =
+                    "the worker did not tell the likeliest tokens, which beam search needs";
+                self.fail(sequence.request, SubmitError::Internal(untold.into()));
+                return false;
+            };
+            let steer = |id, tokens: &[TokenId]| self.scheduler.steer(id, tokens, now);
+            if record.search(sequence, next, steer, &mut self.outbox) {
+                self.end(sequence.request);
+            }
+            false
+        });
     }
 
     pub(super) fn has_arrived(&self) -> bool {
@@ -236,7 +269,7 @@ impl Core {
             outlets,
             answer,
         } = submission;
-        let record = Record::new(request, stage(answer), outlets);
+        let record = Record::new(id, request, stage(answer), outlets);
         if let Err(error) = self
             .scheduler
             .add(record.to_scheduler(id, self.salt), self.now())
@@ -295,6 +328,12 @@ fn unavailable(reason: String) -> SubmitError {
 
 fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// What could follow a sequence that is searched on, if the worker has told it.
+fn candidates(answer: &StepAnswer, emission: &Emission) -> Option<Vec<Candidate>> {
+    let tops = |told: &StepTold| told.tops.of(emission.tokens.clone());
+    answer.told.as_deref().and_then(tops)?.pop()
 }
 
 fn event(answer: &StepAnswer, emission: &Emission) -> TokenEvent {

@@ -1,5 +1,6 @@
 //! The engine: one task that owns the scheduler, and the handle through which others reach it.
 
+mod beam;
 mod config;
 mod core;
 mod handle;
@@ -19,7 +20,7 @@ pub use metrics::EngineMetrics;
 pub use state::{EngineState, Limits, ProgressSink};
 pub use stream::TokenStream;
 pub use types::{
-    Candidate, End, EngineRequest, PromptToken, Sampling, Stopping, SubmitError, Telling, Token,
-    TokenEvent, Tokens, Told,
+    Beam, Candidate, EarlyStopping, End, EngineRequest, PromptToken, Sampling, Stopping,
+    SubmitError, Telling, Token, TokenEvent, Tokens, Told,
 };
 pub use workers::{AttachedWorkers, Workers, WorkersError};

@@ -3,15 +3,18 @@
 use std::{collections::HashMap, mem};
 
 use penstock_scheduler::{
-    ids::{RequestId, Slot, TokenId},
+    ids::{RequestId, SequenceId, Slot, TokenId},
     plan::{Finish, StepPlan},
     request::{Class, Pipelining, Request},
 };
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
+use super::beam::{Found, Search};
 use super::post::{Outbox, Outlet};
-use super::types::{End, EngineRequest, Sampling, Stopping, SubmitError, TokenEvent, Told};
+use super::types::{
+    Candidate, End, EngineRequest, Sampling, Stopping, SubmitError, TokenEvent, Told,
+};
 use crate::shard::{PromptPart, SlotError};
 
 /// The answer to a submission, to be given once.
@@ -24,6 +27,7 @@ pub(super) struct Record {
     prompt_told: u32,
     pub(super) stage: Stage,
     branches: SmallVec<[Branch; 1]>,
+    search: Option<Box<Search>>,
 }
 
 /// One of the answers to a request.
@@ -78,7 +82,16 @@ pub(super) struct Records(HashMap<RequestId, Record>);
 
 impl Record {
     /// A request with a way out for each of its branches.
-    pub(super) fn new(request: EngineRequest, stage: Stage, outlets: Vec<Outlet>) -> Self {
+    pub(super) fn new(
+        id: RequestId,
+        request: EngineRequest,
+        stage: Stage,
+        outlets: Vec<Outlet>,
+    ) -> Self {
+        let first = SequenceId {
+            request: id,
+            branch: 0,
+        };
         let branch = |outlet| Branch {
             outlet,
             slot: None,
@@ -87,6 +100,7 @@ impl Record {
             closing: false,
         };
         Self {
+            search: Search::new(&request, first).map(Box::new),
             request,
             prompt_told: 1,
             stage,
@@ -99,8 +113,15 @@ impl Record {
     pub(super) fn to_scheduler(&self, id: RequestId, salt: u64) -> Request {
         let stopping = &self.request.stopping;
         let ids = self.request.prompt.iter();
-        let stops = stopping.stop_token_ids.iter().copied().map(TokenId);
-        let mut stop_token_ids: Vec<TokenId> = stops.collect();
+        let mut stop_token_ids: Vec<TokenId> = match self.request.beam {
+            Some(_) => Vec::new(),
+            None => stopping
+                .stop_token_ids
+                .iter()
+                .copied()
+                .map(TokenId)
+                .collect(),
+        };
         stop_token_ids.sort_unstable();
         Request {
             id,
@@ -115,8 +136,14 @@ impl Record {
                 None => u32::MAX,
             },
             preparing: matches!(self.stage, Stage::Preparing(_)),
-            pipelining: Pipelining::Ahead,
-            branches: self.request.branches.max(1),
+            pipelining: match self.request.beam {
+                Some(_) => Pipelining::Steered,
+                None => Pipelining::Ahead,
+            },
+            branches: match self.request.beam {
+                Some(_) => 1,
+                None => self.request.branches.max(1),
+            },
             class: Class::default(),
         }
     }
@@ -185,6 +212,39 @@ impl Record {
             };
             branch.outlet.put(event, outbox);
         }
+    }
+
+    /// Takes what could follow one of the sequences of a beam search; see `Search::take`. Whether
+    /// the search is over: then the clients have their answers.
+    pub(super) fn search(
+        &mut self,
+        sequence: SequenceId,
+        next: Vec<Candidate>,
+        steer: impl FnMut(SequenceId, &[TokenId]) -> Vec<SequenceId>,
+        outbox: &mut Outbox,
+    ) -> bool {
+        let search = self.search.as_mut();
+        let Some(found) = search.and_then(|search| search.take(sequence, next, steer)) else {
+            return false;
+        };
+        let mut found = found.into_iter();
+        for branch in &mut self.branches {
+            let Some(Found { tokens, end }) = found.next() else {
+                break;
+            };
+            if branch.open {
+                let event = TokenEvent {
+                    tokens: tokens.into(),
+                    end: Some(end),
+                    told: None,
+                };
+                branch.outlet.put(event, outbox);
+                branch.open = false;
+            }
+        }
+        // Where little is possible at all, there may be fewer answers than were asked for.
+        self.fail_open(&End::Failed("the search has found no other answer".into()));
+        true
     }
 
     /// Takes note that nobody waits for a branch any more.

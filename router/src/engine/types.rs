@@ -17,6 +17,31 @@ pub struct EngineRequest {
     pub stopping: Stopping,
     /// Answers to make of the one prompt, each with a seed of its own; at least 1.
     pub branches: u32,
+    /// Search for the likeliest answers instead of sampling; `branches` of them are told.
+    pub beam: Option<Beam>,
+}
+
+/// How beam search goes. The names are those of `transformers`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Beam {
+    /// Sequences that go on from each step.
+    pub width: u32,
+    /// Answers are ranked by the sum of log-probabilities / length^this: above 0 favours long ones.
+    pub length_penalty: f32,
+    /// When the search ends before `max_new_tokens`.
+    pub early_stopping: EarlyStopping,
+}
+
+/// When a beam search with `width` answers ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EarlyStopping {
+    /// When no running sequence, were it to end now, would be better than the worst answer.
+    #[default]
+    Heuristic,
+    /// At once.
+    WhenFull,
+    /// When no running sequence, however long, could be better than the worst answer.
+    Never,
 }
 
 /// What the tokens of an answer must spell.

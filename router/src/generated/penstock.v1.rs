@@ -194,7 +194,8 @@ pub mod request_error {
         }
     }
 }
-/// A delta. A worker applies its parts in this order: finished, new, forks, copies, growth, runs.
+/// A delta. A worker applies its parts in this order: finished, new, forks, copies, steered, growth,
+/// runs.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct StepRequest {
     #[prost(uint64, tag = "1")]
@@ -219,6 +220,12 @@ pub struct StepRequest {
     /// tokens each runs: same length as run_slots
     #[prost(uint32, repeated, tag = "9")]
     pub run_tokens: ::prost::alloc::vec::Vec<u32>,
+    /// sequences whose last known token, not yet run, is replaced
+    #[prost(uint32, repeated, tag = "13")]
+    pub steered_slots: ::prost::alloc::vec::Vec<u32>,
+    /// by this one each: same length as steered_slots
+    #[prost(uint32, repeated, tag = "14")]
+    pub steered_tokens: ::prost::alloc::vec::Vec<u32>,
 }
 /// A sequence in full: a worker needs no more to continue it, on whichever worker it ran before.
 #[derive(Clone, PartialEq, ::prost::Message)]

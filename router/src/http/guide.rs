@@ -118,8 +118,8 @@ impl Grammar {
 }
 
 impl GuideFields {
-    /// The one guide that these fields ask for, if any.
-    pub(crate) fn guide(self) -> Result<Option<Box<Guide>>, ApiError> {
+    /// The one guide that these fields ask for, if any, and which of them does.
+    pub(crate) fn guide(self) -> Result<Option<(&'static str, Box<Guide>)>, ApiError> {
         let mut found = Found::default();
         if let Some(format) = self.response_format
             && let Some(guide) = format.guide()?
@@ -146,7 +146,7 @@ impl GuideFields {
         };
         guide.complete = self.guided_complete.unwrap_or(guide.complete);
         check(name, &guide)?;
-        Ok(Some(guide))
+        Ok(Some((name, guide)))
     }
 }
 
@@ -170,7 +170,7 @@ pub fn structured_outputs(json: &str) -> Result<Option<Box<Guide>>, ApiError> {
         guided_complete: asked.complete,
         ..GuideFields::default()
     };
-    fields.guide()
+    Ok(fields.guide()?.map(|(_, guide)| guide))
 }
 
 impl ResponseFormat {
@@ -372,11 +372,8 @@ mod tests {
             format!(r#"{{"type":"json","value":{schema}}}"#),
             format!(r#"{{"type":"json","value":{}}}"#, serde_json::json!(schema)),
         ] {
-            assert_eq!(
-                fields(&format).guide().unwrap(),
-                Some(wanted.clone()),
-                "{format}"
-            );
+            let found = fields(&format).guide().unwrap();
+            assert_eq!(found, Some(("response_format", wanted.clone())), "{format}");
         }
         let text = fields(r#"{"type":"text"}"#).guide().unwrap();
         assert_eq!(text, None);
@@ -384,7 +381,7 @@ mod tests {
             .guide()
             .unwrap()
             .unwrap();
-        assert_eq!(any.text, ANY_OBJECT);
+        assert_eq!(any.1.text, ANY_OBJECT);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The HTTP server: routes, and what all of them share.
 
 mod anthropic;
+mod beam;
 mod docs;
 mod error;
 mod facts;

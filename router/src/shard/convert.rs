@@ -150,6 +150,8 @@ pub(super) fn step_request<'a>(
         growth: plan.growth.iter().map(block_growth).collect(),
         run_slots: plan.runs.iter().map(|run| run.slot.0).collect(),
         run_tokens: plan.runs.iter().map(|run| run.tokens).collect(),
+        steered_slots: plan.steered.iter().map(|steered| steered.slot.0).collect(),
+        steered_tokens: plan.steered.iter().map(|steered| steered.token.0).collect(),
     })
 }
 

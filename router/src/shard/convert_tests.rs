@@ -1,4 +1,7 @@
-use penstock_scheduler::{ids::GroupId, plan::Run};
+use penstock_scheduler::{
+    ids::GroupId,
+    plan::{Run, Steered},
+};
 
 use super::*;
 use crate::engine::types::{Candidate, PromptToken, Telling};
@@ -66,6 +69,10 @@ fn plan() -> StepPlan {
             tables: table(&[6, 7]),
         }],
         copies: vec![copy(0, 1), copy(0, 2), copy(1, 3)],
+        steered: vec![Steered {
+            slot: Slot(4),
+            token: TokenId(12),
+        }],
         growth: vec![Growth {
             group: GroupId(0),
             counts: vec![1],
@@ -112,6 +119,10 @@ fn a_plan_becomes_a_message_with_the_parameters_of_its_requests() {
         (&[3][..], &[2][..])
     );
     assert_eq!(request.growth[0].blocks, [9]);
+    assert_eq!(
+        (&request.steered_slots[..], &request.steered_tokens[..]),
+        (&[4][..], &[12][..])
+    );
     assert_ne!(request.forks[0].seed, 11, "a fork draws noise of its own");
 }
 

@@ -164,6 +164,7 @@ pub fn request(prompt: Vec<u32>, max_new_tokens: u32) -> EngineRequest {
             stop_token_ids: Vec::new(),
         },
         branches: 1,
+        beam: None,
     }
 }
 

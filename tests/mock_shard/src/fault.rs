@@ -15,6 +15,8 @@ pub enum Fault {
     RefusePrepare(String),
     /// No Prepare is ever answered.
     HangPrepare,
+    /// The likeliest tokens are left out, whoever asks for them.
+    TellNothing,
     /// Load fails with this text.
     LoadError(String),
 }
@@ -23,7 +25,7 @@ pub enum Fault {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` is not a fault: write crash@STEP, hang@STEP, error-slot@STEP, hang-prepare, \
-     refuse-prepare=TEXT or load-error=TEXT"
+     tell-nothing, refuse-prepare=TEXT or load-error=TEXT"
 )]
 pub struct FaultError(String);
 
@@ -39,8 +41,10 @@ impl FromStr for Fault {
                 _ => Err(unknown()),
             };
         }
-        if text == "hang-prepare" {
-            return Ok(Self::HangPrepare);
+        match text {
+            "hang-prepare" => return Ok(Self::HangPrepare),
+            "tell-nothing" => return Ok(Self::TellNothing),
+            _ => {}
         }
         let (kind, step) = text.split_once('@').ok_or_else(unknown)?;
         let step = step.parse().map_err(|_| unknown())?;
@@ -67,6 +71,7 @@ mod tests {
             Ok(Fault::RefusePrepare("a=b".into()))
         );
         assert_eq!("hang-prepare".parse(), Ok(Fault::HangPrepare));
+        assert_eq!("tell-nothing".parse(), Ok(Fault::TellNothing));
         assert_eq!("load-error=no".parse(), Ok(Fault::LoadError("no".into())));
         for text in ["", "crash", "crash@x", "melt@1", "melt=1"] {
             assert_eq!(text.parse::<Fault>(), Err(FaultError(text.into())));

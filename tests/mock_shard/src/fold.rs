@@ -9,9 +9,11 @@ use std::collections::HashMap;
 use penstock_router::generated::v1;
 
 use crate::{
+    Fault,
     config::{Check, MockConfig},
     kv::Kv,
     sequence::Sequence,
+    telling::{tell_prompt, tell_tops, tidy},
 };
 
 /// What a worker is after the steps so far.
@@ -101,6 +103,7 @@ impl State {
                 self.kv.copy(*from, *to);
             }
         }
+        self.steer(&request.steered_slots, &request.steered_tokens)?;
         for growth in &request.growth {
             self.grow(growth, &request.run_slots)?;
         }
@@ -147,7 +150,7 @@ impl State {
                 "slot {slot} has more computed tokens than its blocks hold"
             ));
         }
-        self.slots.insert(slot, Sequence::new(new, table));
+        self.slots.insert(slot, Sequence::new(new, table, vocab));
         Ok(())
     }
 
@@ -161,7 +164,33 @@ impl State {
         child.table = self.table(fork.destination, fork.tables)?;
         child.sampling.seed = fork.seed;
         child.borrowed = true;
+        child.sampling.prompt_logprobs = None;
         self.slots.insert(fork.destination, child);
+        Ok(())
+    }
+
+    fn steer(&mut self, slots: &[u32], tokens: &[u32]) -> Result<(), String> {
+        if slots.len() != tokens.len() {
+            let (slots, tokens) = (slots.len(), tokens.len());
+            return Err(format!(
+                "there are {slots} steered_slots, but {tokens} steered_tokens"
+            ));
+        }
+        let vocab = self.config.geometry.vocab;
+        for (slot, token) in slots.iter().zip(tokens) {
+            let sequence = self
+                .slots
+                .get_mut(slot)
+                .ok_or_else(|| empty("steered", *slot))?;
+            if *token >= vocab || sequence.computed >= sequence.history.len() {
+                return Err(format!(
+                    "slot {slot} is steered to token {token}: it must be in the vocabulary {vocab}, \
+                     and the one it replaces must not have run"
+                ));
+            }
+            sequence.history.pop();
+            sequence.learn(*token);
+        }
         Ok(())
     }
 
@@ -208,7 +237,11 @@ impl State {
             self.check_borrowed(*slot)?;
         }
         for (slot, tokens) in slots.iter().zip(tokens) {
+            let before = self.slots.get(slot).map_or(0, |own| own.computed);
             self.write(*slot, *tokens as usize)?;
+            if let Some(sequence) = self.slots.get(slot) {
+                tell_prompt(sequence, before, reply);
+            }
         }
         let failing = (self.error_slot == Some(self.steps))
             .then(|| slots.first())
@@ -227,6 +260,7 @@ impl State {
                 false => yield_tokens(*slot, sequence, &mut self.kv, &self.config, reply),
             }
         }
+        tidy(reply);
         Ok(())
     }
 
@@ -372,7 +406,10 @@ fn yield_tokens(
     let most = (config.geometry.tokens_per_run as usize).min(spare + 1);
     let count = sequence.stride(most);
     for position in 0..count {
-        let token = sequence.next_token(config.geometry.vocab, config.eos);
+        let token = sequence.next_token(config.eos);
+        if !config.faults.contains(&Fault::TellNothing) {
+            tell_tops(sequence, token, config.eos, reply);
+        }
         sequence.learn(token);
         sequence.generated += 1;
         reply.token_ids.push(token);

@@ -8,6 +8,7 @@ mod kv;
 mod sequence;
 mod server;
 mod service;
+mod telling;
 
 pub use config::{Check, Cost, Eos, Geometry, MockConfig};
 pub use fault::{Fault, FaultError};

@@ -16,6 +16,11 @@ pub(crate) struct Sequence {
     /// One block table; the mock has one KV group.
     pub(crate) table: Vec<u32>,
     pub(crate) sampling: v1::Sampling,
+    pub(crate) vocab: u32,
+    /// Whose tokens these are.
+    pub(crate) request: u64,
+    /// The prompt's tokens, if something is told of them.
+    pub(crate) prompt: Vec<u32>,
     /// Set by a scripted fault: every further run fails too.
     pub(crate) failed: bool,
     /// The computed part came from outside and has not been compared yet.
@@ -23,13 +28,21 @@ pub(crate) struct Sequence {
 }
 
 impl Sequence {
-    pub(crate) fn new(new: v1::NewSequence, table: Vec<u32>) -> Self {
+    pub(crate) fn new(new: v1::NewSequence, table: Vec<u32>, vocab: u32) -> Self {
+        let sampling = new.sampling.unwrap_or_default();
+        let prompt = match sampling.prompt_logprobs {
+            Some(_) => new.token_ids.len() - new.generated as usize,
+            None => 0,
+        };
         let mut sequence = Self {
+            vocab,
+            request: new.request_id,
+            prompt: new.token_ids[..prompt].to_vec(),
             history: Vec::with_capacity(new.token_ids.len()),
             computed: new.computed as usize,
             generated: new.generated,
             table,
-            sampling: new.sampling.unwrap_or_default(),
+            sampling,
             failed: false,
             borrowed: true,
         };
@@ -41,43 +54,79 @@ impl Sequence {
 
     /// Adds a token to the history.
     pub(crate) fn learn(&mut self, token: u32) {
-        let last = self.history.last().copied().unwrap_or(0);
-        self.history.push(mix(last ^ (u64::from(token) + 1)).max(1));
+        self.history.push(extended(self.last(), token));
     }
 
     /// The token that follows the history: a function of it, and of the seed unless greedy.
-    pub(crate) fn next_token(&self, vocab: u32, eos: Eos) -> u32 {
-        let last = self.history.last().copied().unwrap_or(0);
+    pub(crate) fn next_token(&self, eos: Eos) -> u32 {
         let noise = if self.sampling.temperature > 0.0 {
             mix(self.sampling.seed)
         } else {
             0
         };
-        let early = self.generated < self.sampling.min_tokens;
-        let barred = |token: u32| early && self.sampling.stop_token_ids.contains(&token);
-        let eos = if barred(eos.id) {
-            Eos { every: 0, ..eos }
-        } else {
-            eos
-        };
-        let drawn = choose(mix(last ^ noise), vocab, eos);
-        let allowed = (0..vocab)
-            .map(|step| (drawn + step) % vocab)
-            .find(|token| !barred(*token));
+        let drawn = choose(mix(self.last() ^ noise), self.vocab, self.possible(eos));
+        let allowed = self.from(drawn).find(|&token| !self.bars(token));
         allowed.unwrap_or(drawn)
+    }
+
+    /// Tokens that might follow, in an order that is a function of the history.
+    pub(crate) fn alternatives(&self, eos: Eos) -> impl Iterator<Item = u32> {
+        let drawn = choose(mix(!self.last()), self.vocab, self.possible(eos));
+        self.from(drawn).filter(|&token| !self.bars(token))
+    }
+
+    /// All tokens, from this one on.
+    fn from(&self, first: u32) -> impl Iterator<Item = u32> + use<> {
+        let vocab = self.vocab;
+        (0..vocab).map(move |step| (first + step) % vocab)
+    }
+
+    /// Whether a stop token would come too early.
+    fn bars(&self, token: u32) -> bool {
+        let early = self.generated < self.sampling.min_tokens;
+        early && self.sampling.stop_token_ids.contains(&token)
+    }
+
+    fn possible(&self, eos: Eos) -> Eos {
+        match self.bars(eos.id) {
+            true => Eos { every: 0, ..eos },
+            false => eos,
+        }
+    }
+
+    fn last(&self) -> u64 {
+        self.history.last().copied().unwrap_or(0)
     }
 
     /// How many tokens a yielding run brings, from 1 to `most`.
     pub(crate) fn stride(&self, most: usize) -> usize {
-        let last = self.history.last().copied().unwrap_or(0);
-        1 + (mix(!last) % most as u64) as usize
+        1 + (mix(!self.last()) % most as u64) as usize
     }
 
-    /// A log-probability that belongs to the last token.
+    /// The log-probability of the last token.
     pub(crate) fn logprob(&self) -> f32 {
-        let last = self.history.last().copied().unwrap_or(0);
-        -((last >> 40) as f32) / (1 << 24) as f32 * 4.0
+        logprob(self.last())
     }
+
+    /// The log-probability of the known token at `position`.
+    pub(crate) fn logprob_at(&self, position: usize) -> f32 {
+        logprob(self.history[position])
+    }
+
+    /// The log-probability that `token` would have as the next one.
+    pub(crate) fn logprob_of(&self, token: u32) -> f32 {
+        logprob(extended(self.last(), token))
+    }
+}
+
+/// The hash of a history with one more token.
+fn extended(last: u64, token: u32) -> u64 {
+    mix(last ^ (u64::from(token) + 1)).max(1)
+}
+
+/// What a history says of its last token.
+fn logprob(last: u64) -> f32 {
+    -((last >> 40) as f32) / (1 << 24) as f32 * 4.0
 }
 
 fn choose(draw: u64, vocab: u32, eos: Eos) -> u32 {

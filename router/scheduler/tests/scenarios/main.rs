@@ -64,6 +64,7 @@ scenarios! {
     several_tokens_per_run
     shared_prompt_in_flight
     sliding_window
+    steered
     stop_token
     waiting_for_outcomes
     worker_lost

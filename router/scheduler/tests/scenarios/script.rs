@@ -48,12 +48,12 @@ impl<'a> Words<'a> {
         numbers.map(|number| number.parse().unwrap()).collect()
     }
 
-    /// `3` is 0, 1, 2; `7,8` is itself.
+    /// `3` is 0, 1, 2; `7,8` and `7,` are themselves.
     fn tokens(&self, name: &str) -> Vec<TokenId> {
         match self.values.get(name) {
             None => Vec::new(),
             Some(list) if list.contains(',') => list
-                .split(',')
+                .split_terminator(',')
                 .map(|token| TokenId(token.parse().unwrap()))
                 .collect(),
             Some(count) => (0..count.parse().unwrap()).map(TokenId).collect(),
@@ -104,6 +104,14 @@ impl Script {
                     Ok(child) => vec![format!("born {}", name(child))],
                     Err(error) => vec![format!("refused: {error}")],
                 };
+            }
+            "steer" => {
+                let tokens = words.tokens("tokens");
+                let born = scheduler.steer(words.sequence(), &tokens, self.now);
+                return born
+                    .iter()
+                    .map(|&id| format!("born {}", name(id)))
+                    .collect();
             }
             "lost" => {
                 self.in_flight.clear();
@@ -198,9 +206,10 @@ fn request(words: &Words<'_>) -> Request {
             .map_or_else(Vec::new, |s| vec![s.parse().unwrap()]),
         cached_at_most: words.number("cached", u64::from(u32::MAX)) as u32,
         preparing: words.bare.contains(&"preparing"),
-        pipelining: match words.bare.contains(&"waits") {
-            true => Pipelining::Waits,
-            false => Pipelining::Ahead,
+        pipelining: match words.bare.last() {
+            Some(&"waits") => Pipelining::Waits,
+            Some(&"steered") => Pipelining::Steered,
+            _ => Pipelining::Ahead,
         },
         branches: words.number("branches", 1) as u32,
         class: Class::default(),
@@ -243,6 +252,12 @@ fn describe(plan: &StepPlan) -> Vec<String> {
     }
     for copy in &plan.copies {
         lines.push(format!("copy {}>{}", copy.source, copy.destination));
+    }
+    for steered in &plan.steered {
+        lines.push(format!(
+            "slot {} goes on with {}",
+            steered.slot, steered.token
+        ));
     }
     for growth in &plan.growth {
         lines.push(format!(

@@ -9,10 +9,19 @@ use penstock_scheduler::request::{Class, Pipelining, Request};
 use penstock_scheduler::{Facts, FirstComeFirstServed, Policy, Scheduler};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+/// Most sequences of a request that is steered.
+const BEAMS: u32 = 5;
+
 /// What the client of a sequence has seen.
 #[derive(Clone)]
 struct Record {
     history: u64,
+    /// The history without its last token.
+    before: u64,
+    /// Whether it waits to be steered.
+    held: bool,
+    /// Whether its request is one that is steered.
+    steered: bool,
     generated: u32,
     max_new_tokens: u32,
     min_new_tokens: u32,
@@ -34,6 +43,8 @@ pub(crate) struct Summary {
     pub(crate) hits: u64,
     /// Forks that shared their parent's blocks.
     pub(crate) forks: u64,
+    /// Tokens that were chosen outside.
+    pub(crate) steered: u64,
     /// Sequences that ended by an emission.
     pub(crate) finished: u64,
 }
@@ -169,6 +180,9 @@ impl Episode {
         }
         let history = root(&request.cache_salt);
         let record = Record {
+            before: 0,
+            held: false,
+            steered: request.pipelining == Pipelining::Steered,
             history: request
                 .token_ids
                 .iter()
@@ -219,7 +233,12 @@ impl Episode {
             cache_salt: random.pick(&[&[][..], &[], &[], &[7], &[7, 8]]).to_vec(),
             cached_at_most: u32::MAX,
             preparing: random.chance(10),
-            pipelining: random.pick(&[Pipelining::Ahead, Pipelining::Ahead, Pipelining::Waits]),
+            pipelining: random.pick(&[
+                Pipelining::Ahead,
+                Pipelining::Ahead,
+                Pipelining::Waits,
+                Pipelining::Steered,
+            ]),
             branches: random.pick(&[1, 1, 1, 2, 5]),
             class: Class {
                 priority: random.within(0, 2) as i32,
@@ -238,7 +257,7 @@ impl Episode {
         let Some(parent) = self.pick_live() else {
             return;
         };
-        if self.undivided.contains(&parent.request) {
+        if self.undivided.contains(&parent.request) || self.live[&parent].steered {
             return;
         }
         let max_new_tokens = self.live[&parent].generated + self.random.within(0, 9);
@@ -275,6 +294,49 @@ impl Episode {
         }
         self.scheduler.finish(id);
         self.live.remove(&id);
+        self.steer(id.request);
+    }
+
+    /// Once all branches of a request to be steered have news: some end, some go on, some are forked.
+    fn steer(&mut self, request: RequestId) {
+        let of = |id: &SequenceId| id.request == request;
+        let mut branches = self.live.iter().filter(|(id, _)| of(id));
+        if self.undivided.contains(&request) || !branches.all(|(_, record)| record.held) {
+            return;
+        }
+        let ids: Vec<_> = self.live.keys().filter(|id| of(id)).copied().collect();
+        let mut left = BEAMS;
+        for id in ids {
+            let count = self.random.pick(&[0, 1, 1, 1, 2, 3]).min(left);
+            left -= count;
+            let tokens: Vec<_> = (0..count)
+                .map(|_| TokenId(self.random.within(0, VOCABULARY - 1)))
+                .collect();
+            let born = self.scheduler.steer(id, &tokens, Micros(self.now));
+            let record = self.live.remove(&id).unwrap();
+            let going = std::iter::once(id).chain(born.iter().copied());
+            assert_eq!(
+                born.len() + 1,
+                tokens.len().max(1),
+                "one sequence per token"
+            );
+            for (id, token) in going.zip(tokens) {
+                let history = extend_history(record.before, token);
+                let record = Record {
+                    history,
+                    held: false,
+                    stops: record.stops.clone(),
+                    ..record
+                };
+                assert!(
+                    self.live.insert(id, record).is_none(),
+                    "{id:?} was born twice"
+                );
+                self.forked = true;
+                self.summary.steered += 1;
+            }
+            self.check();
+        }
     }
 
     fn end_request(&mut self, id: RequestId) {
@@ -342,6 +404,7 @@ impl Episode {
             }
             if !gone.contains(&id) {
                 self.receive(&emission, &outcome);
+                self.steer(id);
             }
         }
         true
@@ -362,7 +425,9 @@ impl Episode {
                 next_token(record.history, id),
                 "{id:?} got a wrong token"
             );
+            record.before = record.history;
             record.history = extend_history(record.history, token);
+            record.held = record.steered;
             if record.stops.contains(&token) && record.generated >= record.min_new_tokens {
                 expected = Some(Finish::StopToken);
             }
@@ -402,12 +467,16 @@ impl Episode {
         self.worker = Worker::new(&self.config);
     }
 
-    /// Everything that was accepted must end within steps proportional to the work.
+    /// Everything that was accepted must end within steps proportional to the work. Beams that find
+    /// room only one after the other run all their tokens again for each new one.
     fn finish_all(&mut self) {
         while !self.preparing.is_empty() {
             self.prepare();
         }
-        let work: u32 = self.live.values().map(|record| record.max_new_tokens).sum();
+        let again = BEAMS * self.config.max_sequence_tokens;
+        let turns = |record: &Record| if record.steered { again } else { 1 };
+        let work = |record: &Record| record.max_new_tokens * turns(record);
+        let work: u32 = self.live.values().map(work).sum();
         let prompts = self.live.len() as u32 * self.config.max_sequence_tokens;
         let limit = 20 * (work + prompts) + 100;
         for _ in 0..limit {

@@ -31,6 +31,7 @@ fn part(part: u64) {
         total.preemptions += summary.preemptions;
         total.hits += summary.hits;
         total.forks += summary.forks;
+        total.steered += summary.steered;
         total.finished += summary.finished;
     }
     // The episodes must have met what they are there to test.
@@ -38,7 +39,10 @@ fn part(part: u64) {
         total.steps > 100_000 && total.preemptions > 400 && total.hits > 10_000,
         "{total:?}"
     );
-    assert!(total.forks > 100 && total.finished > 5_000, "{total:?}");
+    assert!(
+        total.forks > 100 && total.steered > 1_000 && total.finished > 5_000,
+        "{total:?}"
+    );
 }
 
 #[test]

@@ -98,6 +98,16 @@ impl Worker {
         }
         self.fork(plan);
         self.copy(plan);
+        for steered in &plan.steered {
+            let state = self.state(steered.slot);
+            assert!(
+                state.computed < state.tokens.len(),
+                "the last token has run"
+            );
+            state.tokens.pop();
+            state.histories.pop();
+            state.push(steered.token);
+        }
         for growth in &plan.growth {
             assert_eq!(growth.counts.len(), plan.runs.len(), "one count per run");
             let mut blocks = growth.blocks.iter().map(|block| block.0);

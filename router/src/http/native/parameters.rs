@@ -4,6 +4,7 @@ use super::wire::{GenerateParameters, GenerateRequest};
 use crate::adjustment::{Adjustment, Penalties};
 use crate::budget::Charge;
 use crate::error::ApiError;
+use crate::http::beam::BeamFields;
 use crate::http::guide::Grammar;
 use crate::http::neutral::{self, Neutral};
 use crate::http::strict::JsonText;
@@ -49,10 +50,20 @@ pub(super) fn split(
         prefix,
     };
     let seeded = wire.seed.is_some();
-    let parameters = Parameters {
+    let beam = BeamFields {
+        wanted: wire.use_beam_search,
+        width: wire.beam_width,
+        length_penalty: wire.length_penalty,
+        early_stopping: wire.early_stopping,
+    };
+    let mut parameters = Parameters {
         guide,
         ..parameters_of(wire)
     };
+    parameters.beam = beam.beam(parameters.choices.made())?;
+    if parameters.beam.is_some() {
+        parameters.choices.best_of = None;
+    }
     check_best_of(&parameters, seeded)?;
     let input = GenerateInput {
         prompt: Prompt::Text(inputs, SpecialTokens::Add),

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::http::beam::WireEarly;
 use crate::http::guide::Grammar;
 use crate::http::strict::{self, JsonText, from_object};
 
@@ -31,6 +32,18 @@ pub(crate) struct GenerateParameters {
     /// Positive: make so many answers and tell the one with the highest mean log-probability. Above 1
     /// only for sampled answers, without `seed`, and not in streams.
     pub(crate) best_of: Option<u32>,
+    /// Search for the likeliest answers instead of sampling, as `generate` of `transformers` does with
+    /// `num_beams`. A stream brings the answer at the end.
+    pub(crate) use_beam_search: Option<bool>,
+    /// Sequences that go on from each step; at least `n`. Default: `best_of`, or 1.
+    pub(crate) beam_width: Option<u32>,
+    /// Only with beam search, whose answers are ranked by the sum of their log-probabilities divided
+    /// by their length to this power. Default 1.
+    pub(crate) length_penalty: Option<f32>,
+    /// Only with beam search: true ends it once it has `beam_width` answers, false (default) when
+    /// no running one seems better, "never" when none can be.
+    #[schema(value_type = Option<bool>)]
+    pub(crate) early_stopping: Option<WireEarly>,
     /// > 0. Without it and without the other sampling parameters, the answer is greedy.
     pub(crate) temperature: Option<f32>,
     /// Above 0: divides positive logits, and multiplies others, of tokens that prompt or answer have.

@@ -31,7 +31,7 @@ pub(crate) async fn completions(
     let (mut body, charge): (CompletionRequest, _) = json::read(request, &app).await?;
     body.check()?;
     let mut common = body.common(body.max_tokens)?;
-    common.parameters.choices.best_of = body.best_of;
+    body.choose(&mut common.parameters);
     check_stream(&common)?;
     common.parameters.wanted = body.wanted()?;
     check_model(&app, common.model.as_deref())?;

@@ -63,7 +63,7 @@ macro_rules! request {
             /// The served model's id.
             #[schema(example = "brook")]
             pub(crate) model: Option<String>,
-            /// >= 0; 0 = greedy. Default 1.
+            /// >= 0; 0 = greedy. Default 1, and 0 with beam search, which has no other.
             pub(crate) temperature: Option<f32>,
             /// > 0 and <= 1. Default 1.
             pub(crate) top_p: Option<f32>,
@@ -139,6 +139,18 @@ macro_rules! request {
             pub(crate) structured_outputs: Option<crate::http::guide::StructuredOutputs>,
             /// Whether the answer is whole when its tokens run out. Default: for JSON.
             pub(crate) guided_complete: Option<bool>,
+            /// Search for the likeliest answers instead of sampling, as `generate` of `transformers`
+            /// does with `num_beams`. A stream brings them at the end.
+            pub(crate) use_beam_search: Option<bool>,
+            /// Sequences that go on from each step; at least `n`, which is the default.
+            pub(crate) beam_width: Option<u32>,
+            /// Only with beam search, whose answers are ranked by the sum of their log-probabilities
+            /// divided by their length to this power. Default 1.
+            pub(crate) length_penalty: Option<f32>,
+            /// Only with beam search: true ends it once it has `beam_width` answers, false (default)
+            /// when no running one seems better, "never" when none can be.
+            #[schema(value_type = Option<bool>)]
+            pub(crate) early_stopping: Option<crate::http::beam::WireEarly>,
         }
 
         crate::http::strict::from_object!($name);
@@ -153,12 +165,14 @@ macro_rules! request {
                 crate::http::neutral::check(&[
                     ("bad_words", &self.bad_words, Neutral::Empty),
                 ])?;
+                let beam = self.beam()?;
+                let usual = if beam.is_some() { 0.0 } else { 1.0 };
                 Ok(super::Common {
                     model: self.model.take(),
                     parameters: crate::validate::Parameters {
                         max_new_tokens: max_tokens,
                         min_new_tokens: self.min_tokens.unwrap_or(0),
-                        temperature: self.temperature.unwrap_or(1.0),
+                        temperature: self.temperature.unwrap_or(usual),
                         top_k: super::common::top_k(self.top_k)?,
                         top_p: self.top_p.unwrap_or(1.0),
                         seed: self.seed.map(i64::cast_unsigned),
@@ -170,20 +184,41 @@ macro_rules! request {
                         },
                         stop_token_ids: self.stop_token_ids.take().unwrap_or_default(),
                         adjustment: self.adjustment(),
-                        guide: crate::http::guide::GuideFields {
-                            response_format: self.response_format.take(),
-                            guided_json: self.guided_json.take(),
-                            guided_regex: self.guided_regex.take(),
-                            guided_choice: self.guided_choice.take(),
-                            guided_grammar: self.guided_grammar.take(),
-                            structured_outputs: self.structured_outputs.take(),
-                            guided_complete: self.guided_complete,
-                        }
-                        .guide()?,
+                        guide: self.guide(beam.is_some())?,
+                        beam,
                         ..Default::default()
                     },
                     delivery: super::common::delivery(self.stream, self.stream_options)?,
                 })
+            }
+
+            fn guide(
+                &mut self,
+                searched: bool,
+            ) -> Result<Option<Box<crate::engine::types::Guide>>, crate::error::ApiError> {
+                let fields = crate::http::guide::GuideFields {
+                    response_format: self.response_format.take(),
+                    guided_json: self.guided_json.take(),
+                    guided_regex: self.guided_regex.take(),
+                    guided_choice: self.guided_choice.take(),
+                    guided_grammar: self.guided_grammar.take(),
+                    structured_outputs: self.structured_outputs.take(),
+                    guided_complete: self.guided_complete,
+                };
+                match fields.guide()? {
+                    Some((name, _)) if searched => Err(crate::validate::beam::unmixable(name)),
+                    found => Ok(found.map(|(_, guide)| guide)),
+                }
+            }
+
+            fn beam(&self) -> Result<Option<crate::engine::Beam>, crate::error::ApiError> {
+                let fields = crate::http::beam::BeamFields {
+                    wanted: self.use_beam_search,
+                    width: self.beam_width,
+                    length_penalty: self.length_penalty,
+                    early_stopping: self.early_stopping,
+                };
+                fields.beam(self.n.unwrap_or(1))
             }
 
             fn adjustment(&mut self) -> crate::adjustment::Adjustment {

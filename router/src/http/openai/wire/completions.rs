@@ -6,6 +6,7 @@ use crate::error::ApiError;
 use crate::http::neutral::{self, Neutral};
 use crate::http::strict::JsonText;
 use crate::logprobs::Wanted;
+use crate::validate::Parameters;
 
 request! {
     /// Body of `/v1/completions`.
@@ -15,7 +16,7 @@ request! {
         #[schema(value_type = String, example = "Once upon a time")]
         prompt: Vec<WirePrompt>,
         /// At least `n`: so many answers are made, and the `n` of them with the highest mean
-        /// log-probability are told. Not with `stream`, unless it equals `n`.
+        /// log-probability are told. Not with `stream`, unless it equals `n`. With beam search: its width.
         best_of: Option<u32>,
         /// Put the prompt before the answer; `max_tokens` may be 0 then.
         echo: Option<bool>,
@@ -31,6 +32,14 @@ request! {
 }
 
 impl CompletionRequest {
+    /// Adds what it says of `best_of`, which chats do not have: of beam search it is the width.
+    pub(crate) fn choose(&self, parameters: &mut Parameters) {
+        match &mut parameters.beam {
+            Some(beam) => beam.width = self.beam_width.or(self.best_of).unwrap_or(beam.width),
+            None => parameters.choices.best_of = self.best_of,
+        }
+    }
+
     /// Refuses what is not offered yet.
     pub(crate) fn check(&self) -> Result<(), ApiError> {
         neutral::check(&[("suffix", &self.suffix, Neutral::Text(&[""]))])

@@ -1,0 +1,147 @@
+//! Beam search in the engine: the same answers whatever shares the batch, and failures that stay with
+//! their request. What the answers are is compared with `transformers` in tests/e2e.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use futures_util::{StreamExt, future::join_all};
+use penstock_mock_shard::{Eos, Fault, Geometry, MockConfig};
+use penstock_router::engine::{
+    Beam, EarlyStopping, End, Engine, EngineConfig, EngineMetrics, EngineRequest,
+};
+use prometheus_client::registry::Registry;
+use support::{
+    MockWorkers, answer, checked, collect, engine, eventually, gauge, prompt, ready, request,
+};
+
+/// The mock's end token.
+const END: u32 = 2;
+
+#[tokio::test]
+async fn a_search_finds_the_same_when_memory_is_short() {
+    let wanted = |number: u32| match number % 3 {
+        0 => request(prompt(number), 10 + number),
+        _ => search(prompt(number), 6 + number, (1 + number % 5, 1 + number % 2)),
+    };
+    let (roomy, _) = started(geometry(4096, 16)).await;
+    let mut alone = Vec::new();
+    for number in 0..18 {
+        alone.push(all(&roomy, wanted(number)).await);
+    }
+    let ended = |(ids, end): &(Vec<u32>, End)| match end {
+        End::StopToken => ids.last() == Some(&END),
+        End::Length => !ids.is_empty(),
+        End::Failed(_) => false,
+    };
+    assert!(alone.iter().flatten().all(ended), "{alone:?}");
+    for (blocks, block_tokens) in [(30, 16), (250, 2)] {
+        let (crowd, registry) = started(geometry(blocks, block_tokens)).await;
+        let together = join_all((0..18).map(|number| all(&crowd, wanted(number)))).await;
+        assert_eq!(together, alone, "{blocks} blocks of {block_tokens}");
+        assert!(gauge(&registry, "penstock_preemptions_total") > 0);
+        nothing_is_leased(&registry).await;
+    }
+}
+
+#[tokio::test]
+async fn a_search_whose_worker_does_not_tell_fails_alone() {
+    let config = MockConfig {
+        faults: vec![Fault::TellNothing],
+        ..checked()
+    };
+    let engine = engine(MockWorkers::one(config), EngineConfig::default());
+    ready(&engine).await;
+    let other = engine.submit(request(vec![3], 60)).await.unwrap();
+    for (ids, end) in all(&engine, search(vec![5; 40], 30, (3, 2))).await {
+        let why = matches!(&end, End::Failed(why) if why.contains("did not tell"));
+        assert!(ids.is_empty() && why, "{end:?}");
+    }
+    assert_eq!(collect(other).await.0.len(), 60);
+    assert_eq!(answer(&engine, request(vec![3], 4)).await.0.len(), 4);
+}
+
+#[tokio::test]
+async fn a_search_with_a_sequence_that_fails_ends_whole() {
+    for step in [0, 1, 4] {
+        let config = MockConfig {
+            faults: vec![Fault::ErrorSlot(step)],
+            ..checked()
+        };
+        let engine = engine(MockWorkers::one(config), EngineConfig::default());
+        ready(&engine).await;
+        for (_, end) in all(&engine, search(vec![5; 40], 30, (3, 2))).await {
+            assert!(matches!(end, End::Failed(_)), "{end:?}");
+        }
+        assert_eq!(answer(&engine, request(vec![3], 4)).await.0.len(), 4);
+    }
+}
+
+#[tokio::test]
+async fn a_search_goes_on_for_whoever_is_left() {
+    let (engine, registry) = started(geometry(4096, 16)).await;
+    let wanted = search(vec![5; 40], 40, (4, 2));
+    let expected = all(&engine, wanted.clone()).await;
+    let mut streams = engine.submit_all(wanted.clone()).await.unwrap();
+    drop(streams.remove(0));
+    assert_eq!(collect(streams.remove(0)).await, expected[1]);
+    // Left by all, at once and on its way.
+    drop(engine.submit_all(wanted).await.unwrap());
+    let streams = engine.submit_all(search(vec![5; 9], 1000, (4, 1))).await;
+    let mut other = engine.submit(request(vec![4], 6)).await.unwrap();
+    while other.next().await.is_some() {}
+    drop(streams);
+    nothing_is_leased(&registry).await;
+    assert_eq!(gauge(&registry, "penstock_kv_blocks_dead"), 0);
+}
+
+async fn nothing_is_leased(registry: &Registry) {
+    eventually("nothing is leased", || {
+        gauge(registry, "penstock_kv_blocks{state=\"leased\"}") == 0
+    })
+    .await;
+}
+
+async fn started(geometry: Geometry) -> (Engine, Registry) {
+    let config = MockConfig {
+        geometry,
+        eos: Eos { id: END, every: 40 },
+        ..checked()
+    };
+    let mut registry = Registry::default();
+    let metrics = EngineMetrics::register(&mut registry);
+    let workers = MockWorkers::one(config);
+    let engine = Engine::start(Box::new(workers), EngineConfig::default(), metrics);
+    ready(&engine).await;
+    (engine, registry)
+}
+
+fn geometry(blocks: u32, block_tokens: u32) -> Geometry {
+    Geometry {
+        blocks,
+        block_tokens,
+        slots: 24,
+        step_tokens: 96,
+        ..Geometry::default()
+    }
+}
+
+/// A search of a width for some answers.
+fn search(prompt: Vec<u32>, max_new_tokens: u32, (width, answers): (u32, u32)) -> EngineRequest {
+    let mut wanted = request(prompt, max_new_tokens);
+    let beam = Beam {
+        width,
+        length_penalty: 1.0,
+        early_stopping: EarlyStopping::Heuristic,
+    };
+    wanted.stopping.stop_token_ids = vec![END];
+    wanted.sampling.telling.top = beam.looked_at(1) as u32;
+    wanted.branches = answers.min(width);
+    wanted.beam = Some(beam);
+    wanted
+}
+
+async fn all(engine: &Engine, request: EngineRequest) -> Vec<(Vec<u32>, End)> {
+    let streams = engine.submit_all(request).await.unwrap();
+    join_all(streams.into_iter().map(collect)).await
+}

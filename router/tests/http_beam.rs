@@ -1,0 +1,143 @@
+//! Beam search on all routes that have it.
+
+#![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
+
+mod scripted;
+
+use penstock_router::engine::{Beam, EarlyStopping, End};
+use scripted::Server;
+use serde_json::{Value, json};
+
+const CHAT: &str = "/v1/chat/completions";
+const COMPLETIONS: &str = "/v1/completions";
+
+/// A body of a route, with these fields where it has its parameters.
+fn body(path: &str, fields: &Value) -> Value {
+    let mut body = match path {
+        CHAT => json!({"messages": [{"role": "user", "content": "hi"}]}),
+        COMPLETIONS => json!({"prompt": "hi"}),
+        _ => return json!({"inputs": "hi", "parameters": fields}),
+    };
+    let fields = fields.as_object().unwrap().clone();
+    body.as_object_mut().unwrap().extend(fields);
+    body
+}
+
+#[tokio::test]
+async fn it_reaches_the_engine() {
+    let server = Server::new();
+    for text in ["a", "b"] {
+        server.stage.play(&[text], End::Length);
+    }
+    let fields = json!({"use_beam_search": true, "best_of": 4, "n": 2, "temperature": 0,
+                        "early_stopping": "never", "length_penalty": 0.5, "top_k": -1});
+    let answer = server.post(COMPLETIONS, body(COMPLETIONS, &fields)).await;
+    let answer = answer.json();
+    assert_eq!(answer["choices"][0]["text"], "a");
+    assert_eq!(answer["choices"][1]["text"], "b");
+    let request = server.stage.last();
+    let beam = Beam {
+        width: 4,
+        length_penalty: 0.5,
+        early_stopping: EarlyStopping::Never,
+    };
+    assert_eq!((request.beam, request.branches), (Some(beam), 2));
+    assert_eq!(request.sampling.temperature, 0.0);
+    let usual = Beam {
+        width: 3,
+        length_penalty: 1.0,
+        early_stopping: EarlyStopping::WhenFull,
+    };
+    for path in [CHAT, COMPLETIONS, "/generate"] {
+        server.stage.play(&["c"], End::Length);
+        let fields = json!({"use_beam_search": true, "beam_width": 3, "early_stopping": true});
+        let reply = server.post(path, body(path, &fields)).await;
+        assert_eq!(reply.status, 200, "{path}: {}", reply.text());
+        assert_eq!(server.stage.last().beam, Some(usual), "{path}");
+    }
+    server.stage.play(&["d"], End::Length);
+    let fields = json!({"use_beam_search": true, "n": 1});
+    server.post(CHAT, body(CHAT, &fields)).await;
+    assert_eq!(server.stage.last().beam.unwrap().width, 1);
+}
+
+#[tokio::test]
+async fn a_stream_brings_the_answers() {
+    let server = Server::new();
+    for path in [CHAT, COMPLETIONS] {
+        server.stage.play(&["ab"], End::Length);
+        let fields = json!({"use_beam_search": true, "beam_width": 3, "stream": true});
+        let events = server.post(path, body(path, &fields)).await.events();
+        let said = events.iter().map(|event| &event["choices"][0]);
+        let said = said.filter_map(|c| c["text"].as_str().or(c["delta"]["content"].as_str()));
+        assert_eq!(said.collect::<String>(), "ab", "{path}");
+    }
+    server.stage.play(&["ab"], End::Length);
+    let fields = json!({"use_beam_search": true, "beam_width": 3});
+    let path = "/generate_stream";
+    let events = server.post(path, body(path, &fields)).await.events();
+    assert_eq!(events.last().unwrap()["generated_text"], "ab");
+}
+
+/// Posts a search with one more field; the message of the 422 that comes of it.
+async fn refusal(server: &Server, path: &str, field: &str, value: &Value) -> String {
+    let mut fields = json!({"use_beam_search": true, "length_penalty": 2});
+    fields[field] = value.clone();
+    let reply = server.post(path, body(path, &fields)).await;
+    assert_eq!(reply.status, 422, "{path} {field}: {}", reply.text());
+    assert!(reply.message().contains(field), "{}", reply.message());
+    reply.message()
+}
+
+#[tokio::test]
+async fn what_it_cannot_do_is_refused_by_name() {
+    let server = Server::new();
+    for (field, value, part) in [
+        ("beam_width", json!(0), "must be >= `n` (1). Given: 0"),
+        ("n", json!(5), "must be >= `n` (5). Given: 3"),
+        ("beam_width", json!(20), "must be > 0 and <= 19 for this"),
+        ("length_penalty", json!(1e9), "`length_penalty` must be"),
+        ("early_stopping", json!("soon"), "\"never\""),
+        ("use_beam_search", json!(false), "is only allowed when"),
+    ] {
+        let mut fields = json!({"use_beam_search": true, "length_penalty": 2, "beam_width": 3});
+        fields[field] = value;
+        let reply = server.post(COMPLETIONS, body(COMPLETIONS, &fields)).await;
+        assert_eq!(reply.status, 422, "{field}: {}", reply.text());
+        let message = reply.message();
+        assert!(message.contains(part), "{part} not in {message}");
+    }
+    let cannot = "cannot be combined with `use_beam_search`";
+    for (field, value) in [
+        ("temperature", json!(0.5)),
+        ("top_k", json!(5)),
+        ("min_p", json!(0.1)),
+        ("logit_bias", json!({"5": 1})),
+        ("bad_words_ids", json!([[5]])),
+        ("stop", json!("x")),
+        ("min_tokens", json!(5)),
+        ("guided_regex", json!("[0-9]")),
+        ("response_format", json!({"type": "json_object"})),
+    ] {
+        for path in [CHAT, COMPLETIONS] {
+            let message = refusal(&server, path, field, &value).await;
+            assert!(message.contains(cannot), "{message}");
+        }
+    }
+    for (path, field, value) in [
+        (COMPLETIONS, "logprobs", json!(1)),
+        (COMPLETIONS, "prompt_logprobs", json!(1)),
+        ("/generate", "top_n_tokens", json!(2)),
+        ("/generate", "decoder_input_details", json!(true)),
+        (
+            "/generate",
+            "grammar",
+            json!({"type": "regex", "value": "a"}),
+        ),
+        ("/generate", "watermark", json!(true)),
+    ] {
+        let message = refusal(&server, path, field, &value).await;
+        assert!(message.contains(cannot), "{message}");
+    }
+    assert!(server.stage.requests().is_empty());
+}

@@ -1,0 +1,150 @@
+"""Beam search gives what `transformers` gives: every answer, in order."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import torch
+from serving import Server
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+BROOK = Path(__file__).resolve().parents[2] / "python/penstock/brook"
+PROMPTS = ["Once upon a time there was", "The fox", "What is 12 + 30?"]
+TOKENS = 16
+# (width, length_penalty, early_stopping)
+SEARCHES: list[tuple[int, float, bool | str]] = [
+    (2, 0.0, False),
+    (2, 2.0, True),
+    (4, 1.0, True),
+    (4, 0.0, "never"),
+    (4, 2.0, False),
+    (10, 1.0, False),
+]
+Oracle = Callable[[str, int, float, bool | str], list[str]]
+
+
+@dataclass(frozen=True)
+class Variant:
+    dtype: str
+    options: list[str] = field(default_factory=list)
+    tiny: bool = False  # a random model instead of brook
+    preempts: bool = False
+
+
+VARIANTS = {
+    "brook": Variant("float64", ["--block-tokens", "4"]),
+    # Too little memory for ten beams at once, and two workers.
+    "tight": Variant("float64", ["--tp", "2", "--block-tokens", "1", "--no-prefix-cache",
+                                 "--kv-memory", "640KiB", "--max-len", "64"], preempts=True),
+    "tiny": Variant("float32", tiny=True),
+}  # fmt: skip
+
+
+def write_tiny(path: Path) -> Path:
+    """A random model with brook's tokenizer. Large weights: its logits are not nearly equal."""
+    shutil.copytree(BROOK, path, ignore=shutil.ignore_patterns("*.safetensors", "config.json"))
+    known = json.loads((BROOK / "config.json").read_text())
+    torch.manual_seed(5)
+    config = LlamaConfig(
+        vocab_size=known["vocab_size"],
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        initializer_range=0.2,
+        eos_token_id=known["eos_token_id"],
+    )
+    LlamaForCausalLM(config).float().save_pretrained(path)
+    return path
+
+
+@pytest.fixture(scope="module", params=VARIANTS, ids=str)
+def searched(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Server, Oracle, Variant]]:
+    variant = VARIANTS[request.param]
+    folder = tmp_path_factory.mktemp("beam")
+    model = write_tiny(folder / "model") if variant.tiny else BROOK
+    options = ["--model", str(model), "--dtype", variant.dtype, *variant.options]
+    with Server(folder / "serve.log", options) as server:
+        yield server, oracle(model, getattr(torch, variant.dtype)), variant
+
+
+@cache
+def oracle(path: Path, dtype: torch.dtype) -> Oracle:
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype).eval()
+
+    @cache
+    def search(prompt: str, width: int, length_penalty: float, early: bool | str) -> list[str]:
+        ids = tokenizer(prompt, return_tensors="pt").input_ids
+        with torch.inference_mode():
+            out = model.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                do_sample=False,
+                num_beams=width,
+                num_return_sequences=width,
+                length_penalty=length_penalty,
+                early_stopping=early,
+                max_new_tokens=TOKENS,
+                pad_token_id=0,
+            )
+        rows = out[:, ids.shape[1] :]
+        return [tokenizer.decode(row, skip_special_tokens=True) for row in rows]
+
+    return search
+
+
+def complete(server: Server, body: dict[str, Any]) -> list[str]:
+    reply = httpx.post(f"{server.url}/v1/completions", json=body, timeout=240)
+    assert reply.status_code == 200, reply.text
+    return [choice["text"] for choice in reply.json()["choices"]]
+
+
+@pytest.mark.parametrize("search", SEARCHES, ids=str)
+def test_answers_are_those_of_transformers(
+    searched: tuple[Server, Oracle, Variant], search: tuple[int, float, bool | str]
+) -> None:
+    """Three searches at once, beside streams that do not search."""
+    server, oracle, variant = searched
+    width, penalty, early = search
+    body = {
+        "prompt": PROMPTS,
+        "use_beam_search": True,
+        "n": width,
+        "length_penalty": penalty,
+        "early_stopping": early,
+        "max_tokens": TOKENS,
+    }
+    others = {"prompt": "The owl", "n": 2, "seed": 3, "max_tokens": 40, "ignore_eos": True}
+    alone = complete(server, others)
+    with ThreadPoolExecutor() as pool:
+        beside = pool.submit(complete, server, others)
+        texts = complete(server, body)
+        assert beside.result() == alone
+    assert texts == [text for prompt in PROMPTS for text in oracle(prompt, width, penalty, early)]
+    if variant.preempts and width == 10:
+        assert "penstock_preemptions_total 0" not in httpx.get(f"{server.url}/metrics").text
+
+
+def test_the_native_route_tells_the_best(searched: tuple[Server, Oracle, Variant]) -> None:
+    server, oracle, _ = searched
+    parameters = {"use_beam_search": True, "beam_width": 4, "max_new_tokens": TOKENS}
+    body = {"inputs": PROMPTS[0], "parameters": {**parameters, "details": True}}
+    answer = httpx.post(f"{server.url}/generate", json=body, timeout=240).json()
+    assert answer["generated_text"] == oracle(PROMPTS[0], 4, 1.0, False)[0]
+    assert len(answer["details"]["tokens"]) == answer["details"]["generated_tokens"]
+    events = httpx.post(f"{server.url}/generate_stream", json=body, timeout=240).text
+    last = json.loads(events.strip().splitlines()[-1].removeprefix("data:"))
+    assert last["generated_text"] == answer["generated_text"]

@@ -1,0 +1,63 @@
+//! Log-probabilities that the mock worker tells beside its tokens: functions of the history too.
+
+use penstock_router::generated::v1;
+
+use crate::{config::Eos, sequence::Sequence};
+
+/// Tells what might stand in the place of a sequence's next token, before it learns it. The likeliest is
+/// `token`, the one that does.
+pub(crate) fn tell_tops(sequence: &Sequence, token: u32, eos: Eos, reply: &mut v1::StepReply) {
+    let top = sequence.sampling.top_logprobs.min(sequence.vocab) as usize;
+    let mut ids = vec![token];
+    ids.extend(sequence.alternatives(eos).filter(|&other| other != token));
+    let first = sequence.logprob_of(token);
+    for (rank, id) in ids.into_iter().take(top).enumerate() {
+        reply.top_token_ids.push(id);
+        reply.top_logprobs.push(first - rank as f32);
+    }
+    let told = reply.top_token_ids.len() - sum(&reply.top_counts);
+    reply
+        .top_counts
+        .push(u32::try_from(told).unwrap_or(u32::MAX));
+}
+
+/// Tells of the prompt tokens that follow those computed from `before` on. Each is the likeliest.
+pub(crate) fn tell_prompt(sequence: &Sequence, before: usize, reply: &mut v1::StepReply) {
+    let Some(top) = sequence.sampling.prompt_logprobs else {
+        return;
+    };
+    let top = top.min(sequence.vocab);
+    let start = before + 1;
+    let end = (sequence.computed + 1).min(sequence.prompt.len());
+    if start >= end {
+        return;
+    }
+    let mut part = v1::PromptLogprobs {
+        request_id: sequence.request,
+        start: u32::try_from(start).unwrap_or(u32::MAX),
+        top,
+        ..Default::default()
+    };
+    for position in start..end {
+        let logprob = sequence.logprob_at(position);
+        part.logprobs.push(logprob);
+        part.ranks.push(1);
+        for rank in 0..top {
+            part.top_token_ids
+                .push((sequence.prompt[position] + rank) % sequence.vocab);
+            part.top_logprobs.push(logprob - rank as f32);
+        }
+    }
+    reply.prompts.push(part);
+}
+
+/// Leaves out what nobody asked for.
+pub(crate) fn tidy(reply: &mut v1::StepReply) {
+    if reply.top_token_ids.is_empty() {
+        reply.top_counts.clear();
+    }
+}
+
+fn sum(counts: &[u32]) -> usize {
+    counts.iter().map(|count| *count as usize).sum()
+}
