@@ -80,13 +80,12 @@ class Op(Generic[P, R]):
         except Exception as error:
             if not cannot_build(error):
                 raise
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             log.warning(
                 "the Triton kernel of %s cannot be built here, so PyTorch computes it, which takes "
                 "%s: %s",
                 self.name,
                 self.without,
-                reason,
+                reason(error),
             )
             self._triton = self.reference
             return self.reference(*args, **kwargs)
@@ -109,6 +108,12 @@ def cannot_build(error: Exception) -> bool:
         sources |= {frame.f_globals.get("__name__", "") for frame, _ in frames}
     built_by = ("triton.compiler", "triton.errors", "triton.runtime.errors", "triton.runtime.build")
     return any(source.startswith(built_by) for source in sources)
+
+
+def reason(error: Exception) -> str:
+    """One line of what an exception says; Triton's compiler begins with the place in the source."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[-1 if lines[0].startswith("at ") else 0].strip()
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from .op import cannot_build
+from .op import cannot_build, reason
 
 log = logging.getLogger("penstock.kernels")
 
@@ -38,11 +38,10 @@ class Special:
             if not cannot_build(error):
                 raise
             self._broken = True
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             log.warning(
                 "%s cannot be built here, so a portable kernel does its work, which takes up to "
                 "twice as long: %s",
                 self.module,
-                reason,
+                reason(error),
             )
             return False

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+import triton
+import triton.language as tl
 from penstock_kernels import rms_norm
 from penstock_kernels.building import building
+from penstock_kernels.op import OPS, Op
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+
+
+class OnDevice(torch.Tensor):
+    """A CPU tensor that passes for one on a GPU."""
+
+    is_cuda = True
 
 
 @pytest.mark.gpu
@@ -21,3 +33,55 @@ def test_kernels_are_compiled_not_launched_and_right_afterwards() -> None:
         found = rms_norm(x, weight, 1e-5)
     wanted = torch.nn.functional.rms_norm(x, (1032,), weight, 1e-5)
     torch.testing.assert_close(found[0] if isinstance(found, tuple) else found, wanted)
+
+
+class Driver:
+    """As much of Triton's driver as a compilation asks for."""
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", 90, 32)
+
+
+@triton.jit
+def impossible(x, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
+    tl.static_assert(SIZE == 3, "no such instruction")
+
+
+@pytest.fixture
+def no_gpu() -> Iterator[None]:
+    before = driver._active  # asking for it makes one, which needs a GPU
+    driver.set_active(Driver())  # type: ignore[arg-type]
+    yield
+    driver.set_active(before)
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_a_kernel_that_cannot_be_compiled_ahead_gives_way_when_it_is_launched(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def tripled(x: torch.Tensor) -> torch.Tensor:
+        return 3 * x
+
+    def kernel(x: torch.Tensor) -> torch.Tensor:
+        impossible[(1,)](x, SIZE=4)
+        return x
+
+    op = Op("tripled", tripled, without="thrice as long")
+    op._triton = kernel
+    x = torch.ones(2).as_subclass(OnDevice)
+    try:
+        with ThreadPoolExecutor(1) as pool, building(pool):
+            op.on(x)(x)
+        for _ in range(2):
+            assert op.on(x)(x).tolist() == [3, 3]
+    finally:
+        del OPS["tripled"]
+    (record,) = caplog.records
+    assert "kernel of tripled" in record.message and "thrice as long" in record.message
+    assert "no such instruction" in record.message

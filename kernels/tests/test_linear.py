@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 
@@ -43,6 +44,15 @@ def test_the_rule_knows_every_shape(outputs: int, inputs: int, gated: bool) -> N
     for rows in BUCKETS:
         problem = Problem(outputs, inputs, gated)
         assert broken_rule(rule(problem, rows, 132), problem, rows) is None
+
+
+def test_a_gpu_without_a_table_follows_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    launch = importlib.import_module("penstock_kernels.linear.launch")
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Nobody's GPU 9000")
+    monkeypatch.setattr(launch, "processors", lambda device: 60)
+    problem, device = Problem(4096, 4096, False), torch.device("cuda:63")
+    for rows in BUCKETS:
+        assert launch.choose(device, problem, rows) == rule(problem, rows, 60)
 
 
 def test_the_rule_leaves_odd_shapes_to_the_library() -> None:

@@ -17,8 +17,10 @@ import torch
 from checkpoints import CASES, VOCAB, generate, prompt, reference
 from driver import Driver, Running, greedy, running
 from local import LocalWorker
+from penstock_kernels.op import OPS
 from safetensors.torch import save_file
 from transformers import AutoTokenizer
+from triton.runtime.errors import PTXASError
 
 pytestmark = pytest.mark.gpu
 TOLERANCE = 1.5
@@ -135,6 +137,33 @@ def test_graphs_change_no_token() -> None:
     assert {8, 16} <= {s.tokens for s in graphs.captured if not s.chunks}
     assert any(s.chunks for s in graphs.captured)
     assert tokens(graphs) == eager
+
+
+@pytest.mark.parametrize("name", ["rms_norm", "norm_linear", "paged_decode_attention", "sample"])
+def test_an_op_whose_kernel_cannot_be_built_is_computed_all_the_same(
+    checkpoint: Callable[[str], Path],
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def broken(*_: Any, **__: Any) -> None:
+        raise PTXASError("unknown target")
+
+    path, said = checkpoint("llama31"), []
+    for kernel in (None, broken):
+        if kernel is not None:
+            monkeypatch.setattr(OPS[name], "_triton", kernel)
+        worker = LocalWorker()
+        loaded = worker.load(path, dtype="float32", **GPU)
+        driver = Driver([worker], loaded)
+        sequences = [greedy(prompt(30 + i, seed=i), 24) for i in range(8)]
+        for sequence in sequences:
+            driver.enter(sequence)
+        driver.finish(sequences)
+        driver.stream.close()
+        said.append([sequence.tokens for sequence in sequences])
+    assert sum(a == b for a, b in zip(*said, strict=True)) >= 7
+    assert sum(f"kernel of {name} cannot be built" in r.message for r in caplog.records) == 1
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 import pytest
 import torch
-from checkpoints import checkpoint_maker
+from checkpoints import checkpoint_maker, prompt
+from driver import Driver, greedy
 from local import LocalWorker
 from penstock.sampling import SamplingRows, choose
 from penstock.worker.graphs import Graphs, Stages
@@ -127,6 +128,43 @@ def test_tokens_that_were_never_chosen_are_never_read(
     Rehearsal().play(runner)
     assert runner.last_token.max() < 501
     assert len(runner.graphs.captured) == len(captured_shapes(runner.state.limits))
+
+
+class Relauncher(Recorder):
+    """Captures what it has memory for, and replays by launching again."""
+
+    def __call__(self, launch: Callable[[], T]) -> Callable[[], T]:
+        super().__call__(launch)
+        return launch
+
+
+@torch.inference_mode()
+def test_a_worker_without_memory_for_large_graphs_keeps_serving(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, answers = checkpoint_maker(tmp_path)("llama31"), []
+    for relauncher in (None, Relauncher(failing_from=16)):
+        worker = LocalWorker()
+        loaded = worker.load(path, max_slots=32)
+        runner = worker.runner
+        runner.graphs = None
+        if relauncher is not None:
+            runner.packer.pad = True
+            runner.graphs = Graphs(relauncher, torch.empty(64, 501))
+            Rehearsal().play(runner)
+            # Decodes of 1, 2, 4 and 8; steps with prompts have rows for all decodes beside them.
+            assert [shape.tokens for shape in runner.graphs.captured] == [1, 2, 4, 8]
+            failures = relauncher.captures
+        driver = Driver([worker], loaded)
+        sequences = [greedy(prompt(9 + i, seed=i), 6) for i in range(20)]
+        for sequence in sequences:
+            driver.enter(sequence)
+        driver.finish(sequences)
+        driver.stream.close()
+        answers.append([sequence.tokens for sequence in sequences])
+    assert answers[0] == answers[1]
+    assert relauncher is not None and relauncher.captures == failures  # none is tried again
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
 def test_out_of_memory_leaves_smaller_graphs_and_a_warning(

@@ -50,7 +50,11 @@ def load(settings: Settings, progress: Progress) -> tuple[Runner, Loaded]:
         return _Loader(settings, config, promise, build, progress).load(cls)
     except torch.OutOfMemoryError as error:
         group.leave()
-        raise TooLittleMemory(f"the device's memory is too small to load: {error}") from error
+        raise TooLittleMemory(
+            f"the device's memory is too small to load this model: {str(error).splitlines()[0]} "
+            "Free it of other processes, share the model by --tp, or lower --max-step-tokens "
+            "or --max-slots"
+        ) from error
     except BaseException:
         group.leave()
         raise

@@ -93,11 +93,18 @@ class Budget:
         blocks = self.kv // geometry.block_bytes
         needed = geometry.blocks_for(promise.sequence_tokens)
         if blocks < needed:
+            advice = (
+                f"raise --kv-memory to that or lower --max-len to {blocks * geometry.block_tokens}"
+            )
+            if blocks == 0:
+                advice = (
+                    "raise --kv-memory or --memory-fraction, share the model by --tp, or lower "
+                    "--max-step-tokens or --max-slots"
+                )
             raise TooLittleMemory(
                 f"KV memory of {self.kv / MIB:.1f} MiB is too small for one sequence of "
                 f"{promise.sequence_tokens} tokens, which needs "
-                f"{needed * geometry.block_bytes / MIB:.1f} MiB; raise --kv-memory to that "
-                f"or lower --max-len to {blocks * geometry.block_tokens} "
+                f"{needed * geometry.block_bytes / MIB:.1f} MiB; {advice} "
                 f"(device {self.total / MIB:.0f} MiB, activations {self.activations / MIB:.0f} MiB,"
                 f" graphs {self.graphs / MIB:.0f} MiB, slots {self.slots / MIB:.0f} MiB)"
             )
@@ -128,7 +135,7 @@ def cuda_budget(
     graphs = int(total * GRAPHS_SHARE)
     slots = slot_bytes(promise, geometry)
     room = int(total * fraction) - (total - free) - activations - graphs - slots
-    if wanted > room:
+    if wanted > max(room, 0):
         raise TooLittleMemory(
             f"--kv-memory asks for {wanted / MIB:.0f} MiB, but {max(room, 0) / MIB:.0f} MiB are "
             f"left of the device's {total / MIB:.0f} MiB (fraction {fraction:.2f}, in use "

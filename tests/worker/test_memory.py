@@ -1,0 +1,131 @@
+"""A device with too little memory: what is said, and that the worker lives on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from checkpoints import checkpoint_maker
+from driver import Driver, greedy
+from local import LocalWorker, Refused
+from penstock.cache import KvGeometry
+from penstock.faults import TooLittleMemory
+from penstock.worker import loader
+from penstock.worker.graphs import DeviceCapture
+from penstock.worker.memory import MIB, Promise, cuda_budget, slot_bytes
+from penstock.worker.rehearsal import captured_shapes
+
+GEOMETRY = KvGeometry(layers=4, kv_heads=2, head_dim=64, block_tokens=16, dtype=torch.bfloat16)
+PROMISE = Promise(step_tokens=512, slots=8, sequence_tokens=2048, vocab=4096)
+ACTIVATIONS = 100 * MIB
+
+
+@pytest.fixture
+def gpu_of_1_gib(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device with 624 MiB free, of which 20 are kept for graphs."""
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (624 * MIB, 1024 * MIB))
+
+
+@pytest.mark.usefixtures("gpu_of_1_gib")
+def test_kv_memory_is_what_the_rest_leaves() -> None:
+    budget = cuda_budget(PROMISE, GEOMETRY, (0, 0.9), ACTIVATIONS)
+    rest = 400 * MIB + ACTIVATIONS + budget.graphs + slot_bytes(PROMISE, GEOMETRY)
+    assert budget.kv == int(1024 * MIB * 0.9) - rest > 0
+    assert budget.blocks(PROMISE, GEOMETRY) == min(
+        budget.kv // GEOMETRY.block_bytes, 8 * GEOMETRY.blocks_for(2048)
+    )
+
+
+@pytest.mark.usefixtures("gpu_of_1_gib")
+def test_more_kv_memory_than_is_left_is_refused_with_the_sums() -> None:
+    with pytest.raises(TooLittleMemory) as refused:
+        cuda_budget(PROMISE, GEOMETRY, (600 * MIB, 0.9), ACTIVATIONS)
+    for part in ("--kv-memory asks for 600 MiB", "1024 MiB", "activations 100 MiB", "lower it"):
+        assert part in str(refused.value)
+
+
+@pytest.mark.usefixtures("gpu_of_1_gib")
+def test_no_room_for_one_sequence_is_refused_with_advice() -> None:
+    budget = cuda_budget(PROMISE, GEOMETRY, (0, 0.4), ACTIVATIONS)
+    assert budget.kv == 0
+    with pytest.raises(TooLittleMemory) as refused:
+        budget.blocks(PROMISE, GEOMETRY)
+    for part in ("one sequence of 2048 tokens", "--memory-fraction", "--tp", "device 1024 MiB"):
+        assert part in str(refused.value)
+
+
+def out_of_memory(*_: object) -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nMore lines")
+
+
+def test_weights_that_do_not_fit_are_refused_and_another_load_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, worker = checkpoint_maker(tmp_path)("llama2"), LocalWorker()
+    with monkeypatch.context() as patched:
+        patched.setattr(loader, "load_weights", out_of_memory)
+        with pytest.raises(Refused) as refused:
+            worker.load(path)
+    text = str(refused.value)
+    assert text.startswith("RESOURCE_EXHAUSTED") and "Tried to allocate 2.00 GiB" in text
+    assert "--tp" in text and "--max-step-tokens" in text and "More lines" not in text
+    assert worker.load(path).vocab_size == 501
+
+
+@pytest.mark.gpu
+def test_a_gpu_that_is_too_small_is_refused_and_a_later_load_works(tmp_path: Path) -> None:
+    path, worker = checkpoint_maker(tmp_path)("llama31"), LocalWorker()
+    settings = {"device": "cuda", "kv_memory_bytes": 64 * MIB}
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction(1e-9)
+    try:
+        with pytest.raises(Refused, match="RESOURCE_EXHAUSTED"):
+            worker.load(path, **settings)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    with pytest.raises(Refused, match="RESOURCE_EXHAUSTED") as refused:
+        worker.load(path, device="cuda", memory_fraction=1e-4)
+    assert "one sequence of 256 tokens" in refused.value.text
+    assert worker.load(path, **settings).vocab_size == 501
+
+
+@pytest.mark.gpu
+def test_memory_that_ends_during_captures_leaves_graphs_of_smaller_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = checkpoint_maker(tmp_path)("llama31")
+    make, captures = DeviceCapture.__call__, []
+
+    def capture_with_less_and_less(self: DeviceCapture, launch: object) -> object:
+        captures.append(launch)
+        if len(captures) == 6:  # three shapes; nothing more can be taken from the device
+            torch.cuda.empty_cache()
+            total = torch.cuda.get_device_properties().total_memory
+            torch.cuda.set_per_process_memory_fraction(torch.cuda.memory_reserved() / total)
+        return make(self, launch)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(DeviceCapture, "__call__", capture_with_less_and_less)
+    worker = LocalWorker()
+    try:
+        settings = {"device": "cuda", "kv_memory_bytes": 64 * MIB, "dtype": "float32"}
+        loaded = worker.load(path, **settings)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    graphs = worker.runner.graphs
+    assert 2 <= len(graphs.captured) < len(captured_shapes(worker.runner.state.limits))
+    assert "no CUDA graph for steps of" in caplog.text and "out of memory" in caplog.text
+
+    def answers() -> list[list[int]]:
+        driver = Driver([worker], loaded, worker.shard.epoch + 1)
+        sequences = [greedy(list(range(5, 30 + i)), 12) for i in range(20)]
+        for sequence in sequences:
+            driver.enter(sequence)
+        driver.finish(sequences)
+        driver.stream.close()
+        return [sequence.tokens for sequence in sequences]
+
+    some = answers()
+    worker.runner.graphs = None
+    assert answers() == some
