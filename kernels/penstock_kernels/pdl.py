@@ -4,6 +4,9 @@ A kernel launched with `launch_pdl=True` must call `gdc_wait()` before it touche
 earlier kernel wrote, or writes anything that one may still read: until then it may only read
 constants. `gdc_launch_dependents()` lets the next such kernel start. On an H200, in a CUDA graph of
 one-row products with 2048 x 2048 weights, each takes 3.5 us instead of 4.3.
+
+Not every kernel should let the next one start before it ends: while some multiprocessors are full,
+the next one's programs crowd onto the others, and stay there.
 """
 
 from __future__ import annotations

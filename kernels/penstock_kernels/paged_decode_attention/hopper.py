@@ -7,6 +7,10 @@ ring and goes on with the next pair while a warp group still sums up the last: m
 The query heads of a group are the first rows of the warp group's matrix products. Of a pair that
 several programs share, each leaves its part, and who comes last adds them up in their order.
 
+The kernel may start while the one that makes queries still runs (see `pdl`): lengths, tables and
+older keys and values are of earlier kernels, so only the warp group waits. It does not let the next
+one start early: with that, a step of one sequence of an 8B model takes 4.25 ms instead of 3.94.
+
 Source: equal shares, Osama et al., Stream-K, 2023; Sanovar et al., Lean Attention, 2024.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
@@ -23,10 +27,12 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     mbarrier,
     warpgroup_mma,
 )
+from triton.language.extra.cuda import gdc_wait
 
 from ..device import processors
 from ..hopper import ATOM, ROWS, blocks_of, copy_tile, fits, make_bars
 from ..online_softmax import LOG2_E
+from ..pdl import early_launch
 from ..sizes import power_of_two
 from .splits import arrivals
 
@@ -209,7 +215,7 @@ def _sum(
     qkv, angles, slot_mapping, cache, kv_len, outs, rings, bars, queries, share, kv_heads, window,
     scale, strides,
     GROUP: gl.constexpr, BLOCK_TOKENS: gl.constexpr, KEYS: gl.constexpr, D: gl.constexpr,
-    STAGES: gl.constexpr,
+    STAGES: gl.constexpr, EARLY: gl.constexpr,
 ):  # fmt: skip
     """The warp group: softmax and sums over all tiles of this program's share."""
     q, k, v = qkv
@@ -228,6 +234,8 @@ def _sum(
     row = gl.arange(0, HEADS, gl.SliceLayout(1, L))
     o_row = gl.arange(0, ROWS, gl.SliceLayout(1, O_LAYOUT))
     o_column = gl.arange(0, D, gl.SliceLayout(0, O_LAYOUT))
+    if EARLY:
+        gdc_wait()
     at = begin
     while at < end:
         length = gl.load(kv_len + sequence)
@@ -312,7 +320,7 @@ def _attend(
     desc, qkv, angles, slot_mapping, cache, tables, kv_len, outs, scale, window, strides, kv_heads,
     sequences, nowhere,
     GROUP: gl.constexpr, BLOCK_TOKENS: gl.constexpr, KEYS: gl.constexpr, D: gl.constexpr,
-    STAGES: gl.constexpr, SEQUENCES: gl.constexpr, LEAST: gl.constexpr,
+    STAGES: gl.constexpr, SEQUENCES: gl.constexpr, LEAST: gl.constexpr, EARLY: gl.constexpr,
 ):  # fmt: skip
     kind: gl.constexpr = cache.dtype.element_ty
     share = _share(kv_len, kv_heads, sequences, window, KEYS, SEQUENCES, LEAST)
@@ -334,7 +342,7 @@ def _attend(
             (_sum, (
                 qkv, angles, slot_mapping, cache, kv_len, outs,
                 (keys, values, key_blocks, value_blocks), bars, (queries, query_blocks), share,
-                kv_heads, window, scale, strides, GROUP, BLOCK_TOKENS, KEYS, D, STAGES,
+                kv_heads, window, scale, strides, GROUP, BLOCK_TOKENS, KEYS, D, STAGES, EARLY,
             )),
             (_copy, (
                 desc, tables, kv_len, (key_blocks, value_blocks), bars, share, kv_heads, window,
@@ -380,6 +388,7 @@ def launch(
     sequences, heads, size = q.shape
     _, _, kv_heads, block_tokens, _ = kv_cache.shape
     tiles, group = tiles_of(size), heads // kv_heads
+    early = early_launch(q.device)
     programs = processors(q.device) * tiles.resident
     # At most two pairs of a program are shared with others.
     parts = torch.empty((programs * 2 * group, size), dtype=torch.float32, device=q.device)
@@ -406,7 +415,9 @@ def launch(
         STAGES=tiles.stages,
         SEQUENCES=max(128, power_of_two(sequences)),
         LEAST=tiles.least,
+        EARLY=early,
         num_warps=4,
         maxnreg=128,
+        launch_pdl=early,
     )
     return True

@@ -20,7 +20,7 @@ from penstock.sampling import SamplingRows
 DECODES = ((1, 1), (2, 2), (4, 4), (64, 8), (128, 16), (256, 32), (512, 64), (1 << 30, 128))
 # A step with prompts is padded at its end, to one of these numbers of tokens. They suit the tiles
 # of matrix products: on an H200, 448 tokens of an 8B model take longer than 512 do.
-TOKENS = (16, 32, 64, 128, 256, 384, 512, 768, 1024, 1536, 2048)
+TOKENS = (16, 32, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
 LARGER = 512  # of larger steps, which are not padded, multiples of this suit them
 # Rows that may be decodes in such a step. Those that are not cost nothing: chunks begin there.
 MIXED_DECODES = (0, 32, 256)
