@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
+import pkgutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
+import penstock_kernels
 import pytest
 import torch
 import triton
@@ -20,6 +24,28 @@ class OnDevice(torch.Tensor):
     """A CPU tensor that passes for one on a GPU."""
 
     is_cuda = True
+
+
+# Arguments that are numbers of what a step holds.
+HELD = {"count", "sequences", "splits"}
+
+
+def launched() -> Iterator[triton.JITFunction]:
+    """Every kernel that is launched, of every module."""
+    for found in pkgutil.walk_packages(penstock_kernels.__path__, "penstock_kernels."):
+        module = importlib.import_module(found.name)
+        for name, value in vars(module).items():
+            ours = isinstance(value, triton.JITFunction) and value.__module__ == found.name
+            if ours and f"{name}[(" in inspect.getsource(module):
+                yield value
+
+
+def test_no_kernel_is_compiled_anew_for_what_a_step_holds() -> None:
+    """Triton makes variants for numbers that 16 divides, unless told not to: one that is met for
+    the first time beside running streams holds them up for more than a second."""
+    arguments = [(k, p) for k in launched() for p in k.params if p.name in HELD]
+    assert {p.name for _, p in arguments} == HELD
+    assert not [(k.__name__, p.name) for k, p in arguments if not p.do_not_specialize]
 
 
 @pytest.mark.gpu

@@ -315,7 +315,7 @@ def _sum(
         base = gl.where(ended, at, base)
 
 
-@gluon.jit
+@gluon.jit(do_not_specialize=["sequences"])
 def _attend(
     desc, qkv, angles, slot_mapping, cache, tables, kv_len, outs, scale, window, strides, kv_heads,
     sequences, nowhere,

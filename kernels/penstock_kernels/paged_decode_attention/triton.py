@@ -132,7 +132,7 @@ def _attend_split(
                 )  # fmt: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["sequences", "splits"])
 def _attend(
     q, k, v, cos_sin, positions, slot_mapping, cache, block_tables, slots, kv_len, out, parts,
     peaks, arrivals, scale, window, strides, kv_heads, sequences, splits,

@@ -263,7 +263,7 @@ def _attend(
     )  # fmt: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["sequences"])
 def _add_splits(
     parts, peaks, splits_used, query_start, sequences, out,
     HEADS: tl.constexpr, ROWS: tl.constexpr, D: tl.constexpr, SPLITS: tl.constexpr,

@@ -36,7 +36,8 @@ const CONTEXT: f64 = 1e-5;
 const PAIRS: f64 = 1e-7;
 /// Small, so that chunks of one length are taken to cost by the token.
 const CONSTANT: f64 = 0.1;
-/// A step that takes longer than this many times its prediction was disturbed: it counts as that.
+/// A step that takes longer than this many times its prediction was disturbed, by a compilation, say:
+/// it counts for nothing, and for this many times if the step of its kind before was disturbed too.
 const DISTURBED: f64 = 4.0;
 
 /// The fitted model.
@@ -57,6 +58,8 @@ struct Fit {
     /// Decayed sum of features times values.
     moments: [f64; 3],
     observed: u32,
+    /// Whether the last step was disturbed.
+    disturbed: bool,
 }
 
 impl StepCost {
@@ -67,10 +70,15 @@ impl StepCost {
         }
         let mut took = duration as f64;
         if let Some(expected) = self.predict(load) {
+            let disturbed = expected > 0.0 && took > expected * DISTURBED;
+            let again = std::mem::replace(self.disturbed(load), disturbed);
             if expected > took * DISTURBED {
                 self.forget(load);
-            } else if expected > 0.0 {
-                took = took.min(expected * DISTURBED);
+            } else if disturbed {
+                if !again {
+                    return;
+                }
+                took = expected * DISTURBED;
             }
         }
         if load.prompt > 0 {
@@ -82,6 +90,14 @@ impl StepCost {
         if self.decoding.observed == LEARNING {
             // What was learnt of prompts before contains the constant costs of all steps.
             self.reading = Fit::default();
+        }
+    }
+
+    /// Whether the last step of this kind was disturbed.
+    fn disturbed(&mut self, load: Load) -> &mut bool {
+        match load.prompt {
+            0 => &mut self.decoding.disturbed,
+            _ => &mut self.reading.disturbed,
         }
     }
 
@@ -281,16 +297,27 @@ mod tests {
         assert!((450..550).contains(&tokens), "{tokens}");
     }
 
+    /// A large step that compiled a kernel says nothing of those to come.
     #[test]
-    fn a_disturbed_step_counts_little() {
-        let mut cost = StepCost::default();
-        let load = load(32, 0, 0, 0);
-        for step in 0..400 {
-            let disturbed = step % 100 == 99;
-            cost.observe(load, if disturbed { 60_000_000 } else { took(load) });
+    fn a_disturbed_step_counts_for_nothing() {
+        let (mut cost, large) = (taught(), load(32, 9_000, 0, 8_000));
+        let before = cost.predict(large).unwrap();
+        cost.observe(large, 1_600_000);
+        let after = cost.predict(large).unwrap();
+        assert!(
+            (after / before - 1.0).abs() < 1e-6,
+            "{after} after {before}"
+        );
+    }
+
+    #[test]
+    fn steps_that_stay_slow_are_believed() {
+        let (mut cost, beside) = (taught(), load(32, 9_000, 0, 0));
+        for _ in 0..1_000 {
+            cost.observe(beside, 10 * took(beside));
         }
-        let predicted = cost.predict(load).unwrap();
-        assert!((5_900.0..6_300.0).contains(&predicted), "{predicted}");
+        let ratio = cost.predict(beside).unwrap() / took(beside) as f64;
+        assert!((9.0..11.0).contains(&ratio), "{ratio}");
     }
 
     #[test]
