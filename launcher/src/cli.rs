@@ -75,6 +75,12 @@ pub struct EngineArgs {
     /// Branch, tag or commit of a hub model [default: main]
     #[arg(long, requires = "model")]
     pub revision: Option<String>,
+    /// Chat template in place of the model's: a Jinja file, or JSON with `chat_template`
+    #[arg(long, value_name = "FILE")]
+    pub chat_template: Option<PathBuf>,
+    /// Directory of the hub's cache [default: huggingface_hub's own]
+    #[arg(long, value_name = "DIRECTORY")]
+    pub hub_cache: Option<PathBuf>,
     /// Number format of weights, activations and KV blocks
     #[arg(long, value_enum, default_value = "auto")]
     pub dtype: DtypeChoice,
@@ -219,6 +225,9 @@ pub struct DownloadArgs {
     /// Branch, tag or commit [default: main]
     #[arg(long)]
     pub revision: Option<String>,
+    /// Directory of the hub's cache [default: huggingface_hub's own]
+    #[arg(long, value_name = "DIRECTORY")]
+    pub hub_cache: Option<PathBuf>,
     /// Interpreter that has Penstock installed [default: from VIRTUAL_ENV or PATH]
     #[arg(long, value_name = "PATH")]
     pub python: Option<PathBuf>,

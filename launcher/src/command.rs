@@ -85,6 +85,6 @@ fn download(args: &DownloadArgs, host: Option<&Interpreter>) -> Outcome<()> {
         )));
     };
     let interpreter = Interpreter::find(args.python.as_deref(), host)?;
-    let path = hub::download(&interpreter, &id, &revision)?;
+    let path = hub::download(&interpreter, (&id, &revision), args.hub_cache.as_deref())?;
     print(&format!("{}\n", path.display()))
 }

@@ -94,15 +94,20 @@ impl ModelSource {
         }
     }
 
-    /// The directory of the model's files, downloaded if need be.
+    /// The directory of the model's files, downloaded if need be, into `cache` or
+    /// `huggingface_hub`'s own.
     ///
     /// # Errors
     /// Whatever keeps the files from being there, in words for people.
-    pub fn fetch(&self, interpreter: impl FnOnce() -> Outcome<Interpreter>) -> Outcome<PathBuf> {
+    pub fn fetch(
+        &self,
+        interpreter: impl FnOnce() -> Outcome<Interpreter>,
+        cache: Option<&Path>,
+    ) -> Outcome<PathBuf> {
         match self {
             Self::Local(path) => Ok(path.canonicalize().unwrap_or_else(|_| path.clone())),
             Self::Shipped => Ok(interpreter()?.package.join(SHIPPED)),
-            Self::Hub { id, revision } => download(&interpreter()?, id, revision),
+            Self::Hub { id, revision } => download(&interpreter()?, (id, revision), cache),
         }
     }
 }
@@ -118,12 +123,17 @@ fn is_hub_id(text: &str) -> bool {
     }
 }
 
-/// Downloads a hub model into huggingface_hub's cache, with a progress bar, and says where it lies.
+/// Downloads a hub model into `cache` or huggingface_hub's own, with a progress bar, and says where it lies.
 ///
 /// # Errors
 /// No such model, offline, no space, only pickled weights: in words for people.
-pub fn download(interpreter: &Interpreter, id: &str, revision: &str) -> Outcome<PathBuf> {
+pub fn download(
+    interpreter: &Interpreter,
+    (id, revision): (&str, &str),
+    cache: Option<&Path>,
+) -> Outcome<PathBuf> {
     let mut child = Command::new(&interpreter.path)
+        .envs(cache.map(|cache| ("HF_HUB_CACHE", cache)))
         .args(["-m", "penstock.hub", "download", id, "--revision", revision])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

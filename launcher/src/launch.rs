@@ -33,6 +33,7 @@ pub struct Launch {
     pub revision: Option<String>,
     /// What requests that want a watermark get; to the router.
     pub watermark: Watermark,
+    chat_template: Option<PathBuf>,
     workers: WorkerSource,
 }
 
@@ -67,7 +68,7 @@ impl Launch {
     ) -> Outcome<Self> {
         let source = ModelSource::parse(typed.model.as_deref(), typed.revision.as_deref())?;
         let find = || Interpreter::find(typed.python.as_deref(), host);
-        let directory: PathBuf = source.fetch(find)?;
+        let directory: PathBuf = source.fetch(find, typed.hub_cache.as_deref())?;
         let attached = !typed.worker.is_empty();
         let weights = if attached {
             Weights::Elsewhere
@@ -96,6 +97,7 @@ impl Launch {
                 delta: typed.watermark_delta,
                 key: typed.watermark.watermark_key,
             },
+            chat_template: typed.chat_template.clone(),
             workers,
         })
     }
@@ -111,7 +113,8 @@ impl Launch {
             WorkerSource::Attached(endpoints) => Box::new(AttachedWorkers::new(endpoints, &load)),
         };
         // After the workers: they start while the tokenizer is read.
-        let text = ModelText::load(&self.plan.model.directory)
+        let template = self.chat_template.as_deref();
+        let text = ModelText::load_with(&self.plan.model.directory, template)
             .map_err(|error| Failure::runtime(error.to_string()))?;
         let mut registry = Registry::default();
         let metrics = EngineMetrics::register(&mut registry);

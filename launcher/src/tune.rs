@@ -15,7 +15,7 @@ use crate::interpreter::Interpreter;
 pub fn tune(args: &TuneArgs, host: Option<&Interpreter>) -> Outcome<()> {
     let source = ModelSource::parse(args.model.as_deref(), args.revision.as_deref())?;
     let interpreter = Interpreter::find(args.python.as_deref(), host)?;
-    let directory = source.fetch(|| Ok(interpreter.clone()))?;
+    let directory = source.fetch(|| Ok(interpreter.clone()), None)?;
     let status = Command::new(&interpreter.path)
         .args(["-m", "penstock.tune", "--model"])
         .arg(&directory)

@@ -20,7 +20,7 @@ use crate::terminal::print;
 /// When the file or the model's tokenizer cannot be read.
 pub fn detect(args: &WatermarkArgs, host: Option<&Interpreter>) -> Outcome<()> {
     let source = ModelSource::parse(args.model.as_deref(), args.revision.as_deref())?;
-    let directory = source.fetch(|| Interpreter::find(args.python.as_deref(), host))?;
+    let directory = source.fetch(|| Interpreter::find(args.python.as_deref(), host), None)?;
     let model = ModelText::load(&directory).map_err(|e| Failure::runtime(e.to_string()))?;
     let text = read(args)?;
     let ids = encode(&model.tokenizer, &text, SpecialTokens::AsIs);

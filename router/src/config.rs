@@ -4,6 +4,7 @@ use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use crate::adjustment::Watermark;
+use crate::logprobs::MOST;
 use crate::tools::{ThoughtFormat, ToolFormat};
 
 /// One thread writes some 100,000 tokens per second; several shorten the time that the streams of one
@@ -36,6 +37,10 @@ pub struct RouterConfig {
     pub max_client_batch_size: usize,
     /// Answers to one prompt: the largest `n` and `best_of`.
     pub max_best_of: u32,
+    /// Alternatives that are told of one token: at most `logprobs::MOST`.
+    pub max_top_tokens: u32,
+    /// Whether answers may be asked to keep to a grammar.
+    pub guides: bool,
     /// Tokens of a prompt; `None` = whatever the context leaves.
     pub max_input_tokens: Option<usize>,
     /// Prompt and answer together; `None` = the model's and the KV pool's limit.
@@ -95,6 +100,8 @@ impl RouterConfig {
             max_stop_sequences: 4,
             max_client_batch_size: 32,
             max_best_of: 32,
+            max_top_tokens: MOST,
+            guides: true,
             max_input_tokens: None,
             max_total_tokens: None,
             serving_threads: NonZeroUsize::new(cores.min(MAX_SERVING_THREADS))

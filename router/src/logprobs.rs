@@ -73,11 +73,11 @@ impl Wanted {
         self.echo || self.prompt.is_some()
     }
 
-    /// Fails if there are too many alternatives. `name` is the client's for those of `tokens`.
-    pub(crate) fn check(self, name: &'static str) -> Result<(), ApiError> {
+    /// Fails if there are more than `most` alternatives. `name` is the client's for those of `tokens`.
+    pub(crate) fn check(self, name: &'static str, most: u32) -> Result<(), ApiError> {
         for (name, count) in [(name, self.tokens), ("prompt_logprobs", self.prompt)] {
-            if let Some(given) = count.filter(|&count| count > MOST) {
-                let rule = format!("`{name}` must be >= 0 and <= {MOST}. Given: {given}");
+            if let Some(given) = count.filter(|&count| count > most) {
+                let rule = format!("`{name}` must be >= 0 and <= {most}. Given: {given}");
                 return Err(ApiError::validation(name, rule));
             }
         }

@@ -50,10 +50,20 @@ impl ModelText {
     /// Reads a model's folder: tokenizer.json, and where they exist tokenizer_config.json,
     /// chat_template.jinja or chat_template.json, generation_config.json and config.json.
     pub fn load(dir: &Path) -> Result<Self, ModelTextError> {
+        Self::load_with(dir, None)
+    }
+
+    /// The same with the chat template of another file: Jinja, or JSON (`.json`) that holds it.
+    pub fn load_with(dir: &Path, template: Option<&Path>) -> Result<Self, ModelTextError> {
         let tokenizer = load_tokenizer(&dir.join("tokenizer.json"))?;
         let config = Json::read(dir.join("tokenizer_config.json"))?;
         let special_tokens = special_tokens(&config.value);
-        let template = load_template(dir, &config, &special_tokens)?;
+        let template = match template {
+            Some(path) => Some(read_template(path)?),
+            None => find_template(dir, &config)?,
+        };
+        let template = template.map(|found| compile(found, &special_tokens));
+        let template = template.transpose()?;
         let eos_ids = eos_ids(dir, &tokenizer, &special_tokens)?;
         Ok(Self::new(tokenizer, template, eos_ids))
     }
@@ -91,6 +101,11 @@ impl Json {
             .map_err(|e| ModelTextError::Format(path.clone(), e.to_string()))?;
         Ok(Self { path, value })
     }
+
+    fn template(&self) -> Option<Found> {
+        let source = pick_template(&self.value["chat_template"])?;
+        Some((self.path.clone(), source.to_owned()))
+    }
 }
 
 fn read_optional(path: &Path) -> Result<Option<String>, ModelTextError> {
@@ -126,29 +141,37 @@ fn special_tokens(config: &Value) -> Vec<(String, String)> {
         .collect()
 }
 
-fn load_template(
-    dir: &Path,
-    config: &Json,
-    special_tokens: &[(String, String)],
-) -> Result<Option<ChatTemplate>, ModelTextError> {
+/// A template and the file that it is from.
+type Found = (PathBuf, String);
+
+fn find_template(dir: &Path, config: &Json) -> Result<Option<Found>, ModelTextError> {
     let jinja = dir.join("chat_template.jinja");
-    let found = if let Some(source) = read_optional(&jinja)? {
-        Some((jinja, source))
-    } else {
-        let json = Json::read(dir.join("chat_template.json"))?;
-        [&json, config].into_iter().find_map(|file| {
-            Some((
-                file.path.clone(),
-                pick_template(&file.value["chat_template"])?.to_owned(),
-            ))
-        })
-    };
-    let Some((path, source)) = found else {
-        return Ok(None);
-    };
+    if let Some(source) = read_optional(&jinja)? {
+        return Ok(Some((jinja, source)));
+    }
+    let json = Json::read(dir.join("chat_template.json"))?;
+    Ok([&json, config].into_iter().find_map(Json::template))
+}
+
+/// The template of a file that somebody named.
+fn read_template(path: &Path) -> Result<Found, ModelTextError> {
+    let read = |error| ModelTextError::Read(path.to_owned(), error);
+    let text = std::fs::read_to_string(path).map_err(read)?;
+    if path.extension().is_none_or(|extension| extension != "json") {
+        return Ok((path.to_owned(), text));
+    }
+    let file = Json::read(path.to_owned())?;
+    file.template().ok_or_else(|| {
+        ModelTextError::Format(path.to_owned(), "it holds no `chat_template`".to_owned())
+    })
+}
+
+fn compile(
+    (path, source): Found,
+    special_tokens: &[(String, String)],
+) -> Result<ChatTemplate, ModelTextError> {
     ChatTemplate::new(&source, special_tokens.to_vec())
-        .map(Some)
-        .map_err(|e| ModelTextError::Template(path, e.to_string()))
+        .map_err(|error| ModelTextError::Template(path, error.to_string()))
 }
 
 /// A template, or of a list of named ones the one named `default`, or the only one.
@@ -189,4 +212,40 @@ fn eos_ids(
 
 fn token_id(value: &Value) -> Option<u32> {
     u32::try_from(value.as_u64()?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_template_of_a_file_that_is_named_counts() {
+        let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../python/penstock/brook");
+        let own = ModelText::load(&model).unwrap().chat_template.unwrap();
+        let folder = std::env::temp_dir().join(format!("penstock-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let named = |name: &str, text: &str| {
+            let path = folder.join(name);
+            std::fs::write(&path, text).unwrap();
+            ModelText::load_with(&model, Some(&path))
+        };
+        for (name, text) in [
+            ("other.jinja", "{{ messages }}"),
+            (
+                "tokenizer_config.json",
+                r#"{"chat_template": "{{ messages }}"}"#,
+            ),
+        ] {
+            let found = named(name, text).unwrap().chat_template.unwrap();
+            assert_eq!(found.source(), "{{ messages }}");
+            assert_ne!(found.source(), own.source());
+        }
+        let none = named("none.json", "{}").unwrap_err().to_string();
+        assert!(none.contains("no `chat_template`"), "{none}");
+        let broken = named("broken.jinja", "{% if %}").unwrap_err().to_string();
+        assert!(broken.contains("does not compile"), "{broken}");
+        let missing = ModelText::load_with(&model, Some(&folder.join("nowhere")));
+        assert!(missing.unwrap_err().to_string().contains("cannot read"));
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
 }

@@ -284,9 +284,9 @@ impl GenerateInput {
         parameters.check_ends(names, config.max_stop_sequences)?;
         parameters.choices.check(config.max_best_of)?;
         beam::check(&parameters, names)?;
-        parameters.check_guide(names)?;
+        parameters.check_guide(names, config.guides)?;
         check_truncate(parameters.truncate, limits)?;
-        parameters.wanted.check(names.top_logprobs)?;
+        (parameters.wanted).check(names.top_logprobs, config.max_top_tokens)?;
         Ok((
             prompt,
             ValidParameters {
@@ -384,7 +384,7 @@ impl Parameters {
     }
 
     /// A guide alone says when the answer is whole, by the model's end tokens.
-    fn check_guide(&self, names: FieldNames) -> Result<(), ApiError> {
+    fn check_guide(&self, names: FieldNames, offered: bool) -> Result<(), ApiError> {
         let Some(guide) = &self.guide else {
             return Ok(());
         };
@@ -392,6 +392,10 @@ impl Parameters {
             let rule = format!("`{field}` cannot go with a grammar: {rule}");
             Err(ApiError::validation(field, rule))
         };
+        if !offered {
+            let rule = "grammar is not supported: it is switched off on this server";
+            return Err(ApiError::validation("grammar", rule));
+        }
         if guide.text.is_empty() {
             let rule = "a grammar cannot be empty";
             return Err(ApiError::validation("grammar", rule));

@@ -244,3 +244,33 @@ async fn the_documentation_describes_every_route_and_loads_nothing_from_elsewher
         page.contains("/openapi.json") && !page.contains("http://") && !page.contains("https://")
     );
 }
+
+#[tokio::test]
+async fn what_a_server_switches_off_is_refused() {
+    let server = Server::with(None, |config| {
+        config.guides = false;
+        config.max_top_tokens = 5;
+    });
+    for (parameters, words) in [
+        (
+            json!({"grammar": {"type": "regex", "value": "a"}}),
+            "grammar is not supported",
+        ),
+        (
+            json!({"top_n_tokens": 6}),
+            "`top_n_tokens` must be >= 0 and <= 5. Given: 6",
+        ),
+    ] {
+        let body = json!({"inputs": "hi", "parameters": parameters});
+        let reply = server.post("/generate", body).await;
+        assert_eq!(reply.status, 422);
+        assert!(reply.message().contains(words), "{}", reply.text());
+    }
+    let chat = json!({"prompt": "hi", "response_format": {"type": "json_object"}});
+    let reply = server.post("/v1/completions", chat).await;
+    assert!(
+        reply.message().contains("grammar is not supported"),
+        "{}",
+        reply.text()
+    );
+}

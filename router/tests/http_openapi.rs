@@ -53,6 +53,30 @@ fn every_operation_has_a_name_of_its_own_and_words() {
         let has_body = operation["requestBody"].is_object();
         let example = &operation["requestBody"]["content"]["application/json"]["example"];
         assert_eq!(has_body, example.is_object(), "{method} {path}");
+        for (status, response) in operation["responses"].as_object().unwrap() {
+            let words = response["description"].as_str().unwrap();
+            assert!(words.ends_with('.'), "{method} {path} {status}: {words}");
+        }
+    }
+}
+
+#[test]
+fn every_schema_and_field_has_a_shape_and_words() {
+    let api = described();
+    let schemas = api["components"]["schemas"].as_object().unwrap();
+    for (name, schema) in schemas {
+        assert!(schema["description"].is_string(), "{name} has no words");
+        for (field, property) in schema["properties"].as_object().into_iter().flatten() {
+            let property = property.as_object().unwrap();
+            let shapes = ["type", "oneOf", "anyOf", "allOf", "$ref"];
+            let shaped = shapes.iter().any(|shape| property.contains_key(*shape));
+            assert!(shaped, "{name}.{field} has no shape");
+            let text = Value::from(property.clone()).to_string();
+            assert!(
+                text.contains("\"description\""),
+                "{name}.{field} has no words"
+            );
+        }
     }
 }
 

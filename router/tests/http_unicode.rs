@@ -6,8 +6,9 @@
 mod scripted;
 
 use penstock_router::engine::{End, Token, TokenEvent};
-use scripted::{Act, Reply, Server};
-use serde_json::{Value, json};
+use scripted::{Act, EOS, Reply, Server, TEMPLATE, special, tokenizer};
+use serde_json::{Map, Value, json};
+use tokenizers::Tokenizer;
 
 const ROUNDS: u64 = 150;
 /// Emoji of one and of many code points, flags, marks that combine, letters of several bytes.
@@ -58,20 +59,40 @@ impl Random {
         }
     }
 
-    /// The bytes of the text, a token each, in events of any size; sometimes with bytes that are no
-    /// character, as byte-fallback tokens can be.
-    fn events(&mut self, text: &str) -> Vec<TokenEvent> {
+    /// The bytes of the text, a token each; sometimes with bytes that are no character, as tokens can
+    /// be.
+    fn bytes(&mut self, text: &str) -> Vec<u32> {
         let mut bytes = text.as_bytes().to_vec();
         if self.below(4) == 0 {
             let at = self.below(bytes.len());
             bytes.insert(at, [0xFF, 0xC3, 0x80, 0xF0][self.below(4)]);
         }
+        bytes.into_iter().map(u32::from).collect()
+    }
+
+    /// Tokens of a vocabulary that falls back to bytes: some pieces whole, the others byte by byte.
+    fn fallback(&mut self, text: &str) -> Vec<u32> {
+        let mut tokens = Vec::new();
+        for character in text.chars() {
+            let whole = (EOS + 2..)
+                .zip(WHOLE)
+                .find(|(_, piece)| *piece == character);
+            match whole.filter(|_| self.below(2) == 0) {
+                Some((id, _)) => tokens.push(id),
+                None => tokens.extend(character.to_string().bytes().map(u32::from)),
+            }
+        }
+        tokens
+    }
+
+    /// The tokens in events of any size.
+    fn events(&mut self, tokens: &[u32]) -> Vec<TokenEvent> {
         let mut events = Vec::new();
-        let mut rest = bytes.as_slice();
+        let mut rest = tokens;
         while !rest.is_empty() {
             let (now, later) = rest.split_at(1 + self.below(rest.len().min(7)));
-            let token = |byte: &u8| Token {
-                id: u32::from(*byte),
+            let token = |id: &u32| Token {
+                id: *id,
                 logprob: -0.5,
             };
             events.push(TokenEvent {
@@ -83,6 +104,29 @@ impl Random {
         events.last_mut().unwrap().end = Some(End::Length);
         events
     }
+}
+
+/// Characters that the vocabulary of `fallback_tokenizer` has tokens for.
+const WHOLE: [char; 6] = ['ß', 'é', '日', '🦊', '\u{200D}', '\u{301}'];
+
+/// As those of Llama 2 and Mistral: a character without a token is one token per byte, `<0xF0>`.
+fn fallback_tokenizer() -> Tokenizer {
+    let bytes = (0..256_u32).map(|byte| (format!("<0x{byte:02X}>"), json!(byte)));
+    let whole = (EOS + 2..).zip(WHOLE);
+    let whole = whole.map(|(id, piece)| (piece.to_string(), json!(id)));
+    let end = ("<end>".to_owned(), json!(EOS));
+    let vocab: Map<String, Value> = bytes.chain(whole).chain([end]).collect();
+    let replace = json!({"type": "Replace", "pattern": {"String": "▁"}, "content": " "});
+    let steps = [
+        replace,
+        json!({"type": "ByteFallback"}),
+        json!({"type": "Fuse"}),
+    ];
+    tokenizer(&json!({
+        "added_tokens": [special(EOS, "<end>")],
+        "decoder": {"type": "Sequence", "decoders": steps},
+        "model": {"type": "BPE", "vocab": vocab, "merges": [], "byte_fallback": true},
+    }))
 }
 
 async fn ask(server: &Server, path: &str, body: &Value, events: &[TokenEvent]) -> Reply {
@@ -110,6 +154,45 @@ fn expected(text: &str, stops: &[String]) -> (usize, usize) {
     }
 }
 
+/// What the native route and the others say of these tokens; streams say the same.
+async fn told(server: &Server, stops: &[String], events: &[TokenEvent]) -> (String, String) {
+    let case = format!("{stops:?} {events:?}");
+    let body = json!({"inputs": "x", "parameters": {"stop": stops}});
+    let whole = ask(server, "/generate", &body, events).await.json();
+    let native = whole["generated_text"].as_str().unwrap().to_owned();
+    let stream = ask(server, "/generate_stream", &body, events).await;
+    let told = stream.events();
+    assert_eq!(told.last().unwrap()["generated_text"], native, "{case}");
+    let tokens = joined(&stream, |event| &event["token"]["text"]);
+    assert!(tokens.starts_with(&native), "{case}: {tokens:?}");
+
+    let body = json!({"prompt": "x", "stop": stops});
+    let whole = ask(server, "/v1/completions", &body, events).await.json();
+    let content = whole["choices"][0]["text"].as_str().unwrap().to_owned();
+    let body = json!({"prompt": "x", "stop": stops, "stream": true});
+    let stream = ask(server, "/v1/completions", &body, events).await;
+    let deltas = joined(&stream, |event| &event["choices"][0]["text"]);
+    assert_eq!(deltas, content, "{case}");
+
+    let messages = json!([{"role": "user", "content": "x"}]);
+    let body = json!({"messages": messages, "stop": stops, "stream": true});
+    let stream = ask(server, "/v1/chat/completions", &body, events).await;
+    let deltas = joined(&stream, |event| &event["choices"][0]["delta"]["content"]);
+    assert_eq!(deltas, content, "{case}");
+
+    let body = json!({"messages": messages, "stop_sequences": stops, "stream": true,
+                      "model": "brook", "max_tokens": 50});
+    let stream = ask(server, "/v1/messages", &body, events).await;
+    let text = stream.text();
+    let events = text.lines().filter_map(|line| line.strip_prefix("data: "));
+    let events = events.map(|event| serde_json::from_str::<Value>(event).unwrap());
+    let deltas: String = events
+        .filter_map(|event| Some(event["delta"]["text"].as_str()?.to_owned()))
+        .collect();
+    assert_eq!(deltas, content, "{case}");
+    (native, content)
+}
+
 #[tokio::test]
 async fn streams_say_what_whole_answers_say() {
     let server = Server::new();
@@ -118,41 +201,35 @@ async fn streams_say_what_whole_answers_say() {
     for round in 0..ROUNDS {
         let text = random.text(9);
         let stops = [random.stop(&text), random.stop(&text)];
-        let events = random.events(&text);
-        let case = format!("round {round}: {text:?} {stops:?} {events:?}");
-
-        let body = json!({"inputs": "x", "parameters": {"stop": stops}});
-        let whole = ask(&server, "/generate", &body, &events).await.json();
-        let native = whole["generated_text"].as_str().unwrap().to_owned();
-        let stream = ask(&server, "/generate_stream", &body, &events).await;
-        let told = stream.events();
-        assert_eq!(told.last().unwrap()["generated_text"], native, "{case}");
-        let tokens = joined(&stream, |event| &event["token"]["text"]);
-        assert!(tokens.starts_with(&native), "{case}: {tokens:?}");
-
-        let body = json!({"prompt": "x", "stop": stops});
-        let whole = ask(&server, "/v1/completions", &body, &events).await.json();
-        let content = whole["choices"][0]["text"].as_str().unwrap().to_owned();
-        let body = json!({"prompt": "x", "stop": stops, "stream": true});
-        let stream = ask(&server, "/v1/completions", &body, &events).await;
-        let deltas = joined(&stream, |event| &event["choices"][0]["text"]);
-        assert_eq!(deltas, content, "{case}");
-
-        let messages = json!([{"role": "user", "content": "x"}]);
-        let body = json!({"messages": messages, "stop": stops, "stream": true});
-        let stream = ask(&server, "/v1/chat/completions", &body, &events).await;
-        let deltas = joined(&stream, |event| &event["choices"][0]["delta"]["content"]);
-        assert_eq!(deltas, content, "{case}");
-
-        let plain: Vec<u8> = events
-            .iter()
-            .flat_map(|event| event.tokens.iter().map(|token| token.id as u8))
-            .collect();
+        let tokens = random.bytes(&text);
+        let events = random.events(&tokens);
+        let (native, content) = told(&server, &stops, &events).await;
+        let plain: Vec<u8> = tokens.iter().map(|id| *id as u8).collect();
         let plain = String::from_utf8_lossy(&plain).into_owned();
         let (start, end) = expected(&plain, &stops);
+        let case = format!("round {round}: {text:?} {stops:?} {events:?}");
         assert_eq!(content, &plain[..start], "{case}");
         assert_eq!(native, &plain[..end], "{case}");
         stopped += u64::from(end < plain.len());
+    }
+    assert!(stopped > ROUNDS / 4 && stopped < ROUNDS, "{stopped}");
+}
+
+#[tokio::test]
+async fn tokens_that_fall_back_to_bytes_say_the_same() {
+    let server = Server::speaking(fallback_tokenizer(), Some(TEMPLATE), |_| {});
+    let mut random = Random(13);
+    let mut stopped = 0;
+    for round in 0..ROUNDS {
+        let text = random.text(9);
+        let stops = [random.stop(&text), random.stop(&text)];
+        let tokens = random.fallback(&text);
+        let events = random.events(&tokens);
+        let (native, content) = told(&server, &stops, &events).await;
+        let (start, end) = expected(&text, &stops);
+        assert_eq!(content, &text[..start], "round {round}: {text:?} {stops:?}");
+        assert_eq!(native, &text[..end], "round {round}: {text:?} {stops:?}");
+        stopped += u64::from(end < text.len());
     }
     assert!(stopped > ROUNDS / 4 && stopped < ROUNDS, "{stopped}");
 }

@@ -57,18 +57,36 @@ WHOLE_HEADERS = {
     "x-generated-tokens": int,
 }
 STREAM_HEADERS = ("x-compute-type", "x-compute-characters")
-METRICS = (
-    "tgi_request_count",
-    "tgi_request_success",
-    "tgi_request_duration",
-    "tgi_request_validation_duration",
-    "tgi_request_queue_duration",
-    "tgi_request_inference_duration",
-    "tgi_request_mean_time_per_token_duration",
-    "tgi_request_generated_tokens",
-    "tgi_request_input_length",
-    "tgi_request_max_new_tokens",
-)
+# Name -> type.
+METRICS = {
+    "tgi_request_count": "counter",
+    "tgi_request_success": "counter",
+    "tgi_request_failure": "counter",
+    "tgi_request_duration": "histogram",
+    "tgi_request_validation_duration": "histogram",
+    "tgi_request_queue_duration": "histogram",
+    "tgi_request_inference_duration": "histogram",
+    "tgi_request_mean_time_per_token_duration": "histogram",
+    "tgi_request_generated_tokens": "histogram",
+    "tgi_request_input_length": "histogram",
+    "tgi_request_max_new_tokens": "histogram",
+    "tgi_batch_next_size": "histogram",
+    "tgi_batch_inference_duration": "histogram",
+    "tgi_batch_forward_duration": "histogram",
+    "tgi_batch_current_size": "gauge",
+    "tgi_queue_size": "gauge",
+}
+USAGE = {"prompt_tokens": int, "completion_tokens": int, "total_tokens": int}
+CHAT = {
+    "object": str,
+    "id": str,
+    "created": int,
+    "model": str,
+    "system_fingerprint": str,
+    "choices": list,
+    "usage": dict,
+}
+CHUNK = CHAT | {"usage": (dict, type(None))}
 # Method, path, whether the answer has a body.
 ROUTES = (
     ("GET", "/", False),
@@ -101,6 +119,11 @@ RULES = (
     Rule("repetition_penalty", 0.0, "`repetition_penalty` must be strictly positive"),
     Rule("frequency_penalty", 2.5, "`frequency_penalty` must be >= -2.0 and <= 2.0"),
     Rule("typical_p", 1.0, "`typical_p` must be > 0.0 and < 1.0"),
+    Rule("frequency_penalty", -2.5, "`frequency_penalty` must be >= -2.0 and <= 2.0"),
+    Rule("temperature", -1.0, "`temperature` must be strictly positive"),
+    Rule("typical_p", 0.0, "`typical_p` must be > 0.0 and < 1.0"),
+    Rule("top_n_tokens", 21, "`top_n_tokens` must be >= 0 and <= 20. Given: 21"),
+    Rule("truncate", 10**6, "`truncate` must be strictly positive and less than {max_input}."),
     Rule("best_of", 0, "`best_of` must be > 0 and <= {max_best_of}. Given: 0"),
     Rule(
         "truncate",
@@ -280,9 +303,144 @@ def test_too_many_prompts(server: Server) -> None:
     assert reply.json()["error"]["message"].startswith(text)
 
 
-def test_metrics_have_its_names(server: Server) -> None:
+# Parameters that do not go together, where, and TGI's words for that.
+COMBINATIONS = (
+    (
+        "/generate",
+        {"best_of": 33, "do_sample": True},
+        "`best_of` must be > 0 and <= 32. Given: 33",
+    ),
+    ("/generate", {"best_of": 2}, "you must use sampling when `best_of` is > 1"),
+    (
+        "/generate",
+        {"best_of": 2, "do_sample": True, "seed": 1},
+        "`seed` must not be set when `best_of` > 1",
+    ),
+    (
+        "/generate_stream",
+        {"best_of": 2, "do_sample": True},
+        "`best_of` != 1 is not supported when streaming tokens",
+    ),
+    (
+        "/generate_stream",
+        {"decoder_input_details": True},
+        "`decoder_input_details` == true is not supported when streaming tokens",
+    ),
+)
+
+
+@pytest.mark.parametrize(("path", "parameters", "text"), COMBINATIONS)
+def test_combinations_have_its_words(
+    server: Server, path: str, parameters: dict[str, object], text: str
+) -> None:
+    reply = post(server, path, **parameters)
+    assert (reply.status_code, reply.json()["error_type"]) == (422, "validation")
+    assert reply.json()["error"].startswith(f"Input validation error: {text}")
+
+
+@pytest.mark.parametrize(
+    ("grammar", "name"),
+    [
+        ({"type": "json", "value": {"type": "object", "not": {}}}, "not"),
+        ({"type": "regex", "value": "("}, "regular expression"),
+        ({"type": "other", "value": "a"}, "grammar.type"),
+        ({"type": "regex"}, "grammar"),
+    ],
+    ids=str,
+)
+def test_grammars_that_cannot_be(server: Server, grammar: dict[str, object], name: str) -> None:
+    reply = post(server, "/generate", grammar=grammar)
+    assert (reply.status_code, reply.json()["error_type"]) == (422, "validation")
+    assert name in reply.json()["error"]
+
+
+def test_every_parameter_at_once(server: Server) -> None:
+    parameters = {
+        "best_of": 2,
+        "temperature": 0.5,
+        "repetition_penalty": 1.03,
+        "frequency_penalty": 0.1,
+        "top_k": 10,
+        "top_p": 0.95,
+        "typical_p": 0.95,
+        "do_sample": True,
+        "return_full_text": True,
+        "stop": ["photographer"],
+        "truncate": 3,
+        "watermark": True,
+        "details": True,
+        "decoder_input_details": True,
+        "seed": None,
+        "top_n_tokens": 5,
+        "grammar": None,
+        "adapter_id": None,
+    }
+    answer = post(server, "/generate", **parameters).json()
+    assert answer["generated_text"].startswith(PROMPT)
+    fits(answer["details"], DETAILS | {"top_tokens": list, "best_of_sequences": list})
+    (other,) = answer["details"]["best_of_sequences"]
+    fits(other, DETAILS | {"generated_text": str, "top_tokens": list})
+    for details in (answer["details"], other):
+        assert len(details["prefill"]) == 3
+        for token in details["prefill"]:
+            fits(token, {"id": int, "text": str, "logprob": (float, type(None))})
+        assert [len(top) for top in details["top_tokens"]] == [5] * 6
+        for token in details["top_tokens"][0]:
+            fits(token, TOKEN)
+
+
+def test_reasons_to_end_and_what_a_stop_string_leaves(server: Server) -> None:
+    whole = post(server, "/generate", max_new_tokens=12).json()["generated_text"]
+    stop = whole.split()[1]
+    found = post(server, "/generate", max_new_tokens=12, stop=[stop], details=True).json()
+    assert found["generated_text"].endswith(stop)
+    assert found["details"]["finish_reason"] == "stop_sequence"
+    length = post(server, "/generate", details=True).json()
+    assert length["details"]["finish_reason"] == "length"
+    ended = post(server, "/generate", details=True, max_new_tokens=400).json()
+    assert ended["details"]["finish_reason"] == "eos_token"
+    assert ended["details"]["tokens"][-1]["special"]
+
+
+def test_shapes_of_the_openai_routes(server: Server) -> None:
+    messages = [{"role": "user", "content": "hi"}]
+    chat = {"model": "tgi", "messages": messages, "max_tokens": 4}
+    found = httpx.post(f"{server.url}/v1/chat/completions", json=chat).json()
+    fits(found, CHAT)
+    fits(found["usage"], USAGE)
+    fits(found["choices"][0], {"index": int, "message": dict, "finish_reason": str})
+    fits(found["choices"][0]["message"], {"role": str, "content": str})
+    completion = {"model": "tgi", "prompt": PROMPT, "max_tokens": 4}
+    found = httpx.post(f"{server.url}/v1/completions", json=completion).json()
+    fits(found, CHAT)
+    fits(found["choices"][0], {"index": int, "text": str, "finish_reason": str})
+    usage = {"stream": True, "stream_options": {"include_usage": True}}
+    for path, body in (("chat/completions", chat), ("completions", completion)):
+        reply = httpx.post(f"{server.url}/v1/{path}", json=body | usage)
+        *frames, end, nothing = reply.text.split("\n\n")
+        assert (end, nothing) == ("data: [DONE]", "")
+        chunks = [json.loads(frame.removeprefix("data: ")) for frame in frames]
+        for chunk in chunks:
+            fits(chunk, CHUNK)
+        assert chunks[-1]["choices"] == []
+        fits(chunks[-1]["usage"], USAGE)
+    found = httpx.post(f"{server.url}/chat_tokenize", json={"messages": messages}).json()
+    fits(found, {"tokenize_response": list, "templated_text": str})
+    fits(found["tokenize_response"][0], {"id": int, "text": str, "start": int, "stop": int})
+    models = httpx.get(f"{server.url}/v1/models").json()
+    fits(models, {"object": str, "data": list})
+    fits(models["data"][0], {"id": str, "object": str, "created": int, "owned_by": str})
+
+
+def test_metrics_have_its_names_and_types(server: Server) -> None:
     post(server, "/generate")
-    text = httpx.get(server.url + "/metrics").text
-    names = {line.split("{")[0].split(" ")[0] for line in text.splitlines()}
-    for name in METRICS:
-        assert names & {name, f"{name}_count"}, name
+    assert post(server, "/generate", top_k=0).status_code == 422
+    lines = httpx.get(server.url + "/metrics").text.splitlines()
+    types = dict(line.split()[2:4] for line in lines if line.startswith("# TYPE"))
+    assert METRICS.items() <= types.items()
+    names = {line.split("{")[0].split(" ")[0] for line in lines}
+    for name, kind in METRICS.items():
+        suffix = {"counter": "", "gauge": "", "histogram": "_count"}[kind]
+        assert f"{name}{suffix}" in names, name
+    failures = [line for line in lines if line.startswith("tgi_request_failure{")]
+    assert any('err="validation"' in line for line in failures)

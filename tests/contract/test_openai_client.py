@@ -160,3 +160,17 @@ def test_what_is_not_built_is_refused_by_name(
         client.chat.completions.create(model="brook", messages=QUESTION, extra_body={field: value})
     assert caught.value.status_code in (400, 422)
     assert field in str(caught.value)
+
+
+def test_texts_without_special_tokens(client: openai.OpenAI) -> None:
+    """As vLLM has it: for texts that hold their special tokens already."""
+    counts = []
+    for added in (True, False):
+        answer = client.completions.create(
+            model="brook",
+            prompt="Once upon a time",
+            max_tokens=1,
+            extra_body={"add_special_tokens": added},
+        )
+        counts.append(answer.usage.prompt_tokens)
+    assert counts[0] == counts[1] + 1

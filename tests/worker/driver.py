@@ -138,6 +138,13 @@ class Driver:
         sequence.slot, sequence.computed, sequence.blocks = self.slots.pop(), 0, []
         self.new.append(sequence)
 
+    def enter_after(self, sequence: Running, other: Running) -> None:
+        """The same with a prefix hit: the blocks that another one's equal prompt has filled."""
+        self.enter(sequence)
+        shared = (len(sequence.prompt) - 1) // self.block_tokens
+        sequence.blocks = other.blocks[:shared]
+        sequence.computed = shared * self.block_tokens
+
     def leave(self, sequence: Running) -> None:
         """Drops the sequence with the next step; it may enter again."""
         self.finished.append(sequence.slot)
@@ -147,6 +154,7 @@ class Driver:
     def step(self, sequences: Sequence[Running], chunk: int = 512) -> pb.StepReply:
         """Runs one step of these sequences and takes its outcome in."""
         runs, counts, blocks, parts = [], [], [], []
+        new = [new_sequence(s, s.computed, s.blocks) for s in self.new]
         budget = self.budget
         for sequence in sequences:
             tokens = min(sequence.known - sequence.computed, chunk, budget)
@@ -162,7 +170,7 @@ class Driver:
             sequence.blocks += grown
         self.stream.send(
             finished=self.finished,
-            new=[new_sequence(s, computed=0, blocks=[]) for s in self.new],
+            new=new,
             growth=[pb.BlockGrowth(counts=counts, blocks=blocks)],
             run_slots=[s.slot for s in runs],
             run_tokens=parts,

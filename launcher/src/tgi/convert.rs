@@ -4,6 +4,8 @@ use std::net::IpAddr;
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::str::FromStr;
 
+use penstock_router::logprobs::MOST;
+
 use super::Router;
 
 pub(super) fn threads(router: &mut Router, value: &str) -> Result<(), String> {
@@ -13,6 +15,19 @@ pub(super) fn threads(router: &mut Router, value: &str) -> Result<(), String> {
 
 pub(super) fn answers(router: &mut Router, value: &str) -> Result<(), String> {
     router.max_best_of = Some(number::<NonZeroU32>(value)?.get());
+    Ok(())
+}
+
+pub(super) fn alternatives(router: &mut Router, value: &str) -> Result<(), String> {
+    match number::<u32>(value)? {
+        most @ 0..=MOST => router.max_top_tokens = Some(most),
+        _ => return Err(format!("at most {MOST} alternatives are told")),
+    }
+    Ok(())
+}
+
+pub(super) fn no_guides(router: &mut Router, _: &str) -> Result<(), String> {
+    router.no_guides = true;
     Ok(())
 }
 

@@ -25,6 +25,10 @@ pub struct Router {
     pub tokenizer_threads: Option<NonZeroUsize>,
     /// Answers to a prompt.
     pub max_best_of: Option<u32>,
+    /// Alternatives told of a token.
+    pub max_top_tokens: Option<u32>,
+    /// Whether requests for a grammar are refused.
+    pub no_guides: bool,
     /// Stop strings of a request.
     pub max_stop_sequences: Option<usize>,
     /// Tokens of a prompt.
@@ -59,6 +63,8 @@ impl Router {
         RouterConfig {
             tokenizer_threads: self.tokenizer_threads.unwrap_or(config.tokenizer_threads),
             max_best_of: self.max_best_of.unwrap_or(config.max_best_of),
+            max_top_tokens: self.max_top_tokens.unwrap_or(config.max_top_tokens),
+            guides: config.guides && !self.no_guides,
             max_stop_sequences: self.max_stop_sequences.unwrap_or(config.max_stop_sequences),
             max_input_tokens: self.max_input_tokens.or(config.max_input_tokens),
             max_client_batch_size: self
@@ -267,7 +273,7 @@ mod tests {
 
     #[test]
     fn limits_without_a_flag_of_ours_reach_the_router() {
-        let words = "--validation-workers 3 --max-best-of 5 --max-stop-sequences 9 --max-input-length 7 \
+        let words = "--validation-workers 3 --max-top-n-tokens 7 --disable-grammar-support --max-best-of 5 --max-stop-sequences 9 --max-input-length 7 \
                      --max-client-batch-size 2 --payload-limit 1000 --cors-allow-origin http://a \
                      --cors-allow-origin http://b";
         let words: Vec<_> = words.split_whitespace().collect();
@@ -276,6 +282,7 @@ mod tests {
             .router
             .apply(RouterConfig::new("m"));
         assert_eq!(config.tokenizer_threads.get(), 3);
+        assert_eq!((config.max_top_tokens, config.guides), (7, false));
         assert_eq!(config.max_best_of, 5);
         assert_eq!(config.max_stop_sequences, 9);
         assert_eq!(config.max_input_tokens, Some(7));
@@ -284,6 +291,7 @@ mod tests {
         let origins = vec!["http://a".to_owned(), "http://b".to_owned()];
         assert_eq!(config.cors, Cors::Origins(origins));
         let usual = Router::default().apply(RouterConfig::new("m"));
+        assert_eq!((usual.max_top_tokens, usual.guides), (20, true));
         assert_eq!(usual.max_stop_sequences, 4);
         assert_eq!(usual.cors, Cors::Any);
     }

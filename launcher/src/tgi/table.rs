@@ -3,8 +3,8 @@
 
 use super::Router;
 use super::convert::{
-    answers, batch_prompts, body_bytes, host, max_input, memory_share, not_zero, only, origins,
-    stop_strings, threads, yes_is_no_flag,
+    alternatives, answers, batch_prompts, body_bytes, host, max_input, memory_share, no_guides,
+    not_zero, only, origins, stop_strings, threads, yes_is_no_flag,
 };
 
 /// One setting of TGI's launcher.
@@ -89,7 +89,7 @@ pub const ROWS: &[Row] = &[
     row("max-concurrent-requests", Value, Flag("max-waiting")),
     row("max-best-of", Value, Limited(answers, "`best_of` and `n` of a request")),
     row("max-stop-sequences", Value, Limited(stop_strings, "stop strings of a request")),
-    row("max-top-n-tokens", Value, Anyway(any, "`top_n_tokens` has a limit of its own")),
+    row("max-top-n-tokens", Value, Limited(alternatives, "alternatives told of a token, on every route; at most 20, which is the default")),
     row("max-input-tokens", Value, Limited(max_input, "tokens of a prompt")),
     row("max-input-length", Value, Limited(max_input, "tokens of a prompt, by an older name")),
     row("max-total-tokens", Value, Flag("max-len")),
@@ -105,7 +105,7 @@ pub const ROWS: &[Row] = &[
     row("shard-uds-path", Value, Anyway(any, "the sockets of the workers are in a folder of their own")),
     row("master-addr", Value, Anyway(|v| only(v, &["localhost", "127.0.0.1"]), "all workers are on this host")),
     row("master-port", Value, Anyway(any, "the workers find each other through a file")),
-    row("huggingface-hub-cache", Value, Anyway(any, "the cache is found by huggingface_hub, from HF_HOME, HF_HUB_CACHE or HUGGINGFACE_HUB_CACHE")),
+    row("huggingface-hub-cache", Value, Flag("hub-cache")),
     row("weights-cache-override", Value, Refused("give --model-id the directory")),
     row("disable-custom-kernels", Switch, Anyway(any, "it is about kernels of models that Penstock does not have")),
     row("cuda-memory-fraction", Value, Converted("memory-fraction", memory_share, "times 0.9: TGI leaves as much room")),
@@ -121,8 +121,8 @@ pub const ROWS: &[Row] = &[
     row("ngrok", Switch, Refused("tunnels are somebody else's work; in TGI it ends the server")),
     row("ngrok-authtoken", Value, Refused("tunnels are somebody else's work")),
     row("ngrok-edge", Value, Refused("tunnels are somebody else's work")),
-    row("tokenizer-config-path", Value, Refused("the chat template is read from the model's directory: chat_template.jinja or tokenizer_config.json")),
-    row("disable-grammar-support", Switch, Refused("guidance cannot be switched off; it costs nothing where no request asks for it")),
+    row("tokenizer-config-path", Value, Flag("chat-template")),
+    row("disable-grammar-support", Switch, Limited(no_guides, "a request that asks for a grammar is refused")),
     row("env", FlagOnly('e'), Refused("`penstock serve --explain` tells what would run, and why")),
     row("max-client-batch-size", Value, Limited(batch_prompts, "prompts of a completion request")),
     row("lora-adapters", Value, Refused("adapters are not offered yet")),
@@ -136,5 +136,7 @@ pub const ROWS: &[Row] = &[
     row("prefill-chunking", Variable, Anyway(any, "prompts are always read in chunks")),
     row("use-flash-attention", Variable, Anyway(any, "the kernel follows from the device")),
     row("tgi-wiggle-room", Variable, Refused("use CUDA_MEMORY_FRACTION")),
+    row("log-colorize", Variable, Anyway(any, "logs have no colours; --json-output is for machines")),
+    row("compute-type", Variable, Anyway(any, "`x-compute-type` is the name of the device")),
     row("log-level", Variable, Flag("log-level")),
 ];

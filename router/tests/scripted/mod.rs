@@ -296,12 +296,21 @@ impl Server {
     }
 
     pub fn with(template: Option<&str>, change: impl FnOnce(&mut RouterConfig)) -> Self {
+        Self::speaking(byte_tokenizer(), template, change)
+    }
+
+    /// The same with another tokenizer.
+    pub fn speaking(
+        tokenizer: Tokenizer,
+        template: Option<&str>,
+        change: impl FnOnce(&mut RouterConfig),
+    ) -> Self {
         let mut config = RouterConfig::new("brook");
         config.max_body_bytes = 64 << 10;
         change(&mut config);
         let stage = Stage::default();
         let template = template.map(|source| ChatTemplate::new(source, Vec::new()).unwrap());
-        let text = ModelText::new(byte_tokenizer(), template, vec![EOS]);
+        let text = ModelText::new(tokenizer, template, vec![EOS]);
         let metrics = Arc::new(Metrics::new(Registry::default()));
         let generator = Generator::new(stage.clone(), text, &config, metrics);
         let router = penstock_router::http::router(generator.clone(), config.clone()).unwrap();

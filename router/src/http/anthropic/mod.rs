@@ -3,7 +3,7 @@
 mod answer;
 mod conversation;
 mod stream;
-mod wire;
+pub(super) mod wire;
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;

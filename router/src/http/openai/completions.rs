@@ -42,9 +42,13 @@ pub(crate) async fn completions(
         ..
     } = common;
     let choices = parameters.choices;
+    let special = match body.add_special_tokens {
+        Some(false) => SpecialTokens::AsIs,
+        _ => SpecialTokens::Add,
+    };
     let inputs = body.prompt.into_iter().map(move |prompt| GenerateInput {
         prompt: match prompt {
-            WirePrompt::Text(text) => Prompt::Text(text, SpecialTokens::Add),
+            WirePrompt::Text(text) => Prompt::Text(text, special),
             WirePrompt::Ids(ids) => Prompt::Ids(ids),
         },
         parameters: parameters.clone(),

@@ -25,6 +25,9 @@ request! {
         logprobs: Option<u32>,
         /// 0 to 20: the same of the prompt's tokens by themselves. Not in a stream.
         prompt_logprobs: Option<u32>,
+        /// Whether a text gets the special tokens that the tokenizer puts around it, such as one for its
+        /// beginning. Default true.
+        add_special_tokens: Option<bool>,
         /// Not offered yet; the empty string is neutral.
         #[schema(value_type = Option<String>)]
         suffix: Option<JsonText>,
