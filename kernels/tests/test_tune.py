@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
-from penstock_kernels.linear.plan import Gemv, Library, Problem, Skinny
+import torch
+from penstock_kernels.linear import table
+from penstock_kernels.linear import tune as tuner
+from penstock_kernels.linear.plan import BUCKETS, Gemv, Library, Plan, Problem, Skinny
 from penstock_kernels.linear.table import broken_rule
-from penstock_kernels.linear.tune import MEASURED, Options, Timed, best, candidates, tune, variant
+from penstock_kernels.linear.tune import (
+    MEASURED,
+    Bench,
+    Options,
+    Timed,
+    WrongProduct,
+    best,
+    candidates,
+    tune,
+    variant,
+)
+from torch import Tensor
 
 SHAPES = [(3072, 4096), (4096, 2048), (128256, 4096), (1536, 2048), (4096, 14336), (32003, 288)]
 
@@ -43,6 +61,69 @@ def test_buckets_of_2_to_64_rows_share_the_number_of_splits() -> None:
     library[32] = 5.0
     assert best(ranked, library, free=False)[32] == Timed(5.0, Library())
     assert best({16: []}, {16: 7.0}, free=False)[16].plan == Library()
+
+
+FAST = Skinny(64, 64, 2, 4, 5)
+
+
+@pytest.fixture
+def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> Callable[[Plan], None]:
+    """Products by torch, and times that say that one-row products in registers and FAST are
+    fastest; returns what makes a plan compute something else."""
+    wrong: list[Plan] = []
+
+    def run(plan: Plan, problem: Problem, x: Tensor, weight: Tensor, bias: None) -> Tensor:
+        out = torch.nn.functional.linear(x, weight)
+        if problem.gated:
+            gate, up = out.chunk(2, dim=1)
+            out = torch.nn.functional.silu(gate) * up
+        return 1.1 * out if plan in wrong else out
+
+    def time(bench: Bench, plan: Plan, x: Tensor) -> float:
+        if isinstance(plan, Gemv):
+            return 3.0
+        return 4.0 if plan == FAST else 5.0 if isinstance(plan, Library) else 6.0
+
+    def compile_all(problems: list[Problem], deadline: float) -> set[tuner.Variant]:
+        wanted = ((p, rows, plan) for p in problems for rows in MEASURED
+                  for plan in candidates(p, rows))  # fmt: skip
+        return {variant(*one) for one in wanted}
+
+    monkeypatch.setattr(tuner, "CUDA", torch.device("cpu"))
+    monkeypatch.setattr(tuner, "WEIGHTS_BYTES", 1)
+    monkeypatch.setattr(tuner, "run", run)
+    monkeypatch.setattr(Bench, "time", time)
+    monkeypatch.setattr(tuner, "compile_all", compile_all)
+    return wrong.append
+
+
+PROBLEMS = [Problem(4096, 256, False), Problem(4096, 256, True)]
+
+
+@pytest.mark.usefixtures("on_the_cpu")
+def test_the_fastest_plans_make_a_table(tmp_path: Path) -> None:
+    lines: list[str] = []
+    found = tune(PROBLEMS, Options(60.0), lines.append)
+    plain, gated = found[: len(BUCKETS)], found[len(BUCKETS) :]
+    assert [one.rows for one in plain] == [one.rows for one in gated] == list(BUCKETS)
+    assert isinstance(plain[0].plan, Gemv) and plain[0].us == 3.0
+    assert {one.plan for one in plain[1:]} == {FAST}
+    assert {one.plan for one in gated[1:]} == {Library()}  # FAST splits, which gates cannot be
+    assert len(lines) == 1 + 2 * len(MEASURED)
+    written = json.loads(table.merged(tmp_path / "none", "Some GPU", found))
+    assert len(written["entries"]) == 2 * len(BUCKETS)
+
+
+@pytest.mark.usefixtures("on_the_cpu")
+def test_without_time_the_library_stays() -> None:
+    found = tune(PROBLEMS, Options(0.0), lambda line: None)
+    assert {one.plan for one in found} == {Library()}
+
+
+def test_a_wrong_product_ends_the_tuning(on_the_cpu: Callable[[Plan], None]) -> None:
+    on_the_cpu(FAST)
+    with pytest.raises(WrongProduct, match="4096"):
+        tune(PROBLEMS, Options(60.0), lambda line: None)
 
 
 @pytest.mark.gpu
