@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,11 +16,11 @@ from penstock.faults import TooLittleMemory
 from penstock.worker import loader
 from penstock.worker.graphs import DeviceCapture
 from penstock.worker.memory import MIB, Promise, cuda_budget, slot_bytes
-from penstock.worker.rehearsal import captured_shapes
 
 GEOMETRY = KvGeometry(layers=4, kv_heads=2, head_dim=64, block_tokens=16, dtype=torch.bfloat16)
 PROMISE = Promise(step_tokens=512, slots=8, sequence_tokens=2048, vocab=4096)
 ACTIVATIONS = 100 * MIB
+BROOK = Path(__file__).resolve().parents[2] / "python/penstock/brook"
 
 
 @pytest.fixture
@@ -75,20 +77,21 @@ def test_weights_that_do_not_fit_are_refused_and_another_load_works(
 
 
 @pytest.mark.gpu
-def test_a_gpu_that_is_too_small_is_refused_and_a_later_load_works(tmp_path: Path) -> None:
-    path, worker = checkpoint_maker(tmp_path)("llama31"), LocalWorker()
-    settings = {"device": "cuda", "kv_memory_bytes": 64 * MIB}
+def test_a_gpu_that_is_too_small_is_refused_and_a_later_load_works() -> None:
+    worker, small = LocalWorker(), {"device": "cuda", "kv_memory_bytes": 64 * MIB}
+    gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.set_per_process_memory_fraction(1e-9)
     try:
-        with pytest.raises(Refused, match="RESOURCE_EXHAUSTED"):
-            worker.load(path, **settings)
+        with pytest.raises(Refused, match="RESOURCE_EXHAUSTED") as refused:
+            worker.load(BROOK, max_step_tokens=1 << 16, **small)
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
+    assert "too small to load this model" in refused.value.text
     with pytest.raises(Refused, match="RESOURCE_EXHAUSTED") as refused:
-        worker.load(path, device="cuda", memory_fraction=1e-4)
+        worker.load(BROOK, device="cuda", memory_fraction=1e-4)
     assert "one sequence of 256 tokens" in refused.value.text
-    assert worker.load(path, **settings).vocab_size == 501
+    assert worker.load(BROOK, **small).vocab_size == 4096
 
 
 @pytest.mark.gpu
@@ -98,15 +101,19 @@ def test_memory_that_ends_during_captures_leaves_graphs_of_smaller_steps(
     path = checkpoint_maker(tmp_path)("llama31")
     make, captures = DeviceCapture.__call__, []
 
-    def capture_with_less_and_less(self: DeviceCapture, launch: object) -> object:
-        captures.append(launch)
-        if len(captures) == 6:  # three shapes; nothing more can be taken from the device
-            torch.cuda.empty_cache()
-            total = torch.cuda.get_device_properties().total_memory
-            torch.cuda.set_per_process_memory_fraction(torch.cuda.memory_reserved() / total)
-        return make(self, launch)  # type: ignore[arg-type]
+    def capture_while_there_is_memory(self: DeviceCapture, launch: Callable[[], object]) -> object:
+        def launch_much() -> object:
+            torch.empty(1 << 30, device="cuda")  # more than may be taken: within the capture
+            return launch()
 
-    monkeypatch.setattr(DeviceCapture, "__call__", capture_with_less_and_less)
+        captures.append(launch)
+        if len(captures) <= 6:  # steps of 1, 2 and 4 tokens
+            return make(self, launch)
+        total = torch.cuda.get_device_properties().total_memory
+        torch.cuda.set_per_process_memory_fraction(torch.cuda.memory_reserved() / total)
+        return make(self, launch_much)
+
+    monkeypatch.setattr(DeviceCapture, "__call__", capture_while_there_is_memory)
     worker = LocalWorker()
     try:
         settings = {"device": "cuda", "kv_memory_bytes": 64 * MIB, "dtype": "float32"}
@@ -114,7 +121,8 @@ def test_memory_that_ends_during_captures_leaves_graphs_of_smaller_steps(
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
     graphs = worker.runner.graphs
-    assert 2 <= len(graphs.captured) < len(captured_shapes(worker.runner.state.limits))
+    assert [shape.tokens for shape in graphs.captured] == [1, 2, 4]
+    assert len(captures) == 7  # larger ones were not tried
     assert "no CUDA graph for steps of" in caplog.text and "out of memory" in caplog.text
 
     def answers() -> list[list[int]]:
