@@ -389,7 +389,7 @@ impl Parameters {
             return Ok(());
         };
         let refused = |field: &'static str, rule: &str| {
-            let rule = format!("`{field}` cannot go with a grammar: {rule}");
+            let rule = format!("`{field}` cannot go with `{}`: {rule}", guide.field);
             Err(ApiError::validation(field, rule))
         };
         if !offered {
@@ -397,8 +397,8 @@ impl Parameters {
             return Err(ApiError::validation("grammar", rule));
         }
         if guide.text.is_empty() {
-            let rule = "a grammar cannot be empty";
-            return Err(ApiError::validation("grammar", rule));
+            let rule = format!("`{}` cannot be empty", guide.field);
+            return Err(ApiError::validation(guide.field, rule));
         }
         if self.at_eos == AtEos::Continue {
             return refused("ignore_eos", "the end token is what follows a whole text");

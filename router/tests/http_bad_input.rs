@@ -200,12 +200,12 @@ fn not_offered() -> Vec<Case> {
         (
             json!({"response_format": object, "min_tokens": 2}),
             "min_tokens",
-            "cannot go with a grammar",
+            "cannot go with `response_format`",
         ),
         (
             json!({"response_format": object, "ignore_eos": true}),
             "ignore_eos",
-            "cannot go with a grammar",
+            "cannot go with `response_format`",
         ),
         (json!({"bad_words": ["x"]}), "bad_words", "not supported"),
     ]

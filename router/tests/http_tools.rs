@@ -4,8 +4,15 @@
 
 mod scripted;
 
-use penstock_router::{config::Format, engine::End, tools::ThoughtFormat};
-use scripted::Server;
+use penstock_router::{
+    config::Format,
+    engine::{
+        End,
+        types::{GuideKind, SubmitError},
+    },
+    tools::{ThoughtFormat, ToolFormat},
+};
+use scripted::{Act, Server};
 use serde_json::{Value, json};
 
 const CHAT: &str = "/v1/chat/completions";
@@ -137,6 +144,95 @@ async fn one_call_ends_the_answer_where_several_are_not_wanted() {
 }
 
 #[tokio::test]
+async fn a_forced_call_is_guided() {
+    let named = json!({"type": "function", "function": {"name": "f"}});
+    for (choice, reason) in [
+        (json!("required"), "tool_calls"),
+        (named, "stop"),
+        (json!("f"), "stop"),
+    ] {
+        for stream in [false, true] {
+            let server = server();
+            server.stage.play(&[CALL], End::StopToken);
+            let fields = json!({"tool_choice": choice, "stream": stream, "response_format": {"type": "json_object"}});
+            let reply = server.post(CHAT, body(fields)).await;
+            let reason = format!("\"finish_reason\":\"{reason}\"");
+            assert!(reply.text().contains(&reason), "{}", reply.text());
+            let guide = server.stage.last().sampling.guide.unwrap();
+            assert_eq!(
+                (guide.kind, guide.field, guide.complete),
+                (GuideKind::Calls, "tools", true)
+            );
+            let wanted: Value = serde_json::from_str(&guide.text).unwrap();
+            assert_eq!(wanted["many"], choice == "required");
+            assert_eq!(
+                wanted["calls"][0]["schema"],
+                tool()["function"]["parameters"]
+            );
+            assert!(!guide.end_token_ids.is_empty());
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_forced_call_begins_outside_of_thoughts_and_behind_special_marks() {
+    let server = server();
+    server.stage.play(&[CALL], End::StopToken);
+    let fields = json!({"tool_choice": "required", "chat_template_kwargs": {"open": true}});
+    let answer = server.post(CHAT, body(fields)).await.json();
+    let message = &answer["choices"][0]["message"];
+    assert_eq!(message["tool_calls"][0]["function"]["name"], "f");
+    assert!(message["reasoning_content"].is_null(), "{message}");
+    assert!(
+        prompt(&server).ends_with("/<think>\n</think>\n\n"),
+        "{}",
+        prompt(&server)
+    );
+    let server = Server::with(Some(TEMPLATE), |config| {
+        config.tool_format = Format::Fixed(ToolFormat::Mistral);
+    });
+    server.stage.set_length(2000);
+    server.stage.play(
+        &["[{\"name\": \"f\", ", "\"arguments\": {}}]"],
+        End::StopToken,
+    );
+    let answer = server
+        .post(CHAT, body(json!({"tool_choice": "required"})))
+        .await
+        .json();
+    let message = &answer["choices"][0]["message"];
+    assert_eq!(message["tool_calls"][0]["function"]["arguments"], "{}");
+    assert!(
+        prompt(&server).ends_with("[TOOL_CALLS]"),
+        "{}",
+        prompt(&server)
+    );
+}
+
+#[tokio::test]
+async fn what_the_workers_refuse_of_a_guide_names_its_field() {
+    let server = server();
+    for (fields, param) in [
+        (json!({"tool_choice": "required"}), "tools"),
+        (
+            json!({"response_format": {"type": "json_object"}}),
+            "response_format",
+        ),
+        (
+            json!({"structured_outputs": {"regex": "("}}),
+            "structured_outputs",
+        ),
+    ] {
+        let refusal = SubmitError::Invalid("the schema keyword `not` is not supported".into());
+        server.stage.act(Act::Refuse(refusal));
+        let reply = server.post(CHAT, body(fields)).await;
+        assert_eq!(reply.status, 422, "{}", reply.text());
+        assert_eq!(reply.json()["error"]["param"], param);
+        assert!(reply.text().contains("keyword `not`"), "{}", reply.text());
+    }
+}
+
+#[tokio::test]
 async fn tools_that_may_not_be_called_are_not_told() {
     let server = server();
     server.stage.play(&[CALL], End::Length);
@@ -261,6 +357,14 @@ fn bad_calls() -> Vec<Case> {
         (json!({"tool_choice": "g"}), "tool_choice"),
         (json!({"tool_choice": {"type": "function"}}), "tool_choice"),
         (json!({"tool_choice": 5}), "tool_choice"),
+        (
+            json!({"tool_choice": "required", "guided_regex": "a"}),
+            "tool_choice",
+        ),
+        (
+            json!({"tool_choice": "required", "ignore_eos": true}),
+            "ignore_eos",
+        ),
         (
             json!({"tool_choice": "required", "tools": []}),
             "tool_choice",

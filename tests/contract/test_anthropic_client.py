@@ -87,6 +87,24 @@ def test_tools(client: anthropic.Anthropic) -> None:
     assert "21" in said.content[0].text
 
 
+def test_a_forced_tool(client: anthropic.Anthropic) -> None:
+    clock: Any = {"name": "clock", "input_schema": {"type": "object", "properties": {}}}
+    ask: Any = {"model": "brook", "max_tokens": 60, "tools": [WEATHER, clock], **GREEDY}
+    asked: Any = [{"role": "user", "content": "Tell me a story about a fox."}]
+    answer = client.messages.create(messages=asked, tool_choice={"type": "any"}, **ask)
+    assert answer.stop_reason == "tool_use"
+    assert {block.type for block in answer.content} == {"tool_use"}
+    choice: Any = {"type": "tool", "name": "get_weather"}
+    (call,) = client.messages.create(messages=asked, tool_choice=choice, **ask).content
+    assert call.type == "tool_use"
+    assert call.name == "get_weather"
+    assert isinstance(call.input["city"], str)
+    with client.messages.stream(messages=asked, tool_choice=choice, **ask) as stream:
+        (streamed,) = stream.get_final_message().content
+    assert streamed.type == "tool_use"
+    assert streamed.input == call.input
+
+
 def test_a_system_prompt_and_a_prefill(client: anthropic.Anthropic) -> None:
     answer = client.messages.create(
         model="brook",

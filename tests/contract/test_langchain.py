@@ -7,6 +7,7 @@ from typing import Any
 
 import jsonschema
 import openai
+import pydantic
 import pytest
 from serving import Server
 
@@ -112,3 +113,27 @@ def test_tools(model: Any) -> None:
     answer = model.bind_tools([get_weather, add]).invoke("What is the weather in Paris?")
     (call,) = answer.tool_calls
     assert (call["name"], call["args"]) == ("get_weather", {"city": "Paris"})
+
+
+def test_a_tool_that_must_be_called(model: Any) -> None:
+    for choice in ("any", "get_weather", True):
+        (call,) = (
+            model.bind_tools([get_weather], tool_choice=choice, parallel_tool_calls=False)
+            .invoke("Tell me a story about a fox.")
+            .tool_calls
+        )
+        assert call["name"] == "get_weather"
+        assert isinstance(call["args"]["city"], str)
+
+
+@pytest.mark.parametrize("method", ["function_calling", "json_schema"])
+def test_structured_output(model: Any, method: str) -> None:
+    class Person(pydantic.BaseModel):
+        """A person."""
+
+        name: str
+        age: int
+
+    asked = model.with_structured_output(Person, method=method)
+    found = asked.invoke("Extract the name and the age: Ann is 7 years old.")
+    assert isinstance(found, Person)

@@ -6,7 +6,9 @@ import json
 
 import openai
 import pytest
+from jsonschema import validate
 from openai.types.chat import ChatCompletionMessage, ChatCompletionToolUnionParam
+from openai.types.chat.chat_completion import Choice
 from serving import Server
 
 Tools = list[ChatCompletionToolUnionParam]
@@ -128,3 +130,127 @@ def test_an_absent_tool_is_a_bad_request(client: openai.OpenAI) -> None:
         )
     assert caught.value.param == "tool_choice"
     assert "fly" in str(caught.value)
+
+
+TREE = {
+    "type": "object",
+    "properties": {"root": {"$ref": "#/$defs/node"}},
+    "required": ["root"],
+    "additionalProperties": False,
+    "$defs": {
+        "node": {
+            "type": "object",
+            "properties": {
+                "size": {"type": "integer", "minimum": 10, "maximum": 99},
+                "kids": {"type": "array", "items": {"$ref": "#/$defs/node"}},
+            },
+            "required": ["size", "kids"],
+            "additionalProperties": False,
+        }
+    },
+}
+FORCED: Tools = [
+    *TOOLS,
+    {"type": "function", "function": {"name": "grow", "parameters": TREE}},
+    {"type": "function", "function": {"name": "now"}},
+]
+SCHEMAS = {tool["function"]["name"]: tool["function"].get("parameters", {}) for tool in FORCED}  # type: ignore[typeddict-item]
+
+
+def force(client: openai.OpenAI, choice: object, **fields: object) -> Choice:
+    """Asks for a story, of which no tool tells: only the guide makes calls of the answer."""
+    asked: dict[str, object] = {"tools": FORCED, "tool_choice": choice, **fields}
+    story = {"role": "user", "content": "Tell me a story about a fox."}
+    answer = client.chat.completions.create(model="brook", messages=[story], **asked)  # type: ignore[call-overload]
+    found: Choice = answer.choices[0]
+    return found
+
+
+def calls(choice: Choice) -> list[tuple[str, dict[str, object]]]:
+    """Every call, its arguments valid against its schema; and there is nothing else."""
+    assert choice.message.content is None
+    found = []
+    for call in choice.message.tool_calls or ():
+        assert call.type == "function"
+        arguments = json.loads(call.function.arguments)
+        validate(arguments, SCHEMAS[call.function.name])
+        assert isinstance(arguments, dict)
+        found.append((call.function.name, arguments))
+    return found
+
+
+def test_a_required_call_is_what_the_model_would_call(client: openai.OpenAI) -> None:
+    for text, name, arguments in ASKED:
+        answer = client.chat.completions.create(
+            model="brook",
+            messages=[{"role": "user", "content": text}],
+            tools=TOOLS,
+            tool_choice="required",
+            temperature=0,
+            max_tokens=60,
+        )
+        assert answer.choices[0].finish_reason == "tool_calls"
+        assert calls(answer.choices[0]) == [(name, arguments)]
+
+
+@pytest.mark.parametrize("most", [48, 90])
+def test_required_calls_are_whole_and_valid_however_few_tokens(
+    client: openai.OpenAI, most: int
+) -> None:
+    names = set()
+    for seed in range(16):
+        choice = force(client, "required", seed=seed, temperature=1.5, max_tokens=most)
+        found = calls(choice)
+        assert found
+        assert choice.finish_reason in ("tool_calls", "length")
+        names.update(name for name, _ in found)
+    assert len(names) > 1
+
+
+def test_one_call_where_several_are_not_wanted(client: openai.OpenAI) -> None:
+    for seed in range(6):
+        fields = {"seed": seed, "temperature": 1.5, "max_tokens": 90}
+        choice = force(client, "required", parallel_tool_calls=False, **fields)
+        assert len(calls(choice)) == 1
+
+
+@pytest.mark.parametrize("name", ["add", "grow", "now"])
+def test_a_named_function_is_called_once(client: openai.OpenAI, name: str) -> None:
+    wanted = {"type": "function", "function": {"name": name}}
+    choice = force(client, wanted, temperature=1, seed=7, max_tokens=120)
+    assert [found for found, _ in calls(choice)] == [name]
+    assert choice.finish_reason in ("stop", "length")
+    assert force(client, name, temperature=1, seed=7, max_tokens=120).message.tool_calls
+
+
+def test_a_forced_stream_is_the_call_in_pieces(client: openai.OpenAI) -> None:
+    asked: dict[str, object] = {
+        "model": "brook",
+        "messages": [{"role": "user", "content": ASKED[1][0]}],
+        "tools": FORCED,
+        "tool_choice": "required",
+        "parallel_tool_calls": False,
+        "temperature": 0,
+        "max_tokens": 90,
+    }
+    whole = client.chat.completions.create(**asked).choices[0]  # type: ignore[call-overload]
+    with client.chat.completions.stream(**asked) as stream:  # type: ignore[arg-type]
+        pieces = [event for event in stream if event.type == "tool_calls.function.arguments.delta"]
+        final = stream.get_final_completion().choices[0]
+    assert len(pieces) > 1
+    assert final.finish_reason == whole.finish_reason == "tool_calls"
+    assert calls(final) == calls(whole) == [ASKED[1][1:]]  # type: ignore[arg-type]
+
+
+def test_what_cannot_be_forced_is_a_bad_request(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.UnprocessableEntityError) as caught:
+        force(client, "required", max_tokens=3)
+    assert caught.value.param == "tools"
+    assert "allow at least" in str(caught.value)
+    schema = {"type": "object", "properties": {"a": {"not": {}}}}
+    bad = {"type": "function", "function": {"name": "odd", "parameters": schema}}
+    with pytest.raises(openai.UnprocessableEntityError) as caught:
+        force(client, "odd", tools=[bad])
+    assert caught.value.param == "tools"
+    assert "`not`" in str(caught.value)
+    assert "`odd`" in str(caught.value)

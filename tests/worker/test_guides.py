@@ -12,6 +12,7 @@ import pytest
 from driver import ROOT, Driver, Running, greedy, new_sequence
 from jsonschema import validate
 from local import LocalWorker
+from penstock.guidance.schema import MOST_SIZE, growth
 from penstock.guidance.vocabulary import load_tokenizer
 from penstock.rpc import shard_pb2 as pb
 
@@ -104,6 +105,13 @@ def test_documents_are_valid_also_when_cut_off(driver: Driver, tokenizer: Any, s
     driver.enter(alone)
     driver.finish([alone])
     assert alone.tokens == plain.tokens
+
+
+def test_recursion_needs_few_tokens_where_it_may_end() -> None:
+    opened, _ = growth(TREE)
+    assert opened < 100
+    endless = {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}
+    assert growth(endless)[0] >= MOST_SIZE
 
 
 def test_state_is_a_function_of_what_was_emitted(driver: Driver, tokenizer: Any) -> None:

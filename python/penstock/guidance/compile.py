@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from penstock.guidance import earley, schema
+from penstock.guidance import calls, earley, schema
 from penstock.guidance.automaton import Automaton, compile_regex
 from penstock.guidance.earley import Grammar, Growth, Tokens
 from penstock.guidance.protocol import Kind, Refused, Wanted
@@ -32,22 +32,40 @@ class Compiler:
             return self._schema(wanted)
         if wanted.kind is Kind.REGEX:
             return self._regex(wanted.text)
+        if wanted.kind is Kind.CALLS:
+            return self._calls(wanted)
         _check_length("grammar", wanted.text, MOST_GRAMMAR)
         return earley.compiled(earley.text_grammar(wanted.text), None, self.tokens)
 
     def _schema(self, wanted: Wanted) -> Automaton | Grammar:
         parsed = schema.parse(wanted.text)
-        expression = schema.expression(parsed)
-        if expression is not None:
-            try:
-                return compile_regex(expression, self.vocabulary)
-            except Refused:
-                pass  # too many states: llguidance has none
+        automaton = self._automaton(schema.expression(parsed))
+        if automaton is not None:
+            return automaton
         if parsed is False:
             raise Refused("no document satisfies the schema `false`")
         parsed = {} if parsed is True else schema.for_llguidance(parsed)
         growth = Growth(*schema.growth(parsed)) if wanted.complete else None
         return earley.compiled(earley.schema_grammar(json.dumps(parsed)), growth, self.tokens)
+
+    def _calls(self, wanted: Wanted) -> Automaton | Grammar:
+        parsed = calls.parse(wanted.text)
+        automaton = self._automaton(calls.expression(parsed))
+        if automaton is not None:
+            return automaton
+        for call in parsed.calls:
+            schema.for_llguidance(call.schema)
+        growth = calls.growth(parsed, self.vocabulary.texts) if wanted.complete else None
+        return earley.compiled(earley.text_grammar(calls.lark(parsed)), growth, self.tokens)
+
+    def _automaton(self, expression: str | None) -> Automaton | None:
+        """None if there is no expression, or if it has too many states: llguidance has none."""
+        if expression is None:
+            return None
+        try:
+            return compile_regex(expression, self.vocabulary)
+        except Refused:
+            return None
 
     def _regex(self, text: str) -> Automaton:
         _check_length("regular expression", text, MOST_REGEX)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from penstock.guidance import closing
 from penstock.guidance.closing import Quotes
@@ -18,6 +19,7 @@ from penstock.guidance.vocabulary import Vocabulary
 
 STRUCTURE = b'{}[]":,'
 MOST_STRUCTURE = 8  # characters of STRUCTURE in a token that the masks tell apart
+FEW = 24  # tokens that are tried one by one: a choice of names, say
 WHITESPACE = r"[ ]?"
 
 
@@ -27,6 +29,7 @@ class Growth:
 
     each: int  # for every character of STRUCTURE in it
     once: int  # for whatever else it holds
+    jump: int = 0  # where few tokens are possible, and one of them begins something large
 
 
 @dataclass(frozen=True)
@@ -146,7 +149,7 @@ class _Budget:
     `needed` bounds the tokens that complete it from here. Where the tokens left come near, a
     completion is searched, which gives a new bound, and only tokens are allowed that cannot
     lengthen it too much: those with few characters that open something. At last the completion
-    itself is all that is allowed.
+    itself is all that is allowed. Where few tokens are possible, each of them is tried.
     """
 
     matcher: Any  # over bytes
@@ -169,13 +172,16 @@ class _Budget:
     def narrow(self, left: int, row: Ints, tokens: Tokens) -> bool:
         """Takes from `row` what might not be completed in `left` tokens; whether nothing may be
         opened any more."""
-        if self._spare(left) >= tokens.most * self.growth.each:
+        if self._spare(left) >= tokens.most * self.growth.each + self.growth.jump:
             return False
         if not self.plan:
             self._search(left, tokens)
         spare = self._spare(left)
-        if spare >= tokens.most * self.growth.each:
+        if spare >= tokens.most * self.growth.each + self.growth.jump:
             return False
+        allowed = np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little"))
+        if len(allowed) <= FEW:
+            return self._try_each(allowed, left, row, tokens)
         if spare < 0:
             row[:] = 0
         else:
@@ -183,6 +189,27 @@ class _Budget:
         if self.plan:
             set_bits(row, (tokens.ids[self.plan[0]],))
         return spare < self.growth.each
+
+    def _try_each(
+        self, allowed: npt.NDArray[np.intp], left: int, row: Ints, tokens: Tokens
+    ) -> bool:
+        """Keeps the tokens after which a completion is found that fits; whether one was lost."""
+        row[:] = 0
+        kept = [token for token in allowed.tolist() if self._fits(token, left - 1, tokens)]
+        if self.plan and not kept:
+            kept = [tokens.ids[self.plan[0]]]
+        set_bits(row, tuple(kept))
+        return len(kept) < len(allowed)
+
+    def _fits(self, token: int, left: int, tokens: Tokens) -> bool:
+        text = tokens.vocabulary.tokens[token]
+        if self.plan[:1] == (text,):
+            return True
+        trial = self.matcher.deep_copy()
+        trial.consume_tokens(list(text))
+        found = closing.completion(trial, self.place.after(text))
+        parts = None if found is None else closing.segmented(found, tokens.vocabulary)
+        return parts is not None and len(parts) <= left
 
     def _spare(self, left: int) -> int:
         """Tokens that the next one may add to what is needed, beside what any may add."""

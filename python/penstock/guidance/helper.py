@@ -13,6 +13,7 @@ import os
 import resource
 import sys
 import time
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ def _compiled(compiler: Compiler, asked: dict[str, Any]) -> tuple[dict[str, Any]
         return {"refused": f"the guide cannot be compiled: {error}"[:400]}, b""
     if isinstance(made, Automaton):
         return {"states": len(made.cost)}, made.to_bytes()
-    growth = None if made.growth is None else [made.growth.each, made.growth.once]
+    growth = None if made.growth is None else astuple(made.growth)
     return {"grammar": made.text, "growth": growth, "shortest": made.shortest}, b""
 
 

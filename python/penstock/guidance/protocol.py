@@ -29,6 +29,7 @@ class Kind(enum.Enum):
     JSON_SCHEMA = "json_schema"
     REGEX = "regex"
     GRAMMAR = "grammar"  # Lark, or EBNF with `root ::=`
+    CALLS = "calls"  # JSON: see `calls`
 
 
 @dataclass(frozen=True)

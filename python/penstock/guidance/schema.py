@@ -227,8 +227,13 @@ def growth(schema: Any) -> tuple[int, int]:
         words += [64] if SPELLED.intersection(node) else []
         for key in PLACES:
             words += [len(name) + 4 for name in node.get(key, {})]
-    least = _Least(schema)
-    return max((least.of(node) for node in nodes), default=2) + 4, max(words)
+    sizes = _Least(schema, nodes)
+    return max((sizes.of(node) for node in nodes), default=2) + 4, max(words)
+
+
+def least(schema: Any) -> int:
+    """Bytes of a short document, about; MOST_SIZE if none was found."""
+    return _Least(schema, list(_nodes(schema))).of(schema)
 
 
 def _literals(node: dict[str, Any]) -> list[Any]:
@@ -238,20 +243,24 @@ def _literals(node: dict[str, Any]) -> list[Any]:
 
 
 class _Least:
-    """Bytes of a short document of a schema, about; what cannot end counts as MOST_SIZE."""
+    """Bytes of a short document of each schema, about; what cannot end counts as MOST_SIZE."""
 
-    def __init__(self, root: Any) -> None:
+    def __init__(self, root: Any, nodes: list[dict[str, Any]]) -> None:
         self.root = root
-        self.known: dict[int, int] = {}
+        self.known = {id(node): MOST_SIZE for node in nodes}
+        # Sizes of recursive schemas follow from each other: they only fall, until they fit.
+        falling = True
+        while falling:
+            falling = False
+            for node in reversed(nodes):
+                size = self._of(node)
+                if size < self.known[id(node)]:
+                    self.known[id(node)] = size
+                    falling = True
 
     def of(self, node: Any) -> int:
-        """0 for what has no schema's shape."""
-        if not isinstance(node, dict):
-            return 2
-        if id(node) not in self.known:
-            self.known[id(node)] = MOST_SIZE  # while it is being computed: recursion
-            self.known[id(node)] = min(MOST_SIZE, self._of(node))
-        return self.known[id(node)]
+        """2 for what has no schema's shape."""
+        return self.known.get(id(node), MOST_SIZE) if isinstance(node, dict) else 2
 
     def _of(self, node: dict[str, Any]) -> int:
         literals = _literals(node)

@@ -303,10 +303,12 @@ class Guide(_message.Message):
         KIND_JSON_SCHEMA: _ClassVar[Guide.Kind]
         KIND_REGEX: _ClassVar[Guide.Kind]
         KIND_GRAMMAR: _ClassVar[Guide.Kind]
+        KIND_CALLS: _ClassVar[Guide.Kind]
     KIND_UNSPECIFIED: Guide.Kind
     KIND_JSON_SCHEMA: Guide.Kind
     KIND_REGEX: Guide.Kind
     KIND_GRAMMAR: Guide.Kind
+    KIND_CALLS: Guide.Kind
     KIND_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     COMPLETE_FIELD_NUMBER: _ClassVar[int]

@@ -353,6 +353,7 @@ def to_wanted(guide: pb.Guide) -> Wanted:
         pb.Guide.KIND_JSON_SCHEMA: Kind.JSON_SCHEMA,
         pb.Guide.KIND_REGEX: Kind.REGEX,
         pb.Guide.KIND_GRAMMAR: Kind.GRAMMAR,
+        pb.Guide.KIND_CALLS: Kind.CALLS,
     }
     if guide.kind not in kinds:
         raise Refused(f"this worker knows no guide of kind {guide.kind}")

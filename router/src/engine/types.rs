@@ -49,7 +49,9 @@ pub enum EarlyStopping {
 pub struct Guide {
     /// What `text` is written in.
     pub kind: GuideKind,
-    /// A JSON schema, a regular expression or a grammar, as the client sent it.
+    /// What the client calls it; read by error messages.
+    pub field: &'static str,
+    /// A JSON schema, a regular expression or a grammar, as the client sent it; or calls.
     pub text: String,
     /// Whether the answer is steered to an end before its tokens run out.
     pub complete: bool,
@@ -66,6 +68,8 @@ pub enum GuideKind {
     Regex,
     /// A grammar in Lark's syntax, or in EBNF with `root ::=`.
     Grammar,
+    /// Tool calls, as proto/README.md describes them.
+    Calls,
 }
 
 /// How tokens are chosen.

@@ -419,6 +419,8 @@ pub mod guide {
         Regex = 2,
         /// Lark, or EBNF with `root ::=`
         Grammar = 3,
+        /// tool calls: JSON, see README.md
+        Calls = 4,
     }
     impl Kind {
         /// String value of the enum field names used in the ProtoBuf definition.
@@ -431,6 +433,7 @@ pub mod guide {
                 Self::JsonSchema => "KIND_JSON_SCHEMA",
                 Self::Regex => "KIND_REGEX",
                 Self::Grammar => "KIND_GRAMMAR",
+                Self::Calls => "KIND_CALLS",
             }
         }
         /// Creates an enum from field names used in the ProtoBuf definition.
@@ -440,6 +443,7 @@ pub mod guide {
                 "KIND_JSON_SCHEMA" => Some(Self::JsonSchema),
                 "KIND_REGEX" => Some(Self::Regex),
                 "KIND_GRAMMAR" => Some(Self::Grammar),
+                "KIND_CALLS" => Some(Self::Calls),
                 _ => None,
             }
         }

@@ -16,6 +16,7 @@ use crate::budget::Charge;
 use crate::chat::Chat;
 use crate::config::RouterConfig;
 use crate::detokenize::Detokenizer;
+use crate::engine::types::SubmitError;
 use crate::engine::{EngineState, Limits};
 use crate::error::{ApiError, ErrorKind};
 use crate::metrics::{Metrics, RequestTimer};
@@ -108,9 +109,11 @@ impl Generator {
 
     async fn begin(&self, (mut timer, request): Prepared) -> Result<Vec<Generation>, ApiError> {
         let begun = Begun::new(&self.inner.text, &request);
+        let guide = request.engine.sampling.guide.as_ref();
+        let guide = guide.map(|guide| guide.field);
         let sources = self.backend.submit(request.engine).await;
         let sources = sources.map_err(|error| {
-            let error = ApiError::from(error);
+            let error = of_guide(error, guide);
             timer.failed(error.kind);
             error
         })?;
@@ -153,8 +156,7 @@ impl Generator {
         let size = chat.size();
         let work = move || {
             let _charge = charge;
-            let template = model.chat_template.as_ref().ok_or_else(no_template)?;
-            let text = template.render(&chat)?;
+            let (text, _) = prompt_text(&model, chat)?;
             check_bound(&model, &text, (name, max))?;
             let pieces = tokenize::pieces(&model.tokenizer, &text, SpecialTokens::AsIs)?;
             match pieces.len() {
@@ -269,10 +271,9 @@ fn to_ids(
     let ids = match prompt {
         Prompt::Text(text, special) => tokenize::encode(&model.tokenizer, &text, special)?,
         Prompt::Chat(chat) => {
-            let template = model.chat_template.as_ref().ok_or_else(no_template)?;
-            let text = template.render(&chat).map_err(of_messages)?;
+            let (text, read) = prompt_text(model, chat)?;
             parameters.check_length(&text, model.bound)?;
-            reading = chat.reading.after(&text);
+            reading = read;
             tokenize::encode(&model.tokenizer, &text, SpecialTokens::AsIs)?
         }
         Prompt::Ids(ids) => {
@@ -292,6 +293,15 @@ fn to_ids(
     })
 }
 
+/// A conversation as its prompt, and how the answer to that is read.
+fn prompt_text(model: &ModelText, chat: Chat) -> Result<(String, Reading), ApiError> {
+    let template = model.chat_template.as_ref().ok_or_else(no_template)?;
+    let mut text = template.render(&chat).map_err(of_messages)?;
+    chat.reading.open(&mut text);
+    let reading = chat.reading.after(&text);
+    Ok((text, reading))
+}
+
 /// The text of token ids that a client gave.
 fn text_of(model: &ModelText, ids: &[u32]) -> String {
     let mut text = String::new();
@@ -303,6 +313,16 @@ fn text_of(model: &ModelText, ids: &[u32]) -> String {
     }
     detokenizer.finish(&mut text);
     text
+}
+
+/// What the workers refuse beforehand of a request with a guide is its guide.
+fn of_guide(error: SubmitError, guide: Option<&'static str>) -> ApiError {
+    match (error, guide) {
+        (SubmitError::Invalid(rule), Some(field)) => {
+            ApiError::validation(field, format!("`{field}` cannot be kept: {rule}"))
+        }
+        (error, _) => error.into(),
+    }
 }
 
 /// A template's complaint is about the messages, whatever it says.

@@ -97,9 +97,9 @@ pub(crate) struct GuideFields {
     pub(crate) guided_complete: Option<bool>,
 }
 
-/// A guide on its way through the fields: who asked for it, in case another one does too.
+/// A guide on its way through the fields, in case another one asks for one too.
 #[derive(Debug, Default)]
-struct Found(Option<(&'static str, Box<Guide>)>);
+struct Found(Option<Box<Guide>>);
 
 pub(crate) fn choices<'de, D: serde::Deserializer<'de>>(
     from: D,
@@ -112,41 +112,41 @@ impl Grammar {
     pub(crate) fn guide(self) -> Result<Box<Guide>, ApiError> {
         let mut guide = typed("grammar", &self.r#type, self.value)?;
         guide.complete = self.complete.unwrap_or(guide.complete);
-        check("grammar", &guide)?;
+        check(&guide)?;
         Ok(guide)
     }
 }
 
 impl GuideFields {
-    /// The one guide that these fields ask for, if any, and which of them does.
-    pub(crate) fn guide(self) -> Result<Option<(&'static str, Box<Guide>)>, ApiError> {
+    /// The one guide that these fields ask for, if any.
+    pub(crate) fn guide(self) -> Result<Option<Box<Guide>>, ApiError> {
         let mut found = Found::default();
         if let Some(format) = self.response_format
             && let Some(guide) = format.guide()?
         {
-            found.put("response_format", guide)?;
+            found.put(guide)?;
         }
         if let Some(json) = self.guided_json {
-            found.put("guided_json", json_guide("guided_json", json)?)?;
+            found.put(json_guide("guided_json", json)?)?;
         }
         if let Some(regex) = self.guided_regex {
-            found.put("guided_regex", regex_guide(regex))?;
+            found.put(regex_guide("guided_regex", regex))?;
         }
         if let Some(choice) = self.guided_choice {
-            found.put("guided_choice", choice_guide("guided_choice", &choice)?)?;
+            found.put(choice_guide("guided_choice", &choice)?)?;
         }
         if let Some(grammar) = self.guided_grammar {
-            found.put("guided_grammar", grammar_guide(grammar))?;
+            found.put(grammar_guide("guided_grammar", grammar))?;
         }
         if let Some(outputs) = self.structured_outputs {
             outputs.put(&mut found)?;
         }
-        let Some((name, mut guide)) = found.0 else {
+        let Some(mut guide) = found.0 else {
             return Ok(None);
         };
         guide.complete = self.guided_complete.unwrap_or(guide.complete);
-        check(name, &guide)?;
-        Ok(Some((name, guide)))
+        check(&guide)?;
+        Ok(Some(guide))
     }
 }
 
@@ -170,7 +170,7 @@ pub fn structured_outputs(json: &str) -> Result<Option<Box<Guide>>, ApiError> {
         guided_complete: asked.complete,
         ..GuideFields::default()
     };
-    Ok(fields.guide()?.map(|(_, guide)| guide))
+    fields.guide()
 }
 
 impl ResponseFormat {
@@ -183,7 +183,7 @@ impl ResponseFormat {
         } = self;
         match (r#type.as_str(), json_schema, value) {
             ("text", None, None) => Ok(None),
-            ("json_object", None, None) => Ok(Some(any_object())),
+            ("json_object", None, None) => Ok(Some(any_object(NAME))),
             ("json_schema", Some(NamedSchema { schema, .. }), None) => {
                 let schema = schema.ok_or_else(|| missing("response_format.json_schema.schema"))?;
                 json_guide(NAME, schema).map(Some)
@@ -202,29 +202,31 @@ impl StructuredOutputs {
     fn put(self, found: &mut Found) -> Result<(), ApiError> {
         const NAME: &str = "structured_outputs";
         if let Some(json) = self.json {
-            found.put(NAME, json_guide(NAME, json)?)?;
+            found.put(json_guide(NAME, json)?)?;
         }
         if let Some(regex) = self.regex {
-            found.put(NAME, regex_guide(regex))?;
+            found.put(regex_guide(NAME, regex))?;
         }
         if let Some(choice) = self.choice {
-            found.put(NAME, choice_guide(NAME, &choice)?)?;
+            found.put(choice_guide(NAME, &choice)?)?;
         }
         if let Some(grammar) = self.grammar {
-            found.put(NAME, grammar_guide(grammar))?;
+            found.put(grammar_guide(NAME, grammar))?;
         }
         if self.json_object == Some(true) {
-            found.put(NAME, any_object())?;
+            found.put(any_object(NAME))?;
         }
         Ok(())
     }
 }
 
 impl Found {
-    fn put(&mut self, name: &'static str, guide: Box<Guide>) -> Result<(), ApiError> {
-        match self.0.replace((name, guide)) {
+    fn put(&mut self, guide: Box<Guide>) -> Result<(), ApiError> {
+        let name = guide.field;
+        match self.0.replace(guide) {
             None => Ok(()),
-            Some((other, _)) => {
+            Some(other) => {
+                let other = other.field;
                 let rule = format!("only one grammar can be kept; `{other}` asks for one as well");
                 Err(ApiError::validation(name, rule))
             }
@@ -241,7 +243,7 @@ fn typed(name: &'static str, kind: &str, value: Option<JsonText>) -> Result<Box<
     match kind {
         "json" | "json_object" => match value {
             Some(value) => json_guide(name, value),
-            None => Ok(any_object()),
+            None => Ok(any_object(name)),
         },
         "json_schema" => {
             let value = value.ok_or_else(needed)?;
@@ -256,8 +258,11 @@ fn typed(name: &'static str, kind: &str, value: Option<JsonText>) -> Result<Box<
                     .ok_or_else(|| missing("grammar.value.schema"))?,
             )
         }
-        "regex" => Ok(regex_guide(string(name, &value.ok_or_else(needed)?)?)),
-        "grammar" => Ok(grammar_guide(string(name, &value.ok_or_else(needed)?)?)),
+        "regex" => Ok(regex_guide(name, string(name, &value.ok_or_else(needed)?)?)),
+        "grammar" => Ok(grammar_guide(
+            name,
+            string(name, &value.ok_or_else(needed)?)?,
+        )),
         other => {
             let rule = format!(
                 "`{name}.type` must be `json`, `json_object`, `json_schema`, `regex` or `grammar`. \
@@ -280,7 +285,7 @@ fn json_guide(name: &'static str, value: JsonText) -> Result<Box<Guide>, ApiErro
     } else {
         value.into_string()
     };
-    Ok(guide(GuideKind::JsonSchema, text, true))
+    Ok(guide(name, GuideKind::JsonSchema, text, true))
 }
 
 fn string(name: &'static str, value: &JsonText) -> Result<String, ApiError> {
@@ -293,16 +298,16 @@ fn string(name: &'static str, value: &JsonText) -> Result<String, ApiError> {
     })
 }
 
-fn any_object() -> Box<Guide> {
-    guide(GuideKind::JsonSchema, ANY_OBJECT.to_owned(), true)
+fn any_object(name: &'static str) -> Box<Guide> {
+    guide(name, GuideKind::JsonSchema, ANY_OBJECT.to_owned(), true)
 }
 
-fn regex_guide(regex: String) -> Box<Guide> {
-    guide(GuideKind::Regex, regex, false)
+fn regex_guide(name: &'static str, regex: String) -> Box<Guide> {
+    guide(name, GuideKind::Regex, regex, false)
 }
 
-fn grammar_guide(grammar: String) -> Box<Guide> {
-    guide(GuideKind::Grammar, grammar, false)
+fn grammar_guide(name: &'static str, grammar: String) -> Box<Guide> {
+    guide(name, GuideKind::Grammar, grammar, false)
 }
 
 fn choice_guide(name: &'static str, choice: &[String]) -> Result<Box<Guide>, ApiError> {
@@ -312,7 +317,7 @@ fn choice_guide(name: &'static str, choice: &[String]) -> Result<Box<Guide>, Api
     }
     let escaped: Vec<String> = choice.iter().map(|text| escape(text)).collect();
     let regex = format!("({})", escaped.join("|"));
-    Ok(guide(GuideKind::Regex, regex, true))
+    Ok(guide(name, GuideKind::Regex, regex, true))
 }
 
 fn escape(text: &str) -> String {
@@ -326,21 +331,24 @@ fn escape(text: &str) -> String {
     escaped
 }
 
-fn check(name: &'static str, guide: &Guide) -> Result<(), ApiError> {
+fn check(guide: &Guide) -> Result<(), ApiError> {
+    let name = guide.field;
     if guide.text.is_empty() {
         let rule = format!("`{name}` cannot be empty");
         return Err(ApiError::validation(name, rule));
     }
     if guide.complete && guide.kind == GuideKind::Grammar {
-        let rule = "a grammar cannot be completed in time; only JSON and regular expressions can";
+        let rule =
+            format!("`{name}` cannot be completed in time; only JSON and regular expressions can");
         return Err(ApiError::validation(name, rule));
     }
     Ok(())
 }
 
-fn guide(kind: GuideKind, text: String, complete: bool) -> Box<Guide> {
+fn guide(field: &'static str, kind: GuideKind, text: String, complete: bool) -> Box<Guide> {
     Box::new(Guide {
         kind,
+        field,
         text,
         complete,
         end_token_ids: Vec::new(),
@@ -372,8 +380,13 @@ mod tests {
             format!(r#"{{"type":"json","value":{schema}}}"#),
             format!(r#"{{"type":"json","value":{}}}"#, serde_json::json!(schema)),
         ] {
-            let found = fields(&format).guide().unwrap();
-            assert_eq!(found, Some(("response_format", wanted.clone())), "{format}");
+            let found = fields(&format).guide().unwrap().unwrap();
+            assert_eq!(found.field, "response_format");
+            assert_eq!(
+                (found.kind, found.text, found.complete),
+                (wanted.kind, wanted.text.clone(), wanted.complete),
+                "{format}"
+            );
         }
         let text = fields(r#"{"type":"text"}"#).guide().unwrap();
         assert_eq!(text, None);

@@ -5,6 +5,7 @@ use std::hash::BuildHasher;
 use std::task::{Context, Poll, ready};
 
 use super::facts;
+use crate::engine::types::{Guide, GuideKind};
 use crate::error::ApiError;
 use crate::generation::{FinishReason, Generation, TextEnd, TextEvent};
 use crate::tools::{AnswerReader, Choice, Offer, Piece, Pieces, Reading};
@@ -153,17 +154,50 @@ impl ReadAnswer {
     }
 }
 
-/// What of an offer the chat template is told, and how the answer is read.
+/// What follows from a request's offer of tools.
+#[derive(Debug, Default)]
+pub(super) struct Offered {
+    /// The tools as the chat template is told of them.
+    pub(super) tools: Option<String>,
+    /// How the answer is read.
+    pub(super) reading: Reading,
+    /// What it must be, if calls are forced.
+    pub(super) guide: Option<Box<Guide>>,
+}
+
+impl Offered {
+    /// The guide of a request that may have asked for another one.
+    pub(super) fn join(
+        guide: Option<Box<Guide>>,
+        calls: Option<Box<Guide>>,
+    ) -> Result<Option<Box<Guide>>, ApiError> {
+        match (&guide, &calls) {
+            (Some(other), Some(_)) => {
+                let rule = format!(
+                    "`tool_choice` that forces a call cannot go with `{}`: the answer is nothing but calls",
+                    other.field
+                );
+                Err(ApiError::validation("tool_choice", rule))
+            }
+            _ => Ok(guide.or(calls)),
+        }
+    }
+}
+
+/// What follows from an offer.
 pub(super) fn read_offer(
     offer: Option<&Offer>,
     generator: &crate::Generator,
-) -> Result<(Option<String>, Reading), ApiError> {
+) -> Result<Offered, ApiError> {
     let mut reading = Reading {
         thoughts: generator.thought_format(),
         ..Reading::default()
     };
     let Some(offer) = offer.filter(|offer| offer.choice != Choice::None) else {
-        return Ok((None, reading));
+        return Ok(Offered {
+            reading,
+            ..Offered::default()
+        });
     };
     let template = generator.model_text().chat_template.as_ref();
     let format = generator
@@ -174,10 +208,27 @@ pub(super) fn read_offer(
                     the server knows no format of its calls (--tool-parser)";
         return Err(ApiError::validation("tools", rule));
     };
-    if matches!(offer.choice, Choice::Required | Choice::Named(_)) {
-        return Err(ApiError::unsupported("tool_choice", "`auto` or `none`"));
-    }
     reading.tools = Some((format, offer.names()));
     reading.one_call = !offer.parallel;
-    Ok((Some(offer.to_json()), reading))
+    let guide = format.forced_calls(offer).map(calls_guide);
+    if guide.is_some() {
+        reading.forced = true;
+        reading.named = matches!(offer.choice, Choice::Named(_));
+        reading.opening = format.opening();
+    }
+    Ok(Offered {
+        tools: Some(offer.to_json()),
+        reading,
+        guide,
+    })
+}
+
+fn calls_guide(text: String) -> Box<Guide> {
+    Box::new(Guide {
+        kind: GuideKind::Calls,
+        field: "tools",
+        text,
+        complete: true,
+        end_token_ids: Vec::new(),
+    })
 }

@@ -106,11 +106,13 @@ pub(super) fn guide(sampling: &Sampling, stopping: &Stopping) -> Option<v1::Guid
         text,
         complete,
         end_token_ids,
+        field: _,
     } = sampling.guide.as_deref()?;
     let kind = match kind {
         GuideKind::JsonSchema => v1::guide::Kind::JsonSchema,
         GuideKind::Regex => v1::guide::Kind::Regex,
         GuideKind::Grammar => v1::guide::Kind::Grammar,
+        GuideKind::Calls => v1::guide::Kind::Calls,
     };
     Some(v1::Guide {
         kind: kind.into(),

@@ -169,6 +169,11 @@ fn parse(call: &str) -> Option<(String, Map<String, Value>)> {
     let mut literal = Literal { rest, depth: 0 };
     let mut arguments = Map::new();
     literal.entries(')', |literal| {
+        if let Some(rest) = literal.rest.strip_prefix("**") {
+            literal.rest = rest;
+            arguments.extend(literal.object()?);
+            return Some(());
+        }
         let end = literal.rest.find(|c| !is_name(c))?;
         let (key, rest) = literal.rest.split_at(end);
         literal.rest = rest;
@@ -236,6 +241,19 @@ impl Literal<'_> {
                 Some(Value::Object(map))
             }
             _ => self.word(),
+        }
+    }
+
+    /// A dictionary that stands for arguments: JSON where it is that, which forced calls are.
+    fn object(&mut self) -> Option<Map<String, Value>> {
+        let mut json = serde_json::Deserializer::from_str(self.rest).into_iter();
+        if let Some(Ok(map)) = json.next() {
+            self.rest = &self.rest[json.byte_offset()..];
+            return Some(map);
+        }
+        match self.value()? {
+            Value::Object(map) => Some(map),
+            _ => None,
         }
     }
 

@@ -14,6 +14,12 @@ pub struct Reading {
     pub in_thought: bool,
     /// Whether the answer ends with its first call.
     pub one_call: bool,
+    /// Whether the answer can be nothing but calls.
+    pub forced: bool,
+    /// Whether the request says which function is called: that is no decision of the model then.
+    pub named: bool,
+    /// What of the answer the prompt holds already.
+    pub opening: &'static str,
 }
 
 /// Reads one answer.
@@ -47,10 +53,21 @@ impl Reading {
         Self { in_thought, ..self }
     }
 
+    /// Adds to the prompt what an answer of nothing but calls cannot begin with.
+    pub fn open(&self, prompt: &mut String) {
+        if let Some(thoughts) = self.thoughts.filter(|_| self.forced)
+            && thoughts.is_open_after(prompt)
+        {
+            prompt.truncate(prompt.trim_end().len());
+            prompt.push_str(&format!("\n{}\n\n", thoughts.marks()[1]));
+        }
+        prompt.push_str(self.opening);
+    }
+
     /// A reader at the start of an answer.
     pub fn reader(&self) -> AnswerReader {
         let thought = |format| Thought::new(format, self.in_thought);
-        AnswerReader {
+        let mut reader = AnswerReader {
             thought: self.thoughts.map(thought),
             tools: self
                 .tools
@@ -58,7 +75,9 @@ impl Reading {
                 .map(|(format, names)| format.machine(names.clone())),
             one_call: self.one_call,
             over: false,
-        }
+        };
+        reader.feed(self.opening, &mut Pieces::default());
+        reader
     }
 }
 

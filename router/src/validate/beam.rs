@@ -34,7 +34,7 @@ pub(super) fn check(parameters: &Parameters, names: FieldNames) -> Result<(), Ap
 }
 
 /// The error of a field that has no place in a search.
-pub(crate) fn unmixable(name: &'static str) -> ApiError {
+fn unmixable(name: &'static str) -> ApiError {
     let rule = format!("`{name}` cannot be combined with `use_beam_search`");
     ApiError::validation(name, rule)
 }
@@ -67,12 +67,16 @@ fn sampling(parameters: &Parameters) -> impl Iterator<Item = (&'static str, bool
 /// What else a search cannot do.
 fn rest(parameters: &Parameters, names: FieldNames) -> impl Iterator<Item = (&'static str, bool)> {
     let wanted = parameters.wanted;
+    let guide = parameters.guide.as_ref();
     [
         ("stop", !parameters.stop.is_empty()),
         (names.min_new_tokens, parameters.min_new_tokens != 0),
         (names.top_logprobs, wanted.tokens.is_some()),
         (names.prompt_logprobs, wanted.prompt.is_some()),
-        ("grammar", parameters.guide.is_some()),
+        (
+            guide.map_or("grammar", |guide| guide.field),
+            guide.is_some(),
+        ),
     ]
     .into_iter()
 }

@@ -6,19 +6,24 @@ use serde_json::Value;
 
 use super::wire::{Block, Content, FIELDS, Message, MessagesRequest};
 use crate::chat::{Chat, ChatMessage, Turn};
+use crate::engine::types::Guide;
 use crate::error::{ApiError, ErrorKind, Excerpt};
 use crate::generation::Generator;
-use crate::http::reading::read_offer;
+use crate::http::reading::{Offered, read_offer};
 use crate::http::strict::JsonText;
 use crate::tools::{Choice, Offer, Tool};
 
-/// The conversation of a request.
+/// The conversation of a request, and the guide to its answer if that must be calls.
 pub(super) fn conversation(
     body: &mut MessagesRequest,
     generator: &Generator,
-) -> Result<Chat, ApiError> {
+) -> Result<(Chat, Option<Box<Guide>>), ApiError> {
     let offer = offer(body)?;
-    let (tools, reading) = read_offer(offer.as_ref(), generator)?;
+    let Offered {
+        tools,
+        reading,
+        guide,
+    } = read_offer(offer.as_ref(), generator)?;
     let thinks = body
         .thinking
         .as_ref()
@@ -45,13 +50,14 @@ pub(super) fn conversation(
     let open = messages
         .last()
         .is_some_and(|m| m.role == "assistant" && m.content.is_some() && m.tool_calls.is_none());
-    Ok(Chat {
+    let chat = Chat {
         messages,
         turn: if open { Turn::Continue } else { Turn::Open },
         tools,
         variables: thinks.map(|on| format!("{{\"enable_thinking\":{on}}}")),
         reading,
-    })
+    };
+    Ok((chat, guide))
 }
 
 /// The tools of a request, checked; `None` if it offers none.

@@ -41,7 +41,9 @@ pub(super) async fn messages(
     let max_tokens = body.max_tokens.ok_or_else(|| {
         ApiError::validation("max_tokens", "`max_tokens` is missing: it must be > 0")
     })?;
+    let (chat, guide) = conversation(&mut body, &app.generator)?;
     let parameters = Parameters {
+        guide,
         max_new_tokens: Some(max_tokens),
         temperature: body.temperature.unwrap_or(1.0),
         top_p: body.top_p.unwrap_or(1.0),
@@ -50,7 +52,7 @@ pub(super) async fn messages(
         ..Parameters::default()
     };
     let input = GenerateInput {
-        prompt: Prompt::Chat(conversation(&mut body, &app.generator)?),
+        prompt: Prompt::Chat(chat),
         parameters,
         names: FieldNames {
             prompt: PROMPT,
@@ -86,7 +88,7 @@ pub(super) async fn count_tokens(
     let (mut body, charge): (MessagesRequest, _) = json::read(request, &app).await?;
     body.check()?;
     check_model(&app, Some(&body.model))?;
-    let chat = conversation(&mut body, &app.generator)?;
+    let (chat, _) = conversation(&mut body, &app.generator)?;
     let (_, tokens) = app.generator.tokenize_chat(chat, PROMPT, charge).await?;
     Ok(Json(TokenCount {
         input_tokens: tokens.len(),

@@ -14,12 +14,13 @@ use super::wire::answer::{
 use super::wire::chat::ChatRequest;
 use super::wire::tools::FIELDS;
 use super::wire::{Common, ErrorBody};
-use super::{Answer, Answering, FINGERPRINT, check_model, finish_reason, respond};
+use super::{Answer, Answering, FINGERPRINT, check_model, respond};
 use crate::chat::{Chat, Turn};
+use crate::engine::types::Guide;
 use crate::error::{ApiError, Excerpt};
 use crate::http::error::{NativeError, OpenAiError};
 use crate::http::native::wire::{ChatTokens, ErrorResponse, SimpleToken};
-use crate::http::reading::read_offer;
+use crate::http::reading::{Offered, read_offer};
 use crate::http::strict::JsonText;
 use crate::http::{App, json};
 use crate::tools::{Choice, Offer, Tool};
@@ -40,6 +41,7 @@ pub(crate) async fn chat(
 ) -> Result<Response, OpenAiError> {
     let (mut body, charge): (ChatRequest, _) = json::read(request, &app).await?;
     body.check()?;
+    body.drop_idle_format();
     let max_tokens = max_tokens(&body)?;
     let wanted = body.wanted()?;
     let Common {
@@ -49,7 +51,9 @@ pub(crate) async fn chat(
     } = body.common(max_tokens)?;
     parameters.wanted = wanted;
     check_model(&app, model.as_deref())?;
-    let prompt = Prompt::Chat(conversation(&app, body)?);
+    let (chat, calls) = conversation(&app, body)?;
+    parameters.guide = Offered::join(parameters.guide, calls)?;
+    let prompt = Prompt::Chat(chat);
     let input = GenerateInput {
         prompt,
         parameters,
@@ -74,7 +78,7 @@ pub(crate) async fn chat_tokenize(
     let (mut body, charge): (ChatRequest, _) = json::read(request, &app).await?;
     body.check()?;
     check_model(&app, body.model.take().as_deref())?;
-    let chat = conversation(&app, body)?;
+    let (chat, _) = conversation(&app, body)?;
     let (templated_text, pieces) = app
         .generator
         .tokenize_chat(chat, FieldNames::CHAT.prompt, charge)
@@ -93,7 +97,7 @@ fn whole(answering: Answering, (mut answers, usage): (Vec<Answer>, Usage)) -> Ch
     drop(told);
     let choice = |(index, mut answer): (usize, Answer)| ChatChoice {
         index,
-        finish_reason: finish_reason(answer.reason, !answer.calls.is_empty()),
+        finish_reason: answer.reason,
         logprobs: answer.logprobs.take(),
         message: message(answer),
     };
@@ -141,9 +145,14 @@ fn max_tokens(body: &ChatRequest) -> Result<Option<u32>, ApiError> {
     }
 }
 
-fn conversation(app: &App, mut body: ChatRequest) -> Result<Chat, ApiError> {
+/// The conversation, and the guide to its answer if that must be calls.
+fn conversation(app: &App, mut body: ChatRequest) -> Result<(Chat, Option<Box<Guide>>), ApiError> {
     let offer = offer(&mut body)?;
-    let (tools, reading) = read_offer(offer.as_ref(), &app.generator)?;
+    let Offered {
+        tools,
+        reading,
+        guide,
+    } = read_offer(offer.as_ref(), &app.generator)?;
     let variables = body.chat_template_kwargs.take();
     let variables = variables.map(template_variables).transpose()?;
     let turns = body.messages.into_iter().enumerate();
@@ -165,13 +174,14 @@ fn conversation(app: &App, mut body: ChatRequest) -> Result<Chat, ApiError> {
         (false, Some(false)) => Turn::Bare,
         (false, _) => Turn::Open,
     };
-    Ok(Chat {
+    let chat = Chat {
         messages,
         turn,
         tools,
         variables,
         reading,
-    })
+    };
+    Ok((chat, guide))
 }
 
 /// The tools of a request, checked; `None` if it offers none.

@@ -95,7 +95,7 @@ fn whole(answering: Answering, (answers, usage): (Vec<Answer>, Usage)) -> Comple
             text: answer.text,
             logprobs: answer.logprobs,
             prompt_logprobs: answer.prompt_logprobs,
-            finish_reason: answer.reason.into(),
+            finish_reason: answer.reason,
         });
     let Answering { id, created, model } = answering;
     Completion {

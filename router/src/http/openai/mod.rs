@@ -28,6 +28,7 @@ use super::reading::{self, Call};
 use super::{App, facts, sse};
 use crate::error::{ApiError, ErrorKind, Excerpt};
 use crate::generation::{Facts, FinishReason, Generation, TextEvent};
+use crate::tools::Reading;
 use crate::validate::Choices;
 
 /// Names that reach the served model whatever it is called. `dummy` is what `huggingface_hub`
@@ -52,7 +53,7 @@ struct Answer {
     thought: String,
     /// Tools that it calls.
     calls: Vec<Call>,
-    reason: FinishReason,
+    reason: wire::answer::FinishReason,
     facts: Facts,
     logprobs: Option<Logprobs>,
     prompt_logprobs: Option<Vec<Option<ById>>>,
@@ -121,8 +122,8 @@ async fn collect(kind: Kind, generation: &mut Generation) -> Result<Answer, ApiE
         return Ok(Answer {
             text: read.content,
             thought: read.thought,
+            reason: finish_reason(end.reason, !read.calls.is_empty(), generation.reading()),
             calls: read.calls,
-            reason: end.reason,
             facts: generation.facts().clone(),
             logprobs: gathering.as_mut().map(Gathering::take),
             prompt_logprobs: logprobs::of_prompt(generation),
@@ -142,7 +143,7 @@ async fn collect(kind: Kind, generation: &mut Generation) -> Result<Answer, ApiE
                 text: format!("{echo}{}", end.text),
                 thought: String::new(),
                 calls: Vec::new(),
-                reason: end.reason,
+                reason: end.reason.into(),
                 facts: facts.clone(),
                 logprobs: gathering.as_mut().map(Gathering::take),
                 prompt_logprobs: logprobs::of_prompt(generation),
@@ -193,10 +194,15 @@ fn best(mut answers: Vec<Answer>, choices: Choices) -> Vec<Answer> {
     told.map(|(_, answer)| answer).collect()
 }
 
-/// An answer that calls tools says so, unless it was cut off.
-fn finish_reason(reason: FinishReason, calls: bool) -> wire::answer::FinishReason {
+/// An answer that calls tools says so, unless it was cut off, or the request had named the function.
+fn finish_reason(
+    reason: FinishReason,
+    calls: bool,
+    reading: &Reading,
+) -> wire::answer::FinishReason {
+    let decided = calls && !reading.named;
     match wire::answer::FinishReason::from(reason) {
-        wire::answer::FinishReason::Stop if calls => wire::answer::FinishReason::ToolCalls,
+        wire::answer::FinishReason::Stop if decided => wire::answer::FinishReason::ToolCalls,
         other => other,
     }
 }

@@ -154,7 +154,7 @@ impl ChunkStream {
         if let Some(reason) = read.end() {
             let choice = &mut self.choices[index];
             let before = std::mem::replace(&mut choice.state, State::Ended);
-            let reason = finish_reason(reason, choice.calls > 0);
+            let reason = finish_reason(reason, choice.calls > 0, choice.generation.reading());
             self.put_end(index, before, reason, out);
         } else {
             self.choices[index].read = Some(read);

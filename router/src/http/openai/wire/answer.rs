@@ -17,7 +17,7 @@ pub(crate) struct Usage {
 }
 
 /// Why an answer ended.
-#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum FinishReason {
     /// An end token or a stop string.

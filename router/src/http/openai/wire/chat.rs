@@ -56,8 +56,8 @@ request! {
         /// Tools that the model may call.
         #[serde(default, deserialize_with = "super::tools::tools")]
         tools: Option<Vec<Tool>>,
-        /// `none`: as if there were no tools. `auto`: the model decides. `required` and a function
-        /// are refused: not offered yet. Default `auto`.
+        /// `none`: as if there were no tools. `auto`: the model decides. `required`: the answer is one
+        /// call or more. A function, by its name or as an object: a call of that. Default `auto`.
         #[schema(value_type = Option<String>, example = "auto")]
         tool_choice: Option<ToolChoice>,
         /// Whether one answer may have several calls. Default true.
@@ -229,6 +229,13 @@ impl ChatRequest {
             echo: false,
             prompt: prompt_logprobs(self.prompt_logprobs, self.stream)?,
         })
+    }
+
+    /// A format is that of an answer's text: one of nothing but calls has none.
+    pub(crate) fn drop_idle_format(&mut self) {
+        if self.tool_choice.as_ref().is_some_and(ToolChoice::forces) {
+            self.response_format = None;
+        }
     }
 
     /// Refuses what is not offered yet.

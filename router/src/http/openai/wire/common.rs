@@ -184,7 +184,7 @@ macro_rules! request {
                         },
                         stop_token_ids: self.stop_token_ids.take().unwrap_or_default(),
                         adjustment: self.adjustment(),
-                        guide: self.guide(beam.is_some())?,
+                        guide: self.guide()?,
                         beam,
                         ..Default::default()
                     },
@@ -194,9 +194,8 @@ macro_rules! request {
 
             fn guide(
                 &mut self,
-                searched: bool,
             ) -> Result<Option<Box<crate::engine::types::Guide>>, crate::error::ApiError> {
-                let fields = crate::http::guide::GuideFields {
+                crate::http::guide::GuideFields {
                     response_format: self.response_format.take(),
                     guided_json: self.guided_json.take(),
                     guided_regex: self.guided_regex.take(),
@@ -204,11 +203,8 @@ macro_rules! request {
                     guided_grammar: self.guided_grammar.take(),
                     structured_outputs: self.structured_outputs.take(),
                     guided_complete: self.guided_complete,
-                };
-                match fields.guide()? {
-                    Some((name, _)) if searched => Err(crate::validate::beam::unmixable(name)),
-                    found => Ok(found.map(|(_, guide)| guide)),
                 }
+                .guide()
             }
 
             fn beam(&self) -> Result<Option<crate::engine::Beam>, crate::error::ApiError> {

@@ -57,7 +57,7 @@ pub(crate) struct Function {
     #[serde(alias = "arguments")]
     #[schema(value_type = Option<Object>)]
     parameters: Option<JsonText>,
-    /// Has no effect: the schema is told to the model, and calls are passed on as it wrote them.
+    /// Has no effect: forced calls always keep the schema; others are passed on as the model wrote them.
     #[serde(rename = "strict")]
     _strict: Option<bool>,
 }
@@ -178,6 +178,13 @@ impl From<Tool> for crate::tools::Tool {
             description: function.description,
             parameters: parameters.filter(|schema| schema != "null"),
         }
+    }
+}
+
+impl ToolChoice {
+    /// Whether the answer is nothing but calls.
+    pub(super) fn forces(&self) -> bool {
+        matches!(self.0, Choice::Required | Choice::Named(_))
     }
 }
 

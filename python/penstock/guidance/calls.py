@@ -1,0 +1,134 @@
+"""Tool calls as a guide: literal text around documents of the tools' schemas.
+
+The router says how the model writes a call; here it becomes one expression where outlines keeps
+all schemas, else one Lark grammar for llguidance. Either way the schemas are checked like any
+other, and an answer ends within its tokens.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.guidance import schema
+from penstock.guidance.earley import WHITESPACE, Growth
+from penstock.guidance.protocol import Refused
+
+MOST_BYTES = 1 << 20  # of the whole text
+MOST_EXPRESSION = 32 << 10  # characters; longer ones are left to llguidance
+MOST_CHOICES = 8  # tools whose names begin with few enough tokens that each of them is tried
+NOTHING = {"type": "object", "additionalProperties": False}  # the arguments of a tool without any
+
+
+@dataclass(frozen=True)
+class Call:
+    """One tool and how a call of it is written."""
+
+    name: str
+    before: str
+    schema: dict[str, Any]  # of its arguments; checked
+    after: str
+
+
+@dataclass(frozen=True)
+class Calls:
+    """A text of one call, or of one or more."""
+
+    begin: str
+    between: str
+    end: str
+    many: bool
+    calls: tuple[Call, ...]
+
+
+def parse(text: str) -> Calls:
+    """What the router sent: {"begin", "between", "end", "many", "calls": [{"name", "before",
+    "schema", "after"}]}. Raises Refused, naming the tool whose schema cannot be kept."""
+    if len(text) > MOST_BYTES:
+        raise Refused(f"the tools have {len(text)} bytes; at most {MOST_BYTES} are possible")
+    try:
+        wanted = json.loads(text)
+        calls = tuple(
+            Call(call["name"], call["before"], _checked(call), call["after"])
+            for call in wanted["calls"]
+        )
+        return Calls(wanted["begin"], wanted["between"], wanted["end"], wanted["many"], calls)
+    except (ValueError, RecursionError, KeyError, TypeError) as error:
+        raise Refused(f"the tools cannot be read: {error}") from error
+
+
+def _checked(call: dict[str, Any]) -> dict[str, Any]:
+    try:
+        schema.check(call["schema"])
+    except Refused as error:
+        raise Refused(f"the parameters of `{call['name']}`: {error}") from error
+    found = call["schema"]
+    constrained = {key for key in found if key not in schema.ANNOTATIONS} - {"type", "properties"}
+    if not found.get("properties") and not any(found[key] for key in constrained):
+        return NOTHING
+    # Arguments are an object, whatever else the schema allows.
+    return found if found.get("type") == "object" else {**found, "type": "object"}
+
+
+def expression(calls: Calls) -> str | None:
+    """One expression of them all; None if it would not keep every schema."""
+    each = []
+    for call in calls.calls:
+        document = r"\{\}" if call.schema is NOTHING else schema.expression(call.schema)
+        if document is None:
+            return None
+        each.append(f"{_escaped(call.before)}(?:{document}){_escaped(call.after)}")
+    one = f"(?:{'|'.join(each)})"
+    more = f"(?:{_escaped(calls.between)}{one})*" if calls.many else ""
+    whole = f"{_escaped(calls.begin)}{one}{more}{_escaped(calls.end)}"
+    return whole if len(whole) <= MOST_EXPRESSION else None
+
+
+def _escaped(text: str) -> str:
+    return re.sub(r"[\\.+*?()|\[\]{}^$#&~/-]", r"\\\g<0>", text)
+
+
+def lark(calls: Calls) -> str:
+    """A Lark grammar of them all."""
+    more = f"({_quoted(calls.between)} call)*" if calls.many else ""
+    names = [f"call_{index}" for index in range(len(calls.calls))]
+    lines = [
+        _rule("start", _quoted(calls.begin), "call", more, _quoted(calls.end)),
+        _rule("call", " | ".join(names)),
+    ]
+    for index, call in enumerate(calls.calls):
+        spacing = {"whitespace_flexible": True, "whitespace_pattern": WHITESPACE}
+        document = json.dumps({**call.schema, "x-guidance": spacing})
+        before, after = _quoted(call.before), _quoted(call.after)
+        lines.append(_rule(names[index], before, f"arguments_{index}", after))
+        lines.append(f"arguments_{index}: %json {document}")
+    return "\n".join(lines) + "\n"
+
+
+def _rule(name: str, *parts: str) -> str:
+    return f"{name}: {' '.join(part for part in parts if part)}"
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False) if text else ""
+
+
+def growth(calls: Calls, tokens: frozenset[bytes]) -> Growth:
+    """By how much a token, one of `tokens`, can lengthen what the calls still need: as in a schema,
+    and where there is a choice of tools or of one more call, by a whole call."""
+    each, once, jump, merged = 0, 0, 0, False
+    for call in calls.calls:
+        opened, word = schema.growth(call.schema)
+        each, once = max(each, opened), max(once, word)
+        after, before = call.after.encode(), (calls.between + call.before).encode()
+        jump = max(jump, len(after) + len(before) + schema.least(call.schema))
+        merged |= any(b"}" + after + before[:1] in text for text in tokens)
+    if not calls.many and len(calls.calls) == 1:
+        return Growth(each, once)
+    if len(calls.calls) > MOST_CHOICES:
+        once = max(once, jump)
+    if calls.many and merged:  # a token ends one call and begins another
+        each = max(each, jump)
+    return Growth(each, once, jump)

@@ -1,0 +1,141 @@
+"""Forced tool calls: whatever is drawn from the masks, they are whole and keep their schemas."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from jsonschema import validate
+from penstock.guidance.automaton import Automaton, AutomatonGuide, Masks
+from penstock.guidance.compile import Compiler
+from penstock.guidance.earley import EarleyGuide, Tokens
+from penstock.guidance.protocol import Compiled, Ends, Kind, Refused, Wanted, words
+from penstock.guidance.vocabulary import load_tokenizer, read_vocabulary
+from test_guides import BROOK, EOS, TREE
+
+VOCAB = 4096
+CITY = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "unit": {"enum": ["c", "f"]}},
+    "required": ["city"],
+}
+PLAIN = {"weather": CITY, "now": {"type": "object", "properties": {}}}
+DEEP = {
+    **PLAIN,
+    "grow": {
+        "type": "object",
+        "properties": {"root": {"$ref": "#/$defs/node"}, "note": {"type": "string"}},
+        "required": ["root"],
+        "additionalProperties": False,
+        "$defs": TREE["$defs"],
+    },
+}
+# What the router says of each format, but for names and schemas.
+FORMATS = {
+    "hermes": ("", "\n", "", '<tool_call>\n{"name": "%s", "arguments": ', "}\n</tool_call>"),
+    "llama": ("", "; ", "", '{"name": "%s", "parameters": ', "}"),
+    "mistral": ("[", ", ", "]", '{"name": "%s", "arguments": ', "}"),
+    "pythonic": ("[", ", ", "]", "%s(**", ")"),
+}
+
+
+@pytest.fixture(scope="module")
+def compiler() -> Compiler:
+    tokenizer = load_tokenizer(BROOK / "tokenizer.json", VOCAB)
+    return Compiler(Tokens(tokenizer, read_vocabulary(tokenizer, VOCAB)))
+
+
+def wanted(form: str, schemas: dict[str, Any], many: bool = True) -> Wanted:
+    begin, between, end, before, after = FORMATS[form]
+    calls = [
+        {"name": name, "before": before % name, "schema": schema, "after": after}
+        for name, schema in schemas.items()
+    ]
+    frame = {"begin": begin, "between": between, "end": end, "many": many, "calls": calls}
+    return Wanted(Kind.CALLS, json.dumps(frame), complete=True)
+
+
+def guide(compiler: Compiler, text: Wanted) -> Compiled:
+    made = compiler.compile(text)
+    if isinstance(made, Automaton):
+        return AutomatonGuide(made, compiler.vocabulary, True, Masks())
+    return EarleyGuide(made, compiler.tokens)
+
+
+def drawn(compiler: Compiler, made: Compiled, most: int, rng: np.random.Generator) -> str:
+    """A text of at most `most` tokens, each any that the mask allows."""
+    cursor, out = made.start(Ends((EOS[0], EOS[1]), most)), b""
+    for _ in range(most):
+        row = np.zeros(words(VOCAB), np.int32)
+        cursor.fill(row)
+        allowed = np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little"))
+        token = int(rng.choice(allowed))
+        if token in EOS:
+            break
+        out += compiler.vocabulary.tokens[token]
+        cursor.advance(token)
+    return out.decode("utf-8", "replace")
+
+
+def called(text: str, form: str, schemas: dict[str, Any]) -> list[str]:
+    """The names of the calls that `text` is; fails if it is anything else."""
+    begin, between, end, before, after = FORMATS[form]
+    place, names = len(begin), []
+    assert text.startswith(begin)
+    while True:
+        name = next(n for n in schemas if text.startswith(before % n, place))
+        names.append(name)
+        place += len(before % name)
+        document, place = json.JSONDecoder().raw_decode(text, place)
+        validate(document, schemas[name])
+        assert text.startswith(after, place)
+        place += len(after)
+        if text[place:] == end:
+            return names
+        assert text.startswith(between, place)
+        place += len(between)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("schemas", [PLAIN, DEEP], ids=["automaton", "llguidance"])
+def test_calls_are_valid_also_when_cut_off(
+    compiler: Compiler, form: str, schemas: dict[str, Any]
+) -> None:
+    made = guide(compiler, wanted(form, schemas))
+    assert isinstance(made, EarleyGuide) == (schemas is DEEP)
+    rng = np.random.default_rng(1)
+    names, several = set(), 0
+    for _ in range(30):
+        most = int(rng.integers(made.shortest, 120))
+        found = called(drawn(compiler, made, most, rng), form, schemas)
+        names.update(found)
+        several += len(found) > 1
+    assert names == set(schemas)
+    assert several or form != "pythonic"
+
+
+def test_one_call_is_one(compiler: Compiler) -> None:
+    made = guide(compiler, wanted("pythonic", DEEP, many=False))
+    rng = np.random.default_rng(2)
+    for _ in range(10):
+        text = drawn(compiler, made, 90, rng)
+        assert len(called(text, "pythonic", DEEP)) == 1
+
+
+def test_arguments_are_an_object_whatever_the_schema_says(compiler: Compiler) -> None:
+    rng = np.random.default_rng(3)
+    for loose in ({}, {"properties": {"a": {"type": "integer"}}}, {"$ref": "#/$defs/a"}):
+        schema = {**loose, "$defs": {"a": {"minProperties": 1}}}
+        made = guide(compiler, wanted("llama", {"f": schema}))
+        for _ in range(5):
+            text = drawn(compiler, made, 60, rng)
+            assert '"parameters": {' in text
+            assert called(text, "llama", {"f": schema})
+
+
+def test_a_schema_that_cannot_be_kept_is_refused_by_the_tools_name(compiler: Compiler) -> None:
+    bad = {"type": "object", "properties": {"a": {"uniqueItems": True}}}
+    with pytest.raises(Refused, match=r"`odd`.*`uniqueItems`.*#/properties/a"):
+        compiler.compile(wanted("hermes", {**PLAIN, "odd": bad}))
