@@ -189,6 +189,9 @@ pub struct HttpArgs {
     /// Bytes of request bodies held until their prompts are token ids; more are answered 429
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = body_memory)]
     pub body_memory: ByteSize,
+    /// What the system says in chats without a system turn
+    #[arg(long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub system_prompt: Option<String>,
     /// How the model writes tool calls
     #[arg(long, value_enum, value_name = "FORMAT", default_value = "auto")]
     pub tool_parser: ToolParser,

@@ -2,10 +2,12 @@
 
 use std::future::Future;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use penstock_router::chat::{Chat, ChatMessage};
 use penstock_router::engine::Limits;
-use penstock_router::{Listeners, RouterConfig, serve};
+use penstock_router::{Generator, Listeners, RouterConfig, serve};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
@@ -175,10 +177,31 @@ fn router_config(launch: &Launch, http: Option<&HttpArgs>) -> RouterConfig {
         return config;
     };
     http.limits.apply(RouterConfig {
+        system_prompt: http.system_prompt.as_deref().map(Arc::from),
         tool_format: http.tool_parser.format(),
         thought_format: http.reasoning_parser.format(),
         ..config
     })
+}
+
+/// A chat template that takes no system turn is found before anyone asks.
+fn check_system_prompt(config: &RouterConfig, generator: &Generator) -> Outcome<()> {
+    let (Some(system), Some(template)) =
+        (&config.system_prompt, &generator.model_text().chat_template)
+    else {
+        return Ok(());
+    };
+    let chat = Chat {
+        messages: vec![ChatMessage {
+            role: "user".to_owned(),
+            content: Some("hello".to_owned()),
+            ..ChatMessage::default()
+        }],
+        system: Some(Arc::clone(system)),
+        ..Chat::default()
+    };
+    let refused = |error| Failure::runtime(format!("--system-prompt cannot be used: {error}"));
+    template.render(&chat).map_err(refused).map(drop)
 }
 
 impl Server {
@@ -190,6 +213,7 @@ impl Server {
         let kserve = listeners.kserve.as_ref();
         let kserve = kserve.and_then(|listener| listener.local_addr().ok());
         let running = launch.start(&config)?;
+        check_system_prompt(&config, &running.generator)?;
         let (stop, stopped) = oneshot::channel::<()>();
         let shutdown = async {
             // A sender that is gone means the same.

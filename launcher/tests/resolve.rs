@@ -165,6 +165,7 @@ fn values_out_of_range_name_flag_and_value() {
         ("--body-memory", "1MiB"),
         ("--tool-parser", "xml"),
         ("--reasoning-parser", "aloud"),
+        ("--system-prompt", ""),
     ] {
         let said = message(settings(&[flag, value], &[]).unwrap_err());
         assert!(said.contains(flag) && said.contains(value), "{said}");

@@ -1,6 +1,7 @@
 //! The router's part of the resolved configuration, handed down by the launcher.
 
 use std::num::NonZeroUsize;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::adjustment::Watermark;
@@ -57,6 +58,8 @@ pub struct RouterConfig {
     pub cors: Cors,
     /// What requests that want a watermark get.
     pub watermark: Watermark,
+    /// What the system says in a chat without a system turn; shown by `/info`.
+    pub system_prompt: Option<Arc<str>>,
     /// How the model writes tool calls.
     pub tool_format: Format<ToolFormat>,
     /// How the model writes its thoughts.
@@ -112,6 +115,7 @@ impl RouterConfig {
             keep_alive: Duration::from_secs(15),
             cors: Cors::Any,
             watermark: Watermark::default(),
+            system_prompt: None,
             tool_format: Format::Auto,
             thought_format: Format::Auto,
         }

@@ -203,6 +203,7 @@ async fn neutral_values_and_fields_without_effect_are_accepted() {
 #[tokio::test]
 async fn messages_come_in_every_form_that_clients_send() {
     let server = Server::new();
+    server.stage.set_length(300);
     server.stage.play(&["x"], End::Length);
     let call =
         json!([{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]);
@@ -216,7 +217,16 @@ async fn messages_come_in_every_form_that_clients_send() {
         .await;
     assert_eq!(reply.status, 200, "{}", reply.text());
     assert!(prompts(&server)[0].starts_with("user:ab\n"));
-    assert!(prompts(&server)[0].ends_with("tool:42\nassistant:"));
+    // The template knows no tools: it is told calls and results in words.
+    let told = &prompts(&server)[0];
+    assert!(
+        told.contains("assistant:<tool_call>\n{\"name\": \"f\""),
+        "{told}"
+    );
+    assert!(
+        told.ends_with("user:<tool_response>\n42\n</tool_response>\nassistant:"),
+        "{told}"
+    );
 }
 
 #[tokio::test]

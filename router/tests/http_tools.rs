@@ -233,6 +233,36 @@ async fn what_the_workers_refuse_of_a_guide_names_its_field() {
 }
 
 #[tokio::test]
+async fn a_template_without_tools_tells_them_in_words() {
+    let plain = "{% for m in messages %}{{ m.role }}:{{ m.content }}/{% endfor %}";
+    let server = Server::with(Some(plain), |config| {
+        config.system_prompt = Some("Be brief.".into());
+    });
+    server.stage.set_length(2000);
+    let call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>";
+    server.stage.play(&[call], End::StopToken);
+    let answer = server
+        .post(CHAT, body(json!({"tool_prompt": "Call:"})))
+        .await
+        .json();
+    let choice = &answer["choices"][0];
+    assert_eq!(choice["message"]["tool_calls"][0]["function"]["name"], "f");
+    let told = prompt(&server);
+    assert!(
+        told.starts_with("system:Be brief.\n\nCall:\n{\"type\":\"function\""),
+        "{told}"
+    );
+    assert!(told.ends_with("}/user:hi/"), "{told}");
+    server.stage.play(&[call], End::StopToken);
+    server
+        .post(CHAT, body(json!({"tools": [], "tool_prompt": "Call:"})))
+        .await;
+    assert_eq!(prompt(&server), "system:Be brief./user:hi/");
+    let info = server.get("/info").await.json();
+    assert_eq!(info["system_prompt"], "Be brief.");
+}
+
+#[tokio::test]
 async fn tools_that_may_not_be_called_are_not_told() {
     let server = server();
     server.stage.play(&[CALL], End::Length);
@@ -407,7 +437,7 @@ async fn bad_tools_are_refused_by_name() {
         assert_eq!(reply.json()["error"]["param"], param, "{}", reply.text());
     }
     assert!(server.stage.requests().is_empty());
-    let mute = Server::new();
+    let mute = Server::with(Some(TEMPLATE), |config| config.tool_format = Format::Off);
     let reply = mute.post(CHAT, body(json!({}))).await;
     assert_eq!(
         (reply.status.as_u16(), &reply.json()["error"]["param"]),

@@ -52,7 +52,7 @@ CHAT: dict[str, tuple[Any, dict[str, Any]]] = {
     "stream_options": ({"include_usage": True}, {"stream": True}),
     "temperature": (0.7, {}),
     "tool_choice": ("auto", {"tools": TOOLS}),
-    "tool_prompt": (None, {}),
+    "tool_prompt": ("You can call these functions.", {"tools": TOOLS}),
     "tools": (TOOLS, {}),
     "top_logprobs": (2, {"logprobs": True}),
     "top_p": (0.9, {}),

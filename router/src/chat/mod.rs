@@ -2,8 +2,10 @@
 
 mod json;
 mod template;
+mod words;
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use serde::Serialize;
 
@@ -29,7 +31,7 @@ pub struct ChatMessage {
 }
 
 /// A turn as templates see it.
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 struct TemplateMessage<'a> {
     role: &'a str,
     content: Option<Cow<'a, str>>,
@@ -62,6 +64,10 @@ pub struct Chat {
     pub messages: Vec<ChatMessage>,
     /// What follows them.
     pub turn: Turn,
+    /// What the system says in a conversation without a system turn; set by the server.
+    pub system: Option<Arc<str>>,
+    /// What introduces the tools where the template knows none. Default: how to call them.
+    pub tool_prompt: Option<String>,
     /// Tools that the model may call: a JSON list, parsed only when the chat is rendered.
     pub tools: Option<String>,
     /// More variables of the template: a JSON object, parsed only when the chat is rendered.
@@ -74,7 +80,7 @@ impl Chat {
     /// Bytes of its text, about: what rendering it will cost.
     pub(crate) fn size(&self) -> usize {
         let messages = self.messages.iter().map(ChatMessage::size);
-        let texts = [&self.tools, &self.variables];
+        let texts = [&self.tools, &self.variables, &self.tool_prompt];
         let texts = texts.into_iter().flatten().map(String::len);
         messages.chain(texts).sum()
     }
@@ -88,9 +94,17 @@ const MARK: &str = "\u{E000}\u{E0A5}\u{E000}";
 /// The messages; `MARK` ends the last one if it stays open.
 fn messages(chat: &Chat) -> Result<Vec<TemplateMessage<'_>>, ApiError> {
     let turns = chat.messages.iter().enumerate();
-    let mut messages: Vec<_> = turns
+    let turns: Vec<_> = turns
         .map(|(index, message)| message.for_template(index))
         .collect::<Result<_, _>>()?;
+    let system = chat.system.as_deref();
+    let system = system.filter(|_| !chat.messages.iter().any(ChatMessage::is_system));
+    let system = system.map(|text| TemplateMessage {
+        role: "system",
+        content: Some(text.into()),
+        ..TemplateMessage::default()
+    });
+    let mut messages: Vec<_> = system.into_iter().chain(turns).collect();
     if chat.turn == Turn::Continue
         && let Some(content) = messages.last_mut().and_then(|m| m.content.as_mut())
     {
@@ -100,6 +114,11 @@ fn messages(chat: &Chat) -> Result<Vec<TemplateMessage<'_>>, ApiError> {
 }
 
 impl ChatMessage {
+    /// Whether it is the system's turn, also by its newer name.
+    fn is_system(&self) -> bool {
+        matches!(self.role.as_str(), "system" | "developer")
+    }
+
     /// Bytes of its text, about, with what a template writes around it.
     fn size(&self) -> usize {
         const AROUND: usize = 64;

@@ -6,6 +6,7 @@ use minijinja::value::{Serde, Value};
 use minijinja::{Environment, Error, ErrorKind as JinjaKind, context};
 
 use super::json::to_json;
+use super::words::{self, Place};
 use super::{Chat, MARK, Turn, messages};
 use crate::error::{ApiError, ErrorKind};
 
@@ -16,6 +17,8 @@ pub struct ChatTemplate {
     special_tokens: Vec<(String, String)>,
     source: String,
     knows_tools: bool,
+    /// Whether it writes the calls of earlier turns.
+    knows_calls: bool,
 }
 
 /// The template itself refused the conversation.
@@ -50,6 +53,7 @@ impl ChatTemplate {
             special_tokens,
             source: source.to_owned(),
             knows_tools,
+            knows_calls: source.contains("tool_calls"),
         })
     }
 
@@ -65,6 +69,22 @@ impl ChatTemplate {
 
     /// The prompt's text. Fails when the template raises an exception or meets what it cannot use.
     pub fn render(&self, chat: &Chat) -> Result<String, ApiError> {
+        let calls = !self.knows_calls && chat.messages.iter().any(words::speaks_of_tools);
+        if self.knows_tools || !(calls || chat.tools.is_some()) {
+            return self.render_turns(chat);
+        }
+        let told = self.render_turns(&words::in_words(chat, Place::System)?);
+        match told {
+            // Some templates take no system turn.
+            Err(error) if error.kind == ErrorKind::Template && chat.tools.is_some() => {
+                let words = words::in_words(chat, Place::FirstUser)?;
+                self.render_turns(&words).map_err(|_| error)
+            }
+            told => told,
+        }
+    }
+
+    fn render_turns(&self, chat: &Chat) -> Result<String, ApiError> {
         let special = self
             .special_tokens
             .iter()
@@ -274,6 +294,93 @@ mod tests {
         .unwrap();
         assert_eq!(text.len(), 11, "{text}");
         assert!(render("{{ strftime_now('%!') }}", vec![user("a")], Turn::Open).is_err());
+    }
+
+    fn with_calls() -> Vec<ChatMessage> {
+        let call = ChatMessage {
+            role: "assistant".into(),
+            tool_calls: Some(r#"[{"function":{"name":"f","arguments":"{\"a\":1}"}}]"#.into()),
+            ..ChatMessage::default()
+        };
+        let result = |text: &str| ChatMessage {
+            role: "tool".into(),
+            ..user(text)
+        };
+        vec![user("go"), call, result("1"), result("2"), user("and?")]
+    }
+
+    #[test]
+    fn a_template_that_knows_no_tools_is_told_in_words() {
+        let mut chat = Chat {
+            messages: with_calls(),
+            tools: Some(r#"[{"z":1,"a":2},{}]"#.into()),
+            turn: Turn::Bare,
+            ..Chat::default()
+        };
+        let template = ChatTemplate::new(PLAIN, Vec::new()).unwrap();
+        let text = template.render(&chat).unwrap();
+        let (system, rest) = text.split_once("</>\n").unwrap();
+        assert!(
+            system.starts_with("<system>You can call functions."),
+            "{system}"
+        );
+        let call = "<tool_call>\n{\"name\": \"name\", \"arguments\": {\"parameter\": \"value\"}}\n</tool_call>";
+        assert!(system.contains(call), "{system}");
+        assert!(system.ends_with("\n{\"z\":1,\"a\":2}\n{}"), "{system}");
+        let said = "<user>go</>\n\
+            <assistant><tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\":1}}\n</tool_call></>\n\
+            <user><tool_response>\n1\n</tool_response>\n\n<tool_response>\n2\n</tool_response>\n\nand?</>\n";
+        assert_eq!(rest, said);
+        chat.tool_prompt = Some("Call:".into());
+        chat.system = Some("Be brief.".into());
+        let text = template.render(&chat).unwrap();
+        assert!(
+            text.starts_with("<system>Be brief.\n\nCall:\n{\"z\":1,\"a\":2}\n{}</>\n<user>go</>"),
+            "{text}"
+        );
+        chat.tools = None;
+        let text = template.render(&chat).unwrap();
+        assert_eq!(text, format!("<system>Be brief.</>\n{said}"));
+    }
+
+    #[test]
+    fn a_template_without_system_turns_tells_the_first_user() {
+        let source = "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}\
+                      {% endif %}<{{ m.role }}>{{ m.content }}{% endfor %}";
+        let template = ChatTemplate::new(source, Vec::new()).unwrap();
+        let mut chat = Chat {
+            messages: vec![user("go")],
+            tools: Some("[{}]".into()),
+            tool_prompt: Some("Call:".into()),
+            turn: Turn::Bare,
+            ..Chat::default()
+        };
+        assert_eq!(template.render(&chat).unwrap(), "<user>Call:\n{}\n\ngo");
+        chat.system = Some("s".into());
+        let error = template.render(&chat).unwrap_err();
+        assert!(error.message.contains("no system"), "{error}");
+    }
+
+    #[test]
+    fn a_conversation_without_a_system_turn_has_the_servers() {
+        let template = ChatTemplate::new(PLAIN, Vec::new()).unwrap();
+        let mut chat = Chat {
+            messages: vec![user("a")],
+            system: Some("Be brief.".into()),
+            turn: Turn::Bare,
+            ..Chat::default()
+        };
+        assert_eq!(
+            template.render(&chat).unwrap(),
+            "<system>Be brief.</>\n<user>a</>\n"
+        );
+        for role in ["system", "developer"] {
+            let mut own = user("Be loud.");
+            own.role = role.into();
+            chat.messages = vec![own, user("a")];
+            let text = template.render(&chat).unwrap();
+            assert_eq!(text, format!("<{role}>Be loud.</>\n<user>a</>\n"));
+        }
     }
 
     #[test]

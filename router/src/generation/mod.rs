@@ -56,10 +56,15 @@ impl Generator {
     ) -> Self {
         let pool = TokenizerPool::start(config.tokenizer_threads, config.tokenizer_queue);
         let config = config.clone();
-        let source = model.chat_template.as_ref().map(|t| t.source());
+        let template = model.chat_template.as_ref();
+        let source = template.map(|t| t.source());
+        // Told of tools in words, a model is told this format, too.
+        let in_words = template.is_some_and(|t| !t.knows_tools());
+        let in_words = in_words.then_some(ToolFormat::Hermes);
+        let tool_format = |source: &str| ToolFormat::of_template(source).or(in_words);
         Self {
             inner: Arc::new(Inner {
-                tool_format: config.tool_format.of(source, ToolFormat::of_template),
+                tool_format: config.tool_format.of(source, tool_format),
                 thought_format: config.thought_format.of(source, ThoughtFormat::of_template),
                 text: model,
                 pool,
@@ -142,7 +147,7 @@ impl Generator {
     /// is longer than the context is refused, under `name`.
     pub async fn tokenize_chat(
         &self,
-        chat: Chat,
+        mut chat: Chat,
         name: &'static str,
         charge: Charge,
     ) -> Result<(String, Vec<TextPiece>), ApiError> {
@@ -153,6 +158,7 @@ impl Generator {
                 format!("`{name}` cannot be empty"),
             ));
         }
+        chat.system.clone_from(&self.inner.config.system_prompt);
         let size = chat.size();
         let work = move || {
             let _charge = charge;
@@ -219,8 +225,11 @@ impl Generator {
         &self.inner.metrics
     }
 
-    async fn prepare(&self, input: GenerateInput) -> Result<ValidRequest, ApiError> {
+    async fn prepare(&self, mut input: GenerateInput) -> Result<ValidRequest, ApiError> {
         let limits = self.token_limits()?;
+        if let Prompt::Chat(chat) = &mut input.prompt {
+            chat.system.clone_from(&self.inner.config.system_prompt);
+        }
         let charge = input.charge.clone();
         let (prompt, parameters) = input.validate(&self.inner.config, limits)?;
         let text = &self.inner.text;

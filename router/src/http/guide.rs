@@ -394,7 +394,7 @@ mod tests {
             .guide()
             .unwrap()
             .unwrap();
-        assert_eq!(any.1.text, ANY_OBJECT);
+        assert_eq!(any.text, ANY_OBJECT);
     }
 
     #[test]

@@ -199,13 +199,10 @@ pub(super) fn read_offer(
             ..Offered::default()
         });
     };
-    let template = generator.model_text().chat_template.as_ref();
-    let format = generator
-        .tool_format()
-        .filter(|_| template.is_some_and(|t| t.knows_tools()));
+    let format = generator.tool_format();
     let Some(format) = format else {
-        let rule = "`tools` cannot be used: the chat template of this model tells it of no tools, or \
-                    the server knows no format of its calls (--tool-parser)";
+        let rule = "`tools` cannot be used: the server knows no format of this model's calls \
+                    (--tool-parser)";
         return Err(ApiError::validation("tools", rule));
     };
     reading.tools = Some((format, offer.names()));

@@ -62,9 +62,28 @@ impl ToolFormat {
         }
     }
 
+    /// These calls, (name, arguments), as the model writes them.
+    pub(crate) fn write_calls(self, calls: &[(&str, &str)]) -> String {
+        let frame = self.frame();
+        let written = calls.iter().map(|(name, arguments)| {
+            let (before, after) = self.around(name);
+            before + arguments + &after
+        });
+        let written: Vec<String> = written.collect();
+        let (opening, written) = (self.opening(), written.join(frame.between));
+        format!("{opening}{}{written}{}", frame.begin, frame.end)
+    }
+
     fn forced_call(self, tool: &Tool) -> String {
-        let name = &tool.name;
-        let (before, after) = match self {
+        let (before, after) = self.around(&tool.name);
+        let schema = tool.parameters.as_deref().unwrap_or(ANY_OBJECT);
+        let [name, before, after] = [tool.name.clone(), before, after].map(Value::from);
+        format!("{{\"name\":{name},\"before\":{before},\"schema\":{schema},\"after\":{after}}}")
+    }
+
+    /// What stands around the arguments of a call.
+    fn around(self, name: &str) -> (String, String) {
+        match self {
             Self::Hermes => (
                 format!("{}\n{{\"name\": \"{name}\", \"arguments\": ", tagged::OPEN),
                 format!("}}\n{}", tagged::CLOSE),
@@ -82,9 +101,6 @@ impl ToolFormat {
                 "}".to_owned(),
             ),
             Self::Pythonic => (format!("{name}(**"), ")".to_owned()),
-        };
-        let schema = tool.parameters.as_deref().unwrap_or(ANY_OBJECT);
-        let [name, before, after] = [name.clone(), before, after].map(Value::from);
-        format!("{{\"name\":{name},\"before\":{before},\"schema\":{schema},\"after\":{after}}}")
+        }
     }
 }

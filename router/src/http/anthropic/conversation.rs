@@ -56,6 +56,7 @@ pub(super) fn conversation(
         tools,
         variables: thinks.map(|on| format!("{{\"enable_thinking\":{on}}}")),
         reading,
+        ..Chat::default()
     };
     Ok((chat, guide))
 }

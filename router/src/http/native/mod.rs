@@ -116,6 +116,7 @@ pub(super) async fn info(State(app): State<App>) -> Json<Info> {
         max_total_tokens: tokens.map(|t| t.max_total),
         validation_workers: app.config.tokenizer_threads.get(),
         max_client_batch_size: app.config.max_client_batch_size,
+        system_prompt: app.config.system_prompt.as_deref().map(str::to_owned),
         kv_tokens: limits.as_ref().map(|l| l.kv_tokens),
         device: limits.map(|l| l.device_name),
         router: "penstock",

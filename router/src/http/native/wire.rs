@@ -306,6 +306,8 @@ pub(crate) struct Info {
     pub(crate) validation_workers: usize,
     /// Prompts per completion request.
     pub(crate) max_client_batch_size: usize,
+    /// What the system says in a chat without a system turn.
+    pub(crate) system_prompt: Option<String>,
     /// Tokens that the KV pool holds; null while the model loads.
     pub(crate) kv_tokens: Option<u64>,
     /// What the workers run on; null while the model loads.

@@ -178,8 +178,10 @@ fn conversation(app: &App, mut body: ChatRequest) -> Result<(Chat, Option<Box<Gu
         messages,
         turn,
         tools,
+        tool_prompt: body.tool_prompt,
         variables,
         reading,
+        ..Chat::default()
     };
     Ok((chat, guide))
 }

@@ -71,9 +71,9 @@ request! {
         top_logprobs: Option<u32>,
         /// 0 to 20: the same of the prompt's tokens by themselves. Not in a stream.
         prompt_logprobs: Option<u32>,
-        /// Not offered yet.
-        #[schema(value_type = Option<String>)]
-        tool_prompt: Option<JsonText>,
+        /// What introduces the tools where the chat template knows none (TGI's name). Default: how
+        /// to call them.
+        tool_prompt: Option<String>,
         /// Not offered yet; `[]` is neutral.
         #[schema(value_type = Option<Vec<Object>>)]
         functions: Option<JsonText>,
@@ -242,7 +242,6 @@ impl ChatRequest {
     pub(crate) fn check(&self) -> Result<(), ApiError> {
         const CHOICE: Neutral = Neutral::Text(&["none", "auto"]);
         neutral::check(&[
-            ("tool_prompt", &self.tool_prompt, Neutral::Null),
             ("functions", &self.functions, Neutral::Empty),
             ("function_call", &self.function_call, CHOICE),
             ("modalities", &self.modalities, Neutral::Json(r#"["text"]"#)),
