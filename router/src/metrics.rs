@@ -1,6 +1,7 @@
 //! Prometheus metrics of the text and HTTP layers. Names that TGI has too mean the same here.
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use prometheus_client::encoding::text::encode;
@@ -15,18 +16,18 @@ use smallvec::SmallVec;
 use crate::error::ErrorKind;
 
 /// Gaps between tokens that a request counts at a time.
-const GAPS: usize = 32;
+const GAPS: usize = 8;
 
 /// The registry, and the metrics that this crate's text and HTTP layers keep in it.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
-    pub(crate) text: TextMetrics,
+    pub(crate) text: Arc<TextMetrics>,
     pub(crate) http: HttpMetrics,
 }
 
 /// Of requests, whichever way they come in.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct TextMetrics {
     count: Counter,
     success: Counter,
@@ -73,22 +74,25 @@ enum Failure {
 }
 
 /// Follows one request from its arrival to its end; a drop before the end counts as `dropped`.
+///
+/// The first fields are those that every token touches.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct RequestTimer {
-    metrics: TextMetrics,
-    subject: Subject,
-    start: Instant,
-    /// When the engine had accepted the request.
-    accepted: Option<Instant>,
     /// When it began to run.
     entered: Option<Instant>,
     first_token: Option<Instant>,
     last_token: Option<Instant>,
-    ended: Option<Instant>,
     tokens: u64,
     /// Seconds between tokens that are not in the histogram yet: all threads share it, so that many
     /// at a time cost less.
     gaps: SmallVec<[f32; GAPS]>,
+    metrics: Arc<TextMetrics>,
+    subject: Subject,
+    start: Instant,
+    /// When the engine had accepted the request.
+    accepted: Option<Instant>,
+    ended: Option<Instant>,
 }
 
 /// Whose time a timer takes.
@@ -118,7 +122,7 @@ pub struct Timings {
 impl Metrics {
     /// Adds its metrics to `registry`, which may hold others' already.
     pub fn new(mut registry: Registry) -> Self {
-        let text = TextMetrics::register(&mut registry);
+        let text = Arc::new(TextMetrics::register(&mut registry));
         let http = HttpMetrics::register(&mut registry);
         Self {
             registry,
@@ -267,11 +271,11 @@ impl HttpMetrics {
 }
 
 impl RequestTimer {
-    pub(crate) fn start(metrics: &TextMetrics) -> Self {
+    pub(crate) fn start(metrics: &Arc<TextMetrics>) -> Self {
         metrics.count.inc();
         metrics.open.inc();
         Self {
-            metrics: metrics.clone(),
+            metrics: Arc::clone(metrics),
             subject: Subject::Request,
             start: Instant::now(),
             accepted: None,
@@ -287,7 +291,7 @@ impl RequestTimer {
     /// A timer for a further answer to the same request, which no token of it has reached.
     pub(crate) fn branch(&self) -> Self {
         Self {
-            metrics: self.metrics.clone(),
+            metrics: Arc::clone(&self.metrics),
             subject: Subject::Branch,
             gaps: SmallVec::new(),
             ..*self

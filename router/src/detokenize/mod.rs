@@ -17,16 +17,23 @@ const WINDOW_CONTEXT: usize = 6;
 /// Ids that a window may hold back while they make no whole character.
 const WINDOW_HELD: usize = 32;
 
-/// The state of one answer.
+/// Makes the text of one answer.
 #[derive(Clone, Debug)]
 pub struct Detokenizer {
     vocabulary: Arc<Vocabulary>,
+    state: State,
+}
+
+/// Where an answer stands.
+#[derive(Clone, Debug)]
+struct State {
     /// Bytes that may become a character with the next token.
     pending: Vec<u8>,
     /// Characters that may still be stripped.
     strip: usize,
     first: bool,
-    window: Window,
+    /// For a decoder without a table. Boxed, since nearly all have one.
+    window: Option<Box<Window>>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -41,13 +48,7 @@ impl Detokenizer {
     /// Continues after `prompt`; with an empty prompt, begins a text.
     pub fn new(vocabulary: Arc<Vocabulary>, prompt: &[u32]) -> Self {
         let begins = prompt.iter().all(|&id| vocabulary.is_special(id));
-        let mut window = Window::default();
-        if vocabulary.rule == Rule::Window {
-            let tail = prompt.len().saturating_sub(WINDOW_CONTEXT);
-            window.ids = prompt[tail..].to_vec();
-            window.read = window.ids.len();
-            window.prefix = vocabulary.decode(&window.ids);
-        }
+        let window = (vocabulary.rule == Rule::Window).then(|| Window::after(prompt, &vocabulary));
         let strip = match &vocabulary.rule {
             Rule::Texts(Texts {
                 strip: Some((_, count)),
@@ -55,39 +56,45 @@ impl Detokenizer {
             }) if begins => *count,
             _ => 0,
         };
-        Self {
-            vocabulary,
+        let state = State {
             pending: Vec::new(),
             strip,
             first: begins,
-            window,
-        }
+            window: window.map(Box::new),
+        };
+        Self { vocabulary, state }
     }
 
     /// Adds one id that is not special, and appends to `out` the text that became whole with it.
     pub fn push(&mut self, id: u32, out: &mut String) {
-        let vocabulary = Arc::clone(&self.vocabulary);
+        let Self { vocabulary, state } = self;
         match &vocabulary.rule {
-            Rule::Bytes => self.push_bytes(vocabulary.bytes_of(id), out),
-            Rule::Texts(texts) => self.push_text(id, texts, &vocabulary, out),
-            Rule::Window => self.push_window(id, &vocabulary, out),
+            Rule::Bytes => state.push_bytes(vocabulary.bytes_of(id), out),
+            Rule::Texts(texts) => state.push_text(id, texts, vocabulary, out),
+            Rule::Window => state.push_window(id, vocabulary, out),
         }
     }
 
     /// Appends what is left at the end of an answer.
     pub fn finish(&mut self, out: &mut String) {
-        let vocabulary = Arc::clone(&self.vocabulary);
-        match &vocabulary.rule {
-            Rule::Bytes => {
-                if !std::mem::take(&mut self.pending).is_empty() {
+        let Self { vocabulary, state } = self;
+        match (&vocabulary.rule, &mut state.window) {
+            (Rule::Bytes, _) => {
+                if !std::mem::take(&mut state.pending).is_empty() {
                     out.push(char::REPLACEMENT_CHARACTER);
                 }
             }
-            Rule::Texts(texts) => self.flush_run(texts, out),
-            Rule::Window => self.window.give(&vocabulary, out, true),
+            (Rule::Texts(texts), _) => state.flush_run(texts, out),
+            (Rule::Window, window) => {
+                if let Some(window) = window {
+                    window.give(vocabulary, out, true);
+                }
+            }
         }
     }
+}
 
+impl State {
     fn push_bytes(&mut self, bytes: &[u8], out: &mut String) {
         if self.pending.is_empty() {
             let held = append_lossy(bytes, out);
@@ -143,13 +150,25 @@ impl Detokenizer {
     }
 
     fn push_window(&mut self, id: u32, vocabulary: &Vocabulary, out: &mut String) {
-        self.window.ids.push(id);
-        let full = self.window.ids.len() - self.window.read >= WINDOW_HELD;
-        self.window.give(vocabulary, out, full);
+        if let Some(window) = &mut self.window {
+            window.ids.push(id);
+            let full = window.ids.len() - window.read >= WINDOW_HELD;
+            window.give(vocabulary, out, full);
+        }
     }
 }
 
 impl Window {
+    fn after(prompt: &[u32], vocabulary: &Vocabulary) -> Self {
+        let tail = prompt.len().saturating_sub(WINDOW_CONTEXT);
+        let ids = prompt[tail..].to_vec();
+        Self {
+            read: ids.len(),
+            prefix: vocabulary.decode(&ids),
+            ids,
+        }
+    }
+
     /// Appends what the ids since `read` add to the text, if it ends in a whole character or
     /// `force` is set.
     fn give(&mut self, vocabulary: &Vocabulary, out: &mut String, force: bool) {

@@ -14,8 +14,12 @@ pub struct Vocabulary {
     /// Bytes of all tokens, back to back; `ends[id]` is one past the last byte of `id`.
     bytes: Vec<u8>,
     ends: Vec<u32>,
-    special: Vec<bool>,
+    special: IdSet,
 }
+
+/// A bit per id: small enough to stay in a cache, unlike the rest of the table.
+#[derive(Debug)]
+struct IdSet(Vec<u64>);
 
 /// How a tokenizer's decoder joins its tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,7 +58,7 @@ impl Vocabulary {
             rule,
             bytes: Vec::new(),
             ends: Vec::with_capacity(size),
-            special: vec![false; size],
+            special: IdSet::below(size),
             tokenizer,
         };
         for id in 0..u32::try_from(size).unwrap_or(u32::MAX) {
@@ -70,7 +74,9 @@ impl Vocabulary {
                 .tokenizer
                 .get_added_vocabulary()
                 .is_special_token(&token);
-            self.special[id as usize] = special;
+            if special {
+                self.special.insert(id);
+            }
             match &self.rule {
                 _ if special => self.bytes.extend_from_slice(token.as_bytes()),
                 Rule::Bytes => match unicode_to_bytes(&token) {
@@ -87,7 +93,7 @@ impl Vocabulary {
 
     /// Whether the id is a special token: shown in token events, left out of the answer's text.
     pub fn is_special(&self, id: u32) -> bool {
-        self.special.get(id as usize).copied().unwrap_or(false)
+        self.special.contains(id)
     }
 
     /// One past the largest id.
@@ -137,6 +143,24 @@ impl Vocabulary {
 
     pub(super) fn decode(&self, ids: &[u32]) -> String {
         self.tokenizer.decode(ids, true).unwrap_or_default()
+    }
+}
+
+impl IdSet {
+    /// Empty, for ids less than `size`.
+    fn below(size: usize) -> Self {
+        Self(vec![0; size.div_ceil(64)])
+    }
+
+    fn insert(&mut self, id: u32) {
+        if let Some(word) = self.0.get_mut(id as usize / 64) {
+            *word |= 1 << (id % 64);
+        }
+    }
+
+    fn contains(&self, id: u32) -> bool {
+        let word = self.0.get(id as usize / 64);
+        word.is_some_and(|word| word >> (id % 64) & 1 == 1)
     }
 }
 

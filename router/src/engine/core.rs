@@ -27,6 +27,9 @@ use crate::shard::{PrepareError, StepAnswer, StepTold};
 /// Least and greatest answer to "when shall I try again".
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
+/// How old the scheduler's figures may be while steps run.
+const COUNTING: Duration = Duration::from_millis(100);
+
 /// Scheduler and records of one group of workers.
 pub(super) struct Core {
     scheduler: Scheduler,
@@ -39,6 +42,8 @@ pub(super) struct Core {
     arrived: Option<(StepAnswer, Vec<Emission>)>,
     outbox: Outbox,
     began: Instant,
+    /// When the scheduler's figures were published last.
+    counted: Instant,
     /// Secret start of the prefix cache's hashes, so that nobody can make prompts that collide.
     salt: u64,
     metrics: EngineMetrics,
@@ -59,6 +64,7 @@ impl Core {
             arrived: None,
             outbox: Outbox::default(),
             began: Instant::now(),
+            counted: Instant::now(),
             salt: RandomState::new().hash_one(0_u64),
             metrics,
         })
@@ -313,9 +319,18 @@ impl Core {
         Micros(micros(self.began.elapsed()))
     }
 
-    /// Publishes the scheduler's figures; they cost time proportional to the running sequences.
-    pub(super) fn count(&self) {
+    /// Publishes the scheduler's figures.
+    pub(super) fn count(&mut self) {
+        self.counted = Instant::now();
         self.metrics.observe(&self.scheduler.snapshot());
+    }
+
+    /// The same after a step. The figures cost time proportional to the running sequences, and
+    /// nobody reads them as often as there are steps.
+    pub(super) fn count_sometimes(&mut self) {
+        if self.is_idle() || self.counted.elapsed() >= COUNTING {
+            self.count();
+        }
     }
 }
 

@@ -5,13 +5,13 @@
 //! costs no system call. Had the engine woken every task, each would have cost one.
 
 use std::{
-    collections::HashMap,
     mem,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     task::{Context, Poll, Waker},
     time::Instant,
 };
 
+use foldhash::HashMap;
 use penstock_scheduler::ids::SequenceId;
 use tokio::sync::mpsc;
 

@@ -1,7 +1,8 @@
 //! Everything the engine knows of the requests that it has accepted and not ended.
 
-use std::{collections::HashMap, mem};
+use std::mem;
 
+use foldhash::HashMap;
 use penstock_scheduler::{
     ids::{RequestId, SequenceId, Slot, TokenId},
     plan::{Finish, StepPlan},
@@ -21,12 +22,14 @@ use crate::shard::{PromptPart, SlotError};
 pub(super) type Answer = oneshot::Sender<Result<(), SubmitError>>;
 
 /// One request. It outlives the scheduler, which can be refilled from it.
+#[repr(C)]
 pub(super) struct Record {
+    /// First, since only they are touched for every token.
+    branches: SmallVec<[Branch; 1]>,
     pub(super) request: EngineRequest,
     /// Leading tokens of the prompt of which nothing is left to tell; of the first, nothing is told.
     prompt_told: u32,
     pub(super) stage: Stage,
-    branches: SmallVec<[Branch; 1]>,
     search: Option<Box<Search>>,
 }
 

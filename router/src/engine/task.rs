@@ -206,8 +206,10 @@ impl Task {
                     yield_now().await;
                 }
                 core.deliver();
+                core.count_sometimes();
+            } else {
+                core.count();
             }
-            core.count();
             if self.drain.is_some() && core.is_idle() {
                 return Err(drained());
             }

@@ -21,24 +21,32 @@ use crate::stop::StopMatcher;
 use crate::tools::Reading;
 use crate::validate::ValidRequest;
 
+/// Room that an answer's text begins with: it is not to move at each of its first tokens.
+const ANSWER_BYTES: usize = 256;
+
 /// One answer on its way. Dropping it before its end aborts the request at once.
+///
+/// Every token touches the fields up to the start of `timer`, the others are for an answer's
+/// beginning and end. With hundreds of streams each first touch misses the cache, and those misses
+/// are most of what a token costs here.
+#[repr(C)]
 pub struct Generation {
     source: Option<Box<dyn TokenSource>>,
+    text: Arc<ModelText>,
     detokenizer: Detokenizer,
-    stop: StopMatcher,
-    text: ModelText,
-    reading: Reading,
-    /// Special tokens that are part of the text.
-    shown: Vec<u32>,
     /// The answer's text so far, special tokens left out.
     answer: String,
     /// How much of it went into deltas.
     sent: usize,
-    /// Said by the engine beside its last tokens, to be told after them.
-    failure: Option<String>,
+    stop: StopMatcher,
     facts: Facts,
-    prompt: ToldPrompt,
     timer: RequestTimer,
+    /// Said by the engine beside its last tokens, to be told after them; then `source` is gone.
+    failure: Option<String>,
+    reading: Reading,
+    /// Special tokens that are part of the text.
+    shown: Vec<u32>,
+    prompt: ToldPrompt,
 }
 
 /// The prompt, as far as the answer tells of it.
@@ -98,7 +106,7 @@ impl Facts {
 /// What an answer needs to know of its request after the request has gone to the engine.
 #[derive(Clone)]
 pub(super) struct Begun {
-    text: ModelText,
+    text: Arc<ModelText>,
     detokenizer: Detokenizer,
     stop: StopMatcher,
     reading: Reading,
@@ -109,7 +117,7 @@ pub(super) struct Begun {
 }
 
 impl Begun {
-    pub(super) fn new(model: &ModelText, request: &ValidRequest) -> Self {
+    pub(super) fn new(model: &Arc<ModelText>, request: &ValidRequest) -> Self {
         let engine = &request.engine;
         let facts = Facts {
             prompt_tokens: engine.prompt.len(),
@@ -133,7 +141,7 @@ impl Begun {
             tokens: Vec::new(),
         };
         Self {
-            text: model.clone(),
+            text: Arc::clone(model),
             detokenizer: Detokenizer::new(Arc::clone(&model.vocabulary), &engine.prompt),
             stop: StopMatcher::new(&request.stop),
             reading: request.reading.clone(),
@@ -178,8 +186,8 @@ impl Begun {
             stop: self.stop.clone(),
             shown: shown(&self.text, &self.reading),
             reading: self.reading.clone(),
-            text: self.text.clone(),
-            answer: String::new(),
+            text: Arc::clone(&self.text),
+            answer: String::with_capacity(ANSWER_BYTES),
             sent: 0,
             failure: None,
             facts,
@@ -238,12 +246,10 @@ impl Generation {
         event: &mut TextEvent,
     ) -> Poll<Option<Result<(), ApiError>>> {
         event.clear();
-        if let Some(message) = self.failure.take() {
-            return Poll::Ready(Some(Err(self.fail(message))));
-        }
         let mut step = loop {
             let Some(source) = &mut self.source else {
-                return Poll::Ready(None);
+                let failure = self.failure.take();
+                return Poll::Ready(failure.map(|message| Err(self.fail(message))));
             };
             let Some(mut step) = ready!(Pin::new(&mut *source).poll_next(cx)) else {
                 return Poll::Ready(Some(Err(
@@ -266,6 +272,7 @@ impl Generation {
                 return Poll::Ready(Some(Err(self.fail(message.clone()))));
             }
             self.failure = Some(message.clone());
+            self.source = None;
         }
         self.take(&mut step, event);
         self.timer.tokens(event.tokens.len());

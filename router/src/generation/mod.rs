@@ -35,7 +35,7 @@ pub struct Generator {
 }
 
 struct Inner {
-    text: ModelText,
+    text: Arc<ModelText>,
     pool: TokenizerPool,
     tool_format: Option<ToolFormat>,
     thought_format: Option<ThoughtFormat>,
@@ -66,7 +66,7 @@ impl Generator {
             inner: Arc::new(Inner {
                 tool_format: config.tool_format.of(source, tool_format),
                 thought_format: config.thought_format.of(source, ThoughtFormat::of_template),
-                text: model,
+                text: Arc::new(model),
                 pool,
                 config,
                 metrics,
@@ -129,7 +129,7 @@ impl Generator {
     /// The tokens of `text` as a prompt, with their places in it. A text that is longer than the
     /// context is refused, under the name `inputs`.
     pub async fn tokenize(&self, text: String, charge: Charge) -> Result<Vec<TextPiece>, ApiError> {
-        let (model, max) = (self.inner.text.clone(), self.longest());
+        let (model, max) = (Arc::clone(&self.inner.text), self.longest());
         check_bound(&model, &text, ("inputs", max))?;
         let size = text.len();
         let work = move || {
@@ -151,7 +151,7 @@ impl Generator {
         name: &'static str,
         charge: Charge,
     ) -> Result<(String, Vec<TextPiece>), ApiError> {
-        let (model, max) = (self.inner.text.clone(), self.longest());
+        let (model, max) = (Arc::clone(&self.inner.text), self.longest());
         if chat.messages.is_empty() {
             return Err(ApiError::validation(
                 name,
@@ -244,7 +244,7 @@ impl Generator {
             parameters.check_length(prompt, text.bound)?;
         }
         let size = prompt.size();
-        let text = text.clone();
+        let text = Arc::clone(text);
         let work = move || {
             // Until here, also when the client has left meanwhile.
             let _charge = charge;

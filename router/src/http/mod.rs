@@ -44,7 +44,7 @@ struct App {
     generator: Generator,
     config: Arc<RouterConfig>,
     bodies: Budget,
-    cors: CorsLayer,
+    cors: Arc<CorsLayer>,
     /// Unix time in seconds; set at start, shown by `/v1/models`.
     started: u64,
 }
@@ -60,7 +60,7 @@ impl App {
         Ok(Self {
             generator,
             bodies: Budget::new(config.max_held_body_bytes, held),
-            cors: cors(&config.cors)?,
+            cors: Arc::new(cors(&config.cors)?),
             config: Arc::new(config),
             started: openai::unix_time(),
         })
@@ -105,7 +105,7 @@ impl App {
             .fallback(not_found)
             .method_not_allowed_fallback(wrong_method)
             .layer(middleware::from_fn_with_state(self.clone(), count))
-            .layer(self.cors.clone())
+            .layer(CorsLayer::clone(&self.cors))
             .with_state(self)
     }
 }

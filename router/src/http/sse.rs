@@ -1,8 +1,9 @@
 //! Server-sent events: a response body that polls its answer and writes what is ready.
 
+use std::cell::RefCell;
 use std::convert::Infallible;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -13,10 +14,39 @@ use http_body::Frame;
 use serde::Serialize;
 use tokio::time::{Instant, Sleep, sleep};
 
+use crate::generation::TextEvent;
+
+/// Bytes that a thread's frames are written into, again and again.
+const FRAMES: usize = 4 << 10;
+/// A frame larger than this does not leave its room behind.
+const LARGE_FRAME: usize = 64 << 10;
+
+thread_local! {
+    static DESK: RefCell<Desk> = RefCell::default();
+}
+
+/// Where the answers of one thread are read and written, one after the other. Hundreds of streams
+/// that each had buffers of their own would find none of them in the cache at their next token.
+pub(super) struct Desk {
+    /// What a step brought for the answer that is being written.
+    pub(super) event: TextEvent,
+    /// The frame that is being written.
+    pub(super) out: BytesMut,
+}
+
+impl Default for Desk {
+    fn default() -> Self {
+        Self {
+            event: TextEvent::default(),
+            out: BytesMut::with_capacity(FRAMES),
+        }
+    }
+}
+
 /// Makes the events of one stream.
 pub(super) trait EventSource: Send + Unpin + 'static {
-    /// Appends all that is ready. After `End` it is not polled again.
-    fn poll_events(&mut self, cx: &mut Context<'_>, out: &mut BytesMut) -> Poll<Flow>;
+    /// Appends all that is ready to `desk.out`. After `End` it is not polled again.
+    fn poll_events(&mut self, cx: &mut Context<'_>, desk: &mut Desk) -> Poll<Flow>;
 }
 
 /// Whether a stream goes on.
@@ -28,15 +58,19 @@ pub(super) enum Flow {
     End,
 }
 
-/// One task and one buffer per stream: no channel, no extra wake-up between engine and socket.
+/// One task per stream: no channel, no extra wake-up between engine and socket.
 struct SseBody<S> {
     source: S,
-    buffer: BytesMut,
     ended: bool,
+    silence: Silence,
+}
+
+/// Goes off when a stream has shown nothing for a while.
+struct Silence {
     keep_alive: Duration,
     last_frame: Instant,
-    silence: Pin<Box<Sleep>>,
-    /// Whether `silence` has been polled and will wake the task.
+    timer: Pin<Box<Sleep>>,
+    /// Whether `timer` has been polled and will wake the task.
     listens: bool,
 }
 
@@ -45,12 +79,8 @@ struct SseBody<S> {
 pub(super) fn respond(source: impl EventSource, keep_alive: Duration) -> Response {
     let body = SseBody {
         source,
-        buffer: BytesMut::with_capacity(1024),
         ended: false,
-        keep_alive,
-        last_frame: Instant::now(),
-        silence: Box::pin(sleep(keep_alive)),
-        listens: false,
+        silence: Silence::new(keep_alive),
     };
     let mut response = Response::new(Body::new(body));
     for (name, value) in [
@@ -66,34 +96,59 @@ pub(super) fn respond(source: impl EventSource, keep_alive: Duration) -> Respons
 }
 
 impl<S: EventSource> SseBody<S> {
-    fn fill(&mut self, cx: &mut Context<'_>) {
+    /// The next frame; none if the stream has ended.
+    fn poll_next(&mut self, cx: &mut Context<'_>, desk: &mut Desk) -> Poll<Option<Bytes>> {
+        // Of a stream that panicked.
+        desk.out.clear();
         // Once for a frame; again only if what was ready showed nothing, for then nothing will wake us.
-        while !self.ended && self.buffer.is_empty() {
-            match self.source.poll_events(cx, &mut self.buffer) {
+        while !self.ended && desk.out.is_empty() {
+            match self.source.poll_events(cx, desk) {
                 Poll::Ready(flow) => self.ended = flow == Flow::End,
-                Poll::Pending => return,
+                Poll::Pending => break,
             }
+        }
+        if desk.out.is_empty() {
+            if self.ended {
+                return Poll::Ready(None);
+            }
+            ready!(self.silence.poll(cx));
+            desk.out.put_slice(b":\n\n");
+        }
+        self.silence.last_frame = Instant::now();
+        let frame = desk.out.split().freeze();
+        if frame.len() > LARGE_FRAME {
+            *desk = Desk::default();
+        }
+        Poll::Ready(Some(frame))
+    }
+}
+
+impl Silence {
+    fn new(keep_alive: Duration) -> Self {
+        Self {
+            keep_alive,
+            last_frame: Instant::now(),
+            timer: Box::pin(sleep(keep_alive)),
+            listens: false,
         }
     }
 
     /// The timer is not moved for every frame, which would cost more than the frame: when it goes
     /// off, it is set again for what is left of the silence. Nor does it take the task's waker for
     /// every frame: it keeps the first, and a body stays with its connection's task.
-    fn poll_silence(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.listens && !self.silence.is_elapsed() {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.listens && !self.timer.is_elapsed() {
             return Poll::Pending;
         }
         self.listens = true;
-        while self.silence.as_mut().poll(cx).is_ready() {
+        while self.timer.as_mut().poll(cx).is_ready() {
             let due = self.last_frame + self.keep_alive;
             if due <= Instant::now() {
-                self.silence
-                    .as_mut()
-                    .reset(Instant::now() + self.keep_alive);
+                self.timer.as_mut().reset(Instant::now() + self.keep_alive);
                 self.listens = false;
                 return Poll::Ready(());
             }
-            self.silence.as_mut().reset(due);
+            self.timer.as_mut().reset(due);
         }
         Poll::Pending
     }
@@ -107,22 +162,12 @@ impl<S: EventSource> http_body::Body for SseBody<S> {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        self.fill(cx);
-        if self.buffer.is_empty() {
-            if self.ended {
-                return Poll::Ready(None);
-            }
-            if self.poll_silence(cx).is_pending() {
-                return Poll::Pending;
-            }
-            self.buffer.put_slice(b":\n\n");
-        }
-        self.last_frame = Instant::now();
-        Poll::Ready(Some(Ok(Frame::data(self.buffer.split().freeze()))))
+        let next = DESK.with_borrow_mut(|desk| self.poll_next(cx, desk));
+        next.map(|frame| frame.map(|frame| Ok(Frame::data(frame))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.ended && self.buffer.is_empty()
+        self.ended
     }
 }
 
@@ -151,11 +196,11 @@ mod tests {
     struct Script(std::vec::IntoIter<&'static str>);
 
     impl EventSource for Script {
-        fn poll_events(&mut self, _: &mut Context<'_>, out: &mut BytesMut) -> Poll<Flow> {
+        fn poll_events(&mut self, _: &mut Context<'_>, desk: &mut Desk) -> Poll<Flow> {
             let Some(text) = self.0.next() else {
                 panic!("polled after its end");
             };
-            out.put_slice(text.as_bytes());
+            desk.out.put_slice(text.as_bytes());
             let last = self.0.len() == 0;
             Poll::Ready(if last { Flow::End } else { Flow::More })
         }

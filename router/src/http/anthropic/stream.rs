@@ -7,17 +7,16 @@ use serde_json::{Value, json};
 
 use super::answer::{MessageAnswer, stop_reason};
 use crate::error::ApiError;
-use crate::generation::{Generation, TextEvent};
+use crate::generation::Generation;
 use crate::http::error::anthropic_json;
 use crate::http::reading::{Read, call_id};
-use crate::http::sse::{EventSource, Flow};
+use crate::http::sse::{Desk, EventSource, Flow};
 use crate::tools::Piece;
 
 /// Writes the events of one answer.
 pub(super) struct MessageStream {
     generation: Generation,
     read: Read,
-    event: TextEvent,
     /// What the first event tells.
     start: Option<MessageAnswer>,
     /// Blocks that have begun.
@@ -39,7 +38,6 @@ impl MessageStream {
         Self {
             read: Read::new(generation.reading()),
             generation,
-            event: TextEvent::default(),
             start: Some(start),
             blocks: 0,
             open: None,
@@ -123,9 +121,10 @@ impl MessageStream {
         put(out, &json!({"type": "message_stop"}));
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>, out: &mut BytesMut) -> Poll<Result<Flow, ApiError>> {
+    fn poll(&mut self, cx: &mut Context<'_>, desk: &mut Desk) -> Poll<Result<Flow, ApiError>> {
+        let Desk { event, out } = desk;
         self.begin(out);
-        let polled = self.read.poll(&mut self.generation, &mut self.event, cx);
+        let polled = self.read.poll(&mut self.generation, event, cx);
         if let Poll::Ready(outcome) = polled {
             outcome?;
             let pieces: Vec<Piece> = self.read.drain().collect();
@@ -143,14 +142,14 @@ impl MessageStream {
 }
 
 impl EventSource for MessageStream {
-    fn poll_events(&mut self, cx: &mut Context<'_>, out: &mut BytesMut) -> Poll<Flow> {
-        match self.poll(cx, out) {
+    fn poll_events(&mut self, cx: &mut Context<'_>, desk: &mut Desk) -> Poll<Flow> {
+        match self.poll(cx, desk) {
             Poll::Pending => Poll::Pending,
             Poll::Ready(Ok(flow)) => Poll::Ready(flow),
             Poll::Ready(Err(error)) => {
-                out.put_slice(b"event: error\ndata: ");
-                out.put_slice(anthropic_json(&error).as_bytes());
-                out.put_slice(b"\n\n");
+                desk.out.put_slice(b"event: error\ndata: ");
+                desk.out.put_slice(anthropic_json(&error).as_bytes());
+                desk.out.put_slice(b"\n\n");
                 Poll::Ready(Flow::End)
             }
         }

@@ -6,7 +6,6 @@ use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::response::{IntoResponse, Response};
-use bytes::BytesMut;
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
@@ -18,7 +17,7 @@ use crate::budget::Charge;
 use crate::error::{ApiError, Excerpt};
 use crate::http::error::{NativeError, native_json};
 use crate::http::native::wire::ErrorResponse;
-use crate::http::sse::{self, EventSource, Flow, put_event};
+use crate::http::sse::{self, Desk, EventSource, Flow, put_event};
 use crate::http::strict::JsonText;
 use crate::http::{App, facts, json as body};
 
@@ -227,7 +226,8 @@ impl Head {
 }
 
 impl EventSource for Stream {
-    fn poll_events(&mut self, cx: &mut Context<'_>, out: &mut BytesMut) -> Poll<Flow> {
+    fn poll_events(&mut self, cx: &mut Context<'_>, desk: &mut Desk) -> Poll<Flow> {
+        let out = &mut desk.out;
         Poll::Ready(match ready!(self.answer.poll_next(cx)) {
             Some(Ok(tensors)) => {
                 put_event(out, &self.head.response(tensors).to_string());

@@ -9,40 +9,35 @@ use super::{candidates, finish_reason, wire};
 use crate::engine::Candidate;
 use crate::generation::{Generation, TextEnd, TextEvent, TextToken};
 use crate::http::error::native_json;
-use crate::http::sse::{EventSource, Flow, put_event, put_json};
+use crate::http::sse::{Desk, EventSource, Flow, put_event, put_json};
 
 /// Writes an answer's events.
 pub(super) struct NativeStream {
     generation: Generation,
-    event: TextEvent,
     shape: Shape,
-    index: u32,
 }
 
 impl NativeStream {
     pub(super) fn new(generation: Generation, shape: Shape) -> Self {
-        Self {
-            generation,
-            event: TextEvent::default(),
-            shape,
-            index: 0,
-        }
+        Self { generation, shape }
     }
 
-    fn put_tokens(&mut self, out: &mut BytesMut) {
-        let count = self.event.tokens.len();
-        for (position, (token, text, _)) in self.event.tokens().enumerate() {
-            self.index += 1;
-            put_token(out, self.index, token, text);
-            self.put_top(out, self.event.top(position));
-            let end = self.event.end.as_ref().filter(|_| position + 1 == count);
+    fn put_tokens(&self, event: &TextEvent, out: &mut BytesMut) {
+        let facts = self.generation.facts();
+        let mut left = event.tokens.len();
+        for (position, (token, text, _)) in event.tokens().enumerate() {
+            left -= 1;
+            let index = facts.generated_tokens as usize - left;
+            put_token(out, index, token, text);
+            self.put_top(out, event.top(position));
+            let end = event.end.as_ref().filter(|_| left == 0);
             self.put_rest(out, end);
         }
-        if let Some(end) = self.event.end.as_ref().filter(|_| count == 0) {
+        if let Some(end) = event.end.as_ref().filter(|_| event.tokens.is_empty()) {
             // An end without a token: the last token stands in, with what is left of the text.
-            let id = self.generation.facts().last_token;
-            let token = TextToken::special(id);
-            put_token(out, self.index, &token, self.event.rest());
+            let token = TextToken::special(facts.last_token);
+            let index = facts.generated_tokens as usize;
+            put_token(out, index, &token, event.rest());
             self.put_rest(out, Some(end));
         }
     }
@@ -76,7 +71,7 @@ impl NativeStream {
 }
 
 /// The start of an event, up to its token's end. Written by hand: this runs for every token.
-fn put_token(out: &mut BytesMut, index: u32, token: &TextToken, text: &str) {
+fn put_token(out: &mut BytesMut, index: usize, token: &TextToken, text: &str) {
     out.put_slice(b"data: {\"index\":");
     put_json(out, &index);
     out.put_slice(b",\"token\":{\"id\":");
@@ -93,23 +88,22 @@ fn put_token(out: &mut BytesMut, index: u32, token: &TextToken, text: &str) {
 }
 
 impl EventSource for NativeStream {
-    fn poll_events(&mut self, cx: &mut Context<'_>, out: &mut BytesMut) -> Poll<Flow> {
-        Poll::Ready(
-            match ready!(self.generation.poll_event(cx, &mut self.event)) {
-                Some(Ok(())) => {
-                    self.put_tokens(out);
-                    if self.event.end.is_some() {
-                        Flow::End
-                    } else {
-                        Flow::More
-                    }
-                }
-                Some(Err(error)) => {
-                    put_event(out, &native_json(&error));
+    fn poll_events(&mut self, cx: &mut Context<'_>, desk: &mut Desk) -> Poll<Flow> {
+        let Desk { event, out } = desk;
+        Poll::Ready(match ready!(self.generation.poll_event(cx, event)) {
+            Some(Ok(())) => {
+                self.put_tokens(event, out);
+                if event.end.is_some() {
                     Flow::End
+                } else {
+                    Flow::More
                 }
-                None => Flow::End,
-            },
-        )
+            }
+            Some(Err(error)) => {
+                put_event(out, &native_json(&error));
+                Flow::End
+            }
+            None => Flow::End,
+        })
     }
 }

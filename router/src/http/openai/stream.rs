@@ -9,10 +9,10 @@ use super::logprobs::Gathering;
 use super::wire::answer::{FinishReason, Usage};
 use super::{Answering, finish_reason};
 use crate::error::ApiError;
-use crate::generation::{Facts, Generation, TextEvent};
+use crate::generation::{Facts, Generation};
 use crate::http::error::openai_json;
 use crate::http::reading::{Read, call_id};
-use crate::http::sse::{EventSource, Flow, put_event, put_json};
+use crate::http::sse::{Desk, EventSource, Flow, put_event, put_json};
 use crate::tools::Piece;
 
 /// Which kind of chunk a stream has.
@@ -29,7 +29,6 @@ pub(super) struct ChunkStream {
     kind: Kind,
     answering: Answering,
     choices: Vec<Choice>,
-    event: TextEvent,
     usage: bool,
 }
 
@@ -83,7 +82,6 @@ impl ChunkStream {
             kind,
             answering,
             choices,
-            event: TextEvent::default(),
             usage,
         }
     }
@@ -93,13 +91,14 @@ impl ChunkStream {
         &mut self,
         index: usize,
         cx: &mut Context<'_>,
-        out: &mut BytesMut,
+        desk: &mut Desk,
     ) -> Poll<Result<(), ApiError>> {
         let choice = &mut self.choices[index];
         if choice.read.is_some() {
-            return self.poll_read(index, cx, out);
+            return self.poll_read(index, cx, desk);
         }
-        match choice.generation.poll_event(cx, &mut self.event) {
+        let Desk { event, out } = desk;
+        match choice.generation.poll_event(cx, event) {
             Poll::Pending => return Poll::Pending,
             Poll::Ready(Some(Ok(()))) => {}
             Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(error)),
@@ -112,19 +111,19 @@ impl ChunkStream {
         if choice.state == State::Fresh {
             choice.put_prompt(self.kind, &self.answering, (index, tail), out);
         }
-        for (at, (_, text, delta)) in self.event.tokens().enumerate() {
+        for (at, (_, text, delta)) in event.tokens().enumerate() {
             if let Some(gathering) = &mut choice.gathering {
-                gathering.add(&choice.generation, &self.event, at, text);
+                gathering.add(&choice.generation, event, at, text);
             }
             if !delta.is_empty() || choice.gathering.is_some() {
                 choice.put_text(self.kind, &self.answering, index, (delta, tail), out);
             }
         }
-        let rest = self.event.rest();
+        let rest = event.rest();
         if !rest.is_empty() {
             choice.put_text(self.kind, &self.answering, index, (rest, tail), out);
         }
-        if let Some(end) = &self.event.end {
+        if let Some(end) = &event.end {
             let before = std::mem::replace(&mut choice.state, State::Ended);
             self.put_end(index, before, end.reason.into(), out);
         }
@@ -136,16 +135,17 @@ impl ChunkStream {
         &mut self,
         index: usize,
         cx: &mut Context<'_>,
-        out: &mut BytesMut,
+        desk: &mut Desk,
     ) -> Poll<Result<(), ApiError>> {
+        let Desk { event, out } = desk;
         let choice = &mut self.choices[index];
         let Some(mut read) = choice.read.take() else {
             return Poll::Ready(Ok(()));
         };
-        let polled = read.poll(&mut choice.generation, &mut self.event, cx);
+        let polled = read.poll(&mut choice.generation, event, cx);
         if let Poll::Ready(Ok(())) = polled {
             if let Some(gathering) = &mut choice.gathering {
-                gathering.add_event(&choice.generation, &self.event);
+                gathering.add_event(&choice.generation, event);
             }
             for piece in read.drain() {
                 self.put_piece(index, piece, out);
@@ -321,17 +321,17 @@ impl Kind {
 }
 
 impl EventSource for ChunkStream {
-    fn poll_events(&mut self, cx: &mut Context<'_>, out: &mut BytesMut) -> Poll<Flow> {
+    fn poll_events(&mut self, cx: &mut Context<'_>, desk: &mut Desk) -> Poll<Flow> {
         let mut flow = Poll::Pending;
         for index in 0..self.choices.len() {
             if self.choices[index].state == State::Ended {
                 continue;
             }
-            match self.poll_choice(index, cx, out) {
+            match self.poll_choice(index, cx, desk) {
                 Poll::Pending => {}
                 Poll::Ready(Ok(())) => flow = Poll::Ready(Flow::More),
                 Poll::Ready(Err(error)) => {
-                    put_event(out, &openai_json(&error));
+                    put_event(&mut desk.out, &openai_json(&error));
                     return Poll::Ready(Flow::End);
                 }
             }
@@ -341,7 +341,7 @@ impl EventSource for ChunkStream {
             .iter()
             .all(|choice| choice.state == State::Ended)
         {
-            self.put_last(out);
+            self.put_last(&mut desk.out);
             return Poll::Ready(Flow::End);
         }
         flow
