@@ -58,10 +58,10 @@ pub struct ServeArgs {
     #[command(flatten)]
     pub log: LogArgs,
     /// Read settings from this TOML file
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Configuration")]
     pub config: Option<PathBuf>,
     /// Print every resolved setting with its reason, and exit
-    #[arg(long)]
+    #[arg(long, help_heading = "Configuration")]
     pub explain: bool,
 }
 
@@ -327,7 +327,7 @@ pub struct ChatArgs {
     #[command(flatten)]
     pub engine: EngineArgs,
     /// Read settings from this TOML file
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Configuration")]
     pub config: Option<PathBuf>,
 }
 

@@ -1,4 +1,4 @@
-//! How far something is that takes a while: bars on a terminal, lines elsewhere.
+//! How far something is that takes a while: bars and spinners on a terminal, lines elsewhere.
 
 use std::time::{Duration, Instant};
 
@@ -9,6 +9,8 @@ use crate::values::ByteSize;
 
 /// Off a terminal: a line at least this often.
 const LINE_INTERVAL: Duration = Duration::from_secs(10);
+/// Time between two looks of a spinner.
+const TURN: Duration = Duration::from_millis(100);
 
 /// One thing that takes a while.
 #[derive(Debug)]
@@ -27,6 +29,8 @@ enum Unit {
     Bytes,
     /// Steps of some work.
     Steps,
+    /// Nothing: nobody can say how far it is.
+    Time,
 }
 
 #[derive(Debug)]
@@ -53,7 +57,11 @@ impl Bar {
                 let bar = ProgressBar::new(total)
                     .with_style(style(unit))
                     .with_message(label.to_owned());
-                Shown::Terminal(bars.add(bar))
+                let bar = bars.add(bar);
+                if unit == Unit::Time {
+                    bar.enable_steady_tick(TURN);
+                }
+                Shown::Terminal(bar)
             }
         };
         let bar = Self {
@@ -74,7 +82,8 @@ impl Bar {
         match &mut self.shown {
             Shown::Terminal(bar) => bar.set_position(done),
             Shown::Lines { last } => {
-                if done < self.total && last.elapsed() >= LINE_INTERVAL {
+                let counts = self.unit != Unit::Time && done < self.total;
+                if counts && last.elapsed() >= LINE_INTERVAL {
                     *last = Instant::now();
                     let line = line(&self.label, self.unit, done, self.total, self.started);
                     say(&line);
@@ -96,25 +105,21 @@ impl Drop for Bar {
 impl Phases {
     /// Takes an engine's news while it loads; `total` is 0 where nobody knows it.
     pub fn news(&mut self, phase: &str, done: u64, total: u64) {
-        if total == 0 {
-            return;
-        }
         let same = self
             .0
             .as_ref()
             .is_some_and(|(shown, bar)| shown == phase && bar.total == total);
         if !same {
-            let unit = if phase == "weights" {
-                Unit::Bytes
-            } else {
-                Unit::Steps
+            let (label, unit) = match (phase, total) {
+                ("start", _) => ("starting the workers".to_owned(), Unit::Time),
+                ("memory", _) => ("measuring memory".to_owned(), Unit::Time),
+                ("weights", 1..) => ("loading weights".to_owned(), Unit::Bytes),
+                (_, 0) => (format!("loading {phase}"), Unit::Time),
+                _ => (format!("loading {phase}"), Unit::Steps),
             };
             // The old bar goes before the new one comes.
             self.0 = None;
-            self.0 = Some((
-                phase.to_owned(),
-                Bar::new(&format!("loading {phase}"), unit, total),
-            ));
+            self.0 = Some((phase.to_owned(), Bar::new(&label, unit, total)));
         }
         if let Some((_, bar)) = &mut self.0 {
             bar.at(done);
@@ -128,16 +133,18 @@ fn style(unit: Unit) -> ProgressStyle {
             "{msg} [{bar:30}] {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec}, {eta} left"
         }
         Unit::Steps => "{msg} [{bar:30}] {pos}/{len}",
+        Unit::Time => "{msg} {spinner} {elapsed}",
     };
     let style = ProgressStyle::with_template(template);
     style
         .unwrap_or_else(|_| ProgressStyle::default_bar())
         .progress_chars("=> ")
+        .tick_strings(&[".  ", ".. ", "...", " ..", "  .", "   "])
 }
 
 fn line(label: &str, unit: Unit, done: u64, total: u64, started: Instant) -> String {
     match unit {
-        Unit::Steps => format!("{label}: {done} of {total}"),
+        Unit::Steps | Unit::Time => format!("{label}: {done} of {total}"),
         Unit::Bytes => {
             let rate = done as f64 / started.elapsed().as_secs_f64().max(1e-3);
             let left = total.saturating_sub(done) as f64 / rate.max(1.0);

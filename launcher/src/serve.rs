@@ -265,12 +265,13 @@ impl Server {
         let chats = generator.model_text().chat_template.is_some();
         say(&format!(
             "serving {model} at {url} on {device}: room for {tokens} KV tokens, ready after \
-             {seconds:.1} s\ntry it:\n  {}",
-            example(&url, model, chats)
+             {seconds:.1} s"
         ));
         if let Some(address) = self.kserve {
             say(&format!("KServe gRPC at {}", reachable(address)));
         }
+        let example = example(&url, model, chats);
+        say(&format!("all routes: {url}/docs\ntry it:\n  {example}"));
     }
 }
 

@@ -137,7 +137,8 @@ impl Conversation {
             outcome = whole => outcome,
             () = interrupt(self.interactive) => Ok(()),
         };
-        print("\n")?;
+        // At a terminal an empty line sets the next turn apart.
+        print(if self.interactive { "\n\n" } else { "\n" })?;
         outcome.map(|()| said)
     }
 }

@@ -194,12 +194,25 @@ fn forward(stderr: ChildStderr, rank: u32, words: &Mutex<VecDeque<String>>) {
         if text.is_empty() {
             continue;
         }
-        tracing::info!(target: "worker", "[worker {rank}] {text}");
+        log(rank, &text);
         let mut words = words.lock().unwrap_or_else(PoisonError::into_inner);
         if words.len() == KEPT_LINES {
             words.pop_front();
         }
         words.push_back(text);
+    }
+}
+
+/// A line of a worker's log as one of ours; what names no level, such as a traceback, is told too.
+fn log(rank: u32, line: &str) {
+    match line.split_once(' ').unwrap_or((line, "")) {
+        ("DEBUG", text) => tracing::debug!(target: "worker", "[worker {rank}] {text}"),
+        ("INFO", text) => tracing::info!(target: "worker", "[worker {rank}] {text}"),
+        ("WARNING", text) => tracing::warn!(target: "worker", "[worker {rank}] {text}"),
+        ("ERROR" | "CRITICAL", text) => {
+            tracing::error!(target: "worker", "[worker {rank}] {text}");
+        }
+        _ => tracing::info!(target: "worker", "[worker {rank}] {line}"),
     }
 }
 

@@ -114,8 +114,9 @@ pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
 }
 
 fn explain(path: &str, error: &serde_json::Error) -> ApiError {
-    let message = with_excerpt(&error.to_string());
-    let param = Some(path).filter(|path| *path != ".");
+    let message = in_words(&with_excerpt(&error.to_string()));
+    // "?" is where a name or a value should have begun.
+    let param = Some(path).filter(|path| !matches!(*path, "." | "?"));
     let param = param.map(|path| Excerpt::new(path).to_string());
     let (kind, start) = match error.classify() {
         Category::Data => (ErrorKind::Validation, ""),
@@ -129,6 +130,26 @@ fn explain(path: &str, error: &serde_json::Error) -> ApiError {
         param: param.map(Cow::Owned),
         ..ApiError::new(kind, message)
     }
+}
+
+/// Says what kind of number is expected in words that are not Rust's.
+fn in_words(message: &str) -> String {
+    const NUMBERS: [(&str, &str); 6] = [
+        ("u32", "a whole number from 0 to 4294967295"),
+        ("u64", "a whole number from 0 to 18446744073709551615"),
+        ("usize", "a whole number, 0 or more"),
+        ("i32", "a whole number"),
+        ("i64", "a whole number"),
+        ("f32", "a number"),
+    ];
+    let named = message
+        .rsplit_once(", expected ")
+        .and_then(|(found, rest)| {
+            let (name, place) = rest.split_once(' ')?;
+            let (_, words) = NUMBERS.into_iter().find(|(number, _)| *number == name)?;
+            Some(format!("{found}, expected {words} {place}"))
+        });
+    named.unwrap_or_else(|| message.to_owned())
 }
 
 /// Cuts the string that serde quotes, which may be as long as the body, to an excerpt.
