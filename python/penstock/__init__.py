@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         Logprob,
         SamplingParams,
         StructuredOutputsParams,
+        ToolCall,
     )
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "Logprob",
     "SamplingParams",
     "StructuredOutputsParams",
+    "ToolCall",
 ]
 
 

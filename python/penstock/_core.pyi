@@ -28,6 +28,9 @@ class Event:
     def text(self) -> str:
         """What the answer's text grows by."""
     @property
+    def pieces(self) -> list[tuple[str, str]]:
+        """What else the answer grows by: ("thought", "call" or "arguments", text)."""
+    @property
     def token_ids(self) -> list[int]:
         """New tokens."""
     @property
@@ -80,9 +83,12 @@ class Engine:
     ) -> Request:
         """Begins to complete a prompt; every event goes to `deliver`, on the engine's thread."""
     def chat(
-        self, messages: str, params: SamplingParams, deliver: Callable[[Event], object]
+        self, body: str, params: SamplingParams, deliver: Callable[[Event], object]
     ) -> Request:
-        """Begins an answer in a conversation; `messages` is a JSON list of objects."""
+        """Begins an answer in a conversation.
+
+        `body` is that of /v1/chat/completions, as far as it tells of the conversation and of tools.
+        """
     @property
     def max_slots(self) -> int:
         """Sequences that run at once."""

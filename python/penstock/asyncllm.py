@@ -10,6 +10,7 @@ from types import TracebackType
 from penstock import _core
 from penstock.engine import (
     Answers,
+    Conversation,
     Message,
     Option,
     Prompt,
@@ -44,7 +45,7 @@ class AsyncLLM:
         return (await self.several(prompt, single(params or SamplingParams())))[0]
 
     async def several(
-        self, prompt: Prompt | list[Message], params: SamplingParams
+        self, prompt: Prompt | list[Message] | Conversation, params: SamplingParams
     ) -> list[Completion]:
         """The `params.n` answers to one prompt or conversation. Raises as `generate`."""
         answers = Answers(params)
@@ -55,10 +56,14 @@ class AsyncLLM:
         raise RuntimeError("the answers ended without an end")
 
     async def chat(
-        self, messages: Sequence[Message], params: SamplingParams | None = None
+        self,
+        messages: Sequence[Message],
+        params: SamplingParams | None = None,
+        **fields: object,
     ) -> Completion:
-        """Answers a conversation: messages are dicts with `role` and `content`."""
-        return await self.generate(list(messages), params)  # type: ignore[arg-type]
+        """Answers a conversation: messages and fields as for `LLM.chat`."""
+        conversation = Conversation(list(messages), fields)
+        return (await self.several(conversation, single(params or SamplingParams())))[0]
 
     async def stream(
         self, prompt: Prompt | list[Message], params: SamplingParams | None = None
@@ -76,7 +81,7 @@ class AsyncLLM:
             await asyncio.to_thread(engine.close)
 
     async def _events(
-        self, prompt: Prompt | list[Message], params: SamplingParams
+        self, prompt: Prompt | list[Message] | Conversation, params: SamplingParams
     ) -> AsyncIterator[_core.Event]:
         engine = await self._loaded()
         loop = asyncio.get_running_loop()

@@ -3,19 +3,46 @@
 from __future__ import annotations
 
 import json
+import secrets
 import sys
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 
 from penstock import _core
 from penstock.progress import Phases
-from penstock.request import Completion, Logprob, Logprobs, SamplingParams
+from penstock.request import Completion, Logprob, Logprobs, SamplingParams, ToolCall
 
 Prompt = str | Sequence[int]
 Message = dict[str, object]
 Option = str | int | float | bool | PathLike[str]
+# What may be said of a conversation, as fields of /v1/chat/completions.
+CHAT_FIELDS = (
+    "tools",
+    "tool_choice",
+    "parallel_tool_calls",
+    "chat_template_kwargs",
+    "add_generation_prompt",
+    "continue_final_message",
+)
+ID_BYTES = 6  # of the nine characters that some chat templates insist on
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """Messages, and what else is said of their conversation. Raises TypeError for other fields."""
+
+    messages: list[Message]
+    fields: dict[str, object] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in self.fields:
+            if name not in CHAT_FIELDS:
+                raise TypeError(f"chat takes no {name}, only {', '.join(CHAT_FIELDS)}")
+        given = {name: value for name, value in self.fields.items() if value is not None}
+        object.__setattr__(self, "fields", given)
 
 
 def flags(model: str | PathLike[str] | None, options: dict[str, Option]) -> list[str]:
@@ -57,15 +84,18 @@ def is_single(prompts: object) -> bool:
 
 def begin(
     engine: _core.Engine,
-    prompt: Prompt | list[Message],
+    prompt: Prompt | list[Message] | Conversation,
     params: SamplingParams,
     deliver: Callable[[_core.Event], object],
 ) -> _core.Request:
     """Begins an answer to a text, to token ids, or to messages."""
     if isinstance(prompt, str):
         return engine.generate(prompt, params, deliver)
+    if isinstance(prompt, Conversation):
+        body = {"messages": prompt.messages, **prompt.fields}
+        return engine.chat(json.dumps(body), params, deliver)
     if prompt and isinstance(prompt[0], dict):
-        return engine.chat(json.dumps(prompt), params, deliver)
+        return begin(engine, Conversation(list(prompt)), params, deliver)  # type: ignore[arg-type]
     return engine.generate(list(prompt), params, deliver)  # type: ignore[arg-type]
 
 
@@ -113,6 +143,8 @@ class Draft:
         self.logprobs: list[float] = []
         self.top_logprobs: list[Logprobs] | None = None if params.logprobs is None else []
         self.prompt_logprobs: list[Logprobs | None] | None = None
+        self.thoughts: list[str] = []
+        self.calls: list[tuple[str, list[str]]] = []
 
     def add(self, event: _core.Event) -> Completion | None:
         """Takes the next event; the completion, once it is whole. Raises as `checked`."""
@@ -124,17 +156,31 @@ class Draft:
             self.top_logprobs += map(_logprobs, event.top_logprobs)
         if event.prompt_logprobs is not None:
             self.prompt_logprobs = [_logprobs(told) or None for told in event.prompt_logprobs]
+        for kind, text in event.pieces:
+            if kind == "thought":
+                self.thoughts.append(text)
+            elif kind == "call":
+                self.calls.append((text, []))
+            else:
+                self.calls[-1][1].append(text)
         if event.finish_reason is None:
             return None
+        called = bool(self.calls) and event.finish_reason == "stop"
         return Completion(
             "".join(self.pieces),
             self.token_ids,
             self.logprobs,
-            event.finish_reason,
+            "tool_calls" if called else event.finish_reason,
             event.prompt_tokens,
             self.top_logprobs,
             self.prompt_logprobs,
+            "".join(self.thoughts),
+            tuple(_call(name, parts) for name, parts in self.calls),
         )
+
+
+def _call(name: str, parts: list[str]) -> ToolCall:
+    return ToolCall(secrets.token_hex(ID_BYTES)[:9], name, "".join(parts))
 
 
 def _logprobs(told: list[_core.Likely]) -> Logprobs:

@@ -12,6 +12,7 @@ from types import TracebackType
 from penstock import _core
 from penstock.engine import (
     Answers,
+    Conversation,
     Message,
     Option,
     Prompt,
@@ -65,14 +66,19 @@ class LLM:
         self,
         messages: Sequence[Message] | Sequence[Sequence[Message]],
         params: SamplingParams | None = None,
+        **fields: object,
     ) -> list[Completion]:
         """Answers a conversation, or several: messages are dicts with `role` and `content`.
 
-        Raises as `generate`.
+        fields: those of /v1/chat/completions that tell of conversations: tools, tool_choice,
+        parallel_tool_calls, chat_template_kwargs, add_generation_prompt, continue_final_message.
+
+        Raises as `generate`, and TypeError for other fields.
         """
         single = bool(messages) and isinstance(messages[0], dict)
-        batch = [list(messages)] if single else [list(each) for each in messages]
-        return self._run(batch, params or SamplingParams())  # type: ignore[arg-type]
+        batch = [messages] if single else messages
+        conversations = [Conversation(list(each), fields) for each in batch]  # type: ignore[arg-type]
+        return self._run(conversations, params or SamplingParams())
 
     def stream(
         self, prompt: Prompt | list[Message], params: SamplingParams | None = None
@@ -90,7 +96,7 @@ class LLM:
         self._close()
 
     def _run(
-        self, prompts: Sequence[Prompt | list[Message]], params: SamplingParams
+        self, prompts: Sequence[Prompt | Conversation], params: SamplingParams
     ) -> list[Completion]:
         done: list[list[Completion] | None] = [None] * len(prompts)
         events: SimpleQueue[tuple[int, _core.Event]] = SimpleQueue()
@@ -99,7 +105,7 @@ class LLM:
         room = AHEAD * self._engine.max_slots
         finished = tokens = 0
 
-        def start(index: int, prompt: Prompt | list[Message]) -> None:
+        def start(index: int, prompt: Prompt | Conversation) -> None:
             request = begin(self._engine, prompt, params, partial(_put, events, index))
             drafts[index] = Answers(params), request
 

@@ -210,14 +210,28 @@ Logprobs = dict[int, Logprob]
 
 
 @dataclass(frozen=True)
+class ToolCall:
+    """A call that an answer makes.
+
+    id: for the message that brings its result. arguments: JSON, broken off where the answer is.
+    """
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True)
 class Completion:
     """One answer.
 
     text: without the stop string that ended it. token_ids: the end token included.
     logprobs: natural log of each token's probability, at temperature 1.
-    finish_reason: "length" or "stop". prompt_tokens: tokens of the prompt.
+    finish_reason: "length", "stop", or "tool_calls" for an answer that calls and would be "stop".
+    prompt_tokens: tokens of the prompt.
     top_logprobs: for each token the likely ones in its place and itself, if `logprobs` asked.
     prompt_logprobs: the same for each token of the prompt, None for the first, if asked.
+    reasoning: what the model thought before, in conversations. tool_calls: calls of tools there.
     """
 
     text: str
@@ -227,6 +241,8 @@ class Completion:
     prompt_tokens: int
     top_logprobs: list[Logprobs] | None = None
     prompt_logprobs: list[Logprobs | None] | None = None
+    reasoning: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
 
     @property
     def cumulative_logprob(self) -> float:

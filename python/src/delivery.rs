@@ -8,6 +8,7 @@ use std::thread::{self, JoinHandle};
 use penstock_router::engine::Candidate;
 use penstock_router::generation::{FinishReason, Generation, TextEvent};
 use penstock_router::logprobs::ranked;
+use penstock_router::tools::{AnswerReader, Piece, Pieces};
 use penstock_router::{ApiError, ErrorKind};
 use pyo3::prelude::*;
 
@@ -22,6 +23,8 @@ pub(crate) struct Event {
     branch: u32,
     /// What the answer's text grows by.
     text: String,
+    /// What else the answer's text grows by, in order: ("thought" | "call" | "arguments", text).
+    pieces: Vec<(&'static str, String)>,
     /// New tokens.
     token_ids: Vec<u32>,
     /// Natural log of each new token's probability.
@@ -79,6 +82,30 @@ impl Event {
             prompt_tokens: facts.prompt_tokens,
             ..Self::default()
         }
+    }
+
+    /// Takes the event's text apart: content, thoughts, calls. Says whether the answer ends here
+    /// though the model would go on.
+    pub(crate) fn read(&mut self, event: &TextEvent, reader: &mut AnswerReader) -> bool {
+        let mut pieces = Pieces::default();
+        reader.feed(event.delta(), &mut pieces);
+        let over = event.end.is_none() && reader.is_over();
+        if event.end.is_some() {
+            reader.finish(&mut pieces);
+        } else if over {
+            self.finish_reason = Some("stop");
+        }
+        self.text.clear();
+        for piece in pieces.drain() {
+            match piece {
+                Piece::Content(text) => self.text.push_str(&text),
+                Piece::Thought(text) => self.pieces.push(("thought", text)),
+                Piece::Call(name) => self.pieces.push(("call", name)),
+                Piece::Arguments(text) => self.pieces.push(("arguments", text)),
+                Piece::CallEnd => {}
+            }
+        }
+        over
     }
 
     /// The end of a request that failed.

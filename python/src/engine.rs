@@ -108,14 +108,11 @@ impl Engine {
         self.begin(completion(prompt, params)?, deliver)
     }
 
-    /// Begins an answer in a conversation; `messages` is a JSON list of objects.
-    fn chat(
-        &self,
-        messages: &str,
-        params: SamplingParams,
-        deliver: Py<PyAny>,
-    ) -> PyResult<Request> {
-        self.begin(conversation(messages, params)?, deliver)
+    /// Begins an answer in a conversation; `body` is that of `/v1/chat/completions`, as far as it
+    /// tells of the conversation and of tools.
+    fn chat(&self, body: &str, params: SamplingParams, deliver: Py<PyAny>) -> PyResult<Request> {
+        let generator = self.with(|open| open.running.generator.clone())?;
+        self.begin(conversation(body, params, &generator)?, deliver)
     }
 
     /// Sequences that run at once.
@@ -196,11 +193,19 @@ async fn answer(generator: Generator, input: GenerateInput, mailbox: Mailbox) {
 async fn carry(mut generation: Generation, mailbox: &Mailbox) {
     let mut event = TextEvent::default();
     let mut first = true;
+    let reading = generation.reading();
+    let mut reader = (!reading.is_plain()).then(|| reading.reader());
     while let Some(outcome) = generation.next(&mut event).await {
-        mailbox.send(match outcome {
-            Ok(()) => Event::step(&event, &generation, std::mem::take(&mut first)),
-            Err(error) => Event::failed(&error),
-        });
+        if let Err(error) = outcome {
+            return mailbox.send(Event::failed(&error));
+        }
+        let mut step = Event::step(&event, &generation, std::mem::take(&mut first));
+        if let Some(reader) = &mut reader
+            && step.read(&event, reader)
+        {
+            generation.finish();
+        }
+        mailbox.send(step);
     }
 }
 

@@ -3,15 +3,13 @@
 use std::collections::BTreeMap;
 
 use penstock_router::adjustment::{Adjustment, Penalties};
-use penstock_router::chat::{Chat, ChatMessage};
-use penstock_router::http::structured_outputs;
+use penstock_router::http::{conversation_of, structured_outputs};
 use penstock_router::logprobs::Wanted;
 use penstock_router::tokenize::SpecialTokens;
 use penstock_router::validate::{AtEos, Choices, FieldNames, GenerateInput, Parameters, Prompt};
-use penstock_router::{ApiError, Charge};
+use penstock_router::{ApiError, Charge, Generator};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use serde_json::{Map, Value};
 
 /// `penstock.SamplingParams`, read attribute by attribute.
 #[derive(FromPyObject)]
@@ -123,61 +121,27 @@ pub(crate) fn completion(
     })
 }
 
-/// An answer in a conversation; `messages` is a JSON list of objects.
-pub(crate) fn conversation(messages: &str, params: SamplingParams) -> PyResult<GenerateInput> {
-    let messages: Vec<Map<String, Value>> = serde_json::from_str(messages)
-        .map_err(|_| PyValueError::new_err("`messages` must be a list of dicts"))?;
-    let messages = messages.into_iter().enumerate().map(|(index, fields)| {
-        message(fields)
-            .map_err(|wrong| PyValueError::new_err(format!("messages[{index}]: {wrong}")))
-    });
-    let prompt = Prompt::Chat(Chat {
-        messages: messages.collect::<PyResult<_>>()?,
-        ..Chat::default()
-    });
+/// An answer in a conversation: `body` is that of `/v1/chat/completions`, as far as it tells of the
+/// conversation and of tools.
+pub(crate) fn conversation(
+    body: &str,
+    params: SamplingParams,
+    generator: &Generator,
+) -> PyResult<GenerateInput> {
+    let parameters = params.parameters()?;
+    let read = conversation_of(body, parameters, generator);
+    let (chat, parameters) = read.map_err(|error| raised(&error))?;
     Ok(GenerateInput {
-        prompt,
-        parameters: params.parameters()?,
-        names: FieldNames::CHAT,
+        prompt: Prompt::Chat(chat),
+        parameters,
+        names: FieldNames {
+            top_logprobs: FieldNames::COMPLETIONS.top_logprobs,
+            ..FieldNames::CHAT
+        },
         charge: Charge::default(),
     })
 }
 
 fn raised(error: &ApiError) -> PyErr {
     PyValueError::new_err(error.to_string())
-}
-
-fn message(mut fields: Map<String, Value>) -> Result<ChatMessage, String> {
-    let role = text(&mut fields, "role")?.ok_or("`role` is missing")?;
-    let content = text(&mut fields, "content")?;
-    let reasoning_content = text(&mut fields, "reasoning_content")?;
-    let name = text(&mut fields, "name")?;
-    let tool_call_id = text(&mut fields, "tool_call_id")?;
-    let tool_calls = match fields.remove("tool_calls") {
-        None | Some(Value::Null) => None,
-        Some(calls @ Value::Array(_)) => Some(calls.to_string()),
-        Some(_) => return Err("`tool_calls` must be a list".to_owned()),
-    };
-    if content.is_none() && tool_calls.is_none() {
-        return Err("`content` is missing".to_owned());
-    }
-    match fields.keys().next() {
-        Some(unknown) => Err(format!("`{unknown}` is not a field of a message")),
-        None => Ok(ChatMessage {
-            role,
-            content,
-            reasoning_content,
-            name,
-            tool_calls,
-            tool_call_id,
-        }),
-    }
-}
-
-fn text(fields: &mut Map<String, Value>, name: &str) -> Result<Option<String>, String> {
-    match fields.remove(name) {
-        None | Some(Value::Null) => Ok(None),
-        Some(Value::String(text)) => Ok(Some(text)),
-        Some(other) => Err(format!("`{name}` must be a string, not {other}")),
-    }
 }

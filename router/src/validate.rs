@@ -393,8 +393,10 @@ impl Parameters {
             Err(ApiError::validation(field, rule))
         };
         if !offered {
-            let rule = "grammar is not supported: it is switched off on this server";
-            return Err(ApiError::validation("grammar", rule));
+            let field = guide.field;
+            let rule =
+                format!("grammar is not supported: `{field}` is switched off on this server");
+            return Err(ApiError::validation(field, rule));
         }
         if guide.text.is_empty() {
             let rule = format!("`{}` cannot be empty", guide.field);

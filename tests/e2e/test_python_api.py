@@ -129,6 +129,47 @@ def check_places(answer: Completion, count: int) -> None:
         assert ranks[count:] in ([], [None])
 
 
+def tool(name: str, **properties: str) -> dict[str, object]:
+    typed = {name: {"type": kind} for name, kind in properties.items()}
+    parameters = {"type": "object", "properties": typed, "required": list(typed)}
+    function = {"name": name, "description": name, "parameters": parameters}
+    return {"type": "function", "function": function}
+
+
+def test_conversations_with_tools(llm: LLM) -> None:
+    tools = [tool("get_weather", city="string"), tool("add", a="integer", b="integer")]
+    question = [{"role": "user", "content": "What is the weather in Paris?"}]
+    params = replace(GREEDY, max_tokens=48)
+    (called,) = llm.chat(question, params, tools=tools)
+    (call,) = called.tool_calls
+    assert (call.name, json.loads(call.arguments)) == ("get_weather", {"city": "Paris"})
+    assert (called.text, called.finish_reason) == ("", "tool_calls")
+    function = {"name": call.name, "arguments": call.arguments}
+    turn = {
+        "role": "assistant",
+        "tool_calls": [{"id": call.id, "type": "function", "function": function}],
+    }
+    result = {"role": "tool", "tool_call_id": call.id, "content": '{"celsius": 21}'}
+    (answer,) = llm.chat([*question, turn, result], params, tools=tools)
+    assert answer.text and not answer.tool_calls and answer.finish_reason == "stop"
+    (forced,) = llm.chat(question, params, tools=tools, tool_choice="required")
+    assert forced.tool_calls
+    (none,) = llm.chat(question, params, tools=tools, tool_choice="none")
+    assert none.text and not none.tool_calls
+    opened = [*question, {"role": "assistant", "content": "It is"}]
+    assert llm.chat(opened, params, continue_final_message=True)[0].text
+    with pytest.raises(TypeError, match="temperature"):
+        llm.chat(question, temperature=0)
+    with pytest.raises(ValueError, match=r"tools\[0\]"):
+        llm.chat(question, tools=[{"type": "function"}])
+
+    async def alone() -> Completion:
+        async with AsyncLLM(**OPTIONS) as other:
+            return await other.chat(question, params, tools=tools)
+
+    assert asyncio.run(alone()).tool_calls[0].arguments == call.arguments
+
+
 class Pet:
     """As a class of pydantic's."""
 
@@ -230,7 +271,7 @@ def test_requests_that_cannot_be_served(llm: LLM) -> None:
         llm.generate("")
     with pytest.raises(ValueError, match="max_tokens"):
         llm.generate("a", SamplingParams(max_tokens=100_000))
-    with pytest.raises(ValueError, match=r"messages\[0\]: `role`"):
+    with pytest.raises(ValueError, match=r"messages\[0\].*`role`"):
         llm.chat([{"content": "x"}])
     with pytest.raises(ValueError, match="99999"):
         llm.generate([99999])
@@ -292,9 +333,10 @@ def test_the_end_of_the_interpreter_ends_the_engine() -> None:
 def test_the_examples_of_the_documentation_run() -> None:
     text = (Path(__file__).parents[2] / "docs/python.md").read_text()
     examples = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
-    assert len(examples) == 4
+    assert len(examples) == 5
     # In one process: importing is most of the time.
     code = "\n".join(examples).replace("LLM()", "LLM(device='cpu', threads=1, progress=False)")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    assert "get_weather Paris" in done.stdout
     assert re.search(r'\{ ?"age" ?: ?-?\d+ ?\}', done.stdout), done.stdout

@@ -31,6 +31,7 @@ use tower_http::cors::{AllowOrigin, Any, CorsLayer};
 
 pub use self::docs::openapi_json;
 pub use self::guide::structured_outputs;
+pub use self::openai::conversation_of;
 pub use self::server::{Listeners, serve};
 use crate::budget::Budget;
 use crate::config::{Cors, RouterConfig};

@@ -18,13 +18,14 @@ use super::{Answer, Answering, FINGERPRINT, check_model, respond};
 use crate::chat::{Chat, Turn};
 use crate::engine::types::Guide;
 use crate::error::{ApiError, Excerpt};
+use crate::generation::Generator;
 use crate::http::error::{NativeError, OpenAiError};
 use crate::http::native::wire::{ChatTokens, ErrorResponse, SimpleToken};
 use crate::http::reading::{Offered, read_offer};
 use crate::http::strict::JsonText;
 use crate::http::{App, json};
 use crate::tools::{Choice, Offer, Tool};
-use crate::validate::{FieldNames, GenerateInput, Prompt};
+use crate::validate::{FieldNames, GenerateInput, Parameters, Prompt};
 
 /// Answers a conversation.
 #[utoipa::path(
@@ -51,7 +52,7 @@ pub(crate) async fn chat(
     } = body.common(max_tokens)?;
     parameters.wanted = wanted;
     check_model(&app, model.as_deref())?;
-    let (chat, calls) = conversation(&app, body)?;
+    let (chat, calls) = conversation(&app.generator, body)?;
     parameters.guide = Offered::join(parameters.guide, calls)?;
     let prompt = Prompt::Chat(chat);
     let input = GenerateInput {
@@ -78,7 +79,7 @@ pub(crate) async fn chat_tokenize(
     let (mut body, charge): (ChatRequest, _) = json::read(request, &app).await?;
     body.check()?;
     check_model(&app, body.model.take().as_deref())?;
-    let (chat, _) = conversation(&app, body)?;
+    let (chat, _) = conversation(&app.generator, body)?;
     let (templated_text, pieces) = app
         .generator
         .tokenize_chat(chat, FieldNames::CHAT.prompt, charge)
@@ -145,14 +146,37 @@ fn max_tokens(body: &ChatRequest) -> Result<Option<u32>, ApiError> {
     }
 }
 
+/// The conversation that a body of this route means, and `parameters` with the guide to its answer if
+/// that must be calls: what the Python package sends. What the body says of sampling does not count.
+///
+/// # Errors
+/// What is refused in requests.
+pub fn conversation_of(
+    body: &str,
+    parameters: Parameters,
+    generator: &Generator,
+) -> Result<(Chat, Parameters), ApiError> {
+    let body: ChatRequest = json::parse(body.as_bytes())?;
+    let (chat, calls) = conversation(generator, body)?;
+    let guide = Offered::join(parameters.guide, calls)?;
+    let parameters = Parameters {
+        guide,
+        ..parameters
+    };
+    Ok((chat, parameters))
+}
+
 /// The conversation, and the guide to its answer if that must be calls.
-fn conversation(app: &App, mut body: ChatRequest) -> Result<(Chat, Option<Box<Guide>>), ApiError> {
+fn conversation(
+    generator: &Generator,
+    mut body: ChatRequest,
+) -> Result<(Chat, Option<Box<Guide>>), ApiError> {
     let offer = offer(&mut body)?;
     let Offered {
         tools,
         reading,
         guide,
-    } = read_offer(offer.as_ref(), &app.generator)?;
+    } = read_offer(offer.as_ref(), generator)?;
     let variables = body.chat_template_kwargs.take();
     let variables = variables.map(template_variables).transpose()?;
     let turns = body.messages.into_iter().enumerate();
