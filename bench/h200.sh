@@ -2,6 +2,7 @@
 # A benchmark that starts its own server, on one machine:
 #   bench/h200.sh {1b,8b} [options]                  the serving table, see bench/h200.py
 #   bench/h200.sh features {brook,1b,8b} [options]   what features cost, see bench/features.py
+#   bench/h200.sh guidance {brook,1b,8b} [options]   what new schemas cost others, see bench/guidance.py
 #   bench/h200.sh invariance {brook,1b,8b} [options] same tokens in any batch? see bench/invariance.py
 #   bench/h200.sh timeline {brook,1b,8b} [options]   when the device had work, see bench/timeline.py
 set -e
@@ -9,5 +10,5 @@ cd "$(dirname "$0")/.."
 PYTHONPATH="$PWD/python:$PWD/kernels${PYTHONPATH:+:$PYTHONPATH}"
 export PYTHONPATH
 script=h200
-case "$1" in features | invariance | timeline) script=$1; shift ;; esac
+case "$1" in features | guidance | invariance | timeline) script=$1; shift ;; esac
 exec python3 "bench/$script.py" "$@"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -90,3 +91,27 @@ class Server:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+def metric_value(server: Server, name: str) -> float:
+    text = httpx.get(f"{server.url}/metrics").text
+    values = re.findall(rf"^{name}(?:_total)?(?:{{[^}}]*}})? ([0-9.e+]+)$", text, re.M)
+    assert values, f"no metric {name}"
+    return sum(map(float, values))
+
+
+def children(pid: int) -> list[int]:
+    """Processes whose parent is `pid`."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and parent(int(entry.name)) == pid:
+            found.append(int(entry.name))
+    return found
+
+
+def parent(pid: int) -> int | None:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None if fields[0] == "Z" else int(fields[1])

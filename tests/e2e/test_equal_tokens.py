@@ -6,14 +6,13 @@ Everything is float64, where rounding does not decide between two tokens.
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 import torch
-from serving import Server
+from serving import Server, metric_value
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 BROOK = Path(__file__).resolve().parents[2] / "python/penstock/brook"
@@ -82,13 +81,6 @@ async def tokens(client: httpx.AsyncClient, prompt: str) -> list[int]:
 async def all_tokens(server: Server, prompts: list[str]) -> list[list[int]]:
     async with httpx.AsyncClient(base_url=server.url, timeout=240) as client:
         return list(await asyncio.gather(*(tokens(client, prompt) for prompt in prompts)))
-
-
-def metric_value(server: Server, name: str) -> float:
-    text = httpx.get(f"{server.url}/metrics").text
-    values = re.findall(rf"^{name}(?:_total)?(?:{{[^}}]*}})? ([0-9.e+]+)$", text, re.M)
-    assert values, f"no metric {name}"
-    return sum(map(float, values))
 
 
 def test_tokens_equal_transformers_alone_and_in_a_batch(

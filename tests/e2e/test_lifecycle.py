@@ -13,26 +13,9 @@ from pathlib import Path
 
 import httpx
 import pytest
-from serving import Server
+from serving import Server, children, parent
 
 SECONDS = 60
-
-
-def children(pid: int) -> list[int]:
-    """Processes whose parent is `pid`."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and parent(int(entry.name)) == pid:
-            found.append(int(entry.name))
-    return found
-
-
-def parent(pid: int) -> int | None:
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return None if fields[0] == "Z" else int(fields[1])
 
 
 def wait_gone(pids: list[int]) -> None:

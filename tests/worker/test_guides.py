@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
+import signal
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
-from driver import ROOT, Driver, Running, greedy, new_sequence
+from driver import ROOT, Driver, Running, Worker, greedy, new_sequence, running
 from jsonschema import validate
 from local import LocalWorker
 from penstock.guidance.schema import MOST_SIZE, growth
@@ -279,3 +285,46 @@ def test_grammars_and_expressions(driver: Driver, tokenizer: Any) -> None:
             assert re.fullmatch(phone, said), said
         else:
             assert re.fullmatch(r"[0-9]{3}-[0-9]{4}( (x[0-9]*)?)?", said), said
+
+
+def helpers(worker: Worker) -> list[int]:
+    """Processes that compile for a worker."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+            if parent == worker.process.pid:
+                found.append(int(stat.parent.name))
+    return found
+
+
+def test_a_rank_that_lost_a_guide_does_not_run_without_it() -> None:
+    """What took one rank too long must not leave that rank out of a step, nor in it unguided."""
+    sampling = pb.Sampling(temperature=1.0, top_p=1.0)
+    lost = guide("REGEX", "(a|b)*a(a|b){12}", 40, complete=False)
+    easy = guide("REGEX", "a+", 40, complete=False)
+
+    def prepare(worker: Worker, wanted: pb.Guide) -> str:
+        reply = worker.stub.Prepare(pb.PrepareRequest(sampling=sampling, guide=wanted))
+        return str(reply.error.message)
+
+    for workers, loaded in running(BROOK, 2):
+        assert [prepare(worker, easy) for worker in workers] == ["", ""]
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(prepare, workers[1], lost)
+            while not waiting.done():
+                for process in helpers(workers[1]):
+                    os.kill(process, signal.SIGKILL)
+            assert "too much time or memory" in waiting.result()
+        assert prepare(workers[0], lost) == ""
+        driver = Driver(workers, loaded)
+        driver.enter(guided(easy, 1))
+        sequence = guided(lost, 1)
+        driver.enter(sequence)
+        driver.stream.send(
+            new=[new_sequence(s, 0, [i]) for i, s in enumerate(driver.new)],
+            run_slots=[s.slot for s in driver.new],
+            run_tokens=[3, 3],
+        )
+        with pytest.raises(grpc.RpcError, match="all ranks had prepared is lost"):
+            next(driver.stream.replies[1])

@@ -61,7 +61,7 @@ def _compiled(compiler: Compiler, asked: dict[str, Any]) -> tuple[dict[str, Any]
     except Fault as error:
         return {"refused": str(error)}, b""
     except (MemoryError, RecursionError) as error:
-        return {"refused": f"the guide is too large to compile ({type(error).__name__})"}, b""
+        return {"costly": f"the guide is too large to compile ({type(error).__name__})"}, b""
     except Exception as error:  # a library's own complaint about the text
         return {"refused": f"the guide cannot be compiled: {error}"[:400]}, b""
     if isinstance(made, Automaton):

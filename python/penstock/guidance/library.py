@@ -12,7 +12,15 @@ from penstock.faults import Fault
 from penstock.guidance.automaton import Automaton, AutomatonGuide, Masks
 from penstock.guidance.earley import EarleyGuide, Tokens
 from penstock.guidance.pool import Pool
-from penstock.guidance.protocol import Compiled, Cursor, Ends, Refused, Wanted
+from penstock.guidance.protocol import (
+    Compiled,
+    Cursor,
+    Ends,
+    Refused,
+    TooCostly,
+    Unavailable,
+    Wanted,
+)
 from penstock.guidance.vocabulary import load_tokenizer, read_vocabulary
 
 MOST_BYTES = 256 << 20  # of compiled guides
@@ -20,15 +28,18 @@ MOST_REFUSALS = 1024  # remembered, so that a bad guide costs once
 
 
 class Library:
-    """Used by many threads. Nothing happens before the first guide is asked for."""
+    """Used by many threads. Nothing happens before the first guide is asked for.
 
-    def __init__(self, tokenizer: Path, vocab: int) -> None:
-        self._path, self._vocab = tokenizer, vocab
+    ranks: workers of the group, each of which has a library of its own.
+    """
+
+    def __init__(self, tokenizer: Path, vocab: int, ranks: int = 1) -> None:
+        self._path, self._vocab, self._ranks = tokenizer, vocab, ranks
         self._pool = Pool(tokenizer, vocab)
         self._masks = Masks()
         self._lock = threading.Lock()
         self._guides: OrderedDict[Wanted, Compiled] = OrderedDict()
-        self._refusals: OrderedDict[Wanted, str] = OrderedDict()
+        self._refusals: OrderedDict[Wanted, Refused] = OrderedDict()
         self._underway: dict[Wanted, Future[Compiled]] = {}
         self._size = 0
         self._tokens: Tokens | None = None
@@ -51,6 +62,10 @@ class Library:
             cursor.advance(token)
         return cursor
 
+    def agreed(self, fault: Fault) -> bool:
+        """Whether every rank comes to this fault: then all leave the sequence out of the step."""
+        return self._ranks == 1 or not isinstance(fault, TooCostly | Unavailable)
+
     def close(self) -> None:
         """Ends the helpers."""
         self._pool.close()
@@ -62,7 +77,8 @@ class Library:
                 self._guides.move_to_end(wanted)
                 return found
             if wanted in self._refusals:
-                raise Refused(self._refusals[wanted])
+                known = self._refusals[wanted]
+                raise type(known)(str(known))
             future = self._underway.get(wanted)
             mine = future is None
             if future is None:
@@ -83,7 +99,7 @@ class Library:
             if guide is not None:
                 self._keep(wanted, guide)
             elif isinstance(error, Refused):
-                self._refusals[wanted] = str(error)
+                self._refusals[wanted] = error
                 while len(self._refusals) > MOST_REFUSALS:
                     self._refusals.popitem(last=False)
         if guide is not None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from penstock.guidance.automaton import Automaton
 from penstock.guidance.earley import Grammar, Growth
-from penstock.guidance.protocol import Refused, Unavailable, Wanted
+from penstock.guidance.protocol import Refused, TooCostly, Unavailable, Wanted
 from penstock.guidance.vocabulary import NoTokenizer
 
 HELPERS = 2  # compile side by side
@@ -123,11 +123,13 @@ class Pool:
         try:
             head, body = helper.ask(wanted)
         except _Ended as error:
-            raise Refused(
+            raise TooCostly(
                 f"the {wanted.kind.value} takes too much time or memory to compile; make it simpler"
             ) from error
         finally:
             self._free.put(helper)
+        if "costly" in head:
+            raise TooCostly(head["costly"])
         if "refused" in head:
             raise Refused(head["refused"])
         if "grammar" in head:

@@ -19,6 +19,11 @@ class Refused(Fault):
     """A guide that cannot be: the request's own fault. Says which rule and which value."""
 
 
+class TooCostly(Refused):
+    """A guide that took too much time or memory to compile. On another machine, or on another
+    day, it might not: the ranks of a group may disagree about it."""
+
+
 class Unavailable(Fault):
     """A guide could not be compiled for a reason that is not the request's."""
 

@@ -117,7 +117,8 @@ class Shard(rpc.ShardServicer):
             wait([job])
         runner, loaded = job.result()
         self.vocab = loaded.limits.vocab
-        self.library = Library(settings.model / "tokenizer.json", self.vocab)
+        tokenizer = settings.model / "tokenizer.json"
+        self.library = Library(tokenizer, self.vocab, settings.world_size)
         trace = None
         if self.trace_file is not None:
             trace = thread.submit(lambda: Trace(runner.shard.device)).result()
@@ -371,6 +372,9 @@ def to_sequence(new: pb.NewSequence, library: Library) -> NewSequence:
         try:
             guide = library.cursor(to_wanted(new.guide), ends, emitted)
         except Fault as fault:
+            if not library.agreed(fault):
+                # The other ranks may run it, and would wait for this one for ever.
+                raise BadStep(f"a guide that all ranks had prepared is lost: {fault}") from fault
             error = str(fault)
     return NewSequence(
         slot=new.slot,

@@ -1,0 +1,92 @@
+"""Guided answers are the same however they run: one worker or two, preempted, after a restart."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from serving import Server, children, metric_value
+
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string"},
+        "age": {"type": "integer"},
+        "tags": {"type": "array", "items": {"enum": ["a", "b c", "d"]}, "maxItems": 3},
+    },
+    "required": ["name", "tags"],
+}
+TREE = {
+    "$ref": "#/$defs/node",
+    "$defs": {
+        "node": {
+            "type": "object",
+            "properties": {
+                "size": {"type": "integer", "minimum": 10, "maximum": 99},
+                "kids": {"type": "array", "items": {"$ref": "#/$defs/node"}},
+            },
+            "required": ["size", "kids"],
+            "additionalProperties": False,
+        }
+    },
+}
+GUIDES: list[dict[str, Any]] = [
+    {"guided_json": PERSON},
+    {"guided_json": TREE},
+    {"guided_regex": "[0-9]{3}-[0-9]{4}( x[0-9]+)?"},
+    {"guided_grammar": 'start: "select " column ("," column)*\ncolumn: "a" | "b" column'},
+]
+BODIES = [
+    {
+        "prompt": f"Once upon a time there was number {seed}",
+        "max_tokens": 40 + 30 * (seed % 3),
+        "temperature": 2.0,
+        "seed": seed,
+        "n": 1 + seed % 2,
+        **GUIDES[seed % len(GUIDES)],
+    }
+    for seed in range(12)
+]
+
+
+def answers(server: Server) -> list[list[tuple[str, str]]]:
+    """Text and finish reason of every choice of every body, all sent at once."""
+
+    def ask(body: dict[str, Any]) -> list[tuple[str, str]]:
+        reply = httpx.post(f"{server.url}/v1/completions", json=body, timeout=240)
+        assert reply.status_code == 200, reply.text
+        choices = reply.json()["choices"]
+        return [(each["text"], each["finish_reason"]) for each in choices]
+
+    with ThreadPoolExecutor(len(BODIES)) as pool:
+        return list(pool.map(ask, BODIES))
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> list[list[tuple[str, str]]]:
+    log = tmp_path_factory.mktemp("guided") / "serve.log"
+    with Server(log, ["--dtype", "float64"]) as server:
+        return answers(server)
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_guided_answers_are_the_same(
+    expected: list[list[tuple[str, str]]], tmp_path: Path, workers: str
+) -> None:
+    """With too little memory for all at once, and again after a worker was killed."""
+    options = ["--dtype", "float64", "--tp", workers, "--kv-memory", "3MiB", "--max-len", "160"]
+    with Server(tmp_path / "serve.log", options) as server:
+        assert answers(server) == expected
+        assert metric_value(server, "penstock_preemptions") > 0
+        killed = children(server.process.pid)
+        os.kill(killed[-1], signal.SIGKILL)
+        while len(set(children(server.process.pid)) - set(killed)) < len(killed):
+            time.sleep(0.05)
+        server.wait_ready()
+        assert answers(server) == expected
