@@ -9,11 +9,12 @@ use penstock_scheduler::{FirstComeFirstServed, Scheduler};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Microseconds that the matrix products of a step of so many tokens take, all 32 layers and the head.
-const PRODUCTS: [(u32, f64); 11] = [
+const PRODUCTS: [(u32, f64); 12] = [
     (1, 3_500.0),
     (32, 3_870.0),
     (64, 4_100.0),
     (128, 5_600.0),
+    (192, 6_250.0),
     (256, 6_800.0),
     (384, 8_600.0),
     (512, 10_500.0),
