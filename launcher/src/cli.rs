@@ -192,6 +192,9 @@ pub struct HttpArgs {
     /// What the system says in chats without a system turn
     #[arg(long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub system_prompt: Option<String>,
+    /// Refuse requests that bring a chat template
+    #[arg(long)]
+    pub no_request_chat_template: bool,
     /// How the model writes tool calls
     #[arg(long, value_enum, value_name = "FORMAT", default_value = "auto")]
     pub tool_parser: ToolParser,

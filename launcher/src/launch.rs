@@ -1,5 +1,6 @@
 //! From settings to a running engine: the same for `serve`, `chat` and the Python API.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -122,6 +123,17 @@ impl Launch {
         let metrics = Arc::new(Metrics::new(registry));
         let generator = Generator::new(engine.clone(), text, config, metrics);
         Ok(Running { engine, generator })
+    }
+
+    /// The command that renders chat templates of requests; empty if there is no Python here for it.
+    pub fn renderer(&self) -> Vec<OsString> {
+        match &self.workers {
+            WorkerSource::Local(interpreter) => {
+                let python = interpreter.path.clone().into_os_string();
+                vec![python, "-m".into(), "penstock.rendering".into()]
+            }
+            WorkerSource::Attached(_) => Vec::new(),
+        }
     }
 
     fn load_config(&self) -> LoadConfig {

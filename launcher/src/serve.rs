@@ -177,6 +177,11 @@ fn router_config(launch: &Launch, http: Option<&HttpArgs>) -> RouterConfig {
         return config;
     };
     http.limits.apply(RouterConfig {
+        renderer: if http.no_request_chat_template {
+            Vec::new()
+        } else {
+            launch.renderer()
+        },
         system_prompt: http.system_prompt.as_deref().map(Arc::from),
         tool_format: http.tool_parser.format(),
         thought_format: http.reasoning_parser.format(),

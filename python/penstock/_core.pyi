@@ -15,6 +15,9 @@ def main(argv: list[str], executable: str, package: str) -> int:
     Workers run in `executable`, whose package `penstock` is the directory `package`.
     """
 
+def render_chat(job: str) -> str:
+    """The reply to a job of the router: see `penstock.rendering`."""
+
 def watermark_score(ids: list[int], gamma: float, key: int) -> tuple[int, int, float, float]:
     """(pairs, green, z, p) of token ids."""
 

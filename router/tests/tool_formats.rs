@@ -368,6 +368,8 @@ fn fragment() -> impl Strategy<Value = String> {
         "</",
         "<think>",
         "</think>",
+        "[THINK]",
+        "[/THINK]",
         "<|python_tag|>",
         "<|python_start|>",
         "<|python_end|>",
@@ -512,13 +514,19 @@ proptest! {
         parts in prop::collection::vec(fragment(), 0..20),
         one_call in any::<bool>(),
         in_thought in any::<bool>(),
+        thoughts in prop::sample::select(vec![
+            None, Some(ThoughtFormat::Think), Some(ThoughtFormat::Mistral),
+        ]),
+        opened in any::<bool>(),
     ) {
-        let reading = Reading { one_call, in_thought, ..reading(format) };
+        let opening = if opened { format.opening() } else { "" };
+        let reading = Reading { one_call, in_thought, thoughts, opening, ..reading(format) };
         let text = parts.concat();
         let whole = read_with(&reading, [text.as_str()]);
         prop_assert_eq!(&read_with(&reading, parts.iter().map(String::as_str)), &whole);
         prop_assert_eq!(&read_with(&reading, text.split_inclusive(|_| true)), &whole);
-        if whole.calls.is_empty() && !text.contains("think>") && !in_thought {
+        let thinks = in_thought || text.contains("think>") || text.contains("THINK]");
+        if whole.calls.is_empty() && !thinks && opening.is_empty() {
             prop_assert!(text.starts_with(&whole.content) || text.contains("<|python"), "{:?}", whole);
         }
     }

@@ -1,5 +1,6 @@
 //! Chat templates: messages in, the prompt's text out.
 
+mod apart;
 mod json;
 mod template;
 mod words;
@@ -7,14 +8,16 @@ mod words;
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
+pub(crate) use self::apart::Renderer;
+pub use self::apart::render_job;
 pub use self::template::ChatTemplate;
 use crate::error::ApiError;
 use crate::tools::Reading;
 
 /// One turn of a conversation.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChatMessage {
     /// Free-form; the template decides which roles it knows.
     pub role: String,
@@ -46,7 +49,7 @@ struct TemplateMessage<'a> {
 }
 
 /// What follows the last message.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Turn {
     /// The opening of an assistant's turn: the model answers.
     #[default]
@@ -72,6 +75,10 @@ pub struct Chat {
     pub tools: Option<String>,
     /// More variables of the template: a JSON object, parsed only when the chat is rendered.
     pub variables: Option<String>,
+    /// The client's own template, rendered apart from the server.
+    pub template: Option<String>,
+    /// The prompt's text, once that has been rendered.
+    pub rendered: Option<String>,
     /// How the answer is read; whether it begins in a thought is found when the chat is rendered.
     pub reading: Reading,
 }
@@ -80,7 +87,13 @@ impl Chat {
     /// Bytes of its text, about: what rendering it will cost.
     pub(crate) fn size(&self) -> usize {
         let messages = self.messages.iter().map(ChatMessage::size);
-        let texts = [&self.tools, &self.variables, &self.tool_prompt];
+        let texts = [
+            &self.tools,
+            &self.variables,
+            &self.tool_prompt,
+            &self.template,
+            &self.rendered,
+        ];
         let texts = texts.into_iter().flatten().map(String::len);
         messages.chain(texts).sum()
     }

@@ -62,6 +62,11 @@ impl ChatTemplate {
         &self.source
     }
 
+    /// The special tokens that it may write: names and contents.
+    pub(crate) fn special_tokens(&self) -> &[(String, String)] {
+        &self.special_tokens
+    }
+
     /// Whether it tells the model of tools.
     pub fn knows_tools(&self) -> bool {
         self.knows_tools

@@ -13,7 +13,7 @@ pub use self::answer::{Facts, Generation, ToldPrompt};
 pub use self::event::{FinishReason, TextEnd, TextEvent, TextToken};
 use crate::backend::Backend;
 use crate::budget::Charge;
-use crate::chat::Chat;
+use crate::chat::{Chat, Renderer};
 use crate::config::RouterConfig;
 use crate::detokenize::Detokenizer;
 use crate::engine::types::SubmitError;
@@ -37,6 +37,7 @@ pub struct Generator {
 struct Inner {
     text: Arc<ModelText>,
     pool: TokenizerPool,
+    renderer: Renderer,
     tool_format: Option<ToolFormat>,
     thought_format: Option<ThoughtFormat>,
     config: RouterConfig,
@@ -68,6 +69,7 @@ impl Generator {
                 thought_format: config.thought_format.of(source, ThoughtFormat::of_template),
                 text: Arc::new(model),
                 pool,
+                renderer: Renderer::new(config.renderer.clone()),
                 config,
                 metrics,
             }),
@@ -158,7 +160,7 @@ impl Generator {
                 format!("`{name}` cannot be empty"),
             ));
         }
-        chat.system.clone_from(&self.inner.config.system_prompt);
+        self.complete(&mut chat).await?;
         let size = chat.size();
         let work = move || {
             let _charge = charge;
@@ -225,13 +227,22 @@ impl Generator {
         &self.inner.metrics
     }
 
-    async fn prepare(&self, mut input: GenerateInput) -> Result<ValidRequest, ApiError> {
+    /// Adds what is the server's to say, and renders a template of the client's.
+    async fn complete(&self, chat: &mut Chat) -> Result<(), ApiError> {
+        chat.system.clone_from(&self.inner.config.system_prompt);
+        let template = self.inner.text.chat_template.as_ref();
+        let special_tokens = template.map_or(&[][..], |template| template.special_tokens());
+        chat.rendered = self.inner.renderer.render(chat, special_tokens).await?;
+        Ok(())
+    }
+
+    async fn prepare(&self, input: GenerateInput) -> Result<ValidRequest, ApiError> {
         let limits = self.token_limits()?;
-        if let Prompt::Chat(chat) = &mut input.prompt {
-            chat.system.clone_from(&self.inner.config.system_prompt);
-        }
         let charge = input.charge.clone();
-        let (prompt, parameters) = input.validate(&self.inner.config, limits)?;
+        let (mut prompt, parameters) = input.validate(&self.inner.config, limits)?;
+        if let Prompt::Chat(chat) = &mut prompt {
+            self.complete(chat).await?;
+        }
         let text = &self.inner.text;
         let prompt = match prompt {
             // Only to be read back are they made text.
@@ -303,9 +314,14 @@ fn to_ids(
 }
 
 /// A conversation as its prompt, and how the answer to that is read.
-fn prompt_text(model: &ModelText, chat: Chat) -> Result<(String, Reading), ApiError> {
-    let template = model.chat_template.as_ref().ok_or_else(no_template)?;
-    let mut text = template.render(&chat).map_err(of_messages)?;
+fn prompt_text(model: &ModelText, mut chat: Chat) -> Result<(String, Reading), ApiError> {
+    let mut text = match chat.rendered.take() {
+        Some(text) => text,
+        None => {
+            let template = model.chat_template.as_ref().ok_or_else(no_template)?;
+            template.render(&chat).map_err(of_messages)?
+        }
+    };
     chat.reading.open(&mut text);
     let reading = chat.reading.after(&text);
     Ok((text, reading))

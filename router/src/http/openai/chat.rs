@@ -203,6 +203,7 @@ fn conversation(
         turn,
         tools,
         tool_prompt: body.tool_prompt,
+        template: body.chat_template,
         variables,
         reading,
         ..Chat::default()

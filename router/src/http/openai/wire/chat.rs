@@ -71,6 +71,8 @@ request! {
         top_logprobs: Option<u32>,
         /// 0 to 20: the same of the prompt's tokens by themselves. Not in a stream.
         prompt_logprobs: Option<u32>,
+        /// A chat template (Jinja) in place of the model's, unless the server refuses them.
+        chat_template: Option<String>,
         /// What introduces the tools where the chat template knows none (TGI's name). Default: how
         /// to call them.
         tool_prompt: Option<String>,
