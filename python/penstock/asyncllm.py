@@ -92,7 +92,7 @@ class AsyncLLM:
                 loop.call_soon_threadsafe(events.put_nowait, event)
 
         request = begin(engine, prompt, params, deliver)
-        going = params.best_of or params.n
+        going = params.made
         try:
             while going:
                 event = checked(await events.get())

@@ -101,7 +101,7 @@ def begin(
 
 def single(params: SamplingParams) -> SamplingParams:
     """The parameters, unless they ask for several answers: ValueError."""
-    if (params.best_of or params.n) > 1:
+    if params.made > 1:
         raise ValueError("n and best_of must be 1 here: this returns one answer")
     return params
 
@@ -118,7 +118,7 @@ class Answers:
 
     def __init__(self, params: SamplingParams) -> None:
         self.wanted = params.n
-        self.drafts = [Draft(params) for _ in range(params.best_of or params.n)]
+        self.drafts = [Draft(params) for _ in range(params.made)]
         self.done: dict[int, Completion] = {}
 
     def add(self, event: _core.Event) -> list[Completion] | None:

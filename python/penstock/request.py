@@ -112,6 +112,12 @@ class SamplingParams:
         likeliest in its place, and its own, as Completion.top_logprobs.
     prompt_logprobs: the same of the prompt's tokens, as Completion.prompt_logprobs.
     structured_outputs: what the answer must spell.
+    use_beam_search: search for the n likeliest answers instead of drawing them; nothing else that
+        changes the choice of tokens can go with it. The names are those of transformers.
+    beam_width: sequences that go on from each step of a search, at least n; None is best_of or n.
+    length_penalty: found answers rank by the sum of their log-probabilities / length^this.
+    early_stopping: True ends a search with enough answers, False when no better one is likely,
+        "never" when none is possible.
     """
 
     max_tokens: int | None = 256
@@ -137,6 +143,10 @@ class SamplingParams:
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     structured_outputs: StructuredOutputsParams | None = None
+    use_beam_search: bool = False
+    beam_width: int | None = None
+    length_penalty: float = 1.0
+    early_stopping: bool | str = False
 
     def __post_init__(self) -> None:
         stop = [self.stop] if isinstance(self.stop, str) else list(self.stop)
@@ -155,6 +165,7 @@ class SamplingParams:
         _check_float("top_p", self.top_p, "above 0 and at most 1", 0 < self.top_p <= 1)
         self._check_warpers()
         self._check_token_ids()
+        self._check_beam()
         for name in ("logprobs", "prompt_logprobs"):
             count = getattr(self, name)
             if count is not None:
@@ -164,6 +175,24 @@ class SamplingParams:
             raise TypeError(
                 f"structured_outputs must be StructuredOutputsParams, not {type(guide).__name__}"
             )
+
+    @property
+    def made(self) -> int:
+        """Answers that the engine tells of; the best n of them are returned."""
+        return self.n if self.use_beam_search else self.best_of or self.n
+
+    def _check_beam(self) -> None:
+        if self.beam_width is not None:
+            _check_int("beam_width", self.beam_width, self.n, 2**32)
+        penalty = self.length_penalty
+        _check_float("length_penalty", penalty, "from -100 to 100", -100 <= penalty <= 100)
+        if not (isinstance(self.early_stopping, bool) or self.early_stopping == "never"):
+            raise ValueError(
+                f'early_stopping must be True, False or "never", not {self.early_stopping!r}'
+            )
+        for name in ("beam_width", "length_penalty", "early_stopping"):
+            if getattr(self, name) != getattr(type(self), name) and not self.use_beam_search:
+                raise ValueError(f"{name} is only allowed when use_beam_search is True")
 
     def _check_warpers(self) -> None:
         _check_float("min_p", self.min_p, "from 0 to 1", 0 <= self.min_p <= 1)

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use penstock_router::adjustment::{Adjustment, Penalties};
+use penstock_router::engine::{Beam, EarlyStopping};
 use penstock_router::http::{conversation_of, structured_outputs};
 use penstock_router::logprobs::Wanted;
 use penstock_router::tokenize::SpecialTokens;
@@ -37,6 +38,19 @@ pub(crate) struct SamplingParams {
     logprobs: Option<u32>,
     prompt_logprobs: Option<u32>,
     structured_outputs: Option<StructuredOutputs>,
+    use_beam_search: bool,
+    beam_width: Option<u32>,
+    length_penalty: f32,
+    early_stopping: Early,
+}
+
+/// When a beam search ends; as transformers has it.
+#[derive(FromPyObject)]
+enum Early {
+    /// True: as soon as there are enough answers. False: when no better one is likely.
+    Full(bool),
+    /// "never": when no better one is possible.
+    Named(String),
 }
 
 /// `penstock.StructuredOutputsParams`.
@@ -56,7 +70,21 @@ pub(crate) enum PromptArgument {
 }
 
 impl SamplingParams {
+    /// The search that is asked for.
+    fn beam(&self) -> Option<Beam> {
+        self.use_beam_search.then(|| Beam {
+            width: self.beam_width.or(self.best_of).unwrap_or(self.n),
+            length_penalty: self.length_penalty,
+            early_stopping: match &self.early_stopping {
+                Early::Full(true) => EarlyStopping::WhenFull,
+                Early::Named(name) if name == "never" => EarlyStopping::Never,
+                Early::Full(false) | Early::Named(_) => EarlyStopping::Heuristic,
+            },
+        })
+    }
+
     fn parameters(self) -> PyResult<Parameters> {
+        let beam = self.beam();
         let guide = match &self.structured_outputs {
             Some(asked) => structured_outputs(&asked.wire).map_err(|error| raised(&error))?,
             None => None,
@@ -64,7 +92,12 @@ impl SamplingParams {
         Ok(Parameters {
             max_new_tokens: self.max_tokens,
             min_new_tokens: self.min_tokens,
-            temperature: self.temperature,
+            // A search ranks by probabilities at temperature 1, and draws nothing.
+            temperature: if beam.is_some() && self.temperature == 1.0 {
+                0.0
+            } else {
+                self.temperature
+            },
             top_k: self.top_k,
             top_p: self.top_p,
             seed: self.seed,
@@ -76,8 +109,9 @@ impl SamplingParams {
             },
             choices: Choices {
                 n: self.n,
-                best_of: self.best_of,
+                best_of: self.best_of.filter(|_| beam.is_none()),
             },
+            beam,
             stop_token_ids: self.stop_token_ids,
             watermark: self.watermark,
             adjustment: Adjustment {

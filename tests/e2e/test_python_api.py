@@ -170,6 +170,19 @@ def test_conversations_with_tools(llm: LLM) -> None:
     assert asyncio.run(alone()).tool_calls[0].arguments == call.arguments
 
 
+def test_beam_search(llm: LLM) -> None:
+    params = SamplingParams(max_tokens=8, use_beam_search=True, beam_width=4, n=2, ignore_eos=True)
+    best, second = llm.generate("Once upon a time", params)
+    assert best.token_ids != second.token_ids
+    assert best.cumulative_logprob >= second.cumulative_logprob
+    greedy = llm.generate("Once upon a time", replace(GREEDY, max_tokens=8, ignore_eos=True))[0]
+    assert best.cumulative_logprob >= greedy.cumulative_logprob - 1e-4
+    never = llm.generate("Once upon a time", replace(params, early_stopping="never"))[0]
+    assert never.token_ids == best.token_ids
+    with pytest.raises(ValueError, match="`temperature` cannot be combined"):
+        llm.generate("A", replace(params, temperature=0.5))
+
+
 class Pet:
     """As a class of pydantic's."""
 
@@ -256,6 +269,9 @@ def test_guides_are_checked_when_made(fields: dict[str, object], words: str) -> 
         ({"n": 0}, "n must be at least 1"),
         ({"n": 3, "best_of": 2}, "best_of must be at least 3"),
         ({"stop": ["a", ""]}, "stop"),
+        ({"beam_width": 2}, "beam_width is only allowed when use_beam_search"),
+        ({"use_beam_search": True, "n": 3, "beam_width": 2}, "beam_width must be at least 3"),
+        ({"use_beam_search": True, "early_stopping": "now"}, "early_stopping must be True"),
         ({"logprobs": 21}, "logprobs must be at least 0 and below 21, not 21"),
         ({"prompt_logprobs": -1}, "prompt_logprobs must be at least 0"),
     ],
