@@ -141,31 +141,48 @@ def _tokens(
     return best
 
 
+@dataclass(frozen=True)
+class Mask:
+    """What may follow in a state, end tokens apart."""
+
+    bits: Ints
+    costs: Ints
+    """Of the states that it leads to, each once, rising."""
+
+    @property
+    def worst(self) -> int:
+        """The highest of the costs; 0 if nothing may follow."""
+        return int(self.costs[-1]) if len(self.costs) else 0
+
+
 class Masks:
-    """The masks of states that sequences came to, the oldest dropped for new ones."""
+    """The masks of states that sequences came to, the oldest dropped for new ones.
+
+    A key is (guide, state, the highest cost that the mask may lead to).
+    """
 
     def __init__(self, most_bytes: int = MASK_BYTES) -> None:
-        self._kept: OrderedDict[tuple[int, int], tuple[Ints, int]] = OrderedDict()
+        self._kept: OrderedDict[tuple[int, int, int], Mask] = OrderedDict()
         self._lock = threading.Lock()
         self._room = most_bytes
 
-    def get(self, key: tuple[int, int]) -> tuple[Ints, int] | None:
-        """The mask, and the highest cost of a state that it allows to go to."""
+    def get(self, key: tuple[int, int, int]) -> Mask | None:
+        """The mask, if it is kept."""
         with self._lock:
             found = self._kept.get(key)
             if found is not None:
                 self._kept.move_to_end(key)
             return found
 
-    def put(self, key: tuple[int, int], value: tuple[Ints, int]) -> None:
+    def put(self, key: tuple[int, int, int], value: Mask) -> None:
         """Keeps a mask."""
         with self._lock:
             if key not in self._kept:
-                self._room -= value[0].nbytes
+                self._room -= value.bits.nbytes
             self._kept[key] = value
             while self._room < 0 and len(self._kept) > 1:
-                _, (dropped, _) = self._kept.popitem(last=False)
-                self._room += dropped.nbytes
+                _, dropped = self._kept.popitem(last=False)
+                self._room += dropped.bits.nbytes
 
 
 class AutomatonGuide:
@@ -198,20 +215,23 @@ class AutomatonGuide:
                 return ENDED
         return state if text else ENDED
 
-    def mask(self, state: int) -> tuple[Ints, int]:
-        """What may follow in `state`, end tokens apart, and the highest cost after it."""
-        found = self.masks.get((self.number, state))
+    def mask(self, state: int, most: int = FAR) -> Mask:
+        """What may follow in `state`; of that, the tokens after which at most `most` tokens
+        complete the text."""
+        found = self.masks.get((self.number, state, most))
         if found is None:
             tokens, states = self.vocabulary.walk(self.automaton.table, state)
-            worst = int(self.automaton.cost[states].max(initial=0))
-            found = self._pack(tokens), worst
-            self.masks.put((self.number, state), found)
+            costs = self.automaton.cost[states]
+            within = costs <= most
+            found = Mask(self._pack(tokens[within]), np.unique(costs[within]))
+            self.masks.put((self.number, state, most), found)
         return found
 
     def affordable(self, state: int, most: int) -> Ints:
-        """The mask of tokens after which at most `most` tokens complete the text."""
-        tokens, states = self.vocabulary.walk(self.automaton.table, state)
-        return self._pack(tokens[self.automaton.cost[states] <= most])
+        """The bits of `mask(state, most)`. One mask serves all `most` up to the next cost."""
+        costs = self.mask(state).costs
+        below = int(np.searchsorted(costs, most, side="right"))
+        return self.mask(state, int(costs[below - 1]) if below else -1).bits
 
     def _pack(self, tokens: Ints) -> Ints:
         allowed = np.zeros(self.vocabulary.size, np.bool_)
@@ -240,9 +260,9 @@ class AutomatonCursor:
         if state == ENDED:
             row[:] = 0
         else:
-            mask, worst = guide.mask(state)
-            narrowed = guide.complete and worst > self.left - 1 >= 0
-            row[:] = guide.affordable(state, self.left - 1) if narrowed else mask
+            mask = guide.mask(state)
+            narrowed = guide.complete and mask.worst > self.left - 1 >= 0
+            row[:] = guide.affordable(state, self.left - 1) if narrowed else mask.bits
         if state == ENDED or guide.automaton.whole[state]:
             set_bits(row, self.ends.tokens)
         return narrowed

@@ -57,6 +57,14 @@ class Vocabulary:
             columns.append(np.frombuffer(column, np.uint8))
         return np.array(ids, np.int32), columns
 
+    @cached_property
+    def _begun(self) -> list[Ints]:
+        """For each byte, the places in that order of the tokens that begin with it."""
+        _, columns = self._columns
+        firsts = columns[0] if columns else np.zeros(0, np.uint8)
+        by_byte = np.argsort(firsts, kind="stable").astype(np.int32)
+        return np.split(by_byte, np.cumsum(np.bincount(firsts, minlength=256))[:-1])
+
     def walk(self, table: npt.NDArray[np.int16], state: int) -> tuple[Ints, npt.NDArray[np.int16]]:
         """All tokens that can follow in `state`, with the state that each leads to.
 
@@ -64,8 +72,9 @@ class Vocabulary:
         """
         ids, columns = self._columns
         found, states = [], []
-        places = np.arange(len(ids))
-        now = np.full(len(ids), state, np.int16)
+        firsts = np.flatnonzero(table[state] >= 0).tolist()
+        places = np.sort(np.concatenate([self._begun[b] for b in firsts] or [ids[:0]]))
+        now = np.full(len(places), state, np.int16)
         for k, column in enumerate(columns):
             now = table[now, column[places]]
             alive = now >= 0
