@@ -6,6 +6,7 @@ the choice for a while (tests, benches).
 
 from .adjust import adjust
 from .apply_mask import apply_mask
+from .bad_words import bad_words
 from .copy_blocks import copy_blocks
 from .linear import linear
 from .norm_linear import norm_linear
@@ -21,6 +22,7 @@ from .top_logprobs import top_logprobs
 __all__ = [
     "adjust",
     "apply_mask",
+    "bad_words",
     "copy_blocks",
     "linear",
     "norm_linear",

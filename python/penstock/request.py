@@ -11,6 +11,7 @@ from typing import Protocol
 SEEDS = 2**64
 # Alternatives that are told of one token: the workers' limit.
 MOST_LOGPROBS = 20
+MOST_WORD_TOKENS = 16
 
 
 class Model(Protocol):
@@ -106,7 +107,8 @@ class SamplingParams:
     presence_penalty: taken off a token's logit if the answer has it.
     logit_bias: token id -> number from -100 to 100 that is added to its logit.
     allowed_token_ids: the only tokens that the answer may have; None is all.
-    bad_words_ids: tokens that the answer may not have, each as a list of one.
+    bad_words_ids: words that the answer may not have, as lists of 1 to 16 token ids.
+    bad_words: texts that the answer may not have: their tokens never follow one another.
     watermark: mark the answer, for penstock.watermark to find.
     logprobs: tell of each token of the answer the log-probabilities of so many (0 to 20) of the
         likeliest in its place, and its own, as Completion.top_logprobs.
@@ -139,6 +141,7 @@ class SamplingParams:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     allowed_token_ids: Sequence[int] | None = None
     bad_words_ids: Sequence[Sequence[int]] = ()
+    bad_words: Sequence[str] = ()
     watermark: bool = False
     logprobs: int | None = None
     prompt_logprobs: int | None = None
@@ -152,6 +155,8 @@ class SamplingParams:
         stop = [self.stop] if isinstance(self.stop, str) else list(self.stop)
         object.__setattr__(self, "stop", stop)
         _check_strings("stop", stop)
+        object.__setattr__(self, "bad_words", list(self.bad_words))
+        _check_strings("bad_words", list(self.bad_words))
         if self.max_tokens is not None:
             _check_int("max_tokens", self.max_tokens, 1, 2**32)
         _check_int("min_tokens", self.min_tokens, 0, 2**32)
@@ -205,13 +210,14 @@ class SamplingParams:
 
     def _check_token_ids(self) -> None:
         for word in self.bad_words_ids:
-            if len(word) != 1:
-                raise ValueError(f"bad_words_ids must hold lists of one token id, not {word}")
+            if not 1 <= len(word) <= MOST_WORD_TOKENS:
+                rule = f"lists of 1 to {MOST_WORD_TOKENS} token ids"
+                raise ValueError(f"bad_words_ids must hold {rule}, not {word}")
         lists: dict[str, Collection[int]] = {
             "stop_token_ids": self.stop_token_ids,
             "logit_bias": self.logit_bias,
             "allowed_token_ids": self.allowed_token_ids or (),
-            "bad_words_ids": [word[0] for word in self.bad_words_ids],
+            "bad_words_ids": [token_id for word in self.bad_words_ids for token_id in word],
         }
         for name, ids in lists.items():
             for token_id in ids:

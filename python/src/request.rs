@@ -33,7 +33,8 @@ pub(crate) struct SamplingParams {
     presence_penalty: f32,
     logit_bias: BTreeMap<u32, f32>,
     allowed_token_ids: Option<Vec<u32>>,
-    bad_words_ids: Vec<[u32; 1]>,
+    bad_words_ids: Vec<Vec<u32>>,
+    bad_words: Vec<String>,
     watermark: bool,
     logprobs: Option<u32>,
     prompt_logprobs: Option<u32>,
@@ -89,7 +90,7 @@ impl SamplingParams {
             Some(asked) => structured_outputs(&asked.wire).map_err(|error| raised(&error))?,
             None => None,
         };
-        Ok(Parameters {
+        let mut parameters = Parameters {
             max_new_tokens: self.max_tokens,
             min_new_tokens: self.min_tokens,
             // A search ranks by probabilities at temperature 1, and draws nothing.
@@ -124,8 +125,7 @@ impl SamplingParams {
                 },
                 logit_bias: self.logit_bias.into_iter().collect(),
                 allowed: self.allowed_token_ids,
-                banned: self.bad_words_ids.into_iter().flatten().collect(),
-                watermark: None,
+                ..Adjustment::default()
             },
             wanted: Wanted {
                 tokens: self.logprobs,
@@ -133,8 +133,13 @@ impl SamplingParams {
                 echo: false,
             },
             guide,
+            bad_words: self.bad_words,
             ..Parameters::default()
-        })
+        };
+        for word in self.bad_words_ids {
+            parameters.adjustment.forbid(word);
+        }
+        Ok(parameters)
     }
 }
 

@@ -16,6 +16,8 @@ pub struct Adjustment {
     pub allowed: Option<Vec<u32>>,
     /// Impossible tokens.
     pub banned: Vec<u32>,
+    /// Tokens, two or more, that never follow one another in this order.
+    pub bad_words: Vec<Vec<u32>>,
     /// For those who look for it in the answer.
     pub watermark: Option<Watermark>,
 }
@@ -51,7 +53,18 @@ impl Default for Adjustment {
             logit_bias: Vec::new(),
             allowed: None,
             banned: Vec::new(),
+            bad_words: Vec::new(),
             watermark: None,
+        }
+    }
+}
+
+impl Adjustment {
+    /// Takes a word that the answer may not have; it has a token at least.
+    pub fn forbid(&mut self, word: Vec<u32>) {
+        match *word {
+            [id] => self.banned.push(id),
+            _ => self.bad_words.push(word),
         }
     }
 }

@@ -71,6 +71,8 @@ pub struct Parameters {
     pub stop_token_ids: Vec<u32>,
     /// What is asked of the logits; its watermark is set by `watermark`.
     pub adjustment: Adjustment,
+    /// Texts that the answer may not have; they join `adjustment` when they are tokens.
+    pub bad_words: Vec<String>,
     /// Whether the server's watermark is wanted.
     pub watermark: bool,
     /// What is told of probabilities.
@@ -116,6 +118,8 @@ pub struct FieldNames {
     pub top_logprobs: &'static str,
     /// What is told of the prompt's tokens.
     pub prompt_logprobs: &'static str,
+    /// How many tokens of the prompt to keep.
+    pub truncate: &'static str,
 }
 
 /// Tokens that a request may have, as configuration and engine allow.
@@ -168,6 +172,7 @@ impl Default for Parameters {
             at_eos: AtEos::Stop,
             stop_token_ids: Vec::new(),
             adjustment: Adjustment::default(),
+            bad_words: Vec::new(),
             watermark: false,
             choices: Choices::default(),
             guide: None,
@@ -224,6 +229,7 @@ impl FieldNames {
         min_new_tokens: "min_new_tokens",
         top_logprobs: "top_n_tokens",
         prompt_logprobs: "decoder_input_details",
+        truncate: "truncate",
     };
     /// `/v1/completions`, and the Python package.
     pub const COMPLETIONS: Self = Self {
@@ -232,6 +238,7 @@ impl FieldNames {
         min_new_tokens: "min_tokens",
         top_logprobs: "logprobs",
         prompt_logprobs: "prompt_logprobs",
+        truncate: "truncate_prompt_tokens",
     };
     /// `/v1/chat/completions`.
     pub const CHAT: Self = Self {
@@ -274,6 +281,7 @@ impl GenerateInput {
         prompt.check(names.prompt)?;
         parameters.check_sampling()?;
         parameters.adjustment.check(limits.vocabulary)?;
+        adjustment::check_texts(&parameters.bad_words)?;
         parameters.set_watermark(config.watermark);
         adjustment::check_ids(
             "stop_token_ids",
@@ -285,7 +293,7 @@ impl GenerateInput {
         parameters.choices.check(config.max_best_of)?;
         beam::check(&parameters, names)?;
         parameters.check_guide(names, config.guides)?;
-        check_truncate(parameters.truncate, limits)?;
+        check_truncate(parameters.truncate, names, limits)?;
         (parameters.wanted).check(names.top_logprobs, config.max_top_tokens)?;
         Ok((
             prompt,
@@ -413,8 +421,11 @@ impl Parameters {
         if self.adjustment.allowed.is_some() {
             return refused("allowed_token_ids", rule);
         }
-        if !self.adjustment.banned.is_empty() {
+        if !(self.adjustment.banned.is_empty() && self.adjustment.bad_words.is_empty()) {
             return refused("bad_words_ids", rule);
+        }
+        if !self.bad_words.is_empty() {
+            return refused("bad_words", rule);
         }
         Ok(())
     }
@@ -426,13 +437,17 @@ impl Parameters {
     }
 }
 
-fn check_truncate(truncate: Option<usize>, limits: TokenLimits) -> Result<(), ApiError> {
+fn check_truncate(
+    truncate: Option<usize>,
+    names: FieldNames,
+    limits: TokenLimits,
+) -> Result<(), ApiError> {
     match truncate {
         Some(n) if n == 0 || n > limits.max_input => {
-            let max = limits.max_input;
+            let (name, max) = (names.truncate, limits.max_input);
             let rule =
-                format!("`truncate` must be strictly positive and less than {max}. Given: {n}");
-            Err(ApiError::validation("truncate", rule))
+                format!("`{name}` must be strictly positive and less than {max}. Given: {n}");
+            Err(ApiError::validation(name, rule))
         }
         _ => Ok(()),
     }
@@ -442,6 +457,22 @@ impl ValidParameters {
     /// Whether the answer begins with the prompt.
     pub(crate) fn echo(&self) -> bool {
         self.parameters.wanted.echo
+    }
+
+    /// Whether texts have to be tokens before `with_ids`: `forbid` takes them.
+    pub(crate) fn has_texts(&self) -> bool {
+        !self.parameters.bad_words.is_empty()
+    }
+
+    /// Makes tokens of the texts that the answer may not have.
+    pub(crate) fn forbid(
+        &mut self,
+        tokens: impl Fn(&str) -> Result<Vec<u32>, ApiError>,
+    ) -> Result<(), ApiError> {
+        for text in std::mem::take(&mut self.parameters.bad_words) {
+            self.parameters.adjustment.forbid_text(&text, &tokens)?;
+        }
+        Ok(())
     }
 
     /// Refuses a text that has too many tokens however it is tokenized.

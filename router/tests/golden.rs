@@ -4,9 +4,9 @@
 use std::{collections::BTreeSet, fs, path::PathBuf};
 
 use penstock_router::generated::v1::{
-    BlockCopies, BlockGrowth, BlockTable, Guide, KvGroup, LoadProgress, LoadRequest, Loaded,
-    LogitBias, MemoryReport, NewSequence, Penalties, PrepareReply, PrepareRequest, Progress,
-    PromptLogprobs, RequestError, Sampling, SlotError, SlotFork, StepReply, StepRequest,
+    BadWord, BlockCopies, BlockGrowth, BlockTable, Guide, KvGroup, LoadProgress, LoadRequest,
+    Loaded, LogitBias, MemoryReport, NewSequence, Penalties, PrepareReply, PrepareRequest,
+    Progress, PromptLogprobs, RequestError, Sampling, SlotError, SlotFork, StepReply, StepRequest,
     StepTiming, TokenSet, Watermark, guide, load_progress::Event, request_error::Kind,
 };
 use prost::Message;
@@ -104,6 +104,9 @@ fn prepare() {
             token_ids: vec![5, 6, 4095],
         }),
         banned_token_ids: vec![6, 300],
+        bad_words: vec![BadWord {
+            token_ids: vec![300, 7],
+        }],
         watermark: Some(Watermark {
             gamma: 0.25,
             delta: 2.0,

@@ -207,7 +207,11 @@ fn not_offered() -> Vec<Case> {
             "ignore_eos",
             "cannot go with `response_format`",
         ),
-        (json!({"bad_words": ["x"]}), "bad_words", "not supported"),
+        (
+            json!({"bad_words": ["x", ""]}),
+            "bad_words",
+            "cannot be empty",
+        ),
     ]
 }
 

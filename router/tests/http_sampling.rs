@@ -23,8 +23,9 @@ fn chat(fields: Value) -> Value {
 fn everything() -> Value {
     json!({
         "min_p": 0.125, "typical_p": 0.75, "repetition_penalty": 1.5, "frequency_penalty": -0.5,
-        "presence_penalty": 2, "logit_bias": {"65": -100, "07": 2.5}, "bad_words": [],
-        "allowed_token_ids": [65, 66, 256], "bad_words_ids": [[66]], "stop_token_ids": [67, 256],
+        "presence_penalty": 2, "logit_bias": {"65": -100, "07": 2.5}, "bad_words": ["xy"],
+        "allowed_token_ids": [65, 66, 256], "bad_words_ids": [[66], [67, 68]], "watermark": true,
+        "stop_token_ids": [67, 256],
     })
 }
 
@@ -42,7 +43,8 @@ async fn the_openai_routes_bring_it_to_the_engine() {
         logit_bias: vec![(65, -100.0), (7, 2.5)],
         allowed: Some(vec![65, 66, 256]),
         banned: vec![66],
-        watermark: None,
+        bad_words: vec![vec![67, 68], vec![120, 121], vec![32, 120, 121]],
+        watermark: Some(Watermark::default()),
     };
     for (path, body) in [
         ("/v1/chat/completions", chat(everything())),
@@ -136,7 +138,6 @@ fn numbers() -> Vec<Case> {
             "presence_penalty",
             ">= -2.0",
         ),
-        (json!({"watermark": true}), "watermark", "unknown field"),
     ]
 }
 
@@ -153,6 +154,54 @@ fn biases() -> Vec<Case> {
     ]
     .map(|(bias, part)| (json!({"logit_bias": bias}), "logit_bias", part))
     .to_vec()
+}
+
+fn words() -> Vec<Case> {
+    let (allowed, bad) = ("allowed_token_ids", "bad_words_ids");
+    vec![
+        (
+            json!({bad: [vec![1; 17]]}),
+            "bad_words_ids[0]",
+            "at most 16",
+        ),
+        (
+            json!({bad: [[]]}),
+            "bad_words_ids[0]",
+            "a word must have a token",
+        ),
+        (json!({bad: [5]}), "bad_words_ids[0]", ""),
+        (json!({bad: [[1, 999]]}), bad, "Given: 999"),
+        (
+            json!({bad: vec![[1, 2]; 257]}),
+            bad,
+            "at most 256 words of several",
+        ),
+        (
+            json!({allowed: [5], bad: [[6, 5]]}),
+            allowed,
+            "neither in `bad_words_ids`",
+        ),
+        (
+            json!({"bad_words": ["a".repeat(17)]}),
+            "bad_words",
+            "words of at most 16 tokens",
+        ),
+        (
+            json!({"bad_words": ["a".repeat(300)]}),
+            "bad_words",
+            "at most 256 bytes",
+        ),
+        (
+            json!({"truncate_prompt_tokens": -2}),
+            "truncate_prompt_tokens",
+            "or -1 to keep all",
+        ),
+        (
+            json!({"truncate_prompt_tokens": 0}),
+            "truncate_prompt_tokens",
+            "strictly positive",
+        ),
+    ]
 }
 
 fn lists() -> Vec<Case> {
@@ -172,13 +221,6 @@ fn lists() -> Vec<Case> {
             allowed,
             "below `min_tokens`",
         ),
-        (
-            json!({bad: [[1, 2]]}),
-            "bad_words_ids[0]",
-            "a word of 2 tokens",
-        ),
-        (json!({bad: [[]]}), "bad_words_ids[0]", "a word of 0 tokens"),
-        (json!({bad: [5]}), "bad_words_ids[0]", ""),
         (json!({stops: [257]}), stops, "Given: 257"),
         (json!({stops: many(129)}), stops, "at most 128"),
     ]
@@ -187,8 +229,9 @@ fn lists() -> Vec<Case> {
 #[tokio::test]
 async fn what_cannot_be_is_refused_by_name() {
     let server = Server::new();
-    for (fields, param, part) in [numbers(), biases(), lists()].concat() {
+    for (fields, param, part) in [numbers(), biases(), words(), lists()].concat() {
         let body = chat(fields.clone());
+        println!("{fields}");
         let reply = server.post("/v1/chat/completions", body).await;
         assert_eq!(reply.status, 422, "{fields}: {}", reply.text());
         let error = &reply.json()["error"];

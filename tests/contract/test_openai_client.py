@@ -143,6 +143,23 @@ def test_n_choices_of_a_chat(client: openai.OpenAI) -> None:
     assert [choice.message.content for choice in answer.choices] == list(said.values())
 
 
+def test_bad_words_are_not_said(client: openai.OpenAI) -> None:
+    def say(**fields: object) -> str:
+        answer = client.completions.create(
+            model="brook",
+            prompt="Once upon a time",
+            max_tokens=40,
+            temperature=0,
+            extra_body=fields,
+        )
+        return answer.choices[0].text
+
+    usual = say()
+    longest = sorted((word.strip('.,"') for word in usual.split()), key=len)[-3:]
+    other = say(bad_words=longest)
+    assert all(word in usual and f" {word}" not in other for word in longest), (usual, other)
+
+
 def test_an_unknown_model_is_not_found(client: openai.OpenAI) -> None:
     with pytest.raises(openai.NotFoundError) as caught:
         client.chat.completions.create(model="gpt-4", messages=QUESTION)
@@ -151,7 +168,7 @@ def test_an_unknown_model_is_not_found(client: openai.OpenAI) -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("n", 0), ("bad_words", ["x"])],
+    [("n", 0), ("bad_words", [""])],
 )
 def test_what_is_not_built_is_refused_by_name(
     client: openai.OpenAI, field: str, value: object

@@ -32,8 +32,13 @@ ASKED: list[Asked] = [
     {"repetition": 0.8, "frequency": 1.5, "presence": 0.5, "bias": {300: 2.5}},
     {"banned": list(range(0, VOCAB, 3))},
     {"allowed": list(range(1, VOCAB, 5)), "banned": [6, 11], "presence": 2.0},
+    # With such a bias the answer is made of these tokens, as far as it may.
+    {"bias": {7: 30.0, 11: 29.5}, "bad_words": [[7, 7], [11, 11], [7, 11, 7, 11, 7], [5] * 16]},
+    {"bias": {7: 30.0}, "bad_words": [[*[7] * n, 7] for n in (3, 8, 15)], "presence": 0.5},
 ]
 PROMPTS = [prompt(18 + 5 * i, seed=90 + i) for i in range(len(ASKED))]
+# The prompt's last tokens are the beginning of a word.
+ASKED[-1]["bad_words"].append([*PROMPTS[-1][-3:], 7])
 
 
 def sampling(asked: Asked) -> Asked:
@@ -45,7 +50,8 @@ def sampling(asked: Asked) -> Asked:
         fields["logit_bias"] = pb.LogitBias(token_ids=list(bias), values=list(bias.values()))
     if "allowed" in asked:
         fields["allowed"] = pb.TokenSet(token_ids=asked["allowed"])
-    return {**fields, "banned_token_ids": asked.get("banned", [])}
+    words = [pb.BadWord(token_ids=word) for word in asked.get("bad_words", [])]
+    return {**fields, "banned_token_ids": asked.get("banned", []), "bad_words": words}
 
 
 def processors(asked: Asked) -> LogitsProcessorList:
@@ -55,8 +61,8 @@ def processors(asked: Asked) -> LogitsProcessorList:
         made.append(SequenceBiasLogitsProcessor([[[token], b] for token, b in bias.items()]))
     if "repetition" in asked:
         made.append(RepetitionPenaltyLogitsProcessor(asked["repetition"]))
-    if banned := asked.get("banned"):
-        made.append(NoBadWordsLogitsProcessor([[token] for token in banned]))
+    if banned := [[token] for token in asked.get("banned", [])] + asked.get("bad_words", []):
+        made.append(NoBadWordsLogitsProcessor(banned))
     return made
 
 

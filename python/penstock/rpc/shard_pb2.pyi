@@ -228,7 +228,7 @@ class BlockGrowth(_message.Message):
     def __init__(self, group: _Optional[int] = ..., counts: _Optional[_Iterable[int]] = ..., blocks: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Sampling(_message.Message):
-    __slots__ = ("temperature", "top_k", "top_p", "seed", "min_tokens", "stop_token_ids", "min_p", "typical_p", "penalties", "logit_bias", "allowed", "banned_token_ids", "watermark", "top_logprobs", "prompt_logprobs")
+    __slots__ = ("temperature", "top_k", "top_p", "seed", "min_tokens", "stop_token_ids", "min_p", "typical_p", "penalties", "logit_bias", "allowed", "banned_token_ids", "watermark", "bad_words", "top_logprobs", "prompt_logprobs")
     TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
     TOP_K_FIELD_NUMBER: _ClassVar[int]
     TOP_P_FIELD_NUMBER: _ClassVar[int]
@@ -242,6 +242,7 @@ class Sampling(_message.Message):
     ALLOWED_FIELD_NUMBER: _ClassVar[int]
     BANNED_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    BAD_WORDS_FIELD_NUMBER: _ClassVar[int]
     TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     temperature: float
@@ -257,9 +258,10 @@ class Sampling(_message.Message):
     allowed: TokenSet
     banned_token_ids: _containers.RepeatedScalarFieldContainer[int]
     watermark: Watermark
+    bad_words: _containers.RepeatedCompositeFieldContainer[BadWord]
     top_logprobs: int
     prompt_logprobs: int
-    def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., seed: _Optional[int] = ..., min_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., min_p: _Optional[float] = ..., typical_p: _Optional[float] = ..., penalties: _Optional[_Union[Penalties, _Mapping]] = ..., logit_bias: _Optional[_Union[LogitBias, _Mapping]] = ..., allowed: _Optional[_Union[TokenSet, _Mapping]] = ..., banned_token_ids: _Optional[_Iterable[int]] = ..., watermark: _Optional[_Union[Watermark, _Mapping]] = ..., top_logprobs: _Optional[int] = ..., prompt_logprobs: _Optional[int] = ...) -> None: ...
+    def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., seed: _Optional[int] = ..., min_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., min_p: _Optional[float] = ..., typical_p: _Optional[float] = ..., penalties: _Optional[_Union[Penalties, _Mapping]] = ..., logit_bias: _Optional[_Union[LogitBias, _Mapping]] = ..., allowed: _Optional[_Union[TokenSet, _Mapping]] = ..., banned_token_ids: _Optional[_Iterable[int]] = ..., watermark: _Optional[_Union[Watermark, _Mapping]] = ..., bad_words: _Optional[_Iterable[_Union[BadWord, _Mapping]]] = ..., top_logprobs: _Optional[int] = ..., prompt_logprobs: _Optional[int] = ...) -> None: ...
 
 class Penalties(_message.Message):
     __slots__ = ("repetition", "frequency", "presence")
@@ -280,6 +282,12 @@ class LogitBias(_message.Message):
     def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., values: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class TokenSet(_message.Message):
+    __slots__ = ("token_ids",)
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class BadWord(_message.Message):
     __slots__ = ("token_ids",)
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     token_ids: _containers.RepeatedScalarFieldContainer[int]

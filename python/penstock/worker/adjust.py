@@ -11,12 +11,19 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from penstock_kernels import adjust, top_logprobs
+from penstock_kernels import adjust, bad_words, top_logprobs
 from penstock_kernels.adjust import GENERATED, PROMPT, Number, Rules, Word
 from torch import Tensor
 
 from penstock.sampling import choose
-from penstock.worker.adjustment import MOST_BIASES, allowed_bits
+from penstock.worker.adjustment import (
+    MOST_BAD_WORDS,
+    MOST_BIASES,
+    WORD_TOKENS,
+    allowed_bits,
+    recent_tokens,
+    word_rows,
+)
 from penstock.worker.shape import Views, sampling_rows
 from penstock.worker.state import Limits
 from penstock.worker.step import Adjustment, Ints, NewSequence
@@ -26,12 +33,13 @@ NONE = Adjustment()
 
 
 def slot_bytes(vocab: int) -> int:
-    """Device memory of one slot's rules: counts of 2 bytes, allowed bits, biases.
+    """Device memory of one slot's rules: counts of 2 bytes, allowed bits, biases, bad words.
 
     Every slot has a row, so that no request ever waits, or fails, for want of one: 256 slots of a
-    vocabulary of 128,256 take 70 MB.
+    vocabulary of 128,256 take 74 MB.
     """
-    return 2 * vocab + -(-vocab // 8) + 8 * MOST_BIASES + 64
+    words = 4 * (MOST_BAD_WORDS + 1) * WORD_TOKENS
+    return 2 * vocab + -(-vocab // 8) + 8 * MOST_BIASES + words + 64
 
 
 class Adjuster:
@@ -54,6 +62,9 @@ class Adjuster:
             allowed=zeros(-(-limits.vocab // 32), torch.int32),
         )
         self.rules.numbers[:, Number.REPETITION] = 1
+        self.word_counts = zeros(1, torch.int32)
+        self.words = zeros(MOST_BAD_WORDS * WORD_TOKENS, torch.int32)
+        self.recent = zeros(WORD_TOKENS - 2, torch.int32)  # tokens before the last known one
         self.kept = zeros(2, torch.float32)  # min_p, typical_p
         self.kept[:, 1] = 1
 
@@ -65,8 +76,13 @@ class Adjuster:
         bits = allowed_bits(asked, self.vocab)
         known = new.token_ids if asked.counts else new.token_ids[:0]
         lists = ids, values.view(np.int32), bits, known[:prompt], known[prompt:]
-        sent = self._sent([*_scalars(asked, len(ids), len(bits)), *lists])
-        words, numbers, kept, ids_, values_, bits_, before, after = sent
+        bad = word_rows(asked), recent_tokens(asked, new.token_ids)
+        sent = self._sent([*_scalars(asked, len(ids), len(bits)), *lists, *bad])
+        words, numbers, kept, ids_, values_, bits_, before, after, bad_, recent = sent
+        self.word_counts[slot] = len(asked.bad_words)
+        if asked.bad_words:
+            self.words[slot, : len(bad_)] = bad_
+            self.recent[slot] = recent
         rules.words[slot] = words.view(torch.int64)
         rules.numbers[slot] = numbers.view(torch.float32)
         self.kept[slot] = kept.view(torch.float32)
@@ -79,7 +95,7 @@ class Adjuster:
 
     def fork(self, source: int, destination: int) -> None:
         """Copies the rules of a slot to another."""
-        for tensor in (*self.rules, self.kept):
+        for tensor in (*self.rules, self.kept, self.word_counts, self.words, self.recent):
             tensor[destination] = tensor[source]
 
     def choose(self, logits: Tensor, views: Views, last_token: Tensor) -> tuple[Tensor, Tensor]:
@@ -89,6 +105,8 @@ class Adjuster:
         given = views["ids"].index_select(0, views["sample_row"]).long()
         previous = torch.where(given < 0, last_token.index_select(0, slots), given)
         adjusted = adjust(logits, slots, previous, self.rules)
+        words = self.words.view(-1, MOST_BAD_WORDS, WORD_TOKENS)
+        bad_words(adjusted, slots, previous, self.word_counts.view(-1), words, self.recent)
         min_p, typical_p = self.kept.index_select(0, slots).t().contiguous().unbind()
         rows = replace(sampling_rows(views), min_p=min_p, typical_p=typical_p)
         ids, possible = choose(adjusted, rows)

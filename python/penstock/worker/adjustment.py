@@ -6,17 +6,21 @@ import math
 
 import numpy as np
 from penstock_kernels.adjust import ALLOWED_BITS
+from penstock_kernels.bad_words import ANY
 
 from penstock.worker.step import Adjustment, Ints
 
-MOST_BIASES = 1024  # of one sequence: bounds a row of the device's table
+# Of one sequence: they bound a row of the device's tables.
+MOST_BIASES = 1024
+MOST_BAD_WORDS = 256
+WORD_TOKENS = 16  # of the longest bad word
 
 
 def misfit(adjustment: Adjustment | None, vocab: int) -> str | None:
     """Why this cannot be, or None."""
     if adjustment is None:
         return None
-    return _bad_numbers(adjustment) or _bad_ids(adjustment, vocab)
+    return _bad_numbers(adjustment) or _bad_ids(adjustment, vocab) or _bad_words(adjustment, vocab)
 
 
 def _bad_numbers(asked: Adjustment) -> str | None:
@@ -59,6 +63,34 @@ def _bad_ids(asked: Adjustment, vocab: int) -> str | None:
     if asked.allowed is not None and not len(np.setdiff1d(asked.allowed, _or_none(asked.banned))):
         return "no token is allowed"
     return None
+
+
+def _bad_words(asked: Adjustment, vocab: int) -> str | None:
+    words = asked.bad_words
+    if len(words) > MOST_BAD_WORDS:
+        return f"there are {len(words)} bad words; at most {MOST_BAD_WORDS} are possible"
+    for word in words:
+        if not 2 <= len(word) <= WORD_TOKENS:
+            return f"a bad word has {len(word)} tokens; 2 to {WORD_TOKENS} are possible"
+        if not 0 <= word.min() <= word.max() < vocab:
+            return f"bad word token id {word.max()} is outside the vocabulary of {vocab}"
+    return None
+
+
+def word_rows(asked: Adjustment) -> Ints:
+    """The bad words [n * WORD_TOKENS] as `bad_words` reads them: each at the end of its row."""
+    rows = np.full((len(asked.bad_words), WORD_TOKENS), ANY, np.int32)
+    for row, word in zip(rows, asked.bad_words, strict=True):
+        row[WORD_TOKENS - len(word) :] = word
+    return rows.ravel()
+
+
+def recent_tokens(asked: Adjustment, known: Ints) -> Ints:
+    """Those before the last known one, of which words are found; none if there are no words."""
+    if not asked.bad_words:
+        return known[:0]
+    before = known[:-1][-(WORD_TOKENS - 2) :]
+    return np.concatenate([np.full(WORD_TOKENS - 2 - len(before), ANY, np.int32), before])
 
 
 def allowed_bits(asked: Adjustment, vocab: int) -> Ints:

@@ -323,7 +323,8 @@ def to_adjustment(sampling: pb.Sampling) -> Adjustment | None:
 
     fields = ("penalties", "logit_bias", "allowed", "watermark")
     numbers = sampling.min_p != 0 or sampling.typical_p not in (0, 1)
-    if not (numbers or sampling.banned_token_ids or any(map(sampling.HasField, fields))):
+    lists = sampling.banned_token_ids or sampling.bad_words
+    if not (numbers or lists or any(map(sampling.HasField, fields))):
         return None
     penalties, mark = pb.Penalties(repetition=1), None
     if sampling.HasField("penalties"):
@@ -344,6 +345,7 @@ def to_adjustment(sampling: pb.Sampling) -> Adjustment | None:
         bias=bias,
         allowed=_ints(sampling.allowed.token_ids) if sampling.HasField("allowed") else None,
         banned=_ints(sampling.banned_token_ids) if sampling.banned_token_ids else None,
+        bad_words=tuple(_ints(word.token_ids) for word in sampling.bad_words),
         watermark=mark,
     )
 

@@ -36,6 +36,7 @@ class Adjustment:
     bias: tuple[Ints, Floats] | None = None  # token ids, each once, and what is added
     allowed: Ints | None = None  # the only possible tokens; None = all
     banned: Ints | None = None  # impossible tokens
+    bad_words: tuple[Ints, ...] = ()  # 2 tokens or more each, that never follow one another
     watermark: Watermark | None = None
 
     @property

@@ -335,6 +335,9 @@ pub struct Sampling {
     /// absent = none
     #[prost(message, optional, tag = "13")]
     pub watermark: ::core::option::Option<Watermark>,
+    /// what is never completed; at most 256
+    #[prost(message, repeated, tag = "19")]
+    pub bad_words: ::prost::alloc::vec::Vec<BadWord>,
     /// alternatives told with each generated token; at most 20
     #[prost(uint32, tag = "17")]
     pub top_logprobs: u32,
@@ -365,6 +368,12 @@ pub struct LogitBias {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TokenSet {
+    #[prost(uint32, repeated, tag = "1")]
+    pub token_ids: ::prost::alloc::vec::Vec<u32>,
+}
+/// 2 to 16 tokens that never follow one another in this order.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BadWord {
     #[prost(uint32, repeated, tag = "1")]
     pub token_ids: ::prost::alloc::vec::Vec<u32>,
 }

@@ -246,7 +246,7 @@ impl Generator {
         let text = &self.inner.text;
         let prompt = match prompt {
             // Only to be read back are they made text.
-            Prompt::Ids(ids) if !parameters.echo() => {
+            Prompt::Ids(ids) if !parameters.echo() && !parameters.has_texts() => {
                 return parameters.with_ids(ids, &text.eos_ids);
             }
             prompt => prompt,
@@ -281,8 +281,9 @@ fn check_bound(
 fn to_ids(
     model: &ModelText,
     prompt: Prompt,
-    parameters: ValidParameters,
+    mut parameters: ValidParameters,
 ) -> Result<ValidRequest, ApiError> {
+    parameters.forbid(|text| tokenize::encode(&model.tokenizer, text, SpecialTokens::AsIs))?;
     let mut reading = Reading::default();
     let mut echoed = match &prompt {
         Prompt::Text(text, _) if parameters.echo() => text.clone(),

@@ -87,6 +87,8 @@ fn adjustment(asked: &Adjustment) -> v1::Sampling {
         delta: mark.delta,
         key: mark.key,
     });
+    let words = asked.bad_words.iter().cloned();
+    let bad_words = words.map(|token_ids| v1::BadWord { token_ids });
     v1::Sampling {
         min_p: asked.min_p,
         typical_p: asked.typical_p,
@@ -94,6 +96,7 @@ fn adjustment(asked: &Adjustment) -> v1::Sampling {
         logit_bias,
         allowed: allowed.map(|token_ids| v1::TokenSet { token_ids }),
         banned_token_ids: asked.banned.clone(),
+        bad_words: bad_words.collect(),
         watermark,
         ..Default::default()
     }

@@ -15,6 +15,16 @@ pub(crate) const MAX_TOKEN_IDS: usize = 8192;
 /// Stop token ids of a request: beside the model's own, a worker has room for so many.
 pub(crate) const MAX_STOP_TOKEN_IDS: usize = 128;
 
+/// Bad words of several tokens of a request, and tokens of each: a worker has room for so many.
+pub(crate) const MAX_BAD_WORDS: usize = 256;
+pub(crate) const MAX_WORD_TOKENS: usize = 16;
+
+/// Texts of `bad_words`: each may be two words, with a space before it and without.
+pub(crate) const MAX_BAD_TEXTS: usize = MAX_BAD_WORDS / 2;
+
+/// Bytes of each of them.
+const MAX_TEXT_BYTES: usize = 256;
+
 const BIASES: RangeInclusive<f32> = -100.0..=100.0;
 const PENALTIES: RangeInclusive<f32> = -2.0..=2.0;
 
@@ -32,7 +42,45 @@ impl Adjustment {
         if let Some(allowed) = &self.allowed {
             check_ids("allowed_token_ids", allowed, MAX_TOKEN_IDS, vocabulary)?;
         }
-        check_ids("bad_words_ids", &self.banned, MAX_TOKEN_IDS, vocabulary)
+        check_ids("bad_words_ids", &self.banned, MAX_TOKEN_IDS, vocabulary)?;
+        for word in &self.bad_words {
+            check_ids("bad_words_ids", word, MAX_WORD_TOKENS, vocabulary)?;
+        }
+        self.check_words("bad_words_ids")
+    }
+
+    /// Fails if there are too many words, or one is too long.
+    fn check_words(&self, name: &'static str) -> Result<(), ApiError> {
+        let given = self.bad_words.len();
+        if given > MAX_BAD_WORDS {
+            let rule = format!(
+                "`{name}` must have at most {MAX_BAD_WORDS} words of several tokens. Given: {given}"
+            );
+            return Err(ApiError::validation(name, rule));
+        }
+        let longest = self.bad_words.iter().map(Vec::len).max().unwrap_or(0);
+        if longest > MAX_WORD_TOKENS {
+            let rule = format!(
+                "`{name}` must have words of at most {MAX_WORD_TOKENS} tokens. Given: {longest}"
+            );
+            return Err(ApiError::validation(name, rule));
+        }
+        Ok(())
+    }
+
+    /// Takes the tokens of a text of `bad_words`: as it begins a line, and as it follows a space.
+    pub(crate) fn forbid_text(
+        &mut self,
+        text: &str,
+        tokens: impl Fn(&str) -> Result<Vec<u32>, ApiError>,
+    ) -> Result<(), ApiError> {
+        let text = text.trim_start();
+        let mut words = vec![tokens(text)?, tokens(&format!(" {text}"))?];
+        words.dedup();
+        for word in words.into_iter().filter(|word| !word.is_empty()) {
+            self.forbid(word);
+        }
+        self.check_words("bad_words")
     }
 
     /// Fails if no token is possible as long as `stops` are not.
@@ -40,7 +88,10 @@ impl Adjustment {
         let Some(allowed) = &self.allowed else {
             return Ok(());
         };
-        let impossible: HashSet<u32> = self.banned.iter().chain(stops).copied().collect();
+        // The last of a word is impossible at times: it is counted as if it always were.
+        let last = self.bad_words.iter().filter_map(|word| word.last());
+        let impossible = self.banned.iter().chain(stops).chain(last);
+        let impossible: HashSet<u32> = impossible.copied().collect();
         if allowed.iter().any(|id| !impossible.contains(id)) {
             return Ok(());
         }
@@ -100,6 +151,22 @@ fn check(
     }
     let message = format!("`{name}` must be {rule}. Given: {value}");
     Err(ApiError::validation(name, message))
+}
+
+/// Texts that the answer may not have: none is empty or long.
+pub(super) fn check_texts(texts: &[String]) -> Result<(), ApiError> {
+    let name = "bad_words";
+    if texts.iter().any(|text| text.trim().is_empty()) {
+        let rule = format!("`{name}` cannot be empty strings");
+        return Err(ApiError::validation(name, rule));
+    }
+    let longest = texts.iter().map(String::len).max().unwrap_or(0);
+    if longest > MAX_TEXT_BYTES {
+        let rule =
+            format!("`{name}` must have at most {MAX_TEXT_BYTES} bytes each. Given: {longest}");
+        return Err(ApiError::validation(name, rule));
+    }
+    Ok(())
 }
 
 /// A list of token ids that is short enough, of tokens that exist.

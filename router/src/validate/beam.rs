@@ -58,7 +58,11 @@ fn sampling(parameters: &Parameters) -> impl Iterator<Item = (&'static str, bool
         ("presence_penalty", presence != 0.0),
         ("logit_bias", !adjustment.logit_bias.is_empty()),
         ("allowed_token_ids", adjustment.allowed.is_some()),
-        ("bad_words_ids", !adjustment.banned.is_empty()),
+        (
+            "bad_words_ids",
+            !(adjustment.banned.is_empty() && adjustment.bad_words.is_empty()),
+        ),
+        ("bad_words", !parameters.bad_words.is_empty()),
         ("watermark", adjustment.watermark.is_some()),
     ]
     .into_iter()

@@ -112,16 +112,21 @@ macro_rules! request {
             /// The only tokens that the answer may have.
             #[serde(default, deserialize_with = "super::token_ids::ids_or_null")]
             pub(crate) allowed_token_ids: Option<Vec<u32>>,
-            /// Tokens that the answer may not have, each as a list of one.
+            /// Words that the answer may not have, as lists of 1 to 16 token ids.
             #[serde(default, deserialize_with = "super::token_ids::words")]
             #[schema(value_type = Option<Vec<Vec<u32>>>)]
-            pub(crate) bad_words_ids: Vec<u32>,
+            pub(crate) bad_words_ids: Vec<Vec<u32>>,
             /// More tokens that end the answer.
             #[serde(default, deserialize_with = "super::token_ids::ids_or_null")]
             pub(crate) stop_token_ids: Option<Vec<u32>>,
-            /// Not offered yet; `[]` is neutral. See `bad_words_ids`.
+            /// Texts that the answer may not have: their tokens never follow one another.
+            #[serde(default, deserialize_with = "super::token_ids::texts")]
             #[schema(value_type = Option<Vec<String>>)]
-            pub(crate) bad_words: Option<crate::http::strict::JsonText>,
+            pub(crate) bad_words: Vec<String>,
+            /// Mark the answer: `penstock watermark-detect` can tell it from other texts.
+            pub(crate) watermark: Option<bool>,
+            /// Keep only so many tokens at the end of the prompt; -1 = all.
+            pub(crate) truncate_prompt_tokens: Option<i64>,
             /// What the answer must spell.
             pub(crate) response_format: Option<crate::http::guide::ResponseFormat>,
             /// A JSON schema (vLLM's name).
@@ -161,10 +166,6 @@ macro_rules! request {
                 &mut self,
                 max_tokens: Option<u32>,
             ) -> Result<super::Common, crate::error::ApiError> {
-                use crate::http::neutral::Neutral;
-                crate::http::neutral::check(&[
-                    ("bad_words", &self.bad_words, Neutral::Empty),
-                ])?;
                 let beam = self.beam()?;
                 let usual = if beam.is_some() { 0.0 } else { 1.0 };
                 Ok(super::Common {
@@ -184,6 +185,9 @@ macro_rules! request {
                         },
                         stop_token_ids: self.stop_token_ids.take().unwrap_or_default(),
                         adjustment: self.adjustment(),
+                        bad_words: std::mem::take(&mut self.bad_words),
+                        watermark: self.watermark.unwrap_or(false),
+                        truncate: super::common::truncate(self.truncate_prompt_tokens)?,
                         guide: self.guide()?,
                         beam,
                         ..Default::default()
@@ -218,7 +222,7 @@ macro_rules! request {
             }
 
             fn adjustment(&mut self) -> crate::adjustment::Adjustment {
-                crate::adjustment::Adjustment {
+                let mut adjustment = crate::adjustment::Adjustment {
                     min_p: self.min_p.unwrap_or(0.0),
                     typical_p: self.typical_p.unwrap_or(1.0),
                     penalties: crate::adjustment::Penalties {
@@ -228,9 +232,12 @@ macro_rules! request {
                     },
                     logit_bias: std::mem::take(&mut self.logit_bias),
                     allowed: self.allowed_token_ids.take(),
-                    banned: std::mem::take(&mut self.bad_words_ids),
-                    watermark: None,
+                    ..Default::default()
+                };
+                for word in std::mem::take(&mut self.bad_words_ids) {
+                    adjustment.forbid(word);
                 }
+                adjustment
             }
         }
     };
@@ -243,6 +250,17 @@ pub(super) fn top_k(value: Option<i32>) -> Result<u32, ApiError> {
         k => u32::try_from(k).map_err(|_| {
             let rule = format!("`top_k` must be > 0, or -1 or 0 to turn it off. Given: {k}");
             ApiError::validation("top_k", rule)
+        }),
+    }
+}
+
+pub(super) fn truncate(keep: Option<i64>) -> Result<Option<usize>, ApiError> {
+    match keep {
+        None | Some(-1) => Ok(None),
+        Some(given) => usize::try_from(given).map(Some).map_err(|_| {
+            let name = "truncate_prompt_tokens";
+            let rule = format!("`{name}` must be > 0, or -1 to keep all. Given: {given}");
+            ApiError::validation(name, rule)
         }),
     }
 }

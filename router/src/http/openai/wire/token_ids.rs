@@ -5,8 +5,10 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 
 use crate::error::Excerpt;
-use crate::http::strict::{check_room, list_or_null};
-use crate::validate::adjustment::{MAX_LOGIT_BIASES, MAX_TOKEN_IDS};
+use crate::http::strict::{check_room, list, list_or_null};
+use crate::validate::adjustment::{
+    MAX_BAD_TEXTS, MAX_LOGIT_BIASES, MAX_TOKEN_IDS, MAX_WORD_TOKENS,
+};
 
 /// A list of token ids, or null.
 pub(super) fn ids_or_null<'de, D: Deserializer<'de>>(
@@ -15,10 +17,15 @@ pub(super) fn ids_or_null<'de, D: Deserializer<'de>>(
     list_or_null::<MAX_TOKEN_IDS, _, _>(from)
 }
 
-/// A list of lists of one token id, or null for none.
-pub(super) fn words<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u32>, D::Error> {
+/// A list of lists of token ids, or null for none.
+pub(super) fn words<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Vec<u32>>, D::Error> {
     let words = list_or_null::<MAX_TOKEN_IDS, Word, _>(from)?.unwrap_or_default();
-    Ok(words.into_iter().map(|Word(id)| id).collect())
+    Ok(words.into_iter().map(|Word(ids)| ids).collect())
+}
+
+/// A list of texts that are no words, or null for none.
+pub(super) fn texts<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
+    Ok(list_or_null::<MAX_BAD_TEXTS, _, _>(from)?.unwrap_or_default())
 }
 
 /// An object from token ids, which are strings in JSON, to numbers, or null for none.
@@ -26,17 +33,14 @@ pub(super) fn biases<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<(u32, f32
     from.deserialize_any(Biases)
 }
 
-/// A word of one token.
-struct Word(u32);
+/// A word of some tokens.
+struct Word(Vec<u32>);
 
 impl<'de> Deserialize<'de> for Word {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        match *Vec::<u32>::deserialize(from)? {
-            [id] => Ok(Self(id)),
-            ref ids => Err(D::Error::custom(format_args!(
-                "words of one token are offered, given: a word of {} tokens",
-                ids.len()
-            ))),
+        match list::<MAX_WORD_TOKENS, _, _>(from)? {
+            ids if ids.is_empty() => Err(D::Error::custom("a word must have a token")),
+            ids => Ok(Self(ids)),
         }
     }
 }
