@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tempfile
@@ -14,9 +15,13 @@ ROOT = HERE.parent
 BINARIES = ("penstock", "penstock-mock-shard", "penstock-load")
 
 
-def run(*command: object) -> None:
-    print("$", *command, flush=True)
-    subprocess.run(list(map(str, command)), cwd=ROOT, check=True)
+def title(name: str, about: str) -> None:
+    print(f"\n## {name}\n\n{about}\n", flush=True)
+
+
+def run(script: str, *options: object) -> None:
+    command = [sys.executable, str(HERE / script), *map(str, options)]
+    subprocess.run(command, cwd=ROOT, check=True)
 
 
 def target() -> Path:
@@ -29,8 +34,24 @@ def target() -> Path:
     return Path(executable.split('"executable":"')[1].split('"')[0]).parent
 
 
+def scheduler() -> None:
+    """Criterion's medians; what it says of itself is left out."""
+    title("Scheduler", "Microseconds to plan a step of 1,024 sequences and to take its outcome.")
+    command = ["cargo", "bench", "--quiet", "-p", "penstock-scheduler", "--bench", "step"]
+    out = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
+    found = re.findall(r"^([\w/ ,]+?)\s+time:\s+\[\S+ \S+ (\S+) (\S+) ", out, re.MULTILINE)
+    print("| steps | median |\n|---|---|")
+    for name, value, unit in found:
+        print(f"| {name} | {float(value):.1f} {unit} |")
+
+
 def serving_brook(load: Path) -> None:
     """The serving benchmark against the model that ships with Penstock, on this machine."""
+    title(
+        "Serving brook",
+        "Prompts and answers of 64 tokens. Milliseconds: TTFT until the first token, TPOT for\n"
+        "each after it, ITL between two of them, E2EL for the whole answer.",
+    )
     port = free_port()
     serve = [sys.executable, "-m", "penstock", "serve", "--port", str(port)]
     tokenizer = ROOT / "python/penstock/brook/tokenizer.json"
@@ -38,16 +59,24 @@ def serving_brook(load: Path) -> None:
     with tempfile.TemporaryDirectory() as temp, running(serve, Path(temp) / "log") as server:
         wait_ready(f"http://127.0.0.1:{port}/ready", server)
         sizes = ["--input", 64, "--output", 64, "--streams", 1, 4, 16]
-        run(sys.executable, HERE / "serve.py", *client, *sizes)
+        run("serve.py", *client, *sizes)
 
 
 def main() -> None:
+    print("Building the native binaries ...", flush=True)
     folder = target()
-    run("cargo", "bench", "--quiet", "-p", "penstock-scheduler", "--bench", "step")
+    load = folder / "penstock-load"
+    scheduler()
+    title(
+        "Router",
+        "Its own CPU per streamed token, with workers that compute nothing, beside TGI's router\n"
+        "on 2 cores of another machine.",
+    )
     router = ["--penstock", folder / "penstock", "--shard", folder / "penstock-mock-shard"]
-    run(sys.executable, HERE / "router.py", *router, "--load", folder / "penstock-load")
-    run(sys.executable, HERE / "cpu.py", "--load", folder / "penstock-load")
-    serving_brook(folder / "penstock-load")
+    run("router.py", *router, "--load", load)
+    title("brook on this CPU", "Tokens per second, beside `transformers.generate` in the same run.")
+    run("cpu.py", "--load", load)
+    serving_brook(load)
 
 
 if __name__ == "__main__":

@@ -18,8 +18,7 @@ use super::{
     EngineMetrics,
     metrics::StepFacts,
     post::Outbox,
-    records::{Answer, Heard, Left, Record, Records, Stage},
-    task::Submission,
+    records::{Answer, Heard, Left, Record, Records, Stage, Submission},
     types::{Candidate, Sampling, Stopping, SubmitError, Token, TokenEvent, Told},
 };
 use crate::shard::{PrepareError, StepAnswer, StepTold};

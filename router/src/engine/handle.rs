@@ -15,8 +15,9 @@ use super::{
     EngineConfig, EngineMetrics, EngineRequest, EngineState, Limits, SubmitError, TokenStream,
     Workers,
     post::PostOffice,
+    records::Submission,
     state::Shared,
-    task::{Command, Submission, Task},
+    task::{Command, Task},
 };
 
 /// Submits requests to the engine's task. The task ends when it is drained, when it gives up on

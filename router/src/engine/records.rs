@@ -21,6 +21,16 @@ use crate::shard::{PromptPart, SlotError};
 /// The answer to a submission, to be given once.
 pub(super) type Answer = oneshot::Sender<Result<(), SubmitError>>;
 
+/// A request on its way in.
+#[derive(Debug)]
+pub(super) struct Submission {
+    pub(super) id: RequestId,
+    pub(super) request: EngineRequest,
+    /// One per branch.
+    pub(super) outlets: Vec<Outlet>,
+    pub(super) answer: Answer,
+}
+
 /// One request. It outlives the scheduler, which can be refilled from it.
 #[repr(C)]
 pub(super) struct Record {
@@ -82,6 +92,13 @@ pub(super) enum Stage {
 /// The requests by id.
 #[derive(Default)]
 pub(super) struct Records(HashMap<RequestId, Record>);
+
+impl Submission {
+    pub(super) fn refuse(self, error: SubmitError) {
+        // A submitter that has gone away has nothing to hear.
+        let _ = self.answer.send(Err(error));
+    }
+}
 
 impl Record {
     /// A request with a way out for each of its branches.

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use penstock_scheduler::ids::{RequestId, SequenceId};
+use penstock_scheduler::ids::SequenceId;
 use tokio::{
     sync::mpsc,
     task::yield_now,
@@ -17,13 +17,8 @@ use tokio::{
 
 use super::{
     EngineConfig, EngineMetrics, EngineState, Preparing, ProgressSink, Workers,
-    config::scheduler_config,
-    core::Core,
-    post::Outlet,
-    preparations::Preparations,
-    records::Answer,
-    state::Shared,
-    types::{EngineRequest, SubmitError},
+    config::scheduler_config, core::Core, preparations::Preparations, records::Submission,
+    state::Shared, types::SubmitError,
 };
 use crate::shard::{Loaded, Preparer, ShardError, ShardGroup};
 
@@ -41,16 +36,6 @@ pub(super) enum Command {
     Drain {
         grace: Duration,
     },
-}
-
-/// A request on its way in.
-#[derive(Debug)]
-pub(super) struct Submission {
-    pub(super) id: RequestId,
-    pub(super) request: EngineRequest,
-    /// One per branch.
-    pub(super) outlets: Vec<Outlet>,
-    pub(super) answer: Answer,
 }
 
 /// The one task that owns the scheduler.
@@ -293,13 +278,6 @@ impl Task {
             reason,
             retry_after: DOWN_RETRY,
         }
-    }
-}
-
-impl Submission {
-    fn refuse(self, error: SubmitError) {
-        // A submitter that has gone away has nothing to hear.
-        let _ = self.answer.send(Err(error));
     }
 }
 

@@ -11,6 +11,9 @@ use tonic::{
 
 use crate::generated::v1;
 
+/// A step that admits many long prompts travels as one message.
+pub(super) const MAX_MESSAGE_BYTES: usize = 256 << 20;
+
 /// Sends bytes that are an encoded `StepRequest`; receives `StepReply`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StepCodec;

@@ -14,7 +14,7 @@ use tonic::{
     Request, Status, Streaming, client::Grpc, codegen::http::uri::PathAndQuery, transport::Channel,
 };
 
-use super::{codec::StepCodec, worker::MAX_MESSAGE_BYTES};
+use super::codec::{MAX_MESSAGE_BYTES, StepCodec};
 use crate::generated::v1;
 
 /// More than any sensible number of plans in flight: a full queue means that nobody reads it.

@@ -7,13 +7,13 @@ use tokio::time::timeout;
 use tonic::{Status, transport::Channel};
 
 use super::{
-    Endpoint, LoadConfig, Loaded, PrepareError, Progress, ShardError, convert,
+    Endpoint, LoadConfig, Loaded, PrepareError, Progress, ShardError,
+    codec::MAX_MESSAGE_BYTES,
+    convert,
     stream::{StepStream, describe},
 };
 use crate::generated::v1::{self, load_progress::Event, shard_client::ShardClient};
 
-/// A step that admits many long prompts travels as one message.
-pub(super) const MAX_MESSAGE_BYTES: usize = 256 << 20;
 /// Calls that touch no device answer within this, or the worker is lost.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// A worker bounds what it prepares by itself; this is for one that does not answer at all.

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::answer::Output;
+use super::output::Output;
 use crate::budget::Charge;
 use crate::error::{ApiError, Excerpt};
 use crate::generation::Generation;

@@ -5,6 +5,7 @@ mod answer;
 mod ask;
 mod generate;
 pub(super) mod grpc;
+mod output;
 mod tensor;
 mod wire;
 
@@ -15,11 +16,12 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 
-use self::answer::{Answer, Output};
+use self::answer::Answer;
 use self::ask::Delivery;
 pub(super) use self::generate::{
     __path_generate, __path_generate_stream, generate, generate_stream,
 };
+use self::output::Output;
 use self::wire::{InferRequest, InferResponse, ModelMetadata, ServerMetadata, TensorMetadata};
 use super::error::NativeError;
 use super::native::wire::ErrorResponse;

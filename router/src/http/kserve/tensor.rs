@@ -5,6 +5,7 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, SeqAccess, Visitor};
 use serde_json::{Number, Value};
 
+use super::output::Output;
 use crate::error::{ApiError, Excerpt};
 use crate::http::strict::check_room;
 
@@ -23,7 +24,7 @@ pub(super) struct Tensor {
 /// A tensor that goes out.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct OutTensor {
-    pub(super) output: super::answer::Output,
+    pub(super) output: Output,
     pub(super) shape: Vec<i64>,
     pub(super) values: Values,
 }

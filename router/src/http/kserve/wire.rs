@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use super::answer::Output;
 use super::ask::Ask;
+use super::output::Output;
 use super::tensor::{Datatype, Elements, OutTensor, Tensor, wrong};
 use crate::error::ApiError;
 use crate::http::strict::{self, JsonText, from_object};

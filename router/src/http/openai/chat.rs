@@ -7,7 +7,7 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use serde::de::IgnoredAny;
 
-use super::stream::Kind;
+use super::kind::Kind;
 use super::wire::answer::{
     AssistantMessage, ChatChoice, ChatCompletion, FunctionCall, ToolCall, Usage,
 };

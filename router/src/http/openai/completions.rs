@@ -3,7 +3,7 @@
 use axum::extract::{Request, State};
 use axum::response::Response;
 
-use super::stream::Kind;
+use super::kind::Kind;
 use super::wire::answer::{Completion, TextChoice, Usage};
 use super::wire::completions::CompletionRequest;
 use super::wire::one_or_many::WirePrompt;

@@ -3,7 +3,7 @@
 use serde::{Serialize, Serializer};
 use utoipa::ToSchema;
 
-use super::stream::Kind;
+use super::kind::Kind;
 use crate::detokenize::{Detokenizer, Vocabulary};
 use crate::engine::Candidate;
 use crate::generation::{Generation, TextEvent};

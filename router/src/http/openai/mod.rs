@@ -2,6 +2,7 @@
 
 mod chat;
 mod completions;
+mod kind;
 mod logprobs;
 mod models;
 mod stream;
@@ -20,9 +21,10 @@ use serde_json::json;
 pub use self::chat::conversation_of;
 pub(super) use self::chat::{__path_chat, __path_chat_tokenize, chat, chat_tokenize};
 pub(super) use self::completions::{__path_completions, completions};
+use self::kind::Kind;
 use self::logprobs::{ById, Gathering, Logprobs};
 pub(super) use self::models::{__path_model, __path_models, model, models};
-use self::stream::{ChunkStream, Kind};
+use self::stream::ChunkStream;
 use self::wire::Delivery;
 use self::wire::answer::Usage;
 use super::reading::{self, Call};

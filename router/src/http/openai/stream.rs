@@ -5,6 +5,7 @@ use std::task::{Context, Poll};
 use bytes::{BufMut, BytesMut};
 use serde_json::json;
 
+use super::kind::Kind;
 use super::logprobs::Gathering;
 use super::wire::answer::{FinishReason, Usage};
 use super::{Answering, finish_reason};
@@ -14,15 +15,6 @@ use crate::http::error::openai_json;
 use crate::http::reading::{Read, call_id};
 use crate::http::sse::{Desk, EventSource, Flow, put_event, put_json};
 use crate::tools::Piece;
-
-/// Which kind of chunk a stream has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// `chat.completion.chunk`
-    Chat,
-    /// `text_completion`
-    Text,
-}
 
 /// Writes the chunks of one or several answers.
 pub(super) struct ChunkStream {
@@ -64,7 +56,7 @@ impl ChunkStream {
             let head = format!(
                 "data: {}[{{\"index\":{index},{}",
                 answering.head(kind.object()),
-                kind.before_text(State::Running)
+                kind.before_text()
             );
             let reading = generation.reading();
             let read = (!reading.is_plain()).then(|| Box::new(Read::new(reading)));
@@ -257,7 +249,7 @@ impl Choice {
         if self.state == State::Fresh {
             self.state = State::Running;
             let head = answering.head(kind.object());
-            let before = kind.before_text(State::Fresh);
+            let before = kind.before_first_text();
             out.put_slice(format!("data: {head}[{{\"index\":{index},{before}").as_bytes());
         } else {
             out.put_slice(&self.head);
@@ -271,52 +263,6 @@ impl Choice {
         out.put_slice(before);
         put_json(out, &gathering.take_some());
         out.put_slice(after.strip_prefix(b"null").unwrap_or(after));
-    }
-}
-
-impl Kind {
-    /// What the ids of such answers begin with.
-    pub(super) fn id_prefix(self) -> &'static str {
-        match self {
-            Self::Chat => "chatcmpl",
-            Self::Text => "cmpl",
-        }
-    }
-
-    pub(super) fn object(self) -> &'static str {
-        match self {
-            Self::Chat => "chat.completion.chunk",
-            Self::Text => "text_completion",
-        }
-    }
-
-    fn before_text(self, state: State) -> &'static str {
-        match (self, state) {
-            (Self::Chat, State::Fresh) => "\"delta\":{\"role\":\"assistant\",\"content\":",
-            (Self::Chat, _) => "\"delta\":{\"content\":",
-            (Self::Text, _) => "\"text\":",
-        }
-    }
-
-    /// What a chunk's tail has before the log-probabilities.
-    fn before_logprobs(self) -> &'static str {
-        match self {
-            Self::Chat => "},\"logprobs\":",
-            Self::Text => ",\"logprobs\":",
-        }
-    }
-
-    fn tail(self, usage: bool) -> &'static [u8] {
-        match (self, usage) {
-            (Self::Chat, false) => b"},\"logprobs\":null,\"finish_reason\":null}]}\n\n",
-            (Self::Chat, true) => {
-                b"},\"logprobs\":null,\"finish_reason\":null}],\"usage\":null}\n\n"
-            }
-            (Self::Text, false) => b",\"logprobs\":null,\"finish_reason\":null}]}\n\n",
-            (Self::Text, true) => {
-                b",\"logprobs\":null,\"finish_reason\":null}],\"usage\":null}\n\n"
-            }
-        }
     }
 }
 
