@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +19,9 @@ import pytest
 from driver import ROOT, Driver, Running, Worker, greedy, new_sequence, running
 from jsonschema import validate
 from local import LocalWorker
+from penstock.faults import Fault
+from penstock.guidance import Kind, Wanted
+from penstock.guidance.library import Library
 from penstock.guidance.schema import MOST_SIZE, growth
 from penstock.guidance.vocabulary import load_tokenizer
 from penstock.rpc import shard_pb2 as pb
@@ -260,6 +264,30 @@ def test_a_hostile_guide_costs_its_sender_only(
     assert "time or memory" in errors[0] or "states" in errors[0]
     assert steps > 20
     driver.leave(sequence)
+
+
+def test_quick_guides_pass_those_that_take_long() -> None:
+    """However many of those there are; most of them are refused without having been tried long."""
+    library = Library(BROOK / "tokenizer.json", 4096)
+
+    def prepare(kind: Kind, text: str) -> str:
+        try:
+            library.prepare(Wanted(kind, text, False), 9)
+        except Fault as fault:
+            return str(fault)
+        return ""
+
+    with ThreadPoolExecutor(20) as pool:
+        hostile = [f"(a|b)*a(a|b){{22}}c{{{n}}}" for n in range(1, 10)]
+        slow = [pool.submit(prepare, Kind.REGEX, text) for text in hostile]
+        while not any(future.done() for future in slow):
+            time.sleep(0.01)
+        quick = [pool.submit(prepare, Kind.REGEX, f"[a-f]{{{n}}}") for n in range(1, 9)]
+        assert [future.result() for future in quick] == [""] * 8
+        assert sum(not future.done() for future in slow) > 0
+        library.close()
+        said = [future.result() for future in slow]
+    assert all(said) and any("others that do are waiting" in text for text in said)
 
 
 def test_grammars_and_expressions(driver: Driver, tokenizer: Any) -> None:

@@ -1,21 +1,23 @@
 """`python -m penstock.guidance.helper TOKENIZER VOCAB`: compiles guides until its input ends.
 
-A process of its own, so that a text made to be expensive can be given up: it has limits of memory
-and of processor time, which end it, and the worker starts another. A request is a line of JSON; a
+A process of its own, so that a text made to be expensive can be given up. It reads the tokenizer,
+and then forks for every guide: a child inherits the vocabulary, has limits of memory and processor
+time of its own, and costs nothing but itself when it is killed. Requests are lines of JSON; a
 reply is a line of JSON, followed by as many bytes as its `bytes` says.
 """
 
 from __future__ import annotations
 
+import gc
 import json
-import math
 import os
 import resource
+import select
+import signal
 import sys
-import time
-from dataclasses import astuple
+from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from penstock.faults import Fault
 from penstock.guidance.automaton import Automaton
@@ -24,34 +26,107 @@ from penstock.guidance.earley import Tokens
 from penstock.guidance.protocol import Kind, Wanted
 from penstock.guidance.vocabulary import load_tokenizer, read_vocabulary
 
-CPU_SECONDS = 4  # of one compilation, and up to one more: the system counts whole seconds
+CPU_SECONDS = 4  # of one compilation
 MEMORY_BYTES = 3 << 30  # of address space, interpreter and vocabulary included
 NICENESS = 10  # running streams come first
+STDIN = 0
 
 
 def main() -> None:
     """Serves standard input."""
     os.nice(NICENESS)
     path, vocab = Path(sys.argv[1]), int(sys.argv[2])
-    out = os.fdopen(os.dup(1), "wb")
+    out = os.dup(1)
     os.dup2(2, 1)  # what a library prints is no reply
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
         tokenizer = load_tokenizer(path, vocab)
-        compiler = Compiler(Tokens(tokenizer, read_vocabulary(tokenizer, vocab)))
     except Fault as error:
-        _reply(out, {"unavailable": str(error)})
+        _reply(out, {"unavailable": str(error), "number": 0})
         return
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    _reply(out, {"ready": True})
-    for line in sys.stdin.buffer:
-        _limit_time()
-        _reply(out, *_compiled(compiler, json.loads(line)))
+    compiler = Compiler(Tokens(tokenizer, read_vocabulary(tokenizer, vocab)))
+    gc.freeze()  # children share these pages as long as nobody counts in them
+    _reply(out, {"number": 0})
+    Server(compiler, out).run()
 
 
-def _limit_time() -> None:
-    used = math.ceil(time.process_time())
-    resource.setrlimit(resource.RLIMIT_CPU, (used + CPU_SECONDS, resource.RLIM_INFINITY))
+@dataclass(frozen=True)
+class Child:
+    """A process that compiles one guide, and the file that it writes its reply to."""
+
+    number: int
+    process: int
+    file: int
+
+
+class Server:
+    """Starts children, sends their replies on, kills them when asked."""
+
+    def __init__(self, compiler: Compiler, out: int) -> None:
+        self.compiler = compiler
+        self.out = out
+        self.children: dict[int, Child] = {}  # by a descriptor that is ready when it has ended
+        self.poll = select.poll()
+
+    def run(self) -> None:
+        """Returns when the input has ended; no child is left then."""
+        self.poll.register(STDIN, select.POLLIN)
+        kept = b""
+        while True:
+            for ready, _ in self.poll.poll():
+                if ready != STDIN:
+                    self._finish(ready)
+                    continue
+                data = os.read(STDIN, 1 << 20)
+                if not data:
+                    self._kill(list(self.children.values()))
+                    return
+                *lines, kept = (kept + data).split(b"\n")
+                for line in lines:
+                    self._obey(json.loads(line))
+
+    def _obey(self, asked: dict[str, Any]) -> None:
+        if "stop" in asked:
+            self._kill([c for c in self.children.values() if c.number == asked["stop"]])
+            return
+        file = os.memfd_create("guide")
+        process = os.fork()
+        if process == 0:
+            self._compile(asked, file)
+        descriptor = os.pidfd_open(process)
+        self.children[descriptor] = Child(asked["number"], process, file)
+        self.poll.register(descriptor, select.POLLIN)
+
+    def _compile(self, asked: dict[str, Any], file: int) -> NoReturn:
+        """What a child does."""
+        os.close(STDIN)
+        os.close(self.out)
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+        resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 1))
+        status = 1
+        try:
+            _reply(file, *_compiled(self.compiler, asked))
+            status = 0
+        finally:
+            os._exit(status)
+
+    def _finish(self, descriptor: int) -> None:
+        child = self.children.pop(descriptor)
+        self.poll.unregister(descriptor)
+        os.close(descriptor)
+        _, status = os.waitpid(child.process, 0)
+        with os.fdopen(child.file, "rb") as file:
+            file.seek(0)
+            # What one that was killed has written may be half a reply.
+            head, body = (
+                ({"ended": True}, b"") if status else (json.loads(file.readline()), file.read())
+            )
+        _reply(self.out, {**head, "number": child.number}, body)
+
+    @staticmethod
+    def _kill(children: list[Child]) -> None:
+        for child in children:
+            os.kill(child.process, signal.SIGKILL)
 
 
 def _compiled(compiler: Compiler, asked: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
@@ -70,9 +145,10 @@ def _compiled(compiler: Compiler, asked: dict[str, Any]) -> tuple[dict[str, Any]
     return {"grammar": made.text, "growth": growth, "shortest": made.shortest}, b""
 
 
-def _reply(out: Any, head: dict[str, Any], body: bytes = b"") -> None:
-    out.write(json.dumps({**head, "bytes": len(body)}).encode() + b"\n" + body)
-    out.flush()
+def _reply(out: int, head: dict[str, Any], body: bytes = b"") -> None:
+    data = memoryview(json.dumps({**head, "bytes": len(body)}).encode() + b"\n" + body)
+    while data:
+        data = data[os.write(out, data) :]
 
 
 if __name__ == "__main__":

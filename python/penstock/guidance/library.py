@@ -14,6 +14,7 @@ from penstock.guidance.earley import EarleyGuide, Tokens
 from penstock.guidance.pool import Pool
 from penstock.guidance.protocol import (
     Compiled,
+    Crowded,
     Cursor,
     Ends,
     Refused,
@@ -67,7 +68,7 @@ class Library:
         return self._ranks == 1 or not isinstance(fault, TooCostly | Unavailable)
 
     def close(self) -> None:
-        """Ends the helpers."""
+        """Ends the process that compiles; nothing can be compiled any more."""
         self._pool.close()
 
     def _guide(self, wanted: Wanted) -> Compiled:
@@ -98,7 +99,7 @@ class Library:
             del self._underway[wanted]
             if guide is not None:
                 self._keep(wanted, guide)
-            elif isinstance(error, Refused):
+            elif isinstance(error, Refused) and not isinstance(error, Crowded):
                 self._refusals[wanted] = error
                 while len(self._refusals) > MOST_REFUSALS:
                     self._refusals.popitem(last=False)

@@ -1,144 +1,128 @@
-"""The processes that compile, seen from the worker: started when needed, killed when too slow."""
+"""Compiles guides in fair turns: what takes long waits for its like, and for nobody else.
+
+Every guide begins in the quick lane. One that takes longer than QUICK_SECONDS while others wait for
+that lane goes on in the slow lane if there is a place, else it is stopped, and begins again when
+there is one; more than MOST_WAITING are not kept waiting.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import json
-import queue
-import select
-import subprocess
-import sys
+import threading
 import time
-from dataclasses import dataclass, field
+from concurrent.futures import TimeoutError as NotYet
 from pathlib import Path
 from typing import Any
 
 from penstock.guidance.automaton import Automaton
 from penstock.guidance.earley import Grammar, Growth
-from penstock.guidance.protocol import Refused, TooCostly, Unavailable, Wanted
-from penstock.guidance.vocabulary import NoTokenizer
+from penstock.guidance.process import Asked, Ended, Process, Reply
+from penstock.guidance.protocol import Crowded, Refused, TooCostly, Unavailable, Wanted
 
-HELPERS = 2  # compile side by side
-COMPILE_SECONDS = 15  # of waiting for one guide; the helper itself allows less processor time
-START_SECONDS = 60
-MOST_REPLY = 64 << 20  # bytes
-
-
-class _Ended(Exception):
-    """The process is gone, or has been killed for being late."""
+QUICK, SLOW = 2, 1  # guides that are compiled at once
+QUICK_SECONDS = 0.5  # of a guide in the quick lane, if others wait for it
+PAUSE = 0.05  # seconds between looks whether others wait
+COMPILE_SECONDS = 15.0  # of one guide in all; its processor time is bounded sooner
+MOST_WAITING = 4  # for the slow lane
 
 
-@dataclass
-class _Helper:
-    """One process, or none yet."""
+class Lane:
+    """Places, and how many wait for one."""
 
-    arguments: tuple[str, ...]
-    process: subprocess.Popen[bytes] | None = None
-    kept: bytearray = field(default_factory=bytearray)
+    def __init__(self, places: int) -> None:
+        self._free = threading.Semaphore(places)
+        self._lock = threading.Lock()
+        self.waiting = 0
 
-    def ask(self, wanted: Wanted) -> tuple[dict[str, Any], bytes]:
-        """Raises _Ended, NoTokenizer or Unavailable."""
-        process = self._started()
-        asked = {"kind": wanted.kind.value, "text": wanted.text, "complete": wanted.complete}
-        try:
-            assert process.stdin is not None
-            process.stdin.write(json.dumps(asked).encode() + b"\n")
-            process.stdin.flush()
-        except OSError as error:
-            self.end()
-            raise _Ended from error
-        return self._reply(COMPILE_SECONDS)
+    def enter(self, most: int | None = None) -> bool:
+        """Waits for a place; False if `most` wait already."""
+        if self._free.acquire(blocking=False):
+            return True
+        with self._lock:
+            if most is not None and self.waiting >= most:
+                return False
+            self.waiting += 1
+        self._free.acquire()
+        with self._lock:
+            self.waiting -= 1
+        return True
 
-    def end(self) -> None:
-        """Kills the process."""
-        process, self.process = self.process, None
-        self.kept.clear()
-        if process is not None:
-            process.kill()
-            process.wait()
-            for stream in (process.stdin, process.stdout):
-                if stream is not None:
-                    with contextlib.suppress(OSError):
-                        stream.close()
-
-    def _started(self) -> subprocess.Popen[bytes]:
-        if self.process is not None and self.process.poll() is None:
-            return self.process
-        self.end()
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "penstock.guidance.helper", *self.arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            bufsize=0,
-        )
-        try:
-            head, _ = self._reply(START_SECONDS)
-        except _Ended as error:
-            raise Unavailable("the process that compiles grammars does not start") from error
-        if "unavailable" in head:
-            self.end()
-            raise NoTokenizer(head["unavailable"])
-        return self.process
-
-    def _reply(self, seconds: float) -> tuple[dict[str, Any], bytes]:
-        deadline = time.monotonic() + seconds
-        try:
-            head = json.loads(self._until(deadline, lambda: self.kept.find(b"\n") + 1))
-            size = int(head["bytes"])
-            if not 0 <= size <= MOST_REPLY:
-                raise _Ended
-            body = self._until(deadline, lambda: size * (len(self.kept) >= size)) if size else b""
-        except BaseException:
-            self.end()
-            raise
-        return head, body
-
-    def _until(self, deadline: float, length: Any) -> bytes:
-        """Reads until `length()` bytes are wanted and there; takes them."""
-        assert self.process is not None and self.process.stdout is not None
-        while not (wanted := length()):
-            left = deadline - time.monotonic()
-            if left <= 0 or not select.select([self.process.stdout], [], [], left)[0]:
-                raise _Ended
-            data = self.process.stdout.read(1 << 20)
-            if not data:
-                raise _Ended
-            self.kept += data
-        taken = bytes(self.kept[:wanted])
-        del self.kept[:wanted]
-        return taken
+    def leave(self) -> None:
+        self._free.release()
 
 
 class Pool:
-    """A few helpers; calls wait for a free one."""
+    """Used by many threads; nothing is started before the first guide."""
 
     def __init__(self, tokenizer: Path, vocab: int) -> None:
-        self._free: queue.LifoQueue[_Helper] = queue.LifoQueue()
-        for _ in range(HELPERS):
-            self._free.put(_Helper((str(tokenizer), str(vocab))))
+        self._process = Process(tokenizer, vocab)
+        self._quick, self._slow = Lane(QUICK), Lane(SLOW)
 
     def compile(self, wanted: Wanted) -> Automaton | Grammar:
-        """Raises Refused, also for what takes too long or too much memory."""
-        helper = self._free.get()
+        """Raises Refused, also for what takes too long or too much memory; Unavailable or
+        NoTokenizer if nothing can be compiled."""
         try:
-            head, body = helper.ask(wanted)
-        except _Ended as error:
+            return _made(*self._compiled(wanted))
+        except Ended as error:
             raise TooCostly(
                 f"the {wanted.kind.value} takes too much time or memory to compile; make it simpler"
             ) from error
-        finally:
-            self._free.put(helper)
-        if "costly" in head:
-            raise TooCostly(head["costly"])
-        if "refused" in head:
-            raise Refused(head["refused"])
-        if "grammar" in head:
-            growth = None if head["growth"] is None else Growth(*head["growth"])
-            return Grammar(head["grammar"], growth, head["shortest"])
-        return Automaton.from_bytes(head["states"], body)
 
     def close(self) -> None:
-        """Ends the processes that are free."""
-        with contextlib.suppress(queue.Empty):
-            while True:
-                self._free.get_nowait().end()
+        """Ends the process; what it compiles is refused."""
+        self._process.close()
+
+    def _compiled(self, wanted: Wanted) -> Reply:
+        asked, reply = self._quickly(wanted)
+        if reply is not None:
+            return reply
+        stays = self._slow.enter(most=0)
+        if not stays:
+            self._process.stop(asked)
+            if not self._slow.enter(MOST_WAITING):
+                raise Crowded(
+                    f"the {wanted.kind.value} takes long to compile, and {MOST_WAITING} others "
+                    "that do are waiting; make it simpler, or try again later"
+                )
+        try:
+            return self._reply(asked if stays else self._process.ask(wanted), COMPILE_SECONDS)
+        finally:
+            self._slow.leave()
+
+    def _quickly(self, wanted: Wanted) -> tuple[Asked, Reply | None]:
+        """The reply, unless others should go first."""
+        self._quick.enter()
+        try:
+            asked = self._process.ask(wanted)
+            began = time.monotonic()
+            while (took := time.monotonic() - began) < COMPILE_SECONDS:
+                try:
+                    return asked, asked.reply.result(PAUSE)
+                except NotYet:
+                    if took > QUICK_SECONDS and self._quick.waiting:
+                        return asked, None
+            return asked, self._reply(asked, 0)
+        finally:
+            self._quick.leave()
+
+    def _reply(self, asked: Asked, seconds: float) -> Reply:
+        """Raises Ended after that time, at the latest."""
+        try:
+            return asked.reply.result(seconds)
+        except NotYet:
+            self._process.stop(asked)
+        try:
+            return asked.reply.result(COMPILE_SECONDS)
+        except NotYet as error:
+            self._process.kill()  # it does not even answer that it has stopped
+            raise Unavailable("the process that compiles grammars does not answer") from error
+
+
+def _made(head: dict[str, Any], body: bytes) -> Automaton | Grammar:
+    if "costly" in head:
+        raise TooCostly(head["costly"])
+    if "refused" in head:
+        raise Refused(head["refused"])
+    if "grammar" in head:
+        growth = None if head["growth"] is None else Growth(*head["growth"])
+        return Grammar(head["grammar"], growth, head["shortest"])
+    return Automaton.from_bytes(head["states"], body)

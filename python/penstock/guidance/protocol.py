@@ -24,6 +24,10 @@ class TooCostly(Refused):
     day, it might not: the ranks of a group may disagree about it."""
 
 
+class Crowded(TooCostly):
+    """A guide that takes long to compile, while too many others do."""
+
+
 class Unavailable(Fault):
     """A guide could not be compiled for a reason that is not the request's."""
 
