@@ -1,5 +1,7 @@
 //! Log-probabilities that the mock worker tells beside its tokens: functions of the history too.
 
+use std::iter;
+
 use penstock_router::generated::v1;
 
 use crate::{config::Eos, sequence::Sequence};
@@ -8,14 +10,14 @@ use crate::{config::Eos, sequence::Sequence};
 /// `token`, the one that does.
 pub(crate) fn tell_tops(sequence: &Sequence, token: u32, eos: Eos, reply: &mut v1::StepReply) {
     let top = sequence.sampling.top_logprobs.min(sequence.vocab) as usize;
-    let mut ids = vec![token];
-    ids.extend(sequence.alternatives(eos).filter(|&other| other != token));
+    let others = sequence.alternatives(eos).filter(|&other| other != token);
     let first = sequence.logprob_of(token);
-    for (rank, id) in ids.into_iter().take(top).enumerate() {
+    let before = reply.top_token_ids.len();
+    for (rank, id) in iter::once(token).chain(others).take(top).enumerate() {
         reply.top_token_ids.push(id);
         reply.top_logprobs.push(first - rank as f32);
     }
-    let told = reply.top_token_ids.len() - sum(&reply.top_counts);
+    let told = reply.top_token_ids.len() - before;
     reply
         .top_counts
         .push(u32::try_from(told).unwrap_or(u32::MAX));
@@ -56,8 +58,4 @@ pub(crate) fn tidy(reply: &mut v1::StepReply) {
     if reply.top_token_ids.is_empty() {
         reply.top_counts.clear();
     }
-}
-
-fn sum(counts: &[u32]) -> usize {
-    counts.iter().map(|count| *count as usize).sum()
 }
