@@ -46,10 +46,13 @@ class _Mode:
         self.promise = promise
         self.promised: dict[Any, Any] = {}
 
-    def submit(self, key: Any, build: Callable[[], Any], finish: Callable[[Any], None]) -> Any:
+    def submit(
+        self, key: Any, build: Callable[[], Any], finish: Callable[[Any], None], *fail: Any
+    ) -> Any:
         """Triton's own mode forgets what it was asked until the end; here the promise is kept where
-        the kernel will be, so that neither the next launch nor a later one asks again."""
+        the kernel will be, so that neither the next launch nor a later one asks again. `fail`: what
+        a promise calls if the kernel cannot be built, in versions (3.9) that call something."""
         if key not in self.promised:
-            self.promised[key] = self.promise(finish, self.executor.submit(build))
+            self.promised[key] = self.promise(finish, *fail, self.executor.submit(build))
         finish(self.promised[key])
         return self.promised[key]
