@@ -10,6 +10,7 @@ from jsonschema import validate
 from openai.types.chat import ChatCompletionMessage, ChatCompletionToolUnionParam
 from openai.types.chat.chat_completion import Choice
 from serving import Server
+from trees import TREE
 
 Tools = list[ChatCompletionToolUnionParam]
 
@@ -132,26 +133,16 @@ def test_an_absent_tool_is_a_bad_request(client: openai.OpenAI) -> None:
     assert "fly" in str(caught.value)
 
 
-TREE = {
+FOREST = {
     "type": "object",
     "properties": {"root": {"$ref": "#/$defs/node"}},
     "required": ["root"],
     "additionalProperties": False,
-    "$defs": {
-        "node": {
-            "type": "object",
-            "properties": {
-                "size": {"type": "integer", "minimum": 10, "maximum": 99},
-                "kids": {"type": "array", "items": {"$ref": "#/$defs/node"}},
-            },
-            "required": ["size", "kids"],
-            "additionalProperties": False,
-        }
-    },
+    "$defs": TREE["$defs"],
 }
 FORCED: Tools = [
     *TOOLS,
-    {"type": "function", "function": {"name": "grow", "parameters": TREE}},
+    {"type": "function", "function": {"name": "grow", "parameters": FOREST}},
     {"type": "function", "function": {"name": "now"}},
 ]
 SCHEMAS = {tool["function"]["name"]: tool["function"].get("parameters", {}) for tool in FORCED}  # type: ignore[typeddict-item]

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 from serving import Server, children, metric_value
+from trees import TREE
 
 PERSON = {
     "type": "object",
@@ -21,20 +22,6 @@ PERSON = {
         "tags": {"type": "array", "items": {"enum": ["a", "b c", "d"]}, "maxItems": 3},
     },
     "required": ["name", "tags"],
-}
-TREE = {
-    "$ref": "#/$defs/node",
-    "$defs": {
-        "node": {
-            "type": "object",
-            "properties": {
-                "size": {"type": "integer", "minimum": 10, "maximum": 99},
-                "kids": {"type": "array", "items": {"$ref": "#/$defs/node"}},
-            },
-            "required": ["size", "kids"],
-            "additionalProperties": False,
-        }
-    },
 }
 GUIDES: list[dict[str, Any]] = [
     {"guided_json": PERSON},

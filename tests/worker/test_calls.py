@@ -13,7 +13,8 @@ from penstock.guidance.compile import Compiler
 from penstock.guidance.earley import EarleyGuide, Tokens
 from penstock.guidance.protocol import Compiled, Ends, Kind, Refused, Wanted, words
 from penstock.guidance.vocabulary import load_tokenizer, read_vocabulary
-from test_guides import BROOK, EOS, TREE
+from test_guides import BROOK, EOS
+from trees import TREE
 
 VOCAB = 4096
 CITY = {

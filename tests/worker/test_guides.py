@@ -25,6 +25,7 @@ from penstock.guidance.library import Library
 from penstock.guidance.schema import MOST_SIZE, growth
 from penstock.guidance.vocabulary import load_tokenizer
 from penstock.rpc import shard_pb2 as pb
+from trees import TREE
 
 BROOK = ROOT / "python" / "penstock" / "brook"
 EOS = [2, 3]
@@ -37,20 +38,6 @@ PERSON = {
     },
     "required": ["name", "tags"],
     "additionalProperties": False,
-}
-TREE = {
-    "$ref": "#/$defs/node",
-    "$defs": {
-        "node": {
-            "type": "object",
-            "properties": {
-                "size": {"type": "integer", "minimum": 10, "maximum": 99},
-                "kids": {"type": "array", "items": {"$ref": "#/$defs/node"}},
-            },
-            "required": ["size", "kids"],
-            "additionalProperties": False,
-        }
-    },
 }
 
 
