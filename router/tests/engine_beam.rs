@@ -6,17 +6,13 @@
 mod support;
 
 use futures_util::{StreamExt, future::join_all};
-use penstock_mock_shard::{Eos, Fault, Geometry, MockConfig};
-use penstock_router::engine::{
-    Beam, EarlyStopping, End, Engine, EngineConfig, EngineMetrics, EngineRequest,
-};
+use penstock_mock_shard::{Fault, Geometry, MockConfig};
+use penstock_router::engine::{Beam, EarlyStopping, End, EngineConfig, EngineRequest};
 use prometheus_client::registry::Registry;
 use support::{
-    MockWorkers, answer, checked, collect, engine, eventually, gauge, prompt, ready, request,
+    END, MockWorkers, answer, answers, checked, collect, engine, eventually, gauge, prompt, ready,
+    request, started,
 };
-
-/// The mock's end token.
-const END: u32 = 2;
 
 #[tokio::test]
 async fn a_search_finds_the_same_when_memory_is_short() {
@@ -27,7 +23,7 @@ async fn a_search_finds_the_same_when_memory_is_short() {
     let (roomy, _) = started(geometry(4096, 16)).await;
     let mut alone = Vec::new();
     for number in 0..18 {
-        alone.push(all(&roomy, wanted(number)).await);
+        alone.push(answers(&roomy, wanted(number)).await);
     }
     let ended = |(ids, end): &(Vec<u32>, End)| match end {
         End::StopToken => ids.last() == Some(&END),
@@ -37,7 +33,7 @@ async fn a_search_finds_the_same_when_memory_is_short() {
     assert!(alone.iter().flatten().all(ended), "{alone:?}");
     for (blocks, block_tokens) in [(30, 16), (250, 2)] {
         let (crowd, registry) = started(geometry(blocks, block_tokens)).await;
-        let together = join_all((0..18).map(|number| all(&crowd, wanted(number)))).await;
+        let together = join_all((0..18).map(|number| answers(&crowd, wanted(number)))).await;
         assert_eq!(together, alone, "{blocks} blocks of {block_tokens}");
         assert!(gauge(&registry, "penstock_preemptions_total") > 0);
         nothing_is_leased(&registry).await;
@@ -53,7 +49,7 @@ async fn a_search_whose_worker_does_not_tell_fails_alone() {
     let engine = engine(MockWorkers::one(config), EngineConfig::default());
     ready(&engine).await;
     let other = engine.submit(request(vec![3], 60)).await.unwrap();
-    for (ids, end) in all(&engine, search(vec![5; 40], 30, (3, 2))).await {
+    for (ids, end) in answers(&engine, search(vec![5; 40], 30, (3, 2))).await {
         let why = matches!(&end, End::Failed(why) if why.contains("did not tell"));
         assert!(ids.is_empty() && why, "{end:?}");
     }
@@ -70,7 +66,7 @@ async fn a_search_with_a_sequence_that_fails_ends_whole() {
         };
         let engine = engine(MockWorkers::one(config), EngineConfig::default());
         ready(&engine).await;
-        for (_, end) in all(&engine, search(vec![5; 40], 30, (3, 2))).await {
+        for (_, end) in answers(&engine, search(vec![5; 40], 30, (3, 2))).await {
             assert!(matches!(end, End::Failed(_)), "{end:?}");
         }
         assert_eq!(answer(&engine, request(vec![3], 4)).await.0.len(), 4);
@@ -81,7 +77,7 @@ async fn a_search_with_a_sequence_that_fails_ends_whole() {
 async fn a_search_goes_on_for_whoever_is_left() {
     let (engine, registry) = started(geometry(4096, 16)).await;
     let wanted = search(vec![5; 40], 40, (4, 2));
-    let expected = all(&engine, wanted.clone()).await;
+    let expected = answers(&engine, wanted.clone()).await;
     let mut streams = engine.submit_all(wanted.clone()).await.unwrap();
     drop(streams.remove(0));
     assert_eq!(collect(streams.remove(0)).await, expected[1]);
@@ -100,20 +96,6 @@ async fn nothing_is_leased(registry: &Registry) {
         gauge(registry, "penstock_kv_blocks{state=\"leased\"}") == 0
     })
     .await;
-}
-
-async fn started(geometry: Geometry) -> (Engine, Registry) {
-    let config = MockConfig {
-        geometry,
-        eos: Eos { id: END, every: 40 },
-        ..checked()
-    };
-    let mut registry = Registry::default();
-    let metrics = EngineMetrics::register(&mut registry);
-    let workers = MockWorkers::one(config);
-    let engine = Engine::start(Box::new(workers), EngineConfig::default(), metrics);
-    ready(&engine).await;
-    (engine, registry)
 }
 
 fn geometry(blocks: u32, block_tokens: u32) -> Geometry {
@@ -139,9 +121,4 @@ fn search(prompt: Vec<u32>, max_new_tokens: u32, (width, answers): (u32, u32)) -
     wanted.branches = answers.min(width);
     wanted.beam = Some(beam);
     wanted
-}
-
-async fn all(engine: &Engine, request: EngineRequest) -> Vec<(Vec<u32>, End)> {
-    let streams = engine.submit_all(request).await.unwrap();
-    join_all(streams.into_iter().map(collect)).await
 }

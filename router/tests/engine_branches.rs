@@ -5,11 +5,12 @@
 mod support;
 
 use futures_util::{StreamExt, future::join_all};
-use penstock_mock_shard::{Eos, Fault, Geometry, MockConfig};
+use penstock_mock_shard::{Fault, Geometry, MockConfig};
 use penstock_router::engine::{End, Engine, EngineConfig, EngineMetrics, EngineRequest};
 use prometheus_client::registry::Registry;
 use support::{
-    MockWorkers, answer, checked, collect, engine, eventually, gauge, prompt, ready, request,
+    MockWorkers, answer, answers, checked, collect, engine, eventually, gauge, prompt, ready,
+    request, started,
 };
 
 const PROMPT: u32 = 201;
@@ -19,7 +20,7 @@ async fn n_answers_are_those_of_n_requests_with_the_derived_seeds() {
     for block_tokens in [1, 3, 16] {
         let (engine, _) = started(geometry(4096, block_tokens)).await;
         let wanted = sampled((0..PROMPT).map(|i| 5 + i).collect(), 12, 4);
-        let together = all(&engine, wanted.clone()).await;
+        let together = answers(&engine, wanted.clone()).await;
         for (branch, together) in (0..).zip(&together) {
             let mut alone = wanted.clone();
             alone.branches = 1;
@@ -43,7 +44,7 @@ async fn the_prompt_is_computed_once() {
         let workers = MockWorkers::one(checked());
         let engine = Engine::start(Box::new(workers), config, metrics);
         ready(&engine).await;
-        all(&engine, sampled(vec![7; PROMPT as usize], 5, 4)).await;
+        answers(&engine, sampled(vec![7; PROMPT as usize], 5, 4)).await;
         // All tokens of the prompt but the last once, the last by each, and four decodes of each.
         // What a run brought that was planned before its branch ended is not counted yet.
         let computed = gauge(&registry, "penstock_computed_tokens_total");
@@ -62,11 +63,11 @@ async fn branches_are_right_when_memory_is_short() {
     let (roomy, _) = started(geometry(4096, 16)).await;
     let mut alone = Vec::new();
     for number in 0..24 {
-        alone.push(all(&roomy, wanted(number)).await);
+        alone.push(answers(&roomy, wanted(number)).await);
     }
     for (blocks, block_tokens) in [(40, 16), (300, 2)] {
         let (crowd, registry) = started(geometry(blocks, block_tokens)).await;
-        let together = join_all((0..24).map(|number| all(&crowd, wanted(number)))).await;
+        let together = join_all((0..24).map(|number| answers(&crowd, wanted(number)))).await;
         assert_eq!(together, alone, "{blocks} blocks of {block_tokens}");
         assert!(gauge(&registry, "penstock_preemptions_total") > 0);
         eventually("nothing is leased", || {
@@ -110,7 +111,7 @@ async fn a_branch_that_fails_ends_its_request() {
         };
         let engine = engine(MockWorkers::one(config), EngineConfig::default());
         ready(&engine).await;
-        for (_, end) in all(&engine, sampled(vec![5; 40], 30, 3)).await {
+        for (_, end) in answers(&engine, sampled(vec![5; 40], 30, 3)).await {
             assert!(
                 matches!(&end, End::Failed(why) if why.contains("scripted")),
                 "{end:?}"
@@ -118,20 +119,6 @@ async fn a_branch_that_fails_ends_its_request() {
         }
         assert_eq!(answer(&engine, request(vec![3], 4)).await.0.len(), 4);
     }
-}
-
-async fn started(geometry: Geometry) -> (Engine, Registry) {
-    let config = MockConfig {
-        geometry,
-        eos: Eos { id: 2, every: 40 },
-        ..checked()
-    };
-    let mut registry = Registry::default();
-    let metrics = EngineMetrics::register(&mut registry);
-    let workers = MockWorkers::one(config);
-    let engine = Engine::start(Box::new(workers), EngineConfig::default(), metrics);
-    ready(&engine).await;
-    (engine, registry)
 }
 
 fn geometry(blocks: u32, block_tokens: u32) -> Geometry {
@@ -149,9 +136,4 @@ fn sampled(prompt: Vec<u32>, max_new_tokens: u32, branches: u32) -> EngineReques
     wanted.sampling.temperature = 1.0;
     wanted.branches = branches;
     wanted
-}
-
-async fn all(engine: &Engine, request: EngineRequest) -> Vec<(Vec<u32>, End)> {
-    let streams = engine.submit_all(request).await.unwrap();
-    join_all(streams.into_iter().map(collect)).await
 }

@@ -13,8 +13,8 @@ use std::{
 };
 
 use async_trait::async_trait;
-use futures_util::StreamExt;
-use penstock_mock_shard::{Check, MockConfig, MockShard, View};
+use futures_util::{StreamExt, future::join_all};
+use penstock_mock_shard::{Check, Eos, Geometry, MockConfig, MockShard, View};
 use penstock_router::{
     engine::{
         AttachedWorkers, End, Engine, EngineConfig, EngineMetrics, EngineRequest, EngineState,
@@ -127,6 +127,24 @@ pub fn engine(workers: MockWorkers, config: EngineConfig) -> Engine {
     )
 }
 
+/// The end token of a `started` engine's mock worker.
+pub const END: u32 = 2;
+
+/// A ready engine over a mock worker that checks what it reads and ends answers now and then.
+pub async fn started(geometry: Geometry) -> (Engine, Registry) {
+    let config = MockConfig {
+        geometry,
+        eos: Eos { id: END, every: 40 },
+        ..checked()
+    };
+    let mut registry = Registry::default();
+    let metrics = EngineMetrics::register(&mut registry);
+    let workers = MockWorkers::one(config);
+    let engine = Engine::start(Box::new(workers), EngineConfig::default(), metrics);
+    ready(&engine).await;
+    (engine, registry)
+}
+
 pub async fn reach(engine: &Engine, wanted: impl Fn(&EngineState) -> bool) -> EngineState {
     let mut watch = engine.watch();
     let state = tokio::time::timeout(PATIENCE, watch.wait_for(|state| wanted(state))).await;
@@ -197,6 +215,12 @@ pub async fn collect(stream: TokenStream) -> (Vec<u32>, End) {
 
 pub async fn answer(engine: &Engine, request: EngineRequest) -> (Vec<u32>, End) {
     collect(engine.submit(request).await.expect("accepted")).await
+}
+
+/// What every answer of a request is.
+pub async fn answers(engine: &Engine, request: EngineRequest) -> Vec<(Vec<u32>, End)> {
+    let streams = engine.submit_all(request).await.expect("accepted");
+    join_all(streams.into_iter().map(collect)).await
 }
 
 /// The value of a metric, by its name and labels as they are written out.
