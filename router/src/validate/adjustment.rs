@@ -32,10 +32,10 @@ impl Adjustment {
     /// Checks every rule; ids at or above `vocabulary` do not exist.
     pub(super) fn check(&self, vocabulary: usize) -> Result<(), ApiError> {
         self.penalties.check()?;
-        check("min_p", ">= 0.0 and <= 1.0", self.min_p, |p| {
+        check_value("min_p", ">= 0.0 and <= 1.0", self.min_p, |p| {
             (0.0..=1.0).contains(&p)
         })?;
-        check("typical_p", "> 0.0 and <= 1.0", self.typical_p, |p| {
+        check_value("typical_p", "> 0.0 and <= 1.0", self.typical_p, |p| {
             p > 0.0 && p <= 1.0
         })?;
         self.check_bias(vocabulary)?;
@@ -132,7 +132,7 @@ impl Penalties {
             ("frequency_penalty", self.frequency),
             ("presence_penalty", self.presence),
         ] {
-            check(name, ">= -2.0 and <= 2.0", value, |p| {
+            check_value(name, ">= -2.0 and <= 2.0", value, |p| {
                 PENALTIES.contains(&p)
             })?;
         }
@@ -140,7 +140,8 @@ impl Penalties {
     }
 }
 
-fn check(
+/// A number that keeps `rule`, as `holds` says.
+pub(super) fn check_value(
     name: &'static str,
     rule: &str,
     value: f32,

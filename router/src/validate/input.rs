@@ -1,0 +1,138 @@
+//! What a client asks for, in whatever dialect.
+
+use crate::adjustment::{Adjustment, Watermark};
+use crate::budget::Charge;
+use crate::chat::Chat;
+use crate::engine::types::{Beam, Guide};
+use crate::error::ApiError;
+use crate::logprobs::Wanted;
+use crate::tokenize::SpecialTokens;
+
+use super::{Choices, FieldNames};
+
+/// What a client asks for, in whatever dialect.
+#[derive(Clone, Debug)]
+pub struct GenerateInput {
+    /// Where the answer begins.
+    pub prompt: Prompt,
+    /// How it goes on and when it ends.
+    pub parameters: Parameters,
+    /// What the client calls these fields; read by error messages.
+    pub names: FieldNames,
+    /// What the prompt's bytes are counted in until they are token ids; set by the HTTP routes.
+    pub charge: Charge,
+}
+
+/// Where an answer begins.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Prompt {
+    /// Text, with special tokens put around it or not.
+    Text(String, SpecialTokens),
+    /// Messages for the chat template.
+    Chat(Chat),
+    /// Token ids, taken as they are.
+    Ids(Vec<u32>),
+}
+
+/// How an answer goes on and when it ends.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Parameters {
+    /// `None` = until the context is full.
+    pub max_new_tokens: Option<u32>,
+    /// No stop token and no stop string counts before so many tokens.
+    pub min_new_tokens: u32,
+    /// 0 = greedy.
+    pub temperature: f32,
+    /// 0 = off.
+    pub top_k: u32,
+    /// 1 = off.
+    pub top_p: f32,
+    /// `None` = chosen for each request.
+    pub seed: Option<u64>,
+    /// The answer ends at the first of these strings.
+    pub stop: Vec<String>,
+    /// Keep only so many tokens at the end of the prompt.
+    pub truncate: Option<usize>,
+    /// What the model's own end tokens do.
+    pub at_eos: AtEos,
+    /// More tokens that end the answer.
+    pub stop_token_ids: Vec<u32>,
+    /// What is asked of the logits; its watermark is set by `watermark`.
+    pub adjustment: Adjustment,
+    /// Texts that the answer may not have; they join `adjustment` when they are tokens.
+    pub bad_words: Vec<String>,
+    /// Whether the server's watermark is wanted.
+    pub watermark: bool,
+    /// What is told of probabilities.
+    pub wanted: Wanted,
+    /// How many answers to make of the prompt.
+    pub choices: Choices,
+    /// What the answer must spell; its end tokens are filled in here.
+    pub guide: Option<Box<Guide>>,
+    /// Search for the likeliest answers instead of sampling.
+    pub beam: Option<Beam>,
+}
+
+/// What the model's own end tokens do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AtEos {
+    /// They end the answer.
+    #[default]
+    Stop,
+    /// The answer goes on (`ignore_eos`).
+    Continue,
+}
+
+impl Default for Parameters {
+    fn default() -> Self {
+        Self {
+            max_new_tokens: None,
+            min_new_tokens: 0,
+            temperature: 1.0,
+            top_k: 0,
+            top_p: 1.0,
+            seed: None,
+            stop: Vec::new(),
+            truncate: None,
+            at_eos: AtEos::Stop,
+            stop_token_ids: Vec::new(),
+            adjustment: Adjustment::default(),
+            bad_words: Vec::new(),
+            watermark: false,
+            choices: Choices::default(),
+            guide: None,
+            wanted: Wanted::default(),
+            beam: None,
+        }
+    }
+}
+
+impl Prompt {
+    /// Bytes of its text, about: what preparing it will cost.
+    pub(crate) fn size(&self) -> usize {
+        match self {
+            Self::Text(text, _) => text.len(),
+            Self::Chat(chat) => chat.size(),
+            Self::Ids(_) => 0,
+        }
+    }
+
+    pub(super) fn check(&self, name: &'static str) -> Result<(), ApiError> {
+        let empty = match self {
+            Self::Text(text, _) => text.is_empty(),
+            Self::Chat(chat) => chat.messages.is_empty(),
+            Self::Ids(ids) => ids.is_empty(),
+        };
+        if empty {
+            let rule = format!("`{name}` cannot be empty");
+            return Err(ApiError::validation(name, rule));
+        }
+        Ok(())
+    }
+}
+
+impl Parameters {
+    pub(super) fn set_watermark(&mut self, servers: Watermark) {
+        self.adjustment.watermark = self.watermark.then_some(servers);
+    }
+}

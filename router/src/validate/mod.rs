@@ -1,0 +1,59 @@
+//! Every rule about a request, in one place, a file for each subject. A `ValidRequest` can only be
+//! made here.
+
+use crate::config::RouterConfig;
+use crate::error::ApiError;
+
+pub(crate) mod adjustment;
+pub(crate) mod beam;
+mod choices;
+mod ends;
+mod guide;
+mod input;
+mod limits;
+mod names;
+mod sampling;
+mod valid;
+
+pub use choices::Choices;
+pub use input::{AtEos, GenerateInput, Parameters, Prompt};
+pub use limits::TokenLimits;
+pub(crate) use limits::too_long;
+pub use names::FieldNames;
+pub use valid::{ValidParameters, ValidRequest};
+
+impl GenerateInput {
+    /// Checks every rule that needs no token ids.
+    pub fn validate(
+        self,
+        config: &RouterConfig,
+        limits: TokenLimits,
+    ) -> Result<(Prompt, ValidParameters), ApiError> {
+        let Self {
+            prompt,
+            mut parameters,
+            names,
+            charge: _,
+        } = self;
+        prompt.check(names.prompt)?;
+        parameters.check_sampling()?;
+        parameters.adjustment.check(limits.vocabulary)?;
+        adjustment::check_texts(&parameters.bad_words)?;
+        parameters.set_watermark(config.watermark);
+        parameters.check_stop_token_ids(limits.vocabulary)?;
+        parameters.check_ends(names, config.max_stop_sequences)?;
+        parameters.choices.check(config.max_best_of)?;
+        beam::check(&parameters, names)?;
+        parameters.check_guide(names, config.guides)?;
+        limits::check_truncate(parameters.truncate, names, limits)?;
+        (parameters.wanted).check(names.top_logprobs, config.max_top_tokens)?;
+        Ok((
+            prompt,
+            ValidParameters {
+                parameters,
+                names,
+                limits,
+            },
+        ))
+    }
+}

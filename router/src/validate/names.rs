@@ -1,0 +1,45 @@
+//! What a dialect calls the fields that rules speak about.
+
+/// What a dialect calls the fields that rules here speak about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FieldNames {
+    /// The prompt.
+    pub prompt: &'static str,
+    /// The bound on new tokens.
+    pub max_new_tokens: &'static str,
+    /// The lower bound on new tokens.
+    pub min_new_tokens: &'static str,
+    /// Alternatives told of each token.
+    pub top_logprobs: &'static str,
+    /// What is told of the prompt's tokens.
+    pub prompt_logprobs: &'static str,
+    /// How many tokens of the prompt to keep.
+    pub truncate: &'static str,
+}
+
+impl FieldNames {
+    /// `/generate` and its kin.
+    pub const NATIVE: Self = Self {
+        prompt: "inputs",
+        max_new_tokens: "max_new_tokens",
+        min_new_tokens: "min_new_tokens",
+        top_logprobs: "top_n_tokens",
+        prompt_logprobs: "decoder_input_details",
+        truncate: "truncate",
+    };
+    /// `/v1/completions`, and the Python package.
+    pub const COMPLETIONS: Self = Self {
+        prompt: "prompt",
+        max_new_tokens: "max_tokens",
+        min_new_tokens: "min_tokens",
+        top_logprobs: "logprobs",
+        prompt_logprobs: "prompt_logprobs",
+        truncate: "truncate_prompt_tokens",
+    };
+    /// `/v1/chat/completions`.
+    pub const CHAT: Self = Self {
+        prompt: "messages",
+        top_logprobs: "top_logprobs",
+        ..Self::COMPLETIONS
+    };
+}

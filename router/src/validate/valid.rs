@@ -1,0 +1,129 @@
+//! What keeps every rule.
+
+use crate::engine::types::{EngineRequest, Sampling, Stopping};
+use crate::error::ApiError;
+use crate::logprobs::Wanted;
+use crate::text_bound::TextBound;
+use crate::tools::Reading;
+
+use super::limits::{new_tokens, too_long};
+use super::{FieldNames, Parameters, TokenLimits};
+use super::{adjustment, beam};
+
+/// Parameters that keep every rule.
+#[derive(Clone, Debug)]
+pub struct ValidParameters {
+    pub(super) parameters: Parameters,
+    pub(super) names: FieldNames,
+    pub(super) limits: TokenLimits,
+}
+
+/// A request that keeps every rule, with its stop strings, which stay with the text.
+#[derive(Clone, Debug)]
+pub struct ValidRequest {
+    /// For the engine.
+    pub engine: EngineRequest,
+    /// For the text of the answer.
+    pub stop: Vec<String>,
+    /// What the text of the answer means; set for chats.
+    pub reading: Reading,
+    /// What is told of probabilities.
+    pub wanted: Wanted,
+    /// The prompt's text, if the answer begins with it.
+    pub echoed: String,
+    /// Whether the answer is the prompt alone: the token that the engine makes then is not told.
+    pub prompt_only: bool,
+}
+
+impl ValidParameters {
+    /// Whether the answer begins with the prompt.
+    pub(crate) fn echo(&self) -> bool {
+        self.parameters.wanted.echo
+    }
+
+    /// Whether texts have to be tokens before `with_ids`: `forbid` takes them.
+    pub(crate) fn has_texts(&self) -> bool {
+        !self.parameters.bad_words.is_empty()
+    }
+
+    /// Makes tokens of the texts that the answer may not have.
+    pub(crate) fn forbid(
+        &mut self,
+        tokens: impl Fn(&str) -> Result<Vec<u32>, ApiError>,
+    ) -> Result<(), ApiError> {
+        for text in std::mem::take(&mut self.parameters.bad_words) {
+            self.parameters.adjustment.forbid_text(&text, &tokens)?;
+        }
+        Ok(())
+    }
+
+    /// Refuses a text that has too many tokens however it is tokenized.
+    pub fn check_length(&self, text: &str, bound: TextBound) -> Result<(), ApiError> {
+        let least = bound.least_tokens(text.len());
+        if self.parameters.truncate.is_some() || least <= self.limits.max_input {
+            return Ok(());
+        }
+        Err(too_long(
+            self.names.prompt,
+            self.limits.max_input,
+            format_args!("at least {least}"),
+        ))
+    }
+
+    /// Joins the prompt's ids with the parameters, checking what depends on its length.
+    /// `eos_ids` are the model's end tokens.
+    pub fn with_ids(self, mut ids: Vec<u32>, eos_ids: &[u32]) -> Result<ValidRequest, ApiError> {
+        let Self {
+            parameters,
+            names,
+            limits,
+        } = self;
+        // A text's as well: a tokenizer may know tokens that its model has no row for.
+        adjustment::check_ids(names.prompt, &ids, usize::MAX, limits.vocabulary)?;
+        if let Some(keep) = parameters.truncate {
+            ids.drain(..ids.len().saturating_sub(keep));
+        }
+        let max_new_tokens = new_tokens(&parameters, names, limits, ids.len())?;
+        let answers = parameters.choices.made();
+        (parameters.wanted).check_prompt(names.prompt, (ids.len(), answers))?;
+        let stop_token_ids = parameters.stop_token_ids(eos_ids);
+        let early = parameters.min_new_tokens > 0;
+        let impossible = if early { &*stop_token_ids } else { &[] };
+        parameters.adjustment.check_possible(impossible)?;
+        let mut telling = parameters.wanted.telling();
+        if let Some(beam) = &parameters.beam {
+            telling.top = beam::looked_at(beam, stop_token_ids.len(), limits.vocabulary)?;
+        }
+        let guide = parameters.guide.clone().map(|mut guide| {
+            guide.end_token_ids = eos_ids.to_vec();
+            guide
+        });
+        let engine = EngineRequest {
+            prompt: ids,
+            sampling: Sampling {
+                temperature: parameters.temperature,
+                top_k: parameters.top_k,
+                top_p: parameters.top_p,
+                seed: parameters.seed(),
+                adjustment: parameters.adjustment,
+                guide,
+                telling,
+            },
+            stopping: Stopping {
+                max_new_tokens: max_new_tokens.max(1),
+                min_new_tokens: parameters.min_new_tokens,
+                stop_token_ids,
+            },
+            branches: parameters.choices.made(),
+            beam: parameters.beam,
+        };
+        Ok(ValidRequest {
+            engine,
+            stop: parameters.stop,
+            reading: Reading::default(),
+            wanted: parameters.wanted,
+            echoed: String::new(),
+            prompt_only: max_new_tokens == 0,
+        })
+    }
+}
