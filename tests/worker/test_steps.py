@@ -148,3 +148,26 @@ def test_lease_shutdown_and_second_stream(path: Path) -> None:
     worker.close()
     orphan = Worker()
     assert orphan.close() == 0  # its standard input ended
+
+
+def test_the_last_layer_computes_only_what_is_asked(path: Path) -> None:
+    """Of a prompt, its keys and values; that the tokens are right is shown elsewhere."""
+    worker = LocalWorker()
+    driver = Driver([worker], worker.load(path))
+    last, rows = worker.runner.shard.model.blocks[-1], []
+    whole = last.mlp
+
+    def counted(summands: Any) -> Any:
+        rows.append(len(summands.x))
+        return whole(summands)
+
+    last.mlp = counted
+    stream, reader = greedy(prompt(5), 9), greedy(prompt(40), 2)
+    driver.enter(stream)
+    driver.step([stream])
+    driver.enter(reader)
+    driver.step([reader], chunk=24)
+    driver.step([stream, reader], chunk=8)
+    driver.step([stream, reader], chunk=8)
+    driver.stream.close()
+    assert rows == [1, 0, 1, 2]

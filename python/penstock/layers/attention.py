@@ -28,10 +28,17 @@ class Attention(Layer):
         self.qkv = ColumnLinear(build, parts, config.hidden, config.qkv_bias)
         self.out = RowLinear(build, config.hidden, queries, config.output_bias)
 
-    def __call__(self, summands: Summands, context: StepContext) -> tuple[Tensor, Tensor]:
-        """([T, hidden] of the normalised sum, the sum); writes this step's keys and values."""
+    def __call__(
+        self, summands: Summands, context: StepContext, rows: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """([T, hidden] of the normalised sum, the sum); writes this step's keys and values.
+
+        With `rows` [R], of these alone: [R, hidden] each.
+        """
         qkv, total = self.qkv(summands)
         heads = qkv.view(len(qkv), -1, self.head_dim)
         q, k, v = torch.split(heads, self.split, dim=1)
-        mixed = attend(q, k, v, self, context)
-        return self.out(mixed.view(len(qkv), -1)), total
+        mixed = attend(q, k, v, self, context).view(len(qkv), -1)
+        if rows is not None:
+            mixed, total = mixed.index_select(0, rows), total.index_select(0, rows)
+        return self.out(mixed), total

@@ -87,7 +87,7 @@ class RowLinear(Linear):
 
     def __call__(self, x: Tensor) -> Tensor:
         """[T, this rank's inputs] -> [T, outputs], the same on every rank."""
-        if self.alone:
+        if self.alone or not len(x):
             return self.method.apply(self.weights, x, self.bias)
         out = self.group.sum(self.method.apply(self.weights, x, None))
         return out if self.bias is None else out.add_(self.bias)

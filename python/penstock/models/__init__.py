@@ -39,10 +39,11 @@ class Model(Protocol):
     def finish(self) -> None:
         """Called once after the weights are loaded."""
 
-    def forward(
-        self, ids: Tensor, context: StepContext, embeddings: Tensor | None = None
-    ) -> Tensor:
-        """ids [T] (or their rows [T, hidden]) -> hidden states [T, hidden] after the last norm."""
+    def forward(self, ids: Tensor, context: StepContext, rows: Tensor | None = None) -> Tensor:
+        """ids [T] -> hidden states after the last norm, [T, hidden].
+
+        With `rows` [R] int32 (R may be 0), of these places alone: [R, hidden], for less work.
+        """
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[R, hidden] -> [R, vocab]."""

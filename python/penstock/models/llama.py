@@ -39,10 +39,13 @@ class Block(Layer):
         self.mlp = GatedMlp(build, config.hidden, config.intermediate, config.mlp_bias)
 
     def __call__(
-        self, x: Tensor, residual: Tensor | None, context: StepContext
+        self, x: Tensor, residual: Tensor | None, context: StepContext, rows: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """The last layer's (output, residual), [T, hidden] each, not yet added, to this one's."""
-        x, residual = self.attention(self.attention_norm.of(x, residual), context)
+        """The last layer's (output, residual), [T, hidden] each, not yet added, to this one's.
+
+        Of `rows` [R] alone, if given: [R, hidden] each. Keys and values are written of all.
+        """
+        x, residual = self.attention(self.attention_norm.of(x, residual), context, rows)
         return self.mlp(self.mlp_norm.of(x, residual))
 
 
@@ -95,15 +98,13 @@ class Llama(Layer):
             if path:
                 layer.finish()
 
-    def forward(
-        self, ids: Tensor, context: StepContext, embeddings: Tensor | None = None
-    ) -> Tensor:
-        """ids [T] (or their rows [T, hidden]) -> hidden states [T, hidden] after the last norm."""
-        x = self.embedding(ids) if embeddings is None else embeddings
-        x, residual = self.blocks[0](x, None, context)
-        for block in self.blocks[1:]:
+    def forward(self, ids: Tensor, context: StepContext, rows: Tensor | None = None) -> Tensor:
+        """ids [T] -> hidden states after the last norm, [T, hidden], or [R, hidden] of `rows`."""
+        x, residual = self.embedding(ids), None
+        for block in self.blocks[:-1]:
             x, residual = block(x, residual, context)
-        return self.norm(x, residual)
+        # Of a prompt, the last layer's output is asked for at few places.
+        return self.norm(*self.blocks[-1](x, residual, context, rows))
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[R, hidden] -> [R, vocab]."""

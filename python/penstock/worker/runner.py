@@ -166,13 +166,13 @@ class Runner:
         views = tensors(shape, buffer)
         stages = self.stages(shape, views)
         if telling is not None and telling.asked.spans:
-            # Every row's hidden state is needed here, which a captured forward does not give out.
+            # Every row's hidden state is needed here, which a captured forward does not compute.
             hidden = self.hidden(shape, views)
             telling.tell_prompts(hidden, self.shard.model.logits, work)
-            head = partial(self.logits, shape, views, hidden)
+            head = partial(self.logits_of, hidden, views)
             stages = replace(stages, forward=head)
         elif shape.samples == 0:
-            self.hidden(shape, views)
+            self.hidden(shape, views, views["sample_row"])
         elif self.graphs is not None:
             stages = self.graphs.of(shape, stages)
         if shape.samples == 0:
@@ -212,21 +212,20 @@ class Runner:
             lambda logits: self.adjust(logits, views),
         )
 
-    def hidden(self, shape: Shape, views: Views) -> Tensor:
-        """Hidden states of all rows [T, hidden]. Reads only static tensors."""
+    def hidden(self, shape: Shape, views: Views, rows: Tensor | None = None) -> Tensor:
+        """Hidden states [T, hidden], or of `rows`. Reads only static tensors."""
         last = self.last_token.index_select(0, views["id_slot"])
         ids = torch.where(views["ids"] < 0, last, views["ids"])
-        return self.shard.model.forward(ids, self._context(shape, views))
+        return self.shard.model.forward(ids, self._context(shape, views), rows)
 
     def forward(self, shape: Shape, views: Views) -> Tensor:
         """Logits of the rows that yield [R, vocab]."""
-        return self.logits(shape, views, self.hidden(shape, views))
+        rows = None if shape.samples_every_row else views["sample_row"]
+        return self.shard.model.logits(self.hidden(shape, views, rows))
 
-    def logits(self, shape: Shape, views: Views, hidden: Tensor) -> Tensor:
+    def logits_of(self, hidden: Tensor, views: Views) -> Tensor:
         """Of hidden states of all rows [T, hidden], the logits of those that yield."""
-        if not shape.samples_every_row:
-            hidden = hidden.index_select(0, views["sample_row"])
-        return self.shard.model.logits(hidden)
+        return self.shard.model.logits(hidden.index_select(0, views["sample_row"]))
 
     def choose(self, logits: Tensor, views: Views) -> tuple[Tensor, Tensor]:
         """Token ids and log-probabilities of [R, vocab]; the ids become their slots' last."""
