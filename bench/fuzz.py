@@ -1,12 +1,12 @@
 """Hostile request bodies, many of them: no status 5xx, no panic, no block left behind, and every
 refusal names its field. What CI sends is a small part of this.
 
-    python bench/fuzz.py                # 100,000 bodies at a mock worker, then at brook
+    python bench/fuzz.py                # 100,000 bodies at a mock worker, as many at brook
     python bench/fuzz.py --bodies 1000  # a try
 
-Part one runs router/tests/http_fuzz.rs with more requests. Part two lets `schemathesis` (extra
-`clients`) make requests from docs/openapi.json and sends them to a server with brook; afterwards no
-request is open and no block belongs to nobody.
+Part one runs router/tests/http_fuzz.rs with more requests. In part two `schemathesis` (extra
+`clients`) draws bodies from docs/openapi.json, such as keep to it and such as do not, which go to a
+server with brook (`hostile.py`); afterwards no request is open and no block belongs to nobody.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections import Counter
 from pathlib import Path
-from typing import Any
 
+from hostile import Findings, send_all
 from processes import free_port, running, wait_ready
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -43,58 +42,16 @@ def gauge(url: str, name: str) -> float:
     return float(next(line.split()[-1] for line in lines if line.startswith(name + " ")))
 
 
-def send_all(url: str, bodies: int) -> Counter[int]:
-    """Requests by the description, good and bad; returns how many had each status."""
-    import schemathesis
-    from hypothesis import HealthCheck, Phase, given, settings
-
-    schema = schemathesis.openapi.from_path(ROOT / "docs/openapi.json")
-    operations = [found.ok() for found in schema.get_all_operations()]
-    posts = [operation for operation in operations if operation.method.upper() == "POST"]
-    statuses: Counter[int] = Counter()
-    modes = (schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE)
-    each = max(1, bodies // len(posts) // len(modes))
-    for operation in posts:
-        for mode in modes:
-
-            @settings(
-                max_examples=each,
-                deadline=None,
-                database=None,
-                phases=[Phase.generate],
-                suppress_health_check=list(HealthCheck),
-            )
-            @given(case=operation.as_strategy(generation_mode=mode))
-            def send(case: Any) -> None:
-                case.path_parameters = {name: "penstock" for name in case.path_parameters or {}}
-                bound(case.body)
-                reply = case.call(base_url=url)
-                statuses[reply.status_code] += 1
-                assert reply.status_code < 500, (case.body, reply.text)
-                if reply.status_code >= 400:
-                    assert reply.json()["error"], reply.text
-
-            send()
-            print(operation.label, mode.value, dict(statuses), flush=True)
-    return statuses
+def settle(url: str) -> None:
+    """Fails if something of a request stays."""
+    for name in SETTLED:
+        until = time.monotonic() + 30
+        while gauge(url, name) and time.monotonic() < until:
+            time.sleep(0.1)
+        assert gauge(url, name) == 0, f"{name} is {gauge(url, name)}"
 
 
-def bound(body: Any) -> None:
-    """Accepted answers shall be short, or the fuzzing takes days."""
-    if not isinstance(body, dict):
-        return
-    for name in ("max_tokens", "max_completion_tokens"):
-        if body.get(name) is None and ("prompt" in body or "messages" in body):
-            body[name] = 2
-    parameters = body.get("parameters")
-    if "inputs" in body and not isinstance(body["inputs"], list):
-        if parameters is None:
-            parameters = body["parameters"] = {}
-        if isinstance(parameters, dict) and parameters.get("max_new_tokens") is None:
-            parameters["max_new_tokens"] = 2
-
-
-def at_brook(bodies: int) -> None:
+def at_brook(bodies: int, clients: int, seed: int) -> Findings:
     port = free_port()
     serve = [sys.executable, "-m", "penstock", "serve", "--port", str(port), "--device", "cpu"]
     with tempfile.TemporaryDirectory() as temp:
@@ -103,25 +60,26 @@ def at_brook(bodies: int) -> None:
             url = f"http://127.0.0.1:{port}"
             wait_ready(url + "/ready", server)
             began = time.monotonic()
-            statuses = send_all(url, bodies)
-            for name in SETTLED:
-                until = time.monotonic() + 30
-                while gauge(url, name) and time.monotonic() < until:
-                    time.sleep(0.1)
-                assert gauge(url, name) == 0, f"{name} is {gauge(url, name)}"
+            found = send_all(url, bodies, clients, seed)
+            settle(url)
         assert "panicked" not in log.read_text(errors="replace")
-    took = time.monotonic() - began
-    print(f"brook: {sum(statuses.values())} bodies in {took:.0f} s: {dict(statuses)}")
+    print(f"brook: {found.sent} bodies in {time.monotonic() - began:.0f} s")
+    print(found)
+    return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--bodies", type=int, default=100_000, help="at the mock worker")
-    parser.add_argument("--brook-bodies", type=int, default=None, help="default: a tenth of it")
+    parser.add_argument("--brook-bodies", type=int, default=None, help="default: as many")
+    parser.add_argument("--clients", type=int, default=2, help="processes that draw bodies")
+    parser.add_argument("--seed", type=int, default=0, help="another seed, other bodies")
     arguments = parser.parse_args()
-    brook = arguments.brook_bodies
-    at_mock_worker(arguments.bodies)
-    at_brook(arguments.bodies // 10 if brook is None else brook)
+    brook = arguments.bodies if arguments.brook_bodies is None else arguments.brook_bodies
+    if arguments.bodies:
+        at_mock_worker(arguments.bodies)
+    if brook and at_brook(brook, arguments.clients, arguments.seed).wrong:
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -417,3 +417,24 @@ async fn cross_origin_pages_may_ask() {
     assert_eq!(reply.status, 200);
     assert_eq!(reply.headers["access-control-allow-origin"], "*");
 }
+
+#[tokio::test]
+async fn a_list_with_an_unknown_name_is_named_too() {
+    let server = Server::new();
+    let prompt = json!({"name": "text_input", "shape": [1], "datatype": "BYTES", "data": ["a"]});
+    let other = json!({"name": "colour", "shape": [1], "datatype": "BYTES", "data": ["a"]});
+    for (body, words) in [
+        (
+            json!({"inputs": [prompt, other]}),
+            "`inputs`: unknown input `colour`",
+        ),
+        (
+            json!({"inputs": [prompt], "outputs": [{"name": "colour"}]}),
+            "`outputs`: unknown output `colour`",
+        ),
+    ] {
+        let reply = server.post("/v2/models/penstock/infer", body).await;
+        assert_eq!(reply.status, 422);
+        assert!(reply.message().contains(words), "{}", reply.message());
+    }
+}

@@ -114,7 +114,7 @@ def test_generate(server: Server, story: str) -> None:
 
 
 BAD = {
-    "unknown input": ([tensor("colour", "BYTES", ["red"])], {}, "colour"),
+    "unknown input": ([tensor("colour", "BYTES", ["red"])], {}, "`inputs`: unknown input `colour`"),
     "no prompt": ([], {}, "text_input"),
     "two prompts": (
         [tensor("text_input", "BYTES", ["a"]), tensor("input_ids", "UINT32", [5])],

@@ -139,8 +139,8 @@ fn leave_open(mut text: String) -> Result<String, ApiError> {
 fn template_error(error: &Error) -> ApiError {
     let raised = std::error::Error::source(error).and_then(|s| s.downcast_ref::<Raised>());
     let message = match raised {
-        Some(Raised(message)) => format!("the chat template refuses these messages: {message}"),
-        None => format!("the chat template failed on these messages: {error}"),
+        Some(Raised(message)) => format!("the chat template refuses `messages`: {message}"),
+        None => format!("the chat template failed on `messages`: {error}"),
     };
     ApiError {
         param: Some("messages".into()),

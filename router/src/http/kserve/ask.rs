@@ -142,7 +142,7 @@ impl Ask {
         let Some((name, input)) = INPUTS.iter().find(|(known, _)| *known == name) else {
             let known: Vec<_> = INPUTS.iter().map(|(known, _)| *known).collect();
             let (name, known) = (Excerpt::new(name), known.join("`, `"));
-            let message = format!("unknown input `{name}`, expected one of `{known}`");
+            let message = format!("`inputs`: unknown input `{name}`, expected one of `{known}`");
             return Err(ApiError::validation("inputs", message));
         };
         match input {
@@ -212,7 +212,7 @@ impl Ask {
         let output = Output::parse(name).ok_or_else(|| {
             let known = Output::ALL.map(Output::name).join("`, `");
             let name = Excerpt::new(name);
-            let message = format!("unknown output `{name}`, expected one of `{known}`");
+            let message = format!("`outputs`: unknown output `{name}`, expected one of `{known}`");
             ApiError::validation("outputs", message)
         })?;
         self.want(output);
