@@ -91,10 +91,12 @@ class Packer:
         return Packed(shape, samples, extras, end)
 
     def _tokens(self, work: Work, fields: dict[str, Ints]) -> None:
-        state, tokens = self.state, int(work.counts.sum())
-        slots = np.repeat(work.slots, work.counts)
-        ends = np.cumsum(work.counts)
-        positions = np.arange(tokens) + np.repeat(work.starts - ends + work.counts, work.counts)
+        state, slots, positions = self.state, work.slots, work.starts
+        ends = work.counts.cumsum()
+        if work.decodes < len(work.slots):
+            slots = slots.repeat(work.counts)
+            firsts = (work.starts - ends + work.counts).repeat(work.counts)
+            positions = firsts + np.arange(len(slots))
         block_tokens = state.limits.block_tokens
         blocks = state.tables[slots, positions // block_tokens]
         _fill(fields["id_slot"], slots, self.spare)
@@ -102,7 +104,7 @@ class Packer:
         _fill(fields["kv_slot"], blocks * block_tokens + positions % block_tokens, -1)
         ids = fields["ids"]
         ids[:] = -1
-        for run in np.flatnonzero(work.starts < state.held[work.slots]):
+        for run in (work.starts < state.held[work.slots]).nonzero()[0]:
             first, at, count = work.starts[run], ends[run] - work.counts[run], work.counts[run]
             part = state.ids[work.slots[run]][first : first + count]
             ids[at : at + len(part)] = part
@@ -114,16 +116,17 @@ class Packer:
         if len(fields["chunk_slot"]):
             _fill(fields["chunk_slot"], work.slots[d:], self.spare)
             _fill(fields["chunk_kv_len"], kv_len[d:], 0)
-            ends = d + np.cumsum(work.counts[d:])
+            ends = d + work.counts[d:].cumsum()
             fields["query_start"][0] = d
             _fill(fields["query_start"][1:], ends, ends[-1])
 
     def _samples(self, work: Work, fields: dict[str, Ints], shape: Shape) -> Longs:
         """Fills what the sampler reads; returns the row of each yielding run."""
         state, slots = self.state, work.slots[work.yields]
-        runs, rows = np.flatnonzero(work.yields), (np.cumsum(work.counts) - 1)[work.yields]
-        padding = np.where(runs < work.decodes, 0, shape.decodes - work.decodes)
-        places = runs + padding if shape.padded else np.arange(len(runs))
+        runs, rows = work.yields.nonzero()[0], (work.counts.cumsum() - 1)[work.yields]
+        places = np.arange(len(runs))
+        if shape.padded:
+            places = runs + (runs >= work.decodes) * (shape.decodes - work.decodes)
         _scatter(fields["sample_slot"].view(np.int64), slots, self.spare, places)
         _scatter(fields["sample_row"], rows, 0, places)
         _scatter(fields["seed"].view(np.int64), state.seed[slots], 0, places)
@@ -139,9 +142,12 @@ class Packer:
     ) -> tuple[Extras, int]:
         """Pairs of equally long lists: (table place, block), twice (source, destination), (slot,
         id), (row, id)."""
+        copies, steered = len(step.copy_sources), len(step.steered_slots)
+        if not (work.writes or work.forks or copies or steered or work.masked):
+            return Extras(0, 0, 0, 0, 0), at
         width = self.state.limits.table_blocks
         places = [w.slot * width + w.column + np.arange(len(w.blocks)) for w in work.writes]
-        row_of = dict(zip(np.flatnonzero(work.yields).tolist(), samples.tolist(), strict=True))
+        row_of = dict(zip(work.yields.nonzero()[0].tolist(), samples.tolist(), strict=True))
         pairs = (
             (_joined(places), _joined([w.blocks for w in work.writes])),
             (np.array([f[0] for f in work.forks]), np.array([f[1] for f in work.forks])),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from penstock.worker.telling import PIECE, Telling
 # step is being launched, two wait in the reply queue, one is being taken from it.
 RING = 4
 REPLIES_WAITING = RING - 2
+VIEWS_KEPT = 512  # of step shapes: more than are padded
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,7 @@ class Runner:
         self.guiding = Guiding(limits.vocab, device)
         # One for all steps, so that graphs find them at the same place.
         self.inputs = torch.zeros_like(self.ring[0].inputs, device=device)
+        self.views = lru_cache(VIEWS_KEPT)(lambda shape: tensors(shape, self.inputs))
         self.graphs: Graphs | None = None
         if capture is not None:
             kind = shard.caches[0].dtype
@@ -163,7 +165,7 @@ class Runner:
         shape = packed.shape
         if shape.tokens == 0:
             return
-        views = tensors(shape, buffer)
+        views = self.views(shape)
         stages = self.stages(shape, views)
         if telling is not None and telling.asked.spans:
             # Every row's hidden state is needed here, which a captured forward does not compute.
@@ -192,13 +194,13 @@ class Runner:
 
     def rehearse(self, shape: Shape) -> Stages:
         """A step of no sequence: its inputs are set, its stages are to be run."""
-        views = tensors(shape, self.inputs)
+        views = self.views(shape)
         fill_padding(views, self.packer.spare)
         return self.stages(shape, views)
 
     def rehearse_telling(self, shape: Shape) -> None:
         """What a step launches beside its stages, on a GPU, to tell of a prompt."""
-        views = tensors(shape, self.inputs)
+        views = self.views(shape)
         fill_padding(views, self.packer.spare)
         hidden = self.hidden(shape, views)
         rows = torch.zeros(PIECE, dtype=torch.int64, device=self.shard.device)
@@ -259,6 +261,8 @@ class Runner:
         extras, at = packed.extras, packed.words
         pairs: list[tuple[Tensor, Tensor] | None] = []
         counts = extras.masks, extras.steered, extras.copies, extras.forks, extras.writes
+        if not any(counts):
+            return None
         for count in counts:
             second, first = buffer[at - count : at], buffer[at - 2 * count : at - count]
             pairs.append((first.long(), second) if count else None)

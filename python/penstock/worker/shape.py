@@ -63,6 +63,7 @@ def padded_decodes(count: int) -> int:
     return -(-count // multiple) * multiple
 
 
+@lru_cache(maxsize=4096)
 def padded_shape(decodes: int, chunks: int, chunk_tokens: int) -> Shape | None:
     """The smallest padded shape that holds these runs; None for steps too large to need one."""
     if chunks == 0:

@@ -75,7 +75,7 @@ class Work:
     @property
     def yielding(self) -> int:
         """Runs that yield a token."""
-        return int(self.yields.sum())
+        return int(np.count_nonzero(self.yields))
 
 
 class State:
@@ -133,7 +133,7 @@ class State:
         work = self._run(step, faults)
         work.writes, work.forks = writes, forks
         work.rule_entries, work.rule_forks = entries, [f for f in forks if self._fork_rules(*f)]
-        work.adjusted = bool(self.ruled[work.slots[work.yields]].any())
+        work.adjusted = bool(np.count_nonzero(self.ruled[work.slots] & work.yields))
         if self.asking.slots:
             runs = work.slots, work.starts, work.counts
             work.asked = self.asking.of(runs, work.yields, self.ids)
@@ -158,7 +158,7 @@ class State:
             raise BadStep("run_slots and run_tokens differ in length")
         if len(step.growth_counts) not in (0, len(runs)):
             raise BadStep("growth.counts and run_slots differ in length")
-        if step.growth_counts.sum() != len(step.growth_blocks):
+        if len(step.growth_counts) and step.growth_counts.sum() != len(step.growth_blocks):
             raise BadStep("growth.blocks is not as long as its counts say")
         if len(step.steered_slots) != len(step.steered_tokens):
             raise BadStep("steered_slots and steered_tokens differ in length")
@@ -174,17 +174,21 @@ class State:
         for what, ids, end in (
             ("run_slots", step.run_slots, self.limits.slots),
             ("finished", step.finished, self.limits.slots),
-            ("new.slot", np.array([s.slot for s in step.new]), self.limits.slots),
-            ("forks.source", np.array([f.source for f in step.forks]), self.limits.slots),
-            ("forks.destination", np.array([f.destination for f in step.forks]), self.limits.slots),
+            ("new.slot", [s.slot for s in step.new], self.limits.slots),
+            ("forks.source", [f.source for f in step.forks], self.limits.slots),
+            ("forks.destination", [f.destination for f in step.forks], self.limits.slots),
             ("copies.sources", step.copy_sources, self.limits.blocks),
             ("copies.destinations", step.copy_destinations, self.limits.blocks),
             ("growth.blocks", step.growth_blocks, self.limits.blocks),
             ("steered_slots", step.steered_slots, self.limits.slots),
             ("steered_tokens", step.steered_tokens, self.limits.vocab),
         ):
-            if len(ids) and not 0 <= ids.min() <= ids.max() < end:
-                raise BadStep(f"{what} holds {ids.max()}; they count from 0 to {end - 1}")
+            if not len(ids):
+                continue
+            numbers = np.asarray(ids)
+            wrong = numbers[(numbers < 0) | (numbers >= end)]
+            if len(wrong):
+                raise BadStep(f"{what} holds {wrong[0]}; they count from 0 to {end - 1}")
         if len(set(step.run_slots.tolist())) != len(step.run_slots):
             raise BadStep("run_slots names a slot twice")
 
@@ -285,7 +289,7 @@ class State:
 
     def _grow(self, step: Step, writes: list[TableWrite]) -> None:
         start = 0
-        for run in np.flatnonzero(step.growth_counts):
+        for run in step.growth_counts.nonzero()[0]:
             slot, count = step.run_slots[run], step.growth_counts[run]
             blocks = step.growth_blocks[start : start + count]
             start += count
@@ -297,14 +301,15 @@ class State:
 
     def _run(self, step: Step, faults: list[SlotFault]) -> Work:
         slots, counts = step.run_slots, step.run_tokens
-        starts = self.computed[slots]
-        fits = self.active[slots] & (counts > 0) & (starts + counts <= self.known[slots])
-        fits &= starts + counts <= self.blocks[slots] * self.limits.block_tokens
-        if not fits.all():
+        ends = self.computed[slots] + counts
+        fits = self.active[slots] & (counts > 0) & (ends <= self.known[slots])
+        fits &= ends <= self.blocks[slots] * self.limits.block_tokens
+        if np.count_nonzero(fits) < len(fits):
             failed = {fault.slot for fault in faults}
             faults += self._misrun(slots[~fits], counts[~fits], failed)
             slots, counts = slots[fits], counts[fits]
-        order = np.argsort(counts != 1, kind="stable")
+        chunks = counts != 1
+        order = chunks.argsort(kind="stable")
         slots, counts = slots[order], counts[order]
         starts, known = self.computed[slots], self.known[slots]
         yields = starts + counts == known
@@ -312,10 +317,10 @@ class State:
             slots=slots,
             starts=starts,
             counts=counts,
-            decodes=int((counts == 1).sum()),
+            decodes=len(counts) - int(np.count_nonzero(chunks)),
             yields=yields,
             positions=known,
-            run_order=np.argsort(order[yields], kind="stable"),
+            run_order=order[yields].argsort(kind="stable"),
             masked=self._masked(slots, yields),
             guided=self._guided(slots, yields) if self.guides else [],
             faults=faults,
@@ -348,5 +353,5 @@ class State:
 
     def _masked(self, slots: Ints, yields: Bools) -> list[tuple[int, Longs]]:
         early = yields & (self.generated[slots] < self.min_tokens[slots])
-        runs = np.flatnonzero(early)
+        runs = early.nonzero()[0]
         return [(int(r), self.stop_ids[slots[r]]) for r in runs if len(self.stop_ids[slots[r]])]
