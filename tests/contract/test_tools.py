@@ -233,6 +233,70 @@ def test_a_forced_stream_is_the_call_in_pieces(client: openai.OpenAI) -> None:
     assert calls(final) == calls(whole) == [ASKED[1][1:]]  # type: ignore[arg-type]
 
 
+def strictly(
+    name: str, description: str, properties: dict[str, object]
+) -> ChatCompletionToolUnionParam:
+    schema = {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+    function = {
+        "name": name,
+        "description": description,
+        "parameters": schema,
+        "strict": True,
+    }
+    return {"type": "function", "function": function}  # type: ignore[typeddict-item]
+
+
+def test_a_strict_tool_is_called_only_as_its_schema_says(client: openai.OpenAI) -> None:
+    weather = strictly(
+        "get_weather", "Get the current weather.", {"city": {"enum": ["Rome", "Oslo"]}}
+    )
+    asked: dict[str, object] = {
+        "model": "brook",
+        "messages": [{"role": "user", "content": ASKED[0][0]}],
+        "tools": [weather, TOOLS[1]],
+        "temperature": 0,
+    }
+    answer = client.chat.completions.create(**asked, max_tokens=60).choices[0]  # type: ignore[call-overload]
+    (call,) = answer.message.tool_calls
+    assert answer.finish_reason == "tool_calls"
+    assert json.loads(call.function.arguments)["city"] in ("Rome", "Oslo")
+    # The other tool, and text, come as they would.
+    asked["messages"] = [{"role": "user", "content": ASKED[1][0]}]
+    (call,) = (
+        client.chat.completions.create(**asked, max_tokens=60).choices[0].message.tool_calls  # type: ignore[call-overload]
+    )
+    assert (call.function.name, json.loads(call.function.arguments)) == ASKED[1][1:]
+    asked["messages"] = [{"role": "user", "content": "Tell me a story about a fox."}]
+    told = client.chat.completions.create(**asked, max_tokens=20).choices[0]  # type: ignore[call-overload]
+    free = client.chat.completions.create(**{**asked, "tools": TOOLS}, max_tokens=20)  # type: ignore[call-overload]
+    assert told.message.content
+    assert told.message.tool_calls is free.choices[0].message.tool_calls is None
+
+
+def test_a_strict_call_is_whole_when_tokens_run_out(client: openai.OpenAI) -> None:
+    city = {"type": "string", "minLength": 20}
+    weather = strictly("get_weather", "Get the current weather.", {"city": city})
+    called = 0
+    for most in range(30, 70, 4):
+        answer = client.chat.completions.create(
+            model="brook",
+            messages=[{"role": "user", "content": ASKED[0][0]}],
+            tools=[weather, TOOLS[1]],
+            temperature=0,
+            max_tokens=most,
+        ).choices[0]
+        for call in answer.message.tool_calls or ():
+            assert call.type == "function"
+            assert len(json.loads(call.function.arguments)["city"]) >= 20
+            called += 1
+    assert called
+
+
 def test_what_cannot_be_forced_is_a_bad_request(client: openai.OpenAI) -> None:
     with pytest.raises(openai.UnprocessableEntityError) as caught:
         force(client, "required", max_tokens=3)

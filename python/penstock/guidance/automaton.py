@@ -202,18 +202,26 @@ class AutomatonGuide:
         self.shortest = int(automaton.cost[0])
         self.size = automaton.table.nbytes + automaton.cost.nbytes
 
-    def start(self, ends: Ends) -> AutomatonCursor:
+    def start(self, ends: Ends, begun: bytes = b"") -> AutomatonCursor:
         """A cursor before the first token."""
-        return AutomatonCursor(self, ends)
+        return AutomatonCursor(self, ends, self._after(0, begun))
+
+    def needed(self, begun: bytes) -> int | None:
+        """Tokens that complete a text which has begun so; None if none does."""
+        state = self._after(0, begun)
+        return None if state == ENDED else int(self.automaton.cost[state])
 
     def step(self, state: int, token: int) -> int:
         """The state after a token; ENDED if it cannot follow."""
         text = self.vocabulary.tokens[token] if token < self.vocabulary.size else b""
+        return self._after(state, text) if text else ENDED
+
+    def _after(self, state: int, text: bytes) -> int:
         for byte in text:
             state = int(self.automaton.table[state, byte])
             if state < 0:
                 return ENDED
-        return state if text else ENDED
+        return state
 
     def mask(self, state: int, most: int = FAR) -> Mask:
         """What may follow in `state`; of that, the tokens after which at most `most` tokens
@@ -242,11 +250,18 @@ class AutomatonGuide:
 class AutomatonCursor:
     """A `Cursor`: a state and the tokens left."""
 
-    def __init__(self, guide: AutomatonGuide, ends: Ends) -> None:
+    idle = False
+
+    def __init__(self, guide: AutomatonGuide, ends: Ends, state: int) -> None:
         self.guide = guide
         self.ends = ends
-        self.state = 0
+        self.state = state
         self.left = ends.most
+
+    @property
+    def whole(self) -> bool:
+        """Whether the text may end here."""
+        return self.state != ENDED and bool(self.guide.automaton.whole[self.state])
 
     def advance(self, token: int) -> None:
         """Takes one emitted token."""
@@ -263,12 +278,12 @@ class AutomatonCursor:
             mask = guide.mask(state)
             narrowed = guide.complete and mask.worst > self.left - 1 >= 0
             row[:] = guide.affordable(state, self.left - 1) if narrowed else mask.bits
-        if state == ENDED or guide.automaton.whole[state]:
+        if state == ENDED or self.whole:
             set_bits(row, self.ends.tokens)
         return narrowed
 
     def copy(self) -> AutomatonCursor:
         """Another sequence at the same place."""
-        twin = AutomatonCursor(self.guide, self.ends)
-        twin.state, twin.left = self.state, self.left
+        twin = AutomatonCursor(self.guide, self.ends, self.state)
+        twin.left = self.left
         return twin

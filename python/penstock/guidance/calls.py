@@ -14,6 +14,7 @@ from typing import Any
 
 from penstock.guidance import schema
 from penstock.guidance.earley import WHITESPACE, Growth
+from penstock.guidance.lazy import Opening
 from penstock.guidance.protocol import Refused
 
 MOST_BYTES = 1 << 20  # of the whole text
@@ -57,6 +58,16 @@ def parse(text: str) -> Calls:
         return Calls(wanted["begin"], wanted["between"], wanted["end"], wanted["many"], calls)
     except (ValueError, RecursionError, KeyError, TypeError) as error:
         raise Refused(f"the tools cannot be read: {error}") from error
+
+
+def opening(text: str) -> Opening | None:
+    """What opens the calls of such a text, in an answer that may say other things before:
+    {"opening": {"mark", "then", "spelt", "at_start", "again"}}. None if the calls are all."""
+    found = json.loads(text).get("opening")
+    if found is None:
+        return None
+    mark, then, spelt, again = (found[key].encode() for key in ("mark", "then", "spelt", "again"))
+    return Opening(mark, then, spelt, found["at_start"], again)
 
 
 def _checked(call: dict[str, Any]) -> dict[str, Any]:

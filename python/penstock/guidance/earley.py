@@ -133,13 +133,29 @@ class EarleyGuide:
         self.shortest = grammar.shortest
         self.size = 20 * len(grammar.text) + (1 << 16)  # as measured, about
 
-    def start(self, ends: Ends) -> EarleyCursor:
+    def start(self, ends: Ends, begun: bytes = b"") -> EarleyCursor:
         """A cursor before the first token."""
         budget = None
         if self.grammar.growth is not None and self.first_bytes is not None:
             matcher = self.first_bytes.deep_copy()
             budget = _Budget(matcher, self.grammar.growth, self.grammar.shortest)
-        return EarleyCursor(self, ends, self.first.deep_copy(), budget)
+        cursor = EarleyCursor(self, ends, self.first.deep_copy(), budget)
+        cursor.begin(begun)
+        return cursor
+
+    def needed(self, begun: bytes) -> int | None:
+        """Tokens that complete a text which has begun so, 0 if it is not to be completed; None if
+        none does, as far as `closing` finds."""
+        if closing.segmented(begun, self.tokens.vocabulary) is None:
+            return None
+        if self.first_bytes is None:
+            return 0
+        trial = self.first_bytes.deep_copy()
+        if not trial.consume_tokens(list(begun)):
+            return None
+        found = closing.completion(trial, Quotes.OUTSIDE.after(begun))
+        parts = None if found is None else closing.segmented(found, self.tokens.vocabulary)
+        return None if parts is None else len(parts)
 
 
 @dataclass
@@ -226,6 +242,8 @@ class _Budget:
 class EarleyCursor:
     """A `Cursor`: a matcher that has taken the emitted tokens."""
 
+    idle = False
+
     def __init__(
         self, guide: EarleyGuide, ends: Ends, matcher: Any, budget: _Budget | None
     ) -> None:
@@ -235,6 +253,22 @@ class EarleyCursor:
         self.budget = budget
         self.left = ends.most
         self.ended = False
+
+    @property
+    def whole(self) -> bool:
+        """Whether the text may end here."""
+        return not self.ended and bool(self.matcher.is_accepting())
+
+    def begin(self, text: bytes) -> None:
+        """Takes the beginning of the text, which no token of the guide's has brought."""
+        tokens = self.guide.tokens
+        parts = closing.segmented(text, tokens.vocabulary)
+        taken = parts is not None and all(
+            self.matcher.consume_token(tokens.ids[part]) for part in parts
+        )
+        self.ended = not taken
+        if self.budget is not None and taken:
+            self.budget.advance(text)
 
     def advance(self, token: int) -> None:
         """Takes one emitted token."""

@@ -9,14 +9,17 @@ from concurrent.futures import Future
 from pathlib import Path
 
 from penstock.faults import Fault
-from penstock.guidance.automaton import Automaton, AutomatonGuide, Masks
-from penstock.guidance.earley import EarleyGuide, Tokens
+from penstock.guidance import calls
+from penstock.guidance.automaton import AutomatonGuide, Masks
+from penstock.guidance.earley import EarleyGuide, Grammar, Tokens
+from penstock.guidance.lazy import LazyGuide
 from penstock.guidance.pool import Pool
 from penstock.guidance.protocol import (
     Compiled,
     Crowded,
     Cursor,
     Ends,
+    Kind,
     Refused,
     TooCostly,
     Unavailable,
@@ -118,9 +121,13 @@ class Library:
     def _made(self, wanted: Wanted) -> Compiled:
         made = self._pool.compile(wanted)
         tokens = self.tokens()
-        if isinstance(made, Automaton):
-            return AutomatonGuide(made, tokens.vocabulary, wanted.complete, self._masks)
-        return EarleyGuide(made, tokens)
+        guide: Compiled = (
+            EarleyGuide(made, tokens)
+            if isinstance(made, Grammar)
+            else AutomatonGuide(made, tokens.vocabulary, wanted.complete, self._masks)
+        )
+        opening = calls.opening(wanted.text) if wanted.kind is Kind.CALLS else None
+        return guide if opening is None else LazyGuide(guide, opening, tokens.vocabulary)
 
     def tokens(self) -> Tokens:
         """The model's tokens, read when first needed."""

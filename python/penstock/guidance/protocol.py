@@ -61,6 +61,14 @@ class Ends:
 class Cursor(Protocol):
     """Where one sequence is in its guide: a function of the tokens that it emitted."""
 
+    @property
+    def whole(self) -> bool:
+        """Whether the text may end here."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether every token may follow: there is no mask to fill then."""
+
     def advance(self, token: int) -> None:
         """Takes one emitted token. One that no mask allowed ends the guide."""
 
@@ -79,8 +87,11 @@ class Compiled(Protocol):
     shortest: int  # tokens of a short whole text; how short: the backend's docstring
     size: int  # bytes
 
-    def start(self, ends: Ends) -> Cursor:
-        """A cursor before the first token."""
+    def start(self, ends: Ends, begun: bytes = b"") -> Cursor:
+        """A cursor before the first token, behind `begun` if the text has begun with it."""
+
+    def needed(self, begun: bytes) -> int | None:
+        """Tokens that complete a text which has begun so; None if none does."""
 
 
 def words(vocab: int) -> int:
@@ -94,6 +105,12 @@ def set_bits(row: Ints, tokens: npt.NDArray[np.integer] | tuple[int, ...]) -> No
     for token in tokens:
         if token // 32 < len(row):
             bits[token // 32] |= np.uint32(1 << (token % 32))
+
+
+def clear_bits(row: Ints, tokens: Ints) -> None:
+    """Takes `tokens` [n], each there once, out of `row`."""
+    bits = row.view(np.uint32)
+    np.bitwise_and.at(bits, tokens // 32, ~(np.uint32(1) << (tokens % 32).astype(np.uint32)))
 
 
 def packed(allowed: Bools, width: int) -> Ints:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ class Vocabulary:
     """The bytes of each token; empty for those that stand for no text (special, unused)."""
 
     tokens: tuple[bytes, ...]
+    marks: Mapping[bytes, int] = field(default_factory=dict)
+    """The special tokens, by what they are called."""
 
     @property
     def size(self) -> int:
@@ -106,7 +109,9 @@ def load_tokenizer(path: Path, vocab: int) -> Any:
 def read_vocabulary(tokenizer: Any, vocab: int) -> Vocabulary:
     """The tokens of `load_tokenizer`'s result; rows beyond them are empty."""
 
-    def text(token: int) -> bytes:
-        return b"" if tokenizer.is_special_token(token) else tokenizer.decode_bytes([token])
-
-    return Vocabulary(tuple(text(token) for token in range(vocab)))
+    texts: list[bytes] = [tokenizer.decode_bytes([token]) for token in range(vocab)]
+    special = [token for token in range(vocab) if tokenizer.is_special_token(token)]
+    marks = {texts[token]: token for token in special}
+    for token in special:
+        texts[token] = b""
+    return Vocabulary(tuple(texts), marks)

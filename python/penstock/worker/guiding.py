@@ -55,8 +55,8 @@ class Guiding:
         self._lead: ThreadPoolExecutor | None = None  # made by the first guided step
         self._pool: ThreadPoolExecutor | None = None
 
-    def begin(self, work: Work, samples: Longs) -> Future[Tensor]:
-        """Starts to fill; the result is for `split`."""
+    def begin(self, work: Work, samples: Longs) -> Future[Tensor | None]:
+        """Starts to fill; the result is for `split`; None if every token may follow."""
         if self._lead is None:
             cores = len(os.sched_getaffinity(0))
             self._lead = ThreadPoolExecutor(1, "guides")
@@ -83,17 +83,22 @@ class Guiding:
             for cursor, token in zip(expected.cursors, tokens, strict=True):
                 cursor.advance(token)
 
-    def _fill(self, work: Work, samples: Longs) -> Tensor:
+    def _fill(self, work: Work, samples: Longs) -> Tensor | None:
         self.read()
-        count = len(work.guided)
+        guided = [(place, cursor) for place, cursor in work.guided if not cursor.idle]
+        count = len(guided)
+        if not count:
+            return None
         buffer = self._buffer(count)
         array: Ints = buffer.numpy()
         rows, mask = array[:count], array[count : count * (1 + self.words)]
-        rows[:] = samples[[place for place, _ in work.guided]]
+        rows[:] = samples[[place for place, _ in guided]]
         mask = mask.reshape(count, self.words)
         assert self._pool is not None
         parts = np.array_split(np.arange(count), min(count, THREADS))
-        for part in self._pool.map(lambda part: _fill_rows(work, part.tolist(), mask), parts):
+        slots = work.slots[work.yields]
+        masked = [(int(slots[place]), cursor) for place, cursor in guided]
+        for part in self._pool.map(lambda part: _fill_rows(masked, part.tolist(), mask), parts):
             part.note(work)
         return buffer[: count * (1 + self.words)]
 
@@ -127,16 +132,16 @@ class _Part:
         work.closing.extend(self.closing)
 
 
-def _fill_rows(work: Work, places: Sequence[int], mask: Ints) -> _Part:
-    """Fills these rows. A guide that cannot go on allows everything: its sequence has failed."""
-    slots = work.slots[work.yields]
+def _fill_rows(masked: list[tuple[int, Cursor]], places: Sequence[int], mask: Ints) -> _Part:
+    """Fills these rows, for these slots. A guide that cannot go on allows everything: its sequence
+    has failed."""
     part = _Part({}, [])
     for i in places:
-        place, cursor = work.guided[i]
+        slot, cursor = masked[i]
         try:
             if cursor.fill(mask[i]):
-                part.closing.append(int(slots[place]))
+                part.closing.append(slot)
         except Refused as error:
             mask[i] = -1
-            part.refused[int(slots[place])] = str(error)
+            part.refused[slot] = str(error)
     return part

@@ -184,7 +184,8 @@ class Runner:
         if masks is not None:
             mask_tokens(logits, *masks)
         if filling is not None:
-            apply_mask(logits, *self.guiding.split(filling.result()))
+            if (filled := filling.result()) is not None:
+                apply_mask(logits, *self.guiding.split(filled))
             self.guiding.expect(work, packed.samples, host)
         ids, logprobs = (stages.adjust if work.adjusted else stages.choose)(logits)
         if telling is not None:

@@ -166,13 +166,15 @@ pub(super) struct Offered {
 }
 
 impl Offered {
-    /// The guide of a request that may have asked for another one.
+    /// The guide of a request that may have asked for another one, which leaves no room for calls
+    /// that nothing forces.
     pub(super) fn join(
         guide: Option<Box<Guide>>,
         calls: Option<Box<Guide>>,
+        forced: bool,
     ) -> Result<Option<Box<Guide>>, ApiError> {
         match (&guide, &calls) {
-            (Some(other), Some(_)) => {
+            (Some(other), Some(_)) if forced => {
                 let rule = format!(
                     "`tool_choice` that forces a call cannot go with `{}`: the answer is nothing but calls",
                     other.field
@@ -207,8 +209,8 @@ pub(super) fn read_offer(
     };
     reading.tools = Some((format, offer.names()));
     reading.one_call = !offer.parallel;
-    let guide = format.forced_calls(offer).map(calls_guide);
-    if guide.is_some() {
+    let guide = format.guided_calls(offer).map(calls_guide);
+    if offer.forces() {
         reading.forced = true;
         reading.named = matches!(offer.choice, Choice::Named(_));
         reading.opening = format.opening();

@@ -3,7 +3,7 @@
 //! Each format is a machine that takes one character at a time, so the result cannot depend on how
 //! the text is cut into tokens. Text that begins like a call and turns out to be none is content.
 
-mod forced;
+mod guided;
 mod json_call;
 mod llama;
 mod mistral;

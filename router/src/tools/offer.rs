@@ -28,6 +28,8 @@ pub struct Tool {
     pub description: Option<String>,
     /// A JSON schema of its arguments, as text with its keys in the client's order.
     pub parameters: Option<String>,
+    /// Whether calls that nothing forces keep that schema, too.
+    pub strict: bool,
 }
 
 /// What the model is to do with the tools.
@@ -79,6 +81,11 @@ impl Offer {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Whether the answer is nothing but calls.
+    pub fn forces(&self) -> bool {
+        matches!(self.choice, Choice::Required | Choice::Named(_))
     }
 
     /// The names of all.

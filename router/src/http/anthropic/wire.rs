@@ -188,10 +188,8 @@ pub(crate) struct Tool {
     #[serde(rename = "cache_control")]
     #[schema(value_type = Option<Object>)]
     _cache_control: Option<IgnoredAny>,
-    /// Has no effect where the choice is `auto`.
-    #[serde(rename = "strict")]
-    #[schema(value_type = Option<bool>)]
-    _strict: Option<IgnoredAny>,
+    /// Whether calls that the model makes by itself keep the schema. Forced ones always do.
+    strict: Option<bool>,
     /// Has no effect: inputs always stream.
     #[serde(rename = "eager_input_streaming")]
     #[schema(value_type = Option<bool>)]
@@ -303,6 +301,7 @@ impl From<Tool> for crate::tools::Tool {
             name: tool.name,
             description: tool.description,
             parameters: Some(tool.input_schema.into_string()),
+            strict: tool.strict == Some(true),
         }
     }
 }

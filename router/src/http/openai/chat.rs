@@ -53,7 +53,7 @@ pub(crate) async fn chat(
     parameters.wanted = wanted;
     check_model(&app, model.as_deref())?;
     let (chat, calls) = conversation(&app.generator, body)?;
-    parameters.guide = Offered::join(parameters.guide, calls)?;
+    parameters.guide = Offered::join(parameters.guide, calls, chat.reading.forced)?;
     let prompt = Prompt::Chat(chat);
     let input = GenerateInput {
         prompt,
@@ -158,7 +158,7 @@ pub fn conversation_of(
 ) -> Result<(Chat, Parameters), ApiError> {
     let body: ChatRequest = json::parse(body.as_bytes())?;
     let (chat, calls) = conversation(generator, body)?;
-    let guide = Offered::join(parameters.guide, calls)?;
+    let guide = Offered::join(parameters.guide, calls, chat.reading.forced)?;
     let parameters = Parameters {
         guide,
         ..parameters

@@ -57,9 +57,8 @@ pub(crate) struct Function {
     #[serde(alias = "arguments")]
     #[schema(value_type = Option<Object>)]
     parameters: Option<JsonText>,
-    /// Has no effect: forced calls always keep the schema; others are passed on as the model wrote them.
-    #[serde(rename = "strict")]
-    _strict: Option<bool>,
+    /// Whether calls that the model makes by itself keep the schema. Forced ones always do.
+    strict: Option<bool>,
 }
 
 /// `none`, `auto`, `required`, or a function: by its name, or as an object.
@@ -177,6 +176,7 @@ impl From<Tool> for crate::tools::Tool {
             name: function.name,
             description: function.description,
             parameters: parameters.filter(|schema| schema != "null"),
+            strict: function.strict == Some(true),
         }
     }
 }

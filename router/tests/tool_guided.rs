@@ -1,4 +1,4 @@
-//! Answers that must be calls: what the guide asks for is what the reader understands.
+//! Guided calls: what the guide asks for is what the reader understands.
 
 #![allow(clippy::unwrap_used)]
 
@@ -39,6 +39,7 @@ fn offer(choice: Choice, parallel: bool) -> Offer {
         name: name.to_owned(),
         description: None,
         parameters: parameters.map(str::to_owned),
+        strict: false,
     };
     let schema =
         r##"{"type":"object","$defs":{"z":{}},"properties":{"b":{"$ref":"#/$defs/z"},"a":{}}}"##;
@@ -50,11 +51,11 @@ fn offer(choice: Choice, parallel: bool) -> Offer {
 }
 
 #[test]
-fn forced_calls_come_back_in_every_format() {
+fn guided_calls_come_back_in_every_format() {
     let strange = r#"{"s":"\/ \u00e9 \ud83d\ude00 '[]{}' </tool_call>","n":[1,{"x":null}]}"#;
     for (format, _) in ToolFormat::ALL {
         let offer = offer(Choice::Required, true);
-        let text = format.forced_calls(&offer).unwrap();
+        let text = format.guided_calls(&offer).unwrap();
         assert!(
             text.contains(offer.tools[1].parameters.as_deref().unwrap()),
             "{text}"
@@ -82,11 +83,11 @@ fn forced_calls_come_back_in_every_format() {
 #[test]
 fn a_choice_forces_what_it_says() {
     let guide = |choice, parallel| {
-        let text = ToolFormat::Hermes.forced_calls(&offer(choice, parallel));
+        let text = ToolFormat::Hermes.guided_calls(&offer(choice, parallel));
         text.map(|text| serde_json::from_str::<Value>(&text).unwrap())
     };
     assert_eq!(guide(Choice::None, true), None);
-    assert_eq!(guide(Choice::Auto, true), None);
+    assert_eq!(guide(Choice::Auto, true), None, "no tool is strict");
     let one = guide(Choice::Required, false).unwrap();
     assert_eq!(
         (&one["many"], one["calls"].as_array().unwrap().len()),
@@ -98,4 +99,37 @@ fn a_choice_forces_what_it_says() {
     assert_eq!(named["calls"].as_array().unwrap().len(), 1);
     let before = "<tool_call>\n{\"name\": \"a.b-c\", \"arguments\": ";
     assert_eq!(named["calls"][0]["before"], before);
+}
+
+#[test]
+fn what_opens_a_guided_call_opens_one_for_the_reader() {
+    for (format, _) in ToolFormat::ALL {
+        let mut offer = offer(Choice::Auto, true);
+        offer.tools[1].strict = true;
+        let guide: Value = serde_json::from_str(&format.guided_calls(&offer).unwrap()).unwrap();
+        let any = json!({"type": "object", "additionalProperties": true});
+        assert_eq!(guide["calls"][0]["schema"], any, "it is not strict");
+        let kept: Value =
+            serde_json::from_str(offer.tools[1].parameters.as_deref().unwrap()).unwrap();
+        assert_eq!(guide["calls"][1]["schema"], kept);
+        let part = |key: &str| guide["opening"][key].as_str().unwrap().to_owned();
+        let each = 1 + usize::from(guide["many"] == true);
+        let text = forced(&guide, &[(1, "{\"b\":1}"), (0, "{}")][..each]);
+        let text = text.strip_prefix(&part("spelt")).unwrap();
+        let marked = format!("So: {}{}{text}", part("mark"), part("then"));
+        let bare = format!(" {}{text}", part("then"));
+        let again = format!("{marked}{} {}{text}", part("again"), part("then"));
+        let reading = Reading {
+            tools: Some((format, offer.names())),
+            ..Reading::default()
+        };
+        let (content, calls) = read(&reading, &[&marked]);
+        assert_eq!((content.as_str(), calls.len()), ("So:", each), "{marked}");
+        assert_eq!(calls[0], ("a.b-c".to_owned(), "{\"b\":1}".to_owned()));
+        let at_start = usize::from(guide["opening"]["at_start"] == true);
+        assert_eq!(read(&reading, &[&bare]).1.len(), each * at_start, "{bare}");
+        if !part("again").is_empty() {
+            assert_eq!(read(&reading, &[&again]).1.len(), 2, "{again}");
+        }
+    }
 }

@@ -1,0 +1,149 @@
+"""Calls that a model makes by itself: text is free until one opens, and guided from there on."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from penstock.guidance.calls import opening
+from penstock.guidance.compile import Compiler
+from penstock.guidance.earley import EarleyGuide
+from penstock.guidance.lazy import LazyCursor, LazyGuide, Opening, Watch
+from penstock.guidance.protocol import Ends, Wanted, words
+from penstock.guidance.vocabulary import Vocabulary
+from test_calls import DEEP, FORMATS, PLAIN, VOCAB, called, compiler, guide, wanted
+from test_guides import EOS
+
+__all__ = ["compiler"]
+# What the router says of each format: mark, then, spelt, at_start, again.
+OPENINGS = {
+    "hermes": ("<tool_call>", "", "<tool_call>", False, ""),
+    "llama": ("<|python_tag|>", "{", "{", True, ";"),
+    "mistral": ("[TOOL_CALLS]", "", "", False, ""),
+    "pythonic": ("<|python_start|>", "[", "[", True, ""),
+}
+MARK = 7  # a special token of brook's
+
+
+def lazily(form: str, schemas: dict[str, Any]) -> Wanted:
+    """What the router asks for: in lists several calls may follow each other."""
+    asked = wanted(form, schemas, many=form in ("mistral", "pythonic"))
+    keys = ("mark", "then", "spelt", "at_start", "again")
+    frame = {**json.loads(asked.text), "opening": dict(zip(keys, OPENINGS[form], strict=True))}
+    return replace(asked, text=json.dumps(frame))
+
+
+def lazy(compiler: Compiler, form: str, schemas: dict[str, Any], marked: bool = False) -> LazyGuide:
+    """With `marked`, what opens a call is a special token."""
+    asked = lazily(form, schemas)
+    opened = opening(asked.text)
+    assert opened is not None
+    vocabulary = compiler.vocabulary
+    if marked:
+        vocabulary = Vocabulary(vocabulary.tokens, {opened.mark: MARK})
+    return LazyGuide(guide(compiler, asked), opened, vocabulary)
+
+
+def allowed(cursor: LazyCursor) -> Any:
+    row = np.zeros(words(VOCAB), np.int32)
+    assert not cursor.fill(row) or cursor.inner is not None
+    bits = np.unpackbits(row.view(np.uint8), bitorder="little")[:VOCAB]
+    assert cursor.idle == (cursor.inner is None and bool(bits.all()))
+    return np.flatnonzero(bits)
+
+
+def answer(made: LazyGuide, most: int, rng: np.random.Generator) -> tuple[list[str], list[int]]:
+    """The calls of an answer that wants to call as often as the masks let it, and its tokens."""
+    cursor = made.start(Ends((EOS[0], EOS[1]), most))
+    openers = made.watch.openers(made.vocabulary)
+    calls, tokens, call = list[bytes](), list[int](), b""
+    for _ in range(most):
+        able = allowed(cursor)
+        inner = cursor.inner
+        if inner is None:
+            opens = [token for token, _ in openers[cursor.state] if token in able]
+            begins = [
+                t for t in able if made.watch.run(cursor.state, made.text(t))[0] > cursor.state
+            ]
+            able = np.array(opens or begins or able[able > len(EOS) + 1])
+        token = int(rng.choice(able))
+        assert token not in EOS
+        if inner is not None:
+            call += made.text(token)
+        else:
+            call = made.opening.spelt + (made.watch.run(cursor.state, made.text(token))[1] or b"")
+        tokens.append(token)
+        cursor.advance(token)
+        if inner is not None and cursor.inner is None:
+            calls.append(call)
+    assert cursor.inner is None, "a call was cut off"
+    return [call.decode("utf-8", "replace") for call in calls], tokens
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("schemas", [PLAIN, DEEP], ids=["automaton", "llguidance"])
+def test_calls_in_free_text_are_valid_also_when_cut_off(
+    compiler: Compiler, form: str, schemas: dict[str, Any]
+) -> None:
+    made = lazy(compiler, form, schemas, marked=form == "mistral")
+    assert isinstance(made.inner, EarleyGuide) == (schemas is DEEP)
+    rng = np.random.default_rng(4)
+    names, most_calls = set(), 0
+    for _ in range(12):
+        found, _ = answer(made, int(rng.integers(20, 120)), rng)
+        for text in found:
+            names.update(called(text, form, schemas))
+        most_calls = max(most_calls, len(found))
+    assert names == set(schemas)
+    assert most_calls > 1
+
+
+def test_an_answer_goes_on_from_its_tokens(compiler: Compiler) -> None:
+    made = lazy(compiler, "hermes", DEEP)
+    _, tokens = answer(made, 150, np.random.default_rng(5))
+    live = made.start(Ends((EOS[0], EOS[1]), 150))
+    for place, token in enumerate(tokens):
+        if place % 10 == 0:
+            again = made.start(Ends((EOS[0], EOS[1]), 150))
+            for earlier in tokens[:place]:
+                again.advance(earlier)
+            twin = live.copy()
+            assert np.array_equal(allowed(live), allowed(again))
+            assert np.array_equal(allowed(live), allowed(twin))
+        live.advance(token)
+
+
+def test_free_text_has_no_mask_and_tokens_that_open_wrongly_are_barred(compiler: Compiler) -> None:
+    made = lazy(compiler, "hermes", PLAIN)
+    texts = compiler.vocabulary.tokens
+    cursor = made.start(Ends((EOS[0], EOS[1]), 100))
+    assert cursor.idle
+    assert cursor.whole
+    for part in (b"<", b"tool", b"_", b"call"):
+        cursor.advance(texts.index(part))
+    able = allowed(cursor)
+    assert texts.index(b">") in able
+    # Hermes has a line's end before the brace.
+    assert texts.index(b'>{"') not in able
+    assert texts.index(b">>") not in able
+    assert EOS[0] in able
+    short = made.start(Ends((EOS[0], EOS[1]), made.inner.shortest - 3))
+    for part in (b"<", b"tool", b"_", b"call"):
+        short.advance(texts.index(part))
+    assert texts.index(b">") not in allowed(short)
+
+
+def test_a_watch_finds_what_a_search_finds() -> None:
+    rng = np.random.default_rng(6)
+    for mark, then in ((b"aab", b""), (b"abab", b"{"), (b"a", b"{")):
+        watch = Watch(Opening(mark, then, at_start=bool(then)))
+        pattern = re.compile(b"(?:^|" + mark + rb")[ ]*\{" if then else mark)
+        for _ in range(300):
+            text = bytes(rng.choice(list(b"aab{ "), int(rng.integers(0, 12))).tolist())
+            found = pattern.search(text)
+            _, rest = watch.run(watch.ready if then else 0, text)
+            assert rest == (text[found.end() :] if found else None), (mark, text)
