@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from penstock_kernels import linear, norm_linear, rms_norm, silu_mul
+from penstock_kernels.linear.tune import replays
 from shapes import SHAPES
 from step import copy_bandwidth
 from torch import Tensor
@@ -105,21 +106,7 @@ def apart(model: Model, x: Tensor) -> Tensor:
 
 def milliseconds(step: Callable[[], Tensor]) -> float:
     """Median time of a replay."""
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        step()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
-            step()
-    times = []
-    for _ in range(15):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end))
-    return statistics.median(times[3:])
+    return statistics.median(replays(step, 15)[3:])
 
 
 def row(model: Model, rows: int) -> str:

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::limits::Limits;
 use crate::parsers::{ReasoningParser, ToolParser};
-use crate::tgi;
 use crate::values::{ByteSize, DeviceChoice, DtypeChoice, LogFormat, LogLevel};
 
 /// A server for large language models.
@@ -207,7 +207,7 @@ pub struct HttpArgs {
     pub grace: u64,
     /// Limits that only TGI's launcher has flags for.
     #[arg(skip)]
-    pub limits: tgi::Router,
+    pub limits: Limits,
 }
 
 /// Settings of logs.

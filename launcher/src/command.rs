@@ -56,7 +56,7 @@ fn read(argv: &[OsString], variables: &Variables) -> Result<Settings, Stop> {
     }
     let mut settings = settings::read(&translation.argv, variables)?;
     if let Command::Serve(args) = &mut settings.cli.command {
-        args.http.limits = translation.router;
+        args.http.limits = translation.limits;
     }
     Ok(settings)
 }

@@ -9,6 +9,7 @@ pub mod hardware;
 pub mod hub;
 pub mod interpreter;
 pub mod launch;
+pub mod limits;
 pub mod logs;
 pub mod model;
 pub mod parsers;

@@ -63,14 +63,15 @@ def test_python_imports_point_one_way(path: Path) -> None:
         assert allowed, f"{path} imports {name}: penstock.{own} may not import penstock.{target}"
 
 
-def test_only_the_service_names_proto_types() -> None:
+def test_only_the_service_and_its_messages_name_proto_types() -> None:
     users = {
         path.as_posix()
         for path in tree.tracked(".py")
         if path.parts[:2] == ("python", "penstock") and path.parts[2] != "rpc"
         if any(package(name) == "rpc" for name in tree.imports(path))
     }
-    assert users <= {"python/penstock/worker/service.py"}, users
+    worker = "python/penstock/worker"
+    assert users <= {f"{worker}/service.py", f"{worker}/messages.py"}, users
 
 
 @pytest.mark.parametrize("crate", RUST_MAY, ids=str)

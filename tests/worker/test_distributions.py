@@ -10,7 +10,7 @@ import torch
 from driver import greedy, new_sequence
 from penstock.sampling import SamplingRows, choose
 from penstock.worker.adjust import Adjuster
-from penstock.worker.service import to_sampling
+from penstock.worker.messages import to_sampling
 from penstock.worker.state import Limits
 from penstock.worker.step import NewSequence
 from penstock_kernels import adjust

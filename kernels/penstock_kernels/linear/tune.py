@@ -129,26 +129,34 @@ def candidates(problem: Problem, rows: int) -> list[Plan]:
     return (gemvs(problem) if rows == 1 else []) + skinnies(problem, rows)
 
 
-def microseconds(multiply: Callable[[int], Tensor], estimate: float) -> float:
-    """Median time of one product in a chain; `multiply(i)` does the i-th."""
-    chain = max(CHAIN if estimate < 40 else 12, int(CHAIN_US / max(estimate, 1.0)))
+def replays(step: Callable[[], object], count: int) -> list[float]:
+    """Milliseconds of each replay of a CUDA graph of `step`, which runs once before."""
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
-        multiply(0)
+        step()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=stream):
-            for turn in range(chain):
-                multiply(turn)
-    graph.replay()
-    times = []
-    for _ in range(3):
+            step()
+    times: list[float] = []
+    for _ in range(count):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
         graph.replay()
         end.record()
         end.synchronize()
         times.append(begin.elapsed_time(end))
-    return float(1e3 * statistics.median(times) / chain)
+    return times
+
+
+def microseconds(multiply: Callable[[int], Tensor], estimate: float) -> float:
+    """Median time of one product in a chain; `multiply(i)` does the i-th."""
+    length = max(CHAIN if estimate < 40 else 12, int(CHAIN_US / max(estimate, 1.0)))
+
+    def chain() -> None:
+        for turn in range(length):
+            multiply(turn)
+
+    return float(1e3 * statistics.median(replays(chain, 4)[1:]) / length)
 
 
 class Bench:

@@ -6,57 +6,57 @@ use std::str::FromStr;
 
 use penstock_router::logprobs::MOST;
 
-use super::Router;
+use crate::limits::Limits;
 
-pub(super) fn threads(router: &mut Router, value: &str) -> Result<(), String> {
-    router.tokenizer_threads = Some(number::<NonZeroUsize>(value)?);
+pub(super) fn threads(limits: &mut Limits, value: &str) -> Result<(), String> {
+    limits.tokenizer_threads = Some(number::<NonZeroUsize>(value)?);
     Ok(())
 }
 
-pub(super) fn answers(router: &mut Router, value: &str) -> Result<(), String> {
-    router.max_best_of = Some(number::<NonZeroU32>(value)?.get());
+pub(super) fn answers(limits: &mut Limits, value: &str) -> Result<(), String> {
+    limits.max_best_of = Some(number::<NonZeroU32>(value)?.get());
     Ok(())
 }
 
-pub(super) fn alternatives(router: &mut Router, value: &str) -> Result<(), String> {
+pub(super) fn alternatives(limits: &mut Limits, value: &str) -> Result<(), String> {
     match number::<u32>(value)? {
-        most @ 0..=MOST => router.max_top_tokens = Some(most),
+        most @ 0..=MOST => limits.max_top_tokens = Some(most),
         _ => return Err(format!("at most {MOST} alternatives are told")),
     }
     Ok(())
 }
 
-pub(super) fn no_guides(router: &mut Router, _: &str) -> Result<(), String> {
-    router.no_guides = true;
+pub(super) fn no_guides(limits: &mut Limits, _: &str) -> Result<(), String> {
+    limits.no_guides = true;
     Ok(())
 }
 
-pub(super) fn stop_strings(router: &mut Router, value: &str) -> Result<(), String> {
-    router.max_stop_sequences = Some(number(value)?);
+pub(super) fn stop_strings(limits: &mut Limits, value: &str) -> Result<(), String> {
+    limits.max_stop_sequences = Some(number(value)?);
     Ok(())
 }
 
-pub(super) fn max_input(router: &mut Router, value: &str) -> Result<(), String> {
-    if router.max_input_tokens.is_some() {
+pub(super) fn max_input(limits: &mut Limits, value: &str) -> Result<(), String> {
+    if limits.max_input_tokens.is_some() {
         return Err("give --max-input-tokens or --max-input-length, not both".into());
     }
-    router.max_input_tokens = Some(number::<NonZeroUsize>(value)?.get());
+    limits.max_input_tokens = Some(number::<NonZeroUsize>(value)?.get());
     Ok(())
 }
 
-pub(super) fn batch_prompts(router: &mut Router, value: &str) -> Result<(), String> {
-    router.max_client_batch_size = Some(number::<NonZeroUsize>(value)?.get());
+pub(super) fn batch_prompts(limits: &mut Limits, value: &str) -> Result<(), String> {
+    limits.max_client_batch_size = Some(number::<NonZeroUsize>(value)?.get());
     Ok(())
 }
 
-pub(super) fn body_bytes(router: &mut Router, value: &str) -> Result<(), String> {
-    router.max_body_bytes = Some(number::<NonZeroUsize>(value)?.get());
+pub(super) fn body_bytes(limits: &mut Limits, value: &str) -> Result<(), String> {
+    limits.max_body_bytes = Some(number::<NonZeroUsize>(value)?.get());
     Ok(())
 }
 
-pub(super) fn origins(router: &mut Router, value: &str) -> Result<(), String> {
+pub(super) fn origins(limits: &mut Limits, value: &str) -> Result<(), String> {
     let origins = value.split(',').map(str::trim).map(str::to_owned);
-    router.cors_origins.extend(origins);
+    limits.cors_origins.extend(origins);
     Ok(())
 }
 

@@ -5,41 +5,16 @@ mod convert;
 mod table;
 
 use std::ffi::{OsStr, OsString};
-use std::num::NonZeroUsize;
 
 use clap::{Arg, ArgAction, ArgMatches};
-use penstock_router::{Cors, RouterConfig};
 
 pub use self::table::{Becomes, Check, Convert, Form, Limit, ROWS, Row};
 use crate::error::{Failure, Outcome};
+use crate::limits::Limits;
 use crate::settings::{Stop, Variables};
 
 /// What TGI's launcher listens on by default: a container's ports are reached from outside.
 const HOST: &str = "0.0.0.0";
-
-/// Limits of the HTTP side that TGI's launcher has flags for and `penstock serve` has not. Set by the
-/// table; read where the router's configuration is made.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Router {
-    /// Threads that tokenize.
-    pub tokenizer_threads: Option<NonZeroUsize>,
-    /// Answers to a prompt.
-    pub max_best_of: Option<u32>,
-    /// Alternatives told of a token.
-    pub max_top_tokens: Option<u32>,
-    /// Whether requests for a grammar are refused.
-    pub no_guides: bool,
-    /// Stop strings of a request.
-    pub max_stop_sequences: Option<usize>,
-    /// Tokens of a prompt.
-    pub max_input_tokens: Option<usize>,
-    /// Prompts of a completion request.
-    pub max_client_batch_size: Option<usize>,
-    /// Bytes of a request's body.
-    pub max_body_bytes: Option<usize>,
-    /// Web pages that may call the server; empty = all.
-    pub cors_origins: Vec<String>,
-}
 
 /// A command line of TGI's, translated.
 #[derive(Debug, Default)]
@@ -47,34 +22,9 @@ pub struct Translation {
     /// `penstock serve ...`.
     pub argv: Vec<OsString>,
     /// What that cannot say.
-    pub router: Router,
+    pub limits: Limits,
     /// For the person: settings that change nothing, each with the reason.
     pub notes: Vec<String>,
-}
-
-impl Router {
-    /// The configuration with these limits.
-    pub fn apply(&self, config: RouterConfig) -> RouterConfig {
-        let cors = match self.cors_origins.as_slice() {
-            [] => config.cors,
-            origins if origins.iter().any(|origin| origin == "*") => Cors::Any,
-            origins => Cors::Origins(origins.to_vec()),
-        };
-        RouterConfig {
-            tokenizer_threads: self.tokenizer_threads.unwrap_or(config.tokenizer_threads),
-            max_best_of: self.max_best_of.unwrap_or(config.max_best_of),
-            max_top_tokens: self.max_top_tokens.unwrap_or(config.max_top_tokens),
-            guides: config.guides && !self.no_guides,
-            max_stop_sequences: self.max_stop_sequences.unwrap_or(config.max_stop_sequences),
-            max_input_tokens: self.max_input_tokens.or(config.max_input_tokens),
-            max_client_batch_size: self
-                .max_client_batch_size
-                .unwrap_or(config.max_client_batch_size),
-            max_body_bytes: self.max_body_bytes.unwrap_or(config.max_body_bytes),
-            cors,
-            ..config
-        }
-    }
 }
 
 /// Translates what follows `penstock tgi`, and the variables that TGI's launcher reads.
@@ -189,7 +139,7 @@ impl Translation {
                 }
             }
             Becomes::Fixed(flag, value) => self.push(flag, value),
-            Becomes::Limit(limit, _) => limit(&mut self.router, value).map_err(wrong)?,
+            Becomes::Limit(limit, _) => limit(&mut self.limits, value).map_err(wrong)?,
             Becomes::Anyway(check, why) => {
                 check(value).map_err(|wrong| row.wrong(value, &format!("{wrong}; {why}")))?;
                 self.notes
@@ -214,6 +164,8 @@ impl Translation {
 #[cfg(test)]
 mod tests {
     use std::fmt::Write as _;
+
+    use penstock_router::{Cors, RouterConfig};
 
     use super::*;
     use crate::settings;
@@ -279,7 +231,7 @@ mod tests {
         let words: Vec<_> = words.split_whitespace().collect();
         let config = translated(&words, &[])
             .unwrap()
-            .router
+            .limits
             .apply(RouterConfig::new("m"));
         assert_eq!(config.tokenizer_threads.get(), 3);
         assert_eq!((config.max_top_tokens, config.guides), (7, false));
@@ -290,7 +242,7 @@ mod tests {
         assert_eq!(config.max_body_bytes, 1000);
         let origins = vec!["http://a".to_owned(), "http://b".to_owned()];
         assert_eq!(config.cors, Cors::Origins(origins));
-        let usual = Router::default().apply(RouterConfig::new("m"));
+        let usual = Limits::default().apply(RouterConfig::new("m"));
         assert_eq!((usual.max_top_tokens, usual.guides), (20, true));
         assert_eq!(usual.max_stop_sequences, 4);
         assert_eq!(usual.cors, Cors::Any);

@@ -1,11 +1,11 @@
 //! Every flag and variable of TGI's launcher, and what Penstock makes of it. `docs/tgi.md` holds the
 //! same table, which a test compares.
 
-use super::Router;
 use super::convert::{
     alternatives, answers, batch_prompts, body_bytes, host, max_input, memory_share, no_guides,
     not_zero, only, origins, stop_strings, threads, yes_is_no_flag,
 };
+use crate::limits::Limits;
 
 /// One setting of TGI's launcher.
 #[derive(Clone, Copy)]
@@ -53,7 +53,7 @@ pub enum Becomes {
 /// Makes a value of `penstock serve` from one of TGI's; none leaves the flag out.
 pub type Convert = fn(&str) -> Result<Option<String>, String>;
 /// Takes over a value.
-pub type Limit = fn(&mut Router, &str) -> Result<(), String>;
+pub type Limit = fn(&mut Limits, &str) -> Result<(), String>;
 /// Says what is wrong with a value.
 pub type Check = fn(&str) -> Result<(), String>;
 

@@ -1,37 +1,37 @@
-"""The Shard service: protocol messages to plain values and back. Nothing else names proto types."""
+"""The Shard service: what each call of the protocol does."""
 
 from __future__ import annotations
 
 import logging
-import math
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
-from dataclasses import asdict
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import grpc
-import numpy as np
 
 from penstock.faults import Abandoned, BadModel, BadSetting, BadStep, Fault, TooLittleMemory
-from penstock.guidance import Ends, Kind, Refused, Wanted
+from penstock.guidance import Refused
 from penstock.rpc import shard_pb2 as pb
 from penstock.rpc import shard_pb2_grpc as rpc
+from penstock.worker.messages import (
+    bad_sampling,
+    from_loaded,
+    from_outcome,
+    to_settings,
+    to_step,
+    to_wanted,
+)
 
 if TYPE_CHECKING:
     from penstock.guidance.library import Library
     from penstock.worker.pipeline import LaunchThread, Pipeline
-    from penstock.worker.settings import Loaded, Settings
-    from penstock.worker.step import Adjustment, NewSequence, Outcome, Sampling, Step
 
 PROTOCOL_VERSION = 1
 NO_MODEL = "no model is loaded; call Load first"
 TAKE_SECONDS = 10  # a stream that its client has left may still be ending
-MOST_TOLD = 20  # alternatives of one token
-MOST_TOP_K = (1 << 31) - 1  # of the device's int32; above any vocabulary, where it means "off"
 CODES: dict[type[Exception], grpc.StatusCode] = {
     BadSetting: grpc.StatusCode.INVALID_ARGUMENT,
     BadModel: grpc.StatusCode.FAILED_PRECONDITION,
@@ -214,243 +214,3 @@ def _abort(context: Context, error: Exception) -> NoReturn:
     text = str(error) if isinstance(error, Fault) else f"{type(error).__name__}: {error}"
     context.abort(code, text)
     raise AssertionError("abort returned")
-
-
-def bad_sampling(sampling: pb.Sampling, vocab: int) -> str | None:
-    """Why these parameters cannot be, or None."""
-    from penstock.worker.adjustment import misfit
-
-    if not 0 <= sampling.temperature < math.inf:
-        return f"temperature must be a number >= 0, found {sampling.temperature}"
-    if not 0 < sampling.top_p <= 1:
-        return f"top_p must be above 0 and at most 1, found {sampling.top_p}"
-    stops = sampling.stop_token_ids
-    if stops and vocab and max(stops) >= vocab:
-        return f"stop token id {max(stops)} is outside the vocabulary of {vocab}"
-    told = max(sampling.top_logprobs, sampling.prompt_logprobs)
-    if told > MOST_TOLD:
-        return f"log-probabilities of {told} tokens were asked for; at most {MOST_TOLD} are told"
-    return misfit(to_adjustment(sampling), vocab)
-
-
-def to_settings(request: pb.LoadRequest) -> Settings:
-    """Load's fields, typed."""
-    from penstock.worker.settings import Settings
-
-    return Settings(
-        model=Path(request.model_path),
-        device=request.device,
-        dtype=request.dtype,
-        rank=request.rank,
-        world_size=max(request.world_size, 1),
-        rendezvous=request.rendezvous,
-        max_sequence_tokens=request.max_sequence_tokens,
-        max_slots=request.max_slots,
-        max_step_tokens=request.max_step_tokens,
-        kv_memory_bytes=request.kv_memory_bytes,
-        memory_fraction=request.memory_fraction,
-        block_tokens=request.block_tokens,
-        threads=request.threads,
-    )
-
-
-def from_loaded(loaded: Loaded) -> pb.Loaded:
-    """Limits and memory as the router reads them."""
-    limits, memory = loaded.limits, loaded.memory
-    group = pb.KvGroup(
-        block_tokens=limits.block_tokens,
-        blocks=limits.blocks,
-        block_bytes=loaded.block_bytes,
-        window=loaded.window,
-    )
-    return pb.Loaded(
-        kv_groups=[group],
-        max_slots=limits.slots,
-        max_step_tokens=limits.step_tokens,
-        max_sequence_tokens=limits.sequence_tokens,
-        max_tokens_per_run=1,
-        vocab_size=limits.vocab,
-        device_name=loaded.device_name,
-        memory=pb.MemoryReport(
-            total=memory.total,
-            weights=memory.weights,
-            activations=memory.activations,
-            graphs=memory.graphs,
-            slots=memory.slots,
-            kv=memory.kv,
-        ),
-        step_sizes=loaded.step_sizes,
-    )
-
-
-def _signed(seed: int) -> int:
-    return seed - (1 << 64) if seed >> 63 else seed
-
-
-def _ints(values: Any) -> Any:
-    return np.array(values, np.int32)
-
-
-def _blocks(tables: Sequence[pb.BlockTable]) -> Any:
-    """The blocks of group 0, the only one that this worker declares."""
-    if any(table.group for table in tables) or len(tables) > 1:
-        raise BadStep("a sequence has a table of a KV group that this worker did not declare")
-    return _ints(tables[0].blocks if tables else [])
-
-
-def to_sampling(sampling: pb.Sampling) -> Sampling:
-    """Sampling parameters, typed."""
-    from penstock.worker.step import Sampling
-
-    return Sampling(
-        temperature=sampling.temperature,
-        top_k=min(sampling.top_k, MOST_TOP_K),
-        top_p=sampling.top_p,
-        seed=_signed(sampling.seed),
-        min_tokens=sampling.min_tokens,
-        stop_token_ids=np.array(sampling.stop_token_ids, np.int64),
-        adjustment=to_adjustment(sampling),
-        top_logprobs=min(sampling.top_logprobs, MOST_TOLD),
-        prompt_logprobs=min(sampling.prompt_logprobs, MOST_TOLD)
-        if sampling.HasField("prompt_logprobs")
-        else None,
-    )
-
-
-def to_adjustment(sampling: pb.Sampling) -> Adjustment | None:
-    """What is asked of the logits, typed; None if nothing is."""
-    from penstock.worker.step import Adjustment, Watermark
-
-    fields = ("penalties", "logit_bias", "allowed", "watermark")
-    numbers = sampling.min_p != 0 or sampling.typical_p not in (0, 1)
-    lists = sampling.banned_token_ids or sampling.bad_words
-    if not (numbers or lists or any(map(sampling.HasField, fields))):
-        return None
-    penalties, mark = pb.Penalties(repetition=1), None
-    if sampling.HasField("penalties"):
-        penalties = sampling.penalties
-    if sampling.HasField("watermark"):
-        chosen = sampling.watermark
-        mark = Watermark(chosen.gamma, chosen.delta, _signed(chosen.key))
-    bias = None
-    if sampling.HasField("logit_bias"):
-        given = sampling.logit_bias
-        bias = _ints(given.token_ids), np.array(given.values, np.float32)
-    return Adjustment(
-        min_p=sampling.min_p,
-        typical_p=sampling.typical_p or 1.0,
-        repetition=penalties.repetition,
-        frequency=penalties.frequency,
-        presence=penalties.presence,
-        bias=bias,
-        allowed=_ints(sampling.allowed.token_ids) if sampling.HasField("allowed") else None,
-        banned=_ints(sampling.banned_token_ids) if sampling.banned_token_ids else None,
-        bad_words=tuple(_ints(word.token_ids) for word in sampling.bad_words),
-        watermark=mark,
-    )
-
-
-def to_wanted(guide: pb.Guide) -> Wanted:
-    """What a guide's masks depend on. Raises Refused for a kind of a later version."""
-    kinds = {
-        pb.Guide.KIND_JSON_SCHEMA: Kind.JSON_SCHEMA,
-        pb.Guide.KIND_REGEX: Kind.REGEX,
-        pb.Guide.KIND_GRAMMAR: Kind.GRAMMAR,
-        pb.Guide.KIND_CALLS: Kind.CALLS,
-    }
-    if guide.kind not in kinds:
-        raise Refused(f"this worker knows no guide of kind {guide.kind}")
-    return Wanted(kinds[guide.kind], guide.text, guide.complete)
-
-
-def to_sequence(new: pb.NewSequence, library: Library) -> NewSequence:
-    """A sequence in full, its guide advanced to where it was."""
-    from penstock.worker.step import NewSequence
-
-    guide, error = None, None
-    if new.HasField("guide"):
-        ends = Ends(tuple(new.guide.end_token_ids), new.guide.max_new_tokens)
-        emitted = new.token_ids[len(new.token_ids) - new.generated :] if new.generated else []
-        try:
-            guide = library.cursor(to_wanted(new.guide), ends, emitted)
-        except Fault as fault:
-            if not library.agreed(fault):
-                # The other ranks may run it, and would wait for this one for ever.
-                raise BadStep(f"a guide that all ranks had prepared is lost: {fault}") from fault
-            error = str(fault)
-    return NewSequence(
-        slot=new.slot,
-        token_ids=_ints(new.token_ids),
-        generated=new.generated,
-        computed=new.computed,
-        blocks=_blocks(new.tables),
-        sampling=to_sampling(new.sampling),
-        request_id=new.request_id,
-        guide=guide,
-        error=error,
-    )
-
-
-def to_step(request: pb.StepRequest, library: Library) -> Step:
-    """A StepRequest as arrays. Raises BadStep if it uses what this worker did not declare."""
-    from penstock.worker.step import Fork, Step
-
-    groups = [c.group for c in request.copies] + [g.group for g in request.growth]
-    if any(groups) or len(request.growth) > 1:
-        raise BadStep("copies or growth name a KV group that this worker did not declare")
-    growth = request.growth[0] if request.growth else pb.BlockGrowth()
-    sources = [block for copies in request.copies for block in copies.sources]
-    destinations = [block for copies in request.copies for block in copies.destinations]
-    if len(sources) != len(destinations):
-        raise BadStep("copies.sources and copies.destinations differ in length")
-    new = [to_sequence(n, library) for n in request.new]
-    forks = [
-        Fork(f.source, f.destination, _blocks(f.tables), _signed(f.seed)) for f in request.forks
-    ]
-    return Step(
-        epoch=request.epoch,
-        step=request.step,
-        finished=_ints(request.finished),
-        new=new,
-        forks=forks,
-        copy_sources=np.array(sources, np.int64),
-        copy_destinations=np.array(destinations, np.int64),
-        growth_counts=_ints(growth.counts),
-        growth_blocks=_ints(growth.blocks),
-        run_slots=_ints(request.run_slots),
-        run_tokens=_ints(request.run_tokens),
-        steered_slots=_ints(request.steered_slots),
-        steered_tokens=_ints(request.steered_tokens),
-        received=time.perf_counter(),
-    )
-
-
-def from_outcome(outcome: Outcome) -> pb.StepReply:
-    """A StepReply: one token for each slot that yielded."""
-    kinds = {True: pb.RequestError.KIND_INTERNAL, False: pb.RequestError.KIND_INVALID}
-    errors = [
-        pb.SlotError(
-            slot=fault.slot,
-            error=pb.RequestError(kind=kinds[fault.internal], message=fault.message),
-        )
-        for fault in outcome.faults
-    ]
-    told: dict[str, Any] = {}
-    if outcome.tops is not None:
-        tops = outcome.tops
-        told = {"top_counts": tops.counts, "top_token_ids": tops.token_ids}
-        told["top_logprobs"] = tops.logprobs
-    if outcome.prompts:
-        told["prompts"] = [pb.PromptLogprobs(**asdict(prompt)) for prompt in outcome.prompts]
-    return pb.StepReply(
-        **told,
-        epoch=outcome.epoch,
-        step=outcome.step,
-        slots=outcome.slots,
-        counts=[1] * len(outcome.slots),
-        token_ids=outcome.token_ids,
-        logprobs=outcome.logprobs,
-        closing=outcome.closing,
-        errors=errors,
-        timing=pb.StepTiming(host=outcome.host_us, device=outcome.device_us),
-    )

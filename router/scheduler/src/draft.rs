@@ -2,9 +2,9 @@
 
 use crate::blocks::BlockLease;
 use crate::cost::Load;
+use crate::counters::Streams;
 use crate::flight::{FlightRun, Reach};
 use crate::ids::{BlockId, GroupId, Micros, Slot};
-use crate::pace::Streams;
 use crate::plan::{Growth, NewSequence, Run, Table};
 use crate::sequence::{Place, Sequence};
 

@@ -39,6 +39,7 @@ mod admission;
 mod blocks;
 mod check;
 mod cost;
+mod counters;
 mod draft;
 mod flight;
 mod fork;

@@ -18,25 +18,6 @@ const CROWD: f64 = 2.0;
 /// Prompts are never read more slowly than this many tokens per step, whatever that takes.
 const MIN_CHUNK: u32 = 64;
 
-/// What the last plan leaves to the next one.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Streams {
-    /// Sequences that decode in the next plan, if nothing ends them.
-    pub(crate) sequences: u32,
-    /// Tokens that they attend to.
-    pub(crate) context: u64,
-}
-
-impl Streams {
-    /// Counts a sequence whose run yields, unless that is its last.
-    pub(crate) fn count(&mut self, sequence: &Sequence) {
-        if !sequence.will_end() {
-            self.sequences += 1;
-            self.context += u64::from(sequence.len());
-        }
-    }
-}
-
 impl Scheduler {
     /// Prompt tokens of the next step.
     pub(crate) fn prompt_budget(&self) -> u32 {

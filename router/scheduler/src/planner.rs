@@ -1,10 +1,10 @@
 //! `Scheduler::plan`: running sequences in order of seniority, then admissions.
 
 use crate::cost::Load;
+use crate::counters::Streams;
 use crate::draft::{Draft, Growing, Lane, Shortage, Tally};
 use crate::flight::{Flight, Reach};
 use crate::ids::{Micros, StepId};
-use crate::pace::Streams;
 use crate::plan::StepPlan;
 use crate::policy::Facts;
 use crate::request::Pipelining;

@@ -3,16 +3,15 @@
 use crate::blocks::BlockLease;
 use crate::config::{ConfigError, SchedulerConfig};
 use crate::cost::StepCost;
+use crate::counters::{Counters, Streams};
 use crate::flight::{Flight, FlightRun};
 use crate::ids::{BlockId, Epoch, Micros, RequestId, SequenceId, Slot, StepId};
 use crate::memory::{Chain, Group};
-use crate::pace::Streams;
 use crate::policy::{Facts, Policy};
 use crate::queue::{Queue, Ticket};
 use crate::request::{AddError, Request};
 use crate::sequence::{Order, Phase, Place, Sequence, Standing, State, Store, stop_filter};
 use crate::slots::Slots;
-use crate::snapshot::Counters;
 use std::collections::VecDeque;
 
 /// A fork that shares its parent's blocks and that no plan has carried yet.

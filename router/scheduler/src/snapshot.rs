@@ -1,9 +1,7 @@
 //! Counts for metrics, and how long a new request would wait.
 
 use crate::cost::Load;
-use crate::ids::Micros;
 use crate::scheduler::Scheduler;
-use crate::sequence::{Sequence, Standing};
 
 /// The scheduler's state in numbers; read by the engine for metrics and `Retry-After`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,46 +32,6 @@ pub struct Snapshot {
     pub recomputed_tokens: u64,
     /// Microseconds until a request that is added now could start.
     pub backlog: u64,
-}
-
-/// Counts kept as things happen.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Counters {
-    pub(crate) queued: usize,
-    pub(crate) preparing: usize,
-    pub(crate) waiting_tokens: u64,
-    /// Running sequences that still read known tokens.
-    pub(crate) reading: u32,
-    pub(crate) preemptions: u64,
-    prefix_hit_tokens: u64,
-    recomputed_tokens: u64,
-    last_start: Option<Micros>,
-    /// Moving average of the time between starts while somebody waited.
-    start_gap: Option<u64>,
-}
-
-/// Weight of the newest gap in the moving average is one in this many.
-const SMOOTHING: u64 = 16;
-
-impl Counters {
-    pub(crate) fn waiting(&self) -> usize {
-        self.queued + self.preparing
-    }
-
-    /// A sequence left the queue for a slot.
-    pub(crate) fn begun(&mut self, sequence: &Sequence, hit: u32, now: Micros) {
-        self.prefix_hit_tokens += u64::from(hit);
-        if sequence.standing == Standing::Resumed {
-            self.recomputed_tokens += u64::from(sequence.len() - hit);
-        }
-        // Only a gap during which it waited says something about the backlog.
-        if let Some(last) = self.last_start.filter(|&last| sequence.since <= last) {
-            let gap = now.0.saturating_sub(last.0);
-            let old = self.start_gap.unwrap_or(gap);
-            self.start_gap = Some((old * (SMOOTHING - 1) + gap) / SMOOTHING);
-        }
-        self.last_start = Some(now);
-    }
 }
 
 impl Scheduler {

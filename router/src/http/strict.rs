@@ -2,6 +2,7 @@
 //! are bounded, and what is only looked at or passed on takes no more memory than it did as text.
 
 use std::fmt::{self, Write as _};
+use std::marker::PhantomData;
 
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde::forward_to_deserialize_any;
@@ -25,6 +26,23 @@ pub(super) use from_object;
 /// Any JSON value, as compact text: a tree of it could take forty times as much.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct JsonText(String);
+
+/// A text, or a list of entries in its place.
+#[derive(Debug)]
+pub(super) enum TextOr<T> {
+    /// A text.
+    Text(String),
+    /// At most `T::MOST` entries.
+    List(Vec<T>),
+}
+
+/// What a list may hold that stands in the place of a text.
+pub(super) trait InPlaceOfText {
+    /// What is expected, in words.
+    const EXPECTED: &'static str;
+    /// Entries of one list.
+    const MOST: usize;
+}
 
 /// A list of at most `MOST` entries.
 pub(super) fn list<'de, const MOST: usize, T, D>(from: D) -> Result<Vec<T>, D::Error>
@@ -85,11 +103,47 @@ impl<'de, const MOST: usize, T: Deserialize<'de>> Visitor<'de> for List<MOST, T>
     }
 
     fn visit_seq<A: SeqAccess<'de>>(mut self, mut entries: A) -> Result<Vec<T>, A::Error> {
-        while let Some(entry) = entries.next_element()? {
-            check_room(self.0.len(), MOST)?;
-            self.0.push(entry);
-        }
+        gather(&mut self.0, MOST, &mut entries)?;
         Ok(self.0)
+    }
+}
+
+/// Adds the entries that are left of a list, which has room for `most`.
+fn gather<'de, T: Deserialize<'de>, A: SeqAccess<'de>>(
+    list: &mut Vec<T>,
+    most: usize,
+    entries: &mut A,
+) -> Result<(), A::Error> {
+    while let Some(entry) = entries.next_element()? {
+        check_room(list.len(), most)?;
+        list.push(entry);
+    }
+    Ok(())
+}
+
+impl<'de, T: InPlaceOfText + Deserialize<'de>> Deserialize<'de> for TextOr<T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(TextOrVisitor(PhantomData))
+    }
+}
+
+struct TextOrVisitor<T>(PhantomData<T>);
+
+impl<'de, T: InPlaceOfText + Deserialize<'de>> Visitor<'de> for TextOrVisitor<T> {
+    type Value = TextOr<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(T::EXPECTED)
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+        Ok(TextOr::Text(text.to_owned()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<Self::Value, A::Error> {
+        let mut list = Vec::new();
+        gather(&mut list, T::MOST, &mut entries)?;
+        Ok(TextOr::List(list))
     }
 }
 

@@ -100,7 +100,7 @@ fn user(message: Message, at: &str, out: &mut Vec<ChatMessage>) -> Result<(), Ap
             out.push(turn("user", text));
             return Ok(());
         }
-        Content::Blocks(blocks) => blocks,
+        Content::List(blocks) => blocks,
     };
     let mut said: Option<String> = None;
     for (index, block) in blocks.into_iter().enumerate() {
@@ -129,7 +129,7 @@ fn user(message: Message, at: &str, out: &mut Vec<ChatMessage>) -> Result<(), Ap
 fn assistant(message: Message, at: &str) -> Result<ChatMessage, ApiError> {
     let blocks = match message.content {
         Content::Text(text) => return Ok(turn("assistant", text)),
-        Content::Blocks(blocks) => blocks,
+        Content::List(blocks) => blocks,
     };
     let mut content: Option<String> = None;
     let mut thought: Option<String> = None;
@@ -181,7 +181,7 @@ fn call(block: Block, at: &str) -> Result<String, ApiError> {
 fn texts(content: Content, at: &str) -> Result<String, ApiError> {
     match content {
         Content::Text(text) => Ok(text),
-        Content::Blocks(blocks) => {
+        Content::List(blocks) => {
             let blocks = blocks.into_iter().enumerate();
             blocks
                 .map(|(index, block)| text(block, &format!("{at}[{index}]")))

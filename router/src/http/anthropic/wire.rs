@@ -6,16 +6,13 @@ use utoipa::ToSchema;
 
 use crate::error::{ApiError, Excerpt};
 use crate::http::neutral::{self, Neutral};
-use crate::http::strict::{self, JsonText, from_object};
+use crate::http::strict::{self, InPlaceOfText, JsonText, TextOr, from_object};
 use crate::tools::{Choice, MOST_TOOLS, OfferFields};
 
 from_object!(MessagesRequest, Message, Block, Tool, ToolChoice, Thinking);
 
 /// Messages that are read: more than a context has room for.
 const MOST_MESSAGES: usize = 1 << 16;
-/// Blocks of one message.
-const MOST_BLOCKS: usize = 1 << 14;
-
 /// Where this dialect keeps what may be wrong.
 pub(super) const FIELDS: OfferFields = OfferFields {
     name: "name",
@@ -99,11 +96,7 @@ pub(crate) struct Message {
 }
 
 /// A text, or blocks.
-#[derive(Debug)]
-pub(super) enum Content {
-    Text(String),
-    Blocks(Vec<Block>),
-}
+pub(super) type Content = TextOr<Block>;
 
 /// One block of a message; which fields it has follows from its type.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -250,33 +243,9 @@ fn custom<'de, D: Deserializer<'de>>(from: D) -> Result<(), D::Error> {
     }
 }
 
-impl<'de> Deserialize<'de> for Content {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_any(ContentVisitor)
-    }
-}
-
-struct ContentVisitor;
-
-impl<'de> serde::de::Visitor<'de> for ContentVisitor {
-    type Value = Content;
-
-    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("a string or a list of blocks")
-    }
-
-    fn visit_str<E>(self, text: &str) -> Result<Content, E> {
-        Ok(Content::Text(text.to_owned()))
-    }
-
-    fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut list: A) -> Result<Content, A::Error> {
-        let mut blocks = Vec::new();
-        while let Some(block) = list.next_element()? {
-            strict::check_room(blocks.len(), MOST_BLOCKS)?;
-            blocks.push(block);
-        }
-        Ok(Content::Blocks(blocks))
-    }
+impl InPlaceOfText for Block {
+    const EXPECTED: &'static str = "a string or a list of blocks";
+    const MOST: usize = 1 << 14;
 }
 
 impl MessagesRequest {

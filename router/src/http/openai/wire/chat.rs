@@ -1,8 +1,6 @@
 //! Body of `/v1/chat/completions`.
 
-use std::fmt;
-
-use serde::de::{Deserializer, Error, IgnoredAny, SeqAccess, Visitor};
+use serde::de::{Deserializer, Error, IgnoredAny};
 use serde::{Deserialize, de};
 use utoipa::ToSchema;
 
@@ -11,7 +9,7 @@ use super::tools::{MessageCall, Tool, ToolChoice};
 use crate::chat::ChatMessage;
 use crate::error::{ApiError, Excerpt};
 use crate::http::neutral::{self, Neutral};
-use crate::http::strict::{self, JsonText, from_object};
+use crate::http::strict::{self, InPlaceOfText, JsonText, TextOr, from_object};
 use crate::logprobs::Wanted;
 
 from_object!(Message, Part);
@@ -116,7 +114,7 @@ pub(crate) struct Message {
     role: String,
     /// A text, or a list of text parts; null only beside `tool_calls`.
     #[schema(value_type = Option<String>, example = "What is 12 + 30?")]
-    content: Option<Content>,
+    content: Option<TextOr<PartText>>,
     /// The speaker's name.
     name: Option<String>,
     /// What the model thought before an assistant's turn.
@@ -140,10 +138,6 @@ pub(crate) struct Message {
     annotations: Option<JsonText>,
 }
 
-/// What a turn says: a text, or the texts of a list of parts, joined.
-#[derive(Debug)]
-struct Content(String);
-
 /// One part of a turn. What other kinds of part carry is named only so that their kind is refused.
 #[derive(Debug, Deserialize)]
 #[serde(
@@ -165,6 +159,7 @@ struct Part {
 }
 
 /// A part's text.
+#[derive(Debug)]
 struct PartText(String);
 
 fn messages<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Message>, D::Error> {
@@ -175,31 +170,16 @@ fn calls<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Vec<MessageCall>>,
     strict::list_or_null::<MOST_CALLS, _, _>(from)
 }
 
-impl<'de> Deserialize<'de> for Content {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_any(ContentVisitor)
-    }
+impl InPlaceOfText for PartText {
+    const EXPECTED: &'static str = "a string or a list of parts with `type` and `text`";
+    const MOST: usize = 1 << 14;
 }
 
-struct ContentVisitor;
-
-impl<'de> Visitor<'de> for ContentVisitor {
-    type Value = Content;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a string or a list of parts with `type` and `text`")
-    }
-
-    fn visit_str<E>(self, text: &str) -> Result<Content, E> {
-        Ok(Content(text.to_owned()))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<Content, A::Error> {
-        let mut joined = String::new();
-        while let Some(PartText(text)) = parts.next_element()? {
-            joined.push_str(&text);
-        }
-        Ok(Content(joined))
+/// What a turn says: a text, or the texts of its parts.
+fn joined(content: TextOr<PartText>) -> String {
+    match content {
+        TextOr::Text(text) => text,
+        TextOr::List(parts) => parts.into_iter().map(|PartText(text)| text).collect(),
     }
 }
 
@@ -284,7 +264,7 @@ impl Message {
         }
         Ok(ChatMessage {
             role: self.role,
-            content: self.content.map(|content| content.0),
+            content: self.content.map(joined),
             reasoning_content: self.reasoning_content,
             name: self.name,
             tool_calls: (!calls.is_empty()).then(|| MessageCall::list_to_json(calls)),

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, SeqAccess, Visitor};
 
-use crate::http::strict::check_room;
+use crate::http::strict::{InPlaceOfText, TextOr, check_room};
 
 /// Strings or prompts that are read: more than any configuration allows. Token ids are not counted:
 /// they take hardly more memory than their text.
@@ -27,7 +27,11 @@ enum Entry {
 
 /// A string, a list of strings, or null for none.
 pub(super) fn strings<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
-    from.deserialize_any(Strings)
+    Ok(match Option::<TextOr<String>>::deserialize(from)? {
+        None => Vec::new(),
+        Some(TextOr::Text(text)) => vec![text],
+        Some(TextOr::List(texts)) => texts,
+    })
 }
 
 /// A text, a list of texts, a list of token ids, or a list of such lists.
@@ -35,31 +39,9 @@ pub(super) fn prompts<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<WireProm
     from.deserialize_any(Prompts)
 }
 
-struct Strings;
-
-impl<'de> Visitor<'de> for Strings {
-    type Value = Vec<String>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a string or a list of strings")
-    }
-
-    fn visit_unit<E>(self) -> Result<Self::Value, E> {
-        Ok(Vec::new())
-    }
-
-    fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
-        Ok(vec![text.to_owned()])
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
-        let mut strings = Vec::new();
-        while let Some(string) = list.next_element()? {
-            check_room(strings.len(), MOST)?;
-            strings.push(string);
-        }
-        Ok(strings)
-    }
+impl InPlaceOfText for String {
+    const EXPECTED: &'static str = "a string or a list of strings";
+    const MOST: usize = MOST;
 }
 
 struct Prompts;

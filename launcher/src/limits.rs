@@ -1,0 +1,54 @@
+//! Limits of the HTTP side that only TGI's launcher has flags for.
+
+use std::num::NonZeroUsize;
+
+use penstock_router::{Cors, RouterConfig};
+
+/// What `penstock serve` has no flags for. Set by the table of `tgi`; read where the router's
+/// configuration is made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Threads that tokenize.
+    pub tokenizer_threads: Option<NonZeroUsize>,
+    /// Answers to a prompt.
+    pub max_best_of: Option<u32>,
+    /// Alternatives told of a token.
+    pub max_top_tokens: Option<u32>,
+    /// Whether requests for a grammar are refused.
+    pub no_guides: bool,
+    /// Stop strings of a request.
+    pub max_stop_sequences: Option<usize>,
+    /// Tokens of a prompt.
+    pub max_input_tokens: Option<usize>,
+    /// Prompts of a completion request.
+    pub max_client_batch_size: Option<usize>,
+    /// Bytes of a request's body.
+    pub max_body_bytes: Option<usize>,
+    /// Web pages that may call the server; empty = all.
+    pub cors_origins: Vec<String>,
+}
+
+impl Limits {
+    /// The configuration with these limits.
+    pub fn apply(&self, config: RouterConfig) -> RouterConfig {
+        let cors = match self.cors_origins.as_slice() {
+            [] => config.cors,
+            origins if origins.iter().any(|origin| origin == "*") => Cors::Any,
+            origins => Cors::Origins(origins.to_vec()),
+        };
+        RouterConfig {
+            tokenizer_threads: self.tokenizer_threads.unwrap_or(config.tokenizer_threads),
+            max_best_of: self.max_best_of.unwrap_or(config.max_best_of),
+            max_top_tokens: self.max_top_tokens.unwrap_or(config.max_top_tokens),
+            guides: config.guides && !self.no_guides,
+            max_stop_sequences: self.max_stop_sequences.unwrap_or(config.max_stop_sequences),
+            max_input_tokens: self.max_input_tokens.or(config.max_input_tokens),
+            max_client_batch_size: self
+                .max_client_batch_size
+                .unwrap_or(config.max_client_batch_size),
+            max_body_bytes: self.max_body_bytes.unwrap_or(config.max_body_bytes),
+            cors,
+            ..config
+        }
+    }
+}
