@@ -221,7 +221,7 @@ def arguments() -> argparse.Namespace:
     names = [*ROWS, "start", "long", "sweep"]
     option("shape", choices=sorted({shape for shape, _ in TARGETS}))
     option("--rows", nargs="+", choices=names, default=names[:-1], metavar="ROW")
-    option("--settle", type=float, default=0.0, help="seconds between warm-up and the rows")
+    option("--settle", type=float, default=5.0, help="seconds for captures, before the rows")
     server_options(parser)
     return parser.parse_args()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -127,6 +128,8 @@ def test_tokens_that_were_never_chosen_are_never_read(
     monkeypatch.setattr("penstock.worker.rehearsal.building", building)
     Rehearsal().play(runner)
     assert runner.last_token.max() < 501
+    for _ in runner.spare_work:
+        pass
     assert len(runner.graphs.captured) == len(captured_shapes(runner.state.limits))
 
 
@@ -152,6 +155,8 @@ def test_a_worker_without_memory_for_large_graphs_keeps_serving(
             runner.packer.pad = True
             runner.graphs = Graphs(relauncher, torch.empty(64, 501))
             Rehearsal().play(runner)
+            for _ in runner.spare_work:
+                pass
             # Decodes of 1, 2, 4 and 8; steps with prompts have rows for all decodes beside them.
             assert [shape.tokens for shape in runner.graphs.captured] == [1, 2, 4, 8]
             failures = relauncher.captures
@@ -165,6 +170,31 @@ def test_a_worker_without_memory_for_large_graphs_keeps_serving(
     assert answers[0] == answers[1]
     assert relauncher is not None and relauncher.captures == failures  # none is tried again
     assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+@torch.inference_mode()
+def test_shapes_are_captured_while_no_step_is_asked_for(tmp_path: Path) -> None:
+    """Between a load and the first step, and between steps; streams run on as if nothing was."""
+    path, answers = checkpoint_maker(tmp_path)("llama31"), []
+    for pad in (False, True):
+        worker = LocalWorker()
+        loaded = worker.load(path, max_slots=20)
+        runner = worker.runner
+        runner.packer.pad, runner.graphs = pad, Graphs(Relauncher(), torch.empty(64, 501))
+        Rehearsal().play(runner)
+        assert not runner.graphs.captured
+        driver, sequence = Driver([worker], loaded), greedy(prompt(9), 8)
+        driver.enter(sequence)
+        driver.step([sequence])
+        wanted = captured_shapes(runner.state.limits) if pad else []
+        end = time.monotonic() + 60
+        while len(runner.graphs.captured) < len(wanted) and time.monotonic() < end:
+            time.sleep(0.01)
+        assert list(runner.graphs.captured) == wanted
+        driver.finish([sequence])
+        driver.stream.close()
+        answers.append(sequence.tokens)
+    assert answers[0] == answers[1]
 
 
 def test_out_of_memory_leaves_smaller_graphs_and_a_warning(

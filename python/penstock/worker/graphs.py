@@ -4,10 +4,11 @@ On a GPU they are CUDA graphs, on a CPU tapes (`penstock.cpu.tape`).
 
 A step is two stages, forward to logits and choice of tokens, each a graph of its own, so that what
 changes logits in between (masks) stays outside. The rehearsal captures all shapes that it can
-foresee; any other is captured when a step brings it for the second time: the first, launched kernel
-by kernel, has compiled and warmed what the capture needs. The choice of adjusted logits is a graph
-of its own too, captured when it is first needed after that. All ranks of a group rehearse and step
-alike, so all of them capture the same shapes at the same places.
+foresee, while no step is asked for; else a shape is captured when a step brings it for the second
+time: the first, launched kernel by kernel, has compiled and warmed what the capture needs. The
+choice of adjusted logits is a graph of its own too, captured when it is first needed after that.
+All ranks of a group rehearse and step alike, so all of them capture the same shapes at the same
+places.
 """
 
 from __future__ import annotations

@@ -28,6 +28,8 @@ log = logging.getLogger("penstock.worker")
 T = TypeVar("T")
 REQUESTS_WAITING = 16
 POLL_SECONDS = 0.2
+QUIET_SECONDS = 0.05  # without a request, before spare work is begun
+NONE_LEFT = object()
 
 
 class Closed(Exception):
@@ -50,9 +52,9 @@ class Channel(Generic[T]):
         with contextlib.suppress(Closed):
             self._put(None)
 
-    def get(self) -> T:
-        """Waits for an item. Raises Closed at the end."""
-        item = self._queue.get()
+    def get(self, seconds: float | None = None) -> T:
+        """Waits for an item, so long at most. Raises Closed at the end, queue.Empty at no item."""
+        item = self._queue.get(timeout=seconds)
         if item is None:
             raise Closed
         return item
@@ -106,6 +108,7 @@ class Pipeline:
         self.thread = thread
         self.trace = trace
         self.steps = 0  # completed since Load
+        self.spare_work = True  # whether the runner may have some left
 
     def run(self, requests: Iterator[Step]) -> Iterator[Outcome]:
         """Outcomes in the order of requests, until they end. Raises what a launch raised."""
@@ -127,7 +130,7 @@ class Pipeline:
         with contextlib.suppress(Closed):
             try:
                 while True:
-                    item = inbox.get()
+                    item = self._next(inbox)
                     if isinstance(item, BadStep):
                         raise item
                     pending = self.runner.launch(item)
@@ -139,6 +142,14 @@ class Pipeline:
                 outbox.end()
             except Exception as error:
                 outbox.put(error)
+
+    def _next(self, inbox: Inbox) -> Step | BadStep:
+        """The next request. As long as none comes, the runner does a piece of spare work."""
+        while True:
+            try:
+                return inbox.get(QUIET_SECONDS if self.spare_work else None)
+            except queue.Empty:
+                self.spare_work = next(self.runner.spare_work, NONE_LEFT) is not NONE_LEFT
 
     def _reply(self, outbox: Outbox) -> Iterator[Outcome]:
         while True:

@@ -1,24 +1,25 @@
-"""Compiles the kernels of the steps to come, many at once, and captures them as graphs.
+"""Compiles the kernels of the steps to come, many at once, and captures the steps as graphs.
 
 A kernel's variants depend on a step's shape, and each takes up to a second to compile when Triton's
 cache has none. The largest step comes first; the worker goes on when that one ran. What smaller
 steps launch goes on compiling: a step that needs a kernel which is not there yet waits for it.
-All shapes that are padded are captured before the first request, in an order that is the same on
-every rank: later, each would hold up the streams that run, by tens of milliseconds.
+Shapes are captured while no step is asked for: each would hold up running streams by tens of
+milliseconds, and all of them the first answer by seconds. A group's ranks capture before that.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 
 from penstock_kernels.building import building
 
 from penstock.worker import shape as shapes
-from penstock.worker.graphs import Stages
+from penstock.worker.graphs import Graphs, Stages
 from penstock.worker.runner import Runner
 from penstock.worker.shape import Shape, padded_shape
 from penstock.worker.state import Limits
@@ -46,19 +47,29 @@ class Rehearsal:
         """Goes through steps of all kinds; every rank of a group goes through the same."""
         # Steps that are not padded take kernels that need no warm-up.
         if runner.packer.pad and runner.graphs is not None:
-            limits = runner.state.limits
-            compiled = _compiled(limits)
+            compiled = _compiled(runner.state.limits)
             with self.building():
                 for shape in compiled:
                     _run(runner.rehearse(shape))
                     runner.last_token.zero_()  # what was to be written there was never chosen
                 for shape in compiled[:1]:
                     runner.rehearse_telling(shape)
-            for shape in captured_shapes(limits):
-                if shape.tokens > runner.graphs.largest:
-                    continue  # a smaller one found no memory
-                runner.graphs.make(shape, runner.rehearse(shape))
+            captures = _captures(runner, runner.graphs)
+            if runner.shard.group.size == 1:
+                runner.spare_work = captures
+            else:
+                # Ranks meet within a step, so all must capture it before one runs it.
+                deque(captures, maxlen=0)
         self.pool.shutdown(wait=False)
+
+
+def _captures(runner: Runner, graphs: Graphs) -> Iterator[None]:
+    """Captures a shape at a time, the likeliest first."""
+    for shape in captured_shapes(runner.state.limits):
+        # Where a smaller one found no memory, none is tried.
+        if shape not in graphs.captured and shape.tokens <= graphs.largest:
+            graphs.make(shape, runner.rehearse(shape))
+            yield
 
 
 def _run(stages: Stages) -> None:
@@ -73,7 +84,7 @@ def _compiled(limits: Limits) -> list[Shape]:
 
 
 def captured_shapes(limits: Limits) -> list[Shape]:
-    """What is captured before the first request: all that is padded."""
+    """What is captured before a step asks for it: all that is padded."""
     decodes = [(count, 0, 0) for count in range(1, limits.slots + 1)]
     return _padded(decodes + _with_prompts(shapes.TOKENS), limits)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
@@ -119,6 +120,8 @@ class Runner:
             kind = shard.caches[0].dtype
             logits = torch.empty((samples, limits.vocab), dtype=kind, device=device)
             self.graphs = Graphs(capture, logits)
+        # Pieces of work for when no step is asked for.
+        self.spare_work: Iterator[None] = iter(())
         # One row more than slots: padded rows read and write it.
         rows = limits.slots + 1
         self.last_token = torch.zeros(rows, dtype=torch.int64, device=device)
