@@ -1,12 +1,18 @@
-"""Times the sum over GPUs: NCCL beside one-shot reads of peer memory, in CUDA graphs.
+"""Times the sum over GPUs with residual and rms_norm, in CUDA graphs, by several ways.
 
-    PYTHONPATH=python:kernels python bench/collectives.py [--ranks 2] [--columns 4096]
+    PYTHONPATH=python:kernels python bench/collectives.py [--ranks 2] [--columns 4096] [--variants]
 
-One process per GPU. Tensors are [rows, columns] bfloat16, as a decode step of so many sequences
-sums them; microseconds of one sum among 64 in a row, and of the 65 of a step of 32 layers. The
-floor is one meeting of the ranks (an empty barrier over peer memory) and the bytes that a rank
-reads of the others, at the rate of a large copy; both are measured in the same run. Every result
-is compared with NCCL's, and among the ranks to the last bit.
+One process per GPU. Tensors are [rows, columns] bfloat16, as a step of so many tokens sums them;
+microseconds of one sum among 64 in a row, with the norm that follows each in a model:
+
+    NCCL    all_reduce, then the op rms_norm
+    copies  torch's one-shot sum over peer memory (two barriers, the ranks read), then rms_norm
+    peers   the kernel `peer_sum`, which does all of it, by its rule
+
+and of the 65 of a step of 32 layers. The floor is one meeting of the ranks (an empty barrier over
+peer memory) and the bytes that a rank sends, at the rate of a large copy; both are measured in the
+same run. Every result is compared with float64, and among the ranks to the last bit. With
+--variants, also every plan of a list, best first.
 """
 
 from __future__ import annotations
@@ -23,14 +29,17 @@ import torch.distributed as dist
 import torch.distributed._symmetric_memory as symmetric
 import torch.multiprocessing
 from penstock.parallel import Group
-from penstock.peers import PeerSum
+from penstock_kernels.peer_sum import Peers, Plan, peer_sum, rule
+from penstock_kernels.rms_norm import Summands
 from torch import Tensor
 
-ROWS = (1, 8, 32, 64, 128, 256, 512)
+ROWS = (1, 8, 32, 64, 128, 256, 512, 1024, 2048, 8192)
 SUMS = 64
 STEP_SUMS = 65  # of an 8B: two in each layer, one of the embedding
 WARM, TIMED = 3, 20  # replays: the same number on all ranks, or they would wait for each other
 COPY_BYTES = 256 << 20
+COPIES_LIMIT = 2 << 20
+EPS = 1e-5
 
 
 @dataclass(frozen=True)
@@ -41,7 +50,8 @@ class Floor:
     bytes_per_us: float  # read of one other rank
 
     def of(self, x: Tensor, ranks: int) -> float:
-        return self.meeting + (ranks - 1) * x.nbytes / self.bytes_per_us
+        """Sent to each other rank where all sum; twice, in shares, where each sums a share."""
+        return self.meeting + min(ranks - 1, 2 * (ranks - 1) / ranks) * x.nbytes / self.bytes_per_us
 
 
 def microseconds(launch: Callable[[], object], times: int) -> float:
@@ -63,53 +73,130 @@ def microseconds(launch: Callable[[], object], times: int) -> float:
     return 1e3 * statistics.median(found[WARM:]) / times
 
 
-def measure_floor(rank: int, ranks: int, device: torch.device) -> Floor:
-    """Of a barrier and of a large copy from the next rank."""
-    shared = symmetric.empty(COPY_BYTES, dtype=torch.uint8, device=device)
-    handle = symmetric.rendezvous(shared, dist.group.WORLD)
-    other = handle.get_buffer((rank + 1) % ranks, (COPY_BYTES,), torch.uint8)
-    own = torch.empty_like(other, device=device)
-    meeting = microseconds(lambda: handle.barrier(), SUMS)
-    copy = microseconds(lambda: own.copy_(other), 4)
-    dist.barrier()
-    return Floor(meeting, COPY_BYTES / copy)
+class Copies:
+    """torch's one-shot sum, which product and bench used before `peer_sum`."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.shared = symmetric.empty(COPY_BYTES, dtype=torch.uint8, device=device)
+        self.handle = symmetric.rendezvous(self.shared, dist.group.WORLD)
+        self.group = dist.group.WORLD.group_name
+
+    def floor(self, rank: int, ranks: int) -> Floor:
+        """Of a barrier and of a large copy from the next rank."""
+        other = self.handle.get_buffer((rank + 1) % ranks, (COPY_BYTES,), torch.uint8)
+        own = torch.empty_like(other)
+        meeting = microseconds(lambda: self.handle.barrier(), SUMS)
+        copy = microseconds(lambda: own.copy_(other), 4)
+        dist.barrier()
+        return Floor(meeting, COPY_BYTES / copy)
+
+    def normed(self, summands: Summands) -> tuple[Tensor, Tensor]:
+        x = summands.x
+        part = self.shared[: x.nbytes].view(x.dtype).view(x.shape)
+        total = torch.ops.symm_mem.one_shot_all_reduce_copy(part, x, "sum", self.group)
+        return summands._replace(x=total).normed()
 
 
-def checked(peers: PeerSum, x: Tensor) -> None:
-    """Raises AssertionError unless the sum is NCCL's, and the same on all ranks."""
-    exact, found = x.float(), peers(x)
+def all_reduced(summands: Summands) -> tuple[Tensor, Tensor]:
+    """By NCCL; sums in place again and again, so of zeros where it is timed."""
+    dist.all_reduce(summands.x)
+    return summands.normed()
+
+
+def checked(peers: Peers, summands: Summands, plan: Plan | None) -> None:
+    """Raises AssertionError unless the sum is right, and the same on all ranks."""
+    exact = summands.x.double()
     dist.all_reduce(exact)
-    torch.testing.assert_close(found.float(), exact, rtol=2e-2, atol=2e-2)
-    every = [torch.empty_like(found) for _ in range(dist.get_world_size())]
-    dist.all_gather(every, found)
-    if not all(torch.equal(found, other) for other in every):
-        raise AssertionError(f"ranks disagree about a sum of {tuple(x.shape)}")
+    assert summands.residual is not None
+    exact += summands.residual.double()
+    for found in peer_sum(summands, peers, plan):
+        every = [torch.empty_like(found) for _ in range(peers.ranks)]
+        dist.all_gather(every, found)
+        if not all(torch.equal(found, other) for other in every):
+            raise AssertionError(f"ranks disagree about a sum of {tuple(found.shape)}, {plan}")
+    torch.testing.assert_close(found.double(), exact, rtol=2**-8, atol=2**-8)
 
 
-def measure(rank: int, ranks: int, columns: int, meeting: str) -> None:
+def variants(rows: int, row_bytes: int, ranks: int) -> list[Plan]:
+    """Plans worth measuring, the rule's first."""
+    chosen = rule(rows, row_bytes, ranks)
+    warps = [w for w in (4, 8, 16) if w * 32 * 16 <= row_bytes]
+    plans = [
+        Plan(programs, w, ahead, halves=False)
+        for programs in ((128,) if rows <= 128 else (64, 128, 256))
+        for w in warps
+        for ahead in ((0,) if rows <= 128 else (0, 1, 2, 4, 8))
+    ]
+    if ranks > 2:
+        plans += [Plan(programs, w, 0, halves=True) for programs in (64, 128, 256) for w in warps]
+    return list(dict.fromkeys([chosen, *plans]))
+
+
+@dataclass(frozen=True)
+class Bench:
     """One rank's part."""
+
+    rank: int
+    ranks: int
+    columns: int
+    every_plan: bool
+
+    def say(self, text: str) -> None:
+        if self.rank == 0:
+            print(text, flush=True)
+
+    def summands(self, rows: int, device: torch.device) -> Summands:
+        torch.manual_seed(rows)
+        residual = torch.randn(rows, self.columns, device=device).bfloat16()
+        scale = torch.randn(self.columns, device=device).bfloat16()
+        torch.manual_seed(rows + self.rank + 1)
+        return Summands(torch.randn_like(residual), residual, scale, EPS)
+
+    def measure(self, device: torch.device, peers: Peers) -> None:
+        copies = Copies(device)
+        floor = copies.floor(self.rank, self.ranks)
+        rate = floor.bytes_per_us / 1e3
+        name = torch.cuda.get_device_name()
+        self.say(f"{self.ranks} x {name}, NCCL {torch.cuda.nccl.version()}")
+        self.say(f"a meeting takes {floor.meeting:.1f} us, a copy reads {rate:.0f} GB/s of a peer")
+        self.say("   rows    KiB     NCCL   copies    peers    floor   65 sums, ms: NCCL, peers")
+        for rows in ROWS:
+            self.row(self.summands(rows, device), copies, floor, peers)
+
+    def row(self, summands: Summands, copies: Copies, floor: Floor, peers: Peers) -> None:
+        x = summands.x
+        checked(peers, summands, None)
+        ours = microseconds(lambda: peer_sum(summands, peers), SUMS)
+        zeros = summands._replace(x=torch.zeros_like(x))
+        nccl = microseconds(lambda: all_reduced(zeros), SUMS)
+        old = "-"
+        if x.nbytes <= COPIES_LIMIT:
+            old = f"{microseconds(lambda: copies.normed(summands), SUMS):.1f}"
+        least = floor.of(x, self.ranks)
+        step = f"{STEP_SUMS * nccl / 1e3:.2f}, {STEP_SUMS * ours / 1e3:.2f}"
+        shown = f"{nccl:8.1f} {old:>8} {ours:8.1f} {least:8.1f}"
+        self.say(f"{len(x):7} {x.nbytes >> 10:6} {shown}   {step}")
+        if self.every_plan:
+            self.plans(summands, peers)
+
+    def plans(self, summands: Summands, peers: Peers) -> None:
+        rows, row_bytes = len(summands.x), self.columns * summands.x.itemsize
+        found = []
+        for plan in variants(rows, row_bytes, self.ranks):
+            checked(peers, summands, plan)
+            found.append((microseconds(lambda p=plan: peer_sum(summands, peers, p), SUMS), plan))  # type: ignore[misc]
+        for time, plan in sorted(found, key=lambda pair: pair[0])[:4]:
+            self.say(f"        {time:8.1f} {plan}")
+
+
+def run(rank: int, ranks: int, columns: int, every_plan: bool, meeting: str) -> None:
+    """One rank's process."""
     device = torch.device("cuda", rank)
     torch.cuda.set_device(device)
     group = Group.join(rank, ranks, meeting, device)
-    peers = group._peers
-    floor = measure_floor(rank, ranks, device) if peers is not None else None
-    if rank == 0:
-        print(f"{ranks} x {torch.cuda.get_device_name()}, NCCL {torch.cuda.nccl.version()}")
-        if floor is not None:
-            rate = floor.bytes_per_us / 1e3
-            print(f"a meeting takes {floor.meeting:.1f} us, a copy reads {rate:.0f} GB/s of a peer")
-    for rows in ROWS:
-        x = torch.randn(rows, columns, device=device).bfloat16()
-        zeros = torch.zeros_like(x)  # summed in place again and again
-        nccl = microseconds(lambda x=zeros: dist.all_reduce(x), SUMS)  # type: ignore[misc]
-        shown = "peer memory: not for this size"
-        if peers is not None and floor is not None and peers.fits(x):
-            checked(peers, x)
-            ours = microseconds(lambda x=x: peers(x), SUMS)  # type: ignore[misc]
-            shown = f"peers {ours:6.1f}, floor {floor.of(x, ranks):6.1f}"
-            shown += f"; a step's: {STEP_SUMS * nccl / 1e3:.2f} ms, {STEP_SUMS * ours / 1e3:.2f} ms"
-        if rank == 0:
-            print(f"{rows:5} rows, {x.nbytes >> 10:5} KiB, us: NCCL {nccl:6.1f}, {shown}")
+    if group.peers is None:
+        raise SystemExit("these GPUs cannot reach each other's memory")
+    Bench(rank, ranks, columns, every_plan).measure(device, group.peers)
     group.leave()
 
 
@@ -117,14 +204,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Times sums over GPUs.")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--columns", type=int, default=4096, help="2048 is a 1B")
+    parser.add_argument("--variants", action="store_true", help="every plan, not only the rule's")
     options = parser.parse_args()
     if torch.cuda.device_count() < options.ranks:
         raise SystemExit(
             f"{options.ranks} ranks need as many GPUs; {torch.cuda.device_count()} here"
         )
     with tempfile.TemporaryDirectory() as folder:
-        arguments = (options.ranks, options.columns, f"file://{Path(folder) / 'meeting'}")
-        torch.multiprocessing.spawn(measure, arguments, nprocs=options.ranks)
+        meeting = f"file://{Path(folder) / 'meeting'}"
+        arguments = (options.ranks, options.columns, options.variants, meeting)
+        torch.multiprocessing.spawn(run, arguments, nprocs=options.ranks)
 
 
 if __name__ == "__main__":

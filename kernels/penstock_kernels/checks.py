@@ -31,6 +31,14 @@ def expect_rows(name: str, tensor: Tensor) -> None:
         raise ValueError(f"{name} has strides {tensor.stride()}; expected the last to be 1")
 
 
+def expect_gated(weight: Tensor, bias: Tensor | None) -> None:
+    """Raises ValueError unless `weight` has as many up as gate rows, and there is no bias."""
+    if bias is not None or weight.shape[0] % 2:
+        raise ValueError(
+            f"gated weight has {weight.shape[0]} rows; expected as many up as gate rows, no bias"
+        )
+
+
 def expect_cache(kv_cache: Tensor) -> None:
     """Raises ValueError unless `kv_cache` is contiguous [blocks, 2, Hkv, block_tokens, D]."""
     expect_rank("kv_cache", kv_cache, "blocks, 2, Hkv, block_tokens, D")

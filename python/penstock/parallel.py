@@ -1,9 +1,8 @@
 """A tensor-parallel group: the ranks that hold one model together.
 
-Collectives run on tensors of the group's device: on GPUs by NCCL or, small ones, through peer
-memory; on CPUs by gloo. A group of one does
-nothing. Every rank calls the same collectives in the same order, which holds because every rank
-folds the same step requests.
+Collectives run on tensors of the group's device: on GPUs by NCCL, sums through memory that the
+ranks share where they can; on CPUs by gloo. A group of one does nothing. Every rank calls the same
+collectives in the same order, which holds because every rank folds the same step requests.
 """
 
 from __future__ import annotations
@@ -14,12 +13,16 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
+from penstock_kernels.peer_sum import peer_sum, takes
+from penstock_kernels.rms_norm import Summands
 from torch import Tensor
 
 from penstock.faults import BadSetting
 
 if TYPE_CHECKING:
-    from penstock.peers import PeerSum
+    from penstock_kernels.peer_sum import Peers
+
+    from penstock.peers import PeerMemory
 
 log = logging.getLogger("penstock.worker")
 TIMEOUT = timedelta(minutes=10)
@@ -31,7 +34,8 @@ class Group:
     def __init__(self, rank: int = 0, size: int = 1) -> None:
         self.rank = rank
         self.size = size
-        self._peers: PeerSum | None = None
+        self.peers: Peers | None = None
+        self._memory: PeerMemory | None = None
 
     @classmethod
     def join(cls, rank: int, size: int, rendezvous: str, device: torch.device) -> Group:
@@ -61,15 +65,15 @@ class Group:
 
     def _meet_peers(self, device: torch.device) -> None:
         """Shares memory with the other ranks if every one of them can."""
-        from penstock.peers import PeerSum  # slow to import, and few need it
+        from penstock.peers import PeerMemory  # slow to import, and few need it
 
-        peers = None
+        memory = None
         try:
-            peers = PeerSum(device)
+            memory = PeerMemory(device)
         except RuntimeError as error:
             log.warning("no peer memory between the GPUs, so each sum waits for NCCL: %s", error)
-        if self.minimum(int(peers is not None), device):
-            self._peers = peers
+        if self.minimum(int(memory is not None), device) and memory is not None:
+            self._memory, self.peers = memory, memory.peers
 
     def leave(self) -> None:
         """Ends this rank's membership; the group is unusable afterwards."""
@@ -85,14 +89,13 @@ class Group:
             )
         return total // self.size
 
-    def sum(self, x: Tensor) -> Tensor:
-        """Sum over the ranks; `x` may be overwritten."""
-        if self.size == 1:
-            return x
-        if self._peers is not None and self._peers.fits(x):
-            return self._peers(x)
-        dist.all_reduce(x)
-        return x
+    def normed(self, summands: Summands) -> tuple[Tensor, Tensor]:
+        """(y, total) of rms_norm, x being summed over the ranks first. x may be overwritten."""
+        if self.size > 1 and summands.x.numel():
+            if self.peers is not None and takes(summands.x, self.size):
+                return peer_sum(summands, self.peers)
+            dist.all_reduce(summands.x)
+        return summands.normed()
 
     def join_columns(self, x: Tensor) -> Tensor:
         """[R, C] on each rank -> [R, size * C] on all, in order of rank."""

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..checks import FLOATS, expect, expect_rank, expect_rows
+from ..checks import FLOATS, expect, expect_gated, expect_rank, expect_rows
 from ..op import Op
 from . import reference
 
 _OP = Op("linear", reference.linear, without="about a tenth longer up to 64 rows")
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """y = x W^T + b.
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, gated: bool = False) -> Tensor:
+    """y = x W^T + b, or silu(x G^T) * (x U^T).
 
     Args: x [m, k] any float, rows may be strided; weight [n, k] contiguous and bias [n], of x's
         dtype. `weight` is a constant: on CUDA the kernel may read it before the kernel that was
-        launched just before it on the stream has ended.
-    Returns: y [m, n], new and contiguous.
-    Precision: float32 accumulation in an order that does not depend on timing, one rounding.
+        launched just before it on the stream has ended. Gated, weight = [G; U], and no bias.
+    Returns: y [m, n], or [m, n / 2] if gated, new and contiguous.
+    Precision: float32 accumulation in an order that does not depend on timing, one rounding; a
+        gated product is rounded once more before the gate where cuBLAS multiplies.
     Bytes moved: n k elements of the weights, once; m (n + k) of x and y.
     Up to 64 rows in 16 bits on CUDA a Triton kernel runs where it was measured to be faster,
     otherwise cuBLAS: see `plan`.
@@ -29,4 +30,6 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     expect("weight", weight, (weight.shape[0], x.shape[1]), (x.dtype,))
     if bias is not None:
         expect("bias", bias, (weight.shape[0],), FLOATS)
-    return _OP.on(x)(x, weight, bias)
+    if gated:
+        expect_gated(weight, bias)
+    return _OP.on(x)(x, weight, bias, gated)

@@ -10,6 +10,11 @@ from ..case import DTYPES, TOLERANCE, Case, Size
 
 
 def _case(size: Size, kind: str, rows: int, outputs: int, inputs: int, bias: bool = False) -> Case:
+    return _made(size, (kind, rows, outputs, inputs), bias, gated=False)
+
+
+def _made(size: Size, shape: tuple[str, int, int, int], bias: bool, gated: bool) -> Case:
+    kind, rows, outputs, inputs = shape
     dtype = DTYPES[kind]
 
     def make(device: torch.device) -> dict[str, Any]:
@@ -18,11 +23,12 @@ def _case(size: Size, kind: str, rows: int, outputs: int, inputs: int, bias: boo
         x = torch.randn(rows, inputs + pad, device=device, dtype=dtype)[:, :inputs]
         weight = torch.randn(outputs, inputs, device=device, dtype=dtype) * inputs**-0.5
         addend = torch.randn(outputs, device=device, dtype=dtype) if bias else None
-        return {"x": x, "weight": weight, "bias": addend}
+        return {"x": x, "weight": weight, "bias": addend, "gated": gated}
 
-    name = f"{kind}-{rows}x{inputs}x{outputs}{'-bias' if bias else ''}"
+    name = f"{kind}-{rows}x{inputs}x{outputs}{'-bias' if bias else ''}{'-gated' if gated else ''}"
     moved = (outputs * inputs + rows * (outputs + inputs)) * dtype.itemsize
-    return Case(name, size, make, TOLERANCE[dtype], bytes_moved=moved)
+    # A gated product is rounded once more where cuBLAS multiplies.
+    return Case(name, size, make, (1 + gated) * TOLERANCE[dtype], bytes_moved=moved)
 
 
 CASES = [
@@ -32,6 +38,8 @@ CASES = [
     _case(Size.SMALL, "f16", 33, 66, 128),
     _case(Size.SMALL, "f16", 5, 40, 1024),
     _case(Size.SMALL, "f16", 0, 40, 64),
+    *(_made(Size.SMALL, ("f16", rows, 70, 192), bias=False, gated=True) for rows in (0, 1, 3)),
+    *(_made(Size.FULL, ("bf16", rows, 1554, 1216), False, gated=True) for rows in (1, 9, 64, 65)),
     *(_case(Size.FULL, "bf16", rows, 1000, 1000, bias=True) for rows in (1, 2, 7, 64, 65)),
     *(_case(Size.FULL, "f16", rows, 777, 1216) for rows in (1, 3, 16, 33, 63)),
     *(_case(Size.FULL, "bf16", rows, 4096, 4096) for rows in (1, 9, 40)),

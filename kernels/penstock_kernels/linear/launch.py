@@ -22,9 +22,9 @@ from .table import tuned
 LEAST_ROWS = 16
 
 
-def multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x W^T + b, by the plan for these shapes."""
-    problem = Problem(weight.shape[0], weight.shape[1], gated=False)
+def multiply(x: Tensor, weight: Tensor, bias: Tensor | None, gated: bool) -> Tensor:
+    """x W^T + b, gated or not, by the plan for these shapes."""
+    problem = _problem(weight, gated)
     return run(_plan(x, weight, problem), problem, x, weight, bias)
 
 
@@ -32,7 +32,7 @@ def multiply_normed(
     summands: Summands, weight: Tensor, bias: Tensor | None, gated: bool
 ) -> tuple[Tensor, Tensor]:
     """(the product of the normalised sum, gated or not; the sum)."""
-    problem = Problem(weight.shape[0] // (2 if gated else 1), weight.shape[1], gated)
+    problem = _problem(weight, gated)
     plan = _plan(summands.x, weight, problem)
     if not isinstance(plan, Gemv):
         x, total = summands.normed()
@@ -43,6 +43,10 @@ def multiply_normed(
     out = torch.empty((1, problem.outputs), dtype=x.dtype, device=x.device)
     _launch_gemv(plan, problem, (summands, total), weight, bias, out)
     return out, total
+
+
+def _problem(weight: Tensor, gated: bool) -> Problem:
+    return Problem(weight.shape[0] // (2 if gated else 1), weight.shape[1], gated)
 
 
 def _plan(x: Tensor, weight: Tensor, problem: Problem) -> Plan:

@@ -5,7 +5,12 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..shared import wide
+from ..silu_mul.reference import silu_mul
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, gated: bool = False) -> Tensor:
     """See the public function; torch accumulates 16-bit products in float32."""
+    if gated:
+        return silu_mul(F.linear(wide(x), wide(weight))).to(x.dtype)
     return F.linear(x, weight, bias)

@@ -7,6 +7,6 @@ from torch import Tensor
 from .launch import multiply
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, gated: bool = False) -> Tensor:
     """See the public function."""
-    return multiply(x, weight, bias)
+    return multiply(x, weight, bias, gated)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..checks import FLOATS, expect, expect_rank, expect_rows
+from ..checks import FLOATS, expect, expect_gated, expect_rank, expect_rows
 from ..op import Op
 from . import reference
 
@@ -42,8 +42,6 @@ def norm_linear(
     expect("weight", weight, (weight.shape[0], x.shape[1]), (x.dtype,))
     if bias is not None:
         expect("bias", bias, (weight.shape[0],), FLOATS)
-    if gated and (bias is not None or weight.shape[0] % 2):
-        raise ValueError(
-            f"gated weight has {weight.shape[0]} rows; expected as many up as gate rows"
-        )
+    if gated:
+        expect_gated(weight, bias)
     return _OP.on(x)(x, residual, scale, eps, weight, bias, gated)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import torch.nn.functional as F
 from torch import Tensor
 
+from ..linear.reference import linear
 from ..rms_norm.reference import rms_norm
-from ..shared import wide
-from ..silu_mul.reference import silu_mul
 
 
 def norm_linear(
@@ -23,6 +21,4 @@ def norm_linear(
     total = x if residual is None else x + residual
     normed = rms_norm(total, scale, eps)
     assert isinstance(normed, Tensor)
-    if gated:
-        return silu_mul(F.linear(wide(normed), wide(weight))).to(x.dtype), total
-    return F.linear(normed, weight, bias), total
+    return linear(normed, weight, bias, gated), total

@@ -17,6 +17,7 @@ class Linear(Layer):
     def __init__(self, build: Build, outputs: int, inputs: int, bias: bool) -> None:
         self.method = build.linear
         self.group = build.group
+        self.alone = build.group.size == 1
         self.stored = self.method.allocate(outputs, inputs)
         self.weights: Mapping[str, Tensor] = {k: s.data for k, s in self.stored.items()}
         self.bias = build.empty(outputs) if bias else None
@@ -64,15 +65,17 @@ class ColumnLinear(Linear):
 
         Gated, half as many: silu(first half) * second half.
         """
-        return self.method.apply_normed(self.weights, summands, self.bias, gated)
+        if self.alone:
+            return self.method.apply_normed(self.weights, summands, self.bias, gated)
+        x, total = self.group.normed(summands)
+        return self.method.apply(self.weights, x, self.bias, gated), total
 
 
 class RowLinear(Linear):
-    """Inputs are shared by the ranks; outputs are summed over them."""
+    """Inputs are shared by the ranks; the norm that follows sums their outputs."""
 
     def __init__(self, build: Build, outputs: int, inputs: int, bias: bool) -> None:
         super().__init__(build, outputs, build.group.share(inputs, "a layer's input"), bias)
-        self.alone = build.group.size == 1
 
     def targets(self) -> dict[str, Target]:
         """Each stored tensor's columns of this rank; the bias whole."""
@@ -86,8 +89,5 @@ class RowLinear(Linear):
         return found
 
     def __call__(self, x: Tensor) -> Tensor:
-        """[T, this rank's inputs] -> [T, outputs], the same on every rank."""
-        if self.alone or not len(x):
-            return self.method.apply(self.weights, x, self.bias)
-        out = self.group.sum(self.method.apply(self.weights, x, None))
-        return out if self.bias is None else out.add_(self.bias)
+        """[T, this rank's inputs] -> [T, outputs], this rank's part of a sum; new memory."""
+        return self.method.apply(self.weights, x, self.bias if self.group.rank == 0 else None)

@@ -13,6 +13,7 @@ class RmsNorm(Layer):
     """RMSNorm (arXiv:1910.07467) with a learned scale."""
 
     def __init__(self, build: Build, size: int, eps: float) -> None:
+        self.group = build.group
         self.weight = build.empty(size)
         self.eps = eps
 
@@ -21,9 +22,12 @@ class RmsNorm(Layer):
         return {"weight": Target.whole(self.weight)}
 
     def of(self, x: Tensor, residual: Tensor | None) -> Summands:
-        """x + residual, [T, size] each, to be normalised by the linear that follows."""
+        """x + residual, [T, size] each, to be normalised by the linear that follows.
+
+        x is this rank's part: the ranks' sum is x.
+        """
         return Summands(x, residual, self.weight, self.eps)
 
     def __call__(self, x: Tensor, residual: Tensor) -> Tensor:
-        """[T, size]: normalised x + residual."""
-        return self.of(x, residual).normed()[0]
+        """[T, size]: normalised sum of all ranks' x and the residual."""
+        return self.group.normed(self.of(x, residual))[0]

@@ -31,13 +31,13 @@ class Embedding(Layer):
         return {"weight": _rows(self.weight, self.vocab, self.first)}
 
     def __call__(self, ids: Tensor) -> Tensor:
-        """[T] int -> [T, hidden]; ids of other ranks' rows come by the sum."""
+        """[T] int -> [T, hidden], this rank's part of a sum: zeros for ids of other ranks' rows."""
         if self.group.size == 1:
             return F.embedding(ids, self.weight)
         local = ids - self.first
         mine = (local >= 0) & (local < self.rows)
         rows = F.embedding(local.clamp(0, self.rows - 1), self.weight)
-        return self.group.sum(rows.mul_(mine.unsqueeze(-1)))
+        return rows.mul_(mine.unsqueeze(-1))
 
 
 class Head(Layer):

@@ -32,8 +32,10 @@ class LinearMethod(Protocol):
     def finish(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Repacks loaded weights for `apply`, once after loading."""
 
-    def apply(self, weights: Mapping[str, Tensor], x: Tensor, bias: Tensor | None) -> Tensor:
-        """[T, inputs] -> [T, outputs], in x's dtype."""
+    def apply(
+        self, weights: Mapping[str, Tensor], x: Tensor, bias: Tensor | None, gated: bool = False
+    ) -> Tensor:
+        """[T, inputs] -> [T, outputs], in x's dtype; half as many if `gated`, by silu_mul."""
 
     def apply_normed(
         self, weights: Mapping[str, Tensor], summands: Summands, bias: Tensor | None, gated: bool

@@ -23,7 +23,7 @@ class Panels(Plain):
         matrix = weights["weight"]
         return {"panels": cpu.pack(matrix), "outputs": torch.empty(len(matrix), 0)}
 
-    def apply(self, weights: Mapping[str, Tensor], x: Tensor, bias: Tensor | None) -> Tensor:
+    def product(self, weights: Mapping[str, Tensor], x: Tensor, bias: Tensor | None) -> Tensor:
         """x W^T + b."""
         return cpu.linear(x, weights["panels"], len(weights["outputs"]), bias)
 

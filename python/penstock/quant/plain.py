@@ -34,7 +34,16 @@ class Plain:
             return weights
         return {"transpose": weights["weight"].t().contiguous()}
 
-    def apply(self, weights: Mapping[str, Tensor], x: Tensor, bias: Tensor | None) -> Tensor:
+    def apply(
+        self, weights: Mapping[str, Tensor], x: Tensor, bias: Tensor | None, gated: bool = False
+    ) -> Tensor:
+        """x W^T + b, gated or not."""
+        if gated and bias is None and "weight" in weights:
+            return linear(x, weights["weight"], gated=True)
+        out = self.product(weights, x, bias)
+        return silu_mul(out) if gated else out
+
+    def product(self, weights: Mapping[str, Tensor], x: Tensor, bias: Tensor | None) -> Tensor:
         """x W^T + b."""
         transpose = weights.get("transpose")
         if transpose is None:
@@ -48,8 +57,7 @@ class Plain:
         if "weight" in weights and not (gated and bias is not None):
             return norm_linear(*summands, weights["weight"], bias, gated)
         x, total = summands.normed()
-        out = self.apply(weights, x, bias)
-        return silu_mul(out) if gated else out, total
+        return self.apply(weights, x, bias, gated), total
 
     def dequantize(self, weights: Mapping[str, Tensor]) -> Tensor:
         """The matrix itself."""

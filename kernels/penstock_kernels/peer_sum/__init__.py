@@ -1,0 +1,52 @@
+"""Sums over ranks through memory that they share, with residual and normalisation."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..rms_norm import Summands
+from .plan import EMPTY, WORD, Peers, Plan, memory_bytes, most_rows, rule
+
+__all__ = ["EMPTY", "Peers", "Plan", "memory_bytes", "peer_sum", "rule", "takes"]
+KINDS = (torch.bfloat16, torch.float16, torch.float32)
+
+
+def takes(x: Tensor, ranks: int) -> bool:
+    """Whether rows like those of x [T, H] can be summed here. The same on all ranks."""
+    row_bytes = x.shape[1] * x.itemsize
+    if x.dtype not in KINDS or not row_bytes or row_bytes % WORD:
+        return False
+    return most_rows(rule(len(x), row_bytes, ranks), row_bytes // WORD, ranks) > 0
+
+
+def peer_sum(summands: Summands, peers: Peers, plan: Plan | None = None) -> tuple[Tensor, Tensor]:
+    """(y, total): total = the sum of all ranks' x, and the residual; y = rms_norm(total) * scale.
+
+    A collective on CUDA: every rank calls it at the same place with tensors of the same shapes, and
+    its own x; residual, scale and eps are the same on all. All ranks get the same bits.
+
+    Args: `summands` as for `rms_norm`, x [T, H] as `takes` wants it; `plan`, or the rule chooses.
+    Returns: both [T, H], new and contiguous.
+    Precision: float32 inside, ranks in their order and then the residual; total is rounded once,
+        and normalised as rounded.
+    Bytes moved: T H elements to each other rank, or twice as many spread over all of them; in this
+        rank's memory some six times T H.
+    Source: the protocol in `triton`; that data can be its own flag, from the Lamport buffers of
+        TensorRT-LLM's all-reduce.
+    """
+    from .triton import launch  # CPU machines never need it
+
+    x, residual = summands.x.contiguous(), summands.residual
+    summands = summands._replace(x=x, residual=None if residual is None else residual.contiguous())
+    rows, row_bytes = len(x), x.shape[1] * x.itemsize
+    normed, total = torch.empty_like(x), torch.empty_like(x)
+    plan = plan or rule(rows, row_bytes, peers.ranks)
+    most = most_rows(plan, row_bytes // WORD, peers.ranks)
+    for first in range(0, rows, most):
+        part = slice(first, min(first + most, rows))
+        piece = summands._replace(
+            x=x[part], residual=None if summands.residual is None else summands.residual[part]
+        )
+        launch(piece, peers, plan, (normed[part], total[part]))
+    return normed, total

@@ -1,0 +1,90 @@
+"""How ranks share the work of a sum, and how much memory that takes: one table, one rule.
+
+A launch has some programs; program i of every rank works on the same rows, by a channel of its own
+that knows nothing of other programs. Ranks must choose alike, so nothing here depends on a device.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ..sizes import divided_up, power_of_two
+
+CHANNELS = 256
+EMPTY = -1  # a word of an inbox that waits: a NaN, or two, that no arithmetic makes
+SLOTS = 2  # of a channel, used in turns: see `triton` for why two are enough
+ROW_BYTES = 64 << 10  # of a channel's rows of one launch
+WORD = 4  # bytes that travel together, and say by themselves whether they are there
+
+
+@dataclass(frozen=True)
+class Peers:
+    """What a rank knows of the memory that all of them share."""
+
+    rank: int
+    """This one's place."""
+    ranks: int
+    """All of them."""
+    addresses: Tensor
+    """[ranks] int64: where this rank reaches each one's inboxes, its own too; 16 bytes aligned."""
+    turns: Tensor
+    """[CHANNELS] int32: which slot each channel's next launch uses, 0 at first."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One launch's shape."""
+
+    programs: int
+    """Most programs, of one row or several each."""
+    warps: int
+    """Of a program."""
+    ahead: int
+    """Rows that a program sends before it takes the first."""
+    halves: bool
+    """Whether each row is summed by one rank, which sends the sum to the others; else every rank
+    sends its part to every other, and all of them sum."""
+
+
+# Rows up to which a plan holds, two ranks: they send the same bytes either way.
+PAIR = (
+    (128, Plan(programs=128, warps=16, ahead=0, halves=False)),
+    (1 << 62, Plan(programs=256, warps=8, ahead=2, halves=False)),
+)
+# More ranks: bytes that a rank sends up to which parts go to everyone.
+EVERYONE_BYTES = 1 << 20
+
+
+def rule(rows: int, row_bytes: int, ranks: int) -> Plan:
+    """The plan for [rows, row_bytes]. Chosen by arithmetic, not yet by measurements."""
+    plan = next(plan for most, plan in PAIR if rows <= most)
+    if ranks > 2 and (ranks - 1) * rows * row_bytes > EVERYONE_BYTES:
+        plan = Plan(plan.programs, plan.warps, ahead=0, halves=True)
+    least = max(power_of_two(row_bytes // WORD) // 128, 1)  # 16 bytes a thread
+    return Plan(plan.programs, min(plan.warps, least), plan.ahead, plan.halves)
+
+
+def channel_words(ranks: int) -> int:
+    """Words of a slot of a channel: what the others send of its rows."""
+    return (1 if ranks == 2 else 2) * ROW_BYTES // WORD
+
+
+def memory_bytes(ranks: int) -> int:
+    """What each rank gives: 32 MiB, or 64 MiB if they are more than two."""
+    return SLOTS * CHANNELS * channel_words(ranks) * WORD
+
+
+def most_rows(plan: Plan, row_words: int, ranks: int) -> int:
+    """Rows that one launch can sum; 0 if not even one a program."""
+    room = channel_words(ranks) // row_words
+    span = room // (ranks - 1)
+    if plan.halves:
+        span = max((s for s in range(room) if needed_rows(s, ranks) <= room), default=0)
+    return span * min(plan.programs, CHANNELS)
+
+
+def needed_rows(span: int, ranks: int) -> int:
+    """Rows that a slot must hold where each of a program's `span` rows is summed by one rank."""
+    return (ranks - 1) * divided_up(span, ranks) + span

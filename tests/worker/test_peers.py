@@ -1,0 +1,27 @@
+"""Sums over ranks on real GPUs; kernels/tests/test_peer_sum.py has them without."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+
+@pytest.mark.gpu
+def test_sums_over_gpus() -> None:
+    """Right and equal on all ranks: uneven shapes, many in a row in a graph, changing values."""
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    ranks = "2" if torch.cuda.device_count() < 4 else "4"
+    script = Path(__file__).parent / "peer_sums.py"
+    done = subprocess.run(
+        [sys.executable, str(script), ranks],
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-5000:]
