@@ -24,8 +24,8 @@ import torch
 from penstock.rpc import shard_pb2 as pb
 from penstock.worker.graphs import Graphs, Stages
 from penstock.worker.loader import load
-from penstock.worker.runner import Runner
 from penstock.worker.messages import from_outcome, to_settings, to_step
+from penstock.worker.runner import Runner
 from penstock.worker.shape import Shape
 
 T = TypeVar("T")

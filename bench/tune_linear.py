@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 from penstock_kernels.linear.plan import Problem
 from penstock_kernels.linear.table import merged, shipped_path, write
-from penstock_kernels.linear.tune import Options, tune
+from penstock_kernels.linear.tune import MEASURED, Options, tune
 
 MODELS = {
     "8b": "6144x4096,4096x4096,g14336x4096,4096x14336,128256x4096",
@@ -42,15 +42,17 @@ def parse(text: str) -> list[Problem]:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Tunes the linears of a CUDA device.")
     parser.add_argument("--shapes", default=",".join(MODELS), type=parse, metavar="LIST")
+    parser.add_argument(
+        "--rows", type=int, nargs="+", choices=MEASURED, default=MEASURED, help="only these"
+    )
     parser.add_argument("--seconds", type=float, default=600.0, help="for all shapes, at most")
     parser.add_argument("--free", action="store_true", help="fastest plan of every bucket alone")
     parser.add_argument("--write", action="store_true", help="into the installed package")
     parser.add_argument("--out", type=Path, metavar="FILE", help="the table, somewhere else")
     options = parser.parse_args()
     began = time.monotonic()
-    measured = tune(
-        options.shapes, Options(options.seconds, options.free), partial(print, flush=True)
-    )
+    wanted = Options(options.seconds, options.free, tuple(options.rows))
+    measured = tune(options.shapes, wanted, partial(print, flush=True))
     name = torch.cuda.get_device_name()
     text = merged(shipped_path(name), name, measured)
     for path in [*([shipped_path(name)] if options.write else []), *filter(None, [options.out])]:

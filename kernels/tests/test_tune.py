@@ -58,6 +58,8 @@ def test_buckets_of_2_to_64_rows_share_the_number_of_splits() -> None:
     assert [alone[rows].plan for rows in ranked] == [Gemv(2, 4, 4), two, one]
     shared = best(ranked, library, free=False)
     assert [shared[rows].plan for rows in ranked] == [Gemv(2, 4, 4), two, two]
+    ranked[128], library[128] = [Timed(7.0, one)], 9.0  # more rows share nothing
+    assert best(ranked, library, free=False)[128].plan == one
     library[32] = 5.0
     assert best(ranked, library, free=False)[32] == Timed(5.0, Library())
     assert best({16: []}, {16: 7.0}, free=False)[16].plan == Library()
@@ -84,10 +86,10 @@ def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> Callable[[Plan], None]:
             return 3.0
         return 4.0 if plan == FAST else 5.0 if isinstance(plan, Library) else 6.0
 
-    def compile_all(problems: list[Problem], deadline: float) -> set[tuner.Variant]:
-        wanted = ((p, rows, plan) for p in problems for rows in MEASURED
-                  for plan in candidates(p, rows))  # fmt: skip
-        return {variant(*one) for one in wanted}
+    def compile_all(
+        problems: list[Problem], wanted: tuple[int, ...], deadline: float
+    ) -> set[tuner.Variant]:
+        return {variant(p, r, plan) for p in problems for r in wanted for plan in candidates(p, r)}
 
     monkeypatch.setattr(tuner, "CUDA", torch.device("cpu"))
     monkeypatch.setattr(tuner, "WEIGHTS_BYTES", 1)
@@ -115,6 +117,12 @@ def test_the_fastest_plans_make_a_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("on_the_cpu")
+def test_some_rows_can_be_measured_alone() -> None:
+    found = tune(PROBLEMS[:1], Options(60.0, rows=(16, 256)), lambda line: None)
+    assert [one.rows for one in found] == [2, 4, 8, 16, 256]
+
+
+@pytest.mark.usefixtures("on_the_cpu")
 def test_without_time_the_library_stays() -> None:
     found = tune(PROBLEMS, Options(0.0), lambda line: None)
     assert {one.plan for one in found} == {Library()}
@@ -131,7 +139,7 @@ def test_tuning_ends_in_time_and_beats_or_equals_the_library() -> None:
     lines: list[str] = []
     problems = [Problem(2048, 1024, False), Problem(512, 1024, True)]
     found = tune(problems, Options(30.0), lines.append)
-    assert len(found) == 2 * 7
+    assert len(found) == 2 * len(BUCKETS)
     assert all(one.us <= one.library_us for one in found)
     assert any(isinstance(one.plan, Gemv | Skinny) for one in found)
     assert len(lines) == 1 + 2 * len(MEASURED)

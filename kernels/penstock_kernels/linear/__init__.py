@@ -21,7 +21,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, gated: bool = 
     Precision: float32 accumulation in an order that does not depend on timing, one rounding; a
         gated product is rounded once more before the gate where cuBLAS multiplies.
     Bytes moved: n k elements of the weights, once; m (n + k) of x and y.
-    Up to 64 rows in 16 bits on CUDA a Triton kernel runs where it was measured to be faster,
+    Up to 256 rows in 16 bits on CUDA a Triton kernel runs where it was measured to be faster,
     otherwise cuBLAS: see `plan`.
     """
     expect_rank("x", x, "m, k")

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-BUCKETS = (1, 2, 4, 8, 16, 32, 64)
+BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+FEW = 64  # rows whose products are bound by reading the weights
 # Tiles that split their inputs and programs of one launch that count their arrival.
 COUNTERS = 1 << 14
 
@@ -27,7 +28,7 @@ class Gemv:
 
 @dataclass(frozen=True)
 class Skinny:
-    """A few rows, on the matrix units."""
+    """Up to 256 rows, on the matrix units, all of them in every program."""
 
     tile: int
     """Weight rows of a program."""
@@ -70,15 +71,15 @@ def bucket(rows: int) -> int | None:
 def rule(problem: Problem, rows: int, programs: int) -> Plan:
     """A plan for what nobody measured: what was best over the measured shapes of an H200.
 
-    One row fills the registers with one to four rows of weights; more rows take tiles of 64, split
-    until there are `programs` programs, which gated weights cannot be.
+    One row fills the registers with one to four rows of weights; a few rows take tiles of 64, split
+    until there are `programs` programs, which gated weights cannot be. More are left to cuBLAS.
     """
     outputs, inputs = problem.outputs, problem.inputs
     if rows == 1 and inputs <= 16384:
         return Gemv(
             tile=max(1, min(4, 8192 // inputs)), warps=8 if inputs > 2048 else 4, programs=0
         )
-    if inputs % 64:
+    if inputs % 64 or rows > FEW:
         return Library()
     tiles = -(-outputs // 64)
     splits = 1

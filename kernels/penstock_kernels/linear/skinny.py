@@ -1,4 +1,4 @@
-"""Triton kernel of a few rows times a matrix, on the matrix units, bound by reading the weights.
+"""Triton kernel of up to 256 rows times a matrix, on the matrix units; few are bound by reading it.
 
 The product is computed transposed, weights [TILE, k] times x^T [k, ROWS], so that the many weight
 rows, not the few rows of x, fill the long side of the matrix instruction. Programs that split the

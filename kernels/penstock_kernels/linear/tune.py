@@ -21,18 +21,21 @@ from torch import Tensor
 
 from ..sizes import divided_up, power_of_two
 from .launch import LEAST_ROWS, run
-from .plan import BUCKETS, Gemv, Library, Plan, Problem, Skinny
+from .plan import BUCKETS, FEW, Gemv, Library, Plan, Problem, Skinny
 from .table import Measured, written
 
 CUDA = torch.device("cuda")
 CHAIN = 48  # kernels of a graph at least: its launch must not count
 CHAIN_US = 1500.0  # and their time together at least
-MEASURED = (1, 16, 32, 64)  # rows; 2 to 8 take the plan of 16
-TILES = (  # weight rows, inputs of a turn, warps
+MEASURED = (1, 16, 32, 64, 128, 256)  # rows; 2 to 8 take the plan of 16
+TILES = (  # of few rows: weight rows, inputs of a turn, warps
     (64, 128, 4), (64, 64, 4), (128, 128, 4), (64, 256, 4), (128, 64, 4), (128, 64, 8),
     (32, 128, 4), (32, 256, 4), (16, 256, 4), (16, 256, 2),
 )  # fmt: skip
+WIDE_TILES = ((128, 64, 8), (64, 64, 4), (64, 64, 8), (128, 64, 4), (64, 128, 8), (128, 128, 8))
 STAGES = (4, 5, 8, 3, 6)
+WIDE_STAGES = (4, 3, 5)
+REGISTERS = 128  # of a thread, for sums
 SHARED_BYTES = 200_000  # of a multiprocessor
 WEIGHTS_BYTES = 300_000_000  # more than any L2 cache
 COMPILING_SHARE = 0.5  # of the time, at most
@@ -60,7 +63,9 @@ class Options:
     seconds: float
     """After these no further candidate is tried."""
     free: bool = False
-    """Whether each bucket gets its fastest plan; else 2 to 64 rows add in the same order."""
+    """Whether each bucket gets its fastest plan; else 2 to FEW rows add in the same order."""
+    rows: tuple[int, ...] = MEASURED
+    """Of MEASURED, those to measure; the others' buckets keep the plans that they have."""
 
 
 def tune(
@@ -72,7 +77,8 @@ def tune(
     touched the GPU, or after: the processes that compile are fresh ones.
     """
     began = time.monotonic()
-    compiled = compile_all(problems, began + COMPILING_SHARE * options.seconds)
+    deadline = began + COMPILING_SHARE * options.seconds
+    compiled = compile_all(problems, options.rows, deadline)
     report(f"{len(compiled)} kernels compiled in {time.monotonic() - began:.0f} s")
     torch.manual_seed(0)
     found: list[Measured] = []
@@ -80,7 +86,7 @@ def tune(
     for index, problem in enumerate(problems):
         now = time.monotonic()
         until = now + max(end - now, 0.0) / (len(problems) - index)
-        found += _tune_one(Bench(problem, compiled), until, options.free, report)
+        found += _tune_one(Bench(problem, compiled), until, options, report)
     return found
 
 
@@ -105,8 +111,8 @@ def skinnies(problem: Problem, rows: int) -> list[Plan]:
     """Plans on the matrix units."""
     return [
         Skinny(tile, depth, splits, warps, stages)
-        for tile, depth, warps in TILES
-        for stages in STAGES
+        for tile, depth, warps in (TILES if rows <= FEW else WIDE_TILES)
+        for stages in (STAGES if rows <= FEW else WIDE_STAGES)
         for splits in ((1,) if problem.gated else (1, 2, 4, 8))
         if _fits(problem, rows, Skinny(tile, depth, splits, warps, stages))
     ]
@@ -114,10 +120,12 @@ def skinnies(problem: Problem, rows: int) -> list[Plan]:
 
 def _fits(problem: Problem, rows: int, plan: Skinny) -> bool:
     """Whether a plan fits shared memory, and gives all multiprocessors work of a useful size."""
-    columns = plan.tile * (1 + problem.gated) + max(rows, LEAST_ROWS)
+    rows, weights = max(rows, LEAST_ROWS), plan.tile * (1 + problem.gated)
+    columns = weights + rows
     programs = divided_up(problem.outputs, plan.tile) * plan.splits
     return (
         16_000 <= columns * plan.depth * 2 * (plan.stages - 1) <= SHARED_BYTES
+        and rows * weights <= REGISTERS * 32 * plan.warps
         and programs >= 60
         and (plan.splits == 1 or programs <= 900)
         and problem.inputs % (plan.splits * plan.depth) == 0
@@ -218,12 +226,14 @@ def variant(problem: Problem, rows: int, plan: Plan) -> Variant:
     return plan, 0, problem.gated, whole, max(rows, LEAST_ROWS)
 
 
-def compile_all(problems: Iterable[Problem], deadline: float) -> set[Variant]:
+def compile_all(
+    problems: Iterable[Problem], wanted: Iterable[int], deadline: float
+) -> set[Variant]:
     """Compiles the candidates on all cores; returns those that were done by the deadline."""
     jobs = {
         variant(problem, rows, plan): (problem, rows, plan)
         for problem in problems
-        for rows in MEASURED
+        for rows in wanted
         for plan in candidates(problem, rows)
     }
     processes = max(1, min(len(jobs), (os.cpu_count() or 2) - 2))
@@ -254,8 +264,8 @@ def compile_one(problem: Problem, rows: int, plan: Plan) -> None:
 
 
 def best(ranked: dict[int, list[Timed]], library: dict[int, float], free: bool) -> dict[int, Timed]:
-    """The plan of every bucket: fastest alone if `free`, else with splits that 2 to 64 share."""
-    many = [rows for rows in ranked if rows > 1]
+    """The plan of every bucket: fastest alone if `free`, else with splits that 2 to FEW share."""
+    many = [rows for rows in ranked if 1 < rows <= FEW]
 
     def fastest(rows: int, splits: int | None) -> Timed:
         allowed = [
@@ -268,26 +278,28 @@ def best(ranked: dict[int, list[Timed]], library: dict[int, float], free: bool) 
         return sum(fastest(rows, splits).us / fastest(rows, None).us for rows in many)
 
     splits = None if free or not many else min((1, 2, 4, 8), key=cost)
-    return {rows: fastest(rows, splits if rows > 1 else None) for rows in ranked}
+    return {rows: fastest(rows, splits if rows in many else None) for rows in ranked}
 
 
 def _tune_one(
-    bench: Bench, until: float, free: bool, report: Callable[[str], None]
+    bench: Bench, until: float, options: Options, report: Callable[[str], None]
 ) -> list[Measured]:
-    """All buckets of one problem."""
+    """All buckets of one problem whose rows are to be measured."""
     problem, ranked, library = bench.problem, {}, {}
-    for index, rows in enumerate(MEASURED):
+    for index, rows in enumerate(options.rows):
         x = torch.randn(rows, problem.inputs, dtype=torch.bfloat16, device=CUDA)
         library[rows] = bench.time(Library(), x)
         now = time.monotonic()
-        share = max(until - now, 0.0) / (len(MEASURED) - index)
+        share = max(until - now, 0.0) / (len(options.rows) - index)
         ranked[rows] = bench.ranked(x, now + share)
-    chosen = best(ranked, library, free)
+    chosen = best(ranked, library, options.free)
     for rows, timed in chosen.items():
         report(_line(bench, rows, timed, library[rows], len(ranked[rows])))
     found = []
     for rows in BUCKETS:
         measured = rows if rows == 1 else max(rows, LEAST_ROWS)
+        if measured not in chosen:
+            continue
         timed = chosen[measured]
         found.append(Measured(problem, rows, timed.plan, timed.us, library[measured]))
     return found
