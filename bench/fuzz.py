@@ -1,12 +1,14 @@
 """Hostile request bodies, many of them: no status 5xx, no panic, no block left behind, and every
 refusal names its field. What CI sends is a small part of this.
 
-    python bench/fuzz.py                # 100,000 bodies at a mock worker, as many at brook
+    python bench/fuzz.py                # 100,000 bodies of ours, as many of schemathesis
     python bench/fuzz.py --bodies 1000  # a try
+    python bench/fuzz.py --penstock BIN/penstock --shard BIN/penstock-mock-shard
 
 Part one runs router/tests/http_fuzz.rs with more requests. In part two `schemathesis` (extra
 `clients`) draws bodies from docs/openapi.json, such as keep to it and such as do not, which go to a
-server with brook (`hostile.py`); afterwards no request is open and no block belongs to nobody.
+server (`hostile.py`); afterwards no request is open and no block belongs to nobody. The server's
+worker runs brook, or is the mock shard, with which the router's part is tried some times faster.
 """
 
 from __future__ import annotations
@@ -18,12 +20,16 @@ import sys
 import tempfile
 import time
 import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from hostile import Findings, send_all
 from processes import free_port, running, wait_ready
 
 ROOT = Path(__file__).resolve().parents[1]
+BROOK = ROOT / "python/penstock/brook"
+BROOK_VOCABULARY = "4096"
 CLIENTS = 6  # of router/tests/http_fuzz.rs, each of whose two tests sends as many
 SETTLED = ("penstock_requests_open", "penstock_kv_blocks_dead", "penstock_http_body_bytes")
 
@@ -51,35 +57,51 @@ def settle(url: str) -> None:
         assert gauge(url, name) == 0, f"{name} is {gauge(url, name)}"
 
 
-def at_brook(bodies: int, clients: int, seed: int) -> Findings:
+@contextmanager
+def serving(penstock: Path | None, shard: Path | None) -> Iterator[str]:
+    """The URL of a server; fails if it, or its worker, panicked."""
     port = free_port()
-    serve = [sys.executable, "-m", "penstock", "serve", "--port", str(port), "--device", "cpu"]
-    with tempfile.TemporaryDirectory() as temp:
+    serve = [str(penstock)] if penstock else [sys.executable, "-m", "penstock"]
+    serve += ["serve", "--port", str(port), "--device", "cpu"]
+    with tempfile.TemporaryDirectory() as temp, ExitStack() as stack:
         log = Path(temp) / "log"
-        with running(serve, log) as server:
-            url = f"http://127.0.0.1:{port}"
-            wait_ready(url + "/ready", server)
-            began = time.monotonic()
-            found = send_all(url, bodies, clients, seed)
-            settle(url)
+        if shard is not None:
+            address = f"unix:{temp}/shard.sock"
+            worker = [str(shard), "--listen", address, "--vocab", BROOK_VOCABULARY, "--check-all"]
+            stack.enter_context(running(worker, log))
+            serve += ["--model", str(BROOK), "--worker", address]
+        server = stack.enter_context(running(serve, log))
+        url = f"http://127.0.0.1:{port}"
+        wait_ready(url + "/ready", server)
+        yield url
+        stack.close()
         assert "panicked" not in log.read_text(errors="replace")
-    print(f"brook: {found.sent} bodies in {time.monotonic() - began:.0f} s")
+
+
+def at_server(url: str, bodies: int, clients: int, seed: int) -> Findings:
+    began = time.monotonic()
+    found = send_all(url, bodies, clients, seed)
+    settle(url)
+    print(f"schemathesis: {found.sent} bodies in {time.monotonic() - began:.0f} s")
     print(found)
     return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--bodies", type=int, default=100_000, help="at the mock worker")
-    parser.add_argument("--brook-bodies", type=int, default=None, help="default: as many")
+    parser.add_argument("--bodies", type=int, default=100_000, help="of each part")
+    parser.add_argument("--part", choices=("ours", "schemathesis"), help="only one of them")
     parser.add_argument("--clients", type=int, default=2, help="processes that draw bodies")
     parser.add_argument("--seed", type=int, default=0, help="another seed, other bodies")
+    parser.add_argument("--penstock", type=Path, help="the launcher; default: the package's")
+    parser.add_argument("--shard", type=Path, help="a mock shard, which needs --penstock")
     arguments = parser.parse_args()
-    brook = arguments.bodies if arguments.brook_bodies is None else arguments.brook_bodies
-    if arguments.bodies:
+    if arguments.part != "schemathesis":
         at_mock_worker(arguments.bodies)
-    if brook and at_brook(brook, arguments.clients, arguments.seed).wrong:
-        sys.exit(1)
+    if arguments.part != "ours":
+        with serving(arguments.penstock, arguments.shard) as url:
+            found = at_server(url, arguments.bodies, arguments.clients, arguments.seed)
+        sys.exit(1 if found.wrong else 0)
 
 
 if __name__ == "__main__":
