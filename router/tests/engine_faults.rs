@@ -59,7 +59,8 @@ async fn a_worker_that_outlives_a_router_serves_the_next() {
 #[tokio::test]
 async fn a_hang_ends_at_the_deadline() {
     let workers = MockWorkers::new(vec![vec![faulty(Fault::Hang(3))], vec![checked()]]);
-    let limit = Duration::from_millis(300);
+    // More than a busy machine holds up a step of a worker that works.
+    let limit = Duration::from_millis(1500);
     let step_limits = StepLimits {
         least: limit,
         first: limit,
@@ -77,7 +78,7 @@ async fn a_hang_ends_at_the_deadline() {
         panic!("ended with {end:?}")
     };
     assert!(
-        message.contains("did not answer step 3 within 300ms"),
+        message.contains("did not answer step 3 within"),
         "{message}"
     );
     ready(&engine).await;

@@ -65,7 +65,7 @@ async fn until_held(server: &Server, bytes: usize) {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(10), waiting)
+    tokio::time::timeout(Duration::from_secs(30), waiting)
         .await
         .unwrap();
 }

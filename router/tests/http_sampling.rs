@@ -127,7 +127,17 @@ fn numbers() -> Vec<Case> {
         (json!({"typical_p": 0}), "typical_p", "> 0.0"),
         (json!({"typical_p": 1.1}), "typical_p", "Given: 1.1"),
         (json!({repetition: 0}), repetition, "strictly positive"),
-        (json!({repetition: 1e39}), repetition, ""),
+        (json!({repetition: 1e39}), repetition, "<= 1000000"),
+        (
+            json!({repetition: 1e-38}),
+            repetition,
+            ">= 0.000001 and <= 1000000. Given: ",
+        ),
+        (
+            json!({"seed": 1_u64 << 63}),
+            "seed",
+            "a whole number from -9223372036854775808 to 9223372036854775807",
+        ),
         (
             json!({"frequency_penalty": 2.5}),
             "frequency_penalty",

@@ -92,6 +92,20 @@ def test_echo_without_an_answer(client: openai.OpenAI, oracle: Oracle) -> None:
     assert only.choices[0].text == TEXT and only.choices[0].logprobs is None
 
 
+def test_a_cut_prompt_is_echoed_as_the_model_gets_it(client: openai.OpenAI, oracle: Oracle) -> None:
+    ids = oracle.tokenizer(TEXT)["input_ids"]
+    for prompt in (ids, TEXT):
+        answer = client.completions.create(
+            model="brook", prompt=prompt, max_tokens=0, logprobs=0, echo=True,
+            extra_body={"truncate_prompt_tokens": 5},
+        )  # fmt: skip
+        told = answer.choices[0].logprobs
+        assert told is not None and told.token_logprobs and told.text_offset
+        assert answer.choices[0].text == oracle.tokenizer.decode(ids[-5:])
+        assert told.token_logprobs[1:] == pytest.approx(oracle.own(ids[-5:]), abs=TOLERANCE)
+        assert told.text_offset[0] == 0 and max(told.text_offset) < len(answer.choices[0].text)
+
+
 def test_parts_of_characters_are_told_apart(client: openai.OpenAI, oracle: Oracle) -> None:
     ids = oracle.tokenizer("日本 ✓")["input_ids"]
     answer = client.completions.create(

@@ -57,7 +57,7 @@ class Worker:
         self.channel.close()
         if self.process.stdin is not None:
             self.process.stdin.close()
-        status = self.process.wait(timeout=20)
+        status = self.process.wait(timeout=60)
         self.directory.cleanup()
         return status
 

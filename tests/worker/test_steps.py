@@ -144,7 +144,7 @@ def test_lease_shutdown_and_second_stream(path: Path) -> None:
     with pytest.raises(grpc.RpcError, match="loaded already"):
         worker.load(path, max_slots=5)
     worker.stub.Shutdown(pb.ShutdownRequest())
-    assert worker.process.wait(timeout=20) == 0
+    assert worker.process.wait(timeout=60) == 0
     worker.close()
     orphan = Worker()
     assert orphan.close() == 0  # its standard input ended

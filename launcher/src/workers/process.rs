@@ -272,7 +272,7 @@ mod tests {
         worker.stop().await;
         let child = std::fs::read_to_string(&file).unwrap();
         let child = Pid::from_raw(child.trim().parse().unwrap());
-        let deadline = Instant::now() + Duration::from_secs(5);
+        let deadline = Instant::now() + Duration::from_secs(30);
         while nix::sys::signal::kill(child, None).is_ok() && !is_zombie(child) {
             assert!(
                 Instant::now() < deadline,
