@@ -101,8 +101,8 @@ class SamplingParams:
     min_p: choose among tokens with this share of the largest probability, or more; 0 is off.
     typical_p: choose among the tokens nearest to the entropy that have this probability together;
         1 is off.
-    repetition_penalty: divides positive logits, and multiplies others, of tokens that prompt or
-        answer have; 1 is off.
+    repetition_penalty: from 1e-6 to 1e6: divides positive logits, and multiplies others, of tokens
+        that prompt or answer have; 1 is off.
     frequency_penalty: taken off a token's logit for each time that the answer has it.
     presence_penalty: taken off a token's logit if the answer has it.
     logit_bias: token id -> number from -100 to 100 that is added to its logit.
@@ -203,7 +203,9 @@ class SamplingParams:
         _check_float("min_p", self.min_p, "from 0 to 1", 0 <= self.min_p <= 1)
         _check_float("typical_p", self.typical_p, "above 0 and at most 1", 0 < self.typical_p <= 1)
         repetition = self.repetition_penalty
-        _check_float("repetition_penalty", repetition, "above 0", repetition > 0)
+        _check_float(
+            "repetition_penalty", repetition, "from 1e-6 to 1e6", 1e-6 <= repetition <= 1e6
+        )
         for name in ("frequency_penalty", "presence_penalty"):
             value = getattr(self, name)
             _check_float(name, value, "from -2 to 2", -2 <= value <= 2)

@@ -170,11 +170,12 @@ impl Window {
     }
 
     /// Appends what the ids since `read` add to the text, if it ends in a whole character or
-    /// `force` is set.
+    /// `force` is set: then they are read even if they add nothing, so that no window grows for ever.
     fn give(&mut self, vocabulary: &Vocabulary, out: &mut String, force: bool) {
         let text = vocabulary.decode(&self.ids);
         let whole = !text.ends_with(char::REPLACEMENT_CHARACTER);
-        if text.len() <= self.prefix.len() || !(whole || force) {
+        let grown = text.len() > self.prefix.len();
+        if !(force || whole && grown) {
             return;
         }
         out.push_str(text.get(self.prefix.len()..).unwrap_or_default());
@@ -202,5 +203,33 @@ fn append_lossy<'a>(mut bytes: &'a [u8], out: &mut String) -> &'a [u8] {
         };
         out.push(char::REPLACEMENT_CHARACTER);
         bytes = &rest[bad..];
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use tokenizers::Tokenizer;
+
+    use super::*;
+
+    #[test]
+    fn ids_without_text_do_not_pile_up() {
+        let model = json!({"type": "BPE", "vocab": {"<pad>": 0, "a": 1}, "merges": []});
+        let decoder = json!({"type": "CTC", "pad_token": "<pad>", "word_delimiter_token": "|",
+                             "cleanup": false});
+        let tokenizer = json!({"version": "1.0", "added_tokens": [], "decoder": decoder,
+                               "model": model});
+        let tokenizer = Tokenizer::from_bytes(tokenizer.to_string()).unwrap();
+        let vocabulary = Arc::new(Vocabulary::new(Arc::new(tokenizer)));
+        let mut detokenizer = Detokenizer::new(vocabulary, &[]);
+        let mut text = String::new();
+        for _ in 0..1000 {
+            detokenizer.push(0, &mut text);
+        }
+        let window = detokenizer.state.window.as_ref().unwrap();
+        assert!(window.ids.len() <= 2 * WINDOW_HELD, "{}", window.ids.len());
+        detokenizer.push(1, &mut text);
+        assert_eq!(text, "a");
     }
 }

@@ -285,9 +285,10 @@ fn to_ids(
 ) -> Result<ValidRequest, ApiError> {
     parameters.forbid(|text| tokenize::encode(&model.tokenizer, text, SpecialTokens::AsIs))?;
     let mut reading = Reading::default();
-    let mut echoed = match &prompt {
-        Prompt::Text(text, _) if parameters.echo() => text.clone(),
-        _ => String::new(),
+    let echo = parameters.echo();
+    let echoed = match &prompt {
+        Prompt::Text(text, _) if echo && !parameters.truncates() => Some(text.clone()),
+        _ => None,
     };
     let ids = match prompt {
         Prompt::Text(text, special) => tokenize::encode(&model.tokenizer, &text, special)?,
@@ -297,16 +298,14 @@ fn to_ids(
             reading = read;
             tokenize::encode(&model.tokenizer, &text, SpecialTokens::AsIs)?
         }
-        Prompt::Ids(ids) => {
-            echoed = if parameters.echo() {
-                text_of(model, &ids)
-            } else {
-                echoed
-            };
-            ids
-        }
+        Prompt::Ids(ids) => ids,
     };
     let request = parameters.with_ids(ids, &model.eos_ids)?;
+    // Of a prompt that was cut only what the model gets stands before the answer.
+    let echoed = match echoed {
+        None if echo => text_of(model, &request.engine.prompt),
+        echoed => echoed.unwrap_or_default(),
+    };
     Ok(ValidRequest {
         reading,
         echoed,

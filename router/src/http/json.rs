@@ -138,8 +138,11 @@ fn in_words(message: &str) -> String {
         ("u32", "a whole number from 0 to 4294967295"),
         ("u64", "a whole number from 0 to 18446744073709551615"),
         ("usize", "a whole number, 0 or more"),
-        ("i32", "a whole number"),
-        ("i64", "a whole number"),
+        ("i32", "a whole number from -2147483648 to 2147483647"),
+        (
+            "i64",
+            "a whole number from -9223372036854775808 to 9223372036854775807",
+        ),
         ("f32", "a number"),
     ];
     let named = message

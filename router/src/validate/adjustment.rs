@@ -28,6 +28,9 @@ const MAX_TEXT_BYTES: usize = 256;
 const BIASES: RangeInclusive<f32> = -100.0..=100.0;
 const PENALTIES: RangeInclusive<f32> = -2.0..=2.0;
 
+/// With penalties beyond these, logits would leave float32.
+const REPETITION: RangeInclusive<f32> = 1e-6..=1e6;
+
 impl Adjustment {
     /// Checks every rule; ids at or above `vocabulary` do not exist.
     pub(super) fn check(&self, vocabulary: usize) -> Result<(), ApiError> {
@@ -124,10 +127,13 @@ impl Adjustment {
 impl Penalties {
     fn check(self) -> Result<(), ApiError> {
         let name = "repetition_penalty";
-        if !(self.repetition > 0.0 && self.repetition.is_finite()) {
+        if self.repetition <= 0.0 {
             let rule = format!("`{name}` must be strictly positive");
             return Err(ApiError::validation(name, rule));
         }
+        check_value(name, ">= 0.000001 and <= 1000000", self.repetition, |p| {
+            REPETITION.contains(&p)
+        })?;
         for (name, value) in [
             ("frequency_penalty", self.frequency),
             ("presence_penalty", self.presence),

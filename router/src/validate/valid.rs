@@ -41,6 +41,11 @@ impl ValidParameters {
         self.parameters.wanted.echo
     }
 
+    /// Whether only the prompt's end may be kept.
+    pub(crate) fn truncates(&self) -> bool {
+        self.parameters.truncate.is_some()
+    }
+
     /// Whether texts have to be tokens before `with_ids`: `forbid` takes them.
     pub(crate) fn has_texts(&self) -> bool {
         !self.parameters.bad_words.is_empty()

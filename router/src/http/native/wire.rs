@@ -46,7 +46,8 @@ pub(crate) struct GenerateParameters {
     pub(crate) early_stopping: Option<WireEarly>,
     /// > 0. Without it and without the other sampling parameters, the answer is greedy.
     pub(crate) temperature: Option<f32>,
-    /// Above 0: divides positive logits, and multiplies others, of tokens that prompt or answer have.
+    /// From 0.000001 to 1000000: divides positive logits, and multiplies others, of tokens that prompt
+    /// or answer have.
     pub(crate) repetition_penalty: Option<f32>,
     /// From -2 to 2: taken off a token's logit for each time that the answer has it.
     pub(crate) frequency_penalty: Option<f32>,

@@ -96,8 +96,8 @@ macro_rules! request {
             /// From -2 to 2: taken off a token's logit for each time that the answer has it.
             /// Default 0.
             pub(crate) frequency_penalty: Option<f32>,
-            /// Above 0: divides positive logits, and multiplies others, of tokens that prompt or answer
-            /// have. Default 1.
+            /// From 0.000001 to 1000000: divides positive logits, and multiplies others, of tokens that
+            /// prompt or answer have. Default 1.
             pub(crate) repetition_penalty: Option<f32>,
             /// From 0 to 1: choose among tokens with this share of the largest probability, or
             /// more. Default 0.
