@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 
@@ -23,6 +25,7 @@ from penstock.worker.runner import Runner, Shard
 from penstock.worker.settings import Loaded, MemoryReport, Settings
 from penstock.worker.shape import step_sizes
 from penstock.worker.state import Limits, State
+from penstock.worker.waking import import_kernels
 
 BLOCK_TOKENS = 16
 Progress = Callable[[str, int, int], None]  # (phase, done, total)
@@ -42,6 +45,8 @@ def load(settings: Settings, progress: Progress) -> tuple[Runner, Loaded]:
         raise BadSetting(f"dtype {settings.dtype!r} is unknown; choose one of {', '.join(DTYPES)}")
     promise = _promise(settings, config)
     device = _device(settings)
+    if device.type == "cuda":
+        import_kernels()
     # Before the ranks meet: none of them waits for one that has failed.
     _check_shares(Group(settings.rank, settings.world_size), config)
     group = Group.join(settings.rank, settings.world_size, settings.rendezvous, device)
@@ -65,13 +70,22 @@ class _Laps:
 
     def __init__(self) -> None:
         self.last = time.monotonic()
-        self.told: list[str] = []
+        self.told = [f"{_age():.2f} s after the worker's start"]
 
     def lap(self, phase: str, size: int = 0) -> None:
         """A phase ended that moved `size` bytes."""
         seconds, self.last = time.monotonic() - self.last, time.monotonic()
         rate = f" ({size / seconds / 1e9:.1f} GB/s)" if size else ""
         self.told.append(f"{phase} {seconds:.2f} s{rate}")
+
+
+def _age() -> float:
+    """Seconds since this process was started; 0 where nobody tells."""
+    try:
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    except OSError:
+        return 0.0
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
 
 
 class _Loader:

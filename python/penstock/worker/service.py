@@ -24,6 +24,7 @@ from penstock.worker.messages import (
     to_step,
     to_wanted,
 )
+from penstock.worker.waking import wake_driver
 
 if TYPE_CHECKING:
     from penstock.guidance.library import Library
@@ -88,6 +89,8 @@ class Shard(rpc.ShardServicer):
 
     def _load(self, request: pb.LoadRequest, context: Context) -> Iterator[pb.LoadProgress]:
         """Ends with the load itself: one whose client has left stops where it next reports."""
+        if request.device == "cuda":
+            wake_driver(request.rank)
         from penstock.guidance.library import Library
         from penstock.worker.loader import load
         from penstock.worker.pipeline import LaunchThread, Pipeline
