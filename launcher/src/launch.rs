@@ -1,11 +1,11 @@
 //! From settings to a running engine: the same for `serve`, `chat` and the Python API.
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_router::adjustment::Watermark;
+use penstock_router::chat::Templates;
 use penstock_router::engine::{
     AttachedWorkers, Engine, EngineConfig, EngineMetrics, EngineState, Limits, Workers,
 };
@@ -125,14 +125,14 @@ impl Launch {
         Ok(Running { engine, generator })
     }
 
-    /// The command that renders chat templates of requests; empty if there is no Python here for it.
-    pub fn renderer(&self) -> Vec<OsString> {
+    /// Chat templates of requests are rendered by Python, if there is one here.
+    pub fn templates(&self) -> Templates {
         match &self.workers {
             WorkerSource::Local(interpreter) => {
                 let python = interpreter.path.clone().into_os_string();
-                vec![python, "-m".into(), "penstock.rendering".into()]
+                Templates::Apart(vec![python, "-m".into(), "penstock.rendering".into()])
             }
-            WorkerSource::Attached(_) => Vec::new(),
+            WorkerSource::Attached(_) => Templates::Refused,
         }
     }
 

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use penstock_router::chat::{Chat, ChatMessage};
+use penstock_router::chat::{Chat, ChatMessage, Templates};
 use penstock_router::engine::Limits;
 use penstock_router::{Generator, Listeners, RouterConfig, serve};
 use tokio::net::{TcpListener, TcpSocket};
@@ -177,10 +177,10 @@ fn router_config(launch: &Launch, http: Option<&HttpArgs>) -> RouterConfig {
         return config;
     };
     http.limits.apply(RouterConfig {
-        renderer: if http.no_request_chat_template {
-            Vec::new()
+        templates: if http.no_request_chat_template {
+            Templates::Refused
         } else {
-            launch.renderer()
+            launch.templates()
         },
         system_prompt: http.system_prompt.as_deref().map(Arc::from),
         tool_format: http.tool_parser.format(),

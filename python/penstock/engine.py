@@ -23,6 +23,7 @@ CHAT_FIELDS = (
     "tools",
     "tool_choice",
     "parallel_tool_calls",
+    "chat_template",
     "chat_template_kwargs",
     "add_generation_prompt",
     "continue_final_message",

@@ -71,7 +71,8 @@ class LLM:
         """Answers a conversation, or several: messages are dicts with `role` and `content`.
 
         fields: those of /v1/chat/completions that tell of conversations: tools, tool_choice,
-        parallel_tool_calls, chat_template_kwargs, add_generation_prompt, continue_final_message.
+        parallel_tool_calls, chat_template (the text of one that stands in for the model's),
+        chat_template_kwargs, add_generation_prompt, continue_final_message.
 
         Raises as `generate`, and TypeError for other fields.
         """

@@ -12,6 +12,7 @@ use penstock::interpreter::Interpreter;
 use penstock::launch::{Launch, Running};
 use penstock::settings::read_engine;
 use penstock_router::RouterConfig;
+use penstock_router::chat::Templates;
 use penstock_router::engine::Limits;
 use penstock_router::generation::{Generation, Generator, TextEvent};
 use penstock_router::validate::GenerateInput;
@@ -79,6 +80,7 @@ impl Engine {
             wait(py, &runtime, runtime.spawn_blocking(prepare))?.map_err(|f| raised(&f))?;
         let config = RouterConfig {
             watermark: launch.watermark,
+            templates: Templates::Trusted,
             ..RouterConfig::new(launch.name.clone())
         };
         let running = {

@@ -1,11 +1,11 @@
 //! The router's part of the resolved configuration, handed down by the launcher.
 
-use std::ffi::OsString;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::adjustment::Watermark;
+use crate::chat::Templates;
 use crate::logprobs::MOST;
 use crate::tools::{ThoughtFormat, ToolFormat};
 
@@ -61,8 +61,8 @@ pub struct RouterConfig {
     pub watermark: Watermark,
     /// What the system says in a chat without a system turn; shown by `/info`.
     pub system_prompt: Option<Arc<str>>,
-    /// The command that renders chat templates of requests; empty = they are refused.
-    pub renderer: Vec<OsString>,
+    /// What becomes of chat templates that requests bring.
+    pub templates: Templates,
     /// How the model writes tool calls.
     pub tool_format: Format<ToolFormat>,
     /// How the model writes its thoughts.
@@ -119,7 +119,7 @@ impl RouterConfig {
             cors: Cors::Any,
             watermark: Watermark::default(),
             system_prompt: None,
-            renderer: Vec::new(),
+            templates: Templates::Refused,
             tool_format: Format::Auto,
             thought_format: Format::Auto,
         }

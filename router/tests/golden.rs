@@ -7,7 +7,7 @@ use penstock_router::generated::v1::{
     BadWord, BlockCopies, BlockGrowth, BlockTable, Guide, KvGroup, LoadProgress, LoadRequest,
     Loaded, LogitBias, MemoryReport, NewSequence, Penalties, PrepareReply, PrepareRequest,
     Progress, PromptLogprobs, RequestError, Sampling, SlotError, SlotFork, StepReply, StepRequest,
-    StepTiming, TokenSet, Watermark, guide, load_progress::Event, request_error::Kind,
+    StepTiming, Thoughts, TokenSet, Watermark, guide, load_progress::Event, request_error::Kind,
 };
 use prost::Message;
 
@@ -126,6 +126,11 @@ fn prepare() {
                 complete: true,
                 max_new_tokens: 200,
                 end_token_ids: vec![2, 300],
+                thoughts: Some(Thoughts {
+                    open: "<think>".into(),
+                    close: "</think>".into(),
+                    begun: true,
+                }),
             }),
         },
     );

@@ -8,7 +8,7 @@ use penstock_router::{
     config::Format,
     engine::{
         End,
-        types::{GuideKind, SubmitError},
+        types::{GuideKind, SubmitError, Thoughts},
     },
     tools::{ThoughtFormat, ToolFormat},
 };
@@ -19,7 +19,7 @@ const CHAT: &str = "/v1/chat/completions";
 const TEMPLATE: &str = "{% if tools %}{{ tools | tojson }}<tool_call>{\"name\":{% endif %}\
     {% for m in messages %}{{ m.role }}:{{ m.content }}{{ m.reasoning_content }}\
     {% if m.tool_calls %}{{ m.tool_calls | tojson }}{% endif %}/{% endfor %}\
-    {% if open %}<think>\n{% endif %}";
+    {% if open %}<think>\n{% endif %}{% if closed %}<think>\n\n</think>\n\n{% endif %}";
 const CALL: &str = "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\": \"b\"}}</tool_call>";
 
 fn server() -> Server {
@@ -175,37 +175,102 @@ async fn a_forced_call_is_guided() {
 }
 
 #[tokio::test]
-async fn a_forced_call_begins_outside_of_thoughts_and_behind_special_marks() {
+async fn what_is_guided_comes_behind_the_thoughts() {
     let server = server();
-    server.stage.play(&[CALL], End::StopToken);
-    let fields = json!({"tool_choice": "required", "chat_template_kwargs": {"open": true}});
-    let answer = server.post(CHAT, body(fields)).await.json();
-    let message = &answer["choices"][0]["message"];
-    assert_eq!(message["tool_calls"][0]["function"]["name"], "f");
-    assert!(message["reasoning_content"].is_null(), "{message}");
-    assert!(
-        prompt(&server).ends_with("/<think>\n</think>\n\n"),
-        "{}",
-        prompt(&server)
-    );
+    let marks = ["<think>", "</think>"];
+    for (fields, begun) in [
+        (
+            json!({"tool_choice": "required", "chat_template_kwargs": {"open": true}}),
+            Some(true),
+        ),
+        (json!({"tool_choice": "required"}), Some(false)),
+        (
+            json!({"tool_choice": "required", "chat_template_kwargs": {"closed": true}}),
+            None,
+        ),
+        (
+            json!({"tools": null, "response_format": {"type": "json_object"}}),
+            Some(false),
+        ),
+    ] {
+        let thoughts = if begun == Some(true) {
+            "Hm.</think>\n"
+        } else {
+            "<think>Hm.</think>"
+        };
+        let thoughts = if begun.is_none() { "" } else { thoughts };
+        server.stage.play(&[thoughts, CALL], End::StopToken);
+        let answer = server.post(CHAT, body(fields.clone())).await.json();
+        let message = &answer["choices"][0]["message"];
+        assert_eq!(
+            message["reasoning_content"].as_str(),
+            begun.map(|_| "Hm."),
+            "{message}"
+        );
+        let guide = server.stage.last().sampling.guide.unwrap();
+        let wanted = begun.map(|begun| Thoughts { marks, begun });
+        assert_eq!(guide.thoughts, wanted, "{fields}");
+    }
+}
+
+#[tokio::test]
+async fn a_forced_call_begins_with_a_mark_that_may_be_a_special_token() {
     let server = Server::with(Some(TEMPLATE), |config| {
         config.tool_format = Format::Fixed(ToolFormat::Mistral);
     });
     server.stage.set_length(2000);
-    server.stage.play(
-        &["[{\"name\": \"f\", ", "\"arguments\": {}}]"],
-        End::StopToken,
-    );
+    let call = "[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {}}]";
+    server.stage.play(&[call], End::StopToken);
     let answer = server
         .post(CHAT, body(json!({"tool_choice": "required"})))
         .await
         .json();
     let message = &answer["choices"][0]["message"];
     assert_eq!(message["tool_calls"][0]["function"]["arguments"], "{}");
+    let guide = server.stage.last().sampling.guide.unwrap();
     assert!(
-        prompt(&server).ends_with("[TOOL_CALLS]"),
+        guide.text.contains("\"mark\":\"[TOOL_CALLS]\""),
         "{}",
-        prompt(&server)
+        guide.text
+    );
+}
+
+#[tokio::test]
+async fn an_answer_may_be_a_call_or_the_document_that_is_asked_for() {
+    let schema = json!({"type": "object", "properties": {"b": {"type": "null"}, "a": {}}});
+    let format = json!({"type": "json_schema", "json_schema": {"name": "x", "schema": schema}});
+    let fields = json!({"response_format": format});
+    for (answer, calls) in [(CALL, 1), ("{\"b\":null}", 0)] {
+        let server = server();
+        server.stage.play(&[answer], End::StopToken);
+        let told = server.post(CHAT, body(fields.clone())).await.json();
+        let message = &told["choices"][0]["message"];
+        assert_eq!(message["tool_calls"].as_array().map_or(0, Vec::len), calls);
+        assert_eq!(
+            message["content"].as_str().map_or(0, str::len),
+            if calls == 0 { answer.len() } else { 0 }
+        );
+        let guide = server.stage.last().sampling.guide.unwrap();
+        assert_eq!(
+            (guide.kind, guide.field),
+            (GuideKind::Calls, "response_format")
+        );
+        let text: Value = serde_json::from_str(&guide.text).unwrap();
+        assert_eq!(text["document"]["kind"], "json_schema");
+        let kept = text["document"]["text"].as_str().unwrap();
+        assert_eq!(serde_json::from_str::<Value>(kept).unwrap(), schema);
+        assert_eq!(text["calls"][0]["name"], "f");
+    }
+    let server = Server::with(Some(TEMPLATE), |config| {
+        config.tool_format = Format::Fixed(ToolFormat::Llama3Json);
+    });
+    let refused = server.post(CHAT, body(fields)).await;
+    assert_eq!(refused.status, 422);
+    assert_eq!(refused.json()["error"]["param"], "response_format");
+    assert!(
+        refused.text().contains("`tool_choice` `none`"),
+        "{}",
+        refused.text()
     );
 }
 

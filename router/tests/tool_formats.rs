@@ -283,7 +283,7 @@ fn thoughts_come_first_or_not_at_all() {
             "{text}"
         );
     }
-    let mut open = reading(ToolFormat::Hermes).after("<|assistant|><think>\n");
+    let mut open = reading(ToolFormat::Hermes).after("<|assistant|><think>\n", false);
     assert!(open.in_thought);
     for (text, thought, content) in [
         ("a</think>b", "a", "b"),
@@ -297,7 +297,7 @@ fn thoughts_come_first_or_not_at_all() {
             "{text}"
         );
     }
-    open = reading(ToolFormat::Hermes).after("<think>\n\n</think>\n\n");
+    open = reading(ToolFormat::Hermes).after("<think>\n\n</think>\n\n", false);
     assert_eq!(read_with(&open, ["a</think>b"]).content, "a</think>b");
     let text = "<think>t</think>\n<tool_call>{\"name\":\"f\"}</tool_call>";
     let both = read(ToolFormat::Hermes, text);
@@ -517,16 +517,14 @@ proptest! {
         thoughts in prop::sample::select(vec![
             None, Some(ThoughtFormat::Think), Some(ThoughtFormat::Mistral),
         ]),
-        opened in any::<bool>(),
     ) {
-        let opening = if opened { format.opening() } else { "" };
-        let reading = Reading { one_call, in_thought, thoughts, opening, ..reading(format) };
+        let reading = Reading { one_call, in_thought, thoughts, ..reading(format) };
         let text = parts.concat();
         let whole = read_with(&reading, [text.as_str()]);
         prop_assert_eq!(&read_with(&reading, parts.iter().map(String::as_str)), &whole);
         prop_assert_eq!(&read_with(&reading, text.split_inclusive(|_| true)), &whole);
         let thinks = in_thought || text.contains("think>") || text.contains("THINK]");
-        if whole.calls.is_empty() && !thinks && opening.is_empty() {
+        if whole.calls.is_empty() && !thinks {
             prop_assert!(text.starts_with(&whole.content) || text.contains("<|python"), "{:?}", whole);
         }
     }

@@ -31,7 +31,11 @@ fn forced(guide: &Value, calls: &[(usize, &str)]) -> String {
         part(&call["before"]) + document + &part(&call["after"])
     });
     let written: Vec<String> = written.collect();
-    part(&guide["begin"]) + &written.join(&part(&guide["between"])) + &part(&guide["end"])
+    let mark = guide["mark"].as_str().unwrap_or_default();
+    mark.to_owned()
+        + &part(&guide["begin"])
+        + &written.join(&part(&guide["between"]))
+        + &part(&guide["end"])
 }
 
 fn offer(choice: Choice, parallel: bool) -> Offer {
@@ -65,7 +69,6 @@ fn guided_calls_come_back_in_every_format() {
         let answer = forced(&guide, &[(1, strange), (0, "{}")]);
         let reading = Reading {
             tools: Some((format, offer.names())),
-            opening: format.opening(),
             ..Reading::default()
         };
         let cut: Vec<&str> = answer.split_inclusive(|_| true).collect();

@@ -158,6 +158,10 @@ def test_conversations_with_tools(llm: LLM) -> None:
     assert none.text and not none.tool_calls
     opened = [*question, {"role": "assistant", "content": "It is"}]
     assert llm.chat(opened, params, continue_final_message=True)[0].text
+    sum_only = "{{ bos_token }}<|user|>Add 12 and 30.<|end|><|assistant|>"
+    assert "42" in llm.chat(question, params, chat_template=sum_only)[0].text
+    with pytest.raises(ValueError, match=r"`chat_template` cannot be used"):
+        llm.chat(question, chat_template="{% if %}")
     with pytest.raises(TypeError, match="temperature"):
         llm.chat(question, temperature=0)
     with pytest.raises(ValueError, match=r"tools\[0\]"):

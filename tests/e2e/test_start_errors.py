@@ -61,6 +61,18 @@ def test_a_folder_without_weights(model: Path) -> None:
     assert "safetensors" in output
 
 
+def test_a_system_prompt_that_the_template_does_not_take(tmp_path: Path) -> None:
+    template = tmp_path / "template.jinja"
+    template.write_text(
+        "{% if messages[0].role == 'system' %}{{ raise_exception('no system turn') }}{% endif %}"
+        "{{ messages[0].content }}"
+    )
+    code, output = serve("--chat-template", template, "--system-prompt", "Be brief.")
+    assert code == 1
+    assert "--system-prompt cannot be used" in output
+    assert "no system turn" in output
+
+
 def test_truncated_weights(model: Path) -> None:
     path = model / "model.safetensors"
     path.write_bytes(path.read_bytes()[:100_000])

@@ -40,7 +40,7 @@ def lazily(form: str, schemas: dict[str, Any]) -> Wanted:
 def lazy(compiler: Compiler, form: str, schemas: dict[str, Any], marked: bool = False) -> LazyGuide:
     """With `marked`, what opens a call is a special token."""
     asked = lazily(form, schemas)
-    opened = opening(asked.text)
+    opened = opening(json.loads(asked.text))
     assert opened is not None
     vocabulary = compiler.vocabulary
     if marked:

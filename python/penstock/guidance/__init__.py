@@ -8,6 +8,15 @@ many tokens a document still needs) and `earley` (llguidance, for what no table 
 Nothing here imports torch: the process that compiles starts in a fraction of a second.
 """
 
-from penstock.guidance.protocol import Compiled, Cursor, Ends, Kind, Refused, Wanted, words
+from penstock.guidance.protocol import (
+    Compiled,
+    Cursor,
+    Ends,
+    Kind,
+    Refused,
+    Thoughts,
+    Wanted,
+    words,
+)
 
-__all__ = ["Compiled", "Cursor", "Ends", "Kind", "Refused", "Wanted", "words"]
+__all__ = ["Compiled", "Cursor", "Ends", "Kind", "Refused", "Thoughts", "Wanted", "words"]

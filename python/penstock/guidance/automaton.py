@@ -263,6 +263,11 @@ class AutomatonCursor:
         """Whether the text may end here."""
         return self.state != ENDED and bool(self.guide.automaton.whole[self.state])
 
+    @property
+    def ended(self) -> bool:
+        """Whether nothing of the text can follow."""
+        return self.state == ENDED
+
     def advance(self, token: int) -> None:
         """Takes one emitted token."""
         self.left -= 1

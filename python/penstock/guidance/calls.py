@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock.guidance import schema
 from penstock.guidance.earley import WHITESPACE, Growth
-from penstock.guidance.lazy import Opening
-from penstock.guidance.protocol import Refused
+from penstock.guidance.either import MarkedGuide
+from penstock.guidance.lazy import LazyGuide, Opening
+from penstock.guidance.protocol import Compiled, Kind, Refused, Wanted
+from penstock.guidance.vocabulary import Vocabulary
 
 MOST_BYTES = 1 << 20  # of the whole text
 MOST_EXPRESSION = 32 << 10  # characters; longer ones are left to llguidance
@@ -44,9 +47,10 @@ class Calls:
     calls: tuple[Call, ...]
 
 
-def parse(text: str) -> Calls:
-    """What the router sent: {"begin", "between", "end", "many", "calls": [{"name", "before",
-    "schema", "after"}]}. Raises Refused, naming the tool whose schema cannot be kept."""
+def parse(text: str, marks: Mapping[bytes, int]) -> Calls:
+    """What the router sent: {"mark", "begin", "between", "end", "many", "calls": [{"name",
+    "before", "schema", "after"}]}. A mark that is one of the special `marks` is left out. Raises
+    Refused, naming the tool whose schema cannot be kept."""
     if len(text) > MOST_BYTES:
         raise Refused(f"the tools have {len(text)} bytes; at most {MOST_BYTES} are possible")
     try:
@@ -55,19 +59,45 @@ def parse(text: str) -> Calls:
             Call(call["name"], call["before"], _checked(call), call["after"])
             for call in wanted["calls"]
         )
-        return Calls(wanted["begin"], wanted["between"], wanted["end"], wanted["many"], calls)
+        mark = wanted.get("mark", "")
+        begin = wanted["begin"] if mark.encode() in marks else mark + wanted["begin"]
+        return Calls(begin, wanted["between"], wanted["end"], wanted["many"], calls)
     except (ValueError, RecursionError, KeyError, TypeError) as error:
         raise Refused(f"the tools cannot be read: {error}") from error
 
 
-def opening(text: str) -> Opening | None:
-    """What opens the calls of such a text, in an answer that may say other things before:
-    {"opening": {"mark", "then", "spelt", "at_start", "again"}}. None if the calls are all."""
-    found = json.loads(text).get("opening")
+def framed(guide: Compiled, text: str, vocabulary: Vocabulary) -> Compiled:
+    """`guide`, made of such a text, and what the text says of where it stands: behind a special
+    token, or in free text (see `opening`)."""
+    wanted = json.loads(text)
+    opened = opening(wanted)
+    if opened is not None:
+        return LazyGuide(guide, opened, vocabulary)
+    mark = vocabulary.marks.get(wanted.get("mark", "").encode())
+    return guide if mark is None else MarkedGuide(guide, mark)
+
+
+def opening(wanted: dict[str, Any]) -> Opening | None:
+    """What opens the calls in an answer that may say other things before: {"opening": {"mark",
+    "then", "spelt", "at_start", "again"}}. None if the calls are all."""
+    found = wanted.get("opening")
     if found is None:
         return None
     mark, then, spelt, again = (found[key].encode() for key in ("mark", "then", "spelt", "again"))
     return Opening(mark, then, spelt, found["at_start"], again)
+
+
+def alternatives(wanted: Wanted) -> tuple[Wanted, Wanted] | None:
+    """The document that may come instead of the calls, {"document": {"kind", "text", "complete"}},
+    and the calls. None if there is no such document."""
+    if wanted.kind is not Kind.CALLS:
+        return None
+    frame = json.loads(wanted.text)
+    document = frame.pop("document", None)
+    if document is None:
+        return None
+    other = Wanted(Kind(document["kind"]), document["text"], document["complete"])
+    return other, replace(wanted, text=json.dumps(frame, ensure_ascii=False))
 
 
 def _checked(call: dict[str, Any]) -> dict[str, Any]:

@@ -49,7 +49,7 @@ class Compiler:
         return earley.compiled(earley.schema_grammar(json.dumps(parsed)), growth, self.tokens)
 
     def _calls(self, wanted: Wanted) -> Automaton | Grammar:
-        parsed = calls.parse(wanted.text)
+        parsed = calls.parse(wanted.text, self.vocabulary.marks)
         automaton = self._automaton(calls.expression(parsed))
         if automaton is not None:
             return automaton

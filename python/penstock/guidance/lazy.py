@@ -105,8 +105,9 @@ class LazyGuide:
 
     def start(self, ends: Ends, begun: bytes = b"") -> LazyCursor:
         """A cursor in free text."""
-        assert not begun, "free text has no beginning"
-        return LazyCursor(self, ends, self.first)
+        cursor = LazyCursor(self, ends, self.first)
+        cursor.take(begun)
+        return cursor
 
     def needed(self, begun: bytes) -> int | None:
         """Nothing: free text is whole."""
@@ -128,6 +129,8 @@ class LazyGuide:
 
 class LazyCursor:
     """A `Cursor`: how much of an opening has come, or where the guide behind it is."""
+
+    ended = False
 
     def __init__(self, guide: LazyGuide, ends: Ends, state: int) -> None:
         self.guide = guide
@@ -155,7 +158,12 @@ class LazyCursor:
             if self.inner.whole:
                 self.inner, self.state = None, guide.next
             return
-        self.state, rest = guide.watch.run(self.state, guide.text(token))
+        self.take(guide.text(token))
+
+    def take(self, text: bytes) -> None:
+        """Takes free text, which may open the guide."""
+        guide = self.guide
+        self.state, rest = guide.watch.run(self.state, text)
         if rest is not None:
             ends = replace(self.ends, most=self.left)
             self.inner = guide.inner.start(ends, guide.opening.spelt + rest)

@@ -6,13 +6,14 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 
 from penstock.faults import Fault
 from penstock.guidance import calls
 from penstock.guidance.automaton import AutomatonGuide, Masks
 from penstock.guidance.earley import EarleyGuide, Grammar, Tokens
-from penstock.guidance.lazy import LazyGuide
+from penstock.guidance.either import EitherGuide
 from penstock.guidance.pool import Pool
 from penstock.guidance.protocol import (
     Compiled,
@@ -25,6 +26,7 @@ from penstock.guidance.protocol import (
     Unavailable,
     Wanted,
 )
+from penstock.guidance.thoughts import ThoughtfulGuide
 from penstock.guidance.vocabulary import load_tokenizer, read_vocabulary
 
 MOST_BYTES = 256 << 20  # of compiled guides
@@ -119,15 +121,21 @@ class Library:
             self._size -= old.size + len(dropped.text)
 
     def _made(self, wanted: Wanted) -> Compiled:
+        if wanted.thoughts is not None:
+            inner = self._guide(replace(wanted, thoughts=None))
+            return ThoughtfulGuide(inner, wanted.thoughts, self.tokens(), wanted.complete)
+        either = calls.alternatives(wanted)
+        if either is not None:
+            return EitherGuide([self._guide(one) for one in either])
         made = self._pool.compile(wanted)
         tokens = self.tokens()
-        guide: Compiled = (
-            EarleyGuide(made, tokens)
-            if isinstance(made, Grammar)
-            else AutomatonGuide(made, tokens.vocabulary, wanted.complete, self._masks)
-        )
-        opening = calls.opening(wanted.text) if wanted.kind is Kind.CALLS else None
-        return guide if opening is None else LazyGuide(guide, opening, tokens.vocabulary)
+        if isinstance(made, Grammar):
+            guide: Compiled = EarleyGuide(made, tokens)
+        else:
+            guide = AutomatonGuide(made, tokens.vocabulary, wanted.complete, self._masks)
+        if wanted.kind is not Kind.CALLS:
+            return guide
+        return calls.framed(guide, wanted.text, tokens.vocabulary)
 
     def tokens(self) -> Tokens:
         """The model's tokens, read when first needed."""

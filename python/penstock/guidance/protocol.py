@@ -42,12 +42,22 @@ class Kind(enum.Enum):
 
 
 @dataclass(frozen=True)
+class Thoughts:
+    """What a model says to itself before it answers."""
+
+    open: bytes
+    close: bytes
+    begun: bool  # the prompt ends inside
+
+
+@dataclass(frozen=True)
 class Wanted:
     """A guide as a request brings it: all that its masks depend on."""
 
     kind: Kind
     text: str
     complete: bool  # steer to a whole text before the tokens run out
+    thoughts: Thoughts | None = None  # what may come before the text
 
 
 @dataclass(frozen=True)
@@ -64,6 +74,11 @@ class Cursor(Protocol):
     @property
     def whole(self) -> bool:
         """Whether the text may end here."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing of the text can follow: it is over, or a token came that no mask
+        allowed."""
 
     @property
     def idle(self) -> bool:

@@ -111,7 +111,7 @@ def read_vocabulary(tokenizer: Any, vocab: int) -> Vocabulary:
 
     texts: list[bytes] = [tokenizer.decode_bytes([token]) for token in range(vocab)]
     special = [token for token in range(vocab) if tokenizer.is_special_token(token)]
-    marks = {texts[token]: token for token in special}
+    marks = {texts[token]: token for token in special if texts[token]}
     for token in special:
         texts[token] = b""
     return Vocabulary(tuple(texts), marks)

@@ -304,7 +304,7 @@ class Watermark(_message.Message):
     def __init__(self, gamma: _Optional[float] = ..., delta: _Optional[float] = ..., key: _Optional[int] = ...) -> None: ...
 
 class Guide(_message.Message):
-    __slots__ = ("kind", "text", "complete", "max_new_tokens", "end_token_ids")
+    __slots__ = ("kind", "text", "complete", "max_new_tokens", "end_token_ids", "thoughts")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         KIND_UNSPECIFIED: _ClassVar[Guide.Kind]
@@ -322,12 +322,24 @@ class Guide(_message.Message):
     COMPLETE_FIELD_NUMBER: _ClassVar[int]
     MAX_NEW_TOKENS_FIELD_NUMBER: _ClassVar[int]
     END_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    THOUGHTS_FIELD_NUMBER: _ClassVar[int]
     kind: Guide.Kind
     text: str
     complete: bool
     max_new_tokens: int
     end_token_ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, kind: _Optional[_Union[Guide.Kind, str]] = ..., text: _Optional[str] = ..., complete: bool = ..., max_new_tokens: _Optional[int] = ..., end_token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+    thoughts: Thoughts
+    def __init__(self, kind: _Optional[_Union[Guide.Kind, str]] = ..., text: _Optional[str] = ..., complete: bool = ..., max_new_tokens: _Optional[int] = ..., end_token_ids: _Optional[_Iterable[int]] = ..., thoughts: _Optional[_Union[Thoughts, _Mapping]] = ...) -> None: ...
+
+class Thoughts(_message.Message):
+    __slots__ = ("open", "close", "begun")
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    CLOSE_FIELD_NUMBER: _ClassVar[int]
+    BEGUN_FIELD_NUMBER: _ClassVar[int]
+    open: str
+    close: str
+    begun: bool
+    def __init__(self, open: _Optional[str] = ..., close: _Optional[str] = ..., begun: bool = ...) -> None: ...
 
 class StepReply(_message.Message):
     __slots__ = ("epoch", "step", "slots", "counts", "token_ids", "logprobs", "errors", "timing", "closing", "top_counts", "top_token_ids", "top_logprobs", "prompts")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock.faults import BadStep, Fault
-from penstock.guidance import Ends, Kind, Refused, Wanted
+from penstock.guidance import Ends, Kind, Refused, Thoughts, Wanted
 from penstock.rpc import shard_pb2 as pb
 
 if TYPE_CHECKING:
@@ -168,7 +168,11 @@ def to_wanted(guide: pb.Guide) -> Wanted:
     }
     if guide.kind not in kinds:
         raise Refused(f"this worker knows no guide of kind {guide.kind}")
-    return Wanted(kinds[guide.kind], guide.text, guide.complete)
+    thoughts = None
+    if guide.HasField("thoughts"):
+        told = guide.thoughts
+        thoughts = Thoughts(told.open.encode(), told.close.encode(), told.begun)
+    return Wanted(kinds[guide.kind], guide.text, guide.complete, thoughts)
 
 
 def to_sequence(new: pb.NewSequence, library: Library) -> NewSequence:

@@ -27,11 +27,22 @@ const WAIT: Duration = Duration::from_secs(10);
 /// For one of them, its start included; it allows itself less processor time.
 const RENDER: Duration = Duration::from_secs(10);
 
+/// What becomes of templates that requests bring.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Templates {
+    /// They are refused.
+    #[default]
+    Refused,
+    /// Each is rendered by a process: this program, with these arguments.
+    Apart(Vec<OsString>),
+    /// Whoever sends requests owns this process: it renders them itself.
+    Trusted,
+}
+
 /// Starts the processes.
 #[derive(Debug)]
 pub(crate) struct Renderer {
-    /// The program and its arguments.
-    command: Vec<OsString>,
+    templates: Templates,
     turns: Semaphore,
 }
 
@@ -79,20 +90,26 @@ pub fn render_job(job: &str) -> Result<String, serde_json::Error> {
         variables,
         ..Chat::default()
     };
-    let reply = match ChatTemplate::new(&template, special_tokens) {
-        Ok(template) => match template.render(&chat) {
-            Ok(text) => Reply::Text(text),
-            Err(error) => Reply::Refused(error.message),
-        },
-        Err(error) => Reply::Refused(format!("it cannot be read: {error}")),
-    };
-    serde_json::to_string(&reply)
+    let text = rendered(&chat, &template, special_tokens);
+    serde_json::to_string(&text.map_or_else(Reply::Refused, Reply::Text))
+}
+
+/// The prompt's text, or what is wrong.
+fn rendered(
+    chat: &Chat,
+    template: &str,
+    special_tokens: Vec<(String, String)>,
+) -> Result<String, String> {
+    match ChatTemplate::new(template, special_tokens) {
+        Ok(template) => template.render(chat).map_err(|error| error.message),
+        Err(error) => Err(format!("it cannot be read: {error}")),
+    }
 }
 
 impl Renderer {
-    pub(crate) fn new(command: Vec<OsString>) -> Self {
+    pub(crate) fn new(templates: Templates) -> Self {
         Self {
-            command,
+            templates,
             turns: Semaphore::new(AT_ONCE),
         }
     }
@@ -106,7 +123,15 @@ impl Renderer {
         let Some(template) = &chat.template else {
             return Ok(None);
         };
-        let Some((program, arguments)) = self.command.split_first() else {
+        let command = match &self.templates {
+            Templates::Refused => &[][..],
+            Templates::Apart(command) => command,
+            Templates::Trusted => {
+                let text = rendered(chat, template, special_tokens.to_vec());
+                return text.map(Some).map_err(|why| refused(&why));
+            }
+        };
+        let Some((program, arguments)) = command.split_first() else {
             let rule = format!("`{NAME}` is not offered by this server");
             return Err(ApiError::validation(NAME, rule));
         };
@@ -165,16 +190,21 @@ async fn run(program: &OsStr, arguments: &[OsString], job: &[u8]) -> io::Result<
 }
 
 fn told(reply: &[u8]) -> Result<String, ApiError> {
-    let refused = |rule: String| ApiError {
-        param: Some(NAME.into()),
-        ..ApiError::new(ErrorKind::Template, rule)
-    };
     match serde_json::from_slice(reply) {
         Ok(Reply::Text(text)) => Ok(text),
-        Ok(Reply::Refused(why)) => Err(refused(format!("`{NAME}` cannot be used: {why}"))),
-        Err(_) => Err(refused(format!(
-            "`{NAME}` takes too much time or memory, or writes too much"
-        ))),
+        Ok(Reply::Refused(why)) => Err(refused(&why)),
+        Err(_) => Err(wrong("takes too much time or memory, or writes too much")),
+    }
+}
+
+fn refused(why: &str) -> ApiError {
+    wrong(&format!("cannot be used: {why}"))
+}
+
+fn wrong(what: &str) -> ApiError {
+    ApiError {
+        param: Some(NAME.into()),
+        ..ApiError::new(ErrorKind::Template, format!("`{NAME}` {what}"))
     }
 }
 

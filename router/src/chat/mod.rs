@@ -11,7 +11,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use self::apart::Renderer;
-pub use self::apart::render_job;
+pub use self::apart::{Templates, render_job};
 pub use self::template::ChatTemplate;
 use crate::error::ApiError;
 use crate::tools::Reading;

@@ -57,6 +57,17 @@ pub struct Guide {
     pub complete: bool,
     /// The model's end tokens: what may follow where the text is whole.
     pub end_token_ids: Vec<u32>,
+    /// What may come before the text; known when the prompt is.
+    pub thoughts: Option<Thoughts>,
+}
+
+/// What a model says to itself before it answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Thoughts {
+    /// What opens and what closes them: text, or a special token.
+    pub marks: [&'static str; 2],
+    /// Whether the prompt ends inside them.
+    pub begun: bool,
 }
 
 /// What a guide is written in.

@@ -406,6 +406,9 @@ pub struct Guide {
     /// what may follow where the text is whole
     #[prost(uint32, repeated, tag = "5")]
     pub end_token_ids: ::prost::alloc::vec::Vec<u32>,
+    /// what may come before the text; nothing if absent
+    #[prost(message, optional, tag = "6")]
+    pub thoughts: ::core::option::Option<Thoughts>,
 }
 /// Nested message and enum types in `Guide`.
 pub mod guide {
@@ -457,6 +460,18 @@ pub mod guide {
             }
         }
     }
+}
+/// What a model says to itself before it answers, between two marks.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Thoughts {
+    /// a mark: text, or what a special token is called
+    #[prost(string, tag = "1")]
+    pub open: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub close: ::prost::alloc::string::String,
+    /// the prompt ends inside: `close` must come
+    #[prost(bool, tag = "3")]
+    pub begun: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct StepReply {

@@ -13,7 +13,7 @@ pub use self::answer::{Facts, Generation, ToldPrompt};
 pub use self::event::{FinishReason, TextEnd, TextEvent, TextToken};
 use crate::backend::Backend;
 use crate::budget::Charge;
-use crate::chat::{Chat, Renderer};
+use crate::chat::{Chat, Renderer, Turn};
 use crate::config::RouterConfig;
 use crate::detokenize::Detokenizer;
 use crate::engine::types::SubmitError;
@@ -69,7 +69,7 @@ impl Generator {
                 thought_format: config.thought_format.of(source, ThoughtFormat::of_template),
                 text: Arc::new(model),
                 pool,
-                renderer: Renderer::new(config.renderer.clone()),
+                renderer: Renderer::new(config.templates.clone()),
                 config,
                 metrics,
             }),
@@ -296,6 +296,7 @@ fn to_ids(
             let (text, read) = prompt_text(model, chat)?;
             parameters.check_length(&text, model.bound)?;
             reading = read;
+            parameters.think_first(reading.thoughts_to_come());
             tokenize::encode(&model.tokenizer, &text, SpecialTokens::AsIs)?
         }
         Prompt::Ids(ids) => ids,
@@ -315,15 +316,14 @@ fn to_ids(
 
 /// A conversation as its prompt, and how the answer to that is read.
 fn prompt_text(model: &ModelText, mut chat: Chat) -> Result<(String, Reading), ApiError> {
-    let mut text = match chat.rendered.take() {
+    let text = match chat.rendered.take() {
         Some(text) => text,
         None => {
             let template = model.chat_template.as_ref().ok_or_else(no_template)?;
             template.render(&chat).map_err(of_messages)?
         }
     };
-    chat.reading.open(&mut text);
-    let reading = chat.reading.after(&text);
+    let reading = chat.reading.after(&text, chat.turn == Turn::Continue);
     Ok((text, reading))
 }
 

@@ -352,6 +352,7 @@ fn guide(field: &'static str, kind: GuideKind, text: String, complete: bool) -> 
         text,
         complete,
         end_token_ids: Vec::new(),
+        thoughts: None,
     })
 }
 

@@ -8,7 +8,7 @@ use super::facts;
 use crate::engine::types::{Guide, GuideKind};
 use crate::error::ApiError;
 use crate::generation::{FinishReason, Generation, TextEnd, TextEvent};
-use crate::tools::{AnswerReader, Choice, Offer, Piece, Pieces, Reading};
+use crate::tools::{AnswerReader, Choice, Offer, Piece, Pieces, Reading, ToolFormat};
 
 /// An answer that is read as it comes.
 pub(super) struct Read {
@@ -161,35 +161,15 @@ pub(super) struct Offered {
     pub(super) tools: Option<String>,
     /// How the answer is read.
     pub(super) reading: Reading,
-    /// What it must be, if calls are forced.
+    /// What it must spell, if anything.
     pub(super) guide: Option<Box<Guide>>,
 }
 
-impl Offered {
-    /// The guide of a request that may have asked for another one, which leaves no room for calls
-    /// that nothing forces.
-    pub(super) fn join(
-        guide: Option<Box<Guide>>,
-        calls: Option<Box<Guide>>,
-        forced: bool,
-    ) -> Result<Option<Box<Guide>>, ApiError> {
-        match (&guide, &calls) {
-            (Some(other), Some(_)) if forced => {
-                let rule = format!(
-                    "`tool_choice` that forces a call cannot go with `{}`: the answer is nothing but calls",
-                    other.field
-                );
-                Err(ApiError::validation("tool_choice", rule))
-            }
-            _ => Ok(guide.or(calls)),
-        }
-    }
-}
-
-/// What follows from an offer.
+/// What follows from an offer beside `guide`, what the answer must spell if it is no call.
 pub(super) fn read_offer(
     offer: Option<&Offer>,
     generator: &crate::Generator,
+    guide: Option<Box<Guide>>,
 ) -> Result<Offered, ApiError> {
     let mut reading = Reading {
         thoughts: generator.thought_format(),
@@ -198,6 +178,7 @@ pub(super) fn read_offer(
     let Some(offer) = offer.filter(|offer| offer.choice != Choice::None) else {
         return Ok(Offered {
             reading,
+            guide,
             ..Offered::default()
         });
     };
@@ -209,25 +190,49 @@ pub(super) fn read_offer(
     };
     reading.tools = Some((format, offer.names()));
     reading.one_call = !offer.parallel;
-    let guide = format.guided_calls(offer).map(calls_guide);
-    if offer.forces() {
-        reading.forced = true;
-        reading.named = matches!(offer.choice, Choice::Named(_));
-        reading.opening = format.opening();
-    }
+    reading.named = matches!(offer.choice, Choice::Named(_));
     Ok(Offered {
         tools: Some(offer.to_json()),
         reading,
-        guide,
+        guide: joined(format, offer, guide)?,
     })
 }
 
-fn calls_guide(text: String) -> Box<Guide> {
+/// The guide to an answer that may be calls.
+fn joined(
+    format: ToolFormat,
+    offer: &Offer,
+    guide: Option<Box<Guide>>,
+) -> Result<Option<Box<Guide>>, ApiError> {
+    let Some(document) = guide else {
+        let text = format.guided_calls(offer);
+        return Ok(text.map(|text| calls_guide("tools", text)));
+    };
+    let field = document.field;
+    if offer.forces() {
+        let rule = format!(
+            "`tool_choice` that forces a call cannot go with `{field}`: the answer is nothing but calls"
+        );
+        return Err(ApiError::validation("tool_choice", rule));
+    }
+    let text = format.calls_or(offer, &document).ok_or_else(|| {
+        let rule = format!(
+            "`{field}` cannot go with `tools` and `tool_choice` `auto`: this model writes its calls \
+             as JSON objects, which cannot be told from a document. Send `tool_choice` `none` or \
+             `required`"
+        );
+        ApiError::validation(field, rule)
+    })?;
+    Ok(Some(calls_guide(field, text)))
+}
+
+fn calls_guide(field: &'static str, text: String) -> Box<Guide> {
     Box::new(Guide {
         kind: GuideKind::Calls,
-        field: "tools",
+        field,
         text,
         complete: true,
         end_token_ids: Vec::new(),
+        thoughts: None,
     })
 }

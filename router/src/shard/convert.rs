@@ -109,6 +109,7 @@ pub(super) fn guide(sampling: &Sampling, stopping: &Stopping) -> Option<v1::Guid
         text,
         complete,
         end_token_ids,
+        thoughts,
         field: _,
     } = sampling.guide.as_deref()?;
     let kind = match kind {
@@ -123,6 +124,11 @@ pub(super) fn guide(sampling: &Sampling, stopping: &Stopping) -> Option<v1::Guid
         complete: *complete,
         max_new_tokens: stopping.max_new_tokens,
         end_token_ids: end_token_ids.clone(),
+        thoughts: thoughts.map(|thoughts| v1::Thoughts {
+            open: thoughts.marks[0].to_owned(),
+            close: thoughts.marks[1].to_owned(),
+            begun: thoughts.begun,
+        }),
     })
 }
 

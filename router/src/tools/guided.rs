@@ -3,12 +3,20 @@
 use serde_json::{Value, json};
 
 use super::{Choice, Offer, Tool, ToolFormat, llama, mistral, pythonic, tagged};
+use crate::engine::types::{Guide, GuideKind};
 
 /// How calls are written when an answer is nothing else.
 struct Frame {
     begin: &'static str,
     between: &'static str,
     end: &'static str,
+}
+
+/// Which tools' schemas are kept; others take any object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kept {
+    All,
+    Strict,
 }
 
 /// Of a tool that names no schema.
@@ -21,35 +29,73 @@ impl ToolFormat {
     /// allows several. Where it forces none, the guide begins with each call that the model makes, if
     /// a tool is strict; else there is none. The schemas that are kept are in it as they came.
     pub fn guided_calls(self, offer: &Offer) -> Option<String> {
-        let lazy = !offer.forces();
-        let (many, only) = match &offer.choice {
-            Choice::None => return None,
-            Choice::Auto if !offer.tools.iter().any(|tool| tool.strict) => return None,
-            // What opens a call there opens the next one, too.
-            Choice::Auto => (offer.parallel && self.is_list(), None),
-            Choice::Required => (offer.parallel, None),
-            Choice::Named(name) => (false, Some(name)),
+        match &offer.choice {
+            Choice::None => None,
+            Choice::Auto if !offer.tools.iter().any(|tool| tool.strict) => None,
+            Choice::Auto => {
+                // What opens a call opens the next one, too, but for calls in a list.
+                let many = offer.parallel && matches!(self, Self::Mistral | Self::Pythonic);
+                let opening = format!("\"opening\":{}", self.opened_by());
+                Some(self.calls_text(&offer.tools, many, Kept::Strict, &opening))
+            }
+            Choice::Required => {
+                let mark = self.marked();
+                Some(self.calls_text(&offer.tools, offer.parallel, Kept::All, &mark))
+            }
+            Choice::Named(name) => {
+                let named = offer.tools.iter().find(|tool| tool.name == *name)?;
+                let named = std::slice::from_ref(named);
+                Some(self.calls_text(named, false, Kept::All, &self.marked()))
+            }
+        }
+    }
+
+    /// The text of a guide to an answer that is calls, or `document`. `None` if the two could not be
+    /// told from each other.
+    pub fn calls_or(self, offer: &Offer, document: &Guide) -> Option<String> {
+        let kind = match document.kind {
+            GuideKind::JsonSchema => "json_schema",
+            GuideKind::Regex => "regex",
+            GuideKind::Grammar => "grammar",
+            GuideKind::Calls => return None,
         };
-        let wanted = |tool: &&Tool| only.is_none_or(|name| *name == tool.name);
-        let calls = offer.tools.iter().filter(wanted);
-        let calls: Vec<String> = calls
-            .map(|tool| self.guided_call(tool, lazy && !tool.strict))
-            .collect();
+        if self == Self::Llama3Json {
+            return None;
+        }
+        let Guide { text, complete, .. } = document;
+        let document = json!({"kind": kind, "text": text, "complete": complete});
+        let members = format!("\"document\":{document},{}", self.marked());
+        Some(self.calls_text(&offer.tools, offer.parallel, Kept::Strict, &members))
+    }
+
+    /// Calls as proto/README.md describes them, with more `members`.
+    fn calls_text(self, tools: &[Tool], many: bool, kept: Kept, members: &str) -> String {
+        let loose = |tool: &Tool| kept == Kept::Strict && !tool.strict;
+        let call = |tool: &Tool| self.guided_call(tool, loose(tool));
+        let calls: Vec<String> = tools.iter().map(call).collect();
         let Frame {
             begin,
             between,
             end,
         } = self.frame();
         let [begin, between, end] = [begin, between, end].map(Value::from);
-        let opened = if lazy {
-            format!("\"opening\":{},", self.opened_by())
-        } else {
-            String::new()
-        };
-        Some(format!(
-            "{{{opened}\"begin\":{begin},\"between\":{between},\"end\":{end},\"many\":{many},\"calls\":[{}]}}",
+        format!(
+            "{{{members},\"begin\":{begin},\"between\":{between},\"end\":{end},\"many\":{many},\"calls\":[{}]}}",
             calls.join(",")
-        ))
+        )
+    }
+
+    /// What comes before calls that are the whole answer: a mark that may be a special token, which
+    /// no text can spell.
+    fn marked(self) -> String {
+        format!("\"mark\":{}", Value::from(self.mark()))
+    }
+
+    fn mark(self) -> &'static str {
+        match self {
+            Self::Mistral => mistral::MARK,
+            Self::Hermes | Self::Brook | Self::Llama3Json | Self::Pythonic => "",
+        }
     }
 
     /// What opens a call, or a list of them, in an answer that may say other things: see
@@ -66,20 +112,6 @@ impl ToolFormat {
             Self::Llama3Json => opened(llama::MARK, "{", ";"),
             Self::Mistral => opened(mistral::MARK, "", ""),
             Self::Pythonic => opened(pythonic::MARKS[0], "[", ""),
-        }
-    }
-
-    /// Whether several calls stand in one list.
-    fn is_list(self) -> bool {
-        matches!(self, Self::Mistral | Self::Pythonic)
-    }
-
-    /// What of a forced answer the prompt holds already: a mark that is a special token, which no
-    /// guide can spell.
-    pub fn opening(self) -> &'static str {
-        match self {
-            Self::Mistral => mistral::MARK,
-            Self::Hermes | Self::Brook | Self::Llama3Json | Self::Pythonic => "",
         }
     }
 
@@ -105,8 +137,8 @@ impl ToolFormat {
             before + arguments + &after
         });
         let written: Vec<String> = written.collect();
-        let (opening, written) = (self.opening(), written.join(frame.between));
-        format!("{opening}{}{written}{}", frame.begin, frame.end)
+        let (mark, written) = (self.mark(), written.join(frame.between));
+        format!("{mark}{}{written}{}", frame.begin, frame.end)
     }
 
     fn guided_call(self, tool: &Tool, loose: bool) -> String {

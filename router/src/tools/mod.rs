@@ -146,6 +146,11 @@ impl ThoughtFormat {
     pub fn is_open_after(self, prompt: &str) -> bool {
         prompt.trim_end().ends_with(self.marks()[0])
     }
+
+    /// Whether a prompt ends behind them: there are none then.
+    pub fn is_closed_after(self, prompt: &str) -> bool {
+        prompt.trim_end().ends_with(self.marks()[1])
+    }
 }
 
 impl Pieces {

@@ -2,6 +2,7 @@
 
 use super::thought::Thought;
 use super::{Machine, Pieces, ThoughtFormat, ToolFormat, ToolNames};
+use crate::engine::types::Thoughts;
 
 /// How an answer is to be read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -14,12 +15,10 @@ pub struct Reading {
     pub in_thought: bool,
     /// Whether the answer ends with its first call.
     pub one_call: bool,
-    /// Whether the answer can be nothing but calls.
-    pub forced: bool,
     /// Whether the request says which function is called: that is no decision of the model then.
     pub named: bool,
-    /// What of the answer the prompt holds already.
-    pub opening: &'static str,
+    /// Whether thoughts may come first; known when the prompt is.
+    pub may_think: bool,
 }
 
 /// Reads one answer.
@@ -44,30 +43,35 @@ impl Reading {
         tools.chain(thoughts).copied()
     }
 
-    /// The same, for an answer to this prompt.
+    /// The same, for an answer to this prompt, which goes on with what the model has said if it
+    /// `continues`.
     #[must_use]
-    pub fn after(self, prompt: &str) -> Self {
+    pub fn after(self, prompt: &str, continues: bool) -> Self {
         let in_thought = self
             .thoughts
             .is_some_and(|format| format.is_open_after(prompt));
-        Self { in_thought, ..self }
+        let may_think =
+            |format: ThoughtFormat| in_thought || !(continues || format.is_closed_after(prompt));
+        Self {
+            in_thought,
+            may_think: self.thoughts.is_some_and(may_think),
+            ..self
+        }
     }
 
-    /// Adds to the prompt what an answer of nothing but calls cannot begin with.
-    pub fn open(&self, prompt: &mut String) {
-        if let Some(thoughts) = self.thoughts.filter(|_| self.forced)
-            && thoughts.is_open_after(prompt)
-        {
-            prompt.truncate(prompt.trim_end().len());
-            prompt.push_str(&format!("\n{}\n\n", thoughts.marks()[1]));
-        }
-        prompt.push_str(self.opening);
+    /// The thoughts that may come before what the answer must spell.
+    pub fn thoughts_to_come(&self) -> Option<Thoughts> {
+        let format = self.thoughts.filter(|_| self.may_think)?;
+        Some(Thoughts {
+            marks: *format.marks(),
+            begun: self.in_thought,
+        })
     }
 
     /// A reader at the start of an answer.
     pub fn reader(&self) -> AnswerReader {
         let thought = |format| Thought::new(format, self.in_thought);
-        let mut reader = AnswerReader {
+        AnswerReader {
             thought: self.thoughts.map(thought),
             tools: self
                 .tools
@@ -75,9 +79,7 @@ impl Reading {
                 .map(|(format, names)| format.machine(names.clone())),
             one_call: self.one_call,
             over: false,
-        };
-        reader.feed(self.opening, &mut Pieces::default());
-        reader
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! What keeps every rule.
 
-use crate::engine::types::{EngineRequest, Sampling, Stopping};
+use crate::engine::types::{EngineRequest, Sampling, Stopping, Thoughts};
 use crate::error::ApiError;
 use crate::logprobs::Wanted;
 use crate::text_bound::TextBound;
@@ -60,6 +60,13 @@ impl ValidParameters {
             self.parameters.adjustment.forbid_text(&text, &tokens)?;
         }
         Ok(())
+    }
+
+    /// Lets thoughts come before what the answer must spell.
+    pub(crate) fn think_first(&mut self, thoughts: Option<Thoughts>) {
+        if let Some(guide) = &mut self.parameters.guide {
+            guide.thoughts = thoughts;
+        }
     }
 
     /// Refuses a text that has too many tokens however it is tokenized.

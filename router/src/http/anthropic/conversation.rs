@@ -13,7 +13,7 @@ use crate::http::reading::{Offered, read_offer};
 use crate::http::strict::JsonText;
 use crate::tools::{Choice, Offer, Tool};
 
-/// The conversation of a request, and the guide to its answer if that must be calls.
+/// The conversation of a request, and the guide to its answer if calls are guided.
 pub(super) fn conversation(
     body: &mut MessagesRequest,
     generator: &Generator,
@@ -23,7 +23,7 @@ pub(super) fn conversation(
         tools,
         reading,
         guide,
-    } = read_offer(offer.as_ref(), generator)?;
+    } = read_offer(offer.as_ref(), generator, None)?;
     let thinks = body
         .thinking
         .as_ref()

@@ -52,8 +52,8 @@ pub(crate) async fn chat(
     } = body.common(max_tokens)?;
     parameters.wanted = wanted;
     check_model(&app, model.as_deref())?;
-    let (chat, calls) = conversation(&app.generator, body)?;
-    parameters.guide = Offered::join(parameters.guide, calls, chat.reading.forced)?;
+    let (chat, guide) = conversation(&app.generator, body, parameters.guide.take())?;
+    parameters.guide = guide;
     let prompt = Prompt::Chat(chat);
     let input = GenerateInput {
         prompt,
@@ -79,7 +79,7 @@ pub(crate) async fn chat_tokenize(
     let (mut body, charge): (ChatRequest, _) = json::read(request, &app).await?;
     body.check()?;
     check_model(&app, body.model.take().as_deref())?;
-    let (chat, _) = conversation(&app.generator, body)?;
+    let (chat, _) = conversation(&app.generator, body, None)?;
     let (templated_text, pieces) = app
         .generator
         .tokenize_chat(chat, FieldNames::CHAT.prompt, charge)
@@ -146,37 +146,34 @@ fn max_tokens(body: &ChatRequest) -> Result<Option<u32>, ApiError> {
     }
 }
 
-/// The conversation that a body of this route means, and `parameters` with the guide to its answer if
-/// that must be calls: what the Python package sends. What the body says of sampling does not count.
+/// The conversation that a body of this route means, and `parameters` with the guide to its answer:
+/// what the Python package sends. What the body says of sampling does not count.
 ///
 /// # Errors
 /// What is refused in requests.
 pub fn conversation_of(
     body: &str,
-    parameters: Parameters,
+    mut parameters: Parameters,
     generator: &Generator,
 ) -> Result<(Chat, Parameters), ApiError> {
     let body: ChatRequest = json::parse(body.as_bytes())?;
-    let (chat, calls) = conversation(generator, body)?;
-    let guide = Offered::join(parameters.guide, calls, chat.reading.forced)?;
-    let parameters = Parameters {
-        guide,
-        ..parameters
-    };
+    let (chat, guide) = conversation(generator, body, parameters.guide.take())?;
+    parameters.guide = guide;
     Ok((chat, parameters))
 }
 
-/// The conversation, and the guide to its answer if that must be calls.
+/// The conversation, and the guide to its answer: `guide`, or what tools make of it.
 fn conversation(
     generator: &Generator,
     mut body: ChatRequest,
+    guide: Option<Box<Guide>>,
 ) -> Result<(Chat, Option<Box<Guide>>), ApiError> {
     let offer = offer(&mut body)?;
     let Offered {
         tools,
         reading,
         guide,
-    } = read_offer(offer.as_ref(), generator)?;
+    } = read_offer(offer.as_ref(), generator, guide)?;
     let variables = body.chat_template_kwargs.take();
     let variables = variables.map(template_variables).transpose()?;
     let turns = body.messages.into_iter().enumerate();

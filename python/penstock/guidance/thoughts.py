@@ -1,0 +1,204 @@
+"""A guide behind a model's thoughts, which may be anything, and which end in time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from penstock.guidance.closing import segmented
+from penstock.guidance.earley import Tokens
+from penstock.guidance.lazy import BLANKS, NEVER, Opening, Watch
+from penstock.guidance.protocol import Compiled, Cursor, Ends, Ints, Thoughts, clear_bits, set_bits
+
+MOST_BLANKS = 2  # tokens of nothing else between the thoughts and the text
+SOME_BLANKS = (b"\n", b"\n\n", b" ")
+
+
+class ThoughtfulGuide:
+    """A `Compiled` guide: thoughts, if the model or the prompt begins with them, then a text."""
+
+    def __init__(self, inner: Compiled, thoughts: Thoughts, tokens: Tokens, steered: bool) -> None:
+        self.inner = inner
+        self.thoughts = thoughts
+        self.tokens, self.vocabulary = tokens, tokens.vocabulary
+        self.watch = Watch(Opening(thoughts.close))
+        self.must = not inner.start(Ends((), NEVER)).whole  # whether a text has to come
+        self.closing = self._spelt(thoughts.close)
+        steered = steered and inner.shortest > 0 and bool(self.closing)
+        self.reserve = len(self.closing) + inner.shortest if steered else 0
+        self.shortest = self.reserve if thoughts.begun and steered else inner.shortest
+        self.size = inner.size + (1 << 12)
+        self._closers = [self._rated(found) for found in self.watch.openers(self.vocabulary)]
+        self.blanks = tuple(id for text in SOME_BLANKS if (id := self._id(text)) is not None)
+
+    def start(self, ends: Ends, begun: bytes = b"") -> ThoughtCursor:
+        """A cursor before the first token."""
+        assert not begun, "thoughts come first"
+        cursor = ThoughtCursor(self, ends)
+        if self.thoughts.begun:
+            cursor.state = 0
+        else:
+            cursor.seen, cursor.inner = b"", self.inner.start(ends)
+        return cursor
+
+    def needed(self, begun: bytes) -> int | None:
+        """Tokens that complete the text; None behind a beginning: thoughts come first."""
+        return None if begun else self.shortest
+
+    def text(self, token: int) -> bytes:
+        """What a token says: of special ones only the marks do."""
+        if token >= self.vocabulary.size:
+            return b""
+        for mark in (self.thoughts.open, self.thoughts.close):
+            if token == self.vocabulary.marks.get(mark):
+                return mark
+        return self.vocabulary.tokens[token]
+
+    def barred(self, state: int, left: int) -> Ints:
+        """Tokens that may not follow in thoughts: they end them, and go on as no text can."""
+        tokens, needs = self._closers[state]
+        return tokens[needs >= left]
+
+    def opening(self, seen: bytes, left: int) -> tuple[int, ...]:
+        """Tokens that open thoughts, or go on to, after the beginning `seen` of the mark."""
+        rest = self.thoughts.open[len(seen) :]
+        parts = [(rest[:size], rest[size:]) for size in range(1, len(rest) + 1)]
+        parts += [(rest + blank, b"") for blank in SOME_BLANKS]
+        found = [(self._id(part), after) for part, after in parts]
+        return tuple(
+            token
+            for token, after in found
+            if token is not None and left > self.reserve + len(self._spelt(after))
+        )
+
+    def _id(self, text: bytes) -> int | None:
+        """The token of a text, or the special one of a mark."""
+        special = self.vocabulary.marks.get(text)
+        return self.tokens.ids.get(text) if special is None else special
+
+    def _spelt(self, text: bytes) -> tuple[int, ...]:
+        """The fewest tokens that spell a text, if any do."""
+        token = self._id(text) if text else None
+        if token is not None:
+            return (token,)
+        parts = segmented(text, self.vocabulary) or ()
+        return tuple(self.tokens.ids[part] for part in parts)
+
+    def _rated(self, found: list[tuple[int, bytes]]) -> tuple[Ints, Ints]:
+        rests = {rest.lstrip(BLANKS) for _, rest in found}
+        needs = {rest: self.inner.needed(rest) for rest in rests}
+        rated = [needs[rest.lstrip(BLANKS)] for _, rest in found]
+        tokens = np.array([token for token, _ in found], np.int32)
+        return tokens, np.array([NEVER if need is None else need for need in rated], np.int32)
+
+
+class ThoughtCursor:
+    """A `Cursor`: before thoughts, inside, or behind them."""
+
+    def __init__(self, guide: ThoughtfulGuide, ends: Ends) -> None:
+        self.guide = guide
+        self.ends = ends
+        self.left = ends.most
+        self.seen: bytes | None = None  # before: the text that has come, a beginning of the mark
+        self.state: int | None = None  # inside: the watch's
+        self.inner: Cursor | None = None  # before and behind: the text's
+        self.blanks = 0  # behind: tokens of blanks that may still come before it
+
+    @property
+    def whole(self) -> bool:
+        """Whether the text may end here."""
+        return not self.guide.must if self.inner is None else self.inner.whole
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing of the text can follow."""
+        return self.inner is not None and self.inner.ended and not self.seen
+
+    @property
+    def idle(self) -> bool:
+        """Whether every token may follow."""
+        if self.state is None:
+            return self.inner is not None and self.inner.idle
+        guide = self.guide
+        return not (guide.must or len(guide.barred(self.state, self.left)))
+
+    def advance(self, token: int) -> None:
+        """Takes one emitted token."""
+        self.left -= 1
+        text = self.guide.text(token)
+        if self.state is not None:
+            self._think(text)
+        elif self.seen is not None and text:
+            self._decide(token, text)
+        elif self.blanks and text and not text.strip(BLANKS):
+            self.blanks -= 1
+            self._begin(b"")
+        elif self.inner is not None:
+            self.blanks = 0
+            self.inner.advance(token)
+
+    def fill(self, row: Ints) -> bool:
+        """Writes the mask of the next token."""
+        if self.state is not None:
+            self._fill_thoughts(self.state, row)
+            return False
+        assert self.inner is not None
+        narrowed = False
+        if self.seen and self.inner.ended:
+            row[:] = 0  # only thoughts may follow
+        else:
+            narrowed = self.inner.fill(row)
+        if self.seen is not None:
+            set_bits(row, self.guide.opening(self.seen, self.left))
+        if self.blanks and self.left > self.guide.inner.shortest:
+            set_bits(row, self.guide.blanks)
+        return narrowed
+
+    def copy(self) -> ThoughtCursor:
+        """Another sequence at the same place."""
+        twin = ThoughtCursor(self.guide, self.ends)
+        twin.left, twin.seen, twin.state, twin.blanks = (
+            self.left,
+            self.seen,
+            self.state,
+            self.blanks,
+        )
+        twin.inner = None if self.inner is None else self.inner.copy()
+        return twin
+
+    def _decide(self, token: int, text: bytes) -> None:
+        """Whether the model thinks first."""
+        assert self.seen is not None
+        assert self.inner is not None
+        mark = self.guide.thoughts.open
+        seen = (self.seen + text).lstrip(BLANKS)
+        if seen.startswith(mark):
+            self.seen, self.inner, self.state = None, None, 0
+            self._think(seen[len(mark) :])
+            return
+        self.inner.advance(token)
+        self.seen = seen if mark.startswith(seen) else None
+
+    def _think(self, text: bytes) -> None:
+        assert self.state is not None
+        self.state, rest = self.guide.watch.run(self.state, text)
+        if rest is not None:
+            self.state, self.blanks = None, MOST_BLANKS
+            self._begin(rest.lstrip(BLANKS))
+
+    def _begin(self, text: bytes) -> None:
+        self.blanks *= not text
+        self.inner = self.guide.inner.start(replace(self.ends, most=self.left), text)
+
+    def _fill_thoughts(self, state: int, row: Ints) -> None:
+        guide = self.guide
+        if self.left <= guide.reserve:
+            row[:] = 0
+            place = min(guide.reserve - self.left, len(guide.closing) - 1)
+            set_bits(row, (guide.closing[place],))
+            return
+        row[:] = -1
+        clear_bits(row, guide.barred(state, self.left))
+        if guide.must:
+            clear_bits(row, np.array(sorted(set(self.ends.tokens)), np.int32))

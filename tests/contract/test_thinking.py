@@ -1,0 +1,76 @@
+"""A model that thinks first, and a server that renders no templates of requests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from jsonschema import validate
+from serving import Server
+
+BROOK = Path(__file__).resolve().parents[2] / "python/penstock/brook"
+OPENED = (
+    "{%- if add_generation_prompt and enable_thinking is not false %}{{ '<think>\\n' }}{% endif %}"
+)
+CITY = {
+    "type": "object",
+    "properties": {"city": {"enum": ["Rome", "Oslo"]}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": CITY}}
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[openai.OpenAI]:
+    """Brook, whose every prompt ends inside thoughts: it does not know how to end them itself."""
+    folder = tmp_path_factory.mktemp("thinking")
+    template = folder / "template.jinja"
+    template.write_text((BROOK / "chat_template.jinja").read_text() + OPENED)
+    options = ["--chat-template", str(template), "--no-request-chat-template"]
+    server = Server(folder / "log", options).start()
+    try:
+        server.wait_ready()
+        yield openai.OpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0)
+    finally:
+        server.stop()
+
+
+def ask(client: openai.OpenAI, **fields: Any) -> Any:
+    story = {"role": "user", "content": "Tell me a story about a fox."}
+    asked: Any = {"model": "brook", "messages": [story], "temperature": 0, **fields}
+    return client.chat.completions.create(**asked).choices[0]
+
+
+def test_a_forced_call_comes_behind_the_thoughts(client: openai.OpenAI) -> None:
+    for choice in ("required", "get_weather"):
+        answer = ask(client, tools=[TOOL], tool_choice=choice, max_tokens=70)
+        assert len(answer.message.reasoning_content) > 40
+        (call,) = answer.message.tool_calls
+        validate(json.loads(call.function.arguments), CITY)
+        assert answer.message.content is None
+    closed = {"chat_template_kwargs": {"enable_thinking": False}}
+    answer = ask(client, tools=[TOOL], tool_choice="required", max_tokens=70, extra_body=closed)
+    assert answer.message.tool_calls
+
+
+def test_a_document_comes_behind_the_thoughts(client: openai.OpenAI) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": CITY}}
+    for tools in ({}, {"tools": [TOOL]}):
+        answer = ask(client, response_format=form, max_tokens=60, **tools)
+        assert len(answer.message.reasoning_content) > 40
+        if not answer.message.tool_calls:
+            validate(json.loads(answer.message.content), CITY)
+    with pytest.raises(openai.UnprocessableEntityError, match="allow at least"):
+        ask(client, response_format=form, max_tokens=8)
+
+
+def test_templates_of_requests_can_be_switched_off(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.UnprocessableEntityError) as caught:
+        ask(client, max_tokens=4, extra_body={"chat_template": "{{ messages[0].content }}"})
+    assert caught.value.param == "chat_template"
+    assert "not offered" in str(caught.value)
