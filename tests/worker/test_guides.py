@@ -20,7 +20,7 @@ from driver import ROOT, Driver, Running, Worker, greedy, new_sequence, running
 from jsonschema import validate
 from local import LocalWorker
 from penstock.faults import Fault
-from penstock.guidance import Kind, Wanted
+from penstock.guidance import Kind, Refused, Wanted
 from penstock.guidance.library import Library
 from penstock.guidance.schema import MOST_SIZE, growth
 from penstock.guidance.vocabulary import load_tokenizer
@@ -275,6 +275,28 @@ def test_quick_guides_pass_those_that_take_long() -> None:
         library.close()
         said = [future.result() for future in slow]
     assert all(said) and any("others that do are waiting" in text for text in said)
+
+
+def test_a_guide_that_cannot_go_on_ends_its_sequence_alone(
+    loaded: tuple[LocalWorker, pb.Loaded], driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is told of the others' tokens is told of theirs."""
+    failing = guided(guide("JSON_SCHEMA", PERSON, 60), 1)
+    asking = greedy([1, 500, 700], 4, top_logprobs=3)
+    for sequence in (failing, asking):
+        driver.enter(sequence)
+    driver.step([failing, asking])
+
+    def fill(*_: Any) -> bool:
+        raise Refused("it became too complex")
+
+    cursor = loaded[0].runner.state.guides[failing.slot]
+    monkeypatch.setattr(type(cursor), "fill", fill)
+    reply = driver.step([failing, asking])
+    assert failing.error == "it became too complex"
+    assert list(reply.top_counts) == [3]
+    assert reply.top_logprobs[0] == pytest.approx(reply.logprobs[0], abs=1e-4)
+    driver.finish([failing, asking])
 
 
 def test_grammars_and_expressions(driver: Driver, tokenizer: Any) -> None:

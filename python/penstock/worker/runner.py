@@ -95,8 +95,8 @@ class Pending:
                 outcome.token_ids.append(token_id)
                 outcome.logprobs.append(logprob)
         if self.telling is not None:
-            fine = ~np.isnan(logprobs)
-            self.telling.add_to(outcome, work.run_order[fine])
+            told = ~(np.isnan(logprobs) | np.isin(slots, list(work.refused)))
+            self.telling.add_to(outcome, work.run_order[told])
         return outcome
 
 
