@@ -12,10 +12,10 @@ from pathlib import Path
 
 
 def test_kernels_in_tritons_interpreter() -> None:
-    command = [sys.executable, "-m", "pytest", "-k", "test_kernel_in_the_interpreter"]
-    tests = str(Path(__file__).parent / "test_ops.py")
+    names = "test_kernel_in_the_interpreter or test_lists"
+    tests = [str(Path(__file__).parent / name) for name in ("test_ops.py", "test_lists.py")]
     done = subprocess.run(
-        [*command, tests],
+        [sys.executable, "-m", "pytest", "-k", names, *tests],
         env={**os.environ, "TRITON_INTERPRET": "1"},
         capture_output=True,
         text=True,

@@ -48,6 +48,7 @@ FURTHER = [
     GREEDY,
 ]
 ALL = Choice(0.8, 50, 0.95, 0.01, 0.9)
+TYPICAL = Choice(0.8, typical_p=0.9)
 LANES = [Choice(1.0, 400), Choice(1.0, 9000, 0.99), Choice(0.5, 0, 0.5), Choice(3.0, 0, 0.97)]
 
 
@@ -94,8 +95,13 @@ CASES = [
     _case(Size.BENCH, "bf16", 128_256, [Choice(0.8)] * 256, "random"),
     _case(Size.BENCH, "bf16", 128_256, [TOP] * 256, "top-k-p"),
     _case(Size.BENCH, "bf16", 128_256, [TOP], "top-k-p"),
-    _case(Size.BENCH, "f32", 128_256, [ALL] * 32, "all"),
-    _case(Size.BENCH, "f32", 128_256, [Choice(0.8, typical_p=0.9)] * 32, "typical"),
+    _case(Size.BENCH, "bf16", 128_256, [GREEDY], "greedy"),
+    _case(Size.BENCH, "bf16", 128_256, [GREEDY] * 32, "greedy"),
+    _case(Size.BENCH, "bf16", 128_256, [Choice(0.8)] * 32, "random"),
+    _case(Size.BENCH, "bf16", 128_256, [TOP] * 32, "top-k-p"),
+    *(_case(Size.BENCH, "f32", 128_256, [ALL] * rows, "all") for rows in (32, 256)),
+    *(_case(Size.BENCH, "f32", 128_256, [TYPICAL] * rows, "typical") for rows in (32, 256)),
+    _case(Size.BENCH, "f32", 128_256, [Choice(2.0, 0, 0.97)] * 32, "top-p-flat"),
     _case(Size.BENCH, "bf16", 128_256, [Choice(0.4, 0, 0.9)] * 256, "top-p"),
     _case(Size.BENCH, "bf16", 128_256, [GREEDY, Choice(0.8), TOP, GREEDY] * 64, "mixed"),
 ]

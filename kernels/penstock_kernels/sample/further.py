@@ -5,6 +5,7 @@ import triton
 import triton.language as tl
 
 from .bits import NEARNESS, STAGES, ordered, row_tile, search_pairs, search_row, weigh
+from .shortlist import least_key
 
 DIGITS = tl.constexpr(16)  # of two bits, of a distance in float32
 
@@ -88,8 +89,7 @@ def further(
     logits, vocabulary, floor, largest, scale, min_p, typical_p, TILE: tl.constexpr
 ):  # fmt: skip
     """Least and greatest key that min_p and then typical_p keep of the tokens not below `floor`."""
-    least = largest + tl.log2(min_p) / scale
-    floor = tl.maximum(floor, ordered(tl.where(least == least, least, float("-inf"))))
+    floor = tl.maximum(floor, least_key(largest, scale, min_p))
     ceiling = tl.full((), 0xFFFFFFFF, tl.uint32)
     if typical_p < 1:
         floor, ceiling = _typical(logits, vocabulary, floor, largest, scale, typical_p, TILE)

@@ -1,18 +1,23 @@
 """Triton kernels of sample: thresholds of random rows, what each tile weighs, and the row's choice.
 
-Thresholds of top_k and top_p are found on the 32 bits of a logit, two bits a step from the top: the
-largest bit pattern at or above which the kept count or probability still lies. The search first
-looks only at the two largest logits of each lane of a pass over the row, which it has in registers.
-A pass over the row then tells whether what it found is right for all; if not, the search reads the
-row at every step. No sort.
+What is kept is found among the largest logits of a row, listed by many programs (`shortlist`). A
+row of which too much is kept goes to one program, which finds thresholds on the 32 bits of a logit,
+two bits a step from the top: the largest bit pattern at or above which the kept count or
+probability still lies. It first looks only at the two largest logits of each lane of a pass over
+the row, which it has in registers. A pass over the row then tells whether what it found is right
+for all; if not, the search reads the row at every step. No sort.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+
+from functools import lru_cache
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from ..pdl import early_launch
 from ..sizes import divided_up, power_of_two
 from .bits import (
     MASS,
@@ -27,6 +32,8 @@ from .bits import (
 )
 from .further import further
 from .noise import GROUP, GROUPS
+from .shortlist import GROUP as LIST_GROUP
+from .shortlist import PART, ROOM, gather, log2_scale, settle, survey
 
 # Warps of a program that weighs a tile, a group of tokens. On an H200, 256 greedy rows of 128,256
 # bfloat16 logits: 61 us.
@@ -36,6 +43,10 @@ CHOICE_WARPS = 8
 # (4096, 16) 355, with (4096, 8) 412, with (16384, 32) 337.
 PASS_TILE = 8192
 PASS_WARPS = 32
+LISTS = True  # whether rows are first tried by lists; bench/kernels.py compares
+LIST_WARPS = 8
+GATHER_WARPS = 16  # so many registers that a multiprocessor holds one program
+MOST_LISTS = 1 << 14  # rows of one call
 
 # Two-bit digits in which the keys of a dtype can differ; further bits are all zero or all one.
 DIGITS = {torch.bfloat16: 8, torch.float16: 10, torch.float32: 16}
@@ -77,29 +88,20 @@ def _above(
 
 
 @triton.jit
-def _thresholds(
+def _by_row(
     logits,
-    temperatures,
-    top_ks,
-    top_ps,
+    temperature,
+    top_k,
+    top_p,
     min_ps,
     typical_ps,
-    largests,
-    thresholds,
-    ceilings,
-    stride,
+    row,
     vocabulary,
     DIGITS: tl.constexpr,
     FURTHER: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Per random row: its largest logit, and the keys below and (FURTHER) above which tokens are
-    dropped."""
-    row = tl.program_id(0).to(tl.int64)
-    temperature = tl.load(temperatures + row)
-    if temperature <= 0:
-        return
-    logits += row * stride
+    """A row's largest logit, and the least and the greatest key kept, by passes over the row."""
     first = tl.full((TILE,), float("-inf"), tl.float32)
     second = tl.full((TILE,), float("-inf"), tl.float32)
     for at in tl.range(0, vocabulary, TILE, num_stages=STAGES):
@@ -108,10 +110,8 @@ def _thresholds(
         first = tl.maximum(first, x)
     largest = tl.max(first)
     tops = first, second
-    # Finite even for the tiniest temperature, so that the largest logit, times 0, weighs 1.
-    scale = tl.minimum(1.4426950408889634 / temperature, 1.0e37)
+    scale = log2_scale(temperature)
     floor = tl.full((), 0, tl.uint32)
-    top_k = tl.load(top_ks + row)
     complete = False  # whether `tops` hold all that is kept
     if (top_k > 0) & (top_k < vocabulary):
         count = top_k.to(tl.float32)
@@ -125,7 +125,6 @@ def _thresholds(
             )
             complete = False
         floor = found
-    top_p = tl.load(top_ps + row)
     if top_p < 1:
         mass = weigh(first, floor, largest, scale, 0.0, MASS)[1]
         mass += weigh(second, floor, largest, scale, 0.0, MASS)[1]
@@ -140,15 +139,65 @@ def _thresholds(
                     logits, vocabulary, floor, largest, scale, 0.0, target, MASS, DIGITS, TILE
                 )
         floor = found
+    ceiling = tl.full((), 0xFFFFFFFF, tl.uint32)
     if FURTHER:
         min_p = tl.load(min_ps + row)
         typical_p = tl.load(typical_ps + row)
         floor, ceiling = further(
             logits, vocabulary, floor, largest, scale, min_p, typical_p, TILE
         )  # fmt: skip
-        tl.store(ceilings + row, ceiling.to(tl.int32, bitcast=True))
+    return largest, floor, ceiling
+
+
+@triton.jit
+def _thresholds(
+    logits,
+    temperatures,
+    top_ks,
+    top_ps,
+    min_ps,
+    typical_ps,
+    settled_rows,
+    largests,
+    thresholds,
+    ceilings,
+    stride,
+    vocabulary,
+    DIGITS: tl.constexpr,
+    FURTHER: tl.constexpr,
+    TILE: tl.constexpr,
+    LISTED: tl.constexpr,
+    EARLY: tl.constexpr,
+):
+    """Per random row that no list settled: its largest logit, and the keys below and (FURTHER)
+    above which tokens are dropped."""
+    if EARLY:
+        gdc_wait()
+        gdc_launch_dependents()
+    row = tl.program_id(0).to(tl.int64)
+    temperature = tl.load(temperatures + row)
+    done = temperature <= 0
+    if LISTED:
+        done |= tl.load(settled_rows + row, temperature > 0, other=1) == 1
+    if done:
+        return
+    largest, floor, ceiling = _by_row(
+        logits + row * stride,
+        temperature,
+        tl.load(top_ks + row),
+        tl.load(top_ps + row),
+        min_ps,
+        typical_ps,
+        row,
+        vocabulary,
+        DIGITS,
+        FURTHER,
+        TILE,
+    )
     tl.store(largests + row, largest)
     tl.store(thresholds + row, floor.to(tl.int32, bitcast=True))
+    if FURTHER:
+        tl.store(ceilings + row, ceiling.to(tl.int32, bitcast=True))
 
 
 @triton.jit
@@ -182,9 +231,13 @@ def _weigh_tile(
     GROUPS: tl.constexpr,
     FURTHER: tl.constexpr,
     TILE: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """Per tile: the score of which the row takes the highest, the largest logit, the sum of
     exponentials below it; and the token of the largest logit."""
+    if EARLY:
+        gdc_wait()
+        gdc_launch_dependents()
     row = tl.program_id(0).to(tl.int64)
     tile = tl.program_id(1)
     token = tile * TILE + tl.arange(0, TILE)
@@ -232,8 +285,12 @@ def _choose_in_row(
     BLOCK: tl.constexpr,
     FURTHER: tl.constexpr,
     TILE: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """The row's token and its log-probability; of a random row, a draw in the tile it takes."""
+    if EARLY:
+        gdc_wait()
+        gdc_launch_dependents()
     row = tl.program_id(0).to(tl.int64)
     logits += row * stride
     tile = tl.arange(0, BLOCK)
@@ -262,6 +319,12 @@ def _choose_in_row(
     tl.store(logprobs + row, tl.load(logits + chosen).to(tl.float32) - normaliser)
 
 
+# Per row: temperature, top_k, top_p, min_p and typical_p.
+Filters = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]
+# Of random rows: largest logits, and the least and greatest keys that are kept.
+Kept = tuple[Tensor, Tensor, Tensor | None]
+
+
 def sample(
     logits: Tensor,
     temperature: Tensor,
@@ -280,37 +343,25 @@ def sample(
         return torch.empty((rows, *shape), dtype=dtype, device=logits.device)
 
     ids, logprobs = empty(torch.int64), empty(torch.float32)
-    largests, thresholds = empty(torch.float32), empty(torch.int32)
     more = min_p is not None
-    ceilings = empty(torch.int32) if more else None
     parts, choices = empty(torch.float32, tiles, 3), empty(torch.int32, tiles)
     stride = logits.stride(0)
+    early = early_launch(logits.device)
     if rows:
-        _thresholds[(rows,)](
-            logits,
-            temperature,
-            top_k,
-            top_p,
-            min_p,
-            typical_p,
-            largests,
-            thresholds,
-            ceilings,
-            stride,
-            vocabulary,
-            DIGITS[logits.dtype],
-            more,
-            PASS_TILE,
-            num_warps=PASS_WARPS,
+        filters = temperature, top_k, top_p, min_p, typical_p
+        kept = (
+            torch.empty_like(temperature),
+            empty(torch.int32),
+            empty(torch.int32) if more else None,
         )
+        settled = try_lists(logits, filters, kept) if LISTS and rows <= MOST_LISTS else None
+        search_rows(logits, filters, kept, settled)
         _weigh_tile[(rows, tiles)](
             logits,
             temperature,
             seed,
             position,
-            largests,
-            thresholds,
-            ceilings,
+            *kept,
             parts,
             choices,
             stride,
@@ -318,6 +369,8 @@ def sample(
             GROUPS,
             more,
             GROUP,
+            EARLY=early,
+            launch_pdl=early,
             num_warps=CHOICE_WARPS,
         )
         _choose_in_row[(rows,)](
@@ -325,9 +378,7 @@ def sample(
             temperature,
             seed,
             position,
-            largests,
-            thresholds,
-            ceilings,
+            *kept,
             parts,
             choices,
             ids,
@@ -338,6 +389,94 @@ def sample(
             BLOCK=power_of_two(tiles),
             FURTHER=more,
             TILE=GROUP,
+            EARLY=early,
+            launch_pdl=early,
             num_warps=CHOICE_WARPS,
         )
     return ids, logprobs
+
+
+def try_lists(logits: Tensor, filters: Filters, kept: Kept) -> Tensor:
+    """Fills `kept` of the random rows for which it returns 1, [S] int32; others' says nothing."""
+    temperature, top_k, top_p, min_p, typical_p = filters
+    rows, vocabulary = logits.shape
+    parts, groups = divided_up(vocabulary, PART), PART // LIST_GROUP.value
+
+    def empty(dtype: torch.dtype, *shape: int) -> Tensor:
+        return torch.empty((rows, *shape), dtype=dtype, device=logits.device)
+
+    maxima, sums = empty(torch.float32, parts, groups), empty(torch.float32, parts, 3)
+    bounds, counts = empty(torch.int32), empty(torch.int32, parts)
+    listed, settled = empty(torch.float32, parts, ROOM), empty(torch.int32)
+    early, further = early_launch(logits.device), min_p is not None
+    options = {"FURTHER": further, "EARLY": early, "launch_pdl": early}
+    read = logits, temperature, top_k, top_p, typical_p
+    stride = logits.stride(0)
+    survey[(rows, parts)](
+        *read,
+        maxima,
+        sums,
+        bounds,
+        _counters(logits.device),
+        stride,
+        vocabulary,
+        GROUPS=power_of_two(parts * groups),
+        PART=PART,
+        num_warps=LIST_WARPS,
+        **options,
+    )
+    gather[(rows, parts)](
+        *read,
+        bounds,
+        counts,
+        listed,
+        stride,
+        vocabulary,
+        PART=PART,
+        ROOM=ROOM,
+        num_warps=GATHER_WARPS,
+        **options,
+    )
+    settle[(rows,)](
+        *filters,
+        sums,
+        bounds,
+        counts,
+        listed,
+        settled,
+        *kept,
+        vocabulary,
+        parts,
+        DIGITS=DIGITS[logits.dtype],
+        PARTS=power_of_two(parts),
+        ROOM=ROOM,
+        num_warps=LIST_WARPS,
+        **options,
+    )
+    return settled
+
+
+def search_rows(logits: Tensor, filters: Filters, kept: Kept, settled: Tensor | None) -> None:
+    """Fills `kept` of random rows, unless they are settled, by passes over them."""
+    early = early_launch(logits.device)
+    _thresholds[(len(logits),)](
+        logits,
+        *filters,
+        settled,
+        *kept,
+        logits.stride(0),
+        logits.shape[1],
+        DIGITS[logits.dtype],
+        filters[3] is not None,
+        PASS_TILE,
+        LISTED=settled is not None,
+        EARLY=early,
+        launch_pdl=early,
+        num_warps=PASS_WARPS,
+    )
+
+
+@lru_cache
+def _counters(device: torch.device) -> Tensor:
+    """Zero between launches: every launch leaves them as it found them. One stream at a time."""
+    return torch.zeros(MOST_LISTS, dtype=torch.int32, device=device)

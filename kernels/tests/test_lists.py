@@ -1,0 +1,99 @@
+"""What short lists settle of `sample`: exactly what the reference keeps, and all that they should.
+
+On a CUDA device, or in Triton's interpreter in a process of its own: see test_interpreter.py.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+from penstock_kernels.sample import reference, triton
+from penstock_kernels.sample.cases import Choice
+from torch import Tensor
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+HERE = pytest.mark.skipif(not INTERPRETED, reason="run by test_interpreter.py")
+DEVICES = [pytest.param("cpu", marks=HERE), pytest.param("cuda", marks=pytest.mark.gpu)]
+# Parameters, and whether a list settles them for peaked logits and for flat ones.
+ROWS = [
+    (Choice(), True, True),
+    (Choice(min_p=0.05), True, True),
+    (Choice(0.7, 50), True, True),
+    (Choice(1.0, 1), True, True),
+    (Choice(1.0, 400, 0.9), True, True),
+    (Choice(0.8, 50, 0.95, 0.01, 0.9), True, True),
+    (Choice(0.9, 200, 1.0, 0.0, 0.7), True, True),
+    (Choice(1.0, 0, 0.9), True, False),
+    (Choice(0.4, 0, 0.5, 0.02), True, False),
+    (Choice(0.1, 0, 0.5), True, True),
+    (Choice(0.1, typical_p=0.6), True, True),
+    (Choice(1.0, 0, 0.9, 0.1, 0.9), True, False),
+    (Choice(1.0, typical_p=0.5), True, False),
+    (Choice(1.0, min_p=0.1, typical_p=0.8), True, False),
+    (Choice(1.0, 9000), False, False),
+    (Choice(0.0), True, True),
+]
+
+
+def bits_in_order(x: Tensor) -> Tensor:
+    """Keys of logits, as `bits.ordered` makes them."""
+    bits = (x.float() + 0.0).view(torch.int32).long() & 0xFFFFFFFF
+    return torch.where(bits >> 31 == 1, bits ^ 0xFFFFFFFF, bits | 0x80000000)
+
+
+def kept_by_reference(logits: Tensor, choices: list[Choice]) -> Tensor:
+    """[S, V] bool."""
+    columns = [torch.tensor(c, device=logits.device) for c in zip(*choices, strict=True)]
+    temperature, top_k, top_p, min_p, typical_p = columns
+    scaled = reference._scaled(logits.double(), temperature.clamp(min=1e-3))
+    scaled = reference._kept_top(scaled, top_k, top_p.float())
+    return reference._kept_further(scaled, min_p.float(), typical_p.float()) > -torch.inf
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16], ids=["f32", "bf16"])
+@pytest.mark.parametrize(("spread", "peaked"), [(3.0, True), (0.5, False)], ids=["peaked", "flat"])
+@pytest.mark.parametrize("device", DEVICES)
+def test_lists(device: str, spread: float, peaked: bool, kind: torch.dtype) -> None:
+    torch.manual_seed(5)
+    choices = [row[0] for row in ROWS]
+    vocabulary = 26_003
+    logits = spread * torch.randn(len(ROWS), vocabulary)
+    logits[:, :2000] += 2 * spread  # frequent tokens are neighbours
+    logits[:, ::11] = -torch.inf
+    logits = logits.to(device, kind)
+    fields = list(zip(*choices, strict=True))
+    kinds = (torch.float32, torch.int32, torch.float32, torch.float32, torch.float32)
+    filters = tuple(
+        torch.tensor(f, dtype=k, device=device) for f, k in zip(fields, kinds, strict=True)
+    )
+    count = len(ROWS)
+    kept = (
+        torch.empty(count, device=device),
+        torch.empty(count, dtype=torch.int32, device=device),
+        torch.empty(count, dtype=torch.int32, device=device),
+    )
+    settled = triton.try_lists(logits, filters, kept) == 1
+    keys = bits_in_order(logits)
+    least, most = (bound.long()[:, None] & 0xFFFFFFFF for bound in kept[1:])
+    found = (keys >= least) & (keys <= most) & (logits > -torch.inf)
+    expected = kept_by_reference(logits, choices)
+    for row, (choice, if_peaked, if_flat) in enumerate(ROWS):
+        if choice.temperature == 0:
+            continue
+        assert bool(settled[row]) == (if_peaked if peaked else if_flat), choice
+        if settled[row]:
+            assert torch.equal(found[row], expected[row]), choice
+            assert kept[0][row] == logits[row].max()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_lists_overflow_and_numbers_that_are_none(device: str) -> None:
+    """Equal logits fill more than a list has room for; NaN settles nothing."""
+    logits = torch.zeros(2, 20_000, device=device)
+    logits[1] = torch.nan
+    ones = torch.ones(2, device=device)
+    filters = (ones, torch.full((2,), 7, dtype=torch.int32, device=device), ones, None, None)
+    kept = ones.clone(), torch.empty(2, dtype=torch.int32, device=device), None
+    assert triton.try_lists(logits, filters, kept).tolist() == [0, 0]
