@@ -12,7 +12,7 @@ microseconds of one sum among 64 in a row, with the norm that follows each in a 
 and of the 65 of a step of 32 layers. The floor is one meeting of the ranks (an empty barrier over
 peer memory) and the bytes that a rank sends, at the rate of a large copy; both are measured in the
 same run. Every result is compared with float64, and among the ranks to the last bit. With
---variants, also every plan of a list, best first.
+--variants, also every plan of a list, best first. Then the same of joining the ranks' logits.
 """
 
 from __future__ import annotations
@@ -29,11 +29,13 @@ import torch.distributed as dist
 import torch.distributed._symmetric_memory as symmetric
 import torch.multiprocessing
 from penstock.parallel import Group
-from penstock_kernels.peer_sum import Peers, Plan, peer_sum, rule
+from penstock_kernels.peer_sum import Peers, Plan, peer_join, peer_sum, rule
 from penstock_kernels.rms_norm import Summands
 from torch import Tensor
 
 ROWS = (1, 8, 32, 64, 128, 256, 512, 1024, 2048, 8192)
+JOINED = (1, 32, 256)
+VOCABULARY = 128_256
 SUMS = 64
 STEP_SUMS = 65  # of an 8B: two in each layer, one of the embedding
 WARM, TIMED = 3, 20  # replays: the same number on all ranks, or they would wait for each other
@@ -162,6 +164,19 @@ class Bench:
         self.say("   rows    KiB     NCCL   copies    peers    floor   65 sums, ms: NCCL, peers")
         for rows in ROWS:
             self.row(self.summands(rows, device), copies, floor, peers)
+        self.say("   rows    KiB     NCCL    peers    floor   logits of a share joined")
+        for rows in JOINED:
+            self.joined(rows, device, floor, peers)
+
+    def joined(self, rows: int, device: torch.device, floor: Floor, peers: Peers) -> None:
+        plain = Group(self.rank, self.ranks)  # has no peers, so NCCL joins and torch transposes
+        x = torch.randn(rows, VOCABULARY // self.ranks, device=device).bfloat16()
+        if not torch.equal(peer_join(x, peers), plain.join_columns(x)):
+            raise AssertionError(f"joined wrongly: {tuple(x.shape)}")
+        nccl = microseconds(lambda: plain.join_columns(x), SUMS)
+        ours = microseconds(lambda: peer_join(x, peers), SUMS)
+        least = floor.meeting + (self.ranks - 1) * x.nbytes / floor.bytes_per_us
+        self.say(f"{rows:7} {x.nbytes >> 10:6} {nccl:8.1f} {ours:8.1f} {least:8.1f}")
 
     def row(self, summands: Summands, copies: Copies, floor: Floor, peers: Peers) -> None:
         x = summands.x

@@ -12,9 +12,11 @@ import torch
 from penstock_kernels.peer_sum import Plan, memory_bytes, rule, takes
 from penstock_kernels.peer_sum.plan import (
     CHANNELS,
+    PIECE,
     SLOTS,
     WORD,
     channel_words,
+    most_joined,
     most_rows,
     needed_rows,
 )
@@ -50,6 +52,15 @@ def test_a_launch_fits_its_slots(ranks: int, halves: bool, row_words: int) -> No
         return rows * row_words
 
     assert needed(span) <= channel_words(ranks) < needed(span + 1)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+@pytest.mark.parametrize("row_words", [1, 2048, 2049, 32_064])
+def test_a_launch_that_joins_fits_its_slots(ranks: int, row_words: int) -> None:
+    rows = most_joined(row_words, ranks)
+    pieces = rows * -(-row_words // PIECE)
+    assert rows > 0
+    assert (ranks - 1) * -(-pieces // CHANNELS) * PIECE <= channel_words(ranks)
 
 
 def test_memory_is_what_is_said() -> None:

@@ -1,7 +1,7 @@
 """A tensor-parallel group: the ranks that hold one model together.
 
-Collectives run on tensors of the group's device: on GPUs by NCCL, sums through memory that the
-ranks share where they can; on CPUs by gloo. A group of one does nothing. Every rank calls the same
+Collectives run on tensors of the group's device: on GPUs through memory that the ranks share where
+they can, else by NCCL; on CPUs by gloo. A group of one does nothing. Every rank calls the same
 collectives in the same order, which holds because every rank folds the same step requests.
 """
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
-from penstock_kernels.peer_sum import peer_sum, takes
+from penstock_kernels.peer_sum import joins, peer_join, peer_sum, takes
 from penstock_kernels.rms_norm import Summands
 from torch import Tensor
 
@@ -101,6 +101,8 @@ class Group:
         """[R, C] on each rank -> [R, size * C] on all, in order of rank."""
         if self.size == 1:
             return x
+        if self.peers is not None and joins(x, self.size):
+            return peer_join(x, self.peers)
         rows, columns = x.shape
         parts = x.new_empty((self.size * rows, columns))
         dist.all_gather_into_tensor(parts, x.contiguous())

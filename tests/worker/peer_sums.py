@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing
 from penstock.parallel import Group
-from penstock_kernels.peer_sum import Peers, Plan, peer_sum
+from penstock_kernels.peer_sum import Peers, Plan, peer_join, peer_sum
 from penstock_kernels.rms_norm import Summands, rms_norm
 from torch import Tensor
 
@@ -67,6 +67,15 @@ def one_by_one(peers: Peers, device: torch.device) -> None:
                 case.check(*case.summed(peers, plan))
 
 
+def joined(peers: Peers, device: torch.device) -> None:
+    """As the logits of a vocabulary's shares are."""
+    for rows, columns in ((1, 64_128), (32, 64_128), (257, 64_128), (5, 70), (3, 4098)):
+        x = torch.randn(rows, columns, device=device).bfloat16()
+        every = [torch.empty_like(x) for _ in range(peers.ranks)]
+        dist.all_gather(every, x)
+        assert torch.equal(peer_join(x, peers), torch.cat(every, dim=1))
+
+
 def in_a_graph(peers: Peers, device: torch.device) -> None:
     """Many sums in a row, without anything between them that could hide a race."""
     cases = [Case(shape, torch.bfloat16, device) for shape in SHAPES * 2]
@@ -94,7 +103,7 @@ def rank_main(rank: int, ranks: int, meeting: str) -> None:
     torch.cuda.set_device(device)
     group = Group.join(rank, ranks, meeting, device)
     assert group.peers is not None, "these GPUs cannot reach each other's memory"
-    checks: list[Callable[[Peers, torch.device], None]] = [one_by_one, in_a_graph]
+    checks: list[Callable[[Peers, torch.device], None]] = [one_by_one, joined, in_a_graph]
     for check in checks:
         check(group.peers, device)
     group.leave()

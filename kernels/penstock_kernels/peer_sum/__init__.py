@@ -6,9 +6,19 @@ import torch
 from torch import Tensor
 
 from ..rms_norm import Summands
-from .plan import EMPTY, WORD, Peers, Plan, memory_bytes, most_rows, rule
+from .plan import EMPTY, WORD, Peers, Plan, memory_bytes, most_joined, most_rows, rule
 
-__all__ = ["EMPTY", "Peers", "Plan", "memory_bytes", "peer_sum", "rule", "takes"]
+__all__ = [
+    "EMPTY",
+    "Peers",
+    "Plan",
+    "joins",
+    "memory_bytes",
+    "peer_join",
+    "peer_sum",
+    "rule",
+    "takes",
+]
 KINDS = (torch.bfloat16, torch.float16, torch.float32)
 
 
@@ -18,6 +28,31 @@ def takes(x: Tensor, ranks: int) -> bool:
     if x.dtype not in KINDS or not row_bytes or row_bytes % WORD:
         return False
     return most_rows(rule(len(x), row_bytes, ranks), row_bytes // WORD, ranks) > 0
+
+
+def joins(x: Tensor, ranks: int) -> bool:
+    """Whether columns like those of x [T, C] can be joined here. The same on all ranks."""
+    row_bytes = x.shape[1] * x.itemsize
+    return row_bytes % WORD == 0 and row_bytes > 0 and most_joined(row_bytes // WORD, ranks) > 0
+
+
+def peer_join(x: Tensor, peers: Peers) -> Tensor:
+    """x [T, C] of all ranks side by side: [T, ranks * C], new and contiguous, in order of rank.
+
+    A collective like `peer_sum`, on tensors that suit `joins`. Of numbers that are none, two
+    patterns of bits become one.
+    Bytes moved: T C elements to each other rank.
+    """
+    from .triton import launch_join
+
+    x = x.contiguous()
+    rows, columns = x.shape
+    out = x.new_empty((rows, peers.ranks * columns))
+    most = most_joined(columns * x.itemsize // WORD, peers.ranks)
+    for first in range(0, rows, most):
+        part = slice(first, min(first + most, rows))
+        launch_join(x[part], out[part], peers)
+    return out
 
 
 def peer_sum(summands: Summands, peers: Peers, plan: Plan | None = None) -> tuple[Tensor, Tensor]:

@@ -17,6 +17,8 @@ EMPTY = -1  # a word of an inbox that waits: a NaN, or two, that no arithmetic m
 SLOTS = 2  # of a channel, used in turns: see `triton` for why two are enough
 ROW_BYTES = 64 << 10  # of a channel's rows of one launch
 WORD = 4  # bytes that travel together, and say by themselves whether they are there
+PIECE = 2048  # words of a row that a program joins at once, and its warps
+PIECE_WARPS = 8
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,12 @@ def most_rows(plan: Plan, row_words: int, ranks: int) -> int:
     if plan.halves:
         span = max((s for s in range(room) if needed_rows(s, ranks) <= room), default=0)
     return span * min(plan.programs, CHANNELS)
+
+
+def most_joined(row_words: int, ranks: int) -> int:
+    """Rows that one launch can join; 0 if not even one."""
+    span = channel_words(ranks) // PIECE // (ranks - 1)
+    return span * CHANNELS // divided_up(row_words, PIECE)
 
 
 def needed_rows(span: int, ranks: int) -> int:

@@ -27,7 +27,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from ..pdl import early_launch
 from ..rms_norm import Summands
 from ..sizes import divided_up, power_of_two
-from .plan import CHANNELS, WORD, Peers, Plan, channel_words
+from .plan import CHANNELS, PIECE, PIECE_WARPS, WORD, Peers, Plan, channel_words
 from .plan import EMPTY as EMPTY_WORD
 
 EMPTY = tl.constexpr(EMPTY_WORD)
@@ -270,6 +270,89 @@ def owners_sum(
             _finish(found, weight, columns, eps, to, summed, inside, KIND)
         step += 1
     tl.store(turns + channel, 1 - turn)
+
+
+@triton.jit(do_not_specialize=["pieces", "span"])
+def everyone_joins(
+    x,
+    out,
+    addresses,
+    turns,
+    pieces,
+    span,
+    words,
+    RANK: tl.constexpr,
+    RANKS: tl.constexpr,
+    CHANNEL: tl.constexpr,
+    SLOT: tl.constexpr,
+    BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
+):
+    """Each rank sends its rows to all others; everyone has all of them side by side in `out`.
+
+    A row of `words` is cut into pieces of BLOCK, of which a program has `span` at most. In a slot:
+    the pieces of the first other rank, those of the second, ...
+    """
+    channel = tl.program_id(0)
+    programs = tl.num_programs(0)
+    k = tl.arange(0, BLOCK)
+    mine = _inbox(addresses, RANK) + k
+    if EARLY:
+        gdc_wait()
+        gdc_launch_dependents()
+    turn = tl.load(turns + channel)
+    slot = turn * SLOT + channel * CHANNEL
+    cuts = tl.cdiv(words, BLOCK)
+    steps = tl.cdiv(pieces - channel, programs)
+    step = 0
+    while step < steps:
+        piece = channel + step * programs
+        at = piece % cuts * BLOCK + k
+        part = tl.load(_row(x, piece // cuts, words) + at, at < words, other=0)
+        part = tl.where(part == EMPTY, OTHER_NAN, part)
+        tl.store(_row(out, piece // cuts * RANKS + RANK, words) + at, part, at < words)
+        for rank in tl.static_range(RANKS):
+            if rank != RANK:
+                place = (RANK - (1 if rank < RANK else 0)) * span + step
+                theirs = _inbox(addresses, rank) + slot + k
+                tl.store(theirs + place * BLOCK, part, at < words)
+        step += 1
+    step = 0
+    while step < steps:
+        piece = channel + step * programs
+        at = piece % cuts * BLOCK + k
+        for rank in tl.static_range(RANKS):
+            if rank != RANK:
+                place = (rank - (1 if rank > RANK else 0)) * span + step
+                part = _take(mine + slot + place * BLOCK, at < words)
+                tl.store(_row(out, piece // cuts * RANKS + rank, words) + at, part, at < words)
+        step += 1
+    tl.store(turns + channel, 1 - turn)
+
+
+def launch_join(x: Tensor, out: Tensor, peers: Peers) -> None:
+    """One launch: x [T, C] of all ranks into out [T, ranks * C], both contiguous."""
+    words = x.shape[1] * x.itemsize // WORD
+    pieces = len(x) * divided_up(words, PIECE)
+    programs = min(pieces, CHANNELS)
+    early = early_launch(x.device)
+    everyone_joins[(programs,)](
+        x,
+        out,
+        peers.addresses,
+        peers.turns,
+        pieces,
+        divided_up(pieces, programs),
+        words,
+        RANK=peers.rank,
+        RANKS=peers.ranks,
+        CHANNEL=channel_words(peers.ranks),
+        SLOT=CHANNELS * channel_words(peers.ranks),
+        BLOCK=PIECE,
+        EARLY=early,
+        launch_pdl=early,
+        num_warps=PIECE_WARPS,
+    )
 
 
 def launch(summands: Summands, peers: Peers, plan: Plan, to: tuple[Tensor, Tensor]) -> None:
