@@ -6,11 +6,11 @@
 mod support;
 
 use futures_util::{StreamExt, future::join_all};
-use penstock_mock_shard::{Fault, Geometry, MockConfig};
+use penstock_mock_shard::{Fault, Geometry};
 use penstock_router::engine::{Beam, EarlyStopping, End, EngineConfig, EngineRequest};
 use prometheus_client::registry::Registry;
 use support::{
-    END, MockWorkers, answer, answers, checked, collect, engine, eventually, gauge, prompt, ready,
+    END, MockWorkers, answer, answers, collect, engine, eventually, faulty, gauge, prompt, ready,
     request, started,
 };
 
@@ -42,11 +42,8 @@ async fn a_search_finds_the_same_when_memory_is_short() {
 
 #[tokio::test]
 async fn a_search_whose_worker_does_not_tell_fails_alone() {
-    let config = MockConfig {
-        faults: vec![Fault::TellNothing],
-        ..checked()
-    };
-    let engine = engine(MockWorkers::one(config), EngineConfig::default());
+    let workers = MockWorkers::one(faulty(Fault::TellNothing));
+    let engine = engine(workers, EngineConfig::default());
     ready(&engine).await;
     let other = engine.submit(request(vec![3], 60)).await.unwrap();
     for (ids, end) in answers(&engine, search(vec![5; 40], 30, (3, 2))).await {
@@ -60,11 +57,8 @@ async fn a_search_whose_worker_does_not_tell_fails_alone() {
 #[tokio::test]
 async fn a_search_with_a_sequence_that_fails_ends_whole() {
     for step in [0, 1, 4] {
-        let config = MockConfig {
-            faults: vec![Fault::ErrorSlot(step)],
-            ..checked()
-        };
-        let engine = engine(MockWorkers::one(config), EngineConfig::default());
+        let workers = MockWorkers::one(faulty(Fault::ErrorSlot(step)));
+        let engine = engine(workers, EngineConfig::default());
         ready(&engine).await;
         for (_, end) in answers(&engine, search(vec![5; 40], 30, (3, 2))).await {
             assert!(matches!(end, End::Failed(_)), "{end:?}");

@@ -5,12 +5,12 @@
 mod support;
 
 use futures_util::{StreamExt, future::join_all};
-use penstock_mock_shard::{Fault, Geometry, MockConfig};
+use penstock_mock_shard::{Fault, Geometry};
 use penstock_router::engine::{End, Engine, EngineConfig, EngineMetrics, EngineRequest};
 use prometheus_client::registry::Registry;
 use support::{
-    MockWorkers, answer, answers, checked, collect, engine, eventually, gauge, prompt, ready,
-    request, started,
+    MockWorkers, answer, answers, checked, collect, engine, eventually, faulty, gauge, prompt,
+    ready, request, started,
 };
 
 const PROMPT: u32 = 201;
@@ -105,11 +105,8 @@ async fn branches_end_one_by_one() {
 #[tokio::test]
 async fn a_branch_that_fails_ends_its_request() {
     for step in [0, 1, 4] {
-        let config = MockConfig {
-            faults: vec![Fault::ErrorSlot(step)],
-            ..checked()
-        };
-        let engine = engine(MockWorkers::one(config), EngineConfig::default());
+        let workers = MockWorkers::one(faulty(Fault::ErrorSlot(step)));
+        let engine = engine(workers, EngineConfig::default());
         ready(&engine).await;
         for (_, end) in answers(&engine, sampled(vec![5; 40], 30, 3)).await {
             assert!(

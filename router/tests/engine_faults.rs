@@ -13,7 +13,7 @@ use penstock_router::{
     shard::{Endpoint, LoadConfig, StepLimits},
 };
 use prometheus_client::registry::Registry;
-use support::{MockWorkers, answer, checked, collect, engine, reach, ready, request};
+use support::{MockWorkers, answer, checked, collect, engine, faulty, reach, ready, request};
 
 #[tokio::test]
 async fn a_crash_fails_what_runs_and_later_requests_work() {
@@ -203,13 +203,6 @@ async fn requests_that_only_wait_outlive_a_loss() {
     assert!(matches!(collect(running).await.1, End::Failed(_)));
     let (ids, end) = collect(waiting).await;
     assert_eq!((ids.len(), end), (4, End::Length));
-}
-
-fn faulty(fault: Fault) -> MockConfig {
-    MockConfig {
-        faults: vec![fault],
-        ..checked()
-    }
 }
 
 fn long() -> EngineRequest {

@@ -4,12 +4,12 @@ mod support;
 
 use std::time::Duration;
 
-use penstock_mock_shard::{Fault, MockConfig};
+use penstock_mock_shard::Fault;
 use penstock_router::{
     engine::{End, EngineConfig, EngineState},
     shard::StepLimits,
 };
-use support::{MockWorkers, answer, checked, engine, reach, ready, request};
+use support::{MockWorkers, answer, checked, engine, faulty, reach, ready, request};
 
 #[tokio::test]
 async fn a_group_of_two_answers_as_one() {
@@ -98,11 +98,4 @@ async fn a_rank_that_hangs_alone_is_found_by_the_deadline() {
     );
     ready(&engine).await;
     assert_eq!(answer(&engine, request(vec![1], 20)).await.1, End::Length);
-}
-
-fn faulty(fault: Fault) -> MockConfig {
-    MockConfig {
-        faults: vec![fault],
-        ..checked()
-    }
 }

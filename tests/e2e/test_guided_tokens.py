@@ -12,17 +12,8 @@ from typing import Any
 import httpx
 import pytest
 from serving import Server, children, metric_value
-from trees import TREE
+from trees import PERSON, TREE
 
-PERSON = {
-    "type": "object",
-    "properties": {
-        "name": {"type": "string"},
-        "age": {"type": "integer"},
-        "tags": {"type": "array", "items": {"enum": ["a", "b c", "d"]}, "maxItems": 3},
-    },
-    "required": ["name", "tags"],
-}
 GUIDES: list[dict[str, Any]] = [
     {"guided_json": PERSON},
     {"guided_json": TREE},

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +144,36 @@ class Driver:
         shared = (len(sequence.prompt) - 1) // self.block_tokens
         sequence.blocks = other.blocks[:shared]
         sequence.computed = shared * self.block_tokens
+
+    def fork(self, *sources: Running, steered: int | None = None) -> list[Running]:
+        """Sequences that go on from where these are, each with a copy of the last, partial block;
+        with the token `steered` in the place of their last, if given."""
+        forks: list[Running] = []
+        splits, copies = [], []
+        for source in sources:
+            *shared, last = source.blocks
+            fork = replace(
+                source,
+                slot=self.slots.pop(),
+                blocks=[*shared, self.free.pop()],
+                tokens=list(source.tokens),
+                logprobs=list(source.logprobs),
+            )
+            table = pb.BlockTable(group=0, blocks=fork.blocks)
+            splits.append(
+                pb.SlotFork(source=source.slot, destination=fork.slot, tables=[table], seed=1)
+            )
+            copies.append(pb.BlockCopies(group=0, sources=[last], destinations=[fork.blocks[-1]]))
+            forks.append(fork)
+        steering: dict[str, list[int]] = {}
+        if steered is not None:
+            for fork in forks:
+                fork.tokens[-1] = steered
+            slots = [fork.slot for fork in forks]
+            steering = {"steered_slots": slots, "steered_tokens": [steered] * len(slots)}
+        self.stream.send(forks=splits, copies=copies, **steering)
+        self.stream.receive()
+        return forks
 
     def leave(self, sequence: Running) -> None:
         """Drops the sequence with the next step; it may enter again."""

@@ -179,20 +179,7 @@ def test_of_a_fork(driver: Driver, expected: Expected) -> None:
         driver.enter(sequence)
     for _ in range(5):
         driver.step([plain, source])
-    forks, parts = [], []
-    for original in (source, plain):
-        fork = Running(original.prompt, WANTED, original.sampling)
-        fork.slot, fork.computed = driver.slots.pop(), original.computed
-        fork.tokens = list(original.tokens)
-        copied = driver.free.pop()
-        fork.blocks = [*original.blocks[:-1], copied]
-        table = pb.BlockTable(group=0, blocks=fork.blocks)
-        copies = pb.BlockCopies(group=0, sources=[original.blocks[-1]], destinations=[copied])
-        split = pb.SlotFork(source=original.slot, destination=fork.slot, tables=[table], seed=1)
-        forks.append(fork)
-        parts.append((split, copies))
-    driver.stream.send(forks=[f for f, _ in parts], copies=[c for _, c in parts])
-    driver.stream.receive()
+    forks = driver.fork(source, plain)
     driver.finish([plain, source, *forks])
     assert source.tokens == forks[0].tokens == expected[4][0]
     assert plain.tokens == forks[1].tokens == expected[0][0]

@@ -25,20 +25,10 @@ from penstock.guidance.library import Library
 from penstock.guidance.schema import MOST_SIZE, growth
 from penstock.guidance.vocabulary import load_tokenizer
 from penstock.rpc import shard_pb2 as pb
-from trees import TREE
+from trees import PERSON, TREE
 
 BROOK = ROOT / "python" / "penstock" / "brook"
 EOS = [2, 3]
-PERSON = {
-    "type": "object",
-    "properties": {
-        "name": {"type": "string"},
-        "age": {"type": "integer"},
-        "tags": {"type": "array", "items": {"enum": ["a", "b c", "d"]}, "maxItems": 3},
-    },
-    "required": ["name", "tags"],
-    "additionalProperties": False,
-}
 
 
 @pytest.fixture(scope="module")

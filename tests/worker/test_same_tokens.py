@@ -103,17 +103,7 @@ def test_fork_with_copy_on_write(driver: Driver, expected: list[list[int]]) -> N
     driver.enter(source)
     for _ in range(5):
         driver.step([source])
-    fork = greedy(PROMPTS[3], WANTED)
-    fork.slot, fork.computed = driver.slots.pop(), source.computed
-    fork.tokens = list(source.tokens)
-    copied = driver.free.pop()
-    fork.blocks = [*source.blocks[:-1], copied]
-    table = pb.BlockTable(group=0, blocks=fork.blocks)
-    driver.stream.send(
-        forks=[pb.SlotFork(source=source.slot, destination=fork.slot, tables=[table], seed=1)],
-        copies=[pb.BlockCopies(group=0, sources=[source.blocks[-1]], destinations=[copied])],
-    )
-    driver.stream.receive()
+    (fork,) = driver.fork(source)
     driver.finish([source, fork])
     assert source.tokens == fork.tokens == expected[3]
 
@@ -123,19 +113,7 @@ def test_a_steered_fork_goes_on_from_another_token(driver: Driver, path: Path) -
     driver.enter(source)
     for _ in range(5):
         driver.step([source])
-    fork = greedy(PROMPTS[3], WANTED)
-    fork.slot, fork.computed = driver.slots.pop(), source.computed
-    fork.tokens = [*source.tokens[:-1], source.tokens[-1] ^ 1]
-    copied = driver.free.pop()
-    fork.blocks = [*source.blocks[:-1], copied]
-    table = pb.BlockTable(group=0, blocks=fork.blocks)
-    driver.stream.send(
-        forks=[pb.SlotFork(source=source.slot, destination=fork.slot, tables=[table], seed=1)],
-        copies=[pb.BlockCopies(group=0, sources=[source.blocks[-1]], destinations=[copied])],
-        steered_slots=[fork.slot],
-        steered_tokens=fork.tokens[-1:],
-    )
-    driver.stream.receive()
+    (fork,) = driver.fork(source, steered=source.tokens[-1] ^ 1)
     known = fork.prompt + fork.tokens
     driver.finish([source, fork])
     model = reference(path, torch.float64)

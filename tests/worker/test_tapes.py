@@ -10,7 +10,6 @@ import pytest
 from checkpoints import checkpoint_maker, prompt
 from driver import Driver, Running, greedy
 from local import LocalWorker
-from penstock.rpc import shard_pb2 as pb
 
 ROWS = 18  # more than are taped
 
@@ -78,20 +77,11 @@ def coming_and_going(driver: Driver) -> list[Running]:
 
 def forked(driver: Driver) -> list[Running]:
     """One sequence that goes on as two, its last block copied."""
-    source, fork = greedy(prompt(21, seed=9), 30), greedy(prompt(21, seed=9), 30)
+    source = greedy(prompt(21, seed=9), 30)
     driver.enter(source)
     for _ in range(5):
         driver.step([source])
-    fork.slot, fork.computed = driver.slots.pop(), source.computed
-    fork.tokens, fork.logprobs = list(source.tokens), list(source.logprobs)
-    copied = driver.free.pop()
-    fork.blocks = [*source.blocks[:-1], copied]
-    table = pb.BlockTable(group=0, blocks=fork.blocks)
-    driver.stream.send(
-        forks=[pb.SlotFork(source=source.slot, destination=fork.slot, tables=[table], seed=1)],
-        copies=[pb.BlockCopies(group=0, sources=[source.blocks[-1]], destinations=[copied])],
-    )
-    driver.stream.receive()
+    (fork,) = driver.fork(source)
     return [source, fork]
 
 

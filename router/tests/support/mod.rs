@@ -14,7 +14,7 @@ use std::{
 
 use async_trait::async_trait;
 use futures_util::{StreamExt, future::join_all};
-use penstock_mock_shard::{Check, Eos, Geometry, MockConfig, MockShard, View};
+use penstock_mock_shard::{Check, Eos, Fault, Geometry, MockConfig, MockShard, View};
 use penstock_router::{
     engine::{
         AttachedWorkers, End, Engine, EngineConfig, EngineMetrics, EngineRequest, EngineState,
@@ -110,6 +110,14 @@ pub fn socket() -> PathBuf {
     let folder = std::env::temp_dir().join(format!("penstock-test-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     folder.join(format!("{number}"))
+}
+
+/// A checked worker with this fault.
+pub fn faulty(fault: Fault) -> MockConfig {
+    MockConfig {
+        faults: vec![fault],
+        ..checked()
+    }
 }
 
 pub fn checked() -> MockConfig {
