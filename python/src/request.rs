@@ -81,6 +81,7 @@ impl SamplingParams {
                 Early::Named(name) if name == "never" => EarlyStopping::Never,
                 Early::Full(false) | Early::Named(_) => EarlyStopping::Heuristic,
             },
+            told: 0,
         })
     }
 

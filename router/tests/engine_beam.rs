@@ -109,6 +109,7 @@ fn search(prompt: Vec<u32>, max_new_tokens: u32, (width, answers): (u32, u32)) -
         width,
         length_penalty: 1.0,
         early_stopping: EarlyStopping::Heuristic,
+        told: 0,
     };
     wanted.stopping.stop_token_ids = vec![END];
     wanted.sampling.telling.top = beam.looked_at(1) as u32;

@@ -40,6 +40,7 @@ async fn it_reaches_the_engine() {
         width: 4,
         length_penalty: 0.5,
         early_stopping: EarlyStopping::Never,
+        told: 0,
     };
     assert_eq!((request.beam, request.branches), (Some(beam), 2));
     assert_eq!(request.sampling.temperature, 0.0);
@@ -47,6 +48,7 @@ async fn it_reaches_the_engine() {
         width: 3,
         length_penalty: 1.0,
         early_stopping: EarlyStopping::WhenFull,
+        told: 0,
     };
     for path in [CHAT, COMPLETIONS, "/generate"] {
         server.stage.play(&["c"], End::Length);
@@ -125,9 +127,7 @@ async fn what_it_cannot_do_is_refused_by_name() {
         }
     }
     for (path, field, value) in [
-        (COMPLETIONS, "logprobs", json!(1)),
         (COMPLETIONS, "prompt_logprobs", json!(1)),
-        ("/generate", "top_n_tokens", json!(2)),
         ("/generate", "decoder_input_details", json!(true)),
         (
             "/generate",
@@ -139,5 +139,36 @@ async fn what_it_cannot_do_is_refused_by_name() {
         let message = refusal(&server, path, field, &value).await;
         assert!(message.contains(cannot), "{message}");
     }
+    let fields = json!({"use_beam_search": true, "echo": true, "logprobs": 1});
+    let reply = server.post(COMPLETIONS, body(COMPLETIONS, &fields)).await;
+    assert_eq!(reply.status, 422);
+    assert!(reply.message().contains("`echo`"), "{}", reply.message());
     assert!(server.stage.requests().is_empty());
+}
+
+#[tokio::test]
+async fn its_log_probabilities_are_told() {
+    let server = Server::new();
+    for (path, fields, told, top) in [
+        (COMPLETIONS, json!({"logprobs": 3}), 3, 4),
+        (COMPLETIONS, json!({"logprobs": 0}), 0, 4),
+        (CHAT, json!({"logprobs": true, "top_logprobs": 5}), 5, 5),
+        (
+            "/generate",
+            json!({"top_n_tokens": 5, "details": true}),
+            5,
+            5,
+        ),
+    ] {
+        server.stage.play(&["a"], End::Length);
+        let mut wanted = json!({"use_beam_search": true, "beam_width": 3});
+        let fields = fields.as_object().unwrap().clone();
+        wanted.as_object_mut().unwrap().extend(fields);
+        let reply = server.post(path, body(path, &wanted)).await;
+        assert_eq!(reply.status, 200, "{path}: {}", reply.text());
+        let request = server.stage.last();
+        assert_eq!(request.beam.unwrap().told, told, "{path}");
+        // As many as the search looks at, and as many as are told.
+        assert_eq!(request.sampling.telling.top, top, "{path}");
+    }
 }

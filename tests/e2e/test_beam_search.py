@@ -138,6 +138,38 @@ def test_answers_are_those_of_transformers(
         assert "penstock_preemptions_total 0" not in httpx.get(f"{server.url}/metrics").text
 
 
+def test_log_probabilities_are_those_of_the_text(
+    searched: tuple[Server, Oracle, Variant],
+) -> None:
+    """They are what the model gives each token of the answer, read as a prompt."""
+    server, _, variant = searched
+    search = {"use_beam_search": True, "n": 4, "length_penalty": 0.0, "logprobs": 3}
+    body = {"prompt": PROMPTS[0], "max_tokens": TOKENS, "ignore_eos": True, **search}
+    url = f"{server.url}/v1/completions"
+    choices = httpx.post(url, json=body, timeout=240).json()["choices"]
+    sums = []
+    for choice in choices:
+        told = choice["logprobs"]
+        assert len(told["token_logprobs"]) == len(told["top_logprobs"]) == TOKENS
+        if not variant.tiny:  # which writes halves of characters
+            assert "".join(told["tokens"]) == choice["text"]
+        sums.append(sum(told["token_logprobs"]))
+        for token, own, top in zip(
+            told["tokens"], told["token_logprobs"], told["top_logprobs"], strict=True
+        ):
+            assert top[token] == own
+            assert 3 <= len(top) <= 4
+            assert max(top.values()) <= 0
+    assert sums == sorted(sums, reverse=True)
+    if not variant.tiny:
+        text = PROMPTS[0] + choices[0]["text"]
+        read = {"prompt": text, "max_tokens": 0, "echo": True, "logprobs": 0}
+        known = httpx.post(url, json=read, timeout=240).json()["choices"][0]["logprobs"]
+        told = choices[0]["logprobs"]
+        assert known["tokens"][-TOKENS:] == told["tokens"]
+        assert known["token_logprobs"][-TOKENS:] == pytest.approx(told["token_logprobs"], abs=1e-4)
+
+
 def test_the_native_route_tells_the_best(searched: tuple[Server, Oracle, Variant]) -> None:
     server, oracle, _ = searched
     parameters = {"use_beam_search": True, "beam_width": 4, "max_new_tokens": TOKENS}

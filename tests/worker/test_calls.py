@@ -140,3 +140,21 @@ def test_a_schema_that_cannot_be_kept_is_refused_by_the_tools_name(compiler: Com
     bad = {"type": "object", "properties": {"a": {"uniqueItems": True}}}
     with pytest.raises(Refused, match=r"`odd`.*`uniqueItems`.*#/properties/a"):
         compiler.compile(wanted("hermes", {**PLAIN, "odd": bad}))
+
+
+def test_many_tools_are_steered_no_sooner_than_few(compiler: Compiler) -> None:
+    """Inside a string no tool is chosen: a call is not ended there for want of tokens for one."""
+    schemas = {**{f"tool_{index}": CITY for index in range(11)}, "grow": DEEP["grow"]}
+    made = guide(compiler, wanted("hermes", schemas))
+    assert isinstance(made, EarleyGuide)
+    begun = b'<tool_call>\n{"name": "tool_3", "arguments": {"city": "'
+    row = np.zeros(words(VOCAB), np.int32)
+    for left, free in ((60, True), (20, False)):
+        cursor = made.start(Ends((EOS[0], EOS[1]), left), begun)
+        cursor.fill(row)
+        able = np.unpackbits(row.view(np.uint8), bitorder="little").sum()
+        assert (able > 1000) == free
+    rng = np.random.default_rng(11)
+    for _ in range(12):
+        most = int(rng.integers(made.shortest, 120))
+        assert called(drawn(compiler, made, most, rng), "hermes", schemas)

@@ -190,6 +190,10 @@ def test_steering_is_told(driver: Driver, tokenizer: Any) -> None:
         (guide("JSON_SCHEMA", {"format": "iban"}, 9), "`format` (in `#`) has the value"),
         (guide("JSON_SCHEMA", {"type": "array", "uniqueItems": True}, 9), "`uniqueItems`"),
         (guide("JSON_SCHEMA", {"x-guidance": {}}, 9), "`x-guidance`"),
+        (
+            guide("JSON_SCHEMA", {"items": {"$ref": "#/$defs/a"}}, 9),
+            '`$ref` "#/$defs/a" (in `#/items`)',
+        ),
         (guide("JSON_SCHEMA", "[" * 5000, 9), "not JSON"),
         (
             guide("JSON_SCHEMA", {"type": "string", "minLength": 400}, 9),

@@ -168,8 +168,9 @@ def growth(calls: Calls, tokens: frozenset[bytes]) -> Growth:
         merged |= any(b"}" + after + before[:1] in text for text in tokens)
     if not calls.many and len(calls.calls) == 1:
         return Growth(each, once)
-    if len(calls.calls) > MOST_CHOICES:
-        once = max(once, jump)
     if calls.many and merged:  # a token ends one call and begins another
         each = max(each, jump)
-    return Growth(each, once, jump)
+    names = [call.name.encode() for call in calls.calls]
+    choices = sum(name[:size] in tokens for name in names for size in range(1, len(name) + 1))
+    # A few tokens hold the end of a name and what follows it.
+    return Growth(each, once, jump, choices + 8 * len(names) if len(names) > MOST_CHOICES else 0)

@@ -30,6 +30,7 @@ class Growth:
     each: int  # for every character of STRUCTURE in it
     once: int  # for whatever else it holds
     jump: int = 0  # where few tokens are possible, and one of them begins something large
+    choices: int = 0  # how many those few may be, if more than are tried one by one
 
 
 @dataclass(frozen=True)
@@ -116,8 +117,9 @@ def compiled(text: str, growth: Growth | None, tokens: Tokens) -> Grammar:
     parts = None if found is None else closing.segmented(found, tokens.vocabulary)
     if parts is None:
         raise Refused(
-            "no way was found to complete a document of this schema; send `complete`: false to do "
-            "without"
+            f"no way was found to complete a text of this guide within {closing.MOST_BYTES} bytes: "
+            "make what must come shorter; a schema can also do without (`complete` or "
+            "`guided_complete`: false)"
         )
     return Grammar(text, growth, len(parts))
 
@@ -198,6 +200,8 @@ class _Budget:
         allowed = np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little"))
         if len(allowed) <= FEW:
             return self._try_each(allowed, left, row, tokens)
+        if len(allowed) <= self.growth.choices:
+            spare -= max(self.growth.jump - self.growth.once, 0)
         if spare < 0:
             row[:] = 0
         else:

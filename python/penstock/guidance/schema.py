@@ -9,6 +9,7 @@ documents through.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -73,6 +74,7 @@ def check(schema: Any) -> None:
         if place.count("/") > MOST_DEPTH:
             raise Refused(f"the schema is nested more than {MOST_DEPTH} deep")
         _check_keywords(node, place)
+        _check_reference(schema, node, place)
         for key in PLACES:
             members = node.get(key, {})
             if not isinstance(members, dict):
@@ -107,6 +109,21 @@ def _check_keywords(node: dict[str, Any], place: str) -> None:
             f"the schema keyword `format` (in `{place}`) has the value {json.dumps(form)[:64]}, "
             f"which is not supported; choose one of {', '.join(sorted(FORMATS))}"
         )
+
+
+def _check_reference(root: Any, node: dict[str, Any], place: str) -> None:
+    """A reference into the schema itself leads somewhere."""
+    target = node.get("$ref")
+    if not isinstance(target, str) or not re.fullmatch(r"#(/[^~%]*)?", target):
+        return
+    found = root
+    for part in target.split("/")[1:]:
+        if isinstance(found, list) and part.isdecimal() and int(part) < len(found):
+            found = found[int(part)]
+        elif isinstance(found, dict) and part in found:
+            found = found[part]
+        else:
+            raise Refused(f"the `$ref` {json.dumps(target)[:64]} (in `{place}`) leads to nothing")
 
 
 def expression(schema: Any) -> str | None:

@@ -16,6 +16,8 @@ pub(super) struct Search {
     nodes: Vec<Node>,
     /// Those that go on, with the same number of tokens each.
     lines: Vec<Line>,
+    /// What might have been in the place of a token; lines that part share it.
+    tops: Vec<Vec<Candidate>>,
     /// Tokens of each line.
     length: u32,
     /// At most `width`, the best first.
@@ -28,6 +30,8 @@ struct Node {
     /// Place of the token before among the nodes; none before the first.
     before: Option<usize>,
     token: Token,
+    /// Place of its alternatives, if they are told.
+    tops: Option<usize>,
 }
 
 /// A sequence that goes on.
@@ -39,6 +43,8 @@ struct Line {
     score: f32,
     /// What could follow, once its step has told.
     next: Option<Vec<Candidate>>,
+    /// Place of what is told of that.
+    tops: Option<usize>,
 }
 
 /// A complete answer.
@@ -53,6 +59,8 @@ struct Answer {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Found {
     pub(super) tokens: Vec<Token>,
+    /// The alternatives of each; empty if nobody asks.
+    pub(super) tops: Vec<Vec<Candidate>>,
     pub(super) end: End,
 }
 
@@ -80,11 +88,13 @@ impl Search {
             last: None,
             score: 0.0,
             next: None,
+            tops: None,
         };
         Some(Self {
             beam: request.beam?,
             stopping: request.stopping.clone(),
             nodes: Vec::new(),
+            tops: Vec::new(),
             lines: vec![first],
             length: 0,
             answers: Vec::new(),
@@ -107,6 +117,7 @@ impl Search {
             return None;
         }
         self.length += 1;
+        self.note_tops();
         let best = self.best();
         let going = self.sort_out(&best);
         if self.is_over(&going) {
@@ -114,6 +125,16 @@ impl Search {
         }
         self.go_on(&going, steer);
         None
+    }
+
+    /// Keeps what is told of this step.
+    fn note_tops(&mut self) {
+        let told = self.beam.told as usize;
+        for line in self.lines.iter_mut().filter(|_| told > 0) {
+            let next = line.next.iter().flatten().take(told);
+            line.tops = Some(self.tops.len());
+            self.tops.push(next.copied().collect());
+        }
     }
 
     /// The continuations of all lines, the best first.
@@ -163,19 +184,23 @@ impl Search {
     }
 
     fn node(&self, continuation: &Continuation) -> Node {
+        let line = &self.lines[continuation.line];
         Node {
-            before: self.lines[continuation.line].last,
+            before: line.last,
             token: continuation.token,
+            tops: line.tops,
         }
     }
 
     fn found(&self, answer: &Answer) -> Found {
         let before = |node: &Node| node.before.map(|place| self.nodes[place]);
         let backwards = std::iter::successors(Some(answer.last), before);
-        let mut tokens: Vec<_> = backwards.map(|node| node.token).collect();
-        tokens.reverse();
+        let mut nodes: Vec<Node> = backwards.collect();
+        nodes.reverse();
+        let tops = nodes.iter().filter_map(|node| node.tops);
         Found {
-            tokens,
+            tokens: nodes.iter().map(|node| node.token).collect(),
+            tops: tops.map(|place| self.tops[place].clone()).collect(),
             end: answer.end.clone(),
         }
     }
@@ -224,6 +249,7 @@ impl Search {
                     last: Some(self.nodes.len() - 1),
                     score: continuation.score,
                     next: None,
+                    tops: None,
                 });
             }
         }
@@ -301,6 +327,7 @@ mod tests {
             width: 2,
             length_penalty: 1.0,
             early_stopping: EarlyStopping::Never,
+            told: 0,
         };
         let (found, asked) = run(beam, 3, MODEL);
         assert_eq!((found[0].clone(), asked), (vec![5, 5, 5], 3));
@@ -315,6 +342,7 @@ mod tests {
             width: 2,
             length_penalty: 5.0,
             early_stopping,
+            told: 0,
         };
         let (found, asked) = run(beam(EarlyStopping::WhenFull), 9, ends);
         assert_eq!((found.len(), asked), (2, 2));

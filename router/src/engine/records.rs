@@ -249,14 +249,16 @@ impl Record {
         };
         let mut found = found.into_iter();
         for branch in &mut self.branches {
-            let Some(Found { tokens, end }) = found.next() else {
+            let Some(Found { tokens, tops, end }) = found.next() else {
                 break;
             };
             if branch.open {
+                let prompt = Vec::new();
+                let told = (!tops.is_empty()).then(|| Box::new(Told { tops, prompt }));
                 let event = TokenEvent {
                     tokens: tokens.into(),
                     end: Some(end),
-                    told: None,
+                    told,
                 };
                 branch.outlet.put(event, outbox);
                 branch.open = false;

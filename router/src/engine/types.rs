@@ -30,6 +30,8 @@ pub struct Beam {
     pub length_penalty: f32,
     /// When the search ends before `max_new_tokens`.
     pub early_stopping: EarlyStopping,
+    /// Alternatives to tell of each token of an answer; 0 = none. Set when the request is valid.
+    pub told: u32,
 }
 
 /// When a beam search with `width` answers ends.

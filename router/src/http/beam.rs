@@ -30,6 +30,7 @@ impl BeamFields {
                 early_stopping: self
                     .early_stopping
                     .map_or_else(Default::default, |early| early.0),
+                told: 0,
             }));
         }
         let alone = [

@@ -75,8 +75,8 @@ fn rest(parameters: &Parameters, names: FieldNames) -> impl Iterator<Item = (&'s
     [
         ("stop", !parameters.stop.is_empty()),
         (names.min_new_tokens, parameters.min_new_tokens != 0),
-        (names.top_logprobs, wanted.tokens.is_some()),
         (names.prompt_logprobs, wanted.prompt.is_some()),
+        ("echo", wanted.echo && wanted.tokens.is_some()),
         (
             guide.map_or("grammar", |guide| guide.field),
             guide.is_some(),

@@ -103,8 +103,11 @@ impl ValidParameters {
         let impossible = if early { &*stop_token_ids } else { &[] };
         parameters.adjustment.check_possible(impossible)?;
         let mut telling = parameters.wanted.telling();
-        if let Some(beam) = &parameters.beam {
-            telling.top = beam::looked_at(beam, stop_token_ids.len(), limits.vocabulary)?;
+        let mut beam = parameters.beam;
+        if let Some(beam) = &mut beam {
+            beam.told = telling.top;
+            let looked_at = beam::looked_at(beam, stop_token_ids.len(), limits.vocabulary)?;
+            telling.top = looked_at.max(telling.top);
         }
         let guide = parameters.guide.clone().map(|mut guide| {
             guide.end_token_ids = eos_ids.to_vec();
@@ -127,7 +130,7 @@ impl ValidParameters {
                 stop_token_ids,
             },
             branches: parameters.choices.made(),
-            beam: parameters.beam,
+            beam,
         };
         Ok(ValidRequest {
             engine,

@@ -53,7 +53,7 @@ const INPUTS: [(&str, Input); 20] = [
     ("random_seed", Input::Seed),
     ("is_return_log_probs", Input::OnlyFalse),
     ("min_length", Input::Parameter("min_tokens")),
-    ("beam_width", Input::Parameter("n")),
+    ("beam_width", Input::Parameter("beam_width")),
 ];
 
 /// Sampling parameters that may come as text: vLLM's backend for Triton takes them so.
@@ -319,11 +319,15 @@ impl Ask {
         };
         let mut body = self.sampling;
         for name in ["n", "best_of", "beam_width"] {
-            if body.get(name).is_some_and(|count| *count != json!(1)) {
-                let rule = format!("`{name}` must be 1: a response has one answer");
+            if let Some(count) = body.get(name).filter(|count| **count != json!(1)) {
+                let count = count.to_string();
+                let given = Excerpt::new(&count);
+                let rule = format!("`{name}` must be 1: a response has one answer. Given: {given}");
                 return Err(ApiError::validation(name, rule));
             }
         }
+        // Nothing to a request that does not search, and there it would be a mistake.
+        body.remove("beam_width");
         body.entry("max_tokens").or_insert(MAX_TOKENS.into());
         body.insert("prompt".into(), prompt);
         serde_json::to_vec(&body).map_err(|_| ApiError::validation("text_input", "unreadable"))
