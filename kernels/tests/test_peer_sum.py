@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -13,9 +14,11 @@ from penstock_kernels.peer_sum import Plan, memory_bytes, rule, takes
 from penstock_kernels.peer_sum.plan import (
     CHANNELS,
     PIECE,
+    PIECE_WARPS,
     SLOTS,
     WORD,
     channel_words,
+    fitting_warps,
     most_joined,
     most_rows,
     needed_rows,
@@ -68,12 +71,13 @@ def test_memory_is_what_is_said() -> None:
     assert memory_bytes(8) == 64 << 20
 
 
-@pytest.mark.parametrize("ranks", [2, 4, 8])
-@pytest.mark.parametrize("rows", [1, 128, 129, 8192])
-def test_a_row_is_not_spread_thinner_than_its_words(ranks: int, rows: int) -> None:
-    """Threads that share a word would empty it under each other."""
-    for row_bytes in (4, 12, 1000, 4096, 8192, 16384):
-        assert rule(rows, row_bytes, ranks).warps * 32 * 4 <= max(row_bytes // 2, 128)
+@pytest.mark.parametrize("words", [1, 3, 250, 1024, 2048, 4096])
+def test_warps_do_not_share_words(words: int) -> None:
+    """One of them could see a word that another has emptied, or not see it yet."""
+    for ranks, rows in itertools.product((2, 4, 8), (1, 128, 129, 8192)):
+        warps = fitting_warps(rule(rows, words * WORD, ranks), words)
+        assert warps == 1 or warps * 32 * 4 < 2 * words
+    assert PIECE_WARPS * 32 * 4 <= PIECE
 
 
 def test_what_it_takes() -> None:

@@ -42,7 +42,7 @@ class Plan:
     programs: int
     """Most programs, of one row or several each."""
     warps: int
-    """Of a program."""
+    """Of a program, fewer where rows are short."""
     ahead: int
     """Rows that a program sends before it takes the first."""
     halves: bool
@@ -64,8 +64,15 @@ def rule(rows: int, row_bytes: int, ranks: int) -> Plan:
     plan = next(plan for most, plan in PAIR if rows <= most)
     if ranks > 2 and (ranks - 1) * rows * row_bytes > EVERYONE_BYTES:
         plan = Plan(plan.programs, plan.warps, ahead=0, halves=True)
-    least = max(power_of_two(row_bytes // WORD) // 128, 1)  # 16 bytes a thread
-    return Plan(plan.programs, min(plan.warps, least), plan.ahead, plan.halves)
+    return plan
+
+
+def fitting_warps(plan: Plan, row_words: int) -> int:
+    """A plan's warps, or as many as have 16 bytes of a row for each thread.
+
+    With more, several warps would read the same word, and some of them too early.
+    """
+    return min(plan.warps, max(power_of_two(row_words) // 128, 1))
 
 
 def channel_words(ranks: int) -> int:

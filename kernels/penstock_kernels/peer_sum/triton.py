@@ -27,7 +27,16 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from ..pdl import early_launch
 from ..rms_norm import Summands
 from ..sizes import divided_up, power_of_two
-from .plan import CHANNELS, PIECE, PIECE_WARPS, WORD, Peers, Plan, channel_words
+from .plan import (
+    CHANNELS,
+    PIECE,
+    PIECE_WARPS,
+    WORD,
+    Peers,
+    Plan,
+    channel_words,
+    fitting_warps,
+)
 from .plan import EMPTY as EMPTY_WORD
 
 EMPTY = tl.constexpr(EMPTY_WORD)
@@ -372,7 +381,7 @@ def launch(summands: Summands, peers: Peers, plan: Plan, to: tuple[Tensor, Tenso
         "BLOCK": power_of_two(words),
         "EARLY": early,
         "launch_pdl": early,
-        "num_warps": plan.warps,
+        "num_warps": fitting_warps(plan, words),
     }
     if plan.halves:
         kernel = owners_sum
