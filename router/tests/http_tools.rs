@@ -534,3 +534,44 @@ async fn a_conversation_tells_its_tokens() {
         assert!(reply.message().contains(name), "{}", reply.text());
     }
 }
+
+#[tokio::test]
+async fn some_of_the_tools_may_be_allowed() {
+    let mut other = tool();
+    other["function"]["name"] = json!("other");
+    let allowed = |mode: &str, name: &str| {
+        let tools = json!([{"type": "function", "function": {"name": name}}]);
+        json!({"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}})
+    };
+    for (mode, guided) in [("auto", false), ("required", true)] {
+        let server = server();
+        server.stage.play(&[CALL], End::StopToken);
+        let fields = json!({"tools": [other, tool()], "tool_choice": allowed(mode, "f")});
+        let answer = server.post(CHAT, body(fields)).await.json();
+        assert_eq!(answer["choices"][0]["finish_reason"], "tool_calls");
+        assert!(!prompt(&server).contains("other"), "{}", prompt(&server));
+        let guide = server.stage.last().sampling.guide;
+        assert_eq!(guide.is_some(), guided);
+        assert!(guide.is_none_or(|guide| !guide.text.contains("other")));
+    }
+    let server = server();
+    for (choice, part) in [
+        (
+            allowed("auto", "fly"),
+            "must name tools of `tools`. Given: `fly`",
+        ),
+        (allowed("none", "f"), "`none`"),
+        (
+            json!({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}),
+            "empty",
+        ),
+        (json!({"type": "allowed_tools"}), "allowed_tools"),
+    ] {
+        let refused = server
+            .post(CHAT, body(json!({"tool_choice": choice})))
+            .await;
+        assert_eq!(refused.status, 422, "{}", refused.text());
+        assert_eq!(refused.json()["error"]["param"], "tool_choice");
+        assert!(refused.text().contains(part), "{}", refused.text());
+    }
+}

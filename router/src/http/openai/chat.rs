@@ -12,7 +12,7 @@ use super::wire::answer::{
     AssistantMessage, ChatChoice, ChatCompletion, FunctionCall, ToolCall, Usage,
 };
 use super::wire::chat::ChatRequest;
-use super::wire::tools::FIELDS;
+use super::wire::tools::{FIELDS, ToolChoice};
 use super::wire::{Common, ErrorBody};
 use super::{Answer, Answering, FINGERPRINT, check_model, respond};
 use crate::chat::{Chat, Turn};
@@ -211,7 +211,8 @@ fn conversation(
 /// The tools of a request, checked; `None` if it offers none.
 fn offer(body: &mut ChatRequest) -> Result<Option<Offer>, ApiError> {
     let tools = body.tools.take().unwrap_or_default();
-    let choice = body.tool_choice.take().map_or(Choice::Auto, Choice::from);
+    let choice = body.tool_choice.take().map(ToolChoice::into_parts);
+    let (choice, allowed) = choice.unwrap_or_default();
     if tools.is_empty() {
         return match choice {
             Choice::None | Choice::Auto => Ok(None),
@@ -221,13 +222,34 @@ fn offer(body: &mut ChatRequest) -> Result<Option<Offer>, ApiError> {
             }
         };
     }
+    let mut tools: Vec<Tool> = tools.into_iter().map(Tool::from).collect();
+    if let Some(allowed) = allowed {
+        keep_allowed(&mut tools, &allowed)?;
+    }
     let offer = Offer {
-        tools: tools.into_iter().map(Tool::from).collect(),
+        tools,
         choice,
         parallel: body.parallel_tool_calls.unwrap_or(true),
     };
     offer.check(FIELDS)?;
     Ok(Some(offer))
+}
+
+/// Takes the tools off the offer that `tool_choice` does not allow.
+fn keep_allowed(tools: &mut Vec<Tool>, allowed: &[String]) -> Result<(), ApiError> {
+    let refused = |rule: String| Err(ApiError::validation("tool_choice", rule));
+    if allowed.is_empty() {
+        return refused("`tool_choice.allowed_tools.tools` cannot be empty".to_owned());
+    }
+    let absent = |name: &&String| !tools.iter().any(|tool| tool.name == **name);
+    if let Some(name) = allowed.iter().find(absent) {
+        let name = Excerpt::new(name);
+        return refused(format!(
+            "`tool_choice.allowed_tools.tools` must name tools of `tools`. Given: `{name}`"
+        ));
+    }
+    tools.retain(|tool| allowed.contains(&tool.name));
+    Ok(())
 }
 
 /// Names that the server itself gives to the chat template.

@@ -12,6 +12,8 @@ use crate::tools::{Choice, MOST_TOOLS, OfferFields};
 from_object!(
     Tool,
     Function,
+    AllowedChoice,
+    AllowedTools,
     NamedChoice,
     NamedFunction,
     MessageCall,
@@ -61,9 +63,14 @@ pub(crate) struct Function {
     strict: Option<bool>,
 }
 
-/// `none`, `auto`, `required`, or a function: by its name, or as an object.
+/// `none`, `auto`, `required`, or a function: by its name, or as an object. `allowed_tools` is one of
+/// the first, of some of the tools.
 #[derive(Debug)]
-pub(crate) struct ToolChoice(Choice);
+pub(crate) struct ToolChoice {
+    choice: Choice,
+    /// Names of the tools that alone are on offer; `None` = all.
+    allowed: Option<Vec<String>>,
+}
 
 /// A call that an assistant's turn made.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -104,6 +111,44 @@ pub(crate) struct CalledFunction {
     #[serde(rename = "description")]
     #[schema(value_type = Option<String>)]
     _description: Option<IgnoredAny>,
+}
+
+/// A choice among some of the tools.
+#[derive(Deserialize)]
+#[serde(
+    remote = "Self",
+    deny_unknown_fields,
+    expecting = "a choice (a JSON object)"
+)]
+struct AllowedChoice {
+    #[serde(rename = "type")]
+    _type: IgnoredAny,
+    allowed_tools: AllowedTools,
+}
+
+#[derive(Deserialize)]
+#[serde(
+    remote = "Self",
+    deny_unknown_fields,
+    expecting = "a mode and tools (a JSON object)"
+)]
+struct AllowedTools {
+    mode: Mode,
+    #[serde(deserialize_with = "strict::list::<MOST_TOOLS, _, _>")]
+    tools: Vec<NamedChoice>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Mode {
+    Auto,
+    Required,
+}
+
+/// Which of the two an object is.
+#[derive(Deserialize)]
+struct Kind {
+    r#type: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -184,13 +229,39 @@ impl From<Tool> for crate::tools::Tool {
 impl ToolChoice {
     /// Whether the answer is nothing but calls.
     pub(super) fn forces(&self) -> bool {
-        matches!(self.0, Choice::Required | Choice::Named(_))
+        matches!(self.choice, Choice::Required | Choice::Named(_))
+    }
+
+    /// What the model is to do, and the names of the tools that alone are on offer for it.
+    pub(crate) fn into_parts(self) -> (Choice, Option<Vec<String>>) {
+        (self.choice, self.allowed)
+    }
+
+    fn of_object(text: &str) -> serde_json::Result<Self> {
+        let kind: Kind = serde_json::from_str(text)?;
+        if kind.r#type.as_deref() != Some("allowed_tools") {
+            let named: NamedChoice = serde_json::from_str(text)?;
+            return Ok(Choice::Named(named.function.name).into());
+        }
+        let AllowedChoice { allowed_tools, .. } = serde_json::from_str(text)?;
+        let names = allowed_tools
+            .tools
+            .into_iter()
+            .map(|tool| tool.function.name);
+        Ok(Self {
+            choice: match allowed_tools.mode {
+                Mode::Auto => Choice::Auto,
+                Mode::Required => Choice::Required,
+            },
+            allowed: Some(names.collect()),
+        })
     }
 }
 
-impl From<ToolChoice> for Choice {
-    fn from(choice: ToolChoice) -> Self {
-        choice.0
+impl From<Choice> for ToolChoice {
+    fn from(choice: Choice) -> Self {
+        let allowed = None;
+        Self { choice, allowed }
     }
 }
 
@@ -198,20 +269,19 @@ impl<'de> Deserialize<'de> for ToolChoice {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let text = JsonText::deserialize(from)?;
         if text.as_str().starts_with('{') {
-            let named: NamedChoice =
-                serde_json::from_str(text.as_str()).map_err(D::Error::custom)?;
-            return Ok(Self(Choice::Named(named.function.name)));
+            return Self::of_object(text.as_str()).map_err(D::Error::custom);
         }
         let word: String = serde_json::from_str(text.as_str()).map_err(|_| {
             D::Error::custom(
                 "must be `none`, `auto`, `required`, or an object that names a function",
             )
         })?;
-        Ok(Self(match word.as_str() {
+        let choice = match word.as_str() {
             "none" => Choice::None,
             "auto" => Choice::Auto,
             "required" => Choice::Required,
             _ => Choice::Named(word),
-        }))
+        };
+        Ok(choice.into())
     }
 }
