@@ -5,7 +5,7 @@
 
 Sequences of one schema (those of bench/features.py) take random tokens that their masks allow,
 until --tokens are spent. A step is timed from where the host has its tokens to where its masks are
-ready to be copied, on the worker's own threads (`penstock.worker.guiding`). "cold": the first
+ready to be copied, as the worker does it (`penstock.worker.guiding`). "cold": the first
 answers of a guide, all at the same place; "warm": answers after those; "apart": warm, and each
 sequence a few tokens further than the one before it.
 
@@ -26,7 +26,7 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 from features import document
-from penstock.guidance import Cursor, Ends, Kind, Wanted
+from penstock.guidance import Cursor, Ends, Kind, Wanted, masks
 from penstock.guidance.library import Library
 from penstock.worker.guiding import Guiding
 from penstock.worker.state import Work
@@ -85,7 +85,7 @@ class Answers:
 
     def __init__(self, library: Library, wanted: Wanted, tokens: int) -> None:
         self.library, self.wanted, self.tokens = library, wanted, tokens
-        self.vocab = library.tokens().vocabulary.size
+        self.vocab = library.vocabulary().size
         self.ends = Ends((self.vocab - 1,), tokens)
 
     def run(self, count: int, seed: int, apart: int = 0) -> tuple[list[float], list[float]]:
@@ -98,10 +98,10 @@ class Answers:
         host = SimpleNamespace(ids=ids, end=None)
         cursors = [self.library.cursor(self.wanted, self.ends, []) for _ in range(count)]
         for place, cursor in enumerate(cursors):
-            row = np.zeros(-(-self.vocab // 32), np.int32)
+            row = torch.zeros((1, -(-self.vocab // 32)), dtype=torch.int32)
             for _ in range(place * apart):
-                cursor.fill(row)
-                cursor.advance(self._drawn(row, draw))
+                masks.fill([cursor], row)
+                cursor.advance(self._drawn(row[0].numpy(), draw))
         took, late = [], []
         with Watch() as watch:
             for _ in range(self.tokens - (count - 1) * apart):
@@ -109,13 +109,13 @@ class Answers:
                 time.sleep(0.001)  # the other thread naps again
                 watch.late = 0.0
                 began = time.perf_counter()
-                filled = guiding.begin(work, samples).result()
+                filled = guiding.masks(work, samples)
                 took.append(1e3 * (time.perf_counter() - began))
                 late.append(1e3 * watch.late)
                 if work.refused:
                     raise RuntimeError(f"a guide cannot go on: {work.refused}")
-                _, masks = guiding.split(filled)
-                ids[:] = torch.tensor([self._drawn(row.numpy(), draw) for row in masks])
+                assert filled is not None
+                ids[:] = torch.tensor([self._drawn(row.numpy(), draw) for row in filled[1]])
                 guiding.expect(work, samples, host)
         return took, late
 

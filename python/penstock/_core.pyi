@@ -101,6 +101,73 @@ class Engine:
     def close(self) -> None:
         """Ends the engine and its workers; running requests fail. May be called again."""
 
+class Vocabulary:
+    """A model's tokens, and the masks of automata over them that are kept."""
+
+    def __init__(self, path: str, size: int) -> None:
+        """Reads a tokenizer.json for a model of `size` logits. Raises ValueError."""
+    def texts(self) -> list[bytes]:
+        """The bytes of each token; empty for those that stand for no text."""
+    def segmented(self, text: bytes) -> list[int] | None:
+        """The fewest tokens that spell a text; None if none do."""
+    def marks(self) -> list[tuple[bytes, int]]:
+        """What the tokens without a text are called."""
+
+class Guide:
+    """A guide that any number of sequences may follow."""
+
+    @staticmethod
+    def of_automaton(vocabulary: Vocabulary, states: int, data: bytes, complete: bool) -> Guide:
+        """Of an automaton's arrays. Raises ValueError if they do not fit each other."""
+    @staticmethod
+    def of_grammar(
+        vocabulary: Vocabulary, text: str, growth: tuple[int, int, int, int] | None
+    ) -> Guide:
+        """Of a grammar in llguidance's form; `growth` (each, once, jump, choices) if documents are
+        to be completed. Raises ValueError if it cannot be followed."""
+    @property
+    def shortest(self) -> int:
+        """Tokens of a short whole text."""
+    @property
+    def size(self) -> int:
+        """Bytes in memory, about."""
+    def needed(self, begun: bytes) -> int | None:
+        """Tokens that complete a text which has begun so, 0 if it is not to be completed; None if
+        none does, as far as is known."""
+    def start(self, ends: list[int], most: int, begun: bytes = b"") -> Cursor:
+        """A cursor before the first token, behind `begun` if the text has begun with it. `ends`:
+        the tokens that may end the sequence; `most`: how many it may have generated in all."""
+
+class Cursor:
+    """Where one sequence is in its guide: a function of the tokens that it emitted."""
+
+    def advance(self, tokens: list[int]) -> None:
+        """Takes emitted tokens. One that no mask allowed ends the guide."""
+    @property
+    def whole(self) -> bool:
+        """Whether the text may end here; not once it has."""
+    @property
+    def ended(self) -> bool:
+        """Whether nothing of the text can follow: it is over, or a token came that no mask
+        allowed."""
+    def mask(self, words: int) -> tuple[bytes, bool]:
+        """The mask of the next token, of so many words, and whether the tokens left forbid what the
+        guide alone would allow. Raises ValueError if the guide cannot go on."""
+    def copy(self) -> Cursor:
+        """Another sequence at the same place."""
+
+def advance_cursors(cursors: list[Cursor], tokens: list[int]) -> None:
+    """Has each cursor take a token, side by side, without the interpreter's lock."""
+
+def fill_masks(
+    cursors: list[Cursor | None], rows: Tensor
+) -> tuple[list[int], list[tuple[int, str]]]:
+    """Writes the masks of the next tokens, bit i % 32 of word i // 32 for token i, into `rows`
+    [cursors, words] int32; those without a cursor stay as they are. Side by side, and without the
+    interpreter's lock. Returns the indices of
+    those whose tokens left forbid what the guide alone would allow, and of those that cannot go on,
+    with the reason: to them all is allowed."""
+
 class Cpu:
     """The module `cpu`: kernels for tensors in host memory, which write into tensors of the caller.
 

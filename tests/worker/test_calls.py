@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 from jsonschema import validate
-from penstock.guidance.automaton import Automaton, AutomatonGuide, Masks
+from penstock.guidance import automaton, earley
 from penstock.guidance.compile import Compiler
-from penstock.guidance.earley import EarleyGuide, Tokens
+from penstock.guidance.native import NativeGuide
 from penstock.guidance.protocol import Compiled, Ends, Kind, Refused, Wanted, words
-from penstock.guidance.vocabulary import load_tokenizer, read_vocabulary
+from penstock.guidance.vocabulary import Vocabulary
 from test_guides import BROOK, EOS
 from trees import TREE
 
@@ -44,8 +44,7 @@ FORMATS = {
 
 @pytest.fixture(scope="module")
 def compiler() -> Compiler:
-    tokenizer = load_tokenizer(BROOK / "tokenizer.json", VOCAB)
-    return Compiler(Tokens(tokenizer, read_vocabulary(tokenizer, VOCAB)))
+    return Compiler(Vocabulary(BROOK / "tokenizer.json", VOCAB))
 
 
 def wanted(form: str, schemas: dict[str, Any], many: bool = True) -> Wanted:
@@ -58,11 +57,11 @@ def wanted(form: str, schemas: dict[str, Any], many: bool = True) -> Wanted:
     return Wanted(Kind.CALLS, json.dumps(frame), complete=True)
 
 
-def guide(compiler: Compiler, text: Wanted) -> Compiled:
+def guide(compiler: Compiler, text: Wanted) -> NativeGuide:
     made = compiler.compile(text)
-    if isinstance(made, Automaton):
-        return AutomatonGuide(made, compiler.vocabulary, True, Masks())
-    return EarleyGuide(made, compiler.tokens)
+    if isinstance(made, earley.Grammar):
+        return earley.guide(made, compiler.vocabulary)
+    return automaton.guide(made, compiler.vocabulary, complete=True)
 
 
 def drawn(compiler: Compiler, made: Compiled, most: int, rng: np.random.Generator) -> str:
@@ -104,8 +103,9 @@ def called(text: str, form: str, schemas: dict[str, Any]) -> list[str]:
 def test_calls_are_valid_also_when_cut_off(
     compiler: Compiler, form: str, schemas: dict[str, Any]
 ) -> None:
-    made = guide(compiler, wanted(form, schemas))
-    assert isinstance(made, EarleyGuide) == (schemas is DEEP)
+    text = wanted(form, schemas)
+    assert isinstance(compiler.compile(text), earley.Grammar) == (schemas is DEEP)
+    made = guide(compiler, text)
     rng = np.random.default_rng(1)
     names, several = set(), 0
     for _ in range(30):
@@ -145,8 +145,9 @@ def test_a_schema_that_cannot_be_kept_is_refused_by_the_tools_name(compiler: Com
 def test_many_tools_are_steered_no_sooner_than_few(compiler: Compiler) -> None:
     """Inside a string no tool is chosen: a call is not ended there for want of tokens for one."""
     schemas = {**{f"tool_{index}": CITY for index in range(11)}, "grow": DEEP["grow"]}
-    made = guide(compiler, wanted("hermes", schemas))
-    assert isinstance(made, EarleyGuide)
+    text = wanted("hermes", schemas)
+    assert isinstance(compiler.compile(text), earley.Grammar)
+    made = guide(compiler, text)
     begun = b'<tool_call>\n{"name": "tool_3", "arguments": {"city": "'
     row = np.zeros(words(VOCAB), np.int32)
     for left, free in ((60, True), (20, False)):

@@ -15,13 +15,12 @@ import torch
 from driver import ROOT, Driver, Running, greedy
 from jsonschema import Draft202012Validator
 from jsonschema.validators import validator_for
-from llguidance import LLMatcher
+from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from local import LocalWorker
-from penstock.guidance.closing import byte_tokenizer
 from penstock.guidance.earley import schema_grammar
 from penstock.guidance.formats import FORMATS
 from penstock.guidance.schema import KEPT, for_llguidance
-from penstock.guidance.vocabulary import load_tokenizer
+from penstock.guidance.vocabulary import Vocabulary
 from penstock.rpc import shard_pb2 as pb
 from schemas import EXPRESSIBLE, OTHERS, composed
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -39,6 +38,18 @@ class Made(NamedTuple):
     name: str
     text: str
     ended: bool  # by an end token: the others were cut off
+
+
+class Bytes:
+    """What llguidance asks of a tokenizer, for one whose tokens are the 256 bytes."""
+
+    eos_token_id = 256
+    bos_token_id = None
+    tokens = (*(bytes([b]) for b in range(256)), b"<end>")
+    special_token_ids = (256,)
+
+    def __call__(self, text: bytes) -> list[int]:
+        return list(text)
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +97,7 @@ def shortest(worker: LocalWorker, schema: Any) -> int:
 
 def made(worker: LocalWorker, driver: Driver, wanted: dict[str, int]) -> Iterator[Made]:
     """EACH documents of every schema, each with some tokens more than `wanted` at least."""
-    tokenizer = load_tokenizer(BROOK / "tokenizer.json", 4096)
+    vocabulary = Vocabulary(BROOK / "tokenizer.json", 4096)
     draw = random.Random(1)
     waiting: list[tuple[str, Running]] = []
     for name, least in wanted.items():
@@ -111,7 +122,7 @@ def made(worker: LocalWorker, driver: Driver, wanted: dict[str, int]) -> Iterato
             assert sequence.error is None, (name, sequence.error)
             ended = sequence.tokens[-1] in EOS
             tokens = sequence.tokens[:-1] if ended else sequence.tokens
-            yield Made(name, bytes(tokenizer.decode_bytes(tokens)).decode(), ended)
+            yield Made(name, vocabulary.decode(tokens).decode(), ended)
 
 
 def keywords(node: Any) -> Iterator[str]:
@@ -172,8 +183,9 @@ def test_formats_that_llguidance_would_not_keep(name: str, more: dict[str, Any])
     texts += ["a2", "a" * 63, ".".join(["b2"] * 84), ".".join(["b2"] * 90), "-2"]
     schema = {"type": "string", "format": name, **more}
     grammar = schema_grammar(json.dumps(for_llguidance(dict(schema))))
+    tokenizer = LLTokenizer(TokenizerWrapper(Bytes()), n_vocab=257, slices=[])
     check = Draft202012Validator(schema, format_checker=CHECKER)
     for text in texts:
-        matcher = LLMatcher(byte_tokenizer(), grammar)
+        matcher = LLMatcher(tokenizer, grammar)
         taken = matcher.consume_tokens(list(json.dumps(text).encode())) and matcher.is_accepting()
         assert taken == check.is_valid(text), text

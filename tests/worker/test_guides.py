@@ -20,10 +20,10 @@ from driver import ROOT, Driver, Running, Worker, greedy, new_sequence, running
 from jsonschema import validate
 from local import LocalWorker
 from penstock.faults import Fault
-from penstock.guidance import Kind, Refused, Wanted
+from penstock.guidance import Kind, Wanted
 from penstock.guidance.library import Library
 from penstock.guidance.schema import MOST_SIZE, growth
-from penstock.guidance.vocabulary import load_tokenizer
+from penstock.guidance.vocabulary import Vocabulary
 from penstock.rpc import shard_pb2 as pb
 from trees import PERSON, TREE
 
@@ -48,8 +48,8 @@ def driver(loaded: tuple[LocalWorker, pb.Loaded]) -> Iterator[Driver]:
 
 
 @pytest.fixture(scope="module")
-def tokenizer() -> Any:
-    return load_tokenizer(BROOK / "tokenizer.json", 4096)
+def vocabulary() -> Vocabulary:
+    return Vocabulary(BROOK / "tokenizer.json", 4096)
 
 
 def guide(kind: str, text: Any, tokens: int, complete: bool = True) -> pb.Guide:
@@ -71,15 +71,17 @@ def guided(wanted: pb.Guide, seed: int, prompt: tuple[int, ...] = (1, 500, 600))
     return sequence
 
 
-def text(sequence: Running, tokenizer: Any) -> str:
+def text(sequence: Running, vocabulary: Vocabulary) -> str:
     """Up to the first end token."""
     tokens = sequence.tokens
     ends = [place for place, token in enumerate(tokens) if token in EOS]
-    return bytes(tokenizer.decode_bytes(tokens[: ends[0]] if ends else tokens)).decode()
+    return vocabulary.decode(tokens[: ends[0]] if ends else tokens).decode()
 
 
 @pytest.mark.parametrize("schema", [PERSON, TREE], ids=["automaton", "llguidance"])
-def test_documents_are_valid_also_when_cut_off(driver: Driver, tokenizer: Any, schema: Any) -> None:
+def test_documents_are_valid_also_when_cut_off(
+    driver: Driver, vocabulary: Vocabulary, schema: Any
+) -> None:
     sequences = [guided(guide("JSON_SCHEMA", schema, 16 + 2 * i), i) for i in range(24)]
     plain = greedy([1, 500, 600], 30)
     for sequence in [*sequences, plain]:
@@ -87,7 +89,7 @@ def test_documents_are_valid_also_when_cut_off(driver: Driver, tokenizer: Any, s
     driver.finish([*sequences, plain])
     assert not [s.error for s in sequences if s.error]
     for sequence in sequences:
-        validate(json.loads(text(sequence, tokenizer)), schema)
+        validate(json.loads(text(sequence, vocabulary)), schema)
     alone = greedy([1, 500, 600], 30)
     driver.enter(alone)
     driver.finish([alone])
@@ -101,7 +103,7 @@ def test_recursion_needs_few_tokens_where_it_may_end() -> None:
     assert growth(endless)[0] >= MOST_SIZE
 
 
-def test_state_is_a_function_of_what_was_emitted(driver: Driver, tokenizer: Any) -> None:
+def test_state_is_a_function_of_what_was_emitted(driver: Driver, vocabulary: Vocabulary) -> None:
     """Preempted and entered again, also beside the same text that goes on undisturbed."""
     for schema in (PERSON, TREE):
         wanted = guide("JSON_SCHEMA", schema, 40)
@@ -118,7 +120,7 @@ def test_state_is_a_function_of_what_was_emitted(driver: Driver, tokenizer: Any)
         assert moved.tokens == whole.tokens
 
 
-def test_steps_sent_ahead_of_their_tokens(driver: Driver, tokenizer: Any) -> None:
+def test_steps_sent_ahead_of_their_tokens(driver: Driver, vocabulary: Vocabulary) -> None:
     """All requests are in the worker's hands before the first reply is read."""
     wanted = guide("JSON_SCHEMA", PERSON, 30)
     alone, ahead = guided(wanted, 3), guided(wanted, 3)
@@ -144,7 +146,7 @@ def test_steps_sent_ahead_of_their_tokens(driver: Driver, tokenizer: Any) -> Non
     assert ahead.tokens == alone.tokens
 
 
-def test_a_fork_follows_the_same_guide(driver: Driver, tokenizer: Any) -> None:
+def test_a_fork_follows_the_same_guide(driver: Driver, vocabulary: Vocabulary) -> None:
     for schema in (PERSON, TREE):
         source, copy = (guided(guide("JSON_SCHEMA", schema, 30), 3) for _ in range(2))
         driver.enter(source)
@@ -164,11 +166,11 @@ def test_a_fork_follows_the_same_guide(driver: Driver, tokenizer: Any) -> None:
         copy.tokens, copy.computed, copy.blocks = list(source.tokens), source.computed, blocks
         driver.finish([source, copy])
         for sequence in (source, copy):
-            validate(json.loads(text(sequence, tokenizer)), schema)
+            validate(json.loads(text(sequence, vocabulary)), schema)
         assert source.tokens != copy.tokens
 
 
-def test_steering_is_told(driver: Driver, tokenizer: Any) -> None:
+def test_steering_is_told(driver: Driver, vocabulary: Vocabulary) -> None:
     """`closing` names the slots whose documents were kept short."""
     long, short = (guided(guide("JSON_SCHEMA", PERSON, n), 1) for n in (200, 10))
     long.wanted = 8
@@ -272,7 +274,7 @@ def test_quick_guides_pass_those_that_take_long() -> None:
 
 
 def test_a_guide_that_cannot_go_on_ends_its_sequence_alone(
-    loaded: tuple[LocalWorker, pb.Loaded], driver: Driver, monkeypatch: pytest.MonkeyPatch
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is told of the others' tokens is told of theirs."""
     failing = guided(guide("JSON_SCHEMA", PERSON, 60), 1)
@@ -281,11 +283,10 @@ def test_a_guide_that_cannot_go_on_ends_its_sequence_alone(
         driver.enter(sequence)
     driver.step([failing, asking])
 
-    def fill(*_: Any) -> bool:
-        raise Refused("it became too complex")
+    def fill(*_: Any) -> tuple[list[int], list[tuple[int, str]]]:
+        return [], [(0, "it became too complex")]
 
-    cursor = loaded[0].runner.state.guides[failing.slot]
-    monkeypatch.setattr(type(cursor), "fill", fill)
+    monkeypatch.setattr("penstock.guidance.masks.fill", fill)
     reply = driver.step([failing, asking])
     assert failing.error == "it became too complex"
     assert list(reply.top_counts) == [3]
@@ -293,7 +294,7 @@ def test_a_guide_that_cannot_go_on_ends_its_sequence_alone(
     driver.finish([failing, asking])
 
 
-def test_grammars_and_expressions(driver: Driver, tokenizer: Any) -> None:
+def test_grammars_and_expressions(driver: Driver, vocabulary: Vocabulary) -> None:
     lark = 'start: "select " column ("," column)*\ncolumn: "a" | "b" column'
     ebnf = 'root ::= "select " column ("," column)*\ncolumn ::= "a" | "b" column'
     phone = "[0-9]{3}-[0-9]{4}( x[0-9]+)?"
@@ -309,7 +310,7 @@ def test_grammars_and_expressions(driver: Driver, tokenizer: Any) -> None:
     driver.finish(sequences)
     for i, sequence in enumerate(sequences):
         assert sequence.error is None
-        said = text(sequence, tokenizer)
+        said = text(sequence, vocabulary)
         if i % 4 < 2:
             assert re.fullmatch(r"(s(e(l(e(c(t( ((b*a,)*b*a?)?)?)?)?)?)?)?)?", said), said
         elif i % 4 == 2:

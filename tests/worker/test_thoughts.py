@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
+from copy import copy
 from typing import Any
 
 import numpy as np
 import pytest
 from jsonschema import validate
 from penstock.guidance.compile import Compiler
-from penstock.guidance.earley import Tokens
 from penstock.guidance.either import EitherGuide, MarkedGuide
 from penstock.guidance.protocol import Compiled, Cursor, Ends, Kind, Thoughts, Wanted, words
 from penstock.guidance.thoughts import ThoughtfulGuide
-from penstock.guidance.vocabulary import Vocabulary
 from test_calls import DEEP, PLAIN, VOCAB, called, compiler, guide, wanted
 from test_guides import EOS, PERSON
 from test_lazy_calls import lazy
@@ -31,10 +30,11 @@ def document(compiler: Compiler, schema: Any) -> Compiled:
 def thoughtful(
     compiler: Compiler, inner: Compiled, begun: bool, special: bool = False
 ) -> ThoughtfulGuide:
-    tokens = compiler.tokens
+    vocabulary = compiler.vocabulary
     if special:
-        tokens = Tokens(tokens.tokenizer, Vocabulary(tokens.vocabulary.tokens, MARKS))
-    return ThoughtfulGuide(inner, Thoughts(OPEN, CLOSE, begun), tokens, True)
+        vocabulary = copy(vocabulary)
+        vocabulary.marks = MARKS
+    return ThoughtfulGuide(inner, Thoughts(OPEN, CLOSE, begun), vocabulary, True)
 
 
 def allowed(cursor: Cursor) -> list[int]:

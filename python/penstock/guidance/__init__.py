@@ -1,9 +1,10 @@
 """Guidance: answers that keep to a JSON schema, a regular expression or a grammar.
 
-A `Backend` compiles a `Wanted` text, off the step loop, into a `Compiled` guide; each sequence
-follows it with a `Cursor` of its own, which is advanced by the tokens that were emitted and fills a
-row of the token mask. Two backends: `automaton` (outlines' expressions as tables, exact about how
-many tokens a document still needs) and `earley` (llguidance, for what no table can say).
+A `Wanted` text is compiled, off the step loop, into a `Compiled` guide; each sequence follows it
+with a `Cursor` of its own, which is advanced by the tokens that were emitted and fills a row of the
+token mask. Two backends: `automaton` (outlines' expressions as tables, exact about how many tokens
+a document still needs) and `earley` (llguidance, for what no table can say). What they make is
+followed by the extension (`native`), and all sequences of a step together (`masks`).
 
 Nothing here imports torch: the process that compiles starts in a fraction of a second.
 """

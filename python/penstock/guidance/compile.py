@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from penstock.guidance import calls, earley, schema
 from penstock.guidance.automaton import Automaton, compile_regex
-from penstock.guidance.earley import Grammar, Growth, Tokens
+from penstock.guidance.earley import Grammar, Growth
 from penstock.guidance.protocol import Kind, Refused, Wanted
 from penstock.guidance.vocabulary import Vocabulary
 
@@ -19,12 +19,7 @@ MOST_GRAMMAR = 256 << 10
 class Compiler:
     """The backends, and which one gets what (see docs/guidance.md)."""
 
-    tokens: Tokens
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """The model's."""
-        return self.tokens.vocabulary
+    vocabulary: Vocabulary  # the model's
 
     def compile(self, wanted: Wanted) -> Automaton | Grammar:
         """Raises Refused."""
@@ -35,7 +30,7 @@ class Compiler:
         if wanted.kind is Kind.CALLS:
             return self._calls(wanted)
         _check_length("grammar", wanted.text, MOST_GRAMMAR)
-        return earley.compiled(earley.text_grammar(wanted.text), None, self.tokens)
+        return self._checked(Grammar(earley.text_grammar(wanted.text), None))
 
     def _schema(self, wanted: Wanted) -> Automaton | Grammar:
         parsed = schema.parse(wanted.text)
@@ -46,7 +41,7 @@ class Compiler:
             raise Refused("no document satisfies the schema `false`")
         parsed = {} if parsed is True else schema.for_llguidance(parsed)
         growth = Growth(*schema.growth(parsed)) if wanted.complete else None
-        return earley.compiled(earley.schema_grammar(json.dumps(parsed)), growth, self.tokens)
+        return self._checked(Grammar(earley.schema_grammar(json.dumps(parsed)), growth))
 
     def _calls(self, wanted: Wanted) -> Automaton | Grammar:
         parsed = calls.parse(wanted.text, self.vocabulary.marks)
@@ -56,7 +51,11 @@ class Compiler:
         for call in parsed.calls:
             schema.for_llguidance(call.schema)
         growth = calls.growth(parsed, self.vocabulary.texts) if wanted.complete else None
-        return earley.compiled(earley.text_grammar(calls.lark(parsed)), growth, self.tokens)
+        return self._checked(Grammar(earley.text_grammar(calls.lark(parsed)), growth))
+
+    def _checked(self, grammar: Grammar) -> Grammar:
+        earley.guide(grammar, self.vocabulary)
+        return grammar
 
     def _automaton(self, expression: str | None) -> Automaton | None:
         """None if there is no expression, or if it has too many states: llguidance has none."""

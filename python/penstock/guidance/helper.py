@@ -22,9 +22,8 @@ from typing import Any, NoReturn
 from penstock.faults import Fault
 from penstock.guidance.automaton import Automaton
 from penstock.guidance.compile import Compiler
-from penstock.guidance.earley import Tokens
 from penstock.guidance.protocol import Kind, Wanted
-from penstock.guidance.vocabulary import load_tokenizer, read_vocabulary
+from penstock.guidance.vocabulary import Vocabulary
 
 CPU_SECONDS = 4  # of one compilation
 MEMORY_BYTES = 3 << 30  # of address space, interpreter and vocabulary included
@@ -40,11 +39,11 @@ def main() -> None:
     os.dup2(2, 1)  # what a library prints is no reply
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
-        tokenizer = load_tokenizer(path, vocab)
+        compiler = Compiler(Vocabulary(path, vocab))
+        _ = compiler.vocabulary.texts  # for all children
     except Fault as error:
         _reply(out, {"unavailable": str(error), "number": 0})
         return
-    compiler = Compiler(Tokens(tokenizer, read_vocabulary(tokenizer, vocab)))
     gc.freeze()  # children share these pages as long as nobody counts in them
     _reply(out, {"number": 0})
     Server(compiler, out).run()
@@ -142,7 +141,7 @@ def _compiled(compiler: Compiler, asked: dict[str, Any]) -> tuple[dict[str, Any]
     if isinstance(made, Automaton):
         return {"states": len(made.cost)}, made.to_bytes()
     growth = None if made.growth is None else astuple(made.growth)
-    return {"grammar": made.text, "growth": growth, "shortest": made.shortest}, b""
+    return {"grammar": made.text, "growth": growth}, b""
 
 
 def _reply(out: int, head: dict[str, Any], body: bytes = b"") -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -10,9 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from penstock.faults import Fault
-from penstock.guidance import calls
-from penstock.guidance.automaton import AutomatonGuide, Masks
-from penstock.guidance.earley import EarleyGuide, Grammar, Tokens
+from penstock.guidance import automaton, calls, earley
+from penstock.guidance.earley import Grammar
 from penstock.guidance.either import EitherGuide
 from penstock.guidance.pool import Pool
 from penstock.guidance.protocol import (
@@ -27,7 +27,7 @@ from penstock.guidance.protocol import (
     Wanted,
 )
 from penstock.guidance.thoughts import ThoughtfulGuide
-from penstock.guidance.vocabulary import load_tokenizer, read_vocabulary
+from penstock.guidance.vocabulary import Vocabulary
 
 MOST_BYTES = 256 << 20  # of compiled guides
 MOST_REFUSALS = 1024  # remembered, so that a bad guide costs once
@@ -42,13 +42,12 @@ class Library:
     def __init__(self, tokenizer: Path, vocab: int, ranks: int = 1) -> None:
         self._path, self._vocab, self._ranks = tokenizer, vocab, ranks
         self._pool = Pool(tokenizer, vocab)
-        self._masks = Masks()
         self._lock = threading.Lock()
         self._guides: OrderedDict[Wanted, Compiled] = OrderedDict()
         self._refusals: OrderedDict[Wanted, Refused] = OrderedDict()
         self._underway: dict[Wanted, Future[Compiled]] = {}
         self._size = 0
-        self._tokens: Tokens | None = None
+        self._vocabulary: Vocabulary | None = None
         self._loading = threading.Lock()
 
     def prepare(self, wanted: Wanted, most: int) -> None:
@@ -123,25 +122,29 @@ class Library:
     def _made(self, wanted: Wanted) -> Compiled:
         if wanted.thoughts is not None:
             inner = self._guide(replace(wanted, thoughts=None))
-            return ThoughtfulGuide(inner, wanted.thoughts, self.tokens(), wanted.complete)
+            return ThoughtfulGuide(inner, wanted.thoughts, self.vocabulary(), wanted.complete)
         either = calls.alternatives(wanted)
         if either is not None:
             return EitherGuide([self._guide(one) for one in either])
+        if self._vocabulary is None:  # while the guide is being compiled
+            threading.Thread(target=self._read, name="vocabulary", daemon=True).start()
         made = self._pool.compile(wanted)
-        tokens = self.tokens()
+        vocabulary = self.vocabulary()
         if isinstance(made, Grammar):
-            guide: Compiled = EarleyGuide(made, tokens)
+            guide: Compiled = earley.guide(made, vocabulary)
         else:
-            guide = AutomatonGuide(made, tokens.vocabulary, wanted.complete, self._masks)
+            guide = automaton.guide(made, vocabulary, wanted.complete)
         if wanted.kind is not Kind.CALLS:
             return guide
-        return calls.framed(guide, wanted.text, tokens.vocabulary)
+        return calls.framed(guide, wanted.text, vocabulary)
 
-    def tokens(self) -> Tokens:
+    def _read(self) -> None:
+        with contextlib.suppress(Fault):  # whoever waits for it gets it
+            self.vocabulary()
+
+    def vocabulary(self) -> Vocabulary:
         """The model's tokens, read when first needed."""
         with self._loading:
-            if self._tokens is None:
-                tokenizer = load_tokenizer(self._path, self._vocab)
-                vocabulary = read_vocabulary(tokenizer, self._vocab)
-                self._tokens = Tokens(tokenizer, vocabulary)
-            return self._tokens
+            if self._vocabulary is None:
+                self._vocabulary = Vocabulary(self._path, self._vocab)
+            return self._vocabulary

@@ -124,5 +124,5 @@ def _made(head: dict[str, Any], body: bytes) -> Automaton | Grammar:
         raise Refused(head["refused"])
     if "grammar" in head:
         growth = None if head["growth"] is None else Growth(*head["growth"])
-        return Grammar(head["grammar"], growth, head["shortest"])
+        return Grammar(head["grammar"], growth)
     return Automaton.from_bytes(head["states"], body)

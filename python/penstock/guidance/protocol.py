@@ -12,7 +12,6 @@ import numpy.typing as npt
 from penstock.faults import Fault
 
 Ints = npt.NDArray[np.int32]
-Bools = npt.NDArray[np.bool_]
 
 
 class Refused(Fault):
@@ -126,10 +125,3 @@ def clear_bits(row: Ints, tokens: Ints) -> None:
     """Takes `tokens` [n], each there once, out of `row`."""
     bits = row.view(np.uint32)
     np.bitwise_and.at(bits, tokens // 32, ~(np.uint32(1) << (tokens % 32).astype(np.uint32)))
-
-
-def packed(allowed: Bools, width: int) -> Ints:
-    """The mask [width] of `allowed` [vocab]."""
-    flags = np.zeros(width * 32, np.bool_)
-    flags[: len(allowed)] = allowed
-    return np.packbits(flags, bitorder="little").view(np.int32)

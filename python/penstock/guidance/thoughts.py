@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from penstock.guidance.closing import segmented
-from penstock.guidance.earley import Tokens
 from penstock.guidance.lazy import BLANKS, NEVER, Opening, Watch
 from penstock.guidance.protocol import Compiled, Cursor, Ends, Ints, Thoughts, clear_bits, set_bits
+from penstock.guidance.vocabulary import Vocabulary
 
 MOST_BLANKS = 2  # tokens of nothing else between the thoughts and the text
 SOME_BLANKS = (b"\n", b"\n\n", b" ")
@@ -18,10 +17,12 @@ SOME_BLANKS = (b"\n", b"\n\n", b" ")
 class ThoughtfulGuide:
     """A `Compiled` guide: thoughts, if the model or the prompt begins with them, then a text."""
 
-    def __init__(self, inner: Compiled, thoughts: Thoughts, tokens: Tokens, steered: bool) -> None:
+    def __init__(
+        self, inner: Compiled, thoughts: Thoughts, vocabulary: Vocabulary, steered: bool
+    ) -> None:
         self.inner = inner
         self.thoughts = thoughts
-        self.tokens, self.vocabulary = tokens, tokens.vocabulary
+        self.vocabulary = vocabulary
         self.watch = Watch(Opening(thoughts.close))
         self.must = not inner.start(Ends((), NEVER)).whole  # whether a text has to come
         self.closing = self._spelt(thoughts.close)
@@ -75,15 +76,17 @@ class ThoughtfulGuide:
     def _id(self, text: bytes) -> int | None:
         """The token of a text, or the special one of a mark."""
         special = self.vocabulary.marks.get(text)
-        return self.tokens.ids.get(text) if special is None else special
+        if special is not None:
+            return special
+        spelt = self.vocabulary.segmented(text)
+        return spelt[0] if spelt is not None and len(spelt) == 1 else None
 
     def _spelt(self, text: bytes) -> tuple[int, ...]:
         """The fewest tokens that spell a text, if any do."""
         token = self._id(text) if text else None
         if token is not None:
             return (token,)
-        parts = segmented(text, self.vocabulary) or ()
-        return tuple(self.tokens.ids[part] for part in parts)
+        return tuple(self.vocabulary.segmented(text) or ())
 
     def _rated(self, found: list[tuple[int, bytes]]) -> tuple[Ints, Ints]:
         rests = {rest.lstrip(BLANKS) for _, rest in found}
@@ -114,6 +117,11 @@ class ThoughtCursor:
     def ended(self) -> bool:
         """Whether nothing of the text can follow."""
         return self.inner is not None and self.inner.ended and not self.seen
+
+    @property
+    def plain(self) -> Cursor | None:
+        """What alone says what may follow, if anything does: the text's cursor, well behind."""
+        return self.inner if self.seen is None and not self.blanks else None
 
     @property
     def idle(self) -> bool:

@@ -1,4 +1,4 @@
-"""The masks of guided sequences, filled by threads while the forward pass runs.
+"""The masks of guided sequences, filled while the forward pass runs.
 
 A mask needs the token before it, which the step before chose. So a step with guided rows launches
 its forward pass, waits for the tokens of the step before (which the device has long made: it works
@@ -8,23 +8,17 @@ wait for nothing. Every rank of a group fills its own masks, from the same token
 
 from __future__ import annotations
 
-import os
 from collections import deque
-from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.guidance import Cursor, words
-from penstock.guidance.protocol import Refused
+from penstock.guidance import Cursor, masks, words
 from penstock.worker.state import Work
 from penstock.worker.step import Ints, Longs
 
-THREADS = 4  # at most; masks are microseconds each, or a millisecond for a state that is new
 ROWS = 32  # of the first buffer; it doubles when there are more
 
 
@@ -45,23 +39,13 @@ class Expected:
 
 
 class Guiding:
-    """Used by the launch thread; the filling itself runs on threads of its own."""
+    """Used by the launch thread, which waits here without the interpreter's lock."""
 
     def __init__(self, vocab: int, device: torch.device) -> None:
         self.words = words(vocab)
         self.device = device
         self._expected: deque[Expected] = deque()
         self._masks: deque[Tensor] = deque()  # host buffers, in rotation like the steps'
-        self._lead: ThreadPoolExecutor | None = None  # made by the first guided step
-        self._pool: ThreadPoolExecutor | None = None
-
-    def begin(self, work: Work, samples: Longs) -> Future[Tensor | None]:
-        """Starts to fill; the result is for `split`; None if every token may follow."""
-        if self._lead is None:
-            cores = len(os.sched_getaffinity(0))
-            self._lead = ThreadPoolExecutor(1, "guides")
-            self._pool = ThreadPoolExecutor(min(THREADS, cores), "masks")
-        return self._lead.submit(self._fill, work, samples)
 
     def expect(self, work: Work, samples: Longs, host: Tokens) -> None:
         """The tokens of the guided rows will be in `host`."""
@@ -80,32 +64,26 @@ class Guiding:
             if expected.host.end is not None:
                 expected.host.end.synchronize()
             tokens = expected.host.ids.numpy()[expected.rows].tolist()
-            for cursor, token in zip(expected.cursors, tokens, strict=True):
-                cursor.advance(token)
+            masks.advance(expected.cursors, tokens)
 
-    def _fill(self, work: Work, samples: Longs) -> Tensor | None:
+    def masks(self, work: Work, samples: Longs) -> tuple[Tensor, Tensor] | None:
+        """Rows [G] and masks [G, words] of the guided runs on the device, by one copy; None if
+        every token may follow. A guide that cannot go on allows everything: its sequence has
+        failed."""
         self.read()
         guided = [(place, cursor) for place, cursor in work.guided if not cursor.idle]
+        places, cursors = [place for place, _ in guided], [cursor for _, cursor in guided]
         count = len(guided)
         if not count:
             return None
-        buffer = self._buffer(count)
-        array: Ints = buffer.numpy()
-        rows, mask = array[:count], array[count : count * (1 + self.words)]
-        rows[:] = samples[[place for place, _ in guided]]
-        mask = mask.reshape(count, self.words)
-        assert self._pool is not None
-        parts = np.array_split(np.arange(count), min(count, THREADS))
-        slots = work.slots[work.yields]
-        masked = [(int(slots[place]), cursor) for place, cursor in guided]
-        for part in self._pool.map(lambda part: _fill_rows(masked, part.tolist(), mask), parts):
-            part.note(work)
-        return buffer[: count * (1 + self.words)]
-
-    def split(self, filled: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows and masks on the device, by one copy."""
-        used = filled.to(self.device, non_blocking=True)
-        count = len(used) // (1 + self.words)
+        buffer = self._buffer(count)[: count * (1 + self.words)]
+        rows: Ints = buffer[:count].numpy()
+        rows[:] = samples[places]
+        closing, refused = masks.fill(cursors, buffer[count:].view(count, self.words))
+        slots = work.slots[work.yields][places].tolist()
+        work.closing.extend(slots[index] for index in closing)
+        work.refused.update((slots[index], reason) for index, reason in refused)
+        used = buffer.to(self.device, non_blocking=True)
         return used[:count], used[count:].view(count, self.words)
 
     def _buffer(self, rows: int) -> Tensor:
@@ -120,28 +98,3 @@ class Guiding:
         pin = self.device.type == "cuda"
         self._masks.append(torch.empty(room, dtype=torch.int32, pin_memory=pin))
         return self._masks[-1]
-
-
-@dataclass(frozen=True)
-class _Part:
-    refused: dict[int, str]  # by slot
-    closing: list[int]
-
-    def note(self, work: Work) -> None:
-        work.refused.update(self.refused)
-        work.closing.extend(self.closing)
-
-
-def _fill_rows(masked: list[tuple[int, Cursor]], places: Sequence[int], mask: Ints) -> _Part:
-    """Fills these rows, for these slots. A guide that cannot go on allows everything: its sequence
-    has failed."""
-    part = _Part({}, [])
-    for i in places:
-        slot, cursor = masked[i]
-        try:
-            if cursor.fill(mask[i]):
-                part.closing.append(slot)
-        except Refused as error:
-            mask[i] = -1
-            part.refused[slot] = str(error)
-    return part

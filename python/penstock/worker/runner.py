@@ -182,13 +182,13 @@ class Runner:
             stages = self.graphs.of(shape, stages)
         if shape.samples == 0:
             return
-        filling = self.guiding.begin(work, packed.samples) if work.guided else None
         logits = stages.forward()
         if masks is not None:
             mask_tokens(logits, *masks)
-        if filling is not None:
-            if (filled := filling.result()) is not None:
-                apply_mask(logits, *self.guiding.split(filled))
+        if work.guided:
+            guided = self.guiding.masks(work, packed.samples)
+            if guided is not None:
+                apply_mask(logits, *guided)
             self.guiding.expect(work, packed.samples, host)
         ids, logprobs = (stages.adjust if work.adjusted else stages.choose)(logits)
         if telling is not None:

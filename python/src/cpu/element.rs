@@ -2,7 +2,7 @@
 
 /// What a tensor's memory is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Float32,
     Bfloat16,
     Int32,
@@ -14,7 +14,7 @@ pub(super) enum Kind {
 ///
 /// # Safety
 /// `KIND` must be the kind whose memory this type can stand for, whatever its bits.
-pub(super) unsafe trait Stored: Copy + Send + Sync + 'static {
+pub(crate) unsafe trait Stored: Copy + Send + Sync + 'static {
     const KIND: Kind;
 }
 
@@ -43,6 +43,11 @@ unsafe impl Stored for Bf16 {
 
 // SAFETY: the same size, and any bits are a value.
 unsafe impl Stored for i32 {
+    const KIND: Kind = Kind::Int32;
+}
+
+// SAFETY: the same size, and any bits are a value. For what is not a number, such as masks.
+unsafe impl Stored for u32 {
     const KIND: Kind = Kind::Int32;
 }
 

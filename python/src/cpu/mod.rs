@@ -13,7 +13,7 @@ mod norm;
 mod rope;
 mod rows;
 mod tape;
-mod tensor;
+pub(crate) mod tensor;
 mod threads;
 mod vectors;
 

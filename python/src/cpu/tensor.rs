@@ -19,7 +19,7 @@ use super::element::{Kind, Stored};
 const RANK: usize = 5;
 
 /// A tensor in host memory.
-pub(super) struct Tensor {
+pub(crate) struct Tensor {
     address: usize,
     shape: [usize; RANK],
     strides: [usize; RANK],
@@ -90,7 +90,7 @@ fn kind(dtype: &Bound<'_, PyAny>) -> PyResult<Kind> {
 
 impl Tensor {
     /// Elements along each dimension.
-    pub(super) fn shape(&self) -> &[usize] {
+    pub(crate) fn shape(&self) -> &[usize] {
         &self.shape[..self.rank]
     }
 
@@ -110,7 +110,7 @@ impl Tensor {
         clippy::mut_from_ref,
         reason = "the memory is torch's; an op's tensors say what it may write"
     )]
-    pub(super) fn slice_mut<T: Stored>(&self) -> PyResult<&mut [T]> {
+    pub(crate) fn slice_mut<T: Stored>(&self) -> PyResult<&mut [T]> {
         self.whole::<T>()?;
         // SAFETY: as for `slice`; no other argument of an op shares memory that the op writes,
         // but for the rows of `Rows`, which are apart.
