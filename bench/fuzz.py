@@ -30,6 +30,7 @@ from processes import free_port, running, wait_ready
 ROOT = Path(__file__).resolve().parents[1]
 BROOK = ROOT / "python/penstock/brook"
 BROOK_VOCABULARY = "4096"
+LONGEST = "128"  # tokens of a prompt and its answer, or the fuzzing takes days
 CLIENTS = 6  # of router/tests/http_fuzz.rs, each of whose two tests sends as many
 SETTLED = ("penstock_requests_open", "penstock_kv_blocks_dead", "penstock_http_body_bytes")
 
@@ -62,7 +63,7 @@ def serving(penstock: Path | None, shard: Path | None) -> Iterator[str]:
     """The URL of a server; fails if it, or its worker, panicked."""
     port = free_port()
     serve = [str(penstock)] if penstock else [sys.executable, "-m", "penstock"]
-    serve += ["serve", "--port", str(port), "--device", "cpu"]
+    serve += ["serve", "--port", str(port), "--device", "cpu", "--max-len", LONGEST]
     with tempfile.TemporaryDirectory() as temp, ExitStack() as stack:
         log = Path(temp) / "log"
         if shard is not None:
