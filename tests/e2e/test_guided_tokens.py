@@ -60,8 +60,12 @@ def test_guided_answers_are_the_same(
     """With too little memory for all at once, and again after a worker was killed."""
     options = ["--dtype", "float64", "--tp", workers, "--kv-memory", "3MiB", "--max-len", "160"]
     with Server(tmp_path / "serve.log", options) as server:
-        assert answers(server) == expected
-        assert metric_value(server, "penstock_preemptions") > 0
+        for _ in range(4):  # a first answer may be over before another's guide is compiled
+            assert answers(server) == expected
+            if metric_value(server, "penstock_preemptions") > 0:
+                break
+        else:
+            pytest.fail("nothing was preempted")
         killed = children(server.process.pid)
         os.kill(killed[-1], signal.SIGKILL)
         while len(set(children(server.process.pid)) - set(killed)) < len(killed):

@@ -142,6 +142,13 @@ def test_a_schema_that_cannot_be_kept_is_refused_by_the_tools_name(compiler: Com
         compiler.compile(wanted("hermes", {**PLAIN, "odd": bad}))
 
 
+def test_a_refusal_says_what_a_pattern_may_not_have(compiler: Compiler) -> None:
+    behind = {"type": "object", "properties": {"a": {"type": "string", "pattern": "(?<=x)y"}}}
+    text = wanted("hermes", {**PLAIN, "f": {**behind, "minProperties": 1}})
+    with pytest.raises(Refused, match="look-around"):
+        guide(compiler, text)
+
+
 def test_many_tools_are_steered_no_sooner_than_few(compiler: Compiler) -> None:
     """Inside a string no tool is chosen: a call is not ended there for want of tokens for one."""
     schemas = {**{f"tool_{index}": CITY for index in range(11)}, "grow": DEEP["grow"]}

@@ -213,14 +213,14 @@ fn guarded<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err("it cannot be parsed".to_owned()))
 }
 
-/// The first line of what llguidance says.
+/// The first line of what llguidance says, and the one that names the cause, if another does.
 pub(super) fn line(error: impl Display) -> String {
     let text = error.to_string();
-    let line = text.lines().find(|line| !line.trim().is_empty());
-    line.unwrap_or("no reason given")
-        .chars()
-        .take(300)
-        .collect()
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let first = lines.next().unwrap_or("no reason given");
+    let cause = lines.find(|line| line.starts_with("error:")).unwrap_or("");
+    let whole = format!("{first} {cause}");
+    whole.trim_end().chars().take(300).collect()
 }
 
 #[derive(Clone, PartialEq, Eq)]
