@@ -419,6 +419,8 @@ impl Budget {
             false => 0,
         };
         let spare = spare - extra;
+        let planned = self.plan.tokens.first().copied();
+        let planned = planned.filter(|&token| has(row, token));
         match class(spare, growth) {
             None => row.fill(0),
             Some(most) => {
@@ -430,6 +432,11 @@ impl Budget {
         }
         if self.sure || row.iter().all(|&word| word == 0) {
             set(row, self.next(parser, vocabulary).as_slice());
+        } else if let Some(token) = planned.filter(|&token| !has(row, token))
+            && self.fits(token, left - 1, parser, vocabulary)
+        {
+            // A string that goes on may still end as the plan did: mostly what is meant.
+            set(row, &[token]);
         }
         spare < signed(growth.each)
     }
@@ -494,6 +501,12 @@ fn tokens(row: &[u32]) -> Vec<u32> {
         }
     }
     found
+}
+
+/// Whether a row allows a token.
+fn has(row: &[u32], token: u32) -> bool {
+    row.get(token as usize / 32)
+        .is_some_and(|word| word >> (token % 32) & 1 == 1)
 }
 
 /// Allows `tokens` in `row`, whatever else it allows.
