@@ -54,7 +54,7 @@ def compile_regex(regex: str, vocabulary: Vocabulary) -> Automaton:
     try:
         index = Index(f"{FIRST}(?:{regex})", Bytes(256, {bytes([b]): [b] for b in range(256)}))
     except Exception as error:
-        raise Refused(f"the regular expression cannot be compiled: {_first_line(error)}") from error
+        raise Refused(f"the regular expression cannot be compiled: {_last_line(error)}") from error
     transitions = index.get_transitions()
     final = set(index.get_final_states())
     start = transitions[index.get_initial_state()][ord(FIRST)]
@@ -82,7 +82,7 @@ def compile_regex(regex: str, vocabulary: Vocabulary) -> Automaton:
     return _measured(Automaton(table, whole, np.zeros(len(states), np.int32)), vocabulary)
 
 
-def _first_line(error: Exception) -> str:
+def _last_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines[-1] if lines else type(error).__name__)[:300]
 
