@@ -186,7 +186,7 @@ fn not_offered() -> Vec<Case> {
     vec![
         (json!({"n": 0}), "n", "> 0 and <= 32. Given: 0"),
         (json!({"n": 33}), "n", "<= 32. Given: 33"),
-        (json!({"tools": [{}]}), "tools[0]", "missing field"),
+        (json!({"tools": [{}]}), "tools[0].type", "missing field"),
         (
             json!({"response_format": {"type": "xml"}}),
             "response_format",

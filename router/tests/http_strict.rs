@@ -79,7 +79,7 @@ async fn unknown_fields_are_named_with_their_place() {
         ),
         (
             json!({"messages": [{"role": "user", "content": [{"type": "text"}]}]}),
-            "messages[0].content[0]",
+            "messages[0].content[0].text",
         ),
         (
             json!({"stream": true, "stream_options": {"colour": 1}}),
@@ -88,6 +88,23 @@ async fn unknown_fields_are_named_with_their_place() {
         (json!({"messages": call}), "messages[0].tool_calls"),
     ] {
         let reply = refused(&server, CHAT, chat(fields)).await;
+        assert_eq!(reply.json()["error"]["param"], at, "{}", reply.text());
+    }
+}
+
+#[tokio::test]
+async fn a_field_that_is_there_twice_or_not_at_all_is_named_with_its_place() {
+    let server = Server::new();
+    for (body, at) in [
+        (r#"{"messages":[],"model":"a","model":"b"}"#, "model"),
+        ("{}", "messages"),
+        (r#"{"messages":[{"content":"a"}]}"#, "messages[0].role"),
+        (
+            r#"{"messages":[{"role":"user","role":"user"}]}"#,
+            "messages[0].role",
+        ),
+    ] {
+        let reply = server.send("POST", CHAT, body).await;
         assert_eq!(reply.json()["error"]["param"], at, "{}", reply.text());
     }
 }

@@ -427,7 +427,10 @@ fn bad_tools() -> Vec<Case> {
             "tools[0].function.name",
         ),
         (json!({"tools": [{"type": "retrieval"}]}), "tools[0].type"),
-        (json!({"tools": [{"type": "function"}]}), "tools[0]"),
+        (
+            json!({"tools": [{"type": "function"}]}),
+            "tools[0].function",
+        ),
         (json!({"tools": {"f": 1}}), "tools"),
         (
             json!({"tools": with(json!(5))}),
@@ -450,7 +453,10 @@ fn bad_calls() -> Vec<Case> {
     vec![
         (json!({"tool_choice": named("g")}), "tool_choice"),
         (json!({"tool_choice": "g"}), "tool_choice"),
-        (json!({"tool_choice": {"type": "function"}}), "tool_choice"),
+        (
+            json!({"tool_choice": {"type": "function"}}),
+            "tool_choice.function",
+        ),
         (json!({"tool_choice": 5}), "tool_choice"),
         (
             json!({"tool_choice": "required", "guided_regex": "a"}),
@@ -479,7 +485,7 @@ fn bad_calls() -> Vec<Case> {
         ),
         (
             json!({"messages": says(json!({"role": "assistant", "tool_calls": [{"function": {}}]}))}),
-            "messages[1].tool_calls[0].function",
+            "messages[1].tool_calls[0].function.name",
         ),
         (
             json!({"messages": says(json!({"role": "assistant", "tool_calls": [{"function": {"name": 5}}]}))}),
@@ -571,7 +577,11 @@ async fn some_of_the_tools_may_be_allowed() {
             .post(CHAT, body(json!({"tool_choice": choice})))
             .await;
         assert_eq!(refused.status, 422, "{}", refused.text());
-        assert_eq!(refused.json()["error"]["param"], "tool_choice");
+        let param = refused.json()["error"]["param"].clone();
+        assert!(
+            param.as_str().unwrap().starts_with("tool_choice"),
+            "{param}"
+        );
         assert!(refused.text().contains(part), "{}", refused.text());
     }
 }

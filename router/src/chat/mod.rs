@@ -104,16 +104,25 @@ impl Chat {
 /// a "<" in `<|im_end|>`.
 const MARK: &str = "\u{E000}\u{E0A5}\u{E000}";
 
-/// The messages; `MARK` ends the last one if it stays open.
-fn messages(chat: &Chat) -> Result<Vec<TemplateMessage<'_>>, ApiError> {
+const SYSTEM: &str = "system";
+/// The newer name of the role `system`.
+const DEVELOPER: &str = "developer";
+
+/// The messages; `MARK` ends the last one if it stays open. Templates that do not know the role
+/// `developer` are told `system`.
+fn messages(chat: &Chat, knows_developer: bool) -> Result<Vec<TemplateMessage<'_>>, ApiError> {
     let turns = chat.messages.iter().enumerate();
-    let turns: Vec<_> = turns
+    let mut turns: Vec<_> = turns
         .map(|(index, message)| message.for_template(index))
         .collect::<Result<_, _>>()?;
+    let unknown = |turn: &&mut TemplateMessage<'_>| !knows_developer && turn.role == DEVELOPER;
+    for turn in turns.iter_mut().filter(unknown) {
+        turn.role = SYSTEM;
+    }
     let system = chat.system.as_deref();
     let system = system.filter(|_| !chat.messages.iter().any(ChatMessage::is_system));
     let system = system.map(|text| TemplateMessage {
-        role: "system",
+        role: SYSTEM,
         content: Some(text.into()),
         ..TemplateMessage::default()
     });
@@ -129,7 +138,7 @@ fn messages(chat: &Chat) -> Result<Vec<TemplateMessage<'_>>, ApiError> {
 impl ChatMessage {
     /// Whether it is the system's turn, also by its newer name.
     fn is_system(&self) -> bool {
-        matches!(self.role.as_str(), "system" | "developer")
+        [SYSTEM, DEVELOPER].contains(&self.role.as_str())
     }
 
     /// Bytes of its text, about, with what a template writes around it.

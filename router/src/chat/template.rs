@@ -7,7 +7,7 @@ use minijinja::{Environment, Error, ErrorKind as JinjaKind, context};
 
 use super::json::to_json;
 use super::words::{self, Place};
-use super::{Chat, MARK, Turn, messages};
+use super::{Chat, DEVELOPER, MARK, Turn, messages};
 use crate::error::{ApiError, ErrorKind};
 
 /// A compiled chat template with the special tokens that it may write.
@@ -19,6 +19,9 @@ pub struct ChatTemplate {
     knows_tools: bool,
     /// Whether it writes the calls of earlier turns.
     knows_calls: bool,
+    /// Whether it speaks of the role `developer`. One that does not refuses such a turn, leaves it
+    /// out, or writes a role that its model has never seen.
+    knows_developer: bool,
 }
 
 /// The template itself refused the conversation.
@@ -54,6 +57,7 @@ impl ChatTemplate {
             source: source.to_owned(),
             knows_tools,
             knows_calls: source.contains("tool_calls"),
+            knows_developer: source.contains(DEVELOPER),
         })
     }
 
@@ -96,7 +100,7 @@ impl ChatTemplate {
             .map(|(name, token)| (name.as_str(), token.as_str()));
         // As transformers does: what is not given is none, not undefined.
         let context = context! {
-            messages => Serde(messages(chat)?),
+            messages => Serde(messages(chat, self.knows_developer)?),
             tools => json_variable("tools", chat.tools.as_deref())?,
             documents => None::<()>,
             add_generation_prompt => chat.turn == Turn::Open,
@@ -384,8 +388,12 @@ mod tests {
             own.role = role.into();
             chat.messages = vec![own, user("a")];
             let text = template.render(&chat).unwrap();
-            assert_eq!(text, format!("<{role}>Be loud.</>\n<user>a</>\n"));
+            assert_eq!(text, "<system>Be loud.</>\n<user>a</>\n");
         }
+        let knows = format!("{PLAIN}{{# developer #}}");
+        let template = ChatTemplate::new(&knows, Vec::new()).unwrap();
+        let text = template.render(&chat).unwrap();
+        assert_eq!(text, "<developer>Be loud.</>\n<user>a</>\n");
     }
 
     #[test]

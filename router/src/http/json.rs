@@ -116,8 +116,12 @@ pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
 fn explain(path: &str, error: &serde_json::Error) -> ApiError {
     let message = in_words(&with_excerpt(&error.to_string()));
     // "?" is where a name or a value should have begun.
-    let param = Some(path).filter(|path| !matches!(*path, "." | "?"));
-    let param = param.map(|path| Excerpt::new(path).to_string());
+    let path = Some(path).filter(|path| !matches!(*path, "." | "?"));
+    let fault = match (path, own_field(&message)) {
+        (Some(path), Some(field)) => Some(format!("{path}.{field}")),
+        (path, field) => path.or(field).map(str::to_owned),
+    };
+    let param = fault.map(|path| Excerpt::new(&path).to_string());
     let (kind, start) = match error.classify() {
         Category::Data => (ErrorKind::Validation, ""),
         _ => (ErrorKind::Syntax, "the body is not JSON: "),
@@ -130,6 +134,13 @@ fn explain(path: &str, error: &serde_json::Error) -> ApiError {
         param: param.map(Cow::Owned),
         ..ApiError::new(kind, message)
     }
+}
+
+/// The field of an object that is there twice or not at all: the path ends at the object.
+fn own_field(message: &str) -> Option<&str> {
+    let named = ["duplicate field `", "missing field `"];
+    let rest = named.iter().find_map(|start| message.strip_prefix(start))?;
+    rest.split_once('`').map(|(field, _)| field)
 }
 
 /// Says what kind of number is expected in words that are not Rust's.

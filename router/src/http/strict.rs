@@ -70,6 +70,23 @@ where
     Ok(Option::<Bounded<MOST, T>>::deserialize(from)?.map(|list| list.0))
 }
 
+/// Reads a part of a body that was kept as text. The error tells the place within it; lines and columns
+/// would be those of another text than the client's.
+pub(super) fn read_text<'de, T: Deserialize<'de>, E: Error>(text: &'de str) -> Result<T, E> {
+    let mut json = serde_json::Deserializer::from_str(text);
+    serde_path_to_error::deserialize(&mut json).map_err(|error| {
+        let path = error.path().to_string();
+        let message = error.into_inner().to_string();
+        let words = message
+            .rsplit_once(" at line ")
+            .map_or(message.as_str(), |(words, _)| words);
+        match path.as_str() {
+            "." | "?" => E::custom(words),
+            path => E::custom(format_args!("`{path}`: {words}")),
+        }
+    })
+}
+
 /// Fails for a list that already has all the entries that it may have.
 pub(super) fn check_room<E: Error>(length: usize, most: usize) -> Result<(), E> {
     if length < most {

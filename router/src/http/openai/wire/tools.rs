@@ -237,13 +237,13 @@ impl ToolChoice {
         (self.choice, self.allowed)
     }
 
-    fn of_object(text: &str) -> serde_json::Result<Self> {
-        let kind: Kind = serde_json::from_str(text)?;
+    fn of_object<E: Error>(text: &str) -> Result<Self, E> {
+        let kind: Kind = strict::read_text(text)?;
         if kind.r#type.as_deref() != Some("allowed_tools") {
-            let named: NamedChoice = serde_json::from_str(text)?;
+            let named: NamedChoice = strict::read_text(text)?;
             return Ok(Choice::Named(named.function.name).into());
         }
-        let AllowedChoice { allowed_tools, .. } = serde_json::from_str(text)?;
+        let AllowedChoice { allowed_tools, .. } = strict::read_text(text)?;
         let names = allowed_tools
             .tools
             .into_iter()
@@ -269,7 +269,7 @@ impl<'de> Deserialize<'de> for ToolChoice {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let text = JsonText::deserialize(from)?;
         if text.as_str().starts_with('{') {
-            return Self::of_object(text.as_str()).map_err(D::Error::custom);
+            return Self::of_object(text.as_str());
         }
         let word: String = serde_json::from_str(text.as_str()).map_err(|_| {
             D::Error::custom(
