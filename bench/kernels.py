@@ -89,7 +89,8 @@ def torch_prefill(a: Arguments) -> Callable[[], object] | None:
 def torch_sample(a: Arguments) -> Callable[[], object]:
     if not bool((a["temperature"] > 0).any()):
         return lambda: a["logits"].argmax(-1)
-    return lambda: (a["logits"].float() / a["temperature"][:, None]).softmax(-1).multinomial(1)
+    temperature = a["temperature"][:, None].clamp(min=0.01)  # greedy rows: as good as cold ones
+    return lambda: (a["logits"].float() / temperature).softmax(-1).multinomial(1)
 
 
 def torch_linear(a: Arguments) -> Callable[[], object]:

@@ -25,8 +25,8 @@ def top_logprobs(
         likeliest tokens to tell.
     Returns: log-probabilities of the targets [N] float32; their ranks [N] int32, 1 = the
         likeliest; ids of the likeliest tokens [N, count] int32, in order; their log-probabilities
-        [N, count] float32. Ids of tokens with logit -inf are any. Log-probabilities are NaN under a
-        row that holds NaN or nothing but -inf.
+        [N, count] float32. Ids of tokens with logit -inf are any; NaN ranks as -inf.
+        Log-probabilities are NaN under a row that holds NaN or nothing but -inf.
     Precision: float32 inside.
     Bytes moved: N V elements of logits, once.
     """
