@@ -110,6 +110,10 @@ class Vocabulary:
         """The bytes of each token; empty for those that stand for no text."""
     def segmented(self, text: bytes) -> list[int] | None:
         """The fewest tokens that spell a text; None if none do."""
+    def leading(self, table: bytes, state: int, wanted: list[int]) -> list[tuple[int, int]]:
+        """The tokens that lead from `state` of a table, int16 [states, 256] (the state after a
+        byte, or -1), to one of the states `wanted`, and to which. Raises ValueError if there
+        is no such state."""
     def marks(self) -> list[tuple[bytes, int]]:
         """What the tokens without a text are called."""
 

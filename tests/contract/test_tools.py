@@ -278,11 +278,12 @@ def test_a_strict_tool_is_called_only_as_its_schema_says(client: openai.OpenAI) 
     assert told.message.tool_calls is free.choices[0].message.tool_calls is None
 
 
-def test_a_strict_call_is_whole_when_tokens_run_out(client: openai.OpenAI) -> None:
+def test_a_strict_call_is_whole_or_not_begun(client: openai.OpenAI) -> None:
+    """Whatever the tokens of the answer: where a call would not fit, it is text that was cut."""
     city = {"type": "string", "minLength": 20}
     weather = strictly("get_weather", "Get the current weather.", {"city": city})
-    called = 0
-    for most in range(30, 70, 4):
+    called = []
+    for most in (1, 2, 3, 5, 8, 12, 16, 20, 24, 28, 32, 36, 44, 60):
         answer = client.chat.completions.create(
             model="brook",
             messages=[{"role": "user", "content": ASKED[0][0]}],
@@ -293,8 +294,13 @@ def test_a_strict_call_is_whole_when_tokens_run_out(client: openai.OpenAI) -> No
         for call in answer.message.tool_calls or ():
             assert call.type == "function"
             assert len(json.loads(call.function.arguments)["city"]) >= 20
-            called += 1
-    assert called
+        called.append(len(answer.message.tool_calls or ()))
+        if not called[-1]:
+            text = answer.message.content or ""
+            assert answer.finish_reason == "length"
+            assert not any(text.endswith("<tool_call>"[:size]) for size in range(1, 12)), text
+    assert not any(called[:6])
+    assert all(called[-2:])
 
 
 def test_what_cannot_be_forced_is_a_bad_request(client: openai.OpenAI) -> None:

@@ -13,8 +13,9 @@ import pytest
 from penstock.guidance import earley
 from penstock.guidance.calls import opening
 from penstock.guidance.compile import Compiler
-from penstock.guidance.lazy import LazyCursor, LazyGuide, Opening, Watch
+from penstock.guidance.lazy import LazyCursor, LazyGuide
 from penstock.guidance.protocol import Ends, Wanted, words
+from penstock.guidance.watch import Head, Opening, Watch
 from test_calls import DEEP, FORMATS, PLAIN, VOCAB, called, compiler, guide, wanted
 from test_guides import EOS
 
@@ -51,7 +52,7 @@ def lazy(compiler: Compiler, form: str, schemas: dict[str, Any], marked: bool = 
 
 def allowed(cursor: LazyCursor) -> Any:
     row = np.zeros(words(VOCAB), np.int32)
-    assert not cursor.fill(row) or cursor.inner is not None
+    cursor.fill(row)
     bits = np.unpackbits(row.view(np.uint8), bitorder="little")[:VOCAB]
     assert cursor.idle == (cursor.inner is None and bool(bits.all()))
     return np.flatnonzero(bits)
@@ -60,28 +61,29 @@ def allowed(cursor: LazyCursor) -> Any:
 def answer(made: LazyGuide, most: int, rng: np.random.Generator) -> tuple[list[str], list[int]]:
     """The calls of an answer that wants to call as often as the masks let it, and its tokens."""
     cursor = made.start(Ends((EOS[0], EOS[1]), most))
-    openers = made.watch.openers(made.vocabulary)
     calls, tokens, call = list[bytes](), list[int](), b""
     for _ in range(most):
         able = allowed(cursor)
         inner = cursor.inner
         if inner is None:
-            opens = [token for token, _ in openers[cursor.state] if token in able]
-            begins = [
-                t for t in able if made.watch.run(cursor.state, made.text(t))[0] > cursor.state
-            ]
+            near = made.watch.followers(cursor.state, made.vocabulary)
+            near = [each for each in near if each.token in able]
+            opens = [each.token for each in near if each.rest is not None]
+            begins = [each.token for each in near if each.after > cursor.state]
             able = np.array(opens or begins or able[able > len(EOS) + 1])
         token = int(rng.choice(able))
         assert token not in EOS
         if inner is not None:
             call += made.text(token)
         else:
-            call = made.opening.spelt + (made.watch.run(cursor.state, made.text(token))[1] or b"")
+            state, rest = made.watch.run(cursor.state, made.text(token))
+            call = made.watch.spelt.get(state, b"") + (rest or b"")
         tokens.append(token)
         cursor.advance(token)
         if inner is not None and cursor.inner is None:
             calls.append(call)
     assert cursor.inner is None, "a call was cut off"
+    assert cursor.state == 0 or cursor.state > made.watch.marked, "the answer ends in a mark"
     return [call.decode("utf-8", "replace") for call in calls], tokens
 
 
@@ -102,6 +104,34 @@ def test_calls_in_free_text_are_valid_also_when_cut_off(
         most_calls = max(most_calls, len(found))
     assert names == set(schemas)
     assert most_calls > 1
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_no_call_is_begun_that_could_not_end(compiler: Compiler, form: str) -> None:
+    """Whatever the tokens of an answer that would call at once: a call that is whole, or text."""
+    made = lazy(compiler, form, PLAIN, marked=form == "mistral")
+    rng = np.random.default_rng(8)
+    called_with = {most: len(answer(made, most, rng)[0]) for most in range(1, 40)}
+    assert not called_with[1]
+    assert not called_with[made.inner.shortest - 2]
+    assert all(called_with[most] for most in range(30, 40))
+
+
+def test_a_mark_that_is_steered_away_from_is_told(compiler: Compiler) -> None:
+    """The model meant to call: it has not ended of itself. A `<` alone may be anything."""
+    made = lazy(compiler, "hermes", PLAIN)
+    texts = compiler.vocabulary.tokens
+    row = np.zeros(words(VOCAB), np.int32)
+    for most, told in ((60, False), (8, True)):
+        cursor = made.start(Ends((EOS[0], EOS[1]), most))
+        assert not cursor.fill(row)
+        assert texts.index(b"<") in allowed(cursor)
+        cursor.advance(texts.index(b"<"))
+        assert cursor.fill(row) == told
+        assert (texts.index(b"tool") in allowed(cursor)) != told
+        assert texts.index(b"t") in allowed(cursor) or told
+    last = made.start(Ends((EOS[0], EOS[1]), 1))
+    assert texts.index(b"<") not in allowed(last)
 
 
 def test_an_answer_goes_on_from_its_tokens(compiler: Compiler) -> None:
@@ -139,13 +169,23 @@ def test_free_text_has_no_mask_and_tokens_that_open_wrongly_are_barred(compiler:
     assert texts.index(b">") not in allowed(short)
 
 
-def test_a_watch_finds_what_a_search_finds() -> None:
+def test_a_watch_finds_what_a_search_finds(compiler: Compiler) -> None:
     rng = np.random.default_rng(6)
-    for mark, then in ((b"aab", b""), (b"abab", b"{"), (b"a", b"{")):
-        watch = Watch(Opening(mark, then, at_start=bool(then)))
+    heads = (Head((b"{",), b"{"),)
+    for mark, then in ((b"aab", ()), (b"abab", heads), (b"a", heads)):
+        watch = Watch(Opening(mark, b"", then, at_start=bool(then)))
         pattern = re.compile(b"(?:^|" + mark + rb")[ ]*\{" if then else mark)
         for _ in range(300):
             text = bytes(rng.choice(list(b"aab{ "), int(rng.integers(0, 12))).tolist())
             found = pattern.search(text)
-            _, rest = watch.run(watch.ready if then else 0, text)
+            _, rest = watch.run(watch.first, text)
             assert rest == (text[found.end() :] if found else None), (mark, text)
+        texts = compiler.vocabulary.tokens
+        for state in {watch.first, *range(watch.marked)}:
+            near = {
+                (each.token, each.after, each.rest)
+                for each in watch.followers(state, compiler.vocabulary)
+            }
+            run = ((token, *watch.run(state, text)) for token, text in enumerate(texts) if text)
+            within = range(1, watch.marked + bool(then))
+            assert near == {each for each in run if each[2] is not None or each[1] in within}

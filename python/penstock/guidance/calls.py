@@ -16,9 +16,10 @@ from typing import Any
 from penstock.guidance import schema
 from penstock.guidance.earley import WHITESPACE, Growth
 from penstock.guidance.either import MarkedGuide
-from penstock.guidance.lazy import LazyGuide, Opening
+from penstock.guidance.lazy import LazyGuide
 from penstock.guidance.protocol import Compiled, Kind, Refused, Wanted
 from penstock.guidance.vocabulary import Vocabulary
+from penstock.guidance.watch import Head, Opening
 
 MOST_BYTES = 1 << 20  # of the whole text
 MOST_EXPRESSION = 32 << 10  # characters; longer ones are left to llguidance
@@ -84,7 +85,8 @@ def opening(wanted: dict[str, Any]) -> Opening | None:
     if found is None:
         return None
     mark, then, spelt, again = (found[key].encode() for key in ("mark", "then", "spelt", "again"))
-    return Opening(mark, then, spelt, found["at_start"], again)
+    heads = (Head((then,), spelt),) if then else ()
+    return Opening(mark, spelt, heads, found["at_start"], again)
 
 
 def alternatives(wanted: Wanted) -> tuple[Wanted, Wanted] | None:

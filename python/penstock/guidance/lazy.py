@@ -7,77 +7,33 @@ that would open the guide in a way that it cannot follow, or with too few tokens
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from penstock.guidance.protocol import Compiled, Cursor, Ends, Ints, clear_bits
 from penstock.guidance.vocabulary import Vocabulary
+from penstock.guidance.watch import Follower, Opening, Watch
 
-BLANKS = b" \t\r\n"
 NEVER = 1 << 30  # tokens that complete what cannot be completed
 
 
-@dataclass(frozen=True)
-class Opening:
-    """What opens a guide: `mark`, blanks and then `then`, if that is anything."""
+class Rated:
+    """Tokens, and how many more each of them needs behind it."""
 
-    mark: bytes
-    then: bytes = b""  # one byte, or none
-    spelt: bytes = b""  # what of the guide's text has come with it
-    at_start: bool = False  # `then` alone opens it at the start of an answer
-    again: bytes = b""  # after a text of the guide, `then` alone opens another behind these
+    def __init__(self, tokens: Sequence[int], needs: Sequence[int]) -> None:
+        self.tokens = np.array(tokens, np.int32)
+        self.needs = np.array(needs, np.int32)
+        self.most = max(needs, default=0)
 
+    def barred(self, left: int) -> Ints:
+        """Those that may not be the next of `left` tokens."""
+        return self.tokens[self.needs >= left]
 
-class Watch:
-    """Looks for an opening, byte by byte. A state below `ready` counts the bytes of the mark that
-    have come; `ready` is the place between the mark and what follows it."""
-
-    def __init__(self, opening: Opening) -> None:
-        self.mark, self.then = opening.mark, opening.then
-        self.ready = len(opening.mark)
-        self.states = self.ready + bool(opening.then)
-        self._skipped = BLANKS + opening.again
-        self._shorter = [
-            0
-        ] * self.ready  # the next shorter beginning of the mark that also ends here
-        for place in range(1, self.ready):
-            self._shorter[place] = self._after(self._shorter[place - 1], self.mark[place])
-
-    def run(self, state: int, text: bytes) -> tuple[int, bytes | None]:
-        """The state after `text`, or what of it follows the opening."""
-        for place, byte in enumerate(text):
-            if state == self.ready and byte in self.then:
-                return state, text[place + 1 :]
-            if state == self.ready and byte in self._skipped:
-                continue
-            state = self._after(0 if state == self.ready else state, byte)
-            if state == self.ready and not self.then:
-                return state, text[place + 1 :]
-        return state, None
-
-    def openers(self, vocabulary: Vocabulary) -> list[list[tuple[int, bytes]]]:
-        """For each state the tokens that complete the opening, with what follows it in them."""
-        last = self.then or self.mark[-1:]
-        found: list[list[tuple[int, bytes]]] = [[] for _ in range(self.states)]
-        for token, text in enumerate(vocabulary.tokens):
-            if last in text:
-                self._note(token, text, found)
-        special = vocabulary.marks.get(self.mark)
-        if special is not None:
-            self._note(special, self.mark, found)
-        return found
-
-    def _note(self, token: int, text: bytes, found: list[list[tuple[int, bytes]]]) -> None:
-        for state in range(self.states):
-            _, rest = self.run(state, text)
-            if rest is not None:
-                found[state].append((token, rest))
-
-    def _after(self, count: int, byte: int) -> int:
-        while count and self.mark[count] != byte:
-            count = self._shorter[count - 1]
-        return count + (self.mark[count] == byte)
+    def late(self, left: int) -> bool:
+        """Whether that is so for want of tokens."""
+        return bool(np.any((self.needs >= left) & (self.needs < NEVER)))
 
 
 class LazyGuide:
@@ -90,22 +46,17 @@ class LazyGuide:
         self.opening = opening
         self.vocabulary = vocabulary
         self.watch = Watch(opening)
-        self.first = self.watch.ready if opening.at_start else 0
-        self.next = self.watch.ready if opening.again else 0  # behind a text of the guide
-        needs: dict[bytes, int] = {}
-        self._openers: list[tuple[Ints, Ints]] = []
-        for found in self.watch.openers(vocabulary):
-            for _, rest in found:
-                if rest not in needs:
-                    needed = inner.needed(opening.spelt + rest)
-                    needs[rest] = NEVER if needed is None else needed
-            tokens = np.array([token for token, _ in found], np.int32)
-            self._openers.append((tokens, np.array([needs[rest] for _, rest in found], np.int32)))
-        self.size = inner.size + sum(8 * len(tokens) for tokens, _ in self._openers)
+        whole = inner.shortest if opening.heads else self._needed(opening.spelt)
+        self.rest = [self._spelling(opening.mark[n:]) + whole for n in range(self.watch.marked)]
+        self.rest.append(whole)
+        self._rated: dict[int, Rated] = {}
+        for state in {*range(self.watch.marked), self.watch.first, self.watch.next}:
+            self.rated(state)
+        self.size = inner.size + sum(8 * len(rated.tokens) for rated in self._rated.values())
 
     def start(self, ends: Ends, begun: bytes = b"") -> LazyCursor:
         """A cursor in free text."""
-        cursor = LazyCursor(self, ends, self.first)
+        cursor = LazyCursor(self, ends, self.watch.first)
         cursor.take(begun)
         return cursor
 
@@ -121,10 +72,29 @@ class LazyGuide:
             return self.opening.mark
         return self.vocabulary.tokens[token]
 
-    def barred(self, state: int, left: int) -> Ints:
-        """Tokens that may not follow in free text, for they open what cannot be completed."""
-        tokens, needs = self._openers[state]
-        return tokens[needs >= left]
+    def rated(self, state: int) -> Rated:
+        """What the tokens need that open a call or go on to, in a state of the watch."""
+        found = self._rated.get(state)
+        if found is None:
+            near = list(self.watch.followers(state, self.vocabulary))
+            found = Rated([each.token for each in near], [self._behind(each) for each in near])
+            self._rated[state] = found
+        return found
+
+    def _behind(self, follower: Follower) -> int:
+        """Tokens that must be left behind a token."""
+        if follower.rest is not None:
+            return self._needed(self.watch.spelt[follower.after] + follower.rest)
+        # A mark's first byte may be anything, but the answer does not end with it.
+        return 1 if follower.after == 1 < self.watch.marked else self.rest[follower.after]
+
+    def _needed(self, begun: bytes) -> int:
+        needed = self.inner.needed(begun)
+        return NEVER if needed is None else needed
+
+    def _spelling(self, text: bytes) -> int:
+        """Tokens that spell what is left of a mark; none if they cannot."""
+        return len(self.vocabulary.segmented(text) or ())
 
 
 class LazyCursor:
@@ -147,7 +117,7 @@ class LazyCursor:
     @property
     def idle(self) -> bool:
         """Whether everything may follow."""
-        return self.inner is None and not len(self.guide.barred(self.state, self.left))
+        return self.inner is None and self.guide.rated(self.state).most < self.left
 
     def advance(self, token: int) -> None:
         """Takes one emitted token."""
@@ -156,7 +126,7 @@ class LazyCursor:
         if self.inner is not None:
             self.inner.advance(token)
             if self.inner.whole:
-                self.inner, self.state = None, guide.next
+                self.inner, self.state = None, guide.watch.next
             return
         self.take(guide.text(token))
 
@@ -166,15 +136,17 @@ class LazyCursor:
         self.state, rest = guide.watch.run(self.state, text)
         if rest is not None:
             ends = replace(self.ends, most=self.left)
-            self.inner = guide.inner.start(ends, guide.opening.spelt + rest)
+            self.inner = guide.inner.start(ends, guide.watch.spelt[self.state] + rest)
 
     def fill(self, row: Ints) -> bool:
-        """Writes the mask of the next token. Free text is never short of tokens."""
+        """Writes the mask of the next token. Free text is never short of tokens, but for a mark
+        that the model has begun to spell."""
         if self.inner is not None:
             return self.inner.fill(row)
+        rated = self.guide.rated(self.state)
         row[:] = -1
-        clear_bits(row, self.guide.barred(self.state, self.left))
-        return False
+        clear_bits(row, rated.barred(self.left))
+        return 0 < self.state <= self.guide.watch.marked and rated.late(self.left)
 
     def copy(self) -> LazyCursor:
         """Another sequence at the same place."""

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from penstock.guidance.lazy import BLANKS, NEVER, Opening, Watch
+from penstock.guidance.lazy import NEVER, Rated
 from penstock.guidance.protocol import Compiled, Cursor, Ends, Ints, Thoughts, clear_bits, set_bits
 from penstock.guidance.vocabulary import Vocabulary
+from penstock.guidance.watch import BLANKS, Opening, Watch
 
 MOST_BLANKS = 2  # tokens of nothing else between the thoughts and the text
 SOME_BLANKS = (b"\n", b"\n\n", b" ")
@@ -30,7 +31,7 @@ class ThoughtfulGuide:
         self.reserve = len(self.closing) + inner.shortest if steered else 0
         self.shortest = self.reserve if thoughts.begun and steered else inner.shortest
         self.size = inner.size + (1 << 12)
-        self._closers = [self._rated(found) for found in self.watch.openers(self.vocabulary)]
+        self._closers = [self._rated(state) for state in range(self.watch.marked)]
         self.blanks = tuple(id for text in SOME_BLANKS if (id := self._id(text)) is not None)
 
     def start(self, ends: Ends, begun: bytes = b"") -> ThoughtCursor:
@@ -58,8 +59,7 @@ class ThoughtfulGuide:
 
     def barred(self, state: int, left: int) -> Ints:
         """Tokens that may not follow in thoughts: they end them, and go on as no text can."""
-        tokens, needs = self._closers[state]
-        return tokens[needs >= left]
+        return self._closers[state].barred(left)
 
     def opening(self, seen: bytes, left: int) -> tuple[int, ...]:
         """Tokens that open thoughts, or go on to, after the beginning `seen` of the mark."""
@@ -88,12 +88,16 @@ class ThoughtfulGuide:
             return (token,)
         return tuple(self.vocabulary.segmented(text) or ())
 
-    def _rated(self, found: list[tuple[int, bytes]]) -> tuple[Ints, Ints]:
-        rests = {rest.lstrip(BLANKS) for _, rest in found}
-        needs = {rest: self.inner.needed(rest) for rest in rests}
-        rated = [needs[rest.lstrip(BLANKS)] for _, rest in found]
-        tokens = np.array([token for token, _ in found], np.int32)
-        return tokens, np.array([NEVER if need is None else need for need in rated], np.int32)
+    def _rated(self, state: int) -> Rated:
+        followers = self.watch.followers(state, self.vocabulary)
+        closing = [
+            (each.token, each.rest.lstrip(BLANKS)) for each in followers if each.rest is not None
+        ]
+        needs = {rest: self.inner.needed(rest) for rest in {rest for _, rest in closing}}
+        rated = [needs[rest] for _, rest in closing]
+        return Rated(
+            [token for token, _ in closing], [NEVER if need is None else need for need in rated]
+        )
 
 
 class ThoughtCursor:

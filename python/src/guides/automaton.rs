@@ -78,9 +78,12 @@ impl Automaton {
 
     /// The state after a text; None if it cannot follow.
     pub(super) fn after(&self, state: usize, text: &[u8]) -> Option<usize> {
-        text.iter().try_fold(state, |state, &byte| {
-            usize::try_from(self.table[state * 256 + usize::from(byte)]).ok()
-        })
+        text.iter()
+            .try_fold(state, |state, &byte| self.next(state, byte))
+    }
+
+    fn next(&self, state: usize, byte: u8) -> Option<usize> {
+        usize::try_from(self.table[state * 256 + usize::from(byte)]).ok()
     }
 
     /// Tokens that complete a text which has begun so; None if none does.
@@ -115,7 +118,8 @@ impl Automaton {
             let mut bits = vec![0; self.vocabulary.size().div_ceil(32)];
             let mut costs = Vec::new();
             let mut known = vec![false; self.cost.len()];
-            self.vocabulary.walk(&self.table, state, |token, after| {
+            let next = |state, byte| self.next(state, byte);
+            self.vocabulary.walk(next, state, |token, after| {
                 if self.cost[after] <= most {
                     bits[token as usize / 32] |= 1 << (token % 32);
                     if !known[after] {

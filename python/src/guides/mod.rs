@@ -64,6 +64,38 @@ impl Vocabulary {
         self.tokens.segmented(text)
     }
 
+    /// The tokens that lead from `state` of a table, int16 [states, 256] (the state after a byte, or
+    /// -1), to one of the states `wanted`, and to which. Raises ValueError if there is no such state.
+    #[expect(clippy::needless_pass_by_value, reason = "what Python gives is owned")]
+    fn leading(
+        &self,
+        py: Python<'_>,
+        table: &[u8],
+        state: usize,
+        wanted: Vec<usize>,
+    ) -> PyResult<Vec<(u32, usize)>> {
+        let (cells, _) = table.as_chunks::<2>();
+        let states = cells.len() / 256;
+        if wanted.iter().chain([&state]).any(|&state| state >= states) {
+            return Err(PyValueError::new_err("there is no such state in the table"));
+        }
+        let next = |state: usize, byte: u8| {
+            let after = i16::from_ne_bytes(cells[state * 256 + usize::from(byte)]);
+            usize::try_from(after).ok().filter(|&after| after < states)
+        };
+        Ok(py.detach(|| {
+            let mut asked = vec![false; states];
+            wanted.iter().for_each(|&state| asked[state] = true);
+            let mut found = Vec::new();
+            self.tokens.walk(next, state, |token, after| {
+                if asked[after] {
+                    found.push((token, after));
+                }
+            });
+            found
+        }))
+    }
+
     /// What the tokens without a text are called.
     fn marks<'py>(&self, py: Python<'py>) -> Vec<(Bound<'py, PyBytes>, u32)> {
         let marks = self.tokens.marks();

@@ -135,15 +135,20 @@ impl Vocabulary {
             .map_or(0, |&count| usize::from(count))
     }
 
-    /// Calls `found` for every token that can follow in `state` of a table [states][256] (the
-    /// state after a byte, negative where there is none), with the state that it leads to.
-    pub(super) fn walk(&self, table: &[i16], state: usize, mut found: impl FnMut(u32, usize)) {
+    /// Calls `found` for every token that can follow in `state` of an automaton, with the state that
+    /// it leads to. `next` gives the state after a byte in a state, if there is one.
+    pub(super) fn walk(
+        &self,
+        next: impl Fn(usize, u8) -> Option<usize>,
+        state: usize,
+        mut found: impl FnMut(u32, usize),
+    ) {
         let mut path = vec![state; self.longest + 1]; // after so many bytes of a text
-        for first in 0..256 {
-            if table[state * 256 + first] < 0 {
+        for first in 0..=u8::MAX {
+            if next(state, first).is_none() {
                 continue;
             }
-            let begun = self.firsts[first]..self.firsts[first + 1];
+            let begun = self.firsts[usize::from(first)]..self.firsts[usize::from(first) + 1];
             let mut dead = usize::MAX; // the byte of the text before at which it ended
             for place in begun.clone() {
                 let token = self.order[place];
@@ -158,12 +163,11 @@ impl Vocabulary {
                 }
                 dead = usize::MAX;
                 for at in kept..text.len() {
-                    let next = table[path[at] * 256 + usize::from(text[at])];
-                    let Ok(next) = usize::try_from(next) else {
+                    let Some(after) = next(path[at], text[at]) else {
                         dead = at;
                         break;
                     };
-                    path[at + 1] = next;
+                    path[at + 1] = after;
                 }
                 if dead == usize::MAX {
                     found(token, path[text.len()]);
