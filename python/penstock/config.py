@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from penstock.faults import BadModel
+
+MOST = 1 << 31  # of any size: what 32-bit indices count
+
+# Numbers of each kind of RoPE, and those that YaRN may have.
+ORIGINAL = "original_max_position_embeddings"
+_NEEDS: Mapping[str, tuple[str, ...]] = {
+    "default": (),
+    "linear": ("factor",),
+    "yarn": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
+}
+_YARN = ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim")
 
 
 @dataclass(frozen=True)
@@ -40,6 +53,16 @@ class ModelConfig:
     output_bias: bool = False
     mlp_bias: bool = False
 
+    def __post_init__(self) -> None:
+        """Raises BadModel for sizes that do not fit each other."""
+        if self.heads % self.kv_heads:
+            raise BadModel(
+                f"config.json: num_attention_heads is {self.heads}, which is no multiple of "
+                f"num_key_value_heads, {self.kv_heads}"
+            )
+        if self.head_dim % 2:
+            raise BadModel(f"config.json: head_dim must be even, found {self.head_dim}")
+
 
 class Fields:
     """Checked access to a config.json that some tool has written.
@@ -54,15 +77,23 @@ class Fields:
         """The number under `name`; absent or null gives `default`, or an error without one."""
         value = self.raw.get(name)
         value = default if value is None else value
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not _finite(value):
             raise BadModel(f"config.json: {name} must be a number, found {value!r}")
         return value
+
+    def positive(self, name: str, default: float | None = None) -> float:
+        """As `number`, above 0 and small enough for float32."""
+        value = self.number(name, default)
+        if not 0 < value < 1e38:
+            raise BadModel(f"config.json: {name} must be a number above 0, found {value!r}")
+        return float(value)
 
     def count(self, name: str, default: int | None = None) -> int:
         """As `number`, for a whole number of at least one."""
         value = self.number(name, default)
-        if value != int(value) or value < 1:
-            raise BadModel(f"config.json: {name} must be a whole number >= 1, found {value!r}")
+        if value != int(value) or not 1 <= value < MOST:
+            rule = f"a whole number from 1 to {MOST - 1}"
+            raise BadModel(f"config.json: {name} must be {rule}, found {value!r}")
         return int(value)
 
     def flag(self, name: str, default: bool = False) -> bool:
@@ -79,6 +110,11 @@ class Fields:
         value = self.raw.get(name)
         if value is not None and value != wanted:
             raise BadModel(f"config.json: {name} {value!r} is not supported, only {wanted!r} is")
+
+
+def _finite(value: float) -> bool:
+    """Also of an integer of a thousand digits, for which isfinite has no answer."""
+    return -math.inf < value < math.inf
 
 
 def read_config(directory: Path) -> dict[str, Any]:
@@ -106,21 +142,21 @@ def read_rope(fields: Fields) -> RopeConfig:
     if not isinstance(raw, dict):
         raise BadModel(f"config.json: rope_parameters must be an object, found {raw!r}")
     numbers = Fields(raw)
-    theta = numbers.number("rope_theta", fields.number("rope_theta", 10000.0))
+    theta = numbers.positive("rope_theta", fields.positive("rope_theta", 10000.0))
+    if theta <= 1:
+        raise BadModel(f"config.json: rope_theta must be above 1, found {theta!r}")
     numbers.require("partial_rotary_factor", 1.0)
     fields.require("partial_rotary_factor", 1.0)
     kind = raw.get("rope_type") or raw.get("type") or "default"
-    needs = {"linear": ("factor",), "yarn": ("factor",), "default": ()}
-    needs["llama3"] = ("factor", "low_freq_factor", "high_freq_factor")
-    if kind not in needs:
+    if not isinstance(kind, str) or kind not in _NEEDS:
         raise BadModel(
-            f"config.json: rope_type {kind!r} is not supported, only {sorted(needs)} are"
+            f"config.json: rope_type {kind!r} is not supported, only {sorted(_NEEDS)} are"
         )
-    for name in needs[kind]:
-        numbers.number(name)
-    original = raw.get("original_max_position_embeddings")
-    original = original or fields.raw.get("original_max_position_embeddings")
-    filled = {**raw, "original_max_position_embeddings": original}
-    if not original:
-        filled["original_max_position_embeddings"] = fields.count("max_position_embeddings")
-    return RopeConfig(kind, float(theta), filled)
+    read = {name: numbers.positive(name) for name in _NEEDS[kind]}
+    for name in _YARN if kind == "yarn" else ():
+        if raw.get(name):
+            read[name] = numbers.positive(name)
+    read["truncate"] = numbers.flag("truncate", True)
+    original = numbers if raw.get(ORIGINAL) else fields
+    read[ORIGINAL] = original.count(ORIGINAL, fields.count("max_position_embeddings"))
+    return RopeConfig(kind, theta, read)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from safetensors.torch import load_file, save_file
 WEIGHTS = "model.safetensors"
 NORM = "model.norm.weight"
 QUERY = "model.layers.1.self_attn.q_proj.weight"
+QWEN2 = {"architectures": ["Qwen2ForCausalLM"]}
 
 
 @pytest.fixture(scope="module")
@@ -128,12 +130,34 @@ def test_settings_that_break_a_rule(model: Path, settings: dict[str, Any], text:
         ({"hidden_size": "many"}, "hidden_size must be a number"),
         ({"rope_parameters": {"rope_type": "longrope"}}, "rope_type 'longrope'"),
         ({"rope_parameters": {"rope_type": "linear"}}, "factor must be a number"),
+        (
+            {"rope_parameters": {"rope_type": "linear", "factor": 0}},
+            "factor must be a number above",
+        ),
+        ({"rope_parameters": {"rope_type": ["yarn"]}}, "rope_type ['yarn']"),
+        ({"rope_parameters": {"rope_type": "yarn", "factor": 2, "beta_fast": "x"}}, "beta_fast"),
+        ({"rope_parameters": {"rope_theta": 1.0}}, "rope_theta must be above 1"),
+        ({"hidden_size": math.nan}, "hidden_size must be a number"),
+        ({"vocab_size": 10**400}, "vocab_size must be a whole number from 1"),
+        ({"architectures": 5}, "architectures must be a list"),
+        ({"num_key_value_heads": 3}, "no multiple of num_key_value_heads, 3"),
+        ({"head_dim": 15}, "head_dim must be even"),
+        (QWEN2 | {"layer_types": ["full_attention"]}, "each of 3 layers"),
+        (QWEN2 | {"layer_types": ["chunked_attention"] * 3}, "chunked_attention"),
     ],
 )
 def test_configs_that_cannot_be_run(model: Path, fields: dict[str, Any], text: str) -> None:
     change_config(model, **fields)
     message = refusal(model)
     assert "FAILED_PRECONDITION" in message and "config.json" in message and text in message
+
+
+@pytest.mark.parametrize("weight_map", [{NORM: 5}, {NORM: [WEIGHTS]}, {NORM: "../" + WEIGHTS}])
+def test_an_index_that_names_no_file_of_the_model(model: Path, weight_map: Any) -> None:
+    index = model / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": weight_map}))
+    message = refusal(model)
+    assert "FAILED_PRECONDITION" in message and index.name in message
 
 
 def test_a_refused_load_can_be_repeated(original: Path) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
 import torch
-from penstock.faults import BadModel
+from penstock.faults import Abandoned, BadModel
 from penstock.weights import Checkpoint, Target, load_weights, transfer
+from penstock.weights import load as load_module
+from penstock.weights.files import Stored
 from safetensors.torch import save_file
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -90,3 +93,28 @@ def test_quantized_tensors_are_refused_by_name(tmp_path: Path) -> None:
     save_file({"q": torch.zeros(4, dtype=torch.int8)}, tmp_path / "model.safetensors")
     with pytest.raises(BadModel, match="tensor q is I8"), Checkpoint(tmp_path):
         pass
+
+
+def test_a_load_that_is_given_up_reads_no_further(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer, "BUFFER_BYTES", 1)  # a row at a time: 50 of the vector
+    monkeypatch.setattr(load_module, "READERS", 1)
+    read, done = Stored.read, threading.Event()
+
+    def slow(self: Stored, row: int, buffer: memoryview) -> None:
+        done.wait(0 if row == 0 else 60)
+        rows.append(row)
+        read(self, row, buffer)
+
+    def give_up(*_: int) -> None:
+        threading.Timer(0.1, done.set).start()
+        raise Abandoned("nobody waits")
+
+    rows: list[int] = []
+    monkeypatch.setattr(Stored, "read", slow)
+    targets = {"vector": Target.whole(STORED["vector"].clone())}
+    ignored = [name for name in STORED if name != "vector"]
+    with Checkpoint(directory) as checkpoint, pytest.raises(Abandoned):
+        load_weights(checkpoint, targets, ignored, give_up)
+    assert len(rows) < 10

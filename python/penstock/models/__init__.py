@@ -57,8 +57,10 @@ def family(raw: Mapping[str, Any]) -> type[Model]:
             "supported yet; use the model's bfloat16 checkpoint"
         )
     names = raw.get("architectures") or []
+    if not isinstance(names, list):
+        raise BadModel(f"config.json: architectures must be a list, found {names!r}")
     for name in names:
-        if name in FAMILIES:
+        if isinstance(name, str) and name in FAMILIES:
             module, _, cls = FAMILIES[name].partition(":")
             found: type[Model] = getattr(importlib.import_module(f"penstock.models.{module}"), cls)
             return found

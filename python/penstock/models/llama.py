@@ -10,6 +10,7 @@ from torch import Tensor
 
 from penstock.attention import StepContext
 from penstock.config import Fields, ModelConfig, read_rope
+from penstock.faults import BadModel
 from penstock.layers import Attention, Build, Embedding, GatedMlp, Head, Layer, RmsNorm
 from penstock.weights import Target, checkpoint_names
 
@@ -27,6 +28,7 @@ NAMES = {
     "model.norm": "norm",
     "lm_head": "head",
 }
+SLIDING, FULL = "sliding_attention", "full_attention"  # of layer_types
 
 
 class Block(Layer):
@@ -129,11 +131,16 @@ class Qwen2(Llama):
     def read_config(cls, raw: Mapping[str, Any]) -> ModelConfig:
         """Adds biases and windows; `layer_types` wins over the older fields, as in transformers."""
         config, fields = super().read_config(raw), Fields(raw)
+        layers = config.layers
         slides = fields.flag("use_sliding_window") and raw.get("sliding_window") is not None
         window = fields.count("sliding_window") if slides else 0
         first = int(fields.number("max_window_layers", 28))
-        kinds = raw.get("layer_types") or [
-            "sliding_attention" if i >= first else "full_attention" for i in range(config.layers)
-        ]
-        windows = tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
+        kinds = raw.get("layer_types") or [SLIDING if i >= first else FULL for i in range(layers)]
+        known = isinstance(kinds, list) and all(kind in (SLIDING, FULL) for kind in kinds)
+        if not known or len(kinds) != layers:
+            raise BadModel(
+                f"config.json: layer_types must hold {SLIDING} or {FULL} for each of {layers} "
+                f"layers, found {kinds!r}"
+            )
+        windows = tuple(window if kind == SLIDING else 0 for kind in kinds)
         return replace(config, windows=windows, qkv_bias=True, output_bias=False)

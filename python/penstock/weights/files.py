@@ -87,9 +87,13 @@ class Checkpoint:
         if not index.is_file():
             return {}
         try:
-            return dict(json.loads(index.read_text(encoding="utf-8"))["weight_map"])
+            names = dict(json.loads(index.read_text(encoding="utf-8"))["weight_map"])
         except (ValueError, KeyError, TypeError) as error:
             raise BadModel(f"{index} is damaged ({error!r}); download it again") from error
+        for key, name in names.items():
+            if not isinstance(name, str) or "/" in name:
+                raise BadModel(f"{index} names no file for {key}, but {name!r}; download it again")
+        return names
 
     def _open(self, path: Path) -> dict[str, Stored]:
         if not path.is_file():

@@ -59,10 +59,14 @@ def load_weights(
     device = next((t.destination.device for t in targets.values()), torch.device("cpu"))
     mover = Mover(device)
     work = [move for name, target in targets.items() for move in moves(checkpoint[name], target)]
-    with ThreadPoolExecutor(READERS) as pool:
+    pool = ThreadPoolExecutor(READERS)
+    try:
         for job in as_completed([pool.submit(mover, move) for move in work]):
             done += job.result()
             progress(done, total)
+    finally:
+        # After an error nothing more is begun, and what was begun writes to memory until it ends.
+        pool.shutdown(cancel_futures=True)
         mover.finish()
     return total
 

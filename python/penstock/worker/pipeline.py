@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Generic, TypeVar
 
+import grpc
 import torch
 
-from penstock.faults import BadStep
 from penstock.worker.runner import REPLIES_WAITING, Pending, Runner
 from penstock.worker.step import Outcome, Step
 from penstock.worker.trace import Trace
@@ -70,7 +70,7 @@ class Channel(Generic[T]):
         raise Closed
 
 
-Inbox = Channel[Step | BadStep]
+Inbox = Channel[Step | Exception]
 Outbox = Channel[Pending | Exception]
 
 
@@ -89,7 +89,7 @@ class LaunchThread:
             try:
                 future.set_result(job())
             except BaseException as error:
-                future.set_exception(error)
+                future.set_exception(_plain(error))
 
         self._jobs.put(run)
         return future
@@ -131,7 +131,7 @@ class Pipeline:
             try:
                 while True:
                     item = self._next(inbox)
-                    if isinstance(item, BadStep):
+                    if isinstance(item, Exception):
                         raise item
                     pending = self.runner.launch(item)
                     try:
@@ -140,10 +140,10 @@ class Pipeline:
                         pending.wait()
             except Closed:
                 outbox.end()
-            except Exception as error:
-                outbox.put(error)
+            except BaseException as error:
+                outbox.put(_plain(error))
 
-    def _next(self, inbox: Inbox) -> Step | BadStep:
+    def _next(self, inbox: Inbox) -> Step | Exception:
         """The next request. As long as none comes, the runner does a piece of spare work."""
         while True:
             try:
@@ -172,9 +172,19 @@ def _receive(requests: Iterator[Step], inbox: Inbox) -> None:
             inbox.put(step)
     except Closed:
         pass
-    except BadStep as error:
-        inbox.put(error)
-    except Exception as error:  # the transport's own, when the client goes away
-        log.debug("the step stream ended: %s", type(error).__name__)
+    except grpc.RpcError:
+        log.debug("the client of the step stream has left")
+    except BaseException as error:  # of a request that is not what the protocol says, or our own
+        with contextlib.suppress(Closed):
+            inbox.put(_plain(error))
     finally:
         inbox.end()
+
+
+def _plain(error: BaseException) -> Exception:
+    """The error; a panic of the extension, which nobody catches as an Exception, as one."""
+    if isinstance(error, Exception):
+        return error
+    wrapped = RuntimeError(f"{type(error).__name__}: {error}")
+    wrapped.__cause__ = error
+    return wrapped

@@ -14,6 +14,7 @@ from penstock_kernels import apply_mask, copy_blocks, top_logprobs
 from torch import Tensor
 
 from penstock.attention import Chunks, Decodes, StepContext
+from penstock.faults import BadStep
 from penstock.models import Model
 from penstock.parallel import Group
 from penstock.sampling import choose, mask_tokens
@@ -130,6 +131,15 @@ class Runner:
 
     def launch(self, step: Step) -> Pending:
         """Folds and launches one step. Raises BadStep if it breaks the protocol."""
+        try:
+            return self._launch(step)
+        except BadStep:
+            raise  # nothing has changed
+        except BaseException:
+            self.state.broken = True
+            raise
+
+    def _launch(self, step: Step) -> Pending:
         began = time.perf_counter()
         if step.forks and self.state.guides:
             self.guiding.read()
@@ -142,12 +152,8 @@ class Runner:
         if host.begin is not None:
             host.begin.record()
         telling = Telling(work.asked, self.shard.device) if work.asked is not None else None
-        try:
-            self._set_rules(work)
-            self._run(packed, host, work, telling)
-        except Exception:
-            self.state.broken = True
-            raise
+        self._set_rules(work)
+        self._run(packed, host, work, telling)
         if host.end is not None:
             host.end.record()
         host_us = int((packed_at - began) * 1e6)

@@ -1,0 +1,89 @@
+"""A step stream ends with a status that says why, whatever goes wrong; nobody waits for ever."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+import pytest
+from checkpoints import checkpoint_maker, prompt
+from driver import Driver, Stream, greedy
+from local import LocalWorker, Refused
+from penstock.rpc import shard_pb2 as pb
+from penstock.worker import messages
+
+
+class Panic(BaseException):
+    """What a panic of the extension is: no Exception."""
+
+
+@pytest.fixture(scope="module")
+def worker(tmp_path_factory: pytest.TempPathFactory) -> LocalWorker:
+    worker = LocalWorker()
+    model = checkpoint_maker(tmp_path_factory.mktemp("checkpoints"))("llama2")
+    worker.limits = worker.load(model)  # type: ignore[attr-defined]
+    return worker
+
+
+def opened(worker: LocalWorker) -> Stream:
+    return Stream([worker], worker.stub.Health(pb.HealthRequest()).epoch + 1)  # type: ignore
+
+
+def end(stream: Stream) -> Refused:
+    with pytest.raises(Refused) as refused:
+        stream.receive()
+    return refused.value
+
+
+def works(worker: LocalWorker) -> None:
+    """The next epoch runs as if nothing had been."""
+    driver = Driver([worker], worker.limits, worker.shard.epoch + 1)  # type: ignore
+    sequence = greedy(prompt(9), 3)
+    driver.enter(sequence)
+    driver.finish([sequence])
+    assert sequence.error is None
+    driver.stream.close()
+
+
+@pytest.mark.parametrize("error", [Panic("index out of bounds"), ValueError("wrong")])
+def test_a_launch_that_fails_or_panics(
+    worker: LocalWorker, error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(worker.runner.packer, "pack", fail)
+        stream = opened(worker)
+        stream.send()
+        status = end(stream)
+    assert status.code == grpc.StatusCode.INTERNAL and str(error) in status.text
+    stream = opened(worker)
+    stream.epoch -= 1  # what was half done is not gone on with
+    worker.shard.epoch -= 1
+    stream.send()
+    assert "Reset to a newer" in end(stream).text
+    works(worker)
+
+
+@pytest.mark.parametrize("error", [Panic("no such state"), KeyError("lost")])
+def test_a_request_that_cannot_be_read(
+    worker: LocalWorker, error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(messages, "to_sampling", fail)
+        stream = opened(worker)
+        stream.send(new=[pb.NewSequence(slot=0, token_ids=[1, 2])])
+        status = end(stream)
+    assert status.code == grpc.StatusCode.INTERNAL and str(error) in status.text
+    works(worker)
+
+
+def test_numbers_beyond_the_arrays_end_the_stream(worker: LocalWorker) -> None:
+    stream = opened(worker)
+    stream.send(run_slots=[2**32 - 1], run_tokens=[1])
+    assert "4294967295" in end(stream).text
+    works(worker)
