@@ -96,6 +96,10 @@ impl Holding {
     }
 
     fn take(&mut self, share: &Arc<Semaphore>, bytes: usize) -> Result<(), ApiError> {
+        // A permit for nothing would keep those before and after it apart.
+        if bytes == 0 {
+            return Ok(());
+        }
         let refused = || self.budget.exhausted();
         let count = u32::try_from(bytes).map_err(|_| refused())?;
         let permit = Arc::clone(share).try_acquire_many_owned(count);
@@ -119,6 +123,18 @@ mod tests {
     use super::*;
 
     const MIB: usize = 1 << 20;
+
+    #[test]
+    fn what_a_body_costs_here_does_not_grow_with_its_parts() {
+        let budget = Budget::new(8 * MIB, Gauge::default());
+        let mut body = budget.hold();
+        for _ in 0..2 * FIRST_BYTES {
+            body.add(1).unwrap();
+        }
+        assert!(body.permits.len() <= 2, "{}", body.permits.len());
+        let free = budget.rest.available_permits();
+        assert_eq!(free, 6 * MIB - FIRST_BYTES);
+    }
 
     #[test]
     fn large_bodies_leave_room_for_small_ones_and_all_is_given_back() {

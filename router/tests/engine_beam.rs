@@ -10,9 +10,10 @@ use penstock_mock_shard::{Fault, Geometry};
 use penstock_router::engine::{Beam, EarlyStopping, End, EngineConfig, EngineRequest};
 use prometheus_client::registry::Registry;
 use support::{
-    END, MockWorkers, answer, answers, collect, engine, eventually, faulty, gauge, prompt, ready,
-    request, started,
+    END, MockWorkers, PATIENCE, answer, answers, collect, engine, eventually, faulty, gauge,
+    prompt, ready, request, started,
 };
+use tokio::time::timeout;
 
 #[tokio::test]
 async fn a_search_finds_the_same_when_memory_is_short() {
@@ -65,6 +66,19 @@ async fn a_search_with_a_sequence_that_fails_ends_whole() {
         }
         assert_eq!(answer(&engine, request(vec![3], 4)).await.0.len(), 4);
     }
+}
+
+#[tokio::test]
+async fn a_search_that_fails_ends_for_whoever_is_left() {
+    let workers = MockWorkers::one(faulty(Fault::ErrorSlot(12)));
+    let engine = engine(workers, EngineConfig::default());
+    ready(&engine).await;
+    let wanted = search(vec![5; 40], 30, (3, 2));
+    let mut streams = engine.submit_all(wanted).await.unwrap();
+    drop(streams.remove(0));
+    let ended = timeout(PATIENCE, collect(streams.remove(0))).await;
+    let (_, end) = ended.expect("nobody tells the one that is left");
+    assert!(matches!(end, End::Failed(_)), "{end:?}");
 }
 
 #[tokio::test]

@@ -169,21 +169,22 @@ impl Core {
     }
 
     /// Steers the beam searches that a step has brought on, so that the next can be planned. Takes
-    /// their emissions out, but for failures, which end the request by its first branch.
+    /// their emissions out. A sequence that fails ends its whole request, whose others wait for it.
     fn search(&mut self, answer: &StepAnswer, emissions: &mut Vec<Emission>) {
         let now = self.now();
-        emissions.retain_mut(|emission| {
+        emissions.retain(|emission| {
             let sequence = emission.sequence;
             if !emission.steered {
-                return true;
-            }
-            if emission.finish == Some(Finish::Failed) {
-                emission.sequence.branch = 0;
                 return true;
             }
             let Some(record) = self.records.get_mut(sequence.request) else {
                 return false;
             };
+            if emission.finish == Some(Finish::Failed) {
+                let why = record.error(sequence.branch, &answer.errors);
+                self.fail(sequence.request, SubmitError::Internal(why));
+                return false;
+            }
             let Some(next) = candidates(answer, emission) else {
                 let untold =
                     "the worker did not tell the likeliest tokens, which beam search needs";

@@ -318,7 +318,8 @@ impl Record {
         }
     }
 
-    fn error(&self, branch: u32, errors: &[SlotError]) -> String {
+    /// The worker's words on a branch that failed.
+    pub(super) fn error(&self, branch: u32, errors: &[SlotError]) -> String {
         let slot = self.branches.get(branch as usize).and_then(|own| own.slot);
         let own = errors.iter().find(|error| Some(error.slot) == slot);
         own.map_or_else(

@@ -12,6 +12,8 @@ use tokio::time::{Instant, Sleep, sleep_until};
 const FIRST_STEPS: u64 = 8;
 /// A step may take this many times as long as the slowest of the recent ones.
 const PATIENCE: u32 = 20;
+/// And always this many times as long.
+const LEAST_PATIENCE: u32 = 2;
 /// How much of the slowest step is remembered from one step to the next.
 const MEMORY: f64 = 0.99;
 
@@ -57,14 +59,19 @@ impl Deadline {
         self.steps += 1;
     }
 
-    /// How long the next step may take.
+    /// How long the next step may take. Many times a step that compiled kernels would be an hour: the
+    /// time of first steps is enough, unless steps take that long by themselves.
     pub(super) fn limit(&self) -> Duration {
+        let Self {
+            limits, slowest, ..
+        } = self;
         let bound = if self.steps < FIRST_STEPS {
-            self.limits.first
+            limits.first
         } else {
-            self.limits.least
+            limits.least
         };
-        bound.max(self.slowest * PATIENCE)
+        let most = limits.first.max(*slowest * LEAST_PATIENCE);
+        bound.max((*slowest * PATIENCE).min(most))
     }
 
     /// Ready when the step that began at `since` has had its time. With no step under way the
@@ -93,10 +100,28 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_slow_start_does_not_make_a_hang_last_for_an_hour() {
+        let limits = StepLimits::default();
+        let mut deadline = Deadline::new(limits);
+        deadline.observe(Duration::from_secs(170));
+        assert_eq!(deadline.limit(), 2 * Duration::from_secs(170));
+        for _ in 0..100 {
+            deadline.observe(Duration::from_millis(20));
+        }
+        assert_eq!(deadline.limit(), limits.first);
+        // Where every step is slow, each has time enough.
+        let mut slow = Deadline::new(limits);
+        for _ in 0..20 {
+            slow.observe(Duration::from_secs(60));
+        }
+        assert_eq!(slow.limit(), limits.first);
+    }
+
+    #[test]
     fn follows_the_slowest_recent_step() {
         let limits = StepLimits {
             least: Duration::from_secs(1),
-            first: Duration::from_secs(9),
+            first: Duration::from_secs(90),
         };
         let mut deadline = Deadline::new(limits);
         assert_eq!(deadline.limit(), limits.first);

@@ -8,15 +8,14 @@
 
 mod server;
 
-use server::{Client, STEP, Server, percentile};
+use server::{Client, STEP, Server, Speed, least, percentile};
 
 const SECOND: u64 = 1_000_000;
-const FOREVER: u64 = u64::MAX - 1;
 
 /// 32 streams, and a prompt of 32,768 tokens every two seconds.
 #[test]
 fn long_prompts_leave_streams_their_pace() {
-    let mut server = Server::new();
+    let mut server = Server::new(Speed::Burst);
     for _ in 0..32 {
         server.arrive(512, 4_500);
     }
@@ -48,13 +47,11 @@ fn long_prompts_leave_streams_their_pace() {
 
 #[test]
 fn with_nothing_running_prompts_fill_the_steps() {
-    let mut server = Server::new();
+    let mut server = Server::new(Speed::Burst);
     for _ in 0..128 {
         server.arrive(4_096, 1);
     }
-    while server.clients.values().any(|client| !client.over) {
-        server.advance(FOREVER);
-    }
+    server.answer_all();
     let (last, full) = server.steps.split_last().unwrap();
     assert!(last.prompt <= STEP);
     assert!(full.iter().all(|step| step.prompt >= STEP - 8), "{full:?}");
@@ -63,33 +60,22 @@ fn with_nothing_running_prompts_fill_the_steps() {
 /// 256 clients that send the next request when the last is answered.
 #[test]
 fn a_crowd_fills_the_batch_and_keeps_it_full() {
-    let mut server = Server::new();
+    let mut server = Server::new(Speed::Burst);
     for _ in 0..32 {
         server.arrive(32, 32);
     }
-    while server.clients.values().any(|client| !client.over) {
-        server.advance(FOREVER);
-    }
+    server.answer_all();
     let (began, warm, first) = (server.now, server.clients.len(), server.steps.len());
-    for _ in 0..256 {
-        server.arrive(1_024, 256);
-    }
-    let mut left = 512;
     let (mut filled, mut emptying) = (None, None);
-    while server.clients.values().any(|client| !client.over) {
-        let ended = server.advance(FOREVER);
-        for _ in 0..ended.min(left) {
-            server.arrive(1_024, 256);
-        }
-        left -= ended.min(left);
-        let begun = server.clients.values().skip(warm).take(256);
-        if filled.is_none() && begun.clone().all(|client| !client.tokens.is_empty()) {
+    server.closed_loop((256, 768), (1_024, 256), |server, left| {
+        let mut begun = server.clients.values().skip(warm).take(256);
+        if filled.is_none() && begun.all(|client| !client.tokens.is_empty()) {
             filled = Some((server.now, server.steps.len()));
         }
         if emptying.is_none() && left == 0 {
             emptying = Some(server.steps.len());
         }
-    }
+    });
     let (filled, from) = filled.unwrap();
     let full = &server.steps[from..emptying.unwrap()];
     let running = full.iter().map(|step| u64::from(step.decodes)).sum::<u64>() / full.len() as u64;
@@ -109,26 +95,13 @@ fn a_crowd_fills_the_batch_and_keeps_it_full() {
 /// 32 clients of 512 + 256 tokens: short prompts come in beside streams that leave the device room.
 #[test]
 fn short_prompts_ride_along() {
-    let mut server = Server::new();
-    let mut left = 128;
+    let mut server = Server::new(Speed::Burst);
     for _ in 0..32 {
         server.arrive(32, 16);
     }
-    while server.clients.values().any(|client| !client.over) {
-        server.advance(FOREVER);
-    }
+    server.answer_all();
     let began = server.now;
-    for _ in 0..32 {
-        server.arrive(512, 256);
-    }
-    left -= 32;
-    while server.clients.values().any(|client| !client.over) {
-        let ended = server.advance(FOREVER);
-        for _ in 0..ended.min(left) {
-            server.arrive(512, 256);
-        }
-        left -= ended.min(left);
-    }
+    server.closed_loop((32, 128), (512, 256), |_, _| ());
     let rate = 128 * 256 * SECOND / (server.now - began);
     let waits: Vec<_> = server
         .clients
@@ -143,4 +116,28 @@ fn short_prompts_ride_along() {
         percentile(&server.gaps(512, began), 99)
     );
     assert!(rate > 4_900, "{rate}");
+}
+
+/// What the order of work costs under load, where a prompt's token costs the same in every step: the
+/// streams of the first prompts and of the last answers decode in steps that are not full.
+#[test]
+fn under_load_little_is_lost_by_the_order_of_work() {
+    for (streams, requests, shape) in [(256, 768, (1_024, 256)), (32, 128, (512, 256))] {
+        let mut server = Server::new(Speed::Sustained);
+        for _ in 0..32 {
+            server.arrive(128, 16);
+        }
+        server.answer_all();
+        let began = server.now;
+        server.closed_loop((streams, requests), shape, |_, _| ());
+        let took = (server.now - began) as f64;
+        let least = least(streams, requests, shape);
+        let rate = |micros: f64| f64::from(requests * shape.1) * 1e6 / micros;
+        println!(
+            "{streams} streams under load: {:.0} tokens/s, {:.0} with all steps full",
+            rate(took),
+            rate(least)
+        );
+        assert!(least <= took && took <= 1.05 * least, "{took} of {least}");
+    }
 }

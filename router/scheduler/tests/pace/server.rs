@@ -36,12 +36,30 @@ const CONTEXT: f64 = 0.0322;
 pub(crate) const SLOTS: u32 = 512;
 pub(crate) const STEP: u32 = 8_192;
 
+/// Under load for seconds on end, microseconds of a prompt's token in steps of any size, and of one
+/// that a decode attends to: 256 decodes take 16.5 ms.
+const SUSTAINED_TOKEN: f64 = 23.0;
+const SUSTAINED_CONTEXT: f64 = 0.0298;
+
+/// How fast the device is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Speed {
+    /// As in bursts.
+    Burst,
+    /// As under load.
+    Sustained,
+}
+
 /// One step, for the tests to look at.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Step {
     pub(crate) decodes: u32,
     pub(crate) prompt: u32,
     pub(crate) took: u64,
+    /// Tokens that the decodes attend to.
+    context: f64,
+    /// Pairs of a prompt token and one that it attends to.
+    pairs: f64,
 }
 
 /// What a client has seen.
@@ -67,6 +85,7 @@ struct Slot {
 /// Everything, and the clock.
 pub(crate) struct Server {
     pub(crate) now: u64,
+    speed: Speed,
     pub(crate) steps: Vec<Step>,
     pub(crate) clients: BTreeMap<u64, Client>,
     pub(crate) scheduler: Scheduler,
@@ -76,7 +95,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(speed: Speed) -> Self {
         let config = SchedulerConfig {
             groups: vec![KvGroup {
                 block_tokens: 16,
@@ -98,6 +117,7 @@ impl Server {
         };
         Self {
             now: 0,
+            speed,
             steps: Vec::new(),
             clients: BTreeMap::new(),
             scheduler: Scheduler::new(config, Box::new(FirstComeFirstServed)).unwrap(),
@@ -157,6 +177,37 @@ impl Server {
         ended
     }
 
+    /// Goes on until all that came is answered.
+    pub(crate) fn answer_all(&mut self) {
+        while self.clients.values().any(|client| !client.over) {
+            self.advance(u64::MAX - 1);
+        }
+    }
+
+    /// `streams` clients that send the next request when the last is answered, `requests` in all;
+    /// `look` looks after each outcome, and hears how many are not sent yet.
+    pub(crate) fn closed_loop(
+        &mut self,
+        (streams, requests): (u32, u32),
+        (prompt, answer): (u32, u32),
+        mut look: impl FnMut(&Self, u32),
+    ) {
+        for _ in 0..streams {
+            self.arrive(prompt, answer);
+        }
+        let (mut left, mut running) = (requests - streams, streams);
+        while running > 0 {
+            let ended = self.advance(u64::MAX - 1);
+            let next = ended.min(left);
+            for _ in 0..next {
+                self.arrive(prompt, answer);
+            }
+            left -= next;
+            running -= ended - next;
+            look(self, left);
+        }
+    }
+
     /// Clients with long prompts.
     pub(crate) fn long(&self) -> impl Iterator<Item = &Client> + '_ {
         self.clients.values().filter(|client| client.prompt >= LONG)
@@ -188,16 +239,15 @@ impl Server {
             ..StepOutcome::default()
         };
         let mut step = Step::default();
-        let (mut pairs, mut context) = (0.0, 0.0);
         for run in &plan.runs {
             let slot = &mut self.slots[run.slot.0 as usize];
             let position = f64::from(slot.computed);
             if slot.computed + 1 == slot.known {
                 step.decodes += 1;
-                context += position;
+                step.context += position;
             } else {
                 step.prompt += run.tokens;
-                pairs += f64::from(run.tokens) * (position + f64::from(run.tokens) / 2.0);
+                step.pairs += f64::from(run.tokens) * (position + f64::from(run.tokens) / 2.0);
             }
             slot.computed += run.tokens;
             if slot.computed == slot.known {
@@ -207,9 +257,10 @@ impl Server {
                 outcome.token_ids.push(TokenId(plan.step.0 as u32));
             }
         }
-        let tokens = step.decodes + step.prompt;
-        let attention = CONTEXT * context + PAIR * pairs;
-        let took = STEP_ALONE + products(step) + TOKEN * f64::from(tokens) + attention;
+        let took = match self.speed {
+            Speed::Burst => burst(step),
+            Speed::Sustained => sustained(step),
+        };
         step.took = took as u64;
         // What the workers report trembles by 3 %.
         outcome.duration = (took * (0.97 + 0.01 * (plan.step.0 % 7) as f64)) as u64;
@@ -227,6 +278,44 @@ fn sizes() -> Vec<u32> {
         .skip_while(|&tokens| tokens < 64)
         .chain(larger)
         .collect()
+}
+
+/// Microseconds of a step.
+fn burst(step: Step) -> f64 {
+    let tokens = f64::from(step.decodes + step.prompt);
+    let attention = CONTEXT * step.context + PAIR * step.pairs;
+    STEP_ALONE + products(step) + TOKEN * tokens + attention
+}
+
+/// Microseconds of a step under load. What it is padded with costs as much as a prompt.
+fn sustained(step: Step) -> f64 {
+    let alone = Step { prompt: 0, ..step };
+    let products = if step.decodes > 0 {
+        products(alone)
+    } else {
+        0.0
+    };
+    let decoding = products + TOKEN * f64::from(step.decodes) + SUSTAINED_CONTEXT * step.context;
+    let tokens = step.decodes + step.prompt;
+    let mut sizes = PRODUCTS.iter().map(|(size, _)| *size);
+    let padded = sizes.find(|size| *size >= tokens);
+    let more = match step.prompt {
+        0 => 0,
+        _ => padded.unwrap_or(tokens) - step.decodes,
+    };
+    STEP_ALONE + decoding + SUSTAINED_TOKEN * f64::from(more)
+}
+
+/// Microseconds of closed loops if every step had all streams decode and nothing were padded: no
+/// order of the same work takes less.
+pub(crate) fn least(streams: u32, requests: u32, (prompt, answer): (u32, u32)) -> f64 {
+    let step = sustained(Step {
+        decodes: streams,
+        context: f64::from(streams) * f64::from(prompt + answer / 2),
+        ..Step::default()
+    });
+    let steps = f64::from(requests * answer) / f64::from(streams);
+    steps * step + SUSTAINED_TOKEN * f64::from(requests * prompt)
 }
 
 /// Microseconds of a step's matrix products. With prompts, they are padded.
