@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, suppress
 from os import PathLike
-from types import TracebackType
 
 from penstock import _core
 from penstock.engine import (
     Answers,
     Conversation,
     Message,
+    OpenEngine,
     Option,
     Prompt,
     begin,
@@ -26,14 +27,15 @@ from penstock.request import Completion, SamplingParams
 class AsyncLLM:
     """A model with its engine, for asyncio. Arguments as for `LLM`.
 
-    It loads in `async with`, or at the first request; no loop is held up meanwhile.
+    It loads in `async with`, or at the first request; no loop is held up meanwhile. A load that
+    failed, or was given up with its loop, is tried again by the next request.
     """
 
     def __init__(
         self, model: str | PathLike[str] | None = None, *, progress: bool = True, **options: Option
     ) -> None:
         self._arguments = (model, options, progress)
-        self._loading: asyncio.Task[_core.Engine] | None = None
+        self._loading: asyncio.Task[OpenEngine] | None = None
         self._closed = False
 
     async def generate(self, prompt: Prompt, params: SamplingParams | None = None) -> Completion:
@@ -42,17 +44,18 @@ class AsyncLLM:
         Raises ValueError for a prompt or parameter that cannot be served, RuntimeError when the
         engine fails. Cancelling gives the answer up.
         """
-        return (await self.several(prompt, single(params or SamplingParams())))[0]
+        return (await self.several(prompt, single(params)))[0]
 
     async def several(
         self, prompt: Prompt | list[Message] | Conversation, params: SamplingParams
     ) -> list[Completion]:
         """The `params.n` answers to one prompt or conversation. Raises as `generate`."""
         answers = Answers(params)
-        async for event in self._events(prompt, params):
-            completions = answers.add(event)
-            if completions is not None:
-                return completions
+        async with aclosing(self._events(prompt, params)) as events:
+            async for event in events:
+                completions = answers.add(event)
+                if completions is not None:
+                    return completions
         raise RuntimeError("the answers ended without an end")
 
     async def chat(
@@ -63,32 +66,35 @@ class AsyncLLM:
     ) -> Completion:
         """Answers a conversation: messages and fields as for `LLM.chat`."""
         conversation = Conversation(list(messages), fields)
-        return (await self.several(conversation, single(params or SamplingParams())))[0]
+        return (await self.several(conversation, single(params)))[0]
 
     async def stream(
         self, prompt: Prompt | list[Message], params: SamplingParams | None = None
     ) -> AsyncIterator[str]:
         """The answer's text as it comes. Leaving the loop gives the rest of the answer up."""
-        async for event in self._events(prompt, single(params or SamplingParams())):
-            if event.text:
-                yield event.text
+        async with aclosing(self._events(prompt, single(params))) as events:
+            async for event in events:
+                if event.text:
+                    yield event.text
 
     async def close(self) -> None:
         """Ends the engine and its workers. May be called again."""
         self._closed = True
         if self._loading is not None:
-            engine = await self._loading
-            await asyncio.to_thread(engine.close)
+            if not self._loading.done():
+                await asyncio.wait([self._loading])
+            if not _failed(self._loading):
+                await asyncio.to_thread(self._loading.result().close)
 
     async def _events(
         self, prompt: Prompt | list[Message] | Conversation, params: SamplingParams
-    ) -> AsyncIterator[_core.Event]:
-        engine = await self._loaded()
+    ) -> AsyncGenerator[_core.Event]:
+        engine = (await self._loaded()).engine
         loop = asyncio.get_running_loop()
         events: asyncio.Queue[_core.Event] = asyncio.Queue()
 
         def deliver(event: _core.Event) -> None:
-            if not loop.is_closed():
+            with suppress(RuntimeError):  # the loop is closed, and nobody listens
                 loop.call_soon_threadsafe(events.put_nowait, event)
 
         request = begin(engine, prompt, params, deliver)
@@ -101,15 +107,15 @@ class AsyncLLM:
         finally:
             request.cancel()
 
-    async def _loaded(self) -> _core.Engine:
+    async def _loaded(self) -> OpenEngine:
         if self._closed:
             raise RuntimeError("the engine is closed")
-        if self._loading is None:
+        if self._loading is None or _failed(self._loading):
             self._loading = asyncio.create_task(self._load())
         # One caller that gives up does not stop the loading for the others.
         return await asyncio.shield(self._loading)
 
-    async def _load(self) -> _core.Engine:
+    async def _load(self) -> OpenEngine:
         engine = await asyncio.to_thread(open_engine, *self._arguments)
         closes_at_exit(self, engine)
         return engine
@@ -118,10 +124,9 @@ class AsyncLLM:
         await self._loaded()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+def _failed(task: asyncio.Task[OpenEngine]) -> bool:
+    return task.done() and (task.cancelled() or task.exception() is not None)

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
+import os
 import secrets
 import sys
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
+from operator import index
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 from penstock import _core
 from penstock.progress import Phases
 from penstock.request import Completion, Logprob, Logprobs, SamplingParams, ToolCall
 
-Prompt = str | Sequence[int]
+Prompt = str | Sequence[int]  # or an array of ids, numpy's or torch's
 Message = dict[str, object]
 Option = str | int | float | bool | PathLike[str]
 # What may be said of a conversation, as fields of /v1/chat/completions.
@@ -28,6 +33,7 @@ CHAT_FIELDS = (
     "add_generation_prompt",
     "continue_final_message",
 )
+IDS = 1 << 32  # token ids are below it; a model's, below its vocabulary's size
 ID_BYTES = 6  # of the nine characters that some chat templates insist on
 
 
@@ -59,28 +65,73 @@ def flags(model: str | PathLike[str] | None, options: dict[str, Option]) -> list
     return words
 
 
+class OpenEngine:
+    """A loaded model, and the process that it is in: a fork has none of the engine's threads."""
+
+    def __init__(self, engine: _core.Engine) -> None:
+        self._engine = engine
+        self._process = os.getpid()
+
+    @property
+    def engine(self) -> _core.Engine:
+        """The engine. Raises RuntimeError in a fork, where nothing would ever answer."""
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                f"the engine is in process {self._process}, of which this one is a fork: load a "
+                'model here, or start processes by multiprocessing.get_context("spawn")'
+            )
+        return self._engine
+
+    def close(self) -> None:
+        """Ends the engine; in a fork, leaves it to the process that has it."""
+        if os.getpid() == self._process:
+            self._engine.close()
+        else:
+            # Never freed, for that waits for its threads.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._engine))
+
+
 def open_engine(
     model: str | PathLike[str] | None, options: dict[str, Option], progress: bool
-) -> _core.Engine:
+) -> OpenEngine:
     """Loads a model. Raises ValueError for wrong options, RuntimeError if it cannot be loaded."""
     phases = Phases(progress)
     package = str(Path(__file__).parent)
     try:
-        return _core.Engine(flags(model, options), sys.executable, package, phases)
+        return OpenEngine(_core.Engine(flags(model, options), sys.executable, package, phases))
     finally:
         phases.close()
 
 
-def closes_at_exit(owner: object, engine: _core.Engine) -> Callable[[], object]:
+def closes_at_exit(owner: object, engine: OpenEngine) -> Callable[[], object]:
     """Closes the engine when its owner is forgotten or the interpreter ends."""
     return weakref.finalize(owner, engine.close)
 
 
 def is_single(prompts: object) -> bool:
     """Whether it is one prompt rather than a list of them."""
-    if isinstance(prompts, str):
+    if isinstance(prompts, str | Mapping):
         return True
-    return isinstance(prompts, Sequence) and bool(prompts) and isinstance(prompts[0], int)
+    dimensions = getattr(prompts, "ndim", None)
+    if dimensions is not None:
+        return bool(dimensions == 1)
+    return isinstance(prompts, Sequence) and bool(prompts) and isinstance(prompts[0], Integral)
+
+
+def readable(prompt: Any) -> str | list[int]:
+    """A text or token ids, as the engine reads them. Raises TypeError for anything else, and
+    ValueError for what no model has: half a surrogate pair, an id below 0."""
+    if isinstance(prompt, str):
+        prompt.encode()
+        return prompt
+    listed = getattr(prompt, "tolist", lambda: prompt)()
+    if isinstance(listed, bytes | bytearray | Mapping):
+        raise TypeError(f"a prompt must be a text or token ids, not {type(prompt).__name__}")
+    ids = list(map(index, listed))
+    for token_id in (min(ids, default=0), max(ids, default=0)):
+        if not 0 <= token_id < IDS:
+            raise ValueError(f"prompt token ids must be from 0 to {IDS - 1}, not {token_id}")
+    return ids
 
 
 def begin(
@@ -90,18 +141,37 @@ def begin(
     deliver: Callable[[_core.Event], object],
 ) -> _core.Request:
     """Begins an answer to a text, to token ids, or to messages."""
-    if isinstance(prompt, str):
-        return engine.generate(prompt, params, deliver)
+    if isinstance(prompt, Sequence) and prompt and isinstance(prompt[0], dict):
+        prompt = Conversation(list(prompt))  # type: ignore[arg-type]
     if isinstance(prompt, Conversation):
         body = {"messages": prompt.messages, **prompt.fields}
         return engine.chat(json.dumps(body), params, deliver)
-    if prompt and isinstance(prompt[0], dict):
-        return begin(engine, Conversation(list(prompt)), params, deliver)  # type: ignore[arg-type]
-    return engine.generate(list(prompt), params, deliver)  # type: ignore[arg-type]
+    return engine.generate(readable(prompt), params, deliver)
 
 
-def single(params: SamplingParams) -> SamplingParams:
+def checked_params(params: object) -> SamplingParams:
+    """The parameters, or those that stand for none. Raises TypeError for anything else."""
+    if params is None:
+        return SamplingParams()
+    if not isinstance(params, SamplingParams):
+        raise TypeError(f"params must be SamplingParams, not {type(params).__name__}")
+    return params
+
+
+def each_params(
+    params: SamplingParams | Sequence[SamplingParams] | None, count: int
+) -> list[SamplingParams]:
+    """The parameters of each of `count` prompts: the same, or one for each, else ValueError."""
+    if not isinstance(params, Sequence) or isinstance(params, str):
+        return [checked_params(params)] * count
+    if len(params) != count:
+        raise ValueError(f"params must be one, or one for each of {count} prompts: {len(params)}")
+    return [checked_params(each) for each in params]
+
+
+def single(params: SamplingParams | None) -> SamplingParams:
     """The parameters, unless they ask for several answers: ValueError."""
+    params = checked_params(params)
     if params.made > 1:
         raise ValueError("n and best_of must be 1 here: this returns one answer")
     return params
@@ -118,21 +188,23 @@ class Answers:
     """The answers to one prompt, which grow by events."""
 
     def __init__(self, params: SamplingParams) -> None:
-        self.wanted = params.n
-        self.drafts = [Draft(params) for _ in range(params.made)]
+        self.params = params
+        self.drafts: dict[int, Draft] = {}  # by branch; a refused request may ask for billions
         self.done: dict[int, Completion] = {}
 
     def add(self, event: _core.Event) -> list[Completion] | None:
         """Takes the next event; the answers, once all are whole. Raises as `checked`."""
-        completion = self.drafts[event.branch].add(event)
+        checked(event)
+        draft = self.drafts.setdefault(event.branch, Draft(self.params))
+        completion = draft.add(event)
         if completion is not None:
             self.done[event.branch] = completion
-        if len(self.done) < len(self.drafts):
+        if len(self.done) < self.params.made:
             return None
-        answers = [self.done[branch] for branch in range(len(self.drafts))]
-        if len(answers) > self.wanted:
+        answers = [self.done[branch] for branch in range(self.params.made)]
+        if len(answers) > self.params.n:
             answers.sort(key=lambda each: -each.cumulative_logprob / max(len(each.logprobs), 1))
-        return answers[: self.wanted]
+        return answers[: self.params.n]
 
 
 class Draft:
@@ -148,8 +220,7 @@ class Draft:
         self.calls: list[tuple[str, list[str]]] = []
 
     def add(self, event: _core.Event) -> Completion | None:
-        """Takes the next event; the completion, once it is whole. Raises as `checked`."""
-        checked(event)
+        """Takes the next event; the completion, once it is whole."""
         self.pieces.append(event.text)
         self.token_ids += event.token_ids
         self.logprobs += event.logprobs

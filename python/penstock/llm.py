@@ -7,7 +7,6 @@ from functools import partial
 from itertools import islice
 from os import PathLike
 from queue import SimpleQueue
-from types import TracebackType
 
 from penstock import _core
 from penstock.engine import (
@@ -19,6 +18,7 @@ from penstock.engine import (
     begin,
     checked,
     closes_at_exit,
+    each_params,
     is_single,
     open_engine,
     single,
@@ -45,27 +45,29 @@ class LLM:
         self, model: str | PathLike[str] | None = None, *, progress: bool = True, **options: Option
     ) -> None:
         self._progress = progress
-        self._engine = open_engine(model, options, progress)
-        self._close = closes_at_exit(self, self._engine)
+        self._open = open_engine(model, options, progress)
+        self._close = closes_at_exit(self, self._open)
 
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
-        params: SamplingParams | None = None,
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
     ) -> list[Completion]:
         """Completes prompts (texts or lists of token ids), all at once; answers in their order,
         `params.n` for each prompt.
+
+        params: for all prompts, or a list with those of each.
 
         Raises ValueError for a prompt or parameter that cannot be served, RuntimeError when the
         engine fails; the other requests of the call are then given up.
         """
         batch: list[Prompt] = [prompts] if is_single(prompts) else list(prompts)  # type: ignore[arg-type,list-item]
-        return self._run(batch, params or SamplingParams())
+        return self._run(batch, params)
 
     def chat(
         self,
         messages: Sequence[Message] | Sequence[Sequence[Message]],
-        params: SamplingParams | None = None,
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
         **fields: object,
     ) -> list[Completion]:
         """Answers a conversation, or several: messages are dicts with `role` and `content`.
@@ -79,7 +81,7 @@ class LLM:
         single = bool(messages) and isinstance(messages[0], dict)
         batch = [messages] if single else messages
         conversations = [Conversation(list(each), fields) for each in batch]  # type: ignore[arg-type]
-        return self._run(conversations, params or SamplingParams())
+        return self._run(conversations, params)
 
     def stream(
         self, prompt: Prompt | list[Message], params: SamplingParams | None = None
@@ -89,31 +91,37 @@ class LLM:
         Raises as `generate`, and ValueError for several answers.
         """
         events: SimpleQueue[_core.Event] = SimpleQueue()
-        request = begin(self._engine, prompt, single(params or SamplingParams()), events.put)
-        return _pieces(events, request)
+        request = begin(self._open.engine, prompt, single(params), events.put)
+        pieces = self._pieces(events, request)
+        next(pieces)  # it has begun: forgotten before its first piece, it gives up all the same
+        return pieces
 
     def close(self) -> None:
         """Ends the engine and its workers. May be called again."""
         self._close()
 
     def _run(
-        self, prompts: Sequence[Prompt | Conversation], params: SamplingParams
+        self,
+        prompts: Sequence[Prompt | Conversation],
+        params: SamplingParams | Sequence[SamplingParams] | None,
     ) -> list[Completion]:
+        engine, asked = self._open.engine, each_params(params, len(prompts))
         done: list[list[Completion] | None] = [None] * len(prompts)
         events: SimpleQueue[tuple[int, _core.Event]] = SimpleQueue()
         drafts: dict[int, tuple[Answers, _core.Request]] = {}
-        waiting = iter(enumerate(prompts))
-        room = AHEAD * self._engine.max_slots
+        waiting = iter(range(len(prompts)))
+        room = AHEAD * engine.max_slots
         finished = tokens = 0
 
-        def start(index: int, prompt: Prompt | Conversation) -> None:
-            request = begin(self._engine, prompt, params, partial(_put, events, index))
-            drafts[index] = Answers(params), request
+        def start(index: int) -> None:
+            put = partial(_put, events, index)
+            request = begin(engine, prompts[index], asked[index], put)
+            drafts[index] = Answers(asked[index]), request
 
         try:
             with Bar("generating", len(prompts), "answers", self._progress) as bar:
                 for each in islice(waiting, room):
-                    start(*each)
+                    start(each)
                 while finished < len(prompts):
                     index, event = events.get()
                     tokens += len(event.token_ids)
@@ -122,36 +130,32 @@ class LLM:
                         finished += 1
                         del drafts[index]
                         for each in islice(waiting, 1):
-                            start(*each)
+                            start(each)
                     bar.at(finished, f", {tokens} tokens")
         finally:
             for _, request in drafts.values():
                 request.cancel()
         return [completion for answers in done for completion in answers or ()]
 
+    def _pieces(self, events: SimpleQueue[_core.Event], request: _core.Request) -> Iterator[str]:
+        """Nothing first, so that it can be begun; then the pieces. Keeps this LLM open."""
+        try:
+            yield ""
+            while True:
+                event = checked(events.get())
+                if event.text:
+                    yield event.text
+                if event.finish_reason is not None:
+                    return
+        finally:
+            request.cancel()
+
     def __enter__(self) -> LLM:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
 def _put(events: SimpleQueue[tuple[int, _core.Event]], index: int, event: _core.Event) -> None:
     events.put((index, event))
-
-
-def _pieces(events: SimpleQueue[_core.Event], request: _core.Request) -> Iterator[str]:
-    try:
-        while True:
-            event = checked(events.get())
-            if event.text:
-                yield event.text
-            if event.finish_reason is not None:
-                return
-    finally:
-        request.cancel()

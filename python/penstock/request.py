@@ -85,6 +85,8 @@ _GUIDES = ("json", "regex", "choice", "grammar", "json_object")
 class SamplingParams:
     """How tokens are chosen, and when an answer ends. Every value is checked when it is made.
 
+    None for a list is an empty one.
+
     max_tokens: longest answer; None lets it go on until the model's context is full.
     temperature: 0 always takes the likeliest token.
     top_k: choose among so many of the likeliest tokens; 0 is off.
@@ -127,21 +129,21 @@ class SamplingParams:
     top_k: int = 0
     top_p: float = 1.0
     seed: int | None = None
-    stop: str | Sequence[str] = ()
+    stop: str | Sequence[str] | None = ()
     min_tokens: int = 0
     ignore_eos: bool = False
     n: int = 1
     best_of: int | None = None
-    stop_token_ids: Sequence[int] = ()
+    stop_token_ids: Sequence[int] | None = ()
     min_p: float = 0.0
     typical_p: float = 1.0
     repetition_penalty: float = 1.0
     frequency_penalty: float = 0.0
     presence_penalty: float = 0.0
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    logit_bias: Mapping[int, float] | None = field(default_factory=dict)
     allowed_token_ids: Sequence[int] | None = None
-    bad_words_ids: Sequence[Sequence[int]] = ()
-    bad_words: Sequence[str] = ()
+    bad_words_ids: Sequence[Sequence[int]] | None = ()
+    bad_words: Sequence[str] | None = ()
     watermark: bool = False
     logprobs: int | None = None
     prompt_logprobs: int | None = None
@@ -152,11 +154,13 @@ class SamplingParams:
     early_stopping: bool | str = False
 
     def __post_init__(self) -> None:
-        stop = [self.stop] if isinstance(self.stop, str) else list(self.stop)
+        stop = [self.stop] if isinstance(self.stop, str) else self.stop
         object.__setattr__(self, "stop", stop)
-        _check_strings("stop", stop)
-        object.__setattr__(self, "bad_words", list(self.bad_words))
-        _check_strings("bad_words", list(self.bad_words))
+        for name in ("stop", "bad_words", "bad_words_ids", "stop_token_ids"):
+            object.__setattr__(self, name, list(getattr(self, name) or ()))
+        object.__setattr__(self, "logit_bias", self.logit_bias or {})
+        for name in ("stop", "bad_words"):
+            _check_strings(name, getattr(self, name))
         if self.max_tokens is not None:
             _check_int("max_tokens", self.max_tokens, 1, 2**32)
         _check_int("min_tokens", self.min_tokens, 0, 2**32)
@@ -211,20 +215,21 @@ class SamplingParams:
             _check_float(name, value, "from -2 to 2", -2 <= value <= 2)
 
     def _check_token_ids(self) -> None:
-        for word in self.bad_words_ids:
+        words, biases = self.bad_words_ids or (), self.logit_bias or {}
+        for word in words:
             if not 1 <= len(word) <= MOST_WORD_TOKENS:
                 rule = f"lists of 1 to {MOST_WORD_TOKENS} token ids"
                 raise ValueError(f"bad_words_ids must hold {rule}, not {word}")
         lists: dict[str, Collection[int]] = {
-            "stop_token_ids": self.stop_token_ids,
-            "logit_bias": self.logit_bias,
+            "stop_token_ids": self.stop_token_ids or (),
+            "logit_bias": biases,
             "allowed_token_ids": self.allowed_token_ids or (),
-            "bad_words_ids": [token_id for word in self.bad_words_ids for token_id in word],
+            "bad_words_ids": [token_id for word in words for token_id in word],
         }
         for name, ids in lists.items():
             for token_id in ids:
                 _check_int(name, token_id, 0, 2**32)
-        for bias in self.logit_bias.values():
+        for bias in biases.values():
             _check_float("logit_bias", bias, "from -100 to 100", -100 <= bias <= 100)
 
 

@@ -295,6 +295,14 @@ def test_requests_that_cannot_be_served(llm: LLM) -> None:
         llm.chat([{"content": "x"}])
     with pytest.raises(ValueError, match="99999"):
         llm.generate([99999])
+    with pytest.raises(ValueError, match="from 0 to"):
+        llm.generate([-1])
+    with pytest.raises(ValueError, match="surrogates"):
+        llm.generate("\ud800")
+    with pytest.raises(ValueError, match="`n` must be"):
+        llm.generate("a", SamplingParams(n=4_000_000_000))
+    with pytest.raises(TypeError, match="params must be"):
+        llm.generate("a", "greedy")  # type: ignore[arg-type]
     assert llm.generate("still here", GREEDY)[0].token_ids
 
 

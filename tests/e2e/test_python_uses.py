@@ -1,0 +1,129 @@
+"""LLM and AsyncLLM in ways that are odd but legal."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from penstock import LLM, AsyncLLM, SamplingParams, asyncllm
+from penstock import llm as llm_module
+
+GREEDY = SamplingParams(max_tokens=12, temperature=0)
+OPTIONS = {"device": "cpu", "threads": 1, "dtype": "float32", "progress": False}
+
+
+@pytest.fixture(scope="module")
+def llm() -> Iterator[LLM]:
+    with LLM(max_slots=4, **OPTIONS) as llm:
+        yield llm
+
+
+def test_prompts_as_arrays_and_parameters_of_each(llm: LLM) -> None:
+    ids = [75, 658, 272]
+    expected = llm.generate(ids, GREEDY)[0].token_ids
+    for given in (np.array(ids), torch.tensor(ids), list(np.array(ids)), tuple(ids)):
+        assert llm.generate(given, GREEDY)[0].token_ids == expected  # type: ignore[arg-type]
+    rows = llm.generate(np.array([ids, ids]), GREEDY)  # type: ignore[arg-type]
+    assert [each.token_ids for each in rows] == [expected] * 2
+    several = [GREEDY, replace(GREEDY, max_tokens=3, n=2), replace(GREEDY, max_tokens=4)]
+    lengths = [len(each.token_ids) for each in llm.generate([ids] * 3, several)]
+    assert lengths == [len(expected), 3, 3, 4]
+    with pytest.raises(ValueError, match="one for each of 2 prompts"):
+        llm.generate(["a", "b"], several)
+
+
+def test_none_is_the_default_of_a_list() -> None:
+    names = ("stop", "stop_token_ids", "bad_words", "bad_words_ids", "logit_bias")
+    assert SamplingParams(**dict.fromkeys(names)) == SamplingParams()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "prompt", [{"prompt_token_ids": [5]}, b"abc", None, [{1: 2}], [None], ["a", 5], [[0.5]]]
+)
+def test_what_is_no_prompt_is_refused(llm: LLM, prompt: Any) -> None:
+    with pytest.raises(TypeError):
+        llm.generate(prompt, GREEDY)
+
+
+def test_a_stream_that_never_began_gives_up(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin = llm_module.begin
+    cancelled: list[None] = []
+
+    class Request:
+        def __init__(self, *arguments: Any) -> None:
+            self.request = begin(*arguments)
+
+        def cancel(self) -> None:
+            cancelled.append(None)
+            self.request.cancel()
+
+    monkeypatch.setattr(llm_module, "begin", Request)
+    llm.stream("Once", SamplingParams(max_tokens=None, ignore_eos=True))
+    assert cancelled == [None]
+
+
+def test_a_stream_outlives_the_name_of_its_llm(llm: LLM) -> None:
+    expected = llm.generate("Once", GREEDY)[0].text
+    assert "".join(LLM(**OPTIONS).stream("Once", GREEDY)) == expected
+
+
+def test_a_fork_leaves_the_engine_alone() -> None:
+    code = """
+import os, sys, penstock
+llm = penstock.LLM(device="cpu", threads=1, progress=False)
+params = penstock.SamplingParams(max_tokens=2)
+for forgets in (False, True):
+    if child := os.fork():
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        continue
+    try:
+        llm.generate("A", params)
+    except RuntimeError as error:
+        print(error, flush=True)
+    if forgets:
+        llm = None
+    sys.exit(7)
+print(llm.generate("A", params)[0].finish_reason)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    *told, reason = done.stdout.splitlines()
+    assert len(told) == 2 and all("of which this one is a fork" in line for line in told)
+    assert reason in ("length", "stop")
+
+
+def test_a_load_that_failed_or_was_given_up_is_tried_again(monkeypatch: Any) -> None:
+    tried = []
+
+    def load(*arguments: Any) -> Any:
+        tried.append(arguments)
+        raise RuntimeError("no memory")
+
+    async def fail(llm: AsyncLLM) -> None:
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="no memory"):
+                await llm.generate("a")
+
+    async def give_up(llm: AsyncLLM) -> None:
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(llm.generate("Once", GREEDY), 0.05)
+
+    llm = AsyncLLM(**OPTIONS)
+    with monkeypatch.context() as patch:
+        patch.setattr(asyncllm, "open_engine", load)
+        asyncio.run(fail(llm))
+    asyncio.run(give_up(llm))
+    assert len(tried) == 2
+    assert asyncio.run(llm.generate("Once", GREEDY)).token_ids
+    asyncio.run(llm.close())
+    failed = AsyncLLM("/nowhere", **OPTIONS)
+    with pytest.raises(RuntimeError, match="no such directory"):
+        asyncio.run(failed.generate("a"))
+    asyncio.run(failed.close())
