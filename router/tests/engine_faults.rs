@@ -205,6 +205,39 @@ async fn requests_that_only_wait_outlive_a_loss() {
     assert_eq!((ids.len(), end), (4, End::Length));
 }
 
+#[tokio::test]
+async fn what_waited_through_a_loss_is_prepared_by_the_new_workers() {
+    let life = |faults| {
+        let mut config = checked();
+        config.geometry.slots = 1;
+        vec![MockConfig { faults, ..config }]
+    };
+    let lives = vec![
+        life(vec![Fault::Crash(10)]),
+        life(vec![Fault::HangPrepare]),
+        life(vec![]),
+    ];
+    let workers = MockWorkers::new(lives);
+    let always = EngineConfig {
+        preparing: Preparing::Always,
+        ..EngineConfig::default()
+    };
+    let engine = engine(workers.clone(), always);
+    ready(&engine).await;
+    let running = engine.submit(long()).await.unwrap();
+    let waiting = engine.submit(request(vec![3], 4)).await.unwrap();
+    let leaving = engine.submit(request(vec![4], 4)).await.unwrap();
+    assert!(matches!(collect(running).await.1, End::Failed(_)));
+    let asked = || workers.starts() == 2 && workers.view().preparing == 2;
+    support::eventually("the new worker is asked", asked).await;
+    drop(leaving);
+    support::eventually("one has left", || workers.view().preparing == 1).await;
+    workers.kill();
+    let (ids, end) = collect(waiting).await;
+    assert_eq!((ids.len(), end), (4, End::Length));
+    assert_eq!(workers.starts(), 3);
+}
+
 fn long() -> EngineRequest {
     request(vec![1, 2], 200)
 }

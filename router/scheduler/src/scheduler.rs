@@ -125,9 +125,21 @@ impl Scheduler {
     /// Ends a request's preparation: its sequences join the queue. Does nothing otherwise.
     pub fn prepared(&mut self, id: RequestId, now: Micros) {
         for place in self.store.branches(id) {
-            if self.store[place].state == State::Preparing {
+            let sequence = &self.store[place];
+            if sequence.state == State::Preparing && !sequence.held {
                 self.unpark(place);
                 self.enqueue(place, now);
+            }
+        }
+    }
+
+    /// Takes a request's sequences out of the queue until `prepared`: new workers have not prepared it.
+    /// Those that run, run on.
+    pub fn prepare_again(&mut self, id: RequestId) {
+        for place in self.store.branches(id) {
+            if self.store[place].state == State::Queued {
+                self.dequeue(place);
+                self.park(place);
             }
         }
     }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use penstock_scheduler::config::{KvGroup, Reserve, SchedulerConfig};
 
+use super::types::Sampling;
 use crate::shard::{Loaded, StepLimits};
 
 /// What the launcher decides about the engine.
@@ -52,6 +53,13 @@ pub enum Preparing {
     WhenNeeded,
     /// All: for workers that want to see every request first.
     Always,
+}
+
+impl Preparing {
+    /// Whether the workers prepare a request that asks for this.
+    pub(super) fn needs(self, sampling: &Sampling) -> bool {
+        self == Self::Always || sampling.guide.is_some()
+    }
 }
 
 impl Default for EngineConfig {

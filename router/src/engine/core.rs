@@ -109,6 +109,15 @@ impl Core {
         self.add(submission, Stage::Preparing)
     }
 
+    /// Takes out of the queue what new workers must prepare: the accepted requests that `needed` says.
+    pub(super) fn prepare_again(&mut self, needed: impl Fn(&Sampling) -> bool) -> Vec<RequestId> {
+        let ids = self.records.waiting(needed);
+        for &id in &ids {
+            self.scheduler.prepare_again(id);
+        }
+        ids
+    }
+
     /// Takes the workers' word on a request that they prepared.
     pub(super) fn prepared(&mut self, id: RequestId, result: Result<(), PrepareError>) {
         let now = self.now();

@@ -353,6 +353,17 @@ impl Records {
             .map(|record| (&record.request.sampling, &record.request.stopping))
     }
 
+    /// Requests that no worker has seen the tokens of, as far as `wanted` says so, in order of arrival.
+    pub(super) fn waiting(&self, wanted: impl Fn(&Sampling) -> bool) -> Vec<RequestId> {
+        let waits = |record: &Record| {
+            matches!(record.stage, Stage::Waiting) && wanted(&record.request.sampling)
+        };
+        let found = self.0.iter().filter(|(_, record)| waits(record));
+        let mut ids: Vec<_> = found.map(|(&id, _)| id).collect();
+        ids.sort_unstable();
+        ids
+    }
+
     /// Takes note of who enters a slot with this plan.
     pub(super) fn note_slots(&mut self, plan: &StepPlan) {
         let new = plan.new.iter().map(|new| (new.sequence, new.slot));

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use penstock_scheduler::ids::SequenceId;
+use penstock_scheduler::ids::{RequestId, SequenceId};
 use tokio::{
     sync::mpsc,
     task::yield_now,
@@ -16,9 +16,8 @@ use tokio::{
 };
 
 use super::{
-    EngineConfig, EngineMetrics, EngineState, Preparing, ProgressSink, Workers,
-    config::scheduler_config, core::Core, preparations::Preparations, records::Submission,
-    state::Shared, types::SubmitError,
+    EngineConfig, EngineMetrics, EngineState, ProgressSink, Workers, config::scheduler_config,
+    core::Core, preparations::Preparations, records::Submission, state::Shared, types::SubmitError,
 };
 use crate::shard::{Loaded, Preparer, ShardError, ShardGroup};
 
@@ -171,6 +170,10 @@ impl Task {
         self.shared.set_loaded(loaded);
         self.ready = Some(Instant::now());
         self.shared.publish(EngineState::Ready);
+        let preparer = group.preparer();
+        for id in core.prepare_again(|sampling| self.config.preparing.needs(sampling)) {
+            self.prepare(id, core, &preparer);
+        }
         self.step_on(core, group).await
     }
 
@@ -230,12 +233,15 @@ impl Task {
 
     fn admit(&mut self, submission: Submission, core: &mut Core, preparer: &Preparer) {
         let id = submission.id;
-        let needed = submission.request.sampling.guide.is_some();
-        if !needed && self.config.preparing == Preparing::WhenNeeded {
+        if !self.config.preparing.needs(&submission.request.sampling) {
             core.admit(submission);
-        } else if core.admit_preparing(submission)
-            && let Some((sampling, stopping)) = core.parameters(id)
-        {
+        } else if core.admit_preparing(submission) {
+            self.prepare(id, core, preparer);
+        }
+    }
+
+    fn prepare(&mut self, id: RequestId, core: &Core, preparer: &Preparer) {
+        if let Some((sampling, stopping)) = core.parameters(id) {
             let call = preparer.prepare(id, sampling, stopping);
             self.preparing.begin(id, call);
         }

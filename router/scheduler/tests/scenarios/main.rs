@@ -59,6 +59,7 @@ scenarios! {
     one_step_ahead
     passing_and_ageing
     preemption
+    prepared_again
     prompt_read_once
     reserve_to_finish
     several_tokens_per_run

@@ -94,6 +94,7 @@ impl Script {
                 }
             }
             "prepared" => scheduler.prepared(words.sequence().request, self.now),
+            "again" => scheduler.prepare_again(words.sequence().request),
             "finish" => scheduler.finish(words.sequence()),
             "abort" => {
                 scheduler.abort(words.sequence().request);

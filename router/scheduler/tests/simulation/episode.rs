@@ -231,7 +231,7 @@ impl Episode {
                 vec![]
             },
             cache_salt: random.pick(&[&[][..], &[], &[], &[7], &[7, 8]]).to_vec(),
-            cached_at_most: u32::MAX,
+            cached_at_most: random.pick(&[u32::MAX, u32::MAX, 0, length / 2]),
             preparing: random.chance(10),
             pipelining: random.pick(&[
                 Pipelining::Ahead,
@@ -465,6 +465,10 @@ impl Episode {
             self.config = config;
         }
         self.worker = Worker::new(&self.config);
+        if let Some(id) = self.pick_live().filter(|_| self.random.chance(50)) {
+            self.scheduler.prepare_again(id.request);
+            self.preparing.push(id.request);
+        }
     }
 
     /// Everything that was accepted must end within steps proportional to the work. Beams that find
