@@ -8,8 +8,8 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -65,6 +65,15 @@ def cpu_seconds(pid: int) -> float:
     """User and system time of a process, its threads included, its children not."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def cpu_seconds_of(pids: Iterable[int]) -> dict[int, float]:
+    """`cpu_seconds` of those that still run."""
+    found = {}
+    for pid in pids:
+        with suppress(FileNotFoundError, ProcessLookupError):
+            found[pid] = cpu_seconds(pid)
+    return found
 
 
 def descendants(pid: int) -> list[int]:

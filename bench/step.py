@@ -116,8 +116,21 @@ class Drive:
 
     def step(self, new: list[NewSequence], slots: list[int], counts: list[int]) -> Pending:
         """Launches one step."""
-        runs = np.array(slots, np.int32), np.array(counts, np.int32)
-        step = Step(self.epoch, self.number, NONE, new, [], LONGS, LONGS, NONE, NONE, *runs)
+        step = Step(
+            self.epoch,
+            self.number,
+            finished=NONE,
+            new=new,
+            forks=[],
+            copy_sources=LONGS,
+            copy_destinations=LONGS,
+            growth_counts=NONE,
+            growth_blocks=NONE,
+            run_slots=np.array(slots, np.int32),
+            run_tokens=np.array(counts, np.int32),
+            steered_slots=NONE,
+            steered_tokens=NONE,
+        )
         self.number += 1
         return self.runner.launch(step)
 

@@ -118,6 +118,8 @@ def test_memory_that_ends_during_captures_leaves_graphs_of_smaller_steps(
     try:
         settings = {"device": "cuda", "kv_memory_bytes": 64 * MIB, "dtype": "float32"}
         loaded = worker.load(path, **settings)
+        with torch.inference_mode():
+            list(worker.runner.spare_work)
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
     graphs = worker.runner.graphs
