@@ -124,13 +124,11 @@ def variants(rows: int, row_bytes: int, ranks: int) -> list[Plan]:
     chosen = rule(rows, row_bytes, ranks)
     warps = [w for w in (4, 8, 16) if w * 32 * 16 <= row_bytes]
     plans = [
-        Plan(programs, w, ahead, halves=False)
-        for programs in ((128,) if rows <= 128 else (64, 128, 256))
+        Plan(programs, w, halves)
+        for programs in (64, 128, 256)
         for w in warps
-        for ahead in ((0,) if rows <= 128 else (0, 1, 2, 4, 8))
+        for halves in ((False, True) if ranks > 2 else (False,))
     ]
-    if ranks > 2:
-        plans += [Plan(programs, w, 0, halves=True) for programs in (64, 128, 256) for w in warps]
     return list(dict.fromkeys([chosen, *plans]))
 
 

@@ -46,7 +46,7 @@ def test_ranks_agree_on_the_sum(tmp_path: Path, ranks: int, seed: int) -> None:
 @pytest.mark.parametrize("row_words", [2, 2048, 4096])
 def test_a_launch_fits_its_slots(ranks: int, halves: bool, row_words: int) -> None:
     """As many rows as fit a channel, and not one more."""
-    plan = Plan(7, 4, 0, halves)
+    plan = Plan(7, 4, halves)
     span, rest = divmod(most_rows(plan, row_words, ranks), plan.programs)
     assert rest == 0
 

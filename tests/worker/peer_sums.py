@@ -20,7 +20,7 @@ SHAPES = [
     (257, 4096), (1000, 2048), (2500, 4096), (1, 8192),
 ]  # fmt: skip
 KINDS = {torch.bfloat16: 2**-8, torch.float16: 2**-11, torch.float32: 1e-6}
-PLANS = [None, Plan(128, 8, 1, halves=False), Plan(128, 8, 0, halves=True)]
+PLANS = [None, Plan(100, 16, halves=False), Plan(128, 8, halves=True)]
 REPLAYS = 200
 EPS = 1e-5
 

@@ -6,7 +6,7 @@ that knows nothing of other programs. Ranks must choose alike, so nothing here d
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -43,28 +43,22 @@ class Plan:
     """Most programs, of one row or several each."""
     warps: int
     """Of a program, fewer where rows are short."""
-    ahead: int
-    """Rows that a program sends before it takes the first."""
     halves: bool
     """Whether each row is summed by one rank, which sends the sum to the others; else every rank
     sends its part to every other, and all of them sum."""
 
 
-# Rows up to which a plan holds, two ranks: they send the same bytes either way.
-PAIR = (
-    (128, Plan(programs=128, warps=16, ahead=0, halves=False)),
-    (1 << 62, Plan(programs=256, warps=8, ahead=2, halves=False)),
-)
-# More ranks: bytes that a rank sends up to which parts go to everyone.
+# Two ranks send the same bytes either way. Best or nearly so for 1 to 8,192 rows of 8 KiB on two
+# H200s (`bench/collectives.py --variants`).
+PAIR = Plan(programs=256, warps=8, halves=False)
+# More ranks: bytes that a rank sends up to which parts go to everyone. By arithmetic, not measured.
 EVERYONE_BYTES = 1 << 20
 
 
 def rule(rows: int, row_bytes: int, ranks: int) -> Plan:
-    """The plan for [rows, row_bytes]. Chosen by arithmetic, not yet by measurements."""
-    plan = next(plan for most, plan in PAIR if rows <= most)
-    if ranks > 2 and (ranks - 1) * rows * row_bytes > EVERYONE_BYTES:
-        plan = Plan(plan.programs, plan.warps, ahead=0, halves=True)
-    return plan
+    """The plan for [rows, row_bytes]."""
+    sent = (ranks - 1) * rows * row_bytes
+    return replace(PAIR, halves=ranks > 2 and sent > EVERYONE_BYTES)
 
 
 def fitting_warps(plan: Plan, row_words: int) -> int:

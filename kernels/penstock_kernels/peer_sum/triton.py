@@ -163,7 +163,6 @@ def everyone_sums(
     CHANNEL: tl.constexpr,
     SLOT: tl.constexpr,
     BLOCK: tl.constexpr,
-    AHEAD: tl.constexpr,
     EARLY: tl.constexpr,
 ):
     """Each rank sends its rows to all others, and sums.
@@ -184,24 +183,19 @@ def everyone_sums(
     slot = turn * SLOT + channel * CHANNEL
     steps = tl.cdiv(rows - channel, programs)
     step = 0
-    while step < steps + AHEAD:
-        if step < steps:
-            part = tl.load(_row(x, channel + step * programs, words) + k, inside, other=0)
-            part = tl.where(part == EMPTY, OTHER_NAN, part)
-            for rank in tl.static_range(RANKS):
-                if rank != RANK:
-                    place = (RANK - (1 if rank < RANK else 0)) * span + step
-                    theirs = _inbox(addresses, rank) + slot + k
-                    tl.store(theirs + place * words, part, inside)
-        if step >= AHEAD:
-            row = channel + (step - AHEAD) * programs
-            own = tl.load(_row(x, row, words) + k, inside, other=0)
-            boxes, addend = mine + slot + (step - AHEAD) * words, _row(residual, row, words) + k
-            found = _sum(
-                own, addend, boxes, span * words, inside, RANK, RANKS, KIND, HAS_RESIDUAL
-            )  # fmt: skip
-            to, summed = _row(out, row, words) + k, _row(total, row, words) + k
-            _finish(found, weight, columns, eps, to, summed, inside, KIND)
+    while step < steps:
+        row = channel + step * programs
+        own = tl.load(_row(x, row, words) + k, inside, other=0)
+        part = tl.where(own == EMPTY, OTHER_NAN, own)
+        for rank in tl.static_range(RANKS):
+            if rank != RANK:
+                place = (RANK - (1 if rank < RANK else 0)) * span + step
+                theirs = _inbox(addresses, rank) + slot + k
+                tl.store(theirs + place * words, part, inside)
+        boxes, addend = mine + slot + step * words, _row(residual, row, words) + k
+        found = _sum(own, addend, boxes, span * words, inside, RANK, RANKS, KIND, HAS_RESIDUAL)
+        to, summed = _row(out, row, words) + k, _row(total, row, words) + k
+        _finish(found, weight, columns, eps, to, summed, inside, KIND)
         step += 1
     tl.store(turns + channel, 1 - turn)
 
@@ -383,11 +377,7 @@ def launch(summands: Summands, peers: Peers, plan: Plan, to: tuple[Tensor, Tenso
         "launch_pdl": early,
         "num_warps": fitting_warps(plan, words),
     }
-    if plan.halves:
-        kernel = owners_sum
-    else:
-        kernel = everyone_sums
-        fixed["AHEAD"] = plan.ahead
+    kernel = owners_sum if plan.halves else everyone_sums
     kernel[(programs,)](
         x,
         x if residual is None else residual,

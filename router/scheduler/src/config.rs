@@ -23,6 +23,9 @@ pub struct SchedulerConfig {
     pub max_waiting_tokens: u64,
     /// Plans that may be in flight.
     pub depth: u16,
+    /// Microseconds: beyond two plans, another only while those in flight should take less together.
+    /// Short steps end before news of them has gone to the router and the next plan has come back.
+    pub lead: u64,
     /// Whether computed blocks are kept for later requests.
     pub prefix_cache: bool,
     /// How much memory must be free for a request to enter.

@@ -11,6 +11,9 @@ use crate::request::Pipelining;
 use crate::scheduler::Scheduler;
 use crate::sequence::{Phase, Place, Sequence};
 
+/// Plans that may be in flight however long they take: one runs, one waits.
+const PLAIN_DEPTH: usize = 2;
+
 /// What one running sequence may do in a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Demand {
@@ -22,10 +25,10 @@ enum Demand {
 }
 
 impl Scheduler {
-    /// The next step. None when nothing can run, or when `depth` plans are in flight. Slots of
+    /// The next step. None when nothing can run, or when enough plans are in flight. Slots of
     /// sequences that are over are dropped by the next plan that runs something.
     pub fn plan(&mut self, now: Micros) -> Option<StepPlan> {
-        if self.flights.len() >= usize::from(self.config.depth) {
+        if self.has_lead() {
             return None;
         }
         loop {
@@ -43,6 +46,19 @@ impl Scheduler {
                 self.evict(birth.child, now);
             }
         }
+    }
+
+    /// Whether the workers have enough to do until another plan can come.
+    fn has_lead(&self) -> bool {
+        let flying = self.flights.len();
+        if flying < PLAIN_DEPTH || flying >= usize::from(self.config.depth) {
+            return flying >= usize::from(self.config.depth);
+        }
+        let times = self.flights.iter().map(|f| self.cost.predict(f.load));
+        // What a step takes is not known at first.
+        times
+            .sum::<Option<f64>>()
+            .is_none_or(|time| time >= self.config.lead as f64)
     }
 
     fn draft(&mut self, now: Micros) -> Draft {

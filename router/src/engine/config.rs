@@ -16,6 +16,8 @@ pub struct EngineConfig {
     pub max_waiting_tokens: u64,
     /// Plans that may be in flight.
     pub depth: u16,
+    /// Beyond two plans, another only while those in flight should take less together.
+    pub lead: Duration,
     /// Whether computed blocks are kept for later requests.
     pub prefix_cache: bool,
     /// How much memory must be free for a request to enter.
@@ -67,7 +69,8 @@ impl Default for EngineConfig {
         Self {
             max_waiting: 4096,
             max_waiting_tokens: 4 << 20,
-            depth: 2,
+            depth: 3,
+            lead: Duration::from_millis(3),
             prefix_cache: true,
             reserve: Reserve::default(),
             latency_target: Duration::from_millis(50),
@@ -118,6 +121,7 @@ pub(super) fn scheduler_config(config: &EngineConfig, loaded: &Loaded) -> Schedu
         max_waiting: config.max_waiting,
         max_waiting_tokens: config.max_waiting_tokens,
         depth: config.depth,
+        lead: micros(config.lead),
         prefix_cache: config.prefix_cache,
         reserve: config.reserve,
         latency_target: micros(config.latency_target),

@@ -110,6 +110,7 @@ impl Server {
             max_waiting: 10_000,
             max_waiting_tokens: 100_000_000,
             depth: 2,
+            lead: 0,
             prefix_cache: true,
             reserve: Reserve::Growth,
             latency_target: 50_000,

@@ -180,6 +180,7 @@ fn config(words: &Words<'_>) -> SchedulerConfig {
         max_waiting: 32,
         max_waiting_tokens: 1_000,
         depth: number("depth", 2) as u16,
+        lead: number("lead", 0).into(),
         prefix_cache: number("cache", 1) == 1,
         reserve: match words.bare.contains(&"to-finish") {
             true => Reserve::ToFinish,

@@ -538,6 +538,7 @@ fn random_config(random: &mut Random) -> SchedulerConfig {
         max_waiting: random.pick(&[1, 6, 30]),
         max_waiting_tokens: random.pick(&[10, 100, 1_000]),
         depth: random.within(1, 3) as u16,
+        lead: random.pick(&[0, 1_500, 1_000_000]),
         prefix_cache: random.chance(80),
         reserve: random.pick(&[
             Reserve::Growth,
