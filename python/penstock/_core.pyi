@@ -110,6 +110,9 @@ class Vocabulary:
         """The bytes of each token; empty for those that stand for no text."""
     def segmented(self, text: bytes) -> list[int] | None:
         """The fewest tokens that spell a text; None if none do."""
+    def endings(self, text: bytes) -> int:
+        """The most tokens that an ending of a text needs, at the fewest. Endings that no tokens
+        spell are left out."""
     def leading(self, table: bytes, state: int, wanted: list[int]) -> list[tuple[int, int]]:
         """The tokens that lead from `state` of a table, int16 [states, 256] (the state after a
         byte, or -1), to one of the states `wanted`, and to which. Raises ValueError if there

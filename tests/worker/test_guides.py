@@ -22,7 +22,6 @@ from local import LocalWorker
 from penstock.faults import Fault
 from penstock.guidance import Kind, Wanted
 from penstock.guidance.library import Library
-from penstock.guidance.schema import MOST_SIZE, growth
 from penstock.guidance.vocabulary import Vocabulary
 from penstock.rpc import shard_pb2 as pb
 from trees import PERSON, TREE
@@ -94,13 +93,6 @@ def test_documents_are_valid_also_when_cut_off(
     driver.enter(alone)
     driver.finish([alone])
     assert alone.tokens == plain.tokens
-
-
-def test_recursion_needs_few_tokens_where_it_may_end() -> None:
-    opened, _ = growth(TREE)
-    assert opened < 100
-    endless = {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}
-    assert growth(endless)[0] >= MOST_SIZE
 
 
 def test_state_is_a_function_of_what_was_emitted(driver: Driver, vocabulary: Vocabulary) -> None:

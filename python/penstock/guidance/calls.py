@@ -16,6 +16,8 @@ from typing import Any
 from penstock.guidance import schema
 from penstock.guidance.earley import WHITESPACE, Growth
 from penstock.guidance.either import MarkedGuide
+from penstock.guidance.growth import Least
+from penstock.guidance.growth import of_schema as schema_growth
 from penstock.guidance.lazy import LazyGuide
 from penstock.guidance.protocol import Compiled, Kind, Refused, Wanted
 from penstock.guidance.vocabulary import Vocabulary
@@ -158,21 +160,23 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False) if text else ""
 
 
-def growth(calls: Calls, tokens: frozenset[bytes]) -> Growth:
-    """By how much a token, one of `tokens`, can lengthen what the calls still need: as in a schema,
-    and where there is a choice of tools or of one more call, by a whole call."""
+def growth(calls: Calls, vocabulary: Vocabulary) -> Growth:
+    """By how many tokens one can lengthen what the calls still need: as in a schema, and where
+    there is a choice of tools or of one more call, by a whole call."""
     each, once, jump, merged = 0, 0, 0, False
     for call in calls.calls:
-        opened, word = schema.growth(call.schema)
-        each, once = max(each, opened), max(once, word)
+        opened, word = schema_growth(call.schema, vocabulary)
         after, before = call.after.encode(), (calls.between + call.before).encode()
-        jump = max(jump, len(after) + len(before) + schema.least(call.schema))
-        merged |= any(b"}" + after + before[:1] in text for text in tokens)
+        each, once = max(each, opened), max(once, word, vocabulary.endings(before))
+        around = vocabulary.endings(after) + vocabulary.endings(before)
+        jump = max(jump, around + Least(call.schema, vocabulary).of(call.schema))
+        merged |= any(b"}" + after + before[:1] in text for text in vocabulary.texts)
     if not calls.many and len(calls.calls) == 1:
         return Growth(each, once)
     if calls.many and merged:  # a token ends one call and begins another
         each = max(each, jump)
     names = [call.name.encode() for call in calls.calls]
-    choices = sum(name[:size] in tokens for name in names for size in range(1, len(name) + 1))
+    starts = (name[:size] for name in names for size in range(1, len(name) + 1))
+    choices = sum(start in vocabulary.texts for start in starts)
     # A few tokens hold the end of a name and what follows it.
     return Growth(each, once, jump, choices + 8 * len(names) if len(names) > MOST_CHOICES else 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from penstock.guidance import calls, earley, schema
+from penstock.guidance import calls, earley, growth, schema
 from penstock.guidance.automaton import Automaton, compile_regex
 from penstock.guidance.earley import Grammar, Growth
 from penstock.guidance.protocol import Kind, Refused, Wanted
@@ -40,8 +40,8 @@ class Compiler:
         if parsed is False:
             raise Refused("no document satisfies the schema `false`")
         parsed = {} if parsed is True else schema.for_llguidance(parsed)
-        growth = Growth(*schema.growth(parsed)) if wanted.complete else None
-        return self._checked(Grammar(earley.schema_grammar(json.dumps(parsed)), growth))
+        grows = Growth(*growth.of_schema(parsed, self.vocabulary)) if wanted.complete else None
+        return self._checked(Grammar(earley.schema_grammar(json.dumps(parsed)), grows))
 
     def _calls(self, wanted: Wanted) -> Automaton | Grammar:
         parsed = calls.parse(wanted.text, self.vocabulary.marks)
@@ -50,8 +50,8 @@ class Compiler:
             return automaton
         for call in parsed.calls:
             schema.for_llguidance(call.schema)
-        growth = calls.growth(parsed, self.vocabulary.texts) if wanted.complete else None
-        return self._checked(Grammar(earley.text_grammar(calls.lark(parsed)), growth))
+        grows = calls.growth(parsed, self.vocabulary) if wanted.complete else None
+        return self._checked(Grammar(earley.text_grammar(calls.lark(parsed)), grows))
 
     def _checked(self, grammar: Grammar) -> Grammar:
         earley.guide(grammar, self.vocabulary)

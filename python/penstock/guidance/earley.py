@@ -18,7 +18,7 @@ WHITESPACE = r"[ ]?"
 
 @dataclass(frozen=True)
 class Growth:
-    """By how many bytes a token may lengthen what the document still needs."""
+    """By how many tokens one may lengthen what the document still needs."""
 
     each: int  # for every character in it that begins or ends something
     once: int  # for whatever else it holds

@@ -37,8 +37,6 @@ KEPT = frozenset(
     )
 )  # fmt: skip
 SCALARS = frozenset(("string", "integer", "number", "boolean", "null"))
-NUMERIC = frozenset(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"))
-SPELLED = frozenset(("pattern", "format", "patternProperties"))
 PLACES = ("properties", "patternProperties", "$defs", "definitions")  # name -> schema
 LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")  # of schemas
 ONE = ("items", "additionalProperties", "additionalItems")  # a schema
@@ -214,12 +212,12 @@ class _Walk:
 
 def for_llguidance(schema: Any) -> Any:
     """Changes a checked schema where llguidance would keep less than it says; returns it."""
-    for node in list(_nodes(schema)):
+    for node in list(nodes(schema)):
         formats.keep(node)
     return schema
 
 
-def _nodes(schema: Any) -> Iterator[dict[str, Any]]:
+def nodes(schema: Any) -> Iterator[dict[str, Any]]:
     """The schema and all inside it, but for booleans."""
     waiting = [schema]
     while waiting:
@@ -234,81 +232,11 @@ def _nodes(schema: Any) -> Iterator[dict[str, Any]]:
         waiting += [node[key] for key in _ones(node)]
 
 
-def growth(schema: Any) -> tuple[int, int]:
-    """How much a token can lengthen what a document still needs, in bytes: per character of its
-    that begins or ends something, and on top of that once."""
-    nodes, words = list(_nodes(schema)), [4]  # such as `-`, `\\u` or a character's first byte
-    for node in nodes:
-        words += [len(json.dumps(value)) for value in _literals(node)]
-        words += [24] if NUMERIC.intersection(node) else []  # digits
-        words += [64] if SPELLED.intersection(node) else []
-        for key in PLACES:
-            words += [len(name) + 4 for name in node.get(key, {})]
-    sizes = _Least(schema, nodes)
-    return max((sizes.of(node) for node in nodes), default=2) + 4, max(words)
-
-
-def least(schema: Any) -> int:
-    """Bytes of a short document, about; MOST_SIZE if none was found."""
-    return _Least(schema, list(_nodes(schema))).of(schema)
-
-
-def _literals(node: dict[str, Any]) -> list[Any]:
+def literals(node: dict[str, Any]) -> list[Any]:
+    """The values that a node names."""
     values = node.get("enum", [])
     const = [node["const"]] if "const" in node else []
     return [*values, *const] if isinstance(values, list) else const
-
-
-class _Least:
-    """Bytes of a short document of each schema, about; what cannot end counts as MOST_SIZE."""
-
-    def __init__(self, root: Any, nodes: list[dict[str, Any]]) -> None:
-        self.root = root
-        self.known = {id(node): MOST_SIZE for node in nodes}
-        # Sizes of recursive schemas follow from each other: they only fall, until they fit.
-        falling = True
-        while falling:
-            falling = False
-            for node in reversed(nodes):
-                size = self._of(node)
-                if size < self.known[id(node)]:
-                    self.known[id(node)] = size
-                    falling = True
-
-    def of(self, node: Any) -> int:
-        """2 for what has no schema's shape."""
-        return self.known.get(id(node), MOST_SIZE) if isinstance(node, dict) else 2
-
-    def _of(self, node: dict[str, Any]) -> int:
-        literals = _literals(node)
-        if literals:
-            return max(len(json.dumps(value)) for value in literals)
-        if "$ref" in node:
-            return self.of(self._resolved(str(node["$ref"])))
-        least = 24 if NUMERIC.intersection(node) else 2
-        for key in ("anyOf", "oneOf"):
-            least += min((self.of(child) for child in node.get(key, [])), default=0)
-        least += sum(self.of(child) for child in node.get("allOf", []))
-        least += sum(self.of(child) for child in node.get("prefixItems", []))
-        items = node.get("items")
-        each = sum(map(self.of, items)) if isinstance(items, list) else self.of(items)
-        least += _int(node, "minItems") * (1 + each)
-        least += _int(node, "minLength") * 4 + (64 if "pattern" in node or "format" in node else 0)
-        least += _int(node, "minProperties") * (8 + self.of(node.get("additionalProperties")))
-        properties, required = node.get("properties", {}), node.get("required", [])
-        names = required if isinstance(required, list) else []
-        return least + sum(len(str(n)) + 6 + self.of(properties.get(n)) for n in names)
-
-    def _resolved(self, target: str) -> Any:
-        node = self.root
-        for part in target.removeprefix("#").split("/")[1:]:
-            node = node.get(part) if isinstance(node, dict) else None
-        return node
-
-
-def _int(node: dict[str, Any], key: str) -> int:
-    value = node.get(key, 0)
-    return value if isinstance(value, int) and 0 <= value <= MOST_SIZE else 0
 
 
 def _counts(key: str) -> bool:

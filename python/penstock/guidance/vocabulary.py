@@ -56,6 +56,10 @@ class Vocabulary:
         """The fewest tokens that spell a text; None if none do."""
         return self.own.segmented(text)
 
+    def endings(self, text: bytes) -> int:
+        """The most tokens that an ending of a text needs, at the fewest."""
+        return self.own.endings(text)
+
     def decode(self, tokens: Sequence[int]) -> bytes:
         """The bytes of tokens, one after the other."""
         return b"".join(self.tokens[token] for token in tokens)

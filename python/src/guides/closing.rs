@@ -6,6 +6,8 @@
 use llguidance::earley::{BiasComputer, Parser, ParserRecognizer};
 use llguidance::toktrie::{Recognizer, SimpleVob, TokTrie};
 
+use super::vocabulary::STRUCTURE;
+
 /// Bytes of a completion.
 pub(super) const MOST_BYTES: usize = 8192;
 /// Outside of strings, in the order of what ends most.
@@ -32,6 +34,21 @@ impl Quotes {
             (Self::Inside, b'\\') => Self::Escaped,
             (place, _) => place,
         })
+    }
+
+    /// Characters of `text`, which comes here, that begin or end something: in strings only quotes.
+    pub(super) fn structure(self, text: &[u8]) -> usize {
+        let mut place = self;
+        let mut count = 0;
+        for &byte in text {
+            count += usize::from(match place {
+                Self::Outside => STRUCTURE.contains(&byte),
+                Self::Inside => byte == b'"',
+                Self::Escaped => false,
+            });
+            place = place.after(&[byte]);
+        }
+        count
     }
 }
 

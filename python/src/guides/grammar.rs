@@ -18,6 +18,10 @@ use super::vocabulary::{MOST_STRUCTURE, Vocabulary};
 
 /// Tokens that are tried one by one: a choice of names, say.
 const FEW: usize = 24;
+/// Tokens of a few characters that begin or end something, tried where there is no room for any.
+const MOST_TRIED: usize = 16;
+/// So many such characters are within the bound where none are tried.
+const MOST_TRIED_STRUCTURE: usize = 2;
 /// Bytes at the beginning of a plan without which it is tried.
 const SKIPPED: usize = 3;
 const LATE: &str = "the document can no longer be completed within its tokens";
@@ -331,11 +335,23 @@ impl Budget {
             self.plan = plan;
             return;
         }
-        let structure = vocabulary.structure(token);
+        let structure = before.structure(text);
         let inside = before == Quotes::Inside && self.place == Quotes::Inside;
-        self.needed += structure * growth.each + growth.once;
+        let named = usize::from(before == Quotes::Inside && self.names());
+        self.needed += (structure + named) * growth.each + growth.once;
         self.likely &= structure == 0 && inside;
         self.sure = false;
+    }
+
+    /// Whether the string that the document is in is a member's name, as far as the plan knows.
+    fn names(&self) -> bool {
+        let mut place = Quotes::Inside;
+        let mut rest = self.plan.text.iter();
+        let ended = rest.any(|&byte| {
+            place = place.after(&[byte]);
+            place == Quotes::Outside
+        });
+        ended && rest.find(|&&byte| byte != b' ') == Some(&b':')
     }
 
     /// What is left of the plan after a text that it begins with.
@@ -354,7 +370,7 @@ impl Budget {
         let Ok(left @ 1..) = usize::try_from(left) else {
             return true;
         };
-        let near = MOST_STRUCTURE * growth.each + growth.jump;
+        let near = (1 + MOST_STRUCTURE) * growth.each + growth.jump;
         let bound = spare(left, self.needed, growth);
         if self.sure || bound >= signed(near) {
             return true;
@@ -396,11 +412,14 @@ impl Budget {
         row: &mut [u32],
     ) -> bool {
         let spare = spare(left, self.needed, growth);
-        if spare >= signed(vocabulary.most_structure * growth.each + growth.jump) {
+        if spare >= signed((1 + vocabulary.most_structure) * growth.each + growth.jump) {
             return false;
         }
-        let within =
-            |token: u32| spare >= signed(vocabulary.structure(token) * growth.each + growth.jump);
+        // Of a few, each may decide between names, or between alternatives.
+        let within = |token: u32| {
+            let structure = 1 + self.place.structure(vocabulary.text(token));
+            spare >= signed(structure * growth.each + growth.jump)
+        };
         let count: u32 = row.iter().map(|word| word.count_ones()).sum();
         if count as usize <= FEW {
             let allowed = tokens(row);
@@ -414,31 +433,52 @@ impl Budget {
             set(row, &kept);
             return kept.len() < allowed.len();
         }
-        let extra = match count as usize <= growth.choices {
-            true => signed(growth.jump.saturating_sub(growth.once)),
-            false => 0,
-        };
-        let spare = spare - extra;
-        let planned = self.plan.tokens.first().copied();
-        let planned = planned.filter(|&token| has(row, token));
-        match class(spare, growth) {
-            None => row.fill(0),
-            Some(most) => {
-                let upto = &vocabulary.upto[most];
-                row.iter_mut()
-                    .zip(upto)
-                    .for_each(|(word, upto)| *word &= upto);
+        let mut extra = 0;
+        if count as usize <= growth.choices {
+            extra = growth.jump.saturating_sub(growth.once);
+        } else if self.place == Quotes::Inside && self.names() {
+            extra = growth.each; // of the member
+        }
+        let spare = spare - signed(extra);
+        let most = class(spare, growth);
+        let allowed = row.to_vec();
+        self.restrict(most, vocabulary, row);
+        let barred = |token: &u32, row: &[u32]| has(&allowed, *token) && !has(row, *token);
+        let mut closing = most.is_none();
+        if most < Some(MOST_TRIED_STRUCTURE) {
+            let edges = vocabulary.edges.iter().filter(|token| barred(token, row));
+            let edges: Vec<u32> = edges.copied().take(MOST_TRIED).collect();
+            for token in edges {
+                if self.fits(token, left - 1, parser, vocabulary) {
+                    set(row, &[token]);
+                } else {
+                    closing |= most < Some(1);
+                }
             }
         }
+        let planned = self.plan.tokens.first().copied();
         if self.sure || row.iter().all(|&word| word == 0) {
             set(row, self.next(parser, vocabulary).as_slice());
-        } else if let Some(token) = planned.filter(|&token| !has(row, token))
+        } else if let Some(token) = planned.filter(|token| barred(token, row))
             && self.fits(token, left - 1, parser, vocabulary)
         {
             // A string that goes on may still end as the plan did: mostly what is meant.
             set(row, &[token]);
         }
-        spare < signed(growth.each)
+        closing
+    }
+
+    /// Leaves the tokens with no more than `most` characters in `row` that begin or end something.
+    fn restrict(&self, most: Option<usize>, vocabulary: &Vocabulary, row: &mut [u32]) {
+        let Some(most) = most else {
+            row.fill(0);
+            return;
+        };
+        let inside = self.place == Quotes::Inside;
+        let masks = vocabulary.upto[most].iter().zip(&vocabulary.unquoted);
+        for (word, (upto, unquoted)) in row.iter_mut().zip(masks) {
+            *word &= if inside { upto | unquoted } else { *upto };
+        }
     }
 
     /// The first token of a plan.

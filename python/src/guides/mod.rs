@@ -64,6 +64,12 @@ impl Vocabulary {
         self.tokens.segmented(text)
     }
 
+    /// The most tokens that an ending of a text needs, at the fewest. Endings that no tokens spell
+    /// are left out.
+    fn endings(&self, text: &[u8]) -> usize {
+        self.tokens.endings(text)
+    }
+
     /// The tokens that lead from `state` of a table, int16 [states, 256] (the state after a byte, or
     /// -1), to one of the states `wanted`, and to which. Raises ValueError if there is no such state.
     #[expect(clippy::needless_pass_by_value, reason = "what Python gives is owned")]

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::tokenizer::{self, Env};
 
 /// What opens, ends and parts the values of JSON.
-const STRUCTURE: &[u8] = b"{}[]\":,";
+pub(super) const STRUCTURE: &[u8] = b"{}[]\":,";
 /// Characters of STRUCTURE in a token that masks tell apart.
 pub(super) const MOST_STRUCTURE: usize = 8;
 
@@ -25,12 +25,14 @@ pub(super) struct Vocabulary {
     shared: Vec<u16>,
     /// For each byte, where in `order` the texts that begin with it do, and the end.
     firsts: Vec<usize>,
-    /// Characters of STRUCTURE in each token, counted up to one more than MOST_STRUCTURE.
-    structure: Vec<u8>,
-    /// The most of them in a token.
+    /// The most characters of STRUCTURE in a token.
     pub(super) most_structure: usize,
     /// For each number up to MOST_STRUCTURE, the mask of tokens with no more of them than that.
     pub(super) upto: Vec<Vec<u32>>,
+    /// The mask of tokens without a quote, which cannot end a string.
+    pub(super) unquoted: Vec<u32>,
+    /// Tokens of one or two of these characters and blanks, the shortest first.
+    pub(super) edges: Vec<u32>,
     longest: usize,
     factory: ParserFactory,
 }
@@ -89,24 +91,12 @@ impl Vocabulary {
         let firsts = firsts.collect();
         let counts = |text: &Vec<u8>| text.iter().filter(|byte| STRUCTURE.contains(byte)).count();
         let counts: Vec<usize> = texts.iter().map(counts).collect();
-        let upto = (0..=MOST_STRUCTURE).map(|most| {
-            let mut bits = vec![0; texts.len().div_ceil(32)];
-            for (token, _) in counts
-                .iter()
-                .enumerate()
-                .filter(|&(_, &count)| count <= most)
-            {
-                bits[token / 32] |= 1 << (token % 32);
-            }
-            bits
-        });
+        let upto = (0..=MOST_STRUCTURE).map(|most| mask(&counts, |&count| count <= most));
         Self {
             upto: upto.collect(),
+            unquoted: mask(texts, |text| !text.contains(&b'"')),
+            edges: edges(texts, &counts),
             most_structure: counts.iter().copied().max().unwrap_or(0),
-            structure: counts
-                .iter()
-                .map(|&count| u8::try_from(count).unwrap_or(u8::MAX))
-                .collect(),
             longest: texts.iter().map(Vec::len).max().unwrap_or(0),
             data,
             spans,
@@ -126,13 +116,6 @@ impl Vocabulary {
     pub(super) fn text(&self, token: u32) -> &[u8] {
         let (start, length) = self.spans.get(token as usize).copied().unwrap_or((0, 0));
         &self.data[start as usize..start as usize + usize::from(length)]
-    }
-
-    /// Characters of STRUCTURE in a token.
-    pub(super) fn structure(&self, token: u32) -> usize {
-        self.structure
-            .get(token as usize)
-            .map_or(0, |&count| usize::from(count))
     }
 
     /// Calls `found` for every token that can follow in `state` of an automaton, with the state that
@@ -218,6 +201,22 @@ impl Vocabulary {
         Some(tokens)
     }
 
+    /// The most tokens that an ending of `text` needs, at the fewest: what may be left of it when
+    /// something has come. Endings that no tokens spell are left out.
+    pub(super) fn endings(&self, text: &[u8]) -> usize {
+        let mut fewest = vec![usize::MAX; text.len() + 1];
+        fewest[text.len()] = 0;
+        for start in (0..text.len()).rev() {
+            let mut best = usize::MAX;
+            self.beginnings(&text[start..], |length, _| {
+                best = best.min(fewest[start + length].saturating_add(1));
+            });
+            fewest[start] = best;
+        }
+        let spelt = fewest.into_iter().filter(|&count| count != usize::MAX);
+        spelt.max().unwrap_or(0)
+    }
+
     /// The tokens that `text` begins with, one for each length.
     fn beginnings(&self, text: &[u8], mut found: impl FnMut(usize, u32)) {
         let first = usize::from(text[0]);
@@ -251,6 +250,28 @@ impl Vocabulary {
     pub(super) fn trie(&self) -> &TokTrie {
         self.factory.tok_env().tok_trie()
     }
+}
+
+/// The mask of the tokens whose value `is` so.
+fn mask<T>(values: &[T], is: impl Fn(&T) -> bool) -> Vec<u32> {
+    let mut bits = vec![0; values.len().div_ceil(32)];
+    let found = values.iter().enumerate().filter(|(_, value)| is(value));
+    found.for_each(|(token, _)| bits[token / 32] |= 1 << (token % 32));
+    bits
+}
+
+fn edges(texts: &[Vec<u8>], counts: &[usize]) -> Vec<u32> {
+    let is_edge = |text: &[u8], count: usize| {
+        let blanks = text.iter().filter(|&&byte| byte == b' ').count();
+        (1..=2).contains(&count) && count + blanks == text.len()
+    };
+    let mut found: Vec<u32> = (0_u32..)
+        .zip(texts.iter().zip(counts))
+        .filter(|&(_, (text, &count))| is_edge(text, count))
+        .map(|(token, _)| token)
+        .collect();
+    found.sort_by_key(|&token| (texts[token as usize].len(), token));
+    found
 }
 
 fn sorted(texts: &[Vec<u8>]) -> Vec<u32> {

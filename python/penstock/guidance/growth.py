@@ -1,0 +1,170 @@
+"""By how many tokens the next one may lengthen what a document still needs.
+
+llguidance says what may follow, not what that leads to. Before a token is allowed that the end is
+not searched for anew after it, this is what it is counted with: enough for whatever it begins. A
+word that has begun is spelt to its end by the model's own tokens, as are the documents behind it;
+of what is spelt by a pattern, the number of bytes is a guess, and each is counted as a token.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from decimal import Decimal
+from typing import Any
+
+from penstock.guidance.formats import LENGTHS
+from penstock.guidance.schema import MOST_SIZE, PLACES, literals, nodes
+from penstock.guidance.vocabulary import Vocabulary
+
+BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+PATTERN = 64  # of a string with one
+DIGITS = 24  # of a number that must be a multiple of another
+BEGUN = 4  # what a `-`, `\\u` or a character's first byte leave to come
+MARKS = 4  # quotes, a colon and a comma around what is begun
+
+
+def of_schema(schema: Any, vocabulary: Vocabulary) -> tuple[int, int]:
+    """Tokens for each character that begins or ends something, and on top of that once."""
+    own = list(nodes(schema))
+    words = [BEGUN]
+    for node in own:
+        words += [vocabulary.endings(written(value)) for value in literals(node)]
+        words.append(max(_digits(node), _spelled(node)))
+        for key in PLACES:
+            words += [1 + vocabulary.endings(written(name) + b":") for name in node.get(key, {})]
+    sizes = Least(schema, vocabulary)
+    each = max((sizes.of(node) for node in own), default=2) + MARKS
+    return each, max(words) + each * any(map(_undecided, own))
+
+
+def written(value: Any) -> bytes:
+    """A value as it is written in a document, about."""
+    return json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
+
+
+def _digits(node: dict[str, Any]) -> int:
+    """Of a number that has bounds; 0 of another one."""
+    if "multipleOf" in node:
+        return DIGITS
+    given = [node[key] for key in BOUNDS if isinstance(node.get(key), int | float)]
+    return max((2 + len(f"{Decimal(str(value)):f}") for value in given), default=0)
+
+
+def _spelled(node: dict[str, Any]) -> int:
+    """Of a string, or a name, that keeps to a pattern; 0 of another one."""
+    form = LENGTHS.get(node["format"], PATTERN) if "format" in node else 0
+    return max(form, PATTERN if "pattern" in node or "patternProperties" in node else 0)
+
+
+class Least:
+    """Tokens of a short document of each schema, as it is found where tokens run out: rather a
+    scalar than what may hold another document. MOST_SIZE of what cannot end."""
+
+    def __init__(self, root: Any, vocabulary: Vocabulary) -> None:
+        self.root = root
+        self.vocabulary = vocabulary
+        self.nodes = list(nodes(root))
+        self._counts: dict[bytes, int] = {}
+        shortest = self._sizes(min)
+        self.known = self._sizes(max)
+        for node in self.nodes:
+            if self.known[id(node)] == MOST_SIZE:  # with alternatives that hold themselves
+                self.known[id(node)] = shortest[id(node)]
+
+    def of(self, node: Any) -> int:
+        """2 for what has no schema's shape."""
+        return self.known.get(id(node), MOST_SIZE) if isinstance(node, dict) else 2
+
+    def _sizes(self, choice: Callable[[Iterable[int]], int]) -> dict[int, int]:
+        """By the identity of a node. `choice` of several alternatives counts."""
+        self.known = {id(node): MOST_SIZE for node in self.nodes}
+        # Sizes of recursive schemas follow from each other: they only fall, until they fit. To and
+        # fro, since references lead both ways.
+        falling = True
+        while falling:
+            falling = False
+            self.nodes.reverse()
+            for node in self.nodes:
+                size = self._of(node, choice)
+                if size < self.known[id(node)]:
+                    self.known[id(node)] = size
+                    falling = True
+        return self.known
+
+    def _of(self, node: dict[str, Any], choice: Callable[[Iterable[int]], int]) -> int:
+        values = literals(node)
+        if values:
+            return max(self._spelt(written(value)) for value in values)
+        if "$ref" in node:
+            return self.of(self._resolved(str(node["$ref"])))
+        least = max(2, _digits(node))
+        for key in ("anyOf", "oneOf"):
+            if node.get(key):
+                least += choice(self.of(child) for child in _likely(node[key]))
+        least += sum(self.of(child) for child in node.get("allOf", []))
+        least += sum(self.of(child) for child in node.get("prefixItems", []))
+        items = node.get("items")
+        each = sum(map(self.of, items)) if isinstance(items, list) else self.of(items)
+        least += _int(node, "minItems") * (1 + each)
+        least += _int(node, "minLength") + _spelled(node)
+        least += _int(node, "minProperties") * (8 + self.of(node.get("additionalProperties")))
+        properties, required = node.get("properties", {}), node.get("required", [])
+        names = required if isinstance(required, list) else []
+        return min(least + sum(self._member(n, properties.get(n)) for n in names), MOST_SIZE)
+
+    def _member(self, name: Any, node: Any) -> int:
+        return 2 + self._spelt(written(str(name))) + self.of(node)
+
+    def _spelt(self, text: bytes) -> int:
+        if text not in self._counts:
+            tokens = self.vocabulary.segmented(text)
+            self._counts[text] = len(text) if tokens is None else len(tokens)
+        return self._counts[text]
+
+    def _resolved(self, target: str) -> Any:
+        node = self.root
+        for part in target.removeprefix("#").split("/")[1:]:
+            if isinstance(node, list) and part.isdecimal() and int(part) < len(node):
+                node = node[int(part)]
+            else:
+                node = node.get(part) if isinstance(node, dict) else None
+        return node
+
+
+def _likely(children: list[Any]) -> list[Any]:
+    """Those of some alternatives that begin like a scalar; if none does, all."""
+    plain = [child for child in children if _is_scalar(child)]
+    return plain or children
+
+
+def _undecided(node: dict[str, Any]) -> bool:
+    """Whether what is in a string may decide between alternatives."""
+    kinds = list(_kinds(node))
+    return any(kinds.count(kind) > 1 for kind in ("string", "array"))
+
+
+def _kinds(node: Any) -> Iterator[Any]:
+    """Of all alternatives; those of literal values are left out."""
+    if not isinstance(node, dict) or literals(node):
+        return
+    children = [child for key in ("anyOf", "oneOf") for child in node.get(key, [])]
+    for child in children:
+        yield from _kinds(child)
+    if not children:
+        yield node.get("type")
+
+
+def _is_scalar(node: Any) -> bool:
+    if not isinstance(node, dict):
+        return False
+    values = literals(node)
+    if values:
+        return not any(isinstance(value, dict | list) for value in values)
+    kinds = node.get("type", "object")
+    return not {"object", "array"}.intersection([kinds] if isinstance(kinds, str) else kinds)
+
+
+def _int(node: dict[str, Any], key: str) -> int:
+    value = node.get(key, 0)
+    return value if isinstance(value, int) and 0 <= value <= MOST_SIZE else 0

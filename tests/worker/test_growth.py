@@ -1,0 +1,162 @@
+"""Documents use their tokens to the last, and are whole then: what is counted for a token that
+begins something is enough, and not much more."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from jsonschema import validate
+from penstock.guidance import growth
+from penstock.guidance.compile import Compiler
+from penstock.guidance.earley import Grammar
+from penstock.guidance.native import NativeCursor
+from penstock.guidance.protocol import Ends, Kind, Wanted, words
+from penstock.guidance.schema import MOST_SIZE
+from schemas import EXPRESSIBLE, OTHERS, WORD, composed, listing, record
+from test_calls import VOCAB, compiler, guide
+from test_guides import EOS
+from trees import PERSON, TREE
+
+__all__ = ["compiler"]
+TEXT = record(text={"type": "string"})
+# Each can go on for ever, by one or a few tokens more.
+ENDLESS = {
+    "outlines": {
+        "string": EXPRESSIBLE["string"],
+        "items": EXPRESSIBLE["items"],
+        "lists": listing(listing({"type": "integer"})),
+        "text": TEXT,
+        "records": listing(record(a={"type": "integer"}, b={"type": "string"})),
+    },
+    "llguidance": {
+        "any object": OTHERS["any object"],
+        "any list": OTHERS["any list"],
+        "members": OTHERS["additionalProperties"],
+        "patterns": OTHERS["patternProperties"],
+        "text": {**TEXT, "minProperties": 1},
+        "tree": TREE,
+        "beside a large one": {
+            **record(
+                few=listing({"type": "integer", "minimum": 0}),
+                many=listing(record(**{f"name_{index}": WORD for index in range(12)})),
+            ),
+            "minProperties": 1,
+        },
+    },
+}
+
+
+class Scan:
+    """Characters of JSON that begin or end something."""
+
+    def __init__(self) -> None:
+        self.open: list[str] = []  # what is open, a string as its kind: `name` or `text`
+        self.named = False  # whether the next string is a member's name
+
+    def take(self, text: bytes) -> int:
+        """Of `text`; and one for a token that goes on with a name."""
+        count = int(self.open[-1:] == ["name"])
+        for byte in text.decode("latin-1"):
+            inside = self.open[-1:]
+            if inside == ["escape"]:
+                self.open.pop()
+            elif inside in (["name"], ["text"]):
+                count += byte == '"'
+                if byte == '"':
+                    self.open.pop()
+                elif byte == "\\":
+                    self.open.append("escape")
+            elif byte in '{}[]",:':
+                count += 1
+                self._structure(byte)
+        return count
+
+    def _structure(self, byte: str) -> None:
+        if byte == '"':
+            self.open.append("name" if self.named else "text")
+        elif byte in "{[":
+            self.open.append(byte)
+        elif byte in "}]":
+            self.open.pop()
+        self.named = byte == "{" or (byte == "," and self.open[-1:] == ["{"])
+
+
+def able(cursor: NativeCursor) -> Any:
+    """The tokens that may follow, end tokens apart."""
+    row = np.zeros(words(VOCAB), np.int32)
+    cursor.fill(row)
+    found = np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little"))
+    return found[~np.isin(found, EOS)]
+
+
+def of_schema(schema: Any) -> Wanted:
+    return Wanted(Kind.JSON_SCHEMA, json.dumps(schema), complete=True)
+
+
+@pytest.mark.parametrize("backend", ENDLESS)
+def test_documents_grow_to_the_last_of_their_tokens(compiler: Compiler, backend: str) -> None:
+    """Of tokens that end nothing where there are such: over many budgets, hardly any is left."""
+    texts = compiler.vocabulary.tokens
+    for name, schema in ENDLESS[backend].items():
+        # What the draw prefers; a text goes on where it is not quoted, a list behind a comma.
+        ends = [text.isspace() or set(text) & set(b"]}") or text.count(b'"') > 1 for text in texts]
+        open = ~np.array(ends, np.bool_)
+        quiet = np.array([b'"' not in text for text in texts]) & open
+        tiers = [quiet, open] if name in ("string", "text") else [open]
+        made = guide(compiler, of_schema(schema))
+        assert isinstance(compiler.compile(of_schema(schema)), Grammar) == (backend != "outlines")
+        rng, unused = np.random.default_rng(7), []
+        for most in range(made.shortest + 8, made.shortest + 128, 6):
+            cursor, out = made.start(Ends((EOS[0], EOS[1]), most)), b""
+            for left in range(most, -1, -1):
+                tokens = able(cursor) if left else []
+                if not len(tokens):
+                    break
+                preferred = (tokens[tier[tokens]] for tier in tiers)
+                tokens = next((found for found in preferred if len(found)), tokens)
+                token = int(rng.choice(tokens))
+                out += texts[token]
+                cursor.advance(token)
+            validate(json.loads(out.decode("utf-8", "replace")), schema)
+            unused.append(left)
+        most = made.shortest if name == "tree" else 3  # a node of it has so many at least
+        assert np.mean(unused) < most / 2, (name, unused)
+        assert max(unused) <= most, (name, unused)
+
+
+def test_what_is_counted_for_a_token_is_enough(compiler: Compiler) -> None:
+    """No token, whatever it begins, lengthens what a document needs by more."""
+    texts = compiler.vocabulary.tokens
+    schemas = {**OTHERS, "person": PERSON, "tree": TREE}
+    schemas |= {f"composed {number}": composed(number) for number in range(16)}
+    rng, seen = np.random.default_rng(8), 0
+    for name, schema in schemas.items():
+        made, compiled = guide(compiler, of_schema(schema)), compiler.compile(of_schema(schema))
+        if not isinstance(compiled, Grammar):
+            continue
+        grows = compiled.growth
+        assert grows is not None
+        cursor, out, scan, needed = made.start(Ends((), 5000)), b"", Scan(), made.shortest
+        for _ in range(30):
+            tokens = able(cursor)
+            if not len(tokens):
+                break
+            token = int(rng.choice(tokens))
+            out += texts[token]
+            cursor.advance(token)
+            after = made.needed(out)
+            assert after is not None, (name, out)
+            bound = needed + scan.take(texts[token]) * grows.each + grows.once
+            assert after <= bound, (name, out, needed)
+            needed, seen = after, seen + 1
+    assert seen > 600
+
+
+def test_recursion_needs_few_tokens_where_it_may_end(compiler: Compiler) -> None:
+    opened, _ = growth.of_schema(TREE, compiler.vocabulary)
+    assert opened < 40
+    endless = {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}
+    assert growth.of_schema(endless, compiler.vocabulary)[0] >= MOST_SIZE
