@@ -7,10 +7,11 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use penstock::cli::EngineArgs;
 use penstock::error::{Failure, FailureKind};
 use penstock::interpreter::Interpreter;
 use penstock::launch::{Launch, Running};
-use penstock::settings::read_engine;
+use penstock::settings::{Sources, read_engine};
 use penstock_router::RouterConfig;
 use penstock_router::chat::Templates;
 use penstock_router::engine::Limits;
@@ -75,29 +76,21 @@ impl Engine {
             .thread_name("penstock")
             .enable_all()
             .build()?;
-        let prepare = move || Launch::prepare(&typed, &sources, Some(&host));
-        let launch =
-            wait(py, &runtime, runtime.spawn_blocking(prepare))?.map_err(|f| raised(&f))?;
-        let config = RouterConfig {
-            watermark: launch.watermark,
-            templates: Templates::Trusted,
-            ..RouterConfig::new(launch.name.clone())
-        };
-        let running = {
-            let _inside = runtime.enter();
-            py.detach(|| launch.start(&config))
-                .map_err(|failure| raised(&failure))?
-        };
-        let limits = load(py, &runtime, &running, report)?;
-        let delivery = Delivery::start()?;
-        Ok(Self {
-            open: Mutex::new(Some(Open {
-                runtime,
-                running,
-                limits,
-                delivery,
-            })),
-        })
+        match start(py, &runtime, (typed, sources, host), report) {
+            Ok((running, limits, delivery)) => Ok(Self {
+                open: Mutex::new(Some(Open {
+                    runtime,
+                    running,
+                    limits,
+                    delivery,
+                })),
+            }),
+            Err(error) => {
+                // Whoever has pressed Ctrl-C does not wait for a download.
+                py.detach(|| runtime.shutdown_timeout(LAST_MOMENT));
+                Err(error)
+            }
+        }
     }
 
     /// Begins to complete a prompt; every event goes to `deliver`, on a thread of the engine.
@@ -209,6 +202,29 @@ async fn carry(mut generation: Generation, mailbox: &Mailbox) {
         }
         mailbox.send(step);
     }
+}
+
+/// Starts an engine and waits until requests run.
+fn start(
+    py: Python<'_>,
+    runtime: &Runtime,
+    (typed, sources, host): (EngineArgs, Sources, Interpreter),
+    report: &Bound<'_, PyAny>,
+) -> PyResult<(Running, Limits, Delivery)> {
+    let prepare = move || Launch::prepare(&typed, &sources, Some(&host));
+    let launch = wait(py, runtime, runtime.spawn_blocking(prepare))?.map_err(|f| raised(&f))?;
+    let config = RouterConfig {
+        watermark: launch.watermark,
+        templates: Templates::Trusted,
+        ..RouterConfig::new(launch.name.clone())
+    };
+    let running = {
+        let _inside = runtime.enter();
+        py.detach(|| launch.start(&config))
+            .map_err(|failure| raised(&failure))?
+    };
+    let limits = load(py, runtime, &running, report)?;
+    Ok((running, limits, Delivery::start()?))
 }
 
 /// Waits until requests run, telling `report` and listening to Ctrl-C.

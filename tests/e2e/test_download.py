@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -28,11 +29,13 @@ GOOD = {
 
 @dataclass
 class Repository:
-    """One model of the stand-in. sizes: what the listing claims, where it is not the truth."""
+    """One model of the stand-in. sizes: what the listing claims, where it is not the truth;
+    stalled: set once the weights are asked for, of which nothing ever comes."""
 
     files: dict[str, bytes]
     sizes: dict[str, int] = field(default_factory=dict)
     gated: bool = False
+    stalled: threading.Event | None = None
 
     def listing(self, name: str) -> bytes:
         siblings = [
@@ -55,7 +58,9 @@ REPOSITORIES = {
     "org/empty": Repository({"config.json": b"{}"}),
     "org/huge": Repository(GOOD, sizes={"model.safetensors": 10**17}),
     "org/gated": Repository(GOOD, gated=True),
+    "org/stalled": Repository(GOOD, stalled=threading.Event()),
 }
+OVER = threading.Event()
 
 
 class Hub(BaseHTTPRequestHandler):
@@ -88,6 +93,9 @@ class Hub(BaseHTTPRequestHandler):
         file = "/".join(rest[2:])
         if file not in repository.files:
             return self.reply(404, b"", {"X-Error-Code": "EntryNotFound"}, send_body)
+        if send_body and repository.stalled and file == "model.safetensors":
+            repository.stalled.set()
+            OVER.wait()
         headers = {"ETag": f'"{abs(hash(file)):040x}"', "X-Repo-Commit": COMMIT}
         return self.reply(200, repository.files[file], headers, send_body)
 
@@ -109,16 +117,22 @@ def endpoint() -> Iterator[str]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}"
+    OVER.set()
     server.shutdown()
+
+
+def environment(home: Path, endpoint: str, **variables: str) -> dict[str, str]:
+    """In which the stand-in is the hub."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PENSTOCK_", "HF_"))}
+    hub = {"HF_HOME": str(home), "HF_ENDPOINT": endpoint, "HF_HUB_DISABLE_XET": "1"}
+    return {**kept, **hub, **variables}
 
 
 def download(home: Path, endpoint: str, *arguments: str, **variables: str) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of `penstock download`."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PENSTOCK_", "HF_"))}
-    hub = {"HF_HOME": str(home), "HF_ENDPOINT": endpoint, "HF_HUB_DISABLE_XET": "1", **variables}
     done = subprocess.run(
         [sys.executable, "-m", "penstock", "download", *arguments],
-        env={**kept, **hub},
+        env=environment(home, endpoint, **variables),
         capture_output=True,
         text=True,
         timeout=90,
@@ -174,3 +188,25 @@ def test_what_cannot_be_fetched_says_why(
     assert (code, out) == (1, ""), err
     for word in words:
         assert word in err
+
+
+def test_who_interrupts_a_download_need_not_wait_for_it(tmp_path: Path, endpoint: str) -> None:
+    code = """
+import penstock
+try:
+    penstock.LLM("org/stalled", device="cpu", progress=False)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    stalled = REPOSITORIES["org/stalled"].stalled
+    assert stalled is not None
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        env=environment(tmp_path, endpoint, HF_HUB_DOWNLOAD_TIMEOUT="600"),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert stalled.wait(60)
+    process.send_signal(signal.SIGINT)  # as a notebook does: to this process alone
+    out, _ = process.communicate(timeout=60)
+    assert out.strip() == "interrupted"

@@ -6,32 +6,21 @@
 
 use penstock_scheduler::ids::{SequenceId, TokenId};
 
+use super::lineage::{Lineage, Node};
 use super::types::{Beam, Candidate, EarlyStopping, End, EngineRequest, Stopping, Token};
 
 /// The beam search of one request.
 pub(super) struct Search {
     beam: Beam,
     stopping: Stopping,
-    /// Tokens of all lines that ever went on: `width` for each step at most. Lines share them.
-    nodes: Vec<Node>,
+    /// Tokens of lines and answers.
+    lineage: Lineage,
     /// Those that go on, with the same number of tokens each.
     lines: Vec<Line>,
-    /// What might have been in the place of a token; lines that part share it.
-    tops: Vec<Vec<Candidate>>,
     /// Tokens of each line.
     length: u32,
     /// At most `width`, the best first.
     answers: Vec<Answer>,
-}
-
-/// A token, and what is before it.
-#[derive(Clone, Copy, Debug)]
-struct Node {
-    /// Place of the token before among the nodes; none before the first.
-    before: Option<usize>,
-    token: Token,
-    /// Place of its alternatives, if they are told.
-    tops: Option<usize>,
 }
 
 /// A sequence that goes on.
@@ -49,7 +38,8 @@ struct Line {
 
 /// A complete answer.
 struct Answer {
-    last: Node,
+    /// Its last token.
+    last: usize,
     end: End,
     /// What it is ranked by.
     rating: f32,
@@ -93,8 +83,7 @@ impl Search {
         Some(Self {
             beam: request.beam?,
             stopping: request.stopping.clone(),
-            nodes: Vec::new(),
-            tops: Vec::new(),
+            lineage: Lineage::default(),
             lines: vec![first],
             length: 0,
             answers: Vec::new(),
@@ -132,8 +121,7 @@ impl Search {
         let told = self.beam.told as usize;
         for line in self.lines.iter_mut().filter(|_| told > 0) {
             let next = line.next.iter().flatten().take(told);
-            line.tops = Some(self.tops.len());
-            self.tops.push(next.copied().collect());
+            line.tops = Some(self.lineage.add_tops(next.copied().collect()));
         }
     }
 
@@ -159,11 +147,14 @@ impl Search {
         for (rank, continuation) in best.iter().enumerate() {
             match self.end(continuation) {
                 None if going.len() < width => going.push(*continuation),
-                Some(end) if rank < width => self.answers.push(Answer {
-                    last: self.node(continuation),
-                    end,
-                    rating: self.rated(continuation.score, self.length),
-                }),
+                Some(end) if rank < width => {
+                    let answer = Answer {
+                        last: self.add(continuation),
+                        end,
+                        rating: self.rated(continuation.score, self.length),
+                    };
+                    self.answers.push(answer);
+                }
                 None | Some(_) => {}
             }
         }
@@ -183,24 +174,20 @@ impl Search {
         (self.length >= self.stopping.max_new_tokens).then_some(End::Length)
     }
 
-    fn node(&self, continuation: &Continuation) -> Node {
+    fn add(&mut self, continuation: &Continuation) -> usize {
         let line = &self.lines[continuation.line];
-        Node {
+        self.lineage.add(Node {
             before: line.last,
             token: continuation.token,
             tops: line.tops,
-        }
+        })
     }
 
     fn found(&self, answer: &Answer) -> Found {
-        let before = |node: &Node| node.before.map(|place| self.nodes[place]);
-        let backwards = std::iter::successors(Some(answer.last), before);
-        let mut nodes: Vec<Node> = backwards.collect();
-        nodes.reverse();
-        let tops = nodes.iter().filter_map(|node| node.tops);
+        let (tokens, tops) = self.lineage.of(answer.last);
         Found {
-            tokens: nodes.iter().map(|node| node.token).collect(),
-            tops: tops.map(|place| self.tops[place].clone()).collect(),
+            tokens,
+            tops,
             end: answer.end.clone(),
         }
     }
@@ -243,10 +230,9 @@ impl Search {
             let born = steer(sequence, &ids);
             let sequences = std::iter::once(sequence).chain(born);
             for (sequence, continuation) in sequences.zip(taken) {
-                self.nodes.push(self.node(continuation));
                 lines.push(Line {
                     sequence,
-                    last: Some(self.nodes.len() - 1),
+                    last: Some(self.add(continuation)),
                     score: continuation.score,
                     next: None,
                     tops: None,
@@ -256,6 +242,9 @@ impl Search {
         // Equal scores are told apart by the order of lines: that of their scores.
         lines.sort_by(|a, b| b.score.total_cmp(&a.score));
         self.lines = lines;
+        let lines = self.lines.iter_mut().filter_map(|line| line.last.as_mut());
+        let answers = self.answers.iter_mut().map(|answer| &mut answer.last);
+        self.lineage.forget_all_but(lines.chain(answers));
     }
 }
 
@@ -333,6 +322,39 @@ mod tests {
         assert_eq!((found[0].clone(), asked), (vec![5, 5, 5], 3));
         assert_eq!(found.len(), 2);
         assert_eq!(found[1].iter().filter(|&&id| id == 6).count(), 1);
+    }
+
+    #[test]
+    fn a_long_search_keeps_what_its_lines_are_made_of() {
+        let beam = Beam {
+            width: 8,
+            length_penalty: 1.0,
+            early_stopping: EarlyStopping::Never,
+            told: 1,
+        };
+        let mut search = Search::new(&request(beam, 6_000), id(0)).unwrap();
+        let (mut live, mut newest) = (vec![id(0)], 0);
+        for step in 0..5_000_u32 {
+            let mut then = Vec::new();
+            for sequence in std::mem::take(&mut live) {
+                // Which line is the best one changes all the time.
+                let lead = ((step * 7 + sequence.branch) % 11) as f32 / 10.0;
+                let model = [(5, -0.5 - lead), (6, -1.0 - lead), (7, -4.0)];
+                let found = search.take(sequence, next(&model), |sequence, tokens| {
+                    let first = newest + 1;
+                    newest += tokens.len().saturating_sub(1) as u32;
+                    let born: Vec<_> = (first..=newest).map(id).collect();
+                    then.extend((!tokens.is_empty()).then_some(sequence));
+                    then.extend(&born);
+                    born
+                });
+                assert_eq!(found, None);
+            }
+            live = then;
+        }
+        let (tokens, tops) = search.lineage.of(search.lines[0].last.unwrap());
+        assert_eq!((tokens.len(), tops.len()), (5_000, 5_000));
+        assert!(search.lineage.len() < 12_000, "{}", search.lineage.len());
     }
 
     #[test]

@@ -4,6 +4,7 @@ mod beam;
 mod config;
 mod core;
 mod handle;
+mod lineage;
 mod metrics;
 mod post;
 mod preparations;
