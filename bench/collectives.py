@@ -29,6 +29,7 @@ import torch.distributed as dist
 import torch.distributed._symmetric_memory as symmetric
 import torch.multiprocessing
 from penstock.parallel import Group
+from penstock_kernels.linear.tune import replays
 from penstock_kernels.peer_sum import Peers, Plan, peer_join, peer_sum, rule
 from penstock_kernels.rms_norm import Summands
 from torch import Tensor
@@ -58,21 +59,12 @@ class Floor:
 
 def microseconds(launch: Callable[[], object], times: int) -> float:
     """Of one launch, as part of a graph of `times`; medians over the replays."""
-    launch()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+
+    def chain() -> None:
         for _ in range(times):
             launch()
-    found = []
-    for _ in range(WARM + TIMED):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        found.append(begin.elapsed_time(end))
-    return 1e3 * statistics.median(found[WARM:]) / times
+
+    return 1e3 * statistics.median(replays(chain, WARM + TIMED)[WARM:]) / times
 
 
 class Copies:

@@ -38,6 +38,8 @@ STAGES = ("parse", "fold", "pack", "inputs", "forward", "choose", "outputs", "re
 class Nothing:
     """Captures by running once, replays by doing nothing."""
 
+    adjusts = True
+
     def takes(self, shape: Shape) -> bool:
         """Whatever is padded, as on a GPU."""
         return shape.padded

@@ -25,6 +25,8 @@ MOST = 512  # tokens of a step, by the driver
 class Recorder:
     """Captures by keeping what was launched, and replays by launching it again."""
 
+    adjusts = True
+
     def __init__(self, failing_from: int = 1 << 30) -> None:
         self.failing_from = failing_from
         self.captures = 0

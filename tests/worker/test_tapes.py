@@ -117,6 +117,22 @@ def test_steps_of_many_rows_and_of_prompts_are_launched(worker: LocalWorker) -> 
     assert not any(shape.chunks for shape in graphs.captured)
 
 
+def test_adjusted_logits_need_no_tape(maker: Any, caplog: pytest.LogCaptureFixture) -> None:
+    worker = LocalWorker()
+    worker.loaded = worker.load(maker("llama31"))  # type: ignore[attr-defined]
+
+    def adjusted(driver: Driver) -> list[Running]:
+        sequences = [greedy(prompt(9, seed=i), 9, min_p=0.1, temperature=0.9) for i in range(3)]
+        for sequence in sequences:
+            driver.enter(sequence)
+        return sequences
+
+    with caplog.at_level("INFO", "penstock.worker"):
+        answers(worker, adjusted, worker.runner.graphs)
+    assert worker.runner.graphs.captured
+    assert not [record for record in caplog.records if "tape" in record.message]
+
+
 @pytest.mark.parametrize("dtype", ["float64"])
 def test_without_kernels_there_is_no_tape(maker: Any, dtype: str) -> None:
     worker = LocalWorker()

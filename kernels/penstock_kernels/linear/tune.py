@@ -140,10 +140,12 @@ def candidates(problem: Problem, rows: int) -> list[Plan]:
 def replays(step: Callable[[], object], count: int) -> list[float]:
     """Milliseconds of each replay of a CUDA graph of `step`, which runs once before."""
     stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         step()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
+        # Other threads, such as NCCL's, may ask after their events meanwhile.
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
             step()
     times: list[float] = []
     for _ in range(count):

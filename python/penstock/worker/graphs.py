@@ -48,6 +48,8 @@ class Stages:
 class Capture(Protocol):
     """Makes graphs of one kind."""
 
+    adjusts: bool  # whether they hold the choice of adjusted logits
+
     def takes(self, shape: Shape) -> bool:
         """Whether steps of this shape come again, and are small enough to gain from a graph."""
 
@@ -60,6 +62,8 @@ class Capture(Protocol):
 
 class DeviceCapture:
     """Captures on a stream of its own. The graphs share memory: they never run side by side."""
+
+    adjusts = True
 
     def __init__(self, device: torch.device) -> None:
         self.stream = torch.cuda.Stream(device)
@@ -90,7 +94,9 @@ class DeviceCapture:
 
 
 class TapeCapture:
-    """Records the CPU backend's kernels."""
+    """Records the CPU backend's kernels, which are not those that adjust logits."""
+
+    adjusts = False
 
     def __init__(self) -> None:
         # Imported here: a GPU's worker needs no extension.
@@ -149,7 +155,10 @@ class Graphs:
         logits = self.logits[:rows]
         forward = self.capture(lambda: logits.copy_(stages.forward()))
         choose = self.capture(lambda: stages.choose(logits))
-        return Stages(forward, lambda _: choose(), self._captured_later(stages.adjust, logits))
+        adjust = stages.adjust
+        if self.capture.adjusts:
+            adjust = self._captured_later(adjust, logits)
+        return Stages(forward, lambda _: choose(), adjust)
 
     def _captured_later(self, choose: Choice, logits: Tensor) -> Choice:
         """`choose` as it is at its first call, which warms what a capture needs, then a graph."""
