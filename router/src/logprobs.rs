@@ -2,6 +2,7 @@
 
 use crate::engine::types::{Candidate, Telling};
 use crate::error::ApiError;
+use crate::validate::range::Range;
 
 /// Most alternatives that are told of one token: the workers' limit.
 pub const MOST: u32 = 20;
@@ -34,6 +35,11 @@ pub struct Ranked {
 
 /// The least log-probability that is shown, as OpenAI has it: JSON knows no infinity.
 const LEAST: f32 = -9999.0;
+
+/// How many alternatives may be asked for, `most` by configuration.
+pub(crate) const fn range(most: u32) -> Range<u32> {
+    Range::new(0, most)
+}
 
 /// A log-probability as it is shown.
 pub fn shown(logprob: f32) -> f32 {
@@ -76,10 +82,7 @@ impl Wanted {
     /// Fails if there are more than `most` alternatives. `name` is the client's for those of `tokens`.
     pub(crate) fn check(self, name: &'static str, most: u32) -> Result<(), ApiError> {
         for (name, count) in [(name, self.tokens), ("prompt_logprobs", self.prompt)] {
-            if let Some(given) = count.filter(|&count| count > most) {
-                let rule = format!("`{name}` must be >= 0 and <= {most}. Given: {given}");
-                return Err(ApiError::validation(name, rule));
-            }
+            range(most).check(name, count.unwrap_or(0))?;
         }
         Ok(())
     }

@@ -189,8 +189,8 @@ fn not_offered() -> Vec<Case> {
         (json!({"tools": [{}]}), "tools[0].type", "missing field"),
         (
             json!({"response_format": {"type": "xml"}}),
-            "response_format",
-            "must be `json`",
+            "response_format.type",
+            "unknown value `xml`, expected one of `text`",
         ),
         (
             json!({"response_format": object, "guided_regex": "a"}),

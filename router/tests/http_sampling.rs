@@ -131,7 +131,7 @@ fn numbers() -> Vec<Case> {
         (
             json!({repetition: 1e-38}),
             repetition,
-            ">= 0.000001 and <= 1000000. Given: ",
+            ">= 1e-6 and <= 1000000.0. Given: ",
         ),
         (
             json!({"seed": 1_u64 << 63}),

@@ -131,7 +131,7 @@ BAD = {
     ),
     "sampling": ([tensor("text_input", "BYTES", ["a"])], {"temperature": -1}, "temperature"),
     "unknown parameter": ([tensor("text_input", "BYTES", ["a"])], {"colour": 1}, "colour"),
-    "token id": ([tensor("input_ids", "UINT32", [10**9])], {}, "text_input"),
+    "token id": ([tensor("input_ids", "UINT32", [10**9])], {}, "input_ids"),
     "length": (
         [tensor("input_ids", "UINT32", [5]), tensor("input_lengths", "UINT32", [2])],
         {},

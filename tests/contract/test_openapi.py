@@ -2,39 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from described import BESIDE, INSTEAD, SCHEMAS, posts
 from serving import Server
-
-DESCRIPTION = Path(__file__).resolve().parents[2] / "docs/openapi.json"
-API: dict[str, Any] = json.loads(DESCRIPTION.read_text())
-SCHEMAS = API["components"]["schemas"]
-# Fields that mean something only beside others, or instead of others.
-BESIDE: dict[str, dict[str, Any]] = {
-    "stream_options": {"stream": True},
-    "best_of": {"do_sample": True},
-    "beam_width": {"use_beam_search": True},
-    "early_stopping": {"use_beam_search": True},
-    "length_penalty": {"use_beam_search": True},
-    "tool_choice": {"tools": []},
-    "guided_complete": {"guided_regex": "[0-9]"},
-    "top_logprobs": {"logprobs": True},
-}
-INSTEAD = {"input_ids": "text_input"}
-
-
-def posts() -> dict[str, Any]:
-    """Path -> the content of its JSON body."""
-    return {
-        path: methods["post"]["requestBody"]["content"]["application/json"]
-        for path, methods in API["paths"].items()
-        if "post" in methods
-    }
 
 
 @lru_cache

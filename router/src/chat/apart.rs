@@ -17,7 +17,7 @@ use crate::error::{ApiError, ErrorKind};
 
 const NAME: &str = "chat_template";
 /// Bytes of a template.
-const MOST_TEMPLATE: usize = 64 << 10;
+pub(crate) const MOST_TEMPLATE: usize = 64 << 10;
 /// Bytes of a reply.
 const MOST_REPLY: u64 = 16 << 20;
 /// Processes at once.

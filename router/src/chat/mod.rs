@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use self::apart::Renderer;
+pub(crate) use self::apart::{MOST_TEMPLATE, Renderer};
 pub use self::apart::{Templates, render_job};
 pub use self::template::ChatTemplate;
 use crate::error::ApiError;

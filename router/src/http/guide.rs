@@ -10,7 +10,7 @@ use crate::error::{ApiError, Excerpt};
 from_object!(Grammar, ResponseFormat, NamedSchema, StructuredOutputs);
 
 /// Entries of a choice that are read.
-const MOST_CHOICES: usize = 4096;
+pub(super) const MOST_CHOICES: usize = 4096;
 /// Of a document that may hold anything.
 const ANY_OBJECT: &str = r#"{"type":"object"}"#;
 /// Characters that mean something in a regular expression.
@@ -20,11 +20,11 @@ const SPECIAL: &str = r"\.+*?()|[]{}^$#&-~/";
 #[derive(Clone, Debug, Deserialize, ToSchema)]
 #[serde(remote = "Self", deny_unknown_fields, expecting = "a JSON object")]
 pub(crate) struct Grammar {
-    /// `json` (`json_object`), `json_schema`, `regex` or `grammar`.
-    #[schema(example = "json")]
-    r#type: String,
+    /// `json_object` is `json` by another name.
+    #[schema(inline)]
+    r#type: GrammarKind,
     /// A JSON schema, `{"name":…,"schema":…}`, a regular expression, or a grammar (Lark, EBNF).
-    #[schema(value_type = Object)]
+    #[schema(value_type = Option<Object>)]
     value: Option<JsonText>,
     /// Whether the answer is whole when its tokens run out. Default: for JSON.
     complete: Option<bool>,
@@ -34,14 +34,37 @@ pub(crate) struct Grammar {
 #[derive(Clone, Debug, Deserialize, ToSchema)]
 #[serde(remote = "Self", deny_unknown_fields, expecting = "a JSON object")]
 pub(crate) struct ResponseFormat {
-    /// `text`, `json_object` or `json_schema`; as TGI has it also `json` and `regex`.
-    #[schema(example = "json_object")]
-    r#type: String,
+    /// `text` is no format at all; the last three are TGI's.
+    #[schema(inline)]
+    r#type: FormatKind,
     /// With `json_schema`.
     json_schema: Option<NamedSchema>,
     /// As TGI has it: what the native `grammar` calls `value`.
     #[schema(value_type = Option<Object>)]
     value: Option<JsonText>,
+}
+
+/// What a grammar is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum GrammarKind {
+    Json,
+    JsonObject,
+    JsonSchema,
+    Regex,
+    Grammar,
+}
+
+/// What a format is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum FormatKind {
+    Text,
+    JsonObject,
+    JsonSchema,
+    Json,
+    Regex,
+    Grammar,
 }
 
 /// A schema and what it is called.
@@ -110,7 +133,7 @@ pub(crate) fn choices<'de, D: serde::Deserializer<'de>>(
 impl Grammar {
     /// The guide, by the name `grammar`.
     pub(crate) fn guide(self) -> Result<Box<Guide>, ApiError> {
-        let mut guide = typed("grammar", &self.r#type, self.value)?;
+        let mut guide = typed("grammar", self.r#type, self.value)?;
         guide.complete = self.complete.unwrap_or(guide.complete);
         check(&guide)?;
         Ok(guide)
@@ -181,19 +204,51 @@ impl ResponseFormat {
             json_schema,
             value,
         } = self;
-        match (r#type.as_str(), json_schema, value) {
-            ("text", None, None) => Ok(None),
-            ("json_object", None, None) => Ok(Some(any_object(NAME))),
-            ("json_schema", Some(NamedSchema { schema, .. }), None) => {
+        match (r#type.grammar(), json_schema, value) {
+            (None, None, None) => Ok(None),
+            (Some(GrammarKind::JsonSchema), Some(NamedSchema { schema, .. }), None) => {
                 let schema = schema.ok_or_else(|| missing("response_format.json_schema.schema"))?;
                 json_guide(NAME, schema).map(Some)
             }
-            ("json_schema", None, None) => Err(missing("response_format.json_schema")),
-            (kind, None, value) => typed(NAME, kind, value).map(Some),
+            (Some(GrammarKind::JsonSchema), None, None) => {
+                Err(missing("response_format.json_schema"))
+            }
+            (Some(kind), None, value) => typed(NAME, kind, value).map(Some),
             (_, Some(_), _) => {
-                let rule = "`response_format.json_schema` is only for the type `json_schema`";
+                let rule = "`response_format.json_schema` is only for the type `json_schema`, \
+                            without `value`";
                 Err(ApiError::validation(NAME, rule))
             }
+            (None, None, Some(_)) => {
+                let rule = "`response_format.value` is not for the type `text`";
+                Err(ApiError::validation(NAME, rule))
+            }
+        }
+    }
+}
+
+impl FormatKind {
+    /// The grammar that it is; `None` = any text.
+    fn grammar(self) -> Option<GrammarKind> {
+        Some(match self {
+            Self::Text => return None,
+            Self::JsonObject => GrammarKind::JsonObject,
+            Self::JsonSchema => GrammarKind::JsonSchema,
+            Self::Json => GrammarKind::Json,
+            Self::Regex => GrammarKind::Regex,
+            Self::Grammar => GrammarKind::Grammar,
+        })
+    }
+}
+
+impl GrammarKind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Json => "json",
+            Self::JsonObject => "json_object",
+            Self::JsonSchema => "json_schema",
+            Self::Regex => "regex",
+            Self::Grammar => "grammar",
         }
     }
 }
@@ -234,18 +289,22 @@ impl Found {
     }
 }
 
-/// A guide by its type's name.
-fn typed(name: &'static str, kind: &str, value: Option<JsonText>) -> Result<Box<Guide>, ApiError> {
+/// A guide of a type.
+fn typed(
+    name: &'static str,
+    kind: GrammarKind,
+    value: Option<JsonText>,
+) -> Result<Box<Guide>, ApiError> {
     let needed = || {
-        let rule = format!("`{name}` of type `{}` needs a `value`", Excerpt::new(kind));
+        let rule = format!("`{name}` of type `{}` needs a `value`", kind.name());
         ApiError::validation(name, rule)
     };
     match kind {
-        "json" | "json_object" => match value {
+        GrammarKind::Json | GrammarKind::JsonObject => match value {
             Some(value) => json_guide(name, value),
             None => Ok(any_object(name)),
         },
-        "json_schema" => {
+        GrammarKind::JsonSchema => {
             let value = value.ok_or_else(needed)?;
             let named: NamedSchema = serde_json::from_str(value.as_str()).map_err(|error| {
                 let rule = format!("`{name}.value` must be an object with `schema`: {error}");
@@ -258,19 +317,11 @@ fn typed(name: &'static str, kind: &str, value: Option<JsonText>) -> Result<Box<
                     .ok_or_else(|| missing("grammar.value.schema"))?,
             )
         }
-        "regex" => Ok(regex_guide(name, string(name, &value.ok_or_else(needed)?)?)),
-        "grammar" => Ok(grammar_guide(
+        GrammarKind::Regex => Ok(regex_guide(name, string(name, &value.ok_or_else(needed)?)?)),
+        GrammarKind::Grammar => Ok(grammar_guide(
             name,
             string(name, &value.ok_or_else(needed)?)?,
         )),
-        other => {
-            let rule = format!(
-                "`{name}.type` must be `json`, `json_object`, `json_schema`, `regex` or `grammar`. \
-                 Given: {}",
-                Excerpt::new(other)
-            );
-            Err(ApiError::validation(name, rule))
-        }
     }
 }
 
@@ -401,7 +452,6 @@ mod tests {
     #[test]
     fn what_is_no_guide_is_refused_by_name() {
         for (format, word) in [
-            (r#"{"type":"xml"}"#, "`response_format.type` must be"),
             (r#"{"type":"regex"}"#, "needs a `value`"),
             (
                 r#"{"type":"json_schema"}"#,

@@ -115,6 +115,7 @@ pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
 
 fn explain(path: &str, error: &serde_json::Error) -> ApiError {
     let message = in_words(&with_excerpt(&error.to_string()));
+    let message = message.replacen("unknown variant `", "unknown value `", 1);
     // "?" is where a name or a value should have begun.
     let path = Some(path).filter(|path| !matches!(*path, "." | "?"));
     let fault = match (path, own_field(&message)) {
@@ -170,6 +171,7 @@ fn in_words(message: &str) -> String {
 fn with_excerpt(message: &str) -> String {
     let quotes = [
         ("string \"", "\", expected "),
+        ("unknown variant `", "`, expected "),
         ("unknown field `", "`, expected "),
         ("unknown field `", "`, there are no fields"),
     ];

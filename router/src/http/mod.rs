@@ -19,9 +19,10 @@ mod sse;
 mod strict;
 mod threads;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use axum::Router;
+use axum::body::Bytes;
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
@@ -46,6 +47,8 @@ struct App {
     config: Arc<RouterConfig>,
     bodies: Budget,
     cors: Arc<CorsLayer>,
+    /// The routes' description, made when it is first asked for.
+    description: Arc<OnceLock<Bytes>>,
     /// Unix time in seconds; set at start, shown by `/v1/models`.
     started: u64,
 }
@@ -63,6 +66,7 @@ impl App {
             bodies: Budget::new(config.max_held_body_bytes, held),
             cors: Arc::new(cors(&config.cors)?),
             config: Arc::new(config),
+            description: Arc::default(),
             started: openai::unix_time(),
         })
     }

@@ -1,7 +1,7 @@
 //! Parameters that clients may send and Penstock does not offer yet: refused by name, unless they
 //! have the value that changes nothing.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::strict::JsonText;
 use crate::error::ApiError;
@@ -16,15 +16,20 @@ pub(super) enum Neutral {
     Null,
     /// One of these strings.
     Text(&'static [&'static str]),
-    /// An empty list or object.
-    Empty,
     /// This JSON.
     Json(&'static str),
 }
 
-/// Fails with the name of the first field whose value would change something.
-pub(super) fn check(fields: &[(&'static str, &Option<JsonText>, Neutral)]) -> Result<(), ApiError> {
-    for (name, value, neutral) in fields {
+/// Fields with the values that change nothing.
+pub(super) type Neutrals<const N: usize> = [(&'static str, Neutral); N];
+
+/// Fails with the name of the first field whose value would change something; `values` are in the order
+/// of `fields`.
+pub(super) fn check<const N: usize>(
+    fields: &Neutrals<N>,
+    values: [&Option<JsonText>; N],
+) -> Result<(), ApiError> {
+    for ((name, neutral), value) in fields.iter().zip(values) {
         if value.as_ref().is_some_and(|text| !neutral.allows(text)) {
             return Err(ApiError::unsupported(name, &neutral.describe()));
         }
@@ -40,8 +45,6 @@ impl Neutral {
         match (self, &value) {
             (_, Value::Null) => true,
             (Self::Text(neutral), Value::String(s)) => neutral.contains(&s.as_str()),
-            (Self::Empty, Value::Array(items)) => items.is_empty(),
-            (Self::Empty, Value::Object(map)) => map.is_empty(),
             (Self::Json(neutral), value) => {
                 serde_json::from_str::<Value>(neutral).is_ok_and(|neutral| neutral == *value)
             }
@@ -49,11 +52,21 @@ impl Neutral {
         }
     }
 
+    /// As a JSON schema says it, beside the field's type.
+    pub(super) fn schema(self) -> Value {
+        match self {
+            Self::Null => json!({ "enum": [null] }),
+            Self::Text(values) => json!({ "enum": values }),
+            Self::Json(text) => {
+                json!({ "enum": [serde_json::from_str::<Value>(text).unwrap_or_default()] })
+            }
+        }
+    }
+
     fn describe(self) -> String {
         match self {
             Self::Null => "null".into(),
             Self::Text(values) => format!("`{}`", values.join("` or `")),
-            Self::Empty => "an empty value".into(),
             Self::Json(json) => json.into(),
         }
     }

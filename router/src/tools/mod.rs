@@ -17,6 +17,7 @@ mod thought;
 use std::sync::Arc;
 
 pub use self::offer::{Choice, MOST_TOOLS, Offer, OfferFields, Tool};
+pub(crate) use self::offer::{LONGEST_NAME, NAME_SYMBOLS};
 pub use self::reader::{AnswerReader, Reading};
 
 /// How a model writes tool calls.

@@ -57,7 +57,9 @@ pub struct OfferFields {
 
 /// Tools of one request.
 pub const MOST_TOOLS: usize = 1024;
-const LONGEST_NAME: usize = 64;
+pub(crate) const LONGEST_NAME: usize = 64;
+/// What a name may have beside letters and digits.
+pub(crate) const NAME_SYMBOLS: &str = "_.-";
 
 impl Offer {
     /// Checks every rule about tools.
@@ -117,7 +119,7 @@ impl Tool {
 }
 
 fn check_name(name: &str, at: &str) -> Result<(), ApiError> {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+    let plain = |c: char| c.is_ascii_alphanumeric() || NAME_SYMBOLS.contains(c);
     if !name.is_empty() && name.len() <= LONGEST_NAME && name.chars().all(plain) {
         return Ok(());
     }

@@ -1,10 +1,11 @@
 //! Rules of what may be asked of logits.
 
 use std::collections::HashSet;
-use std::ops::RangeInclusive;
 
 use crate::adjustment::{Adjustment, Penalties};
 use crate::error::ApiError;
+
+use super::range::Range;
 
 /// Tokens of a `logit_bias`: a worker has room for so many in each slot.
 pub(crate) const MAX_LOGIT_BIASES: usize = 1024;
@@ -23,24 +24,22 @@ pub(crate) const MAX_WORD_TOKENS: usize = 16;
 pub(crate) const MAX_BAD_TEXTS: usize = MAX_BAD_WORDS / 2;
 
 /// Bytes of each of them.
-const MAX_TEXT_BYTES: usize = 256;
+pub(crate) const MAX_TEXT_BYTES: usize = 256;
 
-const BIASES: RangeInclusive<f32> = -100.0..=100.0;
-const PENALTIES: RangeInclusive<f32> = -2.0..=2.0;
+pub(crate) const BIASES: Range<f32> = Range::new(-100.0, 100.0);
+pub(crate) const PENALTIES: Range<f32> = Range::new(-2.0, 2.0);
+pub(crate) const MIN_P: Range<f32> = Range::new(0.0, 1.0);
+pub(crate) const TYPICAL_P: Range<f32> = Range::above(0.0, 1.0);
 
 /// With penalties beyond these, logits would leave float32.
-const REPETITION: RangeInclusive<f32> = 1e-6..=1e6;
+pub(crate) const REPETITION: Range<f32> = Range::new(1e-6, 1e6);
 
 impl Adjustment {
     /// Checks every rule; ids at or above `vocabulary` do not exist.
     pub(super) fn check(&self, vocabulary: usize) -> Result<(), ApiError> {
         self.penalties.check()?;
-        check_value("min_p", ">= 0.0 and <= 1.0", self.min_p, |p| {
-            (0.0..=1.0).contains(&p)
-        })?;
-        check_value("typical_p", "> 0.0 and <= 1.0", self.typical_p, |p| {
-            p > 0.0 && p <= 1.0
-        })?;
+        MIN_P.check("min_p", self.min_p)?;
+        TYPICAL_P.check("typical_p", self.typical_p)?;
         self.check_bias(vocabulary)?;
         if let Some(allowed) = &self.allowed {
             check_ids("allowed_token_ids", allowed, MAX_TOKEN_IDS, vocabulary)?;
@@ -109,10 +108,9 @@ impl Adjustment {
         check_ids(name, &ids, MAX_LOGIT_BIASES, vocabulary)?;
         let mut seen = HashSet::new();
         for &(id, bias) in &self.logit_bias {
-            if !BIASES.contains(&bias) {
-                let rule = format!(
-                    "`{name}` values must be >= -100 and <= 100. Given: {bias} for token {id}"
-                );
+            if !BIASES.has(bias) {
+                let rule =
+                    format!("`{name}` values must be {BIASES}. Given: {bias} for token {id}");
                 return Err(ApiError::validation(name, rule));
             }
             if !seen.insert(id) {
@@ -131,33 +129,10 @@ impl Penalties {
             let rule = format!("`{name}` must be strictly positive");
             return Err(ApiError::validation(name, rule));
         }
-        check_value(name, ">= 0.000001 and <= 1000000", self.repetition, |p| {
-            REPETITION.contains(&p)
-        })?;
-        for (name, value) in [
-            ("frequency_penalty", self.frequency),
-            ("presence_penalty", self.presence),
-        ] {
-            check_value(name, ">= -2.0 and <= 2.0", value, |p| {
-                PENALTIES.contains(&p)
-            })?;
-        }
-        Ok(())
+        REPETITION.check(name, self.repetition)?;
+        PENALTIES.check("frequency_penalty", self.frequency)?;
+        PENALTIES.check("presence_penalty", self.presence)
     }
-}
-
-/// A number that keeps `rule`, as `holds` says.
-pub(super) fn check_value(
-    name: &'static str,
-    rule: &str,
-    value: f32,
-    holds: impl Fn(f32) -> bool,
-) -> Result<(), ApiError> {
-    if holds(value) {
-        return Ok(());
-    }
-    let message = format!("`{name}` must be {rule}. Given: {value}");
-    Err(ApiError::validation(name, message))
 }
 
 /// Texts that the answer may not have: none is empty or long.

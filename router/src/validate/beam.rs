@@ -1,12 +1,15 @@
 //! Rules of beam search.
 
+use super::range::Range;
 use super::{FieldNames, Parameters};
 use crate::adjustment::Penalties;
 use crate::engine::types::Beam;
 use crate::error::ApiError;
 
 /// Log-probabilities of so many continuations come from the workers at most.
-const LOOKED_AT: usize = 20;
+pub(crate) const LOOKED_AT: usize = 20;
+
+pub(crate) const LENGTH_PENALTY: Range<f32> = Range::new(-100.0, 100.0);
 
 /// Checks what can be said without token ids.
 pub(super) fn check(parameters: &Parameters, names: FieldNames) -> Result<(), ApiError> {
@@ -21,11 +24,7 @@ pub(super) fn check(parameters: &Parameters, names: FieldNames) -> Result<(), Ap
         );
         return Err(ApiError::validation("beam_width", rule));
     }
-    let penalty = beam.length_penalty;
-    if !(penalty.is_finite() && penalty.abs() <= 100.0) {
-        let rule = format!("`length_penalty` must be >= -100 and <= 100. Given: {penalty}");
-        return Err(ApiError::validation("length_penalty", rule));
-    }
+    LENGTH_PENALTY.check("length_penalty", beam.length_penalty)?;
     let mut refused = sampling(parameters).chain(rest(parameters, names));
     match refused.find(|(_, given)| *given) {
         Some((name, _)) => Err(unmixable(name)),

@@ -1,5 +1,6 @@
 //! How many answers are made of a prompt.
 
+use super::range::Range;
 use crate::error::ApiError;
 
 /// How many answers to make of one prompt.
@@ -10,6 +11,11 @@ pub struct Choices {
     /// Answers that are made, of which the `n` best are told; `None` = as many as are told. The
     /// best have the highest mean log-probability of their tokens.
     pub best_of: Option<u32>,
+}
+
+/// How many answers to a prompt there may be, `most` by configuration.
+pub(crate) const fn range(most: u32) -> Range<u32> {
+    Range::above(0, most)
 }
 
 impl Default for Choices {
@@ -33,15 +39,8 @@ impl Choices {
     }
 
     pub(super) fn check(self, most: u32) -> Result<(), ApiError> {
-        let within = |name: &'static str, given: u32| {
-            if (1..=most).contains(&given) {
-                return Ok(());
-            }
-            let rule = format!("`{name}` must be > 0 and <= {most}. Given: {given}");
-            Err(ApiError::validation(name, rule))
-        };
-        within("n", self.n)?;
-        within("best_of", self.made())?;
+        range(most).check("n", self.n)?;
+        range(most).check("best_of", self.made())?;
         if self.made() < self.n {
             let (n, made) = (self.n, self.made());
             let rule = format!("`best_of` must be >= `n` ({n}). Given: {made}");

@@ -7,7 +7,7 @@ use super::{AtEos, FieldNames, Parameters};
 
 /// Bytes of one stop string: its automaton takes memory several times its length for as long as the
 /// request lives, also while it waits.
-const MAX_STOP_BYTES: usize = 4096;
+pub(crate) const MAX_STOP_BYTES: usize = 4096;
 
 impl Parameters {
     pub(super) fn check_ends(&self, names: FieldNames, max_stop: usize) -> Result<(), ApiError> {

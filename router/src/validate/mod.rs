@@ -6,13 +6,14 @@ use crate::error::ApiError;
 
 pub(crate) mod adjustment;
 pub(crate) mod beam;
-mod choices;
-mod ends;
+pub(crate) mod choices;
+pub(crate) mod ends;
 mod guide;
 mod input;
 mod limits;
 mod names;
-mod sampling;
+pub(crate) mod range;
+pub(crate) mod sampling;
 mod valid;
 
 pub use choices::Choices;

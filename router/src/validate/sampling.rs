@@ -6,16 +6,15 @@ use std::hash::BuildHasher;
 use crate::error::ApiError;
 
 use super::Parameters;
-use super::adjustment::check_value;
+use super::range::Range;
+
+pub(crate) const TEMPERATURE: Range<f32> = Range::new(0.0, f32::MAX);
+pub(crate) const TOP_P: Range<f32> = Range::above(0.0, 1.0);
 
 impl Parameters {
     pub(super) fn check_sampling(&self) -> Result<(), ApiError> {
-        check_value("temperature", ">= 0 and finite", self.temperature, |t| {
-            t >= 0.0 && t.is_finite()
-        })?;
-        check_value("top_p", "> 0.0 and <= 1.0", self.top_p, |p| {
-            p > 0.0 && p <= 1.0
-        })
+        TEMPERATURE.check("temperature", self.temperature)?;
+        TOP_P.check("top_p", self.top_p)
     }
 
     /// The client's seed, or one made for this request.

@@ -4,10 +4,10 @@ use std::borrow::Cow;
 
 use serde_json::Value;
 
-use super::wire::{Block, Content, FIELDS, Message, MessagesRequest};
+use super::wire::{Block, BlockKind, Content, FIELDS, Message, MessagesRequest, Role};
 use crate::chat::{Chat, ChatMessage, Turn};
 use crate::engine::types::Guide;
-use crate::error::{ApiError, ErrorKind, Excerpt};
+use crate::error::{ApiError, ErrorKind};
 use crate::generation::Generator;
 use crate::http::reading::{Offered, read_offer};
 use crate::http::strict::JsonText;
@@ -24,27 +24,16 @@ pub(super) fn conversation(
         reading,
         guide,
     } = read_offer(offer.as_ref(), generator, None)?;
-    let thinks = body
-        .thinking
-        .as_ref()
-        .map(super::wire::Thinking::wanted)
-        .transpose()?;
+    let thinks = body.thinking.as_ref().map(super::wire::Thinking::wanted);
     let mut messages = Vec::new();
     if let Some(system) = body.system.take() {
         messages.push(turn("system", texts(system, "system")?));
     }
     for (index, message) in std::mem::take(&mut body.messages).into_iter().enumerate() {
         let at = format!("messages[{index}]");
-        match message.role.as_str() {
-            "user" => user(message, &at, &mut messages)?,
-            "assistant" => messages.push(assistant(message, &at)?),
-            other => {
-                let rule = format!(
-                    "must be `user` or `assistant`. Given: `{}`",
-                    Excerpt::new(other)
-                );
-                return Err(refused(&format!("{at}.role"), &rule));
-            }
+        match message.role {
+            Role::User => user(message, &at, &mut messages)?,
+            Role::Assistant => messages.push(assistant(message, &at)?),
         }
     }
     let open = messages
@@ -105,7 +94,7 @@ fn user(message: Message, at: &str, out: &mut Vec<ChatMessage>) -> Result<(), Ap
     let mut said: Option<String> = None;
     for (index, block) in blocks.into_iter().enumerate() {
         let at = format!("{at}.content[{index}]");
-        if block.r#type != "tool_result" {
+        if block.r#type != BlockKind::ToolResult {
             said.get_or_insert_default().push_str(&text(block, &at)?);
             continue;
         }
@@ -136,13 +125,13 @@ fn assistant(message: Message, at: &str) -> Result<ChatMessage, ApiError> {
     let mut calls = Vec::new();
     for (index, block) in blocks.into_iter().enumerate() {
         let at = format!("{at}.content[{index}]");
-        match block.r#type.as_str() {
-            "tool_use" => calls.push(call(block, &at)?),
-            "thinking" => {
+        match block.r#type {
+            BlockKind::ToolUse => calls.push(call(block, &at)?),
+            BlockKind::Thinking => {
                 let text = block.thinking.ok_or_else(|| missing(&at, "thinking"))?;
                 thought.get_or_insert_default().push_str(&text);
             }
-            "redacted_thinking" => {}
+            BlockKind::RedactedThinking => {}
             _ => content.get_or_insert_default().push_str(&text(block, &at)?),
         }
     }
@@ -191,13 +180,10 @@ fn texts(content: Content, at: &str) -> Result<String, ApiError> {
 }
 
 fn text(block: Block, at: &str) -> Result<String, ApiError> {
-    match (block.r#type.as_str(), block.text) {
-        ("text", Some(text)) => Ok(text),
-        ("text", None) => Err(missing(at, "text")),
-        (other, _) => {
-            let rule = format!("cannot be used here. Given: `{}`", Excerpt::new(other));
-            Err(refused(&format!("{at}.type"), &rule))
-        }
+    match (block.r#type, block.text) {
+        (BlockKind::Text, Some(text)) => Ok(text),
+        (BlockKind::Text, None) => Err(missing(at, "text")),
+        _ => Err(refused(&format!("{at}.type"), "must be `text` here")),
     }
 }
 

@@ -5,19 +5,29 @@ use serde::de::{Deserializer, Error, IgnoredAny};
 use utoipa::ToSchema;
 
 use crate::error::{ApiError, Excerpt};
-use crate::http::neutral::{self, Neutral};
+use crate::http::neutral::{self, Neutral, Neutrals};
 use crate::http::strict::{self, InPlaceOfText, JsonText, TextOr, from_object};
 use crate::tools::{Choice, MOST_TOOLS, OfferFields};
 
 from_object!(MessagesRequest, Message, Block, Tool, ToolChoice, Thinking);
 
 /// Messages that are read: more than a context has room for.
-const MOST_MESSAGES: usize = 1 << 16;
+pub(crate) const MOST_MESSAGES: usize = 1 << 16;
 /// Where this dialect keeps what may be wrong.
 pub(super) const FIELDS: OfferFields = OfferFields {
     name: "name",
     parameters: "input_schema",
 };
+
+/// Not offered.
+pub(crate) const NEUTRAL: Neutrals<4> = [
+    ("container", Neutral::Null),
+    ("context_management", Neutral::Null),
+    ("mcp_servers", Neutral::Json("[]")),
+    ("output_config", Neutral::Json("{}")),
+];
+/// The type of tools that are offered.
+pub(crate) const CUSTOM: &str = "custom";
 
 /// Body of `/v1/messages`.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -87,12 +97,20 @@ pub(crate) struct MessagesRequest {
     expecting = "a message (a JSON object)"
 )]
 pub(crate) struct Message {
-    /// `user` or `assistant`.
-    #[schema(example = "user")]
-    pub(super) role: String,
+    /// Who says it.
+    #[schema(inline)]
+    pub(super) role: Role,
     /// A text, or a list of blocks.
     #[schema(value_type = String, example = "What is 12 + 30?")]
     pub(super) content: Content,
+}
+
+/// Who says a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Role {
+    User,
+    Assistant,
 }
 
 /// A text, or blocks.
@@ -107,9 +125,9 @@ pub(super) type Content = TextOr<Block>;
     expecting = "a block (a JSON object)"
 )]
 pub(crate) struct Block {
-    /// `text`, `tool_use`, `tool_result`, `thinking` or `redacted_thinking`.
-    #[schema(example = "text")]
-    pub(super) r#type: String,
+    /// What it is.
+    #[schema(inline)]
+    pub(super) r#type: BlockKind,
     /// Of `text`.
     pub(super) text: Option<String>,
     /// Of `tool_use`.
@@ -156,6 +174,17 @@ pub(crate) struct Block {
     _source: Option<IgnoredAny>,
 }
 
+/// What a block is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum BlockKind {
+    Text,
+    ToolUse,
+    ToolResult,
+    Thinking,
+    RedactedThinking,
+}
+
 /// A tool on offer.
 #[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = AnthropicTool)]
@@ -198,13 +227,23 @@ pub(crate) struct Tool {
     expecting = "a choice (a JSON object)"
 )]
 pub(crate) struct ToolChoice {
-    /// `auto`, `any`, `tool` or `none`.
-    #[schema(example = "auto")]
-    r#type: String,
+    /// `tool`: the one that is named; `any`: one or more.
+    #[schema(inline)]
+    r#type: ChoiceKind,
     /// With `tool`: which.
     name: Option<String>,
     /// Whether the answer ends with its first call.
     pub(super) disable_parallel_tool_use: Option<bool>,
+}
+
+/// Which tools are called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum ChoiceKind {
+    Auto,
+    Any,
+    Tool,
+    None,
 }
 
 /// Whether the model thinks.
@@ -212,9 +251,9 @@ pub(crate) struct ToolChoice {
 #[schema(as = AnthropicThinking)]
 #[serde(remote = "Self", deny_unknown_fields, expecting = "a JSON object")]
 pub(crate) struct Thinking {
-    /// `enabled`, `adaptive` or `disabled`.
-    #[schema(example = "enabled")]
-    r#type: String,
+    /// `adaptive` is `enabled` here.
+    #[schema(inline)]
+    r#type: ThinkingKind,
     /// Has no effect: `max_tokens` bounds thoughts and answer together.
     #[serde(rename = "budget_tokens")]
     #[schema(value_type = Option<u32>)]
@@ -223,6 +262,15 @@ pub(crate) struct Thinking {
     #[serde(rename = "display")]
     #[schema(value_type = Option<String>)]
     _display: Option<IgnoredAny>,
+}
+
+/// Whether the model thinks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum ThinkingKind {
+    Enabled,
+    Adaptive,
+    Disabled,
 }
 
 fn messages<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Message>, D::Error> {
@@ -235,9 +283,9 @@ fn tools<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Vec<Tool>>, D::Err
 
 fn custom<'de, D: Deserializer<'de>>(from: D) -> Result<(), D::Error> {
     match Option::<String>::deserialize(from)?.as_deref() {
-        None | Some("custom") => Ok(()),
+        None | Some(CUSTOM) => Ok(()),
         Some(other) => Err(D::Error::custom(format_args!(
-            "`type` must be `custom`: no tools run on this server. Given: `{}`",
+            "`type` must be `{CUSTOM}`: no tools run on this server. Given: `{}`",
             Excerpt::new(other)
         ))),
     }
@@ -251,16 +299,13 @@ impl InPlaceOfText for Block {
 impl MessagesRequest {
     /// Refuses what is not offered.
     pub(super) fn check(&self) -> Result<(), ApiError> {
-        neutral::check(&[
-            ("container", &self.container, Neutral::Null),
-            (
-                "context_management",
-                &self.context_management,
-                Neutral::Null,
-            ),
-            ("mcp_servers", &self.mcp_servers, Neutral::Empty),
-            ("output_config", &self.output_config, Neutral::Empty),
-        ])
+        let values = [
+            &self.container,
+            &self.context_management,
+            &self.mcp_servers,
+            &self.output_config,
+        ];
+        neutral::check(&NEUTRAL, values)
     }
 }
 
@@ -277,21 +322,14 @@ impl From<Tool> for crate::tools::Tool {
 
 impl ToolChoice {
     pub(super) fn into_choice(self) -> Result<Choice, ApiError> {
-        match (self.r#type.as_str(), self.name) {
-            ("auto", _) => Ok(Choice::Auto),
-            ("any", _) => Ok(Choice::Required),
-            ("none", _) => Ok(Choice::None),
-            ("tool", Some(name)) => Ok(Choice::Named(name)),
-            ("tool", None) => {
+        match (self.r#type, self.name) {
+            (ChoiceKind::Auto, _) => Ok(Choice::Auto),
+            (ChoiceKind::Any, _) => Ok(Choice::Required),
+            (ChoiceKind::None, _) => Ok(Choice::None),
+            (ChoiceKind::Tool, Some(name)) => Ok(Choice::Named(name)),
+            (ChoiceKind::Tool, None) => {
                 let rule = "`tool_choice.name` must name a tool when the type is `tool`";
                 Err(ApiError::validation("tool_choice.name", rule))
-            }
-            (other, _) => {
-                let rule = format!(
-                    "`tool_choice.type` must be `auto`, `any`, `tool` or `none`. Given: `{}`",
-                    Excerpt::new(other)
-                );
-                Err(ApiError::validation("tool_choice.type", rule))
             }
         }
     }
@@ -299,17 +337,7 @@ impl ToolChoice {
 
 impl Thinking {
     /// Whether thoughts are wanted.
-    pub(super) fn wanted(&self) -> Result<bool, ApiError> {
-        match self.r#type.as_str() {
-            "enabled" | "adaptive" => Ok(true),
-            "disabled" => Ok(false),
-            other => {
-                let rule = format!(
-                    "`thinking.type` must be `enabled`, `adaptive` or `disabled`. Given: `{}`",
-                    Excerpt::new(other)
-                );
-                Err(ApiError::validation("thinking.type", rule))
-            }
-        }
+    pub(super) fn wanted(&self) -> bool {
+        self.r#type != ThinkingKind::Disabled
     }
 }

@@ -17,10 +17,6 @@ use crate::validate::{FieldNames, GenerateInput, Prompt};
 const MAX_TOKENS: u32 = 16;
 /// Longest JSON of sampling parameters.
 const LONGEST: usize = 64 << 10;
-const NAMES: FieldNames = FieldNames {
-    prompt: "text_input",
-    ..FieldNames::COMPLETIONS
-};
 
 /// Inputs with one element, and what is done with them.
 const INPUTS: [(&str, Input); 20] = [
@@ -102,6 +98,11 @@ enum Input {
     Seed,
 }
 
+/// The inputs that clients may give.
+pub(crate) fn input_names() -> [&'static str; 20] {
+    INPUTS.map(|(name, _)| name)
+}
+
 /// Whether an answer comes in one piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Delivery {
@@ -113,7 +114,7 @@ pub(super) enum Delivery {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Ask {
     text: Option<String>,
-    ids: Option<Vec<Value>>,
+    ids: Option<Vec<u32>>,
     length: Option<u64>,
     sampling: Map<String, Value>,
     exclude: Option<bool>,
@@ -147,10 +148,10 @@ impl Ask {
         };
         match input {
             Input::Text => self.text = Some(text(name, value)?),
-            Input::Ids => match value {
-                Value::Array(ids) => self.ids = Some(ids),
-                _ => return Err(must_be(name, "a list of token ids")),
-            },
+            Input::Ids => {
+                let ids = serde_json::from_value(value);
+                self.ids = Some(ids.map_err(|_| must_be(name, "a list of token ids"))?);
+            }
             Input::Length => {
                 let length = value.as_u64();
                 self.length = Some(length.ok_or_else(|| must_be(name, "a number"))?);
@@ -252,15 +253,18 @@ impl Ask {
         let mut body: CompletionRequest = json::parse(&self.completion()?)?;
         body.check()?;
         let Common { parameters, .. } = body.common(body.max_tokens)?;
-        let prompt = match body.prompt.pop() {
-            Some(WirePrompt::Ids(ids)) => Prompt::Ids(ids),
-            Some(WirePrompt::Text(text)) => Prompt::Text(text, SpecialTokens::Add),
-            None => Prompt::Ids(Vec::new()),
+        let (prompt, name) = match body.prompt.pop() {
+            Some(WirePrompt::Text(text)) => (Prompt::Text(text, SpecialTokens::Add), "text_input"),
+            Some(WirePrompt::Ids(ids)) => (Prompt::Ids(ids), "input_ids"),
+            None => (Prompt::Ids(Vec::new()), "input_ids"),
         };
         let input = GenerateInput {
             prompt,
             parameters,
-            names: NAMES,
+            names: FieldNames {
+                prompt: name,
+                ..FieldNames::COMPLETIONS
+            },
             charge,
         };
         let generation = app.generator.generate(input).await?;
@@ -310,7 +314,7 @@ impl Ask {
                     let rule = format!("`input_lengths` must be {given}, as `input_ids` has it");
                     return Err(ApiError::validation("input_lengths", rule));
                 }
-                Value::Array(ids)
+                Value::from(ids)
             }
             (None, None) => {
                 let rule = "`text_input` is missing: it or `input_ids` must be among the inputs";

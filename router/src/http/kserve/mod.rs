@@ -18,11 +18,14 @@ use serde::Deserialize;
 
 use self::answer::Answer;
 use self::ask::Delivery;
+pub(super) use self::ask::input_names;
 pub(super) use self::generate::{
     __path_generate, __path_generate_stream, generate, generate_stream,
 };
 use self::output::Output;
+pub(super) use self::tensor::DATATYPES;
 use self::wire::{InferRequest, InferResponse, ModelMetadata, ServerMetadata, TensorMetadata};
+pub(super) use self::wire::{MOST_DIMENSIONS, MOST_TENSORS};
 use super::error::NativeError;
 use super::native::wire::ErrorResponse;
 use super::openai::check_model;
@@ -55,6 +58,11 @@ const INPUTS: [(&str, &str, i64); 18] = [
     ("min_length", "UINT32", 1),
     ("beam_width", "UINT32", 1),
 ];
+
+/// The outputs that clients may ask for.
+pub(super) fn output_names() -> [&'static str; 7] {
+    Output::ALL.map(Output::name)
+}
 
 /// A model in a path, and perhaps its version.
 #[derive(Debug, Deserialize)]

@@ -43,7 +43,7 @@ pub(super) struct Elements(pub(super) Vec<Value>);
 
 /// The type of a tensor's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Datatype {
+pub(crate) enum Datatype {
     Bool,
     /// So many bytes.
     Unsigned(usize),
@@ -54,26 +54,29 @@ pub(super) enum Datatype {
     Bytes,
 }
 
+/// Datatypes by name.
+pub(crate) const DATATYPES: [(&str, Datatype); 12] = [
+    ("BOOL", Datatype::Bool),
+    ("UINT8", Datatype::Unsigned(1)),
+    ("UINT16", Datatype::Unsigned(2)),
+    ("UINT32", Datatype::Unsigned(4)),
+    ("UINT64", Datatype::Unsigned(8)),
+    ("INT8", Datatype::Signed(1)),
+    ("INT16", Datatype::Signed(2)),
+    ("INT32", Datatype::Signed(4)),
+    ("INT64", Datatype::Signed(8)),
+    ("FP32", Datatype::Fp32),
+    ("FP64", Datatype::Fp64),
+    ("BYTES", Datatype::Bytes),
+];
+
 impl Datatype {
     /// Reads its name; `tensor` is for the error.
     pub(super) fn parse(name: &str, tensor: &str) -> Result<Self, ApiError> {
-        Ok(match name {
-            "BOOL" => Self::Bool,
-            "UINT8" => Self::Unsigned(1),
-            "UINT16" => Self::Unsigned(2),
-            "UINT32" => Self::Unsigned(4),
-            "UINT64" => Self::Unsigned(8),
-            "INT8" => Self::Signed(1),
-            "INT16" => Self::Signed(2),
-            "INT32" => Self::Signed(4),
-            "INT64" => Self::Signed(8),
-            "FP32" => Self::Fp32,
-            "FP64" => Self::Fp64,
-            "BYTES" => Self::Bytes,
-            other => {
-                let rule = format!("has the unknown datatype `{}`", Excerpt::new(other));
-                return Err(wrong(tensor, &rule));
-            }
+        let known = DATATYPES.iter().find(|(known, _)| *known == name);
+        known.map(|(_, datatype)| *datatype).ok_or_else(|| {
+            let rule = format!("has the unknown datatype `{}`", Excerpt::new(name));
+            wrong(tensor, &rule)
         })
     }
 

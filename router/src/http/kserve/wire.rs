@@ -13,9 +13,9 @@ use crate::http::strict::{self, JsonText, from_object};
 from_object!(InferRequest, InputTensor, RequestedOutput);
 
 /// Tensors of a request that are read: more than there are names.
-const MOST_TENSORS: usize = 64;
+pub(crate) const MOST_TENSORS: usize = 64;
 /// Dimensions of a tensor.
-const MOST_DIMENSIONS: usize = 8;
+pub(crate) const MOST_DIMENSIONS: usize = 8;
 /// Longest JSON of parameters.
 const LONGEST: usize = 64 << 10;
 

@@ -4,6 +4,7 @@ mod parameters;
 mod stream;
 pub(super) mod wire;
 
+pub(super) use self::parameters::{NEUTRAL, SHARE, TEMPERATURE, TOP_K};
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::HeaderMap;

@@ -6,11 +6,19 @@ use crate::budget::Charge;
 use crate::error::ApiError;
 use crate::http::beam::BeamFields;
 use crate::http::guide::Grammar;
-use crate::http::neutral::{self, Neutral};
-use crate::http::strict::JsonText;
+use crate::http::neutral::{self, Neutral, Neutrals};
 use crate::logprobs::Wanted;
 use crate::tokenize::SpecialTokens;
+use crate::validate::range::Range;
 use crate::validate::{Choices, FieldNames, GenerateInput, Parameters, Prompt};
+
+/// Not offered yet.
+pub(crate) const NEUTRAL: Neutrals<1> = [("adapter_id", Neutral::Null)];
+
+pub(crate) const TEMPERATURE: Range<f32> = Range::above(0.0, f32::MAX);
+pub(crate) const TOP_K: Range<i32> = Range::new(1, i32::MAX);
+/// Of `top_p` and `typical_p`.
+pub(crate) const SHARE: Range<f32> = Range::between(0.0, 1.0);
 
 /// What the answer's shape depends on.
 #[derive(Clone, Debug)]
@@ -140,31 +148,26 @@ pub(super) fn check_streamable(input: &GenerateInput) -> Result<(), ApiError> {
 }
 
 fn check_neutral(wire: &GenerateParameters) -> Result<(), ApiError> {
-    let fields: [(&'static str, &Option<JsonText>, Neutral); 1] =
-        [("adapter_id", &wire.adapter_id, Neutral::Null)];
-    neutral::check(&fields)
+    neutral::check(&NEUTRAL, [&wire.adapter_id])
 }
 
 fn check_ranges(wire: &GenerateParameters) -> Result<(), ApiError> {
-    if wire.temperature.is_some_and(|t| t <= 0.0) {
+    if wire.temperature.is_some_and(|t| t <= TEMPERATURE.least) {
         let rule = "`temperature` must be strictly positive";
         return Err(ApiError::validation("temperature", rule));
     }
-    if wire.top_k.is_some_and(|k| k <= 0) {
+    if wire.top_k.is_some_and(|k| !TOP_K.has(k)) {
         return Err(ApiError::validation(
             "top_k",
             "`top_k` must be strictly positive",
         ));
     }
-    if wire.top_p.is_some_and(|p| p <= 0.0 || p >= 1.0) {
-        return Err(ApiError::validation(
-            "top_p",
-            "`top_p` must be > 0.0 and < 1.0",
-        ));
-    }
-    if wire.typical_p.is_some_and(|p| p <= 0.0 || p >= 1.0) {
-        let rule = "`typical_p` must be > 0.0 and < 1.0";
-        return Err(ApiError::validation("typical_p", rule));
+    for (name, share) in [("top_p", wire.top_p), ("typical_p", wire.typical_p)] {
+        if share.is_some_and(|share| !SHARE.has(share)) {
+            // In TGI's words, which tell no value.
+            let rule = format!("`{name}` must be {SHARE}");
+            return Err(ApiError::validation(name, rule));
+        }
     }
     Ok(())
 }

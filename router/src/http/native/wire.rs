@@ -94,7 +94,7 @@ pub(crate) struct TokenizeRequest {
     pub(crate) inputs: String,
     /// Accepted so that a body for `/generate` fits; has no effect on tokens.
     #[serde(default, rename = "parameters")]
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<GenerateParameters>)]
     pub(crate) _parameters: Option<GenerateParameters>,
 }
 

@@ -253,7 +253,8 @@ fn keep_allowed(tools: &mut Vec<Tool>, allowed: &[String]) -> Result<(), ApiErro
 }
 
 /// Names that the server itself gives to the chat template.
-const OWN_VARIABLES: [&str; 4] = ["messages", "tools", "documents", "add_generation_prompt"];
+pub(crate) const OWN_VARIABLES: [&str; 4] =
+    ["messages", "tools", "documents", "add_generation_prompt"];
 
 fn template_variables(json: JsonText) -> Result<String, ApiError> {
     const NAME: &str = "chat_template_kwargs";

@@ -8,16 +8,35 @@ use super::common::{prompt_logprobs, request};
 use super::tools::{MessageCall, Tool, ToolChoice};
 use crate::chat::ChatMessage;
 use crate::error::{ApiError, Excerpt};
-use crate::http::neutral::{self, Neutral};
+use crate::http::neutral::{self, Neutral, Neutrals};
 use crate::http::strict::{self, InPlaceOfText, JsonText, TextOr, from_object};
 use crate::logprobs::Wanted;
 
 from_object!(Message, Part);
 
 /// Messages that are read: more than a context has room for.
-const MOST_MESSAGES: usize = 1 << 16;
+pub(crate) const MOST_MESSAGES: usize = 1 << 16;
 /// Calls of one message.
-const MOST_CALLS: usize = 1024;
+pub(crate) const MOST_CALLS: usize = 1024;
+
+/// Not offered yet.
+pub(crate) const NEUTRAL: Neutrals<8> = [
+    ("functions", Neutral::Json("[]")),
+    ("function_call", Neutral::Text(&["none", "auto"])),
+    ("modalities", Neutral::Json(r#"["text"]"#)),
+    ("audio", Neutral::Null),
+    ("prediction", Neutral::Null),
+    ("reasoning_effort", Neutral::Null),
+    ("verbosity", Neutral::Null),
+    ("web_search_options", Neutral::Null),
+];
+/// What answers of others' servers have, sent back in a message.
+pub(crate) const ECHOED: Neutrals<4> = [
+    ("refusal", Neutral::Null),
+    ("function_call", Neutral::Null),
+    ("audio", Neutral::Null),
+    ("annotations", Neutral::Json("[]")),
+];
 
 request! {
     /// Body of `/v1/chat/completions`.
@@ -158,9 +177,12 @@ struct Part {
     _refusal: Option<IgnoredAny>,
 }
 
+/// The type of parts that are offered.
+pub(crate) const TEXT: &str = "text";
+
 /// A part's text.
 #[derive(Debug)]
-struct PartText(String);
+pub(crate) struct PartText(String);
 
 fn messages<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Message>, D::Error> {
     strict::list::<MOST_MESSAGES, _, _>(from)
@@ -187,10 +209,10 @@ impl<'de> de::Deserialize<'de> for PartText {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let part = <Part as de::Deserialize>::deserialize(from)?;
         match (part.r#type.as_str(), part.text) {
-            ("text", Some(text)) => Ok(Self(text)),
-            ("text", None) => Err(D::Error::missing_field("text")),
+            (TEXT, Some(text)) => Ok(Self(text)),
+            (TEXT, None) => Err(D::Error::missing_field("text")),
             (other, _) => Err(D::Error::custom(format_args!(
-                "`type` must be `text`: this model takes no `{}`",
+                "`type` must be `{TEXT}`: this model takes no `{}`",
                 Excerpt::new(other)
             ))),
         }
@@ -222,21 +244,17 @@ impl ChatRequest {
 
     /// Refuses what is not offered yet.
     pub(crate) fn check(&self) -> Result<(), ApiError> {
-        const CHOICE: Neutral = Neutral::Text(&["none", "auto"]);
-        neutral::check(&[
-            ("functions", &self.functions, Neutral::Empty),
-            ("function_call", &self.function_call, CHOICE),
-            ("modalities", &self.modalities, Neutral::Json(r#"["text"]"#)),
-            ("audio", &self.audio, Neutral::Null),
-            ("prediction", &self.prediction, Neutral::Null),
-            ("reasoning_effort", &self.reasoning_effort, Neutral::Null),
-            ("verbosity", &self.verbosity, Neutral::Null),
-            (
-                "web_search_options",
-                &self.web_search_options,
-                Neutral::Null,
-            ),
-        ])
+        let values = [
+            &self.functions,
+            &self.function_call,
+            &self.modalities,
+            &self.audio,
+            &self.prediction,
+            &self.reasoning_effort,
+            &self.verbosity,
+            &self.web_search_options,
+        ];
+        neutral::check(&NEUTRAL, values)
     }
 }
 
@@ -245,13 +263,14 @@ impl Message {
     pub(crate) fn into_turn(self, index: usize) -> Result<ChatMessage, ApiError> {
         let at =
             |rule: &str| ApiError::validation("messages", format!("`messages[{index}]` {rule}"));
-        neutral::check(&[
-            ("refusal", &self.refusal, Neutral::Null),
-            ("function_call", &self.function_call, Neutral::Null),
-            ("audio", &self.audio, Neutral::Null),
-            ("annotations", &self.annotations, Neutral::Empty),
-        ])
-        .map_err(|error| at(&format!("has a field that {}", error.message)))?;
+        let echoed = [
+            &self.refusal,
+            &self.function_call,
+            &self.audio,
+            &self.annotations,
+        ];
+        neutral::check(&ECHOED, echoed)
+            .map_err(|error| at(&format!("has a field that {}", error.message)))?;
         if self.role.is_empty() {
             return Err(at("must have a `role`"));
         }

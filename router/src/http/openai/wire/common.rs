@@ -5,6 +5,7 @@ use utoipa::ToSchema;
 
 use crate::error::ApiError;
 use crate::http::strict::from_object;
+use crate::validate::range::Range;
 use crate::validate::{AtEos, Parameters};
 
 from_object!(StreamOptions);
@@ -244,14 +245,16 @@ macro_rules! request {
 }
 pub(super) use request;
 
+/// -1 and 0 turn it off.
+pub(crate) const TOP_K: Range<i32> = Range::new(-1, i32::MAX);
+
 pub(super) fn top_k(value: Option<i32>) -> Result<u32, ApiError> {
-    match value.unwrap_or(0) {
-        -1 => Ok(0),
-        k => u32::try_from(k).map_err(|_| {
-            let rule = format!("`top_k` must be > 0, or -1 or 0 to turn it off. Given: {k}");
-            ApiError::validation("top_k", rule)
-        }),
+    let k = value.unwrap_or(0);
+    if TOP_K.has(k) {
+        return Ok(k.max(0).cast_unsigned());
     }
+    let rule = format!("`top_k` must be > 0, or -1 or 0 to turn it off. Given: {k}");
+    Err(ApiError::validation("top_k", rule))
 }
 
 pub(super) fn truncate(keep: Option<i64>) -> Result<Option<usize>, ApiError> {

@@ -3,10 +3,13 @@
 use super::common::{prompt_logprobs, request};
 use super::one_or_many::WirePrompt;
 use crate::error::ApiError;
-use crate::http::neutral::{self, Neutral};
+use crate::http::neutral::{self, Neutral, Neutrals};
 use crate::http::strict::JsonText;
 use crate::logprobs::Wanted;
 use crate::validate::Parameters;
+
+/// Not offered yet.
+pub(crate) const NEUTRAL: Neutrals<1> = [("suffix", Neutral::Text(&[""]))];
 
 request! {
     /// Body of `/v1/completions`.
@@ -45,7 +48,7 @@ impl CompletionRequest {
 
     /// Refuses what is not offered yet.
     pub(crate) fn check(&self) -> Result<(), ApiError> {
-        neutral::check(&[("suffix", &self.suffix, Neutral::Text(&[""]))])
+        neutral::check(&NEUTRAL, [&self.suffix])
     }
 
     /// What is to be told of probabilities.

@@ -8,7 +8,7 @@ use crate::http::strict::{InPlaceOfText, TextOr, check_room};
 
 /// Strings or prompts that are read: more than any configuration allows. Token ids are not counted:
 /// they take hardly more memory than their text.
-const MOST: usize = 1024;
+pub(crate) const MOST_PROMPTS: usize = 1024;
 
 /// One prompt of a completion request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub(super) fn prompts<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<WireProm
 
 impl InPlaceOfText for String {
     const EXPECTED: &'static str = "a string or a list of strings";
-    const MOST: usize = MOST;
+    const MOST: usize = MOST_PROMPTS;
 }
 
 struct Prompts;
@@ -63,7 +63,7 @@ impl<'de> Visitor<'de> for Prompts {
         while let Some(entry) = list.next_element()? {
             match entry {
                 Entry::Prompt(prompt) => {
-                    check_room(prompts.len(), MOST)?;
+                    check_room(prompts.len(), MOST_PROMPTS)?;
                     prompts.push(prompt);
                 }
                 Entry::Id(id) => ids.push(id),

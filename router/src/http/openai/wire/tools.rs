@@ -26,6 +26,12 @@ pub(crate) const FIELDS: OfferFields = OfferFields {
     parameters: "function.parameters",
 };
 
+/// The type of a choice among some of the tools.
+pub(crate) const ALLOWED: &str = "allowed_tools";
+
+/// The type of tools that are offered.
+pub(crate) const FUNCTION: &str = "function";
+
 /// A tool on offer.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(
@@ -88,7 +94,7 @@ pub(crate) struct MessageCall {
     _type: (),
     /// What was called.
     function: CalledFunction,
-    /// Its place among the calls; clients that put streams together send it back.
+    /// Has no effect: its place among the calls, which clients that put streams together send back.
     #[serde(rename = "index")]
     #[schema(value_type = Option<u32>)]
     _index: Option<IgnoredAny>,
@@ -105,7 +111,7 @@ pub(crate) struct CalledFunction {
     /// Its name.
     name: String,
     /// Its arguments: JSON in a string, or an object.
-    #[schema(value_type = String)]
+    #[schema(value_type = Option<String>)]
     arguments: Option<JsonText>,
     /// TGI's answers have it.
     #[serde(rename = "description")]
@@ -114,33 +120,42 @@ pub(crate) struct CalledFunction {
 }
 
 /// A choice among some of the tools.
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
+#[schema(as = AllowedToolChoice)]
 #[serde(
     remote = "Self",
     deny_unknown_fields,
     expecting = "a choice (a JSON object)"
 )]
-struct AllowedChoice {
+pub(crate) struct AllowedChoice {
+    /// Always `allowed_tools`.
     #[serde(rename = "type")]
+    #[schema(value_type = String)]
     _type: IgnoredAny,
+    /// Which, and whether one must be called.
     allowed_tools: AllowedTools,
 }
 
-#[derive(Deserialize)]
+/// Some of the tools, and what is to be done with them.
+#[derive(Deserialize, ToSchema)]
 #[serde(
     remote = "Self",
     deny_unknown_fields,
     expecting = "a mode and tools (a JSON object)"
 )]
-struct AllowedTools {
+pub(crate) struct AllowedTools {
+    /// `auto`: the model decides. `required`: the answer is one call or more.
+    #[schema(inline)]
     mode: Mode,
+    /// Tools of `tools`; not empty.
     #[serde(deserialize_with = "strict::list::<MOST_TOOLS, _, _>")]
     tools: Vec<NamedChoice>,
 }
 
-#[derive(Deserialize)]
+/// What is to be done with the tools.
+#[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
-enum Mode {
+pub(crate) enum Mode {
     Auto,
     Required,
 }
@@ -151,25 +166,32 @@ struct Kind {
     r#type: Option<String>,
 }
 
-#[derive(Deserialize)]
+/// A choice of one tool.
+#[derive(Deserialize, ToSchema)]
+#[schema(as = NamedToolChoice)]
 #[serde(
     remote = "Self",
     deny_unknown_fields,
     expecting = "a choice (a JSON object)"
 )]
-struct NamedChoice {
+pub(crate) struct NamedChoice {
+    /// Always `function`.
     #[serde(deserialize_with = "kind", rename = "type")]
+    #[schema(value_type = String)]
     _type: (),
+    /// Which.
     function: NamedFunction,
 }
 
-#[derive(Deserialize)]
+/// A function, by its name.
+#[derive(Deserialize, ToSchema)]
 #[serde(
     remote = "Self",
     deny_unknown_fields,
     expecting = "a function (a JSON object)"
 )]
-struct NamedFunction {
+pub(crate) struct NamedFunction {
+    /// That of a tool of `tools`.
     name: String,
 }
 
@@ -180,9 +202,9 @@ pub(super) fn tools<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Vec<Too
 
 fn kind<'de, D: Deserializer<'de>>(from: D) -> Result<(), D::Error> {
     match String::deserialize(from)?.as_str() {
-        "function" => Ok(()),
+        FUNCTION => Ok(()),
         other => Err(D::Error::custom(format_args!(
-            "`type` must be `function`. Given: `{}`",
+            "`type` must be `{FUNCTION}`. Given: `{}`",
             Excerpt::new(other)
         ))),
     }
@@ -239,7 +261,7 @@ impl ToolChoice {
 
     fn of_object<E: Error>(text: &str) -> Result<Self, E> {
         let kind: Kind = strict::read_text(text)?;
-        if kind.r#type.as_deref() != Some("allowed_tools") {
+        if kind.r#type.as_deref() != Some(ALLOWED) {
             let named: NamedChoice = strict::read_text(text)?;
             return Ok(Choice::Named(named.function.name).into());
         }

@@ -1,13 +1,17 @@
 //! The description of all routes, for programs and for people.
 
-use std::sync::LazyLock;
+mod bounds;
+mod shapes;
 
-use axum::Json;
-use axum::response::Html;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::header;
+use axum::response::{Html, IntoResponse, Response};
 use serde_json::Value;
 use utoipa::OpenApi;
 
-use super::{anthropic, kserve, native, openai};
+use super::{App, anthropic, kserve, native, openai};
+use crate::config::RouterConfig;
 
 #[derive(OpenApi)]
 #[openapi(
@@ -20,7 +24,7 @@ use super::{anthropic, kserve, native, openai};
         native::generate,
         native::generate_stream,
         native::compatible,
-        super::invocations::invocations,
+        crate::http::invocations::invocations,
         native::tokenize,
         native::info,
         openai::chat,
@@ -36,76 +40,64 @@ use super::{anthropic, kserve, native, openai};
         kserve::infer,
         kserve::generate,
         kserve::generate_stream,
-        super::health,
-        super::ready,
-        super::metrics,
+        crate::http::health,
+        crate::http::ready,
+        crate::http::metrics,
     ),
-    components(schemas(anthropic::wire::Block))
+    components(schemas(
+        anthropic::wire::Block,
+        openai::wire::tools::NamedChoice,
+        openai::wire::tools::AllowedChoice,
+    ))
 )]
 struct Description;
 
 /// Examples of bodies by path, and of their fields by schema: a test sends every one of them.
-const EXAMPLES: &str = include_str!("examples.json");
+const EXAMPLES: &str = include_str!("../examples.json");
 
-/// Fields that take more than one type: schema, field, their shapes.
-const SHAPES: [(&str, &str, &str); 7] = [
-    ("Message", "content", PARTS),
-    ("AnthropicMessage", "content", BLOCKS),
-    ("AnthropicBlock", "content", BLOCKS),
-    ("MessagesRequest", "system", BLOCKS),
-    ("CompletionRequest", "prompt", PROMPTS),
-    ("CompletionRequest", "stop", STRINGS),
-    ("ChatRequest", "stop", STRINGS),
-];
-const PARTS: &str = r#"[{"type":"string"},{"type":"null"},{"type":"array","items":{
-    "type":"object","required":["type","text"],"additionalProperties":false,
-    "properties":{"type":{"type":"string","enum":["text"]},"text":{"type":"string"}}}}]"#;
-const BLOCKS: &str = r##"[{"type":"string"},{"type":"array","items":{
-    "$ref":"#/components/schemas/AnthropicBlock"}}]"##;
-const PROMPTS: &str = r#"[{"type":"string"},{"type":"array","items":{"type":"string"}},
-    {"type":"array","items":{"type":"integer","minimum":0}},
-    {"type":"array","items":{"type":"array","items":{"type":"integer","minimum":0}}}]"#;
-const STRINGS: &str =
-    r#"[{"type":"string"},{"type":"null"},{"type":"array","items":{"type":"string"}}]"#;
-
-static DESCRIBED: LazyLock<Value> = LazyLock::new(describe);
-
-/// The OpenAPI description of all routes, as `docs/openapi.json` has it.
+/// The OpenAPI description of all routes, as `docs/openapi.json` has it: with the limits of a server
+/// that nobody configured.
 pub fn openapi_json() -> String {
     // A tree of JSON always has a text.
-    let text = serde_json::to_string_pretty(&*DESCRIBED).unwrap_or_default();
-    text + "\n"
+    let api = describe(&RouterConfig::new("penstock"));
+    serde_json::to_string_pretty(&api).unwrap_or_default() + "\n"
 }
 
-/// The OpenAPI description.
-pub(super) async fn openapi() -> Json<&'static Value> {
-    Json(&DESCRIBED)
+/// The OpenAPI description, with this server's limits.
+pub(super) async fn openapi(State(app): State<App>) -> Response {
+    let text = app
+        .description
+        .get_or_init(|| describe(&app.config).to_string().into());
+    let kind = [(header::CONTENT_TYPE, "application/json")];
+    (kind, Bytes::clone(text)).into_response()
 }
 
-/// The description that follows from the types, with the examples.
-fn describe() -> Value {
+/// The description that follows from the types, with the examples and the bounds.
+fn describe(config: &RouterConfig) -> Value {
     let mut api = serde_json::to_value(Description::openapi()).unwrap_or_default();
+    shapes::mend(&mut api["components"]);
     let examples: Value = serde_json::from_str(EXAMPLES).unwrap_or_default();
     for (path, body) in entries(&examples["bodies"]) {
         api["paths"][path]["post"]["requestBody"]["content"]["application/json"]["example"] =
             body.clone();
     }
+    let schemas = &mut api["components"]["schemas"];
+    for (schema, field, shapes) in shapes::all(config) {
+        shapes::take(&mut schemas[schema]["properties"][field], shapes);
+    }
+    for (names, field, said) in bounds::all(config) {
+        for name in names {
+            bounds::merge(&mut schemas[*name]["properties"][field], said.clone());
+        }
+    }
     for (schema, fields) in entries(&examples["fields"]) {
-        let properties = &mut api["components"]["schemas"][schema]["properties"];
+        let properties = &mut schemas[schema]["properties"];
         for (field, example) in entries(fields) {
             // A field that is gone shows as one without a type, which a test finds.
             let property = &mut properties[field];
             property["example"] = example.clone();
+            bounds::bound_whole_numbers(property);
         }
-    }
-    for (schema, field, shapes) in SHAPES {
-        let property = &mut api["components"]["schemas"][schema]["properties"][field];
-        for word in ["type", "items"] {
-            property
-                .as_object_mut()
-                .map(|property| property.remove(word));
-        }
-        property["anyOf"] = serde_json::from_str(shapes).unwrap_or_default();
     }
     describe_responses(&mut api);
     api
@@ -144,5 +136,5 @@ fn entries(object: &Value) -> impl Iterator<Item = (&String, &Value)> {
 
 /// A page that shows the description; it loads nothing from elsewhere.
 pub(super) async fn page() -> Html<&'static str> {
-    Html(include_str!("docs.html"))
+    Html(include_str!("../docs.html"))
 }

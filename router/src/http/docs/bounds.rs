@@ -1,0 +1,328 @@
+//! What a schema says of the values of a field, from the constants by which they are checked.
+
+use std::ops::RangeInclusive;
+
+use serde_json::{Map, Value, json};
+
+use crate::chat::MOST_TEMPLATE;
+use crate::config::RouterConfig;
+use crate::http::neutral::Neutral;
+use crate::http::{anthropic, guide, kserve, native, openai};
+use crate::logprobs;
+use crate::tools::{LONGEST_NAME, MOST_TOOLS, NAME_SYMBOLS};
+use crate::validate::adjustment as logits;
+use crate::validate::beam::{LENGTH_PENALTY, LOOKED_AT};
+use crate::validate::range::{Ends, Number, Range};
+use crate::validate::{choices, ends, sampling};
+
+/// Schemas, a field of theirs, and what is to be said of it.
+pub(super) type Bound = (&'static [&'static str], &'static str, Value);
+
+const OPENAI: &[&str] = &["ChatRequest", "CompletionRequest"];
+const CHAT: &[&str] = &["ChatRequest"];
+const COMPLETION: &[&str] = &["CompletionRequest"];
+const NATIVE: &[&str] = &["GenerateParameters"];
+const MESSAGES: &[&str] = &["MessagesRequest"];
+const SAMPLED: &[&str] = &["ChatRequest", "CompletionRequest", "MessagesRequest"];
+const SEARCHED: &[&str] = &["ChatRequest", "CompletionRequest", "GenerateParameters"];
+
+/// All that is said of fields.
+pub(super) fn all(config: &RouterConfig) -> Vec<Bound> {
+    let mut bounds = counts(config);
+    bounds.extend(numbers());
+    bounds.extend(token_ids());
+    bounds.extend(lists());
+    bounds.extend(texts(config));
+    bounds.extend(words());
+    bounds.extend(unused(CHAT, &openai::wire::chat::NEUTRAL));
+    bounds.extend(unused(&["Message"], &openai::wire::chat::ECHOED));
+    bounds.extend(unused(COMPLETION, &openai::wire::completions::NEUTRAL));
+    bounds.extend(unused(NATIVE, &native::NEUTRAL));
+    bounds.extend(unused(MESSAGES, &anthropic::wire::NEUTRAL));
+    bounds
+}
+
+/// Fields that have no effect yet, and may therefore say nothing else.
+fn unused<'a>(
+    schemas: &'static [&'static str],
+    fields: &'a [(&'static str, Neutral)],
+) -> impl Iterator<Item = Bound> + 'a {
+    let said =
+        move |(field, neutral): &(&'static str, Neutral)| (schemas, *field, neutral.schema());
+    fields.iter().map(said)
+}
+
+/// How many there may be of something.
+fn counts(config: &RouterConfig) -> Vec<Bound> {
+    let choices = range(choices::range(config.max_best_of));
+    let told = range(logprobs::range(config.max_top_tokens));
+    let positive = json!({ "minimum": 1 });
+    vec![
+        (OPENAI, "n", choices.clone()),
+        (COMPLETION, "best_of", choices.clone()),
+        (NATIVE, "best_of", choices),
+        (CHAT, "top_logprobs", told.clone()),
+        (COMPLETION, "logprobs", told.clone()),
+        (OPENAI, "prompt_logprobs", told.clone()),
+        (NATIVE, "top_n_tokens", told),
+        (CHAT, "max_tokens", positive.clone()),
+        (CHAT, "max_completion_tokens", positive.clone()),
+        (MESSAGES, "max_tokens", positive.clone()),
+        (NATIVE, "max_new_tokens", positive.clone()),
+        (NATIVE, "truncate", positive),
+        (SEARCHED, "beam_width", range(Range::new(1, LOOKED_AT))),
+    ]
+}
+
+fn numbers() -> Vec<Bound> {
+    let penalties = range(logits::PENALTIES);
+    let repetition = range(logits::REPETITION);
+    vec![
+        (SAMPLED, "temperature", range(sampling::TEMPERATURE)),
+        (SAMPLED, "top_p", range(sampling::TOP_P)),
+        (OPENAI, "top_k", range(openai::wire::TOP_K)),
+        (OPENAI, "presence_penalty", penalties.clone()),
+        (OPENAI, "frequency_penalty", penalties.clone()),
+        (OPENAI, "repetition_penalty", repetition.clone()),
+        (OPENAI, "min_p", range(logits::MIN_P)),
+        (OPENAI, "typical_p", range(logits::TYPICAL_P)),
+        (NATIVE, "temperature", range(native::TEMPERATURE)),
+        (NATIVE, "top_p", range(native::SHARE)),
+        (NATIVE, "typical_p", range(native::SHARE)),
+        (NATIVE, "top_k", range(native::TOP_K)),
+        (NATIVE, "frequency_penalty", penalties),
+        (NATIVE, "repetition_penalty", repetition),
+        (SEARCHED, "length_penalty", range(LENGTH_PENALTY)),
+    ]
+}
+
+fn token_ids() -> Vec<Bound> {
+    let bias = json!({
+        "maxProperties": logits::MAX_LOGIT_BIASES,
+        "propertyNames": { "pattern": "^[0-9]+$" },
+        "additionalProperties": range(logits::BIASES),
+    });
+    let word = json!({ "items": items(1..=logits::MAX_WORD_TOKENS) });
+    let words = with(items(0..=logits::MAX_TOKEN_IDS), word);
+    let ids = json!({ "minItems": 1 });
+    vec![
+        (OPENAI, "logit_bias", bias),
+        (
+            OPENAI,
+            "allowed_token_ids",
+            items(1..=logits::MAX_TOKEN_IDS),
+        ),
+        (OPENAI, "bad_words_ids", words),
+        (
+            OPENAI,
+            "stop_token_ids",
+            items(0..=logits::MAX_STOP_TOKEN_IDS),
+        ),
+        (&["KserveGenerateRequest"], "input_ids", ids),
+    ]
+}
+
+fn lists() -> Vec<Bound> {
+    use openai::wire::chat as wire;
+    let choice = items(1..=guide::MOST_CHOICES);
+    let choice = with(choice, json!({ "items": { "minLength": 1 } }));
+    let turns = items(1..=anthropic::wire::MOST_MESSAGES);
+    vec![
+        (OPENAI, "guided_choice", choice.clone()),
+        (&["StructuredOutputs"], "choice", choice),
+        (CHAT, "messages", items(1..=wire::MOST_MESSAGES)),
+        (&["Message"], "tool_calls", items(0..=wire::MOST_CALLS)),
+        (MESSAGES, "messages", turns),
+        (
+            &["ChatRequest", "MessagesRequest"],
+            "tools",
+            items(0..=MOST_TOOLS),
+        ),
+        (&["AllowedTools"], "tools", items(1..=MOST_TOOLS)),
+        (&["InferRequest"], "inputs", items(1..=kserve::MOST_TENSORS)),
+        (
+            &["InferRequest"],
+            "outputs",
+            items(0..=kserve::MOST_TENSORS),
+        ),
+        (
+            &["InputTensor"],
+            "shape",
+            items(0..=kserve::MOST_DIMENSIONS),
+        ),
+    ]
+}
+
+/// A list of so many.
+fn items(count: RangeInclusive<usize>) -> Value {
+    least(
+        "minItems",
+        *count.start(),
+        json!({ "maxItems": count.end() }),
+    )
+}
+
+/// Lengths are of bytes when they are checked: of other texts than ASCII fewer characters fit.
+fn texts(config: &RouterConfig) -> Vec<Bound> {
+    let some = json!({ "minLength": 1 });
+    let bad = with(
+        text(1..=logits::MAX_TEXT_BYTES),
+        json!({ "pattern": "\\S" }),
+    );
+    let bad = json!({ "items": bad });
+    let name = with(
+        text(1..=LONGEST_NAME),
+        json!({ "pattern": format!("^[a-zA-Z0-9{NAME_SYMBOLS}]+$") }),
+    );
+    vec![
+        (NATIVE, "stop", stops(config)),
+        (MESSAGES, "stop_sequences", stops(config)),
+        (
+            OPENAI,
+            "bad_words",
+            with(items(0..=logits::MAX_BAD_TEXTS), bad),
+        ),
+        (CHAT, "chat_template", text(0..=MOST_TEMPLATE)),
+        (OPENAI, "guided_regex", some.clone()),
+        (OPENAI, "guided_grammar", some.clone()),
+        (&["StructuredOutputs"], "regex", some.clone()),
+        (&["StructuredOutputs"], "grammar", some.clone()),
+        (
+            &["GenerateRequest", "TokenizeRequest"],
+            "inputs",
+            some.clone(),
+        ),
+        (&["KserveGenerateRequest"], "text_input", some.clone()),
+        (&["Message"], "role", some),
+        (&["Function", "AnthropicTool"], "name", name),
+    ]
+}
+
+/// Texts that end an answer.
+pub(super) fn stops(config: &RouterConfig) -> Value {
+    let each = json!({ "items": text(1..=ends::MAX_STOP_BYTES) });
+    with(items(0..=config.max_stop_sequences), each)
+}
+
+/// Texts that are one of a few.
+fn words() -> Vec<Bound> {
+    let one_of = |words: &[&str]| json!({ "enum": words });
+    let function = one_of(&[openai::wire::tools::FUNCTION]);
+    let datatypes = kserve::DATATYPES.map(|(name, _)| name);
+    let inputs = kserve::input_names();
+    let outputs = kserve::output_names();
+    let own = json!({ "propertyNames": { "not": one_of(&openai::OWN_VARIABLES) } });
+    let object = json!({ "properties": { "type": one_of(&["object"]) } });
+    vec![
+        (
+            &["Tool", "MessageCall", "NamedToolChoice"],
+            "type",
+            function,
+        ),
+        (
+            &["AllowedToolChoice"],
+            "type",
+            one_of(&[openai::wire::tools::ALLOWED]),
+        ),
+        (
+            &["AnthropicTool"],
+            "type",
+            one_of(&[anthropic::wire::CUSTOM]),
+        ),
+        (&["InputTensor"], "datatype", one_of(&datatypes)),
+        (&["InputTensor"], "name", one_of(&inputs)),
+        (&["RequestedOutput"], "name", one_of(&outputs)),
+        (CHAT, "chat_template_kwargs", own),
+        (&["Function"], "parameters", object.clone()),
+        (&["AnthropicTool"], "input_schema", object),
+    ]
+}
+
+/// A text of such a length.
+pub(super) fn text(length: RangeInclusive<usize>) -> Value {
+    let most = json!({ "maxLength": length.end() });
+    least("minLength", *length.start(), most)
+}
+
+/// Says a least number, unless it is none.
+fn least(word: &str, least: usize, mut said: Value) -> Value {
+    if least > 0 {
+        said[word] = least.into();
+    }
+    said
+}
+
+fn range<T: Number>(range: Range<T>) -> Value {
+    let (least, most) = match range.ends {
+        Ends::Both => ("minimum", "maximum"),
+        Ends::Most => ("exclusiveMinimum", "maximum"),
+        Ends::Neither => ("exclusiveMinimum", "exclusiveMaximum"),
+    };
+    json!({ least: range.least.json(), most: range.most.json() })
+}
+
+fn with(mut said: Value, more: Value) -> Value {
+    merge(&mut said, more);
+    said
+}
+
+/// Says more of a schema. What is one of a few values may be null too if the type allows it.
+pub(super) fn merge(schema: &mut Value, more: Value) {
+    let Value::Object(more) = more else {
+        *schema = more;
+        return;
+    };
+    for (word, value) in more {
+        if word == "exclusiveMinimum" {
+            schema
+                .as_object_mut()
+                .map(|schema| schema.remove("minimum"));
+        }
+        if word == "enum" {
+            schema[word] = with_null(value, &schema["type"]);
+        } else {
+            merge(&mut schema[word], value);
+        }
+    }
+}
+
+fn with_null(mut values: Value, kind: &Value) -> Value {
+    let nullable = kind
+        .as_array()
+        .is_some_and(|kinds| kinds.contains(&json!("null")));
+    if let Some(values) = values.as_array_mut()
+        && nullable
+        && !values.contains(&Value::Null)
+    {
+        values.push(Value::Null);
+    }
+    values
+}
+
+/// Says of whole numbers, and of those in lists, what their type holds where no rule says less.
+pub(super) fn bound_whole_numbers(schema: &mut Value) {
+    if schema["items"].is_object() {
+        bound_whole_numbers(&mut schema["items"]);
+    }
+    let holds = match schema["format"].as_str() {
+        Some("uint32") => range(Range::new(0, u32::MAX)),
+        Some("int32") => range(Range::new(i32::MIN, i32::MAX)),
+        Some("uint64") => range(Range::new(0, u64::MAX)),
+        Some("int64") => range(Range::new(i64::MIN, i64::MAX)),
+        _ => return,
+    };
+    let ruled = |end: &str| {
+        let other = match end {
+            "minimum" => "exclusiveMinimum",
+            _ => "exclusiveMaximum",
+        };
+        [end, other]
+            .into_iter()
+            .any(|word| schema.get(word).is_some())
+    };
+    let unruled: Map<String, Value> = (holds.as_object().into_iter().flatten())
+        .filter(|(end, _)| !ruled(end))
+        .map(|(end, value)| (end.clone(), value.clone()))
+        .collect();
+    merge(schema, unruled.into());
+}

@@ -1,0 +1,146 @@
+//! The shapes of fields that take more than one type.
+
+use serde_json::{Value, json};
+
+use super::bounds::{stops, text};
+use crate::config::RouterConfig;
+use crate::http::openai::wire::chat::TEXT;
+use crate::http::openai::wire::one_or_many::MOST_PROMPTS;
+use crate::http::strict::InPlaceOfText;
+use crate::http::{anthropic, openai};
+use crate::validate::ends;
+
+/// A field of a schema, and its shapes.
+type Shaped = (&'static str, &'static str, Value);
+
+/// All fields that take more than one type.
+pub(super) fn all(config: &RouterConfig) -> Vec<Shaped> {
+    let schema = json!([
+        {"type": "object"}, {"type": "string", "minLength": 1}, {"type": "boolean"}, {"type": "null"}
+    ]);
+    let early =
+        json!([{"type": "boolean"}, {"type": "string", "enum": ["never"]}, {"type": "null"}]);
+    let keep = json!([
+        {"type": "integer", "enum": [-1]},
+        {"type": "integer", "minimum": 1, "maximum": i64::MAX},
+        {"type": "null"}
+    ]);
+    let arguments = json!([{"type": "string"}, {"type": "object"}, {"type": "null"}]);
+    vec![
+        ("Message", "content", parts()),
+        ("AnthropicMessage", "content", blocks(false)),
+        ("AnthropicBlock", "content", blocks(true)),
+        ("MessagesRequest", "system", blocks(true)),
+        ("CompletionRequest", "prompt", prompts(config)),
+        ("CompletionRequest", "stop", stop(config)),
+        ("ChatRequest", "stop", stop(config)),
+        ("ChatRequest", "tool_choice", tool_choice()),
+        ("ChatRequest", "guided_json", schema.clone()),
+        ("CompletionRequest", "guided_json", schema.clone()),
+        ("StructuredOutputs", "json", schema.clone()),
+        ("NamedSchema", "schema", schema.clone()),
+        ("Grammar", "value", schema.clone()),
+        ("ResponseFormat", "value", schema),
+        ("ChatRequest", "early_stopping", early.clone()),
+        ("CompletionRequest", "early_stopping", early.clone()),
+        ("GenerateParameters", "early_stopping", early),
+        ("ChatRequest", "truncate_prompt_tokens", keep.clone()),
+        ("CompletionRequest", "truncate_prompt_tokens", keep),
+        ("CalledFunction", "arguments", arguments),
+        (
+            "InputTensor",
+            "data",
+            json!([{"type": "array"}, {"type": "null"}]),
+        ),
+    ]
+}
+
+/// Gives a field these shapes in place of its own.
+pub(super) fn take(property: &mut Value, shapes: Value) {
+    for word in ["type", "items", "format", "minimum"] {
+        property
+            .as_object_mut()
+            .map(|property| property.remove(word));
+    }
+    property["anyOf"] = shapes;
+}
+
+fn parts() -> Value {
+    let properties =
+        json!({"type": {"type": "string", "enum": [TEXT]}, "text": {"type": "string"}});
+    json!([{"type": "string"}, {"type": "null"}, {
+        "type": "array",
+        "maxItems": openai::wire::chat::PartText::MOST,
+        "items": {
+            "type": "object", "required": ["type", "text"], "additionalProperties": false,
+            "properties": properties,
+        },
+    }])
+}
+
+fn blocks(nullable: bool) -> Value {
+    let mut shapes = vec![
+        json!({"type": "string"}),
+        json!({
+            "type": "array",
+            "maxItems": anthropic::wire::Block::MOST,
+            "items": {"$ref": "#/components/schemas/AnthropicBlock"},
+        }),
+    ];
+    if nullable {
+        shapes.push(json!({"type": "null"}));
+    }
+    shapes.into()
+}
+
+fn prompts(config: &RouterConfig) -> Value {
+    let most = config.max_client_batch_size.min(MOST_PROMPTS);
+    let text = json!({"type": "string", "minLength": 1});
+    let ids = json!({
+        "type": "array", "minItems": 1,
+        "items": {"type": "integer", "minimum": 0, "maximum": u32::MAX},
+    });
+    let list = |of: &Value| json!({"type": "array", "minItems": 1, "maxItems": most, "items": of});
+    json!([text, list(&text), ids, list(&ids)])
+}
+
+fn stop(config: &RouterConfig) -> Value {
+    let mut one = text(1..=ends::MAX_STOP_BYTES);
+    let mut list = stops(config);
+    one["type"] = "string".into();
+    list["items"]["type"] = "string".into();
+    list["type"] = "array".into();
+    json!([one, {"type": "null"}, list])
+}
+
+fn tool_choice() -> Value {
+    json!([
+        {"type": "string", "minLength": 1, "description": "`none`, `auto`, `required`, or a function's name."},
+        {"type": "null"},
+        {"$ref": "#/components/schemas/NamedToolChoice"},
+        {"$ref": "#/components/schemas/AllowedToolChoice"},
+    ])
+}
+
+/// Puts right what `utoipa` writes: the names of unsigned formats, and a type in place of `allOf` where a
+/// field's type is told at the field.
+pub(super) fn mend(schema: &mut Value) {
+    match schema {
+        Value::Array(schemas) => schemas.iter_mut().for_each(mend),
+        Value::Object(words) => {
+            words.values_mut().for_each(mend);
+            let told = words
+                .get("allOf")
+                .and_then(|all| all.as_array()?.first().cloned());
+            if let Some(Value::Object(told)) = told.filter(|told| told["enum"].is_array()) {
+                let of_field = words["allOf"][1]["description"].take();
+                *words = told;
+                words.insert("description".into(), of_field);
+            }
+            if let Some(Value::String(format)) = words.get_mut("format") {
+                *format = format.replace("u-int", "uint");
+            }
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,91 @@
+//! The numbers that a field may have: rules check them, their messages say them, and the description
+//! of the routes tells them.
+
+use std::fmt;
+
+use serde_json::Value;
+
+use crate::error::ApiError;
+
+/// Numbers from `least` to `most`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Range<T> {
+    pub(crate) least: T,
+    pub(crate) most: T,
+    pub(crate) ends: Ends,
+}
+
+/// Which ends belong to a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ends {
+    Both,
+    Most,
+    Neither,
+}
+
+/// A number that a range may have for an end.
+pub(crate) trait Number: Copy + PartialOrd + fmt::Debug {
+    /// As JSON has it: a binary fraction like 1e-6 by the decimal that was meant.
+    fn json(self) -> Value {
+        serde_json::from_str(&format!("{self:?}")).unwrap_or_default()
+    }
+}
+
+impl Number for f32 {}
+impl Number for i32 {}
+impl Number for i64 {}
+impl Number for u32 {}
+impl Number for u64 {}
+impl Number for usize {}
+
+impl<T: Number> Range<T> {
+    /// With both ends.
+    pub(crate) const fn new(least: T, most: T) -> Self {
+        Self::with(least, most, Ends::Both)
+    }
+
+    /// Without `least` itself.
+    pub(crate) const fn above(least: T, most: T) -> Self {
+        Self::with(least, most, Ends::Most)
+    }
+
+    /// Without the ends.
+    pub(crate) const fn between(least: T, most: T) -> Self {
+        Self::with(least, most, Ends::Neither)
+    }
+
+    const fn with(least: T, most: T, ends: Ends) -> Self {
+        Self { least, most, ends }
+    }
+
+    /// Whether a number is in it.
+    pub(crate) fn has(self, value: T) -> bool {
+        let Self { least, most, ends } = self;
+        match ends {
+            Ends::Both => value >= least && value <= most,
+            Ends::Most => value > least && value <= most,
+            Ends::Neither => value > least && value < most,
+        }
+    }
+
+    /// Fails for a number that is not in it; `name` is the field's.
+    pub(crate) fn check(self, name: &'static str, value: T) -> Result<(), ApiError> {
+        if self.has(value) {
+            return Ok(());
+        }
+        let message = format!("`{name}` must be {self}. Given: {value:?}");
+        Err(ApiError::validation(name, message))
+    }
+}
+
+impl<T: Number> fmt::Display for Range<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { least, most, ends } = self;
+        let (from, to) = match ends {
+            Ends::Both => (">=", "<="),
+            Ends::Most => (">", "<="),
+            Ends::Neither => (">", "<"),
+        };
+        write!(f, "{from} {least:?} and {to} {most:?}")
+    }
+}

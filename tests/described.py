@@ -1,0 +1,32 @@
+"""docs/openapi.json, and what its fields need beside them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+DESCRIPTION = Path(__file__).resolve().parents[1] / "docs/openapi.json"
+API: dict[str, Any] = json.loads(DESCRIPTION.read_text())
+SCHEMAS: dict[str, Any] = API["components"]["schemas"]
+# Fields that mean something only beside others, or instead of others.
+BESIDE: dict[str, dict[str, Any]] = {
+    "stream_options": {"stream": True},
+    "best_of": {"do_sample": True},
+    "beam_width": {"use_beam_search": True},
+    "early_stopping": {"use_beam_search": True},
+    "length_penalty": {"use_beam_search": True},
+    "tool_choice": {"tools": []},
+    "guided_complete": {"guided_regex": "[0-9]"},
+    "top_logprobs": {"logprobs": True},
+}
+INSTEAD = {"input_ids": "text_input"}
+
+
+def posts() -> dict[str, Any]:
+    """Path -> the content of its JSON body."""
+    return {
+        path: methods["post"]["requestBody"]["content"]["application/json"]
+        for path, methods in API["paths"].items()
+        if "post" in methods
+    }
