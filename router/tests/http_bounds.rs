@@ -187,6 +187,36 @@ async fn a_text_that_is_far_too_long_is_refused_before_it_is_tokenized() {
 }
 
 #[tokio::test]
+async fn a_guide_that_no_worker_compiles_waits_for_none() {
+    let server = server();
+    let text = "a".repeat(256 << 10);
+    let schema = json!({"type": "string", "description": text});
+    let grammar = json!({"type": "json", "value": schema});
+    for (path, body, name) in [
+        (
+            "/generate",
+            json!({"inputs": "a", "parameters": {"grammar": grammar}}),
+            "grammar",
+        ),
+        (
+            "/v1/completions",
+            json!({"prompt": "a", "guided_json": schema}),
+            "guided_json",
+        ),
+        (
+            "/v1/completions",
+            json!({"prompt": "a", "guided_regex": text}),
+            "guided_regex",
+        ),
+    ] {
+        let told = refused(&server, path, body).await.message();
+        let rule = format!("`{name}` must have at most ");
+        assert!(told.contains(&rule), "{told}");
+        assert!(server.stage.requests().is_empty());
+    }
+}
+
+#[tokio::test]
 async fn truncate_takes_the_end_of_any_text() {
     let server = server();
     server.stage.play(&["x"], End::Length);

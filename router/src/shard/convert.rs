@@ -138,8 +138,9 @@ pub(super) fn step_request<'a>(
     plan: &StepPlan,
     parameters: impl Fn(RequestId) -> Option<(&'a Sampling, &'a Stopping)>,
 ) -> Result<v1::StepRequest, RequestId> {
+    let asked = |sequence: SequenceId| parameters(sequence.request).ok_or(sequence.request);
     let of = |sequence: SequenceId| {
-        let (wanted, stopping) = parameters(sequence.request).ok_or(sequence.request)?;
+        let (wanted, stopping) = asked(sequence)?;
         let guide = guide(wanted, stopping);
         Ok((sampling(wanted, stopping, sequence.branch), guide))
     };
@@ -147,10 +148,10 @@ pub(super) fn step_request<'a>(
         .new
         .iter()
         .map(|new| Ok(new_sequence(new, of(new.sequence)?)));
-    let forks = plan
-        .forks
-        .iter()
-        .map(|fork| Ok(slot_fork(fork, of(fork.sequence)?.0.seed)));
+    let forks = plan.forks.iter().map(|fork| {
+        let seed = asked(fork.sequence)?.0.branch_seed(fork.sequence.branch);
+        Ok(slot_fork(fork, seed))
+    });
     Ok(v1::StepRequest {
         epoch: plan.epoch.0,
         step: plan.step.0,

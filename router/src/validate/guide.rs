@@ -1,8 +1,18 @@
 //! Rules of what goes with a guide.
 
+use crate::engine::types::GuideKind;
 use crate::error::ApiError;
 
 use super::{AtEos, FieldNames, Parameters};
+
+/// Bytes of a guide: what the workers compile at most. A request holds its guide while it waits.
+const fn most_bytes(kind: GuideKind) -> usize {
+    match kind {
+        GuideKind::JsonSchema | GuideKind::Grammar => 256 << 10,
+        GuideKind::Regex => 64 << 10,
+        GuideKind::Calls => 1 << 20,
+    }
+}
 
 impl Parameters {
     /// A guide alone says when the answer is whole, by the model's end tokens.
@@ -23,6 +33,12 @@ impl Parameters {
         if guide.text.is_empty() {
             let rule = format!("`{}` cannot be empty", guide.field);
             return Err(ApiError::validation(guide.field, rule));
+        }
+        let (given, most) = (guide.text.len(), most_bytes(guide.kind));
+        if given > most {
+            let field = guide.field;
+            let rule = format!("`{field}` must have at most {most} bytes. Given: {given}");
+            return Err(ApiError::validation(field, rule));
         }
         if self.at_eos == AtEos::Continue {
             return refused("ignore_eos", "the end token is what follows a whole text");
