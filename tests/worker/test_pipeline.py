@@ -87,3 +87,33 @@ def test_numbers_beyond_the_arrays_end_the_stream(worker: LocalWorker) -> None:
     stream.send(run_slots=[2**32 - 1], run_tokens=[1])
     assert "4294967295" in end(stream).text
     works(worker)
+
+
+def test_a_stream_leaves_the_device_idle(
+    worker: LocalWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or the next one would write to host buffers that launched steps have yet to read."""
+
+    class Event:
+        def __init__(self) -> None:
+            self.pending = False
+
+        def record(self) -> None:
+            self.pending = True
+
+        def synchronize(self) -> None:
+            for host in ring[ring.index(next(h for h in ring if h.end is self)) :: -1]:
+                host.end.pending = False
+
+    ring = worker.runner.ring
+    for host in ring:
+        monkeypatch.setattr(host, "end", Event())
+    worker.runner.launched = 0
+    stream = opened(worker)
+    for _ in range(3):
+        stream.send()
+    stream.receive()
+    stream.queues[0].put(None)
+    stream.replies[0].close()  # its client leaves
+    assert worker.runner.launched == 3
+    assert not any(host.end.pending for host in ring)

@@ -121,12 +121,16 @@ class Pipeline:
             yield from self._reply(outbox)
         finally:
             outbox.close()
-            launch.result()
-            inbox.close()
+            try:
+                launch.result()
+            finally:
+                inbox.close()
 
     def _launch(self, inbox: Inbox, outbox: Outbox) -> None:
         """Until the requests end. A client that went away does not stop what it had asked for:
-        all ranks of a group must run the same steps."""
+        all ranks of a group must run the same steps. The next stream finds the device idle: host
+        buffers that nobody waited for are free."""
+        pending: Pending | None = None
         with contextlib.suppress(Closed):
             try:
                 while True:
@@ -137,11 +141,13 @@ class Pipeline:
                     try:
                         outbox.put(pending)
                     except Closed:
-                        pending.wait()
+                        pending.arrive()
             except Closed:
                 outbox.end()
             except BaseException as error:
                 outbox.put(_plain(error))
+        if pending is not None:
+            pending.arrive()
 
     def _next(self, inbox: Inbox) -> Step | Exception:
         """The next request. As long as none comes, the runner does a piece of spare work."""

@@ -71,12 +71,17 @@ class Pending:
     launched: tuple[float, float]  # begin and end of the launch, on the host's clock
     telling: Telling | None = None  # log-probabilities beside those of the tokens
 
+    def arrive(self) -> None:
+        """Blocks until the device is done with the step, and with all before it."""
+        if self.host.end is not None:
+            self.host.end.synchronize()
+
     def wait(self) -> Outcome:
         """Blocks until the tokens are here. Rows that are not numbers become faults."""
         host, work = self.host, self.work
         device_us = int((time.perf_counter() - self.launched[0]) * 1e6) - self.host_us
+        self.arrive()
         if host.begin is not None and host.end is not None:
-            host.end.synchronize()
             device_us = int(host.begin.elapsed_time(host.end) * 1e3)
         outcome = Outcome(self.step.epoch, self.step.step, faults=work.faults)
         outcome.closing = work.closing
