@@ -9,12 +9,13 @@ of what is spelt by a pattern, the number of bytes is a guess, and each is count
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from decimal import Decimal
 from typing import Any
 
 from penstock.guidance.formats import LENGTHS
-from penstock.guidance.schema import MOST_SIZE, PLACES, literals, nodes
+from penstock.guidance.schema import MOST_SIZE, PLACES, children, literals, nodes
 from penstock.guidance.vocabulary import Vocabulary
 
 BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
@@ -66,6 +67,7 @@ class Least:
         self.vocabulary = vocabulary
         self.nodes = list(nodes(root))
         self._counts: dict[bytes, int] = {}
+        self._users = self._used_by()
         shortest = self._sizes(min)
         self.known = self._sizes(max)
         for node in self.nodes:
@@ -79,18 +81,25 @@ class Least:
     def _sizes(self, choice: Callable[[Iterable[int]], int]) -> dict[int, int]:
         """By the identity of a node. `choice` of several alternatives counts."""
         self.known = {id(node): MOST_SIZE for node in self.nodes}
-        # Sizes of recursive schemas follow from each other: they only fall, until they fit. To and
-        # fro, since references lead both ways.
-        falling = True
-        while falling:
-            falling = False
-            self.nodes.reverse()
-            for node in self.nodes:
-                size = self._of(node, choice)
-                if size < self.known[id(node)]:
-                    self.known[id(node)] = size
-                    falling = True
+        # Sizes of recursive schemas follow from each other: they only fall, until they fit.
+        waiting = deque(reversed(self.nodes))
+        while waiting:
+            node = waiting.popleft()
+            size = self._of(node, choice)
+            if size < self.known[id(node)]:
+                self.known[id(node)] = size
+                waiting += self._users[id(node)]
         return self.known
+
+    def _used_by(self) -> dict[int, list[dict[str, Any]]]:
+        """Whose sizes follow from a node's."""
+        users: dict[int, list[dict[str, Any]]] = {id(node): [] for node in self.nodes}
+        for node in self.nodes:
+            used = [*children(node), self._resolved(str(node["$ref"])) if "$ref" in node else None]
+            for other in used:
+                if id(other) in users:
+                    users[id(other)].append(node)
+        return users
 
     def _of(self, node: dict[str, Any], choice: Callable[[Iterable[int]], int]) -> int:
         values = literals(node)

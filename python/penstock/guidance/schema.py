@@ -222,14 +222,18 @@ def nodes(schema: Any) -> Iterator[dict[str, Any]]:
     waiting = [schema]
     while waiting:
         node = waiting.pop()
-        if not isinstance(node, dict):
-            continue
-        yield node
-        for key in PLACES:
-            waiting += node.get(key, {}).values()
-        for key in _lists(node):
-            waiting += node.get(key, [])
-        waiting += [node[key] for key in _ones(node)]
+        if isinstance(node, dict):
+            yield node
+            waiting += children(node)
+
+
+def children(node: dict[str, Any]) -> Iterator[Any]:
+    """The schemas in a node, one level deep."""
+    for key in PLACES:
+        yield from node.get(key, {}).values()
+    for key in _lists(node):
+        yield from node.get(key, [])
+    yield from (node[key] for key in _ones(node))
 
 
 def literals(node: dict[str, Any]) -> list[Any]:
