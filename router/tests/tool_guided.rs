@@ -104,35 +104,98 @@ fn a_choice_forces_what_it_says() {
     assert_eq!(named["calls"][0]["before"], before);
 }
 
+/// An offer of which the second tool is strict, and how its answers are read.
+fn strict_offer(format: ToolFormat) -> (Offer, Reading) {
+    let mut offer = offer(Choice::Auto, true);
+    offer.tools[1].strict = true;
+    let reading = Reading {
+        tools: Some((format, offer.names())),
+        strict: true,
+        ..Reading::default()
+    };
+    (offer, reading)
+}
+
 #[test]
 fn what_opens_a_guided_call_opens_one_for_the_reader() {
     for (format, _) in ToolFormat::ALL {
-        let mut offer = offer(Choice::Auto, true);
-        offer.tools[1].strict = true;
+        let (offer, reading) = strict_offer(format);
         let guide: Value = serde_json::from_str(&format.guided_calls(&offer).unwrap()).unwrap();
         let any = json!({"type": "object", "additionalProperties": true});
         assert_eq!(guide["calls"][0]["schema"], any, "it is not strict");
         let kept: Value =
             serde_json::from_str(offer.tools[1].parameters.as_deref().unwrap()).unwrap();
         assert_eq!(guide["calls"][1]["schema"], kept);
-        let part = |key: &str| guide["opening"][key].as_str().unwrap().to_owned();
+        let opening = &guide["opening"];
+        let part = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let each = 1 + usize::from(guide["many"] == true);
         let text = forced(&guide, &[(1, "{\"b\":1}"), (0, "{}")][..each]);
-        let text = text.strip_prefix(&part("spelt")).unwrap();
-        let marked = format!("So: {}{}{text}", part("mark"), part("then"));
-        let bare = format!(" {}{text}", part("then"));
-        let again = format!("{marked}{} {}{text}", part("again"), part("then"));
-        let reading = Reading {
-            tools: Some((format, offer.names())),
-            ..Reading::default()
+        let mark = part(&opening["mark"]);
+        let Some(heads) = opening["heads"].as_array() else {
+            let text = text.strip_prefix(&part(&opening["spelt"])).unwrap();
+            let (content, calls) = read(&reading, &[&format!("So: {mark}{text}")]);
+            assert_eq!((content.as_str(), calls.len()), ("So:", each), "{text}");
+            assert_eq!(calls[0], ("a.b-c".to_owned(), "{\"b\":1}".to_owned()));
+            continue;
         };
-        let (content, calls) = read(&reading, &[&marked]);
-        assert_eq!((content.as_str(), calls.len()), ("So:", each), "{marked}");
-        assert_eq!(calls[0], ("a.b-c".to_owned(), "{\"b\":1}".to_owned()));
-        let at_start = usize::from(guide["opening"]["at_start"] == true);
-        assert_eq!(read(&reading, &[&bare]).1.len(), each * at_start, "{bare}");
-        if !part("again").is_empty() {
-            assert_eq!(read(&reading, &[&again]).1.len(), 2, "{again}");
+        let mut opened = 0;
+        for head in heads {
+            let Some(rest) = text.strip_prefix(&part(&head["spelt"])) else {
+                continue;
+            };
+            opened += 1;
+            let parts = head["parts"].as_array().unwrap().iter().map(part);
+            let parts: Vec<String> = parts.collect();
+            for blank in ["", " ", "\n\t"] {
+                let call = format!("{blank}{}{rest}", parts.join(blank));
+                let marked = format!("So: {mark}{call}");
+                assert_eq!(read(&reading, &[&call]).1.len(), each, "{call}");
+                assert_eq!(read(&reading, &[&marked]).1.len(), each, "{marked}");
+                assert_eq!(read(&reading, &[&marked]).0, "So:", "{marked}");
+                let again = format!("{call}{}{call}", part(&opening["again"]));
+                let twice = if part(&opening["again"]).is_empty() {
+                    each
+                } else {
+                    2 * each
+                };
+                assert_eq!(read(&reading, &[&again]).1.len(), twice, "{again}");
+            }
         }
+        assert!(opened > 0, "{text}");
+    }
+}
+
+#[test]
+fn what_opens_no_guided_call_is_none_for_the_reader() {
+    let texts = [
+        r#"{"parameters": {"b": 1}, "name": "f"}"#,
+        r#"{"id": 1, "name": "f", "parameters": {}}"#,
+        r#"{"type": "object", "name": "f", "parameters": {}}"#,
+        r#"{"name": "Ann", "age": 7}"#,
+        r#"{"type": "function", "function": "f", "parameters": {}}"#,
+    ];
+    let (_, reading) = strict_offer(ToolFormat::Llama3Json);
+    for text in texts {
+        let cut: Vec<&str> = text.split_inclusive(|_| true).collect();
+        assert_eq!(read(&reading, &cut), (text.to_owned(), Vec::new()));
+    }
+    let loose = Reading {
+        strict: false,
+        ..reading
+    };
+    assert_eq!(read(&loose, &texts[..1]).1.len(), 1);
+    let (_, reading) = strict_offer(ToolFormat::Pythonic);
+    for text in [
+        "[1, 2]",
+        "[f](http://a)",
+        "[f, g]",
+        "x<|python_end|>[f(b=1)]",
+    ] {
+        let (content, calls) = read(&reading, &[text]);
+        assert_eq!(
+            (content.contains("f(b=1)"), calls.len()),
+            (text.contains('='), 0),
+            "{text}"
+        );
     }
 }

@@ -20,21 +20,33 @@ from test_calls import DEEP, FORMATS, PLAIN, VOCAB, called, compiler, guide, wan
 from test_guides import EOS
 
 __all__ = ["compiler"]
-# What the router says of each format: mark, then, spelt, at_start, again.
-OPENINGS = {
-    "hermes": ("<tool_call>", "", "<tool_call>", False, ""),
-    "llama": ("<|python_tag|>", "{", "{", True, ";"),
-    "mistral": ("[TOOL_CALLS]", "", "", False, ""),
-    "pythonic": ("<|python_start|>", "[", "[", True, ""),
+# What the router says of each format, but for its heads.
+OPENINGS: dict[str, dict[str, Any]] = {
+    "hermes": {"mark": "<tool_call>", "spelt": "<tool_call>"},
+    "llama": {"mark": "<|python_tag|>", "at_start": True, "again": ";"},
+    "mistral": {"mark": "[TOOL_CALLS]"},
+    "pythonic": {"mark": "<|python_start|>", "at_start": True},
 }
 MARK = 7  # a special token of brook's
+
+
+def heads_of(form: str, name: str) -> list[dict[str, Any]]:
+    """As the router has them."""
+    if form == "pythonic":
+        return [{"parts": ["[", f"{name}("], "spelt": f"[{name}("}]
+    if form == "llama":
+        spelt, key = f'{{"name": "{name}"', ['"name"', ":", f'"{name}"']
+        typed = ["{", '"type"', ":", '"function"', ",", *key]
+        return [{"parts": parts, "spelt": spelt} for parts in (["{", *key], typed)]
+    return []
 
 
 def lazily(form: str, schemas: dict[str, Any]) -> Wanted:
     """What the router asks for: in lists several calls may follow each other."""
     asked = wanted(form, schemas, many=form in ("mistral", "pythonic"))
-    keys = ("mark", "then", "spelt", "at_start", "again")
-    frame = {**json.loads(asked.text), "opening": dict(zip(keys, OPENINGS[form], strict=True))}
+    heads = [head for name in schemas for head in heads_of(form, name)]
+    opened = OPENINGS[form] | ({"heads": heads} if heads else {})
+    frame = {**json.loads(asked.text), "opening": opened}
     return replace(asked, text=json.dumps(frame))
 
 
@@ -58,6 +70,17 @@ def allowed(cursor: LazyCursor) -> Any:
     return np.flatnonzero(bits)
 
 
+def farther(made: LazyGuide, state: int) -> list[int]:
+    """The tokens that go on with a mark or a head, or begin one."""
+    watch = made.watch
+
+    def rank(state: int) -> int:
+        return watch.marked if state in (watch.first, watch.next) and state else state
+
+    wanted = [each for each in range(watch.states) if rank(each) > rank(state)]
+    return [token for token, _ in made.vocabulary.own.leading(watch.table, state, wanted)]
+
+
 def answer(made: LazyGuide, most: int, rng: np.random.Generator) -> tuple[list[str], list[int]]:
     """The calls of an answer that wants to call as often as the masks let it, and its tokens."""
     cursor = made.start(Ends((EOS[0], EOS[1]), most))
@@ -69,7 +92,7 @@ def answer(made: LazyGuide, most: int, rng: np.random.Generator) -> tuple[list[s
             near = made.watch.followers(cursor.state, made.vocabulary)
             near = [each for each in near if each.token in able]
             opens = [each.token for each in near if each.rest is not None]
-            begins = [each.token for each in near if each.after > cursor.state]
+            begins = np.intersect1d(able, farther(made, cursor.state)).tolist()
             able = np.array(opens or begins or able[able > len(EOS) + 1])
         token = int(rng.choice(able))
         assert token not in EOS
@@ -83,7 +106,7 @@ def answer(made: LazyGuide, most: int, rng: np.random.Generator) -> tuple[list[s
         if inner is not None and cursor.inner is None:
             calls.append(call)
     assert cursor.inner is None, "a call was cut off"
-    assert cursor.state == 0 or cursor.state > made.watch.marked, "the answer ends in a mark"
+    assert not 0 < cursor.state <= made.watch.marked, "the answer ends in a mark"
     return [call.decode("utf-8", "replace") for call in calls], tokens
 
 
@@ -115,6 +138,54 @@ def test_no_call_is_begun_that_could_not_end(compiler: Compiler, form: str) -> N
     assert not called_with[1]
     assert not called_with[made.inner.shortest - 2]
     assert all(called_with[most] for most in range(30, 40))
+
+
+WEATHER, NOW = '{"name": "weather"', '{"name": "now"'
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "opened"),
+    [
+        ("llama", '{"name": "weather"', WEATHER),
+        ("llama", ' { "name":"now"', NOW),
+        ("llama", '<|python_tag|>{"name" : "now"', NOW),
+        ("llama", 'So: <|python_tag|>\n{"type": "function", "name": "now"', NOW),
+        ("llama", '{"name": "Ann", "age": 7}', None),
+        ("llama", '{"age": 7, "name": "now"}', None),
+        ("llama", '{"type": "object", "name": "now"', None),
+        ("llama", '{"name": "nowhere"', None),
+        ("llama", 'So: {"name": "now"', None),
+        ("pythonic", "[now(", "[now("),
+        ("pythonic", " [ weather(", "[weather("),
+        ("pythonic", "So: <|python_start|>[now(", "[now("),
+        ("pythonic", "[1, 2]", None),
+        ("pythonic", "[now](http://a)", None),
+        ("pythonic", "[now (", None),
+        ("pythonic", "So: [now(", None),
+    ],
+)
+def test_only_what_can_be_nothing_else_opens_a_call(
+    compiler: Compiler, form: str, text: str, opened: str | None
+) -> None:
+    """Answers may begin like a call, whole documents among them."""
+    made = lazy(compiler, form, PLAIN)
+    texts = compiler.vocabulary.tokens
+    rng = np.random.default_rng(9)
+    fewest = compiler.vocabulary.segmented(text.encode())
+    for tokens in (fewest, [texts.index(bytes([byte])) for byte in text.encode()]):
+        assert tokens is not None
+        cursor = made.start(Ends((EOS[0], EOS[1]), 200))
+        for token in tokens:
+            assert token in allowed(cursor)
+            cursor.advance(token)
+        assert (cursor.inner is not None) == (opened is not None)
+        out = b""
+        while cursor.inner is not None:
+            token = int(rng.choice(allowed(cursor)))
+            out += made.text(token)
+            cursor.advance(token)
+        if opened is not None:
+            assert called(opened + out.decode("utf-8", "replace"), form, PLAIN)
 
 
 def test_a_mark_that_is_steered_away_from_is_told(compiler: Compiler) -> None:

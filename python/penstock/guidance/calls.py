@@ -82,13 +82,16 @@ def framed(guide: Compiled, text: str, vocabulary: Vocabulary) -> Compiled:
 
 def opening(wanted: dict[str, Any]) -> Opening | None:
     """What opens the calls in an answer that may say other things before: {"opening": {"mark",
-    "then", "spelt", "at_start", "again"}}. None if the calls are all."""
+    "spelt", "heads": [{"parts", "spelt"}], "at_start", "again"}}. None if the calls are all."""
     found = wanted.get("opening")
     if found is None:
         return None
-    mark, then, spelt, again = (found[key].encode() for key in ("mark", "then", "spelt", "again"))
-    heads = (Head((then,), spelt),) if then else ()
-    return Opening(mark, spelt, heads, found["at_start"], again)
+    mark, spelt, again = (found.get(key, "").encode() for key in ("mark", "spelt", "again"))
+    heads = (
+        Head(tuple(part.encode() for part in head["parts"]), head["spelt"].encode())
+        for head in found.get("heads", ())
+    )
+    return Opening(mark, spelt, tuple(heads), found.get("at_start", False), again)
 
 
 def alternatives(wanted: Wanted) -> tuple[Wanted, Wanted] | None:

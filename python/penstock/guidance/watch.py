@@ -58,9 +58,10 @@ class Watch:
             self._add_heads(opening)
         else:
             self._open(self.marked, opening.spelt)
-        self._table = np.concatenate(self._rows).tobytes()
+        self.states = len(self._rows)
+        self.table = np.concatenate(self._rows).tobytes()  # int16 [states, 256]
         self._rows.clear()
-        self._after = memoryview(self._table).cast("h")
+        self._after = memoryview(self.table).cast("h")
 
     def run(self, state: int, text: bytes) -> tuple[int, bytes | None]:
         """The state after `text`, or where it completes the opening, and what of it follows."""
@@ -73,7 +74,7 @@ class Watch:
     def followers(self, state: int, vocabulary: Vocabulary) -> Iterator[Follower]:
         """The tokens that complete the opening, and those that end within its mark."""
         wanted = [*range(1, self.marked), *({self.marked} - {state}), *self.spelt]
-        found = vocabulary.own.leading(self._table, state, wanted)
+        found = vocabulary.own.leading(self.table, state, wanted)
         special = vocabulary.marks.get(self.mark)
         if special is not None:
             found.append((special, self.run(state, self.mark)[0]))

@@ -191,6 +191,7 @@ pub(super) fn read_offer(
     reading.tools = Some((format, offer.names()));
     reading.one_call = !offer.parallel;
     reading.named = matches!(offer.choice, Choice::Named(_));
+    reading.strict = offer.is_strict();
     Ok(Offered {
         tools: Some(offer.to_json()),
         reading,

@@ -31,11 +31,11 @@ impl ToolFormat {
     pub fn guided_calls(self, offer: &Offer) -> Option<String> {
         match &offer.choice {
             Choice::None => None,
-            Choice::Auto if !offer.tools.iter().any(|tool| tool.strict) => None,
+            Choice::Auto if !offer.is_strict() => None,
             Choice::Auto => {
                 // What opens a call opens the next one, too, but for calls in a list.
                 let many = offer.parallel && matches!(self, Self::Mistral | Self::Pythonic);
-                let opening = format!("\"opening\":{}", self.opened_by());
+                let opening = format!("\"opening\":{}", self.opened_by(&offer.tools));
                 Some(self.calls_text(&offer.tools, many, Kept::Strict, &opening))
             }
             Choice::Required => {
@@ -99,19 +99,22 @@ impl ToolFormat {
     }
 
     /// What opens a call, or a list of them, in an answer that may say other things: see
-    /// proto/README.md.
-    fn opened_by(self) -> Value {
-        let opened = |mark, then, again| {
-            let at_start = !str::is_empty(then);
-            json!({"mark": mark, "then": then, "spelt": then, "at_start": at_start, "again": again})
-        };
+    /// proto/README.md. Where that is no mark alone, it is a call up to its name: before, text may
+    /// begin alike.
+    fn opened_by(self, tools: &[Tool]) -> Value {
+        let names = tools.iter().map(|tool| tool.name.as_str());
         match self {
-            Self::Hermes | Self::Brook => {
-                json!({"mark": tagged::OPEN, "then": "", "spelt": tagged::OPEN, "at_start": false, "again": ""})
+            Self::Hermes | Self::Brook => json!({"mark": tagged::OPEN, "spelt": tagged::OPEN}),
+            Self::Mistral => json!({"mark": mistral::MARK}),
+            Self::Llama3Json => {
+                let heads: Vec<Value> = names.flat_map(llama::heads).collect();
+                json!({"mark": llama::MARK, "heads": heads, "at_start": true, "again": ";"})
             }
-            Self::Llama3Json => opened(llama::MARK, "{", ";"),
-            Self::Mistral => opened(mistral::MARK, "", ""),
-            Self::Pythonic => opened(pythonic::MARKS[0], "[", ""),
+            Self::Pythonic => {
+                let head = |name| json!({"parts": ["[", format!("{name}(")], "spelt": format!("[{name}(")});
+                let heads: Vec<Value> = names.map(head).collect();
+                json!({"mark": pythonic::MARKS[0], "heads": heads, "at_start": true})
+            }
         }
     }
 

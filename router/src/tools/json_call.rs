@@ -15,6 +15,16 @@ pub(super) enum Progress {
     Broken,
 }
 
+/// Where the name stands in a call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Order {
+    /// Anywhere.
+    #[default]
+    Any,
+    /// First, or behind `"type": "function"`: an object that begins otherwise is no call.
+    NameFirst,
+}
+
 /// Reads one call.
 #[derive(Debug, Default)]
 pub(super) struct JsonCall {
@@ -27,6 +37,7 @@ pub(super) struct JsonCall {
     has_arguments: bool,
     /// Only these names make a call, if it is set.
     names: Option<ToolNames>,
+    order: Order,
 }
 
 #[derive(Debug, Default)]
@@ -46,6 +57,8 @@ enum State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     Name,
+    /// What the call is of.
+    Kind,
     /// Nothing of them has come.
     Arguments,
     /// Arguments as an object.
@@ -75,6 +88,13 @@ pub(super) enum At {
     Last,
     /// After it: a number or a word ends with what follows.
     After,
+}
+
+impl Role {
+    /// Whether it may stand before a name that comes first.
+    fn leads(self) -> bool {
+        matches!(self, Self::Name | Self::Kind)
+    }
 }
 
 impl Scan {
@@ -119,10 +139,11 @@ impl Scan {
 
 impl JsonCall {
     /// A call of one of `names` only.
-    pub(super) fn of(names: ToolNames) -> Self {
+    pub(super) fn of(names: ToolNames, order: Order) -> Self {
         let names = Some(names);
         Self {
             names,
+            order,
             ..Self::default()
         }
     }
@@ -172,6 +193,9 @@ impl JsonCall {
             }
             (State::Colon, ':') => {
                 let role = self.role();
+                if self.order == Order::NameFirst && !self.named && !role.leads() {
+                    return Progress::Broken;
+                }
                 self.text.clear();
                 self.state = State::Value(role, Scan::default());
             }
@@ -184,6 +208,7 @@ impl JsonCall {
     fn role(&self) -> Role {
         match self.text.as_str() {
             "\"name\"" if !self.named => Role::Name,
+            "\"type\"" => Role::Kind,
             "\"arguments\"" | "\"parameters\"" if !self.has_arguments => Role::Arguments,
             _ => Role::Other,
         }
@@ -197,7 +222,7 @@ impl JsonCall {
         if matches!(at, At::Inside | At::Last) {
             match role {
                 Role::Object => self.give(c.encode_utf8(&mut [0; 4]), out),
-                Role::Name | Role::Whole => self.text.push(c),
+                Role::Name | Role::Kind | Role::Whole => self.text.push(c),
                 Role::Arguments | Role::Other => {}
             }
         }
@@ -234,11 +259,16 @@ impl JsonCall {
         self.state = State::Next;
         match role {
             Role::Name => return self.name(out),
+            Role::Kind if self.order == Order::NameFirst && !self.named => {
+                if self.text != "\"function\"" {
+                    return Progress::Broken;
+                }
+            }
             Role::Whole => {
                 let text = std::mem::take(&mut self.text);
                 self.give(&whole_arguments(text), out);
             }
-            Role::Object | Role::Arguments | Role::Other => {}
+            Role::Object | Role::Arguments | Role::Kind | Role::Other => {}
         }
         Progress::More
     }

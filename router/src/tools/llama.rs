@@ -1,16 +1,37 @@
 //! Calls that are the whole answer: `{"name": .., "parameters": {..}}`, several with `;` between,
 //! after `<|python_tag|>` or bare. An object is a call only if it names a function on offer.
 
-use super::json_call::{JsonCall, Progress};
+use serde_json::{Value, json};
+
+use super::json_call::{JsonCall, Order, Progress};
 use super::prose::Prose;
 use super::{Machine, Pieces, ToolNames};
 
 pub(super) const MARK: &str = "<|python_tag|>";
 
+/// What only a call of this function begins with: its name, or its type and its name.
+pub(super) fn heads(name: &str) -> [Value; 2] {
+    let name = format!("\"{name}\"");
+    let spelt = format!("{{\"name\": {name}");
+    let typed = json!([
+        "{",
+        "\"type\"",
+        ":",
+        "\"function\"",
+        ",",
+        "\"name\"",
+        ":",
+        name
+    ]);
+    let plain = json!(["{", "\"name\"", ":", name]);
+    [plain, typed].map(|parts| json!({"parts": parts, "spelt": spelt}))
+}
+
 /// Reads Llama 3's calls.
 #[derive(Debug)]
 pub(super) struct Llama {
     names: ToolNames,
+    order: Order,
     state: State,
     prose: Prose,
 }
@@ -27,9 +48,10 @@ enum State {
 }
 
 impl Llama {
-    pub(super) fn new(names: ToolNames) -> Self {
+    pub(super) fn new(names: ToolNames, order: Order) -> Self {
         Self {
             names,
+            order,
             state: State::Open,
             prose: Prose::until(&[MARK]),
         }
@@ -56,7 +78,7 @@ impl Machine for Llama {
     fn push(&mut self, c: char, out: &mut Pieces) {
         match self.state {
             State::Open | State::Between if c == '{' => {
-                self.state = State::Call(Box::new(JsonCall::of(self.names.clone())));
+                self.state = State::Call(Box::new(JsonCall::of(self.names.clone(), self.order)));
                 self.call(c, out);
             }
             State::Open if c.is_whitespace() => self.prose.hold(c.encode_utf8(&mut [0; 4])),

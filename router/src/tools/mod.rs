@@ -16,6 +16,7 @@ mod thought;
 
 use std::sync::Arc;
 
+use self::json_call::Order;
 pub use self::offer::{Choice, MOST_TOOLS, Offer, OfferFields, Tool};
 pub(crate) use self::offer::{LONGEST_NAME, NAME_SYMBOLS};
 pub use self::reader::{AnswerReader, Reading};
@@ -115,10 +116,10 @@ impl ToolFormat {
         self == Self::Mistral
     }
 
-    fn machine(self, names: ToolNames) -> Box<dyn Machine> {
+    fn machine(self, names: ToolNames, order: Order) -> Box<dyn Machine> {
         match self {
             Self::Hermes | Self::Brook => Box::new(tagged::Tagged::new()),
-            Self::Llama3Json => Box::new(llama::Llama::new(names)),
+            Self::Llama3Json => Box::new(llama::Llama::new(names, order)),
             Self::Mistral => Box::new(mistral::Mistral::new()),
             Self::Pythonic => Box::new(pythonic::Pythonic::new(names)),
         }

@@ -90,6 +90,11 @@ impl Offer {
         matches!(self.choice, Choice::Required | Choice::Named(_))
     }
 
+    /// Whether calls that nothing forces are guided.
+    pub fn is_strict(&self) -> bool {
+        self.choice == Choice::Auto && self.tools.iter().any(|tool| tool.strict)
+    }
+
     /// The names of all.
     pub fn names(&self) -> ToolNames {
         self.tools.iter().map(|tool| tool.name.clone()).collect()

@@ -146,7 +146,7 @@ impl Machine for Pythonic {
         for c in text.chars() {
             self.plain(c, out);
         }
-        if found.is_some() && self.state == State::Text {
+        if found == Some(0) && self.state == State::Text {
             self.state = State::Start;
         }
     }

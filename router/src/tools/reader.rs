@@ -1,5 +1,6 @@
 //! An answer's text, piece by piece.
 
+use super::json_call::Order;
 use super::thought::Thought;
 use super::{Machine, Pieces, ThoughtFormat, ToolFormat, ToolNames};
 use crate::engine::types::Thoughts;
@@ -9,6 +10,8 @@ use crate::engine::types::Thoughts;
 pub struct Reading {
     /// Calls in this format, of functions of these names. `None`: all text is content.
     pub tools: Option<(ToolFormat, ToolNames)>,
+    /// Whether calls that nothing forces are guided: only what a guide begins with is one then.
+    pub strict: bool,
     /// Thoughts in this format.
     pub thoughts: Option<ThoughtFormat>,
     /// Whether the prompt ends inside the thoughts.
@@ -71,12 +74,16 @@ impl Reading {
     /// A reader at the start of an answer.
     pub fn reader(&self) -> AnswerReader {
         let thought = |format| Thought::new(format, self.in_thought);
+        let order = match self.strict {
+            true => Order::NameFirst,
+            false => Order::Any,
+        };
         AnswerReader {
             thought: self.thoughts.map(thought),
             tools: self
                 .tools
                 .as_ref()
-                .map(|(format, names)| format.machine(names.clone())),
+                .map(|(format, names)| format.machine(names.clone(), order)),
             one_call: self.one_call,
             over: false,
         }
