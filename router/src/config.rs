@@ -103,7 +103,7 @@ impl RouterConfig {
             body_timeout: Duration::from_secs(60),
             write_timeout: Duration::from_secs(60),
             max_connections: 8192,
-            max_stop_sequences: 4,
+            max_stop_sequences: 16,
             max_client_batch_size: 32,
             max_best_of: 32,
             max_top_tokens: MOST,

@@ -53,8 +53,8 @@ async fn native_rules_say_what_tgi_says() {
             Given: 2 `inputs` tokens and 99 `max_new_tokens`",
         ),
         (
-            native(json!({"stop": ["a", "b", "c", "d", "e"]})),
-            "`stop` supports up to 4 stop sequences. Given: 5",
+            native(json!({"stop": vec!["a"; 17]})),
+            "`stop` supports up to 16 stop sequences. Given: 17",
         ),
         (
             native(json!({"stop": [""]})),
@@ -132,11 +132,7 @@ fn out_of_range() -> Vec<Case> {
         (json!({"temperature": -0.5}), "temperature", "-0.5"),
         (json!({"top_p": 0}), "top_p", "Given: 0"),
         (json!({"top_k": -3}), "top_k", "-3"),
-        (
-            json!({"stop": ["1", "2", "3", "4", "5"]}),
-            "stop",
-            "Given: 5",
-        ),
+        (json!({"stop": vec!["1"; 17]}), "stop", "Given: 17"),
         (
             json!({"stop": "x".repeat(5000)}),
             "stop",

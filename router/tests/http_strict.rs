@@ -110,6 +110,24 @@ async fn a_field_that_is_there_twice_or_not_at_all_is_named_with_its_place() {
 }
 
 #[tokio::test]
+async fn an_unknown_field_is_told_what_it_may_have_been_meant_to_be() {
+    let server = Server::new();
+    for (field, said) in [
+        (
+            "max_token",
+            "unknown field `max_token`: did you mean `max_tokens`",
+        ),
+        ("colour", "unknown field `colour` at line"),
+    ] {
+        let message = refused(&server, CHAT, chat(json!({field: 1})))
+            .await
+            .message();
+        assert!(message.contains(said), "{message}");
+        assert!(message.ends_with("; /docs lists all fields"), "{message}");
+    }
+}
+
+#[tokio::test]
 async fn lists_have_a_bound() {
     let server = Server::with(Some(scripted::TEMPLATE), |config| {
         config.max_body_bytes = 8 << 20;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import anthropic
@@ -127,3 +128,17 @@ def test_errors_are_the_clients_exceptions(client: anthropic.Anthropic) -> None:
     assert "max_tokens" in str(caught.value)
     with pytest.raises(anthropic.NotFoundError):
         client.messages.create(model="claude", max_tokens=5, messages=ASKED)
+
+
+def test_an_answer_keeps_to_a_schema(client: anthropic.Anthropic) -> None:
+    schema = {"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"]}
+    answer = client.messages.create(
+        model="brook",
+        max_tokens=24,
+        messages=[{"role": "user", "content": "What is 12 + 30?"}],
+        output_config={"format": {"type": "json_schema", "schema": schema}},
+        **GREEDY,
+    )
+    (block,) = answer.content
+    assert block.type == "text"
+    assert isinstance(json.loads(block.text)["sum"], int)

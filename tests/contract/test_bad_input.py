@@ -44,7 +44,7 @@ CASES = {
     "negative temperature": generate((422,), "temperature", temperature=-1.0),
     "top_p zero": generate((422,), "top_p", top_p=0.0),
     "top_k zero": generate((422,), "top_k", top_k=0),
-    "five stop strings": generate((422,), "stop", "5", stop=list("abcde")),
+    "too many stop strings": generate((422,), "stop", "17", stop=["a"] * 17),
     "empty stop string": generate((422,), "stop", stop=[""]),
     "truncate zero": generate((422,), "truncate", truncate=0),
     "not built": generate((422,), "adapter_id", adapter_id="x"),
@@ -55,7 +55,7 @@ CASES = {
     "chat: zero tokens": chat(("max_tokens",), max_tokens=0),
     "chat: top_p zero": chat(("top_p",), top_p=0),
     "chat: temperature": chat(("temperature",), temperature=-0.5),
-    "chat: five stops": chat(("stop",), stop=list("abcde")),
+    "chat: too many stops": chat(("stop",), stop=["a"] * 17),
     "chat: no messages": Bad(
         "/v1/chat/completions", {"model": "brook", "messages": []}, (400, 422), ("messages",)
     ),

@@ -242,3 +242,19 @@ def test_bounds(server: Server, path: str, fields: dict[str, Any], name: str) ->
     reply = post(server, path, **body)
     assert reply.status_code in (400, 422)
     assert name in reply.text
+
+
+@pytest.mark.parametrize("most", [1, 6])
+def test_a_search_tells_its_prompt(server: Server, most: int) -> None:
+    """The same as of a request that does not search, by itself and echoed."""
+    asked = {"prompt": TEXT, "temperature": 0, "max_tokens": most, "logprobs": 1, "echo": True}
+    asked["prompt_logprobs"] = 1
+    plain = post(server, "/v1/completions", **asked).json()["choices"][0]
+    beams = post(server, "/v1/completions", **asked, use_beam_search=True, beam_width=3, n=2).json()
+    for choice in beams["choices"]:
+        assert choice["prompt_logprobs"] == plain["prompt_logprobs"]
+        prompt = len(plain["prompt_logprobs"])
+        for of_token in ("tokens", "token_logprobs", "top_logprobs"):
+            told = choice["logprobs"][of_token]
+            assert told[:prompt] == plain["logprobs"][of_token][:prompt]
+            assert len(told) > prompt

@@ -115,7 +115,7 @@ RULES = (
     Rule("top_p", 0.0, "`top_p` must be > 0.0 and < 1.0"),
     Rule("top_p", 1.0, "`top_p` must be > 0.0 and < 1.0"),
     Rule("max_new_tokens", 0, "`max_new_tokens` must be strictly positive"),
-    Rule("stop", list("abcde"), "`stop` supports up to 4 stop sequences. Given: 5"),
+    Rule("stop", ["a"] * 17, "`stop` supports up to 16 stop sequences. Given: 17"),
     Rule("repetition_penalty", 0.0, "`repetition_penalty` must be strictly positive"),
     Rule("frequency_penalty", 2.5, "`frequency_penalty` must be >= -2.0 and <= 2.0"),
     Rule("typical_p", 1.0, "`typical_p` must be > 0.0 and < 1.0"),

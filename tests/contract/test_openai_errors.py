@@ -14,7 +14,7 @@ WRONG = {
     "max_tokens": ({"max_tokens": 0}, "max_tokens"),
     "temperature": ({"temperature": -1.0}, "temperature"),
     "top_p": ({"top_p": 2.0}, "top_p"),
-    "stop": ({"stop": ["a"] * 9}, "stop"),
+    "stop": ({"stop": ["a"] * 17}, "stop"),
     "seed": ({"seed": "x"}, "seed"),
     "unknown field": ({"extra_body": {"colour": 1}}, "colour"),
     "role": ({"messages": [{"role": "wizard", "content": "hi"}]}, "messages"),

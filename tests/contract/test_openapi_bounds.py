@@ -22,6 +22,7 @@ READ_ONLY = {
 # (schema, field) whose values mean something only in some context; other tests send them there.
 ELSEWHERE = {
     ("AnthropicBlock", "type"),
+    ("AnthropicOutputFormat", "type"),
     ("AnthropicToolChoice", "type"),
     ("Grammar", "type"),
     ("InputTensor", "datatype"),
@@ -34,6 +35,8 @@ ELSEWHERE = {
 }
 # (field, value): the model's end tokens take some off.
 LESS = ("beam_width", 20)
+# An answer of no token is an echo.
+EMPTY = ("max_tokens", "CompletionRequest")
 SHORT = {"max_tokens": 1, "max_completion_tokens": 1, "max_new_tokens": 1}
 
 
@@ -157,7 +160,7 @@ def parts(name: str, example: Any, above: tuple[str, ...]) -> Iterator[Draw]:
 def beside(schema: str, field: str) -> dict[str, Any]:
     """What a field needs beside it, and what keeps answers short."""
     known = SCHEMAS[schema]["properties"]
-    needed = SHORT | BESIDE.get(field, {}) | ({"echo": True} if field == "max_tokens" else {})
+    needed = SHORT | BESIDE.get(field, {}) | ({"echo": True} if (field, schema) == EMPTY else {})
     if field == "tool_choice":
         needed["tools"] = known["tools"]["example"]
     return {name: value for name, value in needed.items() if name in known}

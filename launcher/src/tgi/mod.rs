@@ -244,7 +244,7 @@ mod tests {
         assert_eq!(config.cors, Cors::Origins(origins));
         let usual = Limits::default().apply(RouterConfig::new("m"));
         assert_eq!((usual.max_top_tokens, usual.guides), (20, true));
-        assert_eq!(usual.max_stop_sequences, 4);
+        assert_eq!(usual.max_stop_sequences, 16);
         assert_eq!(usual.cors, Cors::Any);
     }
 

@@ -88,7 +88,7 @@ pub const ROWS: &[Row] = &[
     row("trust-remote-code", Switch, Anyway(any, "no code of a model's repository is ever run; a model that needs it is refused when it loads")),
     row("max-concurrent-requests", Value, Flag("max-waiting")),
     row("max-best-of", Value, Limited(answers, "`best_of` and `n` of a request")),
-    row("max-stop-sequences", Value, Limited(stop_strings, "stop strings of a request")),
+    row("max-stop-sequences", Value, Limited(stop_strings, "stop strings of a request; 16 without it, where TGI has 4")),
     row("max-top-n-tokens", Value, Limited(alternatives, "alternatives told of a token, on every route; at most 20, which is the default")),
     row("max-input-tokens", Value, Limited(max_input, "tokens of a prompt")),
     row("max-input-length", Value, Limited(max_input, "tokens of a prompt, by an older name")),

@@ -57,6 +57,7 @@ struct Job {
     tools: Option<String>,
     tool_prompt: Option<String>,
     variables: Option<String>,
+    special: Vec<(String, String)>,
 }
 
 /// What it writes.
@@ -80,6 +81,7 @@ pub fn render_job(job: &str) -> Result<String, serde_json::Error> {
         tools,
         tool_prompt,
         variables,
+        special,
     } = serde_json::from_str(job)?;
     let chat = Chat {
         messages,
@@ -88,6 +90,7 @@ pub fn render_job(job: &str) -> Result<String, serde_json::Error> {
         tools,
         tool_prompt,
         variables,
+        special,
         ..Chat::default()
     };
     let text = rendered(&chat, &template, special_tokens);
@@ -219,6 +222,7 @@ impl Job {
             tools: chat.tools.clone(),
             tool_prompt: chat.tool_prompt.clone(),
             variables: chat.variables.clone(),
+            special: chat.special.clone(),
         }
     }
 }

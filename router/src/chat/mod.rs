@@ -75,6 +75,8 @@ pub struct Chat {
     pub tools: Option<String>,
     /// More variables of the template: a JSON object, parsed only when the chat is rendered.
     pub variables: Option<String>,
+    /// More variables, by name, that only some templates speak of: JSON. The others refuse them.
+    pub special: Vec<(String, String)>,
     /// The client's own template, rendered apart from the server.
     pub template: Option<String>,
     /// The prompt's text, once that has been rendered.
@@ -94,8 +96,11 @@ impl Chat {
             &self.template,
             &self.rendered,
         ];
-        let texts = texts.into_iter().flatten().map(String::len);
-        messages.chain(texts).sum()
+        let texts = texts
+            .into_iter()
+            .flatten()
+            .chain(self.special.iter().map(|(_, json)| json));
+        messages.chain(texts.map(String::len)).sum()
     }
 }
 

@@ -1,6 +1,7 @@
 //! A compiled chat template.
 
 use std::borrow::Cow;
+use std::collections::{BTreeMap, HashSet};
 
 use minijinja::value::{Serde, Value};
 use minijinja::{Environment, Error, ErrorKind as JinjaKind, context};
@@ -16,7 +17,8 @@ pub struct ChatTemplate {
     environment: Environment<'static>,
     special_tokens: Vec<(String, String)>,
     source: String,
-    knows_tools: bool,
+    /// Variables that it reads and does not set.
+    variables: HashSet<String>,
     /// Whether it writes the calls of earlier turns.
     knows_calls: bool,
     /// Whether it speaks of the role `developer`. One that does not refuses such a turn, leaves it
@@ -47,15 +49,12 @@ impl ChatTemplate {
         environment.add_function("strftime_now", strftime_now);
         environment.add_filter("tojson", to_json);
         environment.add_template_owned(NAME, without_generation_tags(source).into_owned())?;
-        let knows_tools = environment
-            .get_template(NAME)?
-            .undeclared_variables(false)
-            .contains("tools");
+        let variables = environment.get_template(NAME)?.undeclared_variables(false);
         Ok(Self {
             environment,
             special_tokens,
             source: source.to_owned(),
-            knows_tools,
+            variables,
             knows_calls: source.contains("tool_calls"),
             knows_developer: source.contains(DEVELOPER),
         })
@@ -73,13 +72,13 @@ impl ChatTemplate {
 
     /// Whether it tells the model of tools.
     pub fn knows_tools(&self) -> bool {
-        self.knows_tools
+        self.variables.contains("tools")
     }
 
     /// The prompt's text. Fails when the template raises an exception or meets what it cannot use.
     pub fn render(&self, chat: &Chat) -> Result<String, ApiError> {
         let calls = !self.knows_calls && chat.messages.iter().any(words::speaks_of_tools);
-        if self.knows_tools || !(calls || chat.tools.is_some()) {
+        if self.knows_tools() || !(calls || chat.tools.is_some()) {
             return self.render_turns(chat);
         }
         let told = self.render_turns(&words::in_words(chat, Place::System)?);
@@ -93,20 +92,42 @@ impl ChatTemplate {
         }
     }
 
+    /// A variable that only some templates speak of.
+    fn special<'a>(&self, name: &'a str, json: &str) -> Result<(&'a str, Value), ApiError> {
+        let refused = |why: &str| ApiError {
+            param: Some(name.to_owned().into()),
+            ..ApiError::new(
+                ErrorKind::Unsupported,
+                format!("`{name}` cannot be used: {why}"),
+            )
+        };
+        if !self.variables.contains(name) {
+            return Err(refused("the model's chat template does not speak of it"));
+        }
+        let value: serde_json::Value =
+            serde_json::from_str(json).map_err(|error| refused(&error.to_string()))?;
+        Ok((name, Value::from(Serde(value))))
+    }
+
     fn render_turns(&self, chat: &Chat) -> Result<String, ApiError> {
         let special = self
             .special_tokens
             .iter()
-            .map(|(name, token)| (name.as_str(), token.as_str()));
+            .map(|(name, token)| (name.as_str(), Value::from(token.as_str())));
+        let given = chat
+            .special
+            .iter()
+            .map(|(name, json)| self.special(name, json));
+        let mut given: BTreeMap<_, _> = given.collect::<Result<_, _>>()?;
         // As transformers does: what is not given is none, not undefined.
         let context = context! {
             messages => Serde(messages(chat, self.knows_developer)?),
             tools => json_variable("tools", chat.tools.as_deref())?,
-            documents => None::<()>,
+            documents => given.remove("documents"),
             add_generation_prompt => chat.turn == Turn::Open,
             ..context! {
                 ..json_variable("chat_template_kwargs", chat.variables.as_deref())?,
-                ..Value::from_pairs(special)
+                ..Value::from_pairs(special.chain(given))
             }
         };
         let template = self

@@ -172,14 +172,16 @@ impl Core {
         }
         let mut emissions = self.scheduler.complete(&answer.outcome, self.now());
         if emissions.iter().any(|emission| emission.steered) {
-            self.search(&answer, &mut emissions);
+            self.search(&mut answer, &mut emissions);
         }
         self.arrived = Some((answer, emissions));
     }
 
     /// Steers the beam searches that a step has brought on, so that the next can be planned. Takes
     /// their emissions out. A sequence that fails ends its whole request, whose others wait for it.
-    fn search(&mut self, answer: &StepAnswer, emissions: &mut Vec<Emission>) {
+    fn search(&mut self, answer: &mut StepAnswer, emissions: &mut Vec<Emission>) {
+        // A search may be over now: of its prompt all must have been told.
+        self.tell_prompts(answer);
         let now = self.now();
         emissions.retain(|emission| {
             let sequence = emission.sequence;
@@ -217,13 +219,7 @@ impl Core {
         let Some((mut answer, emissions)) = self.arrived.take() else {
             return;
         };
-        if let Some(told) = &mut answer.told {
-            for part in told.prompts.drain(..) {
-                if let Some(record) = self.records.get_mut(part.request) {
-                    record.tell_prompt(part, &mut self.outbox);
-                }
-            }
-        }
+        self.tell_prompts(&mut answer);
         for emission in emissions {
             let SequenceId { request, branch } = emission.sequence;
             let event = event(&answer, &emission);
@@ -243,6 +239,19 @@ impl Core {
             }
         }
         self.outbox.post();
+    }
+
+    /// Hands every client what a step tells of its prompt.
+    fn tell_prompts(&mut self, answer: &mut StepAnswer) {
+        for part in answer
+            .told
+            .iter_mut()
+            .flat_map(|told| told.prompts.drain(..))
+        {
+            if let Some(record) = self.records.get_mut(part.request) {
+                record.tell_prompt(part, &mut self.outbox);
+            }
+        }
     }
 
     /// Ends all that is left of a request that nobody waits for.

@@ -1,6 +1,5 @@
 //! One answer: tokens in, text events out.
 
-use std::cmp::Ordering;
 use std::future::poll_fn;
 use std::iter::once;
 use std::pin::Pin;
@@ -10,16 +9,16 @@ use std::task::{Context, Poll, ready};
 use futures_core::Stream;
 
 use super::event::{FinishReason, TextEnd, TextEvent, TextToken};
+use super::facts::Facts;
 use crate::backend::{Sources, TokenSource};
 use crate::detokenize::Detokenizer;
 use crate::engine::types::{End, PromptToken, Sampling, Token, TokenEvent};
 use crate::error::{ApiError, ErrorKind};
-use crate::logprobs::Wanted;
 use crate::metrics::{RequestTimer, Timings};
 use crate::model_text::ModelText;
 use crate::stop::StopMatcher;
 use crate::tools::Reading;
-use crate::validate::ValidRequest;
+use crate::validate::{Shown, ValidRequest};
 
 /// Room that an answer's text begins with: it is not to move at each of its first tokens.
 const ANSWER_BYTES: usize = 256;
@@ -45,7 +44,9 @@ pub struct Generation {
     failure: Option<String>,
     reading: Reading,
     /// Special tokens that are part of the text.
-    shown: Vec<u32>,
+    shown: ShownTokens,
+    /// Whether the stop string that ends the answer is part of it.
+    keeps_stop: bool,
     prompt: ToldPrompt,
 }
 
@@ -60,49 +61,6 @@ pub struct ToldPrompt {
     pub tokens: Vec<PromptToken>,
 }
 
-/// What is known of a request when its answer begins, and how many tokens it has by now.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Facts {
-    /// Tokens of the prompt as the model gets it.
-    pub prompt_tokens: usize,
-    /// Generated so far, a stop token included.
-    pub generated_tokens: u32,
-    /// `None` if the answer is greedy.
-    pub seed: Option<u64>,
-    /// The token generated last; 0 before the first.
-    pub last_token: u32,
-    /// Sum of the generated tokens' log-probabilities.
-    pub logprob_sum: f64,
-    /// Which of the answers to its request it is.
-    pub branch: u32,
-    /// What the answer tells of probabilities.
-    pub wanted: Wanted,
-    min_new_tokens: u32,
-    prompt_only: bool,
-}
-
-impl Facts {
-    /// Tokens to pay for: of the prompt, which the first of a request's answers pays for all of
-    /// them, and of the answer.
-    pub fn cost(&self) -> (usize, u32) {
-        let prompt = if self.branch == 0 {
-            self.prompt_tokens
-        } else {
-            0
-        };
-        (prompt, self.generated_tokens)
-    }
-
-    /// Orders the better of two answers first: by the mean log-probability of their tokens.
-    pub fn rank(&self, other: &Self) -> Ordering {
-        other.mean_logprob().total_cmp(&self.mean_logprob())
-    }
-
-    fn mean_logprob(&self) -> f64 {
-        self.logprob_sum / f64::from(self.generated_tokens.max(1))
-    }
-}
-
 /// What an answer needs to know of its request after the request has gone to the engine.
 #[derive(Clone)]
 pub(super) struct Begun {
@@ -110,10 +68,17 @@ pub(super) struct Begun {
     detokenizer: Detokenizer,
     stop: StopMatcher,
     reading: Reading,
+    shown: Shown,
     facts: Facts,
     sampling: Sampling,
     prompt: ToldPrompt,
     max_new_tokens: u32,
+}
+
+/// Special tokens that are part of an answer's text.
+enum ShownTokens {
+    These(Vec<u32>),
+    All,
 }
 
 impl Begun {
@@ -145,6 +110,7 @@ impl Begun {
             detokenizer: Detokenizer::new(Arc::clone(&model.vocabulary), &engine.prompt),
             stop: StopMatcher::new(&request.stop),
             reading: request.reading.clone(),
+            shown: request.shown,
             facts,
             sampling: engine.sampling.clone(),
             prompt,
@@ -184,7 +150,8 @@ impl Begun {
             source: Some(source),
             detokenizer: self.detokenizer.clone(),
             stop: self.stop.clone(),
-            shown: shown(&self.text, &self.reading),
+            shown: self.shown_tokens(),
+            keeps_stop: self.shown.stop_string,
             reading: self.reading.clone(),
             text: Arc::clone(&self.text),
             answer: String::with_capacity(ANSWER_BYTES),
@@ -195,14 +162,25 @@ impl Begun {
             timer,
         }
     }
+
+    /// The special tokens that the client wants to see, or that its answer's reading must see.
+    fn shown_tokens(&self) -> ShownTokens {
+        if self.shown.special_tokens {
+            return ShownTokens::All;
+        }
+        let (text, marks) = (&self.text, self.reading.marks());
+        let ids = marks.filter_map(|mark| text.tokenizer.token_to_id(mark));
+        ShownTokens::These(ids.filter(|id| text.vocabulary.is_special(*id)).collect())
+    }
 }
 
-/// Ids of the special tokens that `reading` must see.
-fn shown(text: &ModelText, reading: &Reading) -> Vec<u32> {
-    let ids = reading
-        .marks()
-        .filter_map(|mark| text.tokenizer.token_to_id(mark));
-    ids.filter(|id| text.vocabulary.is_special(*id)).collect()
+impl ShownTokens {
+    fn contain(&self, id: u32) -> bool {
+        match self {
+            Self::These(ids) => ids.contains(&id),
+            Self::All => true,
+        }
+    }
 }
 
 impl Generation {
@@ -333,7 +311,7 @@ impl Generation {
             special = true;
         } else if !special {
             self.detokenizer.push(token.id, &mut self.answer);
-        } else if self.shown.contains(&token.id) {
+        } else if self.shown.contain(token.id) {
             self.detokenizer.finish(&mut self.answer);
             self.answer
                 .push_str(&self.text.vocabulary.special_text(token.id));
@@ -377,12 +355,17 @@ impl Generation {
         true
     }
 
-    /// Looks for a stop string in what the answer has from `from` on: (its start, its end).
+    /// Looks for a stop string in what the answer has from `from` on: (end of the content, its end).
     fn find_stop(&mut self, mut from: usize) -> Option<(usize, usize)> {
         loop {
             let found = self.stop.feed(&self.answer[from..])?;
             if self.facts.generated_tokens >= self.facts.min_new_tokens {
-                return Some((found.start, found.end));
+                let kept = if self.keeps_stop {
+                    found.end
+                } else {
+                    found.start
+                };
+                return Some((kept, found.end));
             }
             from = found.end;
         }

@@ -2,6 +2,7 @@
 
 mod answer;
 mod event;
+mod facts;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,8 +10,9 @@ use std::time::Duration;
 use futures_util::future::try_join_all;
 
 use self::answer::Begun;
-pub use self::answer::{Facts, Generation, ToldPrompt};
+pub use self::answer::{Generation, ToldPrompt};
 pub use self::event::{FinishReason, TextEnd, TextEvent, TextToken};
+pub use self::facts::Facts;
 use crate::backend::Backend;
 use crate::budget::Charge;
 use crate::chat::{Chat, Renderer, Turn};

@@ -329,6 +329,13 @@ fn missing(name: &'static str) -> ApiError {
     ApiError::validation(name, format!("`{name}` is missing"))
 }
 
+/// The guide to documents of a schema.
+pub(super) fn schema_guide(name: &'static str, value: JsonText) -> Result<Box<Guide>, ApiError> {
+    let guide = json_guide(name, value)?;
+    check(&guide)?;
+    Ok(guide)
+}
+
 /// A schema given as JSON, or as a string that holds it.
 fn json_guide(name: &'static str, value: JsonText) -> Result<Box<Guide>, ApiError> {
     let text = if value.as_str().starts_with('"') {

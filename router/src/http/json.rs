@@ -15,6 +15,9 @@ use crate::error::{ApiError, ErrorKind, Excerpt};
 /// A longer body is parsed off the threads that serve connections.
 const PARSED_AT_ONCE: usize = 64 << 10;
 
+/// More fields than these are not listed in an error.
+const MOST_FIELDS: usize = 16;
+
 /// Reads and parses the body within the configured size and time. Whoever keeps text of it keeps
 /// the charge too.
 pub(super) async fn read<T: DeserializeOwned + Send + 'static>(
@@ -114,7 +117,7 @@ pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
 }
 
 fn explain(path: &str, error: &serde_json::Error) -> ApiError {
-    let message = in_words(&with_excerpt(&error.to_string()));
+    let message = with_likely_fields(&in_words(&with_excerpt(&error.to_string())));
     let message = message.replacen("unknown variant `", "unknown value `", 1);
     // "?" is where a name or a value should have begun.
     let path = Some(path).filter(|path| !matches!(*path, "." | "?"));
@@ -165,6 +168,33 @@ fn in_words(message: &str) -> String {
             Some(format!("{found}, expected {words} {place}"))
         });
     named.unwrap_or_else(|| message.to_owned())
+}
+
+/// In place of a long list of fields: those that the unknown one may have been meant to be.
+fn with_likely_fields(message: &str) -> String {
+    let told = message.strip_prefix("unknown field `").and_then(|rest| {
+        let (given, rest) = rest.split_once("`, expected one of ")?;
+        let (list, place) = rest.rsplit_once(" at line ")?;
+        let fields: Vec<&str> = list
+            .split(", ")
+            .map(|field| field.trim_matches('`'))
+            .collect();
+        (fields.len() > MOST_FIELDS).then_some((given, fields, place))
+    });
+    let Some((given, fields, place)) = told else {
+        return message.to_owned();
+    };
+    let alike = |field: &&&str| strsim::jaro_winkler(given, field) > 0.85;
+    let alike: Vec<_> = fields
+        .iter()
+        .filter(alike)
+        .map(|field| format!("`{field}`"))
+        .collect();
+    let meant = match alike.as_slice() {
+        [] => String::new(),
+        names => format!(": did you mean {}?", names.join(" or ")),
+    };
+    format!("unknown field `{given}`{meant} at line {place}; /docs lists all fields")
 }
 
 /// Cuts the string that serde quotes, which may be as long as the body, to an excerpt.

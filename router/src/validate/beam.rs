@@ -34,7 +34,10 @@ pub(super) fn check(parameters: &Parameters, names: FieldNames) -> Result<(), Ap
 
 /// The error of a field that has no place in a search.
 fn unmixable(name: &'static str) -> ApiError {
-    let rule = format!("`{name}` cannot be combined with `use_beam_search`");
+    let rule = format!(
+        "`{name}` cannot be combined with `use_beam_search`: a search looks for the likeliest tokens, and \
+         ends a sequence at its tokens alone (`stop_token_ids`)"
+    );
     ApiError::validation(name, rule)
 }
 
@@ -69,13 +72,10 @@ fn sampling(parameters: &Parameters) -> impl Iterator<Item = (&'static str, bool
 
 /// What else a search cannot do.
 fn rest(parameters: &Parameters, names: FieldNames) -> impl Iterator<Item = (&'static str, bool)> {
-    let wanted = parameters.wanted;
     let guide = parameters.guide.as_ref();
     [
         ("stop", !parameters.stop.is_empty()),
         (names.min_new_tokens, parameters.min_new_tokens != 0),
-        (names.prompt_logprobs, wanted.prompt.is_some()),
-        ("echo", wanted.echo && wanted.tokens.is_some()),
         (
             guide.map_or("grammar", |guide| guide.field),
             guide.is_some(),

@@ -71,6 +71,17 @@ pub struct Parameters {
     pub guide: Option<Box<Guide>>,
     /// Search for the likeliest answers instead of sampling.
     pub beam: Option<Beam>,
+    /// What usually is left out of the text.
+    pub shown: Shown,
+}
+
+/// What usually is left out of an answer's text, and is not if this says so.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Shown {
+    /// The stop string that ends it.
+    pub stop_string: bool,
+    /// Special tokens, but for the one that ends it.
+    pub special_tokens: bool,
 }
 
 /// What the model's own end tokens do.
@@ -103,6 +114,7 @@ impl Default for Parameters {
             guide: None,
             wanted: Wanted::default(),
             beam: None,
+            shown: Shown::default(),
         }
     }
 }

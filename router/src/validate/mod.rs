@@ -17,7 +17,7 @@ pub(crate) mod sampling;
 mod valid;
 
 pub use choices::Choices;
-pub use input::{AtEos, GenerateInput, Parameters, Prompt};
+pub use input::{AtEos, GenerateInput, Parameters, Prompt, Shown};
 pub use limits::TokenLimits;
 pub(crate) use limits::too_long;
 pub use names::FieldNames;

@@ -11,8 +11,6 @@ pub struct FieldNames {
     pub min_new_tokens: &'static str,
     /// Alternatives told of each token.
     pub top_logprobs: &'static str,
-    /// What is told of the prompt's tokens.
-    pub prompt_logprobs: &'static str,
     /// How many tokens of the prompt to keep.
     pub truncate: &'static str,
 }
@@ -24,7 +22,6 @@ impl FieldNames {
         max_new_tokens: "max_new_tokens",
         min_new_tokens: "min_new_tokens",
         top_logprobs: "top_n_tokens",
-        prompt_logprobs: "decoder_input_details",
         truncate: "truncate",
     };
     /// `/v1/completions`, and the Python package.
@@ -33,7 +30,6 @@ impl FieldNames {
         max_new_tokens: "max_tokens",
         min_new_tokens: "min_tokens",
         top_logprobs: "logprobs",
-        prompt_logprobs: "prompt_logprobs",
         truncate: "truncate_prompt_tokens",
     };
     /// `/v1/chat/completions`.

@@ -7,7 +7,7 @@ use crate::text_bound::TextBound;
 use crate::tools::Reading;
 
 use super::limits::{new_tokens, too_long};
-use super::{FieldNames, Parameters, TokenLimits};
+use super::{FieldNames, Parameters, Shown, TokenLimits};
 use super::{adjustment, beam};
 
 /// Parameters that keep every rule.
@@ -31,6 +31,8 @@ pub struct ValidRequest {
     pub wanted: Wanted,
     /// The prompt's text, if the answer begins with it.
     pub echoed: String,
+    /// What else is part of the text of the answer.
+    pub shown: Shown,
     /// Whether the answer is the prompt alone: the token that the engine makes then is not told.
     pub prompt_only: bool,
 }
@@ -137,6 +139,7 @@ impl ValidParameters {
             stop: parameters.stop,
             reading: Reading::default(),
             wanted: parameters.wanted,
+            shown: parameters.shown,
             echoed: String::new(),
             prompt_only: max_new_tokens == 0,
         })

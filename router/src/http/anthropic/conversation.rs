@@ -4,7 +4,9 @@ use std::borrow::Cow;
 
 use serde_json::Value;
 
-use super::wire::{Block, BlockKind, Content, FIELDS, Message, MessagesRequest, Role};
+use super::wire::{
+    Block, BlockKind, Content, FIELDS, Message, MessagesRequest, OutputConfig, Role,
+};
 use crate::chat::{Chat, ChatMessage, Turn};
 use crate::engine::types::Guide;
 use crate::error::{ApiError, ErrorKind};
@@ -19,11 +21,13 @@ pub(super) fn conversation(
     generator: &Generator,
 ) -> Result<(Chat, Option<Box<Guide>>), ApiError> {
     let offer = offer(body)?;
+    let format = body.output_config.take().map(OutputConfig::guide);
+    let guide = format.transpose()?.flatten();
     let Offered {
         tools,
         reading,
         guide,
-    } = read_offer(offer.as_ref(), generator, None)?;
+    } = read_offer(offer.as_ref(), generator, guide)?;
     let thinks = body.thinking.as_ref().map(super::wire::Thinking::wanted);
     let mut messages = Vec::new();
     if let Some(system) = body.system.take() {

@@ -4,12 +4,23 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error, IgnoredAny};
 use utoipa::ToSchema;
 
+use crate::engine::types::Guide;
 use crate::error::{ApiError, Excerpt};
+use crate::http::guide::schema_guide;
 use crate::http::neutral::{self, Neutral, Neutrals};
 use crate::http::strict::{self, InPlaceOfText, JsonText, TextOr, from_object};
 use crate::tools::{Choice, MOST_TOOLS, OfferFields};
 
-from_object!(MessagesRequest, Message, Block, Tool, ToolChoice, Thinking);
+from_object!(
+    MessagesRequest,
+    Message,
+    Block,
+    Tool,
+    ToolChoice,
+    Thinking,
+    OutputConfig,
+    OutputFormat
+);
 
 /// Messages that are read: more than a context has room for.
 pub(crate) const MOST_MESSAGES: usize = 1 << 16;
@@ -20,11 +31,10 @@ pub(super) const FIELDS: OfferFields = OfferFields {
 };
 
 /// Not offered.
-pub(crate) const NEUTRAL: Neutrals<4> = [
+pub(crate) const NEUTRAL: Neutrals<3> = [
     ("container", Neutral::Null),
     ("context_management", Neutral::Null),
     ("mcp_servers", Neutral::Json("[]")),
-    ("output_config", Neutral::Json("{}")),
 ];
 /// The type of tools that are offered.
 pub(crate) const CUSTOM: &str = "custom";
@@ -83,9 +93,8 @@ pub(crate) struct MessagesRequest {
     /// Not offered; `[]` is neutral.
     #[schema(value_type = Option<Vec<Object>>)]
     mcp_servers: Option<JsonText>,
-    /// Not offered; `{}` is neutral.
-    #[schema(value_type = Option<Object>)]
-    output_config: Option<JsonText>,
+    /// What the answer must spell.
+    pub(super) output_config: Option<OutputConfig>,
 }
 
 /// One turn of a conversation.
@@ -264,6 +273,42 @@ pub(crate) struct Thinking {
     _display: Option<IgnoredAny>,
 }
 
+/// What the answer must spell.
+#[derive(Debug, Deserialize, ToSchema)]
+#[schema(as = AnthropicOutputConfig)]
+#[serde(remote = "Self", deny_unknown_fields, expecting = "a JSON object")]
+pub(crate) struct OutputConfig {
+    /// A format; without one the text is free.
+    format: Option<OutputFormat>,
+    /// Not offered.
+    #[schema(value_type = Option<String>)]
+    effort: Option<JsonText>,
+}
+
+/// What is not offered of it.
+pub(crate) const NEUTRAL_OUTPUT: Neutrals<1> = [("effort", Neutral::Null)];
+
+/// A format of answers.
+#[derive(Debug, Deserialize, ToSchema)]
+#[schema(as = AnthropicOutputFormat)]
+#[serde(remote = "Self", deny_unknown_fields, expecting = "a JSON object")]
+pub(crate) struct OutputFormat {
+    /// Always `json_schema`.
+    #[serde(rename = "type")]
+    #[schema(inline)]
+    _type: OutputKind,
+    /// The JSON schema.
+    #[schema(value_type = Object)]
+    schema: JsonText,
+}
+
+/// What a format is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum OutputKind {
+    JsonSchema,
+}
+
 /// Whether the model thinks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
@@ -299,13 +344,19 @@ impl InPlaceOfText for Block {
 impl MessagesRequest {
     /// Refuses what is not offered.
     pub(super) fn check(&self) -> Result<(), ApiError> {
-        let values = [
-            &self.container,
-            &self.context_management,
-            &self.mcp_servers,
-            &self.output_config,
-        ];
+        let values = [&self.container, &self.context_management, &self.mcp_servers];
         neutral::check(&NEUTRAL, values)
+    }
+}
+
+impl OutputConfig {
+    /// What the answer must spell, if anything.
+    pub(super) fn guide(self) -> Result<Option<Box<Guide>>, ApiError> {
+        neutral::check(&NEUTRAL_OUTPUT, [&self.effort])?;
+        let schema = self.format.map(|format| format.schema);
+        schema
+            .map(|schema| schema_guide("output_config", schema))
+            .transpose()
     }
 }
 

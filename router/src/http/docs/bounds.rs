@@ -35,10 +35,13 @@ pub(super) fn all(config: &RouterConfig) -> Vec<Bound> {
     bounds.extend(texts(config));
     bounds.extend(words());
     bounds.extend(unused(CHAT, &openai::wire::chat::NEUTRAL));
+    bounds.extend(unused(OPENAI, &openai::wire::NEUTRAL));
     bounds.extend(unused(&["Message"], &openai::wire::chat::ECHOED));
     bounds.extend(unused(COMPLETION, &openai::wire::completions::NEUTRAL));
     bounds.extend(unused(NATIVE, &native::NEUTRAL));
     bounds.extend(unused(MESSAGES, &anthropic::wire::NEUTRAL));
+    let output = &anthropic::wire::NEUTRAL_OUTPUT;
+    bounds.extend(unused(&["AnthropicOutputConfig"], output));
     bounds
 }
 

@@ -53,7 +53,7 @@ const INPUTS: [(&str, Input); 20] = [
 ];
 
 /// Sampling parameters that may come as text: vLLM's backend for Triton takes them so.
-const NUMBERS: [&str; 15] = [
+const NUMBERS: [&str; 17] = [
     "temperature",
     "top_p",
     "top_k",
@@ -69,6 +69,8 @@ const NUMBERS: [&str; 15] = [
     "ignore_eos",
     "typical_p",
     "skip_special_tokens",
+    "include_stop_str_in_output",
+    "spaces_between_special_tokens",
 ];
 
 /// What is not a sampling parameter, though a completion has it.
@@ -338,7 +340,8 @@ impl Ask {
     }
 
     fn sample(&mut self, parameters: Map<String, Value>) -> Result<(), ApiError> {
-        for (name, value) in parameters {
+        // Null stands for a default.
+        for (name, value) in parameters.into_iter().filter(|(_, value)| !value.is_null()) {
             if let Some(name) = NOT_SAMPLING.iter().find(|other| **other == name) {
                 let rule = format!("`{name}` is no sampling parameter here");
                 return Err(ApiError::validation(name, rule));

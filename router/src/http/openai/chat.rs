@@ -174,6 +174,7 @@ fn conversation(
         reading,
         guide,
     } = read_offer(offer.as_ref(), generator, guide)?;
+    let special = body.special_variables()?;
     let variables = body.chat_template_kwargs.take();
     let variables = variables.map(template_variables).transpose()?;
     let turns = body.messages.into_iter().enumerate();
@@ -202,6 +203,7 @@ fn conversation(
         tool_prompt: body.tool_prompt,
         template: body.chat_template,
         variables,
+        special,
         reading,
         ..Chat::default()
     };

@@ -20,15 +20,18 @@ pub(crate) const MOST_MESSAGES: usize = 1 << 16;
 pub(crate) const MOST_CALLS: usize = 1024;
 
 /// Not offered yet.
-pub(crate) const NEUTRAL: Neutrals<8> = [
+pub(crate) const NEUTRAL: Neutrals<11> = [
     ("functions", Neutral::Json("[]")),
     ("function_call", Neutral::Text(&["none", "auto"])),
     ("modalities", Neutral::Json(r#"["text"]"#)),
     ("audio", Neutral::Null),
     ("prediction", Neutral::Null),
-    ("reasoning_effort", Neutral::Null),
     ("verbosity", Neutral::Null),
     ("web_search_options", Neutral::Null),
+    ("add_special_tokens", Neutral::Json("false")),
+    ("include_reasoning", Neutral::Json("true")),
+    ("echo", Neutral::Json("false")),
+    ("best_of", Neutral::Json("1")),
 ];
 /// What answers of others' servers have, sent back in a message.
 pub(crate) const ECHOED: Neutrals<4> = [
@@ -108,9 +111,23 @@ request! {
         /// Not offered yet.
         #[schema(value_type = Option<Object>)]
         prediction: Option<JsonText>,
-        /// Not offered yet.
-        #[schema(value_type = Option<String>)]
-        reasoning_effort: Option<JsonText>,
+        /// How much the model is to think, where its chat template speaks of that; refused elsewhere.
+        reasoning_effort: Option<String>,
+        /// Texts to answer from (objects), where the chat template speaks of `documents`; refused elsewhere.
+        #[schema(value_type = Option<Vec<Object>>)]
+        documents: Option<JsonText>,
+        /// Not offered yet; false is neutral: the chat template writes special tokens.
+        #[schema(value_type = Option<bool>)]
+        add_special_tokens: Option<JsonText>,
+        /// Not offered yet; true is neutral: thoughts are told.
+        #[schema(value_type = Option<bool>)]
+        include_reasoning: Option<JsonText>,
+        /// Not offered yet; false is neutral.
+        #[schema(value_type = Option<bool>)]
+        echo: Option<JsonText>,
+        /// Not offered yet; 1 is neutral.
+        #[schema(value_type = Option<u32>)]
+        best_of: Option<JsonText>,
         /// Not offered yet.
         #[schema(value_type = Option<String>)]
         verbosity: Option<JsonText>,
@@ -235,6 +252,24 @@ impl ChatRequest {
         })
     }
 
+    /// Variables that only some chat templates speak of, by name, as JSON.
+    pub(crate) fn special_variables(&mut self) -> Result<Vec<(String, String)>, ApiError> {
+        let documents = self.documents.take().map(JsonText::into_string);
+        let documents = documents.filter(|list| !matches!(list.as_str(), "null" | "[]"));
+        if let Some(given) = documents.as_ref().filter(|list| !list.starts_with("[{")) {
+            let given = Excerpt::new(given);
+            let rule = format!("`documents` must be a list of objects. Given: {given}");
+            return Err(ApiError::validation("documents", rule));
+        }
+        let effort = self.reasoning_effort.take();
+        let effort = effort.map(|effort| serde_json::Value::from(effort).to_string());
+        let variables = [("documents", documents), ("reasoning_effort", effort)];
+        let given = variables
+            .into_iter()
+            .filter_map(|(name, json)| Some((name.to_owned(), json?)));
+        Ok(given.collect())
+    }
+
     /// A format is that of an answer's text: one of nothing but calls has none.
     pub(crate) fn drop_idle_format(&mut self) {
         if self.tool_choice.as_ref().is_some_and(ToolChoice::forces) {
@@ -250,11 +285,15 @@ impl ChatRequest {
             &self.modalities,
             &self.audio,
             &self.prediction,
-            &self.reasoning_effort,
             &self.verbosity,
             &self.web_search_options,
+            &self.add_special_tokens,
+            &self.include_reasoning,
+            &self.echo,
+            &self.best_of,
         ];
-        neutral::check(&NEUTRAL, values)
+        neutral::check(&NEUTRAL, values)?;
+        self.check_shared()
     }
 }
 

@@ -4,6 +4,7 @@ use serde::Deserialize;
 use utoipa::ToSchema;
 
 use crate::error::ApiError;
+use crate::http::neutral::{Neutral, Neutrals};
 use crate::http::strict::from_object;
 use crate::validate::range::Range;
 use crate::validate::{AtEos, Parameters};
@@ -86,6 +87,40 @@ macro_rules! request {
             pub(crate) stream: Option<bool>,
             /// Only with `stream`.
             pub(crate) stream_options: Option<super::common::StreamOptions>,
+            /// Whether the stop string that ends the answer is part of it. Default false.
+            pub(crate) include_stop_str_in_output: Option<bool>,
+            /// Whether special tokens are left out of the text. Default true.
+            pub(crate) skip_special_tokens: Option<bool>,
+            /// Has no effect: nothing is put between tokens.
+            #[serde(rename = "spaces_between_special_tokens")]
+            #[schema(value_type = Option<bool>)]
+            pub(crate) _spaces_between_special_tokens: Option<serde::de::IgnoredAny>,
+            /// Has no effect: an answer's id is made here.
+            #[serde(rename = "request_id")]
+            #[schema(value_type = Option<String>)]
+            pub(crate) _request_id: Option<serde::de::IgnoredAny>,
+            /// Has no effect: the backend follows from what the answer must spell.
+            #[serde(rename = "guided_decoding_backend")]
+            #[schema(value_type = Option<String>)]
+            pub(crate) _guided_decoding_backend: Option<serde::de::IgnoredAny>,
+            /// Not offered yet.
+            #[schema(value_type = Option<String>)]
+            pub(crate) guided_whitespace_pattern: Option<crate::http::strict::JsonText>,
+            /// Not offered yet; 0 is neutral.
+            #[schema(value_type = Option<i64>)]
+            pub(crate) priority: Option<crate::http::strict::JsonText>,
+            /// Not offered yet.
+            #[schema(value_type = Option<String>)]
+            pub(crate) cache_salt: Option<crate::http::strict::JsonText>,
+            /// Not offered yet; false is neutral.
+            #[schema(value_type = Option<bool>)]
+            pub(crate) return_token_ids: Option<crate::http::strict::JsonText>,
+            /// Not offered yet; false is neutral.
+            #[schema(value_type = Option<bool>)]
+            pub(crate) return_tokens_as_token_ids: Option<crate::http::strict::JsonText>,
+            /// Not offered yet; `{}` is neutral.
+            #[schema(value_type = Option<Object>)]
+            pub(crate) vllm_xargs: Option<crate::http::strict::JsonText>,
             /// Has no effect on the answer.
             #[serde(rename = "user")]
             #[schema(value_type = Option<String>)]
@@ -162,6 +197,19 @@ macro_rules! request {
         crate::http::strict::from_object!($name);
 
         impl $name {
+            /// Refuses what no request can ask yet.
+            pub(crate) fn check_shared(&self) -> Result<(), crate::error::ApiError> {
+                let values = [
+                    &self.guided_whitespace_pattern,
+                    &self.priority,
+                    &self.cache_salt,
+                    &self.return_token_ids,
+                    &self.return_tokens_as_token_ids,
+                    &self.vllm_xargs,
+                ];
+                crate::http::neutral::check(&super::common::NEUTRAL, values)
+            }
+
             /// Takes what all requests share. `max_tokens` is the bound that counts.
             pub(crate) fn common(
                 &mut self,
@@ -190,6 +238,10 @@ macro_rules! request {
                         watermark: self.watermark.unwrap_or(false),
                         truncate: super::common::truncate(self.truncate_prompt_tokens)?,
                         guide: self.guide()?,
+                        shown: crate::validate::Shown {
+                            stop_string: self.include_stop_str_in_output == Some(true),
+                            special_tokens: self.skip_special_tokens == Some(false),
+                        },
                         beam,
                         ..Default::default()
                     },
@@ -244,6 +296,16 @@ macro_rules! request {
     };
 }
 pub(super) use request;
+
+/// Not offered yet.
+pub(crate) const NEUTRAL: Neutrals<6> = [
+    ("guided_whitespace_pattern", Neutral::Null),
+    ("priority", Neutral::Json("0")),
+    ("cache_salt", Neutral::Null),
+    ("return_token_ids", Neutral::Json("false")),
+    ("return_tokens_as_token_ids", Neutral::Json("false")),
+    ("vllm_xargs", Neutral::Json("{}")),
+];
 
 /// -1 and 0 turn it off.
 pub(crate) const TOP_K: Range<i32> = Range::new(-1, i32::MAX);

@@ -48,7 +48,8 @@ impl CompletionRequest {
 
     /// Refuses what is not offered yet.
     pub(crate) fn check(&self) -> Result<(), ApiError> {
-        neutral::check(&NEUTRAL, [&self.suffix])
+        neutral::check(&NEUTRAL, [&self.suffix])?;
+        self.check_shared()
     }
 
     /// What is to be told of probabilities.

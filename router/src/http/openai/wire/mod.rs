@@ -8,7 +8,7 @@ pub(crate) mod one_or_many;
 mod token_ids;
 pub(crate) mod tools;
 
-pub(crate) use self::common::{Common, Delivery, TOP_K};
+pub(crate) use self::common::{Common, Delivery, NEUTRAL, TOP_K};
 
 /// An error.
 #[derive(Debug, serde::Serialize, utoipa::ToSchema)]

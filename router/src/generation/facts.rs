@@ -1,0 +1,48 @@
+//! What is known of a request while it is answered.
+
+use std::cmp::Ordering;
+
+use crate::logprobs::Wanted;
+
+/// What is known of a request when its answer begins, and how many tokens it has by now.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Facts {
+    /// Tokens of the prompt as the model gets it.
+    pub prompt_tokens: usize,
+    /// Generated so far, a stop token included.
+    pub generated_tokens: u32,
+    /// `None` if the answer is greedy.
+    pub seed: Option<u64>,
+    /// The token generated last; 0 before the first.
+    pub last_token: u32,
+    /// Sum of the generated tokens' log-probabilities.
+    pub logprob_sum: f64,
+    /// Which of the answers to its request it is.
+    pub branch: u32,
+    /// What the answer tells of probabilities.
+    pub wanted: Wanted,
+    pub(super) min_new_tokens: u32,
+    pub(super) prompt_only: bool,
+}
+
+impl Facts {
+    /// Tokens to pay for: of the prompt, which the first of a request's answers pays for all of
+    /// them, and of the answer.
+    pub fn cost(&self) -> (usize, u32) {
+        let prompt = if self.branch == 0 {
+            self.prompt_tokens
+        } else {
+            0
+        };
+        (prompt, self.generated_tokens)
+    }
+
+    /// Orders the better of two answers first: by the mean log-probability of their tokens.
+    pub fn rank(&self, other: &Self) -> Ordering {
+        other.mean_logprob().total_cmp(&self.mean_logprob())
+    }
+
+    fn mean_logprob(&self) -> f64 {
+        self.logprob_sum / f64::from(self.generated_tokens.max(1))
+    }
+}
