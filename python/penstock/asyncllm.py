@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing, suppress
+from contextlib import ExitStack, aclosing, suppress
 from os import PathLike
 
 from penstock import _core
@@ -37,6 +37,7 @@ class AsyncLLM:
         self._arguments = (model, options, progress)
         self._loading: asyncio.Task[OpenEngine] | None = None
         self._closed = False
+        self._rooms: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None
 
     async def generate(self, prompt: Prompt, params: SamplingParams | None = None) -> Completion:
         """Completes one prompt, a text or token ids; many may run at once.
@@ -89,23 +90,40 @@ class AsyncLLM:
     async def _events(
         self, prompt: Prompt | list[Message] | Conversation, params: SamplingParams
     ) -> AsyncGenerator[_core.Event]:
-        engine = (await self._loaded()).engine
-        loop = asyncio.get_running_loop()
+        loaded, loop = await self._loaded(), asyncio.get_running_loop()
         events: asyncio.Queue[_core.Event] = asyncio.Queue()
+        left = going = params.made
+        room = self._room(loaded)
+        await room.acquire()
+        with ExitStack() as place:
+            place.callback(room.release)
 
-        def deliver(event: _core.Event) -> None:
-            with suppress(RuntimeError):  # the loop is closed, and nobody listens
-                loop.call_soon_threadsafe(events.put_nowait, event)
+            def arrive(event: _core.Event) -> None:
+                nonlocal left
+                left -= event.finish_reason is not None
+                if not left or event.error is not None:
+                    place.close()  # however long the caller takes to read what came
+                events.put_nowait(event)
 
-        request = begin(engine, prompt, params, deliver)
-        going = params.made
-        try:
-            while going:
-                event = checked(await events.get())
-                going -= event.finish_reason is not None
-                yield event
-        finally:
-            request.cancel()
+            def deliver(event: _core.Event) -> None:
+                with suppress(RuntimeError):  # the loop is closed, and nobody listens
+                    loop.call_soon_threadsafe(arrive, event)
+
+            request = begin(loaded.engine, prompt, params, deliver)
+            try:
+                while going:
+                    event = checked(await events.get())
+                    going -= event.finish_reason is not None
+                    yield event
+            finally:
+                request.cancel()
+
+    def _room(self, loaded: OpenEngine) -> asyncio.Semaphore:
+        """Of this loop's requests that are handed to the engine; the others wait here."""
+        loop = asyncio.get_running_loop()
+        if self._rooms is None or self._rooms[0] is not loop:
+            self._rooms = loop, asyncio.Semaphore(loaded.most)
+        return self._rooms[1]
 
     async def _loaded(self) -> OpenEngine:
         if self._closed:

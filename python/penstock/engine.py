@@ -7,6 +7,7 @@ import json
 import os
 import secrets
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,6 +34,9 @@ CHAT_FIELDS = (
     "add_generation_prompt",
     "continue_final_message",
 )
+# Requests handed to the engine, of those that run at once: it never has to wait for the next one,
+# and refuses none for their number.
+AHEAD = 2
 IDS = 1 << 32  # token ids are below it; a model's, below its vocabulary's size
 ID_BYTES = 6  # of the nine characters that some chat templates insist on
 
@@ -71,6 +75,9 @@ class OpenEngine:
     def __init__(self, engine: _core.Engine) -> None:
         self._engine = engine
         self._process = os.getpid()
+        self.most = AHEAD * engine.max_slots  # requests to hand over at once
+        # Of all threads' calls; each may hand over one more, and so never waits for another's.
+        self.room = threading.Semaphore(self.most)
 
     @property
     def engine(self) -> _core.Engine:

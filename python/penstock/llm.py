@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from os import PathLike
 from queue import SimpleQueue
 
@@ -26,8 +27,14 @@ from penstock.engine import (
 from penstock.progress import Bar
 from penstock.request import Completion, SamplingParams
 
-# Requests handed to the engine beyond those that run: it never has to wait for the next one.
-AHEAD = 2
+
+@dataclass
+class _UnderWay:
+    """A prompt's request."""
+
+    answers: Answers
+    room: bool  # whether it takes some of what all calls share
+    request: _core.Request | None = None
 
 
 class LLM:
@@ -106,36 +113,44 @@ class LLM:
         params: SamplingParams | Sequence[SamplingParams] | None,
     ) -> list[Completion]:
         engine, asked = self._open.engine, each_params(params, len(prompts))
-        done: list[list[Completion] | None] = [None] * len(prompts)
+        done: list[list[Completion]] = [[] for _ in prompts]
         events: SimpleQueue[tuple[int, _core.Event]] = SimpleQueue()
-        drafts: dict[int, tuple[Answers, _core.Request]] = {}
-        waiting = iter(range(len(prompts)))
-        room = AHEAD * engine.max_slots
+        under_way: dict[int, _UnderWay] = {}
+        waiting = deque(range(len(prompts)))
         finished = tokens = 0
 
-        def start(index: int) -> None:
-            put = partial(_put, events, index)
-            request = begin(engine, prompts[index], asked[index], put)
-            drafts[index] = Answers(asked[index]), request
+        def begin_some() -> None:
+            while waiting:
+                room = bool(under_way) and self._open.room.acquire(blocking=False)
+                if under_way and not room:
+                    return
+                index = waiting.popleft()
+                put = partial(_put, events, index)
+                place = under_way[index] = _UnderWay(Answers(asked[index]), room)
+                place.request = begin(engine, prompts[index], asked[index], put)
+
+        def end(place: _UnderWay) -> None:
+            if place.request is not None:
+                place.request.cancel()
+            if place.room:
+                self._open.room.release()
 
         try:
             with Bar("generating", len(prompts), "answers", self._progress) as bar:
-                for each in islice(waiting, room):
-                    start(each)
                 while finished < len(prompts):
+                    begin_some()
                     index, event = events.get()
                     tokens += len(event.token_ids)
-                    done[index] = drafts[index][0].add(event)
-                    if done[index] is not None:
+                    answers = under_way[index].answers.add(event)
+                    if answers is not None:
                         finished += 1
-                        del drafts[index]
-                        for each in islice(waiting, 1):
-                            start(each)
+                        done[index] = answers
+                        end(under_way.pop(index))
                     bar.at(finished, f", {tokens} tokens")
         finally:
-            for _, request in drafts.values():
-                request.cancel()
-        return [completion for answers in done for completion in answers or ()]
+            for place in under_way.values():
+                end(place)
+        return [completion for answers in done for completion in answers]
 
     def _pieces(self, events: SimpleQueue[_core.Event], request: _core.Request) -> Iterator[str]:
         """Nothing first, so that it can be begun; then the pieces. Keeps this LLM open."""

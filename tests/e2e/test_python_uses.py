@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -42,6 +43,28 @@ def test_prompts_as_arrays_and_parameters_of_each(llm: LLM) -> None:
 def test_none_is_the_default_of_a_list() -> None:
     names = ("stop", "stop_token_ids", "bad_words", "bad_words_ids", "logit_bias")
     assert SamplingParams(**dict.fromkeys(names)) == SamplingParams()  # type: ignore[arg-type]
+
+
+def test_more_requests_than_the_engine_lets_wait(llm: LLM) -> None:
+    """1,500 at once would be refused; slow readers of whole answers hold nobody up."""
+    short = replace(GREEDY, max_tokens=1)
+    count, threads = 20, 6
+
+    def several(_: int) -> int:
+        return len(llm.generate(["A fox"] * count, short))
+
+    with ThreadPoolExecutor(threads) as pool:
+        assert sum(pool.map(several, range(threads))) == count * threads
+
+    async def gathered() -> int:
+        async with AsyncLLM(max_slots=4, **OPTIONS) as other:
+            slow = [other.stream("Once", GREEDY) for _ in range(20)]
+            for stream in slow:
+                await anext(stream)
+            answers = await asyncio.gather(*(other.generate("Once", short) for _ in range(1500)))
+            return len(answers)
+
+    assert asyncio.run(gathered()) == 1500
 
 
 @pytest.mark.parametrize(
