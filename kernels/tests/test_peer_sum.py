@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from penstock_kernels.peer_sum import Plan, memory_bytes, rule, takes
+from penstock_kernels.peer_sum import Plan, joins, memory_bytes, rule, takes
 from penstock_kernels.peer_sum.plan import (
     CHANNELS,
     PIECE,
@@ -39,6 +39,14 @@ def test_ranks_agree_on_the_sum(tmp_path: Path, ranks: int, seed: int) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-5000:]
+
+
+@pytest.mark.parametrize("kind", [torch.float64, torch.int64])
+def test_words_that_may_be_empty_are_left_to_others(kind: torch.dtype) -> None:
+    """A word that says of itself that it has not come would be waited for, for ever."""
+    assert not takes(torch.zeros(1, 8, dtype=kind), 2)
+    assert not joins(torch.zeros(1, 8, dtype=kind), 2)
+    assert joins(torch.zeros(1, 8), 2)
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 8])

@@ -33,7 +33,10 @@ def takes(x: Tensor, ranks: int) -> bool:
 def joins(x: Tensor, ranks: int) -> bool:
     """Whether columns like those of x [T, C] can be joined here. The same on all ranks."""
     row_bytes = x.shape[1] * x.itemsize
-    return row_bytes % WORD == 0 and row_bytes > 0 and most_joined(row_bytes // WORD, ranks) > 0
+    # Half a number of float64 may well be EMPTY, and would be waited for.
+    if x.dtype not in KINDS or not row_bytes or row_bytes % WORD:
+        return False
+    return most_joined(row_bytes // WORD, ranks) > 0
 
 
 def peer_join(x: Tensor, peers: Peers) -> Tensor:
