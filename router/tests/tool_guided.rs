@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use penstock_router::tools::{Choice, Offer, Piece, Pieces, Reading, Tool, ToolFormat};
+use penstock_router::tools::{CallSpans, Choice, Offer, Piece, Pieces, Reading, Tool, ToolFormat};
 use serde_json::{Value, json};
 
 /// The content of an answer, and its calls: names and arguments.
@@ -163,6 +163,29 @@ fn what_opens_a_guided_call_opens_one_for_the_reader() {
         }
         assert!(opened > 0, "{text}");
     }
+}
+
+#[test]
+fn a_call_is_one_from_its_mark_or_its_name_to_its_end() {
+    for (format, _) in ToolFormat::ALL {
+        let (offer, reading) = strict_offer(format);
+        let guide: Value = serde_json::from_str(&format.guided_calls(&offer).unwrap()).unwrap();
+        let (arguments, behind) = ("{\"b\": \"x\"}", " And so on");
+        let mark = guide["opening"]["mark"].as_str().unwrap();
+        let call = forced(&guide, &[(1, arguments)]);
+        let call = format!("{mark}{}", call.strip_prefix(mark).unwrap_or(&call));
+        let text = format!("So: {call}{behind}");
+        let inside = text.find(arguments).unwrap();
+        let held = [mark.len(), text.len()].map(|end| {
+            let mut spans = CallSpans::of(&reading).unwrap();
+            let early = (0..4).any(|place| spans.holds(&text[..end], place));
+            let late = spans.holds(&text, text.len() - behind.len() + 1);
+            let all = (inside..inside + arguments.len()).all(|place| spans.holds(&text, place));
+            (early, all, late)
+        });
+        assert_eq!(held, [(false, true, false); 2], "{text}");
+    }
+    assert!(CallSpans::of(&Reading::default()).is_none());
 }
 
 #[test]

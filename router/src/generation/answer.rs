@@ -17,7 +17,7 @@ use crate::error::{ApiError, ErrorKind};
 use crate::metrics::{RequestTimer, Timings};
 use crate::model_text::ModelText;
 use crate::stop::StopMatcher;
-use crate::tools::Reading;
+use crate::tools::{CallSpans, Reading};
 use crate::validate::{Shown, ValidRequest};
 
 /// Room that an answer's text begins with: it is not to move at each of its first tokens.
@@ -43,6 +43,8 @@ pub struct Generation {
     /// Said by the engine beside its last tokens, to be told after them; then `source` is gone.
     failure: Option<String>,
     reading: Reading,
+    /// Read as far as the last stop string that was found.
+    calls: Option<Box<CallSpans>>,
     /// Special tokens that are part of the text.
     shown: ShownTokens,
     /// Whether the stop string that ends the answer is part of it.
@@ -152,6 +154,7 @@ impl Begun {
             stop: self.stop.clone(),
             shown: self.shown_tokens(),
             keeps_stop: self.shown.stop_string,
+            calls: CallSpans::of(&self.reading),
             reading: self.reading.clone(),
             text: Arc::clone(&self.text),
             answer: String::with_capacity(ANSWER_BYTES),
@@ -355,11 +358,14 @@ impl Generation {
         true
     }
 
-    /// Looks for a stop string in what the answer has from `from` on: (end of the content, its end).
+    /// Looks for a stop string in what the answer has from `from` on: (end of the content, its
+    /// end). What begins in a call is none.
     fn find_stop(&mut self, mut from: usize) -> Option<(usize, usize)> {
         loop {
             let found = self.stop.feed(&self.answer[from..])?;
-            if self.facts.generated_tokens >= self.facts.min_new_tokens {
+            let calls = self.calls.as_mut();
+            let called = calls.is_some_and(|calls| calls.holds(&self.answer, found.start));
+            if !called && self.facts.generated_tokens >= self.facts.min_new_tokens {
                 let kept = if self.keeps_stop {
                     found.end
                 } else {

@@ -148,6 +148,11 @@ impl JsonCall {
         }
     }
 
+    /// Whether its name has come.
+    pub(super) fn is_named(&self) -> bool {
+        self.named
+    }
+
     /// Takes one character. `prose` keeps what has come until the call's name is known, and gives it
     /// out as content if this is no call.
     pub(super) fn push(&mut self, c: char, out: &mut Pieces, prose: &mut Prose) -> Progress {

@@ -92,4 +92,8 @@ impl Machine for Llama {
     fn finish(&mut self, out: &mut Pieces) {
         self.prose.finish(out);
     }
+
+    fn in_call(&self) -> bool {
+        matches!(&self.state, State::Call(call) if call.is_named())
+    }
 }

@@ -177,4 +177,8 @@ impl Machine for Mistral {
         }
         self.prose.finish(out);
     }
+
+    fn in_call(&self) -> bool {
+        !matches!(self.state, State::Text)
+    }
 }

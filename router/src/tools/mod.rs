@@ -11,6 +11,7 @@ mod offer;
 mod prose;
 mod pythonic;
 mod reader;
+mod spans;
 mod tagged;
 mod thought;
 
@@ -20,6 +21,7 @@ use self::json_call::Order;
 pub use self::offer::{Choice, MOST_TOOLS, Offer, OfferFields, Tool};
 pub(crate) use self::offer::{LONGEST_NAME, NAME_SYMBOLS};
 pub use self::reader::{AnswerReader, Reading};
+pub use self::spans::CallSpans;
 
 /// How a model writes tool calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +73,8 @@ pub struct Pieces(Vec<Piece>);
 trait Machine: std::fmt::Debug + Send {
     fn push(&mut self, c: char, out: &mut Pieces);
     fn finish(&mut self, out: &mut Pieces);
+    /// Whether what comes next belongs to a call: its mark has come, or where it has none its name.
+    fn in_call(&self) -> bool;
 }
 
 impl ToolFormat {

@@ -157,6 +157,10 @@ impl Machine for Pythonic {
         self.prose.hold(&rest);
         self.prose.finish(out);
     }
+
+    fn in_call(&self) -> bool {
+        self.state == State::After || (self.state == State::Call && self.scan.depth > 0)
+    }
 }
 
 fn is_name(c: char) -> bool {

@@ -110,6 +110,11 @@ impl AnswerReader {
         self.over
     }
 
+    /// Whether what comes next belongs to a call.
+    pub fn is_in_call(&self) -> bool {
+        !self.over && self.tools.as_ref().is_some_and(|tools| tools.in_call())
+    }
+
     /// Reads the answer's end.
     pub fn finish(&mut self, out: &mut Pieces) {
         if std::mem::replace(&mut self.over, true) {

@@ -67,4 +67,8 @@ impl Machine for Tagged {
     fn finish(&mut self, out: &mut Pieces) {
         self.prose.finish(out);
     }
+
+    fn in_call(&self) -> bool {
+        !matches!(self.state, State::Text)
+    }
 }
