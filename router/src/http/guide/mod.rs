@@ -1,21 +1,22 @@
 //! What the routes call grammars, and the one guide that they mean.
 
+mod make;
+
 use serde::Deserialize;
 use utoipa::ToSchema;
 
+pub(super) use self::make::schema_guide;
+use self::make::{
+    any_object, check, choice_guide, grammar_guide, json_guide, missing, regex_guide, typed,
+};
 use super::strict::{self, JsonText, from_object};
-use crate::engine::types::{Guide, GuideKind};
-use crate::error::{ApiError, Excerpt};
+use crate::engine::types::Guide;
+use crate::error::ApiError;
 
 from_object!(Grammar, ResponseFormat, NamedSchema, StructuredOutputs);
 
 /// Entries of a choice that are read.
 pub(super) const MOST_CHOICES: usize = 4096;
-/// Of a document that may hold anything.
-const ANY_OBJECT: &str = r#"{"type":"object"}"#;
-/// Characters that mean something in a regular expression.
-const SPECIAL: &str = r"\.+*?()|[]{}^$#&-~/";
-
 /// A grammar as the native routes take it.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
 #[serde(remote = "Self", deny_unknown_fields, expecting = "a JSON object")]
@@ -289,133 +290,9 @@ impl Found {
     }
 }
 
-/// A guide of a type.
-fn typed(
-    name: &'static str,
-    kind: GrammarKind,
-    value: Option<JsonText>,
-) -> Result<Box<Guide>, ApiError> {
-    let needed = || {
-        let rule = format!("`{name}` of type `{}` needs a `value`", kind.name());
-        ApiError::validation(name, rule)
-    };
-    match kind {
-        GrammarKind::Json | GrammarKind::JsonObject => match value {
-            Some(value) => json_guide(name, value),
-            None => Ok(any_object(name)),
-        },
-        GrammarKind::JsonSchema => {
-            let value = value.ok_or_else(needed)?;
-            let named: NamedSchema = serde_json::from_str(value.as_str()).map_err(|error| {
-                let rule = format!("`{name}.value` must be an object with `schema`: {error}");
-                ApiError::validation(name, rule)
-            })?;
-            json_guide(
-                name,
-                named
-                    .schema
-                    .ok_or_else(|| missing("grammar.value.schema"))?,
-            )
-        }
-        GrammarKind::Regex => Ok(regex_guide(name, string(name, &value.ok_or_else(needed)?)?)),
-        GrammarKind::Grammar => Ok(grammar_guide(
-            name,
-            string(name, &value.ok_or_else(needed)?)?,
-        )),
-    }
-}
-
-fn missing(name: &'static str) -> ApiError {
-    ApiError::validation(name, format!("`{name}` is missing"))
-}
-
-/// The guide to documents of a schema.
-pub(super) fn schema_guide(name: &'static str, value: JsonText) -> Result<Box<Guide>, ApiError> {
-    let guide = json_guide(name, value)?;
-    check(&guide)?;
-    Ok(guide)
-}
-
-/// A schema given as JSON, or as a string that holds it.
-fn json_guide(name: &'static str, value: JsonText) -> Result<Box<Guide>, ApiError> {
-    let text = if value.as_str().starts_with('"') {
-        string(name, &value)?
-    } else {
-        value.into_string()
-    };
-    Ok(guide(name, GuideKind::JsonSchema, text, true))
-}
-
-fn string(name: &'static str, value: &JsonText) -> Result<String, ApiError> {
-    serde_json::from_str(value.as_str()).map_err(|_| {
-        let rule = format!(
-            "the value of `{name}` must be a string. Given: {}",
-            Excerpt::new(value.as_str())
-        );
-        ApiError::validation(name, rule)
-    })
-}
-
-fn any_object(name: &'static str) -> Box<Guide> {
-    guide(name, GuideKind::JsonSchema, ANY_OBJECT.to_owned(), true)
-}
-
-fn regex_guide(name: &'static str, regex: String) -> Box<Guide> {
-    guide(name, GuideKind::Regex, regex, false)
-}
-
-fn grammar_guide(name: &'static str, grammar: String) -> Box<Guide> {
-    guide(name, GuideKind::Grammar, grammar, false)
-}
-
-fn choice_guide(name: &'static str, choice: &[String]) -> Result<Box<Guide>, ApiError> {
-    if choice.is_empty() || choice.iter().any(String::is_empty) {
-        let rule = format!("`{name}` must have a text to choose, and no empty one");
-        return Err(ApiError::validation(name, rule));
-    }
-    let escaped: Vec<String> = choice.iter().map(|text| escape(text)).collect();
-    let regex = format!("({})", escaped.join("|"));
-    Ok(guide(name, GuideKind::Regex, regex, true))
-}
-
-fn escape(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for c in text.chars() {
-        if SPECIAL.contains(c) {
-            escaped.push('\\');
-        }
-        escaped.push(c);
-    }
-    escaped
-}
-
-fn check(guide: &Guide) -> Result<(), ApiError> {
-    let name = guide.field;
-    if guide.text.is_empty() {
-        let rule = format!("`{name}` cannot be empty");
-        return Err(ApiError::validation(name, rule));
-    }
-    if guide.complete && guide.kind == GuideKind::Grammar {
-        let rule =
-            format!("`{name}` cannot be completed in time; only JSON and regular expressions can");
-        return Err(ApiError::validation(name, rule));
-    }
-    Ok(())
-}
-
-fn guide(field: &'static str, kind: GuideKind, text: String, complete: bool) -> Box<Guide> {
-    Box::new(Guide {
-        kind,
-        field,
-        text,
-        complete,
-        end_token_ids: Vec::new(),
-        thoughts: None,
-    })
-}
-
 #[cfg(test)]
 mod tests {
+    use super::make::ANY_OBJECT;
     use super::*;
 
     fn fields(json: &str) -> GuideFields {
@@ -481,16 +358,5 @@ mod tests {
             ..fields(r#"{"type":"json_object"}"#)
         };
         assert!(twice.guide().unwrap_err().message.contains("only one"));
-    }
-
-    #[test]
-    fn a_choice_is_an_expression_of_its_texts() {
-        let texts = ["a.b".to_owned(), "c|d".to_owned()];
-        let guide = choice_guide("guided_choice", &texts).unwrap();
-        assert_eq!(
-            (guide.text.as_str(), guide.complete),
-            (r"(a\.b|c\|d)", true)
-        );
-        assert!(choice_guide("guided_choice", &[]).is_err());
     }
 }

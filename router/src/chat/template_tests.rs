@@ -1,0 +1,226 @@
+use super::*;
+use crate::chat::ChatMessage;
+
+fn user(content: &str) -> ChatMessage {
+    ChatMessage {
+        role: "user".into(),
+        content: Some(content.to_owned()),
+        ..ChatMessage::default()
+    }
+}
+
+fn render(source: &str, messages: Vec<ChatMessage>, turn: Turn) -> Result<String, ApiError> {
+    let tokens = vec![("bos_token".to_owned(), "<s>".to_owned())];
+    let chat = Chat {
+        messages,
+        turn,
+        ..Chat::default()
+    };
+    ChatTemplate::new(source, tokens).unwrap().render(&chat)
+}
+
+const PLAIN: &str = "{{ bos_token }}{% for m in messages %}\n<{{ m.role }}>{{ m['content'] }}</>\n\
+                     {% endfor %}\n{% if add_generation_prompt %}<assistant>{% endif %}";
+
+#[test]
+fn renders_turns_and_trims_blocks_as_jinja_does() {
+    let text = render(PLAIN, vec![user("a"), user("b")], Turn::Open).unwrap();
+    assert_eq!(text, "<s><user>a</>\n<user>b</>\n<assistant>");
+    assert_eq!(
+        render(PLAIN, vec![user("a")], Turn::Bare).unwrap(),
+        "<s><user>a</>\n"
+    );
+}
+
+#[test]
+fn a_continued_message_stays_open() {
+    assert_eq!(
+        render(PLAIN, vec![user("a"), user("b ")], Turn::Continue).unwrap(),
+        "<s><user>a</>\n<user>b "
+    );
+    let silent = render("{{ bos_token }}", vec![user("a")], Turn::Continue).unwrap_err();
+    assert!(
+        silent.message.contains("continue_final_message"),
+        "{silent}"
+    );
+}
+
+#[test]
+fn a_continued_message_may_look_like_what_follows_it() {
+    for content in ["<", "/", ">", "</>", ""] {
+        assert_eq!(
+            render(PLAIN, vec![user("a"), user(content)], Turn::Continue).unwrap(),
+            format!("<s><user>a</>\n<user>{content}")
+        );
+    }
+}
+
+#[test]
+fn an_exception_reaches_the_client() {
+    let error = render(
+        "{{ raise_exception('no such role') }}",
+        vec![user("a")],
+        Turn::Open,
+    );
+    let error = error.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Template);
+    assert!(error.message.ends_with("no such role"), "{error}");
+}
+
+#[test]
+fn json_has_pythons_spacing() {
+    let mut message = user("x");
+    message.tool_calls = Some(r#"[{"b": "<é'>", "a": [1, 2.5, null, true, {}]}]"#.into());
+    let text = render(
+        "{{ messages[0].tool_calls | tojson }}",
+        vec![message.clone()],
+        Turn::Open,
+    );
+    assert_eq!(
+        text.unwrap(),
+        r#"[{"b": "<é'>", "a": [1, 2.5, null, true, {}]}]"#
+    );
+    let text = render(
+        "{{ messages[0].tool_calls[0] | tojson(indent=2) }}",
+        vec![message],
+        Turn::Open,
+    );
+    let expected =
+        "{\n  \"b\": \"<é'>\",\n  \"a\": [\n    1,\n    2.5,\n    null,\n    true,\n    {}\n  ]\n}";
+    assert_eq!(text.unwrap(), expected);
+}
+
+#[test]
+fn python_methods_loop_controls_and_training_marks_work() {
+    let source = "{% for m in messages %}{% if loop.index > 1 %}{% break %}{% endif %}\
+                  {% generation %}{{ m.content.strip().upper() }}{% endgeneration %}{% endfor %}";
+    assert_eq!(
+        render(source, vec![user(" a "), user("b")], Turn::Open).unwrap(),
+        "A"
+    );
+}
+
+#[test]
+fn dates_are_formatted_as_python_does() {
+    let text = render(
+        "{{ strftime_now('%d %b %Y') }}",
+        vec![user("a")],
+        Turn::Open,
+    )
+    .unwrap();
+    assert_eq!(text.len(), 11, "{text}");
+    assert!(render("{{ strftime_now('%!') }}", vec![user("a")], Turn::Open).is_err());
+}
+
+fn with_calls() -> Vec<ChatMessage> {
+    let call = ChatMessage {
+        role: "assistant".into(),
+        tool_calls: Some(r#"[{"function":{"name":"f","arguments":"{\"a\":1}"}}]"#.into()),
+        ..ChatMessage::default()
+    };
+    let result = |text: &str| ChatMessage {
+        role: "tool".into(),
+        ..user(text)
+    };
+    vec![user("go"), call, result("1"), result("2"), user("and?")]
+}
+
+#[test]
+fn a_template_that_knows_no_tools_is_told_in_words() {
+    let mut chat = Chat {
+        messages: with_calls(),
+        tools: Some(r#"[{"z":1,"a":2},{}]"#.into()),
+        turn: Turn::Bare,
+        ..Chat::default()
+    };
+    let template = ChatTemplate::new(PLAIN, Vec::new()).unwrap();
+    let text = template.render(&chat).unwrap();
+    let (system, rest) = text.split_once("</>\n").unwrap();
+    assert!(
+        system.starts_with("<system>You can call functions."),
+        "{system}"
+    );
+    let call = "<tool_call>\n{\"name\": \"name\", \"arguments\": {\"parameter\": \"value\"}}\n</tool_call>";
+    assert!(system.contains(call), "{system}");
+    assert!(system.ends_with("\n{\"z\":1,\"a\":2}\n{}"), "{system}");
+    let said = "<user>go</>\n\
+        <assistant><tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\":1}}\n</tool_call></>\n\
+        <user><tool_response>\n1\n</tool_response>\n\n<tool_response>\n2\n</tool_response>\n\nand?</>\n";
+    assert_eq!(rest, said);
+    chat.tool_prompt = Some("Call:".into());
+    chat.system = Some("Be brief.".into());
+    let text = template.render(&chat).unwrap();
+    assert!(
+        text.starts_with("<system>Be brief.\n\nCall:\n{\"z\":1,\"a\":2}\n{}</>\n<user>go</>"),
+        "{text}"
+    );
+    chat.tools = None;
+    let text = template.render(&chat).unwrap();
+    assert_eq!(text, format!("<system>Be brief.</>\n{said}"));
+}
+
+#[test]
+fn a_template_without_system_turns_tells_the_first_user() {
+    let source = "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}\
+                  {% endif %}<{{ m.role }}>{{ m.content }}{% endfor %}";
+    let template = ChatTemplate::new(source, Vec::new()).unwrap();
+    let mut chat = Chat {
+        messages: vec![user("go")],
+        tools: Some("[{}]".into()),
+        tool_prompt: Some("Call:".into()),
+        turn: Turn::Bare,
+        ..Chat::default()
+    };
+    assert_eq!(template.render(&chat).unwrap(), "<user>Call:\n{}\n\ngo");
+    chat.system = Some("s".into());
+    let error = template.render(&chat).unwrap_err();
+    assert!(error.message.contains("no system"), "{error}");
+}
+
+#[test]
+fn a_conversation_without_a_system_turn_has_the_servers() {
+    let template = ChatTemplate::new(PLAIN, Vec::new()).unwrap();
+    let mut chat = Chat {
+        messages: vec![user("a")],
+        system: Some("Be brief.".into()),
+        turn: Turn::Bare,
+        ..Chat::default()
+    };
+    assert_eq!(
+        template.render(&chat).unwrap(),
+        "<system>Be brief.</>\n<user>a</>\n"
+    );
+    for role in ["system", "developer"] {
+        let mut own = user("Be loud.");
+        own.role = role.into();
+        chat.messages = vec![own, user("a")];
+        let text = template.render(&chat).unwrap();
+        assert_eq!(text, "<system>Be loud.</>\n<user>a</>\n");
+    }
+    let knows = format!("{PLAIN}{{# developer #}}");
+    let template = ChatTemplate::new(&knows, Vec::new()).unwrap();
+    let text = template.render(&chat).unwrap();
+    assert_eq!(text, "<developer>Be loud.</>\n<user>a</>\n");
+}
+
+#[test]
+fn tools_keep_their_order_and_absent_ones_are_none() {
+    let source = "{% if tools is not none %}{{ tools | tojson }}{% else %}bare{% endif %}\
+                  {% if deep %}{{ deep.value }}{% endif %}";
+    let template = ChatTemplate::new(source, Vec::new()).unwrap();
+    assert!(template.knows_tools());
+    assert!(!ChatTemplate::new(PLAIN, Vec::new()).unwrap().knows_tools());
+    let tools = r##"[{"z": {"$defs": {"b": 1, "a": {"$ref": "#/$defs/b"}}}, "a": []}]"##;
+    let chat = Chat {
+        messages: vec![user("a")],
+        tools: Some(tools.to_owned()),
+        variables: Some(r#"{"deep": {"value": 3}, "messages": 1}"#.to_owned()),
+        ..Chat::default()
+    };
+    assert_eq!(template.render(&chat).unwrap(), format!("{tools}3"));
+    let none = Chat {
+        messages: vec![user("a")],
+        ..Chat::default()
+    };
+    assert_eq!(template.render(&none).unwrap(), "bare");
+}
