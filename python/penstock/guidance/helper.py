@@ -3,7 +3,8 @@
 A process of its own, so that a text made to be expensive can be given up. It reads the tokenizer,
 and then forks for every guide: a child inherits the vocabulary, has limits of memory and processor
 time of its own, and costs nothing but itself when it is killed. Requests are lines of JSON; a
-reply is a line of JSON, followed by as many bytes as its `bytes` says.
+reply is a line of JSON, followed by as many bytes as its `bytes` says. Before the reply proper one
+names the `process` that compiles.
 """
 
 from __future__ import annotations
@@ -95,6 +96,7 @@ class Server:
         descriptor = os.pidfd_open(process)
         self.children[descriptor] = Child(asked["number"], process, file)
         self.poll.register(descriptor, select.POLLIN)
+        _reply(self.out, {"number": asked["number"], "process": process})
 
     def _compile(self, asked: dict[str, Any], file: int) -> NoReturn:
         """What a child does."""

@@ -1,12 +1,13 @@
 """Compiles guides in fair turns: what takes long waits for its like, and for nobody else.
 
-Every guide begins in the quick lane. One that takes longer than QUICK_SECONDS while others wait for
-that lane goes on in the slow lane if there is a place, else it is stopped, and begins again when
-there is one; more than MOST_WAITING are not kept waiting.
+Every guide begins in the quick lane. One that has used QUICK_SECONDS of a processor while others
+wait for that lane goes on in the slow lane if there is a place, else it is stopped, and begins again
+when there is one; more than MOST_WAITING are not kept waiting.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from concurrent.futures import TimeoutError as NotYet
@@ -18,8 +19,12 @@ from penstock.guidance.earley import Grammar, Growth
 from penstock.guidance.process import Asked, Ended, Process, Reply
 from penstock.guidance.protocol import Crowded, Refused, TooCostly, Unavailable, Wanted
 
-QUICK, SLOW = 2, 1  # guides that are compiled at once
-QUICK_SECONDS = 0.5  # of a guide in the quick lane, if others wait for it
+# Guides that are compiled at once, at low priority: after a worker was lost, those of all running
+# sequences are.
+QUICK, SLOW = min(8, max(2, len(os.sched_getaffinity(0)) // 2)), 1
+# Processor time of a guide in the quick lane, if others wait for it. On a busy machine all take
+# longer, which is nobody's fault.
+QUICK_SECONDS = 0.5
 PAUSE = 0.05  # seconds between looks whether others wait
 COMPILE_SECONDS = 15.0  # of one guide in all; its processor time is bounded sooner
 MOST_WAITING = 4  # for the slow lane
@@ -53,9 +58,9 @@ class Lane:
 class Pool:
     """Used by many threads; nothing is started before the first guide."""
 
-    def __init__(self, tokenizer: Path, vocab: int) -> None:
+    def __init__(self, tokenizer: Path, vocab: int, quick: int = QUICK) -> None:
         self._process = Process(tokenizer, vocab)
-        self._quick, self._slow = Lane(QUICK), Lane(SLOW)
+        self._quick, self._slow = Lane(quick), Lane(SLOW)
 
     def compile(self, wanted: Wanted) -> Automaton | Grammar:
         """Raises Refused, also for what takes too long or too much memory; Unavailable or
@@ -94,11 +99,11 @@ class Pool:
         try:
             asked = self._process.ask(wanted)
             began = time.monotonic()
-            while (took := time.monotonic() - began) < COMPILE_SECONDS:
+            while time.monotonic() - began < COMPILE_SECONDS:
                 try:
                     return asked, asked.reply.result(PAUSE)
                 except NotYet:
-                    if took > QUICK_SECONDS and self._quick.waiting:
+                    if self._quick.waiting and asked.used() > QUICK_SECONDS:
                         return asked, None
             return asked, self._reply(asked, 0)
         finally:

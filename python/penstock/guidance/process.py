@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -32,6 +33,16 @@ class Asked:
 
     number: int
     reply: Future[Reply] = field(default_factory=Future)
+    process: int | None = None  # which compiles it
+
+    def used(self) -> float:
+        """Seconds of processor time that it has had, as far as is known."""
+        try:
+            stat = Path(f"/proc/{self.process}/stat").read_text()
+        except OSError:
+            return 0.0  # it has not begun, or has ended
+        user, system = stat.rpartition(")")[2].split()[11:13]
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 class Process:
@@ -129,8 +140,11 @@ class _Run:
             if len(body) < head["bytes"]:
                 break
             with self._lock:
-                asked = self._asked.pop(head["number"])
-            if "ended" in head:
+                begun = "process" in head
+                asked = self._asked[head["number"]] if begun else self._asked.pop(head["number"])
+            if begun:
+                asked.process = head["process"]
+            elif "ended" in head:
                 asked.reply.set_exception(Ended())
             else:
                 asked.reply.set_result((head, body))
