@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 
@@ -91,8 +92,10 @@ def test_a_file_that_becomes_shorter_is_told(directory: Path) -> None:
 
 def test_quantized_tensors_are_refused_by_name(tmp_path: Path) -> None:
     save_file({"q": torch.zeros(4, dtype=torch.int8)}, tmp_path / "model.safetensors")
+    before = os.listdir("/proc/self/fd")
     with pytest.raises(BadModel, match="tensor q is I8"), Checkpoint(tmp_path):
         pass
+    assert len(os.listdir("/proc/self/fd")) == len(before), "files stay open"
 
 
 def test_a_load_that_is_given_up_reads_no_further(

@@ -63,12 +63,16 @@ class Checkpoint:
         self._stored: dict[str, Stored] = {}
 
     def __enter__(self) -> Checkpoint:
-        index = self._index()
-        for name in sorted(set(index.values())) or [SINGLE]:
-            self._stored |= self._open(self.directory / name)
-        for key, name in index.items():
-            if key not in self._stored or self._stored[key].path.name != name:
-                raise BadModel(f"{self.directory / name} lacks tensor {key}, which {INDEX} lists")
+        with ExitStack() as opened:
+            opened.callback(self._stack.close)  # unless all is well
+            index = self._index()
+            for name in sorted(set(index.values())) or [SINGLE]:
+                self._stored |= self._open(self.directory / name)
+            for key, name in index.items():
+                if key not in self._stored or self._stored[key].path.name != name:
+                    path = self.directory / name
+                    raise BadModel(f"{path} lacks tensor {key}, which {INDEX} lists")
+            opened.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
