@@ -33,3 +33,12 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, gated: bool = 
     if gated:
         expect_gated(weight, bias)
     return _OP.on(x)(x, weight, bias, gated)
+
+
+def adds(x: Tensor, weight: Tensor) -> bool:
+    """Whether `linear` is cuBLAS's here: then x W^T may as well be added to what is there."""
+    if not x.is_cuda:
+        return False
+    from .launch import library  # CPU machines never need it
+
+    return library(x, weight)

@@ -45,6 +45,11 @@ def multiply_normed(
     return out, total
 
 
+def library(x: Tensor, weight: Tensor) -> bool:
+    """Whether the plan for these shapes, not gated, is cuBLAS."""
+    return isinstance(_plan(x, weight, _problem(weight, gated=False)), Library)
+
+
 def _problem(weight: Tensor, gated: bool) -> Problem:
     return Problem(weight.shape[0] // (2 if gated else 1), weight.shape[1], gated)
 

@@ -30,10 +30,10 @@ class Attention(Layer):
 
     def __call__(
         self, summands: Summands, context: StepContext, rows: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """([T, hidden] of the normalised sum, the sum); writes this step's keys and values.
+    ) -> tuple[Tensor, Tensor | None]:
+        """([T, hidden] of the normalised sum, the sum), or what both add up to and None.
 
-        With `rows` [R], of these alone: [R, hidden] each.
+        Writes this step's keys and values. With `rows` [R], of these alone: [R, hidden] each.
         """
         qkv, total = self.qkv(summands)
         heads = qkv.view(len(qkv), -1, self.head_dim)
@@ -41,4 +41,4 @@ class Attention(Layer):
         mixed = attend(q, k, v, self, context).view(len(qkv), -1)
         if rows is not None:
             mixed, total = mixed.index_select(0, rows), total.index_select(0, rows)
-        return self.out(mixed), total
+        return self.out(mixed, total)

@@ -88,6 +88,12 @@ class RowLinear(Linear):
             found["bias"] = Target.whole(self.bias)
         return found
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """[T, this rank's inputs] -> [T, outputs], this rank's part of a sum; new memory."""
-        return self.method.apply(self.weights, x, self.bias if self.group.rank == 0 else None)
+    def __call__(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor | None]:
+        """[T, this rank's inputs] -> what the norm sums: ([T, outputs], the residual or None).
+
+        The first is this rank's part of a sum, in new memory, or the residual's if that is in it.
+        """
+        if self.alone:
+            return self.method.apply_onto(self.weights, x, self.bias, residual)
+        bias = self.bias if self.group.rank == 0 else None
+        return self.method.apply(self.weights, x, bias), residual

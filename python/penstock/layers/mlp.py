@@ -17,7 +17,7 @@ class GatedMlp(Layer):
         self.gate_up = ColumnLinear(build, parts, hidden, bias)
         self.down = RowLinear(build, hidden, intermediate, bias)
 
-    def __call__(self, summands: Summands) -> tuple[Tensor, Tensor]:
-        """([T, hidden] of the normalised sum, the sum)."""
+    def __call__(self, summands: Summands) -> tuple[Tensor, Tensor | None]:
+        """([T, hidden] of the normalised sum, the sum), or what both add up to and None."""
         x, total = self.gate_up(summands, gated=True)
-        return self.down(x), total
+        return self.down(x, total)

@@ -28,6 +28,6 @@ class RmsNorm(Layer):
         """
         return Summands(x, residual, self.weight, self.eps)
 
-    def __call__(self, x: Tensor, residual: Tensor) -> Tensor:
-        """[T, size]: normalised sum of all ranks' x and the residual."""
+    def __call__(self, x: Tensor, residual: Tensor | None) -> Tensor:
+        """[T, size]: normalised sum of all ranks' x and the residual, if any."""
         return self.group.normed(self.of(x, residual))[0]

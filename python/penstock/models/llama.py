@@ -32,7 +32,8 @@ SLIDING, FULL = "sliding_attention", "full_attention"  # of layer_types
 
 
 class Block(Layer):
-    """One decoder layer. The residual is carried beside the output, to be added in the norms."""
+    """One decoder layer. The residual is carried beside the output, to be added in the norms, where
+    the product before did not add it."""
 
     def __init__(self, config: ModelConfig, build: Build, index: int) -> None:
         self.attention_norm = RmsNorm(build, config.hidden, config.norm_eps)
@@ -42,8 +43,9 @@ class Block(Layer):
 
     def __call__(
         self, x: Tensor, residual: Tensor | None, context: StepContext, rows: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """The last layer's (output, residual), [T, hidden] each, not yet added, to this one's.
+    ) -> tuple[Tensor, Tensor | None]:
+        """The last layer's (output, residual), [T, hidden] each, to this one's; without a residual
+        it is in the output already.
 
         Of `rows` [R] alone, if given: [R, hidden] each. Keys and values are written of all.
         """

@@ -45,5 +45,13 @@ class LinearMethod(Protocol):
         In as few kernels as the format has for it.
         """
 
+    def apply_onto(
+        self, weights: Mapping[str, Tensor], x: Tensor, bias: Tensor | None, residual: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        """What is yet to be summed: (`apply`, residual), or (their sum, None).
+
+        The sum where it costs nothing beside the product; it takes the residual's memory.
+        """
+
     def dequantize(self, weights: Mapping[str, Tensor]) -> Tensor:
         """The plain matrix [outputs, inputs] that finished weights stand for: the oracle."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import torch
 from penstock_kernels import linear, norm_linear, silu_mul
+from penstock_kernels.linear import adds
 from penstock_kernels.rms_norm import Summands
 from torch import Tensor
 
@@ -58,6 +59,15 @@ class Plain:
             return norm_linear(*summands, weights["weight"], bias, gated)
         x, total = summands.normed()
         return self.apply(weights, x, bias, gated), total
+
+    def apply_onto(
+        self, weights: Mapping[str, Tensor], x: Tensor, bias: Tensor | None, residual: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        """The sum by cuBLAS, rounded once: the norm that follows need not read both."""
+        weight = weights.get("weight")
+        if weight is not None and bias is None and adds(x, weight):
+            return residual.addmm_(x, weight.t()), None
+        return self.apply(weights, x, bias), residual
 
     def dequantize(self, weights: Mapping[str, Tensor]) -> Tensor:
         """The matrix itself."""
