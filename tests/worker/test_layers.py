@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
+from checkpoints import checkpoint_maker
+from local import LocalWorker
+from penstock.layers import attention
+from penstock.models import abridged
 from penstock.quant import Plain, plain
+from penstock.worker.rehearsal import captured_shapes
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
@@ -28,3 +36,25 @@ def test_what_a_norm_sums(
     assert (found is residual) == (left is None)
     total = found.double() if left is None else found.double() + left.double()
     torch.testing.assert_close(total, expected, rtol=2**-7, atol=2**-2)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize(("case", "kept"), [("llama31", [1, 2]), ("qwen2-window", [0, 1, 2])])
+def test_an_abridged_model_has_a_layer_of_each_kind(
+    case: str, kept: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = LocalWorker()
+    worker.load(checkpoint_maker(tmp_path)(case))
+    runner, attend, layers = worker.runner, attention.attend, list[int]()
+
+    def noted(q: Any, k: Any, v: Any, layer: Any, context: Any) -> Any:
+        layers.append(layer.index)
+        return attend(q, k, v, layer, context)
+
+    monkeypatch.setattr(attention, "attend", noted)
+    shape = captured_shapes(runner.state.limits)[0]
+    with abridged(runner.shard.model):
+        runner.rehearse(shape).forward()
+    assert layers == kept
+    runner.rehearse(shape).forward()
+    assert layers == [*kept, 0, 1, 2]

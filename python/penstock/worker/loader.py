@@ -14,7 +14,7 @@ from penstock.cache import KvGeometry
 from penstock.config import ModelConfig, read_config
 from penstock.faults import BadSetting, TooLittleMemory
 from penstock.layers import Build, rope_table
-from penstock.models import DTYPES, Model, family
+from penstock.models import DTYPES, Model, abridged, family
 from penstock.parallel import Group
 from penstock.quant import LinearMethod, Plain
 from penstock.weights import Checkpoint, load_weights
@@ -156,7 +156,7 @@ class _Loader:
             memory.exercise(model, promise, context)
             return memory.cpu_budget(promise, self.geometry, wanted)
         context = memory.largest_context(promise, self.geometry, cos_sin, promise.step_tokens)
-        with self.rehearsal.building():
+        with self.rehearsal.building(), abridged(model):
             memory.exercise(model, promise, context)
         activations = memory.measure_activations(model, promise, context)
         share = settings.memory_fraction

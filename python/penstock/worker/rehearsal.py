@@ -18,6 +18,7 @@ from contextlib import AbstractContextManager
 
 from penstock_kernels.building import building
 
+from penstock.models import abridged
 from penstock.worker import shape as shapes
 from penstock.worker.graphs import Graphs, Stages
 from penstock.worker.runner import Runner
@@ -48,7 +49,7 @@ class Rehearsal:
         # Steps that are not padded take kernels that need no warm-up.
         if runner.packer.pad and runner.graphs is not None:
             compiled = _compiled(runner.state.limits)
-            with self.building():
+            with self.building(), abridged(runner.shard.model):
                 for shape in compiled:
                     _run(runner.rehearse(shape))
                     runner.last_token.zero_()  # what was to be written there was never chosen
@@ -79,8 +80,9 @@ def _run(stages: Stages) -> None:
 
 
 def _compiled(limits: Limits) -> list[Shape]:
+    """What the first request will need is first: a short prompt, and decodes of one."""
     decodes = [(count, 0, 0) for count in DECODES]
-    return _padded(decodes + _with_prompts(TOKENS), limits)
+    return _padded([(0, 1, TOKENS[0]), *decodes, *_with_prompts(TOKENS)], limits)
 
 
 def captured_shapes(limits: Limits) -> list[Shape]:
