@@ -17,7 +17,7 @@ from serving import Server
 # much for brook's context, for instance.
 READ_ONLY = {
     *(2**31 - 1, -(2**31), 2**32 - 1, 2**63 - 1, -(2**63), 2**64 - 1),
-    *(2**16, 2**14, 4096, 1024, 256),
+    *(2**18, 2**16, 2**14, 4096, 1024, 256),
 }
 # (schema, field) whose values mean something only in some context; other tests send them there.
 ELSEWHERE = {

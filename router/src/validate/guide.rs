@@ -6,7 +6,7 @@ use crate::error::ApiError;
 use super::{AtEos, FieldNames, Parameters};
 
 /// Bytes of a guide: what the workers compile at most. A request holds its guide while it waits.
-const fn most_bytes(kind: GuideKind) -> usize {
+pub(crate) const fn most_bytes(kind: GuideKind) -> usize {
     match kind {
         GuideKind::JsonSchema | GuideKind::Grammar => 256 << 10,
         GuideKind::Regex => 64 << 10,

@@ -8,7 +8,7 @@ pub(crate) mod adjustment;
 pub(crate) mod beam;
 pub(crate) mod choices;
 pub(crate) mod ends;
-mod guide;
+pub(crate) mod guide;
 mod input;
 mod limits;
 mod names;

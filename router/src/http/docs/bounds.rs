@@ -6,12 +6,14 @@ use serde_json::{Map, Value, json};
 
 use crate::chat::MOST_TEMPLATE;
 use crate::config::RouterConfig;
+use crate::engine::types::GuideKind;
 use crate::http::neutral::Neutral;
 use crate::http::{anthropic, guide, kserve, native, openai};
 use crate::logprobs;
 use crate::tools::{LONGEST_NAME, MOST_TOOLS, NAME_SYMBOLS};
 use crate::validate::adjustment as logits;
 use crate::validate::beam::{LENGTH_PENALTY, LOOKED_AT};
+use crate::validate::guide::most_bytes;
 use crate::validate::range::{Ends, Number, Range};
 use crate::validate::{choices, ends, sampling};
 
@@ -168,6 +170,8 @@ fn items(count: RangeInclusive<usize>) -> Value {
 /// Lengths are of bytes when they are checked: of other texts than ASCII fewer characters fit.
 fn texts(config: &RouterConfig) -> Vec<Bound> {
     let some = json!({ "minLength": 1 });
+    let regex = text(1..=most_bytes(GuideKind::Regex));
+    let grammar = text(1..=most_bytes(GuideKind::Grammar));
     let bad = with(
         text(1..=logits::MAX_TEXT_BYTES),
         json!({ "pattern": "\\S" }),
@@ -186,10 +190,10 @@ fn texts(config: &RouterConfig) -> Vec<Bound> {
             with(items(0..=logits::MAX_BAD_TEXTS), bad),
         ),
         (CHAT, "chat_template", text(0..=MOST_TEMPLATE)),
-        (OPENAI, "guided_regex", some.clone()),
-        (OPENAI, "guided_grammar", some.clone()),
-        (&["StructuredOutputs"], "regex", some.clone()),
-        (&["StructuredOutputs"], "grammar", some.clone()),
+        (OPENAI, "guided_regex", regex.clone()),
+        (OPENAI, "guided_grammar", grammar.clone()),
+        (&["StructuredOutputs"], "regex", regex),
+        (&["StructuredOutputs"], "grammar", grammar),
         (
             &["GenerateRequest", "TokenizeRequest"],
             "inputs",
