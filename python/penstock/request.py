@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral  # numpy's integers too
 from typing import Protocol
 
 SEEDS = 2**64
@@ -157,7 +158,12 @@ class SamplingParams:
         stop = [self.stop] if isinstance(self.stop, str) else self.stop
         object.__setattr__(self, "stop", stop)
         for name in ("stop", "bad_words", "bad_words_ids", "stop_token_ids"):
-            object.__setattr__(self, name, list(getattr(self, name) or ()))
+            given = getattr(self, name)
+            if isinstance(given, str):
+                raise TypeError(f"{name} must be a list, not {given!r}")
+            object.__setattr__(self, name, [] if given is None else list(given))
+        if self.allowed_token_ids is not None:
+            object.__setattr__(self, "allowed_token_ids", list(self.allowed_token_ids))
         object.__setattr__(self, "logit_bias", self.logit_bias or {})
         for name in ("stop", "bad_words"):
             _check_strings(name, getattr(self, name))
@@ -293,9 +299,9 @@ class Completion:
 
 
 def _check_int(name: str, value: object, low: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
+    if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{name} must be an int, not {value!r}")
-    if not low <= value < high:
+    if not low <= int(value) < high:
         raise ValueError(f"{name} must be at least {low} and below {high}, not {value}")
 
 

@@ -36,6 +36,10 @@ def test_prompts_as_arrays_and_parameters_of_each(llm: LLM) -> None:
     several = [GREEDY, replace(GREEDY, max_tokens=3, n=2), replace(GREEDY, max_tokens=4)]
     lengths = [len(each.token_ids) for each in llm.generate([ids] * 3, several)]
     assert lengths == [len(expected), 3, 3, 4]
+    arrays = replace(GREEDY, max_tokens=np.int64(3), allowed_token_ids=np.array([5, 6]))
+    assert set(llm.generate(ids, arrays)[0].token_ids) <= {5, 6}
+    with pytest.raises(TypeError, match="bad_words must be a list, not 'fox'"):
+        SamplingParams(bad_words="fox")
     with pytest.raises(ValueError, match="one for each of 2 prompts"):
         llm.generate(["a", "b"], several)
 
