@@ -1,8 +1,8 @@
 """Compiles guides in fair turns: what takes long waits for its like, and for nobody else.
 
 Every guide begins in the quick lane. One that has used QUICK_SECONDS of a processor while others
-wait for that lane goes on in the slow lane if there is a place, else it is stopped, and begins again
-when there is one; more than MOST_WAITING are not kept waiting.
+wait for that lane goes on in the slow lane if there is a place, else it is stopped, and begins
+again when there is one; more than MOST_WAITING are not kept waiting.
 """
 
 from __future__ import annotations
