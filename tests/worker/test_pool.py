@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from penstock.guidance import pool as pools
+from penstock.guidance import process as processes
 from penstock.guidance.library import Library
 from penstock.guidance.pool import Pool
-from penstock.guidance.process import Asked
-from penstock.guidance.protocol import Ends, Kind, Wanted
+from penstock.guidance.process import Asked, Process
+from penstock.guidance.protocol import Ends, Kind, Refused, Wanted
+from penstock.guidance.vocabulary import NoTokenizer
 from test_guides import BROOK
 
 VOCAB = 4096
@@ -94,3 +98,30 @@ def test_a_guide_that_gets_no_processor_keeps_its_place(monkeypatch: pytest.Monk
         assert first.result() and second.result()
     pool.close()
     assert held.used() == 0.0
+
+
+def test_what_was_refused_is_known_by_little() -> None:
+    """It is compiled once, and its text is not kept."""
+    library = Library(TOKENIZER, VOCAB)
+    bad = Wanted(Kind.JSON_SCHEMA, json.dumps({"title": "x" * 100_000, "not": {}}), True)
+    said = set()
+    for _ in range(3):
+        with pytest.raises(Refused) as caught:
+            library.prepare(bad, 9)
+        said.add(str(caught.value))
+    assert said == {"the schema keyword `not` (in `#`) is not supported"}
+    assert library._pool._process._count == 1
+    ((digest, kept),) = library._refusals.items()
+    assert len(digest) + len(kept[1]) < 200
+    library.close()
+
+
+def test_a_tokenizer_that_cannot_be_used_is_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tokenizer.json").write_text("{}")
+    process = Process(tmp_path / "tokenizer.json", VOCAB)
+    for _ in range(3):
+        with pytest.raises(NoTokenizer, match="cannot be used"):
+            process.ask(Wanted(Kind.REGEX, "a", False))
+        monkeypatch.setattr(processes.subprocess, "Popen", None)

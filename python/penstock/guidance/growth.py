@@ -48,7 +48,7 @@ def _digits(node: dict[str, Any]) -> int:
     """Of a number that has bounds; 0 of another one."""
     if "multipleOf" in node:
         return DIGITS
-    given = [node[key] for key in BOUNDS if isinstance(node.get(key), int | float)]
+    given = [node[key] for key in BOUNDS if type(node.get(key)) in (int, float)]
     return max((2 + len(f"{Decimal(str(value)):f}") for value in given), default=0)
 
 
@@ -170,8 +170,9 @@ def _is_scalar(node: Any) -> bool:
     values = literals(node)
     if values:
         return not any(isinstance(value, dict | list) for value in values)
-    kinds = node.get("type", "object")
-    return not {"object", "array"}.intersection([kinds] if isinstance(kinds, str) else kinds)
+    kinds = node.get("type")
+    kinds = kinds if isinstance(kinds, list) else [kinds]
+    return not any(kind in ("object", "array", None) for kind in kinds)
 
 
 def _int(node: dict[str, Any], key: str) -> int:

@@ -52,7 +52,8 @@ class LazyGuide:
         self._rated: dict[int, Rated] = {}
         for state in {*range(self.watch.marked), self.watch.first, self.watch.next}:
             self.rated(state)
-        self.size = inner.size + sum(8 * len(rated.tokens) for rated in self._rated.values())
+        tokens = sum(len(rated.tokens) for rated in self._rated.values())
+        self.size = inner.size + len(self.watch.table) + 8 * tokens
 
     def start(self, ends: Ends, begun: bytes = b"") -> LazyCursor:
         """A cursor in free text."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -30,7 +31,7 @@ from penstock.guidance.thoughts import ThoughtfulGuide
 from penstock.guidance.vocabulary import Vocabulary
 
 MOST_BYTES = 256 << 20  # of compiled guides
-MOST_REFUSALS = 1024  # remembered, so that a bad guide costs once
+MOST_REFUSALS = 1024  # remembered, by digest, so that a bad guide costs once
 
 
 class Library:
@@ -44,7 +45,7 @@ class Library:
         self._pool = Pool(tokenizer, vocab)
         self._lock = threading.Lock()
         self._guides: OrderedDict[Wanted, Compiled] = OrderedDict()
-        self._refusals: OrderedDict[Wanted, Refused] = OrderedDict()
+        self._refusals: OrderedDict[bytes, tuple[type[Refused], str]] = OrderedDict()
         self._underway: dict[Wanted, Future[Compiled]] = {}
         self._size = 0
         self._vocabulary: Vocabulary | None = None
@@ -81,9 +82,10 @@ class Library:
             if found is not None:
                 self._guides.move_to_end(wanted)
                 return found
-            if wanted in self._refusals:
-                known = self._refusals[wanted]
-                raise type(known)(str(known))
+            if self._refusals:
+                kind, reason = self._refusals.get(_digest(wanted), (None, ""))
+                if kind is not None:
+                    raise kind(reason)
             future = self._underway.get(wanted)
             mine = future is None
             if future is None:
@@ -104,7 +106,7 @@ class Library:
             if guide is not None:
                 self._keep(wanted, guide)
             elif isinstance(error, Refused) and not isinstance(error, Crowded):
-                self._refusals[wanted] = error
+                self._refusals[_digest(wanted)] = type(error), str(error)
                 while len(self._refusals) > MOST_REFUSALS:
                     self._refusals.popitem(last=False)
         if guide is not None:
@@ -148,3 +150,8 @@ class Library:
             if self._vocabulary is None:
                 self._vocabulary = Vocabulary(self._path, self._vocab)
             return self._vocabulary
+
+
+def _digest(wanted: Wanted) -> bytes:
+    """Stands for a guide whose text, of up to a megabyte, need not be kept."""
+    return hashlib.sha256(repr(wanted).encode("utf-8", "surrogatepass")).digest()

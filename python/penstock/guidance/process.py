@@ -53,6 +53,7 @@ class Process:
         self._writing = threading.Lock()  # held while it starts, too
         self._run: _Run | None = None
         self._count = READY
+        self._unusable: NoTokenizer | None = None  # the model's tokenizer, for good
         self._closed = False
 
     def ask(self, wanted: Wanted) -> Asked:
@@ -85,6 +86,8 @@ class Process:
     def _started(self) -> _Run:
         if self._closed:
             raise Unavailable("the worker is being ended")
+        if self._unusable is not None:
+            raise NoTokenizer(str(self._unusable))
         if self._run is not None and self._run.process.poll() is None:
             return self._run
         command = [sys.executable, "-m", "penstock.guidance.helper", *self._arguments]
@@ -97,6 +100,7 @@ class Process:
             run.process.kill()
             raise Unavailable("the process that compiles grammars does not start") from error
         if "unavailable" in head:
+            self._unusable = NoTokenizer(head["unavailable"])
             raise NoTokenizer(head["unavailable"])
         self._run = run
         return run

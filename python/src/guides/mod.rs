@@ -4,6 +4,7 @@
 //! several threads: a mask takes tens of microseconds, and a millisecond where a state is new.
 
 mod automaton;
+mod budget;
 mod closing;
 mod grammar;
 mod masks;
@@ -20,7 +21,8 @@ use pyo3::types::PyBytes;
 
 use crate::cpu::tensor::Tensor;
 use automaton::Automaton;
-use grammar::{Grammar, Growth, Place};
+use budget::Growth;
+use grammar::{Grammar, Place};
 use masks::Masks;
 
 /// Adds what the worker uses to the extension.
@@ -338,7 +340,7 @@ impl Cursor {
             }
         };
         if whole {
-            grammar::set(row, &followed.ends);
+            budget::set(row, &followed.ends);
         }
         Ok(closing)
     }
