@@ -46,7 +46,9 @@ PASS_WARPS = 32
 LISTS = True  # whether rows are first tried by lists; bench/kernels.py compares
 LIST_WARPS = 8
 GATHER_WARPS = 16  # so many registers that a multiprocessor holds one program
-MOST_LISTS = 1 << 14  # rows of one call
+# Rows of one call that are tried by lists, without and with typical_p and min_p. Without them,
+# passes over the rows are as fast from 32 rows on (`bench/kernels.py sample --whole-rows`, H200).
+MOST_LISTS = {False: 16, True: 1 << 14}
 
 # Two-bit digits in which the keys of a dtype can differ; further bits are all zero or all one.
 DIGITS = {torch.bfloat16: 8, torch.float16: 10, torch.float32: 16}
@@ -354,7 +356,8 @@ def sample(
             empty(torch.int32),
             empty(torch.int32) if more else None,
         )
-        settled = try_lists(logits, filters, kept) if LISTS and rows <= MOST_LISTS else None
+        listed = LISTS and rows <= MOST_LISTS[more]
+        settled = try_lists(logits, filters, kept) if listed else None
         search_rows(logits, filters, kept, settled)
         _weigh_tile[(rows, tiles)](
             logits,
@@ -479,4 +482,4 @@ def search_rows(logits: Tensor, filters: Filters, kept: Kept, settled: Tensor | 
 @lru_cache
 def _counters(device: torch.device) -> Tensor:
     """Zero between launches: every launch leaves them as it found them. One stream at a time."""
-    return torch.zeros(MOST_LISTS, dtype=torch.int32, device=device)
+    return torch.zeros(MOST_LISTS[True], dtype=torch.int32, device=device)
