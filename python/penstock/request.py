@@ -155,16 +155,7 @@ class SamplingParams:
     early_stopping: bool | str = False
 
     def __post_init__(self) -> None:
-        stop = [self.stop] if isinstance(self.stop, str) else self.stop
-        object.__setattr__(self, "stop", stop)
-        for name in ("stop", "bad_words", "bad_words_ids", "stop_token_ids"):
-            given = getattr(self, name)
-            if isinstance(given, str):
-                raise TypeError(f"{name} must be a list, not {given!r}")
-            object.__setattr__(self, name, [] if given is None else list(given))
-        if self.allowed_token_ids is not None:
-            object.__setattr__(self, "allowed_token_ids", list(self.allowed_token_ids))
-        object.__setattr__(self, "logit_bias", self.logit_bias or {})
+        self._list()
         for name in ("stop", "bad_words"):
             _check_strings(name, getattr(self, name))
         if self.max_tokens is not None:
@@ -195,6 +186,19 @@ class SamplingParams:
     def made(self) -> int:
         """Answers that the engine tells of; the best n of them are returned."""
         return self.n if self.use_beam_search else self.best_of or self.n
+
+    def _list(self) -> None:
+        """Makes lists of whatever was given for one."""
+        stop = [self.stop] if isinstance(self.stop, str) else self.stop
+        object.__setattr__(self, "stop", stop)
+        for name in ("stop", "bad_words", "bad_words_ids", "stop_token_ids"):
+            given = getattr(self, name)
+            if isinstance(given, str):
+                raise TypeError(f"{name} must be a list, not {given!r}")
+            object.__setattr__(self, name, [] if given is None else list(given))
+        if self.allowed_token_ids is not None:
+            object.__setattr__(self, "allowed_token_ids", list(self.allowed_token_ids))
+        object.__setattr__(self, "logit_bias", self.logit_bias or {})
 
     def _check_beam(self) -> None:
         if self.beam_width is not None:
