@@ -95,6 +95,8 @@ class SamplingParams:
     seed: the same seed gives the same answer; None takes a new one for each request.
     stop: the answer ends before the first of these strings.
     min_tokens: neither stop strings nor the model's end token count before so many tokens.
+    include_stop_str_in_output: the stop string that ends the answer is part of it.
+    skip_special_tokens: special tokens are left out of the text.
     ignore_eos: the model's end token does not end the answer.
     n: answers to each prompt; the prompt is computed once. The first is the answer that the same
     parameters without n give, the others have seeds derived from theirs.
@@ -146,6 +148,8 @@ class SamplingParams:
     bad_words_ids: Sequence[Sequence[int]] | None = ()
     bad_words: Sequence[str] | None = ()
     watermark: bool = False
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     structured_outputs: StructuredOutputsParams | None = None

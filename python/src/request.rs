@@ -7,7 +7,9 @@ use penstock_router::engine::{Beam, EarlyStopping};
 use penstock_router::http::{conversation_of, structured_outputs};
 use penstock_router::logprobs::Wanted;
 use penstock_router::tokenize::SpecialTokens;
-use penstock_router::validate::{AtEos, Choices, FieldNames, GenerateInput, Parameters, Prompt};
+use penstock_router::validate::{
+    AtEos, Choices, FieldNames, GenerateInput, Parameters, Prompt, Shown,
+};
 use penstock_router::{ApiError, Charge, Generator};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -36,6 +38,8 @@ pub(crate) struct SamplingParams {
     bad_words_ids: Vec<Vec<u32>>,
     bad_words: Vec<String>,
     watermark: bool,
+    include_stop_str_in_output: bool,
+    skip_special_tokens: bool,
     logprobs: Option<u32>,
     prompt_logprobs: Option<u32>,
     structured_outputs: Option<StructuredOutputs>,
@@ -135,6 +139,10 @@ impl SamplingParams {
             },
             guide,
             bad_words: self.bad_words,
+            shown: Shown {
+                stop_string: self.include_stop_str_in_output,
+                special_tokens: !self.skip_special_tokens,
+            },
             ..Parameters::default()
         };
         for word in self.bad_words_ids {

@@ -72,6 +72,16 @@ def test_conversations_token_ids_seeds_and_stops(llm: LLM) -> None:
     assert cut[0].finish_reason == "stop"
 
 
+def test_what_is_left_out_of_the_text_may_stay(llm: LLM) -> None:
+    prompt = "<|bos|><|user|>What is 12 + 30?<|end|><|assistant|>"
+    params = SamplingParams(max_tokens=16, temperature=0, stop="30", ignore_eos=True)
+    assert llm.generate(prompt, params)[0].text == "12 + "
+    kept = replace(params, include_stop_str_in_output=True)
+    assert llm.generate(prompt, kept)[0].text == "12 + 30"
+    shown = replace(params, stop=(), skip_special_tokens=False)
+    assert llm.generate(prompt, shown)[0].text.startswith("12 + 30 = 42<|end|>")
+
+
 def test_several_answers_to_each_prompt(llm: LLM) -> None:
     params = SamplingParams(max_tokens=8, seed=7, n=3, ignore_eos=True)
     answers = llm.generate(["A fox", "Two owls"], params)

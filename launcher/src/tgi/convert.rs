@@ -83,7 +83,7 @@ pub(super) fn only(value: &str, allowed: &[&str]) -> Result<(), String> {
 
 pub(super) fn not_zero(value: &str) -> Result<(), String> {
     if value.trim() == "0" {
-        return Err("graphs cannot be switched off".into());
+        return Err("not possible".into());
     }
     Ok(())
 }

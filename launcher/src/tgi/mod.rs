@@ -271,7 +271,10 @@ mod tests {
         assert!(refused > 10);
         for (words, expected) in [
             (&["--speculate", "2"][..], "--speculate 2: only 0"),
-            (&["--cuda-graphs", "0"], "--cuda-graphs 0: graphs cannot"),
+            (
+                &["--cuda-graphs", "0"],
+                "--cuda-graphs 0: not possible; graphs are",
+            ),
             (&["--validation-workers", "0"], "--validation-workers 0"),
             (
                 &["--max-input-tokens", "5", "--max-input-length", "5"],

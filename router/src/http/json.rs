@@ -192,9 +192,9 @@ fn with_likely_fields(message: &str) -> String {
         .collect();
     let meant = match alike.as_slice() {
         [] => String::new(),
-        names => format!(": did you mean {}?", names.join(" or ")),
+        names => format!("did you mean {}? ", names.join(" or ")),
     };
-    format!("unknown field `{given}`{meant} at line {place}; /docs lists all fields")
+    format!("unknown field `{given}` at line {place}: {meant}/docs lists all fields")
 }
 
 /// Cuts the string that serde quotes, which may be as long as the body, to an excerpt.
