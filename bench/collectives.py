@@ -27,12 +27,12 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import torch.distributed._symmetric_memory as symmetric
-import torch.multiprocessing
 from penstock.parallel import Group
 from penstock_kernels.linear.tune import replays
 from penstock_kernels.peer_sum import Peers, Plan, peer_join, peer_sum, rule
 from penstock_kernels.rms_norm import Summands
 from torch import Tensor
+from torch.multiprocessing.spawn import spawn
 
 ROWS = (1, 8, 32, 64, 128, 256, 512, 1024, 2048, 8192)
 JOINED = (1, 32, 256)
@@ -71,9 +71,11 @@ class Copies:
     """torch's one-shot sum, which product and bench used before `peer_sum`."""
 
     def __init__(self, device: torch.device) -> None:
+        group = dist.group.WORLD
+        assert group is not None
         self.shared = symmetric.empty(COPY_BYTES, dtype=torch.uint8, device=device)
-        self.handle = symmetric.rendezvous(self.shared, dist.group.WORLD)
-        self.group = dist.group.WORLD.group_name
+        self.handle = symmetric.rendezvous(self.shared, group)
+        self.group = group.group_name
 
     def floor(self, rank: int, ranks: int) -> Floor:
         """Of a barrier and of a large copy from the next rank."""
@@ -218,7 +220,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         meeting = f"file://{Path(folder) / 'meeting'}"
         arguments = (options.ranks, options.columns, options.variants, meeting)
-        torch.multiprocessing.spawn(run, arguments, nprocs=options.ranks)
+        spawn(run, arguments, nprocs=options.ranks)
 
 
 if __name__ == "__main__":

@@ -38,9 +38,9 @@ def measure(arguments: argparse.Namespace, folder: Path) -> list[tuple[int, int]
     """Totals of a load of short answers and of one of long answers."""
     model, socket, port = folder / "model", folder / "shard.sock", free_port()
     write_model(model)
-    shard = [arguments.shard, "--listen", f"unix:{socket}", "--step-ms", 150]
+    shard: list[object] = [arguments.shard, "--listen", f"unix:{socket}", "--step-ms", 150]
     shard += ["--vocab", 128_000, "--slots", 512, "--blocks", 40_000]
-    router = ["valgrind", "--tool=callgrind", "--cache-sim=yes", *CACHES]
+    router: list[object] = ["valgrind", "--tool=callgrind", "--cache-sim=yes", *CACHES]
     router += [f"--callgrind-out-file={folder / 'dump'}", arguments.penstock, "serve"]
     router += ["--model", model, "--worker", f"unix:{socket}", "--port", port]
     router += ["--max-slots", 512, "--max-step-tokens", 8192]

@@ -126,7 +126,7 @@ def row(op: Op[..., Any], case: Case, copy: float, product: float) -> str:
         rate, unit, ceiling = case.operations / time / 1e9, "TFLOP/s", product
     else:
         rate, unit, ceiling = case.bytes_moved / time / 1e9, "TB/s", copy
-    rival = TORCH.get(op.name, lambda _: None)(arguments)
+    rival = TORCH[op.name](arguments) if op.name in TORCH else None
     beside = f"{1e3 * milliseconds(rival):10.1f}" if rival else " " * 9 + "-"
     share = f"{100 * rate / ceiling:5.1f} %"
     return f"{op.name:24} {case.name:52} {1e3 * time:10.1f} {beside} {rate:8.2f} {unit:8} {share}"

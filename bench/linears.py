@@ -10,6 +10,7 @@ The floor reads every weight once at the bandwidth of a large copy, measured in 
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 import sys
 from collections.abc import Callable
@@ -49,12 +50,12 @@ class Model:
     @property
     def bytes(self) -> int:
         """What a step must read at least."""
-        parts = [w for layer in self.layers for w in vars(layer).values()]
+        parts: list[Tensor] = [w for layer in self.layers for w in vars(layer).values()]
         return sum(w.nbytes for w in parts) + self.head.nbytes
 
 
 def random(outputs: int, inputs: int) -> Tensor:
-    return torch.randn(outputs, inputs, dtype=torch.bfloat16, device=CUDA) * inputs**-0.5
+    return torch.randn(outputs, inputs, dtype=torch.bfloat16, device=CUDA) / math.sqrt(inputs)
 
 
 def build(name: str) -> Model:

@@ -19,8 +19,10 @@ from triton.testing import do_bench
 
 LAYERS = 32
 WEIGHTS = ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336))  # rows, columns
-TOKENS = (64, 128, 192, 256, 320, 384, 448, 512, 544, 640, 768, 896, 1024, 1056, 1152, 1280)
-TOKENS += (1536, 1792, 2048, 2112, 2304, 2560, 3072, 4096, 6144, 8192)
+TOKENS = (
+    64, 128, 192, 256, 320, 384, 448, 512, 544, 640, 768, 896, 1024, 1056, 1152, 1280, 1536, 1792,
+    2048, 2112, 2304, 2560, 3072, 4096, 6144, 8192,
+)  # fmt: skip
 SECONDS = 2.0
 
 
@@ -51,8 +53,7 @@ def sustained(tokens: int, weights: list[Tensor]) -> float:
 
 
 def main() -> None:
-    kind = {"dtype": torch.bfloat16, "device": "cuda"}
-    weights = [torch.randn(shape, **kind) * 0.02 for shape in WEIGHTS]
+    weights = [torch.randn(shape, dtype=torch.bfloat16, device="cuda") * 0.02 for shape in WEIGHTS]
     work = 2 * sum(rows * columns for rows, columns in WEIGHTS)
     print(f"{torch.cuda.get_device_name()}, cuBLAS")
     for tokens in TOKENS:

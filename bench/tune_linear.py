@@ -32,7 +32,7 @@ MODELS = {
 def parse(text: str) -> list[Problem]:
     """The shapes of the command line, each once."""
     names = ",".join(MODELS.get(name, name) for name in text.split(","))
-    problems = {}
+    problems: dict[Problem, None] = {}
     for item in names.split(","):
         outputs, inputs = map(int, item.removeprefix("g").split("x"))
         problems[Problem(outputs, inputs, item.startswith("g"))] = None
