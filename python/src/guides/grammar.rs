@@ -3,7 +3,6 @@
 //! The matcher computes masks lazily, with fuel instead of a clock as its bound, so that every rank
 //! of a group comes to the same mask.
 
-use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -13,7 +12,7 @@ use llguidance::api::StopReason;
 use super::automaton::write;
 use super::budget::{Budget, Growth, Plan};
 use super::closing::{MOST_BYTES, Quotes, Trial};
-use super::vocabulary::Vocabulary;
+use super::vocabulary::{Vocabulary, line};
 
 const LATE: &str = "the document can no longer be completed within its tokens";
 
@@ -188,16 +187,6 @@ fn unfollowed(error: &str) -> String {
 /// What llguidance does, with its panics as errors.
 fn guarded<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err("it cannot be parsed".to_owned()))
-}
-
-/// The first line of what llguidance says, and the one that names the cause, if another does.
-pub(super) fn line(error: impl Display) -> String {
-    let text = error.to_string();
-    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-    let first = lines.next().unwrap_or("no reason given");
-    let cause = lines.find(|line| line.starts_with("error:")).unwrap_or("");
-    let whole = format!("{first} {cause}");
-    whole.trim_end().chars().take(300).collect()
 }
 
 #[derive(Clone, PartialEq, Eq)]

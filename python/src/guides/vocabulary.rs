@@ -4,6 +4,7 @@ use llguidance::api::ParserLimits;
 use llguidance::earley::SlicedBiasComputer;
 use llguidance::toktrie::{InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{ParserFactory, TokenParser, api::GrammarInit, api::TopLevelGrammar};
+use std::fmt::Display;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -241,7 +242,7 @@ impl Vocabulary {
             let init = GrammarInit::Serialized(grammar);
             self.factory.create_parser_from_init(init, 0, 0)
         });
-        let mut parser = made.map_err(super::grammar::line)?;
+        let mut parser = made.map_err(line)?;
         parser.start_without_prompt();
         Ok(parser)
     }
@@ -284,4 +285,14 @@ fn sorted(texts: &[Vec<u8>]) -> Vec<u32> {
 fn common(before: &[u8], text: &[u8]) -> u16 {
     let same = before.iter().zip(text).take_while(|(a, b)| a == b).count();
     u16::try_from(same).unwrap_or(u16::MAX)
+}
+
+/// The first line of what llguidance says, and the one that names the cause, if another does.
+pub(super) fn line(error: impl Display) -> String {
+    let text = error.to_string();
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let first = lines.next().unwrap_or("no reason given");
+    let cause = lines.find(|line| line.starts_with("error:")).unwrap_or("");
+    let whole = format!("{first} {cause}");
+    whole.trim_end().chars().take(300).collect()
 }
