@@ -218,15 +218,19 @@ fn log(rank: u32, line: &str) {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
 
     /// A stand-in for the interpreter: a shell script that ignores its arguments.
     fn script(directory: &Path, body: &str) -> Interpreter {
         let path = directory.join("python");
-        std::fs::write(&path, format!("#!/bin/sh\n{body}\n")).unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        // By another process: what this one has open for writing, a child that another test has just
+        // forked has open too, and then the script cannot be run.
+        let text = format!("#!/bin/sh\n{body}\n");
+        let written = std::process::Command::new("sh")
+            .args(["-c", "printf %s \"$1\" > \"$0\" && chmod +x \"$0\""])
+            .args([path.as_os_str(), text.as_ref()])
+            .status();
+        assert!(written.unwrap().success());
         Interpreter {
             path,
             package: directory.to_owned(),
