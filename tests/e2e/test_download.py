@@ -191,8 +191,10 @@ def test_what_cannot_be_fetched_says_why(
 
 
 def test_who_interrupts_a_download_need_not_wait_for_it(tmp_path: Path, endpoint: str) -> None:
+    # What runs in the background may have been told to ignore Ctrl-C.
     code = """
-import penstock
+import signal, penstock
+signal.signal(signal.SIGINT, signal.default_int_handler)
 try:
     penstock.LLM("org/stalled", device="cpu", progress=False)
 except KeyboardInterrupt:

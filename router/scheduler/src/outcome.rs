@@ -128,6 +128,7 @@ impl Scheduler {
             let tokens = yields.pass_single();
             news.emissions.push(Emission {
                 sequence: sequence.id,
+                slot: run.slot,
                 tokens,
                 finish: None,
                 steered: false,
@@ -151,7 +152,7 @@ impl Scheduler {
     }
 
     fn fail(&mut self, run: &FlightRun, at: usize) -> Option<Emission> {
-        self.emit(run.place, at..at, Some(Finish::Failed))
+        self.emit(run, at..at, Some(Finish::Failed))
     }
 
     fn settle(
@@ -192,24 +193,25 @@ impl Scheduler {
         if kept > 0 && finish.is_none() {
             self.hold(run.place);
         }
-        self.emit(run.place, range.start..range.start + kept, finish)
+        self.emit(run, range.start..range.start + kept, finish)
     }
 
     fn emit(
         &mut self,
-        place: Place,
+        run: &FlightRun,
         tokens: Range<usize>,
         finish: Option<Finish>,
     ) -> Option<Emission> {
-        let sequence = self.store[place].id;
-        let steered = self.store[place].pipelining == Pipelining::Steered;
+        let sequence = self.store[run.place].id;
+        let steered = self.store[run.place].pipelining == Pipelining::Steered;
         if finish.is_some() {
-            self.remove(place);
+            self.remove(run.place);
         } else if tokens.is_empty() {
             return None;
         }
         Some(Emission {
             sequence,
+            slot: run.slot,
             tokens,
             finish,
             steered,

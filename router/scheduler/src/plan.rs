@@ -147,6 +147,8 @@ pub struct StepOutcome {
 pub struct Emission {
     /// Whose news.
     pub sequence: SequenceId,
+    /// The slot that it had in this step; by now it may have another, and this one another sequence.
+    pub slot: Slot,
     /// Its tokens, as a range of the outcome's `token_ids`; trimmed to what the sequence may keep.
     pub tokens: Range<usize>,
     /// Set on a sequence's last emission.

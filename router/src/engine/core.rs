@@ -18,7 +18,7 @@ use super::{
     EngineMetrics,
     metrics::StepFacts,
     post::Outbox,
-    records::{Answer, Heard, Left, Record, Records, Stage, Submission},
+    records::{Answer, Heard, Left, Record, Records, Stage, Submission, error},
     types::{Candidate, Sampling, Stopping, SubmitError, Token, TokenEvent, Told},
 };
 use crate::shard::{PrepareError, StepAnswer, StepTold};
@@ -149,7 +149,7 @@ impl Core {
     /// The next step, if one may be sent now.
     pub(super) fn plan(&mut self) -> Option<StepPlan> {
         let plan = self.scheduler.plan(self.now())?;
-        self.records.note_slots(&plan);
+        self.records.note_entries(&plan);
         let facts = StepFacts::of(&plan);
         self.metrics.sent(facts);
         self.facts.push_back(facts);
@@ -192,7 +192,7 @@ impl Core {
                 return false;
             };
             if emission.finish == Some(Finish::Failed) {
-                let why = record.error(sequence.branch, &answer.errors);
+                let why = error(emission.slot, &answer.errors);
                 self.fail(sequence.request, SubmitError::Internal(why));
                 return false;
             }
@@ -226,10 +226,8 @@ impl Core {
             let Some(record) = self.records.get_mut(request) else {
                 continue;
             };
-            record.note_closing(branch, &answer.closing);
-            let end = emission
-                .finish
-                .map(|finish| record.end(branch, finish, &answer.errors));
+            record.note_closing(branch, emission.slot, &answer.closing);
+            let end = record.end(&emission, &answer.errors);
             let ended = end.is_some();
             match record.emit(branch, TokenEvent { end, ..event }, &mut self.outbox) {
                 Heard::Request => self.end(request),

@@ -5,7 +5,7 @@ use std::mem;
 use foldhash::HashMap;
 use penstock_scheduler::{
     ids::{RequestId, SequenceId, Slot, TokenId},
-    plan::{Finish, StepPlan},
+    plan::{Emission, Finish, StepPlan},
     request::{Class, Pipelining, Request},
 };
 use smallvec::SmallVec;
@@ -46,8 +46,6 @@ pub(super) struct Record {
 /// One of the answers to a request.
 struct Branch {
     outlet: Outlet,
-    /// The slot that it entered last.
-    slot: Option<Slot>,
     /// Whether it has had tokens.
     begun: bool,
     /// Whether somebody waits for more.
@@ -114,7 +112,6 @@ impl Record {
         };
         let branch = |outlet| Branch {
             outlet,
-            slot: None,
             begun: false,
             open: true,
             closing: false,
@@ -201,10 +198,10 @@ impl Record {
         }
     }
 
-    /// Takes note of whether a step's guides began to close a branch.
-    pub(super) fn note_closing(&mut self, branch: u32, closing: &[Slot]) {
+    /// Takes note of whether a step's guides began to close a branch, which had `slot` in it.
+    pub(super) fn note_closing(&mut self, branch: u32, slot: Slot, closing: &[Slot]) {
         if let Some(branch) = self.branches.get_mut(branch as usize) {
-            branch.closing |= branch.slot.is_some_and(|slot| closing.contains(&slot));
+            branch.closing |= closing.contains(&slot);
         }
     }
 
@@ -283,14 +280,14 @@ impl Record {
         }
     }
 
-    /// The scheduler's word for a branch's end in the client's terms.
-    pub(super) fn end(&self, branch: u32, finish: Finish, errors: &[SlotError]) -> End {
-        match finish {
+    /// The scheduler's word for a branch's end, if this is it, in the client's terms.
+    pub(super) fn end(&self, emission: &Emission, errors: &[SlotError]) -> Option<End> {
+        Some(match emission.finish? {
             Finish::Length => End::Length,
-            Finish::StopToken if self.closes(branch) => End::Length,
+            Finish::StopToken if self.closes(emission.sequence.branch) => End::Length,
             Finish::StopToken => End::StopToken,
-            Finish::Failed => End::Failed(self.error(branch, errors)),
-        }
+            Finish::Failed => End::Failed(error(emission.slot, errors)),
+        })
     }
 
     fn closes(&self, branch: u32) -> bool {
@@ -317,16 +314,15 @@ impl Record {
             Stage::Waiting | Stage::Started => self.fail_open(&End::Failed(error.to_string())),
         }
     }
+}
 
-    /// The worker's words on a branch that failed.
-    pub(super) fn error(&self, branch: u32, errors: &[SlotError]) -> String {
-        let slot = self.branches.get(branch as usize).and_then(|own| own.slot);
-        let own = errors.iter().find(|error| Some(error.slot) == slot);
-        own.map_or_else(
-            || "the worker failed on this request".into(),
-            |e| e.message.clone(),
-        )
-    }
+/// The worker's words on the sequence that failed in a slot.
+pub(super) fn error(slot: Slot, errors: &[SlotError]) -> String {
+    let own = errors.iter().find(|error| error.slot == slot);
+    own.map_or_else(
+        || "the worker failed on this request".into(),
+        |e| e.message.clone(),
+    )
 }
 
 impl Records {
@@ -365,14 +361,12 @@ impl Records {
     }
 
     /// Takes note of who enters a slot with this plan.
-    pub(super) fn note_slots(&mut self, plan: &StepPlan) {
-        let new = plan.new.iter().map(|new| (new.sequence, new.slot));
-        let forks = plan.forks.iter();
-        for (id, slot) in new.chain(forks.map(|fork| (fork.sequence, fork.destination))) {
+    pub(super) fn note_entries(&mut self, plan: &StepPlan) {
+        let new = plan.new.iter().map(|new| new.sequence);
+        for id in new.chain(plan.forks.iter().map(|fork| fork.sequence)) {
             if let Some(record) = self.0.get_mut(&id.request) {
                 record.stage = Stage::Started;
                 if let Some(branch) = record.branches.get_mut(id.branch as usize) {
-                    branch.slot = Some(slot);
                     branch.outlet.enter();
                 }
             }

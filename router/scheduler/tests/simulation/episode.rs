@@ -417,6 +417,15 @@ impl Episode {
         let Some(record) = self.live.get_mut(&id) else {
             panic!("news of {id:?}, which is over")
         };
+        let mut start = 0;
+        for (&slot, &count) in outcome.slots.iter().zip(&outcome.counts) {
+            let its = start == emission.tokens.start && !emission.tokens.is_empty();
+            assert!(
+                !its || slot == emission.slot,
+                "{id:?} is said to have had {slot}"
+            );
+            start += count as usize;
+        }
         let mut expected = None;
         for &token in &outcome.token_ids[emission.tokens.clone()] {
             assert_eq!(expected, None, "{id:?} goes on after its end");
