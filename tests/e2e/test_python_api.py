@@ -9,24 +9,15 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
 import penstock
 import pytest
+from in_process import GREEDY, OPTIONS
 from penstock import LLM, AsyncLLM, Completion, SamplingParams, StructuredOutputsParams
 from tokenizers import Tokenizer
-
-GREEDY = SamplingParams(max_tokens=12, temperature=0)
-OPTIONS = {"device": "cpu", "threads": 1, "dtype": "float32", "progress": False}
-
-
-@pytest.fixture(scope="module")
-def llm() -> Iterator[LLM]:
-    with LLM(max_slots=4, **OPTIONS) as llm:
-        yield llm
 
 
 def test_importing_is_light() -> None:

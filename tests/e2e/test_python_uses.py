@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -13,17 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from in_process import GREEDY, OPTIONS
 from penstock import LLM, AsyncLLM, SamplingParams, asyncllm
 from penstock import llm as llm_module
-
-GREEDY = SamplingParams(max_tokens=12, temperature=0)
-OPTIONS = {"device": "cpu", "threads": 1, "dtype": "float32", "progress": False}
-
-
-@pytest.fixture(scope="module")
-def llm() -> Iterator[LLM]:
-    with LLM(max_slots=4, **OPTIONS) as llm:
-        yield llm
 
 
 def test_prompts_as_arrays_and_parameters_of_each(llm: LLM) -> None:

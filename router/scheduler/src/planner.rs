@@ -51,14 +51,13 @@ impl Scheduler {
     /// Whether the workers have enough to do until another plan can come.
     fn has_lead(&self) -> bool {
         let flying = self.flights.len();
-        if flying < PLAIN_DEPTH || flying >= usize::from(self.config.depth) {
-            return flying >= usize::from(self.config.depth);
-        }
-        let times = self.flights.iter().map(|f| self.cost.predict(f.load));
-        // What a step takes is not known at first.
-        times
-            .sum::<Option<f64>>()
-            .is_none_or(|time| time >= self.config.lead as f64)
+        let long = || {
+            let times = self.flights.iter().map(|f| self.cost.predict(f.load));
+            let time: Option<f64> = times.sum();
+            // What a step takes is not known at first.
+            time.is_none_or(|time| time >= self.config.lead as f64)
+        };
+        flying >= usize::from(self.config.depth) || flying >= PLAIN_DEPTH && long()
     }
 
     fn draft(&mut self, now: Micros) -> Draft {

@@ -226,7 +226,7 @@ impl Core {
             let Some(record) = self.records.get_mut(request) else {
                 continue;
             };
-            record.note_closing(branch, emission.slot, &answer.closing);
+            record.note_closing(&emission, &answer.closing);
             let end = record.end(&emission, &answer.errors);
             let ended = end.is_some();
             match record.emit(branch, TokenEvent { end, ..event }, &mut self.outbox) {

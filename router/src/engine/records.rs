@@ -198,10 +198,11 @@ impl Record {
         }
     }
 
-    /// Takes note of whether a step's guides began to close a branch, which had `slot` in it.
-    pub(super) fn note_closing(&mut self, branch: u32, slot: Slot, closing: &[Slot]) {
-        if let Some(branch) = self.branches.get_mut(branch as usize) {
-            branch.closing |= closing.contains(&slot);
+    /// Takes note of whether a step's guides began to close a branch, of which this is the news.
+    pub(super) fn note_closing(&mut self, emission: &Emission, closing: &[Slot]) {
+        let branch = emission.sequence.branch as usize;
+        if let Some(branch) = self.branches.get_mut(branch) {
+            branch.closing |= closing.contains(&emission.slot);
         }
     }
 
