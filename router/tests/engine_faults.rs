@@ -187,19 +187,13 @@ async fn after_too_many_losses_the_engine_gives_up_and_says_why() {
 
 #[tokio::test]
 async fn requests_that_only_wait_outlive_a_loss() {
-    let one_slot = |faults| {
-        let mut config = checked();
-        config.geometry.slots = 1;
-        MockConfig { faults, ..config }
-    };
-    let lives = vec![
-        vec![one_slot(vec![Fault::Crash(10)])],
-        vec![one_slot(vec![])],
-    ];
-    let engine = engine(MockWorkers::new(lives), EngineConfig::default());
+    let lives = vec![one_slot(vec![Fault::Hang(3)]), one_slot(vec![])];
+    let workers = MockWorkers::new(lives);
+    let engine = engine(workers.clone(), EngineConfig::default());
     ready(&engine).await;
     let running = engine.submit(long()).await.unwrap();
     let waiting = engine.submit(request(vec![3], 4)).await.unwrap();
+    workers.kill();
     assert!(matches!(collect(running).await.1, End::Failed(_)));
     let (ids, end) = collect(waiting).await;
     assert_eq!((ids.len(), end), (4, End::Length));
@@ -207,26 +201,18 @@ async fn requests_that_only_wait_outlive_a_loss() {
 
 #[tokio::test]
 async fn what_waited_through_a_loss_is_prepared_by_the_new_workers() {
-    let life = |faults| {
-        let mut config = checked();
-        config.geometry.slots = 1;
-        vec![MockConfig { faults, ..config }]
-    };
     let lives = vec![
-        life(vec![Fault::Crash(10)]),
-        life(vec![Fault::HangPrepare]),
-        life(vec![]),
+        one_slot(vec![Fault::Hang(3)]),
+        one_slot(vec![Fault::HangPrepare]),
+        one_slot(vec![]),
     ];
     let workers = MockWorkers::new(lives);
-    let always = EngineConfig {
-        preparing: Preparing::Always,
-        ..EngineConfig::default()
-    };
-    let engine = engine(workers.clone(), always);
+    let engine = engine(workers.clone(), always_preparing());
     ready(&engine).await;
     let running = engine.submit(long()).await.unwrap();
     let waiting = engine.submit(request(vec![3], 4)).await.unwrap();
     let leaving = engine.submit(request(vec![4], 4)).await.unwrap();
+    workers.kill();
     assert!(matches!(collect(running).await.1, End::Failed(_)));
     let asked = || workers.starts() == 2 && workers.view().preparing == 2;
     support::eventually("the new worker is asked", asked).await;
@@ -236,6 +222,55 @@ async fn what_waited_through_a_loss_is_prepared_by_the_new_workers() {
     let (ids, end) = collect(waiting).await;
     assert_eq!((ids.len(), end), (4, End::Length));
     assert_eq!(workers.starts(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_loss_while_a_request_is_prepared_says_that_it_may_be_sent_again() {
+    let workers = MockWorkers::one(faulty(Fault::HangPrepare));
+    let restart = RestartPolicy {
+        attempts: 100,
+        backoff: Duration::from_millis(1),
+        max_backoff: Duration::from_millis(1),
+        ..RestartPolicy::default()
+    };
+    let config = EngineConfig {
+        restart,
+        ..always_preparing()
+    };
+    let engine = engine(workers.clone(), config);
+    for life in 1..=20 {
+        support::eventually("the workers are started", || workers.starts() == life).await;
+        ready(&engine).await;
+        let requests = (0..8).map(|number| engine.submit(request(vec![number], 4)));
+        let kill = async {
+            let asked = || workers.view().preparing == 8;
+            support::eventually("all are being prepared", asked).await;
+            workers.kill();
+        };
+        let (answers, ()) = tokio::join!(futures_util::future::join_all(requests), kill);
+        for answer in answers {
+            let error = answer.err();
+            assert!(
+                matches!(error, Some(SubmitError::Unavailable { .. })),
+                "{error:?} in life {life}"
+            );
+        }
+    }
+}
+
+/// A worker with room for one sequence.
+fn one_slot(faults: Vec<Fault>) -> Vec<MockConfig> {
+    let mut config = checked();
+    config.geometry.slots = 1;
+    vec![MockConfig { faults, ..config }]
+}
+
+/// Every request is prepared, with a guide or without.
+fn always_preparing() -> EngineConfig {
+    EngineConfig {
+        preparing: Preparing::Always,
+        ..EngineConfig::default()
+    }
 }
 
 fn long() -> EngineRequest {
