@@ -1,5 +1,5 @@
 //! How long a step takes, fitted from outcomes: what its decodes would take alone, and what its
-//! prompts add to that.
+//! prompts add to that, if steps of its size are not known from experience (`sizes`).
 //!
 //! Each part is linear in three features, a constant among them. The parts are fitted apart, because
 //! nothing else tells a step's constant costs from those of reading a prompt, and because decodes and
@@ -10,6 +10,8 @@
 //! recursive least squares; Haykin, Adaptive Filter Theory, ch. 10). The covariance form is cheaper,
 //! but diverges when traffic is steady for long: forgetting without news makes it lose symmetry.
 //! Here what traffic does not tell apart stays as it was, by a weak pull to the last fit.
+
+use crate::sizes::SizeCosts;
 
 /// What a step was made of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,6 +49,8 @@ pub(crate) struct StepCost {
     decoding: Fit,
     /// Microseconds: constant, per prompt token, per pair.
     reading: Fit,
+    /// Of steps with prompts, without attention.
+    sizes: SizeCosts,
 }
 
 /// A linear function of three features.
@@ -63,6 +67,14 @@ struct Fit {
 }
 
 impl StepCost {
+    /// Knows nothing yet. `sizes`: tokens of a step with prompts that suit the workers, rising.
+    pub(crate) fn new(sizes: &[u32]) -> Self {
+        Self {
+            sizes: SizeCosts::new(sizes),
+            ..Self::default()
+        }
+    }
+
     /// Learns from a step that took `duration` microseconds; 0 = unknown.
     pub(crate) fn observe(&mut self, load: Load, duration: u64) {
         if duration == 0 {
@@ -84,6 +96,10 @@ impl StepCost {
         if load.prompt > 0 {
             let alone = self.decoding.at(load.decoding()).max(0.0);
             self.reading.observe(load.reading(), took - alone);
+            if self.is_known() {
+                self.sizes
+                    .observe(load.tokens(), took - self.attention(load));
+            }
             return;
         }
         self.decoding.observe(load.decoding(), took);
@@ -116,7 +132,35 @@ impl StepCost {
             return self.decoding.is_known().then_some(decoding);
         }
         let reading = self.reading.at(load.reading()).max(0.0);
-        self.reading.is_known().then_some(decoding + reading)
+        let line = self.reading.is_known().then_some(decoding + reading);
+        let known = self.sizes.known(load.tokens());
+        known.map(|micros| micros + self.attention(load)).or(line)
+    }
+
+    /// Microseconds of a step with a prompt. A size that nobody has tried is hoped to be bound by
+    /// nothing but the products' rate or the reading of the weights (the roofline model; Williams,
+    /// Waterman and Patterson, 2009), if that is less than `predict` says, so that good ones are tried.
+    pub(crate) fn hope(&self, load: Load) -> Option<f64> {
+        let predicted = self.predict(load)?;
+        if self.sizes.known(load.tokens()).is_some() {
+            return Some(predicted);
+        }
+        let weights = self.decoding.at([1.0, 0.0, 0.0]);
+        let bound = |products: f64| products.max(weights) + self.attention(load);
+        let hoped = self.sizes.hoped(load.tokens()).map(bound);
+        Some(hoped.unwrap_or(predicted).min(predicted))
+    }
+
+    fn is_known(&self) -> bool {
+        self.decoding.is_known() && self.reading.is_known()
+    }
+
+    /// Microseconds that what a step attends to adds.
+    fn attention(&self, load: Load) -> f64 {
+        let [.., context] = self.decoding.weights;
+        let [.., pair] = self.reading.weights;
+        let (contexts, pairs) = (load.context as f64 * CONTEXT, load.pairs as f64 * PAIRS);
+        context.max(0.0) * contexts + pair.max(0.0) * pairs
     }
 
     /// Microseconds of a step with a prompt, beside `load`'s decodes, before the first of its tokens.
@@ -151,6 +195,10 @@ impl Load {
         let (position, tokens) = (u64::from(position), u64::from(tokens));
         self.prompt += tokens as u32;
         self.pairs += tokens * position + tokens * tokens / 2;
+    }
+
+    fn tokens(&self) -> u32 {
+        self.decodes + self.prompt
     }
 
     fn decoding(&self) -> [f64; 3] {

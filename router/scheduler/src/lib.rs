@@ -10,7 +10,8 @@
 //! - **No phases.** A sequence has tokens that are known and tokens that are computed; a plan gives
 //!   each sequence some tokens under the step's budget, seniors first. A sequence at its last known
 //!   token decodes; decodes are in every plan and come first, prompts share what is left, cut to a
-//!   chunk that keeps the pace of running streams (`pace`, by the fitted step times of `cost`).
+//!   chunk that keeps the pace of running streams and costs them and whoever waits least (`pace`, by the
+//!   step times that `cost` and `sizes` learn).
 //! - **Memory on demand.** Blocks are taken as sequences grow. When none is left, a junior loses
 //!   its slot and goes back to the queue's head as its token ids (module `planner`). The most senior
 //!   sequence never yields, so there is always progress. Nobody is admitted unless there is room
@@ -52,6 +53,7 @@ mod prefix;
 mod queue;
 mod scheduler;
 mod sequence;
+mod sizes;
 mod slots;
 mod snapshot;
 mod steer;

@@ -1,9 +1,16 @@
 //! How much of a prompt a step reads, so that running streams keep their pace.
 //!
 //! With nothing running, as much as a step holds. Otherwise a step with a prompt may take `STRETCH`
-//! times as long as it would without, so more than half of it is spent on the prompt; and longer, the
-//! more sequences wait for their first token per one that streams: one long prompt must not hold up
-//! 32 streams, but when a crowd arrives, filling the batch comes first. `latency_target` bounds that.
+//! times as long as it would without, so more than half of it may be spent on the prompt; and longer,
+//! the more sequences wait for their first token per one that streams: one long prompt must not hold
+//! up 32 streams, but when a crowd arrives, filling the batch comes first. `latency_target` bounds
+//! that.
+//!
+//! Of the sizes within that, the step takes the one that costs everybody the least time per prompt
+//! token. With d streams and w who wait, a step of `t` keeps w waiting for `t`, and takes `t - alone`
+//! from each stream, where `alone` is what the decodes would take: (w + d) (t - alone d / (d + w)).
+//! So beside many streams the sizes are best that hardly take longer than their decodes, those whose
+//! weights are read anyway, and while many wait, those that read fastest.
 
 use crate::cost::Load;
 use crate::scheduler::Scheduler;
@@ -17,6 +24,22 @@ const FEW: f64 = 1.0 / 16.0;
 const CROWD: f64 = 2.0;
 /// Prompts are never read more slowly than this many tokens per step, whatever that takes.
 const MIN_CHUNK: u32 = 64;
+/// Prompt tokens of a step while it is not known what prompts cost.
+const PROBE: u32 = 512;
+/// So many unread tokens count as one who waits: who comes next will wait for a long prompt too.
+const WEIGHT: f64 = 1_024.0;
+
+/// What a prompt is read beside, and how fast.
+struct Pace {
+    /// The decodes.
+    beside: Load,
+    /// Where the prompt's next tokens begin.
+    position: u32,
+    /// Microseconds that the step may take.
+    target: f64,
+    /// Microseconds of it that are the streams': what they would take without, by their weight.
+    spared: f64,
+}
 
 impl Scheduler {
     /// Prompt tokens of the next step.
@@ -26,50 +49,89 @@ impl Scheduler {
         let left = self.config.max_step_tokens.saturating_sub(decodes * k);
         // Those whose last token is in flight decode no more.
         let streams = decodes.min(self.streams.sequences);
-        if streams == 0 {
+        if streams == 0 || self.counters.reading == 0 && self.queue.is_empty() {
             return left;
         }
-        match self.paced(streams) {
-            Some(tokens) => self.fitting(decodes * k, tokens).max(k).min(left),
-            None => left,
-        }
-    }
-
-    /// About so many prompt tokens, such that with the decodes' the step has a size that suits the
-    /// workers: the largest within that; the smallest possible if none is.
-    fn fitting(&self, decodes: u32, tokens: u32) -> u32 {
-        let room = |size: &u32| size.checked_sub(decodes).filter(|&room| room >= MIN_CHUNK);
-        let mut rooms = self.config.step_sizes.iter().filter_map(room);
-        match rooms.next() {
-            Some(least) => rooms
-                .take_while(|&room| room <= tokens)
-                .last()
-                .unwrap_or(least),
-            None => tokens.max(MIN_CHUNK),
-        }
-    }
-
-    /// Prompt tokens beside so many streams; None until the cost of steps is known.
-    fn paced(&self, streams: u32) -> Option<u32> {
-        let load = Load {
+        let beside = Load {
             decodes: streams,
             context: self.streams.context,
             ..Load::default()
         };
-        let least = self.cost.least(load)?;
-        let entering = self.counters.queued.min(self.slots.free()) as f64;
-        let crowd = (f64::from(self.counters.reading) + entering) / f64::from(streams);
-        let most = (self.config.latency_target as f64).max(STRETCH * least);
-        let target = (STRETCH * least * (1.0 + CROWD * (crowd - FEW).max(0.0))).min(most);
-        let position = self.first_reader().map_or(0, |sequence| sequence.planned);
-        self.cost.prompt_tokens(load, position, target)
+        let Some(alone) = self.cost.predict(beside) else {
+            return left;
+        };
+        let pace = self.pace(beside, alone);
+        let paced = pace.and_then(|pace| self.paced(&pace, decodes * k));
+        paced.unwrap_or(PROBE).max(k).min(left)
     }
 
-    /// The most senior sequence that reads. Readers are mostly the newest: looks from the end.
-    fn first_reader(&self) -> Option<&Sequence> {
+    /// The pace beside decodes that would take `alone`; None until the cost of prompts is known.
+    fn pace(&self, beside: Load, alone: f64) -> Option<Pace> {
+        let least = self.cost.least(beside)?;
+        let streams = f64::from(beside.decodes);
+        let entering = self.counters.queued.min(self.slots.free()) as f64;
+        let sequences = f64::from(self.counters.reading) + entering;
+        let crowd = sequences / streams;
+        let most = (self.config.latency_target as f64).max(STRETCH * least);
+        let target = (STRETCH * least * (1.0 + CROWD * (crowd - FEW).max(0.0))).min(most);
+        let (position, unread) = self.unread(entering);
+        let waiting = sequences.max(unread / WEIGHT);
+        Some(Pace {
+            beside,
+            position,
+            target,
+            spared: alone * streams / (streams + waiting),
+        })
+    }
+
+    /// Tokens of a prompt at this pace, such that with `decodes` tokens beside them the step has a
+    /// size that suits the workers: the smallest that there is, or a better one.
+    fn paced(&self, pace: &Pace, decodes: u32) -> Option<u32> {
+        let room = |size: &u32| size.checked_sub(decodes).filter(|&room| room >= MIN_CHUNK);
+        let mut rooms = self.config.step_sizes.iter().filter_map(room);
+        let Some(least) = rooms.next() else {
+            let tokens = self
+                .cost
+                .prompt_tokens(pace.beside, pace.position, pace.target)?;
+            return Some(tokens.max(MIN_CHUNK));
+        };
+        let load = |tokens| {
+            let mut load = pace.beside;
+            load.read(pace.position, tokens);
+            load
+        };
+        let in_time = |&tokens: &u32| {
+            let time = self.cost.predict(load(tokens));
+            time.is_some_and(|time| time <= pace.target)
+        };
+        // What was not tried yet is hoped to be good, so that it is tried.
+        let price = |tokens| {
+            let hope = self.cost.hope(load(tokens)).unwrap_or(0.0);
+            (hope - pace.spared) / f64::from(tokens)
+        };
+        let better = rooms.filter(in_time);
+        std::iter::once(least)
+            .chain(better)
+            .min_by(|&a, &b| price(a).total_cmp(&price(b)))
+    }
+
+    /// Where the first prompt is to be read on, and how many tokens are unread, those of the first
+    /// `entering` in the queue included.
+    fn unread(&self, entering: f64) -> (u32, f64) {
+        let waiting = self.counters.waiting().max(1) as f64;
+        let queued = self.counters.waiting_tokens as f64 * entering / waiting;
+        let mut unread = (0, queued);
+        for sequence in self.readers() {
+            unread.0 = sequence.planned;
+            unread.1 += f64::from(sequence.len() - sequence.planned);
+        }
+        unread
+    }
+
+    /// Sequences that read, the most junior first. They are mostly the newest: looks from the end.
+    fn readers(&self) -> impl Iterator<Item = &Sequence> {
         let juniors_first = self.running.iter().rev().map(|&place| &self.store[place]);
-        let mut readers = juniors_first.filter(|sequence| sequence.phase == Phase::Reading);
-        let others = (self.counters.reading as usize).checked_sub(1)?;
-        readers.nth(others)
+        let readers = juniors_first.filter(|sequence| sequence.phase == Phase::Reading);
+        readers.take(self.counters.reading as usize)
     }
 }

@@ -72,6 +72,7 @@ impl Scheduler {
                 .map(|&geometry| Group::new(geometry))
                 .collect(),
             slots: Slots::new(config.usable_slots()),
+            cost: StepCost::new(&config.step_sizes),
             config,
             policy,
             store: Store::default(),
@@ -81,7 +82,6 @@ impl Scheduler {
             steered: Vec::new(),
             flights: VecDeque::new(),
             spare_runs: Vec::new(),
-            cost: StepCost::default(),
             streams: Streams::default(),
             last_outcome: Micros(0),
             counters: Counters::default(),
@@ -201,6 +201,8 @@ impl Scheduler {
         if !self.running.is_empty() || !self.flights.is_empty() {
             self.worker_lost(now);
         }
+        // Other workers: what the last ones took says little.
+        self.cost = StepCost::new(&config.step_sizes);
         self.config = config;
         self.reset_memory();
         let misfits = |s: &Sequence| self.config.admits(u64::from(s.max_tokens)).is_err();

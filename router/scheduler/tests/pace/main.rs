@@ -89,7 +89,7 @@ fn a_crowd_fills_the_batch_and_keeps_it_full() {
     // Reading them and nothing else would take 6.0 s; 768 steps of 256 decodes and the reading of
     // all prompts 30 s: 6,560 tokens/s.
     assert!(filled - began < 8_500_000, "{}", filled - began);
-    assert!(running >= 220 && rate >= 6_000, "{running}, {rate}");
+    assert!(running >= 200 && rate >= 6_500, "{running}, {rate}");
 }
 
 /// 32 clients of 512 + 256 tokens: short prompts come in beside streams that leave the device room.
@@ -109,13 +109,17 @@ fn short_prompts_ride_along() {
         .skip(32)
         .filter_map(Client::waited)
         .collect();
-    println!(
-        "{rate} tokens/s; first tokens median {} p99 {} us; gaps p99 {} us",
+    let (median, gap) = (
         percentile(&waits, 50),
-        percentile(&waits, 99),
-        percentile(&server.gaps(512, began), 99)
+        percentile(&server.gaps(512, began), 99),
     );
-    assert!(rate > 4_900, "{rate}");
+    println!(
+        "{rate} tokens/s; first tokens median {median} p99 {} us; gaps p99 {gap} us",
+        percentile(&waits, 99),
+    );
+    // A step of 32 decodes takes 5.1 ms, one of 256 tokens 8.
+    assert!(rate > 4_950, "{rate}");
+    assert!(median < 160_000 && gap < 9_000, "{median}, {gap}");
 }
 
 /// What the order of work costs under load, where a prompt's token costs the same in every step: the

@@ -1,0 +1,139 @@
+//! What a step with prompts costs by its size, learnt size by size: padding, and tiles that fill a
+//! device or just do not, make of it anything but a line.
+
+/// Weight of the newest step of a size.
+const NEWEST: f64 = 0.25;
+/// After so many steps with prompts, what was seen of a size is out of date.
+const REMEMBERED: u64 = 1_000;
+
+/// Microseconds of a step, but for attention, for each size that suits the workers.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SizeCosts {
+    /// By size, rising.
+    seen: Vec<Seen>,
+    steps: u64,
+}
+
+/// What is known of a size.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    size: u32,
+    /// Moving average.
+    micros: f64,
+    /// The step that it was last seen in; none yet.
+    last: Option<u64>,
+}
+
+impl SizeCosts {
+    pub(crate) fn new(sizes: &[u32]) -> Self {
+        let seen = |&size| Seen {
+            size,
+            micros: 0.0,
+            last: None,
+        };
+        Self {
+            seen: sizes.iter().map(seen).collect(),
+            steps: 0,
+        }
+    }
+
+    /// Learns from a step of so many tokens.
+    pub(crate) fn observe(&mut self, tokens: u32, micros: f64) {
+        self.steps += 1;
+        let known = self.known(tokens);
+        let at = self.at(tokens);
+        if let Some(seen) = self.seen.get_mut(at) {
+            seen.micros = known.map_or(micros, |known| known + NEWEST * (micros - known));
+            seen.last = Some(self.steps);
+        }
+    }
+
+    /// What a step of so many tokens costs, if its size was seen of late.
+    pub(crate) fn known(&self, tokens: u32) -> Option<f64> {
+        self.micros(self.seen.get(self.at(tokens))?)
+    }
+
+    /// What it costs at best, if products were all there is: its share of the size that costs the
+    /// least per token.
+    pub(crate) fn hoped(&self, tokens: u32) -> Option<f64> {
+        let each = |seen: &Seen| Some(self.micros(seen)? / f64::from(seen.size));
+        let least = self.seen.iter().filter_map(each).min_by(f64::total_cmp)?;
+        let size = self.seen.get(self.at(tokens))?.size;
+        Some(least * f64::from(size))
+    }
+
+    /// The place of the size that a step of so many tokens is padded to.
+    fn at(&self, tokens: u32) -> usize {
+        self.seen.partition_point(|seen| seen.size < tokens)
+    }
+
+    fn micros(&self, seen: &Seen) -> Option<f64> {
+        let fresh = self.steps - seen.last? < REMEMBERED;
+        fresh.then_some(seen.micros)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_size_costs_what_its_steps_cost() {
+        let mut costs = SizeCosts::new(&[64, 128, 256]);
+        for _ in 0..40 {
+            costs.observe(130, 7_000.0);
+            costs.observe(64, 5_000.0);
+        }
+        assert_eq!(
+            (costs.known(256), costs.known(129)),
+            (Some(7_000.0), Some(7_000.0))
+        );
+        assert_eq!((costs.known(1), costs.known(65)), (Some(5_000.0), None));
+        for _ in 0..40 {
+            costs.observe(200, 8_000.0);
+        }
+        let (now, before) = (costs.known(256).unwrap(), 8_000.0);
+        assert!((now - before).abs() < 1.0, "{now}");
+    }
+
+    #[test]
+    fn a_size_that_was_not_seen_is_hoped_to_be_as_good_as_the_best() {
+        let mut costs = SizeCosts::new(&[64, 128, 256]);
+        assert_eq!(costs.hoped(256), None);
+        costs.observe(128, 6_400.0);
+        costs.observe(60, 4_800.0);
+        assert_eq!(
+            (costs.hoped(256), costs.hoped(129)),
+            (Some(12_800.0), Some(12_800.0))
+        );
+    }
+
+    #[test]
+    fn what_was_seen_long_ago_is_tried_again() {
+        let mut costs = SizeCosts::new(&[64, 128]);
+        costs.observe(128, 60_000.0);
+        for _ in 0..REMEMBERED {
+            costs.observe(64, 6_400.0);
+        }
+        assert_eq!((costs.known(128), costs.hoped(128)), (None, Some(12_800.0)));
+        costs.observe(128, 8_000.0);
+        assert_eq!(
+            costs.known(128),
+            Some(8_000.0),
+            "what was believed before is forgotten"
+        );
+    }
+
+    #[test]
+    fn sizes_beyond_the_largest_are_unknown() {
+        let mut costs = SizeCosts::new(&[64]);
+        costs.observe(65, 5_000.0);
+        assert_eq!(
+            (costs.known(65), costs.hoped(65), costs.hoped(64)),
+            (None, None, None)
+        );
+        let mut none = SizeCosts::default();
+        none.observe(1, 1.0);
+        assert_eq!((none.known(1), none.hoped(1)), (None, None));
+    }
+}
