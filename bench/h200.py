@@ -61,6 +61,7 @@ SWEEP = {streams: Row(streams, 4 * streams, Shape(512, 128)) for streams in (1, 
 WARM_UP = Row(32, 32, Shape(128, 16))
 STREAMS_BESIDE, SHAPE_BESIDE = 32, Shape(512, 4500)
 LONG, LONGS, QUIET_SECONDS, EVERY_SECONDS = Shape(32_000, 1), 8, 4.0, 2.0
+AFTER_SECONDS = 1.0
 
 
 class Bench:
@@ -135,6 +136,8 @@ class Bench:
         settled = max(record["arrivals"][0] for record in streams)
         quiet = [gap for record in streams for gap in gaps(record, settled, begin)]
         loaded = [gap for record in streams for gap in gaps(record, begin, end)]
+        # Their contexts have grown: what they take undisturbed has, too.
+        later = [gap for record in streams for gap in gaps(record, end, end + AFTER_SECONDS)]
         median = quantile(quiet, 0.5)
         result = {
             "quiet_p50": median,
@@ -142,7 +145,9 @@ class Bench:
             "itl_p50": quantile(loaded, 0.5),
             "itl_p99": quantile(loaded, 0.99),
             "itl_max": max(loaded),
+            "later_p50": quantile(later, 0.5),
             "slowdown": quantile(loaded, 0.99) / median,
+            "slowdown_later": quantile(loaded, 0.99) / quantile(later, 0.5),
             "ttft_p50": quantile(waits, 0.5),
             "ttft_p99": quantile(waits, 0.99),
         }
