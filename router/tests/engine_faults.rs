@@ -258,6 +258,43 @@ async fn a_loss_while_a_request_is_prepared_says_that_it_may_be_sent_again() {
     }
 }
 
+#[tokio::test]
+async fn what_was_dropped_is_prepared_again_and_the_answer_goes_on() {
+    let (prompt, tokens) = (vec![1, 2, 3], 30);
+    let whole = engine(MockWorkers::one(checked()), EngineConfig::default());
+    ready(&whole).await;
+    let expected = answer(&whole, request(prompt.clone(), tokens)).await;
+    let faults = vec![Fault::DropPrepared(0), Fault::DropPrepared(12)];
+    let workers = MockWorkers::one(MockConfig {
+        faults,
+        ..checked()
+    });
+    let engine = engine(workers.clone(), always_preparing());
+    ready(&engine).await;
+    assert_eq!(answer(&engine, request(prompt, tokens)).await, expected);
+    assert_eq!((workers.starts(), workers.view().preparations), (1, 3));
+}
+
+#[tokio::test]
+async fn what_is_dropped_again_and_again_fails_alone() {
+    let faults = (0..12).map(Fault::DropPrepared).collect();
+    let workers = MockWorkers::new(vec![one_slot(faults)]);
+    let engine = engine(workers.clone(), always_preparing());
+    ready(&engine).await;
+    let (ids, end) = answer(&engine, long()).await;
+    let End::Failed(message) = end else {
+        panic!("ended with {end:?}")
+    };
+    assert!(
+        ids.is_empty() && message.contains("lack the memory"),
+        "{message}"
+    );
+    while workers.view().steps < 12 {
+        answer(&engine, request(vec![4], 1)).await;
+    }
+    assert_eq!(answer(&engine, request(vec![5], 4)).await.1, End::Length);
+}
+
 /// A worker with room for one sequence.
 fn one_slot(faults: Vec<Fault>) -> Vec<MockConfig> {
     let mut config = checked();

@@ -124,6 +124,7 @@ class Driver:
     """Plans like a router, as simply as can be: a fixed chunk, first come first served."""
 
     def __init__(self, workers: Sequence[Worker], loaded: pb.Loaded, epoch: int = 1) -> None:
+        self.workers = workers
         self.stream = Stream(workers, epoch)
         group = loaded.kv_groups[0]
         self.block_tokens = group.block_tokens
@@ -134,7 +135,11 @@ class Driver:
         self.new: list[Running] = []
 
     def enter(self, sequence: Running) -> None:
-        """Gives the sequence a slot; it travels with the next step."""
+        """Gives the sequence a slot; it travels with the next step. Its guide is prepared."""
+        if sequence.guide is not None:
+            message = pb.PrepareRequest(sampling=sequence.sampling, guide=sequence.guide)
+            for worker in self.workers:
+                worker.stub.Prepare(message)
         sequence.slot, sequence.computed, sequence.blocks = self.slots.pop(), 0, []
         self.new.append(sequence)
 

@@ -351,3 +351,25 @@ def test_a_rank_that_lost_a_guide_does_not_run_without_it() -> None:
         )
         with pytest.raises(grpc.RpcError, match="all ranks had prepared is lost"):
             next(driver.stream.replies[1])
+
+
+def test_a_step_does_not_wait_for_a_guide_that_was_dropped() -> None:
+    """Nor does the step after it, planned before the router knew; prepared again, it runs."""
+    wanted = guide("JSON_SCHEMA", PERSON, 60)
+    for workers, loaded in running(BROOK, 1):
+        driver = Driver(workers, loaded)
+        sequence, other = guided(wanted, 1), greedy([1, 500, 600], 4)
+        sequence.slot, other.slot = 0, 1
+        new = [new_sequence(sequence, 0, [0]), new_sequence(other, 0, [1])]
+        known = len(sequence.prompt)
+        driver.stream.send(new=new, run_slots=[0, 1], run_tokens=[known, 3])
+        driver.stream.send(run_slots=[0, 1], run_tokens=[1, 1])
+        first, second = driver.stream.receive(), driver.stream.receive()
+        assert [e.error.kind for e in first.errors] == [pb.RequestError.KIND_UNPREPARED]
+        assert [e.slot for e in first.errors] == [0] and "memory" in first.errors[0].error.message
+        assert list(first.slots) == list(second.slots) == [1] and not second.errors
+        driver.stream.send(finished=[0, 1])
+        driver.stream.receive()
+        driver.enter(sequence)
+        driver.finish([sequence])
+        assert sequence.error is None and len(sequence.tokens) > 4

@@ -61,8 +61,14 @@ class Library:
                 f"{most}; allow at least {guide.shortest}"
             )
 
+    def holds(self, wanted: Wanted) -> bool:
+        """Whether a sequence may follow a guide now: a step does not wait for one that was dropped
+        to be compiled again, unless the other ranks may have kept theirs."""
+        with self._lock:
+            return wanted in self._guides or self._ranks > 1
+
     def cursor(self, wanted: Wanted, ends: Ends, emitted: Sequence[int]) -> Cursor:
-        """Where a sequence is after `emitted`. Compiles again what was dropped meanwhile."""
+        """Where a sequence is after `emitted`. Compiles a guide that it does not hold."""
         cursor = self._guide(wanted).start(ends)
         for token in emitted:
             cursor.advance(token)

@@ -130,9 +130,11 @@ class RequestError(_message.Message):
         KIND_UNSPECIFIED: _ClassVar[RequestError.Kind]
         KIND_INVALID: _ClassVar[RequestError.Kind]
         KIND_INTERNAL: _ClassVar[RequestError.Kind]
+        KIND_UNPREPARED: _ClassVar[RequestError.Kind]
     KIND_UNSPECIFIED: RequestError.Kind
     KIND_INVALID: RequestError.Kind
     KIND_INTERNAL: RequestError.Kind
+    KIND_UNPREPARED: RequestError.Kind
     KIND_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     kind: RequestError.Kind

@@ -12,13 +12,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock.faults import BadStep, Fault
-from penstock.guidance import Ends, Kind, Refused, Thoughts, Wanted
+from penstock.guidance import Cursor, Ends, Kind, Refused, Thoughts, Wanted
 from penstock.rpc import shard_pb2 as pb
 
 if TYPE_CHECKING:
     from penstock.guidance.library import Library
     from penstock.worker.settings import Loaded, Settings
-    from penstock.worker.step import Adjustment, NewSequence, Outcome, Sampling, Step
+    from penstock.worker.step import (
+        Adjustment,
+        NewSequence,
+        Outcome,
+        Sampling,
+        SlotFault,
+        Step,
+    )
 
 MOST_TOLD = 20  # alternatives of one token
 MOST_TOP_K = (1 << 31) - 1  # of the device's int32; above any vocabulary, where it means "off"
@@ -179,17 +186,7 @@ def to_sequence(new: pb.NewSequence, library: Library) -> NewSequence:
     """A sequence in full, its guide advanced to where it was."""
     from penstock.worker.step import NewSequence
 
-    guide, error = None, None
-    if new.HasField("guide"):
-        ends = Ends(tuple(new.guide.end_token_ids), new.guide.max_new_tokens)
-        emitted = new.token_ids[len(new.token_ids) - new.generated :] if new.generated else []
-        try:
-            guide = library.cursor(to_wanted(new.guide), ends, emitted)
-        except Fault as fault:
-            if not library.agreed(fault):
-                # The other ranks may run it, and would wait for this one for ever.
-                raise BadStep(f"a guide that all ranks had prepared is lost: {fault}") from fault
-            error = str(fault)
+    guide, fault = _cursor(new, library) if new.HasField("guide") else (None, None)
     return NewSequence(
         slot=new.slot,
         token_ids=_ints(new.token_ids),
@@ -199,8 +196,27 @@ def to_sequence(new: pb.NewSequence, library: Library) -> NewSequence:
         sampling=to_sampling(new.sampling),
         request_id=new.request_id,
         guide=guide,
-        error=error,
+        fault=fault,
     )
+
+
+def _cursor(new: pb.NewSequence, library: Library) -> tuple[Cursor, None] | tuple[None, SlotFault]:
+    """Where a sequence is in its guide, or why it cannot run."""
+    from penstock.worker.step import FaultKind, SlotFault
+
+    ends = Ends(tuple(new.guide.end_token_ids), new.guide.max_new_tokens)
+    emitted = new.token_ids[len(new.token_ids) - new.generated :] if new.generated else []
+    try:
+        wanted = to_wanted(new.guide)
+        if not library.holds(wanted):
+            text = "the guide was dropped for want of memory; prepare the request again"
+            return None, SlotFault(new.slot, text, FaultKind.UNPREPARED)
+        return library.cursor(wanted, ends, emitted), None
+    except Fault as error:
+        if not library.agreed(error):
+            # The other ranks may run it, and would wait for this one for ever.
+            raise BadStep(f"a guide that all ranks had prepared is lost: {error}") from error
+        return None, SlotFault(new.slot, str(error))
 
 
 def to_step(request: pb.StepRequest, library: Library) -> Step:
@@ -237,16 +253,14 @@ def to_step(request: pb.StepRequest, library: Library) -> Step:
     )
 
 
+def _slot_error(fault: SlotFault) -> pb.SlotError:
+    error = pb.RequestError(kind=f"KIND_{fault.kind.name}", message=fault.message)
+    return pb.SlotError(slot=fault.slot, error=error)
+
+
 def from_outcome(outcome: Outcome) -> pb.StepReply:
     """A StepReply: one token for each slot that yielded."""
-    kinds = {True: pb.RequestError.KIND_INTERNAL, False: pb.RequestError.KIND_INVALID}
-    errors = [
-        pb.SlotError(
-            slot=fault.slot,
-            error=pb.RequestError(kind=kinds[fault.internal], message=fault.message),
-        )
-        for fault in outcome.faults
-    ]
+    errors = [_slot_error(fault) for fault in outcome.faults]
     told: dict[str, Any] = {}
     if outcome.tops is not None:
         tops = outcome.tops

@@ -24,7 +24,7 @@ from penstock.worker.graphs import Capture, Graphs, Stages
 from penstock.worker.guiding import Guiding
 from penstock.worker.shape import Shape, Views, fill_padding, sampling_rows, tensors
 from penstock.worker.state import State, Work
-from penstock.worker.step import Ints, Longs, Outcome, SlotFault, Step
+from penstock.worker.step import FaultKind, Ints, Longs, Outcome, SlotFault, Step
 from penstock.worker.telling import PIECE, Telling
 
 # Host buffers in rotation. A step's buffer is written again only after its outcome was taken: one
@@ -95,7 +95,7 @@ class Pending:
                 outcome.faults.append(SlotFault(slot, work.refused[slot]))
             elif math.isnan(logprob):
                 text = "the model's logits are not finite numbers for this sequence"
-                outcome.faults.append(SlotFault(slot, text, internal=True))
+                outcome.faults.append(SlotFault(slot, text, FaultKind.INTERNAL))
             else:
                 outcome.slots.append(slot)
                 outcome.token_ids.append(token_id)

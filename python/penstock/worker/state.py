@@ -17,7 +17,7 @@ from penstock.faults import BadStep
 from penstock.guidance import Cursor
 from penstock.worker.adjustment import misfit
 from penstock.worker.asking import Asked, Asking
-from penstock.worker.step import Bools, Fork, Ints, Longs, NewSequence, SlotFault, Step
+from penstock.worker.step import Bools, FaultKind, Fork, Ints, Longs, NewSequence, SlotFault, Step
 
 MAX_STOP_IDS = 256  # of one sequence: bounds the step buffer
 
@@ -194,12 +194,14 @@ class State:
 
     def _enter(self, new: NewSequence, writes: list[TableWrite], faults: list[SlotFault]) -> None:
         slot, sampling = new.slot, new.sampling
-        error = self._misfit(new)
-        self.active[slot] = error is None
-        if error is not None:
-            faults.append(SlotFault(slot, error))
-            return
+        fault = new.fault
+        if fault is None and (error := self._misfit(new)) is not None:
+            fault = SlotFault(slot, error)
+        self.active[slot] = fault is None
         self.ids[slot] = new.token_ids
+        if fault is not None:
+            faults.append(fault)
+            return
         self.held[slot] = len(new.token_ids)
         self.known[slot] = len(new.token_ids)
         self.computed[slot] = new.computed
@@ -231,8 +233,6 @@ class State:
 
     def _misfit(self, new: NewSequence) -> str | None:
         ids, limits = new.token_ids, self.limits
-        if new.error is not None:
-            return new.error
         if not 0 < len(ids) <= limits.sequence_tokens:
             return f"a sequence has {len(ids)} tokens; 1 to {limits.sequence_tokens} are possible"
         if not 0 <= ids.min() <= ids.max() < limits.vocab:
@@ -341,9 +341,9 @@ class State:
                 f"{self.known[slot]} tokens are computed and its blocks hold {room}"
             )
             if self.active[slot] and slot not in failed:
-                faults.append(SlotFault(slot, message, internal=True))
+                faults.append(SlotFault(slot, message, FaultKind.INTERNAL))
             elif slot not in failed and not len(self.ids[slot]):
-                faults.append(SlotFault(slot, f"slot {slot} holds no sequence", internal=True))
+                faults.append(SlotFault(slot, f"slot {slot} holds no sequence", FaultKind.INTERNAL))
             self.active[slot] = False
         return faults
 

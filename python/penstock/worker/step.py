@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -60,6 +61,25 @@ class Sampling:
     prompt_logprobs: int | None = None  # alternatives told with each token of the prompt
 
 
+class FaultKind(enum.Enum):
+    """Why a sequence cannot run; named as in the protocol."""
+
+    INVALID = enum.auto()  # the request is to blame
+    INTERNAL = enum.auto()  # the worker is
+    UNPREPARED = (
+        enum.auto()
+    )  # what Prepare made is gone: it may enter again once that is done again
+
+
+@dataclass(frozen=True)
+class SlotFault:
+    """Why the sequence in a slot failed, in words for its client."""
+
+    slot: int
+    message: str
+    kind: FaultKind = FaultKind.INVALID
+
+
 @dataclass(frozen=True)
 class NewSequence:
     """A sequence in full, entering a slot."""
@@ -71,7 +91,7 @@ class NewSequence:
     blocks: Ints
     sampling: Sampling
     guide: Cursor | None = None  # where it is in what its tokens must spell
-    error: str | None = None  # why it cannot be
+    fault: SlotFault | None = None  # why it cannot be
     request_id: int = 0
 
 
@@ -103,15 +123,6 @@ class Step:
     steered_slots: Ints  # slots whose last known token is replaced
     steered_tokens: Ints
     received: float = 0.0  # when the request was parsed, on the host's monotonic clock
-
-
-@dataclass(frozen=True)
-class SlotFault:
-    """Why one sequence failed; `internal` if the worker and not the request is to blame."""
-
-    slot: int
-    message: str
-    internal: bool = False
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from torch import Tensor
 from penstock.worker.asking import Asked, Span
 from penstock.worker.batch import Packed
 from penstock.worker.state import Work
-from penstock.worker.step import Longs, Outcome, PromptTold, SlotFault, Tops
+from penstock.worker.step import FaultKind, Longs, Outcome, PromptTold, SlotFault, Tops
 
 # Prompt rows whose logits exist at once: 31 MiB for 128k bfloat16 words. The head's weights are
 # read once a piece.
@@ -75,7 +75,7 @@ class Telling:
             at += len(span.targets)
             if any(math.isnan(logprob) for logprob in told.logprobs):
                 text = "the model's logits are not finite numbers for this prompt"
-                outcome.faults.append(SlotFault(span.slot, text, internal=True))
+                outcome.faults.append(SlotFault(span.slot, text, FaultKind.INTERNAL))
             else:
                 outcome.prompts.append(told)
 

@@ -5,7 +5,7 @@ use crate::ids::{Micros, Slot, TokenId};
 use crate::plan::{Emission, Finish, StepOutcome};
 use crate::request::Pipelining;
 use crate::scheduler::Scheduler;
-use crate::sequence::{Place, Sequence, State};
+use crate::sequence::{Place, Sequence, Standing, State};
 use std::ops::Range;
 
 /// Reads an outcome's yields in run order.
@@ -85,7 +85,7 @@ impl Scheduler {
         let mut yields = Yields::new(outcome);
         let mut runs = &flight.runs[..];
         while !runs.is_empty() {
-            runs = match outcome.failed.is_empty() {
+            runs = match outcome.failed.is_empty() && outcome.unprepared.is_empty() {
                 true => self.settle_plainly(runs, &mut yields, &mut news),
                 false => runs,
             };
@@ -95,9 +95,13 @@ impl Scheduler {
             runs = rest;
             let tokens = yields.of(run);
             if self.store[run.place].generation == run.generation {
-                let emission = match outcome.failed.contains(&run.slot) {
-                    true => self.fail(run, tokens.start),
-                    false => self.settle(run, tokens, &outcome.token_ids),
+                let emission = if outcome.failed.contains(&run.slot) {
+                    self.fail(run, tokens.start)
+                } else if outcome.unprepared.contains(&run.slot) {
+                    self.part(run);
+                    None
+                } else {
+                    self.settle(run, tokens, &outcome.token_ids)
                 };
                 news.emissions.extend(emission);
             }
@@ -153,6 +157,21 @@ impl Scheduler {
 
     fn fail(&mut self, run: &FlightRun, at: usize) -> Option<Emission> {
         self.emit(run, at..at, Some(Finish::Failed))
+    }
+
+    /// Takes a sequence out of its slot until its request is prepared again. Runs of it that were
+    /// planned since come to nothing either.
+    fn part(&mut self, run: &FlightRun) {
+        let sequence = &mut self.store[run.place];
+        sequence.in_flight -= 1;
+        sequence.yielding -= u16::from(run.reach == Reach::Yields);
+        if sequence.slot() == Some(run.slot) {
+            let request = sequence.id.request;
+            self.leave(run.place);
+            self.store[run.place].standing = Standing::Resumed;
+            self.park(run.place);
+            self.unprepared.push(request);
+        }
     }
 
     fn settle(

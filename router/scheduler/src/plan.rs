@@ -137,6 +137,8 @@ pub struct StepOutcome {
     pub token_ids: Vec<TokenId>,
     /// Slots whose sequence failed in this step.
     pub failed: Vec<Slot>,
+    /// Slots whose sequence could not run: its request must be prepared again.
+    pub unprepared: Vec<Slot>,
     /// How long the step kept the workers busy, in microseconds; feeds the cost model. 0 = unknown:
     /// `complete` then takes the time since the step could begin.
     pub duration: u64,

@@ -39,10 +39,6 @@ impl Queue {
         self.by_time.remove(&(since, ticket));
     }
 
-    pub(crate) fn places(&self) -> impl Iterator<Item = Place> + '_ {
-        self.by_ticket.values().copied()
-    }
-
     /// The first `limit` to try: the resumed, then whoever of the others waits longest if that is
     /// since before `aged`, then by ticket.
     pub(crate) fn candidates(&self, aged: Option<Micros>, limit: usize) -> Vec<Place> {

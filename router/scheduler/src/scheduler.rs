@@ -48,6 +48,8 @@ pub struct Scheduler {
     pub(crate) births: Vec<Birth>,
     /// Running sequences that were steered since the last plan.
     pub(crate) steered: Vec<SequenceId>,
+    /// Requests that `take_unprepared` will name.
+    pub(crate) unprepared: Vec<RequestId>,
     pub(crate) flights: VecDeque<Flight>,
     /// An emptied list of runs, kept for its memory.
     pub(crate) spare_runs: Vec<FlightRun>,
@@ -80,6 +82,7 @@ impl Scheduler {
             running: Vec::new(),
             births: Vec::new(),
             steered: Vec::new(),
+            unprepared: Vec::new(),
             flights: VecDeque::new(),
             spare_runs: Vec::new(),
             streams: Streams::default(),
@@ -133,6 +136,12 @@ impl Scheduler {
         }
     }
 
+    /// Requests, since the last call, that the workers must prepare again: sequences of theirs were to
+    /// run, and wait for `prepared` now.
+    pub fn take_unprepared(&mut self) -> Vec<RequestId> {
+        std::mem::take(&mut self.unprepared)
+    }
+
     /// Takes a request's sequences out of the queue until `prepared`: new workers have not prepared it.
     /// Those that run, run on.
     pub fn prepare_again(&mut self, id: RequestId) {
@@ -178,7 +187,8 @@ impl Scheduler {
             self.evict(place, now);
         }
         self.flights.clear();
-        let places: Vec<_> = self.queue.places().collect();
+        self.unprepared.clear();
+        let places: Vec<_> = self.store.iter().map(|(place, _)| place).collect();
         for place in places {
             let sequence = &mut self.store[place];
             sequence.in_flight = 0;
@@ -355,7 +365,7 @@ impl Scheduler {
 
     /// Gives a running sequence's slot and blocks back. Steps in flight may still write to the
     /// blocks: whoever gets them next writes in a later step, and steps run in order.
-    fn leave(&mut self, place: Place) {
+    pub(crate) fn leave(&mut self, place: Place) {
         let Some(slot) = self.store[place].slot() else {
             return;
         };

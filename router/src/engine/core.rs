@@ -118,6 +118,22 @@ impl Core {
         ids
     }
 
+    /// The requests of sequences that could not run in the last step: the workers had dropped what
+    /// they had prepared.
+    pub(super) fn take_unprepared(&mut self) -> Vec<RequestId> {
+        let mut ids = self.scheduler.take_unprepared();
+        ids.dedup();
+        ids.retain(|&id| {
+            let may = self.records.get_mut(id).is_some_and(Record::may_lack);
+            if !may {
+                let why = "the workers lack the memory for what guides this request";
+                self.fail(id, unavailable(why.to_owned()));
+            }
+            may
+        });
+        ids
+    }
+
     /// Takes the workers' word on a request that they prepared.
     pub(super) fn prepared(&mut self, id: RequestId, result: Result<(), PrepareError>) {
         let now = self.now();

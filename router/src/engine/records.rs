@@ -18,6 +18,9 @@ use super::types::{
 };
 use crate::shard::{PromptPart, SlotError};
 
+/// A request that entered a slot unprepared more often than this fails.
+const MOST_LACKS: u8 = 3;
+
 /// The answer to a submission, to be given once.
 pub(super) type Answer = oneshot::Sender<Result<(), SubmitError>>;
 
@@ -41,6 +44,8 @@ pub(super) struct Record {
     prompt_told: u32,
     pub(super) stage: Stage,
     search: Option<Box<Search>>,
+    /// How often its sequences entered a slot unprepared.
+    lacks: u8,
 }
 
 /// One of the answers to a request.
@@ -121,6 +126,7 @@ impl Record {
             request,
             prompt_told: 1,
             stage,
+            lacks: 0,
             branches: outlets.into_iter().map(branch).collect(),
         }
     }
@@ -163,6 +169,13 @@ impl Record {
             },
             class: Class::default(),
         }
+    }
+
+    /// Whether it may be prepared once more: the workers drop what they made when they need the
+    /// memory, but seldom before it is used.
+    pub(super) fn may_lack(&mut self) -> bool {
+        self.lacks = self.lacks.saturating_add(1);
+        self.lacks <= MOST_LACKS
     }
 
     /// Tells the submitter that the request is accepted.

@@ -203,7 +203,12 @@ impl Task {
             }
             tokio::select! {
                 biased;
-                answer = group.answer() => core.absorb(answer?),
+                answer = group.answer() => {
+                    core.absorb(answer?);
+                    for id in core.take_unprepared() {
+                        self.prepare(id, core, &preparer);
+                    }
+                }
                 (id, result) = self.preparing.next() => core.prepared(id, result),
                 command = self.commands.recv() => {
                     self.obey(command.ok_or_else(abandoned)?, core, &preparer);

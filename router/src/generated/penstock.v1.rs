@@ -170,6 +170,9 @@ pub mod request_error {
         Invalid = 1,
         /// the worker's fault: 500
         Internal = 2,
+        /// Of a slot: what Prepare made for the request is no longer there. Nothing of the sequence was run;
+        /// it may enter a slot again once the request was prepared again.
+        Unprepared = 3,
     }
     impl Kind {
         /// String value of the enum field names used in the ProtoBuf definition.
@@ -181,6 +184,7 @@ pub mod request_error {
                 Self::Unspecified => "KIND_UNSPECIFIED",
                 Self::Invalid => "KIND_INVALID",
                 Self::Internal => "KIND_INTERNAL",
+                Self::Unprepared => "KIND_UNPREPARED",
             }
         }
         /// Creates an enum from field names used in the ProtoBuf definition.
@@ -189,6 +193,7 @@ pub mod request_error {
                 "KIND_UNSPECIFIED" => Some(Self::Unspecified),
                 "KIND_INVALID" => Some(Self::Invalid),
                 "KIND_INTERNAL" => Some(Self::Internal),
+                "KIND_UNPREPARED" => Some(Self::Unprepared),
                 _ => None,
             }
         }

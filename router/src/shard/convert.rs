@@ -172,7 +172,8 @@ pub(super) fn step_request<'a>(
 pub(super) fn step_answer(mut reply: v1::StepReply) -> Result<StepAnswer, String> {
     check_lengths(&reply)?;
     let told = step_told(&mut reply)?;
-    let errors: Vec<SlotError> = reply.errors.into_iter().map(slot_error).collect();
+    let (unprepared, failed): (Vec<_>, Vec<_>) = reply.errors.into_iter().partition(is_unprepared);
+    let errors: Vec<SlotError> = failed.into_iter().map(slot_error).collect();
     let timing = reply.timing.unwrap_or_default();
     let outcome = StepOutcome {
         epoch: Epoch(reply.epoch),
@@ -181,6 +182,7 @@ pub(super) fn step_answer(mut reply: v1::StepReply) -> Result<StepAnswer, String
         counts: reply.counts,
         token_ids: reply.token_ids.into_iter().map(TokenId).collect(),
         failed: errors.iter().map(|error| error.slot).collect(),
+        unprepared: unprepared.iter().map(|error| Slot(error.slot)).collect(),
         duration: 0,
     };
     let timing = Timing {
@@ -223,6 +225,14 @@ fn check_lengths(reply: &v1::StepReply) -> Result<(), String> {
         ));
     }
     Ok(())
+}
+
+fn is_unprepared(error: &v1::SlotError) -> bool {
+    let unprepared = v1::request_error::Kind::Unprepared;
+    error
+        .error
+        .as_ref()
+        .is_some_and(|error| error.kind() == unprepared)
 }
 
 fn slot_error(error: v1::SlotError) -> SlotError {

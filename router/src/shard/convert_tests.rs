@@ -189,6 +189,32 @@ fn errors_name_their_slots() {
     );
 }
 
+#[test]
+fn who_must_be_prepared_again_has_not_failed() {
+    let error = |slot, kind: v1::request_error::Kind| v1::SlotError {
+        slot,
+        error: Some(v1::RequestError {
+            kind: kind.into(),
+            message: "why".into(),
+        }),
+    };
+    let kinds = [
+        v1::request_error::Kind::Unprepared,
+        v1::request_error::Kind::Internal,
+    ];
+    let reply = v1::StepReply {
+        errors: (3..)
+            .zip(kinds)
+            .map(|(slot, kind)| error(slot, kind))
+            .collect(),
+        ..Default::default()
+    };
+    let answer = step_answer(reply).expect("a right reply");
+    assert_eq!(answer.outcome.unprepared, [Slot(3)]);
+    assert_eq!(answer.outcome.failed, [Slot(4)]);
+    assert_eq!(answer.errors.len(), 1);
+}
+
 fn telling() -> v1::StepReply {
     v1::StepReply {
         slots: vec![1, 2],

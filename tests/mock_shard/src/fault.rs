@@ -11,6 +11,8 @@ pub enum Fault {
     Hang(u64),
     /// The first sequence of this step fails.
     ErrorSlot(u64),
+    /// What was prepared for the first sequence of this step is gone.
+    DropPrepared(u64),
     /// Every Prepare is refused with this text.
     RefusePrepare(String),
     /// No Prepare is ever answered.
@@ -24,8 +26,8 @@ pub enum Fault {
 /// Why a text is not a fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` is not a fault: write crash@STEP, hang@STEP, error-slot@STEP, hang-prepare, \
-     tell-nothing, refuse-prepare=TEXT or load-error=TEXT"
+    "`{0}` is not a fault: write crash@STEP, hang@STEP, error-slot@STEP, \
+     drop-prepared@STEP, hang-prepare, tell-nothing, refuse-prepare=TEXT or load-error=TEXT"
 )]
 pub struct FaultError(String);
 
@@ -52,6 +54,7 @@ impl FromStr for Fault {
             "crash" => Ok(Self::Crash(step)),
             "hang" => Ok(Self::Hang(step)),
             "error-slot" => Ok(Self::ErrorSlot(step)),
+            "drop-prepared" => Ok(Self::DropPrepared(step)),
             _ => Err(unknown()),
         }
     }
@@ -66,6 +69,7 @@ mod tests {
         assert_eq!("crash@3".parse(), Ok(Fault::Crash(3)));
         assert_eq!("hang@0".parse(), Ok(Fault::Hang(0)));
         assert_eq!("error-slot@7".parse(), Ok(Fault::ErrorSlot(7)));
+        assert_eq!("drop-prepared@2".parse(), Ok(Fault::DropPrepared(2)));
         assert_eq!(
             "refuse-prepare=a=b".parse(),
             Ok(Fault::RefusePrepare("a=b".into()))

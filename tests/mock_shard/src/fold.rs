@@ -6,7 +6,7 @@ mod tests;
 
 use std::collections::HashMap;
 
-use penstock_router::generated::v1;
+use penstock_router::generated::v1::{self, request_error::Kind};
 
 use crate::{
     Fault,
@@ -27,12 +27,10 @@ pub(crate) struct State {
     next_step: u64,
     /// Steps since the worker began.
     steps: u64,
-    /// Scripted: the step whose first sequence fails.
-    error_slot: Option<u64>,
 }
 
 impl State {
-    pub(crate) fn new(config: MockConfig, limits: v1::Loaded, error_slot: Option<u64>) -> Self {
+    pub(crate) fn new(config: MockConfig, limits: v1::Loaded) -> Self {
         let kv = Kv::new(config.geometry.blocks, config.geometry.block_tokens);
         let slots = HashMap::new();
         Self {
@@ -43,7 +41,6 @@ impl State {
             epoch: 0,
             next_step: 0,
             steps: 0,
-            error_slot,
         }
     }
 
@@ -243,11 +240,10 @@ impl State {
                 tell_prompt(sequence, before, reply);
             }
         }
-        let failing = (self.error_slot == Some(self.steps))
-            .then(|| slots.first())
-            .flatten();
-        if let Some(sequence) = failing.and_then(|slot| self.slots.get_mut(slot)) {
-            sequence.failed = true;
+        let fault = self.slot_fault();
+        let first = slots.first().filter(|_| fault.is_some());
+        if let Some(sequence) = first.and_then(|slot| self.slots.get_mut(slot)) {
+            sequence.failed = fault;
         }
         for slot in slots {
             let Some(sequence) = self.slots.get_mut(slot) else {
@@ -256,12 +252,22 @@ impl State {
             check_history(&self.kv, sequence, self.config.check)
                 .map_err(|rule| misread(*slot, &rule))?;
             match sequence.failed {
-                true => reply.errors.push(scripted_error(*slot)),
-                false => yield_tokens(*slot, sequence, &mut self.kv, &self.config, reply),
+                Some(kind) => reply.errors.push(scripted_error(*slot, kind)),
+                None => yield_tokens(*slot, sequence, &mut self.kv, &self.config, reply),
             }
         }
         tidy(reply);
         Ok(())
+    }
+
+    /// What is to happen to the first sequence of this step.
+    fn slot_fault(&self) -> Option<Kind> {
+        let now = |step: &u64| *step == self.steps;
+        self.config.faults.iter().find_map(|fault| match fault {
+            Fault::ErrorSlot(step) if now(step) => Some(Kind::Internal),
+            Fault::DropPrepared(step) if now(step) => Some(Kind::Unprepared),
+            _ => None,
+        })
     }
 
     fn check_borrowed(&mut self, slot: u32) -> Result<(), String> {
@@ -303,7 +309,7 @@ impl State {
             .slots
             .get_mut(&slot)
             .ok_or_else(|| empty("run", slot))?;
-        if sequence.failed {
+        if sequence.failed.is_some() {
             // Planned before the router knew: nothing to do but to say it again.
             return Ok(());
         }
@@ -367,7 +373,7 @@ impl State {
 
 /// Compares the KV that a run reads with the sequence's history.
 fn check_history(kv: &Kv, sequence: &Sequence, check: Check) -> Result<(), String> {
-    if sequence.failed {
+    if sequence.failed.is_some() {
         return Ok(());
     }
     match check {
@@ -424,10 +430,9 @@ fn yield_tokens(
     reply.counts.push(u32::try_from(count).unwrap_or(u32::MAX));
 }
 
-fn scripted_error(slot: u32) -> v1::SlotError {
-    let kind = v1::request_error::Kind::Internal.into();
+fn scripted_error(slot: u32, kind: Kind) -> v1::SlotError {
     let error = v1::RequestError {
-        kind,
+        kind: kind.into(),
         message: "scripted slot error".into(),
     };
     v1::SlotError {

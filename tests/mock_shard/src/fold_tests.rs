@@ -19,7 +19,7 @@ fn worker() -> State {
         ..MockConfig::default()
     };
     let loaded = config.geometry.loaded(&LoadRequest::default());
-    let mut state = State::new(config, loaded, None);
+    let mut state = State::new(config, loaded);
     let mut first = StepRequest {
         new: vec![sequence(0, 6, &[0, 1])],
         ..StepRequest::default()
@@ -270,7 +270,7 @@ fn stop_tokens_are_impossible_before_the_minimum() {
         ..MockConfig::default()
     };
     let loaded = config.geometry.loaded(&LoadRequest::default());
-    let mut state = State::new(config, loaded, None);
+    let mut state = State::new(config, loaded);
     let mut new = sequence(0, 1, &[0, 1]);
     let sampling = new.sampling.get_or_insert_default();
     (sampling.stop_token_ids, sampling.min_tokens) = (vec![3], 2);

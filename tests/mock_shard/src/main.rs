@@ -19,8 +19,8 @@ struct Arguments {
     /// Microseconds per token of a step.
     #[arg(long, default_value_t = 0.0)]
     token_us: f64,
-    /// crash@STEP, hang@STEP, error-slot@STEP, hang-prepare, tell-nothing, refuse-prepare=TEXT or
-    /// load-error=TEXT; repeatable.
+    /// crash@STEP, hang@STEP, error-slot@STEP, drop-prepared@STEP, hang-prepare, tell-nothing,
+    /// refuse-prepare=TEXT or load-error=TEXT; repeatable.
     #[arg(long)]
     fault: Vec<Fault>,
     /// KV blocks in the pool.

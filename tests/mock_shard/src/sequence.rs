@@ -1,6 +1,6 @@
 //! One sequence of the mock worker: its history as hashes, and the tokens that follow from it.
 
-use penstock_router::generated::v1;
+use penstock_router::generated::v1::{self, request_error::Kind};
 
 use crate::config::Eos;
 
@@ -22,7 +22,7 @@ pub(crate) struct Sequence {
     /// The prompt's tokens, if something is told of them.
     pub(crate) prompt: Vec<u32>,
     /// Set by a scripted fault: every further run fails too.
-    pub(crate) failed: bool,
+    pub(crate) failed: Option<Kind>,
     /// The computed part came from outside and has not been compared yet.
     pub(crate) borrowed: bool,
 }
@@ -43,7 +43,7 @@ impl Sequence {
             generated: new.generated,
             table,
             sampling,
-            failed: false,
+            failed: None,
             borrowed: true,
         };
         for token in new.token_ids {

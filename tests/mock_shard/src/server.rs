@@ -37,6 +37,8 @@ pub struct View {
     pub steps: u64,
     /// Calls of Prepare that it has not answered.
     pub preparing: usize,
+    /// Calls of Prepare so far.
+    pub preparations: usize,
     /// Its epoch.
     pub epoch: u64,
 }
@@ -78,6 +80,7 @@ impl MockShard {
             sequences: state.sequences(),
             steps: State::steps(state),
             preparing: self.service.preparing(),
+            preparations: self.service.preparations(),
             epoch: state.epoch(),
         })
     }

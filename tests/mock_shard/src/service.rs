@@ -39,6 +39,8 @@ pub(crate) struct Service {
     stream: watch::Sender<u64>,
     /// Calls of Prepare that have not been answered.
     preparing: Arc<AtomicUsize>,
+    /// Calls of Prepare so far.
+    preparations: Arc<AtomicUsize>,
     exit: watch::Sender<Exit>,
 }
 
@@ -58,6 +60,7 @@ impl Service {
             state: Arc::default(),
             stream,
             preparing: Arc::default(),
+            preparations: Arc::default(),
             exit,
         }
     }
@@ -69,6 +72,11 @@ impl Service {
     /// Calls of Prepare that wait for their answer.
     pub(crate) fn preparing(&self) -> usize {
         self.preparing.load(Ordering::SeqCst)
+    }
+
+    /// Calls of Prepare so far.
+    pub(crate) fn preparations(&self) -> usize {
+        self.preparations.load(Ordering::SeqCst)
     }
 
     fn instead(&self, step: u64) -> Option<Instead> {
@@ -128,11 +136,7 @@ impl Shard for Service {
         });
         let loaded = self.config.geometry.loaded(&request);
         if failure.is_none() {
-            let error_slot = self.config.faults.iter().find_map(|fault| match fault {
-                Fault::ErrorSlot(step) => Some(*step),
-                _ => None,
-            });
-            let state = State::new(MockConfig::clone(&self.config), loaded.clone(), error_slot);
+            let state = State::new(MockConfig::clone(&self.config), loaded.clone());
             // A second Load finds the worker as the first left it.
             self.state().get_or_insert(state);
         }
@@ -149,6 +153,7 @@ impl Shard for Service {
         _: Request<v1::PrepareRequest>,
     ) -> Result<Response<v1::PrepareReply>, Status> {
         let _call = Call::begin(&self.preparing);
+        self.preparations.fetch_add(1, Ordering::SeqCst);
         if self.config.faults.contains(&Fault::HangPrepare) {
             std::future::pending::<()>().await;
         }

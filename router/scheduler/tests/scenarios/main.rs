@@ -63,6 +63,7 @@ scenarios! {
     prompt_read_once
     reserve_to_finish
     several_tokens_per_run
+    unprepared
     short_steps
     shared_prompt_in_flight
     sliding_window

@@ -148,6 +148,10 @@ impl Script {
                 outcome.failed.push(Slot(tokens.parse().unwrap()));
                 continue;
             }
+            if slot == "lack" {
+                outcome.unprepared.push(Slot(tokens.parse().unwrap()));
+                continue;
+            }
             let before = outcome.token_ids.len();
             outcome.slots.push(Slot(slot.parse().unwrap()));
             outcome
@@ -158,8 +162,9 @@ impl Script {
                 .push((outcome.token_ids.len() - before) as u32);
         }
         let news = scheduler.complete(&outcome, self.now);
-        news.iter()
-            .map(|emission| describe_emission(emission, &outcome))
+        let told = news.iter().map(|news| describe_emission(news, &outcome));
+        let lacking = scheduler.take_unprepared();
+        told.chain(lacking.iter().map(|id| format!("unprepared {id}")))
             .collect()
     }
 }

@@ -43,6 +43,8 @@ pub(crate) struct Summary {
     pub(crate) hits: u64,
     /// Forks that shared their parent's blocks.
     pub(crate) forks: u64,
+    /// Sequences that had to be prepared again in the midst.
+    pub(crate) unprepared: u64,
     /// Tokens that were chosen outside.
     pub(crate) steered: u64,
     /// Sequences that ended by an emission.
@@ -85,6 +87,8 @@ pub(crate) struct Episode {
     now: u64,
     next_id: u64,
     failures: u32,
+    /// Percent of sequences that enter a slot unprepared.
+    unprepared: u32,
     losses: u32,
     /// Forks share blocks without room for them to finish.
     forked: bool,
@@ -103,6 +107,7 @@ impl Episode {
             scheduler: Scheduler::new(config.clone(), policy).unwrap(),
             worker: Worker::new(&config),
             failures: random.pick(&[0, 0, 0, 3]),
+            unprepared: random.pick(&[0, 0, 10, 40]),
             losses: random.pick(&[0, 0, 1, 4]),
             random,
             config,
@@ -127,7 +132,7 @@ impl Episode {
             self.event();
             self.check();
         }
-        self.failures = 0;
+        (self.failures, self.unprepared) = (0, 0);
         self.finish_all();
         let end = self.scheduler.snapshot();
         let empty = (end.waiting, end.preparing, end.running, end.blocks_leased) == (0, 0, 0, 0);
@@ -354,7 +359,9 @@ impl Episode {
     fn plan(&mut self) -> bool {
         let before = self.scheduler.snapshot();
         let Some(plan) = self.scheduler.plan(Micros(self.now)) else {
-            let idle = before.in_flight == 0 && before.running + before.waiting > 0;
+            // Beams wait for the one of them that is prepared again.
+            let waits = !self.preparing.is_empty();
+            let idle = before.in_flight == 0 && before.running + before.waiting > 0 && !waits;
             assert!(!idle, "nothing runs although {before:?}");
             return false;
         };
@@ -367,6 +374,7 @@ impl Episode {
         self.note(&plan);
         let world = World {
             failures: self.failures,
+            unprepared: self.unprepared,
             salts: &self.salts,
         };
         let outcome = self.worker.step(&plan, &world, &mut self.random);
@@ -393,6 +401,9 @@ impl Episode {
             return false;
         };
         let news = self.scheduler.complete(&outcome, Micros(self.now));
+        let unprepared = self.scheduler.take_unprepared();
+        self.summary.unprepared += unprepared.len() as u64;
+        self.preparing.extend(unprepared);
         let mut gone = BTreeSet::new();
         for emission in news {
             let id = emission.sequence.request;
@@ -483,9 +494,6 @@ impl Episode {
     /// Everything that was accepted must end within steps proportional to the work. Beams that find
     /// room only one after the other run all their tokens again for each new one.
     fn finish_all(&mut self) {
-        while !self.preparing.is_empty() {
-            self.prepare();
-        }
         let again = BEAMS * self.config.max_sequence_tokens;
         let turns = |record: &Record| if record.steered { again } else { 1 };
         let work = |record: &Record| record.max_new_tokens * turns(record);
@@ -497,6 +505,7 @@ impl Episode {
                 break;
             }
             self.now += 1;
+            self.prepare();
             if !self.plan() || self.random.chance(50) {
                 self.deliver();
             }

@@ -31,6 +31,7 @@ fn part(part: u64) {
         total.preemptions += summary.preemptions;
         total.hits += summary.hits;
         total.forks += summary.forks;
+        total.unprepared += summary.unprepared;
         total.steered += summary.steered;
         total.finished += summary.finished;
     }
@@ -40,9 +41,10 @@ fn part(part: u64) {
         "{total:?}"
     );
     assert!(
-        total.forks > 100 && total.steered > 1_000 && total.finished > 5_000,
+        total.forks > 100 && total.steered > 1_000 && total.unprepared > 1_000,
         "{total:?}"
     );
+    assert!(total.finished > 5_000, "{total:?}");
 }
 
 #[test]

@@ -36,6 +36,8 @@ struct State {
     computed: usize,
     tables: Vec<Vec<u32>>,
     failed: bool,
+    /// What was prepared for it is gone: it cannot run.
+    unprepared: bool,
 }
 
 /// The worker's state: a fold of the plans.
@@ -50,6 +52,8 @@ pub(crate) struct Worker {
 /// Chances in percent that a run fails, and the salts of live requests.
 pub(crate) struct World<'a> {
     pub(crate) failures: u32,
+    /// Percent of sequences that cannot run when they enter a slot: what was prepared is gone.
+    pub(crate) unprepared: u32,
     pub(crate) salts: &'a BTreeMap<u64, Vec<u64>>,
 }
 
@@ -94,7 +98,7 @@ impl Worker {
             );
         }
         for new in &plan.new {
-            self.enter(new, world);
+            self.enter(new, world, random);
         }
         self.fork(plan);
         self.copy(plan);
@@ -125,7 +129,7 @@ impl Worker {
         state.unwrap_or_else(|| panic!("slot {slot} is empty"))
     }
 
-    fn enter(&mut self, new: &NewSequence, world: &World<'_>) {
+    fn enter(&mut self, new: &NewSequence, world: &World<'_>, random: &mut Random) {
         assert!(
             self.slots[new.slot.0 as usize].is_none(),
             "slot {} is taken",
@@ -143,6 +147,7 @@ impl Worker {
             computed: new.computed as usize,
             tables: tables(&new.tables),
             failed: false,
+            unprepared: random.chance(world.unprepared),
         };
         for &token in &new.token_ids {
             state.push(token);
@@ -153,6 +158,7 @@ impl Worker {
     fn fork(&mut self, plan: &StepPlan) {
         for fork in &plan.forks {
             let mut child = self.state(fork.source).clone();
+            assert!(!child.unprepared, "a fork of what never ran");
             assert!(
                 self.slots[fork.destination.0 as usize].is_none(),
                 "fork onto a taken slot"
@@ -194,6 +200,10 @@ impl Worker {
         let mut written = BTreeSet::new();
         let mut spent = 0;
         for run in &plan.runs {
+            if self.state(run.slot).unprepared {
+                outcome.unprepared.push(run.slot);
+                continue;
+            }
             let failed = random.chance(world.failures);
             let (yielded, cost) = self.advance(run, failed, &mut written, random);
             spent += cost;
