@@ -4,12 +4,17 @@
 
 The shapes of an 8B Llama, bfloat16, random data. Steps with prompts are padded to sizes that do
 well here (`penstock.worker.shape`). A device that computes for seconds meets its power limit: what
-it then reaches bounds the rows of the serving table that last for seconds.
+it then reaches bounds the rows of the serving table that last for seconds. How much power a product
+takes depends on the numbers: the last line has every other activation 0.
 """
 
 from __future__ import annotations
 
+import statistics
+import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import torch
@@ -37,9 +42,24 @@ def burst(tokens: int, weights: list[Tensor]) -> list[float]:
     return [do_bench(partial(F.linear, x, w), 5, 25, return_mode="median") for x, w in pairs]
 
 
-def sustained(tokens: int, weights: list[Tensor]) -> float:
+@contextmanager
+def watching() -> Iterator[list[tuple[float, float]]]:
+    """What `nvidia-smi` reads meanwhile, ten times a second: watts and megahertz."""
+    command = ["nvidia-smi", f"--id={torch.cuda.current_device()}", "-lms", "100"]
+    command += ["--query-gpu=power.draw,clocks.sm", "--format=csv,noheader,nounits"]
+    found: list[tuple[float, float]] = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield found
+        finally:
+            process.terminate()
+            lines = process.communicate()[0].splitlines()
+            pairs = (line.split(",") for line in lines if line.count(",") == 1)
+            found += [(float(watts), float(clock)) for watts, clock in pairs]
+
+
+def sustained(xs: list[Tensor], weights: list[Tensor]) -> float:
     """Milliseconds of a layer, over SECONDS of nothing else."""
-    xs = inputs(tokens, weights)
     rounds = 0
     torch.cuda.synchronize()
     began = time.perf_counter()
@@ -50,6 +70,22 @@ def sustained(tokens: int, weights: list[Tensor]) -> float:
         rounds += 20
         torch.cuda.synchronize()
     return 1e3 * (time.perf_counter() - began) / rounds
+
+
+def report(tokens: int, weights: list[Tensor], zeros: bool = False) -> None:
+    """Prints what a layer sustains, and at which power and clock."""
+    xs = inputs(tokens, weights)
+    for x in xs if zeros else ():
+        x[:, ::2] = 0
+    with watching() as seen:
+        layer = sustained(xs, weights)
+    work = 2 * tokens * sum(rows * columns for rows, columns in WEIGHTS)
+    later = seen[len(seen) // 2 :] or [(0.0, 0.0)]
+    watts, clock = (statistics.median(values) for values in zip(*later, strict=True))
+    print(
+        f"{tokens:6} tokens for {SECONDS:.0f} s{', half zeros' if zeros else ''}: "
+        f"{work / layer / 1e9:4.0f} TFLOP/s, {watts:.0f} W, {clock:.0f} MHz"
+    )
 
 
 def main() -> None:
@@ -65,9 +101,9 @@ def main() -> None:
             f"{1e3 * LAYERS * layer / tokens:6.2f} us a token, "
             f"{tokens * work / layer / 1e9:4.0f} TFLOP/s"
         )
-    for tokens in (2048, 8192):
-        rate = tokens * work / sustained(tokens, weights) / 1e9
-        print(f"{tokens:6} tokens for {SECONDS:.0f} s: {rate:4.0f} TFLOP/s")
+    for tokens in (1024, 2048, 8192):
+        report(tokens, weights)
+    report(2048, weights, zeros=True)
 
 
 if __name__ == "__main__":
