@@ -29,6 +29,10 @@ const PROBE: u32 = 512;
 /// So many unread tokens count as one who waits: who comes next will wait for a long prompt too.
 const WEIGHT: f64 = 1_024.0;
 
+/// No prompt costs less than this share of its step, whatever was measured: where reading seems free,
+/// more of it is better.
+const FREE: f64 = 0.01;
+
 /// What a prompt is read beside, and how fast.
 struct Pace {
     /// The decodes.
@@ -107,7 +111,7 @@ impl Scheduler {
         // What was not tried yet is hoped to be good, so that it is tried.
         let price = |tokens| {
             let hope = self.cost.hope(load(tokens)).unwrap_or(0.0);
-            (hope - pace.spared) / f64::from(tokens)
+            (hope - pace.spared).max(hope * FREE) / f64::from(tokens)
         };
         let better = rooms.filter(in_time);
         std::iter::once(least)

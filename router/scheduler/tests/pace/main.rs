@@ -122,6 +122,26 @@ fn short_prompts_ride_along() {
     assert!(median < 160_000 && gap < 9_000, "{median}, {gap}");
 }
 
+/// Where a step takes as long whatever it reads, much is read at once.
+#[test]
+fn what_is_free_is_taken() {
+    let mut server = Server::new(Speed::Hosted);
+    for _ in 0..32 {
+        server.arrive(32, 16);
+    }
+    server.answer_all();
+    let first = server.steps.len();
+    server.closed_loop((32, 128), (512, 256), |_, _| ());
+    let beside = server.steps[first..].iter();
+    let read: Vec<_> = beside
+        .filter(|step| step.decodes > 0 && step.prompt > 0)
+        .map(|step| u64::from(step.prompt))
+        .collect();
+    let median = percentile(&read, 50);
+    println!("{median} prompt tokens in {} steps", read.len());
+    assert!(median > 400, "{median}");
+}
+
 /// What the order of work costs under load, where a prompt's token costs the same in every step: the
 /// streams of the first prompts and of the last answers decode in steps that are not full.
 #[test]
