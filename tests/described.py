@@ -18,7 +18,7 @@ BESIDE: dict[str, dict[str, Any]] = {
     "length_penalty": {"use_beam_search": True},
     "tool_choice": {"tools": []},
     "guided_complete": {"guided_regex": "[0-9]"},
-    "top_logprobs": {"logprobs": True},
+    "top_logprobs": {"logprobs": True, "include": ["message.output_text.logprobs"]},
 }
 INSTEAD = {"input_ids": "text_input"}
 

@@ -82,6 +82,28 @@ impl ApiError {
         }
     }
 
+    /// A field that breaks a rule, by its path in the body.
+    pub fn at(path: &str, rule: &str) -> Self {
+        Self {
+            param: Some(Cow::Owned(path.to_owned())),
+            ..Self::new(ErrorKind::Validation, format!("`{path}` {rule}"))
+        }
+    }
+
+    /// The same error in the words of a dialect that calls the field `ours` by the name `theirs`.
+    pub(crate) fn renamed(self, ours: &str, theirs: &'static str) -> Self {
+        if self.param.as_deref() != Some(ours) {
+            return self;
+        }
+        Self {
+            message: self
+                .message
+                .replace(&format!("`{ours}`"), &format!("`{theirs}`")),
+            param: Some(theirs.into()),
+            ..self
+        }
+    }
+
     /// A known parameter that is not offered yet.
     pub fn unsupported(param: &'static str, neutral: &str) -> Self {
         let message =

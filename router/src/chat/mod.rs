@@ -178,6 +178,16 @@ impl ChatMessage {
     }
 }
 
+/// A call as `ChatMessage::tool_calls` lists it; `arguments` are JSON: an object, or a string that holds one.
+pub(crate) fn call_json(id: Option<String>, name: String, arguments: &str) -> String {
+    use serde_json::Value;
+    let id = id.map_or_else(String::new, |id| format!("\"id\":{},", Value::from(id)));
+    let name = Value::from(name);
+    format!(
+        "{{{id}\"type\":\"function\",\"function\":{{\"name\":{name},\"arguments\":{arguments}}}}}"
+    )
+}
+
 /// Templates expect a call's arguments as an object; clients send them as JSON in a string.
 fn tool_calls(json: &str) -> Result<serde_json::Value, serde_json::Error> {
     let mut calls: serde_json::Value = serde_json::from_str(json)?;

@@ -2,10 +2,12 @@
 
 mod anthropic;
 mod beam;
+mod blocks;
 mod docs;
 mod error;
 mod facts;
 mod guide;
+mod ids;
 mod invocations;
 mod json;
 mod kserve;
@@ -89,6 +91,7 @@ impl App {
             .route("/info", get(native::info))
             .route("/v1/chat/completions", post(openai::chat))
             .route("/v1/completions", post(openai::completions))
+            .route("/v1/responses", post(openai::responses))
             .route("/v1/messages", post(anthropic::messages))
             .route("/v1/messages/count_tokens", post(anthropic::count_tokens))
             .route("/chat_tokenize", post(openai::chat_tokenize))

@@ -1,10 +1,9 @@
 //! Answers read as thoughts, content and tool calls, as they come or in one piece.
 
-use std::collections::hash_map::RandomState;
-use std::hash::BuildHasher;
 use std::task::{Context, Poll, ready};
 
 use super::facts;
+use super::ids::call_id;
 use crate::engine::types::{Guide, GuideKind};
 use crate::error::ApiError;
 use crate::generation::{FinishReason, Generation, TextEnd, TextEvent};
@@ -58,8 +57,19 @@ impl Read {
         event: &mut TextEvent,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), ApiError>> {
-        ready!(generation.poll_event(cx, event)).unwrap_or_else(|| Err(facts::unfinished()))?;
-        self.reader.feed(event.delta(), &mut self.pieces);
+        ready!(poll_step(generation, event, cx))?;
+        self.feed(event.delta());
+        self.close(generation, event);
+        Poll::Ready(Ok(()))
+    }
+
+    /// Reads more of a step's text: whoever waits by `poll_step` reads each part of it.
+    pub(super) fn feed(&mut self, text: &str) {
+        self.reader.feed(text, &mut self.pieces);
+    }
+
+    /// Reads what a step says of the answer's end, once its text is read.
+    pub(super) fn close(&mut self, generation: &mut Generation, event: &mut TextEvent) {
         self.end = event.end.take().as_ref().map(ReadEnd::of);
         if self.end.is_some() {
             self.reader.finish(&mut self.pieces);
@@ -70,7 +80,6 @@ impl Read {
                 stop_string: None,
             });
         }
-        Poll::Ready(Ok(()))
     }
 
     /// The pieces that have come.
@@ -78,34 +87,20 @@ impl Read {
         self.pieces.drain()
     }
 
-    /// Why the answer has ended, if it has.
-    pub(super) fn end(&self) -> Option<FinishReason> {
-        self.end.as_ref().map(|end| end.reason)
-    }
-
-    /// The stop string that has ended it.
-    pub(super) fn stop_string(&self) -> Option<&str> {
-        self.end.as_ref()?.stop_string.as_deref()
+    /// How the answer has ended, if it has.
+    pub(super) fn end(&self) -> Option<&ReadEnd> {
+        self.end.as_ref()
     }
 }
 
-/// A new id for a call: `call_` and 24 letters and digits, or only nine where templates insist.
-pub(super) fn call_id(reading: &Reading) -> String {
-    let short = reading
-        .tools
-        .as_ref()
-        .is_some_and(|(format, _)| format.short_ids());
-    const LETTERS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
-    let mut id = String::from(if short { "" } else { "call_" });
-    for part in 0..if short { 1 } else { 3 } {
-        // A fresh hasher has fresh random keys.
-        let mut bits = RandomState::new().hash_one(part);
-        for _ in 0..if short { 9 } else { 8 } {
-            id.push(char::from(LETTERS[(bits % 36) as usize]));
-            bits /= 36;
-        }
-    }
-    id
+/// Waits for the next step of an answer, which must not break off.
+pub(super) fn poll_step(
+    generation: &mut Generation,
+    event: &mut TextEvent,
+    cx: &mut Context<'_>,
+) -> Poll<Result<(), ApiError>> {
+    let outcome = ready!(generation.poll_event(cx, event));
+    Poll::Ready(outcome.unwrap_or_else(|| Err(facts::unfinished())))
 }
 
 /// Runs an answer to its end; `heed` is shown each event.

@@ -187,6 +187,15 @@ pub(super) fn put_event(out: &mut BytesMut, json: &str) {
     out.put_slice(b"\n\n");
 }
 
+/// Appends an event of a name, whose data `write` appends.
+pub(super) fn put_named(out: &mut BytesMut, name: &str, write: impl FnOnce(&mut BytesMut)) {
+    for part in ["event: ", name, "\ndata: "] {
+        out.put_slice(part.as_bytes());
+    }
+    write(out);
+    out.put_slice(b"\n\n");
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

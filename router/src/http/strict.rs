@@ -27,6 +27,15 @@ pub(super) use from_object;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct JsonText(String);
 
+/// A value beside the text that it was read from, which is to be told again.
+#[derive(Clone, Debug)]
+pub(crate) struct Kept<T> {
+    /// As it came, compact.
+    pub(crate) text: JsonText,
+    /// What it means.
+    pub(crate) value: T,
+}
+
 /// A text, or a list of entries in its place.
 #[derive(Debug)]
 pub(super) enum TextOr<T> {
@@ -188,6 +197,14 @@ impl<'de> Deserialize<'de> for JsonText {
         Writer(&mut text).deserialize(from)?;
         text.shrink_to_fit();
         Ok(Self(text))
+    }
+}
+
+impl<'de, T: for<'text> Deserialize<'text>> Deserialize<'de> for Kept<T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = JsonText::deserialize(from)?;
+        let value = read_text(text.as_str())?;
+        Ok(Self { text, value })
     }
 }
 

@@ -1,12 +1,11 @@
 //! Tools that a request offers, and what it wants of them, in whatever dialect.
 
-use std::borrow::Cow;
 use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
 use super::ToolNames;
-use crate::error::{ApiError, ErrorKind, Excerpt};
+use crate::error::{ApiError, Excerpt};
 
 /// Tools on offer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,7 +69,7 @@ impl Offer {
             check_name(&tool.name, &at(fields.name))?;
             if !seen.insert(tool.name.as_str()) {
                 let rule = format!("is used twice: `{}`", tool.name);
-                return Err(refused(&at(fields.name), &rule));
+                return Err(ApiError::at(&at(fields.name), &rule));
             }
             if let Some(schema) = &tool.parameters {
                 check_schema(schema, &at(fields.parameters))?;
@@ -79,7 +78,7 @@ impl Offer {
         match &self.choice {
             Choice::Named(name) if !seen.contains(name.as_str()) => {
                 let rule = format!("names no tool of `tools`. Given: `{}`", Excerpt::new(name));
-                Err(refused("tool_choice", &rule))
+                Err(ApiError::at("tool_choice", &rule))
             }
             _ => Ok(()),
         }
@@ -132,7 +131,7 @@ fn check_name(name: &str, at: &str) -> Result<(), ApiError> {
         "must have 1 to {LONGEST_NAME} characters of a-z, A-Z, 0-9, `_`, `-` and `.`. Given: `{}`",
         Excerpt::new(name)
     );
-    Err(refused(at, &rule))
+    Err(ApiError::at(at, &rule))
 }
 
 /// A schema is an object, of an object.
@@ -142,7 +141,7 @@ fn check_schema(schema: &str, at: &str) -> Result<(), ApiError> {
             "must be a JSON schema (an object). Given: {}",
             Excerpt::new(schema)
         );
-        return Err(refused(at, &rule));
+        return Err(ApiError::at(at, &rule));
     };
     match schema.get("type") {
         None => Ok(()),
@@ -153,14 +152,7 @@ fn check_schema(schema: &str, at: &str) -> Result<(), ApiError> {
                 "must be a schema of type `object`. Given: {}",
                 Excerpt::new(&other)
             );
-            Err(refused(&format!("{at}.type"), &rule))
+            Err(ApiError::at(&format!("{at}.type"), &rule))
         }
-    }
-}
-
-fn refused(at: &str, rule: &str) -> ApiError {
-    ApiError {
-        param: Some(Cow::Owned(at.to_owned())),
-        ..ApiError::new(ErrorKind::Validation, format!("`{at}` {rule}"))
     }
 }

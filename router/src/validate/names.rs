@@ -38,4 +38,10 @@ impl FieldNames {
         top_logprobs: "top_logprobs",
         ..Self::COMPLETIONS
     };
+    /// `/v1/responses`.
+    pub const RESPONSES: Self = Self {
+        prompt: "input",
+        max_new_tokens: "max_output_tokens",
+        ..Self::CHAT
+    };
 }

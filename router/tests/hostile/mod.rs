@@ -33,7 +33,8 @@ pub struct Wrong {
     pub names: Vec<String>,
 }
 
-const ROUTES: [&str; 9] = [
+const ROUTES: [&str; 10] = [
+    "/v1/responses",
     "/v1/messages",
     "/v1/messages/count_tokens",
     "/chat_tokenize",
@@ -229,6 +230,14 @@ impl Random {
                 "tools": [{"name": "f", "input_schema": {"type": "object"}}],
                 "tool_choice": {"type": "auto", "disable_parallel_tool_use": true}})
             }
+            "/v1/responses" => {
+                json!({"model": "brook", "max_output_tokens": 4, "temperature": 0, "top_k": 3, "stream": stream,
+                "input": self.items(), "instructions": "s", "metadata": {"a": "b"}, "parallel_tool_calls": false,
+                "tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}}],
+                "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}]},
+                "include": ["message.output_text.logprobs"], "top_logprobs": 1,
+                "text": {"format": {"type": "text"}}, "reasoning": {"effort": null, "summary": "auto"}})
+            }
             "/tokenize" => json!({"inputs": "héllo", "parameters": {"stop": ["a"]}}),
             _ => {
                 json!({"inputs": "hi", "parameters": {"max_new_tokens": 4, "temperature": 0.5, "top_k": 3,
@@ -275,6 +284,23 @@ impl Random {
         ];
         (0..=self.below(3))
             .map(|_| turns[self.below(turns.len())].clone())
+            .collect()
+    }
+
+    /// Items of a conversation, as clients of the Responses API send them.
+    fn items(&mut self) -> Value {
+        let parts =
+            json!([{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]);
+        let thoughts = json!([{"type": "reasoning_text", "text": "hm"}]);
+        let items = [
+            json!({"role": "user", "content": parts}),
+            json!({"type": "message", "role": "assistant", "content": "So", "status": "incomplete"}),
+            json!({"type": "reasoning", "id": "1", "summary": [], "content": thoughts}),
+            json!({"type": "function_call", "call_id": "1", "name": "f", "arguments": "{\"a\":[1]}"}),
+            json!({"type": "function_call_output", "call_id": "1", "output": "42"}),
+        ];
+        (0..=self.below(3))
+            .map(|_| items[self.below(items.len())].clone())
             .collect()
     }
 

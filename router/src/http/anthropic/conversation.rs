@@ -1,15 +1,11 @@
 //! Anthropic's messages as the chat template takes them.
 
-use std::borrow::Cow;
-
-use serde_json::Value;
-
 use super::wire::{
     Block, BlockKind, Content, FIELDS, Message, MessagesRequest, OutputConfig, Role,
 };
-use crate::chat::{Chat, ChatMessage, Turn};
+use crate::chat::{Chat, ChatMessage, Turn, call_json};
 use crate::engine::types::Guide;
-use crate::error::{ApiError, ErrorKind};
+use crate::error::ApiError;
 use crate::generation::Generator;
 use crate::http::reading::{Offered, read_offer};
 use crate::http::strict::JsonText;
@@ -65,7 +61,7 @@ fn offer(body: &mut MessagesRequest) -> Result<Option<Offer>, ApiError> {
     if tools.is_empty() {
         if matches!(choice, Choice::Required | Choice::Named(_)) {
             let rule = "must be `auto` or `none` when there are no `tools`";
-            return Err(refused("tool_choice.type", rule));
+            return Err(ApiError::at("tool_choice.type", rule));
         }
         return Ok(None);
     }
@@ -140,7 +136,7 @@ fn assistant(message: Message, at: &str) -> Result<ChatMessage, ApiError> {
         }
     }
     if content.is_none() && calls.is_empty() {
-        return Err(refused(
+        return Err(ApiError::at(
             &format!("{at}.content"),
             "must hold a `text` or a `tool_use`",
         ));
@@ -162,12 +158,9 @@ fn call(block: Block, at: &str) -> Result<String, ApiError> {
         .input
         .map_or_else(|| "{}".to_owned(), JsonText::into_string);
     if !input.starts_with('{') {
-        return Err(refused(&format!("{at}.input"), "must be an object"));
+        return Err(ApiError::at(&format!("{at}.input"), "must be an object"));
     }
-    let (id, name) = (Value::from(id), Value::from(name));
-    Ok(format!(
-        "{{\"id\":{id},\"type\":\"function\",\"function\":{{\"name\":{name},\"arguments\":{input}}}}}"
-    ))
+    Ok(call_json(Some(id), name, &input))
 }
 
 /// The text of a text, or of a list of text blocks.
@@ -187,17 +180,10 @@ fn text(block: Block, at: &str) -> Result<String, ApiError> {
     match (block.r#type, block.text) {
         (BlockKind::Text, Some(text)) => Ok(text),
         (BlockKind::Text, None) => Err(missing(at, "text")),
-        _ => Err(refused(&format!("{at}.type"), "must be `text` here")),
+        _ => Err(ApiError::at(&format!("{at}.type"), "must be `text` here")),
     }
 }
 
 fn missing(at: &str, field: &str) -> ApiError {
-    refused(&format!("{at}.{field}"), "is missing")
-}
-
-fn refused(at: &str, rule: &str) -> ApiError {
-    ApiError {
-        param: Some(Cow::Owned(at.to_owned())),
-        ..ApiError::new(ErrorKind::Validation, format!("`{at}` {rule}"))
-    }
+    ApiError::at(&format!("{at}.{field}"), "is missing")
 }

@@ -5,18 +5,17 @@ mod conversation;
 mod stream;
 pub(super) mod wire;
 
-use std::collections::hash_map::RandomState;
-use std::hash::BuildHasher;
-
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 
 use self::answer::{MessageAnswer, TokenCount, Usage, blocks, stop_reason};
 use self::conversation::conversation;
-use self::stream::MessageStream;
+use self::stream::MessageTeller;
 use self::wire::MessagesRequest;
+use super::blocks::BlockStream;
 use super::error::AnthropicError;
+use super::ids::unique;
 use super::openai::check_model;
 use super::{App, facts, json, reading, sse};
 use crate::error::ApiError;
@@ -60,11 +59,13 @@ pub(super) async fn messages(
         },
         charge,
     };
-    let mut generation = app.generator.generate(input).await.map_err(rename_stop)?;
+    let generation = app.generator.generate(input).await;
+    // The rules of `stop` are those of `stop_sequences` here.
+    let mut generation = generation.map_err(|error| error.renamed("stop", "stop_sequences"))?;
     let mut answer = begin(&app, generation.facts().prompt_tokens);
     if stream {
         let headers = facts::stream_headers(&app, std::slice::from_ref(&generation));
-        let events = MessageStream::new(generation, answer);
+        let events = BlockStream::new(generation, MessageTeller::new(answer));
         return Ok((headers, sse::respond(events, app.config.keep_alive)).into_response());
     }
     let (read, end) = reading::collect(&mut generation, |_, _| {}).await?;
@@ -96,9 +97,8 @@ pub(super) async fn count_tokens(
 }
 
 fn begin(app: &App, input_tokens: usize) -> MessageAnswer {
-    let random = || RandomState::new().hash_one("msg");
     MessageAnswer {
-        id: format!("msg_{:016x}{:016x}", random(), random()),
+        id: unique("msg_"),
         r#type: "message",
         role: "assistant",
         model: app.config.model_id.clone(),
@@ -109,17 +109,5 @@ fn begin(app: &App, input_tokens: usize) -> MessageAnswer {
             input_tokens,
             output_tokens: 0,
         },
-    }
-}
-
-/// The rules of `stop` are those of `stop_sequences` here.
-fn rename_stop(error: ApiError) -> ApiError {
-    if error.param.as_deref() != Some("stop") {
-        return error;
-    }
-    ApiError {
-        message: error.message.replace("`stop`", "`stop_sequences`"),
-        param: Some("stop_sequences".into()),
-        ..error
     }
 }

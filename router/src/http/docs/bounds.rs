@@ -8,6 +8,7 @@ use crate::chat::MOST_TEMPLATE;
 use crate::config::RouterConfig;
 use crate::engine::types::GuideKind;
 use crate::http::neutral::Neutral;
+use crate::http::openai::wire::responses::MOST_INCLUDED;
 use crate::http::{anthropic, guide, kserve, native, openai};
 use crate::logprobs;
 use crate::tools::{LONGEST_NAME, MOST_TOOLS, NAME_SYMBOLS};
@@ -20,13 +21,25 @@ use crate::validate::{choices, ends, sampling};
 /// Schemas, a field of theirs, and what is to be said of it.
 pub(super) type Bound = (&'static [&'static str], &'static str, Value);
 
-const OPENAI: &[&str] = &["ChatRequest", "CompletionRequest"];
+const OPENAI: &[&str] = &["ChatRequest", "CompletionRequest", "ResponsesRequest"];
+const SEVERAL: &[&str] = &["ChatRequest", "CompletionRequest"];
 const CHAT: &[&str] = &["ChatRequest"];
 const COMPLETION: &[&str] = &["CompletionRequest"];
 const NATIVE: &[&str] = &["GenerateParameters"];
 const MESSAGES: &[&str] = &["MessagesRequest"];
-const SAMPLED: &[&str] = &["ChatRequest", "CompletionRequest", "MessagesRequest"];
-const SEARCHED: &[&str] = &["ChatRequest", "CompletionRequest", "GenerateParameters"];
+const RESPONSES: &[&str] = &["ResponsesRequest"];
+const SAMPLED: &[&str] = &[
+    "ChatRequest",
+    "CompletionRequest",
+    "ResponsesRequest",
+    "MessagesRequest",
+];
+const SEARCHED: &[&str] = &[
+    "ChatRequest",
+    "CompletionRequest",
+    "ResponsesRequest",
+    "GenerateParameters",
+];
 
 /// All that is said of fields.
 pub(super) fn all(config: &RouterConfig) -> Vec<Bound> {
@@ -40,6 +53,11 @@ pub(super) fn all(config: &RouterConfig) -> Vec<Bound> {
     bounds.extend(unused(OPENAI, &openai::wire::NEUTRAL));
     bounds.extend(unused(&["Message"], &openai::wire::chat::ECHOED));
     bounds.extend(unused(COMPLETION, &openai::wire::completions::NEUTRAL));
+    bounds.extend(unused(RESPONSES, &openai::wire::responses::NEUTRAL));
+    bounds.extend(unused(
+        &["TextConfig"],
+        &openai::wire::responses::NEUTRAL_TEXT,
+    ));
     bounds.extend(unused(NATIVE, &native::NEUTRAL));
     bounds.extend(unused(MESSAGES, &anthropic::wire::NEUTRAL));
     let output = &anthropic::wire::NEUTRAL_OUTPUT;
@@ -63,14 +81,24 @@ fn counts(config: &RouterConfig) -> Vec<Bound> {
     let told = range(logprobs::range(config.max_top_tokens));
     let positive = json!({ "minimum": 1 });
     vec![
-        (OPENAI, "n", choices.clone()),
+        (SEVERAL, "n", choices.clone()),
+        (RESPONSES, "n", range(Range::new(1, 1))),
         (COMPLETION, "best_of", choices.clone()),
         (NATIVE, "best_of", choices),
-        (CHAT, "top_logprobs", told.clone()),
+        (
+            &["ChatRequest", "ResponsesRequest"],
+            "top_logprobs",
+            told.clone(),
+        ),
         (COMPLETION, "logprobs", told.clone()),
-        (OPENAI, "prompt_logprobs", told.clone()),
+        (SEVERAL, "prompt_logprobs", told.clone()),
         (NATIVE, "top_n_tokens", told),
-        (CHAT, "max_tokens", positive.clone()),
+        (
+            &["ChatRequest", "ResponsesRequest"],
+            "max_tokens",
+            positive.clone(),
+        ),
+        (RESPONSES, "max_output_tokens", positive.clone()),
         (CHAT, "max_completion_tokens", positive.clone()),
         (MESSAGES, "max_tokens", positive.clone()),
         (NATIVE, "max_new_tokens", positive.clone()),
@@ -139,11 +167,16 @@ fn lists() -> Vec<Bound> {
         (&["Message"], "tool_calls", items(0..=wire::MOST_CALLS)),
         (MESSAGES, "messages", turns),
         (
-            &["ChatRequest", "MessagesRequest"],
+            &["ChatRequest", "ResponsesRequest", "MessagesRequest"],
             "tools",
             items(0..=MOST_TOOLS),
         ),
-        (&["AllowedTools"], "tools", items(1..=MOST_TOOLS)),
+        (
+            &["AllowedTools", "AllowedFunctions"],
+            "tools",
+            items(1..=MOST_TOOLS),
+        ),
+        (RESPONSES, "include", items(0..=MOST_INCLUDED)),
         (&["InferRequest"], "inputs", items(1..=kserve::MOST_TENSORS)),
         (
             &["InferRequest"],
@@ -201,8 +234,19 @@ fn texts(config: &RouterConfig) -> Vec<Bound> {
         ),
         (&["KserveGenerateRequest"], "text_input", some.clone()),
         (&["Message"], "role", some),
-        (&["Function", "AnthropicTool"], "name", name),
+        (&["Function", "FunctionTool", "AnthropicTool"], "name", name),
+        (RESPONSES, "metadata", metadata()),
     ]
+}
+
+/// Strings by name.
+fn metadata() -> Value {
+    use openai::wire::metadata as wire;
+    json!({
+        "maxProperties": wire::MOST_PAIRS,
+        "propertyNames": { "maxLength": wire::LONGEST_NAME },
+        "additionalProperties": { "maxLength": wire::LONGEST_VALUE },
+    })
 }
 
 /// Texts that end an answer.
@@ -222,12 +266,18 @@ fn words() -> Vec<Bound> {
     let object = json!({ "properties": { "type": one_of(&["object"]) } });
     vec![
         (
-            &["Tool", "MessageCall", "NamedToolChoice"],
+            &[
+                "Tool",
+                "FunctionTool",
+                "FunctionName",
+                "MessageCall",
+                "NamedToolChoice",
+            ],
             "type",
             function,
         ),
         (
-            &["AllowedToolChoice"],
+            &["AllowedToolChoice", "AllowedFunctions"],
             "type",
             one_of(&[openai::wire::tools::ALLOWED]),
         ),
@@ -239,8 +289,12 @@ fn words() -> Vec<Bound> {
         (&["InputTensor"], "datatype", one_of(&datatypes)),
         (&["InputTensor"], "name", one_of(&inputs)),
         (&["RequestedOutput"], "name", one_of(&outputs)),
-        (CHAT, "chat_template_kwargs", own),
-        (&["Function"], "parameters", object.clone()),
+        (
+            &["ChatRequest", "ResponsesRequest"],
+            "chat_template_kwargs",
+            own,
+        ),
+        (&["Function", "FunctionTool"], "parameters", object.clone()),
         (&["AnthropicTool"], "input_schema", object),
     ]
 }

@@ -29,6 +29,7 @@ use crate::config::RouterConfig;
         native::info,
         openai::chat,
         openai::completions,
+        openai::responses,
         openai::chat_tokenize,
         anthropic::messages,
         anthropic::count_tokens,
@@ -48,6 +49,10 @@ use crate::config::RouterConfig;
         anthropic::wire::Block,
         openai::wire::tools::NamedChoice,
         openai::wire::tools::AllowedChoice,
+        openai::wire::items::Item,
+        openai::wire::items::Part,
+        openai::wire::responses::FunctionName,
+        openai::wire::responses::AllowedFunctions,
     ))
 )]
 struct Description;

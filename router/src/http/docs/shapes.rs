@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::bounds::{stops, text};
 use crate::config::RouterConfig;
 use crate::http::openai::wire::chat::TEXT;
+use crate::http::openai::wire::items::{Item, Part};
 use crate::http::openai::wire::one_or_many::MOST_PROMPTS;
 use crate::http::strict::InPlaceOfText;
 use crate::http::{anthropic, openai};
@@ -25,13 +26,31 @@ pub(super) fn all(config: &RouterConfig) -> Vec<Shaped> {
         {"type": "integer", "minimum": 1, "maximum": i64::MAX},
         {"type": "null"}
     ]);
+    let blocks = listed::<anthropic::wire::Block>("AnthropicBlock", 0);
     let arguments = json!([{"type": "string"}, {"type": "object"}, {"type": "null"}]);
     vec![
         ("Message", "content", parts()),
-        ("AnthropicMessage", "content", blocks(false)),
-        ("AnthropicBlock", "content", blocks(true)),
-        ("MessagesRequest", "system", blocks(true)),
+        ("AnthropicMessage", "content", blocks.clone()),
+        ("AnthropicBlock", "content", or_null(blocks.clone())),
+        ("MessagesRequest", "system", or_null(blocks)),
         ("CompletionRequest", "prompt", prompts(config)),
+        ("ResponsesRequest", "input", listed::<Item>("InputItem", 1)),
+        ("ResponsesRequest", "stop", stop(config)),
+        ("ResponsesRequest", "tool_choice", flat_choice()),
+        ("ResponsesRequest", "guided_json", schema.clone()),
+        ("ResponsesRequest", "early_stopping", early.clone()),
+        ("ResponsesRequest", "truncate_prompt_tokens", keep.clone()),
+        (
+            "InputItem",
+            "content",
+            or_null(listed::<Part>("InputPart", 0)),
+        ),
+        (
+            "InputItem",
+            "output",
+            or_null(listed::<Part>("InputPart", 0)),
+        ),
+        ("TextFormat", "schema", schema.clone()),
         ("CompletionRequest", "stop", stop(config)),
         ("ChatRequest", "stop", stop(config)),
         ("ChatRequest", "tool_choice", tool_choice()),
@@ -78,19 +97,24 @@ fn parts() -> Value {
     }])
 }
 
-fn blocks(nullable: bool) -> Value {
-    let mut shapes = vec![
-        json!({"type": "string"}),
-        json!({
-            "type": "array",
-            "maxItems": anthropic::wire::Block::MOST,
-            "items": {"$ref": "#/components/schemas/AnthropicBlock"},
-        }),
-    ];
-    if nullable {
+/// A text, or a list of schemas in its place.
+fn listed<T: InPlaceOfText>(schema: &str, least: usize) -> Value {
+    let mut list = json!({
+        "type": "array",
+        "maxItems": T::MOST,
+        "items": {"$ref": format!("#/components/schemas/{schema}")},
+    });
+    if least > 0 {
+        list["minItems"] = least.into();
+    }
+    json!([{"type": "string"}, list])
+}
+
+fn or_null(mut shapes: Value) -> Value {
+    if let Some(shapes) = shapes.as_array_mut() {
         shapes.push(json!({"type": "null"}));
     }
-    shapes.into()
+    shapes
 }
 
 fn prompts(config: &RouterConfig) -> Value {
@@ -119,6 +143,15 @@ fn tool_choice() -> Value {
         {"type": "null"},
         {"$ref": "#/components/schemas/NamedToolChoice"},
         {"$ref": "#/components/schemas/AllowedToolChoice"},
+    ])
+}
+
+fn flat_choice() -> Value {
+    json!([
+        {"type": "string", "enum": ["none", "auto", "required"]},
+        {"type": "null"},
+        {"$ref": "#/components/schemas/FunctionName"},
+        {"$ref": "#/components/schemas/AllowedFunctions"},
     ])
 }
 

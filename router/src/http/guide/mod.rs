@@ -35,6 +35,9 @@ pub(crate) struct Grammar {
 #[derive(Clone, Debug, Deserialize, ToSchema)]
 #[serde(remote = "Self", deny_unknown_fields, expecting = "a JSON object")]
 pub(crate) struct ResponseFormat {
+    /// What the route calls it.
+    #[serde(skip, default = "response_format")]
+    name: &'static str,
     /// `text` is no format at all; the last three are TGI's.
     #[schema(inline)]
     r#type: FormatKind,
@@ -69,7 +72,7 @@ pub(crate) enum FormatKind {
 }
 
 /// A schema and what it is called.
-#[derive(Clone, Debug, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, Deserialize, ToSchema)]
 #[serde(remote = "Self", deny_unknown_fields, expecting = "a JSON object")]
 pub(crate) struct NamedSchema {
     /// The JSON schema.
@@ -129,6 +132,11 @@ pub(crate) fn choices<'de, D: serde::Deserializer<'de>>(
     from: D,
 ) -> Result<Option<Vec<String>>, D::Error> {
     strict::list_or_null::<MOST_CHOICES, _, _>(from)
+}
+
+/// What chats and completions call a format.
+fn response_format() -> &'static str {
+    "response_format"
 }
 
 impl Grammar {
@@ -198,9 +206,33 @@ pub fn structured_outputs(json: &str) -> Result<Option<Box<Guide>>, ApiError> {
 }
 
 impl ResponseFormat {
+    /// Any object, in a route that calls it `name`.
+    pub(crate) fn any_object(name: &'static str) -> Self {
+        Self {
+            name,
+            r#type: FormatKind::JsonObject,
+            json_schema: None,
+            value: None,
+        }
+    }
+
+    /// Documents of a schema, in a route that calls it `name`.
+    pub(crate) fn of_schema(name: &'static str, schema: JsonText) -> Self {
+        let schema = NamedSchema {
+            schema: Some(schema),
+            ..NamedSchema::default()
+        };
+        Self {
+            name,
+            r#type: FormatKind::JsonSchema,
+            json_schema: Some(schema),
+            value: None,
+        }
+    }
+
     fn guide(self) -> Result<Option<Box<Guide>>, ApiError> {
-        const NAME: &str = "response_format";
         let Self {
+            name,
             r#type,
             json_schema,
             value,
@@ -209,20 +241,20 @@ impl ResponseFormat {
             (None, None, None) => Ok(None),
             (Some(GrammarKind::JsonSchema), Some(NamedSchema { schema, .. }), None) => {
                 let schema = schema.ok_or_else(|| missing("response_format.json_schema.schema"))?;
-                json_guide(NAME, schema).map(Some)
+                json_guide(name, schema).map(Some)
             }
             (Some(GrammarKind::JsonSchema), None, None) => {
                 Err(missing("response_format.json_schema"))
             }
-            (Some(kind), None, value) => typed(NAME, kind, value).map(Some),
+            (Some(kind), None, value) => typed(name, kind, value).map(Some),
             (_, Some(_), _) => {
                 let rule = "`response_format.json_schema` is only for the type `json_schema`, \
                             without `value`";
-                Err(ApiError::validation(NAME, rule))
+                Err(ApiError::validation(name, rule))
             }
             (None, None, Some(_)) => {
                 let rule = "`response_format.value` is not for the type `text`";
-                Err(ApiError::validation(NAME, rule))
+                Err(ApiError::validation(name, rule))
             }
         }
     }

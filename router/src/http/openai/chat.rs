@@ -24,7 +24,7 @@ use crate::http::native::wire::{ChatTokens, ErrorResponse, SimpleToken};
 use crate::http::reading::{Offered, read_offer};
 use crate::http::strict::JsonText;
 use crate::http::{App, json};
-use crate::tools::{Choice, Offer, Tool};
+use crate::tools::{Choice, Offer, OfferFields, Tool};
 use crate::validate::{FieldNames, GenerateInput, Parameters, Prompt};
 
 /// Answers a conversation.
@@ -43,7 +43,8 @@ pub(crate) async fn chat(
     let (mut body, charge): (ChatRequest, _) = json::read(request, &app).await?;
     body.check()?;
     body.drop_idle_format();
-    let max_tokens = max_tokens(&body)?;
+    let newer = ("max_completion_tokens", body.max_completion_tokens);
+    let max_tokens = max_tokens(body.max_tokens, newer)?;
     let wanted = body.wanted()?;
     let Common {
         model,
@@ -133,14 +134,17 @@ fn message(answer: Answer) -> AssistantMessage {
     }
 }
 
-fn max_tokens(body: &ChatRequest) -> Result<Option<u32>, ApiError> {
-    match (body.max_tokens, body.max_completion_tokens) {
+/// The bound that `max_tokens` and its newer name set.
+pub(super) fn max_tokens(
+    old: Option<u32>,
+    (name, new): (&'static str, Option<u32>),
+) -> Result<Option<u32>, ApiError> {
+    match (old, new) {
         (Some(old), Some(new)) if old != new => {
             let rule = format!(
-                "`max_tokens` and `max_completion_tokens` mean the same and must not differ. \
-                 Given: {old} and {new}"
+                "`max_tokens` and `{name}` mean the same and must not differ. Given: {old} and {new}"
             );
-            Err(ApiError::validation("max_completion_tokens", rule))
+            Err(ApiError::validation(name, rule))
         }
         (old, new) => Ok(new.or(old)),
     }
@@ -168,7 +172,12 @@ fn conversation(
     mut body: ChatRequest,
     guide: Option<Box<Guide>>,
 ) -> Result<(Chat, Option<Box<Guide>>), ApiError> {
-    let offer = offer(&mut body)?;
+    let tools = body.tools.take().unwrap_or_default();
+    let offer = offer(
+        tools.into_iter().map(Tool::from).collect(),
+        body.tool_choice.take(),
+        (body.parallel_tool_calls, FIELDS),
+    )?;
     let Offered {
         tools,
         reading,
@@ -211,9 +220,12 @@ fn conversation(
 }
 
 /// The tools of a request, checked; `None` if it offers none.
-fn offer(body: &mut ChatRequest) -> Result<Option<Offer>, ApiError> {
-    let tools = body.tools.take().unwrap_or_default();
-    let choice = body.tool_choice.take().map(ToolChoice::into_parts);
+pub(super) fn offer(
+    mut tools: Vec<Tool>,
+    choice: Option<ToolChoice>,
+    (parallel, fields): (Option<bool>, OfferFields),
+) -> Result<Option<Offer>, ApiError> {
+    let choice = choice.map(ToolChoice::into_parts);
     let (choice, allowed) = choice.unwrap_or_default();
     if tools.is_empty() {
         return match choice {
@@ -224,16 +236,15 @@ fn offer(body: &mut ChatRequest) -> Result<Option<Offer>, ApiError> {
             }
         };
     }
-    let mut tools: Vec<Tool> = tools.into_iter().map(Tool::from).collect();
     if let Some(allowed) = allowed {
         keep_allowed(&mut tools, &allowed)?;
     }
     let offer = Offer {
         tools,
         choice,
-        parallel: body.parallel_tool_calls.unwrap_or(true),
+        parallel: parallel.unwrap_or(true),
     };
-    offer.check(FIELDS)?;
+    offer.check(fields)?;
     Ok(Some(offer))
 }
 
@@ -258,7 +269,7 @@ fn keep_allowed(tools: &mut Vec<Tool>, allowed: &[String]) -> Result<(), ApiErro
 pub(crate) const OWN_VARIABLES: [&str; 4] =
     ["messages", "tools", "documents", "add_generation_prompt"];
 
-fn template_variables(json: JsonText) -> Result<String, ApiError> {
+pub(super) fn template_variables(json: JsonText) -> Result<String, ApiError> {
     const NAME: &str = "chat_template_kwargs";
     let json = json.into_string();
     let Ok(map) = serde_json::from_str::<BTreeMap<String, IgnoredAny>>(&json) else {

@@ -166,6 +166,14 @@ impl Gathering {
         std::mem::replace(&mut self.gathered, Logprobs::empty(self.kind))
     }
 
+    /// The same, of a chat.
+    pub(super) fn take_tokens(&mut self) -> Vec<ChatToken> {
+        match self.take() {
+            Logprobs::Chat(turn) => turn.content,
+            Logprobs::Text(_) => Vec::new(),
+        }
+    }
+
     /// The same; `None` if there is nothing.
     pub(super) fn take_some(&mut self) -> Option<Logprobs> {
         let gathered = self.take();

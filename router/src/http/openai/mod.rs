@@ -5,11 +5,10 @@ mod completions;
 mod kind;
 mod logprobs;
 mod models;
+mod responses;
 mod stream;
 pub(super) mod wire;
 
-use std::collections::hash_map::RandomState;
-use std::hash::BuildHasher;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::Json;
@@ -25,9 +24,11 @@ pub(super) use self::completions::{__path_completions, completions};
 use self::kind::Kind;
 use self::logprobs::{ById, Gathering, Logprobs};
 pub(super) use self::models::{__path_model, __path_models, model, models};
+pub(super) use self::responses::{__path_responses, responses};
 use self::stream::ChunkStream;
 use self::wire::Delivery;
 use self::wire::answer::Usage;
+use super::ids::unique;
 use super::reading::{self, Call};
 use super::{App, facts, sse};
 use crate::error::{ApiError, ErrorKind, Excerpt};
@@ -65,9 +66,8 @@ struct Answer {
 
 impl Answering {
     fn new(prefix: &str, app: &App) -> Self {
-        let random = || RandomState::new().hash_one(prefix);
         Self {
-            id: format!("{prefix}-{:016x}{:016x}", random(), random()),
+            id: unique(&format!("{prefix}-")),
             created: unix_time(),
             model: app.config.model_id.clone(),
         }

@@ -12,7 +12,8 @@ use super::{Answering, finish_reason};
 use crate::error::ApiError;
 use crate::generation::{Facts, Generation};
 use crate::http::error::openai_json;
-use crate::http::reading::{Read, call_id};
+use crate::http::ids::call_id;
+use crate::http::reading::Read;
 use crate::http::sse::{Desk, EventSource, Flow, put_event, put_json};
 use crate::tools::Piece;
 
@@ -143,7 +144,7 @@ impl ChunkStream {
                 self.put_piece(index, piece, out);
             }
         }
-        if let Some(reason) = read.end() {
+        if let Some(reason) = read.end().map(|end| end.reason) {
             let choice = &mut self.choices[index];
             let before = std::mem::replace(&mut choice.state, State::Ended);
             let reason = finish_reason(reason, choice.calls > 0, choice.generation.reading());

@@ -4,7 +4,10 @@ pub(crate) mod answer;
 pub(crate) mod chat;
 mod common;
 pub(crate) mod completions;
+pub(crate) mod items;
+pub(crate) mod metadata;
 pub(crate) mod one_or_many;
+pub(crate) mod responses;
 mod token_ids;
 pub(crate) mod tools;
 

@@ -2,9 +2,9 @@
 
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, IgnoredAny};
-use serde_json::Value;
 use utoipa::ToSchema;
 
+use crate::chat::call_json;
 use crate::error::Excerpt;
 use crate::http::strict::{self, JsonText, from_object};
 use crate::tools::{Choice, MOST_TOOLS, OfferFields};
@@ -162,8 +162,8 @@ pub(crate) enum Mode {
 
 /// Which of the two an object is.
 #[derive(Deserialize)]
-struct Kind {
-    r#type: Option<String>,
+pub(super) struct Kind {
+    pub(super) r#type: Option<String>,
 }
 
 /// A choice of one tool.
@@ -200,7 +200,7 @@ pub(super) fn tools<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Vec<Too
     strict::list_or_null::<MOST_TOOLS, _, _>(from)
 }
 
-fn kind<'de, D: Deserializer<'de>>(from: D) -> Result<(), D::Error> {
+pub(super) fn kind<'de, D: Deserializer<'de>>(from: D) -> Result<(), D::Error> {
     match String::deserialize(from)?.as_str() {
         FUNCTION => Ok(()),
         other => Err(D::Error::custom(format_args!(
@@ -218,17 +218,11 @@ impl MessageCall {
     }
 
     fn into_json(self) -> String {
-        let id = self
-            .id
-            .map_or_else(String::new, |id| format!("\"id\":{},", Value::from(id)));
-        let name = Value::from(self.function.name);
-        let arguments = self
-            .function
-            .arguments
-            .map_or_else(|| "{}".to_owned(), JsonText::into_string);
-        format!(
-            "{{{id}\"type\":\"function\",\"function\":{{\"name\":{name},\"arguments\":{arguments}}}}}"
-        )
+        let CalledFunction {
+            name, arguments, ..
+        } = self.function;
+        let arguments = arguments.map_or_else(|| "{}".to_owned(), JsonText::into_string);
+        call_json(self.id, name, &arguments)
     }
 }
 
@@ -254,6 +248,11 @@ impl ToolChoice {
         matches!(self.choice, Choice::Required | Choice::Named(_))
     }
 
+    /// A choice among the tools of these names, or among all.
+    pub(super) fn of_parts(choice: Choice, allowed: Option<Vec<String>>) -> Self {
+        Self { choice, allowed }
+    }
+
     /// What the model is to do, and the names of the tools that alone are on offer for it.
     pub(crate) fn into_parts(self) -> (Choice, Option<Vec<String>>) {
         (self.choice, self.allowed)
@@ -270,20 +269,25 @@ impl ToolChoice {
             .tools
             .into_iter()
             .map(|tool| tool.function.name);
-        Ok(Self {
-            choice: match allowed_tools.mode {
-                Mode::Auto => Choice::Auto,
-                Mode::Required => Choice::Required,
-            },
-            allowed: Some(names.collect()),
-        })
+        Ok(Self::of_parts(
+            allowed_tools.mode.into(),
+            Some(names.collect()),
+        ))
     }
 }
 
 impl From<Choice> for ToolChoice {
     fn from(choice: Choice) -> Self {
-        let allowed = None;
-        Self { choice, allowed }
+        Self::of_parts(choice, None)
+    }
+}
+
+impl From<Mode> for Choice {
+    fn from(mode: Mode) -> Self {
+        match mode {
+            Mode::Auto => Self::Auto,
+            Mode::Required => Self::Required,
+        }
     }
 }
 

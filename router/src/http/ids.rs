@@ -1,0 +1,34 @@
+//! Names that answers and calls are given.
+
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+
+use crate::tools::Reading;
+
+/// `prefix` and 32 random hexadecimal digits.
+pub(super) fn unique(prefix: &str) -> String {
+    format!("{prefix}{:016x}{:016x}", random(0), random(1))
+}
+
+/// A new id for a call: `call_` and 24 letters and digits, or only nine where templates insist.
+pub(super) fn call_id(reading: &Reading) -> String {
+    let short = reading
+        .tools
+        .as_ref()
+        .is_some_and(|(format, _)| format.short_ids());
+    const LETTERS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
+    let mut id = String::from(if short { "" } else { "call_" });
+    for part in 0..if short { 1 } else { 3 } {
+        let mut bits = random(part);
+        for _ in 0..if short { 9 } else { 8 } {
+            id.push(char::from(LETTERS[(bits % 36) as usize]));
+            bits /= 36;
+        }
+    }
+    id
+}
+
+/// A fresh hasher has fresh random keys.
+fn random(part: u64) -> u64 {
+    RandomState::new().hash_one(part)
+}

@@ -1,0 +1,157 @@
+//! Items as turns of a conversation.
+
+use serde_json::Value;
+
+use crate::chat::{ChatMessage, Turn, call_json};
+use crate::error::ApiError;
+use crate::http::openai::wire::items::{Item, ItemKind, Role, Status, joined};
+use crate::http::strict::TextOr;
+
+/// The turns so far. Items of the assistant that follow each other are one turn: what it thought,
+/// what it said and what it called.
+#[derive(Default)]
+struct Turns {
+    done: Vec<ChatMessage>,
+    said: Said,
+}
+
+/// The assistant's turn that is being put together.
+#[derive(Default)]
+struct Said {
+    thought: Option<String>,
+    content: Option<String>,
+    calls: Vec<String>,
+}
+
+/// The turns of a request, and what follows them.
+pub(super) fn turns(
+    instructions: Option<String>,
+    input: TextOr<Item>,
+) -> Result<(Vec<ChatMessage>, Turn), ApiError> {
+    let mut turns = Turns::default();
+    if let Some(text) = instructions {
+        turns.add("system", text);
+    }
+    let items = match input {
+        TextOr::Text(text) => {
+            turns.add("user", text);
+            return Ok((turns.done, Turn::Open));
+        }
+        TextOr::List(items) => items,
+    };
+    let Some(last) = items.last() else {
+        return Err(ApiError::at("input", "cannot be empty"));
+    };
+    let turn = if is_open(last) {
+        Turn::Continue
+    } else {
+        Turn::Open
+    };
+    for (index, item) in items.into_iter().enumerate() {
+        turns.take(item, &format!("input[{index}]"))?;
+    }
+    turns.end();
+    Ok((turns.done, turn))
+}
+
+/// Whether the model is to go on with an item: a message of its own that was cut off.
+fn is_open(item: &Item) -> bool {
+    item.kind() == ItemKind::Message
+        && item.role == Some(Role::Assistant)
+        && matches!(item.status, Some(Status::Incomplete | Status::InProgress))
+}
+
+impl Turns {
+    fn take(&mut self, item: Item, at: &str) -> Result<(), ApiError> {
+        match item.kind() {
+            ItemKind::Message => self.message(item, at),
+            ItemKind::FunctionCall => self.call(item, at),
+            ItemKind::FunctionCallOutput => self.result(item, at),
+            ItemKind::Reasoning => {
+                if let Some(content) = item.content {
+                    self.thought(&joined(content));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn message(&mut self, item: Item, at: &str) -> Result<(), ApiError> {
+        let content = item.content.map(joined);
+        let content = content.ok_or_else(|| missing(at, "content"))?;
+        match item.role.ok_or_else(|| missing(at, "role"))? {
+            Role::User => self.add("user", content),
+            Role::System => self.add("system", content),
+            Role::Developer => self.add("developer", content),
+            Role::Assistant => self.say(&content),
+        }
+        Ok(())
+    }
+
+    fn call(&mut self, item: Item, at: &str) -> Result<(), ApiError> {
+        let id = item.call_id.ok_or_else(|| missing(at, "call_id"))?;
+        let name = item.name.ok_or_else(|| missing(at, "name"))?;
+        let arguments = item.arguments.ok_or_else(|| missing(at, "arguments"))?;
+        let arguments = Value::from(arguments).to_string();
+        self.said.calls.push(call_json(Some(id), name, &arguments));
+        Ok(())
+    }
+
+    fn result(&mut self, item: Item, at: &str) -> Result<(), ApiError> {
+        let id = item.call_id.ok_or_else(|| missing(at, "call_id"))?;
+        let output = item.output.map(joined);
+        self.add("tool", output.ok_or_else(|| missing(at, "output"))?);
+        if let Some(turn) = self.done.last_mut() {
+            turn.tool_call_id = Some(id);
+        }
+        Ok(())
+    }
+
+    /// Thoughts come first in a turn.
+    fn thought(&mut self, text: &str) {
+        if self.said.content.is_some() || !self.said.calls.is_empty() {
+            self.end();
+        }
+        self.said.thought.get_or_insert_default().push_str(text);
+    }
+
+    /// Text behind calls is of their turn; text behind text is a turn of its own.
+    fn say(&mut self, text: &str) {
+        if self.said.calls.is_empty() && self.said.content.is_some() {
+            self.end();
+        }
+        self.said.content.get_or_insert_default().push_str(text);
+    }
+
+    fn add(&mut self, role: &str, content: String) {
+        self.end();
+        self.done.push(ChatMessage {
+            role: role.to_owned(),
+            content: Some(content),
+            ..ChatMessage::default()
+        });
+    }
+
+    /// Ends the assistant's turn, if there is one: thoughts alone are none.
+    fn end(&mut self) {
+        let Said {
+            thought,
+            content,
+            calls,
+        } = std::mem::take(&mut self.said);
+        if content.is_none() && calls.is_empty() {
+            return;
+        }
+        self.done.push(ChatMessage {
+            role: "assistant".to_owned(),
+            content,
+            reasoning_content: thought,
+            tool_calls: (!calls.is_empty()).then(|| format!("[{}]", calls.join(","))),
+            ..ChatMessage::default()
+        });
+    }
+}
+
+fn missing(at: &str, field: &str) -> ApiError {
+    ApiError::at(&format!("{at}.{field}"), "is missing")
+}

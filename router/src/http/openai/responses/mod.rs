@@ -1,0 +1,146 @@
+//! `/v1/responses`, without a store: each request has the whole conversation.
+
+mod answer;
+mod asked;
+mod conversation;
+mod stream;
+
+use axum::extract::{Request, State};
+use axum::http::{HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+
+use self::answer::{ResponseObject, Status, Told};
+use self::conversation::turns;
+use self::stream::{Asked, ResponseTeller};
+use super::chat::{max_tokens, offer, template_variables};
+use super::wire::responses::{FLAT_FIELDS, ResponsesRequest};
+use super::wire::{Common, Delivery, ErrorBody};
+use super::{check_model, unix_time};
+use crate::chat::Chat;
+use crate::engine::types::Guide;
+use crate::error::ApiError;
+use crate::generation::Generator;
+use crate::http::blocks::BlockStream;
+use crate::http::error::OpenAiError;
+use crate::http::ids::unique;
+use crate::http::reading::{Offered, read_offer};
+use crate::http::{App, facts, json, sse};
+use crate::tools::Tool;
+use crate::validate::{FieldNames, GenerateInput, Prompt};
+
+/// Answers a conversation of items. Nothing is stored.
+#[utoipa::path(
+    post, path = "/v1/responses", tag = "openai", request_body = ResponsesRequest,
+    responses(
+        (status = 200, body = ResponseObject),
+        (status = "4XX", body = ErrorBody),
+        (status = "5XX", body = ErrorBody),
+    )
+)]
+pub(crate) async fn responses(
+    State(app): State<App>,
+    request: Request,
+) -> Result<Response, OpenAiError> {
+    let (mut body, charge): (ResponsesRequest, _) = json::read(request, &app).await?;
+    body.check()?;
+    body.settle_format()?;
+    let newer = ("max_output_tokens", body.max_output_tokens);
+    let max_tokens = max_tokens(body.max_tokens, newer)?;
+    let wanted = body.wanted()?;
+    let Common {
+        model,
+        mut parameters,
+        delivery,
+    } = body.common(max_tokens)?;
+    parameters.wanted = wanted;
+    check_model(&app, model.as_deref())?;
+    let asked = Asked {
+        members: asked::members(&body, &parameters),
+        _charge: charge.clone(),
+    };
+    let (chat, guide) = conversation(&app.generator, body, parameters.guide.take())?;
+    parameters.guide = guide;
+    let input = GenerateInput {
+        prompt: Prompt::Chat(chat),
+        parameters,
+        names: FieldNames::RESPONSES,
+        charge,
+    };
+    let generation = app.generator.generate(input).await.map_err(in_our_words)?;
+    let stream = delivery != Delivery::Whole;
+    let teller = ResponseTeller::new(begin(&app), asked, &generation, stream);
+    if stream {
+        let headers = facts::stream_headers(&app, std::slice::from_ref(&generation));
+        let events = BlockStream::new(generation, teller);
+        return Ok((headers, sse::respond(events, app.config.keep_alive)).into_response());
+    }
+    let (generation, teller) = BlockStream::new(generation, teller).run().await?;
+    let mut headers = facts::whole_headers(&app, std::slice::from_ref(&generation));
+    let json = HeaderValue::from_static("application/json");
+    headers.insert(header::CONTENT_TYPE, json);
+    Ok((headers, teller.body().freeze()).into_response())
+}
+
+/// The conversation, and the guide to its answer: `guide`, or what tools make of it.
+fn conversation(
+    generator: &Generator,
+    body: ResponsesRequest,
+    guide: Option<Box<Guide>>,
+) -> Result<(Chat, Option<Box<Guide>>), ApiError> {
+    let tools = body.tools.unwrap_or_default();
+    let offer = offer(
+        tools.into_iter().map(Tool::from).collect(),
+        body.tool_choice.map(|choice| choice.value.0),
+        (body.parallel_tool_calls, FLAT_FIELDS),
+    )?;
+    // A format is that of an answer's text: one of nothing but calls has none.
+    let forced = offer.as_ref().is_some_and(crate::tools::Offer::forces);
+    let of_text = ["text.format", "response_format"];
+    let guide = guide.filter(|guide| !(forced && of_text.contains(&guide.field)));
+    let Offered {
+        tools,
+        reading,
+        guide,
+    } = read_offer(offer.as_ref(), generator, guide)?;
+    let effort = body.reasoning.and_then(|reasoning| reasoning.effort);
+    let effort = effort.map(|effort| serde_json::Value::from(effort).to_string());
+    let variables = body.chat_template_kwargs.map(template_variables);
+    let (messages, turn) = turns(body.instructions, body.input)?;
+    let chat = Chat {
+        messages,
+        turn,
+        tools,
+        variables: variables.transpose()?,
+        special: effort
+            .map(|effort| (EFFORT.to_owned(), effort))
+            .into_iter()
+            .collect(),
+        reading,
+        ..Chat::default()
+    };
+    Ok((chat, guide))
+}
+
+/// What chat templates call the effort.
+const EFFORT: &str = "reasoning_effort";
+
+/// Rules speak of fields by the names that chats have for them.
+fn in_our_words(error: ApiError) -> ApiError {
+    let error = error.renamed(EFFORT, "reasoning.effort");
+    error.renamed("messages", FieldNames::RESPONSES.prompt)
+}
+
+fn begin(app: &App) -> Told {
+    Told {
+        id: unique("resp_"),
+        object: "response",
+        created_at: unix_time(),
+        completed_at: None,
+        status: Status::InProgress,
+        error: None,
+        incomplete_details: None,
+        model: app.config.model_id.clone(),
+        output: Vec::new(),
+        usage: None,
+    }
+}
