@@ -121,19 +121,25 @@ async fn a_client_that_leaves_gives_its_bytes_back() {
 }
 
 #[tokio::test]
-async fn bytes_are_held_until_the_prompt_is_tokens_and_longer_only_for_a_prefix() {
+async fn bytes_are_held_until_the_prompt_is_tokens_and_longer_only_for_what_is_told_again() {
     let server = server();
     let bodies = [
-        (json!({"inputs": "a".repeat(80)}), false),
+        ("/generate_stream", json!({"inputs": "a".repeat(80)}), false),
         (
+            "/generate_stream",
             json!({"inputs": "a".repeat(80), "parameters": {"return_full_text": true}}),
             true,
         ),
+        (
+            "/v1/responses",
+            json!({"input": "a", "metadata": {"a": "a"}}),
+            true,
+        ),
     ];
-    for (mut body, keeps) in bodies {
+    for (path, mut body, keeps) in bodies {
         let tokens = server.stage.follow();
         body["stream"] = json!(true);
-        let request = Request::post("/generate_stream").header("content-type", "application/json");
+        let request = Request::post(path).header("content-type", "application/json");
         let request = request.body(Body::from(body.to_string())).unwrap();
         let answer = tower::ServiceExt::oneshot(server.router.clone(), request)
             .await
@@ -167,6 +173,7 @@ async fn a_text_that_is_far_too_long_is_refused_before_it_is_tokenized() {
             json!({"messages": message}),
             "messages",
         ),
+        ("/v1/responses", json!({"input": message}), "input"),
     ] {
         let reply = refused(&server, path, body).await;
         let told = reply.message();

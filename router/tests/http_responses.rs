@@ -291,7 +291,7 @@ async fn log_probabilities_are_those_of_the_text() {
     let told = "message.output_text.logprobs";
     let fields = json!({"include": [told], "top_logprobs": 1, "tools": [tool()]});
     let text = format!("<think>hm</think>So{CALL}");
-    let (answer, _) = both(&server, &text, End::StopToken, fields).await;
+    let (answer, _) = both(&server, &text, End::StopToken, fields.clone()).await;
     let tokens = answer["output"][1]["content"][0]["logprobs"]
         .as_array()
         .unwrap();
@@ -302,6 +302,28 @@ async fn log_probabilities_are_those_of_the_text() {
     assert!(texts.ends_with("So"), "{texts}");
     assert!(!texts.contains("hm"), "{texts}");
     assert!(tokens[0]["top_logprobs"].is_array());
+    // However the tokens come.
+    server.stage.play(&[&text], End::StopToken);
+    let at_once = server.post(PATH, body(fields)).await.json();
+    assert_eq!(timeless(&at_once), timeless(&answer));
+}
+
+#[tokio::test]
+async fn text_behind_a_call_is_an_item_of_its_own() {
+    let server = server();
+    let text = format!("So{CALL}and so");
+    let fields = json!({"tools": [tool()]});
+    let (answer, _) = both(&server, &text, End::StopToken, fields).await;
+    let output = answer["output"].as_array().unwrap();
+    let kinds: Vec<_> = output.iter().map(|item| &item["type"]).collect();
+    assert_eq!(kinds, ["message", "function_call", "message"]);
+    let mut input = output.clone();
+    input.push(json!({"role": "user", "content": "ok"}));
+    server.stage.play(&["ok"], End::StopToken);
+    let reply = server.post(PATH, body(json!({"input": input}))).await;
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    let prompt = prompt(&server);
+    assert!(prompt.starts_with("assistant:Soand so[{"), "{prompt}");
 }
 
 #[tokio::test]

@@ -142,6 +142,15 @@ fn joined(reply: &Reply, delta: impl Fn(&Value) -> &Value) -> String {
     texts.map(Option::unwrap_or_default).collect()
 }
 
+/// The same of events that have names.
+fn joined_named(reply: &Reply, delta: impl Fn(&Value) -> &Value) -> String {
+    let text = reply.text();
+    let events = text.lines().filter_map(|line| line.strip_prefix("data: "));
+    let events = events.map(|event| serde_json::from_str::<Value>(event).unwrap());
+    let texts = events.filter_map(|event| Some(delta(&event).as_str()?.to_owned()));
+    texts.collect()
+}
+
 /// What an answer must be: its text up to the first stop string, which ends first of all.
 fn expected(text: &str, stops: &[String]) -> (usize, usize) {
     let ends = stops.iter().filter_map(|stop| {
@@ -183,13 +192,16 @@ async fn told(server: &Server, stops: &[String], events: &[TokenEvent]) -> (Stri
     let body = json!({"messages": messages, "stop_sequences": stops, "stream": true,
                       "model": "brook", "max_tokens": 50});
     let stream = ask(server, "/v1/messages", &body, events).await;
-    let text = stream.text();
-    let events = text.lines().filter_map(|line| line.strip_prefix("data: "));
-    let events = events.map(|event| serde_json::from_str::<Value>(event).unwrap());
-    let deltas: String = events
-        .filter_map(|event| Some(event["delta"]["text"].as_str()?.to_owned()))
-        .collect();
+    let deltas = joined_named(&stream, |event| &event["delta"]["text"]);
     assert_eq!(deltas, content, "{case}");
+
+    let told = "message.output_text.logprobs";
+    for include in [json!([]), json!([told])] {
+        let body = json!({"input": "x", "stop": stops, "stream": true, "include": include});
+        let stream = ask(server, "/v1/responses", &body, events).await;
+        let deltas = joined_named(&stream, |event| &event["delta"]);
+        assert_eq!(deltas, content, "{case}");
+    }
     (native, content)
 }
 

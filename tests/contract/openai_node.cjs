@@ -60,6 +60,22 @@ async function tools() {
   return { whole, streamed, deltas, cities, end: await loop.finalContent() };
 }
 
+async function responses() {
+  const common = { model: "brook", temperature: 0, max_output_tokens: 64 };
+  const whole = await client.responses.create({ ...common, input: "What is 12 + 30?" });
+  const stream = client.responses.stream({ ...common, input: "What is 12 + 30?" });
+  let deltas = "";
+  stream.on("response.output_text.delta", ({ delta }) => { deltas += delta; });
+  const streamed = await stream.finalResponse();
+  const turns = [{ role: "user", content: "What is the weather in Paris?" }];
+  const flat = { type: "function", strict: true, ...tool.function };
+  const told = await client.responses.create({ ...common, input: turns, tools: [flat] });
+  const [call] = told.output;
+  const result = { type: "function_call_output", call_id: call.call_id, output: '{"temperature": 21, "sky": "sunny"}' };
+  const end = await client.responses.create({ ...common, input: [...turns, ...told.output, result], tools: [flat] });
+  return { whole: whole.output_text, deltas, streamed: streamed.output_text, call, end: end.output_text };
+}
+
 async function failure(request) {
   try {
     const stream = await client.chat.completions.create(request);
@@ -80,7 +96,7 @@ async function failures() {
 }
 
 async function main() {
-  console.log(JSON.stringify({ ...(await plain()), parsed: await parsed(), tools: await tools(), failures: await failures() }));
+  console.log(JSON.stringify({ ...(await plain()), parsed: await parsed(), tools: await tools(), responses: await responses(), failures: await failures() }));
 }
 
 main();

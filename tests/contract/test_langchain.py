@@ -126,6 +126,25 @@ def test_a_tool_that_must_be_called(model: Any) -> None:
         assert isinstance(call["args"]["city"], str)
 
 
+def test_the_responses_api(model: Any) -> None:
+    model = model.model_copy(update={"use_responses_api": True})
+    answer = model.invoke(QUESTION)
+    assert "42" in answer.text
+    assert answer.usage_metadata["output_tokens"] > 0
+    pieces = [chunk.text for chunk in model.stream(QUESTION)]
+    assert "".join(pieces) == answer.text
+    assert len(pieces) > 2
+    assert "9" in model.invoke([("user", QUESTION), answer, ("user", "What is 5 + 4?")]).text
+    bound = model.bind_tools([get_weather, add])
+    question = ("user", "What is the weather in Paris?")
+    told = bound.invoke([question])
+    (call,) = told.tool_calls
+    assert (call["name"], call["args"]) == ("get_weather", {"city": "Paris"})
+    sky = '{"temperature": 21, "sky": "sunny"}'
+    result = {"role": "tool", "tool_call_id": call["id"], "content": sky}
+    assert "21" in bound.invoke([question, told, result]).text
+
+
 @pytest.mark.parametrize("method", ["function_calling", "json_schema"])
 def test_structured_output(model: Any, method: str) -> None:
     class Person(pydantic.BaseModel):

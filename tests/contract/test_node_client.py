@@ -70,6 +70,15 @@ def test_tools(seen: dict[str, Any]) -> None:
     assert tools["end"]
 
 
+def test_responses(seen: dict[str, Any]) -> None:
+    responses = seen["responses"]
+    assert "42" in responses["whole"]
+    assert responses["whole"] == responses["deltas"] == responses["streamed"]
+    assert responses["call"]["type"] == "function_call"
+    assert json.loads(responses["call"]["arguments"]) == {"city": "Paris"}
+    assert "21" in responses["end"]
+
+
 def test_errors_are_the_clients_exceptions(seen: dict[str, Any]) -> None:
     failures = seen["failures"]
     for kind in ("value", "stream"):

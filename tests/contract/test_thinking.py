@@ -69,6 +69,31 @@ def test_a_document_comes_behind_the_thoughts(client: openai.OpenAI) -> None:
         ask(client, response_format=form, max_tokens=8)
 
 
+def test_responses_tell_the_thoughts_as_an_item(client: openai.OpenAI) -> None:
+    story: Any = [{"role": "user", "content": "Tell me a story about a fox."}]
+    form = {"format": {"type": "json_schema", "name": "x", "schema": CITY}}
+    ask: Any = {"model": "brook", "temperature": 0, "text": form, "max_output_tokens": 60}
+    whole = client.responses.create(input=story, **ask)
+    thought, said = whole.output
+    assert thought.type == "reasoning"
+    assert thought.content
+    assert len(thought.content[0].text) > 40
+    assert said.type == "message"
+    validate(json.loads(whole.output_text), CITY)
+    assert whole.usage is not None
+    tokens = whole.usage.output_tokens_details.reasoning_tokens
+    assert 0 < tokens < whole.usage.output_tokens
+    kinds = []
+    text = ""
+    for event in client.responses.create(input=story, stream=True, **ask):
+        kinds.append(event.type)
+        text += event.delta if event.type == "response.reasoning_text.delta" else ""
+    assert text == thought.content[0].text
+    assert kinds.count("response.reasoning_text.done") == 1
+    again = client.responses.create(input=[*story, *whole.output, *story], **ask)
+    assert again.output_text
+
+
 def test_templates_of_requests_can_be_switched_off(client: openai.OpenAI) -> None:
     with pytest.raises(openai.UnprocessableEntityError) as caught:
         ask(client, max_tokens=4, extra_body={"chat_template": "{{ messages[0].content }}"})

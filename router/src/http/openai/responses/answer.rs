@@ -18,7 +18,7 @@ pub(crate) struct ResponseObject {
     #[serde(flatten)]
     told: Told,
     #[serde(flatten)]
-    asked: super::asked::Asked,
+    asked: super::asked::Members,
 }
 
 /// What a response tells of the answer.

@@ -4,16 +4,26 @@ use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use crate::budget::Charge;
 use crate::http::openai::wire::metadata::Metadata;
 use crate::http::openai::wire::responses::{FunctionTool, ResponsesRequest};
 use crate::http::strict::JsonText;
 use crate::validate::Parameters;
 
+/// Members of the response that tell its request again. They are text from the start: schemas of tools would
+/// take forty times as much as a tree, and are told several times in a stream.
+pub(super) struct Asked {
+    /// Each behind a comma.
+    pub(super) members: String,
+    /// Of the body that they came with.
+    _charge: Charge,
+}
+
 /// What was asked for.
 #[derive(Serialize, ToSchema)]
 #[allow(dead_code, reason = "written by `members`; here for the schema")]
 #[schema(as = ResponseAsked)]
-pub(super) struct Asked {
+pub(super) struct Members {
     /// As in the request.
     instructions: Option<String>,
     /// As in the request.
@@ -55,9 +65,17 @@ pub(super) struct Asked {
     truncation: &'static str,
 }
 
-/// The members of that object as JSON, each behind a comma. They are text from the start: schemas of
-/// tools would take forty times as much as a tree, and are told several times in a stream.
-pub(super) fn members(body: &ResponsesRequest, parameters: &Parameters) -> String {
+impl Asked {
+    /// What a request asks for; `parameters` have its defaults.
+    pub(super) fn of(body: &ResponsesRequest, parameters: &Parameters, charge: Charge) -> Self {
+        Self {
+            members: members(body, parameters),
+            _charge: charge,
+        }
+    }
+}
+
+fn members(body: &ResponsesRequest, parameters: &Parameters) -> String {
     let effort = body.reasoning.as_ref().and_then(|r| r.effort.as_deref());
     let format = body.text.as_ref().and_then(|text| text.format.as_ref());
     let format = format.map_or(r#"{"type":"text"}"#, |format| format.text.as_str());

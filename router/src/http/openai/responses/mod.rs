@@ -10,8 +10,9 @@ use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 
 use self::answer::{ResponseObject, Status, Told};
+use self::asked::Asked;
 use self::conversation::turns;
-use self::stream::{Asked, ResponseTeller};
+use self::stream::ResponseTeller;
 use super::chat::{max_tokens, offer, template_variables};
 use super::wire::responses::{FLAT_FIELDS, ResponsesRequest};
 use super::wire::{Common, Delivery, ErrorBody};
@@ -54,10 +55,7 @@ pub(crate) async fn responses(
     } = body.common(max_tokens)?;
     parameters.wanted = wanted;
     check_model(&app, model.as_deref())?;
-    let asked = Asked {
-        members: asked::members(&body, &parameters),
-        _charge: charge.clone(),
-    };
+    let asked = Asked::of(&body, &parameters, charge.clone());
     let (chat, guide) = conversation(&app.generator, body, parameters.guide.take())?;
     parameters.guide = guide;
     let input = GenerateInput {

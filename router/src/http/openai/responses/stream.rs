@@ -8,7 +8,7 @@ use super::answer::{
     IncompleteDetails, OutputDetails, OutputItem, OutputPart, ResponseError, ResponseUsage, Status,
     Told,
 };
-use crate::budget::Charge;
+use super::asked::Asked;
 use crate::error::ApiError;
 use crate::generation::{FinishReason, Generation, TextEvent};
 use crate::http::blocks::{Block, Change, Teller};
@@ -30,14 +30,6 @@ pub(super) struct ResponseTeller {
     /// Tokens so far; counted only if one of these two is.
     tokens: u32,
     reasoning_tokens: u32,
-}
-
-/// What of a request its response tells again.
-pub(super) struct Asked {
-    /// Members of a JSON object, each behind a comma.
-    pub(super) members: String,
-    /// Of the body that they came with.
-    pub(super) _charge: Charge,
 }
 
 /// Writes events, if there is a stream.
