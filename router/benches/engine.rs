@@ -77,6 +77,7 @@ async fn measure(step: Duration, streams: u32) {
 
 async fn consume(engine: Engine, number: u32) {
     let request = EngineRequest {
+        cache_salt: Box::default(),
         prompt: vec![number + 1; PROMPT],
         sampling: Sampling {
             temperature: 0.0,

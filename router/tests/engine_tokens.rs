@@ -5,7 +5,7 @@ mod support;
 use futures_util::future::join_all;
 use penstock_mock_shard::{Eos, Geometry, MockConfig};
 use penstock_router::engine::{End, EngineConfig};
-use support::{MockWorkers, answer, checked, engine, prompt, ready, request};
+use support::{MockWorkers, answer, checked, engine, gauge, prompt, ready, request, started};
 
 #[tokio::test]
 async fn one_request_gets_its_tokens() {
@@ -13,6 +13,21 @@ async fn one_request_gets_its_tokens() {
     ready(&engine).await;
     let (ids, end) = answer(&engine, request(vec![1, 2, 3], 10)).await;
     assert_eq!((ids.len(), end), (10, End::Length));
+}
+
+#[tokio::test]
+async fn who_has_another_salt_finds_nothing_of_others_in_the_cache() {
+    let (engine, registry) = started(Geometry::default()).await;
+    let long: Vec<u32> = (3..103).collect();
+    let mut hits = Vec::new();
+    for salt in ["", "a", "a", "ab", "", "a\0"] {
+        let mut request = request(long.clone(), 4);
+        request.cache_salt = salt.into();
+        let before = gauge(&registry, "penstock_prefix_hit_tokens_total");
+        answer(&engine, request).await;
+        hits.push(gauge(&registry, "penstock_prefix_hit_tokens_total") > before);
+    }
+    assert_eq!(hits, [false, false, true, false, true, false]);
 }
 
 #[tokio::test]

@@ -82,6 +82,26 @@ async fn null_asks_nothing() {
 }
 
 #[tokio::test]
+async fn a_cache_salt_reaches_the_engine_or_is_refused_by_its_length() {
+    let server = Server::new();
+    server.stage.play(&["A"], End::Length);
+    let salted = |salt: &str| chat(json!({"cache_salt": salt}));
+    let reply = server.post("/v1/chat/completions", salted("mine")).await;
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    assert_eq!(&*server.stage.last().cache_salt, "mine");
+    for wrong in [String::new(), "é".repeat(129)] {
+        let reply = server.post("/v1/chat/completions", salted(&wrong)).await;
+        let text = reply.text();
+        assert_eq!(reply.status, 422, "{text}");
+        let length = format!("Given: {}", wrong.len());
+        assert!(
+            text.contains("cache_salt") && text.contains(&length),
+            "{text}"
+        );
+    }
+}
+
+#[tokio::test]
 async fn the_native_route_brings_it_to_the_engine() {
     let servers = Watermark {
         gamma: 0.25,

@@ -264,6 +264,7 @@ mod tests {
 
     fn request(beam: Beam, max_new_tokens: u32) -> EngineRequest {
         EngineRequest {
+            cache_salt: Box::default(),
             prompt: vec![1],
             sampling: Sampling::default(),
             stopping: Stopping {

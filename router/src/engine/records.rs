@@ -153,7 +153,7 @@ impl Record {
             max_new_tokens: stopping.max_new_tokens,
             min_new_tokens: stopping.min_new_tokens,
             stop_token_ids,
-            cache_salt: vec![salt],
+            cache_salt: salted(salt, &self.request.cache_salt),
             cached_at_most: match self.request.sampling.telling.prompt {
                 Some(_) => self.prompt_told - 1,
                 None => u32::MAX,
@@ -337,6 +337,17 @@ pub(super) fn error(slot: Slot, errors: &[SlotError]) -> String {
         || "the worker failed on this request".into(),
         |e| e.message.clone(),
     )
+}
+
+/// A request's own salt behind the cache's: its length, then its bytes.
+fn salted(salt: u64, own: &str) -> Vec<u64> {
+    let words = own.as_bytes().chunks(8).map(|bytes| {
+        let mut word = [0; 8];
+        word[..bytes.len()].copy_from_slice(bytes);
+        u64::from_le_bytes(word)
+    });
+    let length = Some(own.len() as u64).filter(|&length| length > 0);
+    [salt].into_iter().chain(length).chain(words).collect()
 }
 
 impl Records {

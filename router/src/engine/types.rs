@@ -19,6 +19,8 @@ pub struct EngineRequest {
     pub branches: u32,
     /// Search for the likeliest answers instead of sampling; `branches` of them are told.
     pub beam: Option<Beam>,
+    /// Computed blocks are shared only among requests with the same one; empty = the common cache.
+    pub cache_salt: Box<str>,
 }
 
 /// How beam search goes. The names are those of `transformers`.

@@ -73,6 +73,8 @@ pub struct Parameters {
     pub beam: Option<Beam>,
     /// What usually is left out of the text.
     pub shown: Shown,
+    /// Computed blocks are shared only among requests with the same one.
+    pub cache_salt: Option<String>,
 }
 
 /// What usually is left out of an answer's text, and is not if this says so.
@@ -82,6 +84,18 @@ pub struct Shown {
     pub stop_string: bool,
     /// Special tokens, but for the one that ends it.
     pub special_tokens: bool,
+}
+
+/// Bytes of a cache salt at most.
+pub(crate) const MAX_SALT_BYTES: usize = 256;
+
+pub(super) fn check_salt(salt: Option<&str>) -> Result<(), ApiError> {
+    let length = salt.map_or(1, str::len);
+    if (1..=MAX_SALT_BYTES).contains(&length) {
+        return Ok(());
+    }
+    let rule = format!("`cache_salt` must have 1 to {MAX_SALT_BYTES} bytes. Given: {length}");
+    Err(ApiError::validation("cache_salt", rule))
 }
 
 /// What the model's own end tokens do.
@@ -115,6 +129,7 @@ impl Default for Parameters {
             wanted: Wanted::default(),
             beam: None,
             shown: Shown::default(),
+            cache_salt: None,
         }
     }
 }

@@ -9,7 +9,7 @@ pub(crate) mod beam;
 pub(crate) mod choices;
 pub(crate) mod ends;
 pub(crate) mod guide;
-mod input;
+pub(crate) mod input;
 mod limits;
 mod names;
 pub(crate) mod range;
@@ -47,6 +47,7 @@ impl GenerateInput {
         beam::check(&parameters, names)?;
         parameters.check_guide(names, config.guides)?;
         limits::check_truncate(parameters.truncate, names, limits)?;
+        input::check_salt(parameters.cache_salt.as_deref())?;
         (parameters.wanted).check(names.top_logprobs, config.max_top_tokens)?;
         Ok((
             prompt,

@@ -133,6 +133,7 @@ impl ValidParameters {
             },
             branches: parameters.choices.made(),
             beam,
+            cache_salt: parameters.cache_salt.unwrap_or_default().into_boxed_str(),
         };
         Ok(ValidRequest {
             engine,

@@ -15,6 +15,7 @@ use crate::tools::{LONGEST_NAME, MOST_TOOLS, NAME_SYMBOLS};
 use crate::validate::adjustment as logits;
 use crate::validate::beam::{LENGTH_PENALTY, LOOKED_AT};
 use crate::validate::guide::most_bytes;
+use crate::validate::input::MAX_SALT_BYTES;
 use crate::validate::range::{Ends, Number, Range};
 use crate::validate::{choices, ends, sampling};
 
@@ -223,6 +224,7 @@ fn texts(config: &RouterConfig) -> Vec<Bound> {
             with(items(0..=logits::MAX_BAD_TEXTS), bad),
         ),
         (CHAT, "chat_template", text(0..=MOST_TEMPLATE)),
+        (OPENAI, "cache_salt", text(1..=MAX_SALT_BYTES)),
         (OPENAI, "guided_regex", regex.clone()),
         (OPENAI, "guided_grammar", grammar.clone()),
         (&["StructuredOutputs"], "regex", regex),

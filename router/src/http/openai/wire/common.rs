@@ -109,9 +109,9 @@ macro_rules! request {
             /// Not offered yet; 0 is neutral.
             #[schema(value_type = Option<i64>)]
             pub(crate) priority: Option<crate::http::strict::JsonText>,
-            /// Not offered yet.
-            #[schema(value_type = Option<String>)]
-            pub(crate) cache_salt: Option<crate::http::strict::JsonText>,
+            /// Computed prompts are shared only among requests with the same one: nobody learns from
+            /// times what others have asked.
+            pub(crate) cache_salt: Option<String>,
             /// Not offered yet; false is neutral.
             #[schema(value_type = Option<bool>)]
             pub(crate) return_token_ids: Option<crate::http::strict::JsonText>,
@@ -202,7 +202,6 @@ macro_rules! request {
                 let values = [
                     &self.guided_whitespace_pattern,
                     &self.priority,
-                    &self.cache_salt,
                     &self.return_token_ids,
                     &self.return_tokens_as_token_ids,
                     &self.vllm_xargs,
@@ -243,6 +242,7 @@ macro_rules! request {
                             special_tokens: self.skip_special_tokens == Some(false),
                         },
                         beam,
+                        cache_salt: self.cache_salt.take(),
                         ..Default::default()
                     },
                     delivery: super::common::delivery(self.stream, self.stream_options)?,
@@ -298,10 +298,9 @@ macro_rules! request {
 pub(super) use request;
 
 /// Not offered yet.
-pub(crate) const NEUTRAL: Neutrals<6> = [
+pub(crate) const NEUTRAL: Neutrals<5> = [
     ("guided_whitespace_pattern", Neutral::Null),
     ("priority", Neutral::Json("0")),
-    ("cache_salt", Neutral::Null),
     ("return_token_ids", Neutral::Json("false")),
     ("return_tokens_as_token_ids", Neutral::Json("false")),
     ("vllm_xargs", Neutral::Json("{}")),
