@@ -40,6 +40,14 @@ async fn items_become_turns() {
     let before =
         format!("system:be nice/user:ab/assistant:chm{call}/tool:42t1/system:d/assistant:e/");
     assert_eq!(prompt(&server), format!("{before}assistant:f"));
+    let counted = server
+        .post("/v1/responses/input_tokens", body(json!({"input": input})))
+        .await
+        .json();
+    let system = "system:be nice/".len();
+    let wanted =
+        json!({"object": "response.input_tokens", "input_tokens": prompt(&server).len() - system});
+    assert_eq!(counted, wanted);
     server.stage.play(&["ok"], End::StopToken);
     let whole = json!([{"role": "assistant", "content": "f"}]);
     server.post(PATH, body(json!({"input": whole}))).await;

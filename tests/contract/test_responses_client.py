@@ -54,7 +54,8 @@ def test_a_response(client: openai.OpenAI) -> None:
     (item,) = answer.output
     assert item.type == "message"
     assert answer.usage is not None
-    assert answer.usage.input_tokens > 0
+    count = client.responses.input_tokens.count(model="brook", input="What is 12 + 30?")
+    assert answer.usage.input_tokens == count.input_tokens > 0
     assert answer.usage.total_tokens == answer.usage.input_tokens + answer.usage.output_tokens
     assert answer.usage.input_tokens_details.cached_tokens == 0
     chat = client.chat.completions.create(
@@ -65,9 +66,13 @@ def test_a_response(client: openai.OpenAI) -> None:
 
 def test_the_types_of_the_client_are_kept(client: openai.OpenAI) -> None:
     """The client itself builds its objects without a check."""
-    for fields in ({"input": "Hi!"}, {"input": ASKED, "tools": [WEATHER]}):
+    told = {"include": ["message.output_text.logprobs"], "top_logprobs": 1}
+    asked: Any = ({"input": "Hi!", **told}, {"input": ASKED, "tools": [WEATHER]})
+    for fields in asked:
         answer = client.responses.create(max_output_tokens=40, **ASK, **fields)
-        type(answer).model_validate(answer.model_dump(by_alias=True), strict=True)
+        events = list(client.responses.create(max_output_tokens=40, stream=True, **ASK, **fields))
+        for made in (answer, *events):
+            type(made).model_validate(made.model_dump(by_alias=True), strict=True)
 
 
 def test_a_stream_is_the_response_in_pieces(client: openai.OpenAI) -> None:

@@ -86,6 +86,7 @@ def test_responses_tell_the_thoughts_as_an_item(client: openai.OpenAI) -> None:
     kinds = []
     text = ""
     for event in client.responses.create(input=story, stream=True, **ask):
+        type(event).model_validate(event.model_dump(by_alias=True), strict=True)
         kinds.append(event.type)
         text += event.delta if event.type == "response.reasoning_text.delta" else ""
     assert text == thought.content[0].text

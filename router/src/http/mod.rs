@@ -92,6 +92,7 @@ impl App {
             .route("/v1/chat/completions", post(openai::chat))
             .route("/v1/completions", post(openai::completions))
             .route("/v1/responses", post(openai::responses))
+            .route("/v1/responses/input_tokens", post(openai::input_tokens))
             .route("/v1/messages", post(anthropic::messages))
             .route("/v1/messages/count_tokens", post(anthropic::count_tokens))
             .route("/chat_tokenize", post(openai::chat_tokenize))

@@ -38,9 +38,9 @@ impl FieldNames {
         top_logprobs: "top_logprobs",
         ..Self::COMPLETIONS
     };
-    /// `/v1/responses`.
+    /// `/v1/responses`. The prompt is what two fields say, between the quotes of a message.
     pub const RESPONSES: Self = Self {
-        prompt: "input",
+        prompt: "instructions` and `input",
         max_new_tokens: "max_output_tokens",
         ..Self::CHAT
     };

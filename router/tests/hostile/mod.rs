@@ -33,8 +33,9 @@ pub struct Wrong {
     pub names: Vec<String>,
 }
 
-const ROUTES: [&str; 10] = [
+const ROUTES: [&str; 11] = [
     "/v1/responses",
+    "/v1/responses/input_tokens",
     "/v1/messages",
     "/v1/messages/count_tokens",
     "/chat_tokenize",
@@ -230,7 +231,7 @@ impl Random {
                 "tools": [{"name": "f", "input_schema": {"type": "object"}}],
                 "tool_choice": {"type": "auto", "disable_parallel_tool_use": true}})
             }
-            "/v1/responses" => {
+            "/v1/responses" | "/v1/responses/input_tokens" => {
                 json!({"model": "brook", "max_output_tokens": 4, "temperature": 0, "top_k": 3, "stream": stream,
                 "input": self.items(), "instructions": "s", "metadata": {"a": "b"}, "parallel_tool_calls": false,
                 "tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}}],

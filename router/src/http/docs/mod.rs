@@ -30,6 +30,7 @@ use crate::config::RouterConfig;
         openai::chat,
         openai::completions,
         openai::responses,
+        openai::input_tokens,
         openai::chat_tokenize,
         anthropic::messages,
         anthropic::count_tokens,

@@ -24,7 +24,7 @@ pub(super) use self::completions::{__path_completions, completions};
 use self::kind::Kind;
 use self::logprobs::{ById, Gathering, Logprobs};
 pub(super) use self::models::{__path_model, __path_models, model, models};
-pub(super) use self::responses::{__path_responses, responses};
+pub(super) use self::responses::{__path_input_tokens, __path_responses, input_tokens, responses};
 use self::stream::ChunkStream;
 use self::wire::Delivery;
 use self::wire::answer::Usage;

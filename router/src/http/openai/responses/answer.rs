@@ -155,6 +155,15 @@ pub(crate) struct ResponseUsage {
     pub(super) total_tokens: usize,
 }
 
+/// How long a prompt is.
+#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
+pub(crate) struct InputTokens {
+    /// Always `response.input_tokens`.
+    object: &'static str,
+    /// Tokens.
+    input_tokens: usize,
+}
+
 /// Tokens of a prompt, by what was done with them.
 #[derive(Clone, Copy, Debug, Default, Serialize, ToSchema)]
 pub(crate) struct InputDetails {
@@ -169,6 +178,15 @@ pub(crate) struct InputDetails {
 pub(crate) struct OutputDetails {
     /// Tokens before the first that shows something else than thoughts.
     pub(super) reasoning_tokens: u32,
+}
+
+impl InputTokens {
+    pub(super) fn of(input_tokens: usize) -> Self {
+        Self {
+            object: "response.input_tokens",
+            input_tokens,
+        }
+    }
 }
 
 impl OutputItem {

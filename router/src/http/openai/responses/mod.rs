@@ -5,11 +5,12 @@ mod asked;
 mod conversation;
 mod stream;
 
+use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 
-use self::answer::{ResponseObject, Status, Told};
+use self::answer::{InputTokens, ResponseObject, Status, Told};
 use self::asked::Asked;
 use self::conversation::turns;
 use self::stream::ResponseTeller;
@@ -79,6 +80,25 @@ pub(crate) async fn responses(
     Ok((headers, teller.body().freeze()).into_response())
 }
 
+/// Counts the tokens of a conversation as `/v1/responses` would read it.
+#[utoipa::path(
+    post, path = "/v1/responses/input_tokens", tag = "openai", request_body = ResponsesRequest,
+    responses((status = 200, body = InputTokens), (status = "4XX", body = ErrorBody))
+)]
+pub(crate) async fn input_tokens(
+    State(app): State<App>,
+    request: Request,
+) -> Result<Json<InputTokens>, OpenAiError> {
+    let (body, charge): (ResponsesRequest, _) = json::read(request, &app).await?;
+    body.check()?;
+    check_model(&app, body.model.as_deref())?;
+    let (chat, _) = conversation(&app.generator, body, None)?;
+    let name = FieldNames::RESPONSES.prompt;
+    let counted = app.generator.tokenize_chat(chat, name, charge).await;
+    let (_, tokens) = counted.map_err(in_our_words)?;
+    Ok(Json(InputTokens::of(tokens.len())))
+}
+
 /// The conversation, and the guide to its answer: `guide`, or what tools make of it.
 fn conversation(
     generator: &Generator,
@@ -124,8 +144,16 @@ const EFFORT: &str = "reasoning_effort";
 
 /// Rules speak of fields by the names that chats have for them.
 fn in_our_words(error: ApiError) -> ApiError {
+    let prompt = FieldNames::RESPONSES.prompt;
     let error = error.renamed(EFFORT, "reasoning.effort");
-    error.renamed("messages", FieldNames::RESPONSES.prompt)
+    let error = error.renamed("messages", prompt);
+    match error.param.as_deref() {
+        Some(param) if param == prompt => ApiError {
+            param: Some("input".into()),
+            ..error
+        },
+        _ => error,
+    }
 }
 
 fn begin(app: &App) -> Told {
