@@ -11,6 +11,7 @@
 //! but diverges when traffic is steady for long: forgetting without news makes it lose symmetry.
 //! Here what traffic does not tell apart stays as it was, by a weak pull to the last fit.
 
+use crate::ids::Micros;
 use crate::sizes::SizeCosts;
 
 /// What a step was made of.
@@ -76,7 +77,8 @@ impl StepCost {
     }
 
     /// Learns from a step that took `duration` microseconds; 0 = unknown.
-    pub(crate) fn observe(&mut self, load: Load, duration: u64) {
+    pub(crate) fn observe(&mut self, load: Load, duration: u64, now: Micros) {
+        self.sizes.tick(now);
         if duration == 0 {
             return;
         }
@@ -137,12 +139,12 @@ impl StepCost {
         known.map(|micros| micros + self.attention(load)).or(line)
     }
 
-    /// Microseconds of a step with a prompt. A size that nobody has tried is hoped to be bound by
+    /// Microseconds of a step with a prompt. A size that nobody has tried of late is hoped to be bound by
     /// nothing but the products' rate or the reading of the weights (the roofline model; Williams,
     /// Waterman and Patterson, 2009), if that is less than `predict` says, so that good ones are tried.
     pub(crate) fn hope(&self, load: Load) -> Option<f64> {
         let predicted = self.predict(load)?;
-        if self.sizes.known(load.tokens()).is_some() {
+        if self.sizes.is_recent(load.tokens()) {
             return Some(predicted);
         }
         let weights = self.decoding.at([1.0, 0.0, 0.0]);
@@ -285,7 +287,7 @@ mod tests {
             let context = u64::from(step % 37) * 2_000;
             let prompt = (step % 3) * (step % 7) * 100;
             let load = load(step % 61, context, step % 11 * 1_000, prompt);
-            cost.observe(load, took(load));
+            cost.observe(load, took(load), Micros(0));
         }
         cost
     }
@@ -324,7 +326,7 @@ mod tests {
         let mut cost = StepCost::default();
         for step in 0..500_u32 {
             let load = load(32, 0, 0, if step % 3 == 0 { 0 } else { 200 + step % 100 });
-            cost.observe(load, hidden(load));
+            cost.observe(load, hidden(load), Micros(0));
         }
         let tokens = cost.prompt_tokens(load(32, 0, 0, 0), 0, 12_000.0).unwrap();
         assert!((310..350).contains(&tokens), "{tokens}");
@@ -337,7 +339,7 @@ mod tests {
         for step in 0..1_000_000_u32 {
             let prompt = if step % 1_000 == 0 { 500 } else { 0 };
             let load = load(5 + step / 100 % 3, 4_000, 0, prompt);
-            cost.observe(load, took(load));
+            cost.observe(load, took(load), Micros(0));
         }
         let beside = load(6, 4_000, 0, 0);
         let target = took(load(6, 4_000, 0, 500));
@@ -350,7 +352,7 @@ mod tests {
     fn a_disturbed_step_counts_for_nothing() {
         let (mut cost, large) = (taught(), load(32, 9_000, 0, 8_000));
         let before = cost.predict(large).unwrap();
-        cost.observe(large, 1_600_000);
+        cost.observe(large, 1_600_000, Micros(0));
         let after = cost.predict(large).unwrap();
         assert!(
             (after / before - 1.0).abs() < 1e-6,
@@ -362,7 +364,7 @@ mod tests {
     fn steps_that_stay_slow_are_believed() {
         let (mut cost, beside) = (taught(), load(32, 9_000, 0, 0));
         for _ in 0..1_000 {
-            cost.observe(beside, 10 * took(beside));
+            cost.observe(beside, 10 * took(beside), Micros(0));
         }
         let ratio = cost.predict(beside).unwrap() / took(beside) as f64;
         assert!((9.0..11.0).contains(&ratio), "{ratio}");
@@ -374,8 +376,8 @@ mod tests {
         let [decode, read] = [load(32, 9_000, 0, 0), load(32, 9_000, 0, 512)];
         for step in 0..40 {
             let compiling = if step < 2 { 3_000_000 } else { 0 };
-            cost.observe(decode, took(decode) + compiling);
-            cost.observe(read, took(read) + compiling);
+            cost.observe(decode, took(decode) + compiling, Micros(0));
+            cost.observe(read, took(read) + compiling, Micros(0));
         }
         let ratio = cost.predict(read).unwrap() / took(read) as f64;
         assert!((0.95..1.05).contains(&ratio), "{ratio}");
@@ -384,8 +386,8 @@ mod tests {
     #[test]
     fn says_nothing_before_it_has_seen_enough() {
         let mut cost = StepCost::default();
-        cost.observe(load(1, 0, 0, 0), 10);
-        cost.observe(load(1, 0, 0, 0), 0);
+        cost.observe(load(1, 0, 0, 0), 10, Micros(0));
+        cost.observe(load(1, 0, 0, 0), 0, Micros(0));
         assert_eq!(cost.predict(load(1, 0, 0, 0)), None);
         assert_eq!(cost.prompt_tokens(load(1, 0, 0, 0), 0, 1_000.0), None);
     }

@@ -76,7 +76,7 @@ impl Scheduler {
             return Vec::new();
         };
         self.cost
-            .observe(flight.load, self.duration(&flight, outcome, now));
+            .observe(flight.load, self.duration(&flight, outcome, now), now);
         self.last_outcome = now;
         let mut news = News {
             emissions: Vec::with_capacity(outcome.slots.len()),

@@ -17,7 +17,7 @@ use crate::scheduler::Scheduler;
 use crate::sequence::{Phase, Sequence};
 
 /// A step with a prompt may always take this many times as long as it would without.
-const STRETCH: f64 = 2.4;
+const STRETCH: f64 = 2.35;
 /// So many waiting sequences per stream are no crowd.
 const FEW: f64 = 1.0 / 16.0;
 /// With as many more waiting sequences as streams, a step may be so many times longer still.

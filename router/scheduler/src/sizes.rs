@@ -1,17 +1,21 @@
 //! What a step with prompts costs by its size, learnt size by size: padding, and tiles that fill a
 //! device or just do not, make of it anything but a line.
 
+use crate::ids::Micros;
+
 /// Weight of the newest step of a size.
 const NEWEST: f64 = 0.25;
-/// After so many steps with prompts, what was seen of a size is out of date.
-const REMEMBERED: u64 = 1_000;
+/// After so many microseconds, what was seen of a size is doubtful: one that took long, because its
+/// graph was not there yet, say, is tried again.
+const REMEMBERED: u64 = 10_000_000;
 
 /// Microseconds of a step, but for attention, for each size that suits the workers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SizeCosts {
     /// By size, rising.
     seen: Vec<Seen>,
-    steps: u64,
+    /// When the last step ended.
+    now: Micros,
 }
 
 /// What is known of a size.
@@ -20,8 +24,8 @@ struct Seen {
     size: u32,
     /// Moving average.
     micros: f64,
-    /// The step that it was last seen in; none yet.
-    last: Option<u64>,
+    /// When it was last seen; never yet.
+    last: Option<Micros>,
 }
 
 impl SizeCosts {
@@ -33,30 +37,40 @@ impl SizeCosts {
         };
         Self {
             seen: sizes.iter().map(seen).collect(),
-            steps: 0,
+            now: Micros(0),
         }
+    }
+
+    /// Takes note of the time.
+    pub(crate) fn tick(&mut self, now: Micros) {
+        self.now = now;
     }
 
     /// Learns from a step of so many tokens.
     pub(crate) fn observe(&mut self, tokens: u32, micros: f64) {
-        self.steps += 1;
-        let known = self.known(tokens);
+        let known = self.known(tokens).filter(|_| self.is_recent(tokens));
         let at = self.at(tokens);
         if let Some(seen) = self.seen.get_mut(at) {
             seen.micros = known.map_or(micros, |known| known + NEWEST * (micros - known));
-            seen.last = Some(self.steps);
+            seen.last = Some(self.now);
         }
     }
 
-    /// What a step of so many tokens costs, if its size was seen of late.
+    /// What a step of so many tokens cost, if its size was ever seen.
     pub(crate) fn known(&self, tokens: u32) -> Option<f64> {
-        self.micros(self.seen.get(self.at(tokens))?)
+        self.seen.get(self.at(tokens))?.known()
+    }
+
+    /// Whether its size was seen of late.
+    pub(crate) fn is_recent(&self, tokens: u32) -> bool {
+        let last = self.seen.get(self.at(tokens)).and_then(|seen| seen.last);
+        last.is_some_and(|last| self.now.0.saturating_sub(last.0) < REMEMBERED)
     }
 
     /// What it costs at best, if products were all there is: its share of the size that costs the
     /// least per token.
     pub(crate) fn hoped(&self, tokens: u32) -> Option<f64> {
-        let each = |seen: &Seen| Some(self.micros(seen)? / f64::from(seen.size));
+        let each = |seen: &Seen| Some(seen.known()? / f64::from(seen.size));
         let least = self.seen.iter().filter_map(each).min_by(f64::total_cmp)?;
         let size = self.seen.get(self.at(tokens))?.size;
         Some(least * f64::from(size))
@@ -66,10 +80,11 @@ impl SizeCosts {
     fn at(&self, tokens: u32) -> usize {
         self.seen.partition_point(|seen| seen.size < tokens)
     }
+}
 
-    fn micros(&self, seen: &Seen) -> Option<f64> {
-        let fresh = self.steps - seen.last? < REMEMBERED;
-        fresh.then_some(seen.micros)
+impl Seen {
+    fn known(&self) -> Option<f64> {
+        self.last.map(|_| self.micros)
     }
 }
 
@@ -112,10 +127,13 @@ mod tests {
     fn what_was_seen_long_ago_is_tried_again() {
         let mut costs = SizeCosts::new(&[64, 128]);
         costs.observe(128, 60_000.0);
-        for _ in 0..REMEMBERED {
-            costs.observe(64, 6_400.0);
-        }
-        assert_eq!((costs.known(128), costs.hoped(128)), (None, Some(12_800.0)));
+        costs.tick(Micros(REMEMBERED));
+        costs.observe(64, 6_400.0);
+        assert!(costs.is_recent(64) && !costs.is_recent(128));
+        assert_eq!(
+            (costs.known(128), costs.hoped(128)),
+            (Some(60_000.0), Some(12_800.0))
+        );
         costs.observe(128, 8_000.0);
         assert_eq!(
             costs.known(128),
