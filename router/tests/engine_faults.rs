@@ -276,6 +276,25 @@ async fn what_was_dropped_is_prepared_again_and_the_answer_goes_on() {
 }
 
 #[tokio::test]
+async fn of_several_answers_those_go_on_whose_guide_was_dropped() {
+    let several = || EngineRequest {
+        branches: 4,
+        ..request(vec![1, 2, 3], 30)
+    };
+    let whole = engine(MockWorkers::one(checked()), EngineConfig::default());
+    ready(&whole).await;
+    let expected = support::answers(&whole, several()).await;
+    let faults = [0, 9, 20].map(Fault::DropPrepared).to_vec();
+    let workers = MockWorkers::one(MockConfig {
+        faults,
+        ..checked()
+    });
+    let engine = engine(workers, always_preparing());
+    ready(&engine).await;
+    assert_eq!(support::answers(&engine, several()).await, expected);
+}
+
+#[tokio::test]
 async fn what_is_dropped_again_and_again_fails_alone() {
     let faults = (0..12).map(Fault::DropPrepared).collect();
     let workers = MockWorkers::new(vec![one_slot(faults)]);

@@ -66,9 +66,7 @@ class FaultKind(enum.Enum):
 
     INVALID = enum.auto()  # the request is to blame
     INTERNAL = enum.auto()  # the worker is
-    UNPREPARED = (
-        enum.auto()
-    )  # what Prepare made is gone: it may enter again once that is done again
+    UNPREPARED = enum.auto()  # what Prepare made is gone: once that is done again, it may enter
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ use crate::ids::{Micros, Slot, TokenId};
 use crate::plan::{Emission, Finish, StepOutcome};
 use crate::request::Pipelining;
 use crate::scheduler::Scheduler;
-use crate::sequence::{Place, Sequence, Standing, State};
+use crate::sequence::{Place, Sequence, State};
 use std::ops::Range;
 
 /// Reads an outcome's yields in run order.
@@ -167,8 +167,7 @@ impl Scheduler {
         sequence.yielding -= u16::from(run.reach == Reach::Yields);
         if sequence.slot() == Some(run.slot) {
             let request = sequence.id.request;
-            self.leave(run.place);
-            self.store[run.place].standing = Standing::Resumed;
+            self.vacate(run.place);
             self.park(run.place);
             self.unprepared.push(request);
         }

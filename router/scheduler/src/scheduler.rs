@@ -318,13 +318,18 @@ impl Scheduler {
 
     /// Takes slot and blocks from a running sequence and queues it, to be recomputed later.
     pub(crate) fn evict(&mut self, place: Place, now: Micros) {
-        self.leave(place);
-        self.store[place].standing = Standing::Resumed;
+        self.vacate(place);
         if self.store[place].held {
             self.park(place);
         } else {
             self.enqueue(place, now);
         }
+    }
+
+    /// Takes slot and blocks from a sequence that will go on later, before those that are fresh.
+    pub(crate) fn vacate(&mut self, place: Place) {
+        self.leave(place);
+        self.store[place].standing = Standing::Resumed;
     }
 
     /// Keeps a sequence without slot and blocks out of the queue.
@@ -365,7 +370,7 @@ impl Scheduler {
 
     /// Gives a running sequence's slot and blocks back. Steps in flight may still write to the
     /// blocks: whoever gets them next writes in a later step, and steps run in order.
-    pub(crate) fn leave(&mut self, place: Place) {
+    fn leave(&mut self, place: Place) {
         let Some(slot) = self.store[place].slot() else {
             return;
         };

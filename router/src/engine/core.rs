@@ -119,10 +119,15 @@ impl Core {
     }
 
     /// The requests of sequences that could not run in the last step: the workers had dropped what
-    /// they had prepared.
-    pub(super) fn take_unprepared(&mut self) -> Vec<RequestId> {
+    /// they had prepared. Several sequences of a request wait for one call, which may be `under_way`.
+    pub(super) fn take_unprepared(
+        &mut self,
+        under_way: impl Fn(RequestId) -> bool,
+    ) -> Vec<RequestId> {
         let mut ids = self.scheduler.take_unprepared();
+        ids.sort_unstable();
         ids.dedup();
+        ids.retain(|&id| !under_way(id));
         ids.retain(|&id| {
             let may = self.records.get_mut(id).is_some_and(Record::may_lack);
             if !may {

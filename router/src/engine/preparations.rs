@@ -49,6 +49,11 @@ impl Preparations {
         self.handles.insert(id, handle);
     }
 
+    /// Whether a request's call is under way.
+    pub(super) fn has(&self, id: RequestId) -> bool {
+        self.handles.contains_key(&id)
+    }
+
     /// Withdraws a request: its call is dropped, which cancels it at the workers.
     pub(super) fn cancel(&mut self, id: RequestId) {
         if let Some(handle) = self.handles.remove(&id) {

@@ -205,7 +205,7 @@ impl Task {
                 biased;
                 answer = group.answer() => {
                     core.absorb(answer?);
-                    for id in core.take_unprepared() {
+                    for id in core.take_unprepared(|id| self.preparing.has(id)) {
                         self.prepare(id, core, &preparer);
                     }
                 }
