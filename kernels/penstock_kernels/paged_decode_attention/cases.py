@@ -111,6 +111,11 @@ CASES = [
         ]
     ),
     *(_case(Size.FULL, "bf16", Heads(2 * group, 2, 128, 32), MIXED) for group in (1, 3, 7, 8, 16)),
+    # Pairs that are a share each, and such as are not for one that is long.
+    _case(Size.FULL, "bf16", LLAMA_8B, list(range(512, 768, 8))),
+    _case(Size.FULL, "bf16", LLAMA_1B, [0, *range(33, 1057, 32)]),
+    _case(Size.FULL, "bf16", LLAMA_8B, [40] * 17, window=30),
+    _case(Size.FULL, "bf16", LLAMA_8B, [2000, *range(300, 331)]),
     _case(Size.FULL, "bf16", LLAMA_8B, [70_001, 8193, 8192, 5]),
     _case(Size.FULL, "bf16", LLAMA_8B, [640, 5, 0], spare=70_000),
     _case(Size.BENCH, "bf16", LLAMA_8B, [1100] * 256),
@@ -119,6 +124,8 @@ CASES = [
     _case(Size.BENCH, "bf16", LLAMA_8B, list(range(100, 4100, 16))),
     _case(Size.BENCH, "bf16", LLAMA_8B, [8000] * 64, window=1024),
     _case(Size.BENCH, "bf16", LLAMA_8B, [640] * 32),
+    _case(Size.BENCH, "bf16", LLAMA_8B, list(range(512, 768, 8))),
+    _case(Size.BENCH, "bf16", LLAMA_8B, [640] * 16),
     _case(Size.BENCH, "bf16", LLAMA_8B, [384]),
     _case(Size.BENCH, "bf16", LLAMA_1B, [1100] * 256),
     _case(Size.BENCH, "bf16", LLAMA_1B, [640] * 32),

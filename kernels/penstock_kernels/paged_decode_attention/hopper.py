@@ -30,7 +30,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.language.extra.cuda import gdc_wait
 
 from ..device import processors
-from ..hopper import ATOM, ROWS, blocks_of, copy_tile, fits, make_bars
+from ..hopper import ATOM, ROWS, add, blocks_of, copy_tile, fits, make_bars
 from ..online_softmax import LOG2_E
 from ..pdl import early_launch
 from ..sizes import power_of_two
@@ -39,11 +39,9 @@ from .splits import arrivals
 LOWEST = gl.constexpr(-1.0e38)
 HEADS = gl.constexpr(16)  # query heads of a group, at most
 SUMMED = gl.constexpr(8)  # parts that are read together when they are summed up
-
-
-@gluon.jit
-def _add(a, b):
-    return a + b
+# A pair is one program's share if none has more tiles than so many times an equal share, since who
+# is left at the end has more of the bandwidth; and so many more, which adding up parts would take.
+UNEVEN, ADDING = gl.constexpr(2), gl.constexpr(3)
 
 
 @gluon.jit
@@ -70,21 +68,33 @@ def _share(
     kv_len, kv_heads, sequences, window,
     KEYS: gl.constexpr, SEQUENCES: gl.constexpr, LEAST: gl.constexpr,
 ):  # fmt: skip
-    """(begin, end, sequence of the first tile, its first tile, all tiles, sharing programs)."""
+    """(begin, end, sequence of the first tile, its first tile, all tiles, sharing programs).
+
+    Where the pairs are few enough and of a size, each is the share of one program, and no pair is
+    shared: that is 1 sharing program.
+    """
     L: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
     every = gl.arange(0, SEQUENCES, L)
     exists = every < sequences
     _, tiles = _tiles(gl.load(kv_len + every, mask=exists, other=0), window, KEYS)
-    tiles = gl.where(exists, tiles * kv_heads, 0)
-    ends = gl.associative_scan(tiles, 0, _add)
-    total = gl.sum(tiles, 0)
+    tiles = gl.where(exists, tiles, 0)
+    ends = gl.associative_scan(tiles * kv_heads, 0, add)
+    total = gl.sum(tiles * kv_heads, 0)
+    program, pairs = gl.program_id(0), sequences * kv_heads
     programs = gl.minimum(gl.num_programs(0), gl.maximum(total // LEAST, 1))
-    program = gl.program_id(0)
     begin = _begin(program, total, programs)
     end = gl.minimum(_begin(program + 1, total, programs), total)
     before = ends <= begin
     sequence = gl.sum(gl.where(before & exists, 1, 0), 0)
-    return begin, end, sequence, gl.sum(gl.where(before, tiles, 0), 0), total, programs
+    most = gl.max(tiles, 0) - ADDING
+    if (pairs <= gl.num_programs(0)) & (most * gl.num_programs(0) <= total * UNEVEN):
+        sequence = gl.minimum(program // kv_heads, sequences)
+        before = every < sequence
+        own = gl.sum(gl.where(every == sequence, tiles, 0), 0)
+        begin = gl.sum(gl.where(before, tiles * kv_heads, 0), 0) + program % kv_heads * own
+        end = begin + own
+        programs = gl.minimum(programs, 1)
+    return begin, end, sequence, gl.sum(gl.where(before, tiles * kv_heads, 0), 0), total, programs
 
 
 @gluon.jit
@@ -413,7 +423,8 @@ def launch(
         KEYS=tiles.keys,
         D=size,
         STAGES=tiles.stages,
-        SEQUENCES=max(128, power_of_two(sequences)),
+        # Of 32 a warp adds up the tiles by itself.
+        SEQUENCES=32 if sequences <= 32 else max(128, power_of_two(sequences)),
         LEAST=tiles.least,
         EARLY=early,
         num_warps=4,
