@@ -38,7 +38,7 @@ STAGES = ("parse", "fold", "pack", "inputs", "forward", "choose", "outputs", "re
 class Nothing:
     """Captures by running once, replays by doing nothing."""
 
-    adjusts = True
+    all_choices = True
 
     def takes(self, shape: Shape) -> bool:
         """Whatever is padded, as on a GPU."""
@@ -93,10 +93,9 @@ class Clock:
         def noted(shape: Shape, stages: Stages) -> Stages:
             found = of(shape, stages)
             self.ends["inputs"] = perf_counter()
-            forward, choose = found.forward, found.choose
-            return Stages(
-                self.after("forward", forward), self.after("choose", choose), found.adjust
-            )
+            plain, *others = found.choices
+            choices = self.after("choose", plain), *others
+            return Stages(self.after("forward", found.forward), choices)
 
         changed: list[tuple[Any, str, Any]] = [
             (state, "fold", self.after("fold", fold)),

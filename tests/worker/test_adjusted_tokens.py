@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from checkpoints import VOCAB, checkpoint_maker, prompt, reference
 from driver import Driver, Running, Worker, greedy, new_sequence, running
 from penstock.rpc import shard_pb2 as pb
+from penstock.worker.step import Adjustment, Choosing
 from transformers import (
     LogitsProcessorList,
     NoBadWordsLogitsProcessor,
@@ -183,6 +185,38 @@ def test_of_a_fork(driver: Driver, expected: Expected) -> None:
     driver.finish([plain, source, *forks])
     assert source.tokens == forks[0].tokens == expected[4][0]
     assert plain.tokens == forks[1].tokens == expected[0][0]
+
+
+@pytest.mark.parametrize(("asked", "choosing"), [
+    ({}, Choosing.FURTHER),
+    ({"min_p": 0.1}, Choosing.FURTHER),
+    ({"min_p": 0.1, "typical_p": 0.5}, Choosing.FURTHER),
+    ({"typical_p": 0.5, "presence": 0.1}, Choosing.ADJUSTED),
+    ({"allowed": np.arange(3)}, Choosing.ADJUSTED),
+    ({"min_p": 0.1, "bad_words": (np.arange(3),)}, Choosing.ADJUSTED),
+])  # fmt: skip
+def test_logits_are_adjusted_only_where_that_is_asked(asked: Asked, choosing: Choosing) -> None:
+    assert Adjustment(**asked).choosing == choosing
+
+
+def test_further_filters_choose_the_same_beside_adjusted_logits(driver: Driver) -> None:
+    """Alone they choose from the logits as they are."""
+    wishes: list[Asked] = [{"min_p": 0.02}, {"typical_p": 0.8}, {"min_p": 0.01, "typical_p": 0.9}]
+    answers = []
+    for beside in ([], sequences()[1:3]):
+        drawn = [
+            greedy(PROMPTS[i], WANTED, temperature=1.5, seed=i, **wish)
+            for i, wish in enumerate(wishes)
+        ]
+        for sequence in [*drawn, *beside]:
+            driver.enter(sequence)
+        driver.finish([*drawn, *beside])
+        answers.append([sequence.tokens for sequence in drawn])
+    assert answers[0] == answers[1]
+    plain = greedy(PROMPTS[0], WANTED, temperature=1.5, seed=0)
+    driver.enter(plain)
+    driver.finish([plain])
+    assert plain.tokens != answers[0][0]
 
 
 def test_impossible_tokens_fail_their_sequence_alone(driver: Driver, expected: Expected) -> None:

@@ -100,7 +100,7 @@ def draw(wish: Wish) -> Tensor:
     adjuster.enter(entering(wish))
     slot = torch.zeros(1, dtype=torch.int64)
     adjusted = adjust(row(), slot, slot, adjuster.rules).expand(DRAWS, -1).contiguous()
-    min_p, typical_p = adjuster.kept[0].expand(DRAWS, -1).t().contiguous().unbind()
+    min_p, typical_p = adjuster.kept[:, :1].expand(-1, DRAWS).contiguous().unbind()
     rows = SamplingRows(
         torch.full((DRAWS,), wish.temperature),
         torch.full((DRAWS,), wish.top_k, dtype=torch.int32),

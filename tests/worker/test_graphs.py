@@ -17,6 +17,7 @@ from penstock.sampling import SamplingRows, choose
 from penstock.worker.graphs import Graphs, Stages
 from penstock.worker.rehearsal import Rehearsal, captured_shapes
 from penstock.worker.shape import TOKENS, Shape
+from penstock.worker.step import Choosing
 
 T = TypeVar("T")
 MOST = 512  # tokens of a step, by the driver
@@ -25,7 +26,7 @@ MOST = 512  # tokens of a step, by the driver
 class Recorder:
     """Captures by keeping what was launched, and replays by launching it again."""
 
-    adjusts = True
+    all_choices = True
 
     def __init__(self, failing_from: int = 1 << 30) -> None:
         self.failing_from = failing_from
@@ -56,15 +57,17 @@ def decode(rows: int) -> Shape:
 def stages(rows: int) -> Stages:
     return Stages(
         lambda: torch.zeros(rows, 4),
-        lambda logits: (logits.argmax(-1), logits.amax(-1)),
-        lambda logits: (logits.argmin(-1), logits.amin(-1)),
+        (
+            lambda logits: (logits.argmax(-1), logits.amax(-1)),
+            lambda logits: (logits.argmin(-1), logits.amin(-1)),
+        ),
     )
 
 
 def launched(graphs: Graphs, shape: Shape) -> Any:
     """One step through `graphs`."""
     found = graphs.of(shape, stages(shape.samples))
-    return found.choose(found.forward())
+    return found.choices[0](found.forward())
 
 
 def test_the_second_step_of_a_shape_is_captured_and_later_ones_replay() -> None:
@@ -99,7 +102,7 @@ def test_steps_of_no_sequence_touch_nothing(tmp_path: Path) -> None:
         cache.fill_(3.0)
     for shape in shapes:
         stages = runner.rehearse(shape)
-        ids, logprobs = stages.choose(stages.forward())
+        ids, logprobs = stages.choices[Choosing.PLAIN](stages.forward())
         assert len(ids) == len(logprobs) == shape.samples
     assert all(bool((cache == 3.0).all()) for cache in runner.shard.caches)
     assert runner.last_token[: loaded.max_slots].eq(0).all()

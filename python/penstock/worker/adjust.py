@@ -1,6 +1,7 @@
 """Rules of the slots on the device, and the choice of tokens by them.
 
-Only steps in which a yielding sequence asks for something come here. Counts of tokens for penalties
+Only steps in which a yielding sequence asks for something come here, and only those in which one
+asks for more than min_p and typical_p adjust logits. Counts of tokens for penalties
 are a function of a sequence's ids: an entering sequence brings all of them, and each choice adds
 its own on the device, before the router knows the token.
 """
@@ -15,7 +16,7 @@ from penstock_kernels import adjust, bad_words, top_logprobs
 from penstock_kernels.adjust import GENERATED, PROMPT, Number, Rules, Word
 from torch import Tensor
 
-from penstock.sampling import choose
+from penstock.sampling import SamplingRows, choose
 from penstock.worker.adjustment import (
     MOST_BAD_WORDS,
     MOST_BIASES,
@@ -65,8 +66,8 @@ class Adjuster:
         self.word_counts = zeros(1, torch.int32)
         self.words = zeros(MOST_BAD_WORDS * WORD_TOKENS, torch.int32)
         self.recent = zeros(WORD_TOKENS - 2, torch.int32)  # tokens before the last known one
-        self.kept = zeros(2, torch.float32)  # min_p, typical_p
-        self.kept[:, 1] = 1
+        self.kept = torch.zeros((2, rows), dtype=torch.float32, device=device)  # min_p, typical_p
+        self.kept[1] = 1
 
     def enter(self, new: NewSequence) -> None:
         """Sets the rules of a sequence's slot, in one copy to the device."""
@@ -85,7 +86,7 @@ class Adjuster:
             self.recent[slot] = recent
         rules.words[slot] = words.view(torch.int64)
         rules.numbers[slot] = numbers.view(torch.float32)
-        self.kept[slot] = kept.view(torch.float32)
+        self.kept[:, slot] = kept.view(torch.float32)
         rules.bias_ids[slot, : len(ids)] = ids_
         rules.bias_values[slot, : len(ids)] = values_.view(torch.float32)
         if len(bits):
@@ -95,8 +96,13 @@ class Adjuster:
 
     def fork(self, source: int, destination: int) -> None:
         """Copies the rules of a slot to another."""
-        for tensor in (*self.rules, self.kept, self.word_counts, self.words, self.recent):
+        for tensor in (*self.rules, self.kept.t(), self.word_counts, self.words, self.recent):
             tensor[destination] = tensor[source]
+
+    def rows(self, views: Views) -> SamplingRows:
+        """How the rows' tokens are chosen, min_p and typical_p included."""
+        min_p, typical_p = self.kept.index_select(1, views["sample_slot"]).unbind()
+        return replace(sampling_rows(views), min_p=min_p, typical_p=typical_p)
 
     def choose(self, logits: Tensor, views: Views, last_token: Tensor) -> tuple[Tensor, Tensor]:
         """Token ids [R] of rows [R, vocab] by their slots' rules, and the log-probabilities of
@@ -107,9 +113,7 @@ class Adjuster:
         adjusted = adjust(logits, slots, previous, self.rules)
         words = self.words.view(-1, MOST_BAD_WORDS, WORD_TOKENS)
         bad_words(adjusted, slots, previous, self.word_counts.view(-1), words, self.recent)
-        min_p, typical_p = self.kept.index_select(0, slots).t().contiguous().unbind()
-        rows = replace(sampling_rows(views), min_p=min_p, typical_p=typical_p)
-        ids, possible = choose(adjusted, rows)
+        ids, possible = choose(adjusted, self.rows(views))
         every = torch.arange(len(ids), device=self.device)
         logprobs = top_logprobs(logits, every, ids, count=0)[0]
         self._count(slots, ids)
@@ -139,7 +143,7 @@ class Adjuster:
 
 
 def _scalars(asked: Adjustment, biases: int, bits: int) -> list[Ints]:
-    """Rows of Rules.words, Rules.numbers and Adjuster.kept."""
+    """Rows of Rules.words and Rules.numbers, and a column of Adjuster.kept."""
     mark = asked.watermark
     words, numbers = np.zeros(len(Word), np.int64), np.zeros(len(Number), np.float32)
     words[Word.BIASES], words[Word.RESTRICTED] = biases, bits > 0

@@ -5,8 +5,8 @@ On a GPU they are CUDA graphs, on a CPU tapes (`penstock.cpu.tape`).
 A step is two stages, forward to logits and choice of tokens, each a graph of its own, so that what
 changes logits in between (masks) stays outside. The rehearsal captures all shapes that it can
 foresee, while no step is asked for; else a shape is captured when a step brings it for the second
-time: the first, launched kernel by kernel, has compiled and warmed what the capture needs. The
-choice of adjusted logits is a graph of its own too, captured when it is first needed after that.
+time: the first, launched kernel by kernel, has compiled and warmed what the capture needs. Choices
+that few steps need are graphs of their own too, captured when they are first needed after that.
 All ranks of a group rehearse and step alike, so all of them capture the same shapes at the same
 places.
 """
@@ -41,14 +41,13 @@ class Stages:
     """The two halves of a step that yields tokens."""
 
     forward: Callable[[], Tensor]  # -> logits [R, vocab]
-    choose: Choice  # logits -> tokens, which become their slots' last
-    adjust: Choice  # the same by what sequences ask of their logits
+    choices: tuple[Choice, ...]  # by Choosing: logits -> tokens, which become their slots' last
 
 
 class Capture(Protocol):
     """Makes graphs of one kind."""
 
-    adjusts: bool  # whether they hold the choice of adjusted logits
+    all_choices: bool  # whether they hold every choice, or the plain one alone
 
     def takes(self, shape: Shape) -> bool:
         """Whether steps of this shape come again, and are small enough to gain from a graph."""
@@ -63,7 +62,7 @@ class Capture(Protocol):
 class DeviceCapture:
     """Captures on a stream of its own. The graphs share memory: they never run side by side."""
 
-    adjusts = True
+    all_choices = True
 
     def __init__(self, device: torch.device) -> None:
         self.stream = torch.cuda.Stream(device)
@@ -94,9 +93,9 @@ class DeviceCapture:
 
 
 class TapeCapture:
-    """Records the CPU backend's kernels, which are not those that adjust logits."""
+    """Records the CPU backend's kernels, of which the plain choice is one."""
 
-    adjusts = False
+    all_choices = False
 
     def __init__(self) -> None:
         # Imported here: a GPU's worker needs no extension.
@@ -154,11 +153,11 @@ class Graphs:
     def _captured(self, stages: Stages, rows: int) -> Stages:
         logits = self.logits[:rows]
         forward = self.capture(lambda: logits.copy_(stages.forward()))
-        choose = self.capture(lambda: stages.choose(logits))
-        adjust = stages.adjust
-        if self.capture.adjusts:
-            adjust = self._captured_later(adjust, logits)
-        return Stages(forward, lambda _: choose(), adjust)
+        plain, *others = stages.choices
+        choose = self.capture(lambda: plain(logits))
+        if self.capture.all_choices:
+            others = [self._captured_later(other, logits) for other in others]
+        return Stages(forward, (lambda _: choose(), *others))
 
     def _captured_later(self, choose: Choice, logits: Tensor) -> Choice:
         """`choose` as it is at its first call, which warms what a capture needs, then a graph."""
@@ -177,6 +176,6 @@ class Graphs:
         try:
             graph = self.capture(lambda: choose(logits))
         except RuntimeError as error:  # out of memory included
-            log.warning("no CUDA graph of adjusted logits: %s", str(error).splitlines()[0])
+            log.warning("no CUDA graph of a choice of tokens: %s", str(error).splitlines()[0])
             return choose
         return lambda _: graph()

@@ -17,13 +17,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 
 from penstock_kernels.building import building
+from torch import Tensor
 
 from penstock.models import abridged
 from penstock.worker import shape as shapes
-from penstock.worker.graphs import Graphs, Stages
+from penstock.worker.graphs import Graphs
 from penstock.worker.runner import Runner
 from penstock.worker.shape import Shape, padded_shape
 from penstock.worker.state import Limits
+from penstock.worker.step import Choosing
 
 THREADS = 16  # at most; a compilation is one core's work
 # Where kernels change with a step's size: sequences that decode, and tokens of a step with prompts.
@@ -48,13 +50,8 @@ class Rehearsal:
         """Goes through steps of all kinds; every rank of a group goes through the same."""
         # Steps that are not padded take kernels that need no warm-up.
         if runner.packer.pad and runner.graphs is not None:
-            compiled = _compiled(runner.state.limits)
             with self.building(), abridged(runner.shard.model):
-                for shape in compiled:
-                    _run(runner.rehearse(shape))
-                    runner.last_token.zero_()  # what was to be written there was never chosen
-                for shape in compiled[:1]:
-                    runner.rehearse_telling(shape)
+                _compile(runner, runner.graphs.logits)
             captures = _captures(runner, runner.graphs)
             if runner.shard.group.size == 1:
                 runner.spare_work = captures
@@ -73,10 +70,19 @@ def _captures(runner: Runner, graphs: Graphs) -> Iterator[None]:
             yield
 
 
-def _run(stages: Stages) -> None:
-    logits = stages.forward()
-    stages.choose(logits)
-    stages.adjust(logits)
+def _compile(runner: Runner, logits: Tensor) -> None:
+    """What few requests ask for comes last."""
+    shapes = _compiled(runner.state.limits)
+    for shape in shapes:
+        stages = runner.rehearse(shape)
+        stages.choices[Choosing.PLAIN](stages.forward())
+        runner.last_token.zero_()  # what was to be written there was never chosen
+    for shape in shapes:
+        for choose in runner.rehearse(shape).choices[Choosing.PLAIN + 1 :]:
+            choose(logits[: shape.samples])
+            runner.last_token.zero_()
+    for shape in shapes[:1]:
+        runner.rehearse_telling(shape)
 
 
 def _compiled(limits: Limits) -> list[Shape]:

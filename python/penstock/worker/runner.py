@@ -20,7 +20,7 @@ from penstock.parallel import Group
 from penstock.sampling import choose, mask_tokens
 from penstock.worker.adjust import Adjuster
 from penstock.worker.batch import Packed, Packer, capacity, most_samples
-from penstock.worker.graphs import Capture, Graphs, Stages
+from penstock.worker.graphs import Capture, Graphs, Stages, Tokens
 from penstock.worker.guiding import Guiding
 from penstock.worker.shape import Shape, Views, fill_padding, sampling_rows, tensors
 from penstock.worker.state import State, Work
@@ -201,7 +201,7 @@ class Runner:
             if guided is not None:
                 apply_mask(logits, *guided)
             self.guiding.expect(work, packed.samples, host)
-        ids, logprobs = (stages.adjust if work.adjusted else stages.choose)(logits)
+        ids, logprobs = stages.choices[work.choosing](logits)
         if telling is not None:
             telling.tell_tops(logits, ids, packed)
         host.ids[: shape.samples].copy_(ids, non_blocking=True)
@@ -223,10 +223,10 @@ class Runner:
 
     def stages(self, shape: Shape, views: Views) -> Stages:
         """What a step launches, kernel by kernel."""
+        choices = self.choose, self.choose_further, self.choose_adjusted
         return Stages(
-            lambda: self.forward(shape, views),
-            lambda logits: self.choose(logits, views),
-            lambda logits: self.adjust(logits, views),
+            partial(self.forward, shape, views),
+            tuple(partial(choice, views) for choice in choices),
         )
 
     def hidden(self, shape: Shape, views: Views, rows: Tensor | None = None) -> Tensor:
@@ -244,17 +244,21 @@ class Runner:
         """Of hidden states of all rows [T, hidden], the logits of those that yield."""
         return self.shard.model.logits(hidden.index_select(0, views["sample_row"]))
 
-    def choose(self, logits: Tensor, views: Views) -> tuple[Tensor, Tensor]:
+    def choose(self, views: Views, logits: Tensor) -> Tokens:
         """Token ids and log-probabilities of [R, vocab]; the ids become their slots' last."""
-        ids, logprobs = choose(logits, sampling_rows(views))
-        self.last_token.index_copy_(0, views["sample_slot"], ids)
-        return ids, logprobs
+        return self._chosen(views, choose(logits, sampling_rows(views)))
 
-    def adjust(self, logits: Tensor, views: Views) -> tuple[Tensor, Tensor]:
-        """The same, by what the sequences ask of their logits."""
-        ids, logprobs = self.adjuster.choose(logits, views, self.last_token)
-        self.last_token.index_copy_(0, views["sample_slot"], ids)
-        return ids, logprobs
+    def choose_further(self, views: Views, logits: Tensor) -> Tokens:
+        """The same, by min_p and typical_p as well."""
+        return self._chosen(views, choose(logits, self.adjuster.rows(views)))
+
+    def choose_adjusted(self, views: Views, logits: Tensor) -> Tokens:
+        """The same, of logits that sequences want changed."""
+        return self._chosen(views, self.adjuster.choose(logits, views, self.last_token))
+
+    def _chosen(self, views: Views, tokens: Tokens) -> Tokens:
+        self.last_token.index_copy_(0, views["sample_slot"], tokens[0])
+        return tokens
 
     def _context(self, shape: Shape, views: Views) -> StepContext:
         decodes, chunks = None, None

@@ -17,7 +17,17 @@ from penstock.faults import BadStep
 from penstock.guidance import Cursor
 from penstock.worker.adjustment import misfit
 from penstock.worker.asking import Asked, Asking
-from penstock.worker.step import Bools, FaultKind, Fork, Ints, Longs, NewSequence, SlotFault, Step
+from penstock.worker.step import (
+    Bools,
+    Choosing,
+    FaultKind,
+    Fork,
+    Ints,
+    Longs,
+    NewSequence,
+    SlotFault,
+    Step,
+)
 
 MAX_STOP_IDS = 256  # of one sequence: bounds the step buffer
 
@@ -62,7 +72,7 @@ class Work:
     writes: list[TableWrite] = field(default_factory=list)
     forks: list[tuple[int, int]] = field(default_factory=list)
     masked: list[tuple[int, Longs]] = field(default_factory=list)  # (run, ids not to yield)
-    adjusted: bool = False  # whether a run that yields asks something of its logits
+    choosing: Choosing = Choosing.PLAIN  # what the runs that yield need between them
     rule_entries: list[NewSequence] = field(default_factory=list)  # whose rules go to the device
     rule_forks: list[tuple[int, int]] = field(default_factory=list)
     # Runs that follow a guide: (place among the yielding runs, where the sequence is).
@@ -101,8 +111,8 @@ class State:
         self.stop_ids: list[Longs] = [np.zeros(0, np.int64)] * n
         self.ids: list[Ints] = [np.zeros(0, np.int32)] * n  # the first `held`, known to the host
         self.held = np.zeros(n, np.int32)
-        # Slots whose rules on the device ask for something. A slot that is not in use may be one.
-        self.ruled = np.zeros(n, np.bool_)
+        # What the slots' rules on the device make of the choice, of slots not in use as well.
+        self.choosing = np.zeros(n, np.int8)
         self.guides: dict[int, Cursor] = {}  # by slot; the runner advances them
         self.asking = Asking(limits.slots, limits.vocab)
 
@@ -133,7 +143,7 @@ class State:
         work = self._run(step, faults)
         work.writes, work.forks = writes, forks
         work.rule_entries, work.rule_forks = entries, [f for f in forks if self._fork_rules(*f)]
-        work.adjusted = bool(np.count_nonzero(self.ruled[work.slots] & work.yields))
+        work.choosing = Choosing((self.choosing[work.slots] * work.yields).max(initial=0))
         if self.asking.slots:
             runs = work.slots, work.starts, work.counts
             work.asked = self.asking.of(runs, work.yields, self.ids)
@@ -219,16 +229,17 @@ class State:
 
     def _rule(self, new: NewSequence) -> bool:
         """Whether the slot's rules on the device change with this sequence."""
-        asks = new.sampling.adjustment is not None
-        if not self.active[new.slot] or not (asks or self.ruled[new.slot]):
+        asked = new.sampling.adjustment
+        choosing = Choosing.PLAIN if asked is None else asked.choosing
+        if not self.active[new.slot] or not (choosing or self.choosing[new.slot]):
             return False
-        self.ruled[new.slot] = asks
+        self.choosing[new.slot] = choosing
         return True
 
     def _fork_rules(self, source: int, destination: int) -> bool:
         """The same of a fork."""
-        changes = bool(self.ruled[source] or self.ruled[destination])
-        self.ruled[destination] = self.ruled[source]
+        changes = bool(self.choosing[source] or self.choosing[destination])
+        self.choosing[destination] = self.choosing[source]
         return changes
 
     def _misfit(self, new: NewSequence) -> str | None:

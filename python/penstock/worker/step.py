@@ -25,6 +25,14 @@ class Watermark:
     key: int  # as signed 64 bits
 
 
+class Choosing(enum.IntEnum):
+    """By what a token is chosen; each holds what those before it do."""
+
+    PLAIN = 0  # temperature, top_k, top_p
+    FURTHER = 1  # min_p, typical_p
+    ADJUSTED = 2  # what changes logits before that
+
+
 @dataclass(frozen=True)
 class Adjustment:
     """What one sequence asks of its logits; the order in which it is done is in `sampling`."""
@@ -44,6 +52,14 @@ class Adjustment:
     def counts(self) -> bool:
         """Whether tokens have to be counted."""
         return (self.repetition, self.frequency, self.presence) != (1.0, 0.0, 0.0)
+
+    @property
+    def choosing(self) -> Choosing:
+        """What the sequence needs its tokens chosen by."""
+        changes = self.bias, self.allowed, self.banned, self.watermark
+        if self.counts or self.bad_words or any(change is not None for change in changes):
+            return Choosing.ADJUSTED
+        return Choosing.FURTHER
 
 
 @dataclass(frozen=True)
