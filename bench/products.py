@@ -1,15 +1,17 @@
 """Times cuBLAS on a layer's matrix products at many numbers of tokens, and for seconds on end.
 
-    python bench/products.py
+    python bench/products.py [--ranks 2]
 
 The shapes of an 8B Llama, bfloat16, random data. Steps with prompts are padded to sizes that do
 well here (`penstock.worker.shape`). A device that computes for seconds meets its power limit: what
 it then reaches bounds the rows of the serving table that last for seconds. How much power a product
-takes depends on the numbers: the last line has every other activation 0.
+takes depends on the numbers: the last line has every other activation 0. With --ranks, the products
+of one of so many GPUs that share each layer.
 """
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import subprocess
 import time
@@ -23,12 +25,24 @@ from torch import Tensor
 from triton.testing import do_bench
 
 LAYERS = 32
-WEIGHTS = ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336))  # rows, columns
+QKV, OUT, GATE_UP, DOWN = (6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336)  # rows, columns
 TOKENS = (
-    64, 128, 192, 256, 320, 384, 448, 512, 544, 640, 768, 896, 1024, 1056, 1152, 1280, 1536, 1792,
-    2048, 2112, 2304, 2560, 3072, 4096, 6144, 8192,
+    64, 128, 192, 224, 256, 288, 320, 384, 448, 512, 544, 640, 768, 896, 1024, 1056, 1152, 1280,
+    1536, 1792, 2048, 2112, 2304, 2560, 3072, 4096, 6144, 8192,
 )  # fmt: skip
 SECONDS = 2.0
+
+
+def shapes(ranks: int) -> list[tuple[int, int]]:
+    """Of one rank's weights: rows of what comes first, columns of what follows it."""
+    rows = [(rows // ranks, columns) for rows, columns in (QKV, GATE_UP)]
+    columns = [(rows, columns // ranks) for rows, columns in (OUT, DOWN)]
+    return [rows[0], columns[0], rows[1], columns[1]]
+
+
+def operations(weights: list[Tensor]) -> int:
+    """Of one token."""
+    return 2 * sum(weight.numel() for weight in weights)
 
 
 def inputs(tokens: int, weights: list[Tensor]) -> list[Tensor]:
@@ -79,7 +93,7 @@ def report(tokens: int, weights: list[Tensor], zeros: bool = False) -> None:
         x[:, ::2] = 0
     with watching() as seen:
         layer = sustained(xs, weights)
-    work = 2 * tokens * sum(rows * columns for rows, columns in WEIGHTS)
+    work = tokens * operations(weights)
     later = seen[len(seen) // 2 :] or [(0.0, 0.0)]
     watts, clock = (statistics.median(values) for values in zip(*later, strict=True))
     print(
@@ -89,8 +103,11 @@ def report(tokens: int, weights: list[Tensor], zeros: bool = False) -> None:
 
 
 def main() -> None:
-    weights = [torch.randn(shape, dtype=torch.bfloat16, device="cuda") * 0.02 for shape in WEIGHTS]
-    work = 2 * sum(rows * columns for rows, columns in WEIGHTS)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--ranks", type=int, default=1, help="GPUs that share each layer")
+    sizes = shapes(parser.parse_args().ranks)
+    weights = [torch.randn(size, dtype=torch.bfloat16, device="cuda") * 0.02 for size in sizes]
+    work = operations(weights)
     print(f"{torch.cuda.get_device_name()}, cuBLAS")
     for tokens in TOKENS:
         times = burst(tokens, weights)
