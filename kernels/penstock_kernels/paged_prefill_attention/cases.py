@@ -84,6 +84,15 @@ CASES = [
         )
         for query, size in ((32, 128), (32, 64), (24, 128))
     ),
+    # As many splits as fill the multiprocessors.
+    _case(Size.FULL, "bf16", LLAMA_8B, [(160, 6000), (0, 7)]),
+    _case(Size.FULL, "bf16", LLAMA_8B, [(352, 3001), (7, 2000), (1, 1)]),
+    _case(Size.FULL, "bf16", Heads(32, 8, 64, 16), [(3, 9000)] * 5),
+    _case(Size.FULL, "bf16", LLAMA_8B, [(n % 40, 50 + n) for n in range(75)]),
+    _case(Size.BENCH, "bf16", LLAMA_8B, [(96, 30_000)]),
+    _case(Size.BENCH, "bf16", LLAMA_8B, [(160, 24_000)]),
+    _case(Size.BENCH, "bf16", LLAMA_8B, [(352, 8_000)]),
+    _case(Size.BENCH, "bf16", LLAMA_8B, [(224, 1_000)]),
     _case(Size.BENCH, "bf16", LLAMA_8B, [(224, 30_000)]),
     _case(Size.BENCH, "bf16", LLAMA_8B, [(4096, 4096)]),
     _case(Size.BENCH, "bf16", LLAMA_8B, [(1024, 1024)] * 8),

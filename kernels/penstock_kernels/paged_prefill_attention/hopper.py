@@ -4,16 +4,14 @@ A program takes 128 rows of one sequence and key head, (query, head of the group
 first. One warp copies keys and values, a block of the cache at a time, into a ring of tiles; two
 warp groups take half of the rows each. A group starts the product with the next tile of keys and
 the one with the last tile of values together, and does its softmax while the second one runs. Where
-rows are too few to occupy the device, the keys of a long context are split among several programs;
-a second kernel adds up what they leave.
+rows are few, the keys of a long context are split among so many programs that they fill the
+multiprocessors a whole number of times, or nearly; a second kernel adds up what they leave. How
+many there are is read on the device: a launch that is replayed knows shapes alone.
 
 Source: Shah et al., FlashAttention-3, 2024.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
-import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -25,11 +23,21 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from ..device import processors
-from ..hopper import ATOM, ROWS, blocks_of, copy_tile, fits, make_bars
+from ..hopper import ATOM, ROWS, add, blocks_of, copy_tile, fits, make_bars
 from ..online_softmax import LOG2_E
 from ..sizes import divided_up, power_of_two
+from .splits import (
+    LEAST,
+    LOWEST,
+    ROUNDS,
+    add_splits,
+    most_splits,
+    put_part,
+    scratch_of,
+    splits_of,
+)
 
-LOWEST = gl.constexpr(-1.0e38)
+SEQUENCES = gl.constexpr(32)  # of a launch, at most: a warp adds up their items by itself
 
 
 @gluon.jit
@@ -87,25 +95,6 @@ def _put_result(acc, total, out, targets, place, GROUP: gl.constexpr, D: gl.cons
     result = gl.convert_layout((acc / whole[:, None]).to(out.dtype.element_ty), LOAD)
     places = ((token * heads + head) * GROUP + row % GROUP) * D
     gl.store(out + places[:, None] + column[None, :], result, mask=live)
-
-
-@gluon.jit
-def _put_part(
-    acc, peak, total, parts, peaks, which, place,
-    GROUP: gl.constexpr, D: gl.constexpr, SPLITS: gl.constexpr,
-):  # fmt: skip
-    """Both sums and the peak of a split, for `_add_splits`."""
-    first_row, split = which
-    start, count, _, _, heads, head = place
-    LAYOUT: gl.constexpr = acc.type.layout
-    row = first_row + gl.arange(0, ROWS, gl.SliceLayout(1, LAYOUT))
-    column = gl.arange(0, D, gl.SliceLayout(0, LAYOUT))
-    token = (start + row // GROUP).to(gl.int64)
-    part = ((token * heads + head) * GROUP + row % GROUP) * SPLITS + split
-    mine = row // GROUP < count
-    gl.store(parts + (part * D)[:, None] + column[None, :], acc, mask=mine[:, None])
-    gl.store(peaks + part * 2, gl.convert_layout(peak, gl.SliceLayout(1, LAYOUT)), mask=mine)
-    gl.store(peaks + part * 2 + 1, gl.convert_layout(total, gl.SliceLayout(1, LAYOUT)), mask=mine)
 
 
 @gluon.jit
@@ -191,39 +180,50 @@ def _attend_rows(
             _put_result(acc, total, out, targets, place, GROUP, D)
         else:
             first = first_row + PART * ROWS
-            _put_part(acc, peak, total, parts, peaks, (first, split), place, GROUP, D, SPLITS)
+            put_part(acc, peak, total, parts, peaks, (first, split), place, GROUP, D, SPLITS)
 
 
-@gluon.jit
+@gluon.jit(do_not_specialize=["sequences"])
 def _attend(
-    desc, q, tables, query_start, kv_len, outs, scale, strides, heads, nowhere,
+    desc, q, tables, query_start, kv_len, outs, scale, strides, heads, sequences, nowhere,
     GROUP: gl.constexpr, BLOCK_TOKENS: gl.constexpr, KEYS: gl.constexpr, D: gl.constexpr,
-    STAGES: gl.constexpr, SPLITS: gl.constexpr, LEAST: gl.constexpr,
+    STAGES: gl.constexpr, SPLITS: gl.constexpr, PROGRAMS: gl.constexpr,
 ):  # fmt: skip
-    head = gl.program_id(0)
-    sequence = gl.program_id(2) // SPLITS
-    split = gl.program_id(2) % SPLITS
+    L: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    every = gl.arange(0, SEQUENCES, L)
+    exists = every < sequences
+    counts = gl.load(query_start + every + 1, mask=exists, other=0)
+    counts -= gl.load(query_start + every, mask=exists, other=0)
+    items = gl.cdiv(counts * GROUP, 2 * ROWS)
+    ends = gl.associative_scan(items, 0, add)
+    total = gl.sum(items, 0)
+    lengths = gl.load(kv_len + every, mask=exists & (counts > 0), other=0)
+    wanted = splits_of(total * heads, gl.cdiv(gl.max(lengths, 0), KEYS), PROGRAMS, SPLITS)
+    head = gl.program_id(0) % heads
+    split = gl.program_id(0) // heads % wanted
+    item = gl.program_id(0) // heads // wanted
+    if item >= total:
+        return
+    sequence = gl.sum(gl.where(exists & (ends <= item), 1, 0), 0)
     start = gl.load(query_start + sequence)
     count = gl.load(query_start + sequence + 1) - start
     # The rows that see most keys come first, so that no long one ends alone.
-    first_row = (gl.num_programs(1) - 1 - gl.program_id(1)) * 2 * ROWS
-    if first_row >= count * GROUP:
-        return
+    behind = gl.sum(gl.where(every <= sequence, items, 0), 0) - 1 - item
+    first_row = behind * 2 * ROWS
     length = gl.load(kv_len + sequence)
     block_tables, slots, table_stride = tables
     table = block_tables + gl.load(slots + sequence).to(gl.int64) * table_stride
     earlier = length - count
     end = gl.minimum(length, earlier + (first_row + 2 * ROWS - 1) // GROUP + 1)
-    every = gl.cdiv(end, KEYS)
+    seen = gl.cdiv(end, KEYS)
     whole = (earlier + first_row // GROUP + 1) // KEYS  # tiles that every row sees in full
-    used = gl.minimum(gl.maximum(every // LEAST, 1), SPLITS)
+    used = gl.minimum(gl.maximum(seen // LEAST, 1), wanted)
     if split >= used:
         return
-    after = every * (split + 1) // used
-    tiles = after - every * split // used
+    after = seen * (split + 1) // used
+    tiles = after - seen * split // used
     out, parts, peaks, splits_used = outs
     if SPLITS > 1:
-        L: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
         query = (first_row + gl.arange(0, 2 * ROWS, L)) // GROUP
         gl.store(splits_used + start + query, used, mask=query < count)
 
@@ -263,67 +263,47 @@ def _attend(
     )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["sequences"])
-def _add_splits(
-    parts, peaks, splits_used, query_start, sequences, out,
-    HEADS: tl.constexpr, ROWS: tl.constexpr, D: tl.constexpr, SPLITS: tl.constexpr,
-):  # fmt: skip
-    """All heads of one token, if its keys were split."""
-    token = tl.program_id(0).to(tl.int64)
-    if (token < tl.load(query_start)) | (token >= tl.load(query_start + sequences)):
-        return
-    used = tl.load(splits_used + token)
-    if used == 1:
-        return
-    head = tl.arange(0, ROWS)
-    real = head < HEADS
-    first = (token * HEADS + head) * SPLITS
-    peak = tl.full((ROWS,), LOWEST, tl.float32)
-    for split in tl.range(0, used):
-        peak = tl.maximum(peak, tl.load(peaks + (first + split) * 2, real, other=LOWEST))
-    column = tl.arange(0, D)[None, :]
-    acc = tl.zeros((ROWS, D), tl.float32)
-    total = tl.zeros((ROWS,), tl.float32)
-    for split in tl.range(0, used):
-        part = first + split
-        weight = tl.exp2(tl.load(peaks + part * 2, real, other=LOWEST) - peak)
-        total += tl.load(peaks + part * 2 + 1, real, other=1) * weight
-        at = parts + part[:, None] * D + column
-        acc += tl.load(at, real[:, None], other=0) * weight[:, None]
-    result = (acc / total[:, None]).to(out.dtype.element_ty)
-    tl.store(out + (token * HEADS + head)[:, None] * D + column, result, real[:, None])
-
-
 # On an H200, 32 query and 8 key heads of 128, one prompt of 4,096 tokens: 484 TFLOP/s; with three
 # stages of 64 keys 448, with four 435.
 KEYS = 128
 STAGES = 2
-SPLITS = 4  # of a long context, where queries occupy at most half of the multiprocessors
-LEAST = 8  # tiles of a split, at least
 
 
 def launch(
-    tensors: tuple[Tensor, Tensor],
-    memory: tuple[Tensor, ...],
-    rule: tuple[float, int],
-    max_query: int,
+    tensors: tuple[Tensor, Tensor], memory: tuple[Tensor, ...], rule: tuple[float, int]
 ) -> bool:
     """Whether this kernel takes such tensors and no window; if so, it is launched.
 
     `tensors` = (q, out), `memory` = (kv_cache, block_tables, slots, query_start, kv_len), `rule` =
-    (scale, window). Where queries are too few for all multiprocessors, long contexts are split.
+    (scale, window).
     """
     q, out = tensors
     kv_cache, block_tables, slots, query_start, kv_len = memory
     scale, window = rule
     if window or not fits(q, kv_cache):
         return False
+    most = SEQUENCES.value
+    splits = most_splits(q, kv_cache.shape[2]) if len(kv_len) <= most else 1
+    scratch = scratch_of(q, splits) if splits > 1 else (out, out, out)
+    for first in range(0, len(kv_len), most):
+        last = min(first + most, len(kv_len))
+        some = slots[first:last], query_start[first : last + 1], kv_len[first:last]
+        _launch((q, out, *scratch), (kv_cache, block_tables, *some), scale, splits)
+    return True
+
+
+def _launch(
+    rows: tuple[Tensor, ...], memory: tuple[Tensor, ...], scale: float, splits: int
+) -> None:
+    """`rows` = (q, out, parts, peaks, splits used), `memory` of SEQUENCES or fewer."""
+    q, out, *scratch = rows
+    kv_cache, block_tables, slots, query_start, kv_len = memory
     tokens, heads, size = q.shape
     _, _, kv_heads, block_tokens, _ = kv_cache.shape
-    tiles = divided_up(max_query * (heads // kv_heads), 2 * ROWS.value)
-    splits = SPLITS if 2 * kv_heads * tiles <= processors(q.device) else 1
-    scratch = _scratch(q, splits) if splits > 1 else (out, out, out)
-    _attend[(kv_heads, tiles, len(kv_len) * splits)](
+    group, programs = heads // kv_heads, processors(q.device)
+    full = divided_up(tokens * group, 2 * ROWS.value)
+    most = kv_heads * (full + len(kv_len))  # each sequence may begin a tile of rows
+    _attend[(max(most, ROUNDS.value * programs) if splits > 1 else most,)](
         blocks_of(kv_cache),
         q,
         (block_tables, slots, block_tables.stride(0)),
@@ -333,35 +313,27 @@ def launch(
         scale * LOG2_E,
         q.stride()[:2],
         kv_heads,
+        len(kv_len),
         kv_cache.numel() // size,
-        GROUP=heads // kv_heads,
+        GROUP=group,
         BLOCK_TOKENS=block_tokens,
         KEYS=KEYS,
         D=size,
         STAGES=STAGES,
         SPLITS=splits,
-        LEAST=LEAST,
+        PROGRAMS=programs,
         num_warps=4,
         maxnreg=168,
     )
     if splits > 1:
-        _add_splits[(tokens,)](
+        add_splits[(tokens, kv_heads)](
             *scratch,
             query_start,
             len(kv_len),
             out,
-            HEADS=heads,
-            ROWS=power_of_two(heads),
+            GROUP=group,
+            ROWS=power_of_two(group),
             D=size,
             SPLITS=splits,
             num_warps=4,
         )
-    return True
-
-
-def _scratch(q: Tensor, splits: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Sums [T, Hq, splits, D], (peak, total) [T, Hq, splits, 2], and splits used [T]."""
-    tokens, heads, size = q.shape
-    parts = torch.empty((tokens, heads, splits, size), dtype=torch.float32, device=q.device)
-    peaks = torch.empty((tokens, heads, splits, 2), dtype=torch.float32, device=q.device)
-    return parts, peaks, torch.empty(tokens, dtype=torch.int32, device=q.device)

@@ -137,7 +137,7 @@ def paged_prefill_attention(
     if not max_query or not len(kv_len):
         return out
     memory = kv_cache, block_tables, slots, query_start, kv_len
-    if HOPPER.launch(q.device, (q, out), memory, (scale, window), max_query):
+    if HOPPER.launch(q.device, (q, out), memory, (scale, window)):
         return out
     rows = max_query * (heads // kv_heads)
     tiles = _tiles(q.dtype, size, rows)
