@@ -40,11 +40,18 @@ CASES = [
     _case(Size.SMALL, "f16", 0, 40, 64),
     *(_made(Size.SMALL, ("f16", rows, 70, 192), bias=False, gated=True) for rows in (0, 1, 3)),
     *(_made(Size.FULL, ("bf16", rows, 1554, 1216), False, gated=True) for rows in (1, 9, 64, 65)),
+    _made(Size.FULL, ("bf16", 1030, 1554, 1216), False, gated=True),
+    _made(Size.FULL, ("bf16", 1025, 1536, 1216), False, gated=True),
+    _made(Size.FULL, ("f16", 4321, 1024, 704), False, gated=True),
     *(_case(Size.FULL, "bf16", rows, 1000, 1000, bias=True) for rows in (1, 2, 7, 64, 65, 200)),
     *(_case(Size.FULL, "f16", rows, 777, 1216) for rows in (1, 3, 16, 33, 63)),
     *(_case(Size.FULL, "bf16", rows, 4096, 4096) for rows in (1, 9, 40)),
     _case(Size.FULL, "f32", 3, 100, 200, bias=True),
     _case(Size.FULL, "bf16", 1, 300, 20000),
+    *(
+        _made(Size.BENCH, ("bf16", rows, 28672, 4096), False, gated=True)
+        for rows in (1024, 2048, 8192)
+    ),
     *(
         _case(Size.BENCH, "bf16", rows, outputs, inputs)
         for rows in (1, 16, 64)

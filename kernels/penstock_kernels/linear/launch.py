@@ -8,18 +8,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..device import processors
+from ..device import is_hopper, processors
 from ..pdl import early_launch
 from ..rms_norm import Summands
 from ..silu_mul import silu_mul
 from ..sizes import divided_up, power_of_two
+from ..special import Special
 from .gemv import gemv
 from .plan import COUNTERS, Gemv, Library, Plan, Problem, Skinny, bucket, rule
 from .skinny import skinny
 from .table import tuned
 
+HOPPER = Special(f"{__package__}.hopper", is_hopper)
 # Smallest second side of a matrix instruction.
 LEAST_ROWS = 16
+# From so many rows on, a gated product is limited by power: see `hopper`.
+MANY_ROWS = 1024
 
 
 def multiply(x: Tensor, weight: Tensor, bias: Tensor | None, gated: bool) -> Tensor:
@@ -74,14 +78,22 @@ def choose(device: torch.device, problem: Problem, rows: int) -> Plan:
 def run(plan: Plan, problem: Problem, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """The product, by a given plan."""
     if isinstance(plan, Library):
-        product = F.linear(x, weight, bias)
-        return silu_mul(product) if problem.gated else product
+        return _by_library(problem, x, weight, bias)
     out = torch.empty((x.shape[0], problem.outputs), dtype=x.dtype, device=x.device)
     if isinstance(plan, Gemv):
         _launch_gemv(plan, problem, x, weight, bias, out)
     else:
         _launch_skinny(plan, problem, x, weight, bias, out)
     return out
+
+
+def _by_library(problem: Problem, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    if problem.gated and len(x) >= MANY_ROWS and is_hopper(x.device):
+        out = torch.empty((len(x), problem.outputs), dtype=x.dtype, device=x.device)
+        if HOPPER.launch(x.device, x, weight, out):
+            return out
+    product = F.linear(x, weight, bias)
+    return silu_mul(product) if problem.gated else product
 
 
 def _launch_gemv(
