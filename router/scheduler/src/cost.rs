@@ -42,6 +42,9 @@ const CONSTANT: f64 = 0.1;
 /// A step that takes longer than this many times its prediction was disturbed, by a compilation, say:
 /// it counts for nothing, and for this many times if the step of its kind before was disturbed too.
 const DISTURBED: f64 = 4.0;
+/// A fit that is wrong by more than this factor, so many times in a row, was learnt from such a step.
+const WRONG: f64 = 1.5;
+const WRONGS: u32 = 16;
 
 /// The fitted model.
 #[derive(Clone, Debug, Default)]
@@ -50,6 +53,8 @@ pub(crate) struct StepCost {
     decoding: Fit,
     /// Microseconds: constant, per prompt token, per pair.
     reading: Fit,
+    /// Steps with prompts in a row for which `reading` was wrong.
+    wrongs: u32,
     /// Of steps with prompts, without attention.
     sizes: SizeCosts,
 }
@@ -96,6 +101,7 @@ impl StepCost {
             }
         }
         if load.prompt > 0 {
+            self.doubt(load, took);
             let alone = self.decoding.at(load.decoding()).max(0.0);
             self.reading.observe(load.reading(), took - alone);
             if self.is_known() {
@@ -127,16 +133,35 @@ impl StepCost {
         }
     }
 
+    /// Forgets what reading costs if that is wrong again and again, whatever sizes are known to cost.
+    fn doubt(&mut self, load: Load, took: f64) {
+        let Some(line) = self.line(load) else { return };
+        let wrong = line > took * WRONG || line * WRONG < took;
+        self.wrongs = if wrong { self.wrongs + 1 } else { 0 };
+        if self.wrongs == WRONGS {
+            self.wrongs = 0;
+            self.reading = Fit::default();
+        }
+    }
+
     /// Microseconds that a step takes; None until enough steps of its kind were seen.
     pub(crate) fn predict(&self, load: Load) -> Option<f64> {
+        let known = self.sizes.known(load.tokens());
+        let known = known.filter(|_| load.prompt > 0);
+        let line = || self.line(load);
+        known
+            .map(|micros| micros + self.attention(load))
+            .or_else(line)
+    }
+
+    /// The same, by the fits alone.
+    fn line(&self, load: Load) -> Option<f64> {
         let decoding = self.decoding.at(load.decoding()).max(0.0);
         if load.prompt == 0 {
             return self.decoding.is_known().then_some(decoding);
         }
         let reading = self.reading.at(load.reading()).max(0.0);
-        let line = self.reading.is_known().then_some(decoding + reading);
-        let known = self.sizes.known(load.tokens());
-        known.map(|micros| micros + self.attention(load)).or(line)
+        self.reading.is_known().then_some(decoding + reading)
     }
 
     /// Microseconds of a step with a prompt. A size that nobody has tried of late is hoped to be bound by
@@ -167,11 +192,18 @@ impl StepCost {
 
     /// Microseconds of a step with a prompt, beside `load`'s decodes, before the first of its tokens.
     pub(crate) fn least(&self, load: Load) -> Option<f64> {
-        let decoding = self.predict(Load { prompt: 0, ..load })?;
+        let alone = Load {
+            prompt: 0,
+            pairs: 0,
+            ..load
+        };
+        let decoding = self.predict(alone)?;
         let [constant, ..] = self.reading.weights;
-        self.reading
-            .is_known()
-            .then_some(decoding + (constant * CONSTANT).max(0.0))
+        let line = decoding + (constant * CONSTANT).max(0.0);
+        // No more than any step with a prompt took.
+        let seen = self.sizes.least().map(|size| size + self.attention(alone));
+        let least = seen.map_or(line, |seen| line.min(seen).max(decoding));
+        self.reading.is_known().then_some(least)
     }
 
     /// Tokens of a prompt from `position` on that fit a step of `target` microseconds beside
@@ -181,13 +213,31 @@ impl StepCost {
         if !self.reading.is_known() {
             return None;
         }
-        let [constant, token, pair] = self.reading.weights;
+        let [constant, token, _] = self.reading.weights;
+        let left = target - decoding - constant * CONSTANT;
+        Some(self.within(left, token * TOKENS, position))
+    }
+
+    /// How many of a prompt's `most` next tokens, from `position` on, fit a step of `target`
+    /// microseconds beside `load`'s decodes, if it is as large as all of them make it.
+    pub(crate) fn fitting(&self, load: Load, position: u32, most: u32, target: f64) -> Option<u32> {
+        let mut all = load;
+        all.read(position, most);
+        let without = Load { pairs: 0, ..all };
+        let left = target - (self.predict(all)? - self.attention(all) + self.attention(without));
+        Some(self.within(left, 0.0, position).min(most))
+    }
+
+    /// Tokens of a prompt from `position` on that take `left` microseconds, at `token` each and what
+    /// they attend to.
+    fn within(&self, left: f64, token: f64, position: u32) -> u32 {
+        let [.., pair] = self.reading.weights;
         // n tokens attend to n * position + n^2 / 2 others: the positive root of that equation.
-        let left = (target - decoding - constant * CONSTANT).max(0.0);
+        let left = left.max(0.0);
         let curve = pair.max(0.0) * PAIRS;
-        let slope = (token * TOKENS + curve * f64::from(position)).max(1e-3);
+        let slope = (token + curve * f64::from(position)).max(1e-3);
         let tokens = 2.0 * left / (slope + (slope * slope + 2.0 * curve * left).sqrt());
-        Some(tokens.min(f64::from(u32::MAX)) as u32)
+        tokens.min(f64::from(u32::MAX)) as u32
     }
 }
 
@@ -381,6 +431,27 @@ mod tests {
         }
         let ratio = cost.predict(read).unwrap() / took(read) as f64;
         assert!((0.95..1.05).contains(&ratio), "{ratio}");
+    }
+
+    /// What sizes cost is known all the same, so no step is a surprise.
+    #[test]
+    fn a_fit_of_a_disturbed_step_is_forgotten() {
+        let mut cost = StepCost::new(&[128, 256, 1_024]);
+        let [decode, read] = [load(32, 9_000, 0, 0), load(32, 9_000, 0, 200)];
+        for step in 0..60 {
+            let compiling = if step == 5 { 3_000_000 } else { 0 };
+            cost.observe(decode, took(decode), Micros(step));
+            // Prompts are seen for the first time when a kernel is compiled for them.
+            if step >= 5 {
+                cost.observe(read, took(read) + compiling, Micros(step));
+            }
+            if let Some(least) = cost.least(decode) {
+                assert!(least < 2.0 * took(read) as f64, "{least} us at step {step}");
+            }
+        }
+        let other = load(32, 9_000, 0, 900);
+        let ratio = cost.predict(other).unwrap() / took(other) as f64;
+        assert!((0.5..2.0).contains(&ratio), "{ratio}");
     }
 
     #[test]

@@ -6,18 +6,20 @@
 //! up 32 streams, but when a crowd arrives, filling the batch comes first. `latency_target` bounds
 //! that.
 //!
-//! Of the sizes within that, the step takes the one that costs everybody the least time per prompt
-//! token. With d streams and w who wait, a step of `t` keeps w waiting for `t`, and takes `t - alone`
-//! from each stream, where `alone` is what the decodes would take: (w + d) (t - alone d / (d + w)).
-//! So beside many streams the sizes are best that hardly take longer than their decodes, those whose
-//! weights are read anyway, and while many wait, those that read fastest.
+//! Of the sizes within that, filled as far as time allows (deep in a prompt, its attention takes more
+//! than the products that padding shares), the step takes the one that costs everybody the least time
+//! per prompt token. With d streams and w who wait, a step of `t` keeps w waiting for `t`, and takes
+//! `t - alone` from each stream, where `alone` is what the decodes would take:
+//! (w + d) (t - alone d / (d + w)). So beside many streams the sizes are best that hardly take longer
+//! than their decodes, those whose weights are read anyway, and while many wait, those that read
+//! fastest.
 
 use crate::cost::Load;
 use crate::scheduler::Scheduler;
 use crate::sequence::{Phase, Sequence};
 
 /// A step with a prompt may always take this many times as long as it would without.
-const STRETCH: f64 = 2.35;
+const STRETCH: f64 = 2.1;
 /// So many waiting sequences per stream are no crowd.
 const FEW: f64 = 1.0 / 16.0;
 /// With as many more waiting sequences as streams, a step may be so many times longer still.
@@ -88,8 +90,9 @@ impl Scheduler {
         })
     }
 
-    /// Tokens of a prompt at this pace, such that with `decodes` tokens beside them the step has a
-    /// size that suits the workers: the smallest that there is, or a better one.
+    /// Tokens of a prompt at this pace, such that with `decodes` tokens beside them the step fills a
+    /// size that suits the workers, or what time allows of it: the smallest that there is, or a better
+    /// one.
     fn paced(&self, pace: &Pace, decodes: u32) -> Option<u32> {
         let room = |size: &u32| size.checked_sub(decodes).filter(|&room| room >= MIN_CHUNK);
         let mut rooms = self.config.step_sizes.iter().filter_map(room);
@@ -104,16 +107,18 @@ impl Scheduler {
             load.read(pace.position, tokens);
             load
         };
-        let in_time = |&tokens: &u32| {
-            let time = self.cost.predict(load(tokens));
-            time.is_some_and(|time| time <= pace.target)
+        let in_time = |room: u32| {
+            let fitting = self
+                .cost
+                .fitting(pace.beside, pace.position, room, pace.target);
+            fitting.filter(|&tokens| tokens >= MIN_CHUNK)
         };
         // What was not tried yet is hoped to be good, so that it is tried.
         let price = |tokens| {
             let hope = self.cost.hope(load(tokens)).unwrap_or(0.0);
             (hope - pace.spared).max(hope * FREE) / f64::from(tokens)
         };
-        let better = rooms.filter(in_time);
+        let better = rooms.filter_map(in_time);
         std::iter::once(least)
             .chain(better)
             .min_by(|&a, &b| price(a).total_cmp(&price(b)))

@@ -67,6 +67,14 @@ impl SizeCosts {
         last.is_some_and(|last| self.now.0.saturating_sub(last.0) < REMEMBERED)
     }
 
+    /// The least that any size costs that was seen.
+    pub(crate) fn least(&self) -> Option<f64> {
+        self.seen
+            .iter()
+            .filter_map(Seen::known)
+            .min_by(f64::total_cmp)
+    }
+
     /// What it costs at best, if products were all there is: its share of the size that costs the
     /// least per token.
     pub(crate) fn hoped(&self, tokens: u32) -> Option<f64> {

@@ -28,8 +28,11 @@ const PRODUCT: f64 = 20.7;
 /// Norms, gates and rotations, per token; sampling, launches and the like, per step.
 const TOKEN: f64 = 1.4;
 const STEP_ALONE: f64 = 550.0;
-/// Per pair of a prompt token and one that it attends to.
-const PAIR: f64 = 7.8e-4;
+/// Per pair of a prompt token and one that it attends to, and what splitting long contexts takes.
+const PAIR: f64 = 9.0e-4;
+const SPLIT: f64 = 600.0;
+/// Pairs of a prompt's tokens from which on they are split.
+const DEEP: f64 = 200_000.0;
 /// Per token that a decode attends to: 128 KiB at 4 TB/s.
 const CONTEXT: f64 = 0.0322;
 
@@ -287,7 +290,8 @@ fn sizes() -> Vec<u32> {
 /// Microseconds of a step.
 fn burst(step: Step) -> f64 {
     let tokens = f64::from(step.decodes + step.prompt);
-    let attention = CONTEXT * step.context + PAIR * step.pairs;
+    let split = if step.pairs > DEEP { SPLIT } else { 0.0 };
+    let attention = CONTEXT * step.context + PAIR * step.pairs + split;
     STEP_ALONE + products(step) + TOKEN * tokens + attention
 }
 
