@@ -199,10 +199,11 @@ def _attend(
     total = gl.sum(items, 0)
     lengths = gl.load(kv_len + every, mask=exists & (counts > 0), other=0)
     wanted = splits_of(total * heads, gl.cdiv(gl.max(lengths, 0), KEYS), PROGRAMS, SPLITS)
+    # All items of a split run side by side: they read the same keys and values.
     head = gl.program_id(0) % heads
-    split = gl.program_id(0) // heads % wanted
-    item = gl.program_id(0) // heads // wanted
-    if item >= total:
+    item = gl.program_id(0) // heads % gl.maximum(total, 1)
+    split = gl.program_id(0) // heads // gl.maximum(total, 1)
+    if (item >= total) | (split >= wanted):
         return
     sequence = gl.sum(gl.where(exists & (ends <= item), 1, 0), 0)
     start = gl.load(query_start + sequence)
