@@ -1,4 +1,4 @@
-"""What both attention kernels for Hopper share: blocks of the cache through the copy engine."""
+"""What kernels for Hopper share: rings of tiles, blocks of the cache through the copy engine."""
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
 import torch
@@ -63,7 +63,7 @@ def blocks_of(kv_cache: Tensor) -> TensorDescriptor:
 
 
 def fits(q: Tensor, kv_cache: Tensor) -> bool:
-    """Whether the kernels for Hopper take such tensors."""
+    """Whether the attention kernels for Hopper take such tensors."""
     block_tokens, size = kv_cache.shape[3:]
     shapes = block_tokens in (8, 16, 32, 64) and size in (64, 128)
     return shapes and q.dtype == kv_cache.dtype and q.dtype in KINDS

@@ -213,10 +213,27 @@ def test_further_filters_choose_the_same_beside_adjusted_logits(driver: Driver) 
         driver.finish([*drawn, *beside])
         answers.append([sequence.tokens for sequence in drawn])
     assert answers[0] == answers[1]
-    plain = greedy(PROMPTS[0], WANTED, temperature=1.5, seed=0)
-    driver.enter(plain)
-    driver.finish([plain])
-    assert plain.tokens != answers[0][0]
+
+
+def test_further_filters_are_their_own_sequences_and_forks(driver: Driver) -> None:
+    """Not those of who has the slot next; a fork of equal seed draws what its source does."""
+
+    def drawn(**wish: float) -> Running:
+        sequence = greedy(PROMPTS[0], WANTED, temperature=1.5, seed=1, **wish)
+        driver.enter(sequence)
+        return sequence
+
+    narrow, alone = drawn(min_p=0.4), drawn()
+    driver.finish([narrow, alone])
+    assert narrow.tokens != alone.tokens
+    driver.slots.sort(key=lambda slot: slot == narrow.slot)  # the next that is taken
+    plain, source = drawn(), drawn(min_p=0.4)
+    assert plain.slot == narrow.slot
+    driver.step([plain, source])
+    (fork,) = driver.fork(source)
+    driver.finish([plain, source, fork])
+    assert plain.tokens == alone.tokens
+    assert source.tokens == fork.tokens == narrow.tokens
 
 
 def test_impossible_tokens_fail_their_sequence_alone(driver: Driver, expected: Expected) -> None:

@@ -134,8 +134,7 @@ def launch(x: Tensor, weight: Tensor, out: Tensor) -> bool:
     rows, inputs = x.shape
     outputs = out.shape[1]
     fits = outputs % OUTPUTS.value == 0 and inputs % DEPTH.value == 0
-    aligned = x.stride(1) == 1 and x.stride(0) % 8 == 0 and x.data_ptr() % 16 == 0
-    if not fits or not aligned or x.dtype not in KINDS:
+    if not fits or not _copied(x) or not _copied(weight) or x.dtype not in KINDS:
         return False
     _gated[(processors(x.device),)](
         _descriptor(x, ROWS.value),
@@ -148,6 +147,12 @@ def launch(x: Tensor, weight: Tensor, out: Tensor) -> bool:
         maxnreg=168,
     )
     return True
+
+
+def _copied(matrix: Tensor) -> bool:
+    """Whether the copy engine takes a matrix of 16 bits."""
+    strided = matrix.stride(1) == 1 and matrix.stride(0) % 8 == 0
+    return strided and matrix.data_ptr() % 16 == 0
 
 
 def _descriptor(matrix: Tensor, rows: int) -> TensorDescriptor:

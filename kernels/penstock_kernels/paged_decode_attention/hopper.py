@@ -39,8 +39,8 @@ from .splits import arrivals
 LOWEST = gl.constexpr(-1.0e38)
 HEADS = gl.constexpr(16)  # query heads of a group, at most
 SUMMED = gl.constexpr(8)  # parts that are read together when they are summed up
-# A pair is one program's share if none has more tiles than so many times an equal share, since who
-# is left at the end has more of the bandwidth; and so many more, which adding up parts would take.
+# A pair is one program's share if the longest has at most UNEVEN times an equal share, since who is
+# left at the end has more of the bandwidth, and ADDING tiles, the time that adding up parts takes.
 UNEVEN, ADDING = gl.constexpr(2), gl.constexpr(3)
 
 

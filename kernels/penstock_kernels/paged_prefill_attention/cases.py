@@ -89,6 +89,11 @@ CASES = [
     _case(Size.FULL, "bf16", LLAMA_8B, [(352, 3001), (7, 2000), (1, 1)]),
     _case(Size.FULL, "bf16", Heads(32, 8, 64, 16), [(3, 9000)] * 5),
     _case(Size.FULL, "bf16", LLAMA_8B, [(n % 40, 50 + n) for n in range(75)]),
+    # Heads of a token in two tiles of rows, which are split otherwise.
+    _case(Size.FULL, "bf16", Heads(24, 8, 128, 16), [(200, 1409)]),
+    _case(Size.FULL, "bf16", Heads(12, 2, 128, 16), [(512, 1153)]),
+    _case(Size.FULL, "bf16", Heads(28, 4, 64, 16), [(200, 1500)]),
+    _case(Size.BENCH, "bf16", LLAMA_8B, [(32, 32)] * 256),
     _case(Size.BENCH, "bf16", LLAMA_8B, [(96, 30_000)]),
     _case(Size.BENCH, "bf16", LLAMA_8B, [(160, 24_000)]),
     _case(Size.BENCH, "bf16", LLAMA_8B, [(352, 8_000)]),

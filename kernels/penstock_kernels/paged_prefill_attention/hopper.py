@@ -25,12 +25,12 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from ..device import processors
 from ..hopper import ATOM, ROWS, add, blocks_of, copy_tile, fits, make_bars
 from ..online_softmax import LOG2_E
-from ..sizes import divided_up, power_of_two
+from ..sizes import divided_up
 from .splits import (
     LEAST,
     LOWEST,
     ROUNDS,
-    add_splits,
+    add_up,
     most_splits,
     put_part,
     scratch_of,
@@ -225,8 +225,9 @@ def _attend(
     tiles = after - seen * split // used
     out, parts, peaks, splits_used = outs
     if SPLITS > 1:
-        query = (first_row + gl.arange(0, 2 * ROWS, L)) // GROUP
-        gl.store(splits_used + start + query, used, mask=query < count)
+        row = first_row + gl.arange(0, 2 * ROWS, L)
+        place = ((start + row // GROUP) * heads + head) * GROUP + row % GROUP
+        gl.store(splits_used + place, used, mask=row // GROUP < count)
 
     kind: gl.constexpr = q.dtype.element_ty
     BLOCKS: gl.constexpr = STAGES * (D // ATOM) * (KEYS // BLOCK_TOKENS)
@@ -284,7 +285,7 @@ def launch(
     if window or not fits(q, kv_cache):
         return False
     most = SEQUENCES.value
-    splits = most_splits(q, kv_cache.shape[2]) if len(kv_len) <= most else 1
+    splits = most_splits(q, kv_cache.shape[2])
     scratch = scratch_of(q, splits) if splits > 1 else (out, out, out)
     for first in range(0, len(kv_len), most):
         last = min(first + most, len(kv_len))
@@ -327,14 +328,4 @@ def _launch(
         maxnreg=168,
     )
     if splits > 1:
-        add_splits[(tokens, kv_heads)](
-            *scratch,
-            query_start,
-            len(kv_len),
-            out,
-            GROUP=group,
-            ROWS=power_of_two(group),
-            D=size,
-            SPLITS=splits,
-            num_warps=4,
-        )
+        add_up(out, tuple(scratch), query_start, kv_heads, splits)

@@ -10,7 +10,7 @@ from triton.experimental.gluon import language as gl
 
 from ..device import processors
 from ..hopper import ROWS
-from ..sizes import divided_up
+from ..sizes import divided_up, power_of_two
 
 LOWEST = gl.constexpr(-1.0e38)
 ROUNDS = gl.constexpr(4)  # of programs on all multiprocessors, at most, where contexts are split
@@ -18,13 +18,14 @@ LEAST = gl.constexpr(4)  # tiles of a split, at least
 # What programs take before their first tile and after their last, and what adding up takes, in the
 # time of a tile (1.75 us).
 SETUP, ADDING = gl.constexpr(5), gl.constexpr(4)
+MOST_TOKENS = 2048  # of a launch that splits
 
 
 @gluon.jit
 def splits_of(items, tiles, PROGRAMS: gl.constexpr, SPLITS: gl.constexpr):
     """How many programs share the keys of an item, which are so many tiles or fewer: what ends
     first, counted in the time that a tile takes, where PROGRAMS run at once."""
-    used = gl.minimum(items, 1)
+    used = gl.minimum(items, 1)  # 1, as what the loop may replace
     least = gl.cdiv(items, PROGRAMS) * (tiles + SETUP)
     for number in gl.static_range(2, SPLITS + 1):
         rounds = gl.cdiv(items * number, PROGRAMS)
@@ -60,17 +61,18 @@ def add_splits(
     parts, peaks, splits_used, query_start, sequences, out,
     GROUP: tl.constexpr, ROWS: tl.constexpr, D: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
-    """The query heads of one key head, of one token whose keys were split."""
+    """Up to ROWS query heads of one key head, of one token, where their keys were split.
+
+    Heads of a token may lie in two tiles of rows, and those be split otherwise.
+    """
     token = tl.program_id(0).to(tl.int64)
     if (token < tl.load(query_start)) | (token >= tl.load(query_start + sequences)):
         return
-    used = tl.load(splits_used + token)
-    if used == 1:
-        return
-    row = tl.arange(0, ROWS)
+    row = tl.program_id(2) * ROWS + tl.arange(0, ROWS)
     split = tl.arange(0, SPLITS)[:, None]
     place = (token * tl.num_programs(1) + tl.program_id(1)) * GROUP + row
-    exists = (row < GROUP)[None, :] & (split < used)
+    used = tl.load(splits_used + place, row < GROUP, other=1)
+    exists = (row < GROUP)[None, :] & (split < used[None, :])
     part = place[None, :] * SPLITS + split
     peak = tl.load(peaks + part * 2, exists, other=LOWEST)
     weight = tl.exp2(peak - tl.max(peak, 0)[None, :])
@@ -79,20 +81,43 @@ def add_splits(
     at = parts + part[:, :, None] * D + column[None, None, :]
     acc = tl.sum(tl.load(at, exists[:, :, None], other=0) * weight[:, :, None], 0)
     result = (acc / total[:, None]).to(out.dtype.element_ty)
-    tl.store(out + place[:, None] * D + column[None, :], result, (row < GROUP)[:, None])
+    tl.store(out + place[:, None] * D + column[None, :], result, (used > 1)[:, None])
+
+
+def add_up(
+    out: Tensor, scratch: tuple[Tensor, ...], query_start: Tensor, kv_heads: int, splits: int
+) -> None:
+    """Puts the sums of what was split into its places of `out` [T, Hq, D]; see `scratch_of`."""
+    tokens, heads, size = out.shape
+    group = heads // kv_heads
+    rows = min(power_of_two(group), 8)
+    add_splits[(tokens, kv_heads, divided_up(group, rows))](
+        *scratch,
+        query_start,
+        len(query_start) - 1,
+        out,
+        GROUP=group,
+        ROWS=rows,
+        D=size,
+        SPLITS=splits,
+        num_warps=4,
+    )
 
 
 def most_splits(q: Tensor, kv_heads: int) -> int:
-    """A launch's bound, of which there are few: each is a kernel to be compiled."""
+    """A launch's bound, of which there are few: each is a kernel to be compiled, and all are before
+    the first request, in steps whose tokens double from 16 to MOST_TOKENS."""
     tokens, heads, _ = q.shape
+    if tokens > MOST_TOKENS:
+        return 1
     items = kv_heads * divided_up(tokens * (heads // kv_heads), 2 * ROWS.value)
     room = ROUNDS.value * processors(q.device) // max(items, 1)
     return 8 if room >= 8 else 4 if room >= 4 else 1
 
 
 def scratch_of(q: Tensor, splits: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Sums [T, Hq, splits, D], (peak, total) [T, Hq, splits, 2], and splits used [T]."""
+    """Sums [T, Hq, splits, D], (peak, total) [T, Hq, splits, 2], and splits used [T, Hq]."""
     tokens, heads, size = q.shape
     parts = torch.empty((tokens, heads, splits, size), dtype=torch.float32, device=q.device)
     peaks = torch.empty((tokens, heads, splits, 2), dtype=torch.float32, device=q.device)
-    return parts, peaks, torch.empty(tokens, dtype=torch.int32, device=q.device)
+    return parts, peaks, torch.empty((tokens, heads), dtype=torch.int32, device=q.device)

@@ -1,7 +1,7 @@
 """Rules of the slots on the device, and the choice of tokens by them.
 
-Only steps in which a yielding sequence asks for something come here, and only those in which one
-asks for more than min_p and typical_p adjust logits. Counts of tokens for penalties
+Steps in which a yielding sequence asks for something come here; logits are adjusted only where one
+asks for more than min_p and typical_p. Counts of tokens for penalties
 are a function of a sequence's ids: an entering sequence brings all of them, and each choice adds
 its own on the device, before the router knows the token.
 """

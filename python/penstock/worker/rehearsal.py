@@ -30,7 +30,7 @@ from penstock.worker.step import Choosing
 THREADS = 16  # at most; a compilation is one core's work
 # Where kernels change with a step's size: sequences that decode, and tokens of a step with prompts.
 DECODES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-TOKENS = (16, 32, 64, 128, 256, 512, 2048)
+TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048)
 # Decodes beside prompts, one for each size of MIXED_DECODES.
 BESIDE = (0, *(decodes + 1 for decodes in shapes.MIXED_DECODES[:-1]))
 
@@ -71,17 +71,17 @@ def _captures(runner: Runner, graphs: Graphs) -> Iterator[None]:
 
 
 def _compile(runner: Runner, logits: Tensor) -> None:
-    """What few requests ask for comes last."""
-    shapes = _compiled(runner.state.limits)
-    for shape in shapes:
+    """Goes through the steps whose kernels differ; what few requests ask for comes last."""
+    compiled = _compiled(runner.state.limits)
+    for shape in compiled:
         stages = runner.rehearse(shape)
         stages.choices[Choosing.PLAIN](stages.forward())
         runner.last_token.zero_()  # what was to be written there was never chosen
-    for shape in shapes:
+    for shape in compiled:
         for choose in runner.rehearse(shape).choices[Choosing.PLAIN + 1 :]:
             choose(logits[: shape.samples])
             runner.last_token.zero_()
-    for shape in shapes[:1]:
+    for shape in compiled[:1]:
         runner.rehearse_telling(shape)
 
 

@@ -53,8 +53,6 @@ pub(crate) struct StepCost {
     decoding: Fit,
     /// Microseconds: constant, per prompt token, per pair.
     reading: Fit,
-    /// Steps with prompts in a row for which `reading` was wrong.
-    wrongs: u32,
     /// Of steps with prompts, without attention.
     sizes: SizeCosts,
 }
@@ -70,6 +68,8 @@ struct Fit {
     observed: u32,
     /// Whether the last step was disturbed.
     disturbed: bool,
+    /// Steps in a row for which it was wrong.
+    wrongs: u32,
 }
 
 impl StepCost {
@@ -133,14 +133,17 @@ impl StepCost {
         }
     }
 
-    /// Forgets what reading costs if that is wrong again and again, whatever sizes are known to cost.
+    /// What reading costs is learnt anew if it is wrong again and again, whatever sizes are known to
+    /// cost.
     fn doubt(&mut self, load: Load, took: f64) {
         let Some(line) = self.line(load) else { return };
-        let wrong = line > took * WRONG || line * WRONG < took;
-        self.wrongs = if wrong { self.wrongs + 1 } else { 0 };
-        if self.wrongs == WRONGS {
-            self.wrongs = 0;
-            self.reading = Fit::default();
+        if line > took * WRONG || line * WRONG < took {
+            self.reading.wrongs += 1;
+        } else {
+            self.reading.wrongs = 0;
+        }
+        if self.reading.wrongs == WRONGS {
+            self.reading.forget_observations();
         }
     }
 
@@ -272,6 +275,15 @@ impl Fit {
     fn at(&self, x: [f64; 3]) -> f64 {
         let [a, b, c] = self.weights;
         a * x[0] + b * x[1] + c * x[2]
+    }
+
+    /// Keeps what it says until the next observations, which then outweigh it.
+    fn forget_observations(&mut self) {
+        *self = Self {
+            weights: self.weights,
+            observed: self.observed,
+            ..Self::default()
+        };
     }
 
     fn observe(&mut self, x: [f64; 3], y: f64) {

@@ -94,9 +94,13 @@ impl Scheduler {
     /// size that suits the workers, or what time allows of it: the smallest that there is, or a better
     /// one.
     fn paced(&self, pace: &Pace, decodes: u32) -> Option<u32> {
+        let fitting = |room| {
+            let (beside, position, target) = (pace.beside, pace.position, pace.target);
+            self.cost.fitting(beside, position, room, target)
+        };
         let room = |size: &u32| size.checked_sub(decodes).filter(|&room| room >= MIN_CHUNK);
         let mut rooms = self.config.step_sizes.iter().filter_map(room);
-        let Some(least) = rooms.next() else {
+        let Some(smallest) = rooms.next() else {
             let tokens = self
                 .cost
                 .prompt_tokens(pace.beside, pace.position, pace.target)?;
@@ -107,18 +111,13 @@ impl Scheduler {
             load.read(pace.position, tokens);
             load
         };
-        let in_time = |room: u32| {
-            let fitting = self
-                .cost
-                .fitting(pace.beside, pace.position, room, pace.target);
-            fitting.filter(|&tokens| tokens >= MIN_CHUNK)
-        };
         // What was not tried yet is hoped to be good, so that it is tried.
         let price = |tokens| {
             let hope = self.cost.hope(load(tokens)).unwrap_or(0.0);
             (hope - pace.spared).max(hope * FREE) / f64::from(tokens)
         };
-        let better = rooms.filter_map(in_time);
+        let least = fitting(smallest).map_or(smallest, |tokens| tokens.max(MIN_CHUNK));
+        let better = rooms.filter_map(|room| fitting(room).filter(|&tokens| tokens >= MIN_CHUNK));
         std::iter::once(least)
             .chain(better)
             .min_by(|&a, &b| price(a).total_cmp(&price(b)))
