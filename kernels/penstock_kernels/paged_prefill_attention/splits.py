@@ -18,6 +18,7 @@ LEAST = gl.constexpr(4)  # tiles of a split, at least
 # What programs take before their first tile and after their last, and what adding up takes, in the
 # time of a tile (1.75 us).
 SETUP, ADDING = gl.constexpr(5), gl.constexpr(4)
+MOST_SPLITS = 8  # of a long context
 MOST_TOKENS = 2048  # of a launch that splits
 
 
@@ -105,14 +106,15 @@ def add_up(
 
 
 def most_splits(q: Tensor, kv_heads: int) -> int:
-    """A launch's bound, of which there are few: each is a kernel to be compiled, and all are before
-    the first request, in steps whose tokens double from 16 to MOST_TOKENS."""
+    """A launch's bound: MOST_SPLITS, or 1 where rows alone nearly fill the device.
+
+    Each is a kernel of its own, compiled before the first request in steps whose tokens double from
+    16 to MOST_TOKENS.
+    """
     tokens, heads, _ = q.shape
-    if tokens > MOST_TOKENS:
-        return 1
     items = kv_heads * divided_up(tokens * (heads // kv_heads), 2 * ROWS.value)
-    room = ROUNDS.value * processors(q.device) // max(items, 1)
-    return 8 if room >= 8 else 4 if room >= 4 else 1
+    few = tokens <= MOST_TOKENS and items <= processors(q.device)
+    return MOST_SPLITS if few else 1
 
 
 def scratch_of(q: Tensor, splits: int) -> tuple[Tensor, Tensor, Tensor]:
