@@ -106,6 +106,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ranks", type=int, default=1, help="GPUs that share each layer")
     sizes = shapes(parser.parse_args().ranks)
+    # As in a worker: sums in float32 throughout.
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     weights = [torch.randn(size, dtype=torch.bfloat16, device="cuda") * 0.02 for size in sizes]
     work = operations(weights)
     print(f"{torch.cuda.get_device_name()}, cuBLAS")

@@ -23,6 +23,7 @@ from penstock.models.llama import Llama
 from penstock.parallel import Group
 from penstock.quant import Plain
 from penstock.worker.graphs import DeviceCapture
+from penstock.worker.loader import full_sums
 from penstock.worker.runner import Pending, Runner, Shard
 from penstock.worker.state import Limits, State
 from penstock.worker.step import NewSequence, Sampling, Step
@@ -235,6 +236,7 @@ def main() -> None:
     names = [str(case) for case in CASES]
     parser.add_argument("--cases", nargs="+", choices=names, metavar="CASE", help=f"{names}")
     options = parser.parse_args()
+    full_sums()
     bandwidth = copy_bandwidth()
     print(f"{torch.cuda.get_device_name()}: copy {bandwidth / 1e12:.2f} TB/s; times in ms")
     with torch.inference_mode():

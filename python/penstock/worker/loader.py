@@ -192,6 +192,12 @@ class _Loader:
         )
 
 
+def full_sums() -> None:
+    """Has cuBLAS add up in float32 throughout: by default it may reduce splits in 16 bits."""
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+
+
 def _promise(settings: Settings, config: ModelConfig) -> memory.Promise:
     for name in ("max_slots", "max_step_tokens"):
         if getattr(settings, name) < 1:
@@ -256,4 +262,5 @@ def _device(settings: Settings) -> torch.device:
         raise BadSetting(f"rank {settings.rank} needs a GPU of its own; only {count} are visible")
     device = torch.device("cuda", settings.rank if count > 1 else 0)
     torch.cuda.set_device(device)
+    full_sums()
     return device
