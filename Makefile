@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 RUST   := $(shell git ls-files '*.rs' '*Cargo.toml' Cargo.lock pyproject.toml 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test rust-test python-test gpu-test lint fmt bench proto openapi wheel clean
+.PHONY: help serve test rust-test python-test gpu-test client-test lint fmt bench proto openapi wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,6 +24,11 @@ python-test: $(VENV)/.dev ## Python tests: kernels, worker, parity, contract, en
 
 gpu-test: $(VENV)/.dev ## the tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu
+
+client-test: $(VENV)/.dev ## tests with large clients: LangChain, lm-eval, text-generation, node's openai
+	. $(BIN)/activate && PIP_QUIET=1 maturin develop --quiet --extras test,clients
+	$(BIN)/pip install --quiet --no-deps text-generation
+	$(BIN)/python -m pytest -rs $(addprefix tests/contract/test_,langchain.py lm_eval.py text_generation_client.py node_client.py)
 
 lint: $(VENV)/.dev ## formatting, clippy, ruff, mypy
 	cargo fmt --all --check

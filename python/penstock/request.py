@@ -92,7 +92,9 @@ class SamplingParams:
     temperature: 0 always takes the likeliest token.
     top_k: choose among so many of the likeliest tokens; 0 is off.
     top_p: choose among the likeliest tokens that have this much probability; 1 is off.
-    seed: the same seed gives the same answer; None takes a new one for each request.
+    seed: the same seed draws the same random numbers, whatever shares the batch: the same answer,
+        but where a GPU's rounding, which depends on the batch, tips a near tie. None takes a new
+        one for each request.
     stop: the answer ends before the first of these strings.
     min_tokens: neither stop strings nor the model's end token count before so many tokens.
     include_stop_str_in_output: the stop string that ends the answer is part of it.

@@ -216,6 +216,7 @@ async fn hostile_requests_hurt_nobody() {
         "penstock_requests_open",
         "penstock_http_body_bytes",
         "penstock_kv_blocks_dead",
+        "penstock_kv_blocks{state=\"leased\"}",
     ] {
         settles(address, gauge).await;
     }

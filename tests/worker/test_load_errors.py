@@ -12,6 +12,9 @@ import pytest
 import torch
 from checkpoints import checkpoint_maker
 from local import LocalWorker, Refused
+from penstock.rpc import shard_pb2 as pb
+from penstock.worker import loader
+from penstock.worker.messages import to_settings
 from safetensors.torch import load_file, save_file
 
 WEIGHTS = "model.safetensors"
@@ -165,3 +168,21 @@ def test_a_refused_load_can_be_repeated(original: Path) -> None:
     with pytest.raises(Refused):
         worker.load(original, dtype="int3")
     assert worker.load(original).vocab_size == 501
+
+
+def test_sums_of_products_stay_in_float32(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A GPU's worker asks that of cuBLAS, which may reduce splits in 16 bits otherwise."""
+    request = pb.LoadRequest(model_path=str(tmp_path), device="cuda")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    matmul = torch.backends.cuda.matmul
+    names = [f"allow_{kind}_reduced_precision_reduction" for kind in ("bf16", "fp16")]
+    before = [getattr(matmul, name) for name in names]
+    try:
+        for name in names:
+            setattr(matmul, name, True)
+        loader._device(to_settings(request))
+        assert not any(getattr(matmul, name) for name in names)
+    finally:
+        for name, value in zip(names, before, strict=True):
+            setattr(matmul, name, value)

@@ -75,7 +75,8 @@ pub(crate) struct GenerateParameters {
     pub(crate) details: Option<bool>,
     /// Tell the prompt's tokens with their log-probabilities, too; not in a stream. Includes `details`.
     pub(crate) decoder_input_details: Option<bool>,
-    /// The same seed gives the same tokens.
+    /// The same seed draws the same random numbers, whatever shares the batch: the same
+    /// tokens, but where a GPU's rounding, which depends on the batch, tips a near tie.
     pub(crate) seed: Option<u64>,
     /// 0 to 20: tell so many of the likeliest tokens in the place of each, too.
     pub(crate) top_n_tokens: Option<u32>,

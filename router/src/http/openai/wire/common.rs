@@ -71,7 +71,8 @@ macro_rules! request {
             pub(crate) top_p: Option<f32>,
             /// > 0, or -1 or 0 = off.
             pub(crate) top_k: Option<i32>,
-            /// The same seed gives the same tokens.
+            /// The same seed draws the same random numbers, whatever shares the batch: the same
+            /// tokens, but where a GPU's rounding, which depends on the batch, tips a near tie.
             pub(crate) seed: Option<i64>,
             /// The answer ends before the first of these.
             #[serde(default, deserialize_with = "super::one_or_many::strings")]
