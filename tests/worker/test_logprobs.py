@@ -14,6 +14,7 @@ from checkpoints import VOCAB, checkpoint_maker, generate, prompt, reference
 from driver import Driver, Running, greedy, running
 from local import LocalWorker
 from penstock.rpc import shard_pb2 as pb
+from penstock.worker import runner
 
 TOP = 5
 # Of sums in float32, and of what a reply holds: log-probabilities there are float32.
@@ -242,6 +243,42 @@ def test_no_more_than_the_vocabulary_and_no_more_than_twenty(path: Path) -> None
         reply = worker.stub.Prepare(request)
         assert reply.error.kind == pb.RequestError.KIND_INVALID
         assert "21" in reply.error.message and "20" in reply.error.message
+
+
+def test_a_step_in_which_nobody_asks_pays_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither for log-probabilities nor for what may be asked of logits."""
+    worker, paid = LocalWorker(), list[str]()
+    driver = Driver([worker], worker.load(path))
+
+    def watch(owner: Any, name: str) -> None:
+        function = getattr(owner, name)
+
+        def watched(*args: Any, **options: Any) -> Any:
+            paid.append(name)
+            return function(*args, **options)
+
+        monkeypatch.setattr(owner, name, watched)
+
+    for name in ("Telling", "mask_tokens", "apply_mask"):
+        watch(runner, name)
+    for name in ("rows", "choose"):
+        watch(worker.runner.adjuster, name)
+    asked: list[tuple[dict[str, Any], set[str]]] = [
+        ({"top_k": 9, "top_p": 0.9, "seed": 3}, set()),
+        ({"min_p": 0.1}, {"rows"}),
+        ({"banned_token_ids": [5]}, {"choose", "rows"}),
+        ({"top_logprobs": 2}, {"Telling"}),
+        ({"min_tokens": 9, "stop_token_ids": [7]}, {"mask_tokens"}),
+    ]
+    for fields, expected in asked:
+        sequence = greedy(prompt(9), 6, temperature=0.8, **fields)
+        driver.enter(sequence)
+        driver.finish([sequence])
+        assert (len(sequence.tokens), set(paid)) == (6, expected)
+        paid.clear()
+    driver.stream.close()
 
 
 def test_a_model_without_numbers_fails_the_request(path: Path) -> None:
