@@ -16,10 +16,12 @@ from penstock.worker.step import NewSequence
 from penstock_kernels import adjust
 from torch import Tensor
 from transformers import (
+    LogitsProcessor,
     LogitsProcessorList,
     MinPLogitsWarper,
     RepetitionPenaltyLogitsProcessor,
     SequenceBiasLogitsProcessor,
+    SuppressTokensLogitsProcessor,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
     TopPLogitsWarper,
@@ -27,7 +29,7 @@ from transformers import (
 )
 
 VOCAB = 40
-DRAWS = 20_000
+DRAWS = 100_000
 PROMPT, ANSWER = [1, 2, 3, 5, 8, 13], [2, 21, 34, 21]
 
 
@@ -41,19 +43,38 @@ class Wish(NamedTuple):
     typical_p: float = 1.0
     repetition: float = 1.0
     bias: tuple[tuple[int, float], ...] = ()
+    frequency: float = 0.0
+    presence: float = 0.0
+    banned: tuple[int, ...] = ()
 
 
 WISHES = {
+    "temperature": Wish(0.6),
+    "top_k": Wish(top_k=7),
+    "top_p": Wish(top_p=0.7),
     "min_p": Wish(min_p=0.08),
     "typical_p": Wish(typical_p=0.6),
     "typical_p of a flat row": Wish(3.0, typical_p=0.85),
     "repetition": Wish(repetition=1.7),
+    "frequency, presence": Wish(frequency=0.6, presence=-2.0),
+    "banned": Wish(banned=(10, 21, 30)),
     "bias": Wish(bias=((2, 3.0), (30, -100.0), (39, 2.0))),
     "top_k, top_p": Wish(0.8, 12, 0.9),
     "top_p, min_p": Wish(1.3, top_p=0.95, min_p=0.05),
     "min_p, typical_p": Wish(min_p=0.02, typical_p=0.8),
-    "all": Wish(1.4, 20, 0.97, 0.03, 0.9, 1.3, ((7, 1.5),)),
+    "all": Wish(1.4, 20, 0.97, 0.03, 0.9, 1.3, ((7, 1.5),), 0.3, 0.2, (4,)),
 }
+
+
+class OpenAiPenalties(LogitsProcessor):
+    """By OpenAI's definition, of generated tokens; transformers has none."""
+
+    def __init__(self, wish: Wish) -> None:
+        self.wish = wish
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        counts = torch.bincount(input_ids[0, len(PROMPT) :], minlength=VOCAB)
+        return scores - self.wish.frequency * counts - self.wish.presence * (counts > 0)
 
 
 def row() -> Tensor:
@@ -67,6 +88,9 @@ def expected(wish: Wish) -> Tensor:
         made.append(SequenceBiasLogitsProcessor([[[token], b] for token, b in wish.bias]))
     if wish.repetition != 1:
         made.append(RepetitionPenaltyLogitsProcessor(wish.repetition))
+    made.append(OpenAiPenalties(wish))
+    if wish.banned:
+        made.append(SuppressTokensLogitsProcessor(list(wish.banned), device="cpu"))
     made.append(TemperatureLogitsWarper(wish.temperature))
     if wish.top_k:
         made.append(TopKLogitsWarper(wish.top_k))
@@ -84,8 +108,10 @@ def entering(wish: Wish) -> NewSequence:
     sequence.slot, sequence.tokens = 0, ANSWER
     sampling = sequence.sampling
     sampling.min_p, sampling.typical_p = wish.min_p, wish.typical_p
-    if wish.repetition != 1:
-        sampling.penalties.repetition = wish.repetition
+    sampling.penalties.repetition = wish.repetition
+    sampling.penalties.frequency = wish.frequency
+    sampling.penalties.presence = wish.presence
+    sampling.banned_token_ids.extend(wish.banned)
     for token, bias in wish.bias:
         sampling.logit_bias.token_ids.append(token)
         sampling.logit_bias.values.append(bias)
