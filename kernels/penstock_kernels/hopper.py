@@ -56,10 +56,14 @@ def make_bars(STAGES: gl.constexpr, READERS: gl.constexpr):
 def blocks_of(kv_cache: Tensor) -> TensorDescriptor:
     """The copy engine's view of a cache: rows of a head, one plane of a block at a time."""
     block_tokens, size = kv_cache.shape[3:]
-    shape = [block_tokens, ATOM.value]
-    layout = gl.NVMMASharedLayout.get_default_for(shape, KINDS[kv_cache.dtype])
-    rows = kv_cache.view(-1, size)
-    return TensorDescriptor(rows, list(rows.shape), [size, 1], shape, layout)
+    return view_of(kv_cache.view(-1, size), block_tokens)
+
+
+def view_of(matrix: Tensor, rows: int) -> TensorDescriptor:
+    """The copy engine's view of a matrix of 16 bits, in blocks of `rows` rows and ATOM columns."""
+    block = [rows, ATOM.value]
+    layout = gl.NVMMASharedLayout.get_default_for(block, KINDS[matrix.dtype])
+    return TensorDescriptor(matrix, list(matrix.shape), list(matrix.stride()), block, layout)
 
 
 def fits(q: Tensor, kv_cache: Tensor) -> bool:

@@ -24,20 +24,19 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from ..device import processors
-from ..hopper import KINDS, ROWS, make_bars
+from ..hopper import ATOM, KINDS, ROWS, make_bars, view_of
 from ..online_softmax import LOG2_E
 
 MINUS_LOG2_E = gl.constexpr(-LOG2_E)
 GROUPS = gl.constexpr(2)  # warp groups that multiply, of ROWS rows each
 OUTPUTS = gl.constexpr(128)  # of a tile, each a gate and an up
-DEPTH = gl.constexpr(64)  # inputs of one turn: 128 bytes, the widest swizzle
+DEPTH = gl.constexpr(ATOM.value)  # inputs of one turn
 STAGES = gl.constexpr(4)  # turns in the ring
 BAND = gl.constexpr(32)  # tiles of rows that are taken for each tile of outputs, for the L2 cache
-TILE_ROWS = gl.constexpr(128)
-TURN_BYTES = gl.constexpr((128 + 2 * 128) * 64 * 2)
+TILE_ROWS = gl.constexpr(GROUPS.value * ROWS.value)
+TURN_BYTES = gl.constexpr((TILE_ROWS.value + 2 * OUTPUTS.value) * DEPTH.value * 2)
 
 
 @gluon.jit
@@ -137,8 +136,8 @@ def launch(x: Tensor, weight: Tensor, out: Tensor) -> bool:
     if not fits or not _copied(x) or not _copied(weight) or x.dtype not in KINDS:
         return False
     _gated[(processors(x.device),)](
-        _descriptor(x, ROWS.value),
-        _descriptor(weight, OUTPUTS.value),
+        view_of(x, ROWS.value),
+        view_of(weight, OUTPUTS.value),
         out,
         rows,
         outputs,
@@ -153,10 +152,3 @@ def _copied(matrix: Tensor) -> bool:
     """Whether the copy engine takes a matrix of 16 bits."""
     strided = matrix.stride(1) == 1 and matrix.stride(0) % 8 == 0
     return strided and matrix.data_ptr() % 16 == 0
-
-
-def _descriptor(matrix: Tensor, rows: int) -> TensorDescriptor:
-    """The copy engine's view of a matrix, in blocks of `rows` rows."""
-    block = [rows, DEPTH.value]
-    layout = gl.NVMMASharedLayout.get_default_for(block, KINDS[matrix.dtype])
-    return TensorDescriptor(matrix, list(matrix.shape), list(matrix.stride()), block, layout)

@@ -31,12 +31,11 @@ from triton.language.extra.cuda import gdc_wait
 
 from ..device import processors
 from ..hopper import ATOM, ROWS, add, blocks_of, copy_tile, fits, make_bars
-from ..online_softmax import LOG2_E
+from ..online_softmax import LOG2_E, LOWEST
 from ..pdl import early_launch
 from ..sizes import power_of_two
 from .splits import arrivals
 
-LOWEST = gl.constexpr(-1.0e38)
 HEADS = gl.constexpr(16)  # query heads of a group, at most
 SUMMED = gl.constexpr(8)  # parts that are read together when they are summed up
 # A pair is one program's share if the longest has at most UNEVEN times an equal share, since who is

@@ -24,11 +24,10 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from ..device import processors
 from ..hopper import ATOM, ROWS, add, blocks_of, copy_tile, fits, make_bars
-from ..online_softmax import LOG2_E
+from ..online_softmax import LOG2_E, LOWEST
 from ..sizes import divided_up
 from .splits import (
     LEAST,
-    LOWEST,
     ROUNDS,
     add_up,
     most_splits,

@@ -10,9 +10,9 @@ from triton.experimental.gluon import language as gl
 
 from ..device import processors
 from ..hopper import ROWS
+from ..online_softmax import LOWEST
 from ..sizes import divided_up, power_of_two
 
-LOWEST = gl.constexpr(-1.0e38)
 ROUNDS = gl.constexpr(4)  # of programs on all multiprocessors, at most, where contexts are split
 LEAST = gl.constexpr(4)  # tiles of a split, at least
 # What programs take before their first tile and after their last, and what adding up takes, in the
