@@ -115,10 +115,17 @@ CASES = [
     _case(Size.FULL, "bf16", LLAMA_8B, list(range(512, 768, 8))),
     _case(Size.FULL, "bf16", LLAMA_1B, [0, *range(33, 1057, 32)]),
     _case(Size.FULL, "bf16", LLAMA_8B, [40] * 17, window=30),
+    # More pairs than programs, some without keys, and padding behind.
+    *(
+        _case(Size.FULL, "bf16", heads, [*range(1, 1100, 25), 0, 300, *[0] * 50, 7, *[0] * 50])
+        for heads in (LLAMA_8B, LLAMA_1B)
+    ),
+    _case(Size.FULL, "bf16", LLAMA_8B, [40, *[90] * 40, 5], window=70),
     _case(Size.FULL, "bf16", LLAMA_8B, [2000, *range(300, 331)]),
     _case(Size.FULL, "bf16", LLAMA_8B, [70_001, 8193, 8192, 5]),
     _case(Size.FULL, "bf16", LLAMA_8B, [640, 5, 0], spare=70_000),
     _case(Size.BENCH, "bf16", LLAMA_8B, [1100] * 256),
+    _case(Size.BENCH, "bf16", LLAMA_8B, [1100] * 212 + [0] * 44),
     _case(Size.BENCH, "bf16", LLAMA_8B, [8000] * 32),
     _case(Size.BENCH, "bf16", LLAMA_8B, [32000]),
     _case(Size.BENCH, "bf16", LLAMA_8B, list(range(100, 4100, 16))),
@@ -128,6 +135,7 @@ CASES = [
     _case(Size.BENCH, "bf16", LLAMA_8B, [640] * 16),
     _case(Size.BENCH, "bf16", LLAMA_8B, [384]),
     _case(Size.BENCH, "bf16", LLAMA_1B, [1100] * 256),
+    _case(Size.BENCH, "bf16", LLAMA_1B, [1100] * 212 + [0] * 44),
     _case(Size.BENCH, "bf16", LLAMA_1B, [640] * 32),
     _case(Size.BENCH, "bf16", LLAMA_1B, [200]),
 ]

@@ -1,17 +1,16 @@
 """Kernel of paged_decode_attention for Hopper GPUs, in Gluon: equal shares, a copying warp ahead.
 
 The tiles of keys of all (sequence, key head) pairs, one after another, are cut into equal shares,
-one for each of a fixed number of resident programs, wherever that falls: the lengths on the device
-decide, the launch knows shapes alone. In a program one warp copies tiles, block by block, into a
-ring and goes on with the next pair while a warp group still sums up the last: memory never waits.
-The query heads of a group are the first rows of the warp group's matrix products. Of a pair that
+one for each of a fixed number of resident programs: the lengths on the device decide, the launch
+knows shapes alone (see `shares`). In a program one warp copies tiles, block by block, into a ring
+and goes on with the next pair while a warp group still sums up the last: memory never waits. The
+query heads of a group are the first rows of the warp group's matrix products. Of a pair that
 several programs share, each leaves its part, and who comes last adds them up in their order.
 
 The kernel may start while the one that makes queries still runs (see `pdl`): lengths, tables and
-older keys and values are of earlier kernels, so only the warp group waits. It does not let the next
-one start early: with that, a step of one sequence of an 8B model takes 4.25 ms instead of 3.94.
-
-Source: equal shares, Osama et al., Stream-K, 2023; Sanovar et al., Lean Attention, 2024.
+older keys and values are of earlier kernels, so only who reads queries or writes waits. It does not
+let the next one start early: with that, a step of one sequence of an 8B model takes 4.25 ms instead
+of 3.94.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
@@ -30,92 +29,35 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.language.extra.cuda import gdc_wait
 
 from ..device import processors
-from ..hopper import ATOM, ROWS, add, blocks_of, copy_tile, fits, make_bars
+from ..hopper import ATOM, ROWS, blocks_of, copy_tile, fits, make_bars
 from ..online_softmax import LOG2_E, LOWEST
 from ..pdl import early_launch
 from ..sizes import power_of_two
+from .shares import begin_of, owner_of, part_at, share_of, tiles_in
 from .splits import arrivals
 
 HEADS = gl.constexpr(16)  # query heads of a group, at most
 SUMMED = gl.constexpr(8)  # parts that are read together when they are summed up
-# A pair is one program's share if the longest has at most UNEVEN times an equal share, since who is
-# left at the end has more of the bandwidth, and ADDING tiles, the time that adding up parts takes.
-UNEVEN, ADDING = gl.constexpr(2), gl.constexpr(3)
-
-
-@gluon.jit
-def _tiles(length, window, KEYS: gl.constexpr):
-    """(first visible tile, number of tiles) of a sequence; one, empty, for padding."""
-    first = gl.maximum(length - window, 0) // KEYS
-    return first, gl.maximum(gl.cdiv(length, KEYS) - first, 1)
-
-
-@gluon.jit
-def _begin(program, total, programs):
-    """The first tile of a program's share."""
-    return (program.to(gl.int64) * total // programs).to(gl.int32)
-
-
-@gluon.jit
-def _owner(tile, total, programs):
-    """The program whose share a tile is in."""
-    return (((tile + 1).to(gl.int64) * programs - 1) // total).to(gl.int32)
-
-
-@gluon.jit
-def _share(
-    kv_len, kv_heads, sequences, window,
-    KEYS: gl.constexpr, SEQUENCES: gl.constexpr, LEAST: gl.constexpr,
-):  # fmt: skip
-    """(begin, end, sequence of the first tile, its first tile, all tiles, sharing programs).
-
-    Where the pairs are few enough and of a size, each is the share of one program, and no pair is
-    shared: that is 1 sharing program.
-    """
-    L: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
-    every = gl.arange(0, SEQUENCES, L)
-    exists = every < sequences
-    _, tiles = _tiles(gl.load(kv_len + every, mask=exists, other=0), window, KEYS)
-    tiles = gl.where(exists, tiles, 0)
-    ends = gl.associative_scan(tiles * kv_heads, 0, add)
-    total = gl.sum(tiles * kv_heads, 0)
-    program, pairs = gl.program_id(0), sequences * kv_heads
-    programs = gl.minimum(gl.num_programs(0), gl.maximum(total // LEAST, 1))
-    begin = _begin(program, total, programs)
-    end = gl.minimum(_begin(program + 1, total, programs), total)
-    before = ends <= begin
-    sequence = gl.sum(gl.where(before & exists, 1, 0), 0)
-    most = gl.max(tiles, 0) - ADDING
-    if (pairs <= gl.num_programs(0)) & (most * gl.num_programs(0) <= total * UNEVEN):
-        sequence = gl.minimum(program // kv_heads, sequences)
-        before = every < sequence
-        own = gl.sum(gl.where(every == sequence, tiles, 0), 0)
-        begin = gl.sum(gl.where(before, tiles * kv_heads, 0), 0) + program % kv_heads * own
-        end = begin + own
-        programs = gl.minimum(programs, 1)
-    return begin, end, sequence, gl.sum(gl.where(before, tiles * kv_heads, 0), 0), total, programs
 
 
 @gluon.jit
 def _copy(
-    desc, tables, kv_len, rings, bars, share, kv_heads, window, nowhere,
-    BLOCK_TOKENS: gl.constexpr, KEYS: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr,
+    desc, tables, kv_len, out, rings, bars, share, kv_heads, sequences, window, nowhere,
+    GROUP: gl.constexpr, BLOCK_TOKENS: gl.constexpr, KEYS: gl.constexpr, D: gl.constexpr,
+    STAGES: gl.constexpr, EARLY: gl.constexpr,
 ):  # fmt: skip
-    """The copying warp: all tiles of this program's share, one after another."""
+    """The copying warp: all tiles of this program's share, one after another; zeros for padding."""
     block_tables, slots, table_stride = tables
     full, empty = bars
-    begin, end, sequence, base, _, _ = share
-    at = begin
-    while at < end:
+    at, end, sequence, base, _, _, extra, live = share
+    done = 0
+    while at + extra < end:
         length = gl.load(kv_len + sequence)
         table = block_tables + gl.load(slots + sequence).to(gl.int64) * table_stride
         blocks = gl.cdiv(length, BLOCK_TOKENS)
-        first, tiles = _tiles(length, window, KEYS)
-        head = (at - base) // tiles
-        skipped = at - base - head * tiles
-        count = gl.minimum(tiles - skipped, end - at)
+        first, tiles = tiles_in(length, window, KEYS)
+        head, start, skipped, count = part_at(at, end, base, tiles, extra)
         for i in range(count):
-            done = at - begin + i
             stage = done % STAGES
             span = ((first + skipped + i) * (KEYS // BLOCK_TOKENS), blocks)
             mbarrier.wait(empty.index(stage), (done // STAGES & 1) ^ 1)
@@ -128,10 +70,20 @@ def _copy(
                 desc, table, (2 * kv_heads, kv_heads + head, nowhere), span, full.index(stage),
                 rings[1], stage, BLOCK_TOKENS, KEYS, D,
             )  # fmt: skip
-        at += count
-        ended = at == base + tiles * kv_heads
+            done += 1
+        at = start + tiles + extra
+        ended = head == kv_heads - 1
         sequence = gl.where(ended, sequence + 1, sequence)
         base = gl.where(ended, at, base)
+    if EARLY:
+        gdc_wait()  # whoever ran before may still read what lies in `out`
+    L: gl.constexpr = gl.BlockedLayout([8], [32], [1], [0])
+    width = kv_heads * GROUP * D
+    for row in range(live + gl.program_id(0), sequences, gl.num_programs(0)):
+        for first in range(0, width, 256):
+            column = first + gl.arange(0, 256, L)
+            targets = out + row.to(gl.int64) * width + column
+            gl.store(targets, gl.zeros([256], out.dtype.element_ty, L), mask=column < width)
 
 
 @gluon.jit
@@ -190,9 +142,9 @@ def _put_newest(
 
 @gluon.jit
 def _sum_parts(
-    parts, peaks, out, owners, first_tile, total, programs, GROUP: gl.constexpr, D: gl.constexpr
+    parts, peaks, out, owners, start, total, programs, GROUP: gl.constexpr, D: gl.constexpr
 ):
-    """Adds up the parts of programs owners[0] .. owners[1] into GROUP rows at `out`."""
+    """Adds up what programs owners[0] .. owners[1] have of the pair at `start`, into rows `out`."""
     GROUP_ROWS: gl.constexpr = triton.next_power_of_2(GROUP)
     L: gl.constexpr = gl.BlockedLayout([1, D // 32], [1, 32], [4, 1], [1, 0])
     row = gl.arange(0, GROUP_ROWS, gl.SliceLayout(1, L))
@@ -204,7 +156,7 @@ def _sum_parts(
         for i in gl.static_range(SUMMED):
             program = owner + i
             live = (row < GROUP) & (program <= owners[1])
-            later = gl.where(_begin(program, total, programs) < first_tile, 1, 0)
+            later = gl.where(begin_of(program, total, programs) < start, 1, 0)
             part = (program * 2 + later) * GROUP + row
             some_peak = gl.load(peaks + part * 2, mask=live, other=LOWEST, cache_modifier=".cg")
             some_sum = gl.load(peaks + part * 2 + 1, mask=live, other=0, cache_modifier=".cg")
@@ -232,7 +184,7 @@ def _sum(
     cos_sin, angle_stride = angles
     full, empty = bars
     key_tiles, value_tiles, key_blocks, value_blocks = rings
-    begin, end, sequence, base, total, programs = share
+    begin, end, sequence, base, total, programs, extra, _ = share
     PAGES: gl.constexpr = KEYS // BLOCK_TOKENS
     S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, KEYS, 16])
     O_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
@@ -245,15 +197,13 @@ def _sum(
     o_column = gl.arange(0, D, gl.SliceLayout(0, O_LAYOUT))
     if EARLY:
         gdc_wait()
-    at = begin
-    while at < end:
+    at, done = begin, 0
+    while at + extra < end:
         length = gl.load(kv_len + sequence)
         place = gl.load(slot_mapping + sequence)
         wide = sequence.to(gl.int64)
-        first, tiles = _tiles(length, window, KEYS)
-        head = (at - base) // tiles
-        skipped = at - base - head * tiles
-        count = gl.minimum(tiles - skipped, end - at)
+        first, tiles = tiles_in(length, window, KEYS)
+        head, start, skipped, count = part_at(at, end, base, tiles, extra)
         turn = cos_sin + gl.maximum(length - 1, 0).to(gl.int64) * angle_stride
         x = q + wide * strides[0] + (head * GROUP + row) * strides[1]
         _put_queries(x, turn, queries[1], GROUP, D)
@@ -263,7 +213,6 @@ def _sum(
         peak = gl.full([ROWS], LOWEST, gl.float32, gl.SliceLayout(1, S_LAYOUT))
         weight_sum = gl.zeros([ROWS], gl.float32, gl.SliceLayout(1, S_LAYOUT))
         for i in range(count):
-            done = at - begin + i
             stage = done % STAGES
             behind = (first + skipped + i) * KEYS
             mbarrier.wait(full.index(stage), done // STAGES & 1)
@@ -292,12 +241,12 @@ def _sum(
             p = gl.convert_layout(weights.to(q.dtype.element_ty), P_LAYOUT)
             acc = warpgroup_mma(p, value_tiles.index(stage), acc)
             mbarrier.arrive(empty.index(stage), count=1)
+            done += 1
         weight_sum = gl.convert_layout(weight_sum, gl.SliceLayout(1, O_LAYOUT))
         mine = o_row < GROUP
         pair = wide * kv_heads + head
-        first_tile = at - skipped
-        owner = _owner(first_tile, total, programs)
-        last_owner = _owner(first_tile + tiles - 1, total, programs)
+        owner = owner_of(start + extra, total, programs)
+        last_owner = owner_of(start + extra + tiles - 1, total, programs)
         if owner == last_owner:
             whole = gl.where(weight_sum > 0, weight_sum, 1)
             result = (acc / whole[:, None]).to(out.dtype.element_ty)
@@ -315,11 +264,11 @@ def _sum(
             if others == last_owner - owner:
                 gl.store(arrived + pair, 0)  # for the next launch
                 _sum_parts(
-                    parts, peaks, out + pair * GROUP * D, (owner, last_owner), first_tile, total,
+                    parts, peaks, out + pair * GROUP * D, (owner, last_owner), start, total,
                     programs, GROUP, D,
                 )  # fmt: skip
-        at += count
-        ended = at == base + tiles * kv_heads
+        at = start + tiles + extra
+        ended = head == kv_heads - 1
         sequence = gl.where(ended, sequence + 1, sequence)
         base = gl.where(ended, at, base)
 
@@ -332,7 +281,7 @@ def _attend(
     STAGES: gl.constexpr, SEQUENCES: gl.constexpr, LEAST: gl.constexpr, EARLY: gl.constexpr,
 ):  # fmt: skip
     kind: gl.constexpr = cache.dtype.element_ty
-    share = _share(kv_len, kv_heads, sequences, window, KEYS, SEQUENCES, LEAST)
+    share = share_of(kv_len, kv_heads, sequences, window, KEYS, SEQUENCES, LEAST)
     BLOCKS: gl.constexpr = STAGES * (D // ATOM) * (KEYS // BLOCK_TOKENS)
     GROUPS: gl.constexpr = (D // ATOM) * (ROWS // HEADS)
     T_LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([KEYS, D], kind)
@@ -354,8 +303,8 @@ def _attend(
                 kv_heads, window, scale, strides, GROUP, BLOCK_TOKENS, KEYS, D, STAGES, EARLY,
             )),
             (_copy, (
-                desc, tables, kv_len, (key_blocks, value_blocks), bars, share, kv_heads, window,
-                nowhere, BLOCK_TOKENS, KEYS, D, STAGES,
+                desc, tables, kv_len, outs[0], (key_blocks, value_blocks), bars, share, kv_heads,
+                sequences, window, nowhere, GROUP, BLOCK_TOKENS, KEYS, D, STAGES, EARLY,
             )),
         ],
         [1],
