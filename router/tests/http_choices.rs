@@ -212,6 +212,16 @@ async fn what_cannot_be_is_refused_by_name() {
 }
 
 #[tokio::test]
+async fn where_one_answer_is_all_that_may_be_made_best_of_is_refused() {
+    let server = Server::with(None, |config| config.max_best_of = 1);
+    let body = json!({"inputs": "hi", "parameters": {"best_of": 2, "do_sample": true}});
+    let reply = server.post("/generate", body).await;
+    assert_eq!(reply.status, 422);
+    let text = "`best_of` != 1 is not allowed for this endpoint";
+    assert!(reply.message().contains(text), "{}", reply.message());
+}
+
+#[tokio::test]
 async fn a_choice_that_fails_ends_the_answer_and_the_other_choices() {
     let server = Server::new();
     server.stage.play(&["a"], End::Failed("it broke".into()));

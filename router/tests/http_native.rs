@@ -189,6 +189,8 @@ async fn a_failure_is_told_with_its_status_or_in_the_stream() {
         .events();
     assert_eq!(events.len(), 3, "the tokens before it, then the error");
     assert_eq!(events[2], expected);
+    let metrics = server.get("/metrics").await.text();
+    assert!(metrics.contains("tgi_request_failure{err=\"generation\"} 2"));
 }
 
 #[tokio::test]

@@ -40,6 +40,11 @@ impl Choices {
 
     pub(super) fn check(self, most: u32) -> Result<(), ApiError> {
         range(most).check("n", self.n)?;
+        if most == 1 && self.made() > 1 {
+            // TGI's words where only one answer may be made.
+            let rule = "`best_of` != 1 is not allowed for this endpoint";
+            return Err(ApiError::validation("best_of", rule));
+        }
         range(most).check("best_of", self.made())?;
         if self.made() < self.n {
             let (n, made) = (self.n, self.made());

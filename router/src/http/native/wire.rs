@@ -202,6 +202,8 @@ pub(crate) struct Token {
 /// Why an answer ended.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
+// OpenAI's routes have a type of the same name.
+#[schema(as = NativeFinishReason)]
 pub(crate) enum FinishReason {
     /// `max_new_tokens` reached.
     Length,
