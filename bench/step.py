@@ -10,6 +10,7 @@ of weights and of visible keys and values read once at the measured copy bandwid
 from __future__ import annotations
 
 import argparse
+import re
 import statistics
 import time
 from collections import deque
@@ -51,6 +52,14 @@ class Case:
         parts = [f"{self.decodes}x{self.context}"] if self.decodes else []
         return "+".join(parts + ([f"prompt{self.prompt}"] if self.prompt else []))
 
+    @classmethod
+    def read(cls, text: str) -> Case:
+        """What `str` makes of a case; ValueError for anything else."""
+        found = re.fullmatch(r"(?:(\d+)x(\d+))?(?:(?:(?<=\d)\+|^)prompt(\d+))?", text)
+        if not text or found is None:
+            raise ValueError(f"{text!r} is no case")
+        return cls(*(int(number or 0) for number in found.groups()))
+
 
 CASES = [
     Case(1, 256),
@@ -58,6 +67,7 @@ CASES = [
     Case(32, 640),
     Case(64, 640),
     Case(128, 1100),
+    Case(212, 1100),  # padded to 224
     Case(256, 1100),
     Case(0, 0, 32),
     Case(0, 0, 128),
@@ -67,7 +77,8 @@ CASES = [
     Case(0, 0, 2100),
     Case(0, 0, 2304),
     Case(0, 0, 8192),
-    *(Case(32, 640, prompt) for prompt in (64, 128, 256, 512)),
+    *(Case(32, 640, prompt) for prompt in (64, 128, 224, 256, 512)),
+    Case(212, 1100, 812),
     Case(256, 1100, 768),
     Case(256, 1100, 1792),
 ]
@@ -207,11 +218,10 @@ def table(shape: str, options: argparse.Namespace, bandwidth: float) -> None:
     print(
         f"{shape:16}" + "".join(f"{n:>10}" for n in ("device", "wall", "host", "launch", "floor"))
     )
-    cases = [case for case in CASES if not options.cases or str(case) in options.cases]
-    for case in cases:
+    for case in options.cases:
         bytes_moved = weights + per_token * case.decodes * case.context
         print(line(drive, case, bytes_moved / bandwidth), flush=True)
-    for case in cases if options.kernels else []:
+    for case in options.cases if options.kernels else []:
         print(kernels(drive, case))
 
 
@@ -233,8 +243,10 @@ def main() -> None:
     parser.add_argument("shapes", nargs="+", choices=list(SHAPES))
     parser.add_argument("--eager", action="store_true", help="without CUDA graphs")
     parser.add_argument("--kernels", action="store_true", help="also the kernels of each case")
-    names = [str(case) for case in CASES]
-    parser.add_argument("--cases", nargs="+", choices=names, metavar="CASE", help=f"{names}")
+    parser.add_argument(
+        "--cases", nargs="+", type=Case.read, default=CASES, metavar="CASE",
+        help=f"any like these, which are all there are without it: {', '.join(map(str, CASES))}",
+    )  # fmt: skip
     options = parser.parse_args()
     full_sums()
     bandwidth = copy_bandwidth()

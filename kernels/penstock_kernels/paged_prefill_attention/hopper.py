@@ -5,8 +5,9 @@ first. One warp copies keys and values, a block of the cache at a time, into a r
 warp groups take half of the rows each. A group starts the product with the next tile of keys and
 the one with the last tile of values together, and does its softmax while the second one runs. Where
 rows are few, the keys of a long context are split among so many programs that they fill the
-multiprocessors a whole number of times, or nearly; a second kernel adds up what they leave. How
-many there are is read on the device: a launch that is replayed knows shapes alone.
+multiprocessors a whole number of times, or nearly; each leaves its part, and who comes last adds
+them up in their order. How many there are is read on the device: a launch that is replayed knows
+shapes alone.
 
 Source: Shah et al., FlashAttention-3, 2024.
 """
@@ -29,11 +30,12 @@ from ..sizes import divided_up
 from .splits import (
     LEAST,
     ROUNDS,
-    add_up,
+    arrivals,
     most_splits,
     put_part,
     scratch_of,
     splits_of,
+    sum_parts,
 )
 
 SEQUENCES = gl.constexpr(32)  # of a launch, at most: a warp adds up their items by itself
@@ -98,12 +100,13 @@ def _put_result(acc, total, out, targets, place, GROUP: gl.constexpr, D: gl.cons
 
 @gluon.jit
 def _attend_rows(
-    q, outs, rings, bars, queries, place, strides, span, scale,
+    q, outs, which, rings, bars, queries, place, strides, span, scale,
     GROUP: gl.constexpr, BLOCK_TOKENS: gl.constexpr, KEYS: gl.constexpr, D: gl.constexpr,
     STAGES: gl.constexpr, SPLITS: gl.constexpr, PART: gl.constexpr,
 ):  # fmt: skip
     """A warp group: its rows against every tile that the copying warp brings."""
-    out, parts, peaks, split, used = outs
+    out, parts, peaks, arrived = outs
+    item, wanted, split, used = which
     key_tiles, value_tiles, value_blocks = rings
     full_keys, empty_keys = bars[0]
     full_values, empty_values = bars[1]
@@ -178,8 +181,14 @@ def _attend_rows(
         if used == 1:
             _put_result(acc, total, out, targets, place, GROUP, D)
         else:
-            first = first_row + PART * ROWS
-            put_part(acc, peak, total, parts, peaks, (first, split), place, GROUP, D, SPLITS)
+            first = item * wanted * 2 + PART
+            put_part(acc, peak, total, parts, peaks, first + 2 * split, D)
+            counter = arrived + item * 2 + PART
+            others = gl.atomic_add(counter, 1, sem="acq_rel")
+            if others == used - 1:
+                gl.store(counter, 0)  # for the next launch
+                sums, whole = sum_parts(parts, peaks, first, used, O_LAYOUT, D)
+                _put_result(sums, whole, out, targets, place, GROUP, D)
 
 
 @gluon.jit(do_not_specialize=["sequences"])
@@ -222,11 +231,6 @@ def _attend(
         return
     after = seen * (split + 1) // used
     tiles = after - seen * split // used
-    out, parts, peaks, splits_used = outs
-    if SPLITS > 1:
-        row = first_row + gl.arange(0, 2 * ROWS, L)
-        place = ((start + row // GROUP) * heads + head) * GROUP + row % GROUP
-        gl.store(splits_used + place, used, mask=row // GROUP < count)
 
     kind: gl.constexpr = q.dtype.element_ty
     BLOCKS: gl.constexpr = STAGES * (D // ATOM) * (KEYS // BLOCK_TOKENS)
@@ -243,15 +247,15 @@ def _attend(
     rings = (keys, values, value_blocks)
     place = (start, count, earlier, first_row, heads, head)
     span = (after - 1, tiles, after - whole, length)
-    targets = (out, parts, peaks, split, used)
+    which = (item * heads + head, wanted, split, used)
     gl.warp_specialize(
         [
             (_attend_rows, (
-                q, targets, rings, bars, queries, place, strides, span, scale,
+                q, outs, which, rings, bars, queries, place, strides, span, scale,
                 GROUP, BLOCK_TOKENS, KEYS, D, STAGES, SPLITS, 0,
             )),
             (_attend_rows, (
-                q, targets, rings, bars, queries, place, strides, span, scale,
+                q, outs, which, rings, bars, queries, place, strides, span, scale,
                 GROUP, BLOCK_TOKENS, KEYS, D, STAGES, SPLITS, 1,
             )),
             (_copy, (
@@ -285,19 +289,20 @@ def launch(
         return False
     most = SEQUENCES.value
     splits = most_splits(q, kv_cache.shape[2])
-    scratch = scratch_of(q, splits) if splits > 1 else (out, out, out)
+    outs = (out, out, out, out)  # whoever splits nothing needs no more
+    if splits > 1:
+        outs = (out, *scratch_of(q.device, q.shape[2]), arrivals(q.device))
     for first in range(0, len(kv_len), most):
         last = min(first + most, len(kv_len))
         some = slots[first:last], query_start[first : last + 1], kv_len[first:last]
-        _launch((q, out, *scratch), (kv_cache, block_tables, *some), scale, splits)
+        _launch(q, outs, (kv_cache, block_tables, *some), scale, splits)
     return True
 
 
 def _launch(
-    rows: tuple[Tensor, ...], memory: tuple[Tensor, ...], scale: float, splits: int
+    q: Tensor, outs: tuple[Tensor, ...], memory: tuple[Tensor, ...], scale: float, splits: int
 ) -> None:
-    """`rows` = (q, out, parts, peaks, splits used), `memory` of SEQUENCES or fewer."""
-    q, out, *scratch = rows
+    """`outs` = (out, parts, peaks, arrivals), `memory` of SEQUENCES or fewer."""
     kv_cache, block_tables, slots, query_start, kv_len = memory
     tokens, heads, size = q.shape
     _, _, kv_heads, block_tokens, _ = kv_cache.shape
@@ -310,7 +315,7 @@ def _launch(
         (block_tables, slots, block_tables.stride(0)),
         query_start,
         kv_len,
-        (out, *scratch),
+        outs,
         scale * LOG2_E,
         q.stride()[:2],
         kv_heads,
@@ -326,5 +331,3 @@ def _launch(
         num_warps=4,
         maxnreg=168,
     )
-    if splits > 1:
-        add_up(out, tuple(scratch), query_start, kv_heads, splits)

@@ -1,9 +1,9 @@
 """Long contexts of few rows, for the Hopper kernel: split among programs and added up."""
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
+from functools import lru_cache
+
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -11,13 +11,13 @@ from triton.experimental.gluon import language as gl
 from ..device import processors
 from ..hopper import ROWS
 from ..online_softmax import LOWEST
-from ..sizes import divided_up, power_of_two
+from ..sizes import divided_up
 
 ROUNDS = gl.constexpr(4)  # of programs on all multiprocessors, at most, where contexts are split
 LEAST = gl.constexpr(4)  # tiles of a split, at least
 # What programs take before their first tile and after their last, and what adding up takes, in the
 # time of a tile (1.75 us).
-SETUP, ADDING = gl.constexpr(5), gl.constexpr(4)
+SETUP, ADDING = gl.constexpr(5), gl.constexpr(2)
 MOST_SPLITS = 8  # of a long context
 MOST_TOKENS = 2048  # of a launch that splits
 
@@ -39,70 +39,39 @@ def splits_of(items, tiles, PROGRAMS: gl.constexpr, SPLITS: gl.constexpr):
 
 
 @gluon.jit
-def put_part(
-    acc, peak, total, parts, peaks, which, place,
-    GROUP: gl.constexpr, D: gl.constexpr, SPLITS: gl.constexpr,
-):  # fmt: skip
-    """Both sums and the peak of a split, for `add_splits`."""
-    first_row, split = which
-    start, count, _, _, heads, head = place
+def put_part(acc, peak, total, parts, peaks, part, D: gl.constexpr):
+    """A warp group's sums and peaks, for `sum_parts`. All of them are written when this returns."""
     LAYOUT: gl.constexpr = acc.type.layout
-    row = first_row + gl.arange(0, ROWS, gl.SliceLayout(1, LAYOUT))
+    row = part.to(gl.int64) * ROWS + gl.arange(0, ROWS, gl.SliceLayout(1, LAYOUT))
     column = gl.arange(0, D, gl.SliceLayout(0, LAYOUT))
-    token = (start + row // GROUP).to(gl.int64)
-    part = ((token * heads + head) * GROUP + row % GROUP) * SPLITS + split
-    mine = row // GROUP < count
-    gl.store(parts + (part * D)[:, None] + column[None, :], acc, mask=mine[:, None])
-    gl.store(peaks + part * 2, gl.convert_layout(peak, gl.SliceLayout(1, LAYOUT)), mask=mine)
-    gl.store(peaks + part * 2 + 1, gl.convert_layout(total, gl.SliceLayout(1, LAYOUT)), mask=mine)
+    gl.store(parts + (row * D)[:, None] + column[None, :], acc)
+    gl.store(peaks + row * 2, gl.convert_layout(peak, gl.SliceLayout(1, LAYOUT)))
+    gl.store(peaks + row * 2 + 1, gl.convert_layout(total, gl.SliceLayout(1, LAYOUT)))
+    gl.thread_barrier()
 
 
-@triton.jit(do_not_specialize=["sequences"])
-def add_splits(
-    parts, peaks, splits_used, query_start, sequences, out,
-    GROUP: tl.constexpr, ROWS: tl.constexpr, D: tl.constexpr, SPLITS: tl.constexpr,
-):  # fmt: skip
-    """Up to ROWS query heads of one key head, of one token, where their keys were split.
+@gluon.jit
+def sum_parts(parts, peaks, first, used, LAYOUT: gl.constexpr, D: gl.constexpr):
+    """(sums [ROWS, D], sums of weights [ROWS]) over `used` splits, always in the same order.
 
-    Heads of a token may lie in two tiles of rows, and those be split otherwise.
+    Their parts are `first` and, as a program has two warp groups, every second one after it.
     """
-    token = tl.program_id(0).to(tl.int64)
-    if (token < tl.load(query_start)) | (token >= tl.load(query_start + sequences)):
-        return
-    row = tl.program_id(2) * ROWS + tl.arange(0, ROWS)
-    split = tl.arange(0, SPLITS)[:, None]
-    place = (token * tl.num_programs(1) + tl.program_id(1)) * GROUP + row
-    used = tl.load(splits_used + place, row < GROUP, other=1)
-    exists = (row < GROUP)[None, :] & (split < used[None, :])
-    part = place[None, :] * SPLITS + split
-    peak = tl.load(peaks + part * 2, exists, other=LOWEST)
-    weight = tl.exp2(peak - tl.max(peak, 0)[None, :])
-    total = tl.sum(tl.load(peaks + part * 2 + 1, exists, other=1) * weight, 0)
-    column = tl.arange(0, D)
-    at = parts + part[:, :, None] * D + column[None, None, :]
-    acc = tl.sum(tl.load(at, exists[:, :, None], other=0) * weight[:, :, None], 0)
-    result = (acc / total[:, None]).to(out.dtype.element_ty)
-    tl.store(out + place[:, None] * D + column[None, :], result, (used > 1)[:, None])
-
-
-def add_up(
-    out: Tensor, scratch: tuple[Tensor, ...], query_start: Tensor, kv_heads: int, splits: int
-) -> None:
-    """Puts the sums of what was split into its places of `out` [T, Hq, D]; see `scratch_of`."""
-    tokens, heads, size = out.shape
-    group = heads // kv_heads
-    rows = min(power_of_two(group), 8)
-    add_splits[(tokens, kv_heads, divided_up(group, rows))](
-        *scratch,
-        query_start,
-        len(query_start) - 1,
-        out,
-        GROUP=group,
-        ROWS=rows,
-        D=size,
-        SPLITS=splits,
-        num_warps=4,
-    )
+    column = gl.arange(0, D, gl.SliceLayout(0, LAYOUT))
+    acc = gl.zeros([ROWS, D], gl.float32, LAYOUT)
+    peak = gl.full([ROWS], LOWEST, gl.float32, gl.SliceLayout(1, LAYOUT))
+    total = gl.zeros([ROWS], gl.float32, gl.SliceLayout(1, LAYOUT))
+    for split in range(used):
+        part = (first + 2 * split).to(gl.int64)
+        row = part * ROWS + gl.arange(0, ROWS, gl.SliceLayout(1, LAYOUT))
+        some_peak = gl.load(peaks + row * 2, cache_modifier=".cg")
+        some_total = gl.load(peaks + row * 2 + 1, cache_modifier=".cg")
+        some = gl.load(parts + (row * D)[:, None] + column[None, :], cache_modifier=".cg")
+        new_peak = gl.maximum(peak, some_peak)
+        old, new = gl.exp2(peak - new_peak), gl.exp2(some_peak - new_peak)
+        acc = acc * old[:, None] + some * new[:, None]
+        total = total * old + some_total * new
+        peak = new_peak
+    return acc, total
 
 
 def most_splits(q: Tensor, kv_heads: int) -> int:
@@ -117,9 +86,17 @@ def most_splits(q: Tensor, kv_heads: int) -> int:
     return MOST_SPLITS if few else 1
 
 
-def scratch_of(q: Tensor, splits: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Sums [T, Hq, splits, D], (peak, total) [T, Hq, splits, 2], and splits used [T, Hq]."""
-    tokens, heads, size = q.shape
-    parts = torch.empty((tokens, heads, splits, size), dtype=torch.float32, device=q.device)
-    peaks = torch.empty((tokens, heads, splits, 2), dtype=torch.float32, device=q.device)
-    return parts, peaks, torch.empty((tokens, heads), dtype=torch.int32, device=q.device)
+def scratch_of(device: torch.device, size: int) -> tuple[Tensor, Tensor]:
+    """What splits leave behind: sums [parts, ROWS, size] and (peak, total) [parts, ROWS, 2], where
+    each program that may run has two parts."""
+    parts = 2 * ROUNDS.value * processors(device)
+    rows = (parts, ROWS.value)
+    sums = torch.empty((*rows, size), dtype=torch.float32, device=device)
+    return sums, torch.empty((*rows, 2), dtype=torch.float32, device=device)
+
+
+@lru_cache(maxsize=16)
+def arrivals(device: torch.device) -> Tensor:
+    """How many parts of each warp group's rows are there. Zeros between launches: each kernel
+    clears what it counted, and launches share one stream."""
+    return torch.zeros(ROUNDS.value * processors(device), dtype=torch.int32, device=device)
