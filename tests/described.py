@@ -23,6 +23,11 @@ BESIDE: dict[str, dict[str, Any]] = {
 INSTEAD = {"input_ids": "text_input"}
 
 
+def filled(path: str) -> str:
+    """With a model and its version where the path names them."""
+    return path.replace("{model}", "penstock").replace("{version}", "1")
+
+
 def posts() -> dict[str, Any]:
     """Path -> the content of its JSON body."""
     return {

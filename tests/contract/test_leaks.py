@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import random
 import time
-from pathlib import Path
 from typing import Any
 
 import httpx
+from described import API, SCHEMAS, filled
 from serving import Server
 
-API = json.loads((Path(__file__).resolve().parents[2] / "docs/openapi.json").read_text())
-SCHEMAS = API["components"]["schemas"]
 ROUNDS = 12  # for each route
 ODD: list[Any] = [None, -1, 0, 2**40, 0.5, "", "\u0000", [], {}, [[[]]], True, "🦊" * 50]
 SETTLED = (
@@ -23,9 +21,9 @@ SETTLED = (
 )
 
 
-def posts() -> dict[str, Any]:
+def bodies() -> dict[str, Any]:
     return {
-        path.replace("{model}", "penstock"): methods["post"]["requestBody"]["content"]
+        filled(path): methods["post"]["requestBody"]["content"]
         for path, methods in API["paths"].items()
         if "post" in methods
     }
@@ -53,7 +51,7 @@ def test_nothing_is_left_behind(server: Server) -> None:
     choose = random.Random(5)
     statuses = set()
     with httpx.Client(base_url=server.url, timeout=60) as client:
-        for path, content in posts().items():
+        for path, content in bodies().items():
             for _ in range(ROUNDS):
                 body = changed(content, choose)
                 with client.stream("POST", path, json=body) as reply:

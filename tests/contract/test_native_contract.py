@@ -109,7 +109,7 @@ def answer_of(server: Server, method: str, path: str) -> httpx.Response:
     url = server.url + path.format(m="brook", v="1")
     if method == "GET":
         return httpx.get(url)
-    described = re.sub(r"/versions/\{v\}", "", path).replace("{m}", "{model}")
+    described = path.replace("{m}", "{model}").replace("{v}", "{version}")
     body = posts()[described]["example"]
     # An answer of KServe's has the id of its request.
     body = {**body, "id": "42"} if path.endswith("/infer") else body

@@ -1,4 +1,7 @@
-"""Every example of the OpenAPI description is accepted: of each route, and of each field."""
+"""Every example of the OpenAPI description is accepted: of each route, and of each field.
+
+Answers are as it describes them.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,9 @@ from functools import lru_cache
 from typing import Any
 
 import httpx
+import jsonschema
 import pytest
-from described import BESIDE, INSTEAD, SCHEMAS, posts
+from described import API, BESIDE, INSTEAD, SCHEMAS, filled, posts
 from serving import Server
 
 
@@ -22,7 +26,17 @@ def example(schema: str, field: str) -> Any:
 
 
 def send(server: Server, path: str, body: dict[str, Any]) -> httpx.Response:
-    return httpx.post(server.url + path.replace("{model}", "penstock"), json=body, timeout=60)
+    return httpx.post(server.url + filled(path), json=body, timeout=60)
+
+
+def is_as_described(reply: httpx.Response, operation: dict[str, Any]) -> None:
+    content = operation["responses"]["200"].get("content", {})
+    assert bool(reply.content) == bool(content)
+    kind = reply.headers.get("content-type", "").split(";")[0]
+    assert kind in content or not content
+    if kind == "application/json":
+        schema = {**content[kind]["schema"], "components": API["components"]}
+        jsonschema.validate(reply.json(), schema)
 
 
 def with_field(body: dict[str, Any], schema: str, field: str) -> dict[str, Any]:
@@ -39,6 +53,14 @@ def test_the_example_of_a_route(server: Server, path: str) -> None:
     assert reply.status_code == 200, reply.text
     streams = path.endswith("_stream")
     assert reply.headers["content-type"].startswith("text/event-stream") == streams
+    is_as_described(reply, API["paths"][path]["post"])
+
+
+@pytest.mark.parametrize("path", [path for path, told in API["paths"].items() if "get" in told])
+def test_a_route_without_a_body(server: Server, path: str) -> None:
+    reply = httpx.get(server.url + filled(path))
+    assert reply.status_code == 200
+    is_as_described(reply, API["paths"][path]["get"])
 
 
 @pytest.mark.parametrize(("path", "field"), [(p, f) for p in posts() for f in fields(p)])

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import httpx
 import pytest
-from described import BESIDE, INSTEAD, SCHEMAS, posts
+from described import BESIDE, INSTEAD, SCHEMAS, filled, posts
 from serving import Server
 
 # Bounds of a type or of what is read. A value at one of them meets another rule before: it is too
@@ -204,7 +204,7 @@ def body(schema: str, field: str, value: Any) -> dict[str, Any]:
 
 
 def check(server: Server, schema: str, draw: Draw, sent: dict[str, Any]) -> None:
-    path = ROUTES[schema].replace("{model}", "penstock")
+    path = filled(ROUTES[schema])
     reply = httpx.post(server.url + path, json=sent, timeout=60)
     told = f"{draw.fields}: {json.dumps(sent)[:500]}\n{reply.status_code} {reply.text[:300]}"
     if draw.taken:

@@ -106,8 +106,11 @@ impl App {
             .route("/v2", get(kserve::server))
             .route("/v2/health/live", get(health))
             .route("/v2/health/ready", get(ready))
-            .merge(kserve_routes("/v2/models/{model}"))
-            .merge(kserve_routes("/v2/models/{model}/versions/{version}"))
+            .merge(kserve_routes(kserve::MODEL))
+            .merge(kserve_routes(&format!(
+                "{}/versions/{{version}}",
+                kserve::MODEL
+            )))
             .route("/health", get(health))
             .route("/ready", get(ready))
             .route("/metrics", get(metrics))

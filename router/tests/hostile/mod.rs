@@ -128,7 +128,7 @@ pub fn fields() -> Vec<Field> {
         for (schema, within) in schemas.into_iter().flatten() {
             let properties = &api["components"]["schemas"][schema]["properties"];
             found.extend(properties.as_object().unwrap().keys().map(|name| Field {
-                path: path.replace("{model}", "brook"),
+                path: path.replace("{model}", "brook").replace("{version}", "1"),
                 body: body["example"].clone(),
                 within,
                 name: name.clone(),

@@ -322,6 +322,17 @@ impl Server {
         }
     }
 
+    /// The paths of all routes. Axum tells them nowhere but in its own debug text.
+    pub fn paths(&self) -> Vec<String> {
+        let text = format!("{:?}", self.router);
+        let own = text.split("fallback_router").next().unwrap();
+        let (_, nodes) = own.split_once("Node { paths: {").unwrap();
+        let named = nodes.split("RouteId(").skip(1);
+        named
+            .map(|entry| entry.split('"').nth(1).unwrap().to_owned())
+            .collect()
+    }
+
     pub async fn post(&self, path: &str, body: Value) -> Reply {
         self.send("POST", path, body.to_string()).await
     }

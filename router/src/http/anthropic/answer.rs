@@ -31,6 +31,7 @@ pub(crate) struct MessageAnswer {
 
 /// What a request cost.
 #[derive(Clone, Copy, Debug, Default, Serialize, ToSchema)]
+#[schema(as = AnthropicUsage)]
 pub(crate) struct Usage {
     /// Tokens of the prompt.
     pub(super) input_tokens: usize,

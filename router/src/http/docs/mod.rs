@@ -7,7 +7,7 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{Html, IntoResponse, Response};
-use serde_json::Value;
+use serde_json::{Value, json};
 use utoipa::OpenApi;
 
 use super::{App, anthropic, kserve, native, openai};
@@ -45,6 +45,8 @@ use crate::config::RouterConfig;
         crate::http::health,
         crate::http::ready,
         crate::http::metrics,
+        self::openapi,
+        self::page,
     ),
     components(schemas(
         anthropic::wire::Block,
@@ -61,6 +63,17 @@ struct Description;
 /// Examples of bodies by path, and of their fields by schema: a test sends every one of them.
 const EXAMPLES: &str = include_str!("../examples.json");
 
+/// Routes that answer as others do: path, that of the other, and a name of the operation.
+const ALIASES: [(&str, &str, &str); 5] = [
+    ("/", "/health", "root"),
+    ("/ping", "/health", "ping"),
+    ("/v2/health/live", "/health", "kserve_live"),
+    ("/v2/health/ready", "/ready", "kserve_ready"),
+    ("/api-doc/openapi.json", "/openapi.json", "api_doc"),
+];
+/// What may follow the model in KServe's paths.
+const VERSION: &str = "/versions/{version}";
+
 /// The OpenAPI description of all routes, as `docs/openapi.json` has it: with the limits of a server
 /// that nobody configured.
 pub fn openapi_json() -> String {
@@ -69,7 +82,11 @@ pub fn openapi_json() -> String {
     serde_json::to_string_pretty(&api).unwrap_or_default() + "\n"
 }
 
-/// The OpenAPI description, with this server's limits.
+/// This description, with the limits of this server.
+#[utoipa::path(
+    get, path = "/openapi.json", tag = "operations",
+    responses((status = 200, body = Object))
+)]
 pub(super) async fn openapi(State(app): State<App>) -> Response {
     let text = app
         .description
@@ -106,7 +123,41 @@ fn describe(config: &RouterConfig) -> Value {
         }
     }
     describe_responses(&mut api);
+    add_aliases(&mut api["paths"]);
+    add_versions(&mut api["paths"]);
     api
+}
+
+fn add_aliases(paths: &mut Value) {
+    for (path, other, name) in ALIASES {
+        let mut operation = paths[other]["get"].clone();
+        operation["operationId"] = name.into();
+        operation["description"] = format!("Answers as `{other}` does.").into();
+        paths[path]["get"] = operation;
+    }
+}
+
+/// The routes of a model with its version in the path.
+fn add_versions(paths: &mut Value) {
+    let of_models: Vec<(String, Value)> = entries(paths)
+        .filter_map(|(path, methods)| {
+            let rest = path.strip_prefix(kserve::MODEL)?;
+            Some((format!("{}{VERSION}{rest}", kserve::MODEL), methods.clone()))
+        })
+        .collect();
+    for (path, mut methods) in of_models {
+        for (_, operation) in methods.as_object_mut().into_iter().flatten() {
+            let name = operation["operationId"].as_str().unwrap_or_default();
+            operation["operationId"] = format!("{name}_of_version").into();
+            if let Some(parameters) = operation["parameters"].as_array_mut() {
+                parameters.push(json!({
+                    "name": "version", "in": "path", "required": true,
+                    "description": "The only version of a model, `1`", "schema": { "type": "string" },
+                }));
+            }
+        }
+        paths[path] = methods;
+    }
 }
 
 /// What a status means, where the route says no more.
@@ -140,7 +191,11 @@ fn entries(object: &Value) -> impl Iterator<Item = (&String, &Value)> {
     object.as_object().into_iter().flatten()
 }
 
-/// A page that shows the description; it loads nothing from elsewhere.
+/// A page that shows this description; it loads nothing from elsewhere.
+#[utoipa::path(
+    get, path = "/docs", tag = "operations",
+    responses((status = 200, body = String, content_type = "text/html"))
+)]
 pub(super) async fn page() -> Html<&'static str> {
     Html(include_str!("../docs.html"))
 }

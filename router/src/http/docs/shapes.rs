@@ -28,6 +28,7 @@ pub(super) fn all(config: &RouterConfig) -> Vec<Shaped> {
     ]);
     let blocks = listed::<anthropic::wire::Block>("AnthropicBlock", 0);
     let arguments = json!([{"type": "string"}, {"type": "object"}, {"type": "null"}]);
+    let elements = json!([{"type": "array"}, {"type": "null"}]);
     vec![
         ("Message", "content", parts()),
         ("AnthropicMessage", "content", blocks.clone()),
@@ -66,11 +67,9 @@ pub(super) fn all(config: &RouterConfig) -> Vec<Shaped> {
         ("ChatRequest", "truncate_prompt_tokens", keep.clone()),
         ("CompletionRequest", "truncate_prompt_tokens", keep),
         ("CalledFunction", "arguments", arguments),
-        (
-            "InputTensor",
-            "data",
-            json!([{"type": "array"}, {"type": "null"}]),
-        ),
+        ("ResponseAsked", "tool_choice", flat_choice()),
+        ("InputTensor", "data", elements.clone()),
+        ("OutputTensor", "data", elements),
     ]
 }
 

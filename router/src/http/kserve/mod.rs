@@ -32,6 +32,8 @@ use super::openai::check_model;
 use super::{App, facts, json};
 use crate::error::{ApiError, ErrorKind, Excerpt};
 
+/// The path of a model.
+pub(super) const MODEL: &str = "/v2/models/{model}";
 /// The only version of a model.
 const VERSION: &str = "1";
 /// How long the JSON at the start of a body is; the rest are raw tensors.
