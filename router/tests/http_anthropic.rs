@@ -232,6 +232,42 @@ async fn blocks_become_turns() {
     assert_eq!(count, json!({"input_tokens": expected.len()}));
 }
 
+#[tokio::test]
+async fn the_model_is_told_that_a_tool_has_failed() {
+    for (result, told) in [
+        (json!({"content": "no such city"}), "no such city"),
+        (
+            json!({"content": "no such city", "is_error": false}),
+            "no such city",
+        ),
+        (
+            json!({"content": "no such city", "is_error": true}),
+            "Error: no such city",
+        ),
+        (json!({"content": "Err", "is_error": true}), "Error: Err"),
+        (
+            json!({"content": "error 404", "is_error": true}),
+            "error 404",
+        ),
+        (json!({"is_error": true}), "Error"),
+    ] {
+        let server = server();
+        server.stage.play(&["ok"], End::StopToken);
+        let mut result = result;
+        result["type"] = json!("tool_result");
+        result["tool_use_id"] = json!("t1");
+        let messages = json!([
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "f", "input": {}}]},
+            {"role": "user", "content": [result]},
+        ]);
+        let reply = server.post(PATH, body(json!({"messages": messages}))).await;
+        assert_eq!(reply.status, 200, "{}", reply.text());
+        let prompt = prompt(&server);
+        assert!(prompt.contains(&format!("/tool:{told}t1/")), "{prompt}");
+    }
+}
+
 /// Fields of a request, and the one that the message names.
 fn bad_messages() -> Vec<(Value, &'static str)> {
     let says = |content: Value| json!([{"role": "user", "content": content}]);

@@ -102,17 +102,33 @@ fn user(message: Message, at: &str, out: &mut Vec<ChatMessage>) -> Result<(), Ap
         let content = block
             .content
             .map(|content| texts(content, &format!("{at}.content")));
+        let mut content = content.transpose()?.unwrap_or_default();
+        if block.is_error == Some(true) {
+            content = failed(content);
+        }
         out.push(ChatMessage {
             tool_call_id: Some(
                 block
                     .tool_use_id
                     .ok_or_else(|| missing(&at, "tool_use_id"))?,
             ),
-            ..turn("tool", content.transpose()?.unwrap_or_default())
+            ..turn("tool", content)
         });
     }
     out.extend(said.map(|text| turn("user", text)));
     Ok(())
+}
+
+/// What a failed tool has said: chat templates know no failures, so the text tells of it, unless it
+/// does already.
+fn failed(text: String) -> String {
+    const WORD: &str = "Error";
+    let start = text.trim_start().get(..WORD.len());
+    match start {
+        Some(start) if start.eq_ignore_ascii_case(WORD) => text,
+        _ if text.is_empty() => WORD.to_owned(),
+        _ => format!("{WORD}: {text}"),
+    }
 }
 
 fn assistant(message: Message, at: &str) -> Result<ChatMessage, ApiError> {

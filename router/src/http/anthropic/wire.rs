@@ -153,10 +153,8 @@ pub(crate) struct Block {
     pub(super) content: Option<Content>,
     /// Of `thinking`.
     pub(super) thinking: Option<String>,
-    /// Of `tool_result`: has no effect, the text says it.
-    #[serde(rename = "is_error")]
-    #[schema(value_type = Option<bool>)]
-    _is_error: Option<IgnoredAny>,
+    /// Of `tool_result`: whether the tool failed. The model is told: the text begins with `Error: `.
+    pub(super) is_error: Option<bool>,
     /// Of `thinking`: has no effect.
     #[serde(rename = "signature")]
     #[schema(value_type = Option<String>)]
