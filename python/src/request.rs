@@ -135,7 +135,7 @@ impl SamplingParams {
             wanted: Wanted {
                 tokens: self.logprobs,
                 prompt: self.prompt_logprobs,
-                echo: false,
+                ..Wanted::default()
             },
             guide,
             bad_words: self.bad_words,

@@ -20,6 +20,8 @@ pub struct Wanted {
     pub echo: bool,
     /// Log-probabilities of the prompt's tokens by themselves, with so many alternatives.
     pub prompt: Option<u32>,
+    /// The ids of the tokens of prompt and answer.
+    pub ids: bool,
 }
 
 /// A token in some place, and where it stands among all that might be there.
@@ -76,7 +78,7 @@ impl Wanted {
 
     /// Whether anything about the prompt's tokens is told.
     pub fn of_prompt(self) -> bool {
-        self.echo || self.prompt.is_some()
+        self.echo || self.prompt.is_some() || self.ids
     }
 
     /// Fails if there are more than `most` alternatives. `name` is the client's for those of `tokens`.

@@ -49,6 +49,27 @@ def test_special_tokens_may_stay(client: openai.OpenAI) -> None:
     assert ask(skip_special_tokens=False).startswith("12 + 30 = 42<|end|>")
 
 
+def test_ids_of_tokens(client: openai.OpenAI) -> None:
+    """The prompt of a chat as ids continues as the chat does."""
+    asked: Any = {"model": "brook", "messages": ASKED, "temperature": 0, "max_tokens": 16}
+    told: Any = {"return_token_ids": True}
+    chat = client.chat.completions.create(**asked, extra_body=told)
+    prompt, ids = chat.prompt_token_ids, chat.choices[0].token_ids  # type: ignore[attr-defined]
+    assert chat.usage is not None
+    assert len(prompt) == chat.usage.prompt_tokens
+    assert len(ids) == chat.usage.completion_tokens
+    chunks = list(client.chat.completions.create(**asked, stream=True, extra_body=told))
+    assert chunks[0].prompt_token_ids == prompt  # type: ignore[attr-defined]
+    streamed = [i for c in chunks for i in c.choices[0].token_ids]  # type: ignore[attr-defined]
+    assert streamed == ids
+    text = client.completions.create(
+        model="brook", prompt=prompt, temperature=0, max_tokens=16, extra_body=told
+    )
+    assert text.choices[0].token_ids == ids  # type: ignore[attr-defined]
+    assert text.choices[0].prompt_token_ids == prompt  # type: ignore[attr-defined]
+    assert text.choices[0].text == chat.choices[0].message.content
+
+
 def test_variables_that_only_some_templates_know(server: Server) -> None:
     template = "{% for d in documents %}[{{ d.title }}]{% endfor %}{{ reasoning_effort }}"
     body = {"messages": ASKED, "documents": [{"title": "a"}, {"title": "b"}]}

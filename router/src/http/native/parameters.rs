@@ -118,6 +118,7 @@ fn parameters_of(wire: GenerateParameters) -> Parameters {
             tokens: wire.top_n_tokens.filter(|&count| count > 0),
             echo: false,
             prompt: (wire.decoder_input_details == Some(true)).then_some(0),
+            ids: false,
         },
         ..Parameters::default()
     }

@@ -97,8 +97,12 @@ fn whole(answering: Answering, (mut answers, usage): (Vec<Answer>, Usage)) -> Ch
         .map(|answer| answer.prompt_logprobs.take());
     let prompt_logprobs = told.next().flatten();
     drop(told);
+    let prompt_token_ids = answers
+        .first_mut()
+        .and_then(|answer| answer.ids.as_mut()?.take_prompt());
     let choice = |(index, mut answer): (usize, Answer)| ChatChoice {
         index,
+        token_ids: answer.ids.as_mut().map(|ids| ids.take()),
         finish_reason: answer.reason,
         logprobs: answer.logprobs.take(),
         message: message(answer),
@@ -113,6 +117,7 @@ fn whole(answering: Answering, (mut answers, usage): (Vec<Answer>, Usage)) -> Ch
         choices: answers.into_iter().enumerate().map(choice).collect(),
         usage,
         prompt_logprobs,
+        prompt_token_ids,
     }
 }
 

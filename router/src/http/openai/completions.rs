@@ -90,8 +90,10 @@ fn whole(answering: Answering, (answers, usage): (Vec<Answer>, Usage)) -> Comple
     let choices = answers
         .into_iter()
         .enumerate()
-        .map(|(index, answer)| TextChoice {
+        .map(|(index, mut answer)| TextChoice {
             index,
+            prompt_token_ids: (answer.ids.as_mut()).and_then(|ids| ids.take_prompt()),
+            token_ids: answer.ids.map(|mut ids| ids.take()),
             text: answer.text,
             logprobs: answer.logprobs,
             prompt_logprobs: answer.prompt_logprobs,

@@ -7,6 +7,7 @@ mod logprobs;
 mod models;
 mod responses;
 mod stream;
+mod token_ids;
 pub(super) mod wire;
 
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -26,6 +27,7 @@ use self::logprobs::{ById, Gathering, Logprobs};
 pub(super) use self::models::{__path_model, __path_models, model, models};
 pub(super) use self::responses::{__path_input_tokens, __path_responses, input_tokens, responses};
 use self::stream::ChunkStream;
+use self::token_ids::TokenIds;
 use self::wire::Delivery;
 use self::wire::answer::Usage;
 use super::ids::unique;
@@ -62,6 +64,7 @@ struct Answer {
     facts: Facts,
     logprobs: Option<Logprobs>,
     prompt_logprobs: Option<Vec<Option<ById>>>,
+    ids: Option<Box<TokenIds>>,
 }
 
 impl Answering {
@@ -116,10 +119,14 @@ pub(super) fn check_model(app: &App, model: Option<&str>) -> Result<(), ApiError
 /// Runs an answer to its end.
 async fn collect(kind: Kind, generation: &mut Generation) -> Result<Answer, ApiError> {
     let mut gathering = Gathering::begin(kind, generation);
+    let mut ids = TokenIds::begin(generation);
     if !generation.reading().is_plain() {
         let heed = |generation: &Generation, event: &TextEvent| {
             if let Some(gathering) = &mut gathering {
                 gathering.add_event(generation, event);
+            }
+            if let Some(ids) = &mut ids {
+                ids.add_event(event);
             }
         };
         let (read, end) = reading::collect(generation, heed).await?;
@@ -131,6 +138,7 @@ async fn collect(kind: Kind, generation: &mut Generation) -> Result<Answer, ApiE
             facts: generation.facts().clone(),
             logprobs: gathering.as_mut().map(Gathering::take),
             prompt_logprobs: logprobs::of_prompt(generation),
+            ids,
         });
     }
     let mut event = TextEvent::default();
@@ -138,6 +146,9 @@ async fn collect(kind: Kind, generation: &mut Generation) -> Result<Answer, ApiE
         outcome?;
         if let Some(gathering) = &mut gathering {
             gathering.add_event(generation, &event);
+        }
+        if let Some(ids) = &mut ids {
+            ids.add_event(&event);
         }
         if let Some(mut end) = event.end.take() {
             end.text.truncate(end.content_len);
@@ -151,6 +162,7 @@ async fn collect(kind: Kind, generation: &mut Generation) -> Result<Answer, ApiE
                 facts: facts.clone(),
                 logprobs: gathering.as_mut().map(Gathering::take),
                 prompt_logprobs: logprobs::of_prompt(generation),
+                ids,
             });
         }
     }

@@ -3,10 +3,11 @@
 use std::task::{Context, Poll};
 
 use bytes::{BufMut, BytesMut};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::kind::Kind;
 use super::logprobs::Gathering;
+use super::token_ids::TokenIds;
 use super::wire::answer::{FinishReason, Usage};
 use super::{Answering, finish_reason};
 use crate::error::ApiError;
@@ -36,6 +37,8 @@ struct Choice {
     calls: usize,
     /// If the log-probabilities of its tokens are told: each then has a chunk.
     gathering: Option<Gathering>,
+    /// If the ids of its tokens are told: each with the next chunk.
+    ids: Option<Box<TokenIds>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +66,7 @@ impl ChunkStream {
             let read = (!reading.is_plain()).then(|| Box::new(Read::new(reading)));
             Choice {
                 gathering: Gathering::begin(kind, &generation),
+                ids: TokenIds::begin(&generation),
                 head: head.into_bytes(),
                 state: State::Fresh,
                 read,
@@ -104,7 +108,10 @@ impl ChunkStream {
         if choice.state == State::Fresh {
             choice.put_prompt(self.kind, &self.answering, (index, tail), out);
         }
-        for (at, (_, text, delta)) in event.tokens().enumerate() {
+        for (at, (token, text, delta)) in event.tokens().enumerate() {
+            if let Some(ids) = &mut choice.ids {
+                ids.add(token.id);
+            }
             if let Some(gathering) = &mut choice.gathering {
                 gathering.add(&choice.generation, event, at, text);
             }
@@ -139,6 +146,9 @@ impl ChunkStream {
         if let Poll::Ready(Ok(())) = polled {
             if let Some(gathering) = &mut choice.gathering {
                 gathering.add_event(&choice.generation, event);
+            }
+            if let Some(ids) = &mut choice.ids {
+                ids.add_event(event);
             }
             for piece in read.drain() {
                 self.put_piece(index, piece, out);
@@ -182,12 +192,10 @@ impl ChunkStream {
             delta["content"] = json!(null);
         }
         let logprobs = choice.gathering.as_mut().and_then(Gathering::take_some);
-        let choice = json!({
+        let told = json!({
             "index": index, "delta": delta, "logprobs": logprobs, "finish_reason": null,
         });
-        let usage = if self.usage { ",\"usage\":null" } else { "" };
-        let head = self.answering.head(self.kind.object());
-        put_event(out, &format!("{head}[{choice}]{usage}}}"));
+        self.put_chunk(index, told, out);
     }
 
     /// `before` is the choice's state until now: an answer without text tells its role here.
@@ -204,9 +212,18 @@ impl ChunkStream {
         let gathering = self.choices[index].gathering.as_mut();
         choice["logprobs"] = json!(gathering.and_then(Gathering::take_some));
         choice["finish_reason"] = json!(reason);
+        self.put_chunk(index, choice, out);
+    }
+
+    /// Appends a chunk of one choice.
+    fn put_chunk(&mut self, index: usize, mut told: Value, out: &mut BytesMut) {
+        let choice = &mut self.choices[index];
+        let head = choice.chunk_head(self.kind, &self.answering);
+        if let Some(ids) = &mut choice.ids {
+            ids.tell(&mut told);
+        }
         let usage = if self.usage { ",\"usage\":null" } else { "" };
-        let head = self.answering.head(self.kind.object());
-        put_event(out, &format!("{head}[{choice}]{usage}}}"));
+        put_event(out, &format!("{head}[{told}]{usage}}}"));
     }
 
     fn put_last(&self, out: &mut BytesMut) {
@@ -238,6 +255,15 @@ impl Choice {
         }
     }
 
+    /// The JSON of a chunk up to the value of `choices`. In chats the first tells the prompt's ids.
+    fn chunk_head(&mut self, kind: Kind, answering: &Answering) -> String {
+        let head = answering.head(kind.object());
+        match &mut self.ids {
+            Some(ids) if kind == Kind::Chat => ids.head(head),
+            _ => head,
+        }
+    }
+
     /// Appends a chunk with text; by hand, for this runs for every token.
     fn put_text(
         &mut self,
@@ -249,20 +275,23 @@ impl Choice {
     ) {
         if self.state == State::Fresh {
             self.state = State::Running;
-            let head = answering.head(kind.object());
+            let head = self.chunk_head(kind, answering);
             let before = kind.before_first_text();
             out.put_slice(format!("data: {head}[{{\"index\":{index},{before}").as_bytes());
         } else {
             out.put_slice(&self.head);
         }
         put_json(out, text);
-        let Some(gathering) = &mut self.gathering else {
+        if self.gathering.is_none() && self.ids.is_none() {
             return out.put_slice(tail);
-        };
-        // The same with log-probabilities instead of null.
+        }
+        // The same with log-probabilities instead of null, and with ids behind them.
         let (before, after) = tail.split_at(kind.before_logprobs().len());
         out.put_slice(before);
-        put_json(out, &gathering.take_some());
+        put_json(out, &self.gathering.as_mut().and_then(Gathering::take_some));
+        if let Some(ids) = &mut self.ids {
+            ids.put(out);
+        }
         out.put_slice(after.strip_prefix(b"null").unwrap_or(after));
     }
 }

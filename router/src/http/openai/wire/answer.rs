@@ -49,6 +49,9 @@ pub(crate) struct ChatCompletion {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Vec<Option<Object>>>)]
     pub(crate) prompt_logprobs: Option<Vec<Option<ById>>>,
+    /// Of the prompt, if asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) prompt_token_ids: Option<Vec<u32>>,
 }
 
 /// An answer's text.
@@ -62,6 +65,9 @@ pub(crate) struct ChatChoice {
     pub(crate) logprobs: Option<Logprobs>,
     /// Why it ended.
     pub(crate) finish_reason: FinishReason,
+    /// Of the answer, an end token included, if asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) token_ids: Option<Vec<u32>>,
 }
 
 /// An assistant's turn.
@@ -133,6 +139,12 @@ pub(crate) struct TextChoice {
     pub(crate) prompt_logprobs: Option<Vec<Option<ById>>>,
     /// Why it ended.
     pub(crate) finish_reason: FinishReason,
+    /// Of the prompt, if asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) prompt_token_ids: Option<Vec<u32>>,
+    /// Of the answer, an end token included, if asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) token_ids: Option<Vec<u32>>,
 }
 
 /// The served models.

@@ -91,6 +91,8 @@ request! {
         top_logprobs: Option<u32>,
         /// 0 to 20: the same of the prompt's tokens by themselves. Not in a stream.
         prompt_logprobs: Option<u32>,
+        /// Tell the ids of the tokens of prompt and answer, too, as vLLM does.
+        return_token_ids: Option<bool>,
         /// A chat template (Jinja) in place of the model's, unless the server refuses them.
         chat_template: Option<String>,
         /// What introduces the tools where the chat template knows none (TGI's name). Default: how
@@ -249,6 +251,7 @@ impl ChatRequest {
             tokens: (self.logprobs == Some(true)).then_some(top),
             echo: false,
             prompt: prompt_logprobs(self.prompt_logprobs, self.stream)?,
+            ids: self.return_token_ids == Some(true),
         })
     }
 

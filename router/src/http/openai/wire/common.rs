@@ -115,9 +115,6 @@ macro_rules! request {
             pub(crate) cache_salt: Option<String>,
             /// Not offered yet; false is neutral.
             #[schema(value_type = Option<bool>)]
-            pub(crate) return_token_ids: Option<crate::http::strict::JsonText>,
-            /// Not offered yet; false is neutral.
-            #[schema(value_type = Option<bool>)]
             pub(crate) return_tokens_as_token_ids: Option<crate::http::strict::JsonText>,
             /// Not offered yet; `{}` is neutral.
             #[schema(value_type = Option<Object>)]
@@ -203,7 +200,6 @@ macro_rules! request {
                 let values = [
                     &self.guided_whitespace_pattern,
                     &self.priority,
-                    &self.return_token_ids,
                     &self.return_tokens_as_token_ids,
                     &self.vllm_xargs,
                 ];
@@ -299,10 +295,9 @@ macro_rules! request {
 pub(super) use request;
 
 /// Not offered yet.
-pub(crate) const NEUTRAL: Neutrals<5> = [
+pub(crate) const NEUTRAL: Neutrals<4> = [
     ("guided_whitespace_pattern", Neutral::Null),
     ("priority", Neutral::Json("0")),
-    ("return_token_ids", Neutral::Json("false")),
     ("return_tokens_as_token_ids", Neutral::Json("false")),
     ("vllm_xargs", Neutral::Json("{}")),
 ];

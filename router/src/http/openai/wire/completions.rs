@@ -28,6 +28,8 @@ request! {
         logprobs: Option<u32>,
         /// 0 to 20: the same of the prompt's tokens by themselves. Not in a stream.
         prompt_logprobs: Option<u32>,
+        /// Tell the ids of the tokens of prompt and answer, too, as vLLM does.
+        return_token_ids: Option<bool>,
         /// Whether a text gets the special tokens that the tokenizer puts around it, such as one for its
         /// beginning. Default true.
         add_special_tokens: Option<bool>,
@@ -58,6 +60,7 @@ impl CompletionRequest {
             tokens: self.logprobs,
             echo: self.echo == Some(true),
             prompt: prompt_logprobs(self.prompt_logprobs, self.stream)?,
+            ids: self.return_token_ids == Some(true),
         })
     }
 }

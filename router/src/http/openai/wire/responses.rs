@@ -33,7 +33,7 @@ pub(crate) const FLAT_FIELDS: OfferFields = OfferFields {
 pub(crate) const MOST_INCLUDED: usize = 16;
 
 /// Not offered: the server keeps nothing of a response, runs no tools and cuts no conversation.
-pub(crate) const NEUTRAL: Neutrals<9> = [
+pub(crate) const NEUTRAL: Neutrals<10> = [
     ("store", Neutral::Json("false")),
     ("background", Neutral::Json("false")),
     ("previous_response_id", Neutral::Null),
@@ -43,6 +43,7 @@ pub(crate) const NEUTRAL: Neutrals<9> = [
     ("truncation", Neutral::Text(&["disabled"])),
     ("context_management", Neutral::Null),
     ("moderation", Neutral::Null),
+    ("return_token_ids", Neutral::Json("false")),
 ];
 /// Not offered of `text`.
 pub(crate) const NEUTRAL_TEXT: Neutrals<1> = [("verbosity", Neutral::Text(&["medium"]))];
@@ -111,6 +112,9 @@ request! {
         /// Not offered.
         #[schema(value_type = Option<Object>)]
         moderation: Option<JsonText>,
+        /// Not offered; false is neutral.
+        #[schema(value_type = Option<bool>)]
+        return_token_ids: Option<JsonText>,
         /// Has no effect on the answer.
         #[serde(rename = "safety_identifier")]
         #[schema(value_type = Option<String>)]
@@ -335,6 +339,7 @@ impl ResponsesRequest {
             &self.truncation,
             &self.context_management,
             &self.moderation,
+            &self.return_token_ids,
         ];
         neutral::check(&NEUTRAL, values)?;
         if let Some(text) = &self.text {
