@@ -90,7 +90,16 @@ def plot(rows: list[tuple[Load, Figures]], path: Path) -> None:
             values = [row.get(f"{name}_{kind}", 0.0) for _, row in rows]
             axis.plot(rates, values, marker="o", label=kind)
         for rate, (load, row) in zip(rates, rows, strict=True):
-            axis.annotate(load.name, (rate, row.get(f"{name}_p50", 0.0)), fontsize=7)
+            # Above and left of the point: the lines rise to the right.
+            axis.annotate(
+                load.name,
+                (rate, row.get(f"{name}_p99", 0.0)),
+                xytext=(-4, 4),
+                textcoords="offset points",
+                ha="left" if rate < max(rates) / 4 else "right",
+                fontsize=7,
+            )
+        axis.margins(y=0.12)
         axis.set_ylabel(f"{title}, ms")
         axis.set_ylim(bottom=0)
         axis.grid(alpha=0.3)

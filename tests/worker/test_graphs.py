@@ -104,6 +104,7 @@ def test_steps_of_no_sequence_touch_nothing(tmp_path: Path) -> None:
         stages = runner.rehearse(shape)
         ids, logprobs = stages.choices[Choosing.PLAIN](stages.forward())
         assert len(ids) == len(logprobs) == shape.samples
+    runner.rehearse_extras(shapes[0])
     assert all(bool((cache == 3.0).all()) for cache in runner.shard.caches)
     assert runner.last_token[: loaded.max_slots].eq(0).all()
 

@@ -8,7 +8,8 @@ from torch import Tensor
 TILE = 4096
 
 
-@triton.jit
+# Rows and masks lie one after the other, at any place: one variant for all of them.
+@triton.jit(do_not_specialize_on_alignment=["rows", "mask"])
 def _mask_tile(logits, rows, mask, row_stride, vocab, words, BLOCK: tl.constexpr):
     place = tl.program_id(0)
     token = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)

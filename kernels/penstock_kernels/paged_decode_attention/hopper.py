@@ -82,7 +82,7 @@ def _copy(
     for row in range(live + gl.program_id(0), sequences, gl.num_programs(0)):
         for first in range(0, width, 256):
             column = first + gl.arange(0, 256, L)
-            targets = out + row.to(gl.int64) * width + column
+            targets = out + row * width + column
             gl.store(targets, gl.zeros([256], out.dtype.element_ty, L), mask=column < width)
 
 

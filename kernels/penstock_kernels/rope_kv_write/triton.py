@@ -34,36 +34,38 @@ def _rotate_token(
     if FROM_START:  # noqa: SIM102
         if token < tl.load(start):
             return
+    # All loads before the first store: none waits for what another one brings.
     head = tl.program_id(1)
     column = tl.arange(0, COLUMNS)
     inside = column < HALF
+    slot = tl.load(slot_mapping + token)
+    kept = inside & (slot >= 0)
     angles = cos_sin + tl.load(positions + token).to(tl.int64) * angle_stride
-    cos = tl.load(angles + column, inside, other=0)
-    sin = tl.load(angles + HALF + column, inside, other=0)
-
     row = tl.arange(0, ROWS)[:, None]
     heads = q + token * q_strides[0] + (head * GROUP + row) * q_strides[1] + column[None, :]
     tile = (row < GROUP) & inside[None, :]
     a = tl.load(heads, tile, other=0).to(tl.float32)
     b = tl.load(heads + HALF, tile, other=0).to(tl.float32)
+    source = k + token * k_strides[0] + head * k_strides[1] + column
+    key_a = tl.load(source, kept, other=0).to(tl.float32)
+    key_b = tl.load(source + HALF, kept, other=0).to(tl.float32)
+    source = v + token * v_strides[0] + head * v_strides[1] + column
+    value_a = tl.load(source, kept, other=0)
+    value_b = tl.load(source + HALF, kept, other=0)
+    cos = tl.load(angles + column, inside, other=0)
+    sin = tl.load(angles + HALF + column, inside, other=0)
+
     tl.store(heads, (a * cos - b * sin).to(q.dtype.element_ty), tile)
     tl.store(heads + HALF, (b * cos + a * sin).to(q.dtype.element_ty), tile)
-
-    slot = tl.load(slot_mapping + token)
-    if slot >= 0:
-        kind = cache.dtype.element_ty
-        block = (slot // block_tokens).to(tl.int64)
-        plane = block_tokens * HALF * 2
-        keys = cache + (block * 2 * kv_heads + head) * plane + slot % block_tokens * HALF * 2
-        values = keys + kv_heads * plane
-        source = k + token * k_strides[0] + head * k_strides[1] + column
-        key_a = tl.load(source, inside, other=0).to(tl.float32)
-        key_b = tl.load(source + HALF, inside, other=0).to(tl.float32)
-        tl.store(keys + column, (key_a * cos - key_b * sin).to(kind), inside)
-        tl.store(keys + HALF + column, (key_b * cos + key_a * sin).to(kind), inside)
-        source = v + token * v_strides[0] + head * v_strides[1] + column
-        tl.store(values + column, tl.load(source, inside).to(kind), inside)
-        tl.store(values + HALF + column, tl.load(source + HALF, inside).to(kind), inside)
+    kind = cache.dtype.element_ty
+    block = (slot // block_tokens).to(tl.int64)
+    plane = block_tokens * HALF * 2
+    keys = cache + (block * 2 * kv_heads + head) * plane + slot % block_tokens * HALF * 2
+    values = keys + kv_heads * plane
+    tl.store(keys + column, (key_a * cos - key_b * sin).to(kind), kept)
+    tl.store(keys + HALF + column, (key_b * cos + key_a * sin).to(kind), kept)
+    tl.store(values + column, value_a.to(kind), kept)
+    tl.store(values + HALF + column, value_b.to(kind), kept)
 
 
 def rope_kv_write(

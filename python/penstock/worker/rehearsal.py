@@ -82,7 +82,7 @@ def _compile(runner: Runner, logits: Tensor) -> None:
             choose(logits[: shape.samples])
             runner.last_token.zero_()
     for shape in compiled[:1]:
-        runner.rehearse_telling(shape)
+        runner.rehearse_extras(shape)
 
 
 def _compiled(limits: Limits) -> list[Shape]:

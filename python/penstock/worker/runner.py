@@ -213,13 +213,19 @@ class Runner:
         fill_padding(views, self.packer.spare)
         return self.stages(shape, views)
 
-    def rehearse_telling(self, shape: Shape) -> None:
-        """What a step launches beside its stages, on a GPU, to tell of a prompt."""
+    def rehearse_extras(self, shape: Shape) -> None:
+        """What steps launch beside their stages, on a GPU, to tell of a prompt, for guides and for
+        forks. Nothing changes: all tokens may follow, and a block is copied to its own place."""
         views = self.views(shape)
         fill_padding(views, self.packer.spare)
         hidden = self.hidden(shape, views)
         rows = torch.zeros(PIECE, dtype=torch.int64, device=self.shard.device)
-        top_logprobs(self.shard.model.logits(hidden.index_select(0, rows)), rows, rows, 1)
+        logits = self.shard.model.logits(hidden.index_select(0, rows))
+        top_logprobs(logits, rows, rows, 1)
+        first = torch.zeros(1, dtype=torch.int32, device=self.shard.device)
+        words = -(-logits.shape[1] // 32)
+        apply_mask(logits, first, first.new_full((1, words), -1))
+        copy_blocks(self.shard.caches[0], first.long(), first.long())
 
     def stages(self, shape: Shape, views: Views) -> Stages:
         """What a step launches, kernel by kernel."""
