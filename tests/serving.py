@@ -93,8 +93,13 @@ class Server:
         self.stop()
 
 
+def metrics(server: Server) -> str:
+    """All of them, as Prometheus reads them."""
+    return httpx.get(f"{server.url}/metrics").text
+
+
 def metric_value(server: Server, name: str) -> float:
-    text = httpx.get(f"{server.url}/metrics").text
+    text = metrics(server)
     values = re.findall(rf"^{name}(?:_total)?(?:{{[^}}]*}})? ([0-9.e+]+)$", text, re.M)
     assert values, f"no metric {name}"
     return sum(map(float, values))

@@ -6,13 +6,14 @@ Everything is float64, where rounding does not decide between two tokens.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 import torch
-from serving import Server, metric_value
+from serving import Server, metric_value, metrics
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 BROOK = Path(__file__).resolve().parents[2] / "python/penstock/brook"
@@ -71,16 +72,17 @@ def variant(
         yield server, metric
 
 
-async def tokens(client: httpx.AsyncClient, prompt: str) -> list[int]:
-    body = {"inputs": prompt, "parameters": {"max_new_tokens": TOKENS, "details": True}}
+async def tokens(client: httpx.AsyncClient, prompt: str, most: int) -> list[int]:
+    body = {"inputs": prompt, "parameters": {"max_new_tokens": most, "details": True}}
     reply = await client.post("/generate", json=body)
     assert reply.status_code == 200, reply.text
     return [token["id"] for token in reply.json()["details"]["tokens"]]
 
 
-async def all_tokens(server: Server, prompts: list[str]) -> list[list[int]]:
-    async with httpx.AsyncClient(base_url=server.url, timeout=240) as client:
-        return list(await asyncio.gather(*(tokens(client, prompt) for prompt in prompts)))
+async def all_tokens(server: Server, prompts: list[str], most: int = TOKENS) -> list[list[int]]:
+    limits = httpx.Limits(max_connections=len(prompts))
+    async with httpx.AsyncClient(base_url=server.url, timeout=240, limits=limits) as client:
+        return list(await asyncio.gather(*(tokens(client, prompt, most) for prompt in prompts)))
 
 
 def test_tokens_equal_transformers_alone_and_in_a_batch(
@@ -92,3 +94,21 @@ def test_tokens_equal_transformers_alone_and_in_a_batch(
     assert asyncio.run(all_tokens(server, PROMPTS * 4)) == expected * 4
     if metric:
         assert metric_value(server, metric) > 0
+
+
+MANY = [f"{number} animals went to the river. The first of them was" for number in range(256)]
+
+
+def test_256_streams_in_float32(tmp_path: Path) -> None:
+    """Alone a step is replayed from a tape; of so many, products are summed in other orders."""
+    options = ["--dtype", "float32", "--max-slots", "256"]
+    with Server(tmp_path / "serve.log", options) as server:
+        together = asyncio.run(all_tokens(server, MANY, most=24))
+        steps = metric_value(server, "tgi_batch_next_size_count")
+        few = re.search(r'tgi_batch_next_size_bucket{le="128.0"} (\d+)', metrics(server))
+        assert few is not None
+        assert int(few[1]) < steps, "no step had more than 128 sequences"
+        some = range(0, 256, 16)
+        alone = [asyncio.run(all_tokens(server, [MANY[index]], most=24))[0] for index in some]
+    assert alone == [together[index] for index in some]
+    assert len(set(map(tuple, together))) > 16  # not one answer for all
