@@ -48,9 +48,11 @@ pub enum Choice {
 /// Where a dialect keeps what is wrong.
 #[derive(Clone, Copy, Debug)]
 pub struct OfferFields {
-    /// A tool's name, after `tools[i].`.
+    /// The tools.
+    pub list: &'static str,
+    /// A tool's name, after its place in them.
     pub name: &'static str,
-    /// A tool's schema, after `tools[i].`.
+    /// A tool's schema, after its place in them.
     pub parameters: &'static str,
 }
 
@@ -65,7 +67,7 @@ impl Offer {
     pub fn check(&self, fields: OfferFields) -> Result<(), ApiError> {
         let mut seen = HashSet::new();
         for (index, tool) in self.tools.iter().enumerate() {
-            let at = |field: &str| format!("tools[{index}].{field}");
+            let at = |field: &str| format!("{}[{index}].{field}", fields.list);
             check_name(&tool.name, &at(fields.name))?;
             if !seen.insert(tool.name.as_str()) {
                 let rule = format!("is used twice: `{}`", tool.name);

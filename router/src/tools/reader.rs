@@ -20,6 +20,8 @@ pub struct Reading {
     pub one_call: bool,
     /// Whether the request says which function is called: that is no decision of the model then.
     pub named: bool,
+    /// Whether its call is told by the older name, `function_call`.
+    pub older: bool,
     /// Whether thoughts may come first; known when the prompt is.
     pub may_think: bool,
 }

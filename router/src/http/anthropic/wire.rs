@@ -26,6 +26,7 @@ from_object!(
 pub(crate) const MOST_MESSAGES: usize = 1 << 16;
 /// Where this dialect keeps what may be wrong.
 pub(super) const FIELDS: OfferFields = OfferFields {
+    list: "tools",
     name: "name",
     parameters: "input_schema",
 };

@@ -172,6 +172,7 @@ fn lists() -> Vec<Bound> {
             "tools",
             items(0..=MOST_TOOLS),
         ),
+        (CHAT, "functions", items(0..=MOST_TOOLS)),
         (
             &["AllowedTools", "AllowedFunctions"],
             "tools",

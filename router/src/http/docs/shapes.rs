@@ -55,6 +55,7 @@ pub(super) fn all(config: &RouterConfig) -> Vec<Shaped> {
         ("CompletionRequest", "stop", stop(config)),
         ("ChatRequest", "stop", stop(config)),
         ("ChatRequest", "tool_choice", tool_choice()),
+        ("ChatRequest", "function_call", function_call()),
         ("ChatRequest", "guided_json", schema.clone()),
         ("CompletionRequest", "guided_json", schema.clone()),
         ("StructuredOutputs", "json", schema.clone()),
@@ -142,6 +143,14 @@ fn tool_choice() -> Value {
         {"type": "null"},
         {"$ref": "#/components/schemas/NamedToolChoice"},
         {"$ref": "#/components/schemas/AllowedToolChoice"},
+    ])
+}
+
+fn function_call() -> Value {
+    json!([
+        {"type": "string", "enum": ["none", "auto"]},
+        {"type": "null"},
+        {"$ref": "#/components/schemas/NamedFunction"},
     ])
 }
 

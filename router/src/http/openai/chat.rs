@@ -12,7 +12,8 @@ use super::wire::answer::{
     AssistantMessage, ChatChoice, ChatCompletion, FunctionCall, ToolCall, Usage,
 };
 use super::wire::chat::ChatRequest;
-use super::wire::tools::{FIELDS, ToolChoice};
+use super::wire::functions::in_older_words;
+use super::wire::tools::ToolChoice;
 use super::wire::{Common, ErrorBody};
 use super::{Answer, Answering, FINGERPRINT, check_model, respond};
 use crate::chat::{Chat, Turn};
@@ -130,10 +131,16 @@ fn message(answer: Answer) -> AssistantMessage {
             arguments: call.arguments,
         },
     });
-    let tool_calls: Vec<_> = calls.collect();
+    let mut tool_calls: Vec<_> = calls.collect();
+    let content = Some(answer.text).filter(|text| !text.is_empty() || tool_calls.is_empty());
+    // By the older name there is one at most.
+    let function = tool_calls
+        .pop_if(|_| answer.older)
+        .map(|call| call.function);
     AssistantMessage {
         role: "assistant",
-        content: Some(answer.text).filter(|text| !text.is_empty() || tool_calls.is_empty()),
+        content,
+        function_call: function,
         reasoning_content: Some(answer.thought).filter(|text| !text.is_empty()),
         tool_calls,
     }
@@ -177,17 +184,18 @@ fn conversation(
     mut body: ChatRequest,
     guide: Option<Box<Guide>>,
 ) -> Result<(Chat, Option<Box<Guide>>), ApiError> {
-    let tools = body.tools.take().unwrap_or_default();
-    let offer = offer(
-        tools.into_iter().map(Tool::from).collect(),
-        body.tool_choice.take(),
-        (body.parallel_tool_calls, FIELDS),
-    )?;
+    let asked = body.asked()?;
+    let offered = offer(asked.tools, asked.choice, (asked.parallel, asked.fields))
+        .and_then(|offer| read_offer(offer.as_ref(), generator, guide));
     let Offered {
         tools,
         reading,
         guide,
-    } = read_offer(offer.as_ref(), generator, guide)?;
+    } = if asked.older {
+        in_older_words(offered)?
+    } else {
+        offered?
+    };
     let special = body.special_variables()?;
     let variables = body.chat_template_kwargs.take();
     let variables = variables.map(template_variables).transpose()?;

@@ -60,6 +60,8 @@ struct Answer {
     thought: String,
     /// Tools that it calls.
     calls: Vec<Call>,
+    /// Whether they are told by their older name.
+    older: bool,
     reason: wire::answer::FinishReason,
     facts: Facts,
     logprobs: Option<Logprobs>,
@@ -135,6 +137,7 @@ async fn collect(kind: Kind, generation: &mut Generation) -> Result<Answer, ApiE
             thought: read.thought,
             reason: finish_reason(end.reason, !read.calls.is_empty(), generation.reading()),
             calls: read.calls,
+            older: generation.reading().older,
             facts: generation.facts().clone(),
             logprobs: gathering.as_mut().map(Gathering::take),
             prompt_logprobs: logprobs::of_prompt(generation),
@@ -158,6 +161,7 @@ async fn collect(kind: Kind, generation: &mut Generation) -> Result<Answer, ApiE
                 text: format!("{echo}{}", end.text),
                 thought: String::new(),
                 calls: Vec::new(),
+                older: false,
                 reason: end.reason.into(),
                 facts: facts.clone(),
                 logprobs: gathering.as_mut().map(Gathering::take),
@@ -218,6 +222,9 @@ fn finish_reason(
 ) -> wire::answer::FinishReason {
     let decided = calls && !reading.named;
     match wire::answer::FinishReason::from(reason) {
+        wire::answer::FinishReason::Stop if decided && reading.older => {
+            wire::answer::FinishReason::FunctionCall
+        }
         wire::answer::FinishReason::Stop if decided => wire::answer::FinishReason::ToolCalls,
         other => other,
     }

@@ -180,10 +180,11 @@ impl ChunkStream {
                 let (index, id) = (choice.calls - 1, call_id(choice.generation.reading()));
                 let call =
                     json!({ "index": index, "id": id, "type": "function", "function": function });
-                json!({ "tool_calls": [call] })
+                told_call(choice, call)
             }
             Piece::Arguments(text) => {
-                json!({ "tool_calls": [{ "index": call, "function": { "arguments": text } }] })
+                let call = json!({ "index": call, "function": { "arguments": text } });
+                told_call(choice, call)
             }
             Piece::CallEnd => return,
         };
@@ -235,6 +236,14 @@ impl ChunkStream {
         }
         put_event(out, "[DONE]");
     }
+}
+
+/// A call's part as a delta tells it, by its older name if it was asked for by that.
+fn told_call(choice: &Choice, mut call: Value) -> Value {
+    if choice.generation.reading().older {
+        return json!({ "function_call": call["function"].take() });
+    }
+    json!({ "tool_calls": [call] })
 }
 
 impl Choice {

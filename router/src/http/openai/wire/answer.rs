@@ -26,6 +26,8 @@ pub(crate) enum FinishReason {
     Length,
     /// The answer calls tools.
     ToolCalls,
+    /// The same, where they were asked for as `functions`.
+    FunctionCall,
 }
 
 /// An answer of `/v1/chat/completions` in one piece.
@@ -80,6 +82,9 @@ pub(crate) struct AssistantMessage {
     /// What the model thought before, where it shows that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reasoning_content: Option<String>,
+    /// The call of one of `functions`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) function_call: Option<FunctionCall>,
     /// Calls of tools.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) tool_calls: Vec<ToolCall>,

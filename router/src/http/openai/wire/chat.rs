@@ -5,7 +5,8 @@ use serde::{Deserialize, de};
 use utoipa::ToSchema;
 
 use super::common::{prompt_logprobs, request};
-use super::tools::{MessageCall, Tool, ToolChoice};
+use super::functions::FunctionChoice;
+use super::tools::{CalledFunction, Function, MessageCall, Tool, ToolChoice};
 use crate::chat::ChatMessage;
 use crate::error::{ApiError, Excerpt};
 use crate::http::neutral::{self, Neutral, Neutrals};
@@ -20,9 +21,7 @@ pub(crate) const MOST_MESSAGES: usize = 1 << 16;
 pub(crate) const MOST_CALLS: usize = 1024;
 
 /// Not offered yet.
-pub(crate) const NEUTRAL: Neutrals<11> = [
-    ("functions", Neutral::Json("[]")),
-    ("function_call", Neutral::Text(&["none", "auto"])),
+pub(crate) const NEUTRAL: Neutrals<9> = [
     ("modalities", Neutral::Json(r#"["text"]"#)),
     ("audio", Neutral::Null),
     ("prediction", Neutral::Null),
@@ -34,9 +33,8 @@ pub(crate) const NEUTRAL: Neutrals<11> = [
     ("best_of", Neutral::Json("1")),
 ];
 /// What answers of others' servers have, sent back in a message.
-pub(crate) const ECHOED: Neutrals<4> = [
+pub(crate) const ECHOED: Neutrals<3> = [
     ("refusal", Neutral::Null),
-    ("function_call", Neutral::Null),
     ("audio", Neutral::Null),
     ("annotations", Neutral::Json("[]")),
 ];
@@ -98,12 +96,12 @@ request! {
         /// What introduces the tools where the chat template knows none (TGI's name). Default: how
         /// to call them.
         tool_prompt: Option<String>,
-        /// Not offered yet; `[]` is neutral.
-        #[schema(value_type = Option<Vec<Object>>)]
-        functions: Option<JsonText>,
-        /// Not offered yet; `none` and `auto` are neutral.
-        #[schema(value_type = Option<String>)]
-        function_call: Option<JsonText>,
+        /// The older name of `tools`: the answer then tells one call at most, as `function_call`.
+        #[serde(default, deserialize_with = "super::functions::functions")]
+        functions: Option<Vec<Function>>,
+        /// The older name of `tool_choice`: `none`, `auto`, or an object with a function's name.
+        #[schema(value_type = Option<String>, example = "auto")]
+        function_call: Option<FunctionChoice>,
         /// Not offered yet; `["text"]` is neutral.
         #[schema(value_type = Option<Vec<String>>)]
         modalities: Option<JsonText>,
@@ -147,10 +145,11 @@ request! {
     expecting = "a message (a JSON object)"
 )]
 pub(crate) struct Message {
-    /// Such as `system`, `user`, `assistant`, `tool`; the model's chat template decides.
+    /// Such as `system`, `user`, `assistant`, `tool` (or, by its older name, `function`); the model's
+    /// chat template decides.
     #[schema(example = "user")]
     role: String,
-    /// A text, or a list of text parts; null only beside `tool_calls`.
+    /// A text, or a list of text parts; null only beside calls.
     #[schema(value_type = Option<String>, example = "What is 12 + 30?")]
     content: Option<TextOr<PartText>>,
     /// The speaker's name.
@@ -165,9 +164,8 @@ pub(crate) struct Message {
     /// Sent back by clients; only null.
     #[schema(value_type = Option<String>)]
     refusal: Option<JsonText>,
-    /// Sent back by clients; only null.
-    #[schema(value_type = Option<Object>)]
-    function_call: Option<JsonText>,
+    /// The call of an assistant's turn, by the older name; without `tool_calls`.
+    function_call: Option<CalledFunction>,
     /// Sent back by clients; only null.
     #[schema(value_type = Option<Object>)]
     audio: Option<JsonText>,
@@ -275,7 +273,9 @@ impl ChatRequest {
 
     /// A format is that of an answer's text: one of nothing but calls has none.
     pub(crate) fn drop_idle_format(&mut self) {
-        if self.tool_choice.as_ref().is_some_and(ToolChoice::forces) {
+        let function = self.function_call.as_ref();
+        let tool = self.tool_choice.as_ref();
+        if tool.is_some_and(ToolChoice::forces) || function.is_some_and(FunctionChoice::forces) {
             self.response_format = None;
         }
     }
@@ -283,8 +283,6 @@ impl ChatRequest {
     /// Refuses what is not offered yet.
     pub(crate) fn check(&self) -> Result<(), ApiError> {
         let values = [
-            &self.functions,
-            &self.function_call,
             &self.modalities,
             &self.audio,
             &self.prediction,
@@ -305,12 +303,7 @@ impl Message {
     pub(crate) fn into_turn(self, index: usize) -> Result<ChatMessage, ApiError> {
         let at =
             |rule: &str| ApiError::validation("messages", format!("`messages[{index}]` {rule}"));
-        let echoed = [
-            &self.refusal,
-            &self.function_call,
-            &self.audio,
-            &self.annotations,
-        ];
+        let echoed = [&self.refusal, &self.audio, &self.annotations];
         neutral::check(&ECHOED, echoed)
             .map_err(|error| at(&format!("has a field that {}", error.message)))?;
         if self.role.is_empty() {
@@ -319,12 +312,26 @@ impl Message {
         if self.role == "tool" && self.tool_call_id.is_none() {
             return Err(at("must have a `tool_call_id`: which call it answers"));
         }
-        let calls = self.tool_calls.unwrap_or_default();
+        let mut calls = self.tool_calls.unwrap_or_default();
+        if let Some(function) = self.function_call {
+            if !calls.is_empty() {
+                return Err(at("cannot have both `function_call` and `tool_calls`"));
+            }
+            calls.push(function.into());
+        }
         if self.content.is_none() && calls.is_empty() {
             return Err(at("must have `content` or `tool_calls`"));
         }
+        let role = match self.role.as_str() {
+            // The older name of the role: templates know the newer one.
+            "function" if self.name.is_none() => {
+                return Err(at("must have a `name`: which function it answers"));
+            }
+            "function" => "tool".to_owned(),
+            _ => self.role,
+        };
         Ok(ChatMessage {
-            role: self.role,
+            role,
             content: self.content.map(joined),
             reasoning_content: self.reasoning_content,
             name: self.name,

@@ -4,6 +4,7 @@ pub(crate) mod answer;
 pub(crate) mod chat;
 mod common;
 pub(crate) mod completions;
+pub(crate) mod functions;
 pub(crate) mod items;
 pub(crate) mod metadata;
 pub(crate) mod one_or_many;

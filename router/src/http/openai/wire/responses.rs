@@ -26,6 +26,7 @@ from_object!(
 
 /// Where this dialect keeps what may be wrong.
 pub(crate) const FLAT_FIELDS: OfferFields = OfferFields {
+    list: "tools",
     name: "name",
     parameters: "parameters",
 };

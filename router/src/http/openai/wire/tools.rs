@@ -22,6 +22,7 @@ from_object!(
 
 /// Where this dialect keeps what may be wrong.
 pub(crate) const FIELDS: OfferFields = OfferFields {
+    list: "tools",
     name: "function.name",
     parameters: "function.parameters",
 };
@@ -279,6 +280,32 @@ impl ToolChoice {
 impl From<Choice> for ToolChoice {
     fn from(choice: Choice) -> Self {
         Self::of_parts(choice, None)
+    }
+}
+
+impl NamedFunction {
+    pub(super) fn into_choice(self) -> Choice {
+        Choice::Named(self.name)
+    }
+}
+
+impl From<Function> for Tool {
+    fn from(function: Function) -> Self {
+        Self {
+            r#type: (),
+            function,
+        }
+    }
+}
+
+impl From<CalledFunction> for MessageCall {
+    fn from(function: CalledFunction) -> Self {
+        Self {
+            id: None,
+            _type: (),
+            function,
+            _index: None,
+        }
     }
 }
 

@@ -1,0 +1,198 @@
+//! OpenAI's older `functions` and `function_call` on the chat route.
+
+#![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
+
+mod scripted;
+
+use penstock_router::engine::{End, types::GuideKind};
+use scripted::Server;
+use serde_json::{Value, json};
+
+const CHAT: &str = "/v1/chat/completions";
+const TEMPLATE: &str = "{% if tools %}{{ tools | tojson }}<tool_call>{\"name\":{% endif %}\
+    {% for m in messages %}{{ m.role }}:{{ m.content }}\
+    {% if m.tool_calls %}{{ m.tool_calls | tojson }}{% endif %}/{% endfor %}";
+const CALL: &str = "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\": \"b\"}}</tool_call>";
+
+fn server() -> Server {
+    let server = Server::with(Some(TEMPLATE), |_| {});
+    server.stage.set_length(2000);
+    server
+}
+
+fn function() -> Value {
+    json!({"name": "f", "parameters": {"type": "object", "properties": {"a": {}}}})
+}
+
+fn tool() -> Value {
+    json!({"type": "function", "function": function()})
+}
+
+fn with(mut body: Value, fields: Value) -> Value {
+    let fields = fields.as_object().unwrap().clone();
+    body.as_object_mut().unwrap().extend(fields);
+    body
+}
+
+fn body(fields: Value) -> Value {
+    let messages = json!([{"role": "user", "content": "hi"}]);
+    with(json!({"messages": messages, "tools": [tool()]}), fields)
+}
+
+fn prompt(server: &Server) -> String {
+    let ids = server.stage.last().prompt;
+    ids.iter().map(|&id| id as u8 as char).collect()
+}
+
+/// The same request in the older words.
+fn older(fields: Value) -> Value {
+    let messages = json!([{"role": "user", "content": "hi"}]);
+    with(
+        json!({"messages": messages, "functions": [function()]}),
+        fields,
+    )
+}
+
+#[tokio::test]
+async fn functions_are_tools_and_their_call_is_told_by_its_older_name() {
+    let server = server();
+    let calls = ["So: ", CALL, CALL];
+    server.stage.play(&calls, End::StopToken);
+    let answer = server.post(CHAT, older(json!({}))).await.json();
+    let choice = &answer["choices"][0];
+    let call = json!({"name": "f", "arguments": "{\"a\": \"b\"}"});
+    let message = json!({"role": "assistant", "content": "So:", "function_call": call});
+    assert_eq!(choice["message"], message);
+    assert_eq!(choice["finish_reason"], "function_call");
+    let told = prompt(&server);
+    server.stage.play(&calls, End::StopToken);
+    let newer = server.post(CHAT, body(json!({}))).await.json();
+    assert_eq!(prompt(&server), told, "the model is told the same");
+    assert_eq!(
+        newer["choices"][0]["message"]["tool_calls"]
+            .as_array()
+            .unwrap()
+            .len(),
+        2
+    );
+
+    server
+        .stage
+        .play(&["So: ", &CALL[..30], &CALL[30..], CALL], End::StopToken);
+    let events = server
+        .post(CHAT, older(json!({"stream": true})))
+        .await
+        .events();
+    let deltas: Vec<_> = events.iter().map(|e| &e["choices"][0]["delta"]).collect();
+    assert!(deltas.iter().all(|delta| delta.get("tool_calls").is_none()));
+    let calls: Vec<_> = deltas
+        .iter()
+        .filter_map(|delta| delta.get("function_call"))
+        .collect();
+    assert_eq!(calls[0], &json!({"name": "f", "arguments": ""}));
+    assert!(calls[1..].iter().all(|call| call.get("name").is_none()));
+    let arguments: String = calls
+        .iter()
+        .map(|call| call["arguments"].as_str().unwrap())
+        .collect();
+    assert_eq!(arguments, "{\"a\": \"b\"}");
+    assert_eq!(
+        events.last().unwrap()["choices"][0]["finish_reason"],
+        "function_call"
+    );
+}
+
+#[tokio::test]
+async fn a_function_may_be_named_and_functions_left_alone() {
+    let server = server();
+    server.stage.play(&[CALL], End::StopToken);
+    let named =
+        older(json!({"function_call": {"name": "f"}, "response_format": {"type": "json_object"}}));
+    let choice = server.post(CHAT, named).await.json()["choices"][0].clone();
+    assert_eq!(choice["message"]["function_call"]["name"], "f");
+    assert_eq!(choice["message"]["content"], Value::Null);
+    assert_eq!(choice["finish_reason"], "stop");
+    let guide = server.stage.last().sampling.guide.unwrap();
+    assert_eq!((guide.kind, guide.field), (GuideKind::Calls, "functions"));
+
+    for function_call in [json!("none"), json!("auto")] {
+        server.stage.play(&["no"], End::StopToken);
+        let fields = json!({"function_call": function_call});
+        let choice = server.post(CHAT, older(fields)).await.json()["choices"][0].clone();
+        assert_eq!(choice["message"]["content"], "no");
+        assert_eq!(choice["finish_reason"], "stop");
+        assert_eq!(
+            prompt(&server).contains("tool_call"),
+            function_call == "auto"
+        );
+    }
+}
+
+#[tokio::test]
+async fn turns_in_the_older_words_become_those_of_tools() {
+    let server = server();
+    server.stage.play(&["ok"], End::StopToken);
+    let messages = json!([
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": null, "function_call": {"name": "f", "arguments": "{\"x\": 1}"}},
+        {"role": "function", "name": "f", "content": "42"},
+    ]);
+    let reply = server.post(CHAT, json!({"messages": messages})).await;
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    let prompt = prompt(&server);
+    assert!(
+        prompt.contains("\"name\": \"f\", \"arguments\": {\"x\": 1}"),
+        "{prompt}"
+    );
+    assert!(prompt.contains("/tool:42/"), "{prompt}");
+}
+
+#[tokio::test]
+async fn what_is_wrong_is_told_in_the_older_words() {
+    let server = server();
+    let says = |message: Value| json!({"messages": [{"role": "user", "content": "a"}, message]});
+    for (body, field) in [
+        (older(json!({"tools": [tool()]})), "`functions`"),
+        (body(json!({"function_call": "auto"})), "`function_call`"),
+        (older(json!({"tool_choice": "auto"})), "`functions`"),
+        (older(json!({"function_call": "required"})), "function_call"),
+        (
+            older(json!({"function_call": {"name": "g"}})),
+            "`function_call`",
+        ),
+        (
+            older(json!({"functions": [{"name": "a b"}]})),
+            "`functions[0].name`",
+        ),
+        (
+            older(json!({"functions": [{"name": "a"}, {"name": "a"}]})),
+            "`functions[1].name`",
+        ),
+        (
+            older(json!({"functions": [{"name": "a", "parameters": {"type": "string"}}]})),
+            "`functions[0].parameters.type`",
+        ),
+        (
+            json!({"messages": [{"role": "user", "content": "a"}], "function_call": {"name": "f"}}),
+            "`function_call`",
+        ),
+        (
+            says(json!({"role": "function", "content": "42"})),
+            "`messages[1]` must have a `name`",
+        ),
+        (
+            says(json!({"role": "assistant", "function_call": {"name": "f"},
+                     "tool_calls": [{"id": "1", "function": {"name": "f"}}]})),
+            "`function_call`",
+        ),
+    ] {
+        let reply = server.post(CHAT, body.clone()).await;
+        assert_eq!(reply.status, 422, "{body}: {}", reply.text());
+        assert!(
+            reply.message().contains(field),
+            "{field} not in {}",
+            reply.message()
+        );
+        assert!(!reply.message().contains("`tools["), "{}", reply.message());
+    }
+}
