@@ -269,3 +269,58 @@ def test_tritonclient_grpc_stream(server: Server, story: str) -> None:
     client.close()
     assert texts == {"a": story, "b": story}
     assert pieces > 6
+
+
+def test_tritonclient_asks_what_there_is(server: Server) -> None:
+    module = pytest.importorskip("tritonclient.http", reason="needs tritonclient[http]")
+    _, grpc_side = grpc_client(server)
+    with module.InferenceServerClient(f"127.0.0.1:{server.port}") as client:
+        config = client.get_model_config("brook", "1")
+        assert config["name"] == config_of(grpc_side)["name"] == "brook"
+        metadata = client.get_model_metadata("brook")
+        for side, tensors in (("input", "inputs"), ("output", "outputs")):
+            told = [(t["name"], t["data_type"], [int(d) for d in t["dims"]]) for t in config[side]]
+            beside = config_of(grpc_side)[side]
+            assert told == [
+                (t["name"], t["data_type"], [int(d) for d in t["dims"]]) for t in beside
+            ]
+            named = {"BYTES": "STRING"}
+            assert told == [
+                (t["name"], "TYPE_" + named.get(t["datatype"], t["datatype"]), t["shape"])
+                for t in metadata[tensors]
+            ]
+        index = client.get_model_repository_index()
+        assert index == [{"name": "brook", "version": "1", "state": "READY", "reason": ""}]
+        assert grpc_side.get_model_repository_index(as_json=True)["models"][0]["state"] == "READY"
+        with pytest.raises(Exception, match="does not exist"):
+            client.get_model_config("other")
+        with pytest.raises(Exception, match="does not exist"):
+            grpc_side.get_inference_statistics("other")
+    grpc_side.close()
+
+
+def config_of(client: Any) -> dict[str, Any]:
+    return dict(client.get_model_config("brook", as_json=True)["config"])
+
+
+def test_statistics_count_what_was_done(server: Server) -> None:
+    module = pytest.importorskip("tritonclient.http", reason="needs tritonclient[http]")
+    _, grpc_side = grpc_client(server)
+    with module.InferenceServerClient(f"127.0.0.1:{server.port}") as client:
+        (before,) = client.get_inference_statistics()["model_stats"]
+        client.infer("brook", sample_inputs(module, False))
+        refused = httpx.post(server.url + "/v1/completions", json={"prompt": "a", "n": 0})
+        assert refused.status_code == 422
+        (after,) = client.get_inference_statistics("brook", "1")["model_stats"]
+    assert after["inference_count"] == before["inference_count"] + 1
+    assert after["last_inference"] > before["last_inference"]
+    then, now = before["inference_stats"], after["inference_stats"]
+    for name in ("success", "fail", "queue", "compute_infer"):
+        assert now[name]["count"] == then[name]["count"] + 1, name
+        assert now[name]["ns"] > then[name]["ns"] or name == "queue", name
+    parts = sum(now[n]["ns"] - then[n]["ns"] for n in ("queue", "compute_input", "compute_infer"))
+    assert abs(parts - (now["success"]["ns"] - then["success"]["ns"])) < 10_000_000
+    (told,) = grpc_side.get_inference_statistics("brook").model_stats
+    assert told.inference_count == after["inference_count"]
+    assert told.inference_stats.success.ns == now["success"]["ns"]
+    grpc_side.close()

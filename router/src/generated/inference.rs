@@ -68,6 +68,138 @@ pub mod model_metadata_response {
         pub shape: ::prost::alloc::vec::Vec<i64>,
     }
 }
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ModelInput {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(enumeration = "DataType", tag = "2")]
+    pub data_type: i32,
+    #[prost(int64, repeated, tag = "4")]
+    pub dims: ::prost::alloc::vec::Vec<i64>,
+    #[prost(bool, tag = "8")]
+    pub optional: bool,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ModelOutput {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(enumeration = "DataType", tag = "2")]
+    pub data_type: i32,
+    #[prost(int64, repeated, tag = "3")]
+    pub dims: ::prost::alloc::vec::Vec<i64>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ModelTransactionPolicy {
+    #[prost(bool, tag = "1")]
+    pub decoupled: bool,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ModelConfig {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub platform: ::prost::alloc::string::String,
+    #[prost(int32, tag = "4")]
+    pub max_batch_size: i32,
+    #[prost(message, repeated, tag = "5")]
+    pub input: ::prost::alloc::vec::Vec<ModelInput>,
+    #[prost(message, repeated, tag = "6")]
+    pub output: ::prost::alloc::vec::Vec<ModelOutput>,
+    #[prost(string, tag = "17")]
+    pub backend: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "19")]
+    pub model_transaction_policy: ::core::option::Option<ModelTransactionPolicy>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ModelConfigRequest {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub version: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ModelConfigResponse {
+    #[prost(message, optional, tag = "1")]
+    pub config: ::core::option::Option<ModelConfig>,
+}
+/// How often something happened, and how long it took together.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StatisticDuration {
+    #[prost(uint64, tag = "1")]
+    pub count: u64,
+    #[prost(uint64, tag = "2")]
+    pub ns: u64,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct InferStatistics {
+    #[prost(message, optional, tag = "1")]
+    pub success: ::core::option::Option<StatisticDuration>,
+    #[prost(message, optional, tag = "2")]
+    pub fail: ::core::option::Option<StatisticDuration>,
+    #[prost(message, optional, tag = "3")]
+    pub queue: ::core::option::Option<StatisticDuration>,
+    #[prost(message, optional, tag = "4")]
+    pub compute_input: ::core::option::Option<StatisticDuration>,
+    #[prost(message, optional, tag = "5")]
+    pub compute_infer: ::core::option::Option<StatisticDuration>,
+    #[prost(message, optional, tag = "6")]
+    pub compute_output: ::core::option::Option<StatisticDuration>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ModelStatistics {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub version: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "3")]
+    pub last_inference: u64,
+    #[prost(uint64, tag = "4")]
+    pub inference_count: u64,
+    #[prost(uint64, tag = "5")]
+    pub execution_count: u64,
+    #[prost(message, optional, tag = "6")]
+    pub inference_stats: ::core::option::Option<InferStatistics>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ModelStatisticsRequest {
+    /// Empty = all.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub version: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ModelStatisticsResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub model_stats: ::prost::alloc::vec::Vec<ModelStatistics>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RepositoryIndexRequest {
+    /// Only empty: there is one repository.
+    #[prost(string, tag = "1")]
+    pub repository_name: ::prost::alloc::string::String,
+    #[prost(bool, tag = "2")]
+    pub ready: bool,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RepositoryIndexResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub models: ::prost::alloc::vec::Vec<repository_index_response::ModelIndex>,
+}
+/// Nested message and enum types in `RepositoryIndexResponse`.
+pub mod repository_index_response {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct ModelIndex {
+        #[prost(string, tag = "1")]
+        pub name: ::prost::alloc::string::String,
+        #[prost(string, tag = "2")]
+        pub version: ::prost::alloc::string::String,
+        #[prost(string, tag = "3")]
+        pub state: ::prost::alloc::string::String,
+        #[prost(string, tag = "4")]
+        pub reason: ::prost::alloc::string::String,
+    }
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct InferParameter {
     #[prost(oneof = "infer_parameter::ParameterChoice", tags = "1, 2, 3, 4, 5")]
@@ -205,6 +337,71 @@ pub struct ModelStreamInferResponse {
     pub error_message: ::prost::alloc::string::String,
     #[prost(message, optional, tag = "2")]
     pub infer_response: ::core::option::Option<ModelInferResponse>,
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum DataType {
+    TypeInvalid = 0,
+    TypeBool = 1,
+    TypeUint8 = 2,
+    TypeUint16 = 3,
+    TypeUint32 = 4,
+    TypeUint64 = 5,
+    TypeInt8 = 6,
+    TypeInt16 = 7,
+    TypeInt32 = 8,
+    TypeInt64 = 9,
+    TypeFp16 = 10,
+    TypeFp32 = 11,
+    TypeFp64 = 12,
+    TypeString = 13,
+    TypeBf16 = 14,
+}
+impl DataType {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::TypeInvalid => "TYPE_INVALID",
+            Self::TypeBool => "TYPE_BOOL",
+            Self::TypeUint8 => "TYPE_UINT8",
+            Self::TypeUint16 => "TYPE_UINT16",
+            Self::TypeUint32 => "TYPE_UINT32",
+            Self::TypeUint64 => "TYPE_UINT64",
+            Self::TypeInt8 => "TYPE_INT8",
+            Self::TypeInt16 => "TYPE_INT16",
+            Self::TypeInt32 => "TYPE_INT32",
+            Self::TypeInt64 => "TYPE_INT64",
+            Self::TypeFp16 => "TYPE_FP16",
+            Self::TypeFp32 => "TYPE_FP32",
+            Self::TypeFp64 => "TYPE_FP64",
+            Self::TypeString => "TYPE_STRING",
+            Self::TypeBf16 => "TYPE_BF16",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "TYPE_INVALID" => Some(Self::TypeInvalid),
+            "TYPE_BOOL" => Some(Self::TypeBool),
+            "TYPE_UINT8" => Some(Self::TypeUint8),
+            "TYPE_UINT16" => Some(Self::TypeUint16),
+            "TYPE_UINT32" => Some(Self::TypeUint32),
+            "TYPE_UINT64" => Some(Self::TypeUint64),
+            "TYPE_INT8" => Some(Self::TypeInt8),
+            "TYPE_INT16" => Some(Self::TypeInt16),
+            "TYPE_INT32" => Some(Self::TypeInt32),
+            "TYPE_INT64" => Some(Self::TypeInt64),
+            "TYPE_FP16" => Some(Self::TypeFp16),
+            "TYPE_FP32" => Some(Self::TypeFp32),
+            "TYPE_FP64" => Some(Self::TypeFp64),
+            "TYPE_STRING" => Some(Self::TypeString),
+            "TYPE_BF16" => Some(Self::TypeBf16),
+            _ => None,
+        }
+    }
 }
 /// Generated client implementations.
 pub mod grpc_inference_service_client {
@@ -417,6 +614,87 @@ pub mod grpc_inference_service_client {
                 );
             self.inner.unary(req, path, codec).await
         }
+        /// Tensors of a model, in Triton's words.
+        pub async fn model_config(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ModelConfigRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ModelConfigResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/inference.GRPCInferenceService/ModelConfig",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new("inference.GRPCInferenceService", "ModelConfig"),
+                );
+            self.inner.unary(req, path, codec).await
+        }
+        /// What a model has done.
+        pub async fn model_statistics(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ModelStatisticsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ModelStatisticsResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/inference.GRPCInferenceService/ModelStatistics",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new("inference.GRPCInferenceService", "ModelStatistics"),
+                );
+            self.inner.unary(req, path, codec).await
+        }
+        /// Which models there are.
+        pub async fn repository_index(
+            &mut self,
+            request: impl tonic::IntoRequest<super::RepositoryIndexRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::RepositoryIndexResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/inference.GRPCInferenceService/RepositoryIndex",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new("inference.GRPCInferenceService", "RepositoryIndex"),
+                );
+            self.inner.unary(req, path, codec).await
+        }
         /// One answer in one piece.
         pub async fn model_infer(
             &mut self,
@@ -522,6 +800,30 @@ pub mod grpc_inference_service_server {
             request: tonic::Request<super::ModelMetadataRequest>,
         ) -> std::result::Result<
             tonic::Response<super::ModelMetadataResponse>,
+            tonic::Status,
+        >;
+        /// Tensors of a model, in Triton's words.
+        async fn model_config(
+            &self,
+            request: tonic::Request<super::ModelConfigRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ModelConfigResponse>,
+            tonic::Status,
+        >;
+        /// What a model has done.
+        async fn model_statistics(
+            &self,
+            request: tonic::Request<super::ModelStatisticsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ModelStatisticsResponse>,
+            tonic::Status,
+        >;
+        /// Which models there are.
+        async fn repository_index(
+            &self,
+            request: tonic::Request<super::RepositoryIndexRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::RepositoryIndexResponse>,
             tonic::Status,
         >;
         /// One answer in one piece.
@@ -845,6 +1147,150 @@ pub mod grpc_inference_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ModelMetadataSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/inference.GRPCInferenceService/ModelConfig" => {
+                    #[allow(non_camel_case_types)]
+                    struct ModelConfigSvc<T: GrpcInferenceService>(pub Arc<T>);
+                    impl<
+                        T: GrpcInferenceService,
+                    > tonic::server::UnaryService<super::ModelConfigRequest>
+                    for ModelConfigSvc<T> {
+                        type Response = super::ModelConfigResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ModelConfigRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as GrpcInferenceService>::model_config(&inner, request)
+                                    .await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ModelConfigSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/inference.GRPCInferenceService/ModelStatistics" => {
+                    #[allow(non_camel_case_types)]
+                    struct ModelStatisticsSvc<T: GrpcInferenceService>(pub Arc<T>);
+                    impl<
+                        T: GrpcInferenceService,
+                    > tonic::server::UnaryService<super::ModelStatisticsRequest>
+                    for ModelStatisticsSvc<T> {
+                        type Response = super::ModelStatisticsResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ModelStatisticsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as GrpcInferenceService>::model_statistics(
+                                        &inner,
+                                        request,
+                                    )
+                                    .await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ModelStatisticsSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/inference.GRPCInferenceService/RepositoryIndex" => {
+                    #[allow(non_camel_case_types)]
+                    struct RepositoryIndexSvc<T: GrpcInferenceService>(pub Arc<T>);
+                    impl<
+                        T: GrpcInferenceService,
+                    > tonic::server::UnaryService<super::RepositoryIndexRequest>
+                    for RepositoryIndexSvc<T> {
+                        type Response = super::RepositoryIndexResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::RepositoryIndexRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as GrpcInferenceService>::repository_index(
+                                        &inner,
+                                        request,
+                                    )
+                                    .await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = RepositoryIndexSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

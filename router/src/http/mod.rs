@@ -104,6 +104,8 @@ impl App {
             .route("/ping", get(health))
             .route("/docs", get(docs::page))
             .route("/v2", get(kserve::server))
+            .route("/v2/models/stats", get(kserve::stats_of_all))
+            .route("/v2/repository/index", post(kserve::index))
             .route("/v2/health/live", get(health))
             .route("/v2/health/ready", get(ready))
             .merge(kserve_routes(kserve::MODEL))
@@ -127,6 +129,8 @@ fn kserve_routes(model: &str) -> Router<App> {
     Router::new()
         .route(model, get(kserve::model))
         .route(&format!("{model}/ready"), get(kserve::model_ready))
+        .route(&format!("{model}/config"), get(kserve::config))
+        .route(&format!("{model}/stats"), get(kserve::stats))
         .route(&format!("{model}/infer"), post(kserve::infer))
         .route(&format!("{model}/generate"), post(kserve::generate))
         .route(

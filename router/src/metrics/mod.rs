@@ -1,7 +1,8 @@
 //! Prometheus metrics of the text and HTTP layers. Names that TGI has too mean the same here.
 
 use std::fmt::Write as _;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
@@ -43,6 +44,29 @@ pub(crate) struct TextMetrics {
     max_new_tokens: Histogram,
     generated_tokens: Histogram,
     open: Gauge,
+    /// Sums that histograms do not tell; touched once per request.
+    statistics: Mutex<Statistics>,
+}
+
+/// What has become of requests, and how long it took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Statistics {
+    /// Unix time in milliseconds; 0 = never.
+    pub(crate) last_success: u64,
+    /// From arrival to the end; the parts of that follow.
+    pub(crate) success: Total,
+    pub(crate) validation: Total,
+    pub(crate) queue: Total,
+    pub(crate) inference: Total,
+    /// Of those whose clients went away, too.
+    pub(crate) failure: Total,
+}
+
+/// How often something happened, and how long it took together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Total {
+    pub(crate) count: u64,
+    pub(crate) time: Duration,
 }
 
 /// Of HTTP alone.
@@ -85,6 +109,11 @@ impl Metrics {
         }
     }
 
+    /// What has become of requests so far.
+    pub(crate) fn statistics(&self) -> Statistics {
+        *self.text.statistics()
+    }
+
     /// All metrics in the Prometheus text format. Counters keep their plain names there, as TGI's
     /// have, without the `_total` that OpenMetrics adds.
     pub fn expose(&self) -> String {
@@ -118,7 +147,33 @@ fn without_total(open_metrics: &str) -> String {
     out
 }
 
+impl Statistics {
+    fn succeeded(&mut self, timings: &Timings) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let millis = now.map_or(0, |now| now.as_millis());
+        self.last_success = u64::try_from(millis).unwrap_or(u64::MAX);
+        self.success.add(timings.total);
+        self.validation.add(timings.validation);
+        self.queue.add(timings.queue);
+        self.inference.add(timings.inference);
+    }
+}
+
+impl Total {
+    fn add(&mut self, time: Duration) {
+        self.count += 1;
+        self.time += time;
+    }
+}
+
 impl TextMetrics {
+    fn statistics(&self) -> MutexGuard<'_, Statistics> {
+        // Sums are whole after every line.
+        self.statistics
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn register(registry: &mut Registry) -> Self {
         let (failure, open) = (Family::default(), Gauge::default());
         registry.register(
@@ -140,6 +195,7 @@ impl TextMetrics {
             ),
             failure,
             open,
+            statistics: Mutex::default(),
             duration: seconds(registry, "tgi_request_duration", "From arrival to end"),
             validation: seconds(
                 registry,

@@ -143,6 +143,7 @@ impl RequestTimer {
             return;
         }
         self.metrics.success.inc();
+        self.metrics.statistics().succeeded(&timings);
         self.metrics.duration.observe(timings.total.as_secs_f64());
         self.metrics.queue.observe(timings.queue.as_secs_f64());
         self.metrics
@@ -198,6 +199,8 @@ impl RequestTimer {
         if self.subject == Subject::Request {
             let labels = FailureLabels { err };
             self.metrics.failure.get_or_create(&labels).inc();
+            let total = self.timings().total;
+            self.metrics.statistics().failure.add(total);
         }
     }
 }

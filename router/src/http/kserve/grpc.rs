@@ -20,7 +20,7 @@ use tonic::{Code, Request, Response, Status, Streaming};
 use super::answer::Answer;
 use super::ask::{Ask, Delivery};
 use super::tensor::{Datatype, Elements, OutTensor, Tensor, text_of, wrong};
-use super::{VERSION, check_version, model_metadata, server_metadata};
+use super::{VERSION, check_version, model_metadata, repository, server_metadata};
 use crate::budget::Charge;
 use crate::engine::EngineState;
 use crate::error::{ApiError, ErrorKind};
@@ -31,11 +31,15 @@ use crate::generated::inference::infer_parameter::ParameterChoice;
 use crate::generated::inference::model_infer_request::InferInputTensor;
 use crate::generated::inference::model_infer_response::InferOutputTensor;
 use crate::generated::inference::model_metadata_response::TensorMetadata;
+use crate::generated::inference::repository_index_response::ModelIndex;
 use crate::generated::inference::{
-    InferParameter, InferTensorContents, ModelInferRequest, ModelInferResponse,
-    ModelMetadataRequest, ModelMetadataResponse, ModelReadyRequest, ModelReadyResponse,
-    ModelStreamInferResponse, ServerLiveRequest, ServerLiveResponse, ServerMetadataRequest,
-    ServerMetadataResponse, ServerReadyRequest, ServerReadyResponse,
+    DataType, InferParameter, InferStatistics, InferTensorContents, ModelConfig,
+    ModelConfigRequest, ModelConfigResponse, ModelInferRequest, ModelInferResponse, ModelInput,
+    ModelMetadataRequest, ModelMetadataResponse, ModelOutput, ModelReadyRequest,
+    ModelReadyResponse, ModelStatistics, ModelStatisticsRequest, ModelStatisticsResponse,
+    ModelStreamInferResponse, ModelTransactionPolicy, RepositoryIndexRequest,
+    RepositoryIndexResponse, ServerLiveRequest, ServerLiveResponse, ServerMetadataRequest,
+    ServerMetadataResponse, ServerReadyRequest, ServerReadyResponse, StatisticDuration,
 };
 use crate::http::App;
 
@@ -165,6 +169,52 @@ impl GrpcInferenceService for Service {
         }))
     }
 
+    async fn model_config(
+        &self,
+        request: Request<ModelConfigRequest>,
+    ) -> Result<Response<ModelConfigResponse>, Status> {
+        let ModelConfigRequest { name, version } = request.into_inner();
+        check_version(&self.0, &name, &version).map_err(status)?;
+        let config = Some(config(repository::model_config(&self.0)));
+        Ok(Response::new(ModelConfigResponse { config }))
+    }
+
+    async fn model_statistics(
+        &self,
+        request: Request<ModelStatisticsRequest>,
+    ) -> Result<Response<ModelStatisticsResponse>, Status> {
+        let ModelStatisticsRequest { name, version } = request.into_inner();
+        if !name.is_empty() {
+            check_version(&self.0, &name, &version).map_err(status)?;
+        }
+        let model_stats = vec![statistics(repository::model_statistics(&self.0))];
+        Ok(Response::new(ModelStatisticsResponse { model_stats }))
+    }
+
+    async fn repository_index(
+        &self,
+        request: Request<RepositoryIndexRequest>,
+    ) -> Result<Response<RepositoryIndexResponse>, Status> {
+        let RepositoryIndexRequest {
+            repository_name,
+            ready,
+        } = request.into_inner();
+        if !repository_name.is_empty() {
+            let rule = "`repository_name` must be empty: there is one repository";
+            return Err(status(ApiError::validation("repository_name", rule)));
+        }
+        let models = repository::models(&self.0, ready).into_iter();
+        let models = models.map(|model| ModelIndex {
+            name: model.name,
+            version: model.version.into(),
+            state: model.state.into(),
+            reason: model.reason,
+        });
+        Ok(Response::new(RepositoryIndexResponse {
+            models: models.collect(),
+        }))
+    }
+
     async fn model_infer(
         &self,
         request: Request<ModelInferRequest>,
@@ -197,6 +247,58 @@ impl GrpcInferenceService for Service {
             Box::pin(futures_util::stream::once(answers).flatten())
         });
         Ok(Response::new(Box::pin(answers.flatten_unordered(AT_ONCE))))
+    }
+}
+
+fn config(told: repository::ModelConfig) -> ModelConfig {
+    // Every datatype of a tensor has a name there.
+    let data_type = |name: &str| DataType::from_str_name(name).unwrap_or_default().into();
+    let inputs = told.input.into_iter().map(|tensor| ModelInput {
+        name: tensor.name.into(),
+        data_type: data_type(&tensor.data_type),
+        dims: tensor.dims.into(),
+        optional: tensor.optional.unwrap_or(false),
+    });
+    let outputs = told.output.into_iter().map(|tensor| ModelOutput {
+        name: tensor.name.into(),
+        data_type: data_type(&tensor.data_type),
+        dims: tensor.dims.into(),
+    });
+    ModelConfig {
+        name: told.name,
+        platform: told.platform.into(),
+        backend: told.backend.into(),
+        max_batch_size: told.max_batch_size,
+        input: inputs.collect(),
+        output: outputs.collect(),
+        model_transaction_policy: Some(ModelTransactionPolicy {
+            decoupled: told.model_transaction_policy.decoupled,
+        }),
+    }
+}
+
+fn statistics(told: repository::ModelStatistics) -> ModelStatistics {
+    let duration = |told: repository::Duration| {
+        Some(StatisticDuration {
+            count: told.count,
+            ns: told.ns,
+        })
+    };
+    let times = told.inference_stats;
+    ModelStatistics {
+        name: told.name,
+        version: told.version.into(),
+        last_inference: told.last_inference,
+        inference_count: told.inference_count,
+        execution_count: told.execution_count,
+        inference_stats: Some(InferStatistics {
+            success: duration(times.success),
+            fail: duration(times.fail),
+            queue: duration(times.queue),
+            compute_input: duration(times.compute_input),
+            compute_infer: duration(times.compute_infer),
+            compute_output: duration(times.compute_output),
+        }),
     }
 }
 

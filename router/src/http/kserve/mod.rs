@@ -6,6 +6,7 @@ mod ask;
 mod generate;
 pub(super) mod grpc;
 mod output;
+mod repository;
 mod tensor;
 mod wire;
 
@@ -23,6 +24,10 @@ pub(super) use self::generate::{
     __path_generate, __path_generate_stream, generate, generate_stream,
 };
 use self::output::Output;
+pub(super) use self::repository::{
+    __path_config, __path_index, __path_stats, __path_stats_of_all, config, index, stats,
+    stats_of_all,
+};
 pub(super) use self::tensor::DATATYPES;
 use self::wire::{InferRequest, InferResponse, ModelMetadata, ServerMetadata, TensorMetadata};
 pub(super) use self::wire::{MOST_DIMENSIONS, MOST_TENSORS};
@@ -209,7 +214,13 @@ fn server_metadata() -> ServerMetadata {
     ServerMetadata {
         name: "penstock",
         version: env!("CARGO_PKG_VERSION"),
-        extensions: ["binary_tensor_data", "generate"],
+        extensions: [
+            "binary_tensor_data",
+            "generate",
+            "model_configuration",
+            "model_repository",
+            "statistics",
+        ],
     }
 }
 

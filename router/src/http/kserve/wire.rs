@@ -153,7 +153,7 @@ pub(crate) struct ServerMetadata {
     /// Penstock's version.
     pub(super) version: &'static str,
     /// What it speaks beside the protocol.
-    pub(super) extensions: [&'static str; 2],
+    pub(super) extensions: [&'static str; 5],
 }
 
 impl InferRequest {
