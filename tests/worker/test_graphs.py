@@ -13,8 +13,11 @@ import torch
 from checkpoints import checkpoint_maker, prompt
 from driver import Driver, greedy
 from local import LocalWorker
+from penstock.attention import StepContext
+from penstock.cache import KvGeometry
 from penstock.sampling import SamplingRows, choose
 from penstock.worker.graphs import Graphs, Stages
+from penstock.worker.memory import Promise
 from penstock.worker.rehearsal import Rehearsal, captured_shapes
 from penstock.worker.shape import TOKENS, Shape
 from penstock.worker.step import Choosing
@@ -107,6 +110,33 @@ def test_steps_of_no_sequence_touch_nothing(tmp_path: Path) -> None:
     runner.rehearse_extras(shapes[0])
     assert all(bool((cache == 3.0).all()) for cache in runner.shard.caches)
     assert runner.last_token[: loaded.max_slots].eq(0).all()
+
+
+@torch.inference_mode()
+def test_layers_run_before_there_is_memory_for_sequences(tmp_path: Path) -> None:
+    """What begins to be compiled early would run, with finite results, if it were launched."""
+    worker, seen = LocalWorker(), list[tuple[int, int]]()
+    worker.load(checkpoint_maker(tmp_path)("llama31"), max_slots=20)
+    shard = worker.runner.shard
+    forward = shard.model.forward
+
+    def watched(ids: torch.Tensor, context: StepContext) -> torch.Tensor:
+        hidden = forward(ids, context)
+        assert bool(hidden.isfinite().all())
+        seen.append((len(ids), context.decodes.count if context.decodes else 0))
+        return hidden
+
+    shard.model.forward = watched  # type: ignore[method-assign]
+    geometry = KvGeometry(
+        layers=len(shard.caches),
+        kv_heads=shard.caches[0].shape[2],
+        head_dim=shard.caches[0].shape[4],
+        block_tokens=shard.caches[0].shape[3],
+        dtype=shard.caches[0].dtype,
+    )
+    promise = Promise(step_tokens=512, slots=20, sequence_tokens=256, vocab=501)
+    Rehearsal().begin(shard.model, promise, geometry, shard.cos_sin)
+    assert seen == [(16, 0), (1, 1), (2, 2), (4, 4), (8, 8), (16, 16)]
 
 
 @torch.inference_mode()

@@ -23,6 +23,7 @@ WANTED = tl.constexpr(ROOM // 2)  # tokens of a part, on average, where top_k do
 BOUND_DIGITS = tl.constexpr(8)  # of the bound, which may be too low
 FURTHER_DIGITS = tl.constexpr(16)
 NOTHING = tl.constexpr(0xFFFFFFFF)  # a bound that nothing reaches
+ANYWHERE = ["typical_ps"]  # behind min_ps, wherever that ends: one variant for all
 
 
 @triton.jit
@@ -64,7 +65,7 @@ def search(key, weight, target, DIGITS: tl.constexpr):
     return found
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=ANYWHERE)
 def survey(
     logits,
     temperatures,
@@ -124,7 +125,7 @@ def _bound(maxima, groups, wanted, GROUPS: tl.constexpr):
     return search(ordered(largest), tl.where(exists, 1.0, 0.0), wanted, BOUND_DIGITS)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=ANYWHERE)
 def gather(
     logits,
     temperatures,
@@ -251,7 +252,7 @@ def _filter(x, exists, bound, row, filters, DIGITS: tl.constexpr, FURTHER: tl.co
     return settled, floor, ceiling
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=ANYWHERE)
 def settle(
     temperatures,
     top_ks,

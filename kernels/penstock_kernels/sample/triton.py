@@ -32,8 +32,8 @@ from .bits import (
 )
 from .further import further
 from .noise import GROUP, GROUPS
+from .shortlist import ANYWHERE, PART, ROOM, gather, log2_scale, settle, survey
 from .shortlist import GROUP as LIST_GROUP
-from .shortlist import PART, ROOM, gather, log2_scale, settle, survey
 
 # Warps of a program that weighs a tile, a group of tokens. On an H200, 256 greedy rows of 128,256
 # bfloat16 logits: 61 us.
@@ -151,7 +151,7 @@ def _by_row(
     return largest, floor, ceiling
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=ANYWHERE)
 def _thresholds(
     logits,
     temperatures,

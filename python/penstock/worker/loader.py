@@ -158,6 +158,7 @@ class _Loader:
         context = memory.largest_context(promise, self.geometry, cos_sin, promise.step_tokens)
         with self.rehearsal.building(), abridged(model):
             memory.exercise(model, promise, context)
+            self.rehearsal.begin(model, promise, self.geometry, cos_sin)
         activations = memory.measure_activations(model, promise, context)
         share = settings.memory_fraction
         return memory.cuda_budget(promise, self.geometry, (wanted, share), activations)

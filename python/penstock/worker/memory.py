@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from penstock.attention import Chunks, StepContext
+from penstock.attention import Chunks, Decodes, StepContext
 from penstock.cache import KvGeometry
 from penstock.faults import TooLittleMemory
 from penstock.models import Model
@@ -41,8 +41,7 @@ def slot_bytes(promise: Promise, geometry: KvGeometry) -> int:
 def exercise(model: Model, promise: Promise, context: StepContext) -> None:
     """The largest step: a forward pass, sampling for every slot, and logits of a prompt's rows."""
     device = context.positions.device
-    ids = torch.zeros(len(context.positions), dtype=torch.int64, device=device)
-    hidden = model.forward(ids, context)
+    hidden = exercise_layers(model, context)
     rows = hidden[torch.zeros(promise.slots, dtype=torch.int64, device=device)]
     whole = torch.zeros(promise.slots, dtype=torch.int64, device=device)
     half = torch.full((promise.slots,), 0.5, dtype=torch.float32, device=device)
@@ -52,6 +51,11 @@ def exercise(model: Model, promise: Promise, context: StepContext) -> None:
     choose(adjusted, SamplingRows(half, limit, half, whole, whole, half, half))
     choose(logits, SamplingRows(half, limit, half, whole, whole))
     model.logits(hidden[torch.zeros(PIECE, dtype=torch.int64, device=device)])
+
+
+def exercise_layers(model: Model, context: StepContext) -> torch.Tensor:
+    """A forward pass of the first token of the vocabulary; its hidden states."""
+    return model.forward(torch.zeros_like(context.positions, dtype=torch.int64), context)
 
 
 def largest_context(
@@ -69,13 +73,30 @@ def largest_context(
     def ints(values: list[int]) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.int32, device=device)
 
-    width = geometry.blocks_for(promise.sequence_tokens)
-    table = torch.zeros((1, width), dtype=torch.int32, device=device)
+    table, nowhere, caches = _scratch(promise, geometry, tokens, device)
     chunks = Chunks(table, ints([0] * len(lengths)), ints(starts), ints(lengths), length)
     positions = torch.arange(tokens, dtype=torch.int32, device=device) % length
-    nowhere = torch.full((tokens,), -1, dtype=torch.int32, device=device)
-    caches = [geometry.allocate(1, device)[0]] * geometry.layers
     return StepContext(positions, nowhere, cos_sin, caches, None, chunks)
+
+
+def decoding_context(
+    promise: Promise, geometry: KvGeometry, cos_sin: torch.Tensor, count: int
+) -> StepContext:
+    """A step of `count` sequences that take their first token each, over such a cache."""
+    table, nowhere, caches = _scratch(promise, geometry, count, cos_sin.device)
+    first = torch.zeros_like(nowhere)
+    decodes = Decodes(count, table, first, torch.ones_like(nowhere))
+    return StepContext(first, nowhere, cos_sin, caches, decodes, None)
+
+
+def _scratch(
+    promise: Promise, geometry: KvGeometry, tokens: int, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:
+    """A table of one block, slot_mapping that stores nothing, and every layer's cache."""
+    width = geometry.blocks_for(promise.sequence_tokens)
+    table = torch.zeros((1, width), dtype=torch.int32, device=device)
+    nowhere = torch.full((tokens,), -1, dtype=torch.int32, device=device)
+    return table, nowhere, [geometry.allocate(1, device)[0]] * geometry.layers
 
 
 @dataclass(frozen=True)

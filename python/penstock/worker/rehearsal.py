@@ -19,9 +19,16 @@ from contextlib import AbstractContextManager
 from penstock_kernels.building import building
 from torch import Tensor
 
-from penstock.models import abridged
+from penstock.cache import KvGeometry
+from penstock.models import Model, abridged
 from penstock.worker import shape as shapes
 from penstock.worker.graphs import Graphs
+from penstock.worker.memory import (
+    Promise,
+    decoding_context,
+    exercise_layers,
+    largest_context,
+)
 from penstock.worker.runner import Runner
 from penstock.worker.shape import Shape, padded_shape
 from penstock.worker.state import Limits
@@ -45,6 +52,15 @@ class Rehearsal:
     def building(self) -> AbstractContextManager[None]:
         """Inside, kernels are compiled instead of launched."""
         return building(self.pool)
+
+    def begin(self, model: Model, promise: Promise, geometry: KvGeometry, cos_sin: Tensor) -> None:
+        """Layers of small steps, over scratch memory: attention's kernels take longest to compile,
+        and need not wait until it is known how much memory there is."""
+        short = largest_context(promise, geometry, cos_sin, TOKENS[0])
+        decodes = [count for count in DECODES if count <= promise.slots]
+        others = (decoding_context(promise, geometry, cos_sin, count) for count in decodes)
+        for context in itertools.chain([short], others):
+            exercise_layers(model, context)
 
     def play(self, runner: Runner) -> None:
         """Goes through steps of all kinds; every rank of a group goes through the same."""
