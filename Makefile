@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 RUST   := $(shell git ls-files '*.rs' '*Cargo.toml' Cargo.lock pyproject.toml 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test rust-test python-test gpu-test client-test lint fmt bench proto openapi wheel clean
+.PHONY: help serve test rust-test extension-test python-test gpu-test client-test lint fmt bench proto openapi wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,6 +18,9 @@ test: lint rust-test python-test ## everything that CI runs
 
 rust-test: ## Rust unit, simulation and integration tests
 	cargo test --quiet --workspace --exclude penstock-python
+
+extension-test: $(VENV)/.tools ## Rust unit tests of the Python extension: they link with the interpreter's library
+	PYO3_PYTHON=$(abspath $(BIN))/python cargo test --quiet -p penstock-python
 
 python-test: $(VENV)/.dev ## Python tests: kernels, worker, parity, contract, end to end, tidy
 	$(BIN)/python -m pytest

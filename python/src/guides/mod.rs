@@ -8,6 +8,8 @@ mod budget;
 mod closing;
 mod grammar;
 mod masks;
+#[cfg(test)]
+mod tests;
 mod threads;
 mod tokenizer;
 mod vocabulary;
