@@ -5,7 +5,7 @@ use serde::{Deserialize, de};
 use utoipa::ToSchema;
 
 use super::common::{prompt_logprobs, request};
-use super::functions::FunctionChoice;
+use super::functions::{Asked, FunctionChoice, Words};
 use super::tools::{CalledFunction, Function, MessageCall, Tool, ToolChoice};
 use crate::chat::ChatMessage;
 use crate::error::{ApiError, Excerpt};
@@ -237,6 +237,17 @@ impl<'de> de::Deserialize<'de> for PartText {
 }
 
 impl ChatRequest {
+    /// Takes the tools, and what is to be done with them.
+    pub(crate) fn asked(&mut self) -> Result<Asked, ApiError> {
+        Asked::of(Words {
+            tools: self.tools.take(),
+            choice: self.tool_choice.take(),
+            parallel: self.parallel_tool_calls,
+            functions: self.functions.take(),
+            function_call: self.function_call.take(),
+        })
+    }
+
     /// What is to be told of probabilities.
     pub(crate) fn wanted(&self) -> Result<Wanted, ApiError> {
         let top = self.top_logprobs.unwrap_or(0);

@@ -4,7 +4,6 @@
 use serde::Deserialize;
 use serde::de::{Deserializer, Error};
 
-use super::chat::ChatRequest;
 use super::tools::{Function, NamedFunction, Tool, ToolChoice};
 use crate::error::ApiError;
 use crate::http::reading::Offered;
@@ -49,17 +48,30 @@ impl FunctionChoice {
     }
 }
 
-impl ChatRequest {
-    /// Takes the tools, and what is to be done with them.
-    pub(crate) fn asked(&mut self) -> Result<Asked, ApiError> {
-        let tools = self.tools.take();
-        let choice = self.tool_choice.take();
-        let (functions, function_call) = (self.functions.take(), self.function_call.take());
+/// What a request says of tools.
+pub(super) struct Words {
+    pub(super) tools: Option<Vec<Tool>>,
+    pub(super) choice: Option<ToolChoice>,
+    pub(super) parallel: Option<bool>,
+    pub(super) functions: Option<Vec<Function>>,
+    pub(super) function_call: Option<FunctionChoice>,
+}
+
+impl Asked {
+    /// Of either words: not of both.
+    pub(super) fn of(words: Words) -> Result<Self, ApiError> {
+        let Words {
+            tools,
+            choice,
+            parallel,
+            functions,
+            function_call,
+        } = words;
         if functions.is_none() && function_call.is_none() {
-            return Ok(Asked {
+            return Ok(Self {
                 tools: all(tools.unwrap_or_default()),
                 choice,
-                parallel: self.parallel_tool_calls,
+                parallel,
                 fields: super::tools::FIELDS,
                 older: false,
             });
@@ -72,7 +84,7 @@ impl ChatRequest {
             return Err(ApiError::validation(older, rule));
         }
         let functions = functions.unwrap_or_default().into_iter().map(Tool::from);
-        Ok(Asked {
+        Ok(Self {
             tools: all(functions.collect()),
             choice: function_call.map(|choice| choice.0.into()),
             parallel: Some(false),
