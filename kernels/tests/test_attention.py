@@ -102,3 +102,23 @@ def test_decode_on_the_device_depends_on_the_batch_by_rounding_only(window: int)
         alone.update(block_tables=table, slots=torch.zeros_like(slot))
         out = paged_decode_attention(**alone, scale=0.09, window=window)
         torch.testing.assert_close(out, together[only], rtol=2e-2, atol=2e-3)
+
+
+@pytest.mark.gpu
+def test_what_several_programs_add_up_is_the_same_in_every_run() -> None:
+    """Whoever comes last adds up, in one order; and what it counted by is zero again."""
+    heads, device = Heads(query=32, kv=8, size=128, block_tokens=16), torch.device("cuda")
+    decode = decode_arguments(heads, [9000, 3], torch.bfloat16, device)
+    counts, lengths = [200, 5], [9000, 7000]
+    prefill = {
+        "q": torch.randn(sum(counts), heads.query, heads.size, dtype=torch.bfloat16, device=device),
+        **paged(lengths, heads, torch.bfloat16, device),
+        "query_start": torch.tensor([0, 200, 205], dtype=torch.int32, device=device),
+        "max_query": max(counts),
+    }
+    for run in (
+        lambda: paged_decode_attention(**decode, scale=0.09),
+        lambda: paged_prefill_attention(**prefill, scale=0.09),
+    ):
+        first = run()
+        assert all(torch.equal(first, run()) for _ in range(20))

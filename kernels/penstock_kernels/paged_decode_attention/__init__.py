@@ -44,7 +44,7 @@ def paged_decode_attention(
         own, and not one bit changes. On CUDA, launches that may overlap in time share one stream.
     Bytes moved: 2 Hkv D elements for each visible key, once for the whole group of query heads.
     Source: split keys and values, Dao et al., Flash-Decoding, 2023; splits of a fixed size, He et
-        al., Defeating Nondeterminism in LLM Inference, 2025; see also hopper.py.
+        al., Defeating Nondeterminism in LLM Inference, 2025; see also shares.py.
     """
     expect_rotation((q, k, v), cos_sin, (positions, slot_mapping), kv_cache)
     expect_attention(q, kv_cache, (block_tables, slots), kv_len)

@@ -2,8 +2,8 @@
 
 Places are on a line: of each (sequence, key head) pair, one after another, first `extra` places,
 then one for each of its tiles of keys. Of many pairs `extra` is 1, since to begin and to end a pair
-takes as long as a tile; few are cut more finely than that. Each program has an equal share of the
-line, wherever that falls. Padding behind the last sequence has no place.
+takes as long as a tile; of few it is 0, where single tiles are worth sharing. Each program has an
+equal share of the line, wherever that falls. Padding behind the last sequence has no place.
 
 Source: Osama et al., Stream-K, 2023; Sanovar et al., Lean Attention, 2024.
 """

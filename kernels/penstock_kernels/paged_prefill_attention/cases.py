@@ -89,6 +89,7 @@ CASES = [
     _case(Size.FULL, "bf16", LLAMA_8B, [(352, 3001), (7, 2000), (1, 1)]),
     _case(Size.FULL, "bf16", Heads(32, 8, 64, 16), [(3, 9000)] * 5),
     _case(Size.FULL, "bf16", LLAMA_8B, [(n % 40, 50 + n) for n in range(75)]),
+    _case(Size.FULL, "bf16", Heads(4, 1, 128, 16), [(100, 9000)]),
     # Heads of a token in two tiles of rows, which are split otherwise.
     _case(Size.FULL, "bf16", Heads(24, 8, 128, 16), [(200, 1409)]),
     _case(Size.FULL, "bf16", Heads(12, 2, 128, 16), [(512, 1153)]),

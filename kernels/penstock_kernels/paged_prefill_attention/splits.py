@@ -40,7 +40,8 @@ def splits_of(items, tiles, PROGRAMS: gl.constexpr, SPLITS: gl.constexpr):
 
 @gluon.jit
 def put_part(acc, peak, total, parts, peaks, part, D: gl.constexpr):
-    """A warp group's sums and peaks, for `sum_parts`. All of them are written when this returns."""
+    """A warp group's sums and peaks, for `sum_parts`: written when this returns, and seen by others
+    after the arrival that follows it."""
     LAYOUT: gl.constexpr = acc.type.layout
     row = part.to(gl.int64) * ROWS + gl.arange(0, ROWS, gl.SliceLayout(1, LAYOUT))
     column = gl.arange(0, D, gl.SliceLayout(0, LAYOUT))

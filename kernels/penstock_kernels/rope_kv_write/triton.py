@@ -34,7 +34,7 @@ def _rotate_token(
     if FROM_START:  # noqa: SIM102
         if token < tl.load(start):
             return
-    # All loads before the first store: none waits for what another one brings.
+    # All loads before the first store, so that they are in flight together.
     head = tl.program_id(1)
     column = tl.arange(0, COLUMNS)
     inside = column < HALF
@@ -47,11 +47,11 @@ def _rotate_token(
     a = tl.load(heads, tile, other=0).to(tl.float32)
     b = tl.load(heads + HALF, tile, other=0).to(tl.float32)
     source = k + token * k_strides[0] + head * k_strides[1] + column
-    key_a = tl.load(source, kept, other=0).to(tl.float32)
-    key_b = tl.load(source + HALF, kept, other=0).to(tl.float32)
+    key_a = tl.load(source, inside, other=0).to(tl.float32)
+    key_b = tl.load(source + HALF, inside, other=0).to(tl.float32)
     source = v + token * v_strides[0] + head * v_strides[1] + column
-    value_a = tl.load(source, kept, other=0)
-    value_b = tl.load(source + HALF, kept, other=0)
+    value_a = tl.load(source, inside, other=0)
+    value_b = tl.load(source + HALF, inside, other=0)
     cos = tl.load(angles + column, inside, other=0)
     sin = tl.load(angles + HALF + column, inside, other=0)
 

@@ -52,7 +52,9 @@ def load(settings: Settings, progress: Progress) -> tuple[Runner, Loaded]:
     group = Group.join(settings.rank, settings.world_size, settings.rendezvous, device)
     try:
         build = Build(dtype, device, group, _linear(dtype, device))
-        return _Loader(settings, config, promise, build, progress).load(cls)
+        loader = _Loader(settings, config, promise, build, progress)
+        with loader.rehearsal:
+            return loader.load(cls)
     except torch.OutOfMemoryError as error:
         group.leave()
         raise TooLittleMemory(
@@ -152,10 +154,10 @@ class _Loader:
         settings, promise = self.settings, self.promise
         wanted = settings.kv_memory_bytes
         if self.build.device.type == "cpu":
-            context = memory.largest_context(promise, self.geometry, cos_sin, 1)
+            context = memory.prompts_context(promise, self.geometry, cos_sin, 1)
             memory.exercise(model, promise, context)
             return memory.cpu_budget(promise, self.geometry, wanted)
-        context = memory.largest_context(promise, self.geometry, cos_sin, promise.step_tokens)
+        context = memory.prompts_context(promise, self.geometry, cos_sin, promise.step_tokens)
         with self.rehearsal.building(), abridged(model):
             memory.exercise(model, promise, context)
             self.rehearsal.begin(model, promise, self.geometry, cos_sin)

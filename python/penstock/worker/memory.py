@@ -58,7 +58,7 @@ def exercise_layers(model: Model, context: StepContext) -> torch.Tensor:
     return model.forward(torch.zeros_like(context.positions, dtype=torch.int64), context)
 
 
-def largest_context(
+def prompts_context(
     promise: Promise, geometry: KvGeometry, cos_sin: torch.Tensor, tokens: int
 ) -> StepContext:
     """A step of `tokens` tokens in chunks as long as may be, over a scratch cache of one block.
@@ -82,7 +82,10 @@ def largest_context(
 def decoding_context(
     promise: Promise, geometry: KvGeometry, cos_sin: torch.Tensor, count: int
 ) -> StepContext:
-    """A step of `count` sequences that take their first token each, over such a cache."""
+    """A step of `count` sequences that take their first token each, over a scratch cache.
+
+    Nothing is stored.
+    """
     table, nowhere, caches = _scratch(promise, geometry, count, cos_sin.device)
     first = torch.zeros_like(nowhere)
     decodes = Decodes(count, table, first, torch.ones_like(nowhere))
@@ -92,7 +95,8 @@ def decoding_context(
 def _scratch(
     promise: Promise, geometry: KvGeometry, tokens: int, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:
-    """A table of one block, slot_mapping that stores nothing, and every layer's cache."""
+    """A table that names block 0 throughout, a slot_mapping that stores nothing, and one block as
+    the cache of every layer."""
     width = geometry.blocks_for(promise.sequence_tokens)
     table = torch.zeros((1, width), dtype=torch.int32, device=device)
     nowhere = torch.full((tokens,), -1, dtype=torch.int32, device=device)

@@ -27,7 +27,7 @@ from penstock.worker.memory import (
     Promise,
     decoding_context,
     exercise_layers,
-    largest_context,
+    prompts_context,
 )
 from penstock.worker.runner import Runner
 from penstock.worker.shape import Shape, padded_shape
@@ -49,6 +49,13 @@ class Rehearsal:
         cores = len(os.sched_getaffinity(0))
         self.pool = ThreadPoolExecutor(min(THREADS, cores), thread_name_prefix="compile")
 
+    def __enter__(self) -> Rehearsal:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Waits for nothing. After a failure, nothing more is begun."""
+        self.pool.shutdown(wait=False, cancel_futures=kind is not None)
+
     def building(self) -> AbstractContextManager[None]:
         """Inside, kernels are compiled instead of launched."""
         return building(self.pool)
@@ -56,11 +63,11 @@ class Rehearsal:
     def begin(self, model: Model, promise: Promise, geometry: KvGeometry, cos_sin: Tensor) -> None:
         """Layers of small steps, over scratch memory: attention's kernels take longest to compile,
         and need not wait until it is known how much memory there is."""
-        short = largest_context(promise, geometry, cos_sin, TOKENS[0])
-        decodes = [count for count in DECODES if count <= promise.slots]
-        others = (decoding_context(promise, geometry, cos_sin, count) for count in decodes)
-        for context in itertools.chain([short], others):
-            exercise_layers(model, context)
+        most = min(promise.slots, promise.step_tokens)
+        prompt = min(TOKENS[0], promise.step_tokens)
+        exercise_layers(model, prompts_context(promise, geometry, cos_sin, prompt))
+        for count in (count for count in DECODES if count <= most):
+            exercise_layers(model, decoding_context(promise, geometry, cos_sin, count))
 
     def play(self, runner: Runner) -> None:
         """Goes through steps of all kinds; every rank of a group goes through the same."""
@@ -74,7 +81,6 @@ class Rehearsal:
             else:
                 # Ranks meet within a step, so all must capture it before one runs it.
                 deque(captures, maxlen=0)
-        self.pool.shutdown(wait=False)
 
 
 def _captures(runner: Runner, graphs: Graphs) -> Iterator[None]:

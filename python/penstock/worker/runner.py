@@ -223,8 +223,7 @@ class Runner:
         logits = self.shard.model.logits(hidden.index_select(0, rows))
         top_logprobs(logits, rows, rows, 1)
         first = torch.zeros(1, dtype=torch.int32, device=self.shard.device)
-        words = -(-logits.shape[1] // 32)
-        apply_mask(logits, first, first.new_full((1, words), -1))
+        apply_mask(logits, first, first.new_full((1, self.guiding.words), -1))
         copy_blocks(self.shard.caches[0], first.long(), first.long())
 
     def stages(self, shape: Shape, views: Views) -> Stages:
