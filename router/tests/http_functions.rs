@@ -4,7 +4,12 @@
 
 mod scripted;
 
-use penstock_router::engine::{End, types::GuideKind};
+use penstock_router::{
+    RouterConfig,
+    config::Format,
+    engine::{End, types::GuideKind},
+    tools::ToolFormat,
+};
 use scripted::Server;
 use serde_json::{Value, json};
 
@@ -153,12 +158,19 @@ async fn what_is_wrong_is_told_in_the_older_words() {
     let says = |message: Value| json!({"messages": [{"role": "user", "content": "a"}, message]});
     for (body, field) in [
         (older(json!({"tools": [tool()]})), "`functions`"),
-        (body(json!({"function_call": "auto"})), "`function_call`"),
+        (
+            body(json!({"function_call": {"name": "f"}})),
+            "`function_call` cannot go with `tools`",
+        ),
+        (
+            older(json!({"parallel_tool_calls": true})),
+            "`parallel_tool_calls` must be false beside `functions`",
+        ),
         (older(json!({"tool_choice": "auto"})), "`functions`"),
         (older(json!({"function_call": "required"})), "function_call"),
         (
-            older(json!({"function_call": {"name": "g"}})),
-            "`function_call`",
+            older(json!({"function_call": {"name": "`tools`"}})),
+            "`function_call` names no tool of `functions`. Given: ``tools``",
         ),
         (
             older(json!({"functions": [{"name": "a b"}]})),
@@ -174,11 +186,15 @@ async fn what_is_wrong_is_told_in_the_older_words() {
         ),
         (
             json!({"messages": [{"role": "user", "content": "a"}], "function_call": {"name": "f"}}),
-            "`function_call`",
+            "`function_call` must be `none` or `auto` when there are no `functions`",
         ),
         (
             says(json!({"role": "function", "content": "42"})),
             "`messages[1]` must have a `name`",
+        ),
+        (
+            says(json!({"role": "assistant"})),
+            "`messages[1]` must have `content`, `tool_calls` or `function_call`",
         ),
         (
             says(json!({"role": "assistant", "function_call": {"name": "f"},
@@ -195,4 +211,84 @@ async fn what_is_wrong_is_told_in_the_older_words() {
         );
         assert!(!reply.message().contains("`tools["), "{}", reply.message());
     }
+}
+
+#[tokio::test]
+async fn advice_is_in_the_words_of_the_request() {
+    let change = |config: &mut RouterConfig| {
+        config.tool_format = Format::Fixed(ToolFormat::Llama3Json);
+    };
+    let server = Server::with(Some(TEMPLATE), change);
+    server.stage.set_length(2000);
+    let format = json!({"response_format": {"type": "json_object"}});
+    for (body, rule, advice) in [
+        (
+            older(format.clone()),
+            "with `functions` and `function_call` `auto`",
+            "Send `function_call` `none` or an object with a `name`",
+        ),
+        (
+            body(format.clone()),
+            "with `tools` and `tool_choice` `auto`",
+            "Send `tool_choice` `none` or `required`",
+        ),
+    ] {
+        let reply = server.post(CHAT, body).await;
+        assert_eq!(reply.status, 422);
+        let message = reply.message();
+        assert!(
+            message.contains(rule) && message.ends_with(advice),
+            "{message}"
+        );
+    }
+    for choice in [json!("none"), json!({"name": "f"})] {
+        server.stage.play(&["{}"], End::StopToken);
+        let asked = with(older(format.clone()), json!({"function_call": choice}));
+        let reply = server.post(CHAT, asked).await;
+        assert_eq!(reply.status, 200, "{}", reply.text());
+    }
+}
+
+#[tokio::test]
+async fn older_words_that_ask_for_nothing_go_with_newer_ones() {
+    let server = server();
+    for fields in [
+        json!({"functions": []}),
+        json!({"functions": null, "function_call": "auto"}),
+        json!({"functions": [], "function_call": "none", "parallel_tool_calls": true}),
+    ] {
+        server.stage.play(&[CALL, CALL], End::StopToken);
+        let reply = server.post(CHAT, body(fields.clone())).await;
+        assert_eq!(reply.status, 200, "{fields}: {}", reply.text());
+        let calls = reply.json()["choices"][0]["message"]["tool_calls"].clone();
+        assert_eq!(calls.as_array().unwrap().len(), 2, "{fields}");
+    }
+}
+
+#[tokio::test]
+async fn calls_and_results_have_the_ids_that_templates_insist_on() {
+    let template = "{% macro id(value) %}{% if value is not defined or value|length != 9 \
+        or not value.isalnum() %}{{ raise_exception('an id must be 9 letters or digits') }}\
+        {% endif %}<{{ value }}>{% endmacro %}{% for m in messages %}{{ m.role }}\
+        {% for call in m.tool_calls or [] %}{{ id(call.id) }}{% endfor %}\
+        {% if m.role == 'tool' %}{{ id(m.tool_call_id) }}{% endif %}/{% endfor %}";
+    let server = Server::with(Some(template), |_| {});
+    server.stage.play(&["ok"], End::StopToken);
+    let call = json!({"role": "assistant", "function_call": {"name": "f", "arguments": "{}"}});
+    let result = json!({"role": "function", "name": "f", "content": "42"});
+    let user = json!({"role": "user", "content": "a"});
+    let messages = json!([user, call, result, call, result, user]);
+    let reply = server.post(CHAT, json!({"messages": messages})).await;
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    let (first, second) = ("<call00001>", "<call00003>");
+    let expected =
+        format!("user/assistant{first}/tool{first}/assistant{second}/tool{second}/user/");
+    assert_eq!(prompt(&server), expected);
+    let alone = json!({"messages": [user, result]});
+    let reply = server.post(CHAT, alone).await;
+    assert!(
+        reply.message().contains("an id must be"),
+        "{}",
+        reply.text()
+    );
 }

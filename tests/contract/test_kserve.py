@@ -113,6 +113,17 @@ def test_generate(server: Server, story: str) -> None:
     assert "".join(pieces) == story
 
 
+def test_special_tokens_may_be_left_out(server: Server) -> None:
+    text = tensor("text_input", "BYTES", ["Once"])
+    wants = tensor("return_num_input_tokens", "BOOL", [True])
+    counts = [
+        outputs(infer(server, text, wants, parameters={"max_tokens": 1, "add_special_tokens": adds}))
+        for adds in (True, False)
+    ]
+    with_bos, without = (count["num_input_tokens"][0] for count in counts)
+    assert with_bos == without + 1
+
+
 BAD = {
     "unknown input": ([tensor("colour", "BYTES", ["red"])], {}, "`inputs`: unknown input `colour`"),
     "no prompt": ([], {}, "text_input"),
@@ -131,6 +142,11 @@ BAD = {
     ),
     "sampling": ([tensor("text_input", "BYTES", ["a"])], {"temperature": -1}, "temperature"),
     "unknown parameter": ([tensor("text_input", "BYTES", ["a"])], {"colour": 1}, "colour"),
+    "no sampling parameter": (
+        [tensor("text_input", "BYTES", ["a"])],
+        {"return_token_ids": True},
+        "`return_token_ids`",
+    ),
     "token id": ([tensor("input_ids", "UINT32", [10**9])], {}, "input_ids"),
     "length": (
         [tensor("input_ids", "UINT32", [5]), tensor("input_lengths", "UINT32", [2])],
@@ -315,6 +331,7 @@ def test_statistics_count_what_was_done(server: Server) -> None:
     assert after["inference_count"] == before["inference_count"] + 1
     assert after["last_inference"] > before["last_inference"]
     then, now = before["inference_stats"], after["inference_stats"]
+    assert now["cache_hit"] == now["cache_miss"] == {"count": 0, "ns": 0}
     for name in ("success", "fail", "queue", "compute_infer"):
         assert now[name]["count"] == then[name]["count"] + 1, name
         assert now[name]["ns"] > then[name]["ns"] or name == "queue", name
@@ -323,4 +340,6 @@ def test_statistics_count_what_was_done(server: Server) -> None:
     (told,) = grpc_side.get_inference_statistics("brook").model_stats
     assert told.inference_count == after["inference_count"]
     assert told.inference_stats.success.ns == now["success"]["ns"]
+    assert told.inference_stats.HasField("cache_hit")
+    assert told.inference_stats.HasField("cache_miss")
     grpc_side.close()

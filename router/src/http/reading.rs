@@ -7,7 +7,7 @@ use super::ids::call_id;
 use crate::engine::types::{Guide, GuideKind};
 use crate::error::ApiError;
 use crate::generation::{FinishReason, Generation, TextEnd, TextEvent};
-use crate::tools::{AnswerReader, Choice, Offer, Piece, Pieces, Reading, ToolFormat};
+use crate::tools::{AnswerReader, Choice, Offer, OfferFields, Piece, Pieces, Reading, ToolFormat};
 
 /// An answer that is read as it comes.
 pub(super) struct Read {
@@ -162,7 +162,7 @@ pub(super) struct Offered {
 
 /// What follows from an offer beside `guide`, what the answer must spell if it is no call.
 pub(super) fn read_offer(
-    offer: Option<&Offer>,
+    (offer, fields): (Option<&Offer>, OfferFields),
     generator: &crate::Generator,
     guide: Option<Box<Guide>>,
 ) -> Result<Offered, ApiError> {
@@ -179,9 +179,9 @@ pub(super) fn read_offer(
     };
     let format = generator.tool_format();
     let Some(format) = format else {
-        let rule = "`tools` cannot be used: the server knows no format of this model's calls \
-                    (--tool-parser)";
-        return Err(ApiError::validation("tools", rule));
+        let rule =
+            "cannot be used: the server knows no format of this model's calls (--tool-parser)";
+        return Err(ApiError::at(fields.list, rule));
     };
     reading.tools = Some((format, offer.names()));
     reading.one_call = !offer.parallel;
@@ -190,32 +190,36 @@ pub(super) fn read_offer(
     Ok(Offered {
         tools: Some(offer.to_json()),
         reading,
-        guide: joined(format, offer, guide)?,
+        guide: joined(format, (offer, fields), guide)?,
     })
 }
 
 /// The guide to an answer that may be calls.
 fn joined(
     format: ToolFormat,
-    offer: &Offer,
+    (offer, fields): (&Offer, OfferFields),
     guide: Option<Box<Guide>>,
 ) -> Result<Option<Box<Guide>>, ApiError> {
     let Some(document) = guide else {
         let text = format.guided_calls(offer);
-        return Ok(text.map(|text| calls_guide("tools", text)));
+        return Ok(text.map(|text| calls_guide(fields.list, text)));
     };
     let field = document.field;
     if offer.forces() {
-        let rule = format!(
-            "`tool_choice` that forces a call cannot go with `{field}`: the answer is nothing but calls"
-        );
-        return Err(ApiError::validation("tool_choice", rule));
+        let rule =
+            format!("that forces a call cannot go with `{field}`: the answer is nothing but calls");
+        return Err(ApiError::at(fields.choice, &rule));
     }
     let text = format.calls_or(offer, &document).ok_or_else(|| {
+        let OfferFields {
+            list,
+            choice,
+            forcing,
+            ..
+        } = fields;
         let rule = format!(
-            "`{field}` cannot go with `tools` and `tool_choice` `auto`: this model writes its calls \
-             as JSON objects, which cannot be told from a document. Send `tool_choice` `none` or \
-             `required`"
+            "`{field}` cannot go with `{list}` and `{choice}` `auto`: this model writes its calls as \
+             JSON objects, which cannot be told from a document. Send `{choice}` `none` or {forcing}"
         );
         ApiError::validation(field, rule)
     })?;

@@ -45,7 +45,7 @@ pub enum Choice {
     Named(String),
 }
 
-/// Where a dialect keeps what is wrong.
+/// Where a dialect keeps what may be wrong, and its words for what may be done.
 #[derive(Clone, Copy, Debug)]
 pub struct OfferFields {
     /// The tools.
@@ -54,6 +54,10 @@ pub struct OfferFields {
     pub name: &'static str,
     /// A tool's schema, after its place in them.
     pub parameters: &'static str,
+    /// What is to be done with them.
+    pub choice: &'static str,
+    /// What it can be to force a call, in words.
+    pub forcing: &'static str,
 }
 
 /// Tools of one request.
@@ -79,8 +83,9 @@ impl Offer {
         }
         match &self.choice {
             Choice::Named(name) if !seen.contains(name.as_str()) => {
-                let rule = format!("names no tool of `tools`. Given: `{}`", Excerpt::new(name));
-                Err(ApiError::at("tool_choice", &rule))
+                let (list, name) = (fields.list, Excerpt::new(name));
+                let rule = format!("names no tool of `{list}`. Given: `{name}`");
+                Err(ApiError::at(fields.choice, &rule))
             }
             _ => Ok(()),
         }

@@ -23,7 +23,7 @@ pub(super) fn conversation(
         tools,
         reading,
         guide,
-    } = read_offer(offer.as_ref(), generator, guide)?;
+    } = read_offer((offer.as_ref(), FIELDS), generator, guide)?;
     let thinks = body.thinking.as_ref().map(super::wire::Thinking::wanted);
     let mut messages = Vec::new();
     if let Some(system) = body.system.take() {

@@ -29,6 +29,8 @@ pub(super) const FIELDS: OfferFields = OfferFields {
     list: "tools",
     name: "name",
     parameters: "input_schema",
+    choice: "tool_choice",
+    forcing: "an object of `type` `any`",
 };
 
 /// Not offered.

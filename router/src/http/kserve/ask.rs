@@ -10,7 +10,6 @@ use crate::http::openai::wire::Common;
 use crate::http::openai::wire::completions::CompletionRequest;
 use crate::http::openai::wire::one_or_many::WirePrompt;
 use crate::http::{App, json};
-use crate::tokenize::SpecialTokens;
 use crate::validate::{FieldNames, GenerateInput, Prompt};
 
 /// Tokens of an answer when nobody says how many: vLLM's default, which Triton's backend has too.
@@ -74,7 +73,7 @@ const NUMBERS: [&str; 17] = [
 ];
 
 /// What is not a sampling parameter, though a completion has it.
-const NOT_SAMPLING: [&str; 8] = [
+const NOT_SAMPLING: [&str; 9] = [
     "prompt",
     "model",
     "stream_options",
@@ -82,6 +81,7 @@ const NOT_SAMPLING: [&str; 8] = [
     "suffix",
     "logprobs",
     "prompt_logprobs",
+    "return_token_ids",
     "user",
 ];
 
@@ -255,8 +255,9 @@ impl Ask {
         let mut body: CompletionRequest = json::parse(&self.completion()?)?;
         body.check()?;
         let Common { parameters, .. } = body.common(body.max_tokens)?;
+        let special = body.special_tokens();
         let (prompt, name) = match body.prompt.pop() {
-            Some(WirePrompt::Text(text)) => (Prompt::Text(text, SpecialTokens::Add), "text_input"),
+            Some(WirePrompt::Text(text)) => (Prompt::Text(text, special), "text_input"),
             Some(WirePrompt::Ids(ids)) => (Prompt::Ids(ids), "input_ids"),
             None => (Prompt::Ids(Vec::new()), "input_ids"),
         };

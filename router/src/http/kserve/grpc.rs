@@ -298,6 +298,8 @@ fn statistics(told: repository::ModelStatistics) -> ModelStatistics {
             compute_input: duration(times.compute_input),
             compute_infer: duration(times.compute_infer),
             compute_output: duration(times.compute_output),
+            cache_hit: duration(times.cache_hit),
+            cache_miss: duration(times.cache_miss),
         }),
     }
 }

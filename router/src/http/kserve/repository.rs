@@ -99,6 +99,10 @@ pub(crate) struct InferStatistics {
     pub(super) compute_infer: Duration,
     /// Always 0: text is made while the model runs.
     pub(super) compute_output: Duration,
+    /// Always 0: no answer is kept. What is kept of prompts is in `/metrics`.
+    pub(super) cache_hit: Duration,
+    /// Always 0, too.
+    pub(super) cache_miss: Duration,
 }
 
 /// How often something happened, and how long it took together.
@@ -253,6 +257,8 @@ pub(super) fn model_statistics(app: &App) -> ModelStatistics {
             compute_input: validation.into(),
             compute_infer: inference.into(),
             compute_output: Duration::default(),
+            cache_hit: Duration::default(),
+            cache_miss: Duration::default(),
         },
         batch_stats: [],
     }

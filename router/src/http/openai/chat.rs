@@ -11,8 +11,7 @@ use super::kind::Kind;
 use super::wire::answer::{
     AssistantMessage, ChatChoice, ChatCompletion, FunctionCall, ToolCall, Usage,
 };
-use super::wire::chat::ChatRequest;
-use super::wire::functions::in_older_words;
+use super::wire::chat::{ChatRequest, Message};
 use super::wire::tools::ToolChoice;
 use super::wire::{Common, ErrorBody};
 use super::{Answer, Answering, FINGERPRINT, check_model, respond};
@@ -185,24 +184,18 @@ fn conversation(
     guide: Option<Box<Guide>>,
 ) -> Result<(Chat, Option<Box<Guide>>), ApiError> {
     let asked = body.asked()?;
-    let offered = offer(asked.tools, asked.choice, (asked.parallel, asked.fields))
-        .and_then(|offer| read_offer(offer.as_ref(), generator, guide));
+    let fields = asked.fields;
+    let offer = offer(asked.tools, asked.choice, (asked.parallel, fields))?;
     let Offered {
         tools,
-        reading,
+        mut reading,
         guide,
-    } = if asked.older {
-        in_older_words(offered)?
-    } else {
-        offered?
-    };
+    } = read_offer((offer.as_ref(), fields), generator, guide)?;
+    reading.older = asked.older;
     let special = body.special_variables()?;
     let variables = body.chat_template_kwargs.take();
     let variables = variables.map(template_variables).transpose()?;
-    let turns = body.messages.into_iter().enumerate();
-    let messages: Vec<_> = turns
-        .map(|(index, message)| message.into_turn(index))
-        .collect::<Result<_, _>>()?;
+    let messages = Message::into_turns(body.messages)?;
     let last = messages.last();
     let open = last
         .is_some_and(|m| m.role == "assistant" && m.content.is_some() && m.tool_calls.is_none());
@@ -244,8 +237,9 @@ pub(super) fn offer(
         return match choice {
             Choice::None | Choice::Auto => Ok(None),
             Choice::Required | Choice::Named(_) => {
-                let rule = "`tool_choice` must be `none` or `auto` when there are no `tools`";
-                Err(ApiError::validation("tool_choice", rule))
+                let list = fields.list;
+                let rule = format!("must be `none` or `auto` when there are no `{list}`");
+                Err(ApiError::at(fields.choice, &rule))
             }
         };
     }

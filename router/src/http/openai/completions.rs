@@ -12,7 +12,6 @@ use super::{Answer, Answering, FINGERPRINT, check_model, respond};
 use crate::error::{ApiError, ErrorKind};
 use crate::http::error::OpenAiError;
 use crate::http::{App, json};
-use crate::tokenize::SpecialTokens;
 use crate::validate::{FieldNames, GenerateInput, Prompt};
 
 /// Answers one prompt or several.
@@ -42,10 +41,7 @@ pub(crate) async fn completions(
         ..
     } = common;
     let choices = parameters.choices;
-    let special = match body.add_special_tokens {
-        Some(false) => SpecialTokens::AsIs,
-        _ => SpecialTokens::Add,
-    };
+    let special = body.special_tokens();
     let inputs = body.prompt.into_iter().map(move |prompt| GenerateInput {
         prompt: match prompt {
             WirePrompt::Text(text) => Prompt::Text(text, special),

@@ -119,7 +119,7 @@ fn conversation(
         tools,
         reading,
         guide,
-    } = read_offer(offer.as_ref(), generator, guide)?;
+    } = read_offer((offer.as_ref(), FLAT_FIELDS), generator, guide)?;
     let effort = body.reasoning.and_then(|reasoning| reasoning.effort);
     let effort = effort.map(|effort| serde_json::Value::from(effort).to_string());
     let variables = body.chat_template_kwargs.map(template_variables);

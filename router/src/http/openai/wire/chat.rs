@@ -78,7 +78,7 @@ request! {
         /// call or more. A function, by its name or as an object: a call of that. Default `auto`.
         #[schema(value_type = Option<String>, example = "auto")]
         tool_choice: Option<ToolChoice>,
-        /// Whether one answer may have several calls. Default true.
+        /// Whether one answer may have several calls. Default true; never with `functions`.
         parallel_tool_calls: Option<bool>,
         /// More variables of the chat template, such as `{"enable_thinking": false}`.
         #[schema(value_type = Option<Object>)]
@@ -310,8 +310,23 @@ impl ChatRequest {
 }
 
 impl Message {
-    /// The turn as templates see it. `index` is its place, for errors.
-    pub(crate) fn into_turn(self, index: usize) -> Result<ChatMessage, ApiError> {
+    /// The turns as templates see them.
+    pub(crate) fn into_turns(messages: Vec<Self>) -> Result<Vec<ChatMessage>, ApiError> {
+        let mut last_call = None;
+        let turns = messages.into_iter().enumerate();
+        turns
+            .map(|(index, message)| message.into_turn(index, &mut last_call))
+            .collect()
+    }
+
+    /// The turn as templates see it. `index` is its place. `last_call` is the id of the last call by
+    /// the older name, which has none: some templates insist on nine letters or digits for each call
+    /// and its result, so it gets one from its place.
+    fn into_turn(
+        self,
+        index: usize,
+        last_call: &mut Option<String>,
+    ) -> Result<ChatMessage, ApiError> {
         let at =
             |rule: &str| ApiError::validation("messages", format!("`messages[{index}]` {rule}"));
         let echoed = [&self.refusal, &self.audio, &self.annotations];
@@ -328,18 +343,20 @@ impl Message {
             if !calls.is_empty() {
                 return Err(at("cannot have both `function_call` and `tool_calls`"));
             }
-            calls.push(function.into());
+            let id = format!("call{index:05}");
+            *last_call = Some(id.clone());
+            calls.push(MessageCall::of(function, id));
         }
         if self.content.is_none() && calls.is_empty() {
-            return Err(at("must have `content` or `tool_calls`"));
+            return Err(at("must have `content`, `tool_calls` or `function_call`"));
         }
-        let role = match self.role.as_str() {
+        let (role, answered) = match self.role.as_str() {
             // The older name of the role: templates know the newer one.
             "function" if self.name.is_none() => {
                 return Err(at("must have a `name`: which function it answers"));
             }
-            "function" => "tool".to_owned(),
-            _ => self.role,
+            "function" => ("tool".to_owned(), last_call.clone()),
+            _ => (self.role, None),
         };
         Ok(ChatMessage {
             role,
@@ -347,7 +364,7 @@ impl Message {
             reasoning_content: self.reasoning_content,
             name: self.name,
             tool_calls: (!calls.is_empty()).then(|| MessageCall::list_to_json(calls)),
-            tool_call_id: self.tool_call_id,
+            tool_call_id: self.tool_call_id.or(answered),
         })
     }
 }

@@ -6,6 +6,7 @@ use crate::error::ApiError;
 use crate::http::neutral::{self, Neutral, Neutrals};
 use crate::http::strict::JsonText;
 use crate::logprobs::Wanted;
+use crate::tokenize::SpecialTokens;
 use crate::validate::Parameters;
 
 /// Not offered yet.
@@ -52,6 +53,14 @@ impl CompletionRequest {
     pub(crate) fn check(&self) -> Result<(), ApiError> {
         neutral::check(&NEUTRAL, [&self.suffix])?;
         self.check_shared()
+    }
+
+    /// Which special tokens a text gets.
+    pub(crate) fn special_tokens(&self) -> SpecialTokens {
+        match self.add_special_tokens {
+            Some(false) => SpecialTokens::AsIs,
+            _ => SpecialTokens::Add,
+        }
     }
 
     /// What is to be told of probabilities.

@@ -6,7 +6,6 @@ use serde::de::{Deserializer, Error};
 
 use super::tools::{Function, NamedFunction, Tool, ToolChoice};
 use crate::error::ApiError;
-use crate::http::reading::Offered;
 use crate::http::strict::{self, JsonText};
 use crate::tools::{Choice, MOST_TOOLS, OfferFields};
 
@@ -15,10 +14,9 @@ const FIELDS: OfferFields = OfferFields {
     list: "functions",
     name: "name",
     parameters: "parameters",
+    choice: "function_call",
+    forcing: "an object with a `name`",
 };
-
-/// The same thing's newer and older name.
-const NAMES: [(&str, &str); 2] = [("tools", "functions"), ("tool_choice", "function_call")];
 
 /// `none`, `auto`, or the function that is to be called.
 #[derive(Debug)]
@@ -32,6 +30,15 @@ pub(crate) struct Asked {
     pub(crate) fields: OfferFields,
     /// Whether it was in the older ones, and so must be the answer.
     pub(crate) older: bool,
+}
+
+/// What a request says of tools.
+pub(super) struct Words {
+    pub(super) tools: Option<Vec<Tool>>,
+    pub(super) choice: Option<ToolChoice>,
+    pub(super) parallel: Option<bool>,
+    pub(super) functions: Option<Vec<Function>>,
+    pub(super) function_call: Option<FunctionChoice>,
 }
 
 /// Functions, or null.
@@ -48,45 +55,37 @@ impl FunctionChoice {
     }
 }
 
-/// What a request says of tools.
-pub(super) struct Words {
-    pub(super) tools: Option<Vec<Tool>>,
-    pub(super) choice: Option<ToolChoice>,
-    pub(super) parallel: Option<bool>,
-    pub(super) functions: Option<Vec<Function>>,
-    pub(super) function_call: Option<FunctionChoice>,
-}
-
 impl Asked {
-    /// Of either words: not of both.
+    /// Of either words: not of both. Older ones that ask for nothing are as good as absent.
     pub(super) fn of(words: Words) -> Result<Self, ApiError> {
-        let Words {
-            tools,
-            choice,
-            parallel,
-            functions,
-            function_call,
-        } = words;
-        if functions.is_none() && function_call.is_none() {
+        let functions = words.functions.unwrap_or_default();
+        let call = words.function_call;
+        let older = if !functions.is_empty() {
+            "functions"
+        } else if call.as_ref().is_some_and(FunctionChoice::forces) {
+            "function_call"
+        } else {
             return Ok(Self {
-                tools: all(tools.unwrap_or_default()),
-                choice,
-                parallel,
+                tools: all(words.tools.unwrap_or_default()),
+                choice: words.choice,
+                parallel: words.parallel,
                 fields: super::tools::FIELDS,
                 older: false,
             });
+        };
+        if words.tools.is_some() || words.choice.is_some() {
+            let rule = "cannot go with `tools` or `tool_choice`, which are the newer names";
+            return Err(ApiError::at(older, rule));
         }
-        if tools.is_some() || choice.is_some() {
-            let older = NAMES[usize::from(functions.is_none())].1;
+        if words.parallel == Some(true) {
             let rule = format!(
-                "`{older}` cannot go with `tools` or `tool_choice`, which are the newer names"
+                "must be false beside `{older}`: such an answer has one call at most. Given: true"
             );
-            return Err(ApiError::validation(older, rule));
+            return Err(ApiError::at("parallel_tool_calls", &rule));
         }
-        let functions = functions.unwrap_or_default().into_iter().map(Tool::from);
         Ok(Self {
-            tools: all(functions.collect()),
-            choice: function_call.map(|choice| choice.0.into()),
+            tools: all(functions.into_iter().map(Tool::from).collect()),
+            choice: call.map(|choice| choice.0.into()),
             parallel: Some(false),
             fields: FIELDS,
             older: true,
@@ -96,26 +95,6 @@ impl Asked {
 
 fn all(tools: Vec<Tool>) -> Vec<crate::tools::Tool> {
     tools.into_iter().map(crate::tools::Tool::from).collect()
-}
-
-/// The same in the older words: what is wrong, what the answer is guided by, how calls are told.
-pub(crate) fn in_older_words(offered: Result<Offered, ApiError>) -> Result<Offered, ApiError> {
-    let mut offered = offered.map_err(|mut error| {
-        for (newer, older) in NAMES {
-            let ticked = |name| format!("`{name}`");
-            error.message = error.message.replace(&ticked(newer), &ticked(older));
-            if error.param.as_deref() == Some(newer) {
-                error.param = Some(older.into());
-            }
-        }
-        error
-    })?;
-    offered.reading.older = true;
-    if let Some(guide) = &mut offered.guide {
-        let renamed = NAMES.into_iter().find(|(newer, _)| *newer == guide.field);
-        guide.field = renamed.map_or(guide.field, |(_, older)| older);
-    }
-    Ok(offered)
 }
 
 impl<'de> Deserialize<'de> for FunctionChoice {

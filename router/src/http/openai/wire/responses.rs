@@ -29,6 +29,8 @@ pub(crate) const FLAT_FIELDS: OfferFields = OfferFields {
     list: "tools",
     name: "name",
     parameters: "parameters",
+    choice: "tool_choice",
+    forcing: "`required`",
 };
 /// Names in `include`.
 pub(crate) const MOST_INCLUDED: usize = 16;

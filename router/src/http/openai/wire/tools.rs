@@ -25,6 +25,8 @@ pub(crate) const FIELDS: OfferFields = OfferFields {
     list: "tools",
     name: "function.name",
     parameters: "function.parameters",
+    choice: "tool_choice",
+    forcing: "`required`",
 };
 
 /// The type of a choice among some of the tools.
@@ -212,6 +214,15 @@ pub(super) fn kind<'de, D: Deserializer<'de>>(from: D) -> Result<(), D::Error> {
 }
 
 impl MessageCall {
+    pub(super) fn of(function: CalledFunction, id: String) -> Self {
+        Self {
+            id: Some(id),
+            _type: (),
+            function,
+            _index: None,
+        }
+    }
+
     /// As chat templates take them.
     pub(super) fn list_to_json(calls: Vec<Self>) -> String {
         let calls: Vec<String> = calls.into_iter().map(Self::into_json).collect();
@@ -294,17 +305,6 @@ impl From<Function> for Tool {
         Self {
             r#type: (),
             function,
-        }
-    }
-}
-
-impl From<CalledFunction> for MessageCall {
-    fn from(function: CalledFunction) -> Self {
-        Self {
-            id: None,
-            _type: (),
-            function,
-            _index: None,
         }
     }
 }

@@ -1,0 +1,89 @@
+//! KServe's routes: what a request may ask, and what is told of the model.
+
+#![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
+
+mod scripted;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use penstock_router::engine::End;
+use penstock_router::http::openapi_json;
+use scripted::Server;
+use serde_json::{Value, json};
+
+const GENERATE: &str = "/v2/models/penstock/generate";
+
+/// Fields of completions that say what is asked, or how it is told: tensors have their own ways.
+const REFUSED: [&str; 9] = [
+    "echo",
+    "logprobs",
+    "model",
+    "prompt",
+    "prompt_logprobs",
+    "return_token_ids",
+    "stream_options",
+    "suffix",
+    "user",
+];
+/// Those that reach the generation, or have no effect on completions either.
+const TAKEN: &str = "add_special_tokens allowed_token_ids bad_words bad_words_ids beam_width best_of \
+    cache_salt early_stopping frequency_penalty guided_choice guided_complete guided_decoding_backend \
+    guided_grammar guided_json guided_regex guided_whitespace_pattern ignore_eos \
+    include_stop_str_in_output length_penalty logit_bias max_tokens min_p min_tokens n \
+    presence_penalty priority repetition_penalty request_id response_format \
+    return_tokens_as_token_ids seed skip_special_tokens spaces_between_special_tokens stop \
+    stop_token_ids stream structured_outputs temperature top_k top_p truncate_prompt_tokens typical_p \
+    use_beam_search vllm_xargs watermark";
+
+#[tokio::test]
+async fn every_field_of_completions_is_taken_or_refused_by_name() {
+    let api: Value = serde_json::from_str(&openapi_json()).unwrap();
+    let fields = &api["components"]["schemas"]["CompletionRequest"]["properties"];
+    let fields: BTreeSet<&str> = fields
+        .as_object()
+        .unwrap()
+        .keys()
+        .map(String::as_str)
+        .collect();
+    let known: BTreeSet<&str> = REFUSED.into_iter().chain(TAKEN.split(' ')).collect();
+    assert_eq!(fields, known, "what do KServe's routes do with it?");
+    let server = Server::new();
+    for name in REFUSED {
+        let body = json!({"text_input": "a", "parameters": {name: true}});
+        for path in [GENERATE.to_owned(), format!("{GENERATE}_stream")] {
+            let reply = server.post(&path, body.clone()).await;
+            assert_eq!(reply.status, 422, "{path} {name}");
+            let message = reply.text();
+            let rule = format!("`{name}` is no sampling parameter here");
+            assert!(message.contains(&rule), "{message}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn statistics_have_every_duration_that_triton_tells() {
+    let server = Server::new();
+    server.stage.play(&["a"], End::StopToken);
+    let reply = server.post(GENERATE, json!({"text_input": "a"})).await;
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    let told = server.get("/v2/models/penstock/stats").await.json();
+    let times = told["model_stats"][0]["inference_stats"]
+        .as_object()
+        .unwrap();
+    let counts: BTreeMap<_, _> = times
+        .iter()
+        .map(|(name, time)| (name.as_str(), time["count"].as_u64().unwrap()))
+        .collect();
+    let expected = [
+        ("cache_hit", 0),
+        ("cache_miss", 0),
+        ("compute_infer", 1),
+        ("compute_input", 1),
+        ("compute_output", 0),
+        ("fail", 0),
+        ("queue", 1),
+        ("success", 1),
+    ];
+    assert_eq!(counts, BTreeMap::from(expected));
+    assert_eq!(times["cache_hit"]["ns"], 0);
+}
