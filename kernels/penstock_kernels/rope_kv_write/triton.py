@@ -39,7 +39,6 @@ def _rotate_token(
     column = tl.arange(0, COLUMNS)
     inside = column < HALF
     slot = tl.load(slot_mapping + token)
-    kept = inside & (slot >= 0)
     angles = cos_sin + tl.load(positions + token).to(tl.int64) * angle_stride
     row = tl.arange(0, ROWS)[:, None]
     heads = q + token * q_strides[0] + (head * GROUP + row) * q_strides[1] + column[None, :]
@@ -57,15 +56,16 @@ def _rotate_token(
 
     tl.store(heads, (a * cos - b * sin).to(q.dtype.element_ty), tile)
     tl.store(heads + HALF, (b * cos + a * sin).to(q.dtype.element_ty), tile)
-    kind = cache.dtype.element_ty
-    block = (slot // block_tokens).to(tl.int64)
-    plane = block_tokens * HALF * 2
-    keys = cache + (block * 2 * kv_heads + head) * plane + slot % block_tokens * HALF * 2
-    values = keys + kv_heads * plane
-    tl.store(keys + column, (key_a * cos - key_b * sin).to(kind), kept)
-    tl.store(keys + HALF + column, (key_b * cos + key_a * sin).to(kind), kept)
-    tl.store(values + column, value_a.to(kind), kept)
-    tl.store(values + HALF + column, value_b.to(kind), kept)
+    if slot >= 0:
+        kind = cache.dtype.element_ty
+        block = (slot // block_tokens).to(tl.int64)
+        plane = block_tokens * HALF * 2
+        keys = cache + (block * 2 * kv_heads + head) * plane + slot % block_tokens * HALF * 2
+        values = keys + kv_heads * plane
+        tl.store(keys + column, (key_a * cos - key_b * sin).to(kind), inside)
+        tl.store(keys + HALF + column, (key_b * cos + key_a * sin).to(kind), inside)
+        tl.store(values + column, value_a.to(kind), inside)
+        tl.store(values + HALF + column, value_b.to(kind), inside)
 
 
 def rope_kv_write(
