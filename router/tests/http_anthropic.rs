@@ -244,6 +244,14 @@ async fn the_model_is_told_that_a_tool_has_failed() {
             json!({"content": "no such city", "is_error": true}),
             "Error: no such city",
         ),
+        (
+            json!({"content": "Errors found", "is_error": true}),
+            "Error: Errors found",
+        ),
+        (
+            json!({"content": " ERROR: no", "is_error": true}),
+            " ERROR: no",
+        ),
         (json!({"content": "Err", "is_error": true}), "Error: Err"),
         (
             json!({"content": "error 404", "is_error": true}),

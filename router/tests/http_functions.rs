@@ -167,7 +167,10 @@ async fn what_is_wrong_is_told_in_the_older_words() {
             "`parallel_tool_calls` must be false beside `functions`",
         ),
         (older(json!({"tool_choice": "auto"})), "`functions`"),
-        (older(json!({"function_call": "required"})), "function_call"),
+        (
+            older(json!({"function_call": "required"})),
+            "or an object with the `name` of a function. Given: \"required\"",
+        ),
         (
             older(json!({"function_call": {"name": "`tools`"}})),
             "`function_call` names no tool of `functions`. Given: ``tools``",

@@ -87,3 +87,42 @@ async fn statistics_have_every_duration_that_triton_tells() {
     assert_eq!(counts, BTreeMap::from(expected));
     assert_eq!(times["cache_hit"]["ns"], 0);
 }
+
+#[tokio::test]
+async fn the_index_takes_no_body_or_a_short_one() {
+    let index = "/v2/repository/index";
+    let server = Server::new();
+    let long = format!("{{\"ready\": {}true}}", " ".repeat(4096));
+    for (body, status) in [
+        (String::new(), 200),
+        ("{\"ready\": true}".to_owned(), 200),
+        (long, 413),
+    ] {
+        let reply = server.send("POST", index, body).await;
+        assert_eq!(reply.status, status, "{}", reply.text());
+        assert_eq!(status == 413, reply.text().contains("at most 4096 bytes"));
+    }
+    let api: Value = serde_json::from_str(&openapi_json()).unwrap();
+    let body = &api["paths"][index]["post"]["requestBody"];
+    assert_eq!(body["required"], false);
+}
+
+#[tokio::test]
+async fn what_is_not_offered_is_not_announced() {
+    let server = Server::new();
+    let extensions = server.get("/v2").await.json()["extensions"].clone();
+    let expected = [
+        "binary_tensor_data",
+        "generate",
+        "model_configuration",
+        "statistics",
+    ];
+    assert_eq!(extensions, json!(expected));
+    for what in ["load", "unload"] {
+        let path = format!("/v2/repository/models/penstock/{what}");
+        let reply = server.post(&path, json!({})).await;
+        assert_eq!(reply.status, 404);
+        let rule = "models are neither loaded nor unloaded on request";
+        assert!(reply.text().contains(rule), "{}", reply.text());
+    }
+}

@@ -41,8 +41,18 @@ pub(super) async fn read<T: DeserializeOwned + Send + 'static>(
 
 /// Reads the body within the configured size and time, whatever it is.
 pub(super) async fn read_bytes(request: Request, app: &App) -> Result<(Vec<u8>, Charge), ApiError> {
+    read_at_most(usize::MAX, request, app).await
+}
+
+/// The same of a body that has at most so many bytes.
+pub(super) async fn read_at_most(
+    limit: usize,
+    request: Request,
+    app: &App,
+) -> Result<(Vec<u8>, Charge), ApiError> {
+    let limit = limit.min(app.config.max_body_bytes);
     let within = app.config.body_timeout;
-    tokio::time::timeout(within, collect(request, app))
+    tokio::time::timeout(within, collect(limit, request, app))
         .await
         .map_err(|_| {
             let seconds = within.as_secs();
@@ -52,8 +62,7 @@ pub(super) async fn read_bytes(request: Request, app: &App) -> Result<(Vec<u8>, 
 }
 
 /// The body's bytes, charged as they come: what a client only announces takes nothing.
-async fn collect(request: Request, app: &App) -> Result<(Vec<u8>, Charge), ApiError> {
-    let limit = app.config.max_body_bytes;
+async fn collect(limit: usize, request: Request, app: &App) -> Result<(Vec<u8>, Charge), ApiError> {
     let declared = request.headers().get(header::CONTENT_LENGTH);
     let declared = declared.and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
     if declared.is_some_and(|length| length > limit) {

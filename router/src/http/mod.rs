@@ -182,7 +182,12 @@ async fn metrics(State(app): State<App>) -> Response {
 
 async fn not_found(uri: Uri) -> Response {
     let path = Excerpt::new(uri.path());
-    let message = format!("there is no route `{path}`; /docs lists all routes");
+    let reason = if uri.path().starts_with(kserve::LOADED) {
+        "; models are neither loaded nor unloaded on request"
+    } else {
+        ""
+    };
+    let message = format!("there is no route `{path}`{reason}; /docs lists all routes");
     error::for_path(uri.path(), ApiError::new(ErrorKind::NotFound, message))
 }
 

@@ -123,9 +123,10 @@ fn user(message: Message, at: &str, out: &mut Vec<ChatMessage>) -> Result<(), Ap
 /// does already.
 fn failed(text: String) -> String {
     const WORD: &str = "Error";
-    let start = text.trim_start().get(..WORD.len());
-    match start {
-        Some(start) if start.eq_ignore_ascii_case(WORD) => text,
+    let start = text.trim_start();
+    let first = start.split(|c: char| !c.is_alphabetic()).next();
+    match first {
+        Some(first) if first.eq_ignore_ascii_case(WORD) => text,
         _ if text.is_empty() => WORD.to_owned(),
         _ => format!("{WORD}: {text}"),
     }

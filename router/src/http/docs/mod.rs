@@ -75,6 +75,8 @@ const ALIASES: [(&str, &str, &str); 5] = [
     ("/v2/health/ready", "/ready", "kserve_ready"),
     ("/api-doc/openapi.json", "/openapi.json", "api_doc"),
 ];
+/// The route whose body may be left out; an empty one is no `null`.
+const OPTIONAL_BODY: &str = "/v2/repository/index";
 /// What may follow the model in KServe's paths.
 const VERSION: &str = "/versions/{version}";
 
@@ -126,6 +128,7 @@ fn describe(config: &RouterConfig) -> Value {
             bounds::bound_whole_numbers(property);
         }
     }
+    api["paths"][OPTIONAL_BODY]["post"]["requestBody"]["required"] = false.into();
     describe_responses(&mut api);
     add_aliases(&mut api["paths"]);
     add_versions(&mut api["paths"]);

@@ -23,7 +23,7 @@ use super::tensor::{Datatype, Elements, OutTensor, Tensor, text_of, wrong};
 use super::{VERSION, check_version, model_metadata, repository, server_metadata};
 use crate::budget::Charge;
 use crate::engine::EngineState;
-use crate::error::{ApiError, ErrorKind};
+use crate::error::{ApiError, ErrorKind, Excerpt};
 use crate::generated::inference::grpc_inference_service_server::{
     GrpcInferenceService, GrpcInferenceServiceServer,
 };
@@ -184,9 +184,9 @@ impl GrpcInferenceService for Service {
         request: Request<ModelStatisticsRequest>,
     ) -> Result<Response<ModelStatisticsResponse>, Status> {
         let ModelStatisticsRequest { name, version } = request.into_inner();
-        if !name.is_empty() {
-            check_version(&self.0, &name, &version).map_err(status)?;
-        }
+        let name = Some(name).filter(|name| !name.is_empty());
+        let name = name.unwrap_or_else(|| self.0.config.model_id.clone());
+        check_version(&self.0, &name, &version).map_err(status)?;
         let model_stats = vec![statistics(repository::model_statistics(&self.0))];
         Ok(Response::new(ModelStatisticsResponse { model_stats }))
     }
@@ -200,8 +200,11 @@ impl GrpcInferenceService for Service {
             ready,
         } = request.into_inner();
         if !repository_name.is_empty() {
-            let rule = "`repository_name` must be empty: there is one repository";
-            return Err(status(ApiError::validation("repository_name", rule)));
+            let rule = format!(
+                "must be empty: there is one repository. Given: `{}`",
+                Excerpt::new(&repository_name)
+            );
+            return Err(status(ApiError::at("repository_name", &rule)));
         }
         let models = repository::models(&self.0, ready).into_iter();
         let models = models.map(|model| ModelIndex {

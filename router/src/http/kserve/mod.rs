@@ -39,6 +39,8 @@ use crate::error::{ApiError, ErrorKind, Excerpt};
 
 /// The path of a model.
 pub(super) const MODEL: &str = "/v2/models/{model}";
+/// Where Triton has models loaded and unloaded.
+pub(super) const LOADED: &str = "/v2/repository/models/";
 /// The only version of a model.
 const VERSION: &str = "1";
 /// How long the JSON at the start of a body is; the rest are raw tensors.
@@ -218,7 +220,6 @@ fn server_metadata() -> ServerMetadata {
             "binary_tensor_data",
             "generate",
             "model_configuration",
-            "model_repository",
             "statistics",
         ],
     }

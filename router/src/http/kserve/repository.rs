@@ -17,6 +17,9 @@ use crate::metrics::{Statistics, Total};
 
 from_object!(IndexRequest);
 
+/// Bytes of the index's body, which has one field.
+const LONGEST_INDEX: usize = 4 << 10;
+
 /// What a model takes and gives, in Triton's words.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ModelConfig {
@@ -188,7 +191,7 @@ pub(in crate::http) async fn index(
     State(app): State<App>,
     request: Request,
 ) -> Result<Json<Vec<IndexedModel>>, NativeError> {
-    let (bytes, _charge) = json::read_bytes(request, &app).await?;
+    let (bytes, _charge) = json::read_at_most(LONGEST_INDEX, request, &app).await?;
     let asked: IndexRequest = match bytes.as_slice() {
         // As Triton's own client asks.
         [] => IndexRequest::default(),

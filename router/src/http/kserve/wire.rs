@@ -153,7 +153,7 @@ pub(crate) struct ServerMetadata {
     /// Penstock's version.
     pub(super) version: &'static str,
     /// What it speaks beside the protocol.
-    pub(super) extensions: [&'static str; 5],
+    pub(super) extensions: [&'static str; 4],
 }
 
 impl InferRequest {

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error};
 
 use super::tools::{Function, NamedFunction, Tool, ToolChoice};
-use crate::error::ApiError;
+use crate::error::{ApiError, Excerpt};
 use crate::http::strict::{self, JsonText};
 use crate::tools::{Choice, MOST_TOOLS, OfferFields};
 
@@ -107,9 +107,10 @@ impl<'de> Deserialize<'de> for FunctionChoice {
         match serde_json::from_str(text.as_str()) {
             Ok("none") => Ok(Self(Choice::None)),
             Ok("auto") => Ok(Self(Choice::Auto)),
-            _ => Err(D::Error::custom(
-                "must be `none`, `auto`, or an object with the `name` of a function",
-            )),
+            _ => Err(D::Error::custom(format_args!(
+                "must be `none`, `auto`, or an object with the `name` of a function. Given: {}",
+                Excerpt::new(text.as_str())
+            ))),
         }
     }
 }

@@ -194,7 +194,7 @@ pub(crate) struct NamedChoice {
     expecting = "a function (a JSON object)"
 )]
 pub(crate) struct NamedFunction {
-    /// That of a tool of `tools`.
+    /// That of a function on offer.
     name: String,
 }
 
