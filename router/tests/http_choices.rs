@@ -214,11 +214,15 @@ async fn what_cannot_be_is_refused_by_name() {
 #[tokio::test]
 async fn where_one_answer_is_all_that_may_be_made_best_of_is_refused() {
     let server = Server::with(None, |config| config.max_best_of = 1);
-    let body = json!({"inputs": "hi", "parameters": {"best_of": 2, "do_sample": true}});
-    let reply = server.post("/generate", body).await;
-    assert_eq!(reply.status, 422);
-    let text = "`best_of` != 1 is not allowed for this endpoint";
-    assert!(reply.message().contains(text), "{}", reply.message());
+    let native = json!({"inputs": "hi", "parameters": {"best_of": 2, "do_sample": true}});
+    let completion = json!({"prompt": "hi", "best_of": 2});
+    for (path, body) in [("/generate", native), ("/v1/completions", completion)] {
+        let reply = server.post(path, body).await;
+        assert_eq!(reply.status, 422);
+        let text =
+            "`best_of` != 1 is not allowed for this endpoint: it must be > 0 and <= 1. Given: 2";
+        assert!(reply.message().contains(text), "{}", reply.message());
+    }
 }
 
 #[tokio::test]

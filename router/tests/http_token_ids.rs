@@ -76,6 +76,40 @@ async fn a_chat_tells_the_prompts_beside_its_choices() {
 }
 
 #[tokio::test]
+async fn each_answer_of_a_chat_has_its_own_and_each_stream_begins_with_the_prompts() {
+    for stream in [false, true] {
+        let server = Server::new();
+        server
+            .stage
+            .play(&["ab"], End::StopToken)
+            .play(&["c"], End::Length);
+        let reply = server
+            .post(CHAT, chat(json!({"n": 2, "stream": stream})))
+            .await;
+        let expected = [vec![97, 98, EOS], vec![99]];
+        let answers = if stream {
+            reply.events()
+        } else {
+            vec![reply.json()]
+        };
+        let prompts: Vec<_> = answers
+            .iter()
+            .filter_map(|answer| answer.get("prompt_token_ids"))
+            .collect();
+        // As vLLM's streams: in the first chunk of each choice.
+        let told = if stream { 2 } else { 1 };
+        assert_eq!(prompts, vec![&json!(bytes("user:hi\nassistant:")); told]);
+        for (index, ids) in expected.into_iter().enumerate() {
+            if stream {
+                assert_eq!(gathered(&answers, index), (ids, 0));
+            } else {
+                assert_eq!(answers[0]["choices"][index]["token_ids"], json!(ids));
+            }
+        }
+    }
+}
+
+#[tokio::test]
 async fn nobody_is_told_unasked() {
     let server = Server::new();
     for fields in [

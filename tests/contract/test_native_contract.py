@@ -9,8 +9,9 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -487,28 +488,41 @@ def test_too_many_prompts(server: Server) -> None:
     assert begins(told["error"].replace("{n}", str(most)), reply.json()["error"]["message"], {})
 
 
-def test_overload_and_a_failed_generation(limited: Server) -> None:
+@pytest.fixture
+def overloaded(tmp_path: Path) -> Iterator[Server]:
+    """A server of one test, which stops it."""
+    with Limited(tmp_path / "tgi.log") as running:
+        yield running
+
+
+def test_overload_and_a_failed_generation(overloaded: Server) -> None:
     """Of three requests one runs and one waits. What has not ended with the server has failed."""
     replies: list[httpx.Response] = []
+    threads: list[threading.Thread] = []
 
     def occupy() -> None:
         body = {"prompt": PROMPT, "max_tokens": 2000, "ignore_eos": True}
-        httpx.post(limited.url + "/v1/completions", json=body, timeout=60)
+        httpx.post(overloaded.url + "/v1/completions", json=body, timeout=60)
 
     def wait() -> None:
-        replies.append(post(limited, "/generate"))
+        replies.append(post(overloaded, "/generate"))
 
-    threads = [threading.Thread(target=occupy), threading.Thread(target=wait)]
-    threads[0].start()
-    until(lambda: "tgi_batch_current_size 1" in metrics_text(limited))
-    threads[1].start()
-    until(lambda: "tgi_queue_size 1" in metrics_text(limited))
-    is_row(post(limited, "/generate"), "overloaded")
-    failures = re.findall(r'tgi_request_failure{err="(\w+)"}', metrics_text(limited))
-    assert "overloaded" in failures
-    limited.process.send_signal(signal.SIGTERM)
-    for thread in threads:
-        thread.join()
+    def start(task: Callable[[], None]) -> None:
+        threads.append(threading.Thread(target=task))
+        threads[-1].start()
+
+    try:
+        start(occupy)
+        until(lambda: "tgi_batch_current_size 1" in metrics_text(overloaded))
+        start(wait)
+        until(lambda: "tgi_queue_size 1" in metrics_text(overloaded))
+        is_row(post(overloaded, "/generate"), "overloaded")
+        failures = re.findall(r'tgi_request_failure{err="(\w+)"}', metrics_text(overloaded))
+        assert "overloaded" in failures
+    finally:
+        overloaded.process.send_signal(signal.SIGTERM)
+        for thread in threads:
+            thread.join()
     (reply,) = replies
     is_row(reply, "generation")
 

@@ -42,7 +42,10 @@ impl Choices {
         range(most).check("n", self.n)?;
         if most == 1 && self.made() > 1 {
             // TGI's words where only one answer may be made.
-            let rule = "`best_of` != 1 is not allowed for this endpoint";
+            let made = self.made();
+            let rule = format!(
+                "`best_of` != 1 is not allowed for this endpoint: it must be > 0 and <= 1. Given: {made}"
+            );
             return Err(ApiError::validation("best_of", rule));
         }
         range(most).check("best_of", self.made())?;
