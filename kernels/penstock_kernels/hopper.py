@@ -10,6 +10,10 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 ROWS = gl.constexpr(64)  # of a warp group: the height of its matrix products
 ATOM = gl.constexpr(64)  # columns of one copy: 128 bytes, the widest swizzle
+# What later versions of Triton than 3.6 call otherwise.
+REINTERPRETS = gl.constexpr(hasattr(gl.shared_memory_descriptor, "reinterpret"))
+barrier = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier
+copy = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
 KINDS = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}
 
 
@@ -17,6 +21,17 @@ KINDS = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}
 def add(a, b):
     """For scans."""
     return a + b
+
+
+@gluon.jit
+def as_blocks(
+    memory, COUNT: gl.constexpr, HEIGHT: gl.constexpr, WIDTH: gl.constexpr, LAYOUT: gl.constexpr
+):
+    """The same shared memory as COUNT blocks [HEIGHT, WIDTH], each of a layout."""
+    if REINTERPRETS:
+        return memory.reinterpret(memory.dtype, [COUNT, HEIGHT, WIDTH], LAYOUT)
+    else:  # noqa: RET505
+        return memory._reinterpret(memory.dtype, [COUNT, HEIGHT, WIDTH], LAYOUT)
 
 
 @gluon.jit
@@ -39,7 +54,7 @@ def copy_tile(
         row = gl.where(exists, (block * planes + number) * BLOCK_TOKENS, nowhere)
         for half in gl.static_range(HALVES):
             target = blocks.index((at * HALVES + half) * PAGES + page)
-            tma.async_copy_global_to_shared(desc, [row, half * ATOM], bar, target)
+            copy(desc, [row, half * ATOM], bar, target)
 
 
 @gluon.jit

@@ -21,13 +21,12 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
-    tma,
     warpgroup_mma,
     warpgroup_mma_wait,
 )
 
 from ..device import processors
-from ..hopper import ATOM, KINDS, ROWS, make_bars, view_of
+from ..hopper import ATOM, KINDS, ROWS, copy, make_bars, view_of
 from ..online_softmax import LOG2_E
 
 MINUS_LOG2_E = gl.constexpr(-LOG2_E)
@@ -66,11 +65,11 @@ def _copy(x_desc, weight_desc, rings, bars, sizes):
             for group in gl.static_range(GROUPS):
                 target = x_ring.index(stage * GROUPS + group)
                 place = [row * TILE_ROWS + group * ROWS, at]
-                tma.async_copy_global_to_shared(x_desc, place, bar, target)
+                copy(x_desc, place, bar, target)
             for half in gl.static_range(2):
                 target = weight_ring.index(stage * 2 + half)
                 place = [half * outputs + output * OUTPUTS, at]
-                tma.async_copy_global_to_shared(weight_desc, place, bar, target)
+                copy(weight_desc, place, bar, target)
             done += 1
 
 

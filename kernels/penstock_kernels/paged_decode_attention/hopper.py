@@ -29,7 +29,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.language.extra.cuda import gdc_wait
 
 from ..device import processors
-from ..hopper import ATOM, ROWS, blocks_of, copy_tile, fits, make_bars
+from ..hopper import ATOM, ROWS, as_blocks, barrier, blocks_of, copy_tile, fits, make_bars
 from ..online_softmax import LOG2_E, LOWEST
 from ..pdl import early_launch
 from ..sizes import power_of_two
@@ -137,7 +137,7 @@ def _put_newest(
             kept = gl.where((row < mine)[:, None], block.load(L), 0.0)
             block.store(gl.where((row == mine)[:, None], newest[None, :], kept))
     fence_async_shared()
-    gl.thread_barrier()
+    barrier()
 
 
 @gluon.jit
@@ -208,7 +208,7 @@ def _sum(
         x = q + wide * strides[0] + (head * GROUP + row) * strides[1]
         _put_queries(x, turn, queries[1], GROUP, D)
         fence_async_shared()
-        gl.thread_barrier()
+        barrier()
         acc = gl.zeros([ROWS, D], gl.float32, O_LAYOUT)
         peak = gl.full([ROWS], LOWEST, gl.float32, gl.SliceLayout(1, S_LAYOUT))
         weight_sum = gl.zeros([ROWS], gl.float32, gl.SliceLayout(1, S_LAYOUT))
@@ -259,7 +259,7 @@ def _sum(
             highest = gl.convert_layout(peak, gl.SliceLayout(1, O_LAYOUT))
             gl.store(peaks + part * 2, highest, mask=mine)
             gl.store(peaks + part * 2 + 1, weight_sum, mask=mine)
-            gl.thread_barrier()  # all of the part is written before it is announced
+            barrier()  # all of the part is written before it is announced
             others = gl.atomic_add(arrived + pair, 1, sem="acq_rel")
             if others == last_owner - owner:
                 gl.store(arrived + pair, 0)  # for the next launch
@@ -288,11 +288,12 @@ def _attend(
     Q_LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, D], kind)
     H_LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([HEADS, ATOM], kind)
     queries = gl.allocate_shared_memory(kind, [ROWS, D], Q_LAYOUT)
-    query_blocks = queries._reinterpret(kind, [GROUPS, HEADS, ATOM], H_LAYOUT)
+    query_blocks = as_blocks(queries, GROUPS, HEADS, ATOM, H_LAYOUT)
     keys = gl.allocate_shared_memory(kind, [STAGES, KEYS, D], T_LAYOUT)
     values = gl.allocate_shared_memory(kind, [STAGES, KEYS, D], T_LAYOUT)
-    key_blocks = keys._reinterpret(kind, [BLOCKS, BLOCK_TOKENS, ATOM], desc.layout)
-    value_blocks = values._reinterpret(kind, [BLOCKS, BLOCK_TOKENS, ATOM], desc.layout)
+    B_LAYOUT: gl.constexpr = desc.layout
+    key_blocks = as_blocks(keys, BLOCKS, BLOCK_TOKENS, ATOM, B_LAYOUT)
+    value_blocks = as_blocks(values, BLOCKS, BLOCK_TOKENS, ATOM, B_LAYOUT)
     bars = make_bars(STAGES, 1)
     fence_async_shared()
     gl.warp_specialize(

@@ -24,7 +24,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from ..device import processors
-from ..hopper import ATOM, ROWS, add, blocks_of, copy_tile, fits, make_bars
+from ..hopper import ATOM, ROWS, add, as_blocks, barrier, blocks_of, copy_tile, fits, make_bars
 from ..online_softmax import LOG2_E, LOWEST
 from ..sizes import divided_up
 from .splits import (
@@ -83,7 +83,7 @@ def _clear(
         block = blocks.index(half * PAGES + page)
         block.store(gl.where((row < rest)[:, None], block.load(L), 0.0))
     fence_async_shared()
-    gl.thread_barrier()
+    barrier()
 
 
 @gluon.jit
@@ -126,7 +126,7 @@ def _attend_rows(
     own = queries.index(PART)
     own.store(gl.load(q + rows[:, None] + column[None, :], mask=live, other=0))
     fence_async_shared()
-    gl.thread_barrier()
+    barrier()
 
     s_row = first_row + PART * ROWS + gl.arange(0, ROWS, gl.SliceLayout(1, S_LAYOUT))
     position = earlier + s_row // GROUP
@@ -239,8 +239,9 @@ def _attend(
     queries = gl.allocate_shared_memory(kind, [2, ROWS, D], Q_LAYOUT)
     keys = gl.allocate_shared_memory(kind, [STAGES, KEYS, D], T_LAYOUT)
     values = gl.allocate_shared_memory(kind, [STAGES, KEYS, D], T_LAYOUT)
-    key_blocks = keys._reinterpret(kind, [BLOCKS, BLOCK_TOKENS, ATOM], desc.layout)
-    value_blocks = values._reinterpret(kind, [BLOCKS, BLOCK_TOKENS, ATOM], desc.layout)
+    B_LAYOUT: gl.constexpr = desc.layout
+    key_blocks = as_blocks(keys, BLOCKS, BLOCK_TOKENS, ATOM, B_LAYOUT)
+    value_blocks = as_blocks(values, BLOCKS, BLOCK_TOKENS, ATOM, B_LAYOUT)
     bars = (make_bars(STAGES, 2), make_bars(STAGES, 2))
     fence_async_shared()
 

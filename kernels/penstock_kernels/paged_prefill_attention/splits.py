@@ -9,7 +9,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from ..device import processors
-from ..hopper import ROWS
+from ..hopper import ROWS, barrier
 from ..online_softmax import LOWEST
 from ..sizes import divided_up
 
@@ -48,7 +48,7 @@ def put_part(acc, peak, total, parts, peaks, part, D: gl.constexpr):
     gl.store(parts + (row * D)[:, None] + column[None, :], acc)
     gl.store(peaks + row * 2, gl.convert_layout(peak, gl.SliceLayout(1, LAYOUT)))
     gl.store(peaks + row * 2 + 1, gl.convert_layout(total, gl.SliceLayout(1, LAYOUT)))
-    gl.thread_barrier()
+    barrier()
 
 
 @gluon.jit

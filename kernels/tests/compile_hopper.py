@@ -1,0 +1,79 @@
+"""Compiles the kernels for Hopper GPUs on a machine without one: `python compile_hopper.py`.
+
+Prints a line for each. Fails where this version of Triton takes one of them no more: Gluon, which
+they are written in, is an experiment of Triton's, whose names change.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+from penstock_kernels.case import Heads, paged
+from penstock_kernels.linear import hopper as product
+from penstock_kernels.paged_decode_attention import hopper as decode
+from penstock_kernels.paged_decode_attention.cases import decode_arguments
+from penstock_kernels.paged_prefill_attention import hopper as prefill
+from penstock_kernels.paged_prefill_attention import splits
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction
+
+CPU = torch.device("cpu")
+PROCESSORS = 132  # of an H200
+
+
+class Absent:
+    """A driver that compiles for a GPU which is not there."""
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, _device: int | None = None) -> int:
+        return 0
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", 90, 32)
+
+
+launch = JITFunction.run
+
+
+def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
+    """In place of a launch."""
+    kernel = launch(self, *args, grid=grid, warmup=True, **options)
+    assert kernel.asm["cubin"]
+    sys.stdout.write(f"{self.__module__}.{self.__name__}: compiled\n")
+    return kernel
+
+
+def attention(heads: Heads) -> None:
+    """Decode, and prefill of few rows and of many, which are kernels of their own."""
+    case = decode_arguments(heads, [40, 0], torch.bfloat16, CPU)
+    memory = tuple(case[name] for name in ("kv_cache", "block_tables", "slots", "kv_len"))
+    names = "q", "k", "v", "cos_sin", "slot_mapping"
+    tensors = *(case[name] for name in names), torch.empty_like(case["q"])
+    assert decode.launch(tensors, memory, 0.1, 0)
+    for tokens in (40, 1100):
+        q = torch.empty((tokens, heads.query, heads.size), dtype=torch.bfloat16)
+        start = torch.tensor([0, tokens], dtype=torch.int32)
+        pages = paged([tokens], heads, torch.bfloat16, CPU)
+        cache = pages["kv_cache"], pages["block_tables"], pages["slots"], start, pages["kv_len"]
+        assert prefill.launch((q, torch.empty_like(q)), cache, (0.1, 0))
+
+
+def main() -> None:
+    driver.set_active(Absent())
+    JITFunction.run = compile_only
+    for module in (decode, prefill, splits, product):
+        module.processors = lambda _device: PROCESSORS
+    decode.early_launch = lambda _device: True
+    for size in (64, 128):
+        attention(Heads(query=32, kv=8, size=size, block_tokens=16))
+    x, out = (torch.empty((1024, size), dtype=torch.bfloat16) for size in (512, 256))
+    assert product.launch(x, torch.empty((512, 512), dtype=torch.bfloat16), out)
+
+
+if __name__ == "__main__":
+    main()
