@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 import torch
+from torch import Tensor
 
 
 @lru_cache(maxsize=16)
@@ -19,3 +20,12 @@ def processors(device: torch.device) -> int:
 def is_hopper(device: torch.device) -> bool:
     """Compute capability 9.0, whose instructions the kernels for Hopper name."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) == (9, 0)
+
+
+@lru_cache(maxsize=32)
+def arrivals(device: torch.device, count: int) -> Tensor:
+    """How many of the parts of each of `count` sums are there [count] int32; one for all who ask.
+
+    Zeros between launches: each kernel clears what it counted, and launches share one stream.
+    """
+    return torch.zeros(count, dtype=torch.int32, device=device)

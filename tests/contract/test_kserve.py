@@ -13,7 +13,7 @@ import grpc
 import httpx
 import numpy as np
 import pytest
-from serving import Server
+from serving import Server, metrics
 
 PROMPT = "Once upon a time"
 GREEDY = {"temperature": 0, "max_tokens": 12}
@@ -332,7 +332,7 @@ def until_idle(server: Server) -> None:
     """Until what earlier tests left open has ended, and so is counted."""
     deadline = time.monotonic() + 60
     idle = ("tgi_batch_current_size 0\n", "tgi_queue_size 0\n")
-    while not all(line in httpx.get(server.url + "/metrics").text for line in idle):
+    while not all(line in metrics(server) for line in idle):
         assert time.monotonic() < deadline
         time.sleep(0.01)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 from described import API, SCHEMAS, filled
-from serving import Server
+from serving import Server, metrics
 
 ROUNDS = 12  # for each route
 ODD: list[Any] = [None, -1, 0, 2**40, 0.5, "", "\u0000", [], {}, [[[]]], True, "🦊" * 50]
@@ -42,7 +42,7 @@ def changed(content: dict[str, Any], choose: random.Random) -> dict[str, Any]:
 
 
 def gauges(server: Server) -> dict[str, float]:
-    lines = httpx.get(f"{server.url}/metrics").text.splitlines()
+    lines = metrics(server).splitlines()
     values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
     return {name: float(values[name]) for name in SETTLED}
 

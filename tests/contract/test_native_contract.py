@@ -19,7 +19,7 @@ import jsonschema
 import pytest
 from described import posts
 from native_api import DIFFERENCES, PROMPT, TABLE, begins, events, flat_all, frames, limits, post
-from serving import Server
+from serving import Server, metrics
 
 PARAMETERS: dict[str, Any] = TABLE["parameters"]
 HEADERS: dict[str, dict[str, str]] = TABLE["headers"]
@@ -513,11 +513,11 @@ def test_overload_and_a_failed_generation(overloaded: Server) -> None:
 
     try:
         start(occupy)
-        until(lambda: "tgi_batch_current_size 1" in metrics_text(overloaded))
+        until(lambda: "tgi_batch_current_size 1" in metrics(overloaded))
         start(wait)
-        until(lambda: "tgi_queue_size 1" in metrics_text(overloaded))
+        until(lambda: "tgi_queue_size 1" in metrics(overloaded))
         is_row(post(overloaded, "/generate"), "overloaded")
-        failures = re.findall(r'tgi_request_failure{err="(\w+)"}', metrics_text(overloaded))
+        failures = re.findall(r'tgi_request_failure{err="(\w+)"}', metrics(overloaded))
         assert "overloaded" in failures
     finally:
         overloaded.process.send_signal(signal.SIGTERM)
@@ -553,10 +553,6 @@ def test_statuses_of_bodies_that_cannot_be_read(server: Server, status: int) -> 
 # --- metrics ---
 
 
-def metrics_text(server: Server) -> str:
-    return httpx.get(server.url + "/metrics").text
-
-
 def until(condition: Any) -> None:
     deadline = time.monotonic() + 60
     while not condition():
@@ -574,8 +570,8 @@ def after_requests(server: Server) -> str:
     body = {"inputs": PROMPT, "parameters": {"max_new_tokens": 1900}}
     with httpx.stream("POST", server.url + "/generate_stream", json=body) as reply:
         next(reply.iter_lines())
-    until(lambda: 'tgi_request_failure{err="dropped"}' in metrics_text(server))
-    return metrics_text(server)
+    until(lambda: 'tgi_request_failure{err="dropped"}' in metrics(server))
+    return metrics(server)
 
 
 @pytest.mark.parametrize("name", TABLE["metrics"].keys() - EXCUSED["metrics"])

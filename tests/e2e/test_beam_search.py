@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 import torch
-from serving import Server
+from serving import Server, metrics
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 BROOK = Path(__file__).resolve().parents[2] / "python/penstock/brook"
@@ -135,7 +135,7 @@ def test_answers_are_those_of_transformers(
         assert beside.result() == alone
     assert texts == [text for prompt in PROMPTS for text in oracle(prompt, width, penalty, early)]
     if variant.preempts and width == 10:
-        assert "penstock_preemptions_total 0" not in httpx.get(f"{server.url}/metrics").text
+        assert "penstock_preemptions_total 0" not in metrics(server)
 
 
 def test_log_probabilities_are_those_of_the_text(

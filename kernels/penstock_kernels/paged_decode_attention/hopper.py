@@ -28,13 +28,13 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.language.extra.cuda import gdc_wait
 
-from ..device import processors
+from ..device import arrivals, processors
 from ..hopper import ATOM, ROWS, as_blocks, barrier, blocks_of, copy_tile, fits, make_bars
 from ..online_softmax import LOG2_E, LOWEST
 from ..pdl import early_launch
 from ..sizes import power_of_two
 from .shares import begin_of, owner_of, part_at, share_of, tiles_in
-from .splits import arrivals
+from .splits import PAIRS
 
 HEADS = gl.constexpr(16)  # query heads of a group, at most
 SUMMED = gl.constexpr(8)  # parts that are read together when they are summed up
@@ -360,7 +360,7 @@ def launch(
         kv_cache,
         (block_tables, slots, block_tables.stride(0)),
         kv_len,
-        (out, parts, peaks, arrivals(q.device)),
+        (out, parts, peaks, arrivals(q.device, PAIRS)),
         scale * LOG2_E,
         window or block_tables.shape[1] * block_tokens,
         (*q.stride()[:2], *k.stride()[:2], *v.stride()[:2]),

@@ -7,7 +7,6 @@ SPLIT that makes at most `most` of them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -42,10 +41,3 @@ def plan(q: Tensor, kv_heads: int, capacity: int) -> Plan:
     parts = torch.empty((sequences, heads, splits, size), dtype=torch.float32, device=q.device)
     peaks = torch.empty((sequences, heads, splits, 2), dtype=torch.float32, device=q.device)
     return Plan(splits, most, parts, peaks)
-
-
-@lru_cache(maxsize=16)
-def arrivals(device: torch.device) -> Tensor:
-    """How many parts of each pair are there. Zeros between launches: each kernel clears what it
-    counted, and launches share one stream."""
-    return torch.zeros(PAIRS, dtype=torch.int32, device=device)

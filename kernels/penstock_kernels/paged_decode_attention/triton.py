@@ -11,11 +11,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..device import is_hopper
+from ..device import arrivals, is_hopper
 from ..online_softmax import LOG2_E, LOWEST, fold
 from ..sizes import power_of_two
 from ..special import Special
-from .splits import PAIRS, SPLIT, arrivals, plan
+from .splits import PAIRS, SPLIT, plan
 
 HOPPER = Special(f"{__package__}.hopper", is_hopper)
 
@@ -206,7 +206,7 @@ def paged_decode_attention(
         out,
         chosen.parts,
         chosen.peaks,
-        arrivals(q.device),
+        arrivals(q.device, PAIRS),
         scale * LOG2_E,
         window or capacity,
         strides,

@@ -23,14 +23,13 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from ..device import processors
+from ..device import arrivals, processors
 from ..hopper import ATOM, ROWS, add, as_blocks, barrier, blocks_of, copy_tile, fits, make_bars
 from ..online_softmax import LOG2_E, LOWEST
 from ..sizes import divided_up
 from .splits import (
     LEAST,
     ROUNDS,
-    arrivals,
     most_splits,
     put_part,
     scratch_of,
@@ -292,7 +291,11 @@ def launch(
     splits = most_splits(q, kv_cache.shape[2])
     outs = (out, out, out, out)  # whoever splits nothing needs no more
     if splits > 1:
-        outs = (out, *scratch_of(q.device, q.shape[2]), arrivals(q.device))
+        outs = (
+            out,
+            *scratch_of(q.device, q.shape[2]),
+            arrivals(q.device, ROUNDS.value * processors(q.device)),
+        )
     for first in range(0, len(kv_len), most):
         last = min(first + most, len(kv_len))
         some = slots[first:last], query_start[first : last + 1], kv_len[first:last]

@@ -1,8 +1,6 @@
 """Long contexts of few rows, for the Hopper kernel: split among programs and added up."""
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
-from functools import lru_cache
-
 import torch
 from torch import Tensor
 from triton.experimental import gluon
@@ -94,10 +92,3 @@ def scratch_of(device: torch.device, size: int) -> tuple[Tensor, Tensor]:
     rows = (parts, ROWS.value)
     sums = torch.empty((*rows, size), dtype=torch.float32, device=device)
     return sums, torch.empty((*rows, 2), dtype=torch.float32, device=device)
-
-
-@lru_cache(maxsize=16)
-def arrivals(device: torch.device) -> Tensor:
-    """How many parts of each warp group's rows are there. Zeros between launches: each kernel
-    clears what it counted, and launches share one stream."""
-    return torch.zeros(ROUNDS.value * processors(device), dtype=torch.int32, device=device)
