@@ -23,6 +23,32 @@ def add(a, b):
     return a + b
 
 
+@gluon.constexpr_function
+def _turned(width, swaps):
+    """Layout of a wgmma's sum [ROWS, width] in which a thread holds 2 columns in a row, or 4 or 8
+    after so many swaps of a bit of the column between lanes and registers."""
+    lanes, registers = [[0, 2], [0, 4]], [[0, 8], [0, 16]]
+    for at in range(swaps):
+        lanes[at], registers[at] = registers[at], lanes[at]
+    others = [[0, 1], *([0, 1 << bit] for bit in range(5, width.bit_length() - 1)), [8, 0]]
+    registers = sorted(registers + others)  # columns first
+    lanes += [[1, 0], [2, 0], [4, 0]]
+    return gl.DistributedLinearLayout(registers, lanes, [[16, 0], [32, 0]], [], [64, width])
+
+
+@gluon.jit
+def in_rows(values, WIDTH: gl.constexpr):
+    """A wgmma's sum, rounded to 16 bits, with 8 columns in a row in a thread if there are enough.
+
+    Then a store writes whole sectors. Each swap of a bit is a shuffle. The compiler would make both
+    at once through shared memory, of which a ring leaves none, and which takes more power.
+    """
+    if WIDTH >= 32:
+        for swaps in gl.static_range(3):
+            values = gl.convert_layout(values, _turned(WIDTH, swaps))
+    return values
+
+
 @gluon.jit
 def as_blocks(
     memory, COUNT: gl.constexpr, HEIGHT: gl.constexpr, WIDTH: gl.constexpr, LAYOUT: gl.constexpr

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from penstock_kernels.case import Heads, paged
 from penstock_kernels.linear import hopper as product
+from penstock_kernels.linear.tiling import TILINGS
 from penstock_kernels.paged_decode_attention import hopper as decode
 from penstock_kernels.paged_decode_attention.cases import decode_arguments
 from penstock_kernels.paged_prefill_attention import hopper as prefill
@@ -71,8 +72,9 @@ def main() -> None:
     decode.early_launch = lambda _device: True
     for size in (64, 128):
         attention(Heads(query=32, kv=8, size=size, block_tokens=16))
-    x, out = (torch.empty((1024, size), dtype=torch.bfloat16) for size in (512, 256))
-    assert product.launch(x, torch.empty((512, 512), dtype=torch.bfloat16), out)
+    x, out = (torch.empty((1024, size), dtype=torch.bfloat16) for size in (512, 896))
+    for chosen in TILINGS:
+        product.launch_tiled(chosen, x, torch.empty((1792, 512), dtype=torch.bfloat16), out)
 
 
 if __name__ == "__main__":

@@ -22,8 +22,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, gated: bool = 
         gated product is rounded once more before the gate where cuBLAS multiplies.
     Bytes moved: n k elements of the weights, once; m (n + k) of x and y.
     Up to 256 rows in 16 bits on CUDA a Triton kernel runs where it was measured to be faster,
-    otherwise cuBLAS: see `plan`. Gated, from 1,024 rows on, a Hopper GPU runs a kernel of its own:
-    see `hopper`.
+    otherwise cuBLAS: see `plan`. Gated, of many rows, a Hopper GPU runs a kernel of its own: see
+    `tiling`.
     """
     expect_rank("x", x, "m, k")
     expect_rows("x", x)

@@ -1,19 +1,19 @@
 """Kernel of gated linear for many rows on Hopper GPUs, in Gluon: copy engine, wgmma, own warps.
 
-A program takes tiles of 128 rows and 128 gate outputs with the 128 up outputs that belong to them,
-one after another. One warp copies x and both weights into a ring and goes on with the next tile;
-two warp groups take half of the rows each. Gate and up of an output are in one thread, so that they
-meet before anything is rounded or written: neither goes through memory.
+A program takes tiles of rows and of gate outputs with the up outputs that belong to them, one after
+another. One warp copies x and both weights into a ring and goes on with the next tile; warp groups
+take ROWS of the rows each. Gate and up of an output are in one thread, so that they meet before
+anything is rounded or written: neither goes through memory.
 
-What that saves is power, which limits a GPU that multiplies for seconds. An 8B layer's products in
-loops of 1.5 s on an H200 at 690 W, with cuBLAS and silu_mul in place of this kernel and with it:
-1,024 rows 698 and 678 us, 2,048 rows 1,378 and 1,331, 8,192 rows 5,421 and 5,338. With bands of 32
-tiles steps of 8,192 tokens take 1.3 % longer, though bursts are shorter. In bursts cuBLAS is as
-fast, and of fewer rows it is faster.
+What that saves is power, which limits a GPU that multiplies for seconds: in turns on an H200, at
+690 W, an 8B layer's products of 8,192 rows take 5,356 us, and with cuBLAS and silu_mul in place of
+this kernel 5,562. Where rows are fewer, tiles that all programs can take at once save time: see
+`tiling`.
 
 Source: Shazeer, GLU Variants Improve Transformer, arXiv:2002.05202.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+# mypy: disable-error-code="assignment"
 
 from torch import Tensor
 from triton.experimental import gluon
@@ -26,17 +26,20 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from ..device import processors
-from ..hopper import ATOM, KINDS, ROWS, copy, make_bars, view_of
+from ..hopper import ATOM, KINDS, ROWS, copy, in_rows, make_bars, view_of
 from ..online_softmax import LOG2_E
+from .tiling import Tiling, tiling
 
 MINUS_LOG2_E = gl.constexpr(-LOG2_E)
-GROUPS = gl.constexpr(2)  # warp groups that multiply, of ROWS rows each
-OUTPUTS = gl.constexpr(128)  # of a tile, each a gate and an up
 DEPTH = gl.constexpr(ATOM.value)  # inputs of one turn
 STAGES = gl.constexpr(4)  # turns in the ring
 BAND = gl.constexpr(16)  # tiles of rows that are taken for each tile of outputs, for the L2 cache
-TILE_ROWS = gl.constexpr(GROUPS.value * ROWS.value)
-TURN_BYTES = gl.constexpr((TILE_ROWS.value + 2 * OUTPUTS.value) * DEPTH.value * 2)
+
+
+@gluon.constexpr_function
+def _before(parts, count):
+    """Outputs of the first `count` parts of a tile."""
+    return sum(list(parts)[:count])
 
 
 @gluon.jit
@@ -49,11 +52,13 @@ def _tile(number, row_tiles, output_tiles):
 
 
 @gluon.jit
-def _copy(x_desc, weight_desc, rings, bars, sizes):
+def _copy(x_desc, weight_descs, rings, bars, sizes, GROUPS: gl.constexpr, PARTS: gl.constexpr):
     """The copying warp: all turns of all tiles of this program."""
-    x_ring, weight_ring = rings
+    x_ring, weight_rings = rings
     full, empty = bars
     row_tiles, output_tiles, outputs, inputs = sizes
+    OUTPUTS: gl.constexpr = _before(PARTS, len(PARTS))
+    TURN_BYTES: gl.constexpr = (GROUPS * ROWS + 2 * OUTPUTS) * DEPTH * 2
     done = 0
     for number in range(gl.program_id(0), row_tiles * output_tiles, gl.num_programs(0)):
         row, output = _tile(number, row_tiles, output_tiles)
@@ -64,88 +69,159 @@ def _copy(x_desc, weight_desc, rings, bars, sizes):
             mbarrier.expect(bar, TURN_BYTES)
             for group in gl.static_range(GROUPS):
                 target = x_ring.index(stage * GROUPS + group)
-                place = [row * TILE_ROWS + group * ROWS, at]
-                copy(x_desc, place, bar, target)
-            for half in gl.static_range(2):
-                target = weight_ring.index(stage * 2 + half)
-                place = [half * outputs + output * OUTPUTS, at]
-                copy(weight_desc, place, bar, target)
+                copy(x_desc, [(row * GROUPS + group) * ROWS, at], bar, target)
+            for part in gl.static_range(len(PARTS)):
+                first = output * OUTPUTS + _before(PARTS, part)
+                sides = weight_rings[part].index(stage)
+                for side in gl.static_range(2):
+                    target = sides.slice(side * PARTS[part], PARTS[part])
+                    copy(weight_descs[part], [side * outputs + first, at], bar, target)
             done += 1
 
 
 @gluon.jit
-def _multiply(out, rings, bars, rows, sizes, GROUP: gl.constexpr):
-    """A warp group: its half of the rows of every tile."""
-    x_ring, weight_ring = rings
+def _no_sums(PARTS: gl.constexpr):
+    """For each part, of gate and up, side by side."""
+    sums = ()
+    for part in gl.static_range(len(PARTS)):
+        sums = sums + (_no_sum(2 * PARTS[part]),)  # noqa: RUF005 (Triton unpacks no tuples)
+    return sums
+
+
+@gluon.jit
+def _no_sum(WIDTH: gl.constexpr):
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, WIDTH, 16])
+    return gl.zeros([ROWS, WIDTH], gl.float32, layout)
+
+
+@gluon.jit
+def _wait(sums, COUNT: gl.constexpr):
+    """Until all but the last COUNT products are in the sums."""
+    if len(sums) == 1:
+        return (warpgroup_mma_wait(COUNT, [sums[0]]),)
+    else:  # noqa: RET505
+        return warpgroup_mma_wait(COUNT, sums)
+
+
+@gluon.jit
+def _multiply(
+    out, rings, bars, rows, sizes, GROUPS: gl.constexpr, PARTS: gl.constexpr, GROUP: gl.constexpr
+):
+    """A warp group: its ROWS of every tile."""
+    x_ring, weight_rings = rings
     full, empty = bars
     row_tiles, output_tiles, outputs, inputs = sizes
-    SUM: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, OUTPUTS, 16])
-    STORE: gl.constexpr = gl.BlockedLayout([1, 8], [2, 16], [4, 1], [1, 0])
+    OUTPUTS: gl.constexpr = _before(PARTS, len(PARTS))
     done = 0
     for number in range(gl.program_id(0), row_tiles * output_tiles, gl.num_programs(0)):
         row_tile, output = _tile(number, row_tiles, output_tiles)
-        gate = gl.zeros([ROWS, OUTPUTS], gl.float32, SUM)
-        up = gl.zeros([ROWS, OUTPUTS], gl.float32, SUM)
+        sums = _no_sums(PARTS)
         for at in range(0, inputs, DEPTH):
             stage = done % STAGES
             mbarrier.wait(full.index(stage), done // STAGES & 1)
             x = x_ring.index(stage * GROUPS + GROUP)
-            gates = weight_ring.index(stage * 2).permute((1, 0))
-            ups = weight_ring.index(stage * 2 + 1).permute((1, 0))
-            gate = warpgroup_mma(x, gates, gate, is_async=True)
-            up = warpgroup_mma(x, ups, up, is_async=True)
-            gate, up = warpgroup_mma_wait(2, [gate, up])
+            more = ()
+            for part in gl.static_range(len(PARTS)):
+                weights = weight_rings[part].index(stage).permute((1, 0))
+                product = warpgroup_mma(x, weights, sums[part], is_async=True)
+                more = more + (product,)  # noqa: RUF005
+            sums = _wait(more, len(PARTS))
             if at > 0:  # the turn before is through
                 mbarrier.arrive(empty.index((done - 1) % STAGES), count=1)
             done += 1
-        gate, up = warpgroup_mma_wait(0, [gate, up])
+        sums = _wait(sums, 0)
         mbarrier.arrive(empty.index((done - 1) % STAGES), count=1)
-        result = gate / (1 + gl.exp2(gate * MINUS_LOG2_E)) * up
-        result = gl.convert_layout(result.to(out.dtype.element_ty), STORE)
-        row = row_tile * TILE_ROWS + GROUP * ROWS + gl.arange(0, ROWS, gl.SliceLayout(1, STORE))
-        column = output * OUTPUTS + gl.arange(0, OUTPUTS, gl.SliceLayout(0, STORE))
-        targets = out + row.to(gl.int64)[:, None] * outputs + column[None, :]
-        gl.store(targets, result, mask=(row < rows)[:, None])
+        row = (row_tile * GROUPS + GROUP) * ROWS
+        for part in gl.static_range(len(PARTS)):
+            column = output * OUTPUTS + _before(PARTS, part)
+            _gate(sums[part], out, (rows, outputs), (row, column), PARTS[part])
+
+
+@gluon.jit
+def _gate(both, out, sizes, place, WIDTH: gl.constexpr):
+    """Writes silu(gate) * up of WIDTH outputs; `both` are [ROWS, 2 * WIDTH]."""
+    rows, outputs = sizes
+    gate, up = both.reshape([ROWS, 2, WIDTH]).permute((0, 2, 1)).split()
+    result = gate / (1 + gl.exp2(gate * MINUS_LOG2_E)) * up
+    result = in_rows(result.to(out.dtype.element_ty), WIDTH)
+    layout: gl.constexpr = result.type.layout
+    row = place[0] + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
+    column = place[1] + gl.arange(0, WIDTH, gl.SliceLayout(0, layout))
+    targets = out + row.to(gl.int64)[:, None] * outputs + column[None, :]
+    gl.store(targets, result, mask=(row < rows)[:, None])
+
+
+@gluon.jit
+def _ring(WIDTH: gl.constexpr, kind: gl.constexpr):
+    layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([2 * WIDTH, DEPTH], kind)
+    return gl.allocate_shared_memory(kind, [STAGES, 2 * WIDTH, DEPTH], layout)
 
 
 @gluon.jit(do_not_specialize=["rows"])
-def _gated(x_desc, weight_desc, out, rows, outputs, inputs):
+def _gated(
+    x_desc, wide, middle, narrow, out, rows, outputs, inputs,
+    GROUPS: gl.constexpr, PARTS: gl.constexpr,
+):  # fmt: skip
     kind: gl.constexpr = out.dtype.element_ty
     x_ring = gl.allocate_shared_memory(kind, [STAGES * GROUPS, ROWS, DEPTH], x_desc.layout)
-    weight_ring = gl.allocate_shared_memory(kind, [STAGES * 2, OUTPUTS, DEPTH], weight_desc.layout)
-    rings = x_ring, weight_ring
+    weight_rings = ()
+    for part in gl.static_range(len(PARTS)):
+        weight_rings = weight_rings + (_ring(PARTS[part], kind),)  # noqa: RUF005
+    rings = x_ring, weight_rings
     bars = make_bars(STAGES, GROUPS)
     fence_async_shared()
-    sizes = gl.cdiv(rows, TILE_ROWS), outputs // OUTPUTS, outputs, inputs
-    gl.warp_specialize(
-        [
-            (_multiply, (out, rings, bars, rows, sizes, 0)),
-            (_multiply, (out, rings, bars, rows, sizes, 1)),
-            (_copy, (x_desc, weight_desc, rings, bars, sizes)),
-        ],
-        [4, 1],
-        [240, 24],
-    )
+    OUTPUTS: gl.constexpr = _before(PARTS, len(PARTS))
+    sizes = gl.cdiv(rows, GROUPS * ROWS), outputs // OUTPUTS, outputs, inputs
+    weights = wide, middle, narrow
+    if GROUPS == 2:
+        gl.warp_specialize(
+            [
+                (_multiply, (out, rings, bars, rows, sizes, GROUPS, PARTS, 0)),
+                (_multiply, (out, rings, bars, rows, sizes, GROUPS, PARTS, 1)),
+                (_copy, (x_desc, weights, rings, bars, sizes, GROUPS, PARTS)),
+            ],
+            [4, 1],
+            [240, 24],
+        )
+    else:
+        gl.warp_specialize(
+            [
+                (_multiply, (out, rings, bars, rows, sizes, GROUPS, PARTS, 0)),
+                (_multiply, (out, rings, bars, rows, sizes, GROUPS, PARTS, 1)),
+                (_multiply, (out, rings, bars, rows, sizes, GROUPS, PARTS, 2)),
+                (_copy, (x_desc, weights, rings, bars, sizes, GROUPS, PARTS)),
+            ],
+            [4, 4, 1],
+            [160, 160, 24],
+        )
 
 
 def launch(x: Tensor, weight: Tensor, out: Tensor) -> bool:
     """Whether this kernel takes such tensors; if so, out = silu(x G^T) * (x U^T) is launched."""
     rows, inputs = x.shape
-    outputs = out.shape[1]
-    fits = outputs % OUTPUTS.value == 0 and inputs % DEPTH.value == 0
-    if not fits or not _copied(x) or not _copied(weight) or x.dtype not in KINDS:
+    chosen = tiling(rows, out.shape[1], processors(x.device))
+    fits = inputs % DEPTH.value == 0 and x.dtype in KINDS
+    if chosen is None or not fits or not _copied(x) or not _copied(weight):
         return False
+    launch_tiled(chosen, x, weight, out)
+    return True
+
+
+def launch_tiled(chosen: Tiling, x: Tensor, weight: Tensor, out: Tensor) -> None:
+    """The same with given tiles, which must fit."""
+    weights = [view_of(weight, width) for width in chosen.parts]
     _gated[(processors(x.device),)](
         view_of(x, ROWS.value),
-        view_of(weight, OUTPUTS.value),
+        *(weights + weights[:1] * (3 - len(weights))),
         out,
-        rows,
-        outputs,
-        inputs,
+        x.shape[0],
+        out.shape[1],
+        x.shape[1],
+        GROUPS=chosen.groups,
+        PARTS=chosen.parts,
         num_warps=4,
-        maxnreg=168,
+        maxnreg=168 if chosen.groups == 2 else 128,
     )
-    return True
 
 
 def _copied(matrix: Tensor) -> bool:

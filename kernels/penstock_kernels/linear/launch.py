@@ -15,15 +15,13 @@ from ..silu_mul import silu_mul
 from ..sizes import divided_up, power_of_two
 from ..special import Special
 from .gemv import gemv
-from .plan import COUNTERS, Gemv, Library, Plan, Problem, Skinny, bucket, rule
+from .plan import COUNTERS, FEW, Gemv, Library, Plan, Problem, Skinny, bucket, rule
 from .skinny import skinny
 from .table import tuned
 
 HOPPER = Special(f"{__package__}.hopper", is_hopper)
 # Smallest second side of a matrix instruction.
 LEAST_ROWS = 16
-# From so many rows on, a gated product is limited by power: see `hopper`.
-MANY_ROWS = 1024
 
 
 def multiply(x: Tensor, weight: Tensor, bias: Tensor | None, gated: bool) -> Tensor:
@@ -88,7 +86,7 @@ def run(plan: Plan, problem: Problem, x: Tensor, weight: Tensor, bias: Tensor | 
 
 
 def _by_library(problem: Problem, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    if problem.gated and len(x) >= MANY_ROWS and is_hopper(x.device):
+    if problem.gated and len(x) > FEW and is_hopper(x.device):
         out = torch.empty((len(x), problem.outputs), dtype=x.dtype, device=x.device)
         if HOPPER.launch(x.device, x, weight, out):
             return out

@@ -44,7 +44,7 @@ class Skinny:
 
 @dataclass(frozen=True)
 class Library:
-    """cuBLAS."""
+    """cuBLAS; for gated products on Hopper GPUs the kernel of `hopper` where `tiling` has tiles."""
 
 
 Plan = Gemv | Skinny | Library
