@@ -46,6 +46,15 @@ const DISTURBED: f64 = 4.0;
 const WRONG: f64 = 1.5;
 const WRONGS: u32 = 16;
 
+/// Features of decodes to leave out where a slope would be negative, tried in turn. The constant
+/// stays: a step of decodes reads the weights, however few they are.
+const DECODING: [&[usize]; 4] = [&[], &[1], &[2], &[1, 2]];
+/// Of prompts: the tokens stay, as they are certain to cost.
+const READING: [&[usize]; 4] = [&[], &[2], &[0], &[0, 2]];
+
+/// Normal equations: each row a feature's, and at its end what they are to yield.
+type Equations = [[f64; 4]; 3];
+
 /// The fitted model.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StepCost {
@@ -57,7 +66,8 @@ pub(crate) struct StepCost {
     sizes: SizeCosts,
 }
 
-/// A linear function of three features.
+/// A linear function of three features: a constant, and two slopes that disturbed steps do not make
+/// negative.
 #[derive(Clone, Debug, Default)]
 struct Fit {
     weights: [f64; 3],
@@ -103,14 +113,14 @@ impl StepCost {
         if load.prompt > 0 {
             self.doubt(load, took);
             let alone = self.decoding.at(load.decoding()).max(0.0);
-            self.reading.observe(load.reading(), took - alone);
+            self.reading.observe(load.reading(), took - alone, &READING);
             if self.is_known() {
                 self.sizes
                     .observe(load.tokens(), took - self.attention(load));
             }
             return;
         }
-        self.decoding.observe(load.decoding(), took);
+        self.decoding.observe(load.decoding(), took, &DECODING);
         if self.decoding.observed == LEARNING {
             // What was learnt of prompts before contains the constant costs of all steps.
             self.reading = Fit::default();
@@ -129,7 +139,11 @@ impl StepCost {
     fn forget(&mut self, load: Load) {
         match load.prompt {
             0 => self.decoding = Fit::default(),
-            _ => self.reading = Fit::default(),
+            // What its size is known to cost too: that alone would make the next step a surprise again.
+            _ => {
+                self.reading = Fit::default();
+                self.sizes.forget(load.tokens());
+            }
         }
     }
 
@@ -190,7 +204,7 @@ impl StepCost {
         let [.., context] = self.decoding.weights;
         let [.., pair] = self.reading.weights;
         let (contexts, pairs) = (load.context as f64 * CONTEXT, load.pairs as f64 * PAIRS);
-        context.max(0.0) * contexts + pair.max(0.0) * pairs
+        context * contexts + pair * pairs
     }
 
     /// Microseconds of a step with a prompt, beside `load`'s decodes, before the first of its tokens.
@@ -237,7 +251,7 @@ impl StepCost {
         let [.., pair] = self.reading.weights;
         // n tokens attend to n * position + n^2 / 2 others: the positive root of that equation.
         let left = left.max(0.0);
-        let curve = pair.max(0.0) * PAIRS;
+        let curve = pair * PAIRS;
         let slope = (token + curve * f64::from(position)).max(1e-3);
         let tokens = 2.0 * left / (slope + (slope * slope + 2.0 * curve * left).sqrt());
         tokens.min(f64::from(u32::MAX)) as u32
@@ -286,7 +300,10 @@ impl Fit {
         };
     }
 
-    fn observe(&mut self, x: [f64; 3], y: f64) {
+    /// Learns that `x` takes `y`. Nothing takes less for there being more of it, but disturbed steps, or
+    /// steps much alike, may say so, and work unlike theirs would seem free: the features of the first of
+    /// `leaving_out` with which no slope is negative, or else of the last, get no weight.
+    fn observe(&mut self, x: [f64; 3], y: f64, leaving_out: &[&[usize]]) {
         self.observed = self.observed.saturating_add(1);
         let mut equations = [[0.0; 4]; 3];
         for i in 0..3 {
@@ -298,12 +315,29 @@ impl Fit {
             equations[i][i] += PULL;
             equations[i][3] = self.moments[i] + PULL * self.weights[i];
         }
-        self.weights = solve(equations);
+        for features in leaving_out {
+            self.weights = solve(without(equations, features));
+            if self.weights[1..].iter().all(|&slope| slope >= 0.0) {
+                break;
+            }
+        }
     }
 }
 
+/// The same equations where these features weigh nothing.
+fn without(mut equations: Equations, features: &[usize]) -> Equations {
+    for &feature in features {
+        for row in &mut equations {
+            row[feature] = 0.0;
+        }
+        equations[feature] = [0.0; 4];
+        equations[feature][feature] = 1.0;
+    }
+    equations
+}
+
 /// Gaussian elimination of a symmetric positive definite system: no pivoting needed.
-fn solve(mut equations: [[f64; 4]; 3]) -> [f64; 3] {
+fn solve(mut equations: Equations) -> [f64; 3] {
     for pivot in 0..3 {
         let row = equations[pivot];
         for lower in &mut equations[pivot + 1..] {
@@ -464,6 +498,48 @@ mod tests {
         let other = load(32, 9_000, 0, 900);
         let ratio = cost.predict(other).unwrap() / took(other) as f64;
         assert!((0.5..2.0).contains(&ratio), "{ratio}");
+    }
+
+    /// A step that compiled a kernel, among the first with prompts, all short.
+    #[test]
+    fn deep_prompts_never_seem_free() {
+        let beside = load(32, 16_000, 0, 0);
+        for disturbed in 0..8 {
+            let mut cost = StepCost::default();
+            for step in 0..16 {
+                cost.observe(beside, took(beside), Micros(step));
+                let read = load(32, 16_000, 0, 512 - 16 * (step as u32 % 3));
+                let compiling = if step == disturbed { 300_000 } else { 0 };
+                cost.observe(read, took(read) + compiling, Micros(step));
+                let fits = |position, target| cost.fitting(beside, position, 8_160, target);
+                let long = took(load(32, 16_000, 0, 4_000)) as f64;
+                let fitting = fits(24_000, long).unwrap_or(0);
+                assert!(fitting < 8_160, "{disturbed}, {step}: {fitting}");
+            }
+        }
+    }
+
+    /// The first step of a size, which nothing was known of, was disturbed.
+    #[test]
+    fn what_a_size_cost_by_mistake_is_forgotten() {
+        let mut cost = StepCost::new(&[256, 768]);
+        let [decode, short] = [load(32, 9_000, 0, 0), load(32, 9_000, 0, 200)];
+        for step in 0..8 {
+            cost.observe(decode, took(decode), Micros(step));
+        }
+        // Where four steps in a row were disturbed, nobody knew better.
+        let other = load(32, 9_000, 0, 700);
+        for _ in 0..4 {
+            cost.observe(other, took(other) + 1_000_000, Micros(8));
+        }
+        for step in 9..20 {
+            cost.observe(other, took(other), Micros(step));
+            cost.observe(short, took(short), Micros(step));
+        }
+        for load in [other, short] {
+            let ratio = cost.predict(load).unwrap() / took(load) as f64;
+            assert!((0.8..1.25).contains(&ratio), "{ratio}");
+        }
     }
 
     #[test]

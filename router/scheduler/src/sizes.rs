@@ -56,6 +56,14 @@ impl SizeCosts {
         }
     }
 
+    /// Forgets what was seen of the size of a step of so many tokens.
+    pub(crate) fn forget(&mut self, tokens: u32) {
+        let at = self.at(tokens);
+        if let Some(seen) = self.seen.get_mut(at) {
+            seen.last = None;
+        }
+    }
+
     /// What a step of so many tokens cost, if its size was ever seen.
     pub(crate) fn known(&self, tokens: u32) -> Option<f64> {
         self.seen.get(self.at(tokens))?.known()

@@ -6,7 +6,7 @@ use penstock_scheduler::ids::{Micros, RequestId, TokenId};
 use penstock_scheduler::plan::{StepOutcome, StepPlan};
 use penstock_scheduler::request::{Class, Pipelining, Request};
 use penstock_scheduler::{FirstComeFirstServed, Scheduler};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Microseconds that the matrix products of a step of so many tokens take, all 32 layers and the head.
 const PRODUCTS: [(u32, f64); 12] = [
@@ -97,39 +97,79 @@ pub(crate) struct Server {
     slots: Vec<Slot>,
     free_at: u64,
     in_flight: VecDeque<(u64, StepOutcome)>,
+    cold: Option<Cold>,
+}
+
+/// Workers that have compiled nothing and captured no graph yet.
+struct Cold {
+    shapes: BTreeSet<(u32, u32)>,
+    /// Of the first steps of a shape, so many in a hundred take longer.
+    disturbed: u64,
+    random: u64,
+}
+
+impl Cold {
+    fn new(seed: u64) -> Self {
+        Self {
+            shapes: BTreeSet::new(),
+            disturbed: 10 + seed % 9 * 10,
+            random: seed,
+        }
+    }
+
+    /// Microseconds that a step takes longer.
+    fn more(&mut self, step: Step) -> u64 {
+        let tokens = step.decodes + step.prompt;
+        let shape = match step.prompt {
+            0 => (0, step.decodes.next_multiple_of(8)),
+            _ => (padded(tokens), step.decodes.next_power_of_two()),
+        };
+        let disturbed = self.shapes.insert(shape) && self.below(100) < self.disturbed;
+        if disturbed {
+            100_000 + self.below(1_400_000)
+        } else {
+            0
+        }
+    }
+
+    /// A number below `bound` (SplitMix64; Steele, Lea and Flood, 2014).
+    fn below(&mut self, bound: u64) -> u64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.random;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % bound
+    }
 }
 
 impl Server {
+    /// As a launcher starts it, with workers that are cold, `seed` says how.
+    pub(crate) fn cold(seed: u64) -> Self {
+        let mut config = config();
+        (config.depth, config.lead) = (3, 3_000);
+        Self {
+            scheduler: Scheduler::new(config, Box::new(FirstComeFirstServed)).unwrap(),
+            cold: Some(Cold::new(seed)),
+            ..Self::new(Speed::Burst)
+        }
+    }
+
+    /// From here on, no step is disturbed.
+    pub(crate) fn is_warm(&mut self) {
+        self.cold = None;
+    }
+
     pub(crate) fn new(speed: Speed) -> Self {
-        let config = SchedulerConfig {
-            groups: vec![KvGroup {
-                block_tokens: 16,
-                blocks: 50_000,
-                window: 0,
-            }],
-            max_slots: SLOTS,
-            max_step_tokens: STEP,
-            step_sizes: sizes(),
-            max_sequence_tokens: 40_000,
-            max_tokens_per_run: 1,
-            max_waiting: 10_000,
-            max_waiting_tokens: 100_000_000,
-            depth: 2,
-            lead: 0,
-            prefix_cache: true,
-            reserve: Reserve::Growth,
-            latency_target: 50_000,
-            aging: 5_000_000,
-        };
         Self {
             now: 0,
             speed,
             steps: Vec::new(),
             clients: BTreeMap::new(),
-            scheduler: Scheduler::new(config, Box::new(FirstComeFirstServed)).unwrap(),
+            scheduler: Scheduler::new(config(), Box::new(FirstComeFirstServed)).unwrap(),
             slots: vec![Slot::default(); SLOTS as usize],
             free_at: 0,
             in_flight: VecDeque::new(),
+            cold: None,
         }
     }
 
@@ -181,6 +221,23 @@ impl Server {
             ended += u32::from(client.over && client.prompt < LONG);
         }
         ended
+    }
+
+    /// Goes on until then.
+    pub(crate) fn stream(&mut self, until: u64) {
+        while self.now < until {
+            self.advance(until);
+        }
+    }
+
+    /// So many requests of a shape, at once or, as `seed` says, over a few milliseconds.
+    pub(crate) fn arrive_one_by_one(&mut self, requests: u32, shape: (u32, u32), seed: u64) {
+        for request in 0..requests {
+            self.arrive(shape.0, shape.1);
+            if !seed.is_multiple_of(3) {
+                self.stream(self.now + (seed * 7_919 + u64::from(request) * 104_729) % 400);
+            }
+        }
     }
 
     /// Goes on until all that came is answered.
@@ -268,12 +325,36 @@ impl Server {
             Speed::Sustained => sustained(step),
             Speed::Hosted => (burst(step) / 10.0).max(8_000.0),
         };
-        step.took = took as u64;
+        let more = self.cold.as_mut().map_or(0, |cold| cold.more(step));
+        step.took = took as u64 + more;
         // What the workers report trembles by 3 %.
-        outcome.duration = (took * (0.97 + 0.01 * (plan.step.0 % 7) as f64)) as u64;
+        outcome.duration = (took * (0.97 + 0.01 * (plan.step.0 % 7) as f64)) as u64 + more;
         self.free_at = self.free_at.max(self.now) + step.took;
         self.in_flight.push_back((self.free_at, outcome));
         self.steps.push(step);
+    }
+}
+
+fn config() -> SchedulerConfig {
+    SchedulerConfig {
+        groups: vec![KvGroup {
+            block_tokens: 16,
+            blocks: 50_000,
+            window: 0,
+        }],
+        max_slots: SLOTS,
+        max_step_tokens: STEP,
+        step_sizes: sizes(),
+        max_sequence_tokens: 40_000,
+        max_tokens_per_run: 1,
+        max_waiting: 10_000,
+        max_waiting_tokens: 100_000_000,
+        depth: 2,
+        lead: 0,
+        prefix_cache: true,
+        reserve: Reserve::Growth,
+        latency_target: 50_000,
+        aging: 5_000_000,
     }
 }
 
@@ -285,6 +366,12 @@ fn sizes() -> Vec<u32> {
         .skip_while(|&tokens| tokens < 64)
         .chain(larger)
         .collect()
+}
+
+/// Tokens that a step of so many with prompts is padded to.
+fn padded(tokens: u32) -> u32 {
+    let mut sizes = sizes().into_iter();
+    sizes.find(|&size| size >= tokens).unwrap_or(tokens)
 }
 
 /// Microseconds of a step.
