@@ -28,7 +28,7 @@ from torch import Tensor
 ROWS = (192, 256, 384, 512, 768, 1024, 2048, 4096, 8192)
 SLICE = 0.1  # seconds
 SLICES = 10
-LEAST_ROWS = 8192  # of a graph's layers in all: its launch must not count
+GRAPH_ROWS = 8192  # of a graph's layers in all, at least: its launch must not count
 
 Way = Callable[[Tensor, Tensor, Tensor], Tensor]  # x, weights of gate and up, out
 
@@ -68,7 +68,7 @@ class Layer:
         qkv, out, gate_up, down = weights
         x, mixed, h = (torch.randn(rows, w.shape[1]).to(w) for w in (qkv, out, down))
         gated = torch.empty_like(h)
-        self.turns = -(-LEAST_ROWS // rows)
+        self.turns = -(-GRAPH_ROWS // rows)
         self.times: list[float] = []
 
         def products() -> None:

@@ -38,10 +38,10 @@ def _turned(width, swaps):
 
 @gluon.jit
 def in_rows(values, WIDTH: gl.constexpr):
-    """A wgmma's sum, rounded to 16 bits, with 8 columns in a row in a thread if there are enough.
+    """A wgmma's sum, rounded to 16 bits, with 8 columns in a row in a thread; 16 stay as they are.
 
-    Then a store writes whole sectors. Each swap of a bit is a shuffle. The compiler would make both
-    at once through shared memory, of which a ring leaves none, and which takes more power.
+    Then a store writes whole sectors. A swap of one bit is a shuffle. Two in one conversion the
+    compiler would do through shared memory, of which a ring leaves none, at the cost of power.
     """
     if WIDTH >= 32:
         for swaps in gl.static_range(3):

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from penstock_kernels.case import Heads, paged
 from penstock_kernels.linear import hopper as product
-from penstock_kernels.linear.tiling import TILINGS
 from penstock_kernels.paged_decode_attention import hopper as decode
 from penstock_kernels.paged_decode_attention.cases import decode_arguments
 from penstock_kernels.paged_prefill_attention import hopper as prefill
@@ -23,6 +22,7 @@ from triton.runtime.jit import JITFunction
 
 CPU = torch.device("cpu")
 PROCESSORS = 132  # of an H200
+SHARED_BYTES = 232_448  # that a program may have there
 
 
 class Absent:
@@ -45,6 +45,7 @@ def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any)
     """In place of a launch."""
     kernel = launch(self, *args, grid=grid, warmup=True, **options)
     assert kernel.asm["cubin"]
+    assert kernel.metadata.shared <= SHARED_BYTES
     sys.stdout.write(f"{self.__module__}.{self.__name__}: compiled\n")
     return kernel
 
@@ -64,6 +65,17 @@ def attention(heads: Heads) -> None:
         assert prefill.launch((q, torch.empty_like(q)), cache, (0.1, 0))
 
 
+def gated() -> None:
+    """A product for each tiling, and products that are cuBLAS's."""
+    weight = torch.empty((2 * 14336, 512), dtype=torch.bfloat16)
+    for rows, taken in ((192, True), (256, True), (1024, True), (500, False)):
+        x, out = (torch.empty((rows, size), dtype=torch.bfloat16) for size in (512, 14336))
+        assert product.launch(x, weight, out) == taken
+    assert not product.launch(x[:192, :480], weight[:, :480].contiguous(), out[:192])
+    assert not product.launch(x[:192].float(), weight.float(), out[:192].float())
+    assert not product.launch(torch.empty(192, 515).to(x)[:, :512], weight, out[:192])
+
+
 def main() -> None:
     driver.set_active(Absent())
     JITFunction.run = compile_only
@@ -72,9 +84,7 @@ def main() -> None:
     decode.early_launch = lambda _device: True
     for size in (64, 128):
         attention(Heads(query=32, kv=8, size=size, block_tokens=16))
-    x, out = (torch.empty((1024, size), dtype=torch.bfloat16) for size in (512, 896))
-    for chosen in TILINGS:
-        product.launch_tiled(chosen, x, torch.empty((1792, 512), dtype=torch.bfloat16), out)
+    gated()
 
 
 if __name__ == "__main__":

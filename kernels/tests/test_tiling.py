@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from penstock_kernels.linear.tiling import LARGE, NARROW, TALL, TILINGS, Tiling, tiling
+from penstock_kernels.linear.tiling import (
+    LARGE,
+    MOST_PARTS,
+    NARROW,
+    TALL,
+    TILINGS,
+    Tiling,
+    tiling,
+)
 
 PROGRAMS = 132  # of an H200
 OUTPUTS = 14336
@@ -37,4 +45,6 @@ def test_outputs_must_be_whole_tiles(rows: int) -> None:
 def test_parts_are_what_matrix_instructions_take() -> None:
     for one in TILINGS:
         assert all(part & (part - 1) == 0 and 2 * part <= 256 for part in one.parts)
+        assert len(one.parts) <= MOST_PARTS
+        assert one.groups in (2, 3)
         assert OUTPUTS % one.outputs == 0

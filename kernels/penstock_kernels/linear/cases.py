@@ -43,8 +43,9 @@ CASES = [
     _made(Size.FULL, ("bf16", 1030, 1554, 1216), False, gated=True),
     _made(Size.FULL, ("bf16", 1025, 1536, 1216), False, gated=True),
     _made(Size.FULL, ("f16", 4321, 1024, 704), False, gated=True),
-    # As many tiles as most GPUs have multiprocessors, of all kinds.
-    *(_made(Size.FULL, ("bf16", rows, 28672, 192), False, gated=True) for rows in (150, 230, 384)),
+    # Enough tiles to fill most GPUs' multiprocessors, and more than there are; rings go round.
+    *(_made(Size.FULL, ("bf16", rows, 28672, 704), False, gated=True) for rows in (150, 230, 384)),
+    _made(Size.FULL, ("f16", 190, 59136, 704), False, gated=True),
     *(_case(Size.FULL, "bf16", rows, 1000, 1000, bias=True) for rows in (1, 2, 7, 64, 65, 200)),
     *(_case(Size.FULL, "f16", rows, 777, 1216) for rows in (1, 3, 16, 33, 63)),
     *(_case(Size.FULL, "bf16", rows, 4096, 4096) for rows in (1, 9, 40)),

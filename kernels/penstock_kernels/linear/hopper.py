@@ -5,10 +5,9 @@ another. One warp copies x and both weights into a ring and goes on with the nex
 take ROWS of the rows each. Gate and up of an output are in one thread, so that they meet before
 anything is rounded or written: neither goes through memory.
 
-What that saves is power, which limits a GPU that multiplies for seconds: in turns on an H200, at
-690 W, an 8B layer's products of 8,192 rows take 5,356 us, and with cuBLAS and silu_mul in place of
-this kernel 5,562. Where rows are fewer, tiles that all programs can take at once save time: see
-`tiling`.
+What that saves is power, which limits a GPU that multiplies for seconds: in turns on an H200, an 8B
+layer's products of 8,192 rows take 5,356 us, and with cuBLAS and silu_mul in place of this kernel
+5,562. Where rows are fewer, tiles that all programs can take at once save time: see `tiling`.
 
 Source: Shazeer, GLU Variants Improve Transformer, arXiv:2002.05202.
 """
@@ -28,7 +27,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from ..device import processors
 from ..hopper import ATOM, KINDS, ROWS, copy, in_rows, make_bars, view_of
 from ..online_softmax import LOG2_E
-from .tiling import Tiling, tiling
+from .tiling import MOST_PARTS, Tiling, tiling
 
 MINUS_LOG2_E = gl.constexpr(-LOG2_E)
 DEPTH = gl.constexpr(ATOM.value)  # inputs of one turn
@@ -159,7 +158,7 @@ def _ring(WIDTH: gl.constexpr, kind: gl.constexpr):
 
 @gluon.jit(do_not_specialize=["rows"])
 def _gated(
-    x_desc, wide, middle, narrow, out, rows, outputs, inputs,
+    x_desc, first, second, third, out, rows, outputs, inputs,
     GROUPS: gl.constexpr, PARTS: gl.constexpr,
 ):  # fmt: skip
     kind: gl.constexpr = out.dtype.element_ty
@@ -172,7 +171,7 @@ def _gated(
     fence_async_shared()
     OUTPUTS: gl.constexpr = _before(PARTS, len(PARTS))
     sizes = gl.cdiv(rows, GROUPS * ROWS), outputs // OUTPUTS, outputs, inputs
-    weights = wide, middle, narrow
+    weights = first, second, third
     if GROUPS == 2:
         gl.warp_specialize(
             [
@@ -184,6 +183,7 @@ def _gated(
             [240, 24],
         )
     else:
+        gl.static_assert(GROUPS == 3)
         gl.warp_specialize(
             [
                 (_multiply, (out, rings, bars, rows, sizes, GROUPS, PARTS, 0)),
@@ -212,7 +212,7 @@ def launch_tiled(chosen: Tiling, x: Tensor, weight: Tensor, out: Tensor) -> None
     weights = [view_of(weight, width) for width in chosen.parts]
     _gated[(processors(x.device),)](
         view_of(x, ROWS.value),
-        *(weights + weights[:1] * (3 - len(weights))),
+        *(weights + weights[:1] * (MOST_PARTS - len(weights))),
         out,
         x.shape[0],
         out.shape[1],

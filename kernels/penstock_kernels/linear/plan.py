@@ -1,7 +1,8 @@
 """Which kernel multiplies, and in what pieces: measured where someone measured, else by a rule.
 
 A plan depends on the GPU, the weights' shape and the bucket of the number of rows, never on the
-number of rows itself, so a row's result does not depend on how many others share its bucket.
+number of rows itself. So a row's result does not depend on how many others share its bucket, unless
+the plan is the library's: cuBLAS and `tiling` look at the rows.
 """
 
 from __future__ import annotations

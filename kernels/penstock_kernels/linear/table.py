@@ -37,7 +37,7 @@ class Measured:
     us: float
     """Microseconds it took."""
     library_us: float
-    """Microseconds that cuBLAS took in the same run."""
+    """Microseconds that the plan Library took in the same run."""
 
     def entry(self) -> dict[str, Any]:
         """As the table has it."""

@@ -47,8 +47,10 @@ const WRONG: f64 = 1.5;
 const WRONGS: u32 = 16;
 
 /// Features of decodes to leave out where a slope would be negative, tried in turn. The constant
-/// stays: a step of decodes reads the weights, however few they are.
-const DECODING: [&[usize]; 4] = [&[], &[1], &[2], &[1, 2]];
+/// stays: a step of decodes reads the weights, however few they are. Contexts go first: they grow
+/// with the number of decodes, so that either can stand for both, but all of the other's cost laid
+/// upon contexts would be wrong wherever these are longer.
+const DECODING: [&[usize]; 4] = [&[], &[2], &[1], &[1, 2]];
 /// Of prompts: the tokens stay, as they are certain to cost.
 const READING: [&[usize]; 4] = [&[], &[2], &[0], &[0, 2]];
 
@@ -302,7 +304,8 @@ impl Fit {
 
     /// Learns that `x` takes `y`. Nothing takes less for there being more of it, but disturbed steps, or
     /// steps much alike, may say so, and work unlike theirs would seem free: the features of the first of
-    /// `leaving_out` with which no slope is negative, or else of the last, get no weight.
+    /// `leaving_out` with which no slope is negative, or else of the last, get no weight. What is
+    /// negative even then is 0.
     fn observe(&mut self, x: [f64; 3], y: f64, leaving_out: &[&[usize]]) {
         self.observed = self.observed.saturating_add(1);
         let mut equations = [[0.0; 4]; 3];
@@ -318,8 +321,11 @@ impl Fit {
         for features in leaving_out {
             self.weights = solve(without(equations, features));
             if self.weights[1..].iter().all(|&slope| slope >= 0.0) {
-                break;
+                return;
             }
+        }
+        for slope in &mut self.weights[1..] {
+            *slope = slope.max(0.0);
         }
     }
 }
@@ -498,6 +504,29 @@ mod tests {
         let other = load(32, 9_000, 0, 900);
         let ratio = cost.predict(other).unwrap() / took(other) as f64;
         assert!((0.5..2.0).contains(&ratio), "{ratio}");
+    }
+
+    /// Streams that decode beside each other for long, whose contexts seem to cost nothing at times:
+    /// what another context would take does not jump from step to step.
+    #[test]
+    fn contexts_that_hardly_cost_move_no_prediction() {
+        let mut cost = StepCost::default();
+        let longer = load(32, 64_000, 0, 0);
+        let mut last = None;
+        for step in 0..600_u64 {
+            let decodes = 20 + (step / 7 % 13) as u32;
+            let now = load(decodes, u64::from(decodes) * (600 + step), 0, 0);
+            let tremor = 970 + step * 7_919 % 61;
+            cost.observe(now, took(now) * tremor / 1_000, Micros(step));
+            let predicted = cost.predict(longer);
+            if let (Some(before), Some(after)) = (last, predicted)
+                && step > 60
+            {
+                let jump: f64 = after / before;
+                assert!((0.85..1.15).contains(&jump), "{jump} at step {step}");
+            }
+            last = predicted;
+        }
     }
 
     /// A step that compiled a kernel, among the first with prompts, all short.

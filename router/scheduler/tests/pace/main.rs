@@ -61,16 +61,19 @@ fn a_cold_start_does_not_unpace_long_prompts() {
         }
         let from = server.now + 4 * SECOND;
         server.stream(from);
-        server.is_warm();
+        server.warm();
         for prompt in 1..=8 {
             server.arrive(32_768, 16);
             server.stream(from + 2 * prompt * SECOND);
         }
-        let gap = percentile(&server.gaps(512, from), 99);
+        let all = server.gaps(512, from);
+        let gap = percentile(&all, 99);
+        // Each of the streams has each of them.
+        let long = all.iter().filter(|&&gap| gap > 100_000).count() / 32;
         let wait = server.long().filter_map(Client::waited).max().unwrap();
         assert!(
-            gap < 30_000 && wait < 8 * SECOND,
-            "seed {seed}: {gap}, {wait}"
+            gap < 30_000 && long <= 4 && wait < 8 * SECOND,
+            "seed {seed}: {gap}, {long}, {wait}"
         );
         gaps.push(gap);
         waits.push(wait);

@@ -143,7 +143,8 @@ impl Cold {
 }
 
 impl Server {
-    /// As a launcher starts it, with workers that are cold, `seed` says how.
+    /// As a launcher starts it, with workers that are cold: `seed` says which first steps of a shape
+    /// take how much longer.
     pub(crate) fn cold(seed: u64) -> Self {
         let mut config = config();
         (config.depth, config.lead) = (3, 3_000);
@@ -155,7 +156,7 @@ impl Server {
     }
 
     /// From here on, no step is disturbed.
-    pub(crate) fn is_warm(&mut self) {
+    pub(crate) fn warm(&mut self) {
         self.cold = None;
     }
 
