@@ -19,9 +19,10 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 from penstock_kernels import silu_mul
-from penstock_kernels.linear.hopper import launch_tiled
+from penstock_kernels.linear.hopper import launch
 from penstock_kernels.linear.tiling import TILINGS, Tiling
 from penstock_kernels.linear.tune import microseconds
+from penstock_kernels.sizes import divided_up
 from products import shapes
 from torch import Tensor
 
@@ -40,7 +41,7 @@ def library(x: Tensor, weight: Tensor, _out: Tensor) -> Tensor:
 
 def tiled(tiling: Tiling, x: Tensor, weight: Tensor, out: Tensor) -> Tensor:
     """The kernel for Hopper GPUs."""
-    launch_tiled(tiling, x, weight, out)
+    assert launch(tiling, x, weight, out)
     return out
 
 
@@ -68,7 +69,7 @@ class Layer:
         qkv, out, gate_up, down = weights
         x, mixed, h = (torch.randn(rows, w.shape[1]).to(w) for w in (qkv, out, down))
         gated = torch.empty_like(h)
-        self.turns = -(-GRAPH_ROWS // rows)
+        self.turns = divided_up(GRAPH_ROWS, rows)
         self.times: list[float] = []
 
         def products() -> None:

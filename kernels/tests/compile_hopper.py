@@ -12,6 +12,9 @@ from typing import Any
 import torch
 from penstock_kernels.case import Heads, paged
 from penstock_kernels.linear import hopper as product
+from penstock_kernels.linear import launch as choice
+from penstock_kernels.linear.plan import Problem
+from penstock_kernels.linear.tiling import TALL
 from penstock_kernels.paged_decode_attention import hopper as decode
 from penstock_kernels.paged_decode_attention.cases import decode_arguments
 from penstock_kernels.paged_prefill_attention import hopper as prefill
@@ -68,18 +71,23 @@ def attention(heads: Heads) -> None:
 def gated() -> None:
     """A product for each tiling, and products that are cuBLAS's."""
     weight = torch.empty((2 * 14336, 512), dtype=torch.bfloat16)
+    problem = Problem(outputs=14336, inputs=512, gated=True)
     for rows, taken in ((192, True), (256, True), (1024, True), (500, False)):
         x, out = (torch.empty((rows, size), dtype=torch.bfloat16) for size in (512, 14336))
-        assert product.launch(x, weight, out) == taken
-    assert not product.launch(x[:192, :480], weight[:, :480].contiguous(), out[:192])
-    assert not product.launch(x[:192].float(), weight.float(), out[:192].float())
-    assert not product.launch(torch.empty(192, 515).to(x)[:, :512], weight, out[:192])
+        tiles = choice._tiles(problem, x)
+        assert (tiles is not None) == taken
+        assert tiles is None or product.launch(tiles, x, weight, out)
+    x, out = x[:192], out[:192]
+    assert not product.launch(TALL, x[:, :480], weight[:, :480].contiguous(), out)
+    assert not product.launch(TALL, x.float(), weight.float(), out.float())
+    assert not product.launch(TALL, torch.empty(192, 515).to(x)[:, :512], weight, out)
 
 
 def main() -> None:
     driver.set_active(Absent())
     JITFunction.run = compile_only
-    for module in (decode, prefill, splits, product):
+    choice.is_hopper = lambda _device: True
+    for module in (decode, prefill, splits, product, choice):
         module.processors = lambda _device: PROCESSORS
     decode.early_launch = lambda _device: True
     for size in (64, 128):

@@ -27,7 +27,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from ..device import processors
 from ..hopper import ATOM, KINDS, ROWS, copy, in_rows, make_bars, view_of
 from ..online_softmax import LOG2_E
-from .tiling import MOST_PARTS, Tiling, tiling
+from .tiling import MOST_PARTS, Tiling
 
 MINUS_LOG2_E = gl.constexpr(-LOG2_E)
 DEPTH = gl.constexpr(ATOM.value)  # inputs of one turn
@@ -196,20 +196,15 @@ def _gated(
         )
 
 
-def launch(x: Tensor, weight: Tensor, out: Tensor) -> bool:
-    """Whether this kernel takes such tensors; if so, out = silu(x G^T) * (x U^T) is launched."""
-    rows, inputs = x.shape
-    chosen = tiling(rows, out.shape[1], processors(x.device))
-    fits = inputs % DEPTH.value == 0 and x.dtype in KINDS
-    if chosen is None or not fits or not _copied(x) or not _copied(weight):
+def launch(tiles: Tiling, x: Tensor, weight: Tensor, out: Tensor) -> bool:
+    """Whether this kernel takes such tensors; if so, out = silu(x G^T) * (x U^T) is launched.
+
+    The tiles must divide the outputs.
+    """
+    fits = x.shape[1] % DEPTH.value == 0 and x.dtype in KINDS
+    if not fits or not _copied(x) or not _copied(weight):
         return False
-    launch_tiled(chosen, x, weight, out)
-    return True
-
-
-def launch_tiled(chosen: Tiling, x: Tensor, weight: Tensor, out: Tensor) -> None:
-    """The same with given tiles, which must fit."""
-    weights = [view_of(weight, width) for width in chosen.parts]
+    weights = [view_of(weight, width) for width in tiles.parts]
     _gated[(processors(x.device),)](
         view_of(x, ROWS.value),
         *(weights + weights[:1] * (MOST_PARTS - len(weights))),
@@ -217,11 +212,12 @@ def launch_tiled(chosen: Tiling, x: Tensor, weight: Tensor, out: Tensor) -> None
         x.shape[0],
         out.shape[1],
         x.shape[1],
-        GROUPS=chosen.groups,
-        PARTS=chosen.parts,
+        GROUPS=tiles.groups,
+        PARTS=tiles.parts,
         num_warps=4,
-        maxnreg=168 if chosen.groups == 2 else 128,
+        maxnreg=168 if tiles.groups == 2 else 128,
     )
+    return True
 
 
 def _copied(matrix: Tensor) -> bool:

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..device import is_hopper, processors
+from ..device import arrivals, is_hopper, processors
 from ..pdl import early_launch
 from ..rms_norm import Summands
 from ..silu_mul import silu_mul
@@ -18,6 +18,7 @@ from .gemv import gemv
 from .plan import COUNTERS, FEW, Gemv, Library, Plan, Problem, Skinny, bucket, rule
 from .skinny import skinny
 from .table import tuned
+from .tiling import Tiling, tiling
 
 HOPPER = Special(f"{__package__}.hopper", is_hopper)
 # Smallest second side of a matrix instruction.
@@ -86,12 +87,20 @@ def run(plan: Plan, problem: Problem, x: Tensor, weight: Tensor, bias: Tensor | 
 
 
 def _by_library(problem: Problem, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    if problem.gated and len(x) > FEW and is_hopper(x.device):
+    tiles = _tiles(problem, x)
+    if tiles is not None:
         out = torch.empty((len(x), problem.outputs), dtype=x.dtype, device=x.device)
-        if HOPPER.launch(x.device, x, weight, out):
+        if HOPPER.launch(x.device, tiles, x, weight, out):
             return out
     product = F.linear(x, weight, bias)
     return silu_mul(product) if problem.gated else product
+
+
+def _tiles(problem: Problem, x: Tensor) -> Tiling | None:
+    """Those of the gated product on a Hopper GPU, if it has any."""
+    if not problem.gated or len(x) <= FEW or not is_hopper(x.device):
+        return None
+    return tiling(len(x), problem.outputs, processors(x.device))
 
 
 def _launch_gemv(
@@ -143,7 +152,7 @@ def _launch_skinny(
     if plan.splits > 1:
         shape = (plan.splits, rows, problem.outputs)
         partial = torch.empty(shape, dtype=torch.float32, device=x.device)
-        arrived = _counters(x.device)
+        arrived = arrivals(x.device, COUNTERS)
     early = early_launch(x.device)
     skinny[(divided_up(problem.outputs, plan.tile), plan.splits)](
         x,
@@ -169,9 +178,3 @@ def _launch_skinny(
         num_warps=plan.warps,
         launch_pdl=early,
     )
-
-
-@lru_cache
-def _counters(device: torch.device) -> Tensor:
-    """Zero between launches: every launch leaves them as it found them. One stream at a time."""
-    return torch.zeros(COUNTERS, dtype=torch.int32, device=device)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..sizes import divided_up
+
 GROUP_ROWS = 64  # the height of a warp group's matrix instruction, `hopper.ROWS`
 MOST_PARTS = 3
 
@@ -30,7 +32,7 @@ class Tiling:
 
     def tiles(self, rows: int, outputs: int) -> int:
         """Tiles of a product."""
-        return -(-rows // self.rows) * (outputs // self.outputs)
+        return divided_up(rows, self.rows) * (outputs // self.outputs)
 
 
 LARGE = Tiling(groups=2, parts=(128,))
@@ -58,5 +60,5 @@ def tiling(rows: int, outputs: int, programs: int) -> Tiling | None:
     if one is None or outputs % one.outputs:
         return None
     tiles = one.tiles(rows, outputs)
-    waves = -(-tiles // programs)
+    waves = divided_up(tiles, programs)
     return one if tiles >= LEAST_FILLED * waves * programs else None

@@ -9,14 +9,13 @@ for all; if not, the search reads the row at every step. No sort.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
-from functools import lru_cache
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from ..device import arrivals
 from ..pdl import early_launch
 from ..sizes import divided_up, power_of_two
 from .bits import (
@@ -420,7 +419,7 @@ def try_lists(logits: Tensor, filters: Filters, kept: Kept) -> Tensor:
         maxima,
         sums,
         bounds,
-        _counters(logits.device),
+        arrivals(logits.device, MOST_LISTS[True]),
         stride,
         vocabulary,
         GROUPS=power_of_two(parts * groups),
@@ -477,9 +476,3 @@ def search_rows(logits: Tensor, filters: Filters, kept: Kept, settled: Tensor | 
         launch_pdl=early,
         num_warps=PASS_WARPS,
     )
-
-
-@lru_cache
-def _counters(device: torch.device) -> Tensor:
-    """Zero between launches: every launch leaves them as it found them. One stream at a time."""
-    return torch.zeros(MOST_LISTS[True], dtype=torch.int32, device=device)

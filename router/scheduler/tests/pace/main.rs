@@ -6,6 +6,8 @@
     reason = "the figures are worth printing: a test owns its output"
 )]
 
+#[path = "../simulation/random.rs"]
+mod random;
 mod server;
 
 use server::{Client, STEP, Server, Speed, least, percentile};
@@ -52,13 +54,7 @@ fn a_cold_start_does_not_unpace_long_prompts() {
         server.arrive_one_by_one(32, (128, 16), seed);
         server.answer_all();
         server.arrive_one_by_one(32, (512, 4_500), seed / 3);
-        while server
-            .clients
-            .values()
-            .any(|client| client.tokens.is_empty())
-        {
-            server.advance(u64::MAX - 1);
-        }
+        server.until_all(|client| !client.tokens.is_empty());
         let from = server.now + 4 * SECOND;
         server.stream(from);
         server.warm();

@@ -1,6 +1,7 @@
 //! A server in virtual time: a scheduler, workers whose steps take as long as an 8B model's on an
 //! H200, and clients that note when their tokens come.
 
+use crate::random::Random;
 use penstock_scheduler::config::{KvGroup, Reserve, SchedulerConfig};
 use penstock_scheduler::ids::{Micros, RequestId, TokenId};
 use penstock_scheduler::plan::{StepOutcome, StepPlan};
@@ -104,16 +105,17 @@ pub(crate) struct Server {
 struct Cold {
     shapes: BTreeSet<(u32, u32)>,
     /// Of the first steps of a shape, so many in a hundred take longer.
-    disturbed: u64,
-    random: u64,
+    disturbed: u32,
+    random: Random,
 }
 
 impl Cold {
     fn new(seed: u64) -> Self {
+        let mut random = Random::new(seed);
         Self {
             shapes: BTreeSet::new(),
-            disturbed: 10 + seed % 9 * 10,
-            random: seed,
+            disturbed: random.pick(&[10, 20, 30, 40, 50, 60, 70, 80, 90]),
+            random,
         }
     }
 
@@ -124,21 +126,12 @@ impl Cold {
             0 => (0, step.decodes.next_multiple_of(8)),
             _ => (padded(tokens), step.decodes.next_power_of_two()),
         };
-        let disturbed = self.shapes.insert(shape) && self.below(100) < self.disturbed;
+        let disturbed = self.shapes.insert(shape) && self.random.chance(self.disturbed);
         if disturbed {
-            100_000 + self.below(1_400_000)
+            u64::from(self.random.within(100_000, 1_500_000))
         } else {
             0
         }
-    }
-
-    /// A number below `bound` (SplitMix64; Steele, Lea and Flood, 2014).
-    fn below(&mut self, bound: u64) -> u64 {
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.random;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % bound
     }
 }
 
@@ -241,11 +234,16 @@ impl Server {
         }
     }
 
-    /// Goes on until all that came is answered.
-    pub(crate) fn answer_all(&mut self) {
-        while self.clients.values().any(|client| !client.over) {
+    /// Goes on until that is so of all clients.
+    pub(crate) fn until_all(&mut self, is_so: impl Fn(&Client) -> bool) {
+        while !self.clients.values().all(&is_so) {
             self.advance(u64::MAX - 1);
         }
+    }
+
+    /// Goes on until all that came is answered.
+    pub(crate) fn answer_all(&mut self) {
+        self.until_all(|client| client.over);
     }
 
     /// `streams` clients that send the next request when the last is answered, `requests` in all;

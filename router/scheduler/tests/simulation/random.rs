@@ -1,4 +1,5 @@
 //! A seeded generator (SplitMix64, Steele et al. 2014) and the hash that the model worker uses.
+//! The tests of the pace have it too.
 
 /// The random choices of one episode.
 pub(crate) struct Random(u64);
