@@ -1,7 +1,7 @@
 //! One step of 1,024 running sequences: `plan` and `complete`, pipelined as the engine does it.
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use penstock_scheduler::config::{KvGroup, Reserve, SchedulerConfig};
+use penstock_scheduler::config::{KvGroup, Reads, Reserve, SchedulerConfig};
 use penstock_scheduler::ids::{Micros, RequestId, TokenId};
 use penstock_scheduler::plan::{StepOutcome, StepPlan};
 use penstock_scheduler::request::{Class, Pipelining, Request};
@@ -31,6 +31,7 @@ fn config() -> SchedulerConfig {
         reserve: Reserve::Growth,
         latency_target: 1_000_000,
         aging: 1_000_000,
+        reads: Reads::default(),
     }
 }
 

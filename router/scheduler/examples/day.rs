@@ -13,7 +13,7 @@
     reason = "a program around the scheduler, not the scheduler: it reports and measures itself"
 )]
 
-use penstock_scheduler::config::{KvGroup, Reserve, SchedulerConfig};
+use penstock_scheduler::config::{KvGroup, Reads, Reserve, SchedulerConfig};
 use penstock_scheduler::ids::{Micros, RequestId, TokenId};
 use penstock_scheduler::plan::{StepOutcome, StepPlan};
 use penstock_scheduler::request::{Class, Pipelining, Request};
@@ -49,6 +49,7 @@ fn config() -> SchedulerConfig {
         reserve: Reserve::Growth,
         latency_target: 50_000,
         aging: 10_000_000,
+        reads: Reads::default(),
     }
 }
 

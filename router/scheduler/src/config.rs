@@ -34,6 +34,17 @@ pub struct SchedulerConfig {
     pub latency_target: u64,
     /// Microseconds after which a waiting request may no longer be passed by later ones.
     pub aging: u64,
+    /// What decoding reads; from Load.
+    pub reads: Reads,
+}
+
+/// Bytes that a step of decodes reads from the device's memory; zeros: unknown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reads {
+    /// The weights, however many decode.
+    pub weights: u64,
+    /// Keys and values of each token that is attended to.
+    pub token: u64,
 }
 
 /// How much memory must be free for a request to enter.

@@ -1,4 +1,4 @@
-//! How long a step takes, fitted from outcomes: what its decodes would take alone, and what its
+//! How long a step takes, fitted from outcomes (`fit`): what its decodes would take alone, and what its
 //! prompts add to that, if steps of its size are not known from experience (`sizes`).
 //!
 //! Each part is linear in three features, a constant among them. The parts are fitted apart, because
@@ -6,11 +6,13 @@
 //! a short chunk share the reading of the weights: what a chunk adds may be less than what it costs
 //! alone (its constant may be negative).
 //!
-//! Least squares with exponential forgetting, kept as normal equations (the information form of
-//! recursive least squares; Haykin, Adaptive Filter Theory, ch. 10). The covariance form is cheaper,
-//! but diverges when traffic is steady for long: forgetting without news makes it lose symmetry.
-//! Here what traffic does not tell apart stays as it was, by a weak pull to the last fit.
+//! Of streams that go on together, contexts grow evenly while the device warms: what attention takes is
+//! told badly by them. So it is pulled to what it should take if keys and values were read as fast as
+//! weights are, which is right within a tenth for large models on GPUs; where contexts differ, what is
+//! seen outweighs that.
 
+use crate::config::Reads;
+use crate::fit::{Fit, LEARNING, Prior};
 use crate::ids::Micros;
 use crate::sizes::SizeCosts;
 
@@ -27,12 +29,6 @@ pub(crate) struct Load {
     pub(crate) pairs: u64,
 }
 
-/// Half of an observation's weight is gone after about 140 steps.
-const FORGETTING: f64 = 0.995;
-/// Steps before a fit is used.
-const LEARNING: u32 = 4;
-/// The pull to the last fit, in observations of one feature at its scale.
-const PULL: f64 = 1e-5;
 /// Features are scaled to the order of one: microseconds per so many of them, not per one.
 const TOKENS: f64 = 1e-3;
 const CONTEXT: f64 = 1e-5;
@@ -50,12 +46,14 @@ const WRONGS: u32 = 16;
 /// stays: a step of decodes reads the weights, however few they are. Contexts go first: they grow
 /// with the number of decodes, so that either can stand for both, but all of the other's cost laid
 /// upon contexts would be wrong wherever these are longer.
-const DECODING: [&[usize]; 4] = [&[], &[2], &[1], &[1, 2]];
-/// Of prompts: the tokens stay, as they are certain to cost.
-const READING: [&[usize]; 4] = [&[], &[2], &[0], &[0, 2]];
-
-/// Normal equations: each row a feature's, and at its end what they are to yield.
-type Equations = [[f64; 4]; 3];
+const DECODING: &[&[usize]] = &[&[], &[2], &[1], &[1, 2]];
+/// Where it is known what contexts should cost, that keeps the others' cost off them.
+const TIED: &[&[usize]] = &[&[], &[1], &[2], &[1, 2]];
+/// Of prompts the tokens stay, as they are certain to cost.
+const READING: Prior = Prior {
+    last_slope: 0.0,
+    leaving_out: &[&[], &[2], &[0], &[0, 2]],
+};
 
 /// The fitted model.
 #[derive(Clone, Debug, Default)]
@@ -66,29 +64,19 @@ pub(crate) struct StepCost {
     reading: Fit,
     /// Of steps with prompts, without attention.
     sizes: SizeCosts,
-}
-
-/// A linear function of three features: a constant, and two slopes that disturbed steps do not make
-/// negative.
-#[derive(Clone, Debug, Default)]
-struct Fit {
-    weights: [f64; 3],
-    /// Decayed sum of the features' outer products.
-    information: [[f64; 3]; 3],
-    /// Decayed sum of features times values.
-    moments: [f64; 3],
-    observed: u32,
-    /// Whether the last step was disturbed.
-    disturbed: bool,
-    /// Steps in a row for which it was wrong.
-    wrongs: u32,
+    /// The slope of contexts, in constants, as it should be; 0 = unknown.
+    attending: f64,
 }
 
 impl StepCost {
     /// Knows nothing yet. `sizes`: tokens of a step with prompts that suit the workers, rising.
-    pub(crate) fn new(sizes: &[u32]) -> Self {
+    pub(crate) fn new(sizes: &[u32], reads: Reads) -> Self {
         Self {
             sizes: SizeCosts::new(sizes),
+            attending: match reads.weights {
+                0 => 0.0,
+                weights => reads.token as f64 / weights as f64 / CONTEXT,
+            },
             ..Self::default()
         }
     }
@@ -122,10 +110,19 @@ impl StepCost {
             }
             return;
         }
-        self.decoding.observe(load.decoding(), took, &DECODING);
+        self.decoding.observe(load.decoding(), took, &self.prior());
         if self.decoding.observed == LEARNING {
             // What was learnt of prompts before contains the constant costs of all steps.
             self.reading = Fit::default();
+        }
+    }
+
+    /// What is known of decodes without having seen any.
+    fn prior(&self) -> Prior {
+        let known = self.attending > 0.0;
+        Prior {
+            last_slope: self.attending,
+            leaving_out: if known { TIED } else { DECODING },
         }
     }
 
@@ -209,6 +206,11 @@ impl StepCost {
         context * contexts + pair * pairs
     }
 
+    /// Microseconds of a step that are for what its decodes attend to.
+    pub(crate) fn attending(&self, load: Load) -> f64 {
+        self.attention(Load { pairs: 0, ..load })
+    }
+
     /// Microseconds of a step with a prompt, beside `load`'s decodes, before the first of its tokens.
     pub(crate) fn least(&self, load: Load) -> Option<f64> {
         let alone = Load {
@@ -283,83 +285,6 @@ impl Load {
     }
 }
 
-impl Fit {
-    fn is_known(&self) -> bool {
-        self.observed >= LEARNING
-    }
-
-    fn at(&self, x: [f64; 3]) -> f64 {
-        let [a, b, c] = self.weights;
-        a * x[0] + b * x[1] + c * x[2]
-    }
-
-    /// Keeps what it says until the next observations, which then outweigh it.
-    fn forget_observations(&mut self) {
-        *self = Self {
-            weights: self.weights,
-            observed: self.observed,
-            ..Self::default()
-        };
-    }
-
-    /// Learns that `x` takes `y`. Nothing takes less for there being more of it, but disturbed steps, or
-    /// steps much alike, may say so, and work unlike theirs would seem free: the features of the first of
-    /// `leaving_out` with which no slope is negative, or else of the last, get no weight. What is
-    /// negative even then is 0.
-    fn observe(&mut self, x: [f64; 3], y: f64, leaving_out: &[&[usize]]) {
-        self.observed = self.observed.saturating_add(1);
-        let mut equations = [[0.0; 4]; 3];
-        for i in 0..3 {
-            self.moments[i] = FORGETTING * self.moments[i] + x[i] * y;
-            for j in 0..3 {
-                self.information[i][j] = FORGETTING * self.information[i][j] + x[i] * x[j];
-                equations[i][j] = self.information[i][j];
-            }
-            equations[i][i] += PULL;
-            equations[i][3] = self.moments[i] + PULL * self.weights[i];
-        }
-        for features in leaving_out {
-            self.weights = solve(without(equations, features));
-            if self.weights[1..].iter().all(|&slope| slope >= 0.0) {
-                return;
-            }
-        }
-        for slope in &mut self.weights[1..] {
-            *slope = slope.max(0.0);
-        }
-    }
-}
-
-/// The same equations where these features weigh nothing.
-fn without(mut equations: Equations, features: &[usize]) -> Equations {
-    for &feature in features {
-        for row in &mut equations {
-            row[feature] = 0.0;
-        }
-        equations[feature] = [0.0; 4];
-        equations[feature][feature] = 1.0;
-    }
-    equations
-}
-
-/// Gaussian elimination of a symmetric positive definite system: no pivoting needed.
-fn solve(mut equations: Equations) -> [f64; 3] {
-    for pivot in 0..3 {
-        let row = equations[pivot];
-        for lower in &mut equations[pivot + 1..] {
-            let factor = lower[pivot] / row[pivot];
-            for (entry, above) in lower.iter_mut().zip(row) {
-                *entry -= factor * above;
-            }
-        }
-    }
-    let [a, b, c] = equations;
-    let z = c[3] / c[2];
-    let y = (b[3] - b[2] * z) / b[1];
-    let x = (a[3] - a[1] * y - a[2] * z) / a[0];
-    [x, y, z]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -405,6 +330,29 @@ mod tests {
             let (is, predicted) = (took(seen) as f64, cost.predict(seen).unwrap());
             assert!((predicted / is - 1.0).abs() < 0.02, "{predicted} for {is}");
         }
+    }
+
+    /// 32 streams whose contexts grow by a token a step, on a device that slows by as much as their
+    /// attention grows: so much of a step seems to be attention.
+    fn warming(reads: Reads) -> f64 {
+        let mut cost = StepCost::new(&[], reads);
+        for step in 0..600 {
+            let load = load(32, 20_000 + 32 * step, 0, 0);
+            let took = 5_000.0 + load.context as f64 * 0.03 + step as f64 * 32.0 * 0.03;
+            cost.observe(load, took as u64, Micros(0));
+        }
+        let seen = load(32, 40_000, 0, 0);
+        cost.attending(seen) / cost.predict(seen).unwrap()
+    }
+
+    #[test]
+    fn a_device_that_warms_does_not_pass_for_attention() {
+        // 1.2 of 6.8 milliseconds, and as much again since the beginning.
+        let (weights, token) = (16_000_000_000, 96_000);
+        let known = warming(Reads { weights, token });
+        let unknown = warming(Reads::default());
+        assert!((0.15..0.22).contains(&known), "{known}");
+        assert!(unknown > 0.3, "{unknown}");
     }
 
     #[test]
@@ -488,7 +436,7 @@ mod tests {
     /// What sizes cost is known all the same, so no step is a surprise.
     #[test]
     fn a_fit_of_a_disturbed_step_is_forgotten() {
-        let mut cost = StepCost::new(&[128, 256, 1_024]);
+        let mut cost = StepCost::new(&[128, 256, 1_024], Reads::default());
         let [decode, read] = [load(32, 9_000, 0, 0), load(32, 9_000, 0, 200)];
         for step in 0..60 {
             let compiling = if step == 5 { 3_000_000 } else { 0 };
@@ -551,7 +499,7 @@ mod tests {
     /// The first step of a size, which nothing was known of, was disturbed.
     #[test]
     fn what_a_size_cost_by_mistake_is_forgotten() {
-        let mut cost = StepCost::new(&[256, 768]);
+        let mut cost = StepCost::new(&[256, 768], Reads::default());
         let [decode, short] = [load(32, 9_000, 0, 0), load(32, 9_000, 0, 200)];
         for step in 0..8 {
             cost.observe(decode, took(decode), Micros(step));

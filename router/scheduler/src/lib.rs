@@ -42,6 +42,7 @@ mod check;
 mod cost;
 mod counters;
 mod draft;
+mod fit;
 mod flight;
 mod fork;
 mod memory;

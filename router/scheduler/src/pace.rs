@@ -2,9 +2,10 @@
 //!
 //! With nothing running, as much as a step holds. Otherwise a step with a prompt may take `STRETCH`
 //! times as long as it would without, so more than half of it may be spent on the prompt; and longer,
-//! the more sequences wait for their first token per one that streams: one long prompt must not hold
-//! up 32 streams, but when a crowd arrives, filling the batch comes first. `latency_target` bounds
-//! that.
+//! while contexts are short: they lengthen every step as answers grow, so a stream that bears the last
+//! gaps of its answer bears as long ones at its beginning; and longer, the more sequences wait for
+//! their first token per one that streams: one long prompt must not hold up 32 streams, but when a
+//! crowd arrives, filling the batch comes first. `latency_target` bounds that.
 //!
 //! Of the sizes within that, filled as far as time allows (deep in a prompt, its attention takes more
 //! than the products that padding shares), the step takes the one that costs everybody the least time
@@ -18,8 +19,10 @@ use crate::cost::Load;
 use crate::scheduler::Scheduler;
 use crate::sequence::{Phase, Sequence};
 
-/// A step with a prompt may always take this many times as long as it would without.
+/// A step with a prompt may always take this many times as long as it would without; or, if that is
+/// more, this many times but for what its decodes attend to.
 const STRETCH: f64 = 2.1;
+const STRETCH_OF_PRODUCTS: f64 = 2.8;
 /// So many waiting sequences per stream are no crowd.
 const FEW: f64 = 1.0 / 16.0;
 /// With as many more waiting sequences as streams, a step may be so many times longer still.
@@ -78,8 +81,10 @@ impl Scheduler {
         let entering = self.counters.queued.min(self.slots.free()) as f64;
         let sequences = f64::from(self.counters.reading) + entering;
         let crowd = sequences / streams;
-        let most = (self.config.latency_target as f64).max(STRETCH * least);
-        let target = (STRETCH * least * (1.0 + CROWD * (crowd - FEW).max(0.0))).min(most);
+        let attending = self.cost.attending(beside).min(least);
+        let few = (STRETCH * least).max(STRETCH_OF_PRODUCTS * (least - attending) + attending);
+        let most = (self.config.latency_target as f64).max(few);
+        let target = (few * (1.0 + CROWD * (crowd - FEW).max(0.0))).min(most);
         let (position, unread) = self.unread(entering);
         let waiting = sequences.max(unread / WEIGHT);
         Some(Pace {

@@ -74,7 +74,7 @@ impl Scheduler {
                 .map(|&geometry| Group::new(geometry))
                 .collect(),
             slots: Slots::new(config.usable_slots()),
-            cost: StepCost::new(&config.step_sizes),
+            cost: StepCost::new(&config.step_sizes, config.reads),
             config,
             policy,
             store: Store::default(),
@@ -212,7 +212,7 @@ impl Scheduler {
             self.worker_lost(now);
         }
         // Other workers: what the last ones took says little.
-        self.cost = StepCost::new(&config.step_sizes);
+        self.cost = StepCost::new(&config.step_sizes, config.reads);
         self.config = config;
         self.reset_memory();
         let misfits = |s: &Sequence| self.config.admits(u64::from(s.max_tokens)).is_err();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use penstock_scheduler::config::{KvGroup, Reserve, SchedulerConfig};
+use penstock_scheduler::config::{KvGroup, Reads, Reserve, SchedulerConfig};
 
 use super::types::Sampling;
 use crate::shard::{Loaded, StepLimits};
@@ -126,6 +126,18 @@ pub(super) fn scheduler_config(config: &EngineConfig, loaded: &Loaded) -> Schedu
         reserve: config.reserve,
         latency_target: micros(config.latency_target),
         aging: micros(config.aging),
+        reads: reads(loaded),
+    }
+}
+
+/// What a rank's step of decodes reads, as far as the workers tell.
+fn reads(loaded: &Loaded) -> Reads {
+    let groups = loaded.kv_groups.iter().zip(&loaded.block_bytes);
+    Reads {
+        weights: loaded.memory.weights,
+        token: groups
+            .map(|(group, bytes)| bytes / u64::from(group.block_tokens.max(1)))
+            .sum(),
     }
 }
 

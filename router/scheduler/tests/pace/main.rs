@@ -32,14 +32,41 @@ fn long_prompts_leave_streams_their_pace() {
     let disturbed = server.gaps(512, 4 * SECOND);
     let (median, p99) = (percentile(&disturbed, 50), percentile(&disturbed, 99));
     let waits: Vec<_> = server.long().filter_map(Client::waited).collect();
-    let first = percentile(&waits, 99);
     println!(
         "undisturbed {undisturbed} us, beside long prompts median {median}, p99 {p99}; \
-         first tokens of those p99 {first} us"
+         first tokens of those {waits:?}"
     );
     assert!(p99 <= 3 * undisturbed, "{p99} us");
     assert!(2 * median <= 5 * undisturbed, "{median} us");
-    assert!(first <= 4 * SECOND, "{first}");
+    // It takes hardly longer to read one than until the next one comes.
+    assert!(waits.iter().all(|&wait| wait < 2_400_000), "{waits:?}");
+}
+
+/// The same, after 256 streams, whose contexts tell nothing apart from their number, on a device that
+/// gets faster or slower for some seconds then.
+#[test]
+fn a_device_that_warms_or_cools_leaves_streams_their_pace() {
+    for heat in [-0.1, -0.03, 0.03, 0.1] {
+        let mut server = Server::new(Speed::Burst);
+        server.closed_loop((256, 768), (1_024, 256), |_, _| ());
+        server.heat = (server.now, heat);
+        for _ in 0..32 {
+            server.arrive(512, 4_500);
+        }
+        server.until_all(|client| !client.tokens.is_empty());
+        let from = server.now + 4 * SECOND;
+        server.stream(from);
+        let undisturbed = percentile(&server.gaps(512, from - 3 * SECOND), 50);
+        for prompt in 1..=8 {
+            server.arrive(32_768, 16);
+            server.stream(from + 2 * prompt * SECOND);
+        }
+        let p99 = percentile(&server.gaps(512, from), 99);
+        let waits: Vec<_> = server.long().filter_map(Client::waited).collect();
+        println!("{heat}: undisturbed {undisturbed} us, beside long prompts p99 {p99}, {waits:?}");
+        assert!(p99 <= 3 * undisturbed, "{heat}: {p99} us");
+        assert!(waits.iter().all(|&wait| wait < 2_700_000), "{waits:?}");
+    }
 }
 
 /// The same, after first steps of which any may have compiled or captured something: whatever was
@@ -125,7 +152,7 @@ fn a_crowd_fills_the_batch_and_keeps_it_full() {
     );
     // Reading them and nothing else would take 6.0 s; 768 steps of 256 decodes and the reading of
     // all prompts 30 s: 6,560 tokens/s.
-    assert!(filled - began < 8_500_000, "{}", filled - began);
+    assert!(filled - began < 8_600_000, "{}", filled - began);
     assert!(running >= 200 && rate >= 6_500, "{running}, {rate}");
 }
 
@@ -154,9 +181,9 @@ fn short_prompts_ride_along() {
         "{rate} tokens/s; first tokens median {median} p99 {} us; gaps p99 {gap} us",
         percentile(&waits, 99),
     );
-    // A step of 32 decodes takes 5.1 ms, one of 256 tokens 8.
+    // A step of 32 decodes takes 5.1 ms, one of 256 tokens 8, one of 384 11.
     assert!(rate > 4_950, "{rate}");
-    assert!(median < 160_000 && gap < 9_000, "{median}, {gap}");
+    assert!(median < 160_000 && gap < 12_000, "{median}, {gap}");
 }
 
 /// Where a step takes as long whatever it reads, much is read at once.

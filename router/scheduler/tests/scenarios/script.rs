@@ -1,6 +1,6 @@
 //! The events of scenario files, and plans and emissions as text.
 
-use penstock_scheduler::config::{KvGroup, Reserve, SchedulerConfig};
+use penstock_scheduler::config::{KvGroup, Reads, Reserve, SchedulerConfig};
 use penstock_scheduler::ids::{Micros, RequestId, SequenceId, Slot, TokenId};
 use penstock_scheduler::plan::{Emission, StepOutcome, StepPlan};
 use penstock_scheduler::request::{Class, Pipelining, Request};
@@ -193,6 +193,7 @@ fn config(words: &Words<'_>) -> SchedulerConfig {
         },
         latency_target: words.number("latency", 1_000_000),
         aging: words.number("aging", 1_000_000),
+        reads: Reads::default(),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::random::{Random, hash};
 use crate::worker::{VOCABULARY, Worker, World, extend_history, next_token, root};
-use penstock_scheduler::config::{KvGroup, Reserve, SchedulerConfig};
+use penstock_scheduler::config::{KvGroup, Reads, Reserve, SchedulerConfig};
 use penstock_scheduler::ids::{Epoch, Micros, RequestId, SequenceId, TokenId};
 use penstock_scheduler::plan::{Emission, Finish, StepOutcome, StepPlan};
 use penstock_scheduler::request::{Class, Pipelining, Request};
@@ -566,5 +566,6 @@ fn random_config(random: &mut Random) -> SchedulerConfig {
         ]),
         latency_target: random.pick(&[0, 900, 1_500, 1_000_000]),
         aging: random.pick(&[0, 5, 50, 1_000]),
+        reads: Reads::default(),
     }
 }

@@ -1,0 +1,136 @@
+//! A line through what steps took.
+//!
+//! Least squares with exponential forgetting, kept as normal equations (the information form of
+//! recursive least squares; Haykin, Adaptive Filter Theory, ch. 10). The covariance form is cheaper,
+//! but diverges when traffic is steady for long: forgetting without news makes it lose symmetry.
+//! Here what traffic does not tell apart stays as it was, by a weak pull to the last fit.
+
+/// Half of an observation's weight is gone after about 140 steps.
+const FORGETTING: f64 = 0.995;
+/// Observations before a fit is used.
+pub(crate) const LEARNING: u32 = 4;
+/// The pull to the last fit, in observations of one feature at its scale.
+const PULL: f64 = 1e-5;
+/// The pull to a prior, likewise.
+const TIE: f64 = 4.0;
+
+/// Normal equations: each row a feature's, and at its end what they are to yield.
+type Equations = [[f64; 4]; 3];
+
+/// A linear function of three features: a constant, and two slopes that disturbed steps do not make
+/// negative.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Fit {
+    /// In the unit of what is fitted, per feature.
+    pub(crate) weights: [f64; 3],
+    /// Decayed sum of the features' outer products.
+    information: [[f64; 3]; 3],
+    /// Decayed sum of features times values.
+    moments: [f64; 3],
+    pub(crate) observed: u32,
+    /// Whether the last step was disturbed.
+    pub(crate) disturbed: bool,
+    /// Steps in a row for which it was wrong.
+    pub(crate) wrongs: u32,
+}
+
+/// What is known of a fit before anything was observed.
+pub(crate) struct Prior {
+    /// The last slope, in constants; 0 = unknown.
+    pub(crate) last_slope: f64,
+    /// Features to leave out where a slope would be negative, tried in turn.
+    pub(crate) leaving_out: &'static [&'static [usize]],
+}
+
+impl Fit {
+    pub(crate) fn is_known(&self) -> bool {
+        self.observed >= LEARNING
+    }
+
+    pub(crate) fn at(&self, x: [f64; 3]) -> f64 {
+        let [a, b, c] = self.weights;
+        a * x[0] + b * x[1] + c * x[2]
+    }
+
+    /// Keeps what it says until the next observations, which then outweigh it.
+    pub(crate) fn forget_observations(&mut self) {
+        *self = Self {
+            weights: self.weights,
+            observed: self.observed,
+            ..Self::default()
+        };
+    }
+
+    /// Learns that `x` takes `y`. Nothing takes less for there being more of it, but disturbed steps, or
+    /// steps much alike, may say so, and work unlike theirs would seem free: the features of the first of
+    /// the prior's `leaving_out` with which no slope is negative, or else of the last, get no weight. What
+    /// is negative even then is 0.
+    pub(crate) fn observe(&mut self, x: [f64; 3], y: f64, prior: &Prior) {
+        self.observed = self.observed.saturating_add(1);
+        let mut equations = [[0.0; 4]; 3];
+        for i in 0..3 {
+            self.moments[i] = FORGETTING * self.moments[i] + x[i] * y;
+            for j in 0..3 {
+                self.information[i][j] = FORGETTING * self.information[i][j] + x[i] * x[j];
+                equations[i][j] = self.information[i][j];
+            }
+            equations[i][i] += PULL;
+            equations[i][3] = self.moments[i] + PULL * self.weights[i];
+        }
+        for features in prior.leaving_out {
+            let slope = match features.contains(&2) {
+                true => 0.0,
+                false => prior.last_slope,
+            };
+            self.weights = solve(without(tie(equations, slope), features));
+            if self.weights[1..].iter().all(|&slope| slope >= 0.0) {
+                return;
+            }
+        }
+        for slope in &mut self.weights[1..] {
+            *slope = slope.max(0.0);
+        }
+    }
+}
+
+/// The same equations and, if `slope` is not 0, TIE observations that the last feature weighs so many
+/// times what the first one does.
+fn tie(mut equations: Equations, slope: f64) -> Equations {
+    if slope > 0.0 {
+        equations[0][0] += TIE * slope * slope;
+        equations[0][2] -= TIE * slope;
+        equations[2][0] -= TIE * slope;
+        equations[2][2] += TIE;
+    }
+    equations
+}
+
+/// The same equations where these features weigh nothing.
+fn without(mut equations: Equations, features: &[usize]) -> Equations {
+    for &feature in features {
+        for row in &mut equations {
+            row[feature] = 0.0;
+        }
+        equations[feature] = [0.0; 4];
+        equations[feature][feature] = 1.0;
+    }
+    equations
+}
+
+/// Gaussian elimination of a symmetric positive definite system: no pivoting needed.
+fn solve(mut equations: Equations) -> [f64; 3] {
+    for pivot in 0..3 {
+        let row = equations[pivot];
+        for lower in &mut equations[pivot + 1..] {
+            let factor = lower[pivot] / row[pivot];
+            for (entry, above) in lower.iter_mut().zip(row) {
+                *entry -= factor * above;
+            }
+        }
+    }
+    let [a, b, c] = equations;
+    let z = c[3] / c[2];
+    let y = (b[3] - b[2] * z) / b[1];
+    let x = (a[3] - a[1] * y - a[2] * z) / a[0];
+    [x, y, z]
+}
