@@ -7,14 +7,20 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from typing import Any
 
+Build = Callable[[], Any]
+
 
 @contextlib.contextmanager
-def building(executor: Executor) -> Iterator[None]:
+def building(
+    executor: Executor, elsewhere: Callable[[Build], object] | None = None
+) -> Iterator[None]:
     """Inside, this thread's Triton kernels are compiled by `executor` instead of launched.
 
-    Whatever surrounds them runs: allocations, torch's own operations. Outputs of kernels are not
-    written. Leaving the block waits for nothing: a kernel that is launched later waits until it is
-    compiled, and raises then if it cannot be. A no-op for versions of Triton that cannot do this.
+    Before its threads build a kernel, they call `elsewhere` with what builds it: whoever compiles
+    into Triton's cache leaves them to read what is there. Whatever surrounds kernels runs:
+    allocations, torch's own operations. Outputs of kernels are not written. Leaving the block waits
+    for nothing: a kernel that is launched later waits until it is compiled, and raises then if it
+    cannot be. A no-op for versions of Triton that cannot do this.
     """
     try:
         from triton.runtime._async_compile import FutureKernel, active_mode
@@ -22,7 +28,7 @@ def building(executor: Executor) -> Iterator[None]:
     except ImportError:
         yield
         return
-    mode = _Mode(executor, FutureKernel)
+    mode = _Mode(executor, FutureKernel, elsewhere)
     launch = JITFunction.run
 
     def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
@@ -41,18 +47,28 @@ def building(executor: Executor) -> Iterator[None]:
 class _Mode:
     """What Triton asks to compile while it is active."""
 
-    def __init__(self, executor: Executor, promise: Callable[..., Any]) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        promise: Callable[..., Any],
+        elsewhere: Callable[[Build], object] | None,
+    ) -> None:
         self.executor = executor
         self.promise = promise
+        self.elsewhere = elsewhere
         self.promised: dict[Any, Any] = {}
 
-    def submit(
-        self, key: Any, build: Callable[[], Any], finish: Callable[[Any], None], *fail: Any
-    ) -> Any:
+    def submit(self, key: Any, build: Build, finish: Callable[[Any], None], *fail: Any) -> Any:
         """Triton's own mode forgets what it was asked until the end; here the promise is kept where
         the kernel will be, so that neither the next launch nor a later one asks again. `fail`: what
         a promise calls if the kernel cannot be built, in versions (3.9) that call something."""
         if key not in self.promised:
-            self.promised[key] = self.promise(finish, *fail, self.executor.submit(build))
+            future = self.executor.submit(self._build, build)
+            self.promised[key] = self.promise(finish, *fail, future)
         finish(self.promised[key])
         return self.promised[key]
+
+    def _build(self, build: Build) -> Any:
+        if self.elsewhere is not None:
+            self.elsewhere(build)
+        return build()

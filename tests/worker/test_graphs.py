@@ -155,7 +155,7 @@ def test_tokens_that_were_never_chosen_are_never_read(
         return (ids + (1 << 40) if only_compiled[0] else ids), logprobs
 
     @contextmanager
-    def building(pool: object) -> Iterator[None]:
+    def building(*_: object) -> Iterator[None]:
         only_compiled[0] = True
         yield
         only_compiled[0] = False

@@ -19,6 +19,7 @@ from penstock.parallel import Group
 from penstock.quant import LinearMethod, Plain
 from penstock.weights import Checkpoint, load_weights
 from penstock.worker import memory
+from penstock.worker.compilers import Compilers
 from penstock.worker.graphs import Capture, DeviceCapture, TapeCapture
 from penstock.worker.rehearsal import Rehearsal
 from penstock.worker.runner import Runner, Shard
@@ -32,11 +33,19 @@ Progress = Callable[[str, int, int], None]  # (phase, done, total)
 log = logging.getLogger("penstock.worker")
 
 
-def load(settings: Settings, progress: Progress) -> tuple[Runner, Loaded]:
+def load(
+    settings: Settings, progress: Progress, compilers: Compilers | None = None
+) -> tuple[Runner, Loaded]:
     """Loads a model. Raises a Fault, whose text is for people.
 
-    Runs on the thread that will launch steps: device and thread settings are per thread.
+    Runs on the thread that will launch steps: device and thread settings are per thread. Closes
+    `compilers` when everything is compiled.
     """
+    with Rehearsal(compilers) as rehearsal:
+        return _load(settings, progress, rehearsal)
+
+
+def _load(settings: Settings, progress: Progress, rehearsal: Rehearsal) -> tuple[Runner, Loaded]:
     raw = read_config(settings.model)
     cls = family(raw)
     config = cls.read_config(raw)
@@ -52,9 +61,7 @@ def load(settings: Settings, progress: Progress) -> tuple[Runner, Loaded]:
     group = Group.join(settings.rank, settings.world_size, settings.rendezvous, device)
     try:
         build = Build(dtype, device, group, _linear(dtype, device))
-        loader = _Loader(settings, config, promise, build, progress)
-        with loader.rehearsal:
-            return loader.load(cls)
+        return _Loader(settings, config, promise, build, progress).load(cls, rehearsal)
     except torch.OutOfMemoryError as error:
         group.leave()
         raise TooLittleMemory(
@@ -107,7 +114,6 @@ class _Loader:
         self.build = build
         self.progress = progress
         self.laps = _Laps()
-        self.rehearsal = Rehearsal()
         self.geometry = KvGeometry(
             layers=config.layers,
             kv_heads=build.group.share(config.kv_heads, "num_key_value_heads"),
@@ -116,7 +122,7 @@ class _Loader:
             dtype=build.dtype,
         )
 
-    def load(self, cls: type[Model]) -> tuple[Runner, Loaded]:
+    def load(self, cls: type[Model], rehearsal: Rehearsal) -> tuple[Runner, Loaded]:
         """Weights, then memory, then a warm-up."""
         device, promise = self.build.device, self.promise
         model, weights = self._model(cls)
@@ -124,7 +130,7 @@ class _Loader:
         cos_sin = table.to(device)
         self.laps.lap("weights", weights)
         self.progress("memory", 0, 1)
-        budget = self._budget(model, cos_sin)
+        budget = self._budget(model, cos_sin, rehearsal)
         self.laps.lap("largest step")
         blocks = self.build.group.minimum(budget.blocks(promise, self.geometry), device)
         shard = Shard(
@@ -132,7 +138,7 @@ class _Loader:
         )
         self.laps.lap("KV memory")
         runner = Runner(shard, State(self._limits(blocks)), _capture(self.build))
-        self.rehearsal.play(runner)
+        rehearsal.play(runner)
         self.laps.lap("rehearsal")
         self.progress("memory", 1, 1)
         log.info("loaded: %s", ", ".join(self.laps.told))
@@ -150,7 +156,7 @@ class _Loader:
         model.finish()
         return model, weights
 
-    def _budget(self, model: Model, cos_sin: torch.Tensor) -> memory.Budget:
+    def _budget(self, model: Model, cos_sin: torch.Tensor, rehearsal: Rehearsal) -> memory.Budget:
         settings, promise = self.settings, self.promise
         wanted = settings.kv_memory_bytes
         if self.build.device.type == "cpu":
@@ -158,9 +164,9 @@ class _Loader:
             memory.exercise(model, promise, context)
             return memory.cpu_budget(promise, self.geometry, wanted)
         context = memory.prompts_context(promise, self.geometry, cos_sin, promise.step_tokens)
-        with self.rehearsal.building(), abridged(model):
+        with rehearsal.building(), abridged(model):
             memory.exercise(model, promise, context)
-            self.rehearsal.begin(model, promise, self.geometry, cos_sin)
+            rehearsal.begin(model, promise, self.geometry, cos_sin)
         activations = memory.measure_activations(model, promise, context)
         share = settings.memory_fraction
         return memory.cuda_budget(promise, self.geometry, (wanted, share), activations)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,7 @@ from torch import Tensor
 from penstock.cache import KvGeometry
 from penstock.models import Model, abridged
 from penstock.worker import shape as shapes
+from penstock.worker.compilers import Compilers
 from penstock.worker.graphs import Graphs
 from penstock.worker.memory import (
     Promise,
@@ -43,11 +45,12 @@ BESIDE = (0, *(decodes + 1 for decodes in shapes.MIXED_DECODES[:-1]))
 
 
 class Rehearsal:
-    """The threads that compile; they end by themselves when nothing is left."""
+    """The threads that compile, or have `compilers` do it; they end when nothing is left."""
 
-    def __init__(self) -> None:
+    def __init__(self, compilers: Compilers | None = None) -> None:
         cores = len(os.sched_getaffinity(0))
         self.pool = ThreadPoolExecutor(min(THREADS, cores), thread_name_prefix="compile")
+        self.compilers = compilers
 
     def __enter__(self) -> Rehearsal:
         return self
@@ -55,10 +58,19 @@ class Rehearsal:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Waits for nothing. After a failure, nothing more is begun."""
         self.pool.shutdown(wait=False, cancel_futures=kind is not None)
+        if self.compilers is not None:
+            threading.Thread(target=self._end, name="rehearsed", daemon=True).start()
+
+    def _end(self) -> None:
+        """When all is compiled, nobody needs the processes any more."""
+        assert self.compilers is not None
+        self.pool.shutdown()
+        self.compilers.close()
 
     def building(self) -> AbstractContextManager[None]:
         """Inside, kernels are compiled instead of launched."""
-        return building(self.pool)
+        compilers = self.compilers
+        return building(self.pool, compilers.compile if compilers is not None else None)
 
     def begin(self, model: Model, promise: Promise, geometry: KvGeometry, cos_sin: Tensor) -> None:
         """Layers of small steps, over scratch memory: attention's kernels take longest to compile,

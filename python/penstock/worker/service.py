@@ -24,7 +24,7 @@ from penstock.worker.messages import (
     to_step,
     to_wanted,
 )
-from penstock.worker.waking import wake_driver
+from penstock.worker.waking import begin_compilers, wake_driver
 
 if TYPE_CHECKING:
     from penstock.guidance.library import Library
@@ -91,6 +91,7 @@ class Shard(rpc.ShardServicer):
         """Ends with the load itself: one whose client has left stops where it next reports."""
         if request.device == "cuda":
             wake_driver(request.rank)
+        compilers = begin_compilers() if request.device == "cuda" else None
         from penstock.guidance.library import Library
         from penstock.worker.loader import load
         from penstock.worker.pipeline import LaunchThread, Pipeline
@@ -110,7 +111,7 @@ class Shard(rpc.ShardServicer):
             events.put(None)
 
         thread = self.thread = self.thread or LaunchThread()
-        job = thread.submit(lambda: load(settings, progress))
+        job = thread.submit(lambda: load(settings, progress, compilers))
         job.add_done_callback(finished)
         try:
             yield from iter(events.get, None)

@@ -7,15 +7,28 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import threading
 from collections.abc import Callable
 
+from penstock.worker.compilers import Compilers
+
 DRIVER = "libcuda.so.1"
+CORES = 4  # fewer are needed for the load itself
 
 
 def wake_driver(rank: int) -> None:
     """Makes the context on the rank's GPU, in which torch will run, while torch is imported."""
     _begin("driver", lambda: _retain_context(rank))
+
+
+def begin_compilers() -> Compilers | None:
+    """Processes that compile kernels, where cores are left for them: one that forks the others
+    imports Triton and the kernels while this one does. What is compiled already, none is asked for.
+    """
+    if len(os.sched_getaffinity(0)) < CORES:
+        return None
+    return Compilers()
 
 
 def import_kernels() -> None:

@@ -1,0 +1,136 @@
+"""Compiles kernels in processes of their own, into Triton's cache: threads share one interpreter.
+
+`Compilers` starts `python -m penstock.worker.compilers SOCKET`, which imports Triton and all
+kernels and then forks for each kernel that it is asked for. A request is a socket: the child reads
+what to compile from it until its end, and answers by one byte when the kernel is in the cache.
+Whoever asked then takes it from there, or compiles it himself if no answer came.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import inspect
+import io
+import os
+import pickle
+import pkgutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+KERNELS = "penstock_kernels"
+DONE = b"1"
+# What the function that Triton would call to compile a kernel has bound.
+PARTS = ("src", "target", "options")
+
+
+class Compilers:
+    """The process that forks. Threads may ask at once; each waits for a process of its own."""
+
+    def __init__(self) -> None:
+        self.control, theirs = socket.socketpair()
+        with theirs:
+            # Whoever asked for a kernel is warned himself.
+            command = [sys.executable, "-W", "ignore", "-m", __name__, str(theirs.fileno())]
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()]
+            )
+
+    def compile(self, build: Callable[[], Any]) -> bool:
+        """Whether what `build` would compile was compiled into the cache."""
+        job = job_of(build)
+        if job is None:
+            return False
+        mine, theirs = socket.socketpair()
+        with mine, contextlib.suppress(OSError):
+            with theirs:
+                socket.send_fds(self.control, [DONE], [theirs.fileno()])
+            mine.sendall(job)
+            mine.shutdown(socket.SHUT_WR)
+            return mine.recv(1) == DONE
+        return False
+
+    def close(self) -> None:
+        """Ends the process; what its children compile, they finish."""
+        self.control.close()
+        self.process.kill()
+        self.process.wait()
+
+
+def job_of(build: Callable[[], Any]) -> bytes | None:
+    """What `build` would compile, for another process; None where this Triton hides it."""
+    bound = inspect.getclosurevars(build).nonlocals
+    if not all(part in bound for part in PARTS):
+        return None
+    src, target, options = (bound[part] for part in PARTS)
+    job = io.BytesIO()
+    try:
+        _Pickler(job).dump((src, target, options.__dict__))
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return None
+    return job.getvalue()
+
+
+class _Pickler(pickle.Pickler):
+    """Names kernels by module and name."""
+
+    def reducer_override(self, value: Any) -> Any:
+        from triton.runtime.jit import JITFunction
+
+        if not isinstance(value, JITFunction):
+            return NotImplemented
+        if _named(value.__module__, value.__name__) is not value:
+            raise pickle.PicklingError(f"{value.__name__} is not what {value.__module__} calls so")
+        return _named, (value.__module__, value.__name__)
+
+
+def _named(module: str, name: str) -> Any:
+    return getattr(importlib.import_module(module), name)
+
+
+def main() -> None:
+    """Forks for each socket that comes, until no more can come."""
+    control = socket.socket(fileno=int(sys.argv[1]))
+    import_kernels()
+    gc.freeze()  # children share these pages as long as nobody counts in them
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for children
+    while True:
+        _, files, _, _ = socket.recv_fds(control, 1, 1)
+        if not files:
+            return
+        if os.fork() == 0:
+            control.close()
+            _compile(files[0])
+        os.close(files[0])
+
+
+def import_kernels() -> None:
+    """All modules of kernels; those that this version of Triton cannot import are left out."""
+    package = importlib.import_module(KERNELS)
+    for found in pkgutil.walk_packages(package.__path__, f"{KERNELS}."):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(found.name)
+
+
+def _compile(file: int) -> NoReturn:
+    """What a child does. It tells no error: whoever asked meets it again."""
+    try:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the assembler is a process, too
+        from triton.compiler import compile as compile_kernel
+
+        with socket.socket(fileno=file) as asked:
+            job = b"".join(iter(lambda: asked.recv(1 << 16), b""))
+            src, target, options = pickle.loads(job)
+            compile_kernel(src, target=target, options=options)
+            asked.sendall(DONE)
+    finally:
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
