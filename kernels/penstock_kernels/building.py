@@ -12,15 +12,15 @@ Build = Callable[[], Any]
 
 @contextlib.contextmanager
 def building(
-    executor: Executor, elsewhere: Callable[[Build], object] | None = None
+    executor: Executor, elsewhere: Callable[[str, Build], object] | None = None
 ) -> Iterator[None]:
     """Inside, this thread's Triton kernels are compiled by `executor` instead of launched.
 
-    Before its threads build a kernel, they call `elsewhere` with what builds it: whoever compiles
-    into Triton's cache leaves them to read what is there. Whatever surrounds kernels runs:
-    allocations, torch's own operations. Outputs of kernels are not written. Leaving the block waits
-    for nothing: a kernel that is launched later waits until it is compiled, and raises then if it
-    cannot be. A no-op for versions of Triton that cannot do this.
+    Before its threads build a kernel, they call `elsewhere` with its key and what builds it:
+    whoever compiles into Triton's cache leaves them to read what is there. Whatever surrounds
+    kernels runs: allocations, torch's own operations. Outputs of kernels are not written. Leaving
+    the block waits for nothing: a kernel that is launched later waits until it is compiled, and
+    raises then if it cannot be. A no-op for versions of Triton that cannot do this.
     """
     try:
         from triton.runtime._async_compile import FutureKernel, active_mode
@@ -51,7 +51,7 @@ class _Mode:
         self,
         executor: Executor,
         promise: Callable[..., Any],
-        elsewhere: Callable[[Build], object] | None,
+        elsewhere: Callable[[str, Build], object] | None,
     ) -> None:
         self.executor = executor
         self.promise = promise
@@ -63,12 +63,12 @@ class _Mode:
         the kernel will be, so that neither the next launch nor a later one asks again. `fail`: what
         a promise calls if the kernel cannot be built, in versions (3.9) that call something."""
         if key not in self.promised:
-            future = self.executor.submit(self._build, build)
+            future = self.executor.submit(self._build, key, build)
             self.promised[key] = self.promise(finish, *fail, future)
         finish(self.promised[key])
         return self.promised[key]
 
-    def _build(self, build: Build) -> Any:
+    def _build(self, key: str, build: Build) -> Any:
         if self.elsewhere is not None:
-            self.elsewhere(build)
+            self.elsewhere(key, build)
         return build()

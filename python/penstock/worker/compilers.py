@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import hashlib
 import importlib
 import inspect
 import io
@@ -27,6 +28,7 @@ KERNELS = "penstock_kernels"
 DONE = b"1"
 # What the function that Triton would call to compile a kernel has bound.
 PARTS = ("src", "target", "options")
+NAME = 150  # letters of a kernel's name in the names of its files
 
 
 class Compilers:
@@ -41,9 +43,9 @@ class Compilers:
                 command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()]
             )
 
-    def compile(self, build: Callable[[], Any]) -> bool:
-        """Whether what `build` would compile was compiled into the cache."""
-        job = job_of(build)
+    def compile(self, key: str, build: Callable[[], Any]) -> bool:
+        """Whether what `build` would compile was not in the cache, by its key, and is there now."""
+        job = job_of(key, build)
         if job is None:
             return False
         mine, theirs = socket.socketpair()
@@ -62,18 +64,29 @@ class Compilers:
         self.process.wait()
 
 
-def job_of(build: Callable[[], Any]) -> bytes | None:
-    """What `build` would compile, for another process; None where this Triton hides it."""
+def job_of(key: str, build: Callable[[], Any]) -> bytes | None:
+    """What `build` would compile, for another process; None if it is compiled already, or where
+    this version of Triton hides it."""
     bound = inspect.getclosurevars(build).nonlocals
     if not all(part in bound for part in PARTS):
         return None
     src, target, options = (bound[part] for part in PARTS)
+    if _is_cached(key, src.name):
+        return None
     job = io.BytesIO()
     try:
         _Pickler(job).dump((src, target, options.__dict__))
     except (pickle.PicklingError, AttributeError, TypeError):
         return None
     return job.getvalue()
+
+
+def _is_cached(key: str, name: str) -> bool:
+    """Whether Triton's cache has a kernel, as Triton looks for it."""
+    from triton.runtime.cache import get_cache_manager
+
+    place = get_cache_manager(hashlib.sha256(key.encode()).hexdigest())
+    return bool(place.get_group(f"{name[:NAME]}.json"))
 
 
 class _Pickler(pickle.Pickler):
