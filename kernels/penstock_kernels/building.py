@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor
+from concurrent.futures import CancelledError, Executor, Future
 from typing import Any
 
 Build = Callable[[], Any]
@@ -64,7 +64,7 @@ class _Mode:
         a promise calls if the kernel cannot be built, in versions (3.9) that call something."""
         if key not in self.promised:
             future = self.executor.submit(self._build, key, build)
-            self.promised[key] = self.promise(finish, *fail, future)
+            self.promised[key] = self.promise(finish, *fail, _Building(future, build))
         finish(self.promised[key])
         return self.promised[key]
 
@@ -72,3 +72,17 @@ class _Mode:
         if self.elsewhere is not None:
             self.elsewhere(key, build)
         return build()
+
+
+class _Building:
+    """A kernel that an executor builds; if it gives that up, whoever waits for the kernel does."""
+
+    def __init__(self, future: Future[Any], build: Build) -> None:
+        self.future = future
+        self.build = build
+
+    def result(self) -> Any:
+        try:
+            return self.future.result()
+        except CancelledError:
+            return self.build()

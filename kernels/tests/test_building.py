@@ -6,7 +6,8 @@ import importlib
 import inspect
 import pkgutil
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import penstock_kernels
 import pytest
@@ -16,6 +17,7 @@ import triton.language as tl
 from penstock_kernels import rms_norm
 from penstock_kernels.building import building
 from penstock_kernels.op import OPS, Op
+from penstock_kernels.rms_norm.triton import _normalise_row
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
@@ -61,11 +63,14 @@ def test_kernels_are_compiled_not_launched_and_right_afterwards() -> None:
     torch.testing.assert_close(found[0] if isinstance(found, tuple) else found, wanted)
 
 
+NOWHERE = 1000  # a device that no later test has
+
+
 class Driver:
     """As much of Triton's driver as a compilation asks for."""
 
     def get_current_device(self) -> int:
-        return 0
+        return NOWHERE
 
     def get_current_stream(self, device: int) -> int:
         return 0
@@ -85,6 +90,27 @@ def no_gpu() -> Iterator[None]:
     driver.set_active(Driver())  # type: ignore[arg-type]
     yield
     driver.set_active(before)
+
+
+class GivenUp(ThreadPoolExecutor):
+    """An executor that begins nothing more."""
+
+    def submit(self, *_: Any, **__: Any) -> Future[Any]:  # type: ignore[override]
+        future: Future[Any] = Future()
+        future.cancel()
+        return future
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_a_kernel_that_an_executor_gave_up_is_built_when_it_is_wanted() -> None:
+    """By the load that comes after one that failed, say."""
+    future_kernel = pytest.importorskip("triton.runtime._async_compile").FutureKernel
+    x, weight = torch.randn(3, 520), torch.randn(520)
+    with GivenUp(1) as pool, building(pool):
+        OPS["rms_norm"].triton(x, weight, 1e-5)
+    kernels = _normalise_row.device_caches[NOWHERE][0]
+    (promised,) = [k for k in kernels.values() if isinstance(k, future_kernel) and not k.kernel]
+    assert promised.result().asm["cubin"]
 
 
 @pytest.mark.usefixtures("no_gpu")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
+import os
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,7 +13,9 @@ from typing import Any
 
 import pytest
 import torch
+from penstock.worker import waking
 from penstock.worker.compilers import Compilers, job_of
+from penstock.worker.rehearsal import Rehearsal
 from penstock_kernels.building import building
 from penstock_kernels.op import OPS
 
@@ -22,7 +28,7 @@ class Driver:
     """As much of Triton's driver as a compilation asks for."""
 
     def get_current_device(self) -> int:
-        return 0
+        return 1000  # which no later test has
 
     def get_current_stream(self, device: int) -> int:
         return 0
@@ -86,20 +92,67 @@ def test_a_worker_compiles_itself_when_its_compilers_have_ended(
     assert assembled(cache) == 1
 
 
-def test_what_cannot_be_compiled_is_no_answer(compilers: Compilers, cache: Path) -> None:
-    """Nor what no process could find: a kernel of a test, or a function of another kind."""
-
-    builds: list[tuple[str, Build]] = []
-    with ThreadPoolExecutor(1) as pool, building(pool, lambda *asked: builds.append(asked)):
+def test_what_cannot_be_compiled_is_no_answer(compilers: Compilers) -> None:
+    """And is nobody's end: another kernel is compiled."""
+    asked: list[tuple[str, Build]] = []
+    with ThreadPoolExecutor(1) as pool, building(pool, lambda *some: asked.append(some)):
         normalize(4104)
-    ((_, build),) = builds
-    src = build.__closure__[[*build.__code__.co_freevars].index("src")].cell_contents  # type: ignore[attr-defined,index]
-    src.signature = {**src.signature, next(iter(src.signature)): "no type"}
-    assert job_of("another", build) is not None
+    ((_, build),) = asked
+    src = closed_over(build, "src")
+    first, kind = next(iter(src.signature.items()))
+    src.signature[first] = "no type"
     assert not compilers.compile("another", build)
+    src.signature[first] = kind
+    assert compilers.compile("another", build)
+
+
+def closed_over(build: Build, name: str) -> Any:
+    return inspect.getclosurevars(build).nonlocals[name]
+
+
+@triton.jit
+def misnamed(x) -> None:  # type: ignore[no-untyped-def]
+    triton.language.store(x, 1)
+
+
+@pytest.mark.usefixtures("cache")
+def test_what_another_process_would_not_find_it_is_not_asked_for() -> None:
+    asked: list[tuple[str, Build]] = []
+    with ThreadPoolExecutor(1) as pool, building(pool, lambda *some: asked.append(some)):
+        normalize(8200)
+    ((key, build),) = asked
+    src = closed_over(build, "src")
+    assert job_of("another", build) is not None
+    assert job_of(key, build) is None  # it is compiled
+    misnamed.__module__, misnamed.__name__ = src.fn.__module__, src.fn.__name__
+    src.fn = misnamed
+    assert job_of("another", build) is None
     assert job_of("another", lambda: None) is None
 
 
-def test_closing_ends_the_process(compilers: Compilers) -> None:
-    compilers.close()
+def test_the_process_ends_with_its_worker(compilers: Compilers) -> None:
+    compilers.control.close()
+    assert compilers.process.wait(60) == 0
+
+
+@pytest.mark.parametrize("failure", [None, ValueError])
+def test_a_load_ends_its_compilers(compilers: Compilers, failure: type[Exception] | None) -> None:
+    with contextlib.suppress(ValueError), Rehearsal(1, compilers):
+        if failure is not None:
+            raise failure
+    for thread in threading.enumerate():
+        if thread.name == "rehearsed":
+            thread.join(60)
     assert compilers.process.returncode is not None
+
+
+def test_a_host_that_has_no_room_for_them_goes_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> Compilers:
+        raise BlockingIOError
+
+    monkeypatch.setattr(waking, "Compilers", none)
+    assert waking.begin_compilers(1) is None
+    monkeypatch.setattr(waking, "Compilers", lambda: "some")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(7))
+    assert waking.begin_compilers(1) is not None
+    assert waking.begin_compilers(2) is None

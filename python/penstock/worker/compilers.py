@@ -37,7 +37,7 @@ class Compilers:
     def __init__(self) -> None:
         self.control, theirs = socket.socketpair()
         with theirs:
-            # Whoever asked for a kernel is warned himself.
+            # Warnings would come once from each process.
             command = [sys.executable, "-W", "ignore", "-m", __name__, str(theirs.fileno())]
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()]
@@ -48,13 +48,14 @@ class Compilers:
         job = job_of(key, build)
         if job is None:
             return False
-        mine, theirs = socket.socketpair()
-        with mine, contextlib.suppress(OSError):
-            with theirs:
-                socket.send_fds(self.control, [DONE], [theirs.fileno()])
-            mine.sendall(job)
-            mine.shutdown(socket.SHUT_WR)
-            return mine.recv(1) == DONE
+        with contextlib.suppress(OSError):
+            mine, theirs = socket.socketpair()
+            with mine:
+                with theirs:
+                    socket.send_fds(self.control, [DONE], [theirs.fileno()])
+                mine.sendall(job)
+                mine.shutdown(socket.SHUT_WR)
+                return mine.recv(1) == DONE
         return False
 
     def close(self) -> None:
@@ -67,16 +68,14 @@ class Compilers:
 def job_of(key: str, build: Callable[[], Any]) -> bytes | None:
     """What `build` would compile, for another process; None if it is compiled already, or where
     this version of Triton hides it."""
-    bound = inspect.getclosurevars(build).nonlocals
-    if not all(part in bound for part in PARTS):
-        return None
-    src, target, options = (bound[part] for part in PARTS)
-    if _is_cached(key, src.name):
-        return None
     job = io.BytesIO()
     try:
+        bound = inspect.getclosurevars(build).nonlocals
+        src, target, options = (bound[part] for part in PARTS)
+        if _is_cached(key, src.name):
+            return None
         _Pickler(job).dump((src, target, options.__dict__))
-    except (pickle.PicklingError, AttributeError, TypeError):
+    except (pickle.PicklingError, LookupError, AttributeError, TypeError, ValueError):
         return None
     return job.getvalue()
 
@@ -109,7 +108,7 @@ def _named(module: str, name: str) -> Any:
 def main() -> None:
     """Forks for each socket that comes, until no more can come."""
     control = socket.socket(fileno=int(sys.argv[1]))
-    import_kernels()
+    _import_kernels()
     gc.freeze()  # children share these pages as long as nobody counts in them
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for children
     while True:
@@ -122,12 +121,16 @@ def main() -> None:
         os.close(files[0])
 
 
-def import_kernels() -> None:
-    """All modules of kernels; those that this version of Triton cannot import are left out."""
+def _import_kernels() -> None:
+    """All modules of kernels, but those that this version of Triton cannot import."""
     package = importlib.import_module(KERNELS)
-    for found in pkgutil.walk_packages(package.__path__, f"{KERNELS}."):
-        with contextlib.suppress(ImportError):
+    for found in pkgutil.walk_packages(package.__path__, f"{KERNELS}.", onerror=lambda _: None):
+        with contextlib.suppress(Exception):
             importlib.import_module(found.name)
+    with contextlib.suppress(Exception):
+        from triton.runtime.cache import triton_key
+
+        triton_key()  # once here, not in each child: it reads all of Triton
 
 
 def _compile(file: int) -> NoReturn:

@@ -41,7 +41,7 @@ def load(
     Runs on the thread that will launch steps: device and thread settings are per thread. Closes
     `compilers` when everything is compiled.
     """
-    with Rehearsal(compilers) as rehearsal:
+    with Rehearsal(settings.world_size, compilers) as rehearsal:
         return _load(settings, progress, rehearsal)
 
 

@@ -47,9 +47,10 @@ BESIDE = (0, *(decodes + 1 for decodes in shapes.MIXED_DECODES[:-1]))
 class Rehearsal:
     """The threads that compile, or have `compilers` do it; they end when nothing is left."""
 
-    def __init__(self, compilers: Compilers | None = None) -> None:
-        cores = len(os.sched_getaffinity(0))
-        self.pool = ThreadPoolExecutor(min(THREADS, cores), thread_name_prefix="compile")
+    def __init__(self, ranks: int = 1, compilers: Compilers | None = None) -> None:
+        cores = len(os.sched_getaffinity(0)) // ranks
+        threads = max(min(THREADS, cores), 1)
+        self.pool = ThreadPoolExecutor(threads, thread_name_prefix="compile")
         self.compilers = compilers
 
     def __enter__(self) -> Rehearsal:

@@ -89,9 +89,10 @@ class Shard(rpc.ShardServicer):
 
     def _load(self, request: pb.LoadRequest, context: Context) -> Iterator[pb.LoadProgress]:
         """Ends with the load itself: one whose client has left stops where it next reports."""
+        compilers = None
         if request.device == "cuda":
             wake_driver(request.rank)
-        compilers = begin_compilers() if request.device == "cuda" else None
+            compilers = begin_compilers(max(request.world_size, 1))
         from penstock.guidance.library import Library
         from penstock.worker.loader import load
         from penstock.worker.pipeline import LaunchThread, Pipeline

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from penstock.worker.compilers import Compilers
 
 DRIVER = "libcuda.so.1"
-CORES = 4  # fewer are needed for the load itself
+CORES = 4  # of a rank: what fewer can do, the load itself needs
 
 
 def wake_driver(rank: int) -> None:
@@ -22,13 +22,14 @@ def wake_driver(rank: int) -> None:
     _begin("driver", lambda: _retain_context(rank))
 
 
-def begin_compilers() -> Compilers | None:
-    """Processes that compile kernels, where cores are left for them: one that forks the others
-    imports Triton and the kernels while this one does. What is compiled already, none is asked for.
-    """
-    if len(os.sched_getaffinity(0)) < CORES:
+def begin_compilers(ranks: int) -> Compilers | None:
+    """Processes that compile kernels, where cores are left for each rank's: one that forks the
+    others imports Triton and the kernels while this one does."""
+    if len(os.sched_getaffinity(0)) < CORES * ranks:
         return None
-    return Compilers()
+    with contextlib.suppress(OSError):
+        return Compilers()
+    return None
 
 
 def import_kernels() -> None:

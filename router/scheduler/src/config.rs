@@ -38,7 +38,8 @@ pub struct SchedulerConfig {
     pub reads: Reads,
 }
 
-/// Bytes that a step of decodes reads from the device's memory; zeros: unknown.
+/// Bytes that a step of decodes reads from the device's memory; zeros: unknown, as where windows bound
+/// what is read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reads {
     /// The weights, however many decode.

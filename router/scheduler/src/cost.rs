@@ -206,9 +206,11 @@ impl StepCost {
         context * contexts + pair * pairs
     }
 
-    /// Microseconds of a step that are for what its decodes attend to.
-    pub(crate) fn attending(&self, load: Load) -> f64 {
-        self.attention(Load { pairs: 0, ..load })
+    /// Microseconds of a step that are for what its decodes attend to; None where steps alone tell that,
+    /// badly, or do not.
+    pub(crate) fn attending(&self, load: Load) -> Option<f64> {
+        let micros = self.attention(Load { pairs: 0, ..load });
+        (self.attending > 0.0 && micros > 0.0).then_some(micros)
     }
 
     /// Microseconds of a step with a prompt, beside `load`'s decodes, before the first of its tokens.
@@ -342,7 +344,7 @@ mod tests {
             cost.observe(load, took as u64, Micros(0));
         }
         let seen = load(32, 40_000, 0, 0);
-        cost.attending(seen) / cost.predict(seen).unwrap()
+        cost.attention(seen) / cost.predict(seen).unwrap()
     }
 
     #[test]
@@ -353,6 +355,26 @@ mod tests {
         let unknown = warming(Reads::default());
         assert!((0.15..0.22).contains(&known), "{known}");
         assert!(unknown > 0.3, "{unknown}");
+    }
+
+    /// A small model: launches take longer than weights, and a token's keys and values weigh much
+    /// beside these.
+    #[test]
+    fn steps_outweigh_what_contexts_should_take() {
+        let (weights, token) = (23_080_000, 4_096);
+        let mut cost = StepCost::new(&[], Reads { weights, token });
+        let took = |load: Load| 400.0 + 0.3 * f64::from(load.decodes) + load.context as f64 / 1e3;
+        let step = |step: u32| {
+            let decodes = [256, 8][(step / 100 % 2) as usize];
+            load(decodes, u64::from(decodes * (100 + step % 400)), 0, 0)
+        };
+        for seen in (0..4_000).map(step) {
+            cost.observe(seen, took(seen) as u64, Micros(0));
+        }
+        for seen in (0..400).map(step) {
+            let share = cost.predict(seen).unwrap() / took(seen);
+            assert!((0.85..1.15).contains(&share), "{share} of {seen:?}");
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ pub(crate) const LEARNING: u32 = 4;
 /// The pull to the last fit, in observations of one feature at its scale.
 const PULL: f64 = 1e-5;
 /// The pull to a prior, likewise.
-const TIE: f64 = 4.0;
+const TIE: f64 = 6.0;
 
 /// Normal equations: each row a feature's, and at its end what they are to yield.
 type Equations = [[f64; 4]; 3];
@@ -93,14 +93,15 @@ impl Fit {
     }
 }
 
-/// The same equations and, if `slope` is not 0, TIE observations that the last feature weighs so many
-/// times what the first one does.
+/// The same equations and, if `slope` is not 0, TIE observations of length 1 that the last feature
+/// weighs so many times what the first one does.
 fn tie(mut equations: Equations, slope: f64) -> Equations {
     if slope > 0.0 {
-        equations[0][0] += TIE * slope * slope;
-        equations[0][2] -= TIE * slope;
-        equations[2][0] -= TIE * slope;
-        equations[2][2] += TIE;
+        let weight = TIE / (1.0 + slope * slope);
+        equations[0][0] += weight * slope * slope;
+        equations[0][2] -= weight * slope;
+        equations[2][0] -= weight * slope;
+        equations[2][2] += weight;
     }
     equations
 }

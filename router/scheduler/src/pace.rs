@@ -3,7 +3,7 @@
 //! With nothing running, as much as a step holds. Otherwise a step with a prompt may take `STRETCH`
 //! times as long as it would without, so more than half of it may be spent on the prompt; and longer,
 //! while contexts are short: they lengthen every step as answers grow, so a stream that bears the last
-//! gaps of its answer bears as long ones at its beginning; and longer, the more sequences wait for
+//! gaps of a long answer bears as long ones at its beginning; and longer, the more sequences wait for
 //! their first token per one that streams: one long prompt must not hold up 32 streams, but when a
 //! crowd arrives, filling the batch comes first. `latency_target` bounds that.
 //!
@@ -19,9 +19,9 @@ use crate::cost::Load;
 use crate::scheduler::Scheduler;
 use crate::sequence::{Phase, Sequence};
 
-/// A step with a prompt may always take this many times as long as it would without; or, if that is
-/// more, this many times but for what its decodes attend to.
+/// A step with a prompt may always take this many times as long as it would without,
 const STRETCH: f64 = 2.1;
+/// or this many times but for what its decodes attend to, if that is more and known.
 const STRETCH_OF_PRODUCTS: f64 = 2.8;
 /// So many waiting sequences per stream are no crowd.
 const FEW: f64 = 1.0 / 16.0;
@@ -81,9 +81,12 @@ impl Scheduler {
         let entering = self.counters.queued.min(self.slots.free()) as f64;
         let sequences = f64::from(self.counters.reading) + entering;
         let crowd = sequences / streams;
-        let attending = self.cost.attending(beside).min(least);
-        let few = (STRETCH * least).max(STRETCH_OF_PRODUCTS * (least - attending) + attending);
-        let most = (self.config.latency_target as f64).max(few);
+        let few = match self.cost.attending(beside) {
+            Some(attending) => STRETCH_OF_PRODUCTS * (least - attending).max(0.0) + attending,
+            None => 0.0,
+        };
+        let few = few.max(STRETCH * least);
+        let most = (self.config.latency_target as f64).max(STRETCH * least);
         let target = (few * (1.0 + CROWD * (crowd - FEW).max(0.0))).min(most);
         let (position, unread) = self.unread(entering);
         let waiting = sequences.max(unread / WEIGHT);

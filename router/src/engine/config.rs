@@ -130,8 +130,12 @@ pub(super) fn scheduler_config(config: &EngineConfig, loaded: &Loaded) -> Schedu
     }
 }
 
-/// What a rank's step of decodes reads, as far as the workers tell.
+/// What a rank's step of decodes reads, as far as the workers tell. Contexts are counted in full, so
+/// nothing is known of what layers with windows read.
 fn reads(loaded: &Loaded) -> Reads {
+    if loaded.kv_groups.iter().any(|group| group.window > 0) {
+        return Reads::default();
+    }
     let groups = loaded.kv_groups.iter().zip(&loaded.block_bytes);
     Reads {
         weights: loaded.memory.weights,

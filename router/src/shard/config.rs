@@ -56,7 +56,7 @@ pub struct Progress {
 pub struct Loaded {
     /// KV memory, one entry per kind; read by the scheduler.
     pub kv_groups: Vec<KvGroup>,
-    /// Bytes of one block of each KV group on one rank; for logs and `--explain`.
+    /// Bytes of one block of each KV group on one rank; for the scheduler, logs and `--explain`.
     pub block_bytes: Vec<u64>,
     /// Sequences that the worker can hold.
     pub max_slots: u32,
@@ -70,7 +70,7 @@ pub struct Loaded {
     pub vocab_size: u32,
     /// The device's name, for people.
     pub device_name: String,
-    /// Rank 0's memory, in bytes; for logs and `--explain`.
+    /// Rank 0's memory, in bytes; for the scheduler, logs and `--explain`.
     pub memory: MemoryReport,
     /// Tokens of a step with prompts that suit the device, rising; empty where all do.
     pub step_sizes: Vec<u32>,

@@ -155,6 +155,18 @@ impl Server {
         self.cold = None;
     }
 
+    /// One that promises streams gaps of so many microseconds.
+    pub(crate) fn promising(latency_target: u64) -> Self {
+        let config = SchedulerConfig {
+            latency_target,
+            ..config()
+        };
+        Self {
+            scheduler: Scheduler::new(config, Box::new(FirstComeFirstServed)).unwrap(),
+            ..Self::new(Speed::Burst)
+        }
+    }
+
     pub(crate) fn new(speed: Speed) -> Self {
         Self {
             now: 0,
