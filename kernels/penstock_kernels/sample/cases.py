@@ -74,7 +74,8 @@ def _case(size: Size, kind: str, vocabulary: int, choices: Sequence[Choice], tit
             **{n: p.to(device, torch.float32) for n, p in further.items() if asked},
         }
 
-    passes = 2 if any(choice.temperature > 0 for choice in choices) else 1
+    filtered = any(choice.temperature > 0 and choice[1:] != Choice()[1:] for choice in choices)
+    passes = 3 if filtered else 1
     moved = passes * rows * vocabulary * dtype.itemsize
     # Log-probabilities are differences of numbers up to 10 in float32.
     return Case(f"{kind}-{rows}x{vocabulary}-{title}", size, make, 1e-5, bytes_moved=moved)
@@ -83,6 +84,7 @@ def _case(size: Size, kind: str, vocabulary: int, choices: Sequence[Choice], tit
 CASES = [
     *(_case(Size.SMALL, kind, 301, MIXED, "mixed") for kind in DTYPES),
     _case(Size.SMALL, "f32", 4099, [GREEDY, Choice(), TOP], "tiles"),
+    _case(Size.SMALL, "f32", 12_301, [Choice(), Choice(1e-4), Choice(9.0), Choice(0.3)], "tiles"),
     _case(Size.SMALL, "f32", 11, [GREEDY] * 3, "greedy"),
     _case(Size.SMALL, "f32", 26_003, [TOP, *LANES], "lanes"),
     _case(Size.SMALL, "bf16", 17_000, LANES, "lanes"),

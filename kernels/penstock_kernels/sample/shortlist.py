@@ -36,7 +36,7 @@ def _part(logits, vocabulary, PART: tl.constexpr):
 
 
 @triton.jit
-def _filtered(top_k, top_p, typical_ps, row, vocabulary, FURTHER: tl.constexpr):
+def filtered(top_k, top_p, typical_ps, row, vocabulary, FURTHER: tl.constexpr):
     """Whether a row needs a threshold that min_p alone does not give."""
     needed = ((top_k > 0) & (top_k < vocabulary)) | (top_p < 1)
     if FURTHER:
@@ -91,7 +91,10 @@ def survey(
         gdc_launch_dependents()
     row = tl.program_id(0).to(tl.int64)
     temperature = tl.load(temperatures + row)
-    if temperature <= 0:
+    top_k = tl.load(top_ks + row)
+    needed = filtered(top_k, tl.load(top_ps + row), typical_ps, row, vocabulary, FURTHER)
+    # min_p needs the row's largest logit, and who keeps all needs nothing.
+    if (temperature <= 0) | ((needed == 0) & (not FURTHER)):
         return
     x, _ = _part(logits + row * stride, vocabulary, PART)
     parts = tl.num_programs(1)
@@ -105,8 +108,7 @@ def survey(
     tl.store(sums + part * 3, peak)
     tl.store(sums + part * 3 + 1, tl.sum(weight))
     tl.store(sums + part * 3 + 2, tl.sum(tl.where(weight > 0, weight * scaled, 0.0)))
-    top_k = tl.load(top_ks + row)
-    if _filtered(top_k, tl.load(top_ps + row), typical_ps, row, vocabulary, FURTHER):
+    if needed:
         tl.debug_barrier()
         if tl.atomic_add(arrived + row, 1, sem="acq_rel") == parts - 1:
             wanted = parts * WANTED
@@ -148,7 +150,7 @@ def gather(
         gdc_launch_dependents()
     row = tl.program_id(0).to(tl.int64)
     top_k, top_p = tl.load(top_ks + row), tl.load(top_ps + row)
-    needed = _filtered(top_k, top_p, typical_ps, row, vocabulary, FURTHER)
+    needed = filtered(top_k, top_p, typical_ps, row, vocabulary, FURTHER)
     if (tl.load(temperatures + row) <= 0) | (needed == 0):
         return
     bound = tl.load(bounds + row).to(tl.uint32, bitcast=True)
@@ -221,11 +223,11 @@ def _listed(bounds, counts, listed, row, parts, PARTS: tl.constexpr, ROOM: tl.co
 
 
 @triton.jit
-def _filter(x, exists, bound, row, filters, DIGITS: tl.constexpr, FURTHER: tl.constexpr):
-    """(whether a row's list settles it, least, greatest key kept). `row`: (largest logit, scale,
-    sums of weights and of weights times scaled logits); `filters`: (top_k, top_p, min_p,
-    typical_p, vocabulary)."""
-    largest, scale, mass, first = row
+def _filter(x, exists, bound, row, scale, filters, DIGITS: tl.constexpr, FURTHER: tl.constexpr):
+    """(whether a row's list settles it, least, greatest key kept). `row`: (largest logit, sums of
+    weights and of weights times scaled logits); `filters`: (top_k, top_p, min_p, typical_p,
+    vocabulary)."""
+    largest, mass, first = row
     top_k, top_p, min_p, typical_p, vocabulary = filters
     key = ordered(x)
     floor = tl.full((), 0, tl.uint32)
@@ -264,7 +266,6 @@ def settle(
     counts,
     listed,
     settled_rows,
-    largests,
     thresholds,
     ceilings,
     vocabulary,
@@ -275,8 +276,8 @@ def settle(
     ROOM: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """Per random row: whether its list settles what is kept; then its largest logit, and the least
-    and (FURTHER) the greatest key kept."""
+    """Per random row: whether its list settles what is kept; then the least and (FURTHER) the
+    greatest key kept. Who keeps all needs no list."""
     if EARLY:
         gdc_wait()
         gdc_launch_dependents()
@@ -286,22 +287,24 @@ def settle(
         return
     top_k, top_p = tl.load(top_ks + row), tl.load(top_ps + row)
     scale = log2_scale(temperature)
-    largest, mass, first = row_sums(sums, row, parts, scale, PARTS)
     floor = tl.full((), 0, tl.uint32)
     ceiling = tl.full((), NOTHING, tl.uint32)
-    settled = largest > float("-inf")
+    settled = tl.full((), 1, tl.int1)
     min_p, typical_p = 0.0, 1.0
     if FURTHER:
         min_p, typical_p = tl.load(min_ps + row), tl.load(typical_ps + row)
-    if _filtered(top_k, top_p, typical_ps, row, vocabulary, FURTHER):
+    if filtered(top_k, top_p, typical_ps, row, vocabulary, FURTHER):
+        of_row = row_sums(sums, row, parts, scale, PARTS)
         x, exists, bound = _listed(bounds, counts, listed, row, parts, PARTS, ROOM)
-        of_row = largest, scale, mass, first
         filters = top_k, top_p, min_p, typical_p, vocabulary
-        settled, floor, ceiling = _filter(x, exists, bound, of_row, filters, DIGITS, FURTHER)
+        settled, floor, ceiling = _filter(
+            x, exists, bound, of_row, scale, filters, DIGITS, FURTHER
+        )  # fmt: skip
     elif FURTHER:
+        largest, _, _ = row_sums(sums, row, parts, scale, PARTS)
+        settled = largest > float("-inf")
         floor = tl.maximum(floor, least_key(largest, scale, min_p))
     tl.store(settled_rows + row, settled.to(tl.int32))
-    tl.store(largests + row, largest)
     tl.store(thresholds + row, floor.to(tl.int32, bitcast=True))
     if FURTHER:
         tl.store(ceilings + row, ceiling.to(tl.int32, bitcast=True))

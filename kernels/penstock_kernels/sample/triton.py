@@ -31,7 +31,7 @@ from .bits import (
 )
 from .further import further
 from .noise import GROUP, GROUPS
-from .shortlist import ANYWHERE, PART, ROOM, gather, log2_scale, settle, survey
+from .shortlist import ANYWHERE, PART, ROOM, filtered, gather, log2_scale, settle, survey
 from .shortlist import GROUP as LIST_GROUP
 
 # Warps of a program that weighs a tile, a group of tokens. On an H200, 256 greedy rows of 128,256
@@ -102,7 +102,7 @@ def _by_row(
     FURTHER: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """A row's largest logit, and the least and the greatest key kept, by passes over the row."""
+    """The least and the greatest key that a row keeps, by passes over it."""
     first = tl.full((TILE,), float("-inf"), tl.float32)
     second = tl.full((TILE,), float("-inf"), tl.float32)
     for at in tl.range(0, vocabulary, TILE, num_stages=STAGES):
@@ -147,7 +147,7 @@ def _by_row(
         floor, ceiling = further(
             logits, vocabulary, floor, largest, scale, min_p, typical_p, TILE
         )  # fmt: skip
-    return largest, floor, ceiling
+    return floor, ceiling
 
 
 @triton.jit(do_not_specialize_on_alignment=ANYWHERE)
@@ -159,7 +159,6 @@ def _thresholds(
     min_ps,
     typical_ps,
     settled_rows,
-    largests,
     thresholds,
     ceilings,
     stride,
@@ -170,8 +169,8 @@ def _thresholds(
     LISTED: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """Per random row that no list settled: its largest logit, and the keys below and (FURTHER)
-    above which tokens are dropped."""
+    """Per random row that no list settled: the keys below and (FURTHER) above which tokens are
+    dropped."""
     if EARLY:
         gdc_wait()
         gdc_launch_dependents()
@@ -182,20 +181,27 @@ def _thresholds(
         done |= tl.load(settled_rows + row, temperature > 0, other=1) == 1
     if done:
         return
-    largest, floor, ceiling = _by_row(
-        logits + row * stride,
-        temperature,
-        tl.load(top_ks + row),
-        tl.load(top_ps + row),
-        min_ps,
-        typical_ps,
-        row,
-        vocabulary,
-        DIGITS,
-        FURTHER,
-        TILE,
-    )
-    tl.store(largests + row, largest)
+    top_k, top_p = tl.load(top_ks + row), tl.load(top_ps + row)
+    floor = tl.full((), 0, tl.uint32)
+    ceiling = tl.full((), 0xFFFFFFFF, tl.uint32)
+    # A row that keeps all need not be read.
+    needed = filtered(top_k, top_p, typical_ps, row, vocabulary, FURTHER)
+    if FURTHER:
+        needed |= tl.load(min_ps + row) > 0
+    if needed:
+        floor, ceiling = _by_row(
+            logits + row * stride,
+            temperature,
+            top_k,
+            top_p,
+            min_ps,
+            typical_ps,
+            row,
+            vocabulary,
+            DIGITS,
+            FURTHER,
+            TILE,
+        )
     tl.store(thresholds + row, floor.to(tl.int32, bitcast=True))
     if FURTHER:
         tl.store(ceilings + row, ceiling.to(tl.int32, bitcast=True))
@@ -222,7 +228,6 @@ def _weigh_tile(
     temperatures,
     seeds,
     positions,
-    largests,
     thresholds,
     ceilings,
     parts,
@@ -234,8 +239,9 @@ def _weigh_tile(
     TILE: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """Per tile: the score of which the row takes the highest, the largest logit, the sum of
-    exponentials below it; and the token of the largest logit."""
+    """Per tile: its score, the largest logit, the sum of exponentials below it; and the token of
+    the largest logit. A random row's score is what is kept of the tile's probability, relative to
+    that of the largest logit, as a logarithm and with noise; a greedy row needs none."""
     if EARLY:
         gdc_wait()
         gdc_launch_dependents()
@@ -248,11 +254,11 @@ def _weigh_tile(
     total = tl.sum(tl.exp(x - safe))
     # The minimum is the lowest id of equals; it stays an id even where NaN equals nothing.
     choice = tl.min(tl.where(x == peak, token, vocabulary - 1))
-    score = peak
+    score = tl.full((), 0.0, tl.float32)
     temperature = tl.load(temperatures + row)
     if temperature > 0:
         threshold = tl.load(thresholds + row).to(tl.uint32, bitcast=True)
-        weight = tl.exp((x - tl.load(largests + row)) / temperature)
+        weight = tl.exp((x - safe) / temperature)
         kept = ordered(x) >= threshold
         if FURTHER:
             kept &= ordered(x) <= tl.load(ceilings + row).to(tl.uint32, bitcast=True)
@@ -273,7 +279,6 @@ def _choose_in_row(
     temperatures,
     seeds,
     positions,
-    largests,
     thresholds,
     ceilings,
     parts,
@@ -297,24 +302,27 @@ def _choose_in_row(
     tile = tl.arange(0, BLOCK)
     exists = tile < tiles
     part = parts + (row * tiles + tile) * 3
-    score = tl.load(part, exists, other=float("-inf"))
+    peak = tl.load(part + 1, exists, other=float("-inf"))
+    largest = tl.max(peak)
+    temperature = tl.load(temperatures + row)
+    score = peak
+    if temperature > 0:
+        below = tl.where(peak == largest, 0.0, (peak - largest) / temperature)
+        score = tl.load(part, exists, other=float("-inf")) + below
     taken = tl.min(tl.where(score == tl.max(score), tile, tiles - 1))
     chosen = tl.load(choices + row * tiles + taken)
-    temperature = tl.load(temperatures + row)
     if temperature > 0:
         token = taken * TILE + tl.arange(0, TILE)
         x = row_tile(logits, taken * TILE, vocabulary, TILE)
         threshold = tl.load(thresholds + row).to(tl.uint32, bitcast=True)
         noise = _gumbel(tl.load(seeds + row), tl.load(positions + row), token)
-        noisy = (x - tl.load(largests + row)) / temperature + noise
+        noisy = (x - largest) / temperature + noise
         kept = ordered(x) >= threshold
         if FURTHER:
             kept &= ordered(x) <= tl.load(ceilings + row).to(tl.uint32, bitcast=True)
         noisy = tl.where(kept, noisy, float("-inf"))
         chosen = tl.min(tl.where(noisy == tl.max(noisy), token, vocabulary - 1))
-    peak = tl.load(part + 1, exists, other=float("-inf"))
     total = tl.load(part + 2, exists, other=0)
-    largest = tl.max(peak)
     normaliser = largest + tl.log(tl.sum(total * tl.exp(peak - largest)))
     tl.store(ids + row, chosen.to(tl.int64))
     tl.store(logprobs + row, tl.load(logits + chosen).to(tl.float32) - normaliser)
@@ -322,8 +330,8 @@ def _choose_in_row(
 
 # Per row: temperature, top_k, top_p, min_p and typical_p.
 Filters = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]
-# Of random rows: largest logits, and the least and greatest keys that are kept.
-Kept = tuple[Tensor, Tensor, Tensor | None]
+# Of random rows: the least and the greatest keys that are kept.
+Kept = tuple[Tensor, Tensor | None]
 
 
 def sample(
@@ -350,11 +358,7 @@ def sample(
     early = early_launch(logits.device)
     if rows:
         filters = temperature, top_k, top_p, min_p, typical_p
-        kept = (
-            torch.empty_like(temperature),
-            empty(torch.int32),
-            empty(torch.int32) if more else None,
-        )
+        kept = empty(torch.int32), empty(torch.int32) if more else None
         listed = LISTS and rows <= MOST_LISTS[more]
         settled = try_lists(logits, filters, kept) if listed else None
         search_rows(logits, filters, kept, settled)
