@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from penstock.worker import compilers as worker_compilers
 from penstock.worker import waking
 from penstock.worker.compilers import Compilers, job_of
 from penstock.worker.rehearsal import Rehearsal
@@ -108,6 +110,20 @@ def test_what_cannot_be_compiled_is_no_answer(compilers: Compilers) -> None:
 
 def closed_over(build: Build, name: str) -> Any:
     return inspect.getclosurevars(build).nonlocals[name]
+
+
+def test_a_process_that_hangs_is_not_waited_for(
+    compilers: Compilers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compilers.process.send_signal(signal.SIGSTOP)
+    monkeypatch.setattr(worker_compilers, "SECONDS", 0.1)
+    told: list[bool] = []
+    with (
+        ThreadPoolExecutor(2) as pool,
+        building(pool, lambda *asked: told.append(compilers.compile(*asked))),
+    ):
+        normalize(16_400)
+    assert told == [False]
 
 
 @triton.jit

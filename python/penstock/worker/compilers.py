@@ -26,6 +26,7 @@ from typing import Any, NoReturn
 
 KERNELS = "penstock_kernels"
 DONE = b"1"
+SECONDS = 60.0  # after which nobody waits for a process any longer
 # What the function that Triton would call to compile a kernel has bound.
 PARTS = ("src", "target", "options")
 NAME = 150  # letters of a kernel's name in the names of its files
@@ -50,6 +51,7 @@ class Compilers:
             return False
         with contextlib.suppress(OSError):
             mine, theirs = socket.socketpair()
+            mine.settimeout(SECONDS)
             with mine:
                 with theirs:
                     socket.send_fds(self.control, [DONE], [theirs.fileno()])
