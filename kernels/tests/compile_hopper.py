@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 import torch
+from absent import Absent
 from penstock_kernels.case import Heads, paged
 from penstock_kernels.linear import hopper as product
 from penstock_kernels.linear import launch as choice
@@ -19,26 +20,12 @@ from penstock_kernels.paged_decode_attention import hopper as decode
 from penstock_kernels.paged_decode_attention.cases import decode_arguments
 from penstock_kernels.paged_prefill_attention import hopper as prefill
 from penstock_kernels.paged_prefill_attention import splits
-from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 CPU = torch.device("cpu")
 PROCESSORS = 132  # of an H200
 SHARED_BYTES = 232_448  # that a program may have there
-
-
-class Absent:
-    """A driver that compiles for a GPU which is not there."""
-
-    def get_current_device(self) -> int:
-        return 0
-
-    def get_current_stream(self, _device: int | None = None) -> int:
-        return 0
-
-    def get_current_target(self) -> GPUTarget:
-        return GPUTarget("cuda", 90, 32)
 
 
 launch = JITFunction.run

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 POISON = {torch.int64: -(1 << 60), torch.int32: -(1 << 30)}

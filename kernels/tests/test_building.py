@@ -14,11 +14,11 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from absent import NOWHERE, Absent
 from penstock_kernels import rms_norm
 from penstock_kernels.building import building
 from penstock_kernels.op import OPS, Op
 from penstock_kernels.rms_norm.triton import _normalise_row
-from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
 
@@ -63,22 +63,6 @@ def test_kernels_are_compiled_not_launched_and_right_afterwards() -> None:
     torch.testing.assert_close(found[0] if isinstance(found, tuple) else found, wanted)
 
 
-NOWHERE = 1000  # a device that no later test has
-
-
-class Driver:
-    """As much of Triton's driver as a compilation asks for."""
-
-    def get_current_device(self) -> int:
-        return NOWHERE
-
-    def get_current_stream(self, device: int) -> int:
-        return 0
-
-    def get_current_target(self) -> GPUTarget:
-        return GPUTarget("cuda", 90, 32)
-
-
 @triton.jit
 def impossible(x, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
     tl.static_assert(SIZE == 3, "no such instruction")
@@ -87,7 +71,7 @@ def impossible(x, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
 @pytest.fixture
 def no_gpu() -> Iterator[None]:
     before = driver._active  # asking for it makes one, which needs a GPU
-    driver.set_active(Driver())  # type: ignore[arg-type]
+    driver.set_active(Absent())  # type: ignore[arg-type]
     yield
     driver.set_active(before)
 
@@ -105,14 +89,10 @@ class GivenUp(ThreadPoolExecutor):
 def test_a_kernel_that_an_executor_gave_up_is_built_when_it_is_wanted() -> None:
     """By the load that comes after one that failed, say."""
     pytest.importorskip("triton.runtime._async_compile")
-    kernels, x, weight = (
-        _normalise_row.device_caches[NOWHERE][0],
-        torch.ones(3, 520),
-        torch.ones(520),
-    )
+    kernels = _normalise_row.device_caches[NOWHERE][0]
     known = set(kernels)
     with GivenUp(1) as pool, building(pool):
-        OPS["rms_norm"].triton(x, weight, 1e-5)
+        OPS["rms_norm"].triton(torch.ones(3, 520), torch.ones(520), 1e-5)
     (promised,) = (kernel for key, kernel in kernels.items() if key not in known)
     assert promised.result().asm["cubin"]
 

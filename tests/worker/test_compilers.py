@@ -18,25 +18,12 @@ from penstock.worker import compilers as worker_compilers
 from penstock.worker import waking
 from penstock.worker.compilers import Compilers, job_of
 from penstock.worker.rehearsal import Rehearsal
-from penstock_kernels.building import building
+from penstock_kernels.building import Build, building
 from penstock_kernels.op import OPS
 
 triton = pytest.importorskip("triton")
 
-Build = Callable[[], Any]
-
-
-class Driver:
-    """As much of Triton's driver as a compilation asks for."""
-
-    def get_current_device(self) -> int:
-        return 1000  # which no later test has
-
-    def get_current_stream(self, device: int) -> int:
-        return 0
-
-    def get_current_target(self) -> Any:
-        return triton.backends.compiler.GPUTarget("cuda", 90, 32)
+from absent import Absent  # noqa: E402 (needs Triton)
 
 
 @pytest.fixture
@@ -44,7 +31,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty cache of Triton's, which processes inherit, on a machine that passes for a GPU's."""
     driver = triton.runtime.driver
     before = driver._active
-    driver.set_active(Driver())
+    driver.set_active(Absent())
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     yield tmp_path
     driver.set_active(before)
@@ -57,9 +44,18 @@ def compilers(cache: Path) -> Iterator[Compilers]:
     made.close()
 
 
-def normalize(size: int) -> None:
-    """Launches a kernel of rms_norm's, or has it compiled; it is another one for each size."""
-    OPS["rms_norm"].triton(torch.ones(3, size), torch.ones(size), 1e-5)
+def compiled(size: int, elsewhere: Callable[[str, Build], object]) -> None:
+    """Has a kernel of rms_norm's compiled, which is another one for each size."""
+    with ThreadPoolExecutor(2) as pool, building(pool, elsewhere):
+        OPS["rms_norm"].triton(torch.ones(3, size), torch.ones(size), 1e-5)
+
+
+def compilation(size: int) -> tuple[str, Build]:
+    """The key of such a kernel, and what builds it."""
+    asked: list[tuple[str, Build]] = []
+    compiled(size, lambda *some: asked.append(some))
+    (one,) = asked
+    return one
 
 
 def assembled(cache: Path) -> int:
@@ -73,8 +69,7 @@ def test_what_another_process_compiles_is_only_read(compilers: Compilers, cache:
         for _ in range(2):  # the second time it is there
             told.append((compilers.compile(key, build), assembled(cache)))
 
-    with ThreadPoolExecutor(2) as pool, building(pool, elsewhere):
-        normalize(1032)
+    compiled(1032, elsewhere)
     assert told == [(True, 1), (False, 1)]
     assert assembled(cache) == 1  # the same: what the kernel's thread built was there
 
@@ -85,21 +80,14 @@ def test_a_worker_compiles_itself_when_its_compilers_have_ended(
     compilers.process.kill()
     compilers.process.wait()
     told: list[bool] = []
-    with (
-        ThreadPoolExecutor(2) as pool,
-        building(pool, lambda *asked: told.append(compilers.compile(*asked))),
-    ):
-        normalize(2056)
+    compiled(2056, lambda *asked: told.append(compilers.compile(*asked)))
     assert told == [False]
     assert assembled(cache) == 1
 
 
 def test_what_cannot_be_compiled_is_no_answer(compilers: Compilers) -> None:
     """And is nobody's end: another kernel is compiled."""
-    asked: list[tuple[str, Build]] = []
-    with ThreadPoolExecutor(1) as pool, building(pool, lambda *some: asked.append(some)):
-        normalize(4104)
-    ((_, build),) = asked
+    _, build = compilation(4104)
     src = closed_over(build, "src")
     first, kind = next(iter(src.signature.items()))
     src.signature[first] = "no type"
@@ -118,11 +106,7 @@ def test_a_process_that_hangs_is_not_waited_for(
     compilers.process.send_signal(signal.SIGSTOP)
     monkeypatch.setattr(worker_compilers, "SECONDS", 0.1)
     told: list[bool] = []
-    with (
-        ThreadPoolExecutor(2) as pool,
-        building(pool, lambda *asked: told.append(compilers.compile(*asked))),
-    ):
-        normalize(16_400)
+    compiled(16_400, lambda *asked: told.append(compilers.compile(*asked)))
     assert told == [False]
 
 
@@ -133,10 +117,7 @@ def misnamed(x) -> None:  # type: ignore[no-untyped-def]
 
 @pytest.mark.usefixtures("cache")
 def test_what_another_process_would_not_find_it_is_not_asked_for() -> None:
-    asked: list[tuple[str, Build]] = []
-    with ThreadPoolExecutor(1) as pool, building(pool, lambda *some: asked.append(some)):
-        normalize(8200)
-    ((key, build),) = asked
+    key, build = compilation(8200)
     src = closed_over(build, "src")
     assert job_of("another", build) is not None
     assert job_of(key, build) is None  # it is compiled

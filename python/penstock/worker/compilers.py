@@ -21,8 +21,10 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from penstock_kernels.building import Build
 
 KERNELS = "penstock_kernels"
 DONE = b"1"
@@ -44,7 +46,7 @@ class Compilers:
                 command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()]
             )
 
-    def compile(self, key: str, build: Callable[[], Any]) -> bool:
+    def compile(self, key: str, build: Build) -> bool:
         """Whether what `build` would compile was not in the cache, by its key, and is there now."""
         job = job_of(key, build)
         if job is None:
@@ -67,7 +69,7 @@ class Compilers:
         self.process.wait()
 
 
-def job_of(key: str, build: Callable[[], Any]) -> bytes | None:
+def job_of(key: str, build: Build) -> bytes | None:
     """What `build` would compile, for another process; None if it is compiled already, or where
     this version of Triton hides it."""
     job = io.BytesIO()

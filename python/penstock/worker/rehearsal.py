@@ -60,13 +60,8 @@ class Rehearsal:
         """Waits for nothing. After a failure, nothing more is begun."""
         self.pool.shutdown(wait=False, cancel_futures=kind is not None)
         if self.compilers is not None:
-            threading.Thread(target=self._end, name="rehearsed", daemon=True).start()
-
-    def _end(self) -> None:
-        """When all is compiled, nobody needs the processes any more."""
-        assert self.compilers is not None
-        self.pool.shutdown()
-        self.compilers.close()
+            done = (self.pool, self.compilers)
+            threading.Thread(target=_close, args=done, name="rehearsed", daemon=True).start()
 
     def building(self) -> AbstractContextManager[None]:
         """Inside, kernels are compiled instead of launched."""
@@ -94,6 +89,12 @@ class Rehearsal:
             else:
                 # Ranks meet within a step, so all must capture it before one runs it.
                 deque(captures, maxlen=0)
+
+
+def _close(pool: ThreadPoolExecutor, compilers: Compilers) -> None:
+    """When all is compiled, nobody needs the processes any more."""
+    pool.shutdown()
+    compilers.close()
 
 
 def _captures(runner: Runner, graphs: Graphs) -> Iterator[None]:

@@ -65,7 +65,7 @@ pub(crate) struct StepCost {
     /// Of steps with prompts, without attention.
     sizes: SizeCosts,
     /// The slope of contexts, in constants, as it should be; 0 = unknown.
-    attending: f64,
+    context_slope: f64,
 }
 
 impl StepCost {
@@ -73,7 +73,7 @@ impl StepCost {
     pub(crate) fn new(sizes: &[u32], reads: Reads) -> Self {
         Self {
             sizes: SizeCosts::new(sizes),
-            attending: match reads.weights {
+            context_slope: match reads.weights {
                 0 => 0.0,
                 weights => reads.token as f64 / weights as f64 / CONTEXT,
             },
@@ -119,9 +119,9 @@ impl StepCost {
 
     /// What is known of decodes without having seen any.
     fn prior(&self) -> Prior {
-        let known = self.attending > 0.0;
+        let known = self.context_slope > 0.0;
         Prior {
-            last_slope: self.attending,
+            last_slope: self.context_slope,
             leaving_out: if known { TIED } else { DECODING },
         }
     }
@@ -210,7 +210,7 @@ impl StepCost {
     /// badly, or do not.
     pub(crate) fn attending(&self, load: Load) -> Option<f64> {
         let micros = self.attention(Load { pairs: 0, ..load });
-        (self.attending > 0.0 && micros > 0.0).then_some(micros)
+        (self.context_slope > 0.0 && micros > 0.0).then_some(micros)
     }
 
     /// Microseconds of a step with a prompt, beside `load`'s decodes, before the first of its tokens.

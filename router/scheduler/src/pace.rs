@@ -81,12 +81,13 @@ impl Scheduler {
         let entering = self.counters.queued.min(self.slots.free()) as f64;
         let sequences = f64::from(self.counters.reading) + entering;
         let crowd = sequences / streams;
-        let few = match self.cost.attending(beside) {
-            Some(attending) => STRETCH_OF_PRODUCTS * (least - attending).max(0.0) + attending,
-            None => 0.0,
+        let always = STRETCH * least;
+        let stretched = |attending: f64| {
+            let products = (least - attending).max(0.0);
+            (STRETCH_OF_PRODUCTS * products + attending).max(always)
         };
-        let few = few.max(STRETCH * least);
-        let most = (self.config.latency_target as f64).max(STRETCH * least);
+        let few = self.cost.attending(beside).map_or(always, stretched);
+        let most = (self.config.latency_target as f64).max(always);
         let target = (few * (1.0 + CROWD * (crowd - FEW).max(0.0))).min(most);
         let (position, unread) = self.unread(entering);
         let waiting = sequences.max(unread / WEIGHT);

@@ -76,10 +76,7 @@ fn a_device_that_warms_or_cools_leaves_streams_their_pace() {
         let from = server.now + 4 * SECOND;
         server.stream(from);
         let undisturbed = percentile(&server.gaps(512, from - 3 * SECOND), 50);
-        for prompt in 1..=8 {
-            server.arrive(32_768, 16);
-            server.stream(from + 2 * prompt * SECOND);
-        }
+        server.read_long_prompts(from);
         let p99 = percentile(&server.gaps(512, from), 99);
         let waits: Vec<_> = server.long().filter_map(Client::waited).collect();
         println!("{heat}: undisturbed {undisturbed} us, beside long prompts p99 {p99}, {waits:?}");
@@ -107,10 +104,7 @@ fn a_cold_start_does_not_unpace_long_prompts() {
         let from = server.now + 4 * SECOND;
         server.stream(from);
         server.warm();
-        for prompt in 1..=8 {
-            server.arrive(32_768, 16);
-            server.stream(from + 2 * prompt * SECOND);
-        }
+        server.read_long_prompts(from);
         let all = server.gaps(512, from);
         let gap = percentile(&all, 99);
         // Each of the streams has each of them.
@@ -174,7 +168,7 @@ fn a_crowd_fills_the_batch_and_keeps_it_full() {
     );
     // Reading them and nothing else would take 6.0 s; 768 steps of 256 decodes and the reading of
     // all prompts 30 s: 6,560 tokens/s.
-    assert!(filled - began < 8_600_000, "{}", filled - began);
+    assert!(filled - began < 8_500_000, "{}", filled - began);
     assert!(running >= 200 && rate >= 6_500, "{running}, {rate}");
 }
 
@@ -205,7 +199,7 @@ fn short_prompts_ride_along() {
     );
     // A step of 32 decodes takes 5.1 ms, one of 256 tokens 8, one of 384 11.
     assert!(rate > 4_950, "{rate}");
-    assert!(median < 160_000 && gap < 12_000, "{median}, {gap}");
+    assert!(median < 160_000 && gap < 11_000, "{median}, {gap}");
 }
 
 /// Where a step takes as long whatever it reads, much is read at once.

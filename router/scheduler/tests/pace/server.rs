@@ -144,9 +144,8 @@ impl Server {
         let mut config = config();
         (config.depth, config.lead) = (3, 3_000);
         Self {
-            scheduler: Scheduler::new(config, Box::new(FirstComeFirstServed)).unwrap(),
             cold: Some(Cold::new(seed)),
-            ..Self::new(Speed::Burst)
+            ..Self::with(config, Speed::Burst)
         }
     }
 
@@ -161,19 +160,20 @@ impl Server {
             latency_target,
             ..config()
         };
-        Self {
-            scheduler: Scheduler::new(config, Box::new(FirstComeFirstServed)).unwrap(),
-            ..Self::new(Speed::Burst)
-        }
+        Self::with(config, Speed::Burst)
     }
 
     pub(crate) fn new(speed: Speed) -> Self {
+        Self::with(config(), speed)
+    }
+
+    fn with(config: SchedulerConfig, speed: Speed) -> Self {
         Self {
             now: 0,
             speed,
             steps: Vec::new(),
             clients: BTreeMap::new(),
-            scheduler: Scheduler::new(config(), Box::new(FirstComeFirstServed)).unwrap(),
+            scheduler: Scheduler::new(config, Box::new(FirstComeFirstServed)).unwrap(),
             slots: vec![Slot::default(); SLOTS as usize],
             free_at: 0,
             in_flight: VecDeque::new(),
@@ -246,6 +246,14 @@ impl Server {
             if !seed.is_multiple_of(3) {
                 self.stream(self.now + (seed * 7_919 + u64::from(request) * 104_729) % 400);
             }
+        }
+    }
+
+    /// Eight long prompts, two seconds apart, the first at `from`.
+    pub(crate) fn read_long_prompts(&mut self, from: u64) {
+        for prompt in 1..=8 {
+            self.arrive(LONG, 16);
+            self.stream(from + prompt * 2_000_000);
         }
     }
 
