@@ -37,7 +37,7 @@ const PAIRS: f64 = 1e-7;
 const CONSTANT: f64 = 0.1;
 /// A step that takes longer than this many times its prediction was disturbed, by a compilation, say:
 /// it counts for nothing, and for this many times if the step of its kind before was disturbed too.
-const DISTURBED: f64 = 4.0;
+const DISTURBED: f64 = 2.0;
 /// A fit that is wrong by more than this factor, so many times in a row, was learnt from such a step.
 const WRONG: f64 = 1.5;
 const WRONGS: u32 = 16;
@@ -162,12 +162,14 @@ impl StepCost {
 
     /// Microseconds that a step takes; None until enough steps of its kind were seen.
     pub(crate) fn predict(&self, load: Load) -> Option<f64> {
-        let known = self.sizes.known(load.tokens());
-        let known = known.filter(|_| load.prompt > 0);
-        let line = || self.line(load);
-        known
-            .map(|micros| micros + self.attention(load))
-            .or_else(line)
+        let (size, line) = (load.tokens(), || self.line(load));
+        let known = self.sizes.known(size).filter(|_| load.prompt > 0);
+        match known.map(|micros| micros + self.attention(load)) {
+            Some(known) if self.sizes.is_recent(size) => Some(known),
+            // It may have been disturbed then, and would keep its size from being tried again.
+            Some(known) => Some(line().map_or(known, |line| line.min(known))),
+            None => line(),
+        }
     }
 
     /// The same, by the fits alone.
@@ -192,6 +194,15 @@ impl StepCost {
         let bound = |products: f64| products.max(weights) + self.attention(load);
         let hoped = self.sizes.hoped(load.tokens()).map(bound);
         Some(hoped.unwrap_or(predicted).min(predicted))
+    }
+
+    /// Microseconds that decodes take alone: as predicted, but no more than a step took that read
+    /// something beside as many. Where prompts keep coming, no step of decodes tells what a disturbed one
+    /// did to the fit, and short chunks would seem free.
+    pub(crate) fn alone(&self, load: Load) -> Option<f64> {
+        let predicted = self.predict(load)?;
+        let seen = self.sizes.least(load.decodes);
+        Some(seen.map_or(predicted, |seen| predicted.min(seen + self.attention(load))))
     }
 
     fn is_known(&self) -> bool {
@@ -224,7 +235,10 @@ impl StepCost {
         let [constant, ..] = self.reading.weights;
         let line = decoding + (constant * CONSTANT).max(0.0);
         // No more than any step with a prompt took.
-        let seen = self.sizes.least().map(|size| size + self.attention(alone));
+        let seen = self
+            .sizes
+            .least(load.decodes)
+            .map(|size| size + self.attention(alone));
         let least = seen.map_or(line, |seen| line.min(seen).max(decoding));
         self.reading.is_known().then_some(least)
     }
@@ -474,6 +488,45 @@ mod tests {
         let other = load(32, 9_000, 0, 900);
         let ratio = cost.predict(other).unwrap() / took(other) as f64;
         assert!((0.5..2.0).contains(&ratio), "{ratio}");
+    }
+
+    /// Decodes that were disturbed, and then none alone: prompts keep coming.
+    #[test]
+    fn decodes_take_no_longer_than_with_a_chunk_beside_them() {
+        let mut cost = StepCost::new(&[64, 256], Reads::default());
+        let decode = load(32, 9_000, 0, 0);
+        let read = load(32, 9_000, 0, 32);
+        for step in 0..200 {
+            if step < 8 {
+                cost.observe(decode, 2 * took(decode), Micros(step));
+            }
+            cost.observe(read, took(read), Micros(step));
+        }
+        assert!(cost.predict(decode).unwrap() > 1.5 * took(read) as f64);
+        let alone = cost.alone(decode).unwrap();
+        assert!(alone < 1.05 * took(read) as f64, "{alone}");
+    }
+
+    /// A size whose step was disturbed seems too long for any pace: nothing would correct that.
+    #[test]
+    fn a_size_that_was_slow_long_ago_is_tried_again() {
+        let mut cost = StepCost::new(&[256, 512, 1_024], Reads::default());
+        let [decode, short, read, large] =
+            [0, 200, 480, 900].map(|prompt| load(32, 9_000, 0, prompt));
+        for step in 0..100 {
+            for seen in [decode, short, read] {
+                cost.observe(seen, took(seen), Micros(step));
+            }
+            if step == 20 {
+                cost.observe(large, took(large) * 3 / 2, Micros(step));
+            }
+        }
+        let target = 1.2 * took(large) as f64;
+        assert!(cost.predict(large).unwrap() > target);
+        cost.observe(read, took(read), Micros(20_000_000));
+        let again = cost.predict(large).unwrap();
+        assert!(again < target, "{again}");
+        assert_eq!(cost.fitting(decode, 0, 900, target), Some(900));
     }
 
     /// Streams that decode beside each other for long, whose contexts seem to cost nothing at times:

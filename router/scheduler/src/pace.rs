@@ -66,7 +66,7 @@ impl Scheduler {
             context: self.streams.context,
             ..Load::default()
         };
-        let Some(alone) = self.cost.predict(beside) else {
+        let Some(alone) = self.cost.alone(beside) else {
             return left;
         };
         let pace = self.pace(beside, alone);

@@ -75,12 +75,10 @@ impl SizeCosts {
         last.is_some_and(|last| self.now.0.saturating_sub(last.0) < REMEMBERED)
     }
 
-    /// The least that any size costs that was seen.
-    pub(crate) fn least(&self) -> Option<f64> {
-        self.seen
-            .iter()
-            .filter_map(Seen::known)
-            .min_by(f64::total_cmp)
+    /// The least that steps of so many tokens or more were seen to cost.
+    pub(crate) fn least(&self, tokens: u32) -> Option<f64> {
+        let sizes = self.seen[self.at(tokens)..].iter();
+        sizes.filter_map(Seen::known).min_by(f64::total_cmp)
     }
 
     /// What it costs at best, if products were all there is: its share of the size that costs the
@@ -125,6 +123,15 @@ mod tests {
         }
         let (now, before) = (costs.known(256).unwrap(), 8_000.0);
         assert!((now - before).abs() < 1.0, "{now}");
+    }
+
+    #[test]
+    fn a_step_takes_no_less_than_the_least_of_its_sizes() {
+        let mut costs = SizeCosts::new(&[64, 128, 256]);
+        costs.observe(64, 5_000.0);
+        costs.observe(200, 8_000.0);
+        let least = [1, 65, 256, 257].map(|tokens| costs.least(tokens));
+        assert_eq!(least, [Some(5_000.0), Some(8_000.0), Some(8_000.0), None]);
     }
 
     #[test]

@@ -97,6 +97,8 @@ pub(crate) struct Server {
     pub(crate) scheduler: Scheduler,
     slots: Vec<Slot>,
     free_at: u64,
+    /// Microseconds that disturbed steps took longer.
+    pub(crate) disturbed: u64,
     in_flight: VecDeque<(u64, StepOutcome)>,
     cold: Option<Cold>,
     /// From then on, steps take so much longer, and after two seconds an e-th of that.
@@ -106,17 +108,24 @@ pub(crate) struct Server {
 /// Workers that have compiled nothing and captured no graph yet.
 struct Cold {
     shapes: BTreeSet<(u32, u32)>,
-    /// Of the first steps of a shape, so many in a hundred take longer.
+    /// Of the first steps of a shape, so many in a hundred take longer,
     disturbed: u32,
+    /// by so many microseconds, from and to.
+    longer: (u32, u32),
     random: Random,
 }
 
+/// Microseconds that a kernel takes to compile, and a step's launch without a graph.
+pub(crate) const COMPILING: (u32, u32) = (100_000, 1_500_000);
+pub(crate) const LAUNCHING: (u32, u32) = (20_000, 80_000);
+
 impl Cold {
-    fn new(seed: u64) -> Self {
+    fn new(seed: u64, longer: (u32, u32)) -> Self {
         let mut random = Random::new(seed);
         Self {
             shapes: BTreeSet::new(),
             disturbed: random.pick(&[10, 20, 30, 40, 50, 60, 70, 80, 90]),
+            longer,
             random,
         }
     }
@@ -130,7 +139,8 @@ impl Cold {
         };
         let disturbed = self.shapes.insert(shape) && self.random.chance(self.disturbed);
         if disturbed {
-            u64::from(self.random.within(100_000, 1_500_000))
+            let (least, most) = self.longer;
+            u64::from(self.random.within(least, most))
         } else {
             0
         }
@@ -139,12 +149,12 @@ impl Cold {
 
 impl Server {
     /// As a launcher starts it, with workers that are cold: `seed` says which first steps of a shape
-    /// take how much longer.
-    pub(crate) fn cold(seed: u64) -> Self {
+    /// take how much longer, within `longer`.
+    pub(crate) fn cold(seed: u64, longer: (u32, u32)) -> Self {
         let mut config = config();
         (config.depth, config.lead) = (3, 3_000);
         Self {
-            cold: Some(Cold::new(seed)),
+            cold: Some(Cold::new(seed, longer)),
             ..Self::with(config, Speed::Burst)
         }
     }
@@ -176,6 +186,7 @@ impl Server {
             scheduler: Scheduler::new(config, Box::new(FirstComeFirstServed)).unwrap(),
             slots: vec![Slot::default(); SLOTS as usize],
             free_at: 0,
+            disturbed: 0,
             in_flight: VecDeque::new(),
             cold: None,
             heat: (0, 0.0),
@@ -350,6 +361,7 @@ impl Server {
         let (began, heat) = self.heat;
         let took = took * (1.0 + heat * (-((self.now - began) as f64) / 2e6).exp());
         let more = self.cold.as_mut().map_or(0, |cold| cold.more(step));
+        self.disturbed += more;
         step.took = took as u64 + more;
         // What the workers report trembles by 3 %.
         outcome.duration = (took * (0.97 + 0.01 * (plan.step.0 % 7) as f64)) as u64 + more;
