@@ -67,6 +67,9 @@ AFTER_SECONDS = 1.0
 class Bench:
     """One shape on one machine: its checkpoint, its server's command, its client."""
 
+    ready = "/ready"  # the path that answers 200 when the server can serve,
+    patience = 120.0  # within so many seconds
+
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
         self.folder: Path = BROOK if args.shape == "brook" else args.folder / args.shape
@@ -92,24 +95,29 @@ class Bench:
         self.seed += 1
         return Source.of_tokenizer(str(self.folder / "tokenizer.json"), self.seed)
 
+    def command(self) -> list[str]:
+        """Of the server."""
+        command = [*self.args.penstock, "serve", "--model", str(self.folder)]
+        command += ["--port", str(self.port), *self.args.serve]
+        return [*command, "--tp", str(self.args.tp)] if self.args.tp > 1 else command
+
     @contextmanager
     def server(self) -> Iterator[tuple[subprocess.Popen[bytes], Figures]]:
         """A server that has given its first token, and what the start took, in seconds."""
-        command = [*self.args.penstock, "serve", "--model", str(self.folder)]
-        command += ["--port", str(self.port), *self.args.serve]
-        if self.args.tp > 1:
-            command += ["--tp", str(self.args.tp)]
         (prompt,) = random_jobs(self.source(), Shape(16, 1), 1)
         environment = os.environ | {"TRITON_CACHE_DIR": str(self.cache)}
         began = time.perf_counter()
-        with running(command, self.args.out / "serve.log", environment) as process:
-            wait_ready(f"http://{self.client.address}/health", process, pause=0.005)
+        with running(self.command(), self.args.out / "serve.log", environment) as process:
+            self._wait("/health", process)
             listening = time.perf_counter() - began
-            wait_ready(f"http://{self.client.address}/ready", process, pause=0.005)
+            self._wait(self.ready, process)
             ready = time.perf_counter() - began
             checked(self.client.run([prompt]))
             token = time.perf_counter() - began
             yield process, {"health": listening, "ready": ready, "token": token}
+
+    def _wait(self, path: str, process: subprocess.Popen[bytes]) -> None:
+        wait_ready(f"http://{self.client.address}{path}", process, self.patience, pause=0.005)
 
     def row(self, row: Row, process: subprocess.Popen[bytes]) -> Figures:
         jobs = random_jobs(self.source(), row.shape, row.requests)

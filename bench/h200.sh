@@ -4,11 +4,12 @@
 #   bench/h200.sh features {brook,1b,8b} [options]   what features cost, see bench/features.py
 #   bench/h200.sh guidance {brook,1b,8b} [options]   what new schemas cost others, see bench/guidance.py
 #   bench/h200.sh invariance {brook,1b,8b} [options] same tokens in any batch? see bench/invariance.py
+#   bench/h200.sh peer {brook,1b,8b} [options] -- COMMAND   beside another server, see bench/peer.py
 #   bench/h200.sh timeline {brook,1b,8b} [options]   when the device had work, see bench/timeline.py
 set -e
 cd "$(dirname "$0")/.."
 PYTHONPATH="$PWD/python:$PWD/kernels${PYTHONPATH:+:$PYTHONPATH}"
 export PYTHONPATH
 script=h200
-case "$1" in features | guidance | invariance | timeline) script=$1; shift ;; esac
+case "$1" in features | guidance | invariance | peer | timeline) script=$1; shift ;; esac
 exec python3 "bench/$script.py" "$@"

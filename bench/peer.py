@@ -1,0 +1,77 @@
+"""Rows of the serving table by Penstock and by another server, in turns on one GPU.
+
+    bench/h200.sh peer 8b --rows c256 prefill --turns peer penstock peer \\
+        --peer vllm serve {model} --port {port} --served-model-name {name}
+
+GPUs of one kind differ by some percent in what they sustain, so figures of two servers from two
+machines say less than both from one. The other server must answer `/health` with 200 once it can
+serve, and `/v1/completions`. Each turn starts a server, warms it up as `bench/h200.py` does, and
+prints its rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+from h200 import ROWS, WARM_UP, Bench, ceilings, server_options, show
+from measure import Figures
+from shapes import SHAPES
+
+SHOWN = ("output_rate", "input_rate", "ttft_p50", "ttft_p99", "tpot_p50", "itl_p99", "seconds")
+
+
+class Peer(Bench):
+    """The other server."""
+
+    ready = "/health"
+    patience = 600.0  # some compile for minutes
+
+    def command(self) -> list[str]:
+        places = {"model": str(self.folder), "port": str(self.port), "name": self.args.shape}
+        return [word.format(**places) for word in self.args.peer]
+
+
+def turn(bench: Bench, name: str) -> dict[str, Figures]:
+    """The rows by one start of a server."""
+    with bench.server() as (process, start):
+        found = {"start": start}
+        show(f"{name}: start", start)
+        bench.row(WARM_UP, process)
+        time.sleep(bench.args.settle)
+        for row in bench.args.rows:
+            whole = bench.row(ROWS[row], process)
+            found[row] = {figure: whole[figure] for figure in SHOWN if figure in whole}
+            show(f"{name}: {row}", found[row])
+    return found
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    option = parser.add_argument
+    option("shape", choices=["brook", *SHAPES])
+    option("--rows", nargs="+", choices=list(ROWS), default=list(ROWS), metavar="ROW")
+    option("--turns", nargs="+", choices=["penstock", "peer"], default=["peer", "penstock"])
+    option("--settle", type=float, default=5.0, help="seconds for captures, before the rows")
+    server_options(parser)
+    option("--peer", nargs=argparse.REMAINDER, required=True, help="the other server's command")
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = arguments()
+    args.out.mkdir(parents=True, exist_ok=True)
+    benches = {"penstock": Bench(args), "peer": Peer(args)}
+    benches["penstock"].prepare()
+    found: list[tuple[str, dict[str, Figures]]] = []
+    if args.shape != "brook":
+        show("ceilings", ceilings())
+    for name in args.turns:
+        found.append((name, turn(benches[name], name)))
+    (Path(args.out) / f"peer-{args.shape}.json").write_text(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()
