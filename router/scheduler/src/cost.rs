@@ -35,8 +35,9 @@ const CONTEXT: f64 = 1e-5;
 const PAIRS: f64 = 1e-7;
 /// Small, so that chunks of one length are taken to cost by the token.
 const CONSTANT: f64 = 0.1;
-/// A step that takes longer than this many times its prediction was disturbed, by a compilation, say:
-/// it counts for nothing, and for this many times if the step of its kind before was disturbed too.
+/// A step that takes longer than this many times what was expected was disturbed, by a compilation,
+/// say: it counts for nothing, and for this many times if the step of its kind before was disturbed
+/// too. Of one that takes less by this factor, what was expected had been learnt from disturbed ones.
 const DISTURBED: f64 = 2.0;
 /// A fit that is wrong by more than this factor, so many times in a row, was learnt from such a step.
 const WRONG: f64 = 1.5;
@@ -126,18 +127,24 @@ impl StepCost {
         }
     }
 
-    /// Whether the last step of this kind was disturbed.
+    /// Whether the last step of this kind was disturbed: of decodes, or of this size with prompts. (Of
+    /// all with prompts, others would hide that one size takes as long again and again.)
     fn disturbed(&mut self, load: Load) -> &mut bool {
-        match load.prompt {
-            0 => &mut self.decoding.disturbed,
-            _ => &mut self.reading.disturbed,
+        match (load.prompt, self.sizes.disturbed(load.tokens())) {
+            (0, _) => &mut self.decoding.disturbed,
+            (_, Some(disturbed)) => disturbed,
+            (_, None) => &mut self.reading.disturbed,
         }
     }
 
     /// Begins again: what was learnt came from disturbed steps (the first ones may compile).
     fn forget(&mut self, load: Load) {
         match load.prompt {
-            0 => self.decoding = Fit::default(),
+            0 => {
+                // What they seemed to take stands until the next one: without, nothing paced prompts.
+                self.decoding.forget_observations();
+                self.reading = Fit::default();
+            }
             // What its size is known to cost too: that alone would make the next step a surprise again.
             _ => {
                 self.reading = Fit::default();
@@ -162,14 +169,18 @@ impl StepCost {
 
     /// Microseconds that a step takes; None until enough steps of its kind were seen.
     pub(crate) fn predict(&self, load: Load) -> Option<f64> {
-        let (size, line) = (load.tokens(), || self.line(load));
-        let known = self.sizes.known(size).filter(|_| load.prompt > 0);
-        match known.map(|micros| micros + self.attention(load)) {
-            Some(known) if self.sizes.is_recent(size) => Some(known),
+        match self.seen(load) {
+            Some(seen) if self.sizes.is_recent(load.tokens()) => Some(seen),
             // It may have been disturbed then, and would keep its size from being tried again.
-            Some(known) => Some(line().map_or(known, |line| line.min(known))),
-            None => line(),
+            Some(seen) => Some(self.line(load).map_or(seen, |line| line.min(seen))),
+            None => self.line(load),
         }
+    }
+
+    /// The same, by what its size was last seen to cost; None of decodes alone.
+    fn seen(&self, load: Load) -> Option<f64> {
+        let known = self.sizes.known(load.tokens()).filter(|_| load.prompt > 0);
+        known.map(|micros| micros + self.attention(load))
     }
 
     /// The same, by the fits alone.
@@ -196,13 +207,20 @@ impl StepCost {
         Some(hoped.unwrap_or(predicted).min(predicted))
     }
 
-    /// Microseconds that decodes take alone: as predicted, but no more than a step took that read
-    /// something beside as many. Where prompts keep coming, no step of decodes tells what a disturbed one
-    /// did to the fit, and short chunks would seem free.
+    /// Microseconds that `load`'s decodes take alone: as predicted, but no more than `least_seen`. Where
+    /// prompts keep coming, no step of decodes tells what a disturbed one did to the fit, and short
+    /// chunks would seem free.
     pub(crate) fn alone(&self, load: Load) -> Option<f64> {
-        let predicted = self.predict(load)?;
-        let seen = self.sizes.least(load.decodes);
-        Some(seen.map_or(predicted, |seen| predicted.min(seen + self.attention(load))))
+        let predicted = self.line(load.without_prompt())?;
+        let seen = self.least_seen(load);
+        Some(seen.map_or(predicted, |seen| predicted.min(seen)))
+    }
+
+    /// Microseconds that any step with prompts took of late, of as many tokens as `load` has decodes or
+    /// more, if it attended to what they do.
+    fn least_seen(&self, load: Load) -> Option<f64> {
+        let size = self.sizes.least(load.decodes)?;
+        Some(size + self.attention(load.without_prompt()))
     }
 
     fn is_known(&self) -> bool {
@@ -226,20 +244,9 @@ impl StepCost {
 
     /// Microseconds of a step with a prompt, beside `load`'s decodes, before the first of its tokens.
     pub(crate) fn least(&self, load: Load) -> Option<f64> {
-        let alone = Load {
-            prompt: 0,
-            pairs: 0,
-            ..load
-        };
-        let decoding = self.predict(alone)?;
         let [constant, ..] = self.reading.weights;
-        let line = decoding + (constant * CONSTANT).max(0.0);
-        // No more than any step with a prompt took.
-        let seen = self
-            .sizes
-            .least(load.decodes)
-            .map(|size| size + self.attention(alone));
-        let least = seen.map_or(line, |seen| line.min(seen).max(decoding));
+        let line = self.alone(load)? + (constant * CONSTANT).max(0.0);
+        let least = self.least_seen(load).map_or(line, |seen| line.min(seen));
         self.reading.is_known().then_some(least)
     }
 
@@ -284,6 +291,15 @@ impl Load {
         let (position, tokens) = (u64::from(position), u64::from(tokens));
         self.prompt += tokens as u32;
         self.pairs += tokens * position + tokens * tokens / 2;
+    }
+
+    /// Its decodes.
+    fn without_prompt(self) -> Self {
+        Self {
+            prompt: 0,
+            pairs: 0,
+            ..self
+        }
     }
 
     fn tokens(&self) -> u32 {

@@ -296,3 +296,40 @@ fn says_nothing_before_it_has_seen_enough() {
     assert_eq!(cost.predict(load(1, 0, 0, 0)), None);
     assert_eq!(cost.prompt_tokens(load(1, 0, 0, 0), 0, 1_000.0), None);
 }
+
+/// Chunks that cost nothing beside decodes, and now and then a large one that takes more than twice as
+/// long: not every surprise is a disturbance.
+#[test]
+fn what_takes_twice_the_line_again_and_again_is_learnt() {
+    let mut cost = StepCost::new(&[128, 512], Reads::default());
+    let [decode, short, large] = [0, 90, 480].map(|prompt| load(29, 9_000, 0, prompt));
+    for step in 0..900 {
+        let (seen, took) = match step % 15 {
+            0 if step > 300 => (large, 2_150),
+            1..8 => (short, 750),
+            _ => (decode, 740),
+        };
+        cost.observe(seen, took, Micros(step));
+    }
+    let predicted = cost.predict(large).unwrap();
+    assert!((1_900.0..2_400.0).contains(&predicted), "{predicted}");
+}
+
+/// What decodes seemed to take was wrong, while prompts keep coming: a pace is kept.
+#[test]
+fn decodes_that_take_half_do_not_unpace_prompts() {
+    let mut cost = StepCost::new(&[128, 512], Reads::default());
+    let [decode, read] = [0, 400].map(|prompt| load(32, 9_000, 0, prompt));
+    for step in 0..40 {
+        cost.observe(decode, 8_000, Micros(step));
+        cost.observe(read, 9_000, Micros(step));
+    }
+    cost.observe(decode, 3_000, Micros(40));
+    let alone = cost.alone(decode).unwrap();
+    assert!((2_900.0..3_100.0).contains(&alone), "{alone}");
+    for step in 41..60 {
+        cost.observe(read, 4_000, Micros(step));
+    }
+    let least = cost.least(decode).unwrap();
+    assert!((2_900.0..4_100.0).contains(&least), "{least}");
+}

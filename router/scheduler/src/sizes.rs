@@ -26,6 +26,8 @@ struct Seen {
     micros: f64,
     /// When it was last seen; never yet.
     last: Option<Micros>,
+    /// Whether its last step was disturbed.
+    disturbed: bool,
 }
 
 impl SizeCosts {
@@ -34,6 +36,7 @@ impl SizeCosts {
             size,
             micros: 0.0,
             last: None,
+            disturbed: false,
         };
         Self {
             seen: sizes.iter().map(seen).collect(),
@@ -71,14 +74,21 @@ impl SizeCosts {
 
     /// Whether its size was seen of late.
     pub(crate) fn is_recent(&self, tokens: u32) -> bool {
-        let last = self.seen.get(self.at(tokens)).and_then(|seen| seen.last);
-        last.is_some_and(|last| self.now.0.saturating_sub(last.0) < REMEMBERED)
+        let seen = self.seen.get(self.at(tokens));
+        seen.is_some_and(|seen| seen.is_recent(self.now))
     }
 
-    /// The least that steps of so many tokens or more were seen to cost.
+    /// The least that steps of so many tokens or more were seen to cost of late.
     pub(crate) fn least(&self, tokens: u32) -> Option<f64> {
         let sizes = self.seen[self.at(tokens)..].iter();
-        sizes.filter_map(Seen::known).min_by(f64::total_cmp)
+        let recent = sizes.filter(|seen| seen.is_recent(self.now));
+        recent.filter_map(Seen::known).min_by(f64::total_cmp)
+    }
+
+    /// Whether the last step of such a size was disturbed; None of steps beyond all sizes.
+    pub(crate) fn disturbed(&mut self, tokens: u32) -> Option<&mut bool> {
+        let at = self.at(tokens);
+        self.seen.get_mut(at).map(|seen| &mut seen.disturbed)
     }
 
     /// What it costs at best, if products were all there is: its share of the size that costs the
@@ -99,6 +109,11 @@ impl SizeCosts {
 impl Seen {
     fn known(&self) -> Option<f64> {
         self.last.map(|_| self.micros)
+    }
+
+    fn is_recent(&self, now: Micros) -> bool {
+        let age = self.last.map(|last| now.0.saturating_sub(last.0));
+        age.is_some_and(|age| age < REMEMBERED)
     }
 }
 

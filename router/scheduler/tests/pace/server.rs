@@ -115,9 +115,11 @@ struct Cold {
     random: Random,
 }
 
-/// Microseconds that a kernel takes to compile, and a step's launch without a graph.
+/// Microseconds that a kernel takes to compile, and a step's launch without a graph on a slow host and on
+/// a fast one.
 pub(crate) const COMPILING: (u32, u32) = (100_000, 1_500_000);
 pub(crate) const LAUNCHING: (u32, u32) = (20_000, 80_000);
+pub(crate) const FAST_LAUNCHING: (u32, u32) = (5_000, 20_000);
 
 impl Cold {
     fn new(seed: u64, longer: (u32, u32)) -> Self {
