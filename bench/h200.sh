@@ -4,7 +4,7 @@
 #   bench/h200.sh features {brook,1b,8b} [options]   what features cost, see bench/features.py
 #   bench/h200.sh guidance {brook,1b,8b} [options]   what new schemas cost others, see bench/guidance.py
 #   bench/h200.sh invariance {brook,1b,8b} [options] same tokens in any batch? see bench/invariance.py
-#   bench/h200.sh peer {brook,1b,8b} [options] -- COMMAND   beside another server, see bench/peer.py
+#   bench/h200.sh peer {brook,1b,8b} --peer COMMAND  the same by another server, see bench/peer.py
 #   bench/h200.sh timeline {brook,1b,8b} [options]   when the device had work, see bench/timeline.py
 set -e
 cd "$(dirname "$0")/.."

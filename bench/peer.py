@@ -1,18 +1,20 @@
 """Rows of the serving table by Penstock and by another server, in turns on one GPU.
 
-    bench/h200.sh peer 8b --rows c256 prefill --turns peer penstock peer \\
-        --peer vllm serve {model} --port {port} --served-model-name {name}
+    bench/h200.sh peer 8b --rows c256 prefill --turns peer penstock peer penstock \\
+        --peer 'vllm serve {model} --port {port} --served-model-name {name}'
 
 GPUs of one kind differ by some percent in what they sustain, so figures of two servers from two
 machines say less than both from one. The other server must answer `/health` with 200 once it can
 serve, and `/v1/completions`. Each turn starts a server, warms it up as `bench/h200.py` does, and
-prints its rows.
+prints its rows; the first turn of each finds nothing compiled, unless its own caches keep that.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shlex
+import shutil
 import time
 from pathlib import Path
 
@@ -20,7 +22,10 @@ from h200 import ROWS, WARM_UP, Bench, ceilings, server_options, show
 from measure import Figures
 from shapes import SHAPES
 
-SHOWN = ("output_rate", "input_rate", "ttft_p50", "ttft_p99", "tpot_p50", "itl_p99", "seconds")
+SHOWN = (
+    "output_rate", "input_rate", "ttft_mean", "ttft_p50", "ttft_p99", "tpot_mean", "tpot_p50",
+    "itl_p99", "seconds",
+)  # fmt: skip
 
 
 class Peer(Bench):
@@ -30,8 +35,11 @@ class Peer(Bench):
     patience = 600.0  # some compile for minutes
 
     def command(self) -> list[str]:
+        command: str = self.args.peer
         places = {"model": str(self.folder), "port": str(self.port), "name": self.args.shape}
-        return [word.format(**places) for word in self.args.peer]
+        for place, value in places.items():
+            command = command.replace("{" + place + "}", shlex.quote(value))
+        return shlex.split(command)
 
 
 def turn(bench: Bench, name: str) -> dict[str, Figures]:
@@ -55,8 +63,8 @@ def arguments() -> argparse.Namespace:
     option("--rows", nargs="+", choices=list(ROWS), default=list(ROWS), metavar="ROW")
     option("--turns", nargs="+", choices=["penstock", "peer"], default=["peer", "penstock"])
     option("--settle", type=float, default=5.0, help="seconds for captures, before the rows")
+    option("--peer", required=True, help="the other server's command, in one word")
     server_options(parser)
-    option("--peer", nargs=argparse.REMAINDER, required=True, help="the other server's command")
     return parser.parse_args()
 
 
@@ -65,6 +73,7 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     benches = {"penstock": Bench(args), "peer": Peer(args)}
     benches["penstock"].prepare()
+    shutil.rmtree(benches["penstock"].cache, ignore_errors=True)
     found: list[tuple[str, dict[str, Figures]]] = []
     if args.shape != "brook":
         show("ceilings", ceilings())
