@@ -145,3 +145,16 @@ def test_nan_logits_still_give_an_id(device: str) -> None:
     for temperature in (0.0, 1.0):
         ids, _ = draw(logits, torch.tensor([1]), torch.tensor([1]), temperature, top_p=0.9)
         assert 0 <= int(ids) < 50
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("rows", [8, 40])
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_tokens_that_a_mask_drops_are_not_drawn(device: str, rows: int, kind: torch.dtype) -> None:
+    """Fewer are left than top_k would keep: what it keeps at least is -inf."""
+    logits = torch.full((1, 5_000), -torch.inf, dtype=kind, device=device)
+    logits[0, [7, 90, 4_300]] = torch.tensor([1.5, -2.0, 0.0], dtype=kind, device=device)
+    for top_k, top_p in ((50, 1.0), (50, 0.999), (0, 1.0)):
+        ids, logprobs = draw(logits, torch.arange(rows), torch.arange(rows), 2.0, top_k, top_p)
+        assert set(ids.tolist()) <= {7, 90, 4_300}
+        assert logprobs.isfinite().all()

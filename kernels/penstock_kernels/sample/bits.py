@@ -5,6 +5,9 @@ the random numbers."""
 import triton
 import triton.language as tl
 
+from .. import online_softmax
+
+LOG2_E = tl.constexpr(online_softmax.LOG2_E)
 # Loads in flight in the passes over a row.
 STAGES = tl.constexpr(4)
 
@@ -14,6 +17,15 @@ def ordered(x):
     """Bits of float32 as uint32 in the order of the floats; both zeros are one."""
     bits = tl.where(x == 0, 0.0, x).to(tl.uint32, bitcast=True)
     return tl.where(bits >> 31 == 1, bits ^ 0xFFFFFFFF, bits | 0x80000000)
+
+
+@triton.jit
+def logit_of(key):
+    """The float32 that `ordered` gives this key, so that comparing floats does what comparing keys
+    would, but for NaN; -inf or inf where the key is beyond that of all floats."""
+    bits = tl.where(key >> 31 == 1, key ^ 0x80000000, key ^ 0xFFFFFFFF)
+    inside = tl.where(key < 0xFF800000, bits.to(tl.float32, bitcast=True), float("inf"))
+    return tl.where(key > 0x007FFFFF, inside, float("-inf"))
 
 
 @triton.jit
@@ -58,14 +70,35 @@ def search_pairs(key_a, weight_a, key_b, weight_b, target, DIGITS: tl.constexpr)
     found = tl.full((), 0, tl.uint32)
     step = tl.full((), 1 << 30, tl.uint32)
     for _digit in range(DIGITS):
-        reached = tl.full((), 0, tl.uint32)
-        for digit in tl.static_range(1, 4):
-            bound = found + digit * step
-            some = tl.where(key_a >= bound, weight_a, 0.0) + tl.where(key_b >= bound, weight_b, 0.0)
-            reached += (tl.sum(some) >= target).to(tl.uint32)
-        found += reached * step
+        bound = found + step
+        one = reaching(key_a, weight_a, bound) + reaching(key_b, weight_b, bound)
+        bound += step
+        two = reaching(key_a, weight_a, bound) + reaching(key_b, weight_b, bound)
+        bound += step
+        three = reaching(key_a, weight_a, bound) + reaching(key_b, weight_b, bound)
+        found += reached(one, two, three, target) * step
         step = step >> 2
     return found
+
+
+@triton.jit
+def reaching(key, weight, bound):
+    """The weights of tokens whose keys reach a bound."""
+    return tl.where(key >= bound, weight, 0.0)
+
+
+@triton.jit
+def _added(a, b, c, more_a, more_b, more_c):
+    return a + more_a, b + more_b, c + more_c
+
+
+@triton.jit
+def reached(one, two, three, target):
+    """How many of three sums reach a target. They are added up together: each sum apart would be a
+    meeting of all warps."""
+    one, two, three = tl.reduce((one, two, three), 0, _added)
+    enough = (one >= target).to(tl.uint32) + (two >= target).to(tl.uint32)
+    return enough + (three >= target).to(tl.uint32)
 
 
 @triton.jit
@@ -91,12 +124,9 @@ def search_row(
         for at in tl.range(0, vocabulary, TILE, num_stages=STAGES):
             x = row_tile(logits, at, vocabulary, TILE)
             key, weight = weigh(x, floor, largest, scale, mean, KIND)
-            one += tl.where(key >= found + step, weight, 0.0)
-            two += tl.where(key >= found + 2 * step, weight, 0.0)
-            three += tl.where(key >= found + 3 * step, weight, 0.0)
-        reached = (tl.sum(one) >= target).to(tl.uint32)
-        reached += (tl.sum(two) >= target).to(tl.uint32)
-        reached += (tl.sum(three) >= target).to(tl.uint32)
-        found += reached * step
+            one += reaching(key, weight, found + step)
+            two += reaching(key, weight, found + 2 * step)
+            three += reaching(key, weight, found + 3 * step)
+        found += reached(one, two, three, target) * step
         step = step >> 2
     return found

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from .bits import MASS, NEARNESS, ordered, weigh
+from .bits import LOG2_E, MASS, NEARNESS, ordered, reached, reaching, weigh
 
 PART = 8192  # tokens that a program reads
 ROOM = 256  # listed tokens of a part, at most
@@ -47,7 +47,7 @@ def filtered(top_k, top_p, typical_ps, row, vocabulary, FURTHER: tl.constexpr):
 @triton.jit
 def log2_scale(temperature):
     """Finite even for the tiniest temperature, so that the largest logit, times 0, weighs 1."""
-    return tl.minimum(1.4426950408889634 / temperature, 1.0e37)
+    return tl.minimum(LOG2_E / temperature, 1.0e37)
 
 
 @triton.jit
@@ -56,11 +56,10 @@ def search(key, weight, target, DIGITS: tl.constexpr):
     found = tl.full((), 0, tl.uint32)
     step = tl.full((), 1 << 30, tl.uint32)
     for _digit in range(DIGITS):
-        reached = tl.full((), 0, tl.uint32)
-        for digit in tl.static_range(1, 4):
-            some = tl.sum(tl.where(key >= found + digit * step, weight, 0.0))
-            reached += (some >= target).to(tl.uint32)
-        found += reached * step
+        one = reaching(key, weight, found + step)
+        two = reaching(key, weight, found + 2 * step)
+        three = reaching(key, weight, found + 3 * step)
+        found += reached(one, two, three, target) * step
         step = step >> 2
     return found
 

@@ -19,9 +19,11 @@ from ..device import arrivals
 from ..pdl import early_launch
 from ..sizes import divided_up, power_of_two
 from .bits import (
+    LOG2_E,
     MASS,
     NUMBER,
     STAGES,
+    logit_of,
     ordered,
     row_tile,
     search_pairs,
@@ -34,8 +36,9 @@ from .noise import GROUP, GROUPS
 from .shortlist import ANYWHERE, PART, ROOM, filtered, gather, log2_scale, settle, survey
 from .shortlist import GROUP as LIST_GROUP
 
-# Warps of a program that weighs a tile, a group of tokens. On an H200, 256 greedy rows of 128,256
-# bfloat16 logits: 61 us.
+# Warps of a program that weighs a tile, a group of tokens: the fewer, the fewer instructions
+# add up what their lanes found; and of one that chooses in it.
+TILE_WARPS = 4
 CHOICE_WARPS = 8
 
 # Tokens of a step of a pass over a row, and its warps. One row with top_k and top_p: 308 us; with
@@ -226,51 +229,42 @@ def _gumbel(seed, position, number):
 def _weigh_tile(
     logits,
     temperatures,
-    seeds,
-    positions,
     thresholds,
     ceilings,
     parts,
-    choices,
     stride,
     vocabulary,
-    GROUPS: tl.constexpr,
     FURTHER: tl.constexpr,
     TILE: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """Per tile: its score, the largest logit, the sum of exponentials below it; and the token of
-    the largest logit. A random row's score is what is kept of the tile's probability, relative to
-    that of the largest logit, as a logarithm and with noise; a greedy row needs none."""
+    """Per tile: the largest logit, and relative to that what all weigh at temperature 1, and at a
+    random row's own what is kept."""
     if EARLY:
         gdc_wait()
         gdc_launch_dependents()
     row = tl.program_id(0).to(tl.int64)
     tile = tl.program_id(1)
-    token = tile * TILE + tl.arange(0, TILE)
     x = row_tile(logits + row * stride, tile * TILE, vocabulary, TILE)
     peak = tl.max(x)
-    safe = tl.where(peak == float("-inf"), 0.0, peak)
-    total = tl.sum(tl.exp(x - safe))
-    # The minimum is the lowest id of equals; it stays an id even where NaN equals nothing.
-    choice = tl.min(tl.where(x == peak, token, vocabulary - 1))
-    score = tl.full((), 0.0, tl.float32)
+    below = x - tl.where(peak == float("-inf"), 0.0, peak)
+    part = parts + (row * tl.num_programs(1) + tile) * 3
+    tl.store(part, peak)
+    tl.store(part + 1, tl.sum(tl.exp2(below * LOG2_E)))
     temperature = tl.load(temperatures + row)
     if temperature > 0:
-        threshold = tl.load(thresholds + row).to(tl.uint32, bitcast=True)
-        weight = tl.exp((x - safe) / temperature)
-        kept = ordered(x) >= threshold
-        if FURTHER:
-            kept &= ordered(x) <= tl.load(ceilings + row).to(tl.uint32, bitcast=True)
-        mass = tl.sum(tl.where(kept, weight, 0.0))
-        number = tl.full((), GROUPS, tl.uint64) + tile.to(tl.uint64)
-        noise = _gumbel(tl.load(seeds + row), tl.load(positions + row), number)
-        score = tl.where(mass > 0, tl.log(tl.where(mass > 0, mass, 1.0)), float("-inf")) + noise
-    part = row * tl.num_programs(1) + tile
-    tl.store(parts + part * 3, score)
-    tl.store(parts + part * 3 + 1, peak)
-    tl.store(parts + part * 3 + 2, total)
-    tl.store(choices + part, choice)
+        weight = tl.exp2(below * log2_scale(temperature))
+        kept = _kept(x, thresholds, ceilings, row, FURTHER)
+        tl.store(part + 2, tl.sum(tl.where(kept, weight, 0.0)))
+
+
+@triton.jit
+def _kept(x, thresholds, ceilings, row, FURTHER: tl.constexpr):
+    """Which of a row's logits are neither below its threshold nor (FURTHER) above its ceiling."""
+    kept = x >= logit_of(tl.load(thresholds + row).to(tl.uint32, bitcast=True))
+    if FURTHER:
+        kept &= x <= logit_of(tl.load(ceilings + row).to(tl.uint32, bitcast=True))
+    return kept
 
 
 @triton.jit
@@ -282,18 +276,19 @@ def _choose_in_row(
     thresholds,
     ceilings,
     parts,
-    choices,
     ids,
     logprobs,
     stride,
     vocabulary,
     tiles,
+    GROUPS: tl.constexpr,
     BLOCK: tl.constexpr,
     FURTHER: tl.constexpr,
     TILE: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """The row's token and its log-probability; of a random row, a draw in the tile it takes."""
+    """The row's token and its log-probability. First it takes a tile: that of the largest logit, or
+    by a draw; then a token of that likewise."""
     if EARLY:
         gdc_wait()
         gdc_launch_dependents()
@@ -302,28 +297,29 @@ def _choose_in_row(
     tile = tl.arange(0, BLOCK)
     exists = tile < tiles
     part = parts + (row * tiles + tile) * 3
-    peak = tl.load(part + 1, exists, other=float("-inf"))
+    peak = tl.load(part, exists, other=float("-inf"))
     largest = tl.max(peak)
     temperature = tl.load(temperatures + row)
     score = peak
     if temperature > 0:
+        mass = tl.load(part + 2, exists, other=0.0)
         below = tl.where(peak == largest, 0.0, (peak - largest) / temperature)
-        score = tl.load(part, exists, other=float("-inf")) + below
+        number = tl.full((), GROUPS, tl.uint64) + tile.to(tl.uint64)
+        noise = _gumbel(tl.load(seeds + row), tl.load(positions + row), number)
+        weight = tl.log(tl.where(mass > 0, mass, 1.0)) + below + noise
+        score = tl.where(mass > 0, weight, float("-inf"))
     taken = tl.min(tl.where(score == tl.max(score), tile, tiles - 1))
-    chosen = tl.load(choices + row * tiles + taken)
+    token = taken * TILE + tl.arange(0, TILE)
+    x = row_tile(logits, taken * TILE, vocabulary, TILE)
+    ranked = x
     if temperature > 0:
-        token = taken * TILE + tl.arange(0, TILE)
-        x = row_tile(logits, taken * TILE, vocabulary, TILE)
-        threshold = tl.load(thresholds + row).to(tl.uint32, bitcast=True)
         noise = _gumbel(tl.load(seeds + row), tl.load(positions + row), token)
-        noisy = (x - largest) / temperature + noise
-        kept = ordered(x) >= threshold
-        if FURTHER:
-            kept &= ordered(x) <= tl.load(ceilings + row).to(tl.uint32, bitcast=True)
-        noisy = tl.where(kept, noisy, float("-inf"))
-        chosen = tl.min(tl.where(noisy == tl.max(noisy), token, vocabulary - 1))
-    total = tl.load(part + 2, exists, other=0)
-    normaliser = largest + tl.log(tl.sum(total * tl.exp(peak - largest)))
+        kept = _kept(x, thresholds, ceilings, row, FURTHER)
+        ranked = tl.where(kept, (x - largest) / temperature + noise, float("-inf"))
+    # The minimum is the lowest id of equals; it stays an id even where NaN equals nothing.
+    chosen = tl.min(tl.where(ranked == tl.max(ranked), token, vocabulary - 1))
+    total = tl.load(part + 1, exists, other=0)
+    normaliser = largest + tl.log(tl.sum(total * tl.exp2((peak - largest) * LOG2_E)))
     tl.store(ids + row, chosen.to(tl.int64))
     tl.store(logprobs + row, tl.load(logits + chosen).to(tl.float32) - normaliser)
 
@@ -353,7 +349,7 @@ def sample(
 
     ids, logprobs = empty(torch.int64), empty(torch.float32)
     more = min_p is not None
-    parts, choices = empty(torch.float32, tiles, 3), empty(torch.int32, tiles)
+    parts = empty(torch.float32, tiles, 3)
     stride = logits.stride(0)
     early = early_launch(logits.device)
     if rows:
@@ -362,36 +358,31 @@ def sample(
         listed = LISTS and rows <= MOST_LISTS[more]
         settled = try_lists(logits, filters, kept) if listed else None
         search_rows(logits, filters, kept, settled)
+        read = logits, temperature
         _weigh_tile[(rows, tiles)](
-            logits,
-            temperature,
-            seed,
-            position,
+            *read,
             *kept,
             parts,
-            choices,
             stride,
             vocabulary,
-            GROUPS,
             more,
             GROUP,
             EARLY=early,
             launch_pdl=early,
-            num_warps=CHOICE_WARPS,
+            num_warps=TILE_WARPS,
         )
         _choose_in_row[(rows,)](
-            logits,
-            temperature,
+            *read,
             seed,
             position,
             *kept,
             parts,
-            choices,
             ids,
             logprobs,
             stride,
             vocabulary,
             tiles,
+            GROUPS,
             BLOCK=power_of_two(tiles),
             FURTHER=more,
             TILE=GROUP,
