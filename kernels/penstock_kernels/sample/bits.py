@@ -88,17 +88,10 @@ def reaching(key, weight, bound):
 
 
 @triton.jit
-def _added(a, b, c, more_a, more_b, more_c):
-    return a + more_a, b + more_b, c + more_c
-
-
-@triton.jit
 def reached(one, two, three, target):
-    """How many of three sums reach a target. They are added up together: each sum apart would be a
-    meeting of all warps."""
-    one, two, three = tl.reduce((one, two, three), 0, _added)
-    enough = (one >= target).to(tl.uint32) + (two >= target).to(tl.uint32)
-    return enough + (three >= target).to(tl.uint32)
+    """How many of three sums reach a target."""
+    enough = (tl.sum(one) >= target).to(tl.uint32) + (tl.sum(two) >= target).to(tl.uint32)
+    return enough + (tl.sum(three) >= target).to(tl.uint32)
 
 
 @triton.jit
