@@ -16,16 +16,10 @@ import json
 import shlex
 import shutil
 import time
-from pathlib import Path
 
 from h200 import ROWS, WARM_UP, Bench, ceilings, server_options, show
 from measure import Figures
 from shapes import SHAPES
-
-SHOWN = (
-    "output_rate", "input_rate", "ttft_mean", "ttft_p50", "ttft_p99", "tpot_mean", "tpot_p50",
-    "itl_p99", "seconds",
-)  # fmt: skip
 
 
 class Peer(Bench):
@@ -50,8 +44,7 @@ def turn(bench: Bench, name: str) -> dict[str, Figures]:
         bench.row(WARM_UP, process)
         time.sleep(bench.args.settle)
         for row in bench.args.rows:
-            whole = bench.row(ROWS[row], process)
-            found[row] = {figure: whole[figure] for figure in SHOWN if figure in whole}
+            found[row] = bench.row(ROWS[row], process)
             show(f"{name}: {row}", found[row])
     return found
 
@@ -74,12 +67,10 @@ def main() -> None:
     benches = {"penstock": Bench(args), "peer": Peer(args)}
     benches["penstock"].prepare()
     shutil.rmtree(benches["penstock"].cache, ignore_errors=True)
-    found: list[tuple[str, dict[str, Figures]]] = []
     if args.shape != "brook":
         show("ceilings", ceilings())
-    for name in args.turns:
-        found.append((name, turn(benches[name], name)))
-    (Path(args.out) / f"peer-{args.shape}.json").write_text(json.dumps(found, indent=1))
+    found = [(name, turn(benches[name], name)) for name in args.turns]
+    (args.out / f"peer-{args.shape}.json").write_text(json.dumps(found, indent=1))
 
 
 if __name__ == "__main__":

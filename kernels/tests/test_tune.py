@@ -135,14 +135,12 @@ def test_a_wrong_product_ends_the_tuning(on_the_cpu: Callable[[Plan], None]) -> 
 
 
 @pytest.mark.gpu
-def test_tuning_beats_or_equals_the_library() -> None:
+def test_tuning_ends_in_time_and_beats_or_equals_the_library() -> None:
     lines: list[str] = []
     problems = [Problem(2048, 1024, False), Problem(512, 1024, True)]
-    # Enough for slow machines, where the processes that compile take 15 s to begin.
-    found = tune(problems, Options(120.0, rows=(1, 16)), lines.append)
-    assert [one.rows for one in found] == 2 * [1, 2, 4, 8, 16]
+    # Half of it for compiling, whose processes take 15 s to begin on slow machines.
+    found = tune(problems, Options(120.0), lines.append)
+    assert len(found) == 2 * len(BUCKETS)
     assert all(one.us <= one.library_us for one in found)
-    assert len(lines) == 1 + 2 * 2
-    if lines[0].startswith("0 "):
-        pytest.skip(f"nothing to choose from: {lines[0]}")
     assert any(isinstance(one.plan, Gemv | Skinny) for one in found)
+    assert len(lines) == 1 + 2 * len(MEASURED)
