@@ -1,18 +1,16 @@
 """Times every kernel on its bench cases, next to what the device can do at most.
 
-    PYTHONPATH=kernels python bench/kernels.py [OP ...] [--whole-rows]
+    PYTHONPATH=kernels python bench/kernels.py [OP ...]
 
 Ceilings are measured first, in the same run: a large copy within the device (bytes read plus bytes
 written) for ops that move bytes, a large bf16 matrix product for ops that compute. Each op is
 captured in a CUDA graph, so that launches cost what they cost in a server; the L2 cache is flushed
-between repeats, and times are medians. `torch` is the nearest thing torch itself offers. With
---whole-rows, `sample` searches every row by passes over it, as it did before it had short lists.
+between repeats, and times are medians. `torch` is the nearest thing torch itself offers.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -135,7 +133,6 @@ def row(op: Op[..., Any], case: Case, copy: float, product: float) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Times the kernels on a CUDA device.")
     parser.add_argument("ops", nargs="*", metavar="OP", help=f"of {', '.join(OPS)}; all if none")
-    parser.add_argument("--whole-rows", action="store_true", help="sample without short lists")
     options = parser.parse_args()
     wanted = options.ops or list(OPS)
     if unknown := set(wanted) - set(OPS):
@@ -143,8 +140,6 @@ def main() -> int:
     if not torch.cuda.is_available():
         print("bench/kernels.py times CUDA kernels, and torch sees no CUDA device here.")
         return 1
-    if options.whole_rows:
-        importlib.import_module("penstock_kernels.sample.triton").LISTS = False  # type: ignore[attr-defined]
     torch.manual_seed(0)
     copy, product = ceilings()
     print(f"{torch.cuda.get_device_name()}: copy {copy:.2f} TB/s, bf16 {product:.0f} TFLOP/s")

@@ -42,9 +42,9 @@ def sample(
     Returns: ids [S] int64; log-probabilities [S] float32 of those ids under log_softmax(logits),
         before temperature and what is kept.
     Precision: float32 inside.
-    Bytes moved: S V elements for rows that keep all, three times that with top_k, top_p, min_p or
-        typical_p, where some thousand tokens or fewer are kept. Of more, three to five passes over
-        the row come on top (from the L2 cache), or one for each two bits of a logit.
+    Bytes moved: S V elements, where some thousand tokens of a row or fewer are kept. Of more, three
+        to six passes over the row come on top (from the L2 cache), or one for each two bits of a
+        logit.
     Source: random numbers, SplitMix64 of Steele, Lea and Flood, Fast Splittable Pseudorandom
         Number Generators, 2014; arg max of log p + Gumbel noise draws from p, Gumbel, 1954;
         typical_p, Meister and others, Locally Typical Sampling, 2022; min_p, Nguyen and others,

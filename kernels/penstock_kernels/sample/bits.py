@@ -29,6 +29,27 @@ def logit_of(key):
 
 
 @triton.jit
+def weight_below(x, peak):
+    """What tokens with logits x weigh at temperature 1, relative to the largest: the peak."""
+    peak = tl.where(peak == float("-inf"), 0.0, peak)
+    top = peak * LOG2_E
+    rest = tl.fma(peak, LOG2_E, -top)  # what was rounded off: a sum of products takes no more
+    return tl.sum(tl.exp2(tl.fma(x, LOG2_E, -top))) * tl.exp2(-rest)
+
+
+@triton.jit
+def keeps(x, floor, ceiling):
+    """Which of the logits lie between two keys, these included; NaN does not."""
+    return (x >= logit_of(floor)) & (x <= logit_of(ceiling))
+
+
+@triton.jit
+def log2_scale(temperature):
+    """Finite even for the tiniest temperature, so that the largest logit, times 0, weighs 1."""
+    return tl.minimum(LOG2_E / temperature, 1.0e37)
+
+
+@triton.jit
 def row_tile(logits, at, vocabulary, TILE: tl.constexpr):
     """Logits at .. at + TILE of a row in float32; -inf beyond its end."""
     column = at + tl.arange(0, TILE)
@@ -89,9 +110,37 @@ def reaching(key, weight, bound):
 
 @triton.jit
 def reached(one, two, three, target):
-    """How many of three sums reach a target."""
-    enough = (tl.sum(one) >= target).to(tl.uint32) + (tl.sum(two) >= target).to(tl.uint32)
-    return enough + (tl.sum(three) >= target).to(tl.uint32)
+    """How many of three sums reach a target. They are one sum of vectors, which waits once."""
+    nothing = tl.zeros_like(one) - 1.0
+    sums = tl.sum(tl.join(tl.join(one, two), tl.join(three, nothing)), 0)
+    return tl.sum((sums >= target).to(tl.int32)).to(tl.uint32)
+
+
+@triton.jit
+def first_step(span, least):
+    """The largest step of two bits within a span of keys; less than `least` if there is none."""
+    step = tl.full((), 1 << 30, tl.uint32)
+    while (step > span) & (step >= least):
+        step = step >> 2
+    return step
+
+
+@triton.jit
+def search(key, weight, target, least, most, DIGITS: tl.constexpr):
+    """The largest key of `least` to `most` at or above which tokens of weight `target` lie, or one
+    below `least` (0 for a `least` of 0); two bits a digit, and DIGITS in a key."""
+    unit: tl.constexpr = 1 << (32 - 2 * DIGITS)
+    base = tl.where(least > 0, least - unit, 0).to(tl.uint32)
+    above = tl.where(key >= base, key - base, 0).to(tl.uint32)
+    found = tl.full((), 0, tl.uint32)
+    step = first_step(most - base, unit)
+    while step >= unit:
+        one = reaching(above, weight, found + step)
+        two = reaching(above, weight, found + 2 * step)
+        three = reaching(above, weight, found + 3 * step)
+        found += reached(one, two, three, target) * step
+        step = step >> 2
+    return base + found
 
 
 @triton.jit

@@ -1,178 +1,147 @@
-"""Triton: a row's largest logits, found by many programs, and what can be settled among them.
+"""Triton: lists of a row's largest logits, made by many programs, and what they settle.
 
-`survey` reads a row in parts: what each part weighs, and the largest logits of its groups. The
-N-th largest of those is a bound that at least N tokens reach and, where groups are many, few more.
-`gather` lists the tokens that reach it, `settle` searches among them. Whether that is right for the
-whole row follows from the bound: nothing outside the list reaches it.
+A program that reads a part of a row finds a bound that enough of its lanes' largest logits reach,
+and lists the tokens that reach it: few more, where lanes are many. Above the greatest of
+its bounds a row's lists are complete: what lies there is settled among them, and the row is not
+read again.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from .bits import LOG2_E, MASS, NEARNESS, ordered, reached, reaching, weigh
+from .bits import (
+    MASS,
+    NEARNESS,
+    first_step,
+    log2_scale,
+    logit_of,
+    ordered,
+    search,
+    weigh,
+    weight_below,
+)
 
-PART = 8192  # tokens that a program reads
-ROOM = 256  # listed tokens of a part, at most
+ROOM = tl.constexpr(256)  # listed tokens of a part, at most
+FEW = tl.constexpr(32)  # of each part, where a row's lists are searched by few warps
 # A part's tokens lie in runs of RUN, every one followed by those of the other parts: frequent
 # tokens have neighbouring ids, and would fill one part's list.
 RUN = tl.constexpr(64)
-GROUP = tl.constexpr(32)
-WANTED = tl.constexpr(ROOM // 2)  # tokens of a part, on average, where top_k does not say
-BOUND_DIGITS = tl.constexpr(8)  # of the bound, which may be too low
-FURTHER_DIGITS = tl.constexpr(16)
+LANES = tl.constexpr(128)  # of a part, whose largest logits tell a bound: one for each thread
+WANTED = tl.constexpr(80)  # lanes of a part that reach its bound, where top_k does not say
+SPARE = tl.constexpr(16)  # such lanes where it does, beside twice a part's share of top_k
+LEAST = tl.constexpr(-3.4028234663852886e38)  # of all logits but -inf
+EVERYTHING = tl.constexpr(0x007FFFFF)  # the key of -inf
+TO_NEAREST = tl.constexpr(0x80000000 - 0x007FFFFF)  # from there to the key of 0, the nearest
 NOTHING = tl.constexpr(0xFFFFFFFF)  # a bound that nothing reaches
+# Of a row's part: its largest logit, and relative to that what all weigh at temperature 1, and at
+# the row's own; and the sum of the latter weights times scaled logits. The third becomes, where
+# lists settle a row, what is kept of a tile, relative to the row's largest logit.
+FIELDS = tl.constexpr(4)
 ANYWHERE = ["typical_ps"]  # behind min_ps, wherever that ends: one variant for all
 
 
 @triton.jit
-def _part(logits, vocabulary, PART: tl.constexpr):
-    """This program's tokens of a row, and which exist."""
-    i = tl.arange(0, PART)
-    token = ((i // RUN) * tl.num_programs(1) + tl.program_id(1)) * RUN + i % RUN
-    exists = token < vocabulary
-    return tl.load(logits + token, exists, other=float("-inf")).to(tl.float32), exists
-
-
-@triton.jit
-def filtered(top_k, top_p, typical_ps, row, vocabulary, FURTHER: tl.constexpr):
-    """Whether a row needs a threshold that min_p alone does not give."""
-    needed = ((top_k > 0) & (top_k < vocabulary)) | (top_p < 1)
+def filters_of(row, top_ks, top_ps, min_ps, typical_ps, FURTHER: tl.constexpr):
+    """(top_k, top_p, min_p, typical_p) of a row."""
+    min_p, typical_p = tl.full((), 0.0, tl.float32), tl.full((), 1.0, tl.float32)
     if FURTHER:
-        needed |= tl.load(typical_ps + row) < 1
-    return needed
+        min_p, typical_p = tl.load(min_ps + row), tl.load(typical_ps + row)
+    return tl.load(top_ks + row), tl.load(top_ps + row), min_p, typical_p
 
 
 @triton.jit
-def log2_scale(temperature):
-    """Finite even for the tiniest temperature, so that the largest logit, times 0, weighs 1."""
-    return tl.minimum(LOG2_E / temperature, 1.0e37)
+def filtering(filters, vocabulary):
+    """Whether filters may drop a token."""
+    top_k, top_p, min_p, typical_p = filters
+    return ((top_k > 0) & (top_k < vocabulary)) | (top_p < 1) | (min_p > 0) | (typical_p < 1)
 
 
 @triton.jit
-def search(key, weight, target, DIGITS: tl.constexpr):
-    """The largest key at or above which tokens of weight `target` lie; two bits a digit."""
+def _bound(groups, wanted):
+    """What `wanted` of less than 1,024 groups reach, in its upper half; 0 if all but -inf does."""
+    key = ordered(groups) >> 16
+    least = tl.min(key)
+    above = key - least
     found = tl.full((), 0, tl.uint32)
-    step = tl.full((), 1 << 30, tl.uint32)
-    for _digit in range(DIGITS):
-        one = reaching(key, weight, found + step)
-        two = reaching(key, weight, found + 2 * step)
-        three = reaching(key, weight, found + 3 * step)
-        found += reached(one, two, three, target) * step
+    step = first_step(tl.max(above), 1)
+    while step > 0:
+        # Three numbers of groups are one sum.
+        one = (above >= found + step).to(tl.int32)
+        two = (above >= found + 2 * step).to(tl.int32)
+        three = (above >= found + 3 * step).to(tl.int32)
+        number = tl.sum(one + (two << 10) + (three << 20))
+        enough = (number & 1023 >= wanted).to(tl.uint32) + (number >> 10 & 1023 >= wanted)
+        found += (enough + (number >> 20 >= wanted)).to(tl.uint32) * step
         step = step >> 2
-    return found
-
-
-@triton.jit(do_not_specialize_on_alignment=ANYWHERE)
-def survey(
-    logits,
-    temperatures,
-    top_ks,
-    top_ps,
-    typical_ps,
-    maxima,
-    sums,
-    bounds,
-    arrived,
-    stride,
-    vocabulary,
-    FURTHER: tl.constexpr,
-    GROUPS: tl.constexpr,
-    PART: tl.constexpr,
-    EARLY: tl.constexpr,
-):
-    """Per part of a random row: its groups' largest logits; and (its largest, the sum of the
-    weights below it, the sum of weights times scaled logits). The program that comes last finds
-    the bound of a filtered row; `arrived` is zero before and after."""
-    if EARLY:
-        gdc_wait()
-        gdc_launch_dependents()
-    row = tl.program_id(0).to(tl.int64)
-    temperature = tl.load(temperatures + row)
-    top_k = tl.load(top_ks + row)
-    needed = filtered(top_k, tl.load(top_ps + row), typical_ps, row, vocabulary, FURTHER)
-    # min_p needs the row's largest logit, and who keeps all needs nothing.
-    if (temperature <= 0) | ((needed == 0) & (not FURTHER)):
-        return
-    x, _ = _part(logits + row * stride, vocabulary, PART)
-    parts = tl.num_programs(1)
-    part = row * parts + tl.program_id(1)
-    groups: tl.constexpr = PART // GROUP
-    largest = tl.max(tl.reshape(x, (GROUP, groups)), 0)  # neighbours are in groups of their own
-    tl.store(maxima + part * groups + tl.arange(0, groups), largest)
-    peak = tl.max(largest)
-    scaled = (x - tl.where(peak == float("-inf"), 0.0, peak)) * log2_scale(temperature)
-    weight = tl.exp2(scaled)
-    tl.store(sums + part * 3, peak)
-    tl.store(sums + part * 3 + 1, tl.sum(weight))
-    tl.store(sums + part * 3 + 2, tl.sum(tl.where(weight > 0, weight * scaled, 0.0)))
-    if needed:
-        tl.debug_barrier()
-        if tl.atomic_add(arrived + row, 1, sem="acq_rel") == parts - 1:
-            wanted = parts * WANTED
-            wanted = tl.where(top_k > 0, tl.minimum(top_k, wanted), wanted).to(tl.float32)
-            bound = _bound(maxima + row * parts * groups, parts * groups, wanted, GROUPS)
-            tl.store(bounds + row, bound.to(tl.int32, bitcast=True))
-            tl.store(arrived + row, 0)
+    bound = (least + found) << 16
+    return tl.where(bound > EVERYTHING, bound, 0).to(tl.uint32)
 
 
 @triton.jit
-def _bound(maxima, groups, wanted, GROUPS: tl.constexpr):
-    """What `wanted` groups reach. Other programs wrote them: past this one's cache."""
-    group = tl.arange(0, GROUPS)
-    exists = group < groups
-    largest = tl.load(maxima + group, exists, other=float("-inf"), cache_modifier=".cg")
-    return search(ordered(largest), tl.where(exists, 1.0, 0.0), wanted, BOUND_DIGITS)
-
-
-@triton.jit(do_not_specialize_on_alignment=ANYWHERE)
-def gather(
-    logits,
-    temperatures,
-    top_ks,
-    top_ps,
-    typical_ps,
-    bounds,
-    counts,
-    listed,
-    stride,
-    vocabulary,
-    FURTHER: tl.constexpr,
-    PART: tl.constexpr,
-    ROOM: tl.constexpr,
-    EARLY: tl.constexpr,
-):
-    """Per part of a filtered row: the logits that reach the row's bound, and their number."""
-    if EARLY:
-        gdc_wait()
-        gdc_launch_dependents()
-    row = tl.program_id(0).to(tl.int64)
-    top_k, top_p = tl.load(top_ks + row), tl.load(top_ps + row)
-    needed = filtered(top_k, top_p, typical_ps, row, vocabulary, FURTHER)
-    if (tl.load(temperatures + row) <= 0) | (needed == 0):
-        return
-    bound = tl.load(bounds + row).to(tl.uint32, bitcast=True)
-    x, exists = _part(logits + row * stride, vocabulary, PART)
-    reaches = (exists & (ordered(x) >= bound)).to(tl.int32)
-    place = tl.cumsum(reaches, 0) - 1
-    part = row * tl.num_programs(1) + tl.program_id(1)
-    tl.store(listed + part * ROOM + place, x, (reaches == 1) & (place < ROOM))
-    tl.store(counts + part, tl.sum(reaches))
+def _gather(x, places, bound, listed):
+    """Lists the places in the part, [LANES, steps] as the logits x, of what reaches a bound but for
+    logits -inf, lane by lane, if there is room; their number."""
+    reaches = x >= tl.maximum(logit_of(bound), LEAST)
+    numbers = tl.sum(reaches.to(tl.int32), 1)
+    number = tl.sum(numbers)
+    if number <= ROOM:
+        before = tl.cumsum(numbers, 0) - numbers - 1
+        slots = before[:, None] + tl.cumsum(reaches.to(tl.int32), 1)
+        tl.store(listed + slots, places, reaches)
+    return number
 
 
 @triton.jit
-def row_sums(sums, row, parts, scale, PARTS: tl.constexpr):
+def _token(i, part, parts):
+    """The i-th token of a part."""
+    return ((i // RUN) * parts + part) * RUN + i % RUN
+
+
+@triton.jit
+def list_part(
+    logits, apart, row, part, parts, vocabulary, temperature, top_k, sums, lists,
+    FURTHER: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """Lists what a part of a filtered row may keep. `logits` and `sums` are the row's."""
+    bounds, counts, listed = lists
+    steps: tl.constexpr = TILE // LANES
+    # Neighbours are in lanes of their own.
+    lane, step = tl.arange(0, LANES)[:, None], tl.arange(0, steps)[None, :]
+    token = _token(lane, part, parts) + step * (LANES * parts)
+    x = tl.load(logits + token * apart, token < vocabulary, other=float("-inf")).to(tl.float32)
+    groups = tl.max(x, 1)
+    peak = tl.max(groups)
+    tl.store(sums, peak)
+    tl.store(sums + 1, weight_below(x, peak))
+    limited = (top_k > 0) & (top_k < vocabulary)
+    if FURTHER or not limited:  # otherwise only what is listed counts
+        below = x - tl.where(peak == float("-inf"), 0.0, peak)
+        scaled = below * log2_scale(temperature)
+        weight = tl.exp2(scaled)
+        tl.store(sums + 2, tl.sum(weight))
+        if FURTHER:
+            tl.store(sums + 3, tl.sum(tl.where(weight > 0, weight * scaled, 0.0)))
+    share = tl.minimum(SPARE + 2 * tl.minimum(top_k, vocabulary) // parts, WANTED)
+    bound = _bound(groups, tl.where(limited, share, WANTED))
+    at = row * parts + part
+    count = _gather(x, lane + step * LANES, bound, listed + at * ROOM)
+    tl.store(bounds + at, bound.to(tl.int32, bitcast=True))
+    tl.store(counts + at, count)
+
+
+@triton.jit
+def row_sums(sums, parts, scale, PARTS: tl.constexpr):
     """A row's largest logit, the sum of its weights, and that of weights times scaled logits."""
     part = tl.arange(0, PARTS)
-    at = sums + (row * parts + part) * 3
+    at = sums + part * FIELDS
     exists = part < parts
     peak = tl.load(at, exists, other=float("-inf"))
     largest = tl.max(peak)
     below = (peak - largest) * scale
     factor = tl.where(exists & (peak > float("-inf")), tl.exp2(below), 0.0)
-    mass = tl.load(at + 1, exists, other=0.0)
-    first = tl.load(at + 2, exists, other=0.0) + tl.where(factor > 0, below, 0.0) * mass
+    mass = tl.load(at + 2, exists, other=0.0)
+    first = tl.load(at + 3, exists, other=0.0) + tl.where(factor > 0, below, 0.0) * mass
     return largest, tl.sum(factor * mass), tl.sum(factor * first)
 
 
@@ -184,7 +153,9 @@ def least_key(largest, scale, min_p):
 
 
 @triton.jit
-def _typical(x, floor, bound, mass, first, largest, scale, typical_p):
+def _typical(
+    x, floor, bound, mass, first, largest, scale, typical_p, DIGITS: tl.constexpr = 16
+):  # fmt: skip
     """(whether a list settles it, least, greatest key kept) of tokens x not below `floor`.
 
     `mass` and `first`: the whole row's sums, for a floor that keeps all of it. Otherwise the floor
@@ -196,7 +167,8 @@ def _typical(x, floor, bound, mass, first, largest, scale, typical_p):
     mass = tl.where(complete, tl.sum(weight), mass)
     mean = tl.where(complete, tl.sum(tl.where(weight > 0, weight * scaled, 0.0)), first) / mass
     near, _ = weigh(x, floor, largest, scale, mean, NEARNESS)
-    found = search(near, weight, mass * typical_p, FURTHER_DIGITS)
+    least = tl.full((), EVERYTHING, tl.uint32)
+    found = search(near, weight, mass * typical_p, least, least + TO_NEAREST, DIGITS)
     inside = (near >= found) & (weight > 0)
     least = tl.min(tl.where(inside, ordered(x), NOTHING).to(tl.uint32))
     most = tl.max(tl.where(inside, ordered(x), 0).to(tl.uint32))
@@ -209,101 +181,89 @@ def _typical(x, floor, bound, mass, first, largest, scale, typical_p):
 
 
 @triton.jit
-def _listed(bounds, counts, listed, row, parts, PARTS: tl.constexpr, ROOM: tl.constexpr):
-    """A row's list: logits, which of them exist, and the bound from which on it is complete."""
-    slot = tl.arange(0, PARTS * ROOM)
-    part = slot // ROOM
-    count = tl.load(counts + row * parts + part, part < parts, other=0)
-    exists = slot % ROOM < count
-    x = tl.load(listed + row * parts * ROOM + slot, part < parts, other=float("-inf"))
-    x = tl.where(exists, x, float("-inf"))  # what nobody wrote may be anything
-    bound = tl.load(bounds + row).to(tl.uint32, bitcast=True)
-    return x, exists, tl.where(tl.max(count) > ROOM, NOTHING, bound).to(tl.uint32)
-
-
-@triton.jit
-def _filter(x, exists, bound, row, scale, filters, DIGITS: tl.constexpr, FURTHER: tl.constexpr):
-    """(whether a row's list settles it, least, greatest key kept). `row`: (largest logit, sums of
-    weights and of weights times scaled logits); `filters`: (top_k, top_p, min_p, typical_p,
-    vocabulary)."""
+def _filter(x, exists, bound, row, scale, filters, vocabulary, DIGITS: tl.constexpr):
+    """(whether a row's lists settle it, least, greatest key kept). `row`: (largest logit, sums of
+    weights and of weights times scaled logits)."""
     largest, mass, first = row
-    top_k, top_p, min_p, typical_p, vocabulary = filters
-    key = ordered(x)
+    top_k, top_p, min_p, typical_p = filters
+    key, most = ordered(x), ordered(largest)
     floor = tl.full((), 0, tl.uint32)
     ceiling = tl.full((), NOTHING, tl.uint32)
     settled = largest > float("-inf")  # nor NaN
     if (top_k > 0) & (top_k < vocabulary):
         number = tl.where(exists & (x == x), 1.0, 0.0)
-        floor = search(key, number, top_k.to(tl.float32), DIGITS)
+        floor = search(key, number, top_k.to(tl.float32), bound, most, DIGITS)
         settled &= floor >= bound
     if top_p < 1:
         weight = tl.where(exists, weigh(x, floor, largest, scale, 0.0, MASS)[1], 0.0)
         target = tl.where(floor >= bound, tl.sum(weight), mass) * top_p
-        floor = search(key, weight, target, DIGITS)
+        floor = search(key, weight, target, tl.maximum(bound, floor), most, DIGITS)
         settled &= floor >= bound
-    if FURTHER:
+    if min_p > 0:
         floor = tl.maximum(floor, least_key(largest, scale, min_p))
-        if typical_p < 1:
-            everything = ordered(tl.full((), float("-inf"), tl.float32))
-            settled &= (floor >= bound) | (floor <= everything)
-            sound, floor, ceiling = _typical(
-                x, floor, bound, mass, first, largest, scale, typical_p
-            )  # fmt: skip
-            settled &= sound
+    if typical_p < 1:
+        settled &= (floor >= bound) | (floor <= EVERYTHING)
+        sound, floor, ceiling = _typical(
+            x, floor, bound, mass, first, largest, scale, typical_p
+        )  # fmt: skip
+        settled &= sound
+    else:
+        settled &= floor >= bound
     return settled, floor, ceiling
 
 
-@triton.jit(do_not_specialize_on_alignment=ANYWHERE)
+@triton.jit
+def _store_masses(sums, x, tile, kept, tiles, largest, scale, CHUNK: tl.constexpr):
+    """The third field of each tile: what its kept tokens weigh, relative to the row's largest."""
+    weight = tl.where(kept, tl.exp2((x - largest) * scale), 0.0)
+    for first in range(0, tiles, CHUNK):
+        some = first + tl.arange(0, CHUNK)
+        inside = tl.where(some[:, None] == tile[None, :], weight[None, :], 0.0)
+        tl.store(sums + some * FIELDS + 2, tl.sum(inside, 1), some < tiles)
+
+
+@triton.jit
+def _settle_among(
+    logits, sums, lists, bound, row, parts, scale, filters, vocabulary,
+    DIGITS: tl.constexpr, PARTS: tl.constexpr, WIDTH: tl.constexpr, CHUNK: tl.constexpr,
+    TILE: tl.constexpr,
+):  # fmt: skip
+    """The same among the first WIDTH tokens of each list, which are all there are."""
+    counts, listed = lists
+    slot = tl.arange(0, PARTS * WIDTH)
+    part = slot // WIDTH
+    exists = slot % WIDTH < tl.load(counts + row * parts + part, part < parts, other=0)
+    at = (row * parts + part) * ROOM + slot % WIDTH
+    token = _token(tl.load(listed + at, exists, other=0), part, parts)
+    x = tl.load(logits + token, exists, other=float("-inf")).to(tl.float32)
+    of_row = row_sums(sums, parts, scale, PARTS)
+    settled, floor, ceiling = _filter(x, exists, bound, of_row, scale, filters, vocabulary, DIGITS)
+    if settled:
+        key = ordered(x)
+        kept = exists & (key >= floor) & (key <= ceiling)
+        tl.debug_barrier()  # all have read what is overwritten
+        _store_masses(sums, x, token // TILE, kept, parts, of_row[0], scale, CHUNK)
+        tl.debug_barrier()
+    return settled, floor, ceiling
+
+
+@triton.jit
 def settle(
-    temperatures,
-    top_ks,
-    top_ps,
-    min_ps,
-    typical_ps,
-    sums,
-    bounds,
-    counts,
-    listed,
-    settled_rows,
-    thresholds,
-    ceilings,
-    vocabulary,
-    parts,
-    DIGITS: tl.constexpr,
-    FURTHER: tl.constexpr,
-    PARTS: tl.constexpr,
-    ROOM: tl.constexpr,
-    EARLY: tl.constexpr,
-):
-    """Per random row: whether its list settles what is kept; then the least and (FURTHER) the
-    greatest key kept. Who keeps all needs no list."""
-    if EARLY:
-        gdc_wait()
-        gdc_launch_dependents()
-    row = tl.program_id(0).to(tl.int64)
-    temperature = tl.load(temperatures + row)
-    if temperature <= 0:
-        return
-    top_k, top_p = tl.load(top_ks + row), tl.load(top_ps + row)
-    scale = log2_scale(temperature)
-    floor = tl.full((), 0, tl.uint32)
-    ceiling = tl.full((), NOTHING, tl.uint32)
-    settled = tl.full((), 1, tl.int1)
-    min_p, typical_p = 0.0, 1.0
-    if FURTHER:
-        min_p, typical_p = tl.load(min_ps + row), tl.load(typical_ps + row)
-    if filtered(top_k, top_p, typical_ps, row, vocabulary, FURTHER):
-        of_row = row_sums(sums, row, parts, scale, PARTS)
-        x, exists, bound = _listed(bounds, counts, listed, row, parts, PARTS, ROOM)
-        filters = top_k, top_p, min_p, typical_p, vocabulary
-        settled, floor, ceiling = _filter(
-            x, exists, bound, of_row, scale, filters, DIGITS, FURTHER
+    logits, sums, lists, row, parts, scale, filters, vocabulary,
+    DIGITS: tl.constexpr, PARTS: tl.constexpr, WIDTH: tl.constexpr, CHUNK: tl.constexpr,
+    TILE: tl.constexpr,
+):  # fmt: skip
+    """(whether lists of at most WIDTH tokens settle a filtered row, least, greatest key kept); if
+    so, masses of tiles are stored, CHUNK at a time. `logits` and `sums` are the row's."""
+    bounds, counts, listed = lists
+    part = tl.arange(0, PARTS)
+    at = row * parts + part
+    settled = tl.full((), 0, tl.int1)
+    floor, ceiling = tl.full((), 0, tl.uint32), tl.full((), 0, tl.uint32)
+    if tl.max(tl.load(counts + at, part < parts, other=0)) <= WIDTH:
+        bound = tl.max(tl.load(bounds + at, part < parts, other=0).to(tl.uint32, bitcast=True))
+        settled, floor, ceiling = _settle_among(
+            logits, sums, (counts, listed), bound, row, parts, scale, filters, vocabulary, DIGITS,
+            PARTS, WIDTH, CHUNK, TILE,
         )  # fmt: skip
-    elif FURTHER:
-        largest, _, _ = row_sums(sums, row, parts, scale, PARTS)
-        settled = largest > float("-inf")
-        floor = tl.maximum(floor, least_key(largest, scale, min_p))
-    tl.store(settled_rows + row, settled.to(tl.int32))
-    tl.store(thresholds + row, floor.to(tl.int32, bitcast=True))
-    if FURTHER:
-        tl.store(ceilings + row, ceiling.to(tl.int32, bitcast=True))
+    return settled, floor, ceiling
