@@ -1,10 +1,13 @@
 """Times a worker's steps on a GPU without router or transport, beside what the memory allows.
 
-    PYTHONPATH=python:kernels python bench/step.py 1b 8b [--eager] [--kernels] [--cases CASE ...]
+    PYTHONPATH=python:kernels python bench/step.py 1b 8b [--eager] [--kernels] [--steps N] [--cases
+        CASE ...]
 
 Random weights of the shape, bfloat16. Per case: device time of a step (events), wall time of a step
 when two are in flight, host time (folding and packing, then launching), and the floor: every byte
-of weights and of visible keys and values read once at the measured copy bandwidth.
+of weights and of visible keys and values read once at the measured copy bandwidth. Some hundred
+steps of many sequences take seconds, in which power limits a GPU: with 240 a step of 256 takes
+longer.
 """
 
 from __future__ import annotations
@@ -37,7 +40,8 @@ SEQUENCE_TOKENS = 8192
 NONE = np.zeros(0, np.int32)
 LONGS = np.zeros(0, np.int64)
 GREEDY = Sampling(0.0, 0, 1.0, 0, 0, LONGS)
-WARM, TIMED = 8, 40
+WARM = 8  # steps of a case that are not timed
+ROOM = 128  # blocks of a sequence
 
 
 @dataclass(frozen=True)
@@ -106,9 +110,12 @@ def build(shape: str) -> tuple[Runner, int]:
     geometry = KvGeometry(
         config.layers, config.kv_heads, config.head_dim, BLOCK_TOKENS, torch.bfloat16
     )
-    limits = Limits(257, 8192, SEQUENCE_TOKENS, BLOCK_TOKENS, 257 * 128, config.vocab)
+    blocks = 257 * ROOM
+    limits = Limits(257, 8192, SEQUENCE_TOKENS, BLOCK_TOKENS, blocks, config.vocab)
     table = rope_table(config.rope, config.head_dim, SEQUENCE_TOKENS).to(CUDA)
     caches = geometry.allocate(limits.blocks, CUDA)
+    for cache in caches:
+        cache.normal_()  # zeros would take less power
     shard = Shard(model, Group(), caches, table, CUDA)
     return Runner(shard, State(limits), DeviceCapture(CUDA)), read
 
@@ -150,7 +157,7 @@ class Drive:
 def sequence(slot: int, tokens: int, computed: int, blocks: int) -> NewSequence:
     """A sequence with blocks of its own and random tokens."""
     ids = np.random.default_rng(slot).integers(0, 32000, tokens).astype(np.int32)
-    first = slot * 128
+    first = slot * ROOM
     table = np.arange(first, first + blocks, dtype=np.int32)
     return NewSequence(slot, ids, 0, computed, table, GREEDY)
 
@@ -165,16 +172,16 @@ class Times:
     wall: float = 0.0  # of one, on average
 
 
-def run(drive: Drive, case: Case) -> Times:
+def run(drive: Drive, case: Case, steps: int) -> Times:
     """Steps of one case, two in flight; the first WARM are not timed."""
-    room = -(-(case.context + WARM + TIMED + 8) // BLOCK_TOKENS)
+    room = -(-(case.context + WARM + steps + 8) // BLOCK_TOKENS)
     slots, counts = list(range(case.decodes)), [1] * case.decodes
     new = [sequence(s, case.context, case.context - 1, room) for s in slots]
     if case.prompt:
         slots, counts = [*slots, case.decodes], [*counts, case.prompt]
     times, flying = Times(), deque[Pending]()
     drive.restart()
-    for number in range(WARM + TIMED):
+    for number in range(WARM + steps):
         if case.prompt:
             new += [sequence(slots[-1], case.prompt, 0, -(-case.prompt // BLOCK_TOKENS))]
         if number == WARM:
@@ -188,7 +195,7 @@ def run(drive: Drive, case: Case) -> Times:
         if len(flying) == 2:
             times.device.append(finish(flying.popleft(), len(slots)))
     finish(flying.popleft(), len(slots))
-    times.wall = (time.perf_counter() - times.wall) / TIMED
+    times.wall = (time.perf_counter() - times.wall) / steps
     return times
 
 
@@ -200,9 +207,9 @@ def finish(pending: Pending, tokens: int) -> float:
     return outcome.device_us / 1e6
 
 
-def line(drive: Drive, case: Case, floor: float) -> str:
+def line(drive: Drive, case: Case, steps: int, floor: float) -> str:
     """One line of the table; times in ms."""
-    times = run(drive, case)
+    times = run(drive, case, steps)
     middle = [statistics.median(v) for v in (times.device, times.host, times.launch)]
     columns = [middle[0], times.wall, middle[1], middle[2], *([floor] if case.decodes else [])]
     return f"{case!s:16}" + "".join(f"{1e3 * value:10.3f}" for value in columns)
@@ -220,16 +227,16 @@ def table(shape: str, options: argparse.Namespace, bandwidth: float) -> None:
     )
     for case in options.cases:
         bytes_moved = weights + per_token * case.decodes * case.context
-        print(line(drive, case, bytes_moved / bandwidth), flush=True)
+        print(line(drive, case, options.steps, bytes_moved / bandwidth), flush=True)
     for case in options.cases if options.kernels else []:
-        print(kernels(drive, case))
+        print(kernels(drive, case, options.steps))
 
 
-def kernels(drive: Drive, case: Case) -> str:
+def kernels(drive: Drive, case: Case, steps: int) -> str:
     """Device time of each kernel, per step."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        run(drive, case)
-    steps = WARM + TIMED
+        run(drive, case, steps)
+    steps += WARM
     found = sorted(profile.key_averages(), key=lambda k: -k.self_device_time_total)
     rows = [
         f"{k.self_device_time_total / steps:10.1f} us {k.count / steps:6.1f} x {k.key[:90]}"
@@ -247,7 +254,13 @@ def main() -> None:
         "--cases", nargs="+", type=Case.read, default=CASES, metavar="CASE",
         help=f"any like these, which are all there are without it: {', '.join(map(str, CASES))}",
     )  # fmt: skip
+    parser.add_argument("--steps", type=int, default=40, help="that are timed, of each case")
     options = parser.parse_args()
+    longest = max(case.context for case in options.cases if case.decodes or case.prompt)
+    if longest + WARM + options.steps + 8 > ROOM * BLOCK_TOKENS:
+        parser.error(
+            f"a context of {longest} and {options.steps} steps exceed what there is room for"
+        )
     full_sums()
     bandwidth = copy_bandwidth()
     print(f"{torch.cuda.get_device_name()}: copy {bandwidth / 1e12:.2f} TB/s; times in ms")

@@ -52,6 +52,23 @@ def kept_by_reference(logits: Tensor, choices: list[Choice]) -> Tensor:
     return reference._kept_further(scaled, min_p.float(), typical_p.float()) > -torch.inf
 
 
+def columns_of(choices: list[Choice], device: str) -> tuple[Tensor, ...]:
+    """Filters as `choose` takes them."""
+    kinds = (torch.float32, torch.int32, torch.float32, torch.float32, torch.float32)
+    fields = zip(zip(*choices, strict=True), kinds, strict=True)
+    return tuple(torch.tensor(field, dtype=kind, device=device) for field, kind in fields)
+
+
+def settled_and_kept(logits: Tensor, choices: list[Choice]) -> tuple[Tensor, Tensor]:
+    """What `choose` says: which rows are settled by lists, and what is kept, [S, V] bool."""
+    device = str(logits.device)
+    draw = torch.zeros(2, len(choices), dtype=torch.int64, device=device).unbind()
+    _, _, (settled, *kept) = triton.choose(logits, columns_of(choices, device), draw)
+    keys = bits_in_order(logits)
+    least, most = (bound.long()[:, None] & 0xFFFFFFFF for bound in kept)
+    return settled == 1, (keys >= least) & (keys <= most) & (logits > -torch.inf)
+
+
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16], ids=["f32", "bf16"])
 @pytest.mark.parametrize(("spread", "peaked"), [(3.0, True), (0.5, False)], ids=["peaked", "flat"])
 @pytest.mark.parametrize("device", DEVICES)
@@ -63,16 +80,7 @@ def test_lists(device: str, spread: float, peaked: bool, kind: torch.dtype) -> N
     logits[:, :2000] += 2 * spread  # frequent tokens are neighbours
     logits[:, ::11] = -torch.inf
     logits = logits.to(device, kind)
-    fields = list(zip(*choices, strict=True))
-    kinds = (torch.float32, torch.int32, torch.float32, torch.float32, torch.float32)
-    filters = tuple(
-        torch.tensor(f, dtype=k, device=device) for f, k in zip(fields, kinds, strict=True)
-    )
-    draw = torch.zeros(2, len(ROWS), dtype=torch.int64, device=device).unbind()
-    _, _, (settled, *kept) = triton.choose(logits, filters, draw)
-    keys = bits_in_order(logits)
-    least, most = (bound.long()[:, None] & 0xFFFFFFFF for bound in kept)
-    found = (keys >= least) & (keys <= most) & (logits > -torch.inf)
+    settled, found = settled_and_kept(logits, choices)
     expected = kept_by_reference(logits, choices)
     for row, (choice, if_peaked, if_flat) in enumerate(ROWS):
         if choice.temperature == 0:
@@ -83,13 +91,25 @@ def test_lists(device: str, spread: float, peaked: bool, kind: torch.dtype) -> N
 
 
 @pytest.mark.parametrize("device", DEVICES)
+def test_lists_of_masked_rows(device: str) -> None:
+    """Where a mask leaves few tokens, all of them are listed, however much is kept."""
+    torch.manual_seed(6)
+    choices = [choice for choice, *_ in ROWS if choice.temperature > 0]
+    logits = torch.full((len(choices), 9_000), -torch.inf)
+    logits[:, 17::300] = torch.randn(len(choices), 30)
+    logits = logits.to(device)
+    settled, found = settled_and_kept(logits, choices)
+    assert settled.all()
+    assert torch.equal(found, kept_by_reference(logits, choices))
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_lists_overflow_and_numbers_that_are_none(device: str) -> None:
     """Equal logits fill more than a list has room for; NaN settles nothing."""
     logits = torch.zeros(2, 20_000, device=device)
     logits[1] = torch.nan
-    ones = torch.ones(2, device=device)
-    filters = (ones, torch.full((2,), 7, dtype=torch.int32, device=device), ones, None, None)
     draw = torch.zeros(2, 2, dtype=torch.int64, device=device).unbind()
+    filters = *columns_of([Choice(1.0, 7)] * 2, device)[:3], None, None
     ids, _, (settled, _, _) = triton.choose(logits, filters, draw)
     assert settled.tolist() == [0, 0]
     assert 0 <= ids[0] < 20_000

@@ -1,0 +1,153 @@
+"""What kernels take from the wall: watts, and millijoules a launch, in seconds of nothing else.
+
+    PYTHONPATH=kernels python bench/energy.py [OP ...] [--seconds 1.2]
+
+A GPU that works for seconds is limited by its power (see `bench/products.py`), so what a kernel
+draws is time for whatever runs beside it, even where memory bounds the kernel itself. The bench
+cases of each op run in CUDA graphs over arguments that exceed the L2 cache; energy is what the
+driver has counted, idle power included. First comes a plain read of as many bytes as fit no cache:
+less than it takes nothing can that reads as many.
+"""
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import penstock_kernels  # noqa: F401  (registers the ops)
+import torch
+import triton
+import triton.language as tl
+from penstock_kernels.case import Case, Size, cases
+from penstock_kernels.op import OPS, Op
+
+CUDA = torch.device("cuda")
+WARM = 0.4  # seconds of warming up, of one that is measured
+FAR = 256 << 20  # bytes of arguments that a graph goes through at least
+MOST = 24  # sets of arguments
+READ = 1 << 30  # bytes
+
+
+class Counter:
+    """The driver's count of what the current device has taken."""
+
+    def __init__(self) -> None:
+        """OSError where there is no driver."""
+        self.driver = ctypes.CDLL("libnvidia-ml.so.1")
+        self.driver.nvmlInit_v2()
+        self.device = ctypes.c_void_p()
+        index = torch.cuda.current_device()
+        self.driver.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(self.device))
+
+    def joules(self) -> float:
+        """Since the driver was loaded."""
+        millijoules = ctypes.c_ulonglong()
+        self.driver.nvmlDeviceGetTotalEnergyConsumption(self.device, ctypes.byref(millijoules))
+        return millijoules.value / 1e3
+
+    def megahertz(self) -> int:
+        """The multiprocessors' clock."""
+        clock = ctypes.c_uint()
+        self.driver.nvmlDeviceGetClockInfo(self.device, 1, ctypes.byref(clock))
+        return clock.value
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Of one launch."""
+
+    seconds: float
+    joules: float
+
+    def __str__(self) -> str:
+        watts = self.joules / self.seconds
+        return f"{1e6 * self.seconds:9.1f} us {watts:6.0f} W {1e3 * self.joules:9.2f} mJ"
+
+
+def replayed(launches: Sequence[Callable[[], object]]) -> torch.cuda.CUDAGraph:
+    """A graph of all launches, one after another."""
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for launch in launches:
+            launch()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            for launch in launches:
+                launch()
+    torch.cuda.synchronize()
+    return graph
+
+
+def drawn(counter: Counter, launches: Sequence[Callable[[], object]], seconds: float) -> Drawn:
+    """What a launch draws in so many seconds of them."""
+    graph = replayed(launches)
+    rounds, began, before = 0, time.perf_counter(), counter.joules()
+    while time.perf_counter() - began < WARM * seconds:
+        graph.replay()
+        torch.cuda.synchronize()
+    began, before = time.perf_counter(), counter.joules()
+    while time.perf_counter() - began < seconds:
+        for _ in range(4):
+            graph.replay()
+        rounds += 4
+        torch.cuda.synchronize()
+    count = rounds * len(launches)
+    taken = counter.joules() - before
+    return Drawn((time.perf_counter() - began) / count, taken / count)
+
+
+@triton.jit
+def _read(x, out, count, BLOCK: tl.constexpr):
+    """Adds up what the programs read."""
+    total = tl.zeros([BLOCK], tl.float32)
+    for at in range(tl.program_id(0) * BLOCK, count, tl.num_programs(0) * BLOCK):
+        total += tl.load(x + at + tl.arange(0, BLOCK)).to(tl.float32)
+    tl.store(out + tl.program_id(0), tl.sum(total))
+
+
+def reading() -> list[Callable[[], object]]:
+    """Launches that read READ random bytes each."""
+    sources = [torch.randn(READ // 2, dtype=torch.bfloat16, device=CUDA) for _ in range(4)]
+    programs = 8 * torch.cuda.get_device_properties(CUDA).multi_processor_count
+    out = torch.empty(programs, device=CUDA)
+    return [partial(_read[(programs,)], x, out, x.numel(), 4096, num_warps=4) for x in sources]
+
+
+def launches_of(op: Op[..., object], case: Case) -> list[Callable[[], object]]:
+    """Launches of a case with several sets of arguments."""
+    count = max(1, min(MOST, -(-FAR // max(case.bytes_moved, 1)))) if case.bytes_moved else 2
+    return [partial(op.triton, **case.make(CUDA)) for _ in range(count)]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("ops", nargs="*", metavar="OP", help=f"of {', '.join(OPS)}; default all")
+    parser.add_argument("--seconds", type=float, default=1.2, help="of each case")
+    options = parser.parse_args()
+    if unknown := set(options.ops) - set(OPS):
+        parser.error(f"no such op: {', '.join(sorted(unknown))}; there are {', '.join(OPS)}")
+    if not torch.cuda.is_available():
+        print("bench/energy.py measures a CUDA device, and torch sees none here.")
+        return 1
+    counter = Counter()
+    print(torch.cuda.get_device_name())
+    with torch.inference_mode():
+        found = drawn(counter, reading(), options.seconds)
+        print(f"{found} {counter.megahertz():5} MHz  a read of {READ >> 20} MiB", flush=True)
+        for name in options.ops or list(OPS):
+            for case in cases(OPS[name]):
+                if case.size is Size.BENCH:
+                    found = drawn(counter, launches_of(OPS[name], case), options.seconds)
+                    print(f"{found} {counter.megahertz():5} MHz  {name} {case.name}", flush=True)
+                    torch.cuda.empty_cache()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
