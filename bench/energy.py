@@ -4,9 +4,9 @@
 
 A GPU that works for seconds is limited by its power (see `bench/products.py`), so what a kernel
 draws is time for whatever runs beside it, even where memory bounds the kernel itself. The bench
-cases of each op run in CUDA graphs over arguments that exceed the L2 cache; energy is what the
-driver has counted, idle power included. First comes a plain read of as many bytes as fit no cache:
-less than it takes nothing can that reads as many.
+cases of each op run in CUDA graphs over several sets of arguments, more than an L2 cache holds
+where they are large; energy is what the driver has counted, idle power included. First comes a
+plain read of as many bytes as fit no cache: less than it takes nothing can that reads as many.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
@@ -38,23 +38,28 @@ class Counter:
     """The driver's count of what the current device has taken."""
 
     def __init__(self) -> None:
-        """OSError where there is no driver."""
+        """OSError where there is no driver, or it does not know."""
         self.driver = ctypes.CDLL("libnvidia-ml.so.1")
-        self.driver.nvmlInit_v2()
         self.device = ctypes.c_void_p()
-        index = torch.cuda.current_device()
-        self.driver.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(self.device))
+        # By its name, for the driver's numbers may be others than torch's.
+        name = f"GPU-{torch.cuda.get_device_properties().uuid}".encode()
+        self._ask("Init_v2")
+        self._ask("DeviceGetHandleByUUID", name, ctypes.byref(self.device))
+
+    def _ask(self, function: str, *arguments: object) -> None:
+        if failed := getattr(self.driver, f"nvml{function}")(*arguments):
+            raise OSError(f"nvml{function} failed with {failed}")
 
     def joules(self) -> float:
         """Since the driver was loaded."""
         millijoules = ctypes.c_ulonglong()
-        self.driver.nvmlDeviceGetTotalEnergyConsumption(self.device, ctypes.byref(millijoules))
+        self._ask("DeviceGetTotalEnergyConsumption", self.device, ctypes.byref(millijoules))
         return millijoules.value / 1e3
 
     def megahertz(self) -> int:
         """The multiprocessors' clock."""
         clock = ctypes.c_uint()
-        self.driver.nvmlDeviceGetClockInfo(self.device, 1, ctypes.byref(clock))
+        self._ask("DeviceGetClockInfo", self.device, 1, ctypes.byref(clock))
         return clock.value
 
 
@@ -73,6 +78,7 @@ class Drawn:
 def replayed(launches: Sequence[Callable[[], object]]) -> torch.cuda.CUDAGraph:
     """A graph of all launches, one after another."""
     stream = torch.cuda.Stream()
+    torch.cuda.synchronize()  # arguments are made on another stream
     with torch.cuda.stream(stream):
         for launch in launches:
             launch()
@@ -87,7 +93,7 @@ def replayed(launches: Sequence[Callable[[], object]]) -> torch.cuda.CUDAGraph:
 def drawn(counter: Counter, launches: Sequence[Callable[[], object]], seconds: float) -> Drawn:
     """What a launch draws in so many seconds of them."""
     graph = replayed(launches)
-    rounds, began, before = 0, time.perf_counter(), counter.joules()
+    rounds, began = 0, time.perf_counter()
     while time.perf_counter() - began < WARM * seconds:
         graph.replay()
         torch.cuda.synchronize()

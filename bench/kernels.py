@@ -30,6 +30,7 @@ Arguments = dict[str, Any]
 def milliseconds(function: Callable[[], object]) -> float:
     """Median time of one call, as a replayed CUDA graph."""
     stream = torch.cuda.Stream()
+    torch.cuda.synchronize()  # arguments are made on another stream
     with torch.cuda.stream(stream):
         function()
         function()

@@ -256,7 +256,7 @@ def main() -> None:
     )  # fmt: skip
     parser.add_argument("--steps", type=int, default=40, help="that are timed, of each case")
     options = parser.parse_args()
-    longest = max(case.context for case in options.cases if case.decodes or case.prompt)
+    longest = max((case.context for case in options.cases if case.decodes), default=-options.steps)
     if longest + WARM + options.steps + 8 > ROOM * BLOCK_TOKENS:
         parser.error(
             f"a context of {longest} and {options.steps} steps exceed what there is room for"

@@ -77,8 +77,8 @@ def main() -> None:
     for module in (decode, prefill, splits, product, choice):
         module.processors = lambda _device: PROCESSORS
     decode.early_launch = lambda _device: True
-    for size in (64, 128):
-        attention(Heads(query=32, kv=8, size=size, block_tokens=16))
+    for kv, size in ((8, 64), (8, 128), (2, 128)):
+        attention(Heads(query=32, kv=kv, size=size, block_tokens=16))
     gated()
 
 

@@ -23,6 +23,8 @@ ROWS = [
     (Choice(0.7, 50), True, True),
     (Choice(1.0, 1), True, True),
     (Choice(1.0, 400, 0.9), True, True),
+    (Choice(1.0, 50, 1 - 2**-22), True, True),
+    (Choice(1.0, 9000, 1.0, 0.3), True, True),
     (Choice(0.8, 50, 0.95, 0.01, 0.9), True, True),
     (Choice(0.9, 200, 1.0, 0.0, 0.7), True, True),
     (Choice(1.0, 0, 0.9), True, False),
@@ -113,3 +115,16 @@ def test_lists_overflow_and_numbers_that_are_none(device: str) -> None:
     ids, _, (settled, _, _) = triton.choose(logits, filters, draw)
     assert settled.tolist() == [0, 0]
     assert 0 <= ids[0] < 20_000
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_lists_and_the_least_logits(device: str) -> None:
+    """Masks of other programs write the least float, times log2(e) none."""
+    choices = [Choice(0.0), Choice(), Choice(1.0, 2)]
+    logits = torch.full((3, 9_000), torch.finfo(torch.float32).min)
+    logits[:, 5_000:5_003] = torch.tensor([1.0, 2.0, 3.0])
+    logits = logits.to(device)
+    draw = torch.zeros(2, 3, dtype=torch.int64, device=device).unbind()
+    ids, logprobs, _ = triton.choose(logits, columns_of(choices, device), draw)
+    expected = logits[:, 5_000:5_003].log_softmax(dim=-1).gather(1, ids[:, None] - 5_000)
+    torch.testing.assert_close(logprobs, expected.squeeze(1))

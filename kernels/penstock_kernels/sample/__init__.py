@@ -42,8 +42,8 @@ def sample(
     Returns: ids [S] int64; log-probabilities [S] float32 of those ids under log_softmax(logits),
         before temperature and what is kept.
     Precision: float32 inside.
-    Bytes moved: S V elements, where some thousand tokens of a row or fewer are kept. Of more, three
-        to six passes over the row come on top (from the L2 cache), or one for each two bits of a
+    Bytes moved: S V elements, where some thousand tokens of a row or fewer are kept. Of more, two
+        to eight passes over the row come on top (from the L2 cache), or one for each two bits of a
         logit.
     Source: random numbers, SplitMix64 of Steele, Lea and Flood, Fast Splittable Pseudorandom
         Number Generators, 2014; arg max of log p + Gumbel noise draws from p, Gumbel, 1954;

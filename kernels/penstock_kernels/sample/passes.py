@@ -100,7 +100,7 @@ def thresholds_by_passes(
                 found = search_row(
                     logits, vocabulary, floor, largest, scale, 0.0, target, MASS, DIGITS, TILE
                 )
-        floor = found
+        floor = tl.maximum(floor, found)  # by rounding, nothing may reach a target near all
     ceiling = tl.full((), 0xFFFFFFFF, tl.uint32)
     if FURTHER:
         floor, ceiling = further(

@@ -1,9 +1,8 @@
 """Triton: lists of a row's largest logits, made by many programs, and what they settle.
 
 A program that reads a part of a row finds a bound that enough of its lanes' largest logits reach,
-and lists the tokens that reach it: few more, where lanes are many. Above the greatest of
-its bounds a row's lists are complete: what lies there is settled among them, and the row is not
-read again.
+and lists the tokens that reach it: few more, where lanes are many. Above the greatest of its bounds
+a row's lists are complete: what lies there is settled among them, and the row is not read again.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
@@ -35,8 +34,8 @@ EVERYTHING = tl.constexpr(0x007FFFFF)  # the key of -inf
 TO_NEAREST = tl.constexpr(0x80000000 - 0x007FFFFF)  # from there to the key of 0, the nearest
 NOTHING = tl.constexpr(0xFFFFFFFF)  # a bound that nothing reaches
 # Of a row's part: its largest logit, and relative to that what all weigh at temperature 1, and at
-# the row's own; and the sum of the latter weights times scaled logits. The third becomes, where
-# lists settle a row, what is kept of a tile, relative to the row's largest logit.
+# the row's own; and the sum of the latter weights times scaled logits. The third of a filtered row
+# becomes what is kept of a tile, relative to the row's largest logit.
 FIELDS = tl.constexpr(4)
 ANYWHERE = ["typical_ps"]  # behind min_ps, wherever that ends: one variant for all
 
@@ -103,7 +102,11 @@ def list_part(
     logits, apart, row, part, parts, vocabulary, temperature, top_k, sums, lists,
     FURTHER: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """Lists what a part of a filtered row may keep. `logits` and `sums` are the row's."""
+    """Lists what a part of a filtered row may keep. `logits` are the row's, `sums` the part's.
+
+    Logits are `apart` from each other: 1, which the compiler must not know. It would load vectors,
+    for which a lane's tokens would be several threads', and exchange everything twice.
+    """
     bounds, counts, listed = lists
     steps: tl.constexpr = TILE // LANES
     # Neighbours are in lanes of their own.
@@ -154,7 +157,7 @@ def least_key(largest, scale, min_p):
 
 @triton.jit
 def _typical(
-    x, floor, bound, mass, first, largest, scale, typical_p, DIGITS: tl.constexpr = 16
+    x, floor, bound, mass, first, largest, scale, typical_p, DIGITS: tl.constexpr
 ):  # fmt: skip
     """(whether a list settles it, least, greatest key kept) of tokens x not below `floor`.
 
@@ -174,8 +177,7 @@ def _typical(
     most = tl.max(tl.where(inside, ordered(x), 0).to(tl.uint32))
     # What is not listed lies below the bound: farther from the mean than the bound is, if that is
     # below the mean.
-    bits = tl.where(bound >> 31 == 1, bound ^ 0x80000000, bound ^ 0xFFFFFFFF)
-    edge = (bits.to(tl.uint32).to(tl.float32, bitcast=True) - largest) * scale
+    edge = (logit_of(bound) - largest) * scale
     outside = (edge <= mean) & (found > ordered(-tl.abs(edge - mean)))
     return (complete | outside) & (least <= most), least, most
 
@@ -190,21 +192,23 @@ def _filter(x, exists, bound, row, scale, filters, vocabulary, DIGITS: tl.conste
     floor = tl.full((), 0, tl.uint32)
     ceiling = tl.full((), NOTHING, tl.uint32)
     settled = largest > float("-inf")  # nor NaN
-    if (top_k > 0) & (top_k < vocabulary):
+    limited = (top_k > 0) & (top_k < vocabulary)
+    if limited:
         number = tl.where(exists & (x == x), 1.0, 0.0)
         floor = search(key, number, top_k.to(tl.float32), bound, most, DIGITS)
-        settled &= floor >= bound
     if top_p < 1:
+        # Of what top_k keeps, this needs the sum. Otherwise min_p may still lift the floor.
+        settled &= (floor >= bound) | (limited == 0)
         weight = tl.where(exists, weigh(x, floor, largest, scale, 0.0, MASS)[1], 0.0)
         target = tl.where(floor >= bound, tl.sum(weight), mass) * top_p
-        floor = search(key, weight, target, tl.maximum(bound, floor), most, DIGITS)
-        settled &= floor >= bound
+        found = search(key, weight, target, tl.maximum(bound, floor), most, DIGITS)
+        floor = tl.maximum(floor, found)  # by rounding, nothing may reach a target near all
     if min_p > 0:
         floor = tl.maximum(floor, least_key(largest, scale, min_p))
     if typical_p < 1:
         settled &= (floor >= bound) | (floor <= EVERYTHING)
         sound, floor, ceiling = _typical(
-            x, floor, bound, mass, first, largest, scale, typical_p
+            x, floor, bound, mass, first, largest, scale, typical_p, 16
         )  # fmt: skip
         settled &= sound
     else:
@@ -228,7 +232,7 @@ def _settle_among(
     DIGITS: tl.constexpr, PARTS: tl.constexpr, WIDTH: tl.constexpr, CHUNK: tl.constexpr,
     TILE: tl.constexpr,
 ):  # fmt: skip
-    """The same among the first WIDTH tokens of each list, which are all there are."""
+    """What `settle` finds among the first WIDTH tokens of each list, which are all there are."""
     counts, listed = lists
     slot = tl.arange(0, PARTS * WIDTH)
     part = slot // WIDTH
@@ -250,17 +254,19 @@ def _settle_among(
 @triton.jit
 def settle(
     logits, sums, lists, row, parts, scale, filters, vocabulary,
-    DIGITS: tl.constexpr, PARTS: tl.constexpr, WIDTH: tl.constexpr, CHUNK: tl.constexpr,
-    TILE: tl.constexpr,
+    DIGITS: tl.constexpr, PARTS: tl.constexpr, ABOVE: tl.constexpr, WIDTH: tl.constexpr,
+    CHUNK: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """(whether lists of at most WIDTH tokens settle a filtered row, least, greatest key kept); if
-    so, masses of tiles are stored, CHUNK at a time. `logits` and `sums` are the row's."""
+    """(whether lists settle a filtered row, least, greatest key kept), where the longest has more
+    than ABOVE tokens and at most WIDTH; if so, masses of tiles are stored, CHUNK at a time.
+    `logits` and `sums` are the row's."""
     bounds, counts, listed = lists
     part = tl.arange(0, PARTS)
     at = row * parts + part
     settled = tl.full((), 0, tl.int1)
     floor, ceiling = tl.full((), 0, tl.uint32), tl.full((), 0, tl.uint32)
-    if tl.max(tl.load(counts + at, part < parts, other=0)) <= WIDTH:
+    most = tl.max(tl.load(counts + at, part < parts, other=0))
+    if (most > ABOVE) & (most <= WIDTH):
         bound = tl.max(tl.load(bounds + at, part < parts, other=0).to(tl.uint32, bitcast=True))
         settled, floor, ceiling = _settle_among(
             logits, sums, (counts, listed), bound, row, parts, scale, filters, vocabulary, DIGITS,

@@ -123,7 +123,8 @@ def _choose_token(
     if temperature > 0:
         mass = tl.load(fields + 2, exists, other=0.0)
         below = tl.where(peak == largest, 0.0, (peak - largest) / temperature)
-        below = tl.where(filtered, 0.0, below)
+        if filtered:
+            below = tl.zeros_like(below)
         number = tl.full((), GROUPS, tl.uint64) + tile.to(tl.uint64)
         noise = _gumbel(state, number)
         weight = tl.log(tl.where(mass > 0, mass, 1.0)) + below + noise
@@ -190,7 +191,7 @@ def _choose(
         scale = log2_scale(temperature)
         settled, floor, ceiling = settle(
             logits + row * stride, parts, lists, row, tiles, scale, filters, vocabulary, DIGITS,
-            BLOCK, FEW, CHUNK, TILE,
+            BLOCK, -1, FEW, CHUNK, TILE,
         )  # fmt: skip
     tl.store(settled_rows + row, settled.to(tl.int32))
     tl.store(floors + row, floor.to(tl.int32, bitcast=True))
@@ -239,8 +240,7 @@ def _choose_rest(
         gdc_wait()
         gdc_launch_dependents()
     row = tl.program_id(0).to(tl.int64)
-    filtered = tl.load(settled_rows + row) == 0
-    if filtered:
+    if tl.load(settled_rows + row) == 0:
         logits += row * stride
         parts += row * tiles * FIELDS
         temperature = tl.load(temperatures + row)
@@ -248,8 +248,8 @@ def _choose_rest(
         filters = filters_of(row, top_ks, top_ps, min_ps, typical_ps, FURTHER)
         lists = bounds, counts, listed
         settled, floor, ceiling = settle(
-            logits, parts, lists, row, tiles, scale, filters, vocabulary, DIGITS, BLOCK, ROOM,
-            CHUNK, TILE,
+            logits, parts, lists, row, tiles, scale, filters, vocabulary, DIGITS,
+            BLOCK, FEW, ROOM, CHUNK, TILE,
         )  # fmt: skip
         if not settled:
             largest, floor, ceiling = thresholds_by_passes(
@@ -265,7 +265,7 @@ def _choose_rest(
         state = _noise_state(tl.load(seeds + row), tl.load(positions + row))
         _choose_token(
             logits, temperature, state, (floor, ceiling), parts, tiles, vocabulary, ids + row,
-            logprobs + row, filtered, GROUPS, BLOCK, TILE,
+            logprobs + row, True, GROUPS, BLOCK, TILE,
         )  # fmt: skip
 
 
