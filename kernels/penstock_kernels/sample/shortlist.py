@@ -22,7 +22,6 @@ from .bits import (
 )
 
 ROOM = tl.constexpr(256)  # listed tokens of a part, at most
-FEW = tl.constexpr(32)  # of each part, where a row's lists are searched by few warps
 # A part's tokens lie in runs of RUN, every one followed by those of the other parts: frequent
 # tokens have neighbouring ids, and would fill one part's list.
 RUN = tl.constexpr(64)

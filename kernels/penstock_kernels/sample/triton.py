@@ -18,7 +18,7 @@ from ..sizes import divided_up, power_of_two
 from .bits import LOG2_E, keeps, log2_scale, row_tile, splitmix, weight_below
 from .noise import GROUP, GROUPS
 from .passes import masses_by_passes, thresholds_by_passes
-from .shortlist import ANYWHERE, FEW, FIELDS, ROOM, filtering, filters_of, list_part, settle
+from .shortlist import ANYWHERE, FIELDS, ROOM, filtering, filters_of, list_part, settle
 
 # Warps of a program that weighs a tile, a group of tokens: the fewer, the fewer instructions
 # add up what their lanes found; and of one that chooses in a row.
@@ -28,8 +28,10 @@ CHOICE_WARPS = 8
 # busy, and fewer registers would not hold what these two add up.
 TILE_REGISTERS = {False: 64, True: 80}
 
-# Tiles whose masses are added up together, of FEW listed tokens and of ROOM.
-FEW_CHUNK, ROOM_CHUNK = 8, 4
+# Lists that few warps search: of so many tokens in all, or so many of each part.
+FEW_IN_ALL, FEW_OF_A_PART = 1024, 32
+# Tiles whose masses are added up together, of few listed tokens and of many.
+FEW_CHUNK, MANY_CHUNK = 8, 4
 
 # Tokens of a step of a pass over a row, and its warps. One row with top_k and top_p: 308 us; with
 # (4096, 16) 355, with (4096, 8) 412, with (16384, 32) 337.
@@ -171,6 +173,7 @@ def _choose(
     DIGITS: tl.constexpr,
     GROUPS: tl.constexpr,
     BLOCK: tl.constexpr,
+    FEW: tl.constexpr,
     CHUNK: tl.constexpr,
     TILE: tl.constexpr,
     EARLY: tl.constexpr,
@@ -230,6 +233,7 @@ def _choose_rest(
     DIGITS: tl.constexpr,
     GROUPS: tl.constexpr,
     BLOCK: tl.constexpr,
+    FEW: tl.constexpr,
     CHUNK: tl.constexpr,
     TILE: tl.constexpr,
     PASS: tl.constexpr,
@@ -319,10 +323,12 @@ def choose(
             "EARLY": early,
             "launch_pdl": early,
         }
+        block = power_of_two(tiles)
         choice = {
             "DIGITS": DIGITS[logits.dtype],
             "GROUPS": GROUPS,
-            "BLOCK": power_of_two(tiles),
+            "BLOCK": block,
+            "FEW": min(max(FEW_IN_ALL // block, FEW_OF_A_PART), ROOM.value),
             **options,
         }
         _weigh[(rows, tiles)](
@@ -355,7 +361,7 @@ def choose(
             stride,
             vocabulary,
             tiles,
-            CHUNK=ROOM_CHUNK,
+            CHUNK=MANY_CHUNK,
             PASS=PASS_TILE,
             num_warps=PASS_WARPS,
             **choice,
