@@ -117,12 +117,13 @@ def test_lists_overflow_and_numbers_that_are_none(device: str) -> None:
     assert 0 <= ids[0] < 20_000
 
 
+@pytest.mark.parametrize("scale", [1.0, 1e12])
 @pytest.mark.parametrize("device", DEVICES)
-def test_lists_and_the_least_logits(device: str) -> None:
-    """Masks of other programs write the least float, times log2(e) none."""
+def test_lists_and_the_least_logits(device: str, scale: float) -> None:
+    """Masks of other programs write the least float, which has no product with log2(e)."""
     choices = [Choice(0.0), Choice(), Choice(1.0, 2)]
     logits = torch.full((3, 9_000), torch.finfo(torch.float32).min)
-    logits[:, 5_000:5_003] = torch.tensor([1.0, 2.0, 3.0])
+    logits[:, 5_000:5_003] = scale * torch.tensor([1.0, 2.0, 3.0])
     logits = logits.to(device)
     draw = torch.zeros(2, 3, dtype=torch.int64, device=device).unbind()
     ids, logprobs, _ = triton.choose(logits, columns_of(choices, device), draw)

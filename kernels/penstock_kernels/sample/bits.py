@@ -31,12 +31,14 @@ def logit_of(key):
 @triton.jit
 def weight_below(x, peak):
     """What tokens with logits x weigh at temperature 1, relative to the largest: the peak."""
-    peak = tl.where(peak == float("-inf"), 0.0, peak)
-    # Beside the greatest floats, what is not equal weighs nothing, by any scale short of overflow.
-    scale = tl.where(tl.abs(peak) < 1e37, LOG2_E, LOG2_E / 4)
-    top = peak * scale
-    rest = tl.fma(peak, scale, -top)  # what was rounded off, for all tokens alike
-    return tl.sum(tl.exp2(tl.fma(x, scale, -top))) * tl.exp2(-rest)
+    if tl.abs(peak) < 1e6:
+        top = peak * LOG2_E
+        rest = tl.fma(peak, LOG2_E, -top)  # what was rounded off, for all tokens alike
+        mass = tl.sum(tl.exp2(tl.fma(x, LOG2_E, -top))) * tl.exp2(-rest)
+    else:  # where that is too much to be multiplied
+        below = x - tl.where(peak == float("-inf"), 0.0, peak)
+        mass = tl.sum(tl.exp2(below * LOG2_E))
+    return mass
 
 
 @triton.jit
