@@ -29,6 +29,18 @@ def logit_of(key):
 
 
 @triton.jit
+def limits(top_k, vocabulary):
+    """Whether top_k may drop a token."""
+    return (top_k > 0) & (top_k < vocabulary)
+
+
+@triton.jit
+def below_peak(x, peak):
+    """Logits relative to their largest; -inf where all are."""
+    return x - tl.where(peak == float("-inf"), 0.0, peak)
+
+
+@triton.jit
 def weight_below(x, peak):
     """What tokens with logits x weigh at temperature 1, relative to the largest: the peak."""
     if tl.abs(peak) < 1e6:
@@ -36,8 +48,7 @@ def weight_below(x, peak):
         rest = tl.fma(peak, LOG2_E, -top)  # what was rounded off, for all tokens alike
         mass = tl.sum(tl.exp2(tl.fma(x, LOG2_E, -top))) * tl.exp2(-rest)
     else:  # where that is too much to be multiplied
-        below = x - tl.where(peak == float("-inf"), 0.0, peak)
-        mass = tl.sum(tl.exp2(below * LOG2_E))
+        mass = tl.sum(tl.exp2(below_peak(x, peak) * LOG2_E))
     return mass
 
 

@@ -14,6 +14,7 @@ from .bits import (
     NUMBER,
     STAGES,
     keeps,
+    limits,
     ordered,
     row_tile,
     search_pairs,
@@ -21,6 +22,7 @@ from .bits import (
     weigh,
 )
 from .further import further
+from .shortlist import FIELDS
 
 
 @triton.jit
@@ -75,7 +77,7 @@ def thresholds_by_passes(
     tops = first, second
     floor = tl.full((), 0, tl.uint32)
     complete = False  # whether `tops` hold all that is kept
-    if (top_k > 0) & (top_k < vocabulary):
+    if limits(top_k, vocabulary):
         count = top_k.to(tl.float32)
         found = _search_tops(tops, floor, largest, scale, count, NUMBER, DIGITS)
         above, number = _above(logits, vocabulary, floor, largest, scale, found, NUMBER, TILE)
@@ -112,7 +114,7 @@ def thresholds_by_passes(
 @triton.jit
 def masses_by_passes(
     logits, parts, tiles, vocabulary, largest, scale, floor, ceiling,
-    TILE: tl.constexpr, FIELDS: tl.constexpr,
+    TILE: tl.constexpr,
 ):  # fmt: skip
     """Field 2 of the row's tiles: what is kept of each weighs, relative to the largest logit."""
     for tile in range(tiles):

@@ -12,7 +12,10 @@ import triton.language as tl
 from .bits import (
     MASS,
     NEARNESS,
+    below_peak,
     first_step,
+    keeps,
+    limits,
     log2_scale,
     logit_of,
     ordered,
@@ -52,7 +55,7 @@ def filters_of(row, top_ks, top_ps, min_ps, typical_ps, FURTHER: tl.constexpr):
 def filtering(filters, vocabulary):
     """Whether filters may drop a token."""
     top_k, top_p, min_p, typical_p = filters
-    return ((top_k > 0) & (top_k < vocabulary)) | (top_p < 1) | (min_p > 0) | (typical_p < 1)
+    return limits(top_k, vocabulary) | (top_p < 1) | (min_p > 0) | (typical_p < 1)
 
 
 @triton.jit
@@ -116,10 +119,9 @@ def list_part(
     peak = tl.max(groups)
     tl.store(sums, peak)
     tl.store(sums + 1, weight_below(x, peak))
-    limited = (top_k > 0) & (top_k < vocabulary)
+    limited = limits(top_k, vocabulary)
     if FURTHER or not limited:  # otherwise only what is listed counts
-        below = x - tl.where(peak == float("-inf"), 0.0, peak)
-        scaled = below * log2_scale(temperature)
+        scaled = below_peak(x, peak) * log2_scale(temperature)
         weight = tl.exp2(scaled)
         tl.store(sums + 2, tl.sum(weight))
         if FURTHER:
@@ -191,9 +193,9 @@ def _filter(x, exists, bound, row, scale, filters, vocabulary, DIGITS: tl.conste
     floor = tl.full((), 0, tl.uint32)
     ceiling = tl.full((), NOTHING, tl.uint32)
     settled = largest > float("-inf")  # nor NaN
-    limited = (top_k > 0) & (top_k < vocabulary)
+    limited = limits(top_k, vocabulary)
     if limited:
-        number = tl.where(exists & (x == x), 1.0, 0.0)
+        number = tl.where(exists, 1.0, 0.0)
         floor = search(key, number, top_k.to(tl.float32), bound, most, DIGITS)
     if top_p < 1:
         # Of what top_k keeps, this needs the sum. Otherwise min_p may still lift the floor.
@@ -242,8 +244,7 @@ def _settle_among(
     of_row = row_sums(sums, parts, scale, PARTS)
     settled, floor, ceiling = _filter(x, exists, bound, of_row, scale, filters, vocabulary, DIGITS)
     if settled:
-        key = ordered(x)
-        kept = exists & (key >= floor) & (key <= ceiling)
+        kept = exists & keeps(x, floor, ceiling)
         tl.debug_barrier()  # all have read what is overwritten
         _store_masses(sums, x, token // TILE, kept, parts, of_row[0], scale, CHUNK)
         tl.debug_barrier()

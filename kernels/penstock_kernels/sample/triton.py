@@ -15,7 +15,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ..pdl import early_launch
 from ..sizes import divided_up, power_of_two
-from .bits import LOG2_E, keeps, log2_scale, row_tile, splitmix, weight_below
+from .bits import LOG2_E, below_peak, keeps, log2_scale, row_tile, splitmix, weight_below
 from .noise import GROUP, GROUPS
 from .passes import masses_by_passes, thresholds_by_passes
 from .shortlist import ANYWHERE, FIELDS, ROOM, filtering, filters_of, list_part, settle
@@ -103,8 +103,8 @@ def _weigh(
         tl.store(fields, peak)
         tl.store(fields + 1, weight_below(x, peak))
         if temperature > 0:
-            below = x - tl.where(peak == float("-inf"), 0.0, peak)
-            tl.store(fields + 2, tl.sum(tl.exp2(below * log2_scale(temperature))))
+            scaled = below_peak(x, peak) * log2_scale(temperature)
+            tl.store(fields + 2, tl.sum(tl.exp2(scaled)))
 
 
 @triton.jit
@@ -145,6 +145,14 @@ def _choose_token(
     normaliser = largest + tl.log(tl.sum(total * tl.exp2((peak - largest) * LOG2_E)))
     tl.store(ids, chosen.to(tl.int64))
     tl.store(logprobs, tl.load(logits + chosen).to(tl.float32) - normaliser)
+
+
+@triton.jit
+def _tell(settled_rows, floors, ceilings, row, settled, floor, ceiling):
+    """What was found of a row."""
+    tl.store(settled_rows + row, settled.to(tl.int32))
+    tl.store(floors + row, floor.to(tl.int32, bitcast=True))
+    tl.store(ceilings + row, ceiling.to(tl.int32, bitcast=True))
 
 
 @triton.jit(do_not_specialize_on_alignment=ANYWHERE)
@@ -196,9 +204,7 @@ def _choose(
             logits + row * stride, parts, lists, row, tiles, scale, filters, vocabulary, DIGITS,
             BLOCK, -1, FEW, CHUNK, TILE,
         )  # fmt: skip
-    tl.store(settled_rows + row, settled.to(tl.int32))
-    tl.store(floors + row, floor.to(tl.int32, bitcast=True))
-    tl.store(ceilings + row, ceiling.to(tl.int32, bitcast=True))
+    _tell(settled_rows, floors, ceilings, row, settled, floor, ceiling)
     if settled:
         state = _noise_state(tl.load(seeds + row), tl.load(positions + row))
         _choose_token(
@@ -260,12 +266,10 @@ def _choose_rest(
                 logits, filters, scale, vocabulary, DIGITS, FURTHER, PASS
             )  # fmt: skip
             masses_by_passes(
-                logits, parts, tiles, vocabulary, largest, scale, floor, ceiling, TILE, FIELDS
+                logits, parts, tiles, vocabulary, largest, scale, floor, ceiling, TILE
             )  # fmt: skip
             tl.debug_barrier()
-        tl.store(settled_rows + row, settled.to(tl.int32))
-        tl.store(floors + row, floor.to(tl.int32, bitcast=True))
-        tl.store(ceilings + row, ceiling.to(tl.int32, bitcast=True))
+        _tell(settled_rows, floors, ceilings, row, settled, floor, ceiling)
         state = _noise_state(tl.load(seeds + row), tl.load(positions + row))
         _choose_token(
             logits, temperature, state, (floor, ceiling), parts, tiles, vocabulary, ids + row,
