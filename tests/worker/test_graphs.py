@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event, Semaphore
 from typing import Any, TypeVar
 
 import pytest
@@ -19,6 +20,7 @@ from penstock.sampling import SamplingRows, choose
 from penstock.worker.graphs import Graphs, Stages
 from penstock.worker.memory import Promise
 from penstock.worker.rehearsal import Rehearsal, captured_shapes
+from penstock.worker.runner import Pending
 from penstock.worker.shape import TOKENS, Shape
 from penstock.worker.step import Choosing
 
@@ -231,6 +233,40 @@ def test_shapes_are_captured_while_no_step_is_asked_for(tmp_path: Path) -> None:
         driver.stream.close()
         answers.append(sequence.tokens)
     assert answers[0] == answers[1]
+
+
+@torch.inference_mode()
+def test_nothing_is_captured_while_a_step_is_on_the_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A capture would wait for the step, and hold up the next one."""
+    worker, looked, done = LocalWorker(), Semaphore(0), Event()
+    loaded, captured = worker.load(checkpoint_maker(tmp_path)("llama31")), list[int]()
+
+    def arrived(_: Pending) -> bool:
+        looked.release()
+        return done.is_set()
+
+    def captures() -> Iterator[None]:
+        for shape in range(4):
+            captured.append(shape)
+            yield
+
+    monkeypatch.setattr(Pending, "arrived", arrived)
+    worker.runner.spare_work = captures()
+    driver, sequence = Driver([worker], loaded), greedy(prompt(9), 2)
+    driver.enter(sequence)
+    driver.step([sequence])
+    for _ in range(3):
+        assert looked.acquire(timeout=60)
+    assert not captured
+    done.set()
+    end = time.monotonic() + 60
+    while len(captured) < 4 and time.monotonic() < end:
+        time.sleep(0.01)
+    assert captured == [0, 1, 2, 3]
+    driver.finish([sequence])
+    driver.stream.close()
 
 
 def test_out_of_memory_leaves_smaller_graphs_and_a_warning(

@@ -26,7 +26,9 @@ def test_what_a_norm_sums(
     """A product and the residual, or both in the residual's memory, where cuBLAS multiplies."""
     if device == "cpu" or not added:
         monkeypatch.setattr(plain, "adds", lambda *_: added)
-    kind = {"device": device, "dtype": torch.bfloat16}
+    # Of its own: a worker of an earlier test may be capturing, with the device's own generator.
+    generator = torch.Generator(device)
+    kind = {"device": device, "dtype": torch.bfloat16, "generator": generator}
     weight, x = torch.randn(256, 512, **kind), torch.randn(rows, 512, **kind)
     residual = torch.randn(rows, 256, **kind)
     expected = residual.double() + x.double() @ weight.double().t()

@@ -140,7 +140,7 @@ class Pipeline:
         with contextlib.suppress(Closed):
             try:
                 while True:
-                    item = self._next(inbox)
+                    item = self._next(inbox, pending)
                     if isinstance(item, Exception):
                         raise item
                     pending = self.runner.launch(item)
@@ -155,12 +155,15 @@ class Pipeline:
         if pending is not None:
             pending.arrive()
 
-    def _next(self, inbox: Inbox) -> Step | Exception:
-        """The next request. As long as none comes, the runner does a piece of spare work."""
+    def _next(self, inbox: Inbox, before: Pending | None) -> Step | Exception:
+        """The next request. As long as none comes and no step is on the device, the runner does a
+        piece of spare work. That would wait for the step, and the next request for both."""
         while True:
             try:
                 return inbox.get(QUIET_SECONDS if self.spare_work else None)
             except queue.Empty:
+                if before is not None and not before.arrived():
+                    continue
                 self.spare_work = next(self.runner.spare_work, NONE_LEFT) is not NONE_LEFT
 
     def _reply(self, outbox: Outbox) -> Iterator[Outcome]:

@@ -71,6 +71,10 @@ class Pending:
     launched: tuple[float, float]  # begin and end of the launch, on the host's clock
     telling: Telling | None = None  # log-probabilities beside those of the tokens
 
+    def arrived(self) -> bool:
+        """Whether the device is done with the step, and with all before it."""
+        return self.host.end is None or self.host.end.query()
+
     def arrive(self) -> None:
         """Blocks until the device is done with the step, and with all before it."""
         if self.host.end is not None:
