@@ -4,10 +4,11 @@
     bench/h200.sh timeline brook --streams 4 --input 64 --output 64 --serve --device cpu
     python bench/timeline.py brook --trace FILE      # of one that is there, see worker/trace.py
 
-Starts a worker that keeps its timeline, a server that attaches it, and clients, two jobs after each
-other for every stream; writes trace.json (for chrome://tracing or Perfetto) and timeline.png, the
-second with the most steps. A step is on the device from its first event to its last. The device
-may still wait within a step while the host launches it: `at most` counts that time as idle too.
+Starts a worker that keeps its timeline, a server that attaches it, and clients, `--rounds` jobs
+after each other for every stream; writes trace.json (for chrome://tracing or Perfetto) and
+timeline.png, the second with the most steps. A step is on the device from its first event to its
+last. The device may still wait within a step while the host launches it: `at most` counts that time
+as idle too.
 """
 
 from __future__ import annotations
@@ -137,7 +138,8 @@ def record(args: argparse.Namespace, trace: Path) -> None:
         shape = Shape(args.input, args.output)
         with worker(socket, trace), bench.server():
             bench.client.run(random_jobs(bench.source(), Shape(32, 8), 32), args.streams)
-            jobs = random_jobs(bench.source(), shape, 2 * args.streams)
+            time.sleep(args.settle)
+            jobs = random_jobs(bench.source(), shape, args.rounds * args.streams)
             show("load", figures(checked(bench.client.run(jobs, args.streams))))
 
 
@@ -148,6 +150,8 @@ def arguments() -> argparse.Namespace:
     option("--streams", type=int, default=32, help="answers at once")
     option("--input", type=int, default=512, help="tokens of a prompt")
     option("--output", type=int, default=1024, help="tokens of an answer")
+    option("--rounds", type=int, default=2, help="jobs of each stream, one after another")
+    option("--settle", type=float, default=5.0, help="seconds for captures, before the load")
     option("--trace", type=Path, help="a trace to read, instead of recording one")
     server_options(parser)
     return parser.parse_args()
