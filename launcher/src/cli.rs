@@ -115,7 +115,8 @@ pub struct EngineArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096),
           help_heading = "Memory and scheduling")]
     pub max_slots: Option<u32>,
-    /// Tokens of one step, over all sequences [default: 8192 on CUDA, 512 on the CPU]
+    /// Tokens of one step, over all sequences [default: 8192 on CUDA, 16896 where weights leave
+    /// 48 GiB; 512 on the CPU]
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..=1_048_576),
           help_heading = "Memory and scheduling")]
     pub max_step_tokens: Option<u32>,

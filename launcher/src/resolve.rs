@@ -243,9 +243,13 @@ impl Resolver<'_> {
                  (max_position_embeddings in its config.json): lower it."
             )));
         }
-        let (slots, step, why) = match device {
-            Device::Cuda => (256, 8192, "default on CUDA"),
-            Device::Cpu => (32, 512, "default on the CPU"),
+        let (slots, why) = match device {
+            Device::Cuda => (256, "default on CUDA"),
+            Device::Cpu => (32, "default on the CPU"),
+        };
+        let (step, step_why) = match device {
+            Device::Cuda => (0, "the worker's choice, by the memory that weights leave"),
+            Device::Cpu => (512, why),
         };
         Ok(Limits {
             max_sequence_tokens: self.or_default(
@@ -259,7 +263,7 @@ impl Resolver<'_> {
                 "max-step-tokens",
                 self.typed.max_step_tokens,
                 step,
-                why,
+                step_why,
             ),
         })
     }

@@ -15,7 +15,7 @@ from penstock.cache import KvGeometry
 from penstock.faults import TooLittleMemory
 from penstock.worker import loader
 from penstock.worker.graphs import DeviceCapture
-from penstock.worker.memory import MIB, Promise, cuda_budget, slot_bytes
+from penstock.worker.memory import MIB, Promise, cuda_budget, gpu_step, slot_bytes
 
 GEOMETRY = KvGeometry(layers=4, kv_heads=2, head_dim=64, block_tokens=16, dtype=torch.bfloat16)
 PROMISE = Promise(step_tokens=512, slots=8, sequence_tokens=2048, vocab=4096)
@@ -28,6 +28,13 @@ def gpu_of_1_gib(monkeypatch: pytest.MonkeyPatch) -> None:
     """A device with 624 MiB free, of which 20 are kept for graphs."""
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (624 * MIB, 1024 * MIB))
+
+
+def test_steps_are_large_where_there_is_room_for_them(tmp_path: Path) -> None:
+    """If nobody says how large."""
+    assert [gpu_step(free << 30) for free in (8, 47, 48, 140)] == [8_192, 8_192, 16_896, 16_896]
+    loaded = LocalWorker().load(checkpoint_maker(tmp_path)("llama2"), max_step_tokens=0)
+    assert loaded.max_step_tokens == 512
 
 
 @pytest.mark.usefixtures("gpu_of_1_gib")

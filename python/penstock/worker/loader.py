@@ -6,6 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -129,6 +130,7 @@ class _Loader:
         table = rope_table(self.config.rope, self.config.head_dim, promise.sequence_tokens)
         cos_sin = table.to(device)
         self.laps.lap("weights", weights)
+        promise = self.promise = replace(promise, step_tokens=promise.step_tokens or self._step())
         self.progress("memory", 0, 1)
         budget = self._budget(model, cos_sin, rehearsal)
         self.laps.lap("largest step")
@@ -155,6 +157,14 @@ class _Loader:
             weights = load_weights(checkpoint, model.checkpoint_targets(), model.ignored, report)
         model.finish()
         return model, weights
+
+    def _step(self) -> int:
+        """Tokens of a step, once the weights are there. The same on all ranks."""
+        device = self.build.device
+        if device.type == "cpu":
+            return memory.CPU_STEP
+        free, _ = torch.cuda.mem_get_info()
+        return memory.gpu_step(self.build.group.minimum(free, device))
 
     def _budget(self, model: Model, cos_sin: torch.Tensor, rehearsal: Rehearsal) -> memory.Budget:
         settings, promise = self.settings, self.promise
@@ -208,9 +218,8 @@ def full_sums() -> None:
 
 
 def _promise(settings: Settings, config: ModelConfig) -> memory.Promise:
-    for name in ("max_slots", "max_step_tokens"):
-        if getattr(settings, name) < 1:
-            raise BadSetting(f"{name} must be at least 1, found {getattr(settings, name)}")
+    if settings.max_slots < 1:
+        raise BadSetting(f"max_slots must be at least 1, found {settings.max_slots}")
     if settings.max_sequence_tokens > config.max_positions:
         raise BadSetting(
             f"max_sequence_tokens is {settings.max_sequence_tokens}, but the model was made for "

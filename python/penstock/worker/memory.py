@@ -18,6 +18,11 @@ from penstock.worker.telling import PIECE
 
 MIB = 1 << 20
 CPU_DEFAULT = 512 * MIB
+# Tokens of a step, if nobody says. Where a GPU has the room for it, steps may be large while plenty
+# of prompts wait: on an H200, 16 streams of prompts are read 1.2 % faster than by steps of 8,192,
+# 0.4 % of that for 132 x 128: tiles of 128 rows fill all of its 132 multiprocessors to the end.
+CPU_STEP, GPU_STEP, LARGE_STEP = 512, 8_192, 132 * 128
+LARGE_ROOM = 48 << 30  # bytes that are free beside the weights
 GRAPHS_SHARE = 0.02  # of a GPU's memory, kept for CUDA graphs
 
 
@@ -29,6 +34,11 @@ class Promise:
     slots: int
     sequence_tokens: int
     vocab: int
+
+
+def gpu_step(free: int) -> int:
+    """Tokens of a step on a GPU with so many bytes free beside the weights, if nobody says."""
+    return LARGE_STEP if free >= LARGE_ROOM else GPU_STEP
 
 
 def slot_bytes(promise: Promise, geometry: KvGeometry) -> int:

@@ -1,11 +1,13 @@
 //! How much of a prompt a step reads, so that running streams keep their pace.
 //!
-//! With nothing running, as much as a step holds. Otherwise a step with a prompt may take `STRETCH`
-//! times as long as it would without, so more than half of it may be spent on the prompt; and longer,
-//! while contexts are short: they lengthen every step as answers grow, so a stream that bears the last
-//! gaps of a long answer bears as long ones at its beginning; and longer, the more sequences wait for
-//! their first token per one that streams: one long prompt must not hold up 32 streams, but when a
-//! crowd arrives, filling the batch comes first. `latency_target` bounds that.
+//! With nothing running, much at once, and where plenty waits as much as a step holds: larger steps
+//! read faster, since weights are read less often, but those who come first wait for all of a step.
+//! Otherwise a step with a prompt may take `STRETCH` times as long as it would without, so more than
+//! half of it may be spent on the prompt; and longer, while contexts are short: they lengthen every
+//! step as answers grow, so a stream that bears the last gaps of a long answer bears as long ones at
+//! its beginning; and longer, the more sequences wait for their first token per one that streams: one
+//! long prompt must not hold up 32 streams, but when a crowd arrives, filling the batch comes first.
+//! `latency_target` bounds that.
 //!
 //! Of the sizes within that, filled as far as time allows (deep in a prompt, its attention takes more
 //! than the products that padding shares), the step takes the one that costs everybody the least time
@@ -19,6 +21,10 @@ use crate::cost::Load;
 use crate::scheduler::Scheduler;
 use crate::sequence::{Phase, Sequence};
 
+/// Prompt tokens of a step with nothing running,
+const READ: u32 = 8_192;
+/// unless so many times what a step holds is unread: then it is filled.
+const PLENTY: f64 = 1.5;
 /// A step with a prompt may always take this many times as long as it would without,
 const STRETCH: f64 = 2.1;
 /// or this many times but for what its decodes attend to, if that is more and known.
@@ -58,8 +64,9 @@ impl Scheduler {
         let left = self.config.max_step_tokens.saturating_sub(decodes * k);
         // Those whose last token is in flight decode no more.
         let streams = decodes.min(self.streams.sequences);
+        let unpaced = || self.unpaced().max(k).min(left);
         if streams == 0 || self.counters.reading == 0 && self.queue.is_empty() {
-            return left;
+            return unpaced();
         }
         let beside = Load {
             decodes: streams,
@@ -67,18 +74,34 @@ impl Scheduler {
             ..Load::default()
         };
         let Some(alone) = self.cost.alone(beside) else {
-            return left;
+            return unpaced();
         };
         let pace = self.pace(beside, alone);
         let paced = pace.and_then(|pace| self.paced(&pace, decodes * k));
         paced.unwrap_or(PROBE).max(k).min(left)
     }
 
+    /// Prompt tokens of a step that holds up no stream.
+    fn unpaced(&self) -> u32 {
+        let (_, unread) = self.unread(self.entering());
+        let most = self.config.max_step_tokens;
+        if unread < PLENTY * f64::from(most) {
+            READ
+        } else {
+            most
+        }
+    }
+
+    /// Sequences that wait and for which there are slots.
+    fn entering(&self) -> f64 {
+        self.counters.queued.min(self.slots.free()) as f64
+    }
+
     /// The pace beside decodes that would take `alone`; None until the cost of prompts is known.
     fn pace(&self, beside: Load, alone: f64) -> Option<Pace> {
         let least = self.cost.least(beside)?;
         let streams = f64::from(beside.decodes);
-        let entering = self.counters.queued.min(self.slots.free()) as f64;
+        let entering = self.entering();
         let sequences = f64::from(self.counters.reading) + entering;
         let crowd = sequences / streams;
         let always = STRETCH * least;

@@ -27,7 +27,7 @@ pub struct LoadRequest {
     /// sequences running at once
     #[prost(uint32, tag = "9")]
     pub max_slots: u32,
-    /// tokens of one step, over all sequences
+    /// tokens of one step, over all sequences; 0 = the worker's choice
     #[prost(uint32, tag = "10")]
     pub max_step_tokens: u32,
     /// size of the KV pool of this rank; 0 = what memory allows

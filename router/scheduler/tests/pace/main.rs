@@ -11,7 +11,7 @@ mod random;
 mod server;
 
 use server::{
-    COMPILING, Client, FAST_LAUNCHING, LAUNCHING, STEP, Server, Speed, least, percentile,
+    COMPILING, Client, FAST_LAUNCHING, LAUNCHING, READ, STEP, Server, Speed, least, percentile,
 };
 
 const SECOND: u64 = 1_000_000;
@@ -150,16 +150,32 @@ fn a_cold_start_slows_no_crowd() {
     }
 }
 
+/// 16 clients that want one token each: whole steps, as long as more waits behind them.
 #[test]
 fn with_nothing_running_prompts_fill_the_steps() {
     let mut server = Server::new(Speed::Burst);
-    for _ in 0..128 {
+    server.closed_loop((16, 128), (4_096, 1), |_, _| ());
+    let read: Vec<_> = server.steps.iter().map(|step| step.prompt).collect();
+    let end = read.iter().rposition(|&tokens| tokens > READ).unwrap();
+    assert!(read[..end].iter().all(|&t| t >= STEP - 8), "{read:?}");
+    assert!(read[end + 1..].iter().all(|&t| t <= READ), "{read:?}");
+    let last: u32 = read[end + 1..].iter().sum();
+    assert!((STEP..STEP * 3 / 2).contains(&last), "{read:?}");
+}
+
+/// Of a few, the first are not kept waiting for all.
+#[test]
+fn with_nothing_running_a_few_prompts_are_read_in_turns() {
+    let mut server = Server::new(Speed::Burst);
+    for _ in 0..6 {
         server.arrive(4_096, 1);
     }
     server.answer_all();
-    let (last, full) = server.steps.split_last().unwrap();
-    assert!(last.prompt <= STEP);
-    assert!(full.iter().all(|step| step.prompt >= STEP - 8), "{full:?}");
+    let read: Vec<_> = server.steps.iter().map(|step| step.prompt).collect();
+    assert!(
+        read.len() == 3 && read.iter().all(|&t| t == READ),
+        "{read:?}"
+    );
 }
 
 /// 256 clients that send the next request when the last is answered.

@@ -38,7 +38,9 @@ const DEEP: f64 = 200_000.0;
 const CONTEXT: f64 = 0.0322;
 
 pub(crate) const SLOTS: u32 = 512;
-pub(crate) const STEP: u32 = 8_192;
+pub(crate) const STEP: u32 = 16_896;
+/// Tokens of the largest step beside decodes, and of one while few prompts wait.
+pub(crate) const READ: u32 = 8_192;
 
 /// Under load for seconds on end, microseconds of a prompt's token in steps of any size, and of one
 /// that a decode attends to: 256 decodes take 16.5 ms.
@@ -403,7 +405,7 @@ fn config() -> SchedulerConfig {
 /// What a worker on a GPU declares.
 fn sizes() -> Vec<u32> {
     let padded = PRODUCTS.iter().map(|(tokens, _)| *tokens);
-    let larger = (2_560..=STEP).step_by(512);
+    let larger = (2_560..=READ).step_by(512);
     padded
         .skip_while(|&tokens| tokens < 64)
         .chain(larger)
