@@ -49,7 +49,11 @@ pub fn explain(plan: &Plan, bodies: &Decided<ByteSize>, devices: &[CudaDevice]) 
     page.decided("threads", &plan.threads);
     page.title("steps");
     page.decided("max-slots", &plan.limits.max_slots);
-    page.decided("max-step-tokens", &plan.limits.max_step_tokens);
+    let steps = &plan.limits.max_step_tokens;
+    match steps.value {
+        0 => page.line("max-step-tokens", "measured", &steps.why),
+        tokens => page.line("max-step-tokens", tokens, &steps.why),
+    }
     let latency = plan.queue.latency_target.value.as_millis();
     page.line(
         "latency-target",

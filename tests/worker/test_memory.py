@@ -15,7 +15,7 @@ from penstock.cache import KvGeometry
 from penstock.faults import TooLittleMemory
 from penstock.worker import loader
 from penstock.worker.graphs import DeviceCapture
-from penstock.worker.memory import MIB, Promise, cuda_budget, gpu_step, slot_bytes
+from penstock.worker.memory import MIB, Promise, cuda_budget, gpu_step, room_left, slot_bytes
 
 GEOMETRY = KvGeometry(layers=4, kv_heads=2, head_dim=64, block_tokens=16, dtype=torch.bfloat16)
 PROMISE = Promise(step_tokens=512, slots=8, sequence_tokens=2048, vocab=4096)
@@ -32,7 +32,8 @@ def gpu_of_1_gib(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_steps_are_large_where_there_is_room_for_them(tmp_path: Path) -> None:
     """If nobody says how large."""
-    assert [gpu_step(free << 30) for free in (8, 47, 48, 140)] == [8_192, 8_192, 16_896, 16_896]
+    assert [gpu_step(room << 30, False) for room in (8, 47, 48)] == [8_192, 8_192, 16_896]
+    assert gpu_step(140 << 30, windows=True) == 8_192
     loaded = LocalWorker().load(checkpoint_maker(tmp_path)("llama2"), max_step_tokens=0)
     assert loaded.max_step_tokens == 512
 
@@ -45,6 +46,12 @@ def test_kv_memory_is_what_the_rest_leaves() -> None:
     assert budget.blocks(PROMISE, GEOMETRY) == min(
         budget.kv // GEOMETRY.block_bytes, 8 * GEOMETRY.blocks_for(2048)
     )
+
+
+@pytest.mark.usefixtures("gpu_of_1_gib")
+def test_room_is_what_a_share_and_wanted_memory_leave() -> None:
+    assert room_left((0, 1.0)) == 624 * MIB
+    assert room_left((100 * MIB, 0.75)) == 268 * MIB
 
 
 @pytest.mark.usefixtures("gpu_of_1_gib")

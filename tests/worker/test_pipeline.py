@@ -101,6 +101,9 @@ def test_a_stream_leaves_the_device_idle(
         def record(self) -> None:
             self.pending = True
 
+        def query(self) -> bool:
+            return not self.pending
+
         def synchronize(self) -> None:
             for host in ring[ring.index(next(h for h in ring if h.end is self)) :: -1]:
                 host.end.pending = False

@@ -4,11 +4,11 @@ On a GPU they are CUDA graphs, on a CPU tapes (`penstock.cpu.tape`).
 
 A step is two stages, forward to logits and choice of tokens, each a graph of its own, so that what
 changes logits in between (masks) stays outside. The rehearsal captures all shapes that it can
-foresee, while no step is asked for; else a shape is captured when a step brings it for the second
-time: the first, launched kernel by kernel, has compiled and warmed what the capture needs. Choices
-that few steps need are graphs of their own too, captured when they are first needed after that.
-All ranks of a group rehearse and step alike, so all of them capture the same shapes at the same
-places.
+foresee, while the device has nothing to do; else a shape is captured when a step brings it for the
+second time: the first, launched kernel by kernel, has compiled and warmed what the capture needs.
+Choices that few steps need are graphs of their own too, captured when they are first needed after
+that. All ranks of a group rehearse and step alike, so all of them capture the same shapes at the
+same places.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ class _Loader:
         promise = self.promise = replace(promise, step_tokens=promise.step_tokens or self._step())
         self.progress("memory", 0, 1)
         budget = self._budget(model, cos_sin, rehearsal)
-        self.laps.lap("largest step")
+        self.laps.lap(f"largest step, of {promise.step_tokens} tokens,")
         blocks = self.build.group.minimum(budget.blocks(promise, self.geometry), device)
         shard = Shard(
             model, self.build.group, self.geometry.allocate(blocks, device), cos_sin, device
@@ -163,8 +163,14 @@ class _Loader:
         device = self.build.device
         if device.type == "cpu":
             return memory.CPU_STEP
-        free, _ = torch.cuda.mem_get_info()
-        return memory.gpu_step(self.build.group.minimum(free, device))
+        settings = self.settings
+        room = memory.room_left((settings.kv_memory_bytes, settings.memory_fraction))
+        windows = any(self.config.windows)
+        return memory.gpu_step(self.build.group.minimum(room, device), windows)
+
+    def _most_beside(self) -> int:
+        """Tokens of the largest step beside decodes: all that somebody asked for."""
+        return min(self.promise.step_tokens, self.settings.max_step_tokens or memory.GPU_STEP)
 
     def _budget(self, model: Model, cos_sin: torch.Tensor, rehearsal: Rehearsal) -> memory.Budget:
         settings, promise = self.settings, self.promise
@@ -207,7 +213,7 @@ class _Loader:
             window=max(windows) if min(windows) else 0,
             device_name=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
             memory=report,
-            step_sizes=step_sizes(self.promise.step_tokens) if device.type == "cuda" else [],
+            step_sizes=step_sizes(self._most_beside()) if device.type == "cuda" else [],
         )
 
 

@@ -28,7 +28,7 @@ log = logging.getLogger("penstock.worker")
 T = TypeVar("T")
 REQUESTS_WAITING = 16
 POLL_SECONDS = 0.2
-QUIET_SECONDS = 0.05  # without a request, before spare work is begun
+QUIET_SECONDS = 0.05  # without a request or a step on the device, before spare work is begun
 NONE_LEFT = object()
 
 
@@ -156,15 +156,15 @@ class Pipeline:
             pending.arrive()
 
     def _next(self, inbox: Inbox, before: Pending | None) -> Step | Exception:
-        """The next request. As long as none comes and no step is on the device, the runner does a
-        piece of spare work. That would wait for the step, and the next request for both."""
+        """The next request. If none comes for a while in which no step is on the device, the runner
+        does a piece of spare work: it waits for the steps before it, and those after it wait."""
         while True:
+            idle = self.spare_work and (before is None or before.arrived())
             try:
                 return inbox.get(QUIET_SECONDS if self.spare_work else None)
             except queue.Empty:
-                if before is not None and not before.arrived():
-                    continue
-                self.spare_work = next(self.runner.spare_work, NONE_LEFT) is not NONE_LEFT
+                if idle:
+                    self.spare_work = next(self.runner.spare_work, NONE_LEFT) is not NONE_LEFT
 
     def _reply(self, outbox: Outbox) -> Iterator[Outcome]:
         while True:

@@ -3,8 +3,9 @@
 A kernel's variants depend on a step's shape, and each takes up to a second to compile when Triton's
 cache has none. The largest step comes first; the worker goes on when that one ran. What smaller
 steps launch goes on compiling: a step that needs a kernel which is not there yet waits for it.
-Shapes are captured while no step is asked for: each would hold up running streams by tens of
-milliseconds, and all of them the first answer by seconds. A group's ranks capture before that.
+Shapes are captured while no step is asked for or on the device: each would hold up running streams
+by tens of milliseconds, and all of them the first answer by seconds. A group's ranks capture before
+that.
 """
 
 from __future__ import annotations

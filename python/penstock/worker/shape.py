@@ -22,7 +22,6 @@ DECODES = ((1, 1), (2, 2), (4, 4), (64, 8), (128, 16), (256, 32), (512, 64), (1 
 # of matrix products: on an H200, 448 tokens of an 8B model take longer than 512 do.
 TOKENS = (16, 32, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
 LARGER = 512  # of larger steps, which are not padded, multiples of this suit them
-LARGEST = 8_192  # beside decodes, which wait meanwhile
 # Rows that may be decodes in such a step. Those that are not cost nothing: chunks begin there.
 MIXED_DECODES = (0, 32, 256)
 LEAST_MIXED = 64  # tokens
@@ -54,7 +53,7 @@ class Shape:
 
 def step_sizes(most: int) -> list[int]:
     """Tokens of a step with prompts and decodes that suit a GPU, of `most` at most, rising."""
-    larger = range(TOKENS[-1] + LARGER, min(most, LARGEST) + 1, LARGER)
+    larger = range(TOKENS[-1] + LARGER, most + 1, LARGER)
     return [size for size in (*TOKENS, *larger) if LEAST_MIXED <= size <= most]
 
 

@@ -1,7 +1,8 @@
 //! How much of a prompt a step reads, so that running streams keep their pace.
 //!
-//! With nothing running, much at once, and where plenty waits as much as a step holds: larger steps
-//! read faster, since weights are read less often, but those who come first wait for all of a step.
+//! With nothing running, as much as the largest size that suits the workers, and where plenty waits all
+//! that a step holds: larger steps read faster, since weights are read less often, but those who come
+//! first wait for all of a step, and who comes next for one or two of them.
 //! Otherwise a step with a prompt may take `STRETCH` times as long as it would without, so more than
 //! half of it may be spent on the prompt; and longer, while contexts are short: they lengthen every
 //! step as answers grow, so a stream that bears the last gaps of a long answer bears as long ones at
@@ -21,10 +22,10 @@ use crate::cost::Load;
 use crate::scheduler::Scheduler;
 use crate::sequence::{Phase, Sequence};
 
-/// Prompt tokens of a step with nothing running,
-const READ: u32 = 8_192;
-/// unless so many times what a step holds is unread: then it is filled.
+/// With nothing running, a step is filled while so many times what it holds is unread,
 const PLENTY: f64 = 1.5;
+/// if it takes no more microseconds than this.
+const LONGEST: f64 = 500_000.0;
 /// A step with a prompt may always take this many times as long as it would without,
 const STRETCH: f64 = 2.1;
 /// or this many times but for what its decodes attend to, if that is more and known.
@@ -64,9 +65,8 @@ impl Scheduler {
         let left = self.config.max_step_tokens.saturating_sub(decodes * k);
         // Those whose last token is in flight decode no more.
         let streams = decodes.min(self.streams.sequences);
-        let unpaced = || self.unpaced().max(k).min(left);
         if streams == 0 || self.counters.reading == 0 && self.queue.is_empty() {
-            return unpaced();
+            return self.unpaced().min(left);
         }
         let beside = Load {
             decodes: streams,
@@ -74,7 +74,7 @@ impl Scheduler {
             ..Load::default()
         };
         let Some(alone) = self.cost.alone(beside) else {
-            return unpaced();
+            return self.largest_size().min(left);
         };
         let pace = self.pace(beside, alone);
         let paced = pace.and_then(|pace| self.paced(&pace, decodes * k));
@@ -83,13 +83,25 @@ impl Scheduler {
 
     /// Prompt tokens of a step that holds up no stream.
     fn unpaced(&self) -> u32 {
-        let (_, unread) = self.unread(self.entering());
         let most = self.config.max_step_tokens;
-        if unread < PLENTY * f64::from(most) {
-            READ
-        } else {
+        let full = Load {
+            prompt: most,
+            ..Load::default()
+        };
+        let (_, unread) = self.unread(self.entering());
+        let plenty = unread >= PLENTY * f64::from(most);
+        let quick = || self.cost.predict(full).is_some_and(|took| took <= LONGEST);
+        if plenty && quick() {
             most
+        } else {
+            self.largest_size()
         }
+    }
+
+    /// The largest size that suits the workers beside decodes.
+    fn largest_size(&self) -> u32 {
+        let most = self.config.max_step_tokens;
+        self.config.step_sizes.last().copied().unwrap_or(most)
     }
 
     /// Sequences that wait and for which there are slots.

@@ -90,7 +90,13 @@ impl Scheduler {
                 draft.claimants.push(place);
             }
             match demand(sequence) {
-                Demand::Nothing => draft.others.push(place),
+                Demand::Nothing => {
+                    draft.others.push(place);
+                    // One that is steered decodes in the next plan.
+                    if sequence.phase == Phase::Decoding {
+                        draft.streams.count(sequence);
+                    }
+                }
                 Demand::Decode => self.decode(place, at, draft),
                 Demand::Read => {
                     draft.others.push(place);

@@ -26,7 +26,7 @@ pub struct LoadConfig {
     pub max_sequence_tokens: u32,
     /// Sequences that run at once.
     pub max_slots: u32,
-    /// Tokens of one step over all sequences.
+    /// Tokens of one step over all sequences; 0 = the worker's choice.
     pub max_step_tokens: u32,
     /// Bytes of this rank's KV pool; 0 = what memory allows.
     pub kv_memory_bytes: u64,

@@ -154,13 +154,34 @@ fn a_cold_start_slows_no_crowd() {
 #[test]
 fn with_nothing_running_prompts_fill_the_steps() {
     let mut server = Server::new(Speed::Burst);
+    server.closed_loop((16, 32), (4_096, 1), |_, _| ());
+    let warm = server.steps.len();
     server.closed_loop((16, 128), (4_096, 1), |_, _| ());
-    let read: Vec<_> = server.steps.iter().map(|step| step.prompt).collect();
+    let read: Vec<_> = server.steps[warm..].iter().map(|s| s.prompt).collect();
     let end = read.iter().rposition(|&tokens| tokens > READ).unwrap();
     assert!(read[..end].iter().all(|&t| t >= STEP - 8), "{read:?}");
     assert!(read[end + 1..].iter().all(|&t| t <= READ), "{read:?}");
     let last: u32 = read[end + 1..].iter().sum();
     assert!((STEP..STEP * 3 / 2).contains(&last), "{read:?}");
+}
+
+/// Where such a step takes more than half a second, whoever comes next would wait for too long.
+#[test]
+fn with_nothing_running_slow_steps_are_not_filled() {
+    let mut server = Server::new(Speed::Slow);
+    server.closed_loop((16, 64), (4_096, 1), |_, _| ());
+    let largest = server.steps.iter().map(|step| step.prompt).max();
+    assert_eq!(largest, Some(READ));
+}
+
+/// Nothing is known yet of what a step costs.
+#[test]
+fn a_crowd_right_after_a_start_reads_no_whole_steps_beside_streams() {
+    let mut server = Server::new(Speed::Burst);
+    server.closed_loop((256, 256), (1_024, 256), |_, _| ());
+    let beside = server.steps.iter().filter(|step| step.decodes > 0);
+    let largest = beside.map(|step| step.decodes + step.prompt).max();
+    assert!(largest <= Some(READ + 256), "{largest:?}");
 }
 
 /// Of a few, the first are not kept waiting for all.

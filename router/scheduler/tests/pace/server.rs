@@ -54,6 +54,8 @@ pub(crate) enum Speed {
     Burst,
     /// As under load.
     Sustained,
+    /// Three times as slow as in bursts.
+    Slow,
     /// Ten times as fast, behind a host that takes 8 ms to launch any step.
     Hosted,
 }
@@ -360,6 +362,7 @@ impl Server {
         let took = match self.speed {
             Speed::Burst => burst(step),
             Speed::Sustained => sustained(step),
+            Speed::Slow => 3.0 * burst(step),
             Speed::Hosted => (burst(step) / 10.0).max(8_000.0),
         };
         let (began, heat) = self.heat;
