@@ -20,12 +20,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import penstock_kernels  # noqa: F401  (registers the ops)
 import torch
 import triton
 import triton.language as tl
-from penstock_kernels.case import Case, Size, cases
-from penstock_kernels.op import OPS, Op
+from penstock_kernels.case import Case
+from penstock_kernels.op import Op
+
+from kernels import captured, read_options
 
 CUDA = torch.device("cuda")
 WARM = 0.4  # seconds of warming up, of one that is measured
@@ -69,30 +70,17 @@ class Drawn:
 
     seconds: float
     joules: float
+    megahertz: int  # of the multiprocessors, at the end
 
     def __str__(self) -> str:
         watts = self.joules / self.seconds
-        return f"{1e6 * self.seconds:9.1f} us {watts:6.0f} W {1e3 * self.joules:9.2f} mJ"
-
-
-def replayed(launches: Sequence[Callable[[], object]]) -> torch.cuda.CUDAGraph:
-    """A graph of all launches, one after another."""
-    stream = torch.cuda.Stream()
-    torch.cuda.synchronize()  # arguments are made on another stream
-    with torch.cuda.stream(stream):
-        for launch in launches:
-            launch()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
-            for launch in launches:
-                launch()
-    torch.cuda.synchronize()
-    return graph
+        rates = f"{watts:6.0f} W {1e3 * self.joules:9.2f} mJ {self.megahertz:5} MHz"
+        return f"{1e6 * self.seconds:9.1f} us {rates}"
 
 
 def drawn(counter: Counter, launches: Sequence[Callable[[], object]], seconds: float) -> Drawn:
     """What a launch draws in so many seconds of them."""
-    graph = replayed(launches)
+    graph = captured(launches)
     rounds, began = 0, time.perf_counter()
     while time.perf_counter() - began < WARM * seconds:
         graph.replay()
@@ -103,9 +91,10 @@ def drawn(counter: Counter, launches: Sequence[Callable[[], object]], seconds: f
             graph.replay()
         rounds += 4
         torch.cuda.synchronize()
-    count = rounds * len(launches)
+    count, took = rounds * len(launches), time.perf_counter() - began
     taken = counter.joules() - before
-    return Drawn((time.perf_counter() - began) / count, taken / count)
+    graph.replay()  # an idle device has another clock
+    return Drawn(took / count, taken / count, counter.megahertz())
 
 
 @triton.jit
@@ -133,11 +122,8 @@ def launches_of(op: Op[..., object], case: Case) -> list[Callable[[], object]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("ops", nargs="*", metavar="OP", help=f"of {', '.join(OPS)}; default all")
     parser.add_argument("--seconds", type=float, default=1.2, help="of each case")
-    options = parser.parse_args()
-    if unknown := set(options.ops) - set(OPS):
-        parser.error(f"no such op: {', '.join(sorted(unknown))}; there are {', '.join(OPS)}")
+    options = read_options(parser)
     if not torch.cuda.is_available():
         print("bench/energy.py measures a CUDA device, and torch sees none here.")
         return 1
@@ -145,13 +131,11 @@ def main() -> int:
     print(torch.cuda.get_device_name())
     with torch.inference_mode():
         found = drawn(counter, reading(), options.seconds)
-        print(f"{found} {counter.megahertz():5} MHz  a read of {READ >> 20} MiB", flush=True)
-        for name in options.ops or list(OPS):
-            for case in cases(OPS[name]):
-                if case.size is Size.BENCH:
-                    found = drawn(counter, launches_of(OPS[name], case), options.seconds)
-                    print(f"{found} {counter.megahertz():5} MHz  {name} {case.name}", flush=True)
-                    torch.cuda.empty_cache()
+        print(f"{found}  a read of {READ >> 20} MiB", flush=True)
+        for op, case in options.cases:
+            found = drawn(counter, launches_of(op, case), options.seconds)
+            print(f"{found}  {op.name} {case.name}", flush=True)
+            torch.cuda.empty_cache()
     return 0
 
 

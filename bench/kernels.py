@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import penstock_kernels  # noqa: F401  (registers the ops)
@@ -27,17 +27,24 @@ CUDA = torch.device("cuda")
 Arguments = dict[str, Any]
 
 
-def milliseconds(function: Callable[[], object]) -> float:
-    """Median time of one call, as a replayed CUDA graph."""
+def captured(launches: Sequence[Callable[[], object]]) -> torch.cuda.CUDAGraph:
+    """A graph of all launches, one after another."""
     stream = torch.cuda.Stream()
     torch.cuda.synchronize()  # arguments are made on another stream
     with torch.cuda.stream(stream):
-        function()
-        function()
+        for launch in (*launches, *launches):
+            launch()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=stream):
-            function()
+            for launch in launches:
+                launch()
     torch.cuda.synchronize()
+    return graph
+
+
+def milliseconds(function: Callable[[], object]) -> float:
+    """Median time of one call, as a replayed CUDA graph."""
+    graph = captured([function])
     return float(do_bench(graph.replay, warmup=10, rep=60, return_mode="median"))
 
 
@@ -131,13 +138,19 @@ def row(op: Op[..., Any], case: Case, copy: float, product: float) -> str:
     return f"{op.name:24} {case.name:52} {1e3 * time:10.1f} {beside} {rate:8.2f} {unit:8} {share}"
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description="Times the kernels on a CUDA device.")
+def read_options(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Options with `cases`: pairs of an op and a bench case of it, of the ops named or of all."""
     parser.add_argument("ops", nargs="*", metavar="OP", help=f"of {', '.join(OPS)}; all if none")
     options = parser.parse_args()
-    wanted = options.ops or list(OPS)
-    if unknown := set(wanted) - set(OPS):
+    if unknown := set(options.ops) - set(OPS):
         parser.error(f"no such op: {', '.join(sorted(unknown))}; there are {', '.join(OPS)}")
+    ops = [OPS[name] for name in options.ops or OPS]
+    options.cases = [(op, case) for op in ops for case in cases(op) if case.size is Size.BENCH]
+    return options
+
+
+def main() -> int:
+    options = read_options(argparse.ArgumentParser(description=__doc__.splitlines()[0]))
     if not torch.cuda.is_available():
         print("bench/kernels.py times CUDA kernels, and torch sees no CUDA device here.")
         return 1
@@ -145,11 +158,9 @@ def main() -> int:
     copy, product = ceilings()
     print(f"{torch.cuda.get_device_name()}: copy {copy:.2f} TB/s, bf16 {product:.0f} TFLOP/s")
     print(f"{'op':24} {'case':52} {'us':>10} {'torch us':>10} {'rate':>8} {'':8} of ceiling")
-    for name in wanted:
-        for case in cases(OPS[name]):
-            if case.size is Size.BENCH:
-                print(row(OPS[name], case, copy, product), flush=True)
-                torch.cuda.empty_cache()
+    for op, case in options.cases:
+        print(row(op, case, copy, product), flush=True)
+        torch.cuda.empty_cache()
     return 0
 
 
