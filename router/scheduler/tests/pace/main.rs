@@ -10,6 +10,7 @@
 mod random;
 mod server;
 
+use penstock_scheduler::request::Pipelining;
 use server::{
     COMPILING, Client, FAST_LAUNCHING, LAUNCHING, READ, STEP, Server, Speed, least, percentile,
 };
@@ -182,6 +183,23 @@ fn a_crowd_right_after_a_start_reads_no_whole_steps_beside_streams() {
     let beside = server.steps.iter().filter(|step| step.decodes > 0);
     let largest = beside.map(|step| step.decodes + step.prompt).max();
     assert!(largest <= Some(READ + 256), "{largest:?}");
+}
+
+/// Its decodes are in every other plan only.
+#[test]
+fn a_stream_whose_plans_wait_for_outcomes_keeps_its_pace() {
+    let mut server = Server::new(Speed::Burst);
+    server.closed_loop((16, 32), (512, 16), |_, _| ());
+    let warm = server.steps.len();
+    server.arrive_as(Pipelining::Waits, 32, 400);
+    server.until_all(|client| !client.tokens.is_empty());
+    for _ in 0..32 {
+        server.arrive(4_096, 1);
+    }
+    server.answer_all();
+    let beside = server.steps[warm..].iter().filter(|step| step.decodes > 0);
+    let largest = beside.map(|step| step.prompt).max();
+    assert!(largest <= Some(2_048), "{largest:?}");
 }
 
 /// Of a few, the first are not kept waiting for all.

@@ -201,6 +201,10 @@ impl Server {
 
     /// A request of a prompt that nobody shares; its number.
     pub(crate) fn arrive(&mut self, prompt: u32, answer: u32) -> u64 {
+        self.arrive_as(Pipelining::Ahead, prompt, answer)
+    }
+
+    pub(crate) fn arrive_as(&mut self, pipelining: Pipelining, prompt: u32, answer: u32) -> u64 {
         let id = self.clients.len() as u64;
         let token = |at: u32| TokenId((id as u32).wrapping_mul(0x9e37_79b9).wrapping_add(at));
         let request = Request {
@@ -213,7 +217,7 @@ impl Server {
             cache_salt: Vec::new(),
             cached_at_most: u32::MAX,
             preparing: false,
-            pipelining: Pipelining::Ahead,
+            pipelining,
             branches: 1,
             class: Class::default(),
         };
