@@ -41,6 +41,7 @@ NONE = np.zeros(0, np.int32)
 LONGS = np.zeros(0, np.int64)
 GREEDY = Sampling(0.0, 0, 1.0, 0, 0, LONGS)
 WARM = 8  # steps of a case that are not timed
+SLOTS = 257
 ROOM = 128  # blocks of a sequence
 
 
@@ -97,7 +98,7 @@ def copy_bandwidth() -> float:
 
 
 def build(shape: str) -> tuple[Runner, int]:
-    """A runner with random weights, for 257 sequences of 2,048 tokens, and the bytes of weights
+    """A runner with random weights, for SLOTS sequences of 2,048 tokens, and the bytes of weights
     that a step reads."""
     config = Llama.read_config(SHAPES[shape])
     make = Build(torch.bfloat16, CUDA, Group(), Plain(torch.bfloat16, CUDA))
@@ -110,8 +111,8 @@ def build(shape: str) -> tuple[Runner, int]:
     geometry = KvGeometry(
         config.layers, config.kv_heads, config.head_dim, BLOCK_TOKENS, torch.bfloat16
     )
-    blocks = 257 * ROOM
-    limits = Limits(257, 8192, SEQUENCE_TOKENS, BLOCK_TOKENS, blocks, config.vocab)
+    blocks = SLOTS * ROOM
+    limits = Limits(SLOTS, 8192, SEQUENCE_TOKENS, BLOCK_TOKENS, blocks, config.vocab)
     table = rope_table(config.rope, config.head_dim, SEQUENCE_TOKENS).to(CUDA)
     caches = geometry.allocate(limits.blocks, CUDA)
     for cache in caches:
@@ -155,10 +156,10 @@ class Drive:
 
 
 def sequence(slot: int, tokens: int, computed: int, blocks: int) -> NewSequence:
-    """A sequence with blocks of its own and random tokens."""
+    """A sequence with random tokens and blocks of its own, if ROOM are enough for it."""
     ids = np.random.default_rng(slot).integers(0, 32000, tokens).astype(np.int32)
     first = slot * ROOM
-    table = np.arange(first, first + blocks, dtype=np.int32)
+    table = np.arange(first, first + blocks, dtype=np.int32) % (SLOTS * ROOM)
     return NewSequence(slot, ids, 0, computed, table, GREEDY)
 
 
