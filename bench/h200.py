@@ -236,14 +236,21 @@ def server_options(parser: argparse.ArgumentParser) -> None:
     option("--serve", nargs=argparse.REMAINDER, default=[], help="more flags of penstock serve")
 
 
+def settle_option(parser: argparse.ArgumentParser) -> None:
+    """Of benches in which no capture may fall into what they measure."""
+    parser.add_argument(
+        "--settle", type=float, default=5.0, help="seconds for captures, before what is measured"
+    )
+
+
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     option = parser.add_argument
     names = [*ROWS, "start", "long", "sweep"]
     option("shape", choices=sorted({shape for shape, _ in TARGETS}))
     option("--rows", nargs="+", choices=names, default=names[:-1], metavar="ROW")
-    option("--settle", type=float, default=5.0, help="seconds for captures, before the rows")
     server_options(parser)
+    settle_option(parser)
     return parser.parse_args()
 
 

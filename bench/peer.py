@@ -17,7 +17,7 @@ import shlex
 import shutil
 import time
 
-from h200 import ROWS, WARM_UP, Bench, ceilings, server_options, show
+from h200 import ROWS, WARM_UP, Bench, ceilings, server_options, settle_option, show
 from measure import Figures
 from shapes import SHAPES
 
@@ -55,9 +55,9 @@ def arguments() -> argparse.Namespace:
     option("shape", choices=["brook", *SHAPES])
     option("--rows", nargs="+", choices=list(ROWS), default=list(ROWS), metavar="ROW")
     option("--turns", nargs="+", choices=["penstock", "peer"], default=["peer", "penstock"])
-    option("--settle", type=float, default=5.0, help="seconds for captures, before the rows")
     option("--peer", required=True, help="the other server's command, in one word")
     server_options(parser)
+    settle_option(parser)
     return parser.parse_args()
 
 

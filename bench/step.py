@@ -57,6 +57,10 @@ class Case:
         parts = [f"{self.decodes}x{self.context}"] if self.decodes else []
         return "+".join(parts + ([f"prompt{self.prompt}"] if self.prompt else []))
 
+    def blocks(self, steps: int) -> int:
+        """That each decoding sequence fills when so many steps were timed."""
+        return -(-(self.context + WARM + steps + 8) // BLOCK_TOKENS)
+
     @classmethod
     def read(cls, text: str) -> Case:
         """What `str` makes of a case; ValueError for anything else."""
@@ -175,9 +179,8 @@ class Times:
 
 def run(drive: Drive, case: Case, steps: int) -> Times:
     """Steps of one case, two in flight; the first WARM are not timed."""
-    room = -(-(case.context + WARM + steps + 8) // BLOCK_TOKENS)
     slots, counts = list(range(case.decodes)), [1] * case.decodes
-    new = [sequence(s, case.context, case.context - 1, room) for s in slots]
+    new = [sequence(s, case.context, case.context - 1, case.blocks(steps)) for s in slots]
     if case.prompt:
         slots, counts = [*slots, case.decodes], [*counts, case.prompt]
     times, flying = Times(), deque[Pending]()
@@ -257,11 +260,9 @@ def main() -> None:
     )  # fmt: skip
     parser.add_argument("--steps", type=int, default=40, help="that are timed, of each case")
     options = parser.parse_args()
-    longest = max((case.context for case in options.cases if case.decodes), default=-options.steps)
-    if longest + WARM + options.steps + 8 > ROOM * BLOCK_TOKENS:
-        parser.error(
-            f"a context of {longest} and {options.steps} steps exceed what there is room for"
-        )
+    for case in options.cases:
+        if case.decodes and case.blocks(options.steps) > ROOM:
+            parser.error(f"{case} and {options.steps} steps exceed what there is room for")
     full_sums()
     bandwidth = copy_bandwidth()
     print(f"{torch.cuda.get_device_name()}: copy {bandwidth / 1e12:.2f} TB/s; times in ms")

@@ -26,7 +26,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from h200 import Bench, checked, server_options, show
+from h200 import Bench, checked, server_options, settle_option, show
 from measure import figures
 from shapes import SHAPES
 from workload import Shape, random_jobs
@@ -151,9 +151,9 @@ def arguments() -> argparse.Namespace:
     option("--input", type=int, default=512, help="tokens of a prompt")
     option("--output", type=int, default=1024, help="tokens of an answer")
     option("--rounds", type=int, default=2, help="jobs of each stream, one after another")
-    option("--settle", type=float, default=5.0, help="seconds for captures, before the load")
     option("--trace", type=Path, help="a trace to read, instead of recording one")
     server_options(parser)
+    settle_option(parser)
     return parser.parse_args()
 
 

@@ -130,7 +130,7 @@ class _Loader:
         table = rope_table(self.config.rope, self.config.head_dim, promise.sequence_tokens)
         cos_sin = table.to(device)
         self.laps.lap("weights", weights)
-        promise = self.promise = replace(promise, step_tokens=promise.step_tokens or self._step())
+        promise = self.promise = replace(promise, step_tokens=self._step_tokens())
         self.progress("memory", 0, 1)
         budget = self._budget(model, cos_sin, rehearsal)
         self.laps.lap(f"largest step, of {promise.step_tokens} tokens,")
@@ -158,19 +158,16 @@ class _Loader:
         model.finish()
         return model, weights
 
-    def _step(self) -> int:
+    def _step_tokens(self) -> int:
         """Tokens of a step, once the weights are there. The same on all ranks."""
-        device = self.build.device
+        device, settings = self.build.device, self.settings
+        if settings.max_step_tokens:
+            return settings.max_step_tokens
         if device.type == "cpu":
             return memory.CPU_STEP
-        settings = self.settings
         room = memory.room_left((settings.kv_memory_bytes, settings.memory_fraction))
         windows = any(self.config.windows)
         return memory.gpu_step(self.build.group.minimum(room, device), windows)
-
-    def _most_beside(self) -> int:
-        """Tokens of the largest step beside decodes: all that somebody asked for."""
-        return min(self.promise.step_tokens, self.settings.max_step_tokens or memory.GPU_STEP)
 
     def _budget(self, model: Model, cos_sin: torch.Tensor, rehearsal: Rehearsal) -> memory.Budget:
         settings, promise = self.settings, self.promise
@@ -199,6 +196,7 @@ class _Loader:
 
     def _loaded(self, budget: memory.Budget, weights: int, blocks: int) -> Loaded:
         device, windows = self.build.device, self.config.windows
+        beside_decodes = self.settings.max_step_tokens or memory.GPU_STEP
         report = MemoryReport(
             total=budget.total,
             weights=weights,
@@ -213,7 +211,7 @@ class _Loader:
             window=max(windows) if min(windows) else 0,
             device_name=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
             memory=report,
-            step_sizes=step_sizes(self._most_beside()) if device.type == "cuda" else [],
+            step_sizes=step_sizes(beside_decodes) if device.type == "cuda" else [],
         )
 
 

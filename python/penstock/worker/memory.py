@@ -178,7 +178,7 @@ def cuda_budget(
     free, total = torch.cuda.mem_get_info()
     graphs = int(total * GRAPHS_SHARE)
     slots = slot_bytes(promise, geometry)
-    room = int(total * fraction) - (total - free) - activations - graphs - slots
+    room = room_left((0, fraction)) - activations - graphs - slots
     if wanted > max(room, 0):
         raise TooLittleMemory(
             f"--kv-memory asks for {wanted / MIB:.0f} MiB, but {max(room, 0) / MIB:.0f} MiB are "

@@ -90,8 +90,7 @@ impl Scheduler {
         };
         let (_, unread) = self.unread(self.entering());
         let plenty = unread >= PLENTY * f64::from(most);
-        let quick = || self.cost.predict(full).is_some_and(|took| took <= LONGEST);
-        if plenty && quick() {
+        if plenty && self.cost.predict(full).is_some_and(|took| took <= LONGEST) {
             most
         } else {
             self.largest_size()
