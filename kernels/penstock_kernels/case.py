@@ -67,13 +67,19 @@ class Heads:
 
 
 def paged(
-    lengths: Sequence[int], heads: Heads, dtype: torch.dtype, device: torch.device, spare: int = 3
+    lengths: Sequence[int],
+    heads: Heads,
+    dtype: torch.dtype,
+    device: torch.device,
+    spare: int = 3,
+    unseen: Sequence[int] | None = None,
 ) -> dict[str, Tensor]:
     """kv_cache, block_tables, slots and kv_len of sequences of these lengths, in shuffled blocks.
 
     Whatever belongs to no sequence is NaN, and table entries past a sequence's end lie far outside
     the cache, so that touching either fails the test. `spare` blocks and as many rows of the table
-    belong to no sequence.
+    belong to no sequence. Of the first `unseen` tokens of each sequence, which a window has passed,
+    whole blocks are others' by now: the table names them still, and they are NaN.
     """
     kv_len = torch.tensor(lengths, dtype=torch.int32, device=device)
     counts = (kv_len + heads.block_tokens - 1) // heads.block_tokens
@@ -90,6 +96,10 @@ def paged(
     cache = torch.randn(shape, dtype=dtype, device=device)
     position = torch.arange(width * heads.block_tokens, device=device)
     live = torch.zeros(used + spare, heads.block_tokens, dtype=torch.bool, device=device)
-    live[blocks.long()] = (position < kv_len[:, None]).view(-1, width, heads.block_tokens)[taken]
+    own = position < kv_len[:, None]
+    if unseen is not None:
+        passed = torch.tensor(unseen, device=device) // heads.block_tokens * heads.block_tokens
+        own &= position >= passed[:, None]
+    live[blocks.long()] = own.view(-1, width, heads.block_tokens)[taken]
     cache.masked_fill_(~live[:, None, None, :, None], torch.nan)
     return {"kv_cache": cache, "block_tables": tables, "slots": slots, "kv_len": kv_len}

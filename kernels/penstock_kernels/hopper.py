@@ -67,17 +67,18 @@ def copy_tile(
 ):  # fmt: skip
     """Starts the copies of KEYS rows of one plane, from block `span[0]` of a table, to tile `at`.
 
-    `plane` = (planes of a block, plane, a row past the cache's end): blocks from `span[1]` on do
-    not exist and become zeros. `blocks` is the ring of tiles as blocks of ATOM columns.
+    `plane` = (planes of a block, plane, a row past the cache's end): blocks before `span[1]` and
+    from `span[2]` on are not the sequence's and become zeros, since a weight of 0 would not silence
+    what others may have there. `blocks` is the ring of tiles as blocks of ATOM columns.
     """
     planes, number, nowhere = plane
-    first, end = span
+    first, begin, end = span
     PAGES: gl.constexpr = KEYS // BLOCK_TOKENS
     HALVES: gl.constexpr = D // ATOM
     for page in gl.static_range(PAGES):
-        exists = first + page < end
-        block = gl.load(table + first + page, mask=exists, other=0)
-        row = gl.where(exists, (block * planes + number) * BLOCK_TOKENS, nowhere)
+        own = (first + page >= begin) & (first + page < end)
+        block = gl.load(table + first + page, mask=own, other=0)
+        row = gl.where(own, (block * planes + number) * BLOCK_TOKENS, nowhere)
         for half in gl.static_range(HALVES):
             target = blocks.index((at * HALVES + half) * PAGES + page)
             copy(desc, [row, half * ATOM], bar, target)

@@ -201,10 +201,11 @@ class Cpu:
         k: Tensor,
         v: Tensor,
         angles: tuple[Tensor, Tensor],
-        slots: Tensor,
+        places: tuple[Tensor, Tensor | None],
         cache: Tensor,
     ) -> None:
-        """The op; `angles` are (cos_sin, positions)."""
+        """The op; `angles` are (cos_sin, positions), `places` are (slot_mapping, kv_len): tokens
+        whose kv_len is 0 are left alone."""
     @staticmethod
     def paged_attention(
         q: Tensor,

@@ -34,9 +34,9 @@ def paged_decode_attention(
     Args: q [S, Hq, D], k and v [S, Hkv, D], cos_sin, positions [S], slot_mapping [S] and kv_cache
         as in rope_kv_write, Hq a multiple of Hkv; block_tables [N, B] int32, of which entries past
         a sequence's end are never read; slots [S] int32, the row of block_tables of each sequence;
-        kv_len [S] int32, with the query; 0 marks a padding row: on CUDA nothing of it
-        is rotated or written even if its slot_mapping names a place, which may be another's; out:
-        where to put the result.
+        kv_len [S] int32, with the query; 0 marks a padding row: nothing of it is rotated or written
+        even if its slot_mapping names a place, which may be another's; out: where to put the
+        result.
     Returns: [S, Hq, D] of q's dtype, contiguous; zeros for padding rows.
     Precision: as paged_prefill_attention; queries are rounded to their dtype once rotated.
     Reproducible: a row depends on its own query, keys and kv_len, and on its neighbours by rounding

@@ -24,16 +24,18 @@ def decode_arguments(
     device: torch.device,
     spare: int = 3,
     claimed: int = -1,
+    window: int = 0,
 ) -> dict[str, Tensor]:
     """Random tensors for sequences of these lengths; the newest key is not in the cache yet.
 
-    `claimed` is the place that padding names.
+    `claimed` is the place that padding names, and blocks that `window` has passed are NaN.
     """
     fused = torch.randn(
         len(lengths), heads.query + 2 * heads.kv, heads.size, device=device, dtype=dtype
     )
     q, k, v = torch.split(fused, [heads.query, heads.kv, heads.kv], dim=1)
-    memory = paged(lengths, heads, dtype, device, spare)
+    unseen = [max(length - window, 0) if window else 0 for length in lengths]
+    memory = paged(lengths, heads, dtype, device, spare, unseen)
     angles = torch.rand(max(*lengths, 1), heads.size // 2, device=device) * 6.3
     return {
         "q": q,
@@ -59,7 +61,7 @@ def _case(
 
     def make(device: torch.device) -> dict[str, Any]:
         return {
-            **decode_arguments(heads, lengths, dtype, device, spare, claimed),
+            **decode_arguments(heads, lengths, dtype, device, spare, claimed, window),
             "scale": heads.size**-0.5,
             "window": window,
         }
@@ -91,8 +93,8 @@ CASES = [
     _case(Size.SMALL, "f32", Heads(5, 1, 96, 5), [300, 1]),
     _case(Size.SMALL, "f32", Heads(2, 2, 64, 8), [20, 290, 0, 5], window=7),
     _case(Size.SMALL, "f32", Heads(2, 2, 64, 8), [0, 0]),
-    # Rows of chunks are padding to the decodes before them (in 16 bits: see `kv_len`).
-    _case(Size.SMALL, "f16", Heads(2, 2, 64, 8), [3, 17, 0, 0], claimed=5),
+    # Rows of chunks are padding to the decodes before them.
+    *(_case(Size.SMALL, kind, Heads(2, 2, 64, 8), [3, 17, 0, 0], claimed=5) for kind in DTYPES),
     *(
         _case(Size.FULL, "bf16", Heads(8, 2, size, 16), [700, 5, 0, 0], claimed=5)
         for size in (64, 128)

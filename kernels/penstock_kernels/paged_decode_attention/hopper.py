@@ -60,12 +60,13 @@ def _copy(
     while at + extra < end:
         length = gl.load(kv_len + sequence)
         table = block_tables + gl.load(slots + sequence).to(gl.int64) * table_stride
+        passed = gl.maximum(length - window, 0) // BLOCK_TOKENS  # blocks behind the window
         blocks = gl.cdiv(length, BLOCK_TOKENS)
         first, tiles = tiles_in(length, window, KEYS)
         head, start, skipped, count = part_at(at, end, base, tiles, extra)
         for i in range(count):
             stage = done % STAGES
-            span = ((first + skipped + i) * (KEYS // BLOCK_TOKENS), blocks)
+            span = ((first + skipped + i) * (KEYS // BLOCK_TOKENS), passed, blocks)
             mbarrier.wait(empty.index(stage), (done // STAGES & 1) ^ 1)
             mbarrier.expect(full.index(stage), 2 * KEYS * D * 2)
             copy_tile(

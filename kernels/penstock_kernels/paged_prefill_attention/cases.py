@@ -26,6 +26,8 @@ def _case(
     """`chunks` are (queries, kv_len) of each sequence."""
     dtype = DTYPES[kind]
     counts, lengths = [n for n, _ in chunks], [length for _, length in chunks]
+    # By the first query, which sees furthest back.
+    unseen = [max(length - max(n, 1) + 1 - window, 0) if window else 0 for n, length in chunks]
 
     def make(device: torch.device) -> dict[str, Any]:
         fused = torch.randn(
@@ -34,7 +36,7 @@ def _case(
         starts = torch.tensor([0, *counts], device=device).cumsum(0).int()
         return {
             "q": fused[:, : heads.query],
-            **paged(lengths, heads, dtype, device, spare),
+            **paged(lengths, heads, dtype, device, spare, unseen),
             "query_start": starts,
             "scale": heads.size**-0.5,
             "window": window,

@@ -52,7 +52,7 @@ def _copy(
     for i in range(tiles):
         stage = i % STAGES
         phase = (i // STAGES & 1) ^ 1
-        span = ((last - i) * (KEYS // BLOCK_TOKENS), blocks)
+        span = ((last - i) * (KEYS // BLOCK_TOKENS), 0, blocks)
         mbarrier.wait(empty_keys.index(stage), phase)
         mbarrier.expect(full_keys.index(stage), KEYS * D * 2)
         copy_tile(

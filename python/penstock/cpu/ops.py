@@ -40,7 +40,7 @@ def rope_kv_write(
 ) -> None:
     """The op."""
     rows = slice(0 if start is None else int(start[0]), None)
-    places = (cos_sin, positions[rows]), slot_mapping[rows]
+    places = (cos_sin, positions[rows]), (slot_mapping[rows], None)
     cpu.rope_kv_write(q[rows], k[rows], v[rows], *places, kv_cache)
 
 
@@ -60,7 +60,7 @@ def paged_decode_attention(
     out: Tensor | None = None,
 ) -> Tensor:
     """The op; q is rotated in place."""
-    cpu.rope_kv_write(q, k, v, (cos_sin, positions), slot_mapping, kv_cache)
+    cpu.rope_kv_write(q, k, v, (cos_sin, positions), (slot_mapping, kv_len), kv_cache)
     return _attention(q, kv_cache, (block_tables, slots, None, kv_len), (scale, window), out)
 
 

@@ -9,15 +9,16 @@ use super::tensor::{Rows, Tensor};
 use super::vectors::{self, Kernel};
 
 /// Rotates q [T, Hq, D] in place and writes the rotated k, and v [T, Hkv, D], to the cache
-/// [blocks, 2, Hkv, block_tokens, D]: as `penstock_kernels.rope_kv_write`.
+/// [blocks, 2, Hkv, block_tokens, D]: as `penstock_kernels.rope_kv_write`. `places` are
+/// (slot_mapping, kv_len): tokens whose kv_len is 0 are left alone, none if there is no kv_len.
 #[pyfunction]
-#[pyo3(signature = (q, k, v, angles, slots, cache))]
+#[pyo3(signature = (q, k, v, angles, places, cache))]
 pub(super) fn rope_kv_write(
     q: Tensor,
     k: Tensor,
     v: Tensor,
     angles: (Tensor, Tensor),
-    slots: Tensor,
+    places: (Tensor, Option<Tensor>),
     cache: Tensor,
 ) -> PyResult<()> {
     let op = Call {
@@ -26,7 +27,8 @@ pub(super) fn rope_kv_write(
         v,
         cos_sin: angles.0,
         positions: angles.1,
-        slots,
+        slots: places.0,
+        kv_len: places.1,
         cache,
     };
     tape::launch(op).map(drop)
@@ -39,6 +41,7 @@ struct Call {
     cos_sin: Tensor,
     positions: Tensor,
     slots: Tensor,
+    kv_len: Option<Tensor>,
     cache: Tensor,
 }
 
@@ -67,6 +70,7 @@ fn rope_as<T: Element>(call: &Call) -> PyResult<()> {
         cos_sin,
         positions,
         slots: call.slots.slice::<i32>()?,
+        kv_len: call.kv_len.as_ref().map(Tensor::slice).transpose()?,
         cache: cache.slice_mut::<T>()?,
         heads,
         block_tokens,
@@ -77,9 +81,10 @@ fn rope_as<T: Element>(call: &Call) -> PyResult<()> {
         work.v.count,
         positions.len(),
         work.slots.len(),
+        work.kv_len.map_or(tokens, <[i32]>::len),
     ];
     let widths = [work.k.width, work.v.width];
-    if lengths != [tokens; 4] || widths != [heads * size; 2] || cos_sin.width != size {
+    if lengths != [tokens; 5] || widths != [heads * size; 2] || cos_sin.width != size {
         return Err(PyValueError::new_err(
             "the arguments of rope_kv_write differ in shape",
         ));
@@ -107,6 +112,7 @@ struct RopeKvWrite<'a, T> {
     cos_sin: Rows<'a, f32>,
     positions: &'a [i32],
     slots: &'a [i32],
+    kv_len: Option<&'a [i32]>,
     cache: &'a mut [T],
     heads: usize,
     block_tokens: usize,
@@ -120,6 +126,9 @@ impl<T: Element> Kernel for RopeKvWrite<'_, T> {
         let size = self.cos_sin.width;
         let plane = self.heads * self.block_tokens * size; // of keys, or of values, in a block
         for (token, (&position, &slot)) in self.positions.iter().zip(self.slots).enumerate() {
+            if self.kv_len.is_some_and(|lengths| lengths[token] == 0) {
+                continue;
+            }
             let angles = self.cos_sin.row(position as usize);
             for head in self.q.row_mut(token).chunks_exact_mut(size) {
                 let (a, b) = head.split_at_mut(size / 2);
