@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from penstock_kernels.peer_sum import EMPTY, Peers, Plan, memory_bytes, peer_join, peer_sum
+from penstock_kernels.peer_sum import EMPTY, Peers, Plan, memory_bytes, peer_join, peer_sum, probe
 from penstock_kernels.peer_sum.plan import CHANNELS, WORD
 from penstock_kernels.rms_norm import Summands
 from penstock_kernels.rms_norm.reference import rms_norm
@@ -179,4 +179,5 @@ def main(folder: Path, ranks: int, seed: int) -> None:
 
 
 if __name__ == "__main__":
+    probe(torch.device("cpu"))
     main(Path(sys.argv[1]), *map(int, sys.argv[2:]))

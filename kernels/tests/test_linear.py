@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import importlib
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from penstock_kernels import linear, norm_linear
+from penstock_kernels.linear import adds
 from penstock_kernels.linear.plan import BUCKETS, Library, Problem, bucket, rule
 from penstock_kernels.linear.table import SHIPPED, broken_rule, shipped_path, tuned, written
 
@@ -53,6 +57,12 @@ def test_a_gpu_without_a_table_follows_the_rule(monkeypatch: pytest.MonkeyPatch)
     problem, device = Problem(4096, 4096, False), torch.device("cuda:63")
     for rows in BUCKETS:
         assert launch.choose(device, problem, rows) == rule(problem, rows, 60)
+
+
+def test_without_triton_all_products_are_the_librarys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "penstock_kernels.linear.launch", None)
+    x: Any = SimpleNamespace(is_cuda=True)
+    assert adds(x, x)
 
 
 def test_the_rule_leaves_odd_shapes_to_the_library() -> None:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
-from penstock_kernels.peer_sum import joins, peer_join, peer_sum, takes
+from penstock_kernels.op import cannot_build, reason
+from penstock_kernels.peer_sum import joins, peer_join, peer_sum, probe, takes
 from penstock_kernels.rms_norm import Summands
 from torch import Tensor
 
@@ -26,6 +27,21 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock.worker")
 TIMEOUT = timedelta(minutes=10)
+
+
+def _builds(device: torch.device) -> bool:
+    """Whether kernels that sum over peer memory can be built here; warns if not."""
+    try:
+        probe(device)
+    except Exception as error:
+        if not cannot_build(error):
+            raise
+        log.warning(
+            "the kernel of peer_join cannot be built here, so each sum waits for NCCL: %s",
+            reason(error),
+        )
+        return False
+    return True
 
 
 class Group:
@@ -64,7 +80,10 @@ class Group:
         return group
 
     def _meet_peers(self, device: torch.device) -> None:
-        """Shares memory with the other ranks if every one of them can."""
+        """Shares memory with the other ranks if every one of them can, and can build the kernels
+        that do."""
+        if not self.minimum(int(_builds(device)), device):
+            return
         from penstock.peers import PeerMemory  # slow to import, and few need it
 
         memory = None

@@ -8,6 +8,20 @@ from pathlib import Path
 
 import pytest
 import torch
+from penstock import parallel
+
+
+def test_kernels_that_cannot_be_built_leave_sums_to_nccl(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def probe(_: torch.device) -> None:
+        raise ImportError("no Triton here")
+
+    monkeypatch.setattr(parallel, "probe", probe)
+    group = parallel.Group()
+    group._meet_peers(torch.device("cpu"))
+    assert group.peers is None
+    assert "each sum waits for NCCL: no Triton here" in caplog.text
 
 
 @pytest.mark.gpu

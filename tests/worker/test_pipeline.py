@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from threading import Event
 from typing import Any
 
 import grpc
@@ -11,6 +13,7 @@ from driver import Driver, Stream, greedy
 from local import LocalWorker, Refused
 from penstock.rpc import shard_pb2 as pb
 from penstock.worker import messages
+from penstock.worker.runner import Pending
 
 
 class Panic(BaseException):
@@ -80,6 +83,46 @@ def test_a_request_that_cannot_be_read(
         status = end(stream)
     assert status.code == grpc.StatusCode.INTERNAL and str(error) in status.text
     works(worker)
+
+
+@pytest.mark.timeout(60)
+def test_a_reply_that_fails(worker: LocalWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The status comes at once: the client waits for the reply, and asks for nothing before it."""
+
+    def fail(_: Pending) -> None:
+        raise RuntimeError("the device is lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Pending, "wait", fail)
+        stream = opened(worker)
+        stream.send()
+        status = end(stream)
+    assert status.code == grpc.StatusCode.INTERNAL and "the device is lost" in status.text
+    works(worker)
+
+
+def test_spare_work_that_fails_is_given_up(
+    worker: LocalWorker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No stream ends for it."""
+    begun = Event()
+
+    def pieces() -> Iterator[None]:
+        begun.set()
+        raise ValueError
+        yield
+
+    assert worker.shard.pipeline is not None
+    worker.runner.spare_work, worker.shard.pipeline.spare_work = pieces(), True
+    driver = Driver([worker], worker.limits, worker.shard.epoch + 1)  # type: ignore
+    sequence = greedy(prompt(9), 3)
+    driver.enter(sequence)
+    driver.step([sequence])
+    assert begun.wait(60)
+    driver.finish([sequence])
+    driver.stream.close()
+    assert sequence.error is None and len(sequence.tokens) == 3
+    assert "graphs not captured so far are given up" in caplog.text
 
 
 def test_numbers_beyond_the_arrays_end_the_stream(worker: LocalWorker) -> None:

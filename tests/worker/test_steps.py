@@ -126,6 +126,15 @@ def test_prepare_refuses_parameters_that_cannot_be(loaded: tuple[LocalWorker, pb
         reply = stub.Prepare(pb.PrepareRequest(sampling=pb.Sampling(**fields)))
         assert reply.error.kind == pb.RequestError.KIND_INVALID
         assert next(iter(bad)) in reply.error.message
+    lists: tuple[tuple[dict[str, Any], str], ...] = (
+        ({"stop_token_ids": range(257)}, "257 stop token ids"),
+        ({"banned_token_ids": [2**31]}, "outside the vocabulary"),
+        ({"logit_bias": pb.LogitBias(token_ids=[5], values=[float("inf")])}, "infinite"),
+    )
+    for fields, text in lists:
+        reply = stub.Prepare(pb.PrepareRequest(sampling=pb.Sampling(top_p=1, **fields)))
+        assert reply.error.kind == pb.RequestError.KIND_INVALID
+        assert text in reply.error.message
 
 
 def test_lease_shutdown_and_second_stream(path: Path) -> None:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..rms_norm import Summands
-from .plan import EMPTY, WORD, Peers, Plan, memory_bytes, most_joined, most_rows, rule
+from .plan import CHANNELS, EMPTY, WORD, Peers, Plan, memory_bytes, most_joined, most_rows, rule
 
 __all__ = [
     "EMPTY",
@@ -16,10 +16,21 @@ __all__ = [
     "memory_bytes",
     "peer_join",
     "peer_sum",
+    "probe",
     "rule",
     "takes",
 ]
 KINDS = (torch.bfloat16, torch.float16, torch.float32)
+
+
+def probe(device: torch.device) -> None:
+    """Launches a kernel that meets nobody. Raises what building one raises on this machine."""
+    from .triton import launch_join
+
+    nobody = torch.zeros(1, dtype=torch.int64, device=device)
+    turns = torch.zeros(CHANNELS, dtype=torch.int32, device=device)
+    x = torch.zeros((1, 1), device=device)
+    launch_join(x, torch.empty_like(x), Peers(0, 1, nobody, turns))
 
 
 def takes(x: Tensor, ranks: int) -> bool:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import numpy.typing as npt
 from penstock_kernels.adjust import ALLOWED_BITS
 from penstock_kernels.bad_words import ANY
 
 from penstock.worker.step import Adjustment, Ints
 
+MOST_STOP_IDS = 256  # of one sequence: they bound a step's buffer
 # Of one sequence: they bound a row of the device's tables.
 MOST_BIASES = 1024
 MOST_BAD_WORDS = 256
@@ -21,6 +23,16 @@ def misfit(adjustment: Adjustment | None, vocab: int) -> str | None:
     if adjustment is None:
         return None
     return _bad_numbers(adjustment) or _bad_ids(adjustment, vocab) or _bad_words(adjustment, vocab)
+
+
+def misfit_stops(stop_token_ids: npt.ArrayLike, vocab: int) -> str | None:
+    """The same of the stop token ids of a sequence."""
+    ids = np.asarray(stop_token_ids)
+    if len(ids) > MOST_STOP_IDS:
+        return f"{len(ids)} stop token ids were given; at most {MOST_STOP_IDS} are possible"
+    if len(ids) and ids.max() >= vocab:
+        return f"stop token id {ids.max()} is outside the vocabulary of {vocab}"
+    return None
 
 
 def _bad_numbers(asked: Adjustment) -> str | None:
@@ -58,8 +70,8 @@ def _bad_ids(asked: Adjustment, vocab: int) -> str | None:
             return "the logit bias has no value, or more than one, for a token id"
         if len(ids) > MOST_BIASES:
             return f"the logit bias has {len(ids)} tokens; at most {MOST_BIASES} are possible"
-        if np.isnan(values).any():
-            return "the logit bias must hold numbers"
+        if not np.isfinite(values).all():
+            return "the logit bias must hold numbers, and none that is infinite"
     if asked.allowed is not None and not len(np.setdiff1d(asked.allowed, _or_none(asked.banned))):
         return "no token is allowed"
     return None

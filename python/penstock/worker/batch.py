@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from penstock.worker.adjustment import MOST_STOP_IDS
 from penstock.worker.shape import (
     CHUNKS,
     MIXED_DECODES,
@@ -16,7 +17,7 @@ from penstock.worker.shape import (
     padded_decodes,
     padded_shape,
 )
-from penstock.worker.state import MAX_STOP_IDS, Limits, State, Work
+from penstock.worker.state import Limits, State, Work
 from penstock.worker.step import Ints, Longs, Step
 
 
@@ -53,7 +54,7 @@ def capacity(limits: Limits) -> int:
     writes = 2 * 2 * limits.slots * limits.table_blocks + 2 * limits.step_tokens
     forks_and_copies = 2 * limits.slots + 2 * limits.blocks
     steered = 2 * limits.slots
-    masks = 2 * limits.slots * MAX_STOP_IDS
+    masks = 2 * limits.slots * MOST_STOP_IDS
     return layout(largest)["end"][0] + writes + forks_and_copies + steered + masks
 
 

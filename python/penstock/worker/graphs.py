@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import torch
+from penstock_kernels.op import reason
 from torch import Tensor
 
 from penstock.worker.shape import Shape
@@ -136,7 +137,8 @@ class Graphs:
         return self.make(shape, stages)
 
     def make(self, shape: Shape, stages: Stages) -> Stages:
-        """Captures a shape whose kernels have run before; `stages` as they are if that fails."""
+        """Captures a shape whose kernels have run before; `stages` as they are if that fails, and
+        from then on those of all shapes as large."""
         try:
             self.captured[shape] = found = self._captured(stages, shape.samples)
         except RuntimeError as error:  # out of memory included
@@ -145,7 +147,7 @@ class Graphs:
                 "no CUDA graph for steps of %d tokens, so steps of that many or more are launched "
                 "kernel by kernel, which slows small models most: %s",
                 shape.tokens,
-                str(error).splitlines()[0],
+                reason(error),
             )
             return stages
         return found
@@ -176,6 +178,6 @@ class Graphs:
         try:
             graph = self.capture(lambda: choose(logits))
         except RuntimeError as error:  # out of memory included
-            log.warning("no CUDA graph of a choice of tokens: %s", str(error).splitlines()[0])
+            log.warning("no CUDA graph of a choice of tokens: %s", reason(error))
             return choose
         return lambda _: graph()

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from penstock_kernels.op import reason
 
 from penstock.cache import KvGeometry
 from penstock.config import ModelConfig, read_config
@@ -66,7 +67,7 @@ def _load(settings: Settings, progress: Progress, rehearsal: Rehearsal) -> tuple
     except torch.OutOfMemoryError as error:
         group.leave()
         raise TooLittleMemory(
-            f"the device's memory is too small to load this model: {str(error).splitlines()[0]} "
+            f"the device's memory is too small to load this model: {reason(error)} "
             "Free it of other processes, share the model by --tp, or lower --max-step-tokens "
             "or --max-slots"
         ) from error

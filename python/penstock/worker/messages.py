@@ -33,19 +33,20 @@ MOST_TOP_K = (1 << 31) - 1  # of the device's int32; above any vocabulary, where
 
 def bad_sampling(sampling: pb.Sampling, vocab: int) -> str | None:
     """Why these parameters cannot be, or None."""
-    from penstock.worker.adjustment import misfit
+    from penstock.worker.adjustment import misfit, misfit_stops
 
     if not 0 <= sampling.temperature < math.inf:
         return f"temperature must be a number >= 0, found {sampling.temperature}"
     if not 0 < sampling.top_p <= 1:
         return f"top_p must be above 0 and at most 1, found {sampling.top_p}"
-    stops = sampling.stop_token_ids
-    if stops and vocab and max(stops) >= vocab:
-        return f"stop token id {max(stops)} is outside the vocabulary of {vocab}"
     told = max(sampling.top_logprobs, sampling.prompt_logprobs)
     if told > MOST_TOLD:
         return f"log-probabilities of {told} tokens were asked for; at most {MOST_TOLD} are told"
-    return misfit(to_adjustment(sampling), vocab)
+    try:
+        adjustment = to_adjustment(sampling)
+    except OverflowError:  # of an id that is no int32
+        return f"a token id is outside the vocabulary of {vocab}"
+    return misfit_stops(sampling.stop_token_ids, vocab) or misfit(adjustment, vocab)
 
 
 def to_settings(request: pb.LoadRequest) -> Settings:

@@ -2,8 +2,9 @@
 
     request stream --receive--> inbox --launch--> outbox --reply--> reply stream
 
-Launching step N + 1 never waits until the tokens of step N are on the host. All device work,
-loading included, runs on the one launch thread: device and thread-pool settings are per thread.
+Launching step N + 1 does not wait until the tokens of step N are on the host, but in a guided step,
+whose masks follow from them. All device work, loading included, runs on the one launch thread:
+device and thread-pool settings are per thread.
 """
 
 from __future__ import annotations
@@ -63,6 +64,10 @@ class Channel(Generic[T]):
         if item is None:
             raise Closed
         return item
+
+    def cut(self) -> None:
+        """The reader gets what was put, then Closed, even now that it waits. Never waits itself."""
+        self._items.put(None)
 
     def close(self) -> None:
         """The reader's last act: writers get Closed from now on."""
@@ -125,6 +130,9 @@ class Pipeline:
         launch = self.thread.submit(lambda: self._launch(inbox, outbox))
         try:
             yield from self._reply(outbox)
+        except Exception:
+            inbox.cut()  # the client waits for this reply, and may ask for nothing before it
+            raise
         finally:
             outbox.close()
             try:
@@ -164,7 +172,16 @@ class Pipeline:
                 return inbox.get(QUIET_SECONDS if self.spare_work else None)
             except queue.Empty:
                 if idle:
-                    self.spare_work = next(self.runner.spare_work, NONE_LEFT) is not NONE_LEFT
+                    self.spare_work = self._work_spare()
+
+    def _work_spare(self) -> bool:
+        """Does a piece of spare work; whether more may be left. None is where one failed: running
+        streams are none of its business."""
+        try:
+            return next(self.runner.spare_work, NONE_LEFT) is not NONE_LEFT
+        except Exception:
+            log.warning("graphs not captured so far are given up", exc_info=True)
+            return False
 
     def _reply(self, outbox: Outbox) -> Iterator[Outcome]:
         while True:

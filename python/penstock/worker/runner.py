@@ -1,4 +1,7 @@
-"""Runs packed steps on the device: slot state, model, sampler. Launches only, waits for nothing."""
+"""Runs packed steps on the device: slot state, model, sampler.
+
+Launches only. A guided step waits for the tokens before it, and a capture for the device.
+"""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from penstock.faults import BadStep
 from penstock.guidance import Cursor
-from penstock.worker.adjustment import misfit
+from penstock.worker.adjustment import misfit, misfit_stops
 from penstock.worker.asking import Asked, Asking
 from penstock.worker.step import (
     Bools,
@@ -28,8 +28,6 @@ from penstock.worker.step import (
     SlotFault,
     Step,
 )
-
-MAX_STOP_IDS = 256  # of one sequence: bounds the step buffer
 
 
 @dataclass(frozen=True)
@@ -253,12 +251,10 @@ class State:
                 f"{new.computed} tokens computed and {new.generated} generated do not fit "
                 f"a sequence of {len(ids)}"
             )
-        stops = new.sampling.stop_token_ids
-        if len(stops) > MAX_STOP_IDS:
-            return f"{len(stops)} stop token ids were given; at most {MAX_STOP_IDS} are possible"
-        if len(stops) and stops.max() >= limits.vocab:
-            return f"stop token id {stops.max()} is outside the vocabulary of {limits.vocab}"
-        return misfit(new.sampling.adjustment, limits.vocab) or self._bad_table(new.blocks)
+        sampling = new.sampling
+        asked = misfit_stops(sampling.stop_token_ids, limits.vocab)
+        asked = asked or misfit(sampling.adjustment, limits.vocab)
+        return asked or self._bad_table(new.blocks)
 
     def _bad_table(self, blocks: Ints) -> str | None:
         if len(blocks) > self.limits.table_blocks:
