@@ -3,7 +3,7 @@
 
 use crate::memory::Group;
 use crate::scheduler::Scheduler;
-use crate::sequence::{Phase, Sequence, State};
+use crate::sequence::{Phase, Sequence, Standing, State};
 
 /// An invariant that does not hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,20 +102,26 @@ impl Scheduler {
         let preparing = count(|s| s.state == State::Preparing);
         let running = count(|s| s.slot().is_some());
         let reading = count(|s| s.slot().is_some() && s.phase == Phase::Reading);
-        let waiting = self.store.iter().filter(|(_, s)| s.slot().is_none());
-        let tokens: u64 = waiting.map(|(_, s)| u64::from(s.len())).sum();
+        let tokens = |wanted: fn(&Sequence) -> bool| -> u64 {
+            let sequences = self.store.iter().map(|(_, sequence)| sequence);
+            let lengths = sequences.filter(|s| wanted(s)).map(|s| u64::from(s.len()));
+            lengths.sum()
+        };
+        let waiting = tokens(|s| s.slot().is_none());
+        let fresh: fn(&Sequence) -> bool = |s| s.slot().is_none() && s.standing == Standing::Fresh;
         let counters = &self.counters;
         ensure(
             (counters.queued, counters.preparing) == (queued, preparing)
                 && self.queue.len() == queued
                 && self.running.len() == running
                 && counters.reading as usize == reading
-                && counters.waiting_tokens == tokens
+                && counters.waiting_tokens == waiting
+                && (counters.fresh, counters.fresh_tokens) == (count(fresh), tokens(fresh))
                 && self.store.live() == queued + preparing + running,
             || {
                 format!(
                     "counters {counters:?} and queue of {} against {queued} queued, {preparing} \
-                     preparing, {running} running, {reading} reading, {tokens} tokens",
+                     preparing, {running} running, {reading} reading, {waiting} tokens",
                     self.queue.len()
                 )
             },

@@ -8,7 +8,12 @@ use crate::sequence::{Sequence, Standing};
 pub(crate) struct Counters {
     pub(crate) queued: usize,
     pub(crate) preparing: usize,
+    /// Known tokens of both.
     pub(crate) waiting_tokens: u64,
+    /// Requests among both that have not begun, and their tokens: what `add` bounds. What has begun
+    /// is bounded by slots and branches, whether it was preempted or forked beyond the slots.
+    pub(crate) fresh: usize,
+    pub(crate) fresh_tokens: u64,
     /// Running sequences that still read known tokens.
     pub(crate) reading: u32,
     pub(crate) preemptions: u64,
@@ -25,6 +30,26 @@ const SMOOTHING: u64 = 16;
 impl Counters {
     pub(crate) fn waiting(&self) -> usize {
         self.queued + self.preparing
+    }
+
+    /// A sequence without a slot begins to wait.
+    pub(crate) fn wait(&mut self, sequence: &Sequence) {
+        let tokens = u64::from(sequence.len());
+        self.waiting_tokens += tokens;
+        if sequence.standing == Standing::Fresh {
+            self.fresh += 1;
+            self.fresh_tokens += tokens;
+        }
+    }
+
+    /// It waits no longer.
+    pub(crate) fn wait_no_more(&mut self, sequence: &Sequence) {
+        let tokens = u64::from(sequence.len());
+        self.waiting_tokens -= tokens;
+        if sequence.standing == Standing::Fresh {
+            self.fresh -= 1;
+            self.fresh_tokens -= tokens;
+        }
     }
 
     /// A sequence left the queue for a slot.

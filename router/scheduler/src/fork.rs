@@ -50,7 +50,7 @@ impl Scheduler {
         }
         let tokens = u64::from(original.prompt) + u64::from(max_new_tokens);
         self.config.admits(tokens).map_err(ForkError::Refused)?;
-        let may_wait = self.counters.waiting() < self.config.max_waiting;
+        let may_wait = self.counters.fresh < self.config.max_waiting;
         let shares = self.can_share(parent);
         if !shares && !may_wait {
             return Err(ForkError::Refused(AddError::QueueFull));

@@ -1,7 +1,7 @@
 //! Sequences that wait for a slot, in the order in which they are tried.
 
 use crate::ids::Micros;
-use crate::sequence::{Order, Place, Standing};
+use crate::sequence::{Order, Place, Sequence, Standing};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Position in the queue: resumed sequences first, then seniority.
@@ -9,6 +9,15 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) struct Ticket {
     pub(crate) standing: Standing,
     pub(crate) order: Order,
+}
+
+impl Ticket {
+    pub(crate) fn of(sequence: &Sequence) -> Self {
+        Self {
+            standing: sequence.standing,
+            order: sequence.order,
+        }
+    }
 }
 
 /// The queue in order of trial, and its fresh sequences in order of waiting time.

@@ -107,10 +107,10 @@ impl Scheduler {
         }
         self.config
             .admits(prompt + u64::from(request.max_new_tokens))?;
-        if self.counters.waiting() >= self.config.max_waiting {
+        if self.counters.fresh >= self.config.max_waiting {
             return Err(AddError::QueueFull);
         }
-        let queued = self.counters.waiting_tokens;
+        let queued = self.counters.fresh_tokens;
         if queued > 0 && queued + known > self.config.max_waiting_tokens {
             return Err(AddError::TokensFull);
         }
@@ -295,25 +295,17 @@ impl Scheduler {
         let sequence = &mut self.store[place];
         sequence.state = State::Queued;
         sequence.since = now;
-        let ticket = Ticket {
-            standing: sequence.standing,
-            order: sequence.order,
-        };
-        self.queue.insert(ticket, now, place);
+        self.queue.insert(Ticket::of(sequence), now, place);
         self.counters.queued += 1;
-        self.counters.waiting_tokens += u64::from(sequence.len());
+        self.counters.wait(sequence);
     }
 
     /// Takes a sequence out of the queue; its state is the caller's to set.
     pub(crate) fn dequeue(&mut self, place: Place) {
         let sequence = &self.store[place];
-        let ticket = Ticket {
-            standing: sequence.standing,
-            order: sequence.order,
-        };
-        self.queue.remove(ticket, sequence.since);
+        self.queue.remove(Ticket::of(sequence), sequence.since);
         self.counters.queued -= 1;
-        self.counters.waiting_tokens -= u64::from(sequence.len());
+        self.counters.wait_no_more(sequence);
     }
 
     /// Takes slot and blocks from a running sequence and queues it, to be recomputed later.
@@ -337,13 +329,13 @@ impl Scheduler {
         let sequence = &mut self.store[place];
         sequence.state = State::Preparing;
         self.counters.preparing += 1;
-        self.counters.waiting_tokens += u64::from(sequence.len());
+        self.counters.wait(sequence);
     }
 
     /// Takes a sequence back that was parked; its state is the caller's to set.
     pub(crate) fn unpark(&mut self, place: Place) {
         self.counters.preparing -= 1;
-        self.counters.waiting_tokens -= u64::from(self.store[place].len());
+        self.counters.wait_no_more(&self.store[place]);
     }
 
     /// Ends a sequence in whatever state it is.

@@ -10,7 +10,7 @@ pub struct Snapshot {
     pub waiting: usize,
     /// Sequences that wait for `prepared`.
     pub preparing: usize,
-    /// Known tokens of waiting and preparing sequences.
+    /// Known tokens of waiting and preparing sequences, those that others have too included.
     pub waiting_tokens: u64,
     /// Sequences in slots.
     pub running: usize,

@@ -203,7 +203,7 @@ impl Metrics {
         );
         registry.register(
             "penstock_waiting_tokens",
-            "Prompt tokens of the requests that wait",
+            "Known tokens of the sequences that wait, forks and the preempted among them",
             self.waiting_tokens.clone(),
         );
         registry.register(

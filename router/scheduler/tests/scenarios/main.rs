@@ -54,6 +54,7 @@ scenarios! {
     burst
     chunked_prompts
     copy_on_write
+    forks_that_wait
     full_prompt_hit
     latency_target
     one_step_ahead

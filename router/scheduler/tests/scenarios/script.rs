@@ -182,7 +182,7 @@ fn config(words: &Words<'_>) -> SchedulerConfig {
         step_sizes: words.list("sizes"),
         max_sequence_tokens: number("longest", 64),
         max_tokens_per_run: number("k", 1),
-        max_waiting: 32,
+        max_waiting: number("waiting", 32) as usize,
         max_waiting_tokens: 1_000,
         depth: number("depth", 2) as u16,
         lead: number("lead", 0).into(),
