@@ -16,7 +16,8 @@ const MISSES: usize = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Admission {
     Entered,
-    /// It waits for its own outcomes, for blocks that another computes, or for the next budget.
+    /// It waits for its own outcomes, for blocks that another computes, for the next budget, or for
+    /// a prompt that is not much longer.
     Later,
     /// Its blocks would not last.
     NoRoom,
@@ -131,7 +132,7 @@ impl Scheduler {
             draft.budget,
             self.config.max_tokens_per_run,
         );
-        if tokens == 0 {
+        if tokens == 0 || !draft.has_turn(remaining) {
             return Admission::Later;
         }
         for (spare, need) in spare.iter_mut().zip(needs) {
@@ -157,16 +158,18 @@ impl Scheduler {
         }
         // Shrinks until it is a whole number of found blocks in every group. The last known token
         // must run, so at least its block is computed again.
-        let mut wanted = last;
+        found.tokens = last;
         loop {
-            found.tokens = wanted;
             let (chains, contents) = sequence.parts();
+            let mut first = None;
             for ((group, chain), hits) in self.groups.iter().zip(chains).zip(&mut found.hits) {
                 let block_tokens = group.geometry.block_tokens;
-                *hits = group.search(chain, contents, wanted / block_tokens);
-                wanted = wanted.min(hits.blocks * block_tokens);
+                *hits = group.search(chain, contents, found.tokens / block_tokens);
+                found.tokens = found.tokens.min(hits.blocks * block_tokens);
+                first.get_or_insert(found.tokens);
             }
-            if wanted == found.tokens {
+            // What a later group lacks, those before it must not take.
+            if first.is_none_or(|first| first == found.tokens) {
                 return found;
             }
         }

@@ -5,6 +5,7 @@ use crate::cost::Load;
 use crate::counters::Streams;
 use crate::flight::{FlightRun, Reach};
 use crate::ids::{BlockId, GroupId, Micros, Slot};
+use crate::overtaking::Overtaken;
 use crate::plan::{Growth, NewSequence, Run, Table};
 use crate::sequence::{Place, Sequence};
 
@@ -64,6 +65,8 @@ pub(crate) struct Draft {
     pub(crate) tally: Tally,
     /// Tokens left for prompts.
     pub(crate) budget: u32,
+    /// A long prompt whose turn comes last.
+    pub(crate) overtaken: Option<Overtaken>,
     /// Running sequences whose blocks others wait for.
     pub(crate) claimants: Vec<Place>,
     /// Whether memory ran out for a running sequence.

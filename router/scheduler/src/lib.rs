@@ -47,6 +47,7 @@ mod flight;
 mod fork;
 mod memory;
 mod outcome;
+mod overtaking;
 mod pace;
 mod planner;
 mod policy;

@@ -35,6 +35,7 @@ impl Scheduler {
             let mut draft = self.draft(now);
             self.plan_running(&mut draft);
             self.admit(&mut draft);
+            self.read_overtaken(&mut draft);
             if !draft.decodes.runs.is_empty() || !draft.prompts.runs.is_empty() {
                 return Some(self.seal(draft));
             }
@@ -74,6 +75,7 @@ impl Scheduler {
             others: Vec::new(),
             tally: Tally::default(),
             budget: self.prompt_budget(),
+            overtaken: None,
             claimants: Vec::new(),
             shortage: Shortage::None,
         }
@@ -100,7 +102,9 @@ impl Scheduler {
                 Demand::Decode => self.decode(place, at, draft),
                 Demand::Read => {
                     draft.others.push(place);
-                    self.read(place, at, draft);
+                    if !self.is_overtaken(place, draft) {
+                        self.read(place, at, draft);
+                    }
                 }
                 Demand::Divide => {
                     draft.others.push(place);
@@ -178,7 +182,7 @@ impl Scheduler {
         }
     }
 
-    fn read(&mut self, place: Place, after: usize, draft: &mut Draft) {
+    pub(crate) fn read(&mut self, place: Place, after: usize, draft: &mut Draft) {
         let sequence = &self.store[place];
         let k = self.config.max_tokens_per_run;
         let remaining = sequence.len() - sequence.planned;
@@ -188,7 +192,7 @@ impl Scheduler {
             Reach::Yields => sequence.room_to_yield(k),
             Reach::Part => planned + tokens,
         };
-        if tokens == 0 {
+        if tokens == 0 || !draft.has_turn(remaining) {
             return;
         }
         let room = match wanted <= sequence.room {
@@ -254,7 +258,7 @@ impl Scheduler {
     }
 
     /// Tokens that a sequence could hold with all blocks that are available.
-    fn possible_room(&self, place: Place) -> u32 {
+    pub(crate) fn possible_room(&self, place: Place) -> u32 {
         let sequence = &self.store[place];
         let rooms = self
             .groups

@@ -46,6 +46,41 @@ fn long_prompts_leave_streams_their_pace() {
     assert!(waits.iter().all(|&wait| wait < 2_400_000), "{waits:?}");
 }
 
+/// Beside 32 streams and a prompt of 131,072 tokens.
+#[test]
+fn short_prompts_go_before_a_long_one() {
+    let mut longest = Vec::new();
+    for shorts in [0, 100] {
+        let mut server = Server::new(Speed::Burst);
+        for _ in 0..32 {
+            server.arrive(512, 20_000);
+        }
+        server.stream(4 * SECOND);
+        let long = server.arrive(131_072, 1);
+        let mut short = Vec::new();
+        for _ in 0..shorts {
+            server.stream(server.now + 100_000);
+            short.push(server.arrive(100, 1));
+        }
+        while !server.clients[&long].over {
+            server.advance(u64::MAX - 1);
+        }
+        longest.push(server.clients[&long].waited().unwrap());
+        let waits = short.iter().filter_map(|id| server.clients[id].waited());
+        let waits: Vec<_> = waits.collect();
+        assert_eq!(waits.len(), shorts);
+        if shorts > 0 {
+            let (p50, worst) = (percentile(&waits, 50), percentile(&waits, 100));
+            println!(
+                "short prompts beside a long one wait {p50} us, {worst} at worst; {longest:?}"
+            );
+            assert!(worst < 150_000, "{worst} us");
+        }
+    }
+    // Those who overtake bring work of their own, and no more of it than their share.
+    assert!(longest[1] < longest[0] * 4 / 3, "{longest:?}");
+}
+
 /// A step is stretched beyond what streams are promised by no more than it takes to read at all.
 #[test]
 fn long_prompts_keep_what_streams_are_promised() {

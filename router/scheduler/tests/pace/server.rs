@@ -392,7 +392,7 @@ fn config() -> SchedulerConfig {
         max_slots: SLOTS,
         max_step_tokens: STEP,
         step_sizes: sizes(),
-        max_sequence_tokens: 40_000,
+        max_sequence_tokens: 140_000,
         max_tokens_per_run: 1,
         max_waiting: 10_000,
         max_waiting_tokens: 100_000_000,

@@ -58,6 +58,7 @@ scenarios! {
     full_prompt_hit
     latency_target
     one_step_ahead
+    overtaking
     passing_and_ageing
     preemption
     prepared_again
