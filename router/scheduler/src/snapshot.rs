@@ -30,8 +30,6 @@ pub struct Snapshot {
     pub preemptions: u64,
     /// Tokens of resumed sequences that had to run again, since the start.
     pub recomputed_tokens: u64,
-    /// Microseconds until a request that is added now could start.
-    pub backlog: u64,
 }
 
 impl Scheduler {
@@ -58,7 +56,6 @@ impl Scheduler {
             prefix_hit_tokens: self.counters.prefix_hit_tokens,
             preemptions: self.counters.preemptions,
             recomputed_tokens: self.counters.recomputed_tokens,
-            backlog: self.backlog(),
         }
     }
 
@@ -72,9 +69,10 @@ impl Scheduler {
         (held + copies) as u64
     }
 
-    /// Sequences ahead times the usual time between starts, and at least the time that it takes
-    /// to read their prompts.
-    fn backlog(&self) -> u64 {
+    /// Microseconds until a request that is added now could start: sequences ahead times the usual
+    /// time between starts, and at least the time that it takes to read their prompts.
+    #[must_use]
+    pub fn backlog(&self) -> u64 {
         let waiting = self.counters.waiting() as u64;
         if waiting == 0 {
             return 0;

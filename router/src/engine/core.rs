@@ -156,15 +156,18 @@ impl Core {
 
     /// Ends a branch whose answer is complete or whose client is gone; the request with its last
     /// one. A branch that has had no token yet ends at its first: the others may still be unborn.
-    pub(super) fn close(&mut self, id: SequenceId) {
+    /// Whether the request is over.
+    pub(super) fn close(&mut self, id: SequenceId) -> bool {
         let Some(record) = self.records.get_mut(id.request) else {
-            return;
+            return true;
         };
-        match record.close(id.branch) {
+        let left = record.close(id.branch);
+        match left {
             Left::Nobody => self.end(id.request),
             Left::Others { begun: true } => self.scheduler.finish(id),
             Left::Others { begun: false } => {}
         }
+        matches!(left, Left::Nobody)
     }
 
     /// The next step, if one may be sent now.
@@ -348,7 +351,7 @@ impl Core {
 
     /// How long the backlog will take, in whole seconds.
     fn retry_after(&self) -> Duration {
-        let backlog = Duration::from_micros(self.scheduler.snapshot().backlog);
+        let backlog = Duration::from_micros(self.scheduler.backlog());
         Duration::from_secs(backlog.as_secs() + 1).clamp(RETRY.0, RETRY.1)
     }
 
@@ -362,8 +365,8 @@ impl Core {
         self.metrics.observe(&self.scheduler.snapshot());
     }
 
-    /// The same after a step. The figures cost time proportional to the running sequences, and
-    /// nobody reads them as often as there are steps.
+    /// The same, now and then. The figures cost time proportional to the running sequences, and
+    /// nobody reads them as often as there are steps or refusals.
     pub(super) fn count_sometimes(&mut self) {
         if self.is_idle() || self.counted.elapsed() >= COUNTING {
             self.count();

@@ -17,9 +17,12 @@ use crate::shard::PrepareError;
 /// Calls under way at once: more wait here, where they cost a worker no thread.
 const AT_ONCE: usize = 16;
 
+/// A request, and what came of its call.
+type Ended = (RequestId, Result<(), PrepareError>);
+
 /// The calls that are under way, each in a task of its own.
 pub(super) struct Preparations {
-    calls: JoinSet<(RequestId, Result<(), PrepareError>)>,
+    calls: JoinSet<Ended>,
     handles: HashMap<RequestId, AbortHandle>,
     turns: Arc<Semaphore>,
 }
@@ -61,11 +64,22 @@ impl Preparations {
         }
     }
 
+    /// A call that has ended.
+    pub(super) fn ended(&mut self) -> Option<Ended> {
+        while let Some(ended) = self.calls.try_join_next() {
+            // An error is a call that was cancelled.
+            if let Ok((id, result)) = ended {
+                self.handles.remove(&id);
+                return Some((id, result));
+            }
+        }
+        None
+    }
+
     /// The next call that ends; waits for ever if there is none. May be dropped and called again at
     /// any time.
-    pub(super) async fn next(&mut self) -> (RequestId, Result<(), PrepareError>) {
+    pub(super) async fn next(&mut self) -> Ended {
         while let Some(ended) = self.calls.join_next().await {
-            // An error is a call that was cancelled.
             if let Ok((id, result)) = ended {
                 self.handles.remove(&id);
                 return (id, result);

@@ -18,7 +18,7 @@ use super::types::{
 };
 use crate::shard::{PromptPart, SlotError};
 
-/// A request that entered a slot unprepared more often than this fails.
+/// A request that entered a slot unprepared more often than this, without a token between, fails.
 const MOST_LACKS: u8 = 3;
 
 /// The answer to a submission, to be given once.
@@ -34,7 +34,7 @@ pub(super) struct Submission {
     pub(super) answer: Answer,
 }
 
-/// One request. It outlives the scheduler, which can be refilled from it.
+/// One request. It outlives the workers.
 #[repr(C)]
 pub(super) struct Record {
     /// First, since only they are touched for every token.
@@ -44,7 +44,7 @@ pub(super) struct Record {
     prompt_told: u32,
     pub(super) stage: Stage,
     search: Option<Box<Search>>,
-    /// How often its sequences entered a slot unprepared.
+    /// How often its sequences entered a slot unprepared since a token came.
     lacks: u8,
 }
 
@@ -155,7 +155,7 @@ impl Record {
             stop_token_ids,
             cache_salt: salted(salt, &self.request.cache_salt),
             cached_at_most: match self.request.sampling.telling.prompt {
-                Some(_) => self.prompt_told - 1,
+                Some(_) => 0, // every position's logits are needed
                 None => u32::MAX,
             },
             preparing: matches!(self.stage, Stage::Preparing(_)),
@@ -200,6 +200,7 @@ impl Record {
         let failure = end.filter(|end| matches!(end, End::Failed(_)));
         own.open = event.end.is_none();
         own.begun = true;
+        self.lacks = 0;
         own.outlet.put(event, outbox);
         if let Some(failure) = failure {
             self.fail_open(&failure);

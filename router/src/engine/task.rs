@@ -184,8 +184,15 @@ impl Task {
     ) -> Result<Infallible, Over> {
         let preparer = group.preparer();
         loop {
+            // Answers come first below, and there may always be one.
             while let Ok(command) = self.commands.try_recv() {
                 self.obey(command, core, &preparer);
+            }
+            while let Some((id, result)) = self.preparing.ended() {
+                core.prepared(id, result);
+            }
+            if self.drain.is_some_and(|end| end <= Instant::now()) {
+                return Err(drained());
             }
             let sent = send_steps(core, group)?;
             if core.has_arrived() {
@@ -194,10 +201,8 @@ impl Task {
                     yield_now().await;
                 }
                 core.deliver();
-                core.count_sometimes();
-            } else {
-                core.count();
             }
+            core.count_sometimes();
             if self.drain.is_some() && core.is_idle() {
                 return Err(drained());
             }
@@ -225,10 +230,13 @@ impl Task {
             }
             Command::Submit(submission) => self.admit(*submission, core, preparer),
             Command::Abort(id) => {
-                self.preparing.cancel(id.request);
+                if core.close(id) {
+                    self.preparing.cancel(id.request);
+                }
+            }
+            Command::Finish(id) => {
                 core.close(id);
             }
-            Command::Finish(id) => core.close(id),
             Command::Drain { grace } => {
                 self.drain = Some(Instant::now() + grace);
                 self.shared.publish(EngineState::Draining);
