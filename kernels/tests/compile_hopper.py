@@ -20,6 +20,8 @@ from penstock_kernels.paged_decode_attention import hopper as decode
 from penstock_kernels.paged_decode_attention.cases import decode_arguments
 from penstock_kernels.paged_prefill_attention import hopper as prefill
 from penstock_kernels.paged_prefill_attention import splits
+from penstock_kernels.peer_sum import probe
+from penstock_kernels.peer_sum import triton as peer_sum
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
@@ -76,10 +78,12 @@ def main() -> None:
     choice.is_hopper = lambda _device: True
     for module in (decode, prefill, splits, product, choice):
         module.processors = lambda _device: PROCESSORS
-    decode.early_launch = lambda _device: True
+    for module in (decode, peer_sum):
+        module.early_launch = lambda _device: True
     for kv, size in ((8, 64), (8, 128), (2, 128)):
         attention(Heads(query=32, kv=kv, size=size, block_tokens=16))
     gated()
+    probe(CPU)
 
 
 if __name__ == "__main__":
