@@ -4,6 +4,7 @@ The device of the tensors chooses: CUDA runs Triton, everything else the referen
 the choice for a while (tests, benches).
 """
 
+from . import fusion as _fusion  # noqa: F401  (before anything imports Triton)
 from .adjust import adjust
 from .apply_mask import apply_mask
 from .bad_words import bad_words
