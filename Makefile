@@ -46,6 +46,7 @@ fmt: $(VENV)/.dev ## format everything
 	$(BIN)/ruff check --fix .
 
 bench: $(VENV)/.release ## a small set of benchmarks, on this machine
+	. $(BIN)/activate && PIP_QUIET=1 maturin develop --quiet --release --extras bench
 	$(BIN)/python bench/run.py
 
 proto: $(VENV)/.dev ## regenerate the protocol code of both languages

@@ -99,13 +99,14 @@ class Layer:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, nargs="+", default=ROWS)
+    options = parser.parse_args()
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     torch.manual_seed(0)
     weights = [torch.randn(s, dtype=torch.bfloat16, device="cuda") * 0.02 for s in shapes(1)]
     print(
         f"{torch.cuda.get_device_name()}: us of a layer in turns, of the gated product in a burst"
     )
-    for rows in parser.parse_args().rows:
+    for rows in options.rows:
         found = ways(len(weights[2]) // 2)
         layers = {name: Layer(weights, rows, way) for name, way in found.items()}
         for _ in range(SLICES):

@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
+import statistics
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -127,8 +129,8 @@ def table(rows: list[tuple[str, Figures]]) -> str:
     lines.append("|" + "---|" * 10)
     for index, (kind, row) in enumerate(rows):
         sides = [r for k, r in rows[max(0, index - 1) : index + 2] if k == "nothing"]
-        ratio = row["itl_p99"] / (sum(side["itl_p99"] for side in sides) / len(sides))
-        row["ratio"] = ratio
+        undisturbed = statistics.fmean(side["itl_p99"] for side in sides) if sides else math.nan
+        ratio = row["ratio"] = row["itl_p99"] / undisturbed
         cells = [f"{row[key]:.1f}" for key in ("itl_p50", "itl_p99", "itl_p999", "itl_max")]
         late = f": above {MOST_RATIO}" if kind == "schemas" and ratio > MOST_RATIO else ""
         cells += [f"**{ratio:.2f}**{late}" if kind != "nothing" else ""]

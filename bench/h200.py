@@ -122,7 +122,7 @@ class Bench:
     def row(self, row: Row, process: subprocess.Popen[bytes]) -> Figures:
         jobs = random_jobs(self.source(), row.shape, row.requests)
         router, workers = cpu_seconds(process.pid), cpu_seconds_of(descendants(process.pid))
-        result = figures(checked(self.client.run(jobs, row.streams)))
+        result = figures(checked(self.client.run(jobs, row.streams), row.shape.output))
         # Of what ended meanwhile, compilers of kernels, say, nothing counts.
         later = cpu_seconds_of(workers)
         took = cpu_seconds(process.pid) - router, sum(later[pid] - workers[pid] for pid in later)
@@ -185,15 +185,18 @@ class Bench:
                 found["long"] = self.beside_long_prompts()
                 show("long", found["long"])
             if "sweep" in wanted:
-                rows = [(Load(streams), self.row(row, process)) for streams, row in SWEEP.items()]
-                found |= {load.name: row for load, row in rows}
-                plot(rows, self.args.out / f"{self.name}.png")
+                rows = {Load(streams): self.row(row, process) for streams, row in SWEEP.items()}
+                found |= {load.name: row for load, row in rows.items()}
         return found
 
 
-def checked(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def checked(records: list[dict[str, Any]], tokens: int | None = None) -> list[dict[str, Any]]:
+    """The records, if no request failed and all answers have so many tokens."""
     if error := failure(records):
         raise RuntimeError(f"a request failed: {error}")
+    for record in records:
+        if tokens not in (None, record["tokens"]):
+            raise RuntimeError(f"an answer of {tokens} tokens has {record['tokens']}")
     return records
 
 
@@ -266,6 +269,9 @@ def main() -> None:
     (args.out / f"{bench.name}.json").write_text(json.dumps(found | {"ceilings": limits}, indent=1))
     (args.out / f"{bench.name}.md").write_text(report + "\n")
     print(report)
+    if "sweep" in args.rows:
+        loads = map(Load, SWEEP)
+        plot([(load, found[load.name]) for load in loads], args.out / f"{bench.name}.png")
 
 
 if __name__ == "__main__":

@@ -12,4 +12,6 @@ PYTHONPATH="$PWD/python:$PWD/kernels${PYTHONPATH:+:$PYTHONPATH}"
 export PYTHONPATH
 script=h200
 case "$1" in features | guidance | invariance | peer | timeline) script=$1; shift ;; esac
-exec python3 "bench/$script.py" "$@"
+python=${PYTHON:-python3}
+[ -n "$PYTHON" ] || [ ! -x .venv/bin/python ] || python=.venv/bin/python
+exec "$python" "bench/$script.py" "$@"

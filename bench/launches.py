@@ -11,6 +11,7 @@ Calls are queued in bursts that are shorter than the device's queue.
 
 from __future__ import annotations
 
+import argparse
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -96,6 +97,7 @@ def calls() -> dict[str, Call]:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__).parse_args()
     print(f"{torch.cuda.get_device_name()}; microseconds of the host for one call")
     print(f"{'op':16}{'in all':>10}{'own part':>10}{'compiled':>10}{'Triton':>10}")
     for name, call in calls().items():

@@ -104,19 +104,21 @@ def run_step_time(binaries: Binaries, model: Path, cases: list[Case]) -> list[di
 
 def table(rows: list[tuple[Case, dict[str, float]]]) -> str:
     lines = [
-        "| step ms | API | streams | tok/s | TTFT p50 ms | gap ms (stretch) | switches/token "
-        "| CPU us/token | TGI | ratio | RSS MiB |",
-        "|" + "---|" * 11,
+        "| step ms | API | streams | tok/s | TTFT p50 ms | gap ms (stretch) | TGI | switches/token "
+        "| CPU us/token | TGI | ratio | RSS MiB | TGI |",
+        "|" + "---|" * 13,
     ]
     for case, row in rows:
         peer = PEER.get(case)
         stretch = row["gap_ms_mean"] - case.step_ms
         theirs = f"{peer.cpu_us} | {row['cpu_us'] / peer.cpu_us:.2f}" if peer else "- | -"
+        gap = f"{peer.gap_ms:.2f}" if peer else "-"
+        memory = f"{peer.rss_mib:.0f}" if peer and peer.rss_mib else "-"
         lines.append(
             f"| {case.step_ms:g} | {case.api} | {case.streams} | {row['tokens_per_second']:,.0f} "
-            f"| {row['ttft_ms_p50']:.1f} | {row['gap_ms_mean']:.2f} ({stretch:+.2f}) "
+            f"| {row['ttft_ms_p50']:.1f} | {row['gap_ms_mean']:.2f} ({stretch:+.2f}) | {gap} "
             f"| {row['switches']:.2f} | {row['cpu_us']:.1f} | {theirs} "
-            f"| {row['rss_mib']:.0f} |"
+            f"| {row['rss_mib']:.0f} | {memory} |"
         )
     return "\n".join(lines)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import subprocess
 import sys
@@ -63,6 +64,7 @@ def serving_brook(load: Path) -> None:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__).parse_args()
     print("Building the native binaries ...", flush=True)
     folder = target()
     load = folder / "penstock-load"

@@ -58,7 +58,8 @@ TARGETS: dict[tuple[str, int], list[Target]] = {
     ],
     ("8b", 2): [
         Target("c1", "tpot_mean", "1 stream, 128/256: TPOT ms", 3.50, None, None, 2.9, 2.5),
-        Target("c1", "ttft_mean", "same: TTFT ms", 12.2, None, None, 12.2, 7),
+        # No goal was set: the peer's figure is one, and half of it.
+        Target("c1", "ttft_mean", "same: TTFT ms", 12.2, None, None, 12.2, 6.1),
         _rate("c32", "32 streams, 512/256: output tok/s", (6352, None, None), (7000, 7800)),
         _rate("c256", "256 streams, 1024/256: output tok/s", (10449, None, None), (11000, 12000)),
     ],

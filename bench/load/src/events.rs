@@ -49,6 +49,8 @@ enum State {
     Chunk(usize),
     /// A body without chunks, to the end of the connection.
     Whole,
+    /// The last chunk, which is empty, has come.
+    Ended,
 }
 
 #[derive(Deserialize)]
@@ -103,8 +105,14 @@ impl Response {
                     self.body(rest, sink);
                     return;
                 }
+                State::Ended => return,
             }
         }
+    }
+
+    /// Whether the connection may end here: not in the midst of an answer.
+    pub(crate) fn may_end(&self) -> bool {
+        matches!(self.state, State::Whole | State::Ended)
     }
 
     /// The refusal, if the response is one.
@@ -131,8 +139,10 @@ impl Response {
         } else if self.state == State::Size && byte == b'\n' {
             let text = String::from_utf8_lossy(&self.line);
             let size = text.split(';').next().unwrap_or_default().trim();
-            if let Ok(size @ 1..) = usize::from_str_radix(size, 16) {
-                self.state = State::Chunk(size);
+            match usize::from_str_radix(size, 16) {
+                Ok(0) => self.state = State::Ended,
+                Ok(size) => self.state = State::Chunk(size),
+                Err(_) => {}
             }
             self.line.clear();
         }
@@ -234,6 +244,16 @@ mod tests {
             let (head, tail) = bytes.split_at(cut);
             assert_eq!(told(&[head, tail]), ("é b|2.".into(), 4), "cut at {cut}");
         }
+    }
+
+    #[test]
+    fn an_answer_ends_with_its_last_chunk() {
+        let mut response = Response::default();
+        response.read(HEAD.as_bytes(), &mut |_| {});
+        response.read(b"6\r\ndata:1\r\n", &mut |_| {});
+        assert!(!response.may_end());
+        response.read(b"0\r\n\r\n", &mut |_| {});
+        assert!(response.may_end());
     }
 
     #[test]

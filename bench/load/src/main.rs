@@ -181,6 +181,9 @@ async fn drive(
     record.prompt_tokens = usage.map_or(0, |usage| usage.prompt_tokens);
     match response.refusal() {
         Some(refusal) => Err(refusal.into()),
+        None if !done && !response.may_end() => {
+            Err("the connection ended in the midst of the answer".into())
+        }
         None if record.arrivals.is_empty() && record.error.is_none() => {
             Err("the answer ended before its first token".into())
         }
