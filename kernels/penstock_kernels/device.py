@@ -17,6 +17,15 @@ def processors(device: torch.device) -> int:
 
 
 @lru_cache(maxsize=16)
+def shared_bytes(device: torch.device) -> int:
+    """Shared memory that a program may have: 99 KiB on most GPUs, 163 or 227 on large ones."""
+    if device.type != "cuda":
+        return 1 << 30
+    properties = torch.cuda.get_device_properties(device)
+    return int(getattr(properties, "shared_memory_per_block_optin", 99 << 10))
+
+
+@lru_cache(maxsize=16)
 def is_hopper(device: torch.device) -> bool:
     """Compute capability 9.0, whose instructions the kernels for Hopper name."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) == (9, 0)

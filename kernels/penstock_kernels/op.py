@@ -103,6 +103,9 @@ def cannot_build(error: Exception) -> bool:
     if isinstance(error, ImportError | subprocess.CalledProcessError):
         return True
     sources = {type(error).__module__}
+    text = str(error)
+    if text.startswith("Triton Error [CUDA]"):  # by the driver, as kernels are loaded
+        return "image" in text or "PTX" in text
     if isinstance(error, RuntimeError):
         frames = traceback.walk_tb(error.__traceback__)
         sources |= {frame.f_globals.get("__name__", "") for frame, _ in frames}

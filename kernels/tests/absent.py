@@ -10,6 +10,9 @@ NOWHERE = 1000  # a device that no later test has
 class Absent:
     """As much of a driver as a compilation asks for."""
 
+    def __init__(self, capability: int = 90) -> None:
+        self.capability = capability
+
     def get_current_device(self) -> int:
         return NOWHERE
 
@@ -17,4 +20,4 @@ class Absent:
         return 0
 
     def get_current_target(self) -> GPUTarget:
-        return GPUTarget("cuda", 90, 32)
+        return GPUTarget("cuda", self.capability, 32)

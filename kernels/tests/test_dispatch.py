@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import penstock_kernels
 import pytest
 import torch
-from penstock_kernels.op import OPS, Op
+from penstock_kernels.op import OPS, Op, cannot_build
 from triton.runtime.errors import PTXASError
 
 
@@ -70,6 +70,24 @@ def broken_pass() -> None:
     namespace = {"__name__": "triton.compiler.compiler"}
     exec("def compile(): raise RuntimeError('PassManager::run failed')", namespace)
     namespace["compile"]()
+
+
+@pytest.mark.parametrize(
+    ("text", "is_so"),
+    [
+        ("Triton Error [CUDA]: out of memory", False),
+        ("Triton Error [CUDA]: an illegal memory access was encountered", False),
+        ("Triton Error [CUDA]: device kernel image is invalid", True),
+        ("PassManager::run failed", True),
+    ],
+)
+def test_what_the_driver_says_of_loading_a_kernel(text: str, is_so: bool) -> None:
+    """A lack of memory passes, and an op that gave way on one rank alone would differ there."""
+    namespace = {"__name__": "triton.compiler.compiler", "error": RuntimeError(text)}
+    exec("def load(): raise error", namespace)
+    with pytest.raises(RuntimeError) as raised:
+        namespace["load"]()  # type: ignore[operator]
+    assert cannot_build(raised.value) is is_so
 
 
 @pytest.fixture

@@ -13,9 +13,10 @@ import pytest
 import torch
 from penstock_kernels import linear, norm_linear
 from penstock_kernels.linear import adds
-from penstock_kernels.linear.plan import BUCKETS, Library, Problem, bucket, rule
+from penstock_kernels.linear.plan import BUCKETS, Library, Problem, Skinny, bucket, rule
 from penstock_kernels.linear.table import SHIPPED, broken_rule, shipped_path, tuned, written
 
+SHARED, LITTLE_SHARED = 232_448, 101_376  # bytes a program: of an H200, and of most GPUs
 TABLES = sorted(SHIPPED.glob("*.json"))
 
 
@@ -47,16 +48,49 @@ def test_tables_hold_plans_that_beat_the_library(
 def test_the_rule_knows_every_shape(outputs: int, inputs: int, gated: bool) -> None:
     for rows in BUCKETS:
         problem = Problem(outputs, inputs, gated)
-        assert broken_rule(rule(problem, rows, 132), problem, rows) is None
+        assert broken_rule(rule(problem, rows, 132, SHARED), problem, rows) is None
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_the_rule_fits_gpus_with_little_shared_memory(gated: bool) -> None:
+    problem = Problem(14336, 4096, gated)
+    for rows in BUCKETS:
+        plan, roomy = rule(problem, rows, 80, LITTLE_SHARED), rule(problem, rows, 80, SHARED)
+        assert type(plan) is type(roomy)
+        assert not isinstance(plan, Skinny) or plan.shared_bytes(gated, rows) <= LITTLE_SHARED
+
+
+def test_a_plan_that_does_not_fit_is_the_librarys_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Products of other numbers of rows keep their kernels."""
+    launch = importlib.import_module("penstock_kernels.linear.launch")
+    launched = []
+
+    def skinny(_plan: Any, _problem: Any, x: torch.Tensor, *_: Any) -> None:
+        launched.append(len(x))
+        if len(x) == 32:
+            raise launch.OutOfResources(122_880, LITTLE_SHARED, "shared memory")
+
+    monkeypatch.setattr(launch, "_launch_skinny", skinny)
+    monkeypatch.setattr(launch, "TOO_LARGE", set())
+    weight = torch.randn(256, 128).bfloat16()
+    for rows in (32, 8, 32, 8):
+        x = torch.randn(rows, 128).bfloat16()
+        out = launch.multiply(x, weight, None, gated=False)
+        assert rows == 8 or torch.equal(out, torch.nn.functional.linear(x, weight))
+    assert launched == [32, 8, 8]
+    assert caplog.text.count("the plan for 32 rows") == 1
 
 
 def test_a_gpu_without_a_table_follows_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:
     launch = importlib.import_module("penstock_kernels.linear.launch")
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Nobody's GPU 9000")
     monkeypatch.setattr(launch, "processors", lambda device: 60)
+    monkeypatch.setattr(launch, "shared_bytes", lambda device: SHARED)
     problem, device = Problem(4096, 4096, False), torch.device("cuda:63")
     for rows in BUCKETS:
-        assert launch.choose(device, problem, rows) == rule(problem, rows, 60)
+        assert launch.choose(device, problem, rows) == rule(problem, rows, 60, SHARED)
 
 
 def test_without_triton_all_products_are_the_librarys(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,7 +100,7 @@ def test_without_triton_all_products_are_the_librarys(monkeypatch: pytest.Monkey
 
 
 def test_the_rule_leaves_odd_shapes_to_the_library() -> None:
-    assert isinstance(rule(Problem(64, 50, False), 2, 132), Library)
+    assert isinstance(rule(Problem(64, 50, False), 2, 132, SHARED), Library)
 
 
 @pytest.mark.gpu

@@ -2,33 +2,40 @@
 
 from __future__ import annotations
 
+import logging
 from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from triton.runtime.errors import OutOfResources
 
-from ..device import arrivals, is_hopper, processors
+from ..device import arrivals, is_hopper, processors, shared_bytes
 from ..pdl import early_launch
 from ..rms_norm import Summands
 from ..silu_mul import silu_mul
 from ..sizes import divided_up, power_of_two
 from ..special import Special
 from .gemv import gemv
-from .plan import COUNTERS, FEW, Gemv, Library, Plan, Problem, Skinny, bucket, rule
+from .plan import COUNTERS, FEW, LEAST_ROWS, Gemv, Library, Plan, Problem, Skinny, bucket, rule
 from .skinny import skinny
 from .table import tuned
 from .tiling import Tiling, tiling
 
 HOPPER = Special(f"{__package__}.hopper", is_hopper)
-# Smallest second side of a matrix instruction.
-LEAST_ROWS = 16
+# Buckets of rows whose plan needs more of the device than it has: cuBLAS multiplies instead.
+TOO_LARGE: set[tuple[Problem, int | None]] = set()
+log = logging.getLogger("penstock.kernels")
 
 
 def multiply(x: Tensor, weight: Tensor, bias: Tensor | None, gated: bool) -> Tensor:
     """x W^T + b, gated or not, by the plan for these shapes."""
     problem = _problem(weight, gated)
-    return run(_plan(x, weight, problem), problem, x, weight, bias)
+    try:
+        return run(_plan(x, weight, problem), problem, x, weight, bias)
+    except OutOfResources as error:
+        _give_up(problem, len(x), error)
+        return multiply(x, weight, bias, gated)
 
 
 def multiply_normed(
@@ -39,12 +46,16 @@ def multiply_normed(
     plan = _plan(summands.x, weight, problem)
     if not isinstance(plan, Gemv):
         x, total = summands.normed()
-        return run(plan, problem, x, weight, bias), total
+        return multiply(x, weight, bias, gated), total
     x, total = summands.x, summands.x
     if summands.residual is not None:
         total = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     out = torch.empty((1, problem.outputs), dtype=x.dtype, device=x.device)
-    _launch_gemv(plan, problem, (summands, total), weight, bias, out)
+    try:
+        _launch_gemv(plan, problem, (summands, total), weight, bias, out)
+    except OutOfResources as error:
+        _give_up(problem, len(x), error)
+        return multiply_normed(summands, weight, bias, gated)
     return out, total
 
 
@@ -62,16 +73,27 @@ def _plan(x: Tensor, weight: Tensor, problem: Problem) -> Plan:
     sixteen_bits = x.dtype in (torch.bfloat16, torch.float16)
     if not x.numel() or rows is None or not sixteen_bits or not weight.is_contiguous():
         return Library()
+    if (problem, rows) in TOO_LARGE:
+        return Library()
     if not x.is_cuda:  # Triton's interpreter
-        return rule(problem, rows, processors(x.device))
+        return rule(problem, rows, processors(x.device), shared_bytes(x.device))
     return choose(x.device, problem, rows)
+
+
+def _give_up(problem: Problem, rows: int, error: OutOfResources) -> None:
+    """The kernels stay for other buckets, whose plans may fit."""
+    if (problem, bucket(rows)) in TOO_LARGE:  # then it is not the plan
+        raise error
+    TOO_LARGE.add((problem, bucket(rows)))
+    text = "the plan for %d rows of %s does not fit this GPU, so cuBLAS multiplies: %s"
+    log.warning(text, rows, problem, error)
 
 
 @lru_cache(maxsize=4096)
 def choose(device: torch.device, problem: Problem, rows: int) -> Plan:
     """The plan for a bucket of rows on a CUDA device: measured, or else by the rule."""
     found = tuned(torch.cuda.get_device_name(device)).get((problem, rows))
-    return found or rule(problem, rows, processors(device))
+    return found or rule(problem, rows, processors(device), shared_bytes(device))
 
 
 def run(plan: Plan, problem: Problem, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -13,6 +13,7 @@ BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 FEW = 64  # rows whose products are bound by reading the weights
 # Tiles that split their inputs and programs of one launch that count their arrival.
 COUNTERS = 1 << 14
+LEAST_ROWS = 16  # smallest second side of a matrix instruction
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,11 @@ class Skinny:
     stages: int
     """Turns whose loads are in flight."""
 
+    def shared_bytes(self, gated: bool, rows: int) -> int:
+        """What a program of 16-bit operands has in shared memory, for a bucket of rows."""
+        columns = self.tile * (1 + gated) + max(rows, LEAST_ROWS)
+        return columns * self.depth * 2 * (self.stages - 1)
+
 
 @dataclass(frozen=True)
 class Library:
@@ -69,11 +75,12 @@ def bucket(rows: int) -> int | None:
     return next((b for b in BUCKETS if rows <= b), None)
 
 
-def rule(problem: Problem, rows: int, programs: int) -> Plan:
+def rule(problem: Problem, rows: int, programs: int, shared: int) -> Plan:
     """A plan for what nobody measured: what was best over the measured shapes of an H200.
 
     One row fills the registers with one to four rows of weights; a few rows take tiles of 64, split
-    until there are `programs` programs, which gated weights cannot be. More are left to cuBLAS.
+    until there are `programs` programs, which gated weights cannot be, and half as deep where a
+    program has no more than `shared` bytes of shared memory. More are left to cuBLAS.
     """
     outputs, inputs = problem.outputs, problem.inputs
     if rows == 1 and inputs <= 16384:
@@ -91,4 +98,8 @@ def rule(problem: Problem, rows: int, programs: int) -> Plan:
         and inputs % (splits * 256) == 0
     ):
         splits *= 2
-    return Skinny(tile=64, depth=128 if rows <= 32 else 64, splits=splits, warps=4, stages=4)
+    for depth in (128, 64) if rows <= 32 else (64,):
+        plan = Skinny(tile=64, depth=depth, splits=splits, warps=4, stages=4)
+        if plan.shared_bytes(problem.gated, rows) <= shared:
+            return plan
+    return Library()

@@ -163,18 +163,18 @@ def broken_rule(plan: Plan, problem: Problem, rows: int) -> str | None:
     if isinstance(plan, Gemv):
         if rows != 1:
             return "gemv is for one row"
-        if not _is_power_of_two(plan.tile) or plan.programs < 0:
-            return "gemv's tile must be a power of two and its programs at least 0"
+        if not _is_power_of_two(plan.tile) or plan.tile > 64 or plan.programs not in range(33):
+            return "gemv's tile must be a power of two, 64 at most, and its programs 0 to 32"
         return None
     return _broken_rule_of_skinny(plan, problem)
 
 
 def _broken_rule_of_skinny(plan: Skinny, problem: Problem) -> str | None:
     sides = (plan.tile, plan.depth)
-    if not all(_is_power_of_two(side) and side >= 16 for side in sides):
-        return "skinny's tile and depth must be powers of two from 16 on"
-    if plan.splits < 1 or plan.stages < 1:
-        return "skinny's splits and stages must be at least 1"
+    if not all(_is_power_of_two(side) and 16 <= side <= 512 for side in sides):
+        return "skinny's tile and depth must be powers of two from 16 to 512"
+    if not (1 <= plan.splits <= 64 and 1 <= plan.stages <= 16):
+        return "skinny's splits must be 1 to 64 and its stages 1 to 16"
     if plan.splits > 1 and (problem.gated or -(-problem.outputs // plan.tile) > COUNTERS):
         return f"only weights that are not gated, of at most {COUNTERS} tiles, can be split"
     return None

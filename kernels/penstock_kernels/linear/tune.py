@@ -20,8 +20,8 @@ import triton
 from torch import Tensor
 
 from ..sizes import divided_up, power_of_two
-from .launch import LEAST_ROWS, run
-from .plan import BUCKETS, FEW, Gemv, Library, Plan, Problem, Skinny
+from .launch import run
+from .plan import BUCKETS, FEW, LEAST_ROWS, Gemv, Library, Plan, Problem, Skinny
 from .table import Measured, written
 
 CUDA = torch.device("cuda")
@@ -121,10 +121,9 @@ def skinnies(problem: Problem, rows: int) -> list[Plan]:
 def _fits(problem: Problem, rows: int, plan: Skinny) -> bool:
     """Whether a plan fits shared memory, and gives all multiprocessors work of a useful size."""
     rows, weights = max(rows, LEAST_ROWS), plan.tile * (1 + problem.gated)
-    columns = weights + rows
     programs = divided_up(problem.outputs, plan.tile) * plan.splits
     return (
-        16_000 <= columns * plan.depth * 2 * (plan.stages - 1) <= SHARED_BYTES
+        16_000 <= plan.shared_bytes(problem.gated, rows) <= SHARED_BYTES
         and rows * weights <= REGISTERS * 32 * plan.warps
         and programs >= 60
         and (plan.splits == 1 or programs <= 900)

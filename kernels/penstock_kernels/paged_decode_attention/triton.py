@@ -18,6 +18,7 @@ from ..special import Special
 from .splits import PAIRS, SPLIT, plan
 
 HOPPER = Special(f"{__package__}.hopper", is_hopper)
+SUMMED = 16  # parts that are read together when they are summed up: more would not fit registers
 
 
 @triton.jit
@@ -35,20 +36,27 @@ def _sum_splits(
     splits, GROUP: tl.constexpr, D: tl.constexpr, SLOTS: tl.constexpr,
 ):  # fmt: skip
     """Adds up splits first .. first + used - 1 of one sequence and key head, head by head."""
-    split = first + tl.arange(0, SLOTS)
-    exists = split < first + used
-    tile = exists[:, None] & (column < D)[None, :]
-    for head in tl.static_range(GROUP):
-        part = (tile_row + head) * splits + split
-        peak = tl.load(peaks + part * 2, exists, other=LOWEST, cache_modifier=".cg")
-        total = tl.load(peaks + part * 2 + 1, exists, other=0, cache_modifier=".cg")
-        acc = tl.load(
-            parts + part[:, None] * D + column[None, :], tile, other=0, cache_modifier=".cg"
-        )
-        weight = tl.where(exists, tl.exp2(peak - tl.max(peak, 0)), 0)
-        result = tl.sum(acc * weight[:, None], 0) / tl.sum(total * weight, 0)
+    inside = column < D
+    for head in range(GROUP):
+        peak = tl.full((), LOWEST, tl.float32)
+        total = tl.full((), 0.0, tl.float32)
+        acc = tl.zeros(column.shape, tl.float32)
+        for at in range(0, used, SLOTS):
+            split = first + at + tl.arange(0, SLOTS)
+            exists = split < first + used
+            tile = exists[:, None] & inside[None, :]
+            part = (tile_row + head) * splits + split
+            some_peak = tl.load(peaks + part * 2, exists, other=LOWEST, cache_modifier=".cg")
+            some_total = tl.load(peaks + part * 2 + 1, exists, other=0, cache_modifier=".cg")
+            pointers = parts + part[:, None] * D + column[None, :]
+            some = tl.load(pointers, tile, other=0, cache_modifier=".cg")
+            new_peak = tl.maximum(peak, tl.max(some_peak, 0))
+            weight, shrink = tl.exp2(some_peak - new_peak), tl.exp2(peak - new_peak)
+            acc = acc * shrink + tl.sum(some * weight[:, None], 0)
+            total = total * shrink + tl.sum(some_total * weight, 0)
+            peak = new_peak
         place = out + (tile_row + head) * D + column
-        tl.store(place, result.to(out.dtype.element_ty), column < D)
+        tl.store(place, (acc / total).to(out.dtype.element_ty), inside)
 
 
 @triton.jit
@@ -220,7 +228,7 @@ def paged_decode_attention(
         ROWS=max(16, power_of_two(group)),
         KEYS=keys,
         MAX_SPLITS=chosen.most,
-        SLOTS=power_of_two(chosen.most),
+        SLOTS=min(SUMMED, power_of_two(chosen.most)),
         SPLIT=SPLIT,
         num_warps=4,
         num_stages=stages,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..checks import expect
 from ..rms_norm import Summands
 from .plan import CHANNELS, EMPTY, WORD, Peers, Plan, memory_bytes, most_joined, most_rows, rule
 
@@ -87,6 +88,7 @@ def peer_sum(summands: Summands, peers: Peers, plan: Plan | None = None) -> tupl
     from .triton import launch  # CPU machines never need it
 
     x, residual = summands.x.contiguous(), summands.residual
+    expect("scale", summands.scale, (x.shape[1],), (x.dtype,))
     summands = summands._replace(x=x, residual=None if residual is None else residual.contiguous())
     rows, row_bytes = len(x), x.shape[1] * x.itemsize
     normed, total = torch.empty_like(x), torch.empty_like(x)

@@ -18,7 +18,8 @@ def rms_norm(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """y = x / sqrt(mean(x^2) + eps) * weight, row by row.
 
-    Args: x [T, H] any float, rows may be strided; weight [H] and residual [T, H] of x's dtype.
+    Args: x [T, H] any float, rows may be strided; weight [H] of any float; residual [T, H] of x's
+        dtype.
     Returns: y [T, H]; with a residual (y, sum), where sum = x + residual, rounded to x's dtype, is
         what y normalises. Both are new and contiguous.
     Precision: float32 inside, one rounding at the end.
