@@ -5,7 +5,6 @@ use crate::cost::Load;
 use crate::counters::Streams;
 use crate::flight::{FlightRun, Reach};
 use crate::ids::{BlockId, GroupId, Micros, Slot};
-use crate::overtaking::Overtaken;
 use crate::plan::{Growth, NewSequence, Run, Table};
 use crate::sequence::{Place, Sequence};
 
@@ -73,12 +72,30 @@ pub(crate) struct Draft {
     pub(crate) shortage: Shortage,
 }
 
+/// A prompt that is read last in a plan; see `overtaking`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Overtaken {
+    pub(crate) place: Place,
+    /// Tokens that whoever overtakes may have left to read.
+    pub(crate) most: u32,
+    /// Tokens of the step that are kept for it.
+    pub(crate) kept: u32,
+}
+
 /// Whether running sequences got the blocks they needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shortage {
     None,
     /// One was preempted or stalled: nobody is admitted in this plan.
     Blocks,
+}
+
+impl Draft {
+    /// Whether a prompt of which so many tokens are left may be read now.
+    pub(crate) fn has_turn(&self, left: u32) -> bool {
+        self.overtaken
+            .is_none_or(|overtaken| left <= overtaken.most)
+    }
 }
 
 impl Lane {

@@ -5,7 +5,7 @@
 //! first, whether they run already or wait for a slot. What they leave is the long one's: it loses no
 //! more than that share, and nothing where nobody overtakes.
 
-use crate::draft::Draft;
+use crate::draft::{Draft, Overtaken};
 use crate::scheduler::Scheduler;
 use crate::sequence::Place;
 
@@ -13,16 +13,6 @@ use crate::sequence::Place;
 const SHARE: u32 = 4;
 /// So many times shorter than what is left of the long prompt they must be.
 const SHORTER: u32 = 8;
-
-/// A prompt that is read last in a plan.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Overtaken {
-    place: Place,
-    /// Tokens that whoever overtakes may have left to read.
-    most: u32,
-    /// Tokens of the step that are kept for it.
-    kept: u32,
-}
 
 impl Scheduler {
     /// Whether a reader leaves its turn to others until `read_overtaken`. Where blocks are scarce it
@@ -51,13 +41,5 @@ impl Scheduler {
             let nobody_after = self.running.len();
             self.read(overtaken.place, nobody_after, draft);
         }
-    }
-}
-
-impl Draft {
-    /// Whether a prompt of which so many tokens are left may be read now.
-    pub(crate) fn has_turn(&self, left: u32) -> bool {
-        self.overtaken
-            .is_none_or(|overtaken| left <= overtaken.most)
     }
 }
