@@ -504,6 +504,13 @@ fn written(format: ToolFormat, calls: &[Call]) -> String {
     }
 }
 
+#[test]
+fn blanks_of_a_list_that_holds_no_call_are_content() {
+    let text = "[TOOL_CALLS][ [TOOL_CALLS]";
+    let whole = read_with(&reading(ToolFormat::Mistral), [text]);
+    assert_eq!(whole.content, text);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 

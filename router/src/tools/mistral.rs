@@ -161,6 +161,10 @@ impl Machine for Mistral {
             State::Text => self.text(c, out),
             State::Marked => self.marked(c, out),
             State::List if c == '{' => self.begin(c, out),
+            // Before the first call, all that came behind the mark may be content yet.
+            State::List if c.is_whitespace() && !self.prose.is_blank() => {
+                self.prose.hold(c.encode_utf8(&mut [0; 4]));
+            }
             State::List | State::Next if c.is_whitespace() => {}
             State::Next if c == ',' => self.state = State::List,
             State::Next if c == ']' => self.state = State::Text,
