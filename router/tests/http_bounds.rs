@@ -12,7 +12,7 @@ use axum::{
 };
 use futures_util::stream;
 use penstock_router::engine::End;
-use scripted::{Reply, Server};
+use scripted::{Reply, Server, invalid};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
@@ -153,7 +153,7 @@ async fn bytes_are_held_until_the_prompt_is_tokens_and_longer_only_for_what_is_t
 
 async fn refused(server: &Server, path: &str, body: Value) -> Reply {
     let reply = server.post(path, body).await;
-    assert_eq!(reply.status, 422, "{path}: {}", reply.text());
+    assert_eq!(reply.status, invalid(path), "{path}: {}", reply.text());
     // A prompt beside the refused one may be on its way through the tokenizer.
     until_held(server, 0).await;
     reply

@@ -5,7 +5,7 @@
 mod scripted;
 
 use penstock_router::engine::{End, TokenEvent};
-use scripted::{Act, Server, event, script};
+use scripted::{Act, Server, event, invalid, script};
 use serde_json::{Value, json};
 
 const CHAT: &str = "/v1/chat/completions";
@@ -201,7 +201,7 @@ async fn what_cannot_be_is_refused_by_name() {
         ),
     ] {
         let reply = server.post(path, body.clone()).await;
-        assert_eq!(reply.status, 422, "{body}: {}", reply.text());
+        assert_eq!(reply.status, invalid(path), "{body}: {}", reply.text());
         assert!(
             reply.message().contains(part),
             "{part} not in {}",
@@ -218,7 +218,7 @@ async fn where_one_answer_is_all_that_may_be_made_best_of_is_refused() {
     let completion = json!({"prompt": "hi", "best_of": 2});
     for (path, body) in [("/generate", native), ("/v1/completions", completion)] {
         let reply = server.post(path, body).await;
-        assert_eq!(reply.status, 422);
+        assert_eq!(reply.status, invalid(path));
         let text =
             "`best_of` != 1 is not allowed for this endpoint: it must be > 0 and <= 1. Given: 2";
         assert!(reply.message().contains(text), "{}", reply.message());

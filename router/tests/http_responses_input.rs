@@ -220,7 +220,7 @@ async fn bad_input_is_refused_by_name() {
             let mut body = body(fields.clone());
             body["stream"] = json!(stream);
             let reply = server.post(PATH, body).await;
-            assert_eq!(reply.status, 422, "{name}: {}", reply.text());
+            assert_eq!(reply.status, 400, "{name}: {}", reply.text());
             let error = &reply.json()["error"];
             assert_eq!(error["type"], "invalid_request_error");
             assert_eq!(error["param"], name, "{error}");

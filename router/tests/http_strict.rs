@@ -4,7 +4,7 @@
 
 mod scripted;
 
-use scripted::{Reply, Server};
+use scripted::{Reply, Server, invalid};
 use serde_json::{Value, json};
 
 const CHAT: &str = "/v1/chat/completions";
@@ -13,7 +13,7 @@ const LONGEST: usize = 2500;
 
 async fn refused(server: &Server, path: &str, body: Value) -> Reply {
     let reply = server.post(path, body).await;
-    assert_eq!(reply.status, 422, "{path}: {}", reply.text());
+    assert_eq!(reply.status, invalid(path), "{path}: {}", reply.text());
     reply
 }
 

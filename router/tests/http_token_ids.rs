@@ -197,6 +197,6 @@ async fn a_response_has_no_place_for_them() {
     let server = Server::new();
     let body = json!({"input": "hi", "return_token_ids": true});
     let reply = server.post("/v1/responses", body).await;
-    assert_eq!(reply.status, 422);
+    assert_eq!(reply.status, 400);
     assert!(reply.message().contains("`return_token_ids`"));
 }

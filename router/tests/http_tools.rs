@@ -265,7 +265,7 @@ async fn an_answer_may_be_a_call_or_the_document_that_is_asked_for() {
         config.tool_format = Format::Fixed(ToolFormat::Llama3Json);
     });
     let refused = server.post(CHAT, body(fields)).await;
-    assert_eq!(refused.status, 422);
+    assert_eq!(refused.status, 400);
     assert_eq!(refused.json()["error"]["param"], "response_format");
     assert!(
         refused.text().contains("`tool_choice` `none`"),
@@ -291,7 +291,7 @@ async fn what_the_workers_refuse_of_a_guide_names_its_field() {
         let refusal = SubmitError::Invalid("the schema keyword `not` is not supported".into());
         server.stage.act(Act::Refuse(refusal));
         let reply = server.post(CHAT, body(fields)).await;
-        assert_eq!(reply.status, 422, "{}", reply.text());
+        assert_eq!(reply.status, 400, "{}", reply.text());
         assert_eq!(reply.json()["error"]["param"], param);
         assert!(reply.text().contains("keyword `not`"), "{}", reply.text());
     }
@@ -504,7 +504,7 @@ async fn bad_tools_are_refused_by_name() {
     let server = server();
     for (fields, param) in bad_tools().into_iter().chain(bad_calls()) {
         let reply = server.post(CHAT, body(fields.clone())).await;
-        assert_eq!(reply.status, 422, "{param}: {}", reply.text());
+        assert_eq!(reply.status, 400, "{param}: {}", reply.text());
         assert_eq!(reply.json()["error"]["param"], param, "{}", reply.text());
     }
     assert!(server.stage.requests().is_empty());
@@ -512,7 +512,7 @@ async fn bad_tools_are_refused_by_name() {
     let reply = mute.post(CHAT, body(json!({}))).await;
     assert_eq!(
         (reply.status.as_u16(), &reply.json()["error"]["param"]),
-        (422, &json!("tools"))
+        (400, &json!("tools"))
     );
 }
 
@@ -576,7 +576,7 @@ async fn some_of_the_tools_may_be_allowed() {
         let refused = server
             .post(CHAT, body(json!({"tool_choice": choice})))
             .await;
-        assert_eq!(refused.status, 422, "{}", refused.text());
+        assert_eq!(refused.status, 400, "{}", refused.text());
         let param = refused.json()["error"]["param"].clone();
         assert!(
             param.as_str().unwrap().starts_with("tool_choice"),

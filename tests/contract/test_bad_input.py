@@ -27,7 +27,7 @@ def generate(status: tuple[int, ...] = (422,), *names: str, **parameters: object
 
 def chat(names: tuple[str, ...], **fields: object) -> Bad:
     body = {"model": "brook", "messages": [{"role": "user", "content": "hi"}], **fields}
-    return Bad("/v1/chat/completions", body, (400, 422), names)
+    return Bad("/v1/chat/completions", body, (400,), names)
 
 
 CASES = {
@@ -57,17 +57,17 @@ CASES = {
     "chat: temperature": chat(("temperature",), temperature=-0.5),
     "chat: too many stops": chat(("stop",), stop=["a"] * 17),
     "chat: no messages": Bad(
-        "/v1/chat/completions", {"model": "brook", "messages": []}, (400, 422), ("messages",)
+        "/v1/chat/completions", {"model": "brook", "messages": []}, (400,), ("messages",)
     ),
     "chat: min_p": chat(("min_p", "1.5"), min_p=1.5),
     "chat: logit_bias": chat(("logit_bias", "100"), logit_bias={"5": 101}),
     "chat: no such token": chat(("logit_bias", "99999999"), logit_bias={"99999999": 1}),
     "chat: unknown role": chat(("role",), messages=[{"role": "wizard", "content": "hi"}]),
     "completions: empty": Bad(
-        "/v1/completions", {"model": "brook", "prompt": ""}, (400, 422), ("prompt",)
+        "/v1/completions", {"model": "brook", "prompt": ""}, (400,), ("prompt",)
     ),
     "completions: token id": Bad(
-        "/v1/completions", {"model": "brook", "prompt": [10**7]}, (400, 422), ("prompt",)
+        "/v1/completions", {"model": "brook", "prompt": [10**7]}, (400,), ("prompt",)
     ),
 }
 

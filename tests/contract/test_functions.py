@@ -72,7 +72,7 @@ def test_none_is_called(client: openai.OpenAI) -> None:
 
 
 def test_an_absent_function_is_a_bad_request(client: openai.OpenAI) -> None:
-    with pytest.raises(openai.UnprocessableEntityError, match="function_call"):
+    with pytest.raises(openai.BadRequestError, match="function_call"):
         client.chat.completions.create(
             messages=[ASKED], functions=[ADD], function_call={"name": "sub"}, **GREEDY
         )

@@ -72,10 +72,10 @@ def test_usage_log_probabilities_and_asyncio(model: Any) -> None:
 def test_errors(model: Any) -> None:
     # It calls max_tokens by the newer name.
     for name, field in (("temperature", "temperature"), ("max_tokens", "max_completion_tokens")):
-        with pytest.raises(openai.UnprocessableEntityError) as caught:
+        with pytest.raises(openai.BadRequestError) as caught:
             model.bind(**{name: -1}).invoke(QUESTION)
         assert caught.value.param == field
-        with pytest.raises(openai.UnprocessableEntityError):
+        with pytest.raises(openai.BadRequestError):
             list(model.bind(**{name: -1}).stream(QUESTION))
 
 

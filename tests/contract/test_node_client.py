@@ -82,7 +82,7 @@ def test_responses(seen: dict[str, Any]) -> None:
 def test_errors_are_the_clients_exceptions(seen: dict[str, Any]) -> None:
     failures = seen["failures"]
     for kind in ("value", "stream"):
-        assert failures[kind]["name"] == "UnprocessableEntityError"
-        assert (failures[kind]["status"], failures[kind]["param"]) == (422, "max_tokens")
+        assert failures[kind]["name"] == "BadRequestError"
+        assert (failures[kind]["status"], failures[kind]["param"]) == (400, "max_tokens")
     assert (failures["model"]["name"], failures["model"]["param"]) == ("NotFoundError", "model")
-    assert failures["schema"]["name"] in ("BadRequestError", "UnprocessableEntityError")
+    assert failures["schema"]["name"] == "BadRequestError"

@@ -35,7 +35,7 @@ def test_wrong_fields(client: openai.OpenAI, name: str, stream: bool) -> None:
     if name == "stream_options" and stream:
         wrong = {"extra_body": {"stream_options": 5}}
     asked = {"model": "brook", "messages": QUESTION, "stream": stream, **wrong}
-    with pytest.raises(openai.UnprocessableEntityError) as caught:
+    with pytest.raises(openai.BadRequestError) as caught:
         client.chat.completions.create(**asked)
     assert caught.value.param is not None
     assert field in caught.value.param or field in caught.value.message
@@ -43,7 +43,7 @@ def test_wrong_fields(client: openai.OpenAI, name: str, stream: bool) -> None:
 
 
 def test_a_missing_field(client: openai.OpenAI) -> None:
-    with pytest.raises(openai.UnprocessableEntityError, match="prompt"):
+    with pytest.raises(openai.BadRequestError, match="prompt"):
         client.post("/completions", cast_to=object, body={"model": "brook"})
 
 

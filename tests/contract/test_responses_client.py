@@ -239,7 +239,7 @@ def test_errors_are_the_clients_exceptions(client: openai.OpenAI) -> None:
     ]
     for fields, param in refused:
         for stream in (False, True):
-            with pytest.raises(openai.UnprocessableEntityError) as caught:
+            with pytest.raises(openai.BadRequestError) as caught:
                 client.responses.create(**{"input": "Hi!", **ASK, **fields}, stream=stream)
             assert caught.value.param == (param or "input[0].content[0].type")
     with pytest.raises(openai.NotFoundError):

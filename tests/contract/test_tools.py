@@ -122,7 +122,7 @@ def test_no_tool_is_called_where_none_may_be(client: openai.OpenAI) -> None:
 
 
 def test_an_absent_tool_is_a_bad_request(client: openai.OpenAI) -> None:
-    with pytest.raises(openai.UnprocessableEntityError) as caught:
+    with pytest.raises(openai.BadRequestError) as caught:
         client.chat.completions.create(
             model="brook",
             messages=[{"role": "user", "content": "hi"}],
@@ -304,13 +304,13 @@ def test_a_strict_call_is_whole_or_not_begun(client: openai.OpenAI) -> None:
 
 
 def test_what_cannot_be_forced_is_a_bad_request(client: openai.OpenAI) -> None:
-    with pytest.raises(openai.UnprocessableEntityError) as caught:
+    with pytest.raises(openai.BadRequestError) as caught:
         force(client, "required", max_tokens=3)
     assert caught.value.param == "tools"
     assert "allow at least" in str(caught.value)
     schema = {"type": "object", "properties": {"a": {"not": {}}}}
     bad = {"type": "function", "function": {"name": "odd", "parameters": schema}}
-    with pytest.raises(openai.UnprocessableEntityError) as caught:
+    with pytest.raises(openai.BadRequestError) as caught:
         force(client, "odd", tools=[bad])
     assert caught.value.param == "tools"
     assert "`not`" in str(caught.value)

@@ -147,7 +147,7 @@ def test_a_chat_without_a_template(model: Path, tmp_path: Path) -> None:
     with Server(tmp_path / "serve.log", ["--model", str(model)]) as server:
         body = {"model": "model", "messages": [{"role": "user", "content": "hi"}]}
         reply = httpx.post(f"{server.url}/v1/chat/completions", json=body)
-        assert reply.status_code in (400, 422)
+        assert reply.status_code == 400
         assert "template" in reply.text
         body = {"inputs": "A", "parameters": {"max_new_tokens": 4}}
         assert httpx.post(f"{server.url}/generate", json=body).status_code == 200

@@ -166,7 +166,7 @@ pub mod request_error {
     #[repr(i32)]
     pub enum Kind {
         Unspecified = 0,
-        /// the request's fault: 422
+        /// the request's fault: 4xx
         Invalid = 1,
         /// the worker's fault: 500
         Internal = 2,

@@ -20,6 +20,7 @@ pub(super) struct AnthropicError(ApiError);
 
 /// What clients see of a kind of error.
 struct Row {
+    /// On native routes.
     status: StatusCode,
     /// `error_type` of the native routes.
     native: &'static str,
@@ -114,12 +115,20 @@ pub(super) fn for_path(path: &str, error: ApiError) -> Response {
     }
 }
 
-fn respond(error: &ApiError, body: String) -> Response {
+/// The status on the routes of OpenAI and Anthropic: their clients know invalid input by 400 alone.
+fn client_status(kind: ErrorKind) -> StatusCode {
+    match table(kind).status {
+        StatusCode::UNPROCESSABLE_ENTITY => StatusCode::BAD_REQUEST,
+        status => status,
+    }
+}
+
+fn respond(error: &ApiError, status: StatusCode, body: String) -> Response {
     let json = (
         header::CONTENT_TYPE,
         HeaderValue::from_static("application/json"),
     );
-    let mut response = (table(error.kind).status, [json], body).into_response();
+    let mut response = (status, [json], body).into_response();
     if let Some(after) = error.retry_after {
         let seconds = after.as_secs_f64().ceil().max(1.0) as u64;
         response
@@ -131,24 +140,19 @@ fn respond(error: &ApiError, body: String) -> Response {
 
 impl IntoResponse for NativeError {
     fn into_response(self) -> Response {
-        respond(&self.0, native_json(&self.0))
+        respond(&self.0, table(self.0.kind).status, native_json(&self.0))
     }
 }
 
 impl IntoResponse for OpenAiError {
     fn into_response(self) -> Response {
-        respond(&self.0, openai_json(&self.0))
+        respond(&self.0, client_status(self.0.kind), openai_json(&self.0))
     }
 }
 
 impl IntoResponse for AnthropicError {
     fn into_response(self) -> Response {
-        let mut response = respond(&self.0, anthropic_json(&self.0));
-        // What is wrong with a request is always 400 there.
-        if response.status() == StatusCode::UNPROCESSABLE_ENTITY {
-            *response.status_mut() = StatusCode::BAD_REQUEST;
-        }
-        response
+        respond(&self.0, client_status(self.0.kind), anthropic_json(&self.0))
     }
 }
 

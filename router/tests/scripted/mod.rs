@@ -359,6 +359,11 @@ impl Server {
     }
 }
 
+/// The status of invalid input: the routes of OpenAI and Anthropic answer 400, others 422.
+pub fn invalid(path: &str) -> u16 {
+    if path.starts_with("/v1/") { 400 } else { 422 }
+}
+
 impl Reply {
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_else(|e| panic!("{e}: {}", self.text()))
