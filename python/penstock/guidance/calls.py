@@ -113,7 +113,7 @@ def _checked(call: dict[str, Any]) -> dict[str, Any]:
     except Refused as error:
         raise Refused(f"the parameters of `{call['name']}`: {error}") from error
     found = call["schema"]
-    constrained = {key for key in found if key not in schema.ANNOTATIONS} - {"type", "properties"}
+    constrained = schema.asserted(found) - {"type", "properties"}
     if not found.get("properties") and not any(found[key] for key in constrained):
         return NOTHING
     # Arguments are an object, whatever else the schema allows.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-# Of any other, nothing would be checked.
+# Any other is an annotation.
 FORMATS = frozenset(
     (
         "date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri",

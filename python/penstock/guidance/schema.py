@@ -20,11 +20,19 @@ from penstock.guidance.protocol import Refused
 MOST_BYTES = 256 << 10
 MOST_DEPTH = 100
 MOST_SIZE = 4000  # of an expression, in characters of text that it can spell, about
-ANNOTATIONS = frozenset(
+# The standard's assertions that nobody here keeps. Any other keyword is an annotation.
+UNKEPT = frozenset(
     (
-        "$schema", "$id", "$comment", "$anchor", "$defs", "definitions", "title", "description",
-        "default", "examples", "example", "deprecated", "readOnly", "writeOnly", "discriminator",
-        "contentMediaType", "contentEncoding", "$vocabulary",
+        "not", "if", "uniqueItems", "contains", "dependentRequired", "dependentSchemas",
+        "dependencies", "propertyNames", "unevaluatedItems", "unevaluatedProperties",
+        "$dynamicRef", "$recursiveRef",
+    )
+)  # fmt: skip
+# What llguidance would refuse or obey, though it asserts nothing.
+STRIPPED = frozenset(
+    (
+        "then", "else", "minContains", "maxContains", "uniqueItems", "$dynamicAnchor",
+        "$recursiveAnchor", "$vocabulary", "x-guidance",
     )
 )  # fmt: skip
 KEPT = frozenset(
@@ -61,7 +69,8 @@ def parse(text: str) -> Any:
 
 
 def check(schema: Any) -> None:
-    """Raises Refused for the first keyword that would have no effect, by name and place."""
+    """Raises Refused for the first assertion that would have no effect, by name and place, and
+    removes formats that assert nothing."""
     waiting: list[tuple[Any, str]] = [(schema, "#")]
     while waiting:
         node, place = waiting.pop()
@@ -97,16 +106,11 @@ def _ones(node: dict[str, Any]) -> list[str]:
 
 
 def _check_keywords(node: dict[str, Any], place: str) -> None:
-    for key in node:
-        extension = key.startswith("x-") and key != "x-guidance"
-        if key not in KEPT and key not in ANNOTATIONS and not extension:
+    for key in UNKEPT.intersection(node):
+        if key != "uniqueItems" or node[key] is not False:
             raise Refused(f"the schema keyword `{key}` (in `{place}`) is not supported")
-    form = node.get("format")
-    if form is not None and form not in FORMATS:
-        raise Refused(
-            f"the schema keyword `format` (in `{place}`) has the value {json.dumps(form)[:64]}, "
-            f"which is not supported; choose one of {', '.join(sorted(FORMATS))}"
-        )
+    if "format" in node and node["format"] not in FORMATS:
+        del node["format"]  # an annotation
 
 
 def _check_reference(root: Any, node: dict[str, Any], place: str) -> None:
@@ -151,7 +155,7 @@ class _Walk:
         """`inside` are the references that led here: one that comes again is recursion."""
         if not isinstance(node, dict) or len(inside) > MOST_DEPTH:
             raise _Expressible
-        size = self._size(node, {k for k in node if _counts(k)}, inside)
+        size = self._size(node, asserted(node), inside)
         self.total += size
         if self.total > 10 * MOST_SIZE:  # references may multiply what they name
             raise _Expressible
@@ -211,8 +215,11 @@ class _Walk:
 
 
 def for_llguidance(schema: Any) -> Any:
-    """Changes a checked schema where llguidance would keep less than it says; returns it."""
+    """Changes a checked schema where llguidance would keep less than it says, or refuse what only
+    annotates; returns it."""
     for node in list(nodes(schema)):
+        for key in STRIPPED.intersection(node):
+            del node[key]
         formats.keep(node)
     return schema
 
@@ -243,8 +250,9 @@ def literals(node: dict[str, Any]) -> list[Any]:
     return [*values, *const] if isinstance(values, list) else const
 
 
-def _counts(key: str) -> bool:
-    return key not in ANNOTATIONS and not key.startswith("x-")
+def asserted(node: dict[str, Any]) -> set[str]:
+    """The keywords of a checked node that are no annotations."""
+    return set(KEPT.intersection(node))
 
 
 def _count(node: dict[str, Any], key: str, otherwise: int) -> int:

@@ -1,0 +1,46 @@
+"""Which schemas are refused, and in which words; what an unknown keyword does."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from penstock.guidance.compile import Compiler
+from penstock.guidance.protocol import Kind, Refused, Wanted
+from test_calls import compiler
+
+__all__ = ["compiler"]
+ANNOTATIONS: dict[str, Any] = {
+    "nullable": True, "id": "person", "$comment": "c", "markdownDescription": "d", "x-order": 1,
+    "x-guidance": {"lenient": True}, "strict": True, "name": "n", "version": 2, "example": 1,
+    "format": "colour", "enumNames": ["a"], "links": [{"href": "/"}], "then": False, "else": False,
+    "minContains": 4, "uniqueItems": False, "$vocabulary": {}, "$dynamicAnchor": "a",
+    "contentMediaType": "text/html", "deprecated": True, "discriminator": {"propertyName": "k"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["string", "integer", "object"])
+@pytest.mark.parametrize("keyword", ANNOTATIONS)
+def test_what_asserts_nothing_changes_nothing(compiler: Compiler, keyword: str, kind: str) -> None:
+    """In schemas for either backend."""
+    for more in ({}, {"minimum": 3, "pattern": "^a+$", "minProperties": 1}):
+        plain = {"type": kind, **more}
+        wanted = [{**plain, keyword: ANNOTATIONS[keyword]}, plain]
+        needed = [
+            shortest(compiler, {"properties": {"a": each}, "type": "object"}) for each in wanted
+        ]
+        assert needed[0] == needed[1]
+
+
+def shortest(compiler: Compiler, schema: Any) -> Any:
+    made = compiler.compile(Wanted(Kind.JSON_SCHEMA, json.dumps(schema), True))
+    return type(made), getattr(made, "growth", None)
+
+
+@pytest.mark.parametrize("keyword", ["unevaluatedItems", "$dynamicRef"])
+def test_what_asserts_and_is_not_kept_is_named(compiler: Compiler, keyword: str) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "array", keyword: "#x"}}}
+    with pytest.raises(Refused, match=rf"`{re.escape(keyword)}` \(in `#/properties/a`\)"):
+        shortest(compiler, schema)
