@@ -22,6 +22,18 @@ pub struct Wanted {
     pub prompt: Option<u32>,
     /// The ids of the tokens of prompt and answer.
     pub ids: bool,
+    /// How tokens are written beside their log-probabilities.
+    pub names: TokenNames,
+}
+
+/// How tokens are written beside their log-probabilities.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TokenNames {
+    /// As their texts.
+    #[default]
+    Texts,
+    /// As `token_id:` and their id.
+    Ids,
 }
 
 /// A token in some place, and where it stands among all that might be there.
@@ -64,6 +76,16 @@ pub fn ranked(own: Candidate, rank: Option<u32>, top: &[Candidate]) -> Vec<Ranke
     let before = |other: &Ranked| rank.is_none_or(|rank| other.rank < Some(rank));
     entries.insert(entries.partition_point(before), entry(own, rank));
     entries
+}
+
+impl TokenNames {
+    /// What `return_tokens_as_token_ids` asks for.
+    pub(crate) fn of(ids: Option<bool>) -> Self {
+        match ids {
+            Some(true) => Self::Ids,
+            _ => Self::Texts,
+        }
+    }
 }
 
 impl Wanted {

@@ -14,25 +14,26 @@ use serde_json::{Value, json};
 const GENERATE: &str = "/v2/models/penstock/generate";
 
 /// Fields of completions that say what is asked, or how it is told: tensors have their own ways.
-const REFUSED: [&str; 9] = [
+const REFUSED: [&str; 10] = [
     "echo",
     "logprobs",
     "model",
     "prompt",
     "prompt_logprobs",
     "return_token_ids",
+    "return_tokens_as_token_ids",
     "stream_options",
     "suffix",
     "user",
 ];
 /// Those that reach the generation, or have no effect on completions either.
-const TAKEN: &str = "add_special_tokens allowed_token_ids bad_words bad_words_ids beam_width best_of \
-    cache_salt early_stopping frequency_penalty guided_choice guided_complete guided_decoding_backend \
-    guided_grammar guided_json guided_regex guided_whitespace_pattern ignore_eos \
-    include_stop_str_in_output length_penalty logit_bias max_tokens min_p min_tokens n \
-    presence_penalty priority repetition_penalty request_id response_format \
-    return_tokens_as_token_ids seed skip_special_tokens spaces_between_special_tokens stop \
-    stop_token_ids stream structured_outputs temperature top_k top_p truncate_prompt_tokens typical_p \
+const TAKEN: &str = "add_special_tokens allowed_token_ids bad_words bad_words_ids beam_width \
+    best_of cache_salt early_stopping ebnf frequency_penalty guided_choice guided_complete \
+    guided_decoding_backend guided_grammar guided_json guided_regex guided_whitespace_pattern \
+    ignore_eos include_stop_str_in_output json_schema length_penalty logit_bias max_tokens min_p \
+    min_tokens n presence_penalty priority regex repetition_penalty request_id response_format \
+    seed skip_special_tokens spaces_between_special_tokens stop stop_token_ids stream \
+    structured_outputs temperature top_k top_p truncate_prompt_tokens truncation_side typical_p \
     use_beam_search vllm_xargs watermark";
 
 #[tokio::test]

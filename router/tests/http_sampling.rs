@@ -224,7 +224,7 @@ fn words() -> Vec<Case> {
         (
             json!({"truncate_prompt_tokens": -2}),
             "truncate_prompt_tokens",
-            "or -1 to keep all",
+            "or -1 to keep what has room",
         ),
         (
             json!({"truncate_prompt_tokens": 0}),

@@ -377,7 +377,7 @@ async fn thoughts_are_apart() {
     let kwargs = json!({"chat_template_kwargs": {"open": true}, "tools": null});
     server.stage.play(&texts, End::StopToken);
     let answer = server.post(CHAT, body(kwargs.clone())).await.json();
-    let message = json!({"role": "assistant", "content": "Yes.", "reasoning_content": "I think"});
+    let message = json!({"role": "assistant", "content": "Yes.", "reasoning_content": "I think", "reasoning": "I think"});
     assert_eq!(answer["choices"][0]["message"], message);
     server.stage.play(&texts, End::StopToken);
     let mut streamed = body(kwargs);

@@ -83,7 +83,7 @@ def test_the_example_of_a_parameter(server: Server, field: str) -> None:
 @pytest.mark.parametrize("field", SCHEMAS["Message"]["properties"])
 def test_the_example_of_a_message(server: Server, field: str) -> None:
     message = with_field({"role": "user", "content": "Hi!"}, "Message", field)
-    if field in ("tool_calls", "function_call", "reasoning_content"):
+    if field in ("tool_calls", "function_call", "reasoning_content", "reasoning"):
         message["role"] = "assistant"
     body = {"model": "penstock", "messages": [message], "max_tokens": 8}
     body["add_generation_prompt"] = True

@@ -51,8 +51,8 @@ pub struct Parameters {
     pub seed: Option<u64>,
     /// The answer ends at the first of these strings.
     pub stop: Vec<String>,
-    /// Keep only so many tokens at the end of the prompt.
-    pub truncate: Option<usize>,
+    /// What is kept of the prompt; `None` = all of it.
+    pub truncate: Option<Truncation>,
     /// What the model's own end tokens do.
     pub at_eos: AtEos,
     /// More tokens that end the answer.
@@ -75,6 +75,34 @@ pub struct Parameters {
     pub shown: Shown,
     /// Computed blocks are shared only among requests with the same one.
     pub cache_salt: Option<String>,
+}
+
+/// What is kept of a prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Truncation {
+    /// How much.
+    pub keep: Keep,
+    /// The end that is cut off.
+    pub side: TruncationSide,
+}
+
+/// How much of a prompt is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keep {
+    /// So many tokens.
+    Tokens(usize),
+    /// As many as leave room for the answer's tokens in the context.
+    Room,
+}
+
+/// The end of a prompt that is cut off.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TruncationSide {
+    /// The beginning: the last tokens are kept.
+    #[default]
+    Left,
+    /// The end: the first tokens are kept.
+    Right,
 }
 
 /// What usually is left out of an answer's text, and is not if this says so.
@@ -130,6 +158,28 @@ impl Default for Parameters {
             beam: None,
             shown: Shown::default(),
             cache_salt: None,
+        }
+    }
+}
+
+impl Truncation {
+    /// Keeps the last tokens.
+    pub fn to_last(tokens: usize) -> Self {
+        Self {
+            keep: Keep::Tokens(tokens),
+            side: TruncationSide::Left,
+        }
+    }
+
+    /// Cuts a prompt; `room` is how many tokens leave room for the answer.
+    pub(super) fn cut(self, ids: &mut Vec<u32>, room: usize) {
+        let keep = match self.keep {
+            Keep::Tokens(tokens) => tokens,
+            Keep::Room => room,
+        };
+        match self.side {
+            TruncationSide::Left => drop(ids.drain(..ids.len().saturating_sub(keep))),
+            TruncationSide::Right => ids.truncate(keep),
         }
     }
 }

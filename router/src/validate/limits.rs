@@ -5,7 +5,7 @@ use std::fmt;
 use crate::config::RouterConfig;
 use crate::error::ApiError;
 
-use super::{FieldNames, Parameters};
+use super::{FieldNames, Keep, Parameters, Truncation};
 
 /// Tokens that a request may have, as configuration and engine allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,12 +36,12 @@ impl TokenLimits {
 }
 
 pub(super) fn check_truncate(
-    truncate: Option<usize>,
+    truncate: Option<Truncation>,
     names: FieldNames,
     limits: TokenLimits,
 ) -> Result<(), ApiError> {
-    match truncate {
-        Some(n) if n == 0 || n > limits.max_input => {
+    match truncate.map(|truncation| truncation.keep) {
+        Some(Keep::Tokens(n)) if n == 0 || n > limits.max_input => {
             let (name, max) = (names.truncate, limits.max_input);
             let rule =
                 format!("`{name}` must be strictly positive and less than {max}. Given: {n}");
@@ -55,6 +55,14 @@ pub(super) fn check_truncate(
 pub(crate) fn too_long(name: &'static str, max: usize, given: impl fmt::Display) -> ApiError {
     let rule = format!("`{name}` must have less than {max} tokens. Given: {given}");
     ApiError::validation(name, rule)
+}
+
+/// How many tokens a prompt may have so that all that is asked for has room after it; at least 1.
+pub(super) fn room_for_prompt(parameters: &Parameters, limits: TokenLimits) -> usize {
+    let wanted = parameters.max_new_tokens.unwrap_or(1);
+    let wanted = wanted.max(parameters.min_new_tokens) as usize;
+    let room = limits.max_total.saturating_sub(wanted);
+    room.min(limits.max_input).max(1)
 }
 
 /// How many tokens the answer may have.

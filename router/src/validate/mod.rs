@@ -17,7 +17,9 @@ pub(crate) mod sampling;
 mod valid;
 
 pub use choices::Choices;
-pub use input::{AtEos, GenerateInput, Parameters, Prompt, Shown};
+pub use input::{
+    AtEos, GenerateInput, Keep, Parameters, Prompt, Shown, Truncation, TruncationSide,
+};
 pub use limits::TokenLimits;
 pub(crate) use limits::too_long;
 pub use names::FieldNames;

@@ -6,7 +6,7 @@ use crate::logprobs::Wanted;
 use crate::text_bound::TextBound;
 use crate::tools::Reading;
 
-use super::limits::{new_tokens, too_long};
+use super::limits::{new_tokens, room_for_prompt, too_long};
 use super::{FieldNames, Parameters, Shown, TokenLimits};
 use super::{adjustment, beam};
 
@@ -94,8 +94,8 @@ impl ValidParameters {
         } = self;
         // A text's as well: a tokenizer may know tokens that its model has no row for.
         adjustment::check_ids(names.prompt, &ids, usize::MAX, limits.vocabulary)?;
-        if let Some(keep) = parameters.truncate {
-            ids.drain(..ids.len().saturating_sub(keep));
+        if let Some(truncation) = parameters.truncate {
+            truncation.cut(&mut ids, room_for_prompt(&parameters, limits));
         }
         let max_new_tokens = new_tokens(&parameters, names, limits, ids.len())?;
         let answers = parameters.choices.made();

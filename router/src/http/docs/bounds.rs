@@ -228,6 +228,8 @@ fn texts(config: &RouterConfig) -> Vec<Bound> {
         (OPENAI, "cache_salt", text(1..=MAX_SALT_BYTES)),
         (OPENAI, "guided_regex", regex.clone()),
         (OPENAI, "guided_grammar", grammar.clone()),
+        (OPENAI, "regex", regex.clone()),
+        (OPENAI, "ebnf", grammar.clone()),
         (&["StructuredOutputs"], "regex", regex),
         (&["StructuredOutputs"], "grammar", grammar),
         (

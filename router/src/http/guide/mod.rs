@@ -43,6 +43,9 @@ pub(crate) struct ResponseFormat {
     r#type: FormatKind,
     /// With `json_schema`.
     json_schema: Option<NamedSchema>,
+    /// With `json_object` or `json_schema`: the JSON schema by itself, as llama.cpp has it.
+    #[schema(value_type = Option<Object>)]
+    schema: Option<JsonText>,
     /// As TGI has it: what the native `grammar` calls `value`.
     #[schema(value_type = Option<Object>)]
     value: Option<JsonText>,
@@ -120,6 +123,9 @@ pub(crate) struct GuideFields {
     pub(crate) guided_regex: Option<String>,
     pub(crate) guided_choice: Option<Vec<String>>,
     pub(crate) guided_grammar: Option<String>,
+    pub(crate) regex: Option<String>,
+    pub(crate) ebnf: Option<String>,
+    pub(crate) json_schema: Option<JsonText>,
     pub(crate) structured_outputs: Option<StructuredOutputs>,
     pub(crate) guided_complete: Option<bool>,
 }
@@ -158,17 +164,27 @@ impl GuideFields {
         {
             found.put(guide)?;
         }
-        if let Some(json) = self.guided_json {
-            found.put(json_guide("guided_json", json)?)?;
+        let schemas = [
+            ("guided_json", self.guided_json),
+            ("json_schema", self.json_schema),
+        ];
+        for (name, json) in schemas {
+            if let Some(json) = json {
+                found.put(json_guide(name, json)?)?;
+            }
         }
-        if let Some(regex) = self.guided_regex {
-            found.put(regex_guide("guided_regex", regex))?;
+        for (name, regex) in [("guided_regex", self.guided_regex), ("regex", self.regex)] {
+            if let Some(regex) = regex {
+                found.put(regex_guide(name, regex))?;
+            }
         }
         if let Some(choice) = self.guided_choice {
             found.put(choice_guide("guided_choice", &choice)?)?;
         }
-        if let Some(grammar) = self.guided_grammar {
-            found.put(grammar_guide("guided_grammar", grammar))?;
+        for (name, grammar) in [("guided_grammar", self.guided_grammar), ("ebnf", self.ebnf)] {
+            if let Some(grammar) = grammar {
+                found.put(grammar_guide(name, grammar))?;
+            }
         }
         if let Some(outputs) = self.structured_outputs {
             outputs.put(&mut found)?;
@@ -212,6 +228,7 @@ impl ResponseFormat {
             name,
             r#type: FormatKind::JsonObject,
             json_schema: None,
+            schema: None,
             value: None,
         }
     }
@@ -226,6 +243,7 @@ impl ResponseFormat {
             name,
             r#type: FormatKind::JsonSchema,
             json_schema: Some(schema),
+            schema: None,
             value: None,
         }
     }
@@ -235,8 +253,18 @@ impl ResponseFormat {
             name,
             r#type,
             json_schema,
+            schema,
             value,
         } = self;
+        if let Some(schema) = schema {
+            let schemas = matches!(r#type, FormatKind::JsonObject | FormatKind::JsonSchema);
+            if schemas && json_schema.is_none() && value.is_none() {
+                return json_guide(name, schema).map(Some);
+            }
+            let rule = "`response_format.schema` is only for the types `json_object` and \
+                        `json_schema`, without `json_schema` and `value`";
+            return Err(ApiError::validation(name, rule));
+        }
         match (r#type.grammar(), json_schema, value) {
             (None, None, None) => Ok(None),
             (Some(GrammarKind::JsonSchema), Some(NamedSchema { schema, .. }), None) => {

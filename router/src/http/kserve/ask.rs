@@ -73,7 +73,7 @@ const NUMBERS: [&str; 17] = [
 ];
 
 /// What is not a sampling parameter, though a completion has it.
-const NOT_SAMPLING: [&str; 9] = [
+const NOT_SAMPLING: [&str; 10] = [
     "prompt",
     "model",
     "stream_options",
@@ -82,6 +82,7 @@ const NOT_SAMPLING: [&str; 9] = [
     "logprobs",
     "prompt_logprobs",
     "return_token_ids",
+    "return_tokens_as_token_ids",
     "user",
 ];
 

@@ -10,7 +10,7 @@ use crate::http::neutral::{self, Neutral, Neutrals};
 use crate::logprobs::Wanted;
 use crate::tokenize::SpecialTokens;
 use crate::validate::range::Range;
-use crate::validate::{Choices, FieldNames, GenerateInput, Parameters, Prompt};
+use crate::validate::{Choices, FieldNames, GenerateInput, Parameters, Prompt, Truncation};
 
 /// Not offered yet.
 pub(crate) const NEUTRAL: Neutrals<1> = [("adapter_id", Neutral::Null)];
@@ -103,7 +103,7 @@ fn parameters_of(wire: GenerateParameters) -> Parameters {
         top_p: wire.top_p.unwrap_or(1.0),
         seed: wire.seed,
         stop: wire.stop.unwrap_or_default(),
-        truncate: wire.truncate,
+        truncate: wire.truncate.map(Truncation::to_last),
         watermark: wire.watermark.unwrap_or(false),
         adjustment: Adjustment {
             typical_p: wire.typical_p.unwrap_or(1.0),
@@ -119,6 +119,7 @@ fn parameters_of(wire: GenerateParameters) -> Parameters {
             echo: false,
             prompt: (wire.decoder_input_details == Some(true)).then_some(0),
             ids: false,
+            ..Wanted::default()
         },
         ..Parameters::default()
     }

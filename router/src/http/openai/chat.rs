@@ -136,11 +136,13 @@ fn message(answer: Answer) -> AssistantMessage {
     let function = tool_calls
         .pop_if(|_| answer.older)
         .map(|call| call.function);
+    let thought = Some(answer.thought).filter(|text| !text.is_empty());
     AssistantMessage {
         role: "assistant",
         content,
         function_call: function,
-        reasoning_content: Some(answer.thought).filter(|text| !text.is_empty()),
+        reasoning_content: thought.clone(),
+        reasoning: thought,
         tool_calls,
     }
 }

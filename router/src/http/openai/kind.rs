@@ -1,5 +1,7 @@
 //! What tells the chunks of a chat from those of a completion.
 
+use super::wire::StreamUsage;
+
 /// Which kind of chunk a stream has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -51,8 +53,8 @@ impl Kind {
     }
 
     /// What a chunk has after its text.
-    pub(super) fn tail(self, usage: bool) -> &'static [u8] {
-        match (self, usage) {
+    pub(super) fn tail(self, usage: StreamUsage) -> &'static [u8] {
+        match (self, usage == StreamUsage::AtEnd) {
             (Self::Chat, false) => b"},\"logprobs\":null,\"finish_reason\":null}]}\n\n",
             (Self::Chat, true) => {
                 b"},\"logprobs\":null,\"finish_reason\":null}],\"usage\":null}\n\n"

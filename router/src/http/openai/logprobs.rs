@@ -7,7 +7,7 @@ use super::kind::Kind;
 use crate::detokenize::{Detokenizer, Vocabulary};
 use crate::engine::Candidate;
 use crate::generation::{Generation, TextEvent};
-use crate::logprobs::{Ranked, ranked, shown};
+use crate::logprobs::{Ranked, TokenNames, ranked, shown};
 
 /// Log-probabilities of a choice.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
@@ -22,7 +22,8 @@ pub(crate) enum Logprobs {
 /// Lists of equal length, an entry per token; with `echo`, the prompt's tokens come first.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, ToSchema)]
 pub(crate) struct TextLogprobs {
-    /// What each token stands for by itself; `bytes:\x..` if that is not UTF-8.
+    /// What each token stands for by itself; `bytes:\x..` if that is not UTF-8. With
+    /// `return_tokens_as_token_ids`: `token_id:` and its id.
     pub(crate) tokens: Vec<String>,
     /// Natural logs of their probabilities; null for the first of a prompt.
     pub(crate) token_logprobs: Vec<Option<f32>>,
@@ -56,7 +57,8 @@ pub(crate) struct ChatToken {
 /// A token and its probability.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub(crate) struct ChatCandidate {
-    /// What it stands for by itself; what is not UTF-8 as U+FFFD.
+    /// What it stands for by itself; what is not UTF-8 as U+FFFD. With
+    /// `return_tokens_as_token_ids`: `token_id:` and its id.
     pub(crate) token: String,
     /// Natural log of its probability.
     pub(crate) logprob: f32,
@@ -90,6 +92,8 @@ pub(super) struct Gathering {
     kind: Kind,
     /// Alternatives of each token.
     top: usize,
+    /// How tokens are written.
+    names: TokenNames,
     /// Characters of the choice's text so far.
     offset: usize,
     /// Whether nothing was taken yet.
@@ -99,8 +103,10 @@ pub(super) struct Gathering {
 impl Gathering {
     /// For an answer, if its request asks; the prompt's tokens are taken by `add_prompt`.
     pub(super) fn begin(kind: Kind, generation: &Generation) -> Option<Self> {
-        let top = generation.facts().wanted.tokens?;
+        let wanted = generation.facts().wanted;
+        let top = wanted.tokens?;
         Some(Self {
+            names: wanted.names,
             gathered: Logprobs::empty(kind),
             kind,
             top: top as usize,
@@ -190,23 +196,24 @@ impl Gathering {
         id: u32,
         told: Option<(Candidate, &[Candidate])>,
     ) {
+        let names = self.names;
         match &mut self.gathered {
             Logprobs::Text(lists) => {
-                lists.tokens.push(text_of(vocabulary, id));
+                lists.tokens.push(text_of(vocabulary, names, id));
                 lists.text_offset.push(self.offset);
                 lists
                     .token_logprobs
                     .push(told.map(|(own, _)| shown(own.logprob)));
                 lists
                     .top_logprobs
-                    .push(told.map(|told| ByText::of(vocabulary, told)));
+                    .push(told.map(|told| ByText::of(vocabulary, names, told)));
             }
             Logprobs::Chat(turn) => turn.content.extend(told.map(|(own, top)| {
                 ChatToken {
-                    token: ChatCandidate::of(vocabulary, own),
+                    token: ChatCandidate::of(vocabulary, names, own),
                     top_logprobs: top
                         .iter()
-                        .map(|&c| ChatCandidate::of(vocabulary, c))
+                        .map(|&c| ChatCandidate::of(vocabulary, names, c))
                         .collect(),
                 }
             })),
@@ -248,11 +255,15 @@ impl Logprobs {
 
 impl ByText {
     /// The likely tokens and the token itself. Of tokens with one text, the likeliest stays.
-    fn of(vocabulary: &Vocabulary, (own, top): (Candidate, &[Candidate])) -> Self {
+    fn of(
+        vocabulary: &Vocabulary,
+        names: TokenNames,
+        (own, top): (Candidate, &[Candidate]),
+    ) -> Self {
         let mut entries: Vec<(String, f32)> = Vec::with_capacity(top.len() + 1);
         let own = Some(own).filter(|own| top.iter().all(|c| c.id != own.id));
         for candidate in top.iter().copied().chain(own) {
-            let text = text_of(vocabulary, candidate.id);
+            let text = text_of(vocabulary, names, candidate.id);
             if entries.iter().all(|(other, _)| *other != text) {
                 entries.push((text, shown(candidate.logprob)));
             }
@@ -262,9 +273,12 @@ impl ByText {
 }
 
 impl ChatCandidate {
-    fn of(vocabulary: &Vocabulary, candidate: Candidate) -> Self {
+    fn of(vocabulary: &Vocabulary, names: TokenNames, candidate: Candidate) -> Self {
         Self {
-            token: vocabulary.piece_text(candidate.id),
+            token: match names {
+                TokenNames::Texts => vocabulary.piece_text(candidate.id),
+                TokenNames::Ids => id_text(candidate.id),
+            },
             logprob: shown(candidate.logprob),
             bytes: vocabulary.piece(candidate.id).into_owned(),
         }
@@ -273,7 +287,10 @@ impl ChatCandidate {
 
 /// A token as completions write it: different tokens have different texts, also when they are
 /// parts of a character.
-fn text_of(vocabulary: &Vocabulary, id: u32) -> String {
+fn text_of(vocabulary: &Vocabulary, names: TokenNames, id: u32) -> String {
+    if names == TokenNames::Ids {
+        return id_text(id);
+    }
     let piece = vocabulary.piece(id);
     match std::str::from_utf8(&piece) {
         Ok(text) => text.to_owned(),
@@ -282,6 +299,10 @@ fn text_of(vocabulary: &Vocabulary, id: u32) -> String {
             format!("bytes:{}", bytes.collect::<String>())
         }
     }
+}
+
+fn id_text(id: u32) -> String {
+    format!("token_id:{id}")
 }
 
 impl Serialize for ByText {

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::kind::Kind;
 use super::logprobs::Gathering;
 use super::token_ids::TokenIds;
+use super::wire::StreamUsage;
 use super::wire::answer::{FinishReason, Usage};
 use super::{Answering, finish_reason};
 use crate::error::ApiError;
@@ -23,7 +24,7 @@ pub(super) struct ChunkStream {
     kind: Kind,
     answering: Answering,
     choices: Vec<Choice>,
-    usage: bool,
+    usage: StreamUsage,
 }
 
 struct Choice {
@@ -39,6 +40,8 @@ struct Choice {
     gathering: Option<Gathering>,
     /// If the ids of its tokens are told: each with the next chunk.
     ids: Option<Box<TokenIds>>,
+    /// If each chunk tells the usage: tokens up to the next one.
+    counted: Option<u32>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +57,7 @@ impl ChunkStream {
         kind: Kind,
         answering: Answering,
         generations: Vec<Generation>,
-        usage: bool,
+        usage: StreamUsage,
     ) -> Self {
         let choice = |(index, generation): (usize, Generation)| {
             let head = format!(
@@ -67,6 +70,7 @@ impl ChunkStream {
             Choice {
                 gathering: Gathering::begin(kind, &generation),
                 ids: TokenIds::begin(&generation),
+                counted: (usage == StreamUsage::Always).then_some(0),
                 head: head.into_bytes(),
                 state: State::Fresh,
                 read,
@@ -105,10 +109,12 @@ impl ChunkStream {
             }
         }
         let tail: &[u8] = self.kind.tail(self.usage);
+        choice.count(event.tokens.len());
         if choice.state == State::Fresh {
             choice.put_prompt(self.kind, &self.answering, (index, tail), out);
         }
         for (at, (token, text, delta)) in event.tokens().enumerate() {
+            choice.count_one();
             if let Some(ids) = &mut choice.ids {
                 ids.add(token.id);
             }
@@ -144,6 +150,7 @@ impl ChunkStream {
         };
         let polled = read.poll(&mut choice.generation, event, cx);
         if let Poll::Ready(Ok(())) = polled {
+            choice.count(0);
             if let Some(gathering) = &mut choice.gathering {
                 gathering.add_event(&choice.generation, event);
             }
@@ -173,7 +180,7 @@ impl ChunkStream {
                 let tail = self.kind.tail(self.usage);
                 return choice.put_text(self.kind, &self.answering, index, (&text, tail), out);
             }
-            Piece::Thought(text) => json!({ "reasoning_content": text }),
+            Piece::Thought(text) => json!({ "reasoning_content": text, "reasoning": text }),
             Piece::Call(name) => {
                 choice.calls += 1;
                 let function = json!({ "name": name, "arguments": "" });
@@ -223,12 +230,16 @@ impl ChunkStream {
         if let Some(ids) = &mut choice.ids {
             ids.tell(&mut told);
         }
-        let usage = if self.usage { ",\"usage\":null" } else { "" };
+        let usage = match self.usage {
+            StreamUsage::AtEnd => ",\"usage\":null",
+            StreamUsage::Never | StreamUsage::Always => "",
+        };
         put_event(out, &format!("{head}[{told}]{usage}}}"));
+        choice.put_usage(out);
     }
 
     fn put_last(&self, out: &mut BytesMut) {
-        if self.usage {
+        if self.usage != StreamUsage::Never {
             let facts = self.choices.iter().map(|choice| choice.generation.facts());
             let usage = Usage::sum(facts.map(Facts::cost));
             let head = self.answering.head(self.kind.object());
@@ -247,6 +258,31 @@ fn told_call(choice: &Choice, mut call: Value) -> Value {
 }
 
 impl Choice {
+    /// Counts the tokens so far but for the last `waiting` ones, if each chunk tells the usage.
+    fn count(&mut self, waiting: usize) {
+        if let Some(counted) = &mut self.counted {
+            let waiting = u32::try_from(waiting).unwrap_or(u32::MAX);
+            *counted = (self.generation.facts().generated_tokens).saturating_sub(waiting);
+        }
+    }
+
+    fn count_one(&mut self) {
+        if let Some(counted) = &mut self.counted {
+            *counted += 1;
+        }
+    }
+
+    /// Adds the usage so far to the chunk that was written last, if each chunk tells it.
+    fn put_usage(&self, out: &mut BytesMut) {
+        const END: &[u8] = b"}\n\n";
+        let Some(tokens) = self.counted else { return };
+        let prompt = self.generation.facts().prompt_tokens;
+        out.truncate(out.len().saturating_sub(END.len()));
+        out.put_slice(b",\"usage\":");
+        put_json(out, &Usage::sum(std::iter::once((prompt, tokens))));
+        out.put_slice(END);
+    }
+
     /// Appends a chunk with the prompt, if it is echoed.
     fn put_prompt(
         &mut self,
@@ -255,10 +291,10 @@ impl Choice {
         (index, tail): (usize, &[u8]),
         out: &mut BytesMut,
     ) {
-        if let Some(gathering) = &mut self.gathering {
-            gathering.add_prompt(&self.generation);
-        }
         if self.generation.facts().wanted.echo {
+            if let Some(gathering) = &mut self.gathering {
+                gathering.add_prompt(&self.generation);
+            }
             let text = self.generation.prompt().text.clone();
             self.put_text(kind, answering, index, (&text, tail), out);
         }
@@ -292,8 +328,15 @@ impl Choice {
         }
         put_json(out, text);
         if self.gathering.is_none() && self.ids.is_none() {
-            return out.put_slice(tail);
+            out.put_slice(tail);
+        } else {
+            self.put_told(kind, tail, out);
         }
+        self.put_usage(out);
+    }
+
+    /// Appends a chunk's tail with what is told beside its text.
+    fn put_told(&mut self, kind: Kind, tail: &[u8], out: &mut BytesMut) {
         // The same with log-probabilities instead of null, and with ids behind them.
         let (before, after) = tail.split_at(kind.before_logprobs().len());
         out.put_slice(before);

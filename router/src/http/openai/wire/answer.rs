@@ -82,6 +82,9 @@ pub(crate) struct AssistantMessage {
     /// What the model thought before, where it shows that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reasoning_content: Option<String>,
+    /// The same, by the name that vLLM's newer clients read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) reasoning: Option<String>,
     /// The call of one of `functions`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) function_call: Option<FunctionCall>,

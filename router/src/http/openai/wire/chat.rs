@@ -11,7 +11,7 @@ use crate::chat::ChatMessage;
 use crate::error::{ApiError, Excerpt};
 use crate::http::neutral::{self, Neutral, Neutrals};
 use crate::http::strict::{self, InPlaceOfText, JsonText, TextOr, from_object};
-use crate::logprobs::Wanted;
+use crate::logprobs::{TokenNames, Wanted};
 
 from_object!(Message, Part);
 
@@ -156,6 +156,9 @@ pub(crate) struct Message {
     name: Option<String>,
     /// What the model thought before an assistant's turn.
     reasoning_content: Option<String>,
+    /// The same, by its newer name; what is no string is left out.
+    #[schema(value_type = Option<String>)]
+    reasoning: Option<JsonText>,
     /// Calls made by an assistant's turn.
     #[serde(default, deserialize_with = "super::chat::calls")]
     tool_calls: Option<Vec<MessageCall>>,
@@ -261,6 +264,7 @@ impl ChatRequest {
             echo: false,
             prompt: prompt_logprobs(self.prompt_logprobs, self.stream)?,
             ids: self.return_token_ids == Some(true),
+            names: TokenNames::of(self.return_tokens_as_token_ids),
         })
     }
 
@@ -347,6 +351,10 @@ impl Message {
             *last_call = Some(id.clone());
             calls.push(MessageCall::of(function, id));
         }
+        let thought = self.reasoning_content.or_else(|| {
+            let thought = self.reasoning?.into_string();
+            serde_json::from_str(&thought).ok()
+        });
         if self.content.is_none() && calls.is_empty() {
             return Err(at("must have `content`, `tool_calls` or `function_call`"));
         }
@@ -361,7 +369,7 @@ impl Message {
         Ok(ChatMessage {
             role,
             content: self.content.map(joined),
-            reasoning_content: self.reasoning_content,
+            reasoning_content: thought,
             name: self.name,
             tool_calls: (!calls.is_empty()).then(|| MessageCall::list_to_json(calls)),
             tool_call_id: self.tool_call_id.or(answered),

@@ -7,7 +7,7 @@ use crate::error::ApiError;
 use crate::http::neutral::{Neutral, Neutrals};
 use crate::http::strict::from_object;
 use crate::validate::range::Range;
-use crate::validate::{AtEos, Parameters};
+use crate::validate::{AtEos, Keep, Parameters, Truncation, TruncationSide};
 
 from_object!(StreamOptions);
 
@@ -29,9 +29,28 @@ pub(crate) enum Delivery {
     Whole,
     /// As a stream of chunks.
     Stream {
-        /// Whether a last chunk tells the usage.
-        usage: bool,
+        /// Which chunks tell the usage.
+        usage: StreamUsage,
     },
+}
+
+/// Which chunks of a stream tell the usage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StreamUsage {
+    /// None.
+    Never,
+    /// A last one, without choices.
+    AtEnd,
+    /// That one, and each chunk of a choice: the tokens of this choice so far.
+    Always,
+}
+
+/// The end of a prompt that is cut off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum WireSide {
+    Left,
+    Right,
 }
 
 /// How a stream is told.
@@ -45,6 +64,8 @@ pub(crate) enum Delivery {
 pub(crate) struct StreamOptions {
     /// Send a last chunk without choices that tells the usage.
     pub(crate) include_usage: Option<bool>,
+    /// With `include_usage`: each chunk tells the usage of its choice so far (vLLM's name).
+    pub(crate) continuous_usage_stats: Option<bool>,
     /// Has no effect: Penstock adds no padding to its chunks.
     #[serde(rename = "include_obfuscation")]
     pub(crate) _include_obfuscation: Option<bool>,
@@ -113,9 +134,9 @@ macro_rules! request {
             /// Computed prompts are shared only among requests with the same one: nobody learns from
             /// times what others have asked.
             pub(crate) cache_salt: Option<String>,
-            /// Not offered yet; false is neutral.
-            #[schema(value_type = Option<bool>)]
-            pub(crate) return_tokens_as_token_ids: Option<crate::http::strict::JsonText>,
+            /// With log-probabilities: tokens are written as `token_id:` and their id, so that tokens
+            /// with equal texts differ.
+            pub(crate) return_tokens_as_token_ids: Option<bool>,
             /// Not offered yet; `{}` is neutral.
             #[schema(value_type = Option<Object>)]
             pub(crate) vllm_xargs: Option<crate::http::strict::JsonText>,
@@ -159,8 +180,12 @@ macro_rules! request {
             pub(crate) bad_words: Vec<String>,
             /// Mark the answer: `penstock watermark-detect` can tell it from other texts.
             pub(crate) watermark: Option<bool>,
-            /// Keep only so many tokens at the end of the prompt; -1 = all.
+            /// Keep only so many tokens of the prompt; -1 = as many as leave room for `max_tokens` in
+            /// the context.
             pub(crate) truncate_prompt_tokens: Option<i64>,
+            /// Which end of the prompt `truncate_prompt_tokens` cuts off: `left` (default) or `right`.
+            #[schema(inline)]
+            pub(crate) truncation_side: Option<super::common::WireSide>,
             /// What the answer must spell.
             pub(crate) response_format: Option<crate::http::guide::ResponseFormat>,
             /// A JSON schema (vLLM's name).
@@ -174,6 +199,13 @@ macro_rules! request {
             pub(crate) guided_choice: Option<Vec<String>>,
             /// A grammar, in Lark's syntax or EBNF (vLLM's name).
             pub(crate) guided_grammar: Option<String>,
+            /// A regular expression for the whole answer (SGLang's name).
+            pub(crate) regex: Option<String>,
+            /// A grammar, in EBNF or Lark's syntax (SGLang's name).
+            pub(crate) ebnf: Option<String>,
+            /// A JSON schema, as a string or an object (SGLang's name).
+            #[schema(value_type = Option<String>)]
+            pub(crate) json_schema: Option<crate::http::strict::JsonText>,
             /// The same in one object, as newer clients send it.
             pub(crate) structured_outputs: Option<crate::http::guide::StructuredOutputs>,
             /// Whether the answer is whole when its tokens run out. Default: for JSON.
@@ -200,7 +232,6 @@ macro_rules! request {
                 let values = [
                     &self.guided_whitespace_pattern,
                     &self.priority,
-                    &self.return_tokens_as_token_ids,
                     &self.vllm_xargs,
                 ];
                 crate::http::neutral::check(&super::common::NEUTRAL, values)
@@ -232,7 +263,10 @@ macro_rules! request {
                         adjustment: self.adjustment(),
                         bad_words: std::mem::take(&mut self.bad_words),
                         watermark: self.watermark.unwrap_or(false),
-                        truncate: super::common::truncate(self.truncate_prompt_tokens)?,
+                        truncate: super::common::truncation(
+                            self.truncate_prompt_tokens,
+                            self.truncation_side,
+                        )?,
                         guide: self.guide()?,
                         shown: crate::validate::Shown {
                             stop_string: self.include_stop_str_in_output == Some(true),
@@ -255,6 +289,9 @@ macro_rules! request {
                     guided_regex: self.guided_regex.take(),
                     guided_choice: self.guided_choice.take(),
                     guided_grammar: self.guided_grammar.take(),
+                    regex: self.regex.take(),
+                    ebnf: self.ebnf.take(),
+                    json_schema: self.json_schema.take(),
                     structured_outputs: self.structured_outputs.take(),
                     guided_complete: self.guided_complete,
                 }
@@ -295,10 +332,9 @@ macro_rules! request {
 pub(super) use request;
 
 /// Not offered yet.
-pub(crate) const NEUTRAL: Neutrals<4> = [
+pub(crate) const NEUTRAL: Neutrals<3> = [
     ("guided_whitespace_pattern", Neutral::Null),
     ("priority", Neutral::Json("0")),
-    ("return_tokens_as_token_ids", Neutral::Json("false")),
     ("vllm_xargs", Neutral::Json("{}")),
 ];
 
@@ -314,15 +350,24 @@ pub(super) fn top_k(value: Option<i32>) -> Result<u32, ApiError> {
     Err(ApiError::validation("top_k", rule))
 }
 
-pub(super) fn truncate(keep: Option<i64>) -> Result<Option<usize>, ApiError> {
-    match keep {
-        None | Some(-1) => Ok(None),
-        Some(given) => usize::try_from(given).map(Some).map_err(|_| {
+pub(super) fn truncation(
+    keep: Option<i64>,
+    side: Option<WireSide>,
+) -> Result<Option<Truncation>, ApiError> {
+    let Some(given) = keep else { return Ok(None) };
+    let keep = match given {
+        -1 => Keep::Room,
+        given => Keep::Tokens(usize::try_from(given).map_err(|_| {
             let name = "truncate_prompt_tokens";
-            let rule = format!("`{name}` must be > 0, or -1 to keep all. Given: {given}");
+            let rule = format!("`{name}` must be > 0, or -1 to keep what has room. Given: {given}");
             ApiError::validation(name, rule)
-        }),
-    }
+        })?),
+    };
+    let side = match side {
+        Some(WireSide::Right) => TruncationSide::Right,
+        Some(WireSide::Left) | None => TruncationSide::Left,
+    };
+    Ok(Some(Truncation { keep, side }))
 }
 
 /// What is told of a prompt by itself goes with a whole answer: a stream has no place for it.
@@ -351,7 +396,12 @@ pub(super) fn delivery(
 ) -> Result<Delivery, ApiError> {
     match (stream, options) {
         (Some(true), options) => {
-            let usage = options.unwrap_or_default().include_usage == Some(true);
+            let options = options.unwrap_or_default();
+            let usage = match (options.include_usage, options.continuous_usage_stats) {
+                (Some(true), Some(true)) => StreamUsage::Always,
+                (Some(true), _) => StreamUsage::AtEnd,
+                _ => StreamUsage::Never,
+            };
             Ok(Delivery::Stream { usage })
         }
         (_, None) => Ok(Delivery::Whole),

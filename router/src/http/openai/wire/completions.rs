@@ -5,7 +5,7 @@ use super::one_or_many::WirePrompt;
 use crate::error::ApiError;
 use crate::http::neutral::{self, Neutral, Neutrals};
 use crate::http::strict::JsonText;
-use crate::logprobs::Wanted;
+use crate::logprobs::{TokenNames, Wanted};
 use crate::tokenize::SpecialTokens;
 use crate::validate::Parameters;
 
@@ -70,6 +70,7 @@ impl CompletionRequest {
             echo: self.echo == Some(true),
             prompt: prompt_logprobs(self.prompt_logprobs, self.stream)?,
             ids: self.return_token_ids == Some(true),
+            names: TokenNames::of(self.return_tokens_as_token_ids),
         })
     }
 }

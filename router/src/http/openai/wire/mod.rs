@@ -12,7 +12,7 @@ pub(crate) mod responses;
 mod token_ids;
 pub(crate) mod tools;
 
-pub(crate) use self::common::{Common, Delivery, NEUTRAL, TOP_K};
+pub(crate) use self::common::{Common, Delivery, NEUTRAL, StreamUsage, TOP_K};
 
 /// An error.
 #[derive(Debug, serde::Serialize, utoipa::ToSchema)]

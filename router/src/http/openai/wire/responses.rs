@@ -12,7 +12,7 @@ use crate::error::ApiError;
 use crate::http::guide::ResponseFormat;
 use crate::http::neutral::{self, Neutral, Neutrals};
 use crate::http::strict::{self, JsonText, Kept, TextOr, from_object};
-use crate::logprobs::Wanted;
+use crate::logprobs::{TokenNames, Wanted};
 use crate::tools::{Choice, MOST_TOOLS, OfferFields};
 
 from_object!(
@@ -299,6 +299,7 @@ impl ResponsesRequest {
         }
         Ok(Wanted {
             tokens: told.then_some(top),
+            names: TokenNames::of(self.return_tokens_as_token_ids),
             ..Wanted::default()
         })
     }

@@ -1,0 +1,320 @@
+//! Fields that clients of vLLM, SGLang and llama.cpp send beside OpenAI's.
+
+#![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
+
+mod scripted;
+
+use penstock_router::engine::End;
+use penstock_router::engine::types::GuideKind;
+use scripted::{MAX_TOTAL, Server};
+use serde_json::{Value, json};
+
+const CHAT: &str = "/v1/chat/completions";
+const COMPLETIONS: &str = "/v1/completions";
+
+fn with(mut body: Value, fields: Value) -> Value {
+    let fields = fields.as_object().unwrap().clone();
+    body.as_object_mut().unwrap().extend(fields);
+    body
+}
+
+fn chat(fields: Value) -> Value {
+    with(
+        json!({"messages": [{"role": "user", "content": "hi"}]}),
+        fields,
+    )
+}
+
+fn completion(fields: Value) -> Value {
+    with(json!({"prompt": "hi"}), fields)
+}
+
+/// (prompt tokens, tokens of the answer) of each chunk, choice by choice.
+fn usages(events: &[Value], index: usize) -> Vec<(u64, u64)> {
+    let own = events.iter().filter(|e| e["choices"][0]["index"] == index);
+    own.map(|event| {
+        let usage = &event["usage"];
+        let [prompt, completion, total] = ["prompt_tokens", "completion_tokens", "total_tokens"]
+            .map(|name| usage[name].as_u64().unwrap());
+        assert_eq!(prompt + completion, total);
+        (prompt, completion)
+    })
+    .collect()
+}
+
+#[tokio::test]
+async fn each_chunk_may_tell_the_usage_so_far() {
+    let options = json!({"include_usage": true, "continuous_usage_stats": true});
+    for beside in [json!({}), json!({"return_token_ids": true})] {
+        let server = Server::new();
+        server
+            .stage
+            .play(&["ab", "c"], End::StopToken)
+            .play(&["d"], End::Length);
+        let fields = json!({"prompt": ["hi", "you"], "stream": true, "stream_options": options});
+        let events = server
+            .post(COMPLETIONS, with(fields, beside))
+            .await
+            .events();
+        assert_eq!(usages(&events, 0), [(2, 1), (2, 2), (2, 3), (2, 4)]);
+        assert_eq!(usages(&events, 1), [(3, 1), (3, 1)]);
+        let last = &events.last().unwrap();
+        assert_eq!(last["choices"], json!([]));
+        assert_eq!(last["usage"]["total_tokens"], 10);
+    }
+}
+
+#[tokio::test]
+async fn chunks_of_thoughts_and_calls_tell_the_usage_so_far_too() {
+    let template = "<think>{% for m in messages %}{{ m.content }}{% endfor %}";
+    let server = Server::with(Some(template), |_| {});
+    server
+        .stage
+        .play(&["<think>", "a</think>", "b"], End::StopToken);
+    let options = json!({"include_usage": true, "continuous_usage_stats": true});
+    let body = chat(json!({"stream": true, "stream_options": options}));
+    let events = server.post(CHAT, body).await.events();
+    assert_eq!(usages(&events, 0), [(9, 16), (9, 18), (9, 18)]);
+    assert_eq!(events[0]["choices"][0]["delta"]["reasoning"], "a");
+}
+
+#[tokio::test]
+async fn usage_in_each_chunk_needs_usage_at_all() {
+    let server = Server::new();
+    for options in [
+        json!({"continuous_usage_stats": true}),
+        json!({"include_usage": false, "continuous_usage_stats": true}),
+        json!({"include_usage": true, "continuous_usage_stats": false}),
+    ] {
+        server.stage.play(&["a"], End::Length);
+        let body = chat(json!({"stream": true, "stream_options": options}));
+        let events = server.post(CHAT, body).await.events();
+        assert!(events[0]["usage"].is_null(), "{options}");
+    }
+}
+
+#[tokio::test]
+async fn thoughts_are_told_by_both_names_and_read_by_both() {
+    let template = "{% for m in messages %}{{ m.role }}:<think>{{ m.reasoning_content }}</think>\
+                    {{ m.content }};{% endfor %}";
+    let server = Server::with(Some(template), |_| {});
+    server.stage.play(&["<think>so</think>yes"], End::StopToken);
+    let answer = server.post(CHAT, chat(json!({}))).await.json();
+    let message = &answer["choices"][0]["message"];
+    assert_eq!(message["reasoning_content"], "so");
+    assert_eq!(message["reasoning"], "so");
+    let user = json!({"role": "user", "content": "go on"});
+    for (thought, read) in [
+        (json!({"reasoning": "so"}), "so"),
+        (json!({"reasoning": "so", "reasoning_content": null}), "so"),
+        (json!({"reasoning": "as", "reasoning_content": "so"}), "so"),
+        (json!({"reasoning": null}), ""),
+        (json!({"reasoning": {"effort": "low"}}), ""),
+    ] {
+        let said = with(json!({"role": "assistant", "content": "yes"}), thought);
+        let body = json!({"messages": [said, user]});
+        let told = server.post("/chat_tokenize", body).await.json();
+        let expected = format!("assistant:<think>{read}</think>yes;user:<think></think>go on;");
+        assert_eq!(told["templated_text"], expected);
+    }
+}
+
+#[tokio::test]
+async fn guides_by_the_names_of_other_servers() {
+    let schema = r#"{"type":"object","properties":{"b":{},"a":{}}}"#;
+    let parsed: Value = serde_json::from_str(schema).unwrap();
+    let object = |kind: &str| json!({"response_format": {"type": kind, "schema": parsed}});
+    let server = Server::with(Some(scripted::TEMPLATE), |config| config.guides = true);
+    for (fields, name, kind, text) in [
+        (json!({"regex": "a+"}), "regex", GuideKind::Regex, "a+"),
+        (
+            json!({"ebnf": "root ::= \"a\""}),
+            "ebnf",
+            GuideKind::Grammar,
+            "root ::= \"a\"",
+        ),
+        (
+            json!({"json_schema": schema}),
+            "json_schema",
+            GuideKind::JsonSchema,
+            schema,
+        ),
+        (
+            json!({"json_schema": parsed}),
+            "json_schema",
+            GuideKind::JsonSchema,
+            schema,
+        ),
+        (
+            object("json_object"),
+            "response_format",
+            GuideKind::JsonSchema,
+            schema,
+        ),
+        (
+            object("json_schema"),
+            "response_format",
+            GuideKind::JsonSchema,
+            schema,
+        ),
+    ] {
+        for (path, body) in [
+            (CHAT, chat(fields.clone())),
+            (COMPLETIONS, completion(fields.clone())),
+        ] {
+            server.stage.play(&["a"], End::StopToken);
+            let reply = server.post(path, body).await;
+            assert_eq!(reply.status, 200, "{}", reply.text());
+            let guide = server.stage.last().sampling.guide.unwrap();
+            assert_eq!((guide.field, guide.kind), (name, kind));
+            let same = match kind {
+                GuideKind::JsonSchema => {
+                    serde_json::from_str::<Value>(&guide.text).unwrap() == parsed
+                }
+                _ => guide.text == text,
+            };
+            assert!(same, "{}", guide.text);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_schema_beside_another_format_is_refused() {
+    let server = Server::with(Some(scripted::TEMPLATE), |config| config.guides = true);
+    for format in [
+        json!({"type": "text", "schema": {}}),
+        json!({"type": "regex", "value": "a", "schema": {}}),
+        json!({"type": "json_schema", "json_schema": {"schema": {}}, "schema": {}}),
+    ] {
+        let reply = server
+            .post(CHAT, chat(json!({"response_format": format})))
+            .await;
+        assert!(reply.status.is_client_error(), "{}", reply.text());
+        assert!(
+            reply.message().contains("response_format.schema"),
+            "{}",
+            reply.text()
+        );
+    }
+    let both = chat(json!({"regex": "a", "ebnf": "root ::= \"a\""}));
+    let reply = server.post(CHAT, both).await;
+    assert!(reply.message().contains("only one"), "{}", reply.text());
+}
+
+#[tokio::test]
+async fn tokens_may_be_told_as_ids_beside_their_log_probabilities() {
+    let server = Server::new();
+    let asked = json!({"return_tokens_as_token_ids": true});
+    server.stage.play(&["ab"], End::Length);
+    let body = with(chat(json!({"logprobs": true})), asked.clone());
+    let answer = server.post(CHAT, body).await.json();
+    let content = &answer["choices"][0]["logprobs"]["content"];
+    assert_eq!(content[0]["token"], "token_id:97");
+    assert_eq!(content[1]["token"], "token_id:98");
+    assert_eq!(content[1]["bytes"], json!([98]));
+    for stream in [false, true] {
+        server.stage.play(&["a"], End::Length);
+        let fields = json!({"logprobs": 0, "stream": stream});
+        let reply = server
+            .post(COMPLETIONS, completion(with(fields, asked.clone())))
+            .await;
+        let answer = if stream {
+            reply.events().swap_remove(0)
+        } else {
+            reply.json()
+        };
+        let lists = &answer["choices"][0]["logprobs"];
+        assert_eq!(lists["tokens"], json!(["token_id:97"]));
+        assert_eq!(lists["top_logprobs"], json!([{"token_id:97": -0.5}]));
+        assert_eq!(answer["choices"][0]["text"], "a");
+    }
+}
+
+#[tokio::test]
+async fn a_stream_with_ids_of_tokens_tells_no_log_probability_of_the_prompt() {
+    let server = Server::new();
+    server.stage.play(&["a"], End::Length);
+    let fields = json!({"logprobs": 1, "return_token_ids": true, "stream": true});
+    let events = server.post(COMPLETIONS, completion(fields)).await.events();
+    let lists = &events[0]["choices"][0]["logprobs"];
+    assert_eq!(lists["tokens"], json!(["a"]));
+    assert_eq!(lists["text_offset"], json!([0]));
+}
+
+async fn prompt_of(server: &Server, path: &str, body: Value) -> String {
+    server.stage.play(&["x"], End::Length);
+    let reply = server.post(path, body).await;
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    let prompt = server.stage.last().prompt;
+    String::from_utf8(prompt.into_iter().map(|id| id as u8).collect()).unwrap()
+}
+
+#[tokio::test]
+async fn a_prompt_is_cut_at_the_side_that_is_asked_for() {
+    let server = Server::new();
+    for (fields, kept) in [
+        (json!({"truncate_prompt_tokens": 3}), "def"),
+        (
+            json!({"truncate_prompt_tokens": 3, "truncation_side": "left"}),
+            "def",
+        ),
+        (
+            json!({"truncate_prompt_tokens": 3, "truncation_side": "right"}),
+            "abc",
+        ),
+        (
+            json!({"truncate_prompt_tokens": 3, "truncation_side": null}),
+            "def",
+        ),
+        (
+            json!({"truncate_prompt_tokens": 9, "truncation_side": "right"}),
+            "abcdef",
+        ),
+        (json!({"truncation_side": "right"}), "abcdef"),
+    ] {
+        for prompt in [json!("abcdef"), json!([97, 98, 99, 100, 101, 102])] {
+            let body = with(json!({"prompt": prompt}), fields.clone());
+            assert_eq!(
+                prompt_of(&server, COMPLETIONS, body).await,
+                kept,
+                "{fields}"
+            );
+        }
+    }
+    let wrong = completion(json!({"truncation_side": "middle"}));
+    let reply = server.post(COMPLETIONS, wrong).await;
+    assert!(reply.status.is_client_error());
+    assert!(
+        reply.message().contains("truncation_side"),
+        "{}",
+        reply.text()
+    );
+}
+
+#[tokio::test]
+async fn minus_one_keeps_what_leaves_room_for_the_answer() {
+    let server = Server::new();
+    let total = MAX_TOTAL as usize;
+    let text = "abcdefghij".repeat(20);
+    for (fields, kept) in [
+        (json!({"max_tokens": 10}), total - 10),
+        (json!({"max_tokens": null}), total - 1),
+        (json!({"max_tokens": null, "min_tokens": 7}), total - 7),
+        (json!({"max_tokens": MAX_TOTAL - 1}), 1),
+    ] {
+        let asked = json!({"prompt": text, "truncate_prompt_tokens": -1});
+        let prompt = prompt_of(&server, COMPLETIONS, with(asked, fields)).await;
+        assert_eq!(prompt, text[text.len() - kept..]);
+    }
+    let message = json!({"role": "user", "content": text});
+    let fields = json!({"messages": [message], "truncate_prompt_tokens": -1, "max_tokens": 5});
+    let prompt = prompt_of(&server, CHAT, fields).await;
+    assert_eq!(prompt.len(), total - 5);
+    assert!(prompt.ends_with("assistant:"));
+    let all = with(
+        json!({"prompt": text, "truncate_prompt_tokens": -1}),
+        json!({"max_tokens": MAX_TOTAL}),
+    );
+    let reply = server.post(COMPLETIONS, all).await;
+    assert!(reply.status.is_client_error(), "{}", reply.text());
+}
