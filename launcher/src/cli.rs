@@ -184,9 +184,11 @@ pub struct HttpArgs {
     /// Port for KServe's gRPC protocol; 0 picks a free one [default: not offered]
     #[arg(long, value_name = "PORT")]
     pub kserve_grpc_port: Option<u16>,
-    /// Name that clients see [default: the model's id or directory name]
-    #[arg(long, value_name = "NAME")]
-    pub served_model_name: Option<String>,
+    /// Name that clients send and see; may be given several times, answers tell the first
+    /// [default: the model's id or directory name]
+    #[arg(long, value_name = "NAME", num_args = 1..,
+          value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub served_model_name: Vec<String>,
     /// Bytes of request bodies held until their prompts are token ids; more are answered 429
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = body_memory)]
     pub body_memory: ByteSize,

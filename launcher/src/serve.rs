@@ -162,12 +162,26 @@ fn bind(host: IpAddr, port: u16) -> Outcome<TcpListener> {
     })
 }
 
+/// The name that answers tell, and the model's further names.
+fn served_names(launch: &Launch, http: Option<&HttpArgs>) -> (String, Vec<String>) {
+    let mut names: Vec<String> = Vec::new();
+    for name in http.map_or(&[][..], |http| &http.served_model_name) {
+        if !names.contains(name) {
+            names.push(name.clone());
+        }
+    }
+    if names.is_empty() {
+        return (launch.name.clone(), names);
+    }
+    (names.remove(0), names)
+}
+
 fn router_config(launch: &Launch, http: Option<&HttpArgs>) -> RouterConfig {
-    let name = http.and_then(|http| http.served_model_name.clone());
-    let name = name.unwrap_or_else(|| launch.name.clone());
-    let defaults = RouterConfig::new(name);
+    let (model_id, more_model_ids) = served_names(launch, http);
+    let defaults = RouterConfig::new(model_id);
     let bodies = http.and_then(|http| usize::try_from(http.body_memory.0).ok());
     let config = RouterConfig {
+        more_model_ids,
         model_revision: launch.revision.clone(),
         watermark: launch.watermark,
         max_held_body_bytes: bodies.unwrap_or(defaults.max_held_body_bytes),

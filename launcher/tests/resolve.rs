@@ -269,3 +269,22 @@ fn an_engine_alone_takes_the_same_settings() {
         assert!(!failure.message.contains("Usage"), "{failure}");
     }
 }
+
+#[test]
+fn a_model_may_have_several_names() {
+    let names = |flags: &[&str], variables: &[(&str, &str)]| {
+        let settings = settings(flags, variables).unwrap();
+        match settings.cli.command {
+            Command::Serve(args) => args.http.served_model_name,
+            other => panic!("{other:?}"),
+        }
+    };
+    let flag = "--served-model-name";
+    assert!(names(&[], &[]).is_empty());
+    assert_eq!(names(&[flag, "a", flag, "b"], &[]), ["a", "b"]);
+    assert_eq!(names(&[flag, "a", "b", "--port", "0"], &[]), ["a", "b"]);
+    let variable = [("PENSTOCK_SERVED_MODEL_NAME", "c,d")];
+    assert_eq!(names(&[], &variable), ["c", "d"]);
+    assert_eq!(names(&[flag, "a"], &variable), ["a"]);
+    assert!(settings(&[flag, ""], &[]).is_err());
+}

@@ -16,8 +16,10 @@ const MAX_SERVING_THREADS: usize = 4;
 /// Limits and facts of the text and HTTP layers. Every field is set by the launcher.
 #[derive(Clone, Debug)]
 pub struct RouterConfig {
-    /// Name of the model as clients see it; read by `/info` and the OpenAI routes.
+    /// Name of the model as answers and `/info` tell it.
     pub model_id: String,
+    /// More names of the same model: listed and accepted like `model_id`.
+    pub more_model_ids: Vec<String>,
     /// Revision of the model's files, shown by `/info`.
     pub model_revision: Option<String>,
     /// Largest request body; a larger one is refused with 413.
@@ -96,6 +98,7 @@ impl RouterConfig {
         let cores = std::thread::available_parallelism().map_or(2, NonZeroUsize::get);
         Self {
             model_id: model_id.into(),
+            more_model_ids: Vec::new(),
             model_revision: None,
             max_body_bytes: 8 << 20,
             max_held_body_bytes: 256 << 20,
@@ -123,6 +126,20 @@ impl RouterConfig {
             tool_format: Format::Auto,
             thought_format: Format::Auto,
         }
+    }
+}
+
+impl RouterConfig {
+    /// The names that the model is served by; the first is that of answers.
+    pub fn served_names(&self) -> impl Iterator<Item = &str> {
+        let more = self.more_model_ids.iter().map(String::as_str);
+        std::iter::once(self.model_id.as_str()).chain(more)
+    }
+
+    /// The served name that a client means: the one it sent, or the first for an alias.
+    pub(crate) fn served_name(&self, asked: &str) -> &str {
+        let mut names = self.served_names();
+        names.find(|name| *name == asked).unwrap_or(&self.model_id)
     }
 }
 

@@ -151,7 +151,7 @@ impl GrpcInferenceService for Service {
     ) -> Result<Response<ModelMetadataResponse>, Status> {
         let ModelMetadataRequest { name, version } = request.into_inner();
         check_version(&self.0, &name, &version).map_err(status)?;
-        let metadata = model_metadata(&self.0);
+        let metadata = model_metadata(&self.0, &name);
         let tensors = |tensors: Vec<super::wire::TensorMetadata>| {
             let tensors = tensors.into_iter().map(|tensor| TensorMetadata {
                 name: tensor.name.into(),
@@ -175,7 +175,7 @@ impl GrpcInferenceService for Service {
     ) -> Result<Response<ModelConfigResponse>, Status> {
         let ModelConfigRequest { name, version } = request.into_inner();
         check_version(&self.0, &name, &version).map_err(status)?;
-        let config = Some(config(repository::model_config(&self.0)));
+        let config = Some(config(repository::model_config(&self.0, &name)));
         Ok(Response::new(ModelConfigResponse { config }))
     }
 
@@ -187,7 +187,7 @@ impl GrpcInferenceService for Service {
         let name = Some(name).filter(|name| !name.is_empty());
         let name = name.unwrap_or_else(|| self.0.config.model_id.clone());
         check_version(&self.0, &name, &version).map_err(status)?;
-        let model_stats = vec![statistics(repository::model_statistics(&self.0))];
+        let model_stats = vec![statistics(repository::model_statistics(&self.0, &name))];
         Ok(Response::new(ModelStatisticsResponse { model_stats }))
     }
 

@@ -96,8 +96,8 @@ pub(super) async fn model(
     State(app): State<App>,
     named: Result<Path<Named>, PathRejection>,
 ) -> Result<Json<ModelMetadata>, NativeError> {
-    check(&app, named)?;
-    Ok(Json(model_metadata(&app)))
+    let name = check(&app, named)?;
+    Ok(Json(model_metadata(&app, &name)))
 }
 
 /// Whether a request for this model would run now.
@@ -225,7 +225,7 @@ fn server_metadata() -> ServerMetadata {
     }
 }
 
-fn model_metadata(app: &App) -> ModelMetadata {
+fn model_metadata(app: &App, asked: &str) -> ModelMetadata {
     let inputs = INPUTS.iter().map(|(name, datatype, size)| TensorMetadata {
         name,
         datatype,
@@ -237,7 +237,7 @@ fn model_metadata(app: &App) -> ModelMetadata {
         shape: [-1],
     });
     ModelMetadata {
-        name: app.config.model_id.clone(),
+        name: app.config.served_name(asked).to_owned(),
         versions: [VERSION],
         platform: "penstock",
         inputs: inputs.collect(),

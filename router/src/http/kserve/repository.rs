@@ -154,8 +154,8 @@ pub(in crate::http) async fn config(
     State(app): State<App>,
     named: Result<Path<Named>, PathRejection>,
 ) -> Result<Json<ModelConfig>, NativeError> {
-    check(&app, named)?;
-    Ok(Json(model_config(&app)))
+    let name = check(&app, named)?;
+    Ok(Json(model_config(&app, &name)))
 }
 
 /// Tells what the served model has done since the server started.
@@ -168,8 +168,8 @@ pub(in crate::http) async fn stats(
     State(app): State<App>,
     named: Result<Path<Named>, PathRejection>,
 ) -> Result<Json<AllStatistics>, NativeError> {
-    check(&app, named)?;
-    Ok(Json(all_statistics(&app)))
+    let name = check(&app, named)?;
+    Ok(Json(all_statistics(&app, &name)))
 }
 
 /// The same of all models: there is one.
@@ -178,7 +178,7 @@ pub(in crate::http) async fn stats(
     responses((status = 200, body = AllStatistics))
 )]
 pub(in crate::http) async fn stats_of_all(State(app): State<App>) -> Json<AllStatistics> {
-    Json(all_statistics(&app))
+    Json(all_statistics(&app, &app.config.model_id))
 }
 
 /// Tells which models there are.
@@ -200,7 +200,7 @@ pub(in crate::http) async fn index(
     Ok(Json(models(&app, asked.ready == Some(true))))
 }
 
-pub(super) fn model_config(app: &App) -> ModelConfig {
+pub(super) fn model_config(app: &App, asked: &str) -> ModelConfig {
     let inputs = INPUTS.iter().map(|(name, datatype, size)| TensorConfig {
         name,
         data_type: data_type(datatype),
@@ -214,7 +214,7 @@ pub(super) fn model_config(app: &App) -> ModelConfig {
         optional: None,
     });
     ModelConfig {
-        name: app.config.model_id.clone(),
+        name: app.config.served_name(asked).to_owned(),
         platform: "penstock",
         backend: "penstock",
         max_batch_size: 0,
@@ -232,13 +232,13 @@ fn data_type(datatype: &str) -> String {
     }
 }
 
-fn all_statistics(app: &App) -> AllStatistics {
+fn all_statistics(app: &App, asked: &str) -> AllStatistics {
     AllStatistics {
-        model_stats: [model_statistics(app)],
+        model_stats: [model_statistics(app, asked)],
     }
 }
 
-pub(super) fn model_statistics(app: &App) -> ModelStatistics {
+pub(super) fn model_statistics(app: &App, asked: &str) -> ModelStatistics {
     let Statistics {
         last_success,
         success,
@@ -248,7 +248,7 @@ pub(super) fn model_statistics(app: &App) -> ModelStatistics {
         inference,
     } = app.generator.metrics().statistics();
     ModelStatistics {
-        name: app.config.model_id.clone(),
+        name: app.config.served_name(asked).to_owned(),
         version: VERSION,
         last_inference: last_success,
         inference_count: success.count,
@@ -267,22 +267,25 @@ pub(super) fn model_statistics(app: &App) -> ModelStatistics {
     }
 }
 
-/// All models, or those that would answer now.
+/// The model by each of its names, if it would answer now or `ready` is false.
 pub(super) fn models(app: &App, ready: bool) -> Vec<IndexedModel> {
     let obstacle = app.generator.unready();
     if ready && obstacle.is_some() {
         return Vec::new();
     }
-    vec![IndexedModel {
-        name: app.config.model_id.clone(),
+    let state = if obstacle.is_none() {
+        "READY"
+    } else {
+        "UNAVAILABLE"
+    };
+    let reason = obstacle.unwrap_or_default();
+    let model = |name: &str| IndexedModel {
+        name: name.to_owned(),
         version: VERSION,
-        state: if obstacle.is_none() {
-            "READY"
-        } else {
-            "UNAVAILABLE"
-        },
-        reason: obstacle.unwrap_or_default(),
-    }]
+        state,
+        reason: reason.clone(),
+    };
+    app.config.served_names().map(model).collect()
 }
 
 impl From<Total> for Duration {

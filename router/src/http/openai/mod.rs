@@ -101,12 +101,15 @@ pub(super) fn unix_time() -> u64 {
 
 /// Fails unless the request means the served model.
 pub(super) fn check_model(app: &App, model: Option<&str>) -> Result<(), ApiError> {
-    let served = app.config.model_id.as_str();
+    let mut served = app.config.served_names().chain(ALIASES);
     match model {
-        Some(name) if name != served && !ALIASES.contains(&name) => {
+        Some(name) if !served.any(|served| served == name) => {
+            let names: Vec<&str> = app.config.served_names().collect();
             let message = format!(
-                "The model `{}` does not exist; `{served}` is served here",
-                Excerpt::new(name)
+                "The model `{}` does not exist; `{}` {} served here",
+                Excerpt::new(name),
+                names.join("`, `"),
+                if names.len() == 1 { "is" } else { "are" }
             );
             let error = ApiError::new(ErrorKind::ModelNotFound, message);
             Err(ApiError {

@@ -11,21 +11,25 @@ use crate::error::{ApiError, ErrorKind};
 use crate::http::App;
 use crate::http::error::OpenAiError;
 
-/// Lists the served model.
+/// Lists the served model, by each of its names.
 #[utoipa::path(
     get, path = "/v1/models", tag = "openai", responses((status = 200, body = ModelList))
 )]
 pub(crate) async fn models(State(app): State<App>) -> Json<ModelList> {
     Json(ModelList {
         object: "list",
-        data: vec![describe(&app)],
+        data: app
+            .config
+            .served_names()
+            .map(|name| describe(&app, name))
+            .collect(),
     })
 }
 
 /// Tells about one model.
 #[utoipa::path(
     get, path = "/v1/models/{model}", tag = "openai",
-    params(("model" = String, Path, description = "The served model's id")),
+    params(("model" = String, Path, description = "A name of the served model")),
     responses((status = 200, body = Model), (status = 404, body = ErrorBody))
 )]
 pub(crate) async fn model(
@@ -38,12 +42,13 @@ pub(crate) async fn model(
     };
     let Path(name) = name.map_err(unreadable)?;
     check_model(&app, Some(&name))?;
-    Ok(Json(describe(&app)))
+    let name = app.config.served_name(&name);
+    Ok(Json(describe(&app, name)))
 }
 
-fn describe(app: &App) -> Model {
+fn describe(app: &App, name: &str) -> Model {
     Model {
-        id: app.config.model_id.clone(),
+        id: name.to_owned(),
         object: "model",
         created: app.started,
         owned_by: "penstock",

@@ -160,7 +160,7 @@ pub(crate) struct TextChoice {
 pub(crate) struct ModelList {
     /// Always `list`.
     pub(crate) object: &'static str,
-    /// One.
+    /// The served model, once for each of its names.
     pub(crate) data: Vec<Model>,
 }
 
