@@ -1,12 +1,11 @@
 //! What the text layer asks of an engine. `Engine` is the one backend; tests script others.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use async_trait::async_trait;
 use futures_core::Stream;
 
-use crate::engine::types::{EngineRequest, SubmitError, TokenEvent};
+use crate::engine::types::{EngineRequest, Entry, SubmitError, TokenEvent};
 use crate::engine::{Engine, EngineState, Limits, TokenStream};
 
 /// Takes token ids and gives token ids back.
@@ -29,8 +28,8 @@ pub type Sources = Vec<Box<dyn TokenSource>>;
 pub trait TokenSource: Stream<Item = TokenEvent> + Send + Unpin {
     /// The answer is complete although the backend would go on.
     fn finish(self: Box<Self>);
-    /// When the request began to run; none while it waits, or if the backend does not say.
-    fn entered(&self) -> Option<Instant> {
+    /// How the request began to run; none while it waits, or if the backend does not say.
+    fn entered(&self) -> Option<Entry> {
         None
     }
 }
@@ -61,7 +60,7 @@ impl TokenSource for TokenStream {
         Self::finish(*self);
     }
 
-    fn entered(&self) -> Option<Instant> {
+    fn entered(&self) -> Option<Entry> {
         Self::entered(self)
     }
 }

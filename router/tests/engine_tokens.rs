@@ -2,6 +2,7 @@
 
 mod support;
 
+use futures_util::StreamExt;
 use futures_util::future::join_all;
 use penstock_mock_shard::{Eos, Geometry, MockConfig};
 use penstock_router::engine::{End, EngineConfig};
@@ -28,6 +29,27 @@ async fn who_has_another_salt_finds_nothing_of_others_in_the_cache() {
         hits.push(gauge(&registry, "penstock_prefix_hit_tokens_total") > before);
     }
     assert_eq!(hits, [false, false, true, false, true, false]);
+}
+
+#[tokio::test]
+async fn a_stream_knows_how_many_tokens_of_its_prompt_were_cached() {
+    let engine = engine(MockWorkers::one(checked()), EngineConfig::default());
+    ready(&engine).await;
+    let long: Vec<u32> = (3..103).collect();
+    let mut longer = long.clone();
+    longer.extend(200..300);
+    // Whole blocks of 16 tokens, and never the prompt's last token.
+    for (prompt, cached) in [
+        (long.clone(), 0),
+        (long.clone(), 96),
+        (longer, 96),
+        (long[..96].to_vec(), 80),
+        (vec![5; 50], 0),
+    ] {
+        let mut stream = engine.submit(request(prompt, 4)).await.unwrap();
+        while stream.next().await.is_some() {}
+        assert_eq!(stream.entered().unwrap().cached_tokens, cached);
+    }
 }
 
 #[tokio::test]

@@ -38,6 +38,14 @@ fn texts(answer: &Value) -> Vec<&str> {
     texts.map(|text| text.as_str().unwrap()).collect()
 }
 
+/// Of a prompt that is not cached.
+fn usage(prompt: u64, completion: u64) -> Value {
+    json!({
+        "prompt_tokens": prompt, "completion_tokens": completion,
+        "total_tokens": prompt + completion, "prompt_tokens_details": {"cached_tokens": 0},
+    })
+}
+
 #[tokio::test]
 async fn n_choices_come_in_one_piece_and_the_prompt_costs_once() {
     let server = Server::new();
@@ -46,7 +54,7 @@ async fn n_choices_come_in_one_piece_and_the_prompt_costs_once() {
     }
     let answer = server.post(CHAT, chat(json!({"n": 3}))).await.json();
     assert_eq!(texts(&answer), ["a", "bb", "ccc"]);
-    let usage = json!({"prompt_tokens": 18, "completion_tokens": 6, "total_tokens": 24});
+    let usage = usage(18, 6);
     assert_eq!(answer["usage"], usage);
     assert_eq!(server.stage.requests().len(), 1);
     assert_eq!(server.stage.last().branches, 3);
@@ -96,7 +104,7 @@ async fn n_choices_stream_side_by_side() {
         assert_eq!(said.collect::<String>(), text);
         assert_eq!(own.last().unwrap()["finish_reason"], "length");
     }
-    let usage = json!({"prompt_tokens": 18, "completion_tokens": 4, "total_tokens": 22});
+    let usage = usage(18, 4);
     assert_eq!(events.last().unwrap()["usage"], usage);
 }
 
@@ -110,7 +118,7 @@ async fn best_of_tells_the_answers_with_the_best_mean_log_probability() {
     let answer = server.post(COMPLETIONS, body).await.json();
     // By the sum, `c` would be first.
     assert_eq!(texts(&answer), ["bbbb", "c"]);
-    let usage = json!({"prompt_tokens": 2, "completion_tokens": 6, "total_tokens": 8});
+    let usage = usage(2, 6);
     assert_eq!(answer["usage"], usage, "all that were made");
     assert_eq!(server.stage.last().branches, 3);
 }

@@ -33,6 +33,14 @@ fn prompts(server: &Server) -> Vec<String> {
         .collect()
 }
 
+/// Of a prompt that is not cached.
+fn usage(prompt: u64, completion: u64) -> Value {
+    json!({
+        "prompt_tokens": prompt, "completion_tokens": completion,
+        "total_tokens": prompt + completion, "prompt_tokens_details": {"cached_tokens": 0},
+    })
+}
+
 #[tokio::test]
 async fn a_chat_answer() {
     let server = Server::new();
@@ -48,7 +56,7 @@ async fn a_chat_answer() {
     let message = json!({"role": "assistant", "content": "Hello"});
     let choice = json!({"index": 0, "message": message, "logprobs": null, "finish_reason": "stop"});
     assert_eq!(answer["choices"], json!([choice]));
-    let usage = json!({"prompt_tokens": 18, "completion_tokens": 6, "total_tokens": 24});
+    let usage = usage(18, 6);
     assert_eq!(answer["usage"], usage);
     assert_eq!(prompts(&server), ["user:hi\nassistant:"]);
     assert_eq!(server.stage.last().sampling.temperature, 0.0);
@@ -124,7 +132,7 @@ async fn several_prompts_in_their_order_as_texts_or_ids() {
         assert_eq!(answer["choices"][0]["text"], "1");
         assert_eq!(answer["choices"][1]["text"], "22");
         assert_eq!(answer["choices"][1]["index"], 1);
-        let usage = json!({"prompt_tokens": 2, "completion_tokens": 4, "total_tokens": 6});
+        let usage = usage(2, 4);
         assert_eq!(answer["usage"], usage);
         assert!(answer["id"].as_str().unwrap().starts_with("cmpl-"));
     }

@@ -318,3 +318,88 @@ async fn minus_one_keeps_what_leaves_room_for_the_answer() {
     let reply = server.post(COMPLETIONS, all).await;
     assert!(reply.status.is_client_error(), "{}", reply.text());
 }
+
+#[tokio::test]
+async fn usage_tells_what_the_prefix_cache_had_on_every_route() {
+    let server = Server::new();
+    server.stage.set_cached(4);
+    let details = "/usage/prompt_tokens_details/cached_tokens";
+    let message = json!([{"role": "user", "content": "hi"}]);
+    let anthropic = json!({"model": "brook", "messages": message, "max_tokens": 4});
+    for (path, body, place) in [
+        (CHAT, chat(json!({})), details),
+        (COMPLETIONS, completion(json!({})), details),
+        (
+            "/v1/responses",
+            json!({"input": "hi"}),
+            "/usage/input_tokens_details/cached_tokens",
+        ),
+        (
+            "/v1/messages",
+            anthropic.clone(),
+            "/usage/cache_read_input_tokens",
+        ),
+    ] {
+        server.stage.play(&["a"], End::Length);
+        let answer = server.post(path, body).await.json();
+        assert_eq!(answer.pointer(place), Some(&json!(4)), "{path}: {answer}");
+    }
+    let options = json!({"include_usage": true, "continuous_usage_stats": true});
+    let streamed = json!({"stream": true, "stream_options": options});
+    for (path, body) in [
+        (CHAT, chat(streamed.clone())),
+        (COMPLETIONS, completion(streamed)),
+    ] {
+        server.stage.play(&["a"], End::Length);
+        for event in server.post(path, body).await.events() {
+            assert_eq!(event.pointer(details), Some(&json!(4)), "{path}: {event}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_prompt_of_several_answers_is_cached_once() {
+    let server = Server::new();
+    server.stage.set_cached(2);
+    for prompts in [1_u64, 2] {
+        for _ in 0..3 * prompts {
+            server.stage.play(&["a"], End::Length);
+        }
+        let prompt = vec!["abc"; prompts as usize];
+        let answer = server
+            .post(COMPLETIONS, json!({"prompt": prompt, "n": 3}))
+            .await
+            .json();
+        let usage = &answer["usage"];
+        assert_eq!(usage["prompt_tokens"], 3 * prompts);
+        assert_eq!(usage["prompt_tokens_details"]["cached_tokens"], 2 * prompts);
+    }
+}
+
+#[tokio::test]
+async fn streams_of_messages_and_responses_tell_it_at_their_end() {
+    let server = Server::new();
+    server.stage.set_cached(4);
+    server
+        .stage
+        .play(&["a"], End::Length)
+        .play(&["a"], End::Length);
+    let message = json!([{"role": "user", "content": "hi"}]);
+    let body = json!({"model": "brook", "messages": message, "max_tokens": 4, "stream": true});
+    let text = server.post("/v1/messages", body).await.text();
+    let prompt = server.stage.last().prompt.len();
+    let mut data = text.lines().filter_map(|line| line.strip_prefix("data: "));
+    let last = data.find(|data| data.contains("\"message_delta\""));
+    let last: Value = serde_json::from_str(last.unwrap()).unwrap();
+    let usage = json!({
+        "input_tokens": prompt - 4, "cache_read_input_tokens": 4,
+        "cache_creation_input_tokens": 0, "output_tokens": 1,
+    });
+    assert_eq!(last["usage"], usage);
+    let body = json!({"input": "hi", "stream": true});
+    let text = server.post("/v1/responses", body).await.text();
+    assert!(
+        text.contains("\"input_tokens_details\":{\"cached_tokens\":4"),
+        "{text}"
+    );
+}

@@ -42,7 +42,8 @@ def test_a_message(client: anthropic.Anthropic) -> None:
     count = client.messages.count_tokens(
         model="brook", messages=[{"role": "user", "content": "What is 12 + 30?"}]
     )
-    assert count.input_tokens == answer.usage.input_tokens
+    usage = answer.usage
+    assert count.input_tokens == usage.input_tokens + (usage.cache_read_input_tokens or 0)
 
 
 def test_a_stream_is_the_message_in_pieces(client: anthropic.Anthropic) -> None:

@@ -43,6 +43,8 @@ def told(response: Any) -> dict[str, Any]:
     for item in fields["output"]:
         item.pop("id")
         item.pop("call_id", None)
+    if usage := fields["usage"]:
+        usage.pop("input_tokens_details")  # the second prompt is in the cache
     return fields
 
 
@@ -57,7 +59,7 @@ def test_a_response(client: openai.OpenAI) -> None:
     count = client.responses.input_tokens.count(model="brook", input="What is 12 + 30?")
     assert answer.usage.input_tokens == count.input_tokens > 0
     assert answer.usage.total_tokens == answer.usage.input_tokens + answer.usage.output_tokens
-    assert answer.usage.input_tokens_details.cached_tokens == 0
+    assert answer.usage.input_tokens_details.cached_tokens < count.input_tokens
     chat = client.chat.completions.create(
         messages=[{"role": "user", "content": "What is 12 + 30?"}], max_tokens=32, **ASK
     )

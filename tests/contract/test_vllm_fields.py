@@ -81,3 +81,30 @@ def test_variables_that_only_some_templates_know(server: Server) -> None:
         refused = httpx.post(url, json={"messages": ASKED, field: body[field]})
         assert refused.status_code == 422
         assert f"`{field}` cannot be used: the model's chat template" in refused.text
+
+
+def test_tokens_of_the_prefix_cache_are_counted(client: openai.OpenAI, server: Server) -> None:
+    """On every route: whole blocks of a prompt that came before."""
+    asked: Any = [
+        {"role": "user", "content": "Tell me of a fox who counts its cached tokens. " * 4}
+    ]
+
+    def cached(stream: bool) -> int:
+        fields: Any = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
+        answer = client.chat.completions.create(
+            model="brook", messages=asked, max_tokens=4, **fields
+        )
+        usage = list(answer)[-1].usage if stream else answer.usage
+        return int(usage.prompt_tokens_details.cached_tokens)
+
+    assert cached(False) < 16
+    hit = cached(False)
+    assert hit > 16
+    assert cached(True) == hit
+    body = {"model": "brook", "messages": asked, "max_tokens": 4}
+    usage = httpx.post(f"{server.url}/v1/messages", json=body).json()["usage"]
+    assert usage["cache_read_input_tokens"] == hit
+    response = client.responses.create(model="brook", input=asked, max_output_tokens=4)
+    assert response.usage is not None
+    assert response.usage.input_tokens_details.cached_tokens == hit
+    assert usage["input_tokens"] + hit == response.usage.input_tokens

@@ -21,7 +21,7 @@ pub use metrics::EngineMetrics;
 pub use state::{EngineState, Limits, ProgressSink};
 pub use stream::TokenStream;
 pub use types::{
-    Beam, Candidate, EarlyStopping, End, EngineRequest, PromptToken, Sampling, Stopping,
+    Beam, Candidate, EarlyStopping, End, EngineRequest, Entry, PromptToken, Sampling, Stopping,
     SubmitError, Telling, Token, TokenEvent, Tokens, Told,
 };
 pub use workers::{AttachedWorkers, Workers, WorkersError};

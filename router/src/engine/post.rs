@@ -15,7 +15,7 @@ use foldhash::HashMap;
 use penstock_scheduler::ids::SequenceId;
 use tokio::sync::mpsc;
 
-use super::types::{End, TokenEvent};
+use super::types::{End, Entry, TokenEvent};
 
 /// Tokens that an event holds at most, however long its stream was not read.
 const TOKENS: usize = 64;
@@ -34,8 +34,8 @@ type Inboxes = Arc<Mutex<HashMap<SequenceId, Arc<Inbox>>>>;
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
     waiting: Mutex<Waiting>,
-    /// When the request entered a slot for the first time.
-    entered: OnceLock<Instant>,
+    /// The first entry into a slot.
+    entered: OnceLock<Entry>,
 }
 
 #[derive(Debug, Default)]
@@ -106,8 +106,8 @@ impl Inbox {
         Poll::Pending
     }
 
-    /// When the request began to run; none while it waits.
-    pub(super) fn entered(&self) -> Option<Instant> {
+    /// How the request began to run; none while it waits.
+    pub(super) fn entered(&self) -> Option<Entry> {
         self.entered.get().copied()
     }
 
@@ -153,9 +153,14 @@ impl Outlet {
         outbox.put(&self.office, (self.id, event));
     }
 
-    /// The request has entered a slot.
-    pub(super) fn enter(&self) {
-        self.inbox.entered.get_or_init(Instant::now);
+    /// The request has entered a slot with so many tokens from the prefix cache. Only the first
+    /// entry counts: later ones follow a preemption.
+    pub(super) fn enter(&self, cached_tokens: u32) {
+        let entry = || Entry {
+            at: Instant::now(),
+            cached_tokens,
+        };
+        self.inbox.entered.get_or_init(entry);
     }
 
     /// Ends the stream at once.

@@ -388,12 +388,14 @@ impl Records {
 
     /// Takes note of who enters a slot with this plan.
     pub(super) fn note_entries(&mut self, plan: &StepPlan) {
-        let new = plan.new.iter().map(|new| new.sequence);
-        for id in new.chain(plan.forks.iter().map(|fork| fork.sequence)) {
+        let new = plan.new.iter().map(|new| (new.sequence, new.computed));
+        // A fork shares what its request has computed: none of it comes from the cache.
+        let forks = plan.forks.iter().map(|fork| (fork.sequence, 0));
+        for (id, cached) in new.chain(forks) {
             if let Some(record) = self.0.get_mut(&id.request) {
                 record.stage = Stage::Started;
                 if let Some(branch) = record.branches.get_mut(id.branch as usize) {
-                    branch.outlet.enter();
+                    branch.outlet.enter(cached);
                 }
             }
         }

@@ -4,7 +4,6 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
-    time::Instant,
 };
 
 use futures_core::Stream;
@@ -14,7 +13,7 @@ use tokio::sync::mpsc;
 use super::{
     post::{Inbox, Outlet, PostOffice},
     task::Command,
-    types::TokenEvent,
+    types::{Entry, TokenEvent},
 };
 
 /// The tokens of one branch of a request, an event whenever some have come; ends after the event
@@ -65,8 +64,8 @@ impl TokenStream {
         self.close(Command::Finish(self.id));
     }
 
-    /// When the request began to run; none while it waits.
-    pub fn entered(&self) -> Option<Instant> {
+    /// How the request began to run; none while it waits.
+    pub fn entered(&self) -> Option<Entry> {
         self.inbox.entered()
     }
 

@@ -1,6 +1,6 @@
 //! What the engine takes and gives: token ids in, token ids out. Text is made and read elsewhere.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
 
@@ -209,6 +209,15 @@ pub struct Token {
     pub id: u32,
     /// Natural log of its probability, before temperature.
     pub logprob: f32,
+}
+
+/// The first entry of a sequence into a slot: it begins to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// When.
+    pub at: Instant,
+    /// Leading prompt tokens that were found in the prefix cache.
+    pub cached_tokens: u32,
 }
 
 /// How an answer ended.

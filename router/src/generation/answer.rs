@@ -88,6 +88,7 @@ impl Begun {
         let engine = &request.engine;
         let facts = Facts {
             prompt_tokens: engine.prompt.len(),
+            cached_tokens: 0,
             generated_tokens: 0,
             seed: None,
             last_token: 0,
@@ -238,7 +239,9 @@ impl Generation {
                 )));
             };
             if !self.timer.has_entered() {
-                self.timer.entered(source.entered());
+                let entry = source.entered();
+                self.timer.entered(entry.map(|entry| entry.at));
+                self.facts.cached_tokens = entry.map_or(0, |entry| entry.cached_tokens as usize);
             }
             if let Some(told) = &mut step.told {
                 self.prompt.tokens.append(&mut told.prompt);

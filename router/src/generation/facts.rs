@@ -9,6 +9,8 @@ use crate::logprobs::Wanted;
 pub struct Facts {
     /// Tokens of the prompt as the model gets it.
     pub prompt_tokens: usize,
+    /// Of these, found in the prefix cache; known once the first event has come.
+    pub cached_tokens: usize,
     /// Generated so far, a stop token included.
     pub generated_tokens: u32,
     /// `None` if the answer is greedy.
@@ -25,16 +27,36 @@ pub struct Facts {
     pub(super) prompt_only: bool,
 }
 
+/// Tokens that an answer has cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// Of the prompt.
+    pub prompt: usize,
+    /// Of these, found in the prefix cache.
+    pub cached: usize,
+    /// Generated, a stop token included.
+    pub generated: u32,
+}
+
 impl Facts {
-    /// Tokens to pay for: of the prompt, which the first of a request's answers pays for all of
-    /// them, and of the answer.
-    pub fn cost(&self) -> (usize, u32) {
-        let prompt = if self.branch == 0 {
-            self.prompt_tokens
-        } else {
-            0
-        };
-        (prompt, self.generated_tokens)
+    /// Tokens to pay for. The first of a request's answers pays for the prompt of all of them.
+    pub fn cost(&self) -> Cost {
+        match self.branch {
+            0 => self.own_cost(),
+            _ => Cost {
+                generated: self.generated_tokens,
+                ..Cost::default()
+            },
+        }
+    }
+
+    /// Tokens of this answer and of its prompt.
+    pub fn own_cost(&self) -> Cost {
+        Cost {
+            prompt: self.prompt_tokens,
+            cached: self.cached_tokens,
+            generated: self.generated_tokens,
+        }
     }
 
     /// Orders the better of two answers first: by the mean log-probability of their tokens.

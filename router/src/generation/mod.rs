@@ -12,7 +12,7 @@ use futures_util::future::try_join_all;
 use self::answer::Begun;
 pub use self::answer::{Generation, ToldPrompt};
 pub use self::event::{FinishReason, TextEnd, TextEvent, TextToken};
-pub use self::facts::Facts;
+pub use self::facts::{Cost, Facts};
 use crate::backend::Backend;
 use crate::budget::Charge;
 use crate::chat::{Chat, Renderer, Turn};

@@ -17,7 +17,7 @@ pub(super) fn stream_headers(app: &App, generations: &[Generation]) -> HeaderMap
         headers.insert("x-compute-type", device);
     }
     let facts = generations.iter().map(Generation::facts);
-    let prompt_tokens: usize = facts.map(|facts| facts.cost().0).sum();
+    let prompt_tokens: usize = facts.map(|facts| facts.cost().prompt).sum();
     headers.insert("x-prompt-tokens", prompt_tokens.into());
     headers
 }

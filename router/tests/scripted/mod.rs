@@ -17,6 +17,7 @@ use std::{
         atomic::{AtomicUsize, Ordering},
     },
     task::{Context, Poll},
+    time::Instant,
 };
 
 use async_trait::async_trait;
@@ -31,7 +32,7 @@ use penstock_router::{
     Generator, Metrics, ModelText, RouterConfig,
     backend::{Backend, Sources, TokenSource},
     chat::ChatTemplate,
-    engine::{End, EngineRequest, EngineState, Limits, SubmitError, Token, TokenEvent},
+    engine::{End, EngineRequest, EngineState, Entry, Limits, SubmitError, Token, TokenEvent},
 };
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
@@ -65,6 +66,8 @@ struct Notes {
     state: Mutex<Option<EngineState>>,
     /// Prompt and answer together, if not `MAX_TOTAL`.
     length: Mutex<Option<u32>>,
+    /// Tokens of each prompt that are in the prefix cache.
+    cached: Mutex<Option<u32>>,
     finished: AtomicUsize,
     aborted: AtomicUsize,
 }
@@ -104,6 +107,11 @@ impl Stage {
 
     pub fn set_length(&self, tokens: u32) {
         *self.0.length.lock().unwrap() = Some(tokens);
+    }
+
+    /// From now on, so many tokens of each prompt are in the prefix cache.
+    pub fn set_cached(&self, tokens: u32) {
+        *self.0.cached.lock().unwrap() = Some(tokens);
     }
 
     pub fn requests(&self) -> Vec<EngineRequest> {
@@ -193,6 +201,14 @@ impl TokenSource for Played {
     fn finish(mut self: Box<Self>) {
         self.over = true;
         self.notes.finished.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn entered(&self) -> Option<Entry> {
+        let cached = *self.notes.cached.lock().unwrap();
+        cached.map(|cached_tokens| Entry {
+            at: Instant::now(),
+            cached_tokens,
+        })
     }
 }
 

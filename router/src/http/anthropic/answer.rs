@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
-use crate::generation::FinishReason;
+use crate::generation::{Facts, FinishReason};
 use crate::http::reading::{Call, ReadAnswer};
 
 /// An answer in one piece.
@@ -33,8 +33,12 @@ pub(crate) struct MessageAnswer {
 #[derive(Clone, Copy, Debug, Default, Serialize, ToSchema)]
 #[schema(as = AnthropicUsage)]
 pub(crate) struct Usage {
-    /// Tokens of the prompt.
+    /// Tokens of the prompt that were not found in the prefix cache.
     pub(super) input_tokens: usize,
+    /// Tokens of the prompt that were: with `input_tokens`, the whole prompt.
+    pub(super) cache_read_input_tokens: usize,
+    /// Always 0: what is computed is cached anyway.
+    pub(super) cache_creation_input_tokens: usize,
     /// Tokens of the answer, end tokens included.
     pub(super) output_tokens: u32,
 }
@@ -44,6 +48,17 @@ pub(crate) struct Usage {
 pub(crate) struct TokenCount {
     /// Tokens.
     pub(super) input_tokens: usize,
+}
+
+impl Usage {
+    pub(super) fn of(facts: &Facts) -> Self {
+        Self {
+            input_tokens: facts.prompt_tokens - facts.cached_tokens,
+            cache_read_input_tokens: facts.cached_tokens,
+            cache_creation_input_tokens: 0,
+            output_tokens: facts.generated_tokens,
+        }
+    }
 }
 
 /// Why an answer ended.

@@ -62,7 +62,7 @@ pub(super) async fn messages(
     let generation = app.generator.generate(input).await;
     // The rules of `stop` are those of `stop_sequences` here.
     let mut generation = generation.map_err(|error| error.renamed("stop", "stop_sequences"))?;
-    let mut answer = begin(&app, generation.facts().prompt_tokens);
+    let mut answer = begin(&app, Usage::of(generation.facts()));
     if stream {
         let headers = facts::stream_headers(&app, std::slice::from_ref(&generation));
         let events = BlockStream::new(generation, MessageTeller::new(answer));
@@ -72,7 +72,7 @@ pub(super) async fn messages(
     let headers = facts::whole_headers(&app, std::slice::from_ref(&generation));
     answer.stop_reason = Some(stop_reason(end.reason, !read.calls.is_empty()));
     answer.stop_sequence = end.stop_string;
-    answer.usage.output_tokens = generation.facts().generated_tokens;
+    answer.usage = Usage::of(generation.facts());
     answer.content = blocks(read);
     Ok((headers, Json(answer)).into_response())
 }
@@ -96,7 +96,7 @@ pub(super) async fn count_tokens(
     }))
 }
 
-fn begin(app: &App, input_tokens: usize) -> MessageAnswer {
+fn begin(app: &App, usage: Usage) -> MessageAnswer {
     MessageAnswer {
         id: unique("msg_"),
         r#type: "message",
@@ -105,9 +105,6 @@ fn begin(app: &App, input_tokens: usize) -> MessageAnswer {
         content: Vec::new(),
         stop_reason: None,
         stop_sequence: None,
-        usage: Usage {
-            input_tokens,
-            output_tokens: 0,
-        },
+        usage,
     }
 }

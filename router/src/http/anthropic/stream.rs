@@ -3,7 +3,7 @@
 use bytes::{BufMut, BytesMut};
 use serde_json::{Value, json};
 
-use super::answer::{MessageAnswer, stop_reason};
+use super::answer::{MessageAnswer, Usage, stop_reason};
 use crate::error::ApiError;
 use crate::generation::Generation;
 use crate::http::blocks::{Block, Change, Teller};
@@ -84,7 +84,8 @@ impl Teller for MessageTeller {
     fn finish(&mut self, generation: &Generation, end: &ReadEnd, out: &mut BytesMut) {
         let reason = stop_reason(end.reason, self.calls);
         let delta = json!({"stop_reason": reason, "stop_sequence": end.stop_string});
-        let usage = json!({"output_tokens": generation.facts().generated_tokens});
+        // All of it: at the start nothing is known of the prefix cache.
+        let usage = Usage::of(generation.facts());
         put(
             out,
             &json!({"type": "message_delta", "delta": delta, "usage": usage}),

@@ -12,7 +12,7 @@ use super::wire::StreamUsage;
 use super::wire::answer::{FinishReason, Usage};
 use super::{Answering, finish_reason};
 use crate::error::ApiError;
-use crate::generation::{Facts, Generation};
+use crate::generation::{Cost, Facts, Generation};
 use crate::http::error::openai_json;
 use crate::http::ids::call_id;
 use crate::http::reading::Read;
@@ -276,10 +276,13 @@ impl Choice {
     fn put_usage(&self, out: &mut BytesMut) {
         const END: &[u8] = b"}\n\n";
         let Some(tokens) = self.counted else { return };
-        let prompt = self.generation.facts().prompt_tokens;
+        let cost = Cost {
+            generated: tokens,
+            ..self.generation.facts().own_cost()
+        };
         out.truncate(out.len().saturating_sub(END.len()));
         out.put_slice(b",\"usage\":");
-        put_json(out, &Usage::sum(std::iter::once((prompt, tokens))));
+        put_json(out, &Usage::sum(std::iter::once(cost)));
         out.put_slice(END);
     }
 

@@ -167,7 +167,7 @@ pub(crate) struct InputTokens {
 /// Tokens of a prompt, by what was done with them.
 #[derive(Clone, Copy, Debug, Default, Serialize, ToSchema)]
 pub(crate) struct InputDetails {
-    /// Always 0: it is not counted by request.
+    /// Found in the prefix cache: computed for an earlier request.
     cached_tokens: usize,
     /// Always 0: it is not counted by request.
     cache_write_tokens: usize,
@@ -185,6 +185,16 @@ impl InputTokens {
         Self {
             object: "response.input_tokens",
             input_tokens,
+        }
+    }
+}
+
+impl InputDetails {
+    /// Of a prompt of which so many tokens were found in the prefix cache.
+    pub(super) fn cached(cached_tokens: usize) -> Self {
+        Self {
+            cached_tokens,
+            ..Self::default()
         }
     }
 }

@@ -5,8 +5,8 @@ use bytes::{BufMut, BytesMut};
 use serde::Serialize;
 
 use super::answer::{
-    IncompleteDetails, OutputDetails, OutputItem, OutputPart, ResponseError, ResponseUsage, Status,
-    Told,
+    IncompleteDetails, InputDetails, OutputDetails, OutputItem, OutputPart, ResponseError,
+    ResponseUsage, Status, Told,
 };
 use super::asked::Asked;
 use crate::error::ApiError;
@@ -179,12 +179,12 @@ impl Teller for ResponseTeller {
         let facts = generation.facts();
         self.told.usage = Some(ResponseUsage {
             input_tokens: facts.prompt_tokens,
+            input_tokens_details: InputDetails::cached(facts.cached_tokens),
             output_tokens: facts.generated_tokens,
             output_tokens_details: OutputDetails {
                 reasoning_tokens: self.reasoning_tokens,
             },
             total_tokens: facts.prompt_tokens + facts.generated_tokens as usize,
-            ..ResponseUsage::default()
         });
         if cut {
             self.told.status = Status::Incomplete;

@@ -3,6 +3,7 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use crate::generation::Cost;
 use crate::http::openai::logprobs::{ById, Logprobs};
 
 /// What a request cost.
@@ -14,6 +15,15 @@ pub(crate) struct Usage {
     pub(crate) completion_tokens: usize,
     /// Both.
     pub(crate) total_tokens: usize,
+    /// Of the prompts' tokens.
+    pub(crate) prompt_tokens_details: PromptDetails,
+}
+
+/// Tokens of prompts, by what was done with them.
+#[derive(Clone, Copy, Debug, Default, Serialize, ToSchema)]
+pub(crate) struct PromptDetails {
+    /// Found in the prefix cache: computed for an earlier request.
+    pub(crate) cached_tokens: usize,
 }
 
 /// Why an answer ended.
@@ -181,14 +191,16 @@ pub(crate) struct Model {
 
 impl Usage {
     /// The sum of several.
-    pub(crate) fn sum(parts: impl Iterator<Item = (usize, u32)>) -> Self {
-        let add = |sum: Self, (prompt, completion): (usize, u32)| {
-            let completion_tokens = sum.completion_tokens + completion as usize;
-            let prompt_tokens = sum.prompt_tokens + prompt;
+    pub(crate) fn sum(parts: impl Iterator<Item = Cost>) -> Self {
+        let add = |sum: Self, cost: Cost| {
+            let completion_tokens = sum.completion_tokens + cost.generated as usize;
+            let prompt_tokens = sum.prompt_tokens + cost.prompt;
+            let cached_tokens = sum.prompt_tokens_details.cached_tokens + cost.cached;
             Self {
                 prompt_tokens,
                 completion_tokens,
                 total_tokens: prompt_tokens + completion_tokens,
+                prompt_tokens_details: PromptDetails { cached_tokens },
             }
         };
         parts.fold(Self::default(), add)
