@@ -149,9 +149,9 @@ fn explain(path: &str, error: &serde_json::Error) -> ApiError {
     }
 }
 
-/// The field of an object that is there twice or not at all: the path ends at the object.
+/// The field of an object that is unknown, there twice or not at all: the path ends at the object.
 fn own_field(message: &str) -> Option<&str> {
-    let named = ["duplicate field `", "missing field `"];
+    let named = ["unknown field `", "duplicate field `", "missing field `"];
     let rest = named.iter().find_map(|start| message.strip_prefix(start))?;
     rest.split_once('`').map(|(field, _)| field)
 }

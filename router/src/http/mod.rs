@@ -13,6 +13,7 @@ mod json;
 mod kserve;
 mod native;
 mod neutral;
+mod nulls;
 mod openai;
 mod patience;
 mod reading;

@@ -8,7 +8,10 @@ use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, MapAccess, Se
 use serde::forward_to_deserialize_any;
 use serde_json::Value;
 
-/// Serde would read a list as an object's fields in order; this reads objects only.
+use super::nulls::NullsSkipped;
+
+/// Serde would read a list as an object's fields in order; this reads objects only. A field that the
+/// object has not may be null: clients send all that they know, and null asks for nothing.
 pub(super) struct ObjectOnly<D>(pub(super) D);
 
 /// Implements `Deserialize` for types that derive it with `remote = "Self"`, from objects only.
@@ -113,9 +116,18 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for ObjectOnly<D> {
         self.0.deserialize_map(visitor)
     }
 
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, D::Error> {
+        self.0.deserialize_map(NullsSkipped { visitor, fields })
+    }
+
     forward_to_deserialize_any! {
         bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option
-        unit unit_struct newtype_struct seq tuple tuple_struct map struct enum identifier ignored_any
+        unit unit_struct newtype_struct seq tuple tuple_struct map enum identifier ignored_any
     }
 }
 

@@ -100,14 +100,10 @@ pub(crate) struct MessagesRequest {
     pub(super) output_config: Option<OutputConfig>,
 }
 
-/// One turn of a conversation.
+/// One turn of a conversation. Fields that are not listed have no effect.
 #[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = AnthropicMessage)]
-#[serde(
-    remote = "Self",
-    deny_unknown_fields,
-    expecting = "a message (a JSON object)"
-)]
+#[serde(remote = "Self", expecting = "a message (a JSON object)")]
 pub(crate) struct Message {
     /// Who says it.
     #[schema(inline)]
@@ -128,14 +124,10 @@ pub(crate) enum Role {
 /// A text, or blocks.
 pub(super) type Content = TextOr<Block>;
 
-/// One block of a message; which fields it has follows from its type.
+/// One block of a message; which fields it has follows from its type, and others have no effect.
 #[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = AnthropicBlock)]
-#[serde(
-    remote = "Self",
-    deny_unknown_fields,
-    expecting = "a block (a JSON object)"
-)]
+#[serde(remote = "Self", expecting = "a block (a JSON object)")]
 pub(crate) struct Block {
     /// What it is.
     #[schema(inline)]
@@ -166,22 +158,10 @@ pub(crate) struct Block {
     #[serde(rename = "data")]
     #[schema(value_type = Option<String>)]
     _data: Option<IgnoredAny>,
-    /// Of `tool_use`: has no effect.
-    #[serde(rename = "caller")]
-    #[schema(value_type = Option<Object>)]
-    _caller: Option<IgnoredAny>,
-    /// Has no effect.
-    #[serde(rename = "citations")]
-    #[schema(value_type = Option<Object>)]
-    _citations: Option<IgnoredAny>,
     /// Has no effect: prefixes are cached anyway.
     #[serde(rename = "cache_control")]
     #[schema(value_type = Option<Object>)]
     _cache_control: Option<IgnoredAny>,
-    /// Of kinds that are refused.
-    #[serde(rename = "source")]
-    #[schema(value_type = Option<Object>)]
-    _source: Option<IgnoredAny>,
 }
 
 /// What a block is.
@@ -195,14 +175,10 @@ pub(crate) enum BlockKind {
     RedactedThinking,
 }
 
-/// A tool on offer.
+/// A tool on offer. Fields that are not listed have no effect.
 #[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = AnthropicTool)]
-#[serde(
-    remote = "Self",
-    deny_unknown_fields,
-    expecting = "a tool (a JSON object)"
-)]
+#[serde(remote = "Self", expecting = "a tool (a JSON object)")]
 pub(crate) struct Tool {
     /// `custom`, if anything.
     #[serde(default, deserialize_with = "custom", rename = "type")]
@@ -222,10 +198,6 @@ pub(crate) struct Tool {
     _cache_control: Option<IgnoredAny>,
     /// Whether calls that the model makes by itself keep the schema. Forced ones always do.
     strict: Option<bool>,
-    /// Has no effect: inputs always stream.
-    #[serde(rename = "eager_input_streaming")]
-    #[schema(value_type = Option<bool>)]
-    _eager_input_streaming: Option<IgnoredAny>,
 }
 
 /// Which tools are called.

@@ -52,7 +52,6 @@ pub(super) fn all(config: &RouterConfig) -> Vec<Bound> {
     bounds.extend(words());
     bounds.extend(unused(CHAT, &openai::wire::chat::NEUTRAL));
     bounds.extend(unused(OPENAI, &openai::wire::NEUTRAL));
-    bounds.extend(unused(&["Message"], &openai::wire::chat::ECHOED));
     bounds.extend(unused(COMPLETION, &openai::wire::completions::NEUTRAL));
     bounds.extend(unused(RESPONSES, &openai::wire::responses::NEUTRAL));
     bounds.extend(unused(

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::bounds::{stops, text};
 use crate::config::RouterConfig;
-use crate::http::openai::wire::chat::TEXT;
+use crate::http::openai::wire::chat::{REFUSAL, TEXT};
 use crate::http::openai::wire::items::{Item, Part};
 use crate::http::openai::wire::one_or_many::MOST_PROMPTS;
 use crate::http::strict::InPlaceOfText;
@@ -89,15 +89,15 @@ pub(super) fn take(property: &mut Value, shapes: Value) {
 }
 
 fn parts() -> Value {
-    let properties =
-        json!({"type": {"type": "string", "enum": [TEXT]}, "text": {"type": "string"}});
+    let part = |kind: &str| {
+        let mut properties = json!({"type": {"type": "string", "enum": [kind]}});
+        properties[kind] = json!({"type": "string"});
+        json!({"type": "object", "required": ["type", kind], "properties": properties})
+    };
     json!([{"type": "string"}, {"type": "null"}, {
         "type": "array",
         "maxItems": openai::wire::chat::PartText::MOST,
-        "items": {
-            "type": "object", "required": ["type", "text"], "additionalProperties": false,
-            "properties": properties,
-        },
+        "items": {"anyOf": [part(TEXT), part(REFUSAL)]},
     }])
 }
 

@@ -32,12 +32,6 @@ pub(crate) const NEUTRAL: Neutrals<9> = [
     ("echo", Neutral::Json("false")),
     ("best_of", Neutral::Json("1")),
 ];
-/// What answers of others' servers have, sent back in a message.
-pub(crate) const ECHOED: Neutrals<3> = [
-    ("refusal", Neutral::Null),
-    ("audio", Neutral::Null),
-    ("annotations", Neutral::Json("[]")),
-];
 
 request! {
     /// Body of `/v1/chat/completions`.
@@ -137,13 +131,10 @@ request! {
     }
 }
 
-/// One turn of a conversation.
+/// One turn of a conversation. Fields that are not listed have no effect: an answer may be sent back as
+/// it is, with what its server or a client has added.
 #[derive(Debug, Deserialize, ToSchema)]
-#[serde(
-    remote = "Self",
-    deny_unknown_fields,
-    expecting = "a message (a JSON object)"
-)]
+#[serde(remote = "Self", expecting = "a message (a JSON object)")]
 pub(crate) struct Message {
     /// Such as `system`, `user`, `assistant`, `tool` (or, by its older name, `function`); the model's
     /// chat template decides.
@@ -156,7 +147,8 @@ pub(crate) struct Message {
     name: Option<String>,
     /// What the model thought before an assistant's turn.
     reasoning_content: Option<String>,
-    /// The same, by its newer name; what is no string is left out.
+    /// The newer name of `reasoning_content`, which counts if both are there. Has no effect if it is not a
+    /// string.
     #[schema(value_type = Option<String>)]
     reasoning: Option<JsonText>,
     /// Calls made by an assistant's turn.
@@ -164,41 +156,24 @@ pub(crate) struct Message {
     tool_calls: Option<Vec<MessageCall>>,
     /// Which call a tool's turn answers.
     tool_call_id: Option<String>,
-    /// Sent back by clients; only null.
-    #[schema(value_type = Option<String>)]
-    refusal: Option<JsonText>,
+    /// What an assistant's turn said in place of `content`.
+    refusal: Option<String>,
     /// The call of an assistant's turn, by the older name; without `tool_calls`.
     function_call: Option<CalledFunction>,
-    /// Sent back by clients; only null.
-    #[schema(value_type = Option<Object>)]
-    audio: Option<JsonText>,
-    /// Sent back by clients; only null or empty.
-    #[schema(value_type = Option<Vec<Object>>)]
-    annotations: Option<JsonText>,
 }
 
-/// One part of a turn. What other kinds of part carry is named only so that their kind is refused.
+/// One part of a turn. Fields that are not listed have no effect.
 #[derive(Debug, Deserialize)]
-#[serde(
-    remote = "Self",
-    deny_unknown_fields,
-    expecting = "a part (a JSON object)"
-)]
+#[serde(remote = "Self", expecting = "a part (a JSON object)")]
 struct Part {
     r#type: String,
     text: Option<String>,
-    #[serde(rename = "image_url")]
-    _image_url: Option<IgnoredAny>,
-    #[serde(rename = "input_audio")]
-    _input_audio: Option<IgnoredAny>,
-    #[serde(rename = "file")]
-    _file: Option<IgnoredAny>,
-    #[serde(rename = "refusal")]
-    _refusal: Option<IgnoredAny>,
+    refusal: Option<String>,
 }
 
-/// The type of parts that are offered.
+/// The types of parts that are offered; the text is in the field of the same name.
 pub(crate) const TEXT: &str = "text";
+pub(crate) const REFUSAL: &str = "refusal";
 
 /// A part's text.
 #[derive(Debug)]
@@ -217,6 +192,11 @@ impl InPlaceOfText for PartText {
     const MOST: usize = 1 << 14;
 }
 
+/// The text of a JSON string.
+fn text_of(json: Option<JsonText>) -> Option<String> {
+    serde_json::from_str(json?.as_str()).ok()
+}
+
 /// What a turn says: a text, or the texts of its parts.
 fn joined(content: TextOr<PartText>) -> String {
     match content {
@@ -228,10 +208,11 @@ fn joined(content: TextOr<PartText>) -> String {
 impl<'de> de::Deserialize<'de> for PartText {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let part = <Part as de::Deserialize>::deserialize(from)?;
-        match (part.r#type.as_str(), part.text) {
-            (TEXT, Some(text)) => Ok(Self(text)),
-            (TEXT, None) => Err(D::Error::missing_field("text")),
-            (other, _) => Err(D::Error::custom(format_args!(
+        match (part.r#type.as_str(), part.text, part.refusal) {
+            (TEXT, Some(text), _) | (REFUSAL, _, Some(text)) => Ok(Self(text)),
+            (TEXT, None, _) => Err(D::Error::missing_field(TEXT)),
+            (REFUSAL, _, None) => Err(D::Error::missing_field(REFUSAL)),
+            (other, ..) => Err(D::Error::custom(format_args!(
                 "`type` must be `{TEXT}`: this model takes no `{}`",
                 Excerpt::new(other)
             ))),
@@ -333,9 +314,6 @@ impl Message {
     ) -> Result<ChatMessage, ApiError> {
         let at =
             |rule: &str| ApiError::validation("messages", format!("`messages[{index}]` {rule}"));
-        let echoed = [&self.refusal, &self.audio, &self.annotations];
-        neutral::check(&ECHOED, echoed)
-            .map_err(|error| at(&format!("has a field that {}", error.message)))?;
         if self.role.is_empty() {
             return Err(at("must have a `role`"));
         }
@@ -351,11 +329,11 @@ impl Message {
             *last_call = Some(id.clone());
             calls.push(MessageCall::of(function, id));
         }
-        let thought = self.reasoning_content.or_else(|| {
-            let thought = self.reasoning?.into_string();
-            serde_json::from_str(&thought).ok()
-        });
-        if self.content.is_none() && calls.is_empty() {
+        let thought = self.reasoning_content.or_else(|| text_of(self.reasoning));
+        // An answer that ended in its thoughts says nothing.
+        let silence = (thought.is_some() && calls.is_empty()).then(String::new);
+        let content = self.content.map(joined).or(self.refusal).or(silence);
+        if content.is_none() && calls.is_empty() {
             return Err(at("must have `content`, `tool_calls` or `function_call`"));
         }
         let (role, answered) = match self.role.as_str() {
@@ -368,7 +346,7 @@ impl Message {
         };
         Ok(ChatMessage {
             role,
-            content: self.content.map(joined),
+            content,
             reasoning_content: thought,
             name: self.name,
             tool_calls: (!calls.is_empty()).then(|| MessageCall::list_to_json(calls)),

@@ -1,22 +1,18 @@
 //! Items of a conversation, as `/v1/responses` takes them.
 
 use serde::Deserialize;
-use serde::de::IgnoredAny;
+use serde::de::{Deserializer, Error, IgnoredAny};
 use utoipa::ToSchema;
 
-use crate::http::strict::{InPlaceOfText, TextOr, from_object};
+use crate::http::strict::{InPlaceOfText, ObjectOnly, TextOr, from_object};
 
-from_object!(Item, Part);
+from_object!(Item);
 
 /// One item; which fields it has follows from its type. What a response has in its `output` may be
-/// sent back as it is.
+/// sent back as it is: fields that are not listed have no effect.
 #[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = InputItem)]
-#[serde(
-    remote = "Self",
-    deny_unknown_fields,
-    expecting = "an item (a JSON object)"
-)]
+#[serde(remote = "Self", expecting = "an item (a JSON object)")]
 pub(crate) struct Item {
     /// What it is. Default: a message.
     #[schema(inline)]
@@ -91,22 +87,19 @@ pub(crate) enum Status {
     InProgress,
 }
 
-/// One part of a text. What other kinds of part carry is named only so that their kind is refused.
+/// One part of a text. Fields that are not listed have no effect.
 #[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = InputPart)]
-#[serde(
-    remote = "Self",
-    deny_unknown_fields,
-    expecting = "a part (a JSON object)"
-)]
+#[serde(remote = "Self", expecting = "a part (a JSON object)")]
 pub(crate) struct Part {
-    /// All are text: `input_text` for what goes in, `output_text` for what a response said,
-    /// `reasoning_text` for what the model thought.
+    /// All are text: `input_text` for what goes in, `output_text` for what a response said, `refusal` for
+    /// what it said in place of that, `reasoning_text` for what the model thought.
     #[schema(inline)]
-    #[serde(rename = "type")]
-    _type: PartKind,
-    /// The text.
-    pub(crate) text: String,
+    r#type: PartKind,
+    /// The text, of all types but `refusal`.
+    text: Option<String>,
+    /// The text of a `refusal`.
+    refusal: Option<String>,
     /// Has no effect.
     #[serde(rename = "annotations")]
     #[schema(value_type = Option<Vec<Object>>)]
@@ -119,38 +112,6 @@ pub(crate) struct Part {
     #[serde(rename = "prompt_cache_breakpoint")]
     #[schema(value_type = Option<Object>)]
     _prompt_cache_breakpoint: Option<IgnoredAny>,
-    /// Of kinds that are refused.
-    #[serde(rename = "image_url")]
-    #[schema(value_type = Option<String>)]
-    _image_url: Option<IgnoredAny>,
-    /// Of kinds that are refused.
-    #[serde(rename = "detail")]
-    #[schema(value_type = Option<String>)]
-    _detail: Option<IgnoredAny>,
-    /// Of kinds that are refused.
-    #[serde(rename = "file_id")]
-    #[schema(value_type = Option<String>)]
-    _file_id: Option<IgnoredAny>,
-    /// Of kinds that are refused.
-    #[serde(rename = "file_data")]
-    #[schema(value_type = Option<String>)]
-    _file_data: Option<IgnoredAny>,
-    /// Of kinds that are refused.
-    #[serde(rename = "file_url")]
-    #[schema(value_type = Option<String>)]
-    _file_url: Option<IgnoredAny>,
-    /// Of kinds that are refused.
-    #[serde(rename = "filename")]
-    #[schema(value_type = Option<String>)]
-    _filename: Option<IgnoredAny>,
-    /// Of kinds that are refused.
-    #[serde(rename = "input_audio")]
-    #[schema(value_type = Option<Object>)]
-    _input_audio: Option<IgnoredAny>,
-    /// Of kinds that are refused.
-    #[serde(rename = "refusal")]
-    #[schema(value_type = Option<String>)]
-    _refusal: Option<IgnoredAny>,
 }
 
 /// What a part is: this model takes and gives nothing but text.
@@ -162,6 +123,8 @@ pub(crate) enum PartKind {
     Output,
     #[serde(rename = "reasoning_text")]
     Reasoning,
+    #[serde(rename = "refusal")]
+    Refusal,
 }
 
 impl InPlaceOfText for Item {
@@ -185,6 +148,34 @@ impl Item {
 pub(crate) fn joined(content: TextOr<Part>) -> String {
     match content {
         TextOr::Text(text) => text,
-        TextOr::List(parts) => parts.into_iter().map(|part| part.text).collect(),
+        TextOr::List(parts) => parts.into_iter().filter_map(Part::into_text).collect(),
+    }
+}
+
+impl Part {
+    fn into_text(self) -> Option<String> {
+        match self.r#type {
+            PartKind::Refusal => self.refusal,
+            _ => self.text,
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Part {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let part = Self::deserialize(ObjectOnly(from))?;
+        match part {
+            Self {
+                r#type: PartKind::Refusal,
+                refusal: None,
+                ..
+            } => Err(D::Error::missing_field("refusal")),
+            Self {
+                r#type: PartKind::Refusal,
+                ..
+            }
+            | Self { text: Some(_), .. } => Ok(part),
+            Self { text: None, .. } => Err(D::Error::missing_field("text")),
+        }
     }
 }

@@ -154,11 +154,7 @@ pub(crate) enum Include {
 
 /// A function that the model may call.
 #[derive(Debug, Deserialize, ToSchema)]
-#[serde(
-    remote = "Self",
-    deny_unknown_fields,
-    expecting = "a tool (a JSON object)"
-)]
+#[serde(remote = "Self", expecting = "a tool (a JSON object)")]
 pub(crate) struct FunctionTool {
     /// Always `function`.
     #[serde(deserialize_with = "kind", rename = "type")]

@@ -35,13 +35,9 @@ pub(crate) const ALLOWED: &str = "allowed_tools";
 /// The type of tools that are offered.
 pub(crate) const FUNCTION: &str = "function";
 
-/// A tool on offer.
+/// A tool on offer. Fields that are not listed have no effect.
 #[derive(Debug, Deserialize, ToSchema)]
-#[serde(
-    remote = "Self",
-    deny_unknown_fields,
-    expecting = "a tool (a JSON object)"
-)]
+#[serde(remote = "Self", expecting = "a tool (a JSON object)")]
 pub(crate) struct Tool {
     /// Always `function`.
     #[serde(deserialize_with = "kind")]
@@ -53,11 +49,7 @@ pub(crate) struct Tool {
 
 /// A function that the model may call.
 #[derive(Debug, Deserialize, ToSchema)]
-#[serde(
-    remote = "Self",
-    deny_unknown_fields,
-    expecting = "a function (a JSON object)"
-)]
+#[serde(remote = "Self", expecting = "a function (a JSON object)")]
 pub(crate) struct Function {
     /// What calls name: up to 64 characters of a-z, A-Z, 0-9, `_`, `-` and `.`.
     #[schema(example = "get_weather")]
@@ -81,13 +73,9 @@ pub(crate) struct ToolChoice {
     allowed: Option<Vec<String>>,
 }
 
-/// A call that an assistant's turn made.
+/// A call that an assistant's turn made. Fields that are not listed have no effect.
 #[derive(Debug, Deserialize, ToSchema)]
-#[serde(
-    remote = "Self",
-    deny_unknown_fields,
-    expecting = "a call (a JSON object)"
-)]
+#[serde(remote = "Self", expecting = "a call (a JSON object)")]
 pub(crate) struct MessageCall {
     /// As the server gave it.
     id: Option<String>,
@@ -97,29 +85,17 @@ pub(crate) struct MessageCall {
     _type: (),
     /// What was called.
     function: CalledFunction,
-    /// Has no effect: its place among the calls, which clients that put streams together send back.
-    #[serde(rename = "index")]
-    #[schema(value_type = Option<u32>)]
-    _index: Option<IgnoredAny>,
 }
 
 /// What a call called.
 #[derive(Debug, Deserialize, ToSchema)]
-#[serde(
-    remote = "Self",
-    deny_unknown_fields,
-    expecting = "a function (a JSON object)"
-)]
+#[serde(remote = "Self", expecting = "a function (a JSON object)")]
 pub(crate) struct CalledFunction {
     /// Its name.
     name: String,
     /// Its arguments: JSON in a string, or an object.
     #[schema(value_type = Option<String>)]
     arguments: Option<JsonText>,
-    /// TGI's answers have it.
-    #[serde(rename = "description")]
-    #[schema(value_type = Option<String>)]
-    _description: Option<IgnoredAny>,
 }
 
 /// A choice among some of the tools.
@@ -219,7 +195,6 @@ impl MessageCall {
             id: Some(id),
             _type: (),
             function,
-            _index: None,
         }
     }
 
@@ -230,9 +205,7 @@ impl MessageCall {
     }
 
     fn into_json(self) -> String {
-        let CalledFunction {
-            name, arguments, ..
-        } = self.function;
+        let CalledFunction { name, arguments } = self.function;
         let arguments = arguments.map_or_else(|| "{}".to_owned(), JsonText::into_string);
         call_json(self.id, name, &arguments)
     }

@@ -1,0 +1,102 @@
+//! Objects without the fields that they do not know and that are null.
+
+use std::fmt;
+
+use serde::de::value::UnitDeserializer;
+use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, IntoDeserializer};
+use serde::de::{MapAccess, Visitor};
+
+/// Reads an object as `visitor` does, which never sees unknown fields that are null.
+pub(super) struct NullsSkipped<V> {
+    pub(super) visitor: V,
+    /// Names that `visitor` knows.
+    pub(super) fields: &'static [&'static str],
+}
+
+/// The fields that are left.
+struct Fields<M> {
+    map: M,
+    known: &'static [&'static str],
+    /// Whether the value of the last field was read: that of an unknown one.
+    read: bool,
+}
+
+/// Reads a field's name.
+struct NameOf(&'static [&'static str]);
+
+/// A field's name.
+enum Name {
+    Known(&'static str),
+    Unknown(String),
+}
+
+impl<'de, V: Visitor<'de>> Visitor<'de> for NullsSkipped<V> {
+    type Value = V::Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.visitor.expecting(f)
+    }
+
+    fn visit_map<M: MapAccess<'de>>(self, map: M) -> Result<V::Value, M::Error> {
+        self.visitor.visit_map(Fields {
+            map,
+            known: self.fields,
+            read: false,
+        })
+    }
+}
+
+impl<'de, M: MapAccess<'de>> MapAccess<'de> for Fields<M> {
+    type Error = M::Error;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(
+        &mut self,
+        seed: K,
+    ) -> Result<Option<K::Value>, M::Error> {
+        self.read = false;
+        while let Some(name) = self.map.next_key_seed(NameOf(self.known))? {
+            match name {
+                Name::Known(name) => return seed.deserialize(name.into_deserializer()).map(Some),
+                Name::Unknown(name) => {
+                    if self.map.next_value::<Option<IgnoredAny>>()?.is_some() {
+                        self.read = true;
+                        return seed.deserialize(name.into_deserializer()).map(Some);
+                    }
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, M::Error> {
+        if self.read {
+            // Whoever goes on after the name of an unknown field ignores its value.
+            return seed.deserialize(UnitDeserializer::new());
+        }
+        self.map.next_value_seed(seed)
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for NameOf {
+    type Value = Name;
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Name, D::Error> {
+        from.deserialize_identifier(self)
+    }
+}
+
+impl Visitor<'_> for NameOf {
+    type Value = Name;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a field's name")
+    }
+
+    fn visit_str<E: Error>(self, name: &str) -> Result<Name, E> {
+        let known = self.0.iter().find(|known| **known == name);
+        Ok(known.map_or_else(
+            || Name::Unknown(name.to_owned()),
+            |known| Name::Known(known),
+        ))
+    }
+}

@@ -1,0 +1,246 @@
+//! What clients send beside the fields that a route knows: an answer that comes back with what its
+//! server and the client have added, hints for other servers, and nulls.
+
+#![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
+
+mod scripted;
+
+use penstock_router::{config::Format, engine::End, tools::ThoughtFormat};
+use scripted::Server;
+use serde_json::{Map, Value, json};
+
+const CHAT: &str = "/v1/chat/completions";
+const RESPONSES: &str = "/v1/responses";
+const MESSAGES: &str = "/v1/messages";
+const TEMPLATE: &str = "{% if tools %}{{ tools | tojson }}<tool_call>{\"name\":{% endif %}\
+    {% for m in messages %}{{ m.role }}:{{ m.content or '' }}|{{ m.reasoning_content or '' }}\
+    {% if m.tool_calls %}{{ m.tool_calls | tojson }}{% endif %}{{ m.tool_call_id }}/{% endfor %}";
+const CALL: &str = "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\": \"b\"}}</tool_call>";
+/// What the model answers first.
+const ANSWER: [&str; 2] = ["<think>hm</think>So: ", CALL];
+
+fn server() -> Server {
+    let server = Server::with(Some(TEMPLATE), |config| {
+        config.thought_format = Format::Fixed(ThoughtFormat::Think);
+    });
+    server.stage.set_length(4000);
+    server
+}
+
+/// What LiteLLM, OpenRouter and others add.
+fn extras() -> Map<String, Value> {
+    let extras = json!({
+        "provider_specific_fields": null,
+        "reasoning_details": [{"type": "reasoning.text", "text": "hm"}],
+        "thinking_blocks": [{"type": "thinking", "thinking": "hm", "signature": "x"}],
+        "cache_control": {"type": "ephemeral"},
+        "annotations": [{"type": "url_citation", "url_citation": {"url": "x"}}],
+        "citations": [{"type": "char_location"}],
+        "audio": {"id": "audio_1"},
+        "x-colour": [{"deep": [{"er": null}]}],
+    });
+    extras.as_object().unwrap().clone()
+}
+
+/// The same with these fields in each object, but for schemas and arguments.
+fn decorated(value: &Value) -> Value {
+    match value {
+        Value::Array(list) => list.iter().map(decorated).collect(),
+        Value::Object(fields) => {
+            let mut fields: Map<String, Value> = fields
+                .iter()
+                .map(|(name, value)| match name.as_str() {
+                    "parameters" | "input_schema" | "input" | "arguments" => {
+                        (name.clone(), value.clone())
+                    }
+                    _ => (name.clone(), decorated(value)),
+                })
+                .collect();
+            for (name, value) in extras() {
+                fields.entry(name).or_insert(value);
+            }
+            Value::Object(fields)
+        }
+        other => other.clone(),
+    }
+}
+
+/// The prompt that a body becomes.
+async fn prompt(server: &Server, path: &str, body: &Value) -> String {
+    server.stage.play(&["ok"], End::StopToken);
+    let reply = server.post(path, body.clone()).await;
+    assert_eq!(reply.status, 200, "{}: {body}", reply.text());
+    let ids = server.stage.last().prompt;
+    ids.iter().map(|&id| id as u8 as char).collect()
+}
+
+/// Sends `next` with the fields of `names` as they are, and decorated: both are the same conversation.
+async fn same_prompt(server: &Server, path: &str, next: &Value, names: [&str; 2]) -> String {
+    let plain = prompt(server, path, next).await;
+    let mut more = next.clone();
+    for name in names {
+        more[name] = decorated(&next[name]);
+    }
+    assert_eq!(prompt(server, path, &more).await, plain);
+    plain
+}
+
+#[tokio::test]
+async fn a_chat_takes_its_own_answer_back_with_what_clients_add() {
+    let server = server();
+    let tools =
+        json!([{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]);
+    let said = json!({"role": "user", "content": [{"type": "text", "text": "hi"}]});
+    let body = json!({"messages": [said], "tools": tools});
+    server.stage.play(&ANSWER, End::StopToken);
+    let answer = server.post(CHAT, body.clone()).await.json();
+    let mut answer = answer["choices"][0]["message"].clone();
+    assert_eq!(answer["tool_calls"][0]["function"]["name"], "f", "{answer}");
+    for name in ["function_call", "refusal", "audio", "annotations"] {
+        answer[name] = Value::Null;
+    }
+    let id = answer["tool_calls"][0]["id"].clone();
+    let result = json!({"role": "tool", "tool_call_id": id, "name": "f", "content": "7"});
+    let next = json!({"messages": [said, answer, result], "tools": tools});
+    let told = same_prompt(&server, CHAT, &next, ["messages", "tools"]).await;
+    assert!(told.contains("assistant:So:|hm["), "{told}");
+    let reply = server.post(
+        "/chat_tokenize",
+        json!({
+            "messages": decorated(&next["messages"]), "tools": decorated(&tools),
+        }),
+    );
+    assert_eq!(reply.await.status, 200);
+}
+
+#[tokio::test]
+async fn a_response_and_a_message_come_back_as_well() {
+    let server = server();
+    let tools = json!([{"type": "function", "name": "f", "parameters": {"type": "object"}}]);
+    let said = json!({"role": "user", "content": [{"type": "input_text", "text": "hi"}]});
+    server.stage.play(&ANSWER, End::StopToken);
+    let first = server.post(RESPONSES, json!({"input": [said], "tools": tools}));
+    let mut items = first.await.json()["output"].as_array().unwrap().clone();
+    let call = items.last().unwrap()["call_id"].clone();
+    items.insert(0, said);
+    items.push(json!({"type": "function_call_output", "call_id": call, "output": "7"}));
+    let next = json!({"input": items, "tools": tools});
+    // `input` is a field of Anthropic's blocks, too: the list is decorated here.
+    let plain = prompt(&server, RESPONSES, &next).await;
+    let more = json!({"input": decorated(&next["input"]), "tools": decorated(&tools)});
+    assert_eq!(prompt(&server, RESPONSES, &more).await, plain);
+    let count = server.post("/v1/responses/input_tokens", more).await;
+    assert_eq!(
+        count.json()["input_tokens"],
+        plain.len(),
+        "{}",
+        count.text()
+    );
+
+    let tools = json!([{"name": "f", "input_schema": {"type": "object"}}]);
+    let said = json!({"role": "user", "content": [{"type": "text", "text": "hi"}]});
+    let mut body = json!({"model": "brook", "max_tokens": 50, "messages": [said], "tools": tools});
+    server.stage.play(&ANSWER, End::StopToken);
+    let content = server.post(MESSAGES, body.clone()).await.json()["content"].clone();
+    let call = content.as_array().unwrap().last().unwrap()["id"].clone();
+    let result = json!([{"type": "tool_result", "tool_use_id": call, "content": [{"type": "text", "text": "7"}]}]);
+    body["messages"] = json!([said, {"role": "assistant", "content": content}, {"role": "user", "content": result}]);
+    let told = same_prompt(&server, MESSAGES, &body, ["messages", "tools"]).await;
+    body["messages"] = decorated(&body["messages"]);
+    let count = server.post("/v1/messages/count_tokens", body).await;
+    assert_eq!(count.json()["input_tokens"], told.len(), "{}", count.text());
+}
+
+#[tokio::test]
+async fn what_an_assistant_said_otherwise_is_said() {
+    let server = server();
+    let refusal = json!([{"type": "refusal", "refusal": "no"}]);
+    for (message, told) in [
+        (json!({"content": null, "refusal": "no"}), "assistant:no|/"),
+        (json!({"content": refusal}), "assistant:no|/"),
+        (
+            json!({"content": null, "reasoning": "hm"}),
+            "assistant:|hm/",
+        ),
+        (
+            json!({"content": "a", "reasoning": {"x": 1}}),
+            "assistant:a|/",
+        ),
+        (
+            json!({"content": "a", "reasoning": "x", "reasoning_content": "hm"}),
+            "assistant:a|hm/",
+        ),
+    ] {
+        let mut message = message;
+        message["role"] = json!("assistant");
+        let user = json!({"role": "user", "content": "hi"});
+        let body = json!({"messages": [user, message, user]});
+        let prompt = prompt(&server, CHAT, &body).await;
+        assert!(prompt.contains(told), "{message}: {prompt}");
+    }
+    let item = json!({"role": "assistant", "content": refusal});
+    let body = json!({"input": [item, {"role": "user", "content": "hi"}]});
+    let prompt = prompt(&server, RESPONSES, &body).await;
+    assert!(prompt.contains("assistant:no|/"), "{prompt}");
+}
+
+#[tokio::test]
+async fn parts_and_tools_of_other_kinds_are_still_refused() {
+    let server = server();
+    let user = |part: Value| json!({"messages": [{"role": "user", "content": [part]}]});
+    let message = |part: Value| {
+        let mut body = user(part);
+        body["model"] = json!("brook");
+        body["max_tokens"] = json!(5);
+        body
+    };
+    let item = |part: Value| json!({"input": [{"role": "user", "content": [part]}]});
+    let image = json!({"type": "image_url", "image_url": {"url": "x"}, "text": "a"});
+    let source = json!({"type": "image", "source": {"type": "url", "url": "x"}, "text": "a"});
+    let file = json!({"type": "input_file", "file_id": "x", "text": "a"});
+    let search = json!([{"type": "web_search_20250305", "name": "web_search", "input_schema": {}}]);
+    let mut searched = message(json!({"type": "text", "text": "a"}));
+    searched["tools"] = search;
+    for (path, body, word) in [
+        (CHAT, user(image), "image_url"),
+        (MESSAGES, message(source), "image"),
+        (RESPONSES, item(file), "input_file"),
+        (MESSAGES, searched, "web_search_20250305"),
+        (CHAT, user(json!({"type": "refusal"})), "refusal"),
+        (RESPONSES, item(json!({"type": "input_text"})), "text"),
+    ] {
+        let reply = server.post(path, body).await;
+        assert_eq!(reply.status, 400, "{path}: {}", reply.text());
+        assert!(reply.message().contains(word), "{word}: {}", reply.text());
+    }
+}
+
+#[tokio::test]
+async fn a_null_asks_for_nothing_whatever_its_name_and_a_value_is_refused_by_name() {
+    let server = server();
+    let hi = json!([{"role": "user", "content": "hi"}]);
+    for (path, body) in [
+        (CHAT, json!({"messages": hi})),
+        ("/chat_tokenize", json!({"messages": hi})),
+        ("/v1/completions", json!({"prompt": "hi"})),
+        (RESPONSES, json!({"input": "hi"})),
+        (
+            MESSAGES,
+            json!({"model": "brook", "max_tokens": 5, "messages": hi}),
+        ),
+        ("/generate", json!({"inputs": "hi"})),
+    ] {
+        server.stage.play(&["ok"], End::StopToken);
+        let mut with_null = body.clone();
+        with_null["colour"] = Value::Null;
+        let reply = server.post(path, with_null).await;
+        assert_eq!(reply.status, 200, "{path}: {}", reply.text());
+        for value in [json!(1), json!(false), json!([null]), json!({})] {
+            let mut with_value = body.clone();
+            with_value["colour"] = value;
+            let reply = server.post(path, with_value).await;
+            assert!(reply.status.is_client_error(), "{path}: {}", reply.text());
+            assert!(reply.text().contains("`colour`"), "{}", reply.text());
+        }
+    }
+}
