@@ -24,6 +24,14 @@ impl Page {
     fn decided<T: Display>(&mut self, name: &str, decided: &Decided<T>) {
         self.line(name, &decided.value, &decided.why);
     }
+
+    /// 0 is the worker's choice.
+    fn measured(&mut self, name: &str, decided: &Decided<u32>) {
+        match decided.value {
+            0 => self.line(name, "measured", &decided.why),
+            value => self.line(name, value, &decided.why),
+        }
+    }
 }
 
 /// The plan as text, with the bound on request bodies. `devices` are those of the host, for an
@@ -48,12 +56,8 @@ pub fn explain(plan: &Plan, bodies: &Decided<ByteSize>, devices: &[CudaDevice]) 
     page.decided("tp", &plan.tp);
     page.decided("threads", &plan.threads);
     page.title("steps");
-    page.decided("max-slots", &plan.limits.max_slots);
-    let steps = &plan.limits.max_step_tokens;
-    match steps.value {
-        0 => page.line("max-step-tokens", "measured", &steps.why),
-        tokens => page.line("max-step-tokens", tokens, &steps.why),
-    }
+    page.measured("max-slots", &plan.limits.max_slots);
+    page.measured("max-step-tokens", &plan.limits.max_step_tokens);
     let latency = plan.queue.latency_target.value.as_millis();
     page.line(
         "latency-target",

@@ -244,11 +244,11 @@ impl Resolver<'_> {
             )));
         }
         let (slots, why) = match device {
-            Device::Cuda => (256, "default on CUDA"),
+            Device::Cuda => (0, "the worker's choice, by the memory that weights leave"),
             Device::Cpu => (32, "default on the CPU"),
         };
         let (step, step_why) = match device {
-            Device::Cuda => (0, "the worker's choice, by the memory that weights leave"),
+            Device::Cuda => (0, why),
             Device::Cpu => (512, why),
         };
         Ok(Limits {
