@@ -3,6 +3,7 @@
 mod answer;
 mod event;
 mod facts;
+mod tokens;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +15,6 @@ pub use self::answer::{Generation, ToldPrompt};
 pub use self::event::{FinishReason, TextEnd, TextEvent, TextToken};
 pub use self::facts::{Cost, Facts};
 use crate::backend::Backend;
-use crate::budget::Charge;
 use crate::chat::{Chat, Renderer, Turn};
 use crate::config::RouterConfig;
 use crate::detokenize::Detokenizer;
@@ -23,7 +23,7 @@ use crate::engine::{EngineState, Limits};
 use crate::error::{ApiError, ErrorKind};
 use crate::metrics::{Metrics, RequestTimer};
 use crate::model_text::ModelText;
-use crate::tokenize::{self, SpecialTokens, TextPiece, TokenizerPool};
+use crate::tokenize::{self, SpecialTokens, TokenizerPool};
 use crate::tools::{Reading, ThoughtFormat, ToolFormat};
 use crate::validate::{
     GenerateInput, Prompt, TokenLimits, ValidParameters, ValidRequest, too_long,
@@ -128,59 +128,6 @@ impl Generator {
         })?;
         begun.count(&mut timer);
         Ok(begun.generations(sources, timer))
-    }
-
-    /// The tokens of `text` as a prompt, with their places in it. A text that is longer than the
-    /// context is refused, under the name `inputs`.
-    pub async fn tokenize(&self, text: String, charge: Charge) -> Result<Vec<TextPiece>, ApiError> {
-        let (model, max) = (Arc::clone(&self.inner.text), self.longest());
-        check_bound(&model, &text, ("inputs", max))?;
-        let size = text.len();
-        let work = move || {
-            let pieces = tokenize::pieces(&model.tokenizer, &text, SpecialTokens::Add)?;
-            drop((text, charge));
-            match pieces.len() {
-                given if given > max => Err(too_long("inputs", max, given)),
-                _ => Ok(pieces),
-            }
-        };
-        self.inner.pool.run(size, work).await
-    }
-
-    /// A conversation as its prompt's text, and the tokens of that with their places in it. One that
-    /// is longer than the context is refused, under `name`.
-    pub async fn tokenize_chat(
-        &self,
-        mut chat: Chat,
-        name: &'static str,
-        charge: Charge,
-    ) -> Result<(String, Vec<TextPiece>), ApiError> {
-        let (model, max) = (Arc::clone(&self.inner.text), self.longest());
-        if chat.messages.is_empty() {
-            return Err(ApiError::validation(
-                name,
-                format!("`{name}` cannot be empty"),
-            ));
-        }
-        self.complete(&mut chat).await?;
-        let size = chat.size();
-        let work = move || {
-            let _charge = charge;
-            let (text, _) = prompt_text(&model, chat)?;
-            check_bound(&model, &text, (name, max))?;
-            let pieces = tokenize::pieces(&model.tokenizer, &text, SpecialTokens::AsIs)?;
-            match pieces.len() {
-                given if given > max => Err(too_long(name, max, given)),
-                _ => Ok((text, pieces)),
-            }
-        };
-        self.inner.pool.run(size, work).await
-    }
-
-    /// Tokens of the longest text that the context holds.
-    fn longest(&self) -> usize {
-        self.token_limits()
-            .map_or(usize::MAX, |limits| limits.max_total)
     }
 
     /// What the engine is doing.

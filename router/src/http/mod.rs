@@ -21,6 +21,7 @@ mod server;
 mod sse;
 mod strict;
 mod threads;
+mod tokens;
 
 use std::sync::{Arc, OnceLock};
 
@@ -88,7 +89,11 @@ impl App {
             .route("/generate", post(native::generate))
             .route("/generate_stream", post(native::generate_stream))
             .route("/invocations", post(invocations::invocations))
-            .route("/tokenize", post(native::tokenize))
+            .route("/tokenize", post(tokens::tokenize))
+            .route("/detokenize", post(tokens::detokenize))
+            .route("/tokenizer_info", get(tokens::tokenizer_info))
+            .route("/version", get(tokens::version))
+            .route("/load", get(tokens::load))
             .route("/info", get(native::info))
             .route("/v1/chat/completions", post(openai::chat))
             .route("/v1/completions", post(openai::completions))

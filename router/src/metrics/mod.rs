@@ -114,6 +114,11 @@ impl Metrics {
         *self.text.statistics()
     }
 
+    /// Requests that wait or are being answered.
+    pub(crate) fn open_requests(&self) -> u64 {
+        u64::try_from(self.text.open.get()).unwrap_or(0)
+    }
+
     /// All metrics in the Prometheus text format. Counters keep their plain names there, as TGI's
     /// have, without the `_total` that OpenMetrics adds.
     pub fn expose(&self) -> String {

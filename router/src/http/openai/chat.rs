@@ -180,7 +180,7 @@ pub fn conversation_of(
 }
 
 /// The conversation, and the guide to its answer: `guide`, or what tools make of it.
-fn conversation(
+pub(crate) fn conversation(
     generator: &Generator,
     mut body: ChatRequest,
     guide: Option<Box<Guide>>,

@@ -35,6 +35,7 @@ pub(crate) const NEUTRAL: Neutrals<9> = [
 
 request! {
     /// Body of `/v1/chat/completions`.
+    #[derive(Default)]
     ChatRequest {
         /// The conversation; not empty.
         #[serde(deserialize_with = "super::chat::messages")]
