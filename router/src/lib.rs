@@ -11,6 +11,7 @@ pub mod error;
 pub mod generated;
 pub mod generation;
 pub mod http;
+mod infill;
 pub mod logprobs;
 pub mod metrics;
 pub mod model_text;

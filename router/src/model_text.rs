@@ -9,6 +9,7 @@ use tokenizers::Tokenizer;
 
 use crate::chat::ChatTemplate;
 use crate::detokenize::Vocabulary;
+use crate::infill::Infill;
 use crate::text_bound::TextBound;
 
 /// The text side of a model. Cheap to clone.
@@ -20,6 +21,8 @@ pub struct ModelText {
     pub vocabulary: Arc<Vocabulary>,
     /// How few tokens a text can have; read before a prompt is tokenized.
     pub bound: TextBound,
+    /// How a prompt says what follows the answer; `None` if the model knows no such prompts.
+    pub(crate) infill: Option<Infill>,
     /// `None` if the model has no chat template.
     pub chat_template: Option<Arc<ChatTemplate>>,
     /// What `tokenizer_config.json` says, without names of files; read by `/tokenizer_info`.
@@ -76,12 +79,14 @@ impl ModelText {
     /// Puts parts together that were loaded otherwise.
     pub fn new(tokenizer: Tokenizer, template: Option<ChatTemplate>, eos_ids: Vec<u32>) -> Self {
         let bound = TextBound::of(&tokenizer);
+        let infill = Infill::of(&tokenizer);
         let tokenizer = Arc::new(tokenizer);
         let vocabulary = Arc::new(Vocabulary::new(Arc::clone(&tokenizer)));
         Self {
             tokenizer,
             vocabulary,
             bound,
+            infill,
             chat_template: template.map(Arc::new),
             tokenizer_config: Arc::default(),
             eos_ids,

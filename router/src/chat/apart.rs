@@ -12,7 +12,7 @@ use tokio::process::Command;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use super::{Chat, ChatMessage, ChatTemplate, Turn};
+use super::{Chat, ChatMessage, ChatTemplate, Turn, Variable};
 use crate::error::{ApiError, ErrorKind};
 
 const NAME: &str = "chat_template";
@@ -57,7 +57,7 @@ struct Job {
     tools: Option<String>,
     tool_prompt: Option<String>,
     variables: Option<String>,
-    special: Vec<(String, String)>,
+    special: Vec<Variable>,
 }
 
 /// What it writes.

@@ -200,8 +200,14 @@ impl Generator {
             }
             prompt => prompt,
         };
-        if let Prompt::Text(prompt, _) = &prompt {
-            parameters.check_length(prompt, text.bound)?;
+        match &prompt {
+            Prompt::Text(prompt, _) => parameters.check_length(prompt, text.bound)?,
+            Prompt::Infill { prefix, suffix, .. } => {
+                for part in [prefix, suffix] {
+                    parameters.check_length(part, text.bound)?;
+                }
+            }
+            Prompt::Chat(_) | Prompt::Ids(_) => {}
         }
         let size = prompt.size();
         let text = Arc::clone(text);
@@ -229,13 +235,14 @@ fn check_bound(
 /// Runs on the tokenizer pool.
 fn to_ids(
     model: &ModelText,
-    prompt: Prompt,
+    mut prompt: Prompt,
     mut parameters: ValidParameters,
 ) -> Result<ValidRequest, ApiError> {
     parameters.forbid(|text| tokenize::encode(&model.tokenizer, text, SpecialTokens::AsIs))?;
     let mut reading = Reading::default();
     let echo = parameters.echo();
-    let echoed = match &prompt {
+    let echoed = match &mut prompt {
+        Prompt::Chat(chat) => chat.echoed.take(),
         Prompt::Text(text, _) if echo && !parameters.truncates() => Some(text.clone()),
         _ => None,
     };
@@ -247,6 +254,16 @@ fn to_ids(
             reading = read;
             parameters.think_first(reading.thoughts_to_come());
             tokenize::encode(&model.tokenizer, &text, SpecialTokens::AsIs)?
+        }
+        Prompt::Infill {
+            prefix,
+            suffix,
+            special,
+        } => {
+            let infill = model.infill.as_ref().ok_or_else(no_infill)?;
+            let ids = infill.prompt(&model.tokenizer, (&prefix, &suffix), special)?;
+            let ends = [&model.eos_ids[..], infill.ends()].concat();
+            return parameters.with_ids(ids, &ends);
         }
         Prompt::Ids(ids) => ids,
     };
@@ -312,6 +329,12 @@ fn no_template() -> ApiError {
                    or serve a model with chat_template.jinja or `chat_template` in \
                    tokenizer_config.json";
     ApiError::new(ErrorKind::Template, message)
+}
+
+fn no_infill() -> ApiError {
+    let rule = "this model's tokenizer has no tokens for filling in the middle; send the text before \
+                the answer as `prompt`, without `suffix`";
+    ApiError::validation("suffix", format!("`suffix` cannot be used: {rule}"))
 }
 
 fn not_loaded(state: &EngineState) -> ApiError {

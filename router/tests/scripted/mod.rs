@@ -66,6 +66,8 @@ struct Notes {
     state: Mutex<Option<EngineState>>,
     /// Prompt and answer together, if not `MAX_TOTAL`.
     length: Mutex<Option<u32>>,
+    /// Ids at or above it do not exist, if not 257.
+    vocabulary: Mutex<Option<u32>>,
     /// Tokens of each prompt that are in the prefix cache.
     cached: Mutex<Option<u32>>,
     finished: AtomicUsize,
@@ -107,6 +109,10 @@ impl Stage {
 
     pub fn set_length(&self, tokens: u32) {
         *self.0.length.lock().unwrap() = Some(tokens);
+    }
+
+    pub fn set_vocabulary(&self, tokens: u32) {
+        *self.0.vocabulary.lock().unwrap() = Some(tokens);
     }
 
     /// From now on, so many tokens of each prompt are in the prefix cache.
@@ -175,7 +181,7 @@ impl Backend for Stage {
             max_sequence_tokens: self.0.length.lock().unwrap().unwrap_or(MAX_TOTAL),
             max_slots: 8,
             max_step_tokens: 512,
-            vocab_size: 257,
+            vocab_size: self.0.vocabulary.lock().unwrap().unwrap_or(257),
             kv_tokens: 4096,
             device_name: "Script 1".into(),
         })

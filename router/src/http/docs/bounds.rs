@@ -52,12 +52,7 @@ pub(super) fn all(config: &RouterConfig) -> Vec<Bound> {
     bounds.extend(words());
     bounds.extend(unused(CHAT, &openai::wire::chat::NEUTRAL));
     bounds.extend(unused(OPENAI, &openai::wire::NEUTRAL));
-    bounds.extend(unused(COMPLETION, &openai::wire::completions::NEUTRAL));
     bounds.extend(unused(RESPONSES, &openai::wire::responses::NEUTRAL));
-    bounds.extend(unused(
-        &["TextConfig"],
-        &openai::wire::responses::NEUTRAL_TEXT,
-    ));
     bounds.extend(unused(NATIVE, &native::NEUTRAL));
     bounds.extend(unused(&["TokenizeRequest"], &tokens::wire::NEUTRAL));
     bounds.extend(unused(MESSAGES, &anthropic::wire::NEUTRAL));

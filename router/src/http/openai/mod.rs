@@ -136,7 +136,7 @@ async fn collect(kind: Kind, generation: &mut Generation) -> Result<Answer, ApiE
         };
         let (read, end) = reading::collect(generation, heed).await?;
         return Ok(Answer {
-            text: read.content,
+            text: format!("{}{}", generation.prompt().text, read.content),
             thought: read.thought,
             reason: finish_reason(end.reason, !read.calls.is_empty(), generation.reading()),
             calls: read.calls,
