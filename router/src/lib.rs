@@ -4,6 +4,7 @@ pub mod adjustment;
 pub mod backend;
 mod budget;
 pub mod chat;
+pub mod client;
 pub mod config;
 pub mod detokenize;
 pub mod engine;

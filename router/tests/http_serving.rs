@@ -12,6 +12,7 @@ use std::{net::SocketAddr, time::Duration};
 
 use penstock_router::{
     RouterConfig,
+    client::Client,
     engine::{End, TokenEvent},
     serve,
 };
@@ -126,6 +127,8 @@ async fn a_client_that_leaves_before_any_token_aborts_too() {
         drop(socket);
         until(|| served.server.stage.aborted() == before + 1).await;
     }
+    let local = Client::at([127, 0, 0, 1].into());
+    assert_eq!(served.server.stage.clients(), [Some(local); 2]);
     served.end().await;
 }
 

@@ -21,6 +21,7 @@ use super::{
     records::{Answer, Heard, Left, Record, Records, Stage, Submission, error},
     types::{Candidate, Sampling, Stopping, SubmitError, Token, TokenEvent, Told},
 };
+use crate::client::Client;
 use crate::shard::{PrepareError, StepAnswer, StepTold};
 
 /// Least and greatest answer to "when shall I try again".
@@ -185,6 +186,11 @@ impl Core {
         self.records.parameters(id)
     }
 
+    /// Whose request it is, if that is known.
+    pub(super) fn client(&self, id: RequestId) -> Option<Client> {
+        self.records.client(id)
+    }
+
     /// Tells the scheduler what a step brought, so that the next can be planned. The clients hear
     /// of it in `deliver`.
     pub(super) fn absorb(&mut self, mut answer: StepAnswer) {
@@ -309,13 +315,8 @@ impl Core {
     }
 
     fn add(&mut self, submission: Submission, stage: fn(Answer) -> Stage) -> bool {
-        let Submission {
-            id,
-            request,
-            outlets,
-            answer,
-        } = submission;
-        let record = Record::new(id, request, stage(answer), outlets);
+        let id = submission.id;
+        let record = Record::new(submission, stage);
         if let Err(error) = self
             .scheduler
             .add(record.to_scheduler(id, self.salt), self.now())

@@ -11,6 +11,8 @@ use std::{
 use penstock_scheduler::ids::{RequestId, SequenceId};
 use tokio::sync::{mpsc, oneshot, watch};
 
+use crate::client::Client;
+
 use super::{
     EngineConfig, EngineMetrics, EngineRequest, EngineState, Limits, SubmitError, TokenStream,
     Workers,
@@ -80,6 +82,7 @@ impl Engine {
         let submission = Box::new(Submission {
             id,
             request,
+            client: Client::current(),
             outlets,
             answer: sender,
         });

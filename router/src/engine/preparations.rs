@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     future::{Future, pending},
-    sync::Arc,
+    sync::{Arc, Weak},
 };
 
 use penstock_scheduler::ids::RequestId;
@@ -12,10 +12,13 @@ use tokio::{
     task::{AbortHandle, JoinSet},
 };
 
+use crate::client::Client;
 use crate::shard::PrepareError;
 
 /// Calls under way at once: more wait here, where they cost a worker no thread.
 const AT_ONCE: usize = 16;
+/// And of one client: the others' need not wait behind all of its calls.
+const OF_A_CLIENT: usize = AT_ONCE / 2;
 
 /// A request, and what came of its call.
 type Ended = (RequestId, Result<(), PrepareError>);
@@ -25,6 +28,8 @@ pub(super) struct Preparations {
     calls: JoinSet<Ended>,
     handles: HashMap<RequestId, AbortHandle>,
     turns: Arc<Semaphore>,
+    /// Of each client that has calls here.
+    shares: HashMap<Option<Client>, Weak<Semaphore>>,
 }
 
 impl Default for Preparations {
@@ -33,6 +38,7 @@ impl Default for Preparations {
             calls: JoinSet::new(),
             handles: HashMap::new(),
             turns: Arc::new(Semaphore::new(AT_ONCE)),
+            shares: HashMap::new(),
         }
     }
 }
@@ -41,15 +47,28 @@ impl Preparations {
     pub(super) fn begin(
         &mut self,
         id: RequestId,
+        client: Option<Client>,
         call: impl Future<Output = Result<(), PrepareError>> + Send + 'static,
     ) {
-        let turns = Arc::clone(&self.turns);
+        let (turns, share) = (Arc::clone(&self.turns), self.share(client));
         let handle = self.calls.spawn(async move {
             // Never closed: an error cannot be.
+            let _share = share.acquire().await;
             let _turn = turns.acquire().await;
             (id, call.await)
         });
         self.handles.insert(id, handle);
+    }
+
+    /// The turns of one client.
+    fn share(&mut self, client: Option<Client>) -> Arc<Semaphore> {
+        if let Some(share) = self.shares.get(&client).and_then(Weak::upgrade) {
+            return share;
+        }
+        self.shares.retain(|_, share| share.strong_count() > 0);
+        let share = Arc::new(Semaphore::new(OF_A_CLIENT));
+        self.shares.insert(client, Arc::downgrade(&share));
+        share
     }
 
     /// Whether a request's call is under way.

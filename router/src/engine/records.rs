@@ -16,6 +16,7 @@ use super::post::{Outbox, Outlet};
 use super::types::{
     Candidate, End, EngineRequest, Sampling, Stopping, SubmitError, TokenEvent, Told,
 };
+use crate::client::Client;
 use crate::shard::{PromptPart, SlotError};
 
 /// A request that entered a slot unprepared more often than this, without a token between, fails.
@@ -29,6 +30,8 @@ pub(super) type Answer = oneshot::Sender<Result<(), SubmitError>>;
 pub(super) struct Submission {
     pub(super) id: RequestId,
     pub(super) request: EngineRequest,
+    /// Whose it is, if that is known.
+    pub(super) client: Option<Client>,
     /// One per branch.
     pub(super) outlets: Vec<Outlet>,
     pub(super) answer: Answer,
@@ -46,6 +49,8 @@ pub(super) struct Record {
     search: Option<Box<Search>>,
     /// How often its sequences entered a slot unprepared since a token came.
     lacks: u8,
+    /// Whose it is, if that is known: read when the workers prepare it.
+    pub(super) client: Option<Client>,
 }
 
 /// One of the answers to a request.
@@ -105,12 +110,14 @@ impl Submission {
 
 impl Record {
     /// A request with a way out for each of its branches.
-    pub(super) fn new(
-        id: RequestId,
-        request: EngineRequest,
-        stage: Stage,
-        outlets: Vec<Outlet>,
-    ) -> Self {
+    pub(super) fn new(submission: Submission, stage: fn(Answer) -> Stage) -> Self {
+        let Submission {
+            id,
+            request,
+            client,
+            outlets,
+            answer,
+        } = submission;
         let first = SequenceId {
             request: id,
             branch: 0,
@@ -125,8 +132,9 @@ impl Record {
             search: Search::new(&request, first).map(Box::new),
             request,
             prompt_told: 1,
-            stage,
+            stage: stage(answer),
             lacks: 0,
+            client,
             branches: outlets.into_iter().map(branch).collect(),
         }
     }
@@ -373,6 +381,11 @@ impl Records {
         self.0
             .get(&id)
             .map(|record| (&record.request.sampling, &record.request.stopping))
+    }
+
+    /// Whose request it is, if that is known.
+    pub(super) fn client(&self, id: RequestId) -> Option<Client> {
+        self.0.get(&id)?.client
     }
 
     /// Requests that no worker has seen the tokens of, as far as `wanted` says so, in order of arrival.

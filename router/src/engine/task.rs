@@ -255,8 +255,9 @@ impl Task {
 
     fn prepare(&mut self, id: RequestId, core: &Core, preparer: &Preparer) {
         if let Some((sampling, stopping)) = core.parameters(id) {
-            let call = preparer.prepare(id, sampling, stopping);
-            self.preparing.begin(id, call);
+            let client = core.client(id);
+            let call = preparer.prepare(id, client, sampling, stopping);
+            self.preparing.begin(id, client, call);
         }
     }
 

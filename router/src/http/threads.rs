@@ -21,6 +21,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 
 use super::App;
 use super::patience::Patient;
+use crate::client::Client;
 
 /// Bytes that a connection buffers of what it reads.
 const READ_BUFFER: usize = 64 << 10;
@@ -117,8 +118,10 @@ impl Service {
             place,
             stop,
         } = arrival;
-        let stream = match TcpStream::from_std(stream) {
-            Ok(stream) => stream,
+        let opened = stream.peer_addr().map(|address| Client::at(address.ip()));
+        let opened = opened.and_then(|client| Ok((client, TcpStream::from_std(stream)?)));
+        let (client, stream) = match opened {
+            Ok(opened) => opened,
             Err(error) => return tracing::warn!("cannot serve a connection: {error}"),
         };
         let service = TowerToHyperService::new(self.router.clone());
@@ -126,13 +129,13 @@ impl Service {
         let connection = self.http.serve_connection(io, service);
         let open = self.open.clone();
         open.inc();
-        tokio::spawn(async move {
+        tokio::spawn(client.scope(async move {
             if let Err(error) = until_stopped(connection, stop).await {
                 tracing::debug!("connection ended: {error}");
             }
             open.dec();
             drop((place, load));
-        });
+        }));
     }
 }
 

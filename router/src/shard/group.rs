@@ -21,6 +21,7 @@ use super::{
     convert, deadline::Deadline, stream::StepStream, worker::Worker,
 };
 use crate::{
+    client::Client,
     engine::types::{Sampling, Stopping},
     generated::v1,
 };
@@ -240,10 +241,11 @@ impl ShardGroup {
 }
 
 impl Preparer {
-    /// Prepares one request on all ranks; ready when all are.
+    /// Prepares one request of `client` on all ranks; ready when all are.
     pub fn prepare(
         &self,
         request: RequestId,
+        client: Option<Client>,
         sampling: &Sampling,
         stopping: &Stopping,
     ) -> impl Future<Output = Result<(), PrepareError>> + Send + 'static {
@@ -254,7 +256,11 @@ impl Preparer {
             sampling: Some(convert::sampling(sampling, stopping, 0)),
         };
         async move {
-            let calls = workers.iter().map(|worker| worker.prepare(message.clone()));
+            let prepare = |worker: &'_ Worker| {
+                let (worker, message) = (worker.clone(), message.clone());
+                async move { worker.prepare(message, client).await }
+            };
+            let calls = workers.iter().map(prepare);
             try_join_all(calls).await.map(|_| ())
         }
     }

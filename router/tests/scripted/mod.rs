@@ -32,6 +32,7 @@ use penstock_router::{
     Generator, Metrics, ModelText, RouterConfig,
     backend::{Backend, Sources, TokenSource},
     chat::ChatTemplate,
+    client::Client,
     engine::{End, EngineRequest, EngineState, Entry, Limits, SubmitError, Token, TokenEvent},
 };
 use prometheus_client::registry::Registry;
@@ -63,6 +64,7 @@ pub struct Stage(Arc<Notes>);
 struct Notes {
     acts: Mutex<VecDeque<Act>>,
     requests: Mutex<Vec<EngineRequest>>,
+    clients: Mutex<Vec<Option<Client>>>,
     state: Mutex<Option<EngineState>>,
     /// Prompt and answer together, if not `MAX_TOTAL`.
     length: Mutex<Option<u32>>,
@@ -124,6 +126,11 @@ impl Stage {
         self.0.requests.lock().unwrap().clone()
     }
 
+    /// Whose the requests were.
+    pub fn clients(&self) -> Vec<Option<Client>> {
+        self.0.clients.lock().unwrap().clone()
+    }
+
     pub fn last(&self) -> EngineRequest {
         self.requests().pop().expect("no request came")
     }
@@ -157,6 +164,7 @@ impl Backend for Stage {
     async fn submit(&self, request: EngineRequest) -> Result<Sources, SubmitError> {
         let branches = request.branches;
         self.0.requests.lock().unwrap().push(request);
+        self.0.clients.lock().unwrap().push(Client::current());
         (0..branches).map(|_| self.source()).collect()
     }
 
