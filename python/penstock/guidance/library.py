@@ -55,7 +55,7 @@ class Library:
     def prepare(self, wanted: Wanted, most: int, caller: Caller | None = None) -> None:
         """Compiles a guide unless it is known. `most` is how many tokens the answer may have.
         Raises Refused, Unavailable or NoTokenizer; Withdrawn once the caller has left."""
-        guide = self._guide(wanted, caller or Caller())
+        guide = self._guide(wanted, caller)
         if wanted.complete and guide.shortest > most:
             raise Refused(
                 f"the shortest document needs {guide.shortest} tokens, and the answer may have "
@@ -70,7 +70,7 @@ class Library:
 
     def cursor(self, wanted: Wanted, ends: Ends, emitted: Sequence[int]) -> Cursor:
         """Where a sequence is after `emitted`. Compiles a guide that it does not hold."""
-        cursor = self._guide(wanted, Caller()).start(ends)
+        cursor = self._guide(wanted).start(ends)
         for token in emitted:
             cursor.advance(token)
         return cursor
@@ -83,7 +83,8 @@ class Library:
         """Ends the process that compiles; nothing can be compiled any more."""
         self._pool.close()
 
-    def _guide(self, wanted: Wanted, caller: Caller) -> Compiled:
+    def _guide(self, wanted: Wanted, caller: Caller | None = None) -> Compiled:
+        caller = caller or Caller()
         with self._lock:
             found = self._guides.get(wanted)
             if found is not None:
