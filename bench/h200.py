@@ -34,7 +34,7 @@ from processes import (
 )
 from serve import Load, plot
 from targets import TARGETS, Target
-from workload import Job, Shape, Source, random_jobs
+from workload import Job, Shape, Source, arriving, random_jobs
 
 HERE = Path(__file__).resolve().parent
 BROOK = HERE.parent / "python/penstock/brook"
@@ -44,11 +44,13 @@ CEILINGS = "from kernels import ceilings; ceilings(); print(*ceilings())"
 
 @dataclass(frozen=True)
 class Row:
-    """A closed loop: streams at once, requests in all, tokens of prompt and answer."""
+    """A closed loop: streams at once, requests in all, tokens of prompt and answer. With a `rate`,
+    arrivals per second (Poisson) instead, and no bound on the streams."""
 
     streams: int
     requests: int
     shape: Shape
+    rate: float | None = None
 
 
 ROWS = {
@@ -56,7 +58,14 @@ ROWS = {
     "c32": Row(32, 128, Shape(512, 256)),
     "c256": Row(256, 768, Shape(1024, 256)),
     "prefill": Row(16, 128, Shape(4096, 1)),
+    "c64": Row(64, 256, Shape(2048, 128)),
+    "c512": Row(512, 1536, Shape(256, 256)),
 }
+# 30 seconds of arrivals; prompts of 140 to 1,260 tokens, answers of 40 to 360.
+RATES = {
+    f"rate{rate}": Row(4096, 30 * rate, Shape(700, 200, 0.8), rate) for rate in (8, 16, 24, 32, 40)
+}
+ROWS |= RATES
 SWEEP = {streams: Row(streams, 4 * streams, Shape(512, 128)) for streams in (1, 4, 16, 64, 128)}
 WARM_UP = Row(32, 32, Shape(128, 16))
 STREAMS_BESIDE, SHAPE_BESIDE = 32, Shape(512, 4500)
@@ -121,8 +130,11 @@ class Bench:
 
     def row(self, row: Row, process: subprocess.Popen[bytes]) -> Figures:
         jobs = random_jobs(self.source(), row.shape, row.requests)
+        if row.rate:
+            jobs = arriving(jobs, row.rate)
+        tokens = None if row.shape.spread else row.shape.output
         router, workers = cpu_seconds(process.pid), cpu_seconds_of(descendants(process.pid))
-        result = figures(checked(self.client.run(jobs, row.streams), row.shape.output))
+        result = figures(checked(self.client.run(jobs, row.streams), tokens))
         # Of what ended meanwhile, compilers of kernels, say, nothing counts.
         later = cpu_seconds_of(workers)
         took = cpu_seconds(process.pid) - router, sum(later[pid] - workers[pid] for pid in later)

@@ -23,6 +23,27 @@ BESIDE: dict[str, dict[str, Any]] = {
 INSTEAD = {"input_ids": "text_input"}
 
 
+def spoken(fields: tuple[str, ...], **body: Any) -> dict[tuple[str, str], dict[str, Any]]:
+    return dict.fromkeys((("TokenizeRequest", field) for field in fields), body)
+
+
+# (schema, field) -> a body in place of the route's example, where that is of another dialect.
+BODIES: dict[tuple[str, str], dict[str, Any]] = {
+    **spoken(("prompt", "messages")),
+    **spoken(("model", "add_special_tokens", "return_token_strs"), prompt="Once upon a time"),
+    **spoken(
+        (
+            "add_generation_prompt",
+            "continue_final_message",
+            "chat_template",
+            "chat_template_kwargs",
+            "tools",
+        ),
+        messages=[{"role": "user", "content": "What is 12 + 30?"}],
+    ),
+}
+
+
 def filled(path: str) -> str:
     """With a model and its version where the path names them."""
     return path.replace("{model}", "penstock").replace("{version}", "1")

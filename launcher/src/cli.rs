@@ -111,7 +111,7 @@ pub struct EngineArgs {
           help_heading = "Workers")]
     pub threads: Option<u32>,
 
-    /// Sequences that run at once [default: 256 on CUDA, 32 on the CPU]
+    /// Sequences that run at once [default: 1024 on CUDA where memory allows, else 512 or 256; 32 on the CPU]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096),
           help_heading = "Memory and scheduling")]
     pub max_slots: Option<u32>,
@@ -134,8 +134,9 @@ pub struct EngineArgs {
     /// Do not keep computed KV blocks for later requests
     #[arg(long, help_heading = "Memory and scheduling")]
     pub no_prefix_cache: bool,
-    /// Longest pause, in milliseconds, that reading prompts may put between tokens of running answers
-    #[arg(long, value_name = "MS", default_value = "50",
+    /// Gap between tokens of running answers, in milliseconds, that prefills may cause; twice that while
+    /// many requests wait
+    #[arg(long, value_name = "MS", default_value = "25",
           value_parser = clap::value_parser!(u64).range(1..=60_000),
           help_heading = "Memory and scheduling")]
     pub latency_target: u64,

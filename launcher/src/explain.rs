@@ -3,7 +3,7 @@
 use std::fmt::{Display, Write};
 
 use crate::hardware::CudaDevice;
-use crate::resolve::{Bounds, Decided, Plan};
+use crate::resolve::{Decided, Plan};
 use crate::values::{ByteSize, Device};
 
 /// One line each for the person who asks.
@@ -24,11 +24,19 @@ impl Page {
     fn decided<T: Display>(&mut self, name: &str, decided: &Decided<T>) {
         self.line(name, &decided.value, &decided.why);
     }
+
+    /// 0 is the worker's choice.
+    fn measured(&mut self, name: &str, decided: &Decided<u32>) {
+        match decided.value {
+            0 => self.line(name, "measured", &decided.why),
+            value => self.line(name, value, &decided.why),
+        }
+    }
 }
 
-/// The plan as text, with the bounds of the HTTP side. `devices` are those of the host, for an
+/// The plan as text, with the bound on request bodies. `devices` are those of the host, for an
 /// estimate where a worker will measure.
-pub fn explain(plan: &Plan, bounds: &Bounds, devices: &[CudaDevice]) -> String {
+pub fn explain(plan: &Plan, bodies: &Decided<ByteSize>, devices: &[CudaDevice]) -> String {
     let mut page = Page(String::new());
     let model = &plan.model;
     page.title("model");
@@ -48,12 +56,8 @@ pub fn explain(plan: &Plan, bounds: &Bounds, devices: &[CudaDevice]) -> String {
     page.decided("tp", &plan.tp);
     page.decided("threads", &plan.threads);
     page.title("steps");
-    page.decided("max-slots", &plan.limits.max_slots);
-    let steps = &plan.limits.max_step_tokens;
-    match steps.value {
-        0 => page.line("max-step-tokens", "measured", &steps.why),
-        tokens => page.line("max-step-tokens", tokens, &steps.why),
-    }
+    page.measured("max-slots", &plan.limits.max_slots);
+    page.measured("max-step-tokens", &plan.limits.max_step_tokens);
     let latency = plan.queue.latency_target.value.as_millis();
     page.line(
         "latency-target",
@@ -61,8 +65,7 @@ pub fn explain(plan: &Plan, bounds: &Bounds, devices: &[CudaDevice]) -> String {
         &plan.queue.latency_target.why,
     );
     page.title("queue");
-    page.decided("connections", &bounds.connections);
-    page.decided("body-memory", &bounds.bodies);
+    page.decided("body-memory", bodies);
     page.decided("max-waiting", &plan.queue.max_waiting);
     page.decided("max-waiting-tokens", &plan.queue.max_waiting_tokens);
     memory(&mut page, plan, devices);

@@ -3,10 +3,7 @@
 
 use std::time::Duration;
 
-use penstock_router::RouterConfig;
-
 use crate::cli::{EngineArgs, HttpArgs};
-use crate::descriptors::Descriptors;
 use crate::error::{Failure, Outcome};
 use crate::hardware::Hardware;
 use crate::model::ModelFacts;
@@ -90,8 +87,7 @@ struct Resolver<'a> {
 }
 
 impl<T> Decided<T> {
-    /// A value with its reason.
-    pub(crate) fn new(value: T, why: impl Into<String>) -> Self {
+    fn new(value: T, why: impl Into<String>) -> Self {
         Self {
             value,
             why: why.into(),
@@ -118,23 +114,9 @@ pub fn resolve(
     .plan()
 }
 
-/// Bounds of the HTTP side, decided.
-#[derive(Clone, Debug)]
-pub struct Bounds {
-    /// Bytes of request bodies that are held; to the router.
-    pub bodies: Decided<ByteSize>,
-    /// Connections that are open; to the router.
-    pub connections: Decided<usize>,
-}
-
-/// Decides the bounds of the HTTP side, beside `workers` workers. Raises the process's limit of open
-/// files, on which they depend.
-pub fn resolve_http(typed: &HttpArgs, sources: &Sources, workers: u32) -> Bounds {
-    let wanted = RouterConfig::new("").max_connections;
-    Bounds {
-        bodies: Decided::new(typed.body_memory, sources.of("body-memory").words()),
-        connections: Descriptors::raise().connections(wanted, workers),
-    }
+/// Bytes of request bodies that the HTTP side may hold.
+pub fn resolve_http(typed: &HttpArgs, sources: &Sources) -> Decided<ByteSize> {
+    Decided::new(typed.body_memory, sources.of("body-memory").words())
 }
 
 impl Resolver<'_> {
@@ -262,11 +244,11 @@ impl Resolver<'_> {
             )));
         }
         let (slots, why) = match device {
-            Device::Cuda => (256, "default on CUDA"),
+            Device::Cuda => (0, "the worker's choice, by the memory that weights leave"),
             Device::Cpu => (32, "default on the CPU"),
         };
         let (step, step_why) = match device {
-            Device::Cuda => (0, "the worker's choice, by the memory that weights leave"),
+            Device::Cuda => (0, why),
             Device::Cpu => (512, why),
         };
         Ok(Limits {

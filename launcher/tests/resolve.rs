@@ -185,7 +185,7 @@ fn defaults_follow_the_device() {
         (cuda.device.value, cuda.dtype.value),
         (Device::Cuda, Dtype::Bfloat16)
     );
-    assert_eq!((cuda.limits.max_slots.value, cuda.threads.value), (256, 0));
+    assert_eq!((cuda.limits.max_slots.value, cuda.threads.value), (0, 0));
     assert_eq!(cuda.memory.kv_bytes.value, None, "the worker measures");
 }
 

@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tokenizers::Tokenizer;
 
 use crate::chat::ChatTemplate;
 use crate::detokenize::Vocabulary;
+use crate::infill::Infill;
 use crate::text_bound::TextBound;
 
 /// The text side of a model. Cheap to clone.
@@ -20,8 +21,12 @@ pub struct ModelText {
     pub vocabulary: Arc<Vocabulary>,
     /// How few tokens a text can have; read before a prompt is tokenized.
     pub bound: TextBound,
+    /// How a prompt says what follows the answer; `None` if the model knows no such prompts.
+    pub(crate) infill: Option<Infill>,
     /// `None` if the model has no chat template.
     pub chat_template: Option<Arc<ChatTemplate>>,
+    /// What `tokenizer_config.json` says, without names of files; read by `/tokenizer_info`.
+    pub tokenizer_config: Arc<Map<String, Value>>,
     /// Tokens that end an answer unless the client says otherwise; sorted.
     pub eos_ids: Vec<u32>,
 }
@@ -65,19 +70,25 @@ impl ModelText {
         let template = template.map(|found| compile(found, &special_tokens));
         let template = template.transpose()?;
         let eos_ids = eos_ids(dir, &tokenizer, &special_tokens)?;
-        Ok(Self::new(tokenizer, template, eos_ids))
+        Ok(Self {
+            tokenizer_config: Arc::new(without_files(config.value)),
+            ..Self::new(tokenizer, template, eos_ids)
+        })
     }
 
     /// Puts parts together that were loaded otherwise.
     pub fn new(tokenizer: Tokenizer, template: Option<ChatTemplate>, eos_ids: Vec<u32>) -> Self {
         let bound = TextBound::of(&tokenizer);
+        let infill = Infill::of(&tokenizer);
         let tokenizer = Arc::new(tokenizer);
         let vocabulary = Arc::new(Vocabulary::new(Arc::clone(&tokenizer)));
         Self {
             tokenizer,
             vocabulary,
             bound,
+            infill,
             chat_template: template.map(Arc::new),
+            tokenizer_config: Arc::default(),
             eos_ids,
         }
     }
@@ -124,6 +135,15 @@ fn load_tokenizer(path: &Path) -> Result<Tokenizer, ModelTextError> {
     tokenizer.with_padding(None);
     tokenizer.with_truncation(None).map_err(format)?;
     Ok(tokenizer)
+}
+
+/// The members of a tokenizer's configuration that name no file or folder.
+fn without_files(config: Value) -> Map<String, Value> {
+    let Value::Object(mut members) = config else {
+        return Map::new();
+    };
+    members.retain(|name, _| !name.ends_with("_file") && !name.ends_with("name_or_path"));
+    members
 }
 
 /// Special tokens by name (`bos_token`, ...): a string, or an object with `content`.

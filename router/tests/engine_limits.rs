@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use penstock_mock_shard::{Cost, Exit, Fault, MockConfig};
+use penstock_router::client::Client;
 use penstock_router::engine::{
     End, Engine, EngineConfig, EngineMetrics, EngineState, Preparing, SubmitError,
 };
 use prometheus_client::registry::Registry;
-use support::{MockWorkers, checked, collect, engine, eventually, gauge, ready, request};
+use support::{MockWorkers, checked, collect, engine, eventually, faulty, gauge, ready, request};
 
 #[tokio::test]
 async fn an_abort_frees_the_slot_and_the_blocks_at_once() {
@@ -79,6 +80,41 @@ async fn a_withdrawn_request_is_no_longer_prepared() {
     eventually("it is prepared", || workers.view().preparing == 1).await;
     submission.abort();
     eventually("nothing is", || workers.view().preparing == 0).await;
+}
+
+#[tokio::test]
+async fn one_client_does_not_take_all_turns_of_the_workers() {
+    let workers = MockWorkers::one(faulty(Fault::HangPrepare));
+    let always = EngineConfig {
+        preparing: Preparing::Always,
+        ..EngineConfig::default()
+    };
+    let engine = engine(workers.clone(), always);
+    ready(&engine).await;
+    let at = |address: &str| Client::at(address.parse().unwrap());
+    let submit = |client: Option<Client>| {
+        let engine = engine.clone();
+        let submit = async move { engine.submit(request(vec![5], 1)).await.is_ok() };
+        match client {
+            Some(client) => tokio::spawn(client.scope(submit)),
+            None => tokio::spawn(submit),
+        }
+    };
+    let many: Vec<_> = (0..20).map(|_| submit(Some(at("10.0.0.1")))).collect();
+    eventually("half of the turns are one client's", || {
+        workers.view().preparing == 8
+    })
+    .await;
+    let others = [submit(Some(at("2001:db8::7"))), submit(None)];
+    eventually("others have turns", || workers.view().preparing == 10).await;
+    let mut clients = workers.clients();
+    clients.sort();
+    clients.dedup();
+    assert_eq!(clients, ["", "10.0.0.1", "2001:db8::"]);
+    many.iter().chain(&others).for_each(|task| task.abort());
+    eventually("all have left", || workers.view().preparing == 0).await;
+    // One that leaves while it waits takes no turn: exactly so many calls began.
+    assert_eq!(workers.view().preparations, 10);
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import jsonschema
 import pytest
-from described import API, BESIDE, INSTEAD, SCHEMAS, filled, posts
+from described import API, BESIDE, BODIES, INSTEAD, SCHEMAS, filled, posts
 from serving import Server
 
 
@@ -40,7 +40,7 @@ def is_as_described(reply: httpx.Response, operation: dict[str, Any]) -> None:
 
 
 def with_field(body: dict[str, Any], schema: str, field: str) -> dict[str, Any]:
-    changed = {**body, field: example(schema, field)}
+    changed = {**BODIES.get((schema, field), body), field: example(schema, field)}
     changed.pop(INSTEAD.get(field, ""), None)
     known = SCHEMAS[schema]["properties"]
     beside = BESIDE.get(field, {}).items()

@@ -33,6 +33,9 @@ class Context:
         self._callbacks.append(callback)
         return True
 
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        return ()
+
     def leave(self) -> None:
         for callback in self._callbacks:
             callback()

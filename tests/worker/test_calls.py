@@ -137,7 +137,8 @@ def test_arguments_are_an_object_whatever_the_schema_says(compiler: Compiler) ->
 
 
 def test_a_schema_that_cannot_be_kept_is_refused_by_the_tools_name(compiler: Compiler) -> None:
-    bad = {"type": "object", "properties": {"a": {"uniqueItems": True}}}
+    pairs = {"type": "array", "uniqueItems": True, "minItems": 2}
+    bad = {"type": "object", "properties": {"a": pairs}}
     with pytest.raises(Refused, match=r"`odd`.*`uniqueItems`.*#/properties/a"):
         compiler.compile(wanted("hermes", {**PLAIN, "odd": bad}))
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from jsonschema import validate
 from penstock.guidance import growth
+from penstock.guidance import schema as schemas
 from penstock.guidance.compile import Compiler
 from penstock.guidance.earley import Grammar
 from penstock.guidance.native import NativeCursor
@@ -36,15 +37,12 @@ ENDLESS = {
         "any list": OTHERS["any list"],
         "members": OTHERS["additionalProperties"],
         "patterns": OTHERS["patternProperties"],
-        "text": {**TEXT, "minProperties": 1},
+        "text": TEXT,
         "tree": TREE,
-        "beside a large one": {
-            **record(
-                few=listing({"type": "integer", "minimum": 0}),
-                many=listing(record(**{f"name_{index}": WORD for index in range(12)})),
-            ),
-            "minProperties": 1,
-        },
+        "beside a large one": record(
+            few=listing({"type": "integer", "minimum": 0}),
+            many=listing(record(**{f"name_{index}": WORD for index in range(12)})),
+        ),
     },
 }
 
@@ -97,8 +95,12 @@ def of_schema(schema: Any) -> Wanted:
 
 
 @pytest.mark.parametrize("backend", ENDLESS)
-def test_documents_grow_to_the_last_of_their_tokens(compiler: Compiler, backend: str) -> None:
+def test_documents_grow_to_the_last_of_their_tokens(
+    compiler: Compiler, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of tokens that end nothing where there are such: over many budgets, hardly any is left."""
+    if backend == "llguidance":
+        monkeypatch.setattr(schemas, "expression", lambda _: None)
     texts = compiler.vocabulary.tokens
     for name, schema in ENDLESS[backend].items():
         # What the draw prefers; a text goes on where it is not quoted, a list behind a comma.

@@ -179,11 +179,12 @@ def test_steering_is_told(driver: Driver, vocabulary: Vocabulary) -> None:
 @pytest.mark.parametrize(
     ("wanted", "words"),
     [
-        (guide("JSON_SCHEMA", {"not": {}}, 9), "the schema keyword `not` (in `#`)"),
-        (guide("JSON_SCHEMA", {"properties": {"a": {"if": {}}}}, 9), "`if` (in `#/properties/a`)"),
-        (guide("JSON_SCHEMA", {"format": "iban"}, 9), "`format` (in `#`) has the value"),
-        (guide("JSON_SCHEMA", {"type": "array", "uniqueItems": True}, 9), "`uniqueItems`"),
-        (guide("JSON_SCHEMA", {"x-guidance": {}}, 9), "`x-guidance`"),
+        (guide("JSON_SCHEMA", {"not": {}}, 9), "no document satisfies the schema"),
+        (
+            guide("JSON_SCHEMA", {"type": "array", "uniqueItems": True, "minItems": 2}, 9),
+            "the schema keyword `uniqueItems` (in `#`)",
+        ),
+        (guide("JSON_SCHEMA", {"type": ["string", "text"]}, 9), "`type` (in `#`) must be"),
         (
             guide("JSON_SCHEMA", {"items": {"$ref": "#/$defs/a"}}, 9),
             '`$ref` "#/$defs/a" (in `#/items`)',
@@ -193,7 +194,10 @@ def test_steering_is_told(driver: Driver, vocabulary: Vocabulary) -> None:
             guide("JSON_SCHEMA", {"type": "string", "minLength": 400}, 9),
             "shortest document needs",
         ),
-        (guide("JSON_SCHEMA", {"type": "integer", "minimum": 5, "maximum": 3}, 9), "greater than"),
+        (
+            guide("JSON_SCHEMA", {"type": "integer", "minimum": 5, "maximum": 3}, 9),
+            "no document satisfies the schema",
+        ),
         (guide("REGEX", "(", 9), "cannot be compiled"),
         (guide("REGEX", "(?=a)b", 9), "cannot be compiled"),
         (guide("REGEX", "[0-9]{12}", 3), "needs"),

@@ -114,7 +114,6 @@ def test_kv_memory_too_small_for_one_sequence(model: Path) -> None:
         ({"max_sequence_tokens": 513}, "max_position_embeddings"),
         ({"dtype": "int3"}, "'int3' is unknown"),
         ({"device": "abacus"}, "'abacus' is unknown"),
-        ({"max_slots": 0}, "max_slots must be at least 1"),
         ({"protocol_version": 9}, "protocol_version is 9"),
         ({"rank": 1, "world_size": 2}, "rank 1 of 2"),
     ],

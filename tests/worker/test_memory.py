@@ -15,7 +15,15 @@ from penstock.cache import KvGeometry
 from penstock.faults import TooLittleMemory
 from penstock.worker import loader
 from penstock.worker.graphs import DeviceCapture
-from penstock.worker.memory import MIB, Promise, cuda_budget, gpu_step, room_left, slot_bytes
+from penstock.worker.memory import (
+    MIB,
+    Promise,
+    cuda_budget,
+    gpu_slots,
+    gpu_step,
+    room_left,
+    slot_bytes,
+)
 
 GEOMETRY = KvGeometry(layers=4, kv_heads=2, head_dim=64, block_tokens=16, dtype=torch.bfloat16)
 PROMISE = Promise(step_tokens=512, slots=8, sequence_tokens=2048, vocab=4096)
@@ -36,6 +44,14 @@ def test_steps_are_large_where_there_is_room_for_them(tmp_path: Path) -> None:
     assert gpu_step(140 << 30, windows=True) == 8_192
     loaded = LocalWorker().load(checkpoint_maker(tmp_path)("llama2"), max_step_tokens=0)
     assert loaded.max_step_tokens == 512
+
+
+def test_slots_follow_the_room_of_a_gpu(tmp_path: Path) -> None:
+    """If nobody says how many."""
+    assert [gpu_slots(room << 30) for room in (1, 15, 16, 31)] == [256, 256, 512, 512]
+    assert [gpu_slots(room << 30) for room in (32, 140)] == [1_024, 1_024]
+    loaded = LocalWorker().load(checkpoint_maker(tmp_path)("llama2"), max_slots=0)
+    assert loaded.max_slots == 32
 
 
 @pytest.mark.usefixtures("gpu_of_1_gib")

@@ -19,6 +19,8 @@ from penstock.guidance.either import MarkedGuide
 from penstock.guidance.growth import Least
 from penstock.guidance.growth import of_schema as schema_growth
 from penstock.guidance.lazy import LazyGuide
+from penstock.guidance.normal.emit import normal
+from penstock.guidance.normal.keywords import ASSERTIONS
 from penstock.guidance.protocol import Compiled, Kind, Refused, Wanted
 from penstock.guidance.vocabulary import Vocabulary
 from penstock.guidance.watch import Head, Opening
@@ -108,16 +110,16 @@ def alternatives(wanted: Wanted) -> tuple[Wanted, Wanted] | None:
 
 
 def _checked(call: dict[str, Any]) -> dict[str, Any]:
-    try:
-        schema.check(call["schema"])
-    except Refused as error:
-        raise Refused(f"the parameters of `{call['name']}`: {error}") from error
     found = call["schema"]
-    constrained = schema.asserted(found) - {"type", "properties"}
+    constrained = ASSERTIONS.intersection(found) - {"type", "properties"}
     if not found.get("properties") and not any(found[key] for key in constrained):
         return NOTHING
-    # Arguments are an object, whatever else the schema allows.
-    return found if found.get("type") == "object" else {**found, "type": "object"}
+    try:
+        # Arguments are an object, whatever else the schema allows.
+        made: dict[str, Any] = normal({**found, "type": "object"})
+    except Refused as error:
+        raise Refused(f"the parameters of `{call['name']}`: {error}") from error
+    return made
 
 
 def expression(calls: Calls) -> str | None:

@@ -37,9 +37,7 @@ class Compiler:
         automaton = self._automaton(schema.expression(parsed))
         if automaton is not None:
             return automaton
-        if parsed is False:
-            raise Refused("no document satisfies the schema `false`")
-        parsed = {} if parsed is True else schema.for_llguidance(parsed)
+        parsed = schema.for_llguidance(parsed)
         grows = Growth(*growth.of_schema(parsed, self.vocabulary)) if wanted.complete else None
         return self._checked(Grammar(earley.schema_grammar(json.dumps(parsed)), grows))
 

@@ -12,8 +12,14 @@ from typing import Any
 FORMATS = frozenset(
     (
         "date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri",
+        "uri-reference", "json-pointer", "relative-json-pointer",
     )
 )  # fmt: skip
+# Of these formats others are a part, which is kept instead.
+ALIASES = {
+    "idn-email": "email", "idn-hostname": "hostname", "host-name": "hostname",
+    "iri": "uri", "iri-reference": "uri-reference", "ip-address": "ipv4",
+}  # fmt: skip
 # Bytes that complete a string of a format, from wherever it is, by the search for short endings.
 # Measured over random beginnings, and somewhat more.
 LENGTHS = {
@@ -32,7 +38,25 @@ _DATE = (
 )
 _CLOCK = "(?:[01][0-9]|2[0-3]):[0-5][0-9]"
 _TIME = rf"{_CLOCK}:[0-5][0-9](?:\.[0-9]+)?(?:[zZ]|[+-]{_CLOCK})"
-PATTERNS = {"date": f"^{_DATE}$", "time": f"^{_TIME}$", "date-time": f"^{_DATE}[tT]{_TIME}$"}
+_STEPS = "(?:/(?:[^~/]|~[01])*)*"
+# Of RFC 3986: no users' names, no empty steps in a path.
+_PLAIN = "(?:[A-Za-z0-9._~!$&'()*+,;=@-]|%[0-9A-Fa-f]{2})"
+_LAST = "(?:[A-Za-z0-9._~!$&'()*+,;=:@/?-]|%[0-9A-Fa-f]{2})*"
+_REFERENCE = (
+    "(?:[A-Za-z][A-Za-z0-9+.-]*:)?"
+    f"(?://[A-Za-z0-9.-]+(?::[0-9]+)?|{_PLAIN}+)?(?:/{_PLAIN}+)*/?(?:\\?{_LAST})?(?:#{_LAST})?"
+)
+PATTERNS = {
+    "date": f"^{_DATE}$", "time": f"^{_TIME}$", "date-time": f"^{_DATE}[tT]{_TIME}$",
+    "uri-reference": f"^{_REFERENCE}$", "json-pointer": f"^{_STEPS}$",
+    "relative-json-pointer": f"^(?:0|[1-9]{{1,3}})(?:#|{_STEPS})$",
+}  # fmt: skip
+# Strings that surely do not keep a format.
+OTHERWISE = {
+    "date": "^[^-]*$", "time": "^[^:]*$", "date-time": "^[^:]*$", "duration": "^[^P]*$",
+    "email": "^[^@]*$", "hostname": "^[^A-Za-z0-9]*$", "ipv4": "^[^.]*$", "ipv6": "^[^:]*$",
+    "uuid": "^[^-]*$", "uri": "^[^:]*$",
+}  # fmt: skip
 HOSTNAME = 253  # characters, RFC 1034
 
 

@@ -7,7 +7,6 @@ import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,6 +27,8 @@ from penstock.guidance.protocol import (
     Wanted,
 )
 from penstock.guidance.thoughts import ThoughtfulGuide
+from penstock.guidance.turns import Caller
+from penstock.guidance.underway import Underway
 from penstock.guidance.vocabulary import Vocabulary
 
 MOST_BYTES = 256 << 20  # of compiled guides
@@ -46,15 +47,15 @@ class Library:
         self._lock = threading.Lock()
         self._guides: OrderedDict[Wanted, Compiled] = OrderedDict()
         self._refusals: OrderedDict[bytes, tuple[type[Refused], str]] = OrderedDict()
-        self._underway: dict[Wanted, Future[Compiled]] = {}
+        self._underway: dict[Wanted, Underway] = {}
         self._size = 0
         self._vocabulary: Vocabulary | None = None
         self._loading = threading.Lock()
 
-    def prepare(self, wanted: Wanted, most: int) -> None:
+    def prepare(self, wanted: Wanted, most: int, caller: Caller | None = None) -> None:
         """Compiles a guide unless it is known. `most` is how many tokens the answer may have.
-        Raises Refused, Unavailable or NoTokenizer."""
-        guide = self._guide(wanted)
+        Raises Refused, Unavailable or NoTokenizer; Withdrawn once the caller has left."""
+        guide = self._guide(wanted, caller)
         if wanted.complete and guide.shortest > most:
             raise Refused(
                 f"the shortest document needs {guide.shortest} tokens, and the answer may have "
@@ -82,7 +83,8 @@ class Library:
         """Ends the process that compiles; nothing can be compiled any more."""
         self._pool.close()
 
-    def _guide(self, wanted: Wanted) -> Compiled:
+    def _guide(self, wanted: Wanted, caller: Caller | None = None) -> Compiled:
+        caller = caller or Caller()
         with self._lock:
             found = self._guides.get(wanted)
             if found is not None:
@@ -92,51 +94,65 @@ class Library:
                 kind, reason = self._refusals.get(_digest(wanted), (None, ""))
                 if kind is not None:
                     raise kind(reason)
-            future = self._underway.get(wanted)
-            mine = future is None
-            if future is None:
-                future = self._underway[wanted] = Future()
+            underway = self._underway.get(wanted)
+            mine = underway is None
+            if underway is None:
+                underway = self._underway[wanted] = Underway(caller.client)
+            underway.join()
         if mine:
-            self._compile(wanted, future)
-        return future.result()
+            # A thread of its own: whoever asked first may leave before others that wait do.
+            asked = wanted, underway
+            threading.Thread(target=self._compile, args=asked, name="guide", daemon=True).start()
+        return underway.wait(caller, lambda: self._leave(wanted, underway))
 
-    def _compile(self, wanted: Wanted, future: Future[Compiled]) -> None:
+    def _leave(self, wanted: Wanted, underway: Underway) -> None:
+        """One that waited for a guide has left. Whoever asks for it after the last one begins
+        anew."""
+        with self._lock:
+            last = underway.leave()
+            if last and self._underway.get(wanted) is underway:
+                del self._underway[wanted]
+        if last:
+            underway.caller.withdraw()
+
+    def _compile(self, wanted: Wanted, underway: Underway) -> None:
         guide: Compiled | None = None
         error: BaseException | None = None
         try:
-            guide = self._made(wanted)
+            guide = self._made(wanted, underway.caller)
         except BaseException as raised:
             error = raised
         with self._lock:
-            del self._underway[wanted]
+            if self._underway.get(wanted) is underway:
+                del self._underway[wanted]
             if guide is not None:
                 self._keep(wanted, guide)
             elif isinstance(error, Refused) and not isinstance(error, Crowded):
                 self._refusals[_digest(wanted)] = type(error), str(error)
                 while len(self._refusals) > MOST_REFUSALS:
                     self._refusals.popitem(last=False)
-        if guide is not None:
-            future.set_result(guide)
-        else:
-            future.set_exception(error or Fault("nothing was compiled"))
+        underway.end(guide, error)
 
     def _keep(self, wanted: Wanted, guide: Compiled) -> None:
+        before = self._guides.pop(wanted, None)
+        if before is not None:
+            self._size -= before.size + len(wanted.text)
         self._guides[wanted] = guide
         self._size += guide.size + len(wanted.text)
         while self._size > MOST_BYTES and len(self._guides) > 1:
             dropped, old = self._guides.popitem(last=False)
             self._size -= old.size + len(dropped.text)
 
-    def _made(self, wanted: Wanted) -> Compiled:
+    def _made(self, wanted: Wanted, caller: Caller) -> Compiled:
         if wanted.thoughts is not None:
-            inner = self._guide(replace(wanted, thoughts=None))
+            inner = self._guide(replace(wanted, thoughts=None), caller)
             return ThoughtfulGuide(inner, wanted.thoughts, self.vocabulary(), wanted.complete)
         either = calls.alternatives(wanted)
         if either is not None:
-            return EitherGuide([self._guide(one) for one in either])
+            return EitherGuide([self._guide(one, caller) for one in either])
         if self._vocabulary is None:  # while the guide is being compiled
             threading.Thread(target=self._read, name="vocabulary", daemon=True).start()
-        made = self._pool.compile(wanted)
+        made = self._pool.compile(wanted, caller)
         vocabulary = self.vocabulary()
         if isinstance(made, Grammar):
             guide: Compiled = earley.guide(made, vocabulary)

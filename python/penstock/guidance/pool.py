@@ -1,23 +1,26 @@
 """Compiles guides in fair turns: what takes long waits for its like, and for nobody else.
 
-Every guide begins in the quick lane. One that has used QUICK_SECONDS of a processor while others
-wait for that lane goes on in the slow lane if there is a place, else it is stopped, and begins
-again when there is one; more than MOST_WAITING are not kept waiting.
+A guide whose repetitions tell that it takes long goes to the slow lane. All others begin in the
+quick one; one that has used QUICK_SECONDS of a processor while others wait for that lane goes on in
+the slow lane if there is a place, else it is stopped, and begins again when there is one. A client
+has at most one place of the slow lane, and SHARE more of its guides wait for it; MOST_WAITING are
+not kept waiting in all. A guide whose callers have all left is given up.
 """
 
 from __future__ import annotations
 
 import os
-import threading
 import time
 from concurrent.futures import TimeoutError as NotYet
 from pathlib import Path
 from typing import Any
 
+from penstock.guidance import cost
 from penstock.guidance.automaton import Automaton
 from penstock.guidance.earley import Grammar, Growth
 from penstock.guidance.process import Asked, Ended, Process, Reply
-from penstock.guidance.protocol import Crowded, Refused, TooCostly, Unavailable, Wanted
+from penstock.guidance.protocol import Crowded, Kind, Refused, TooCostly, Unavailable, Wanted
+from penstock.guidance.turns import Caller, Lane
 
 # Guides that are compiled at once, at low priority: after a worker was lost, those of all running
 # sequences are.
@@ -27,32 +30,8 @@ QUICK, SLOW = min(8, max(2, len(os.sched_getaffinity(0)) // 2)), 1
 QUICK_SECONDS = 0.5
 PAUSE = 0.05  # seconds between looks whether others wait
 COMPILE_SECONDS = 15.0  # of one guide in all; its processor time is bounded sooner
-MOST_WAITING = 4  # for the slow lane
-
-
-class Lane:
-    """Places, and how many wait for one."""
-
-    def __init__(self, places: int) -> None:
-        self._free = threading.Semaphore(places)
-        self._lock = threading.Lock()
-        self.waiting = 0
-
-    def enter(self, most: int | None = None) -> bool:
-        """Waits for a place; False if `most` wait already."""
-        if self._free.acquire(blocking=False):
-            return True
-        with self._lock:
-            if most is not None and self.waiting >= most:
-                return False
-            self.waiting += 1
-        self._free.acquire()
-        with self._lock:
-            self.waiting -= 1
-        return True
-
-    def leave(self) -> None:
-        self._free.release()
+MOST_WAITING = 6  # for the slow lane
+SHARE = 2  # of one client
 
 
 class Pool:
@@ -60,14 +39,16 @@ class Pool:
 
     def __init__(self, tokenizer: Path, vocab: int, quick: int = QUICK) -> None:
         self._process = Process(tokenizer, vocab)
-        self._quick, self._slow = Lane(quick), Lane(SLOW)
+        self._quick, self._slow = Lane(quick), Lane(SLOW, 1)
 
-    def compile(self, wanted: Wanted) -> Automaton | Grammar:
+    def compile(self, wanted: Wanted, caller: Caller | None = None) -> Automaton | Grammar:
         """Raises Refused, also for what takes too long or too much memory; Unavailable or
-        NoTokenizer if nothing can be compiled."""
+        NoTokenizer if nothing can be compiled; Withdrawn once the caller has left."""
+        caller = caller or Caller()
         try:
-            return _made(*self._compiled(wanted))
+            return _made(*self._compiled(wanted, caller))
         except Ended as error:
+            caller.check()
             raise TooCostly(
                 f"the {wanted.kind.value} takes too much time or memory to compile; make it simpler"
             ) from error
@@ -76,28 +57,31 @@ class Pool:
         """Ends the process; what it compiles is refused."""
         self._process.close()
 
-    def _compiled(self, wanted: Wanted) -> Reply:
-        asked, reply = self._quickly(wanted)
-        if reply is not None:
-            return reply
-        stays = self._slow.enter(most=0)
-        if not stays:
+    def _compiled(self, wanted: Wanted, caller: Caller) -> Reply:
+        asked: Asked | None = None
+        if wanted.kind is not Kind.REGEX or not cost.is_costly(wanted.text):
+            asked, reply = self._quickly(wanted, caller)
+            if reply is not None:
+                return reply
+        if asked is not None and not self._slow.enter(caller, most=0):
             self._process.stop(asked)
-            if not self._slow.enter(MOST_WAITING):
-                raise Crowded(
-                    f"the {wanted.kind.value} takes long to compile, and {MOST_WAITING} others "
-                    "that do are waiting; make it simpler, or try again later"
-                )
+            asked = None
+        if asked is None and not self._slow.enter(caller, MOST_WAITING, SHARE):
+            raise Crowded(
+                f"the {wanted.kind.value} takes long to compile, and others that do are waiting: "
+                f"at most {SHARE} of a client, and {MOST_WAITING} in all; make it simpler, or try "
+                "again later"
+            )
         try:
-            return self._reply(asked if stays else self._process.ask(wanted), COMPILE_SECONDS)
+            return self._reply(asked or self._ask(wanted, caller), COMPILE_SECONDS)
         finally:
-            self._slow.leave()
+            self._slow.leave(caller)
 
-    def _quickly(self, wanted: Wanted) -> tuple[Asked, Reply | None]:
+    def _quickly(self, wanted: Wanted, caller: Caller) -> tuple[Asked, Reply | None]:
         """The reply, unless others should go first."""
-        self._quick.enter()
+        self._quick.enter(caller)
         try:
-            asked = self._process.ask(wanted)
+            asked = self._ask(wanted, caller)
             began = time.monotonic()
             while time.monotonic() - began < COMPILE_SECONDS:
                 try:
@@ -107,7 +91,15 @@ class Pool:
                         return asked, None
             return asked, self._reply(asked, 0)
         finally:
-            self._quick.leave()
+            self._quick.leave(caller)
+
+    def _ask(self, wanted: Wanted, caller: Caller) -> Asked:
+        """Begins to compile a guide, which ends when the caller leaves."""
+        caller.check()
+        asked = self._process.ask(wanted)
+        forget = caller.when_withdrawn(lambda: self._process.stop(asked))
+        asked.reply.add_done_callback(lambda _: forget())
+        return asked
 
     def _reply(self, asked: Asked, seconds: float) -> Reply:
         """Raises Ended after that time, at the latest."""

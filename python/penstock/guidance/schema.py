@@ -1,40 +1,24 @@
-"""Which backend follows a JSON schema, and which keywords nobody here can keep.
+"""Which backend follows a JSON schema.
 
 outlines writes a schema as one expression, which is exact about what a cut-off answer still needs
 but ignores many keywords; it gets the schemas whose every keyword it is known to keep. llguidance
-gets the others. A keyword that neither keeps is refused by name: an ignored one would let invalid
-documents through.
+gets the others. What neither keeps is rewritten before (`normal`) or refused by name: an ignored
+keyword would let invalid documents through.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from typing import Any
 
 from penstock.guidance import formats
-from penstock.guidance.formats import FORMATS
+from penstock.guidance.normal.emit import normal
 from penstock.guidance.protocol import Refused
 
 MOST_BYTES = 256 << 10
 MOST_DEPTH = 100
 MOST_SIZE = 4000  # of an expression, in characters of text that it can spell, about
-# The standard's assertions that nobody here keeps. Any other keyword is an annotation.
-UNKEPT = frozenset(
-    (
-        "not", "if", "uniqueItems", "contains", "dependentRequired", "dependentSchemas",
-        "dependencies", "propertyNames", "unevaluatedItems", "unevaluatedProperties",
-        "$dynamicRef", "$recursiveRef",
-    )
-)  # fmt: skip
-# What llguidance would refuse or obey, though it asserts nothing.
-STRIPPED = frozenset(
-    (
-        "then", "else", "minContains", "maxContains", "uniqueItems", "$dynamicAnchor",
-        "$recursiveAnchor", "$vocabulary", "x-guidance",
-    )
-)  # fmt: skip
 KEPT = frozenset(
     (
         "type", "enum", "const", "anyOf", "oneOf", "allOf", "$ref", "properties", "required",
@@ -55,7 +39,7 @@ class _Expressible(Exception):
 
 
 def parse(text: str) -> Any:
-    """The schema, an object or a boolean. Raises Refused."""
+    """The schema in the backends' keywords. Raises Refused."""
     if len(text) > MOST_BYTES:
         raise Refused(f"the schema has {len(text)} bytes; at most {MOST_BYTES} are possible")
     try:
@@ -64,35 +48,7 @@ def parse(text: str) -> Any:
         raise Refused(f"the schema is not JSON: {error}") from error
     if not isinstance(schema, dict | bool):
         raise Refused(f"a schema must be an object or a boolean. Given: {text[:64]}")
-    check(schema)
-    return schema
-
-
-def check(schema: Any) -> None:
-    """Raises Refused for the first assertion that would have no effect, by name and place, and
-    removes formats that assert nothing."""
-    waiting: list[tuple[Any, str]] = [(schema, "#")]
-    while waiting:
-        node, place = waiting.pop()
-        if isinstance(node, bool):
-            continue
-        if not isinstance(node, dict):
-            raise Refused(f"a schema must be an object or a boolean, which `{place}` is not")
-        if place.count("/") > MOST_DEPTH:
-            raise Refused(f"the schema is nested more than {MOST_DEPTH} deep")
-        _check_keywords(node, place)
-        _check_reference(schema, node, place)
-        for key in PLACES:
-            members = node.get(key, {})
-            if not isinstance(members, dict):
-                raise Refused(f"`{key}` must be an object, which it is not in `{place}`")
-            waiting += [(child, f"{place}/{key}/{name}") for name, child in members.items()]
-        for key in _lists(node):
-            members = node.get(key, [])
-            if not isinstance(members, list):
-                raise Refused(f"`{key}` must be a list, which it is not in `{place}`")
-            waiting += [(child, f"{place}/{key}/{i}") for i, child in enumerate(members)]
-        waiting += [(node[key], f"{place}/{key}") for key in _ones(node)]
+    return normal(schema)
 
 
 def _lists(node: dict[str, Any]) -> list[str]:
@@ -103,29 +59,6 @@ def _lists(node: dict[str, Any]) -> list[str]:
 def _ones(node: dict[str, Any]) -> list[str]:
     """Keywords of `node` whose values are schemas."""
     return [key for key in ONE if key in node and not isinstance(node[key], list)]
-
-
-def _check_keywords(node: dict[str, Any], place: str) -> None:
-    for key in UNKEPT.intersection(node):
-        if key != "uniqueItems" or node[key] is not False:
-            raise Refused(f"the schema keyword `{key}` (in `{place}`) is not supported")
-    if "format" in node and node["format"] not in FORMATS:
-        del node["format"]  # an annotation
-
-
-def _check_reference(root: Any, node: dict[str, Any], place: str) -> None:
-    """A reference into the schema itself leads somewhere."""
-    target = node.get("$ref")
-    if not isinstance(target, str) or not re.fullmatch(r"#(/[^~%]*)?", target):
-        return
-    found = root
-    for part in target.split("/")[1:]:
-        if isinstance(found, list) and part.isdecimal() and int(part) < len(found):
-            found = found[int(part)]
-        elif isinstance(found, dict) and part in found:
-            found = found[part]
-        else:
-            raise Refused(f"the `$ref` {json.dumps(target)[:64]} (in `{place}`) leads to nothing")
 
 
 def expression(schema: Any) -> str | None:
@@ -215,11 +148,8 @@ class _Walk:
 
 
 def for_llguidance(schema: Any) -> Any:
-    """Changes a checked schema where llguidance would keep less than it says, or refuse what only
-    annotates; returns it."""
+    """Changes a normal schema where llguidance would keep less than it says; returns it."""
     for node in list(nodes(schema)):
-        for key in STRIPPED.intersection(node):
-            del node[key]
         formats.keep(node)
     return schema
 
@@ -251,7 +181,7 @@ def literals(node: dict[str, Any]) -> list[Any]:
 
 
 def asserted(node: dict[str, Any]) -> set[str]:
-    """The keywords of a checked node that are no annotations."""
+    """The keywords of a normal node that are no annotations."""
     return set(KEPT.intersection(node))
 
 

@@ -131,7 +131,7 @@ class _Loader:
         table = rope_table(self.config.rope, self.config.head_dim, promise.sequence_tokens)
         cos_sin = table.to(device)
         self.laps.lap("weights", weights)
-        promise = self.promise = replace(promise, step_tokens=self._step_tokens())
+        promise = self.promise = self._sized(promise)
         self.progress("memory", 0, 1)
         budget = self._budget(model, cos_sin, rehearsal)
         self.laps.lap(f"largest step, of {promise.step_tokens} tokens,")
@@ -159,16 +159,21 @@ class _Loader:
         model.finish()
         return model, weights
 
-    def _step_tokens(self) -> int:
-        """Tokens of a step, once the weights are there. The same on all ranks."""
+    def _sized(self, promise: memory.Promise) -> memory.Promise:
+        """With the sizes of step and batch that the worker chooses, once the weights are there. The
+        same on all ranks."""
         device, settings = self.build.device, self.settings
-        if settings.max_step_tokens:
-            return settings.max_step_tokens
-        if device.type == "cpu":
-            return memory.CPU_STEP
-        room = memory.room_left((settings.kv_memory_bytes, settings.memory_fraction))
-        windows = any(self.config.windows)
-        return memory.gpu_step(self.build.group.minimum(room, device), windows)
+        if promise.step_tokens and promise.slots:
+            return promise
+        step_tokens, slots = memory.CPU_STEP, memory.CPU_SLOTS
+        if device.type == "cuda":
+            room = memory.room_left((settings.kv_memory_bytes, settings.memory_fraction))
+            room = self.build.group.minimum(room, device)
+            step_tokens = memory.gpu_step(room, windows=any(self.config.windows))
+            slots = memory.gpu_slots(room)
+        return replace(
+            promise, step_tokens=promise.step_tokens or step_tokens, slots=promise.slots or slots
+        )
 
     def _budget(self, model: Model, cos_sin: torch.Tensor, rehearsal: Rehearsal) -> memory.Budget:
         settings, promise = self.settings, self.promise
@@ -223,8 +228,6 @@ def full_sums() -> None:
 
 
 def _promise(settings: Settings, config: ModelConfig) -> memory.Promise:
-    if settings.max_slots < 1:
-        raise BadSetting(f"max_slots must be at least 1, found {settings.max_slots}")
     if settings.max_sequence_tokens > config.max_positions:
         raise BadSetting(
             f"max_sequence_tokens is {settings.max_sequence_tokens}, but the model was made for "

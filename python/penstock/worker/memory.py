@@ -24,6 +24,10 @@ CPU_DEFAULT = 512 * MIB
 # scheduler reads so much at once only where it takes half a second at most.
 CPU_STEP, GPU_STEP, LARGE_STEP = 512, 8_192, 132 * 128
 LARGE_ROOM = 48 << 30  # bytes
+# Slots, if nobody says: more where each still finds this much room. Its state and its row of logits
+# take 2 MiB of that with 128,256 tokens and contexts of 131,072; the rest is KV memory.
+CPU_SLOTS, GPU_SLOTS = 32, (256, 512, 1_024)
+SLOT_ROOM = 32 << 20  # bytes
 GRAPHS_SHARE = 0.02  # of a GPU's memory, kept for CUDA graphs
 
 
@@ -41,6 +45,11 @@ def gpu_step(room: int, windows: bool) -> int:
     """Tokens of a step on a GPU with so much room beside weights and wanted KV memory, if nobody
     says. Sequences whose attention has windows hold blocks by the window and a step's tokens."""
     return LARGE_STEP if room >= LARGE_ROOM and not windows else GPU_STEP
+
+
+def gpu_slots(room: int) -> int:
+    """Slots on a GPU with so much room beside weights and wanted KV memory, if nobody says."""
+    return max((slots for slots in GPU_SLOTS if slots * SLOT_ROOM <= room), default=GPU_SLOTS[0])
 
 
 def room_left(settings: tuple[int, float]) -> int:

@@ -14,6 +14,7 @@ import grpc
 
 from penstock.faults import Abandoned, BadModel, BadSetting, BadStep, Fault, TooLittleMemory
 from penstock.guidance import Refused
+from penstock.guidance.turns import Caller, Withdrawn
 from penstock.rpc import shard_pb2 as pb
 from penstock.rpc import shard_pb2_grpc as rpc
 from penstock.worker.messages import (
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 PROTOCOL_VERSION = 1
 NO_MODEL = "no model is loaded; call Load first"
+CLIENT = "penstock-client"  # metadata of Prepare
 TAKE_SECONDS = 10  # a stream that its client has left may still be ending
 CODES: dict[type[Exception], grpc.StatusCode] = {
     BadSetting: grpc.StatusCode.INVALID_ARGUMENT,
@@ -39,6 +41,7 @@ CODES: dict[type[Exception], grpc.StatusCode] = {
     BadStep: grpc.StatusCode.FAILED_PRECONDITION,
     TooLittleMemory: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Abandoned: grpc.StatusCode.CANCELLED,
+    Withdrawn: grpc.StatusCode.CANCELLED,
 }
 log = logging.getLogger("penstock.worker")
 Context = grpc.ServicerContext
@@ -138,8 +141,15 @@ class Shard(rpc.ShardServicer):
         message = bad_sampling(request.sampling, self.vocab)
         kind = pb.RequestError.KIND_INVALID
         if message is None and request.HasField("guide"):
+            caller = Caller(_client(context))
+            # Also called when the call ends by itself: nothing is left to withdraw then.
+            if not context.add_callback(caller.withdraw):
+                caller.withdraw()
             try:
-                self._guides().prepare(to_wanted(request.guide), request.guide.max_new_tokens)
+                wanted, most = to_wanted(request.guide), request.guide.max_new_tokens
+                self._guides().prepare(wanted, most, caller)
+            except Withdrawn as error:
+                _abort(context, error)
             except Refused as error:
                 message = str(error)
             except Fault as error:
@@ -210,6 +220,14 @@ class Shard(rpc.ShardServicer):
 def attach(server: grpc.Server, shard: Shard) -> None:
     """Adds a shard to a server."""
     rpc.add_ShardServicer_to_server(shard, server)
+
+
+def _client(context: Context) -> str:
+    """Whose request a call is about, as the router tells; empty if it does not."""
+    for key, value in context.invocation_metadata():
+        if key == CLIENT and isinstance(value, str):
+            return value
+    return ""
 
 
 def _abort(context: Context, error: Exception) -> NoReturn:

@@ -19,8 +19,8 @@ class Settings:
     world_size: int
     rendezvous: str
     max_sequence_tokens: int
-    max_slots: int
-    max_step_tokens: int
+    max_slots: int  # 0 = the worker's choice
+    max_step_tokens: int  # 0 = the worker's choice
     kv_memory_bytes: int
     memory_fraction: float
     block_tokens: int

@@ -23,7 +23,7 @@ DECODES = ((1, 1), (2, 2), (4, 4), (64, 8), (128, 16), (256, 32), (512, 64), (1 
 TOKENS = (16, 32, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
 LARGER = 512  # of larger steps, which are not padded, multiples of this suit them
 # Rows that may be decodes in such a step. Those that are not cost nothing: chunks begin there.
-MIXED_DECODES = (0, 32, 256)
+MIXED_DECODES = (0, 32, 256, 512, 1024)
 LEAST_MIXED = 64  # tokens
 CHUNKS = 4  # prompts that such a step may read from
 ALIGNMENT = 4  # in words of 4 bytes: kernels like pointers at 16 bytes

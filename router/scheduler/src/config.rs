@@ -30,7 +30,8 @@ pub struct SchedulerConfig {
     pub prefix_cache: bool,
     /// How much memory must be free for a request to enter.
     pub reserve: Reserve,
-    /// What running streams are promised while prompts are read; see `cost`.
+    /// Microseconds: gap between tokens of running streams that prefills may cause, and twice that while
+    /// many wait; see `pace`.
     pub latency_target: u64,
     /// Microseconds after which a waiting request may no longer be passed by later ones.
     pub aging: u64,

@@ -1,22 +1,20 @@
-//! How much of a prompt a step reads, so that running streams keep their pace.
+//! How many prompt tokens a step runs, so that first tokens come soon and running streams stay smooth.
 //!
-//! With nothing running, as much as the largest size that suits the workers, and where plenty waits all
-//! that a step holds: larger steps read faster, since weights are read less often, but those who come
-//! first wait for all of a step, and who comes next for one or two of them.
-//! Otherwise a step with a prompt may take `STRETCH` times as long as it would without, so more than
-//! half of it may be spent on the prompt; and longer, while contexts are short: they lengthen every
-//! step as answers grow, so a stream that bears the last gaps of a long answer bears as long ones at
-//! its beginning; and longer, the more sequences wait for their first token per one that streams: one
-//! long prompt must not hold up 32 streams, but when a crowd arrives, filling the batch comes first.
-//! `latency_target` bounds that.
+//! With nothing decoding, a step runs as much as the largest size that suits the workers, and all that
+//! it holds while plenty waits. Larger steps read weights less often, but the first of a few prompts
+//! would wait for all of them.
 //!
-//! Of the sizes within that, filled as far as time allows (deep in a prompt, its attention takes more
-//! than the products that padding shares), the step takes the one that costs everybody the least time
-//! per prompt token. With d streams and w who wait, a step of `t` keeps w waiting for `t`, and takes
-//! `t - alone` from each stream, where `alone` is what the decodes would take:
-//! (w + d) (t - alone d / (d + w)). So beside many streams the sizes are best that hardly take longer
-//! than their decodes, those whose weights are read anyway, and while many wait, those that read
-//! fastest.
+//! Beside decodes, a step has a time limit. Nobody notices gaps between tokens of a few tens of
+//! milliseconds, and everybody notices a late first token. So one waiting request may lengthen a step to
+//! half of `latency_target`, and each further one by an eighth of it, up to twice the target: a crowd
+//! costs the streams more, but leaves sooner. A step may always take `STRETCH` times as long as its
+//! decodes alone, whatever the target is: on a slow device prompts would starve otherwise. While contexts
+//! are short it may take longer, up to the target: contexts lengthen every step as answers grow, so a
+//! stream that bears the last gaps of a long answer bears the same gaps at its beginning.
+//!
+//! Of the sizes that fit the limit, the step takes the one that costs the least time per prompt token,
+//! filled as far as the limit allows (deep in a prompt, attention takes more than the products that
+//! padding shares).
 
 use crate::cost::Load;
 use crate::scheduler::Scheduler;
@@ -30,21 +28,16 @@ const LONGEST: f64 = 500_000.0;
 const STRETCH: f64 = 2.1;
 /// or this many times but for what its decodes attend to, if that is more and known.
 const STRETCH_OF_PRODUCTS: f64 = 2.8;
-/// So many waiting sequences per stream are no crowd.
-const FEW: f64 = 1.0 / 16.0;
-/// With as many more waiting sequences as streams, a step may be so many times longer still.
-const CROWD: f64 = 2.0;
+/// Shares of `latency_target`: how long a step may take for one waiting request,
+const FIRST_SHARE: f64 = 0.5;
+/// how much longer for each further one,
+const FURTHER_SHARE: f64 = 0.125;
+/// and how long at most.
+const MOST_SHARES: f64 = 2.0;
 /// Prompts are never read more slowly than this many tokens per step, whatever that takes.
 const MIN_CHUNK: u32 = 64;
 /// Prompt tokens of a step while it is not known what prompts cost.
 const PROBE: u32 = 512;
-/// So many unread tokens count as one who waits: who comes next will wait for a long prompt too.
-const WEIGHT: f64 = 1_024.0;
-
-/// No prompt costs less than this share of its step, whatever was measured: where reading seems free,
-/// more of it is better.
-const FREE: f64 = 0.01;
-
 /// What a prompt is read beside, and how fast.
 struct Pace {
     /// The decodes.
@@ -53,8 +46,6 @@ struct Pace {
     position: u32,
     /// Microseconds that the step may take.
     target: f64,
-    /// Microseconds of it that are the streams': what they would take without, by their weight.
-    spared: f64,
 }
 
 impl Scheduler {
@@ -73,10 +64,10 @@ impl Scheduler {
             context: self.streams.context,
             ..Load::default()
         };
-        let Some(alone) = self.cost.alone(beside) else {
+        if self.cost.alone(beside).is_none() {
             return self.largest_size().min(left);
-        };
-        let pace = self.pace(beside, alone);
+        }
+        let pace = self.pace(beside);
         let paced = pace.and_then(|pace| self.paced(&pace, decodes * k));
         paced.unwrap_or(PROBE).max(k).min(left)
     }
@@ -108,29 +99,34 @@ impl Scheduler {
         self.counters.queued.min(self.slots.free()) as f64
     }
 
-    /// The pace beside decodes that would take `alone`; None until the cost of prompts is known.
-    fn pace(&self, beside: Load, alone: f64) -> Option<Pace> {
+    /// The pace beside decodes; None until the cost of prompts is known.
+    fn pace(&self, beside: Load) -> Option<Pace> {
         let least = self.cost.least(beside)?;
-        let streams = f64::from(beside.decodes);
         let entering = self.entering();
-        let sequences = f64::from(self.counters.reading) + entering;
-        let crowd = sequences / streams;
-        let always = STRETCH * least;
-        let stretched = |attending: f64| {
-            let products = (least - attending).max(0.0);
-            (STRETCH_OF_PRODUCTS * products + attending).max(always)
-        };
-        let few = self.cost.attending(beside).map_or(always, stretched);
-        let most = (self.config.latency_target as f64).max(always);
-        let target = (few * (1.0 + CROWD * (crowd - FEW).max(0.0))).min(most);
-        let (position, unread) = self.unread(entering);
-        let waiting = sequences.max(unread / WEIGHT);
+        let (position, _) = self.unread(entering);
         Some(Pace {
             beside,
             position,
-            target,
-            spared: alone * streams / (streams + waiting),
+            target: self.time_limit(beside, least, entering),
         })
+    }
+
+    /// Microseconds that a step with prompts may take beside decodes. `least`: what it takes at least.
+    fn time_limit(&self, beside: Load, least: f64, entering: f64) -> f64 {
+        let always = STRETCH * least;
+        let stretched = |attending: f64| {
+            let products = (least - attending).max(0.0);
+            STRETCH_OF_PRODUCTS * products + attending
+        };
+        let latency = self.config.latency_target as f64;
+        let smooth = self
+            .cost
+            .attending(beside)
+            .map_or(0.0, stretched)
+            .min(latency);
+        let further = (f64::from(self.counters.reading) + entering - 1.0).max(0.0);
+        let shares = (FIRST_SHARE + FURTHER_SHARE * further).min(MOST_SHARES);
+        always.max(smooth).max(shares * latency)
     }
 
     /// Tokens of a prompt at this pace, such that with `decodes` tokens beside them the step fills a
@@ -155,10 +151,7 @@ impl Scheduler {
             load
         };
         // What was not tried yet is hoped to be good, so that it is tried.
-        let price = |tokens| {
-            let hope = self.cost.hope(load(tokens)).unwrap_or(0.0);
-            (hope - pace.spared).max(hope * FREE) / f64::from(tokens)
-        };
+        let price = |tokens| self.cost.hope(load(tokens)).unwrap_or(0.0) / f64::from(tokens);
         let least = fitting(smallest).map_or(smallest, |tokens| tokens.max(MIN_CHUNK));
         let better = rooms.filter_map(|room| fitting(room).filter(|&tokens| tokens >= MIN_CHUNK));
         std::iter::once(least)

@@ -12,7 +12,7 @@ use tokio::process::Command;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use super::{Chat, ChatMessage, ChatTemplate, Turn};
+use super::{Chat, ChatMessage, ChatTemplate, Turn, Variable};
 use crate::error::{ApiError, ErrorKind};
 
 const NAME: &str = "chat_template";
@@ -57,7 +57,7 @@ struct Job {
     tools: Option<String>,
     tool_prompt: Option<String>,
     variables: Option<String>,
-    special: Vec<(String, String)>,
+    special: Vec<Variable>,
 }
 
 /// What it writes.
@@ -144,8 +144,7 @@ impl Renderer {
             return Err(ApiError::validation(NAME, rule));
         }
         let failed = |error: &dyn std::fmt::Display| {
-            tracing::warn!("a chat template of a request could not be rendered: {error}");
-            let message = format!("`{NAME}` could not be rendered; the server's log says why");
+            let message = format!("`{NAME}` could not be rendered: {error}");
             ApiError::new(ErrorKind::Internal, message)
         };
         let job = Job::of(chat, template, special_tokens);

@@ -75,15 +75,71 @@ pub struct Chat {
     pub tools: Option<String>,
     /// More variables of the template: a JSON object, parsed only when the chat is rendered.
     pub variables: Option<String>,
-    /// More variables, by name, that only some templates speak of: JSON. The others refuse them.
-    pub special: Vec<(String, String)>,
+    /// More variables, which only some templates speak of.
+    pub special: Vec<Variable>,
     /// The client's own template, rendered apart from the server.
     pub template: Option<String>,
     /// The prompt's text, once that has been rendered.
     pub rendered: Option<String>,
+    /// What the answer's content begins with, before what the model says.
+    pub echoed: Option<String>,
     /// How the answer is read; whether it begins in a thought is found when the chat is rendered.
     pub reading: Reading,
 }
+
+/// A variable that only some templates speak of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Variable {
+    /// What templates call it.
+    pub name: String,
+    /// Its value.
+    pub json: String,
+    /// Whether a template that does not speak of it may leave it out: its value asks for what would
+    /// be done anyway. Else the request is refused there.
+    pub neutral: bool,
+}
+
+impl Variable {
+    /// How much the model is to think. `thinks`: whether the model shows thoughts.
+    pub(crate) fn effort(effort: &str, thinks: bool) -> Self {
+        Self {
+            neutral: effort == MEDIUM || (effort == "none" && !thinks),
+            ..Self::needed(EFFORT, serde_json::Value::from(effort).to_string())
+        }
+    }
+
+    /// How much the model is to say.
+    pub(crate) fn verbosity(verbosity: &str) -> Self {
+        Self {
+            neutral: verbosity == MEDIUM,
+            ..Self::needed("verbosity", serde_json::Value::from(verbosity).to_string())
+        }
+    }
+
+    /// Whether the model is to think. `thinks`: whether it shows thoughts.
+    pub(crate) fn thinking(wanted: bool, thinks: bool) -> Self {
+        Self {
+            neutral: wanted == thinks,
+            ..Self::needed(THINKING, wanted.to_string())
+        }
+    }
+
+    /// One that may not be left out.
+    pub(crate) fn needed(name: &str, json: String) -> Self {
+        Self {
+            name: name.to_owned(),
+            json,
+            neutral: false,
+        }
+    }
+}
+
+/// What chat templates call the effort of thinking.
+pub(crate) const EFFORT: &str = "reasoning_effort";
+/// What chat templates call it whether there is any.
+const THINKING: &str = "enable_thinking";
+/// What OpenAI's models do unless they are told otherwise.
+const MEDIUM: &str = "medium";
 
 impl Chat {
     /// Bytes of its text, about: what rendering it will cost.
@@ -99,7 +155,8 @@ impl Chat {
         let texts = texts
             .into_iter()
             .flatten()
-            .chain(self.special.iter().map(|(_, json)| json));
+            .chain(&self.echoed)
+            .chain(self.special.iter().map(|variable| &variable.json));
         messages.chain(texts.map(String::len)).sum()
     }
 }

@@ -8,7 +8,7 @@ use minijinja::{Environment, Error, ErrorKind as JinjaKind, context};
 
 use super::json::to_json;
 use super::words::{self, Place};
-use super::{Chat, DEVELOPER, MARK, Turn, messages};
+use super::{Chat, DEVELOPER, EFFORT, MARK, THINKING, Turn, Variable, messages};
 use crate::error::{ApiError, ErrorKind};
 
 /// A compiled chat template with the special tokens that it may write.
@@ -93,20 +93,33 @@ impl ChatTemplate {
     }
 
     /// A variable that only some templates speak of.
-    fn special<'a>(&self, name: &'a str, json: &str) -> Result<(&'a str, Value), ApiError> {
+    /// `None` if it may be left out here.
+    fn special<'a>(&self, variable: &'a Variable) -> Result<Option<(&'a str, Value)>, ApiError> {
+        let Variable {
+            name,
+            json,
+            neutral,
+        } = variable;
         let refused = |why: &str| ApiError {
-            param: Some(name.to_owned().into()),
+            param: Some(name.clone().into()),
             ..ApiError::new(
                 ErrorKind::Unsupported,
                 format!("`{name}` cannot be used: {why}"),
             )
         };
         if !self.variables.contains(name) {
+            // Of templates that only know whether there are thoughts, no effort asks for none.
+            if name == EFFORT && json == "\"none\"" && self.variables.contains(THINKING) {
+                return Ok(Some((THINKING, Value::from(false))));
+            }
+            if *neutral {
+                return Ok(None);
+            }
             return Err(refused("the model's chat template does not speak of it"));
         }
         let value: serde_json::Value =
             serde_json::from_str(json).map_err(|error| refused(&error.to_string()))?;
-        Ok((name, Value::from(Serde(value))))
+        Ok(Some((name, Value::from(Serde(value)))))
     }
 
     fn render_turns(&self, chat: &Chat) -> Result<String, ApiError> {
@@ -117,7 +130,7 @@ impl ChatTemplate {
         let given = chat
             .special
             .iter()
-            .map(|(name, json)| self.special(name, json));
+            .filter_map(|variable| self.special(variable).transpose());
         let mut given: BTreeMap<_, _> = given.collect::<Result<_, _>>()?;
         // As transformers does: what is not given is none, not undefined.
         let context = context! {

@@ -22,7 +22,7 @@ pub struct EngineConfig {
     pub prefix_cache: bool,
     /// How much memory must be free for a request to enter.
     pub reserve: Reserve,
-    /// Gap between tokens that running streams are promised while prompts are read.
+    /// Gap between tokens of running streams that prefills may cause, twice that while many wait.
     pub latency_target: Duration,
     /// After this, a waiting request may no longer be passed by later ones.
     pub aging: Duration,
@@ -73,7 +73,7 @@ impl Default for EngineConfig {
             lead: Duration::from_millis(3),
             prefix_cache: true,
             reserve: Reserve::default(),
-            latency_target: Duration::from_millis(50),
+            latency_target: Duration::from_millis(25),
             aging: Duration::from_secs(5),
             step_limits: StepLimits::default(),
             restart: RestartPolicy::default(),

@@ -3,12 +3,11 @@
 use std::{
     collections::VecDeque,
     hash::{BuildHasher, RandomState},
-    sync::Arc,
     time::{Duration, Instant},
 };
 
 use penstock_scheduler::{
-    Policy, Scheduler, Snapshot,
+    FirstComeFirstServed, Scheduler,
     config::{ConfigError, SchedulerConfig},
     ids::{Epoch, Micros, RequestId, SequenceId, TokenId},
     plan::{Emission, Finish, StepPlan},
@@ -19,50 +18,45 @@ use super::{
     EngineMetrics,
     metrics::StepFacts,
     post::Outbox,
-    records::{Answer, Heard, Left, Record, Records, Stage, Submission, error, see_log},
+    records::{Answer, Heard, Left, Record, Records, Stage, Submission, error},
     types::{Candidate, Sampling, Stopping, SubmitError, Token, TokenEvent, Told},
 };
+use crate::client::Client;
 use crate::shard::{PrepareError, StepAnswer, StepTold};
 
 /// Least and greatest answer to "when shall I try again".
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
-/// Makes the policy of a scheduler: one for each, since a policy may keep state.
-pub(super) type MakePolicy = Arc<dyn Fn() -> Box<dyn Policy> + Send + Sync>;
+/// How old the scheduler's figures may be while steps run.
+const COUNTING: Duration = Duration::from_millis(100);
 
-/// Scheduler and records of one group of workers. What happens to them at a loss is in `losses`.
+/// Scheduler and records of one group of workers.
 pub(super) struct Core {
-    pub(super) scheduler: Scheduler,
-    pub(super) policy: MakePolicy,
-    pub(super) config: SchedulerConfig,
-    pub(super) epoch: Epoch,
-    pub(super) records: Records,
+    scheduler: Scheduler,
+    config: SchedulerConfig,
+    epoch: Epoch,
+    records: Records,
     /// What is known of the steps in flight, oldest first.
-    pub(super) facts: VecDeque<StepFacts>,
+    facts: VecDeque<StepFacts>,
     /// The last step's answer and news, from `absorb` to `deliver`.
-    pub(super) arrived: Option<(StepAnswer, Vec<Emission>)>,
-    pub(super) outbox: Outbox,
+    arrived: Option<(StepAnswer, Vec<Emission>)>,
+    outbox: Outbox,
     began: Instant,
-    /// When the scheduler's figures were published last, and what they were.
-    pub(super) counted: Instant,
-    pub(super) published: Snapshot,
-    /// Totals of schedulers that a panic has ended.
-    pub(super) earlier: Snapshot,
+    /// When the scheduler's figures were published last.
+    counted: Instant,
     /// Secret start of the prefix cache's hashes, so that nobody can make prompts that collide.
-    pub(super) salt: u64,
-    pub(super) metrics: EngineMetrics,
+    salt: u64,
+    metrics: EngineMetrics,
 }
 
 impl Core {
     pub(super) fn new(
         config: SchedulerConfig,
-        policy: MakePolicy,
         metrics: EngineMetrics,
     ) -> Result<Self, ConfigError> {
-        let scheduler = Scheduler::new(config.clone(), policy())?;
+        let scheduler = Scheduler::new(config.clone(), Box::new(FirstComeFirstServed))?;
         Ok(Self {
             scheduler,
-            policy,
             config,
             epoch: Epoch(0),
             records: Records::default(),
@@ -71,8 +65,6 @@ impl Core {
             outbox: Outbox::default(),
             began: Instant::now(),
             counted: Instant::now(),
-            published: Snapshot::default(),
-            earlier: Snapshot::default(),
             salt: RandomState::new().hash_one(0_u64),
             metrics,
         })
@@ -118,8 +110,7 @@ impl Core {
         self.add(submission, Stage::Preparing)
     }
 
-    /// Takes out of the queue what new workers must prepare: the requests that `needed` says and that no
-    /// worker has seen the tokens of.
+    /// Takes out of the queue what new workers must prepare: the accepted requests that `needed` says.
     pub(super) fn prepare_again(&mut self, needed: impl Fn(&Sampling) -> bool) -> Vec<RequestId> {
         let ids = self.records.waiting(needed);
         for &id in &ids {
@@ -160,11 +151,7 @@ impl Core {
                 }
             }
             Err(PrepareError::Invalid(why)) => self.fail(id, SubmitError::Invalid(why)),
-            Err(PrepareError::Internal(why)) => {
-                tracing::warn!(request = id.0, "the workers could not prepare it: {why}");
-                let told = "the workers could not prepare this request";
-                self.fail(id, SubmitError::Internal(see_log(told, id)));
-            }
+            Err(PrepareError::Internal(why)) => self.fail(id, SubmitError::Internal(why)),
         }
     }
 
@@ -199,6 +186,11 @@ impl Core {
         self.records.parameters(id)
     }
 
+    /// Whose request it is, if that is known.
+    pub(super) fn client(&self, id: RequestId) -> Option<Client> {
+        self.records.client(id)
+    }
+
     /// Tells the scheduler what a step brought, so that the next can be planned. The clients hear
     /// of it in `deliver`.
     pub(super) fn absorb(&mut self, mut answer: StepAnswer) {
@@ -230,7 +222,7 @@ impl Core {
                 return false;
             };
             if emission.finish == Some(Finish::Failed) {
-                let why = error(sequence.request, emission.slot, &answer.errors);
+                let why = error(emission.slot, &answer.errors);
                 self.fail(sequence.request, SubmitError::Internal(why));
                 return false;
             }
@@ -296,18 +288,38 @@ impl Core {
         self.scheduler.abort(id);
     }
 
+    /// Takes the loss of the workers: requests that had begun fail, the others stay queued for
+    /// the workers' next life.
+    pub(super) fn lose(&mut self, reason: &str) {
+        self.deliver();
+        for (id, record) in self.records.take_begun() {
+            self.scheduler.abort(id);
+            record.fail(unavailable(format!(
+                "{reason}; the request may be sent again"
+            )));
+        }
+        self.facts.clear();
+        self.epoch = self.scheduler.worker_lost(self.now());
+        self.metrics.lost();
+        self.count();
+    }
+
+    /// Ends all requests.
+    pub(super) fn fail_all(&mut self, reason: &str) {
+        self.deliver();
+        for (_, record) in self.records.take_all() {
+            record.fail(unavailable(reason.to_owned()));
+        }
+        self.scheduler.drain();
+        self.count();
+    }
+
     fn add(&mut self, submission: Submission, stage: fn(Answer) -> Stage) -> bool {
-        let Submission {
-            id,
-            request,
-            outlets,
-            answer,
-        } = submission;
-        let arrived = self.now();
-        let record = Record::new(id, request, stage(answer), outlets, arrived);
+        let id = submission.id;
+        let record = Record::new(submission, stage);
         if let Err(error) = self
             .scheduler
-            .add(record.to_scheduler(id, self.salt), arrived)
+            .add(record.to_scheduler(id, self.salt), self.now())
         {
             record.fail(self.refusal(error));
             return false;
@@ -323,7 +335,7 @@ impl Core {
         }
     }
 
-    pub(super) fn refusal(&self, error: AddError) -> SubmitError {
+    fn refusal(&self, error: AddError) -> SubmitError {
         match error {
             AddError::QueueFull | AddError::TokensFull => SubmitError::Overloaded {
                 retry_after: self.retry_after(),
@@ -344,12 +356,26 @@ impl Core {
         Duration::from_secs(backlog.as_secs() + 1).clamp(RETRY.0, RETRY.1)
     }
 
-    pub(super) fn now(&self) -> Micros {
+    fn now(&self) -> Micros {
         Micros(micros(self.began.elapsed()))
+    }
+
+    /// Publishes the scheduler's figures.
+    pub(super) fn count(&mut self) {
+        self.counted = Instant::now();
+        self.metrics.observe(&self.scheduler.snapshot());
+    }
+
+    /// The same, now and then. The figures cost time proportional to the running sequences, and
+    /// nobody reads them as often as there are steps or refusals.
+    pub(super) fn count_sometimes(&mut self) {
+        if self.is_idle() || self.counted.elapsed() >= COUNTING {
+            self.count();
+        }
     }
 }
 
-pub(super) fn unavailable(reason: String) -> SubmitError {
+fn unavailable(reason: String) -> SubmitError {
     SubmitError::Unavailable {
         reason,
         retry_after: RETRY.0,

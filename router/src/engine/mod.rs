@@ -5,7 +5,6 @@ mod config;
 mod core;
 mod handle;
 mod lineage;
-mod losses;
 mod metrics;
 mod post;
 mod preparations;

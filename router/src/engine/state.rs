@@ -26,14 +26,14 @@ pub enum EngineState {
     Ready,
     /// The workers were lost and are started again.
     Restarting {
-        /// How they were lost. For the operator: it may name files of this host.
+        /// How they were lost.
         reason: String,
     },
     /// No new requests; those accepted run on.
     Draining,
     /// The end.
     Stopped {
-        /// Why. For the operator: it may name files of this host.
+        /// Why.
         reason: String,
     },
 }

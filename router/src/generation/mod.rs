@@ -3,6 +3,7 @@
 mod answer;
 mod event;
 mod facts;
+mod tokens;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +15,6 @@ pub use self::answer::{Generation, ToldPrompt};
 pub use self::event::{FinishReason, TextEnd, TextEvent, TextToken};
 pub use self::facts::{Cost, Facts};
 use crate::backend::Backend;
-use crate::budget::Charge;
 use crate::chat::{Chat, Renderer, Turn};
 use crate::config::RouterConfig;
 use crate::detokenize::Detokenizer;
@@ -23,7 +23,7 @@ use crate::engine::{EngineState, Limits};
 use crate::error::{ApiError, ErrorKind};
 use crate::metrics::{Metrics, RequestTimer};
 use crate::model_text::ModelText;
-use crate::tokenize::{self, SpecialTokens, TextPiece, TokenizerPool};
+use crate::tokenize::{self, SpecialTokens, TokenizerPool};
 use crate::tools::{Reading, ThoughtFormat, ToolFormat};
 use crate::validate::{
     GenerateInput, Prompt, TokenLimits, ValidParameters, ValidRequest, too_long,
@@ -130,59 +130,6 @@ impl Generator {
         Ok(begun.generations(sources, timer))
     }
 
-    /// The tokens of `text` as a prompt, with their places in it. A text that is longer than the
-    /// context is refused, under the name `inputs`.
-    pub async fn tokenize(&self, text: String, charge: Charge) -> Result<Vec<TextPiece>, ApiError> {
-        let (model, max) = (Arc::clone(&self.inner.text), self.longest());
-        check_bound(&model, &text, ("inputs", max))?;
-        let size = text.len();
-        let work = move || {
-            let pieces = tokenize::pieces(&model.tokenizer, &text, SpecialTokens::Add)?;
-            drop((text, charge));
-            match pieces.len() {
-                given if given > max => Err(too_long("inputs", max, given)),
-                _ => Ok(pieces),
-            }
-        };
-        self.inner.pool.run(size, work).await
-    }
-
-    /// A conversation as its prompt's text, and the tokens of that with their places in it. One that
-    /// is longer than the context is refused, under `name`.
-    pub async fn tokenize_chat(
-        &self,
-        mut chat: Chat,
-        name: &'static str,
-        charge: Charge,
-    ) -> Result<(String, Vec<TextPiece>), ApiError> {
-        let (model, max) = (Arc::clone(&self.inner.text), self.longest());
-        if chat.messages.is_empty() {
-            return Err(ApiError::validation(
-                name,
-                format!("`{name}` cannot be empty"),
-            ));
-        }
-        self.complete(&mut chat).await?;
-        let size = chat.size();
-        let work = move || {
-            let _charge = charge;
-            let (text, _) = prompt_text(&model, chat)?;
-            check_bound(&model, &text, (name, max))?;
-            let pieces = tokenize::pieces(&model.tokenizer, &text, SpecialTokens::AsIs)?;
-            match pieces.len() {
-                given if given > max => Err(too_long(name, max, given)),
-                _ => Ok((text, pieces)),
-            }
-        };
-        self.inner.pool.run(size, work).await
-    }
-
-    /// Tokens of the longest text that the context holds.
-    fn longest(&self) -> usize {
-        self.token_limits()
-            .map_or(usize::MAX, |limits| limits.max_total)
-    }
-
     /// What the engine is doing.
     pub fn state(&self) -> EngineState {
         self.backend.state()
@@ -253,8 +200,14 @@ impl Generator {
             }
             prompt => prompt,
         };
-        if let Prompt::Text(prompt, _) = &prompt {
-            parameters.check_length(prompt, text.bound)?;
+        match &prompt {
+            Prompt::Text(prompt, _) => parameters.check_length(prompt, text.bound)?,
+            Prompt::Infill { prefix, suffix, .. } => {
+                for part in [prefix, suffix] {
+                    parameters.check_length(part, text.bound)?;
+                }
+            }
+            Prompt::Chat(_) | Prompt::Ids(_) => {}
         }
         let size = prompt.size();
         let text = Arc::clone(text);
@@ -282,13 +235,14 @@ fn check_bound(
 /// Runs on the tokenizer pool.
 fn to_ids(
     model: &ModelText,
-    prompt: Prompt,
+    mut prompt: Prompt,
     mut parameters: ValidParameters,
 ) -> Result<ValidRequest, ApiError> {
     parameters.forbid(|text| tokenize::encode(&model.tokenizer, text, SpecialTokens::AsIs))?;
     let mut reading = Reading::default();
     let echo = parameters.echo();
-    let echoed = match &prompt {
+    let echoed = match &mut prompt {
+        Prompt::Chat(chat) => chat.echoed.take(),
         Prompt::Text(text, _) if echo && !parameters.truncates() => Some(text.clone()),
         _ => None,
     };
@@ -300,6 +254,16 @@ fn to_ids(
             reading = read;
             parameters.think_first(reading.thoughts_to_come());
             tokenize::encode(&model.tokenizer, &text, SpecialTokens::AsIs)?
+        }
+        Prompt::Infill {
+            prefix,
+            suffix,
+            special,
+        } => {
+            let infill = model.infill.as_ref().ok_or_else(no_infill)?;
+            let ids = infill.prompt(&model.tokenizer, (&prefix, &suffix), special)?;
+            let ends = [&model.eos_ids[..], infill.ends()].concat();
+            return parameters.with_ids(ids, &ends);
         }
         Prompt::Ids(ids) => ids,
     };
@@ -367,6 +331,12 @@ fn no_template() -> ApiError {
     ApiError::new(ErrorKind::Template, message)
 }
 
+fn no_infill() -> ApiError {
+    let rule = "this model's tokenizer has no tokens for filling in the middle; send the text before \
+                the answer as `prompt`, without `suffix`";
+    ApiError::validation("suffix", format!("`suffix` cannot be used: {rule}"))
+}
+
 fn not_loaded(state: &EngineState) -> ApiError {
     // It may have become ready since its limits were asked for.
     let why = obstacle(state).unwrap_or_else(|| "model was loading until just now".to_owned());
@@ -386,12 +356,8 @@ fn obstacle(state: &EngineState) -> Option<String> {
             let percent = *done as f64 * 100.0 / *total as f64;
             Some(format!("model is loading ({phase}: {percent:.0}%)"))
         }
-        EngineState::Restarting { .. } => {
-            Some("the workers are restarting; the server's log says why".to_owned())
-        }
+        EngineState::Restarting { reason } => Some(format!("workers are restarting: {reason}")),
         EngineState::Draining => Some("server is shutting down".to_owned()),
-        EngineState::Stopped { .. } => {
-            Some("the engine has stopped; the server's log says why".to_owned())
-        }
+        EngineState::Stopped { reason } => Some(format!("server has stopped: {reason}")),
     }
 }

@@ -26,8 +26,17 @@ pub(super) async fn read<T: DeserializeOwned + Send + 'static>(
 ) -> Result<(T, Charge), ApiError> {
     check_media_type(&request)?;
     let (bytes, charge) = read_bytes(request, app).await?;
+    Ok((read_apart(bytes, &charge, parse).await??, charge))
+}
+
+/// Runs `parse` on a body that has come; a long one off the threads that serve connections.
+pub(super) async fn read_apart<T: Send + 'static>(
+    bytes: Vec<u8>,
+    charge: &Charge,
+    parse: impl FnOnce(&[u8]) -> T + Send + 'static,
+) -> Result<T, ApiError> {
     if bytes.len() <= PARSED_AT_ONCE {
-        return Ok((parse(&bytes)?, charge));
+        return Ok(parse(&bytes));
     }
     let held = charge.clone();
     let parsing = tokio::task::spawn_blocking(move || {
@@ -36,7 +45,7 @@ pub(super) async fn read<T: DeserializeOwned + Send + 'static>(
         parsed
     });
     let failed = |_| ApiError::new(ErrorKind::Internal, "the server failed to parse this body");
-    Ok((parsing.await.map_err(failed)??, charge))
+    parsing.await.map_err(failed)
 }
 
 /// Reads the body within the configured size and time, whatever it is.

@@ -1,7 +1,6 @@
 //! The HTTP server: routes, and what all of them share.
 
 mod anthropic;
-mod attended;
 mod beam;
 mod blocks;
 mod docs;
@@ -18,15 +17,13 @@ mod nulls;
 mod openai;
 mod patience;
 mod reading;
-mod seats;
 mod server;
 mod sse;
 mod strict;
 mod threads;
+mod tokens;
 
-use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use axum::Router;
 use axum::body::Bytes;
@@ -35,7 +32,6 @@ use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use futures_util::FutureExt;
 use tower_http::cors::{AllowOrigin, Any, CorsLayer};
 
 pub use self::docs::openapi_json;
@@ -45,7 +41,7 @@ pub use self::server::{Listeners, serve};
 use crate::budget::Budget;
 use crate::config::{Cors, RouterConfig};
 use crate::engine::EngineState;
-use crate::error::{ApiError, ErrorKind, Excerpt, panic_words};
+use crate::error::{ApiError, ErrorKind, Excerpt};
 use crate::generation::Generator;
 
 /// What every handler can reach.
@@ -93,7 +89,11 @@ impl App {
             .route("/generate", post(native::generate))
             .route("/generate_stream", post(native::generate_stream))
             .route("/invocations", post(invocations::invocations))
-            .route("/tokenize", post(native::tokenize))
+            .route("/tokenize", post(tokens::tokenize))
+            .route("/detokenize", post(tokens::detokenize))
+            .route("/tokenizer_info", get(tokens::tokenizer_info))
+            .route("/version", get(tokens::version))
+            .route("/load", get(tokens::load))
             .route("/info", get(native::info))
             .route("/v1/chat/completions", post(openai::chat))
             .route("/v1/completions", post(openai::completions))
@@ -128,30 +128,6 @@ impl App {
             .layer(CorsLayer::clone(&self.cors))
             .with_state(self)
     }
-
-    /// What is answered on a connection beyond the bound.
-    fn spare_routes(self) -> Router {
-        Router::new()
-            .route("/", get(health).post(full))
-            .route("/ping", get(health))
-            .route("/v2/health/live", get(health))
-            .route("/v2/health/ready", get(ready))
-            .route("/health", get(health))
-            .route("/ready", get(ready))
-            .route("/metrics", get(metrics))
-            .fallback(full)
-            .method_not_allowed_fallback(full)
-            .layer(middleware::from_fn_with_state(self.clone(), count))
-            .layer(CorsLayer::clone(&self.cors))
-            .with_state(self)
-    }
-}
-
-async fn full(uri: Uri) -> Response {
-    let message = "all connections are taken; send the request again, or raise the server's limit of \
-                   open files";
-    let error = ApiError::new(ErrorKind::Unavailable, message).retry(Duration::from_secs(1));
-    error::for_path(uri.path(), error)
 }
 
 /// The routes of a model, with or without its version.
@@ -176,10 +152,7 @@ fn kserve_routes(model: &str) -> Router<App> {
 )]
 async fn health(State(app): State<App>, uri: Uri) -> Response {
     match app.generator.state() {
-        EngineState::Stopped { .. } => {
-            let told = "the engine has stopped; the server's log says why";
-            unavailable(&uri, told.to_owned())
-        }
+        EngineState::Stopped { reason } => unavailable(&uri, format!("engine stopped: {reason}")),
         _ => StatusCode::OK.into_response(),
     }
 }
@@ -236,23 +209,13 @@ async fn count(
     request: Request,
     next: Next,
 ) -> Response {
-    let path = request.uri().path().to_owned();
-    // A connection's task would end without an answer, and without a count.
-    let handled = AssertUnwindSafe(next.run(request)).catch_unwind().await;
-    let response = handled.unwrap_or_else(|panic| failed(&path, &*panic));
+    let response = next.run(request).await;
     let route = route.as_ref().map_or("other", MatchedPath::as_str);
     app.generator
         .metrics()
         .http
         .response(route, response.status().as_u16());
     response
-}
-
-/// The answer to a request over which the server itself has failed.
-fn failed(path: &str, panic: &(dyn std::any::Any + Send)) -> Response {
-    tracing::error!("a request to {path} failed: {}", panic_words(panic));
-    let message = "the server failed over this request; its log says why";
-    error::for_path(path, ApiError::new(ErrorKind::Internal, message))
 }
 
 fn cors(cors: &Cors) -> std::io::Result<CorsLayer> {

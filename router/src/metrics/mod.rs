@@ -75,8 +75,6 @@ pub(crate) struct HttpMetrics {
     responses: Family<ResponseLabels, Counter>,
     /// Open connections; kept by the accept loop.
     pub(crate) connections: Gauge,
-    /// Connections that found no place; kept by the accept loop.
-    pub(crate) refused: Counter,
     /// Bytes of request bodies that are held; kept by the budget of bodies.
     pub(crate) body_bytes: Gauge,
 }
@@ -114,6 +112,11 @@ impl Metrics {
     /// What has become of requests so far.
     pub(crate) fn statistics(&self) -> Statistics {
         *self.text.statistics()
+    }
+
+    /// Requests that wait or are being answered.
+    pub(crate) fn open_requests(&self) -> u64 {
+        u64::try_from(self.text.open.get()).unwrap_or(0)
     }
 
     /// All metrics in the Prometheus text format. Counters keep their plain names there, as TGI's
@@ -261,16 +264,12 @@ impl HttpMetrics {
         let new = Self {
             responses: Family::default(),
             connections: Gauge::default(),
-            refused: Counter::default(),
             body_bytes: Gauge::default(),
         };
         let help = "HTTP responses by route and status";
         registry.register("penstock_http_responses", help, new.responses.clone());
         let help = "Open HTTP connections";
         registry.register("penstock_http_connections", help, new.connections.clone());
-        let help = "HTTP connections that were closed at once, since none of those open was idle";
-        let refused = "penstock_http_connections_refused";
-        registry.register(refused, help, new.refused.clone());
         let help = "Bytes of request bodies whose prompts are not yet token ids";
         registry.register("penstock_http_body_bytes", help, new.body_bytes.clone());
         new

@@ -24,7 +24,7 @@ pub struct LoadConfig {
     pub rendezvous: String,
     /// Prompt plus generated tokens of one sequence.
     pub max_sequence_tokens: u32,
-    /// Sequences that run at once.
+    /// Sequences that run at once; 0 = the worker's choice.
     pub max_slots: u32,
     /// Tokens of one step over all sequences; 0 = the worker's choice.
     pub max_step_tokens: u32,

@@ -21,6 +21,7 @@ use super::{
     convert, deadline::Deadline, stream::StepStream, worker::Worker,
 };
 use crate::{
+    client::Client,
     engine::types::{Sampling, Stopping},
     generated::v1,
 };
@@ -42,8 +43,6 @@ pub struct ShardGroup {
     /// When rank 0 answered last.
     answered_at: Option<Instant>,
     deadline: Deadline,
-    /// Entries of the vocabulary: token ids are below it.
-    vocab_size: u32,
 }
 
 /// Sends `Prepare` to a group beside its step stream.
@@ -74,7 +73,6 @@ impl ShardGroup {
             settled: 0,
             answered_at: None,
             deadline: Deadline::new(StepLimits::default()),
-            vocab_size: loaded.vocab_size,
         };
         Ok((group, loaded))
     }
@@ -159,7 +157,6 @@ impl ShardGroup {
         check_order(&self.workers[0], &reply, self.due(answered))?;
         let took = self.time_step();
         let leader = &self.workers[0];
-        check_ids(&reply, self.vocab_size).map_err(|rule| leader.protocol(rule))?;
         let mut answer = convert::step_answer(reply).map_err(|rule| leader.protocol(rule))?;
         answer.outcome.epoch = self.epoch;
         answer.outcome.duration = u64::try_from(took.as_micros()).unwrap_or(u64::MAX).max(1);
@@ -244,10 +241,11 @@ impl ShardGroup {
 }
 
 impl Preparer {
-    /// Prepares one request on all ranks; ready when all are.
+    /// Prepares one request of `client` on all ranks; ready when all are.
     pub fn prepare(
         &self,
         request: RequestId,
+        client: Option<Client>,
         sampling: &Sampling,
         stopping: &Stopping,
     ) -> impl Future<Output = Result<(), PrepareError>> + Send + 'static {
@@ -258,7 +256,11 @@ impl Preparer {
             sampling: Some(convert::sampling(sampling, stopping, 0)),
         };
         async move {
-            let calls = workers.iter().map(|worker| worker.prepare(message.clone()));
+            let prepare = |worker: &'_ Worker| {
+                let (worker, message) = (worker.clone(), message.clone());
+                async move { worker.prepare(message, client).await }
+            };
+            let calls = workers.iter().map(prepare);
             try_join_all(calls).await.map(|_| ())
         }
     }
@@ -278,19 +280,6 @@ fn agreed(workers: &[Worker], all: Vec<Loaded>) -> Result<Loaded, ShardError> {
         }
     }
     Ok(first)
-}
-
-/// No token is past the vocabulary: the tokenizer has no text for it, and the workers no embedding.
-fn check_ids(reply: &v1::StepReply, vocab_size: u32) -> Result<(), String> {
-    let tops = reply.prompts.iter().map(|part| &part.top_token_ids);
-    let lists = [&reply.token_ids, &reply.top_token_ids];
-    let mut lists = lists.into_iter().chain(tops);
-    match lists.find_map(|ids| ids.iter().find(|&&id| id >= vocab_size)) {
-        Some(id) => Err(format!(
-            "it answered token id {id}, but the vocabulary has {vocab_size} entries"
-        )),
-        None => Ok(()),
-    }
 }
 
 /// Replies come in the order of the requests.

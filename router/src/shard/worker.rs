@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use penstock_scheduler::ids::Epoch;
 use tokio::time::timeout;
-use tonic::{Status, transport::Channel};
+use tonic::{Request, Status, transport::Channel};
 
 use super::{
     Endpoint, LoadConfig, Loaded, PrepareError, Progress, ShardError,
@@ -12,8 +12,11 @@ use super::{
     convert,
     stream::{StepStream, describe},
 };
+use crate::client::Client;
 use crate::generated::v1::{self, load_progress::Event, shard_client::ShardClient};
 
+/// Metadata of Prepare: whose request it is.
+const CLIENT: &str = "penstock-client";
 /// Calls that touch no device answer within this, or the worker is lost.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// A worker bounds what it prepares by itself; this is for one that does not answer at all.
@@ -90,9 +93,18 @@ impl Worker {
         StepStream::open(self.channel.clone())
     }
 
-    pub(super) async fn prepare(&self, message: v1::PrepareRequest) -> Result<(), PrepareError> {
-        let mut client = self.client.clone();
-        match timeout(PREPARE_TIMEOUT, client.prepare(message)).await {
+    /// `client`: whose request it is, if that is known.
+    pub(super) async fn prepare(
+        &self,
+        message: v1::PrepareRequest,
+        client: Option<Client>,
+    ) -> Result<(), PrepareError> {
+        let mut call = Request::new(message);
+        // An address is a value that metadata can have.
+        if let Some(name) = client.and_then(|client| client.name().parse().ok()) {
+            call.metadata_mut().insert(CLIENT, name);
+        }
+        match timeout(PREPARE_TIMEOUT, self.client.clone().prepare(call)).await {
             Ok(Ok(reply)) => convert::prepare_result(reply.into_inner()),
             Ok(Err(status)) => Err(PrepareError::Internal(describe(&status))),
             Err(_) => Err(PrepareError::Internal(format!(

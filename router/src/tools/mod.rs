@@ -20,7 +20,7 @@ use std::sync::Arc;
 use self::json_call::Order;
 pub use self::offer::{Choice, MOST_TOOLS, Offer, OfferFields, Tool};
 pub(crate) use self::offer::{LONGEST_NAME, NAME_SYMBOLS};
-pub use self::reader::{AnswerReader, Reading};
+pub use self::reader::{AnswerReader, Reading, ShownThoughts};
 pub use self::spans::CallSpans;
 
 /// How a model writes tool calls.

@@ -24,6 +24,20 @@ pub struct Reading {
     pub older: bool,
     /// Whether thoughts may come first; known when the prompt is.
     pub may_think: bool,
+    /// Where the answer shows its thoughts.
+    pub shown: ShownThoughts,
+}
+
+/// Where an answer shows its thoughts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ShownThoughts {
+    /// Apart from the content.
+    #[default]
+    Apart,
+    /// In the content, as the model wrote them, marks and blanks included.
+    InContent,
+    /// Nowhere.
+    Nowhere,
 }
 
 /// Reads one answer.
@@ -38,7 +52,8 @@ pub struct AnswerReader {
 impl Reading {
     /// Whether all text is content.
     pub fn is_plain(&self) -> bool {
-        self.tools.is_none() && self.thoughts.is_none()
+        let apart = self.shown != ShownThoughts::InContent;
+        self.tools.is_none() && (self.thoughts.is_none() || !apart)
     }
 
     /// Marks that may be special tokens, whose text must be part of the answer then.
@@ -75,7 +90,7 @@ impl Reading {
 
     /// A reader at the start of an answer.
     pub fn reader(&self) -> AnswerReader {
-        let thought = |format| Thought::new(format, self.in_thought);
+        let thought = |format| Thought::new(format, self.in_thought, self.shown);
         let order = match self.strict {
             true => Order::NameFirst,
             false => Order::Any,

@@ -1,7 +1,7 @@
 //! Thoughts at the start of an answer: `<think>..</think>`. Blanks around them are left out.
 
 use super::prose::MarkFinder;
-use super::{Pieces, ThoughtFormat};
+use super::{Pieces, ShownThoughts, ThoughtFormat};
 
 /// Splits thoughts from what follows.
 #[derive(Debug)]
@@ -10,6 +10,7 @@ pub(super) struct Thought {
     finder: MarkFinder,
     /// Blanks that are shown if text follows them.
     blanks: String,
+    shown: ShownThoughts,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +27,7 @@ enum State {
 
 impl Thought {
     /// For an answer to a prompt that ends inside the thoughts, if `open`.
-    pub(super) fn new(format: ThoughtFormat, open: bool) -> Self {
+    pub(super) fn new(format: ThoughtFormat, open: bool, shown: ShownThoughts) -> Self {
         Self {
             state: if open {
                 State::Inside(false)
@@ -35,6 +36,7 @@ impl Thought {
             },
             finder: MarkFinder::new(format.marks()),
             blanks: String::new(),
+            shown,
         }
     }
 
@@ -60,6 +62,12 @@ impl Thought {
 
     fn start(&mut self, c: char, out: &mut Pieces, rest: &mut dyn FnMut(&str, &mut Pieces)) {
         let (found, text) = self.finder.push(c);
+        if let Some(mark) = found
+            && self.in_content()
+        {
+            out.content(&std::mem::take(&mut self.blanks));
+            return self.pass_mark(mark, out);
+        }
         match found {
             Some(0) => {
                 self.blanks.clear();
@@ -81,6 +89,10 @@ impl Thought {
 
     fn inside(&mut self, c: char, out: &mut Pieces) {
         let (found, text) = self.finder.push(c);
+        if self.in_content() {
+            out.content(&text);
+            return found.map_or((), |mark| self.pass_mark(mark, out));
+        }
         text.chars().for_each(|c| self.think(c, out));
         match found {
             // The prompt has opened them, and the model does so again.
@@ -97,7 +109,23 @@ impl Thought {
         }
     }
 
+    fn in_content(&self) -> bool {
+        self.shown == ShownThoughts::InContent
+    }
+
+    /// Shows a mark in the content. What follows the closing one is the rest, blanks included.
+    fn pass_mark(&mut self, mark: usize, out: &mut Pieces) {
+        out.content(self.finder.mark(mark));
+        self.state = match mark {
+            0 => State::Inside(false),
+            _ => State::Rest,
+        };
+    }
+
     fn think(&mut self, c: char, out: &mut Pieces) {
+        if self.shown == ShownThoughts::Nowhere {
+            return;
+        }
         if c.is_whitespace() {
             self.blanks.push(c);
             return;
@@ -115,6 +143,7 @@ impl Thought {
         let text = self.finder.take();
         match self.state {
             State::Start => rest(&(std::mem::take(&mut self.blanks) + &text), out),
+            State::Inside(_) if self.in_content() => out.content(&text),
             State::Inside(_) => text.chars().for_each(|c| self.think(c, out)),
             State::Closed | State::Rest => {}
         }

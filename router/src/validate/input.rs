@@ -28,6 +28,15 @@ pub struct GenerateInput {
 pub enum Prompt {
     /// Text, with special tokens put around it or not.
     Text(String, SpecialTokens),
+    /// Texts before and after the answer, for models that fill in the middle.
+    Infill {
+        /// Before.
+        prefix: String,
+        /// After.
+        suffix: String,
+        /// Whether special tokens are put before them.
+        special: SpecialTokens,
+    },
     /// Messages for the chat template.
     Chat(Chat),
     /// Token ids, taken as they are.
@@ -189,6 +198,7 @@ impl Prompt {
     pub(crate) fn size(&self) -> usize {
         match self {
             Self::Text(text, _) => text.len(),
+            Self::Infill { prefix, suffix, .. } => prefix.len() + suffix.len(),
             Self::Chat(chat) => chat.size(),
             Self::Ids(_) => 0,
         }
@@ -197,6 +207,8 @@ impl Prompt {
     pub(super) fn check(&self, name: &'static str) -> Result<(), ApiError> {
         let empty = match self {
             Self::Text(text, _) => text.is_empty(),
+            // What stands after says enough.
+            Self::Infill { .. } => false,
             Self::Chat(chat) => chat.messages.is_empty(),
             Self::Ids(ids) => ids.is_empty(),
         };

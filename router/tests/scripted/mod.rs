@@ -32,6 +32,7 @@ use penstock_router::{
     Generator, Metrics, ModelText, RouterConfig,
     backend::{Backend, Sources, TokenSource},
     chat::ChatTemplate,
+    client::Client,
     engine::{End, EngineRequest, EngineState, Entry, Limits, SubmitError, Token, TokenEvent},
 };
 use prometheus_client::registry::Registry;
@@ -63,9 +64,12 @@ pub struct Stage(Arc<Notes>);
 struct Notes {
     acts: Mutex<VecDeque<Act>>,
     requests: Mutex<Vec<EngineRequest>>,
+    clients: Mutex<Vec<Option<Client>>>,
     state: Mutex<Option<EngineState>>,
     /// Prompt and answer together, if not `MAX_TOTAL`.
     length: Mutex<Option<u32>>,
+    /// Ids at or above it do not exist, if not 257.
+    vocabulary: Mutex<Option<u32>>,
     /// Tokens of each prompt that are in the prefix cache.
     cached: Mutex<Option<u32>>,
     finished: AtomicUsize,
@@ -109,6 +113,10 @@ impl Stage {
         *self.0.length.lock().unwrap() = Some(tokens);
     }
 
+    pub fn set_vocabulary(&self, tokens: u32) {
+        *self.0.vocabulary.lock().unwrap() = Some(tokens);
+    }
+
     /// From now on, so many tokens of each prompt are in the prefix cache.
     pub fn set_cached(&self, tokens: u32) {
         *self.0.cached.lock().unwrap() = Some(tokens);
@@ -116,6 +124,11 @@ impl Stage {
 
     pub fn requests(&self) -> Vec<EngineRequest> {
         self.0.requests.lock().unwrap().clone()
+    }
+
+    /// Whose the requests were.
+    pub fn clients(&self) -> Vec<Option<Client>> {
+        self.0.clients.lock().unwrap().clone()
     }
 
     pub fn last(&self) -> EngineRequest {
@@ -151,6 +164,7 @@ impl Backend for Stage {
     async fn submit(&self, request: EngineRequest) -> Result<Sources, SubmitError> {
         let branches = request.branches;
         self.0.requests.lock().unwrap().push(request);
+        self.0.clients.lock().unwrap().push(Client::current());
         (0..branches).map(|_| self.source()).collect()
     }
 
@@ -175,7 +189,7 @@ impl Backend for Stage {
             max_sequence_tokens: self.0.length.lock().unwrap().unwrap_or(MAX_TOTAL),
             max_slots: 8,
             max_step_tokens: 512,
-            vocab_size: 257,
+            vocab_size: self.0.vocabulary.lock().unwrap().unwrap_or(257),
             kv_tokens: 4096,
             device_name: "Script 1".into(),
         })

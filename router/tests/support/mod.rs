@@ -66,6 +66,12 @@ impl MockWorkers {
             .unwrap_or_default()
     }
 
+    /// Whose requests rank 0 was asked to prepare.
+    pub fn clients(&self) -> Vec<String> {
+        let shards = self.shards.lock().unwrap();
+        shards.first().map_or_else(Vec::new, MockShard::clients)
+    }
+
     pub fn kill(&self) {
         self.shards.lock().unwrap().clear();
     }

@@ -85,6 +85,11 @@ impl MockShard {
         })
     }
 
+    /// Whose requests the calls of Prepare so far were for.
+    pub fn clients(&self) -> Vec<String> {
+        self.service.clients()
+    }
+
     /// How the worker stands.
     pub fn exit(&self) -> Exit {
         *self.exit.borrow()

@@ -41,6 +41,8 @@ pub(crate) struct Service {
     preparing: Arc<AtomicUsize>,
     /// Calls of Prepare so far.
     preparations: Arc<AtomicUsize>,
+    /// Whose requests the last calls of Prepare were for.
+    clients: Arc<Mutex<Vec<String>>>,
     exit: watch::Sender<Exit>,
 }
 
@@ -61,6 +63,7 @@ impl Service {
             stream,
             preparing: Arc::default(),
             preparations: Arc::default(),
+            clients: Arc::default(),
             exit,
         }
     }
@@ -77,6 +80,13 @@ impl Service {
     /// Calls of Prepare so far.
     pub(crate) fn preparations(&self) -> usize {
         self.preparations.load(Ordering::SeqCst)
+    }
+
+    /// Whose requests the calls of Prepare so far were for; empty names where the router did not say.
+    pub(crate) fn clients(&self) -> Vec<String> {
+        self.clients
+            .lock()
+            .map_or_else(|_| Vec::new(), |names| names.clone())
     }
 
     fn instead(&self, step: u64) -> Option<Instead> {
@@ -108,11 +118,6 @@ impl Service {
         let mut state = self.state();
         let state = state.as_mut().ok_or_else(not_loaded)?;
         let mut reply = state.apply(request).map_err(Status::invalid_argument)?;
-        if self.config.faults.contains(&Fault::AlienToken(number))
-            && let Some(token) = reply.token_ids.first_mut()
-        {
-            *token = self.config.geometry.vocab;
-        }
         let device = u32::try_from(cost.as_micros()).unwrap_or(u32::MAX);
         reply.timing = Some(v1::StepTiming { host: 0, device });
         Ok((reply, cost))
@@ -155,8 +160,13 @@ impl Shard for Service {
 
     async fn prepare(
         &self,
-        _: Request<v1::PrepareRequest>,
+        request: Request<v1::PrepareRequest>,
     ) -> Result<Response<v1::PrepareReply>, Status> {
+        let client = request.metadata().get("penstock-client");
+        let client = client.and_then(|name| name.to_str().ok()).unwrap_or("");
+        if let Ok(mut clients) = self.clients.lock() {
+            clients.push(client.to_owned());
+        }
         let _call = Call::begin(&self.preparing);
         self.preparations.fetch_add(1, Ordering::SeqCst);
         if self.config.faults.contains(&Fault::HangPrepare) {

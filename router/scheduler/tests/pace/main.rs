@@ -6,6 +6,7 @@
     reason = "the figures are worth printing: a test owns its output"
 )]
 
+mod arrivals;
 #[path = "../simulation/random.rs"]
 mod random;
 mod server;
@@ -40,7 +41,7 @@ fn long_prompts_leave_streams_their_pace() {
          first tokens of those {waits:?}"
     );
     assert!(p99 <= 3 * undisturbed, "{p99} us");
-    assert!(2 * median <= 5 * undisturbed, "{median} us");
+    assert!(5 * median <= 13 * undisturbed, "{median} us");
     assert!(waits.len() >= 7);
     // It takes hardly longer to read one than until the next one comes.
     assert!(waits.iter().all(|&wait| wait < 2_400_000), "{waits:?}");
@@ -149,13 +150,17 @@ fn a_cold_start_does_not_unpace_long_prompts() {
         let long = all.iter().filter(|&&gap| gap > 100_000).count() / 32;
         let wait = server.long().filter_map(Client::waited).max().unwrap();
         assert!(
-            gap < 30_000 && long <= 4 && wait < 8 * SECOND,
+            gap < 50_000 && long <= 4 && wait < 8 * SECOND,
             "seed {seed}: {gap}, {long}, {wait}"
         );
         gaps.push(gap);
         waits.push(wait);
     }
     let worst = gaps.iter().max().unwrap();
+    assert!(
+        gaps.iter().filter(|&&gap| gap > 30_000).count() <= 1,
+        "{gaps:?}"
+    );
     println!(
         "gaps p99 beside long prompts: median {}, worst {worst} us; longest wait {} us",
         percentile(&gaps, 50),
@@ -312,9 +317,9 @@ fn short_prompts_ride_along() {
         "{rate} tokens/s; first tokens median {median} p99 {} us; gaps p99 {gap} us",
         percentile(&waits, 99),
     );
-    // A step of 32 decodes takes 5.1 ms, one of 256 tokens 8, one of 384 11.
+    // A step of 32 decodes takes 5.1 ms, one of 256 tokens 8, one of 512 12.3.
     assert!(rate > 4_950, "{rate}");
-    assert!(median < 160_000 && gap < 11_000, "{median}, {gap}");
+    assert!(median < 100_000 && gap < 14_000, "{median}, {gap}");
 }
 
 /// Where a step takes as long whatever it reads, much is read at once.

@@ -400,7 +400,7 @@ fn config() -> SchedulerConfig {
         lead: 0,
         prefix_cache: true,
         reserve: Reserve::Growth,
-        latency_target: 50_000,
+        latency_target: 25_000,
         aging: 5_000_000,
         reads: Reads {
             weights: 16_060_522_496,

@@ -9,7 +9,7 @@ use crate::config::RouterConfig;
 use crate::engine::types::GuideKind;
 use crate::http::neutral::Neutral;
 use crate::http::openai::wire::responses::MOST_INCLUDED;
-use crate::http::{anthropic, guide, kserve, native, openai};
+use crate::http::{anthropic, guide, kserve, native, openai, tokens};
 use crate::logprobs;
 use crate::tools::{LONGEST_NAME, MOST_TOOLS, NAME_SYMBOLS};
 use crate::validate::adjustment as logits;
@@ -52,13 +52,9 @@ pub(super) fn all(config: &RouterConfig) -> Vec<Bound> {
     bounds.extend(words());
     bounds.extend(unused(CHAT, &openai::wire::chat::NEUTRAL));
     bounds.extend(unused(OPENAI, &openai::wire::NEUTRAL));
-    bounds.extend(unused(COMPLETION, &openai::wire::completions::NEUTRAL));
     bounds.extend(unused(RESPONSES, &openai::wire::responses::NEUTRAL));
-    bounds.extend(unused(
-        &["TextConfig"],
-        &openai::wire::responses::NEUTRAL_TEXT,
-    ));
     bounds.extend(unused(NATIVE, &native::NEUTRAL));
+    bounds.extend(unused(&["TokenizeRequest"], &tokens::wire::NEUTRAL));
     bounds.extend(unused(MESSAGES, &anthropic::wire::NEUTRAL));
     let output = &anthropic::wire::NEUTRAL_OUTPUT;
     bounds.extend(unused(&["AnthropicOutputConfig"], output));
@@ -163,11 +159,25 @@ fn lists() -> Vec<Bound> {
     vec![
         (OPENAI, "guided_choice", choice.clone()),
         (&["StructuredOutputs"], "choice", choice),
-        (CHAT, "messages", items(1..=wire::MOST_MESSAGES)),
+        (
+            &["ChatRequest", "TokenizeRequest"],
+            "messages",
+            items(1..=wire::MOST_MESSAGES),
+        ),
+        (
+            &["DetokenizeRequest"],
+            "tokens",
+            items(0..=tokens::wire::MOST_IDS),
+        ),
         (&["Message"], "tool_calls", items(0..=wire::MOST_CALLS)),
         (MESSAGES, "messages", turns),
         (
-            &["ChatRequest", "ResponsesRequest", "MessagesRequest"],
+            &[
+                "ChatRequest",
+                "ResponsesRequest",
+                "MessagesRequest",
+                "TokenizeRequest",
+            ],
             "tools",
             items(0..=MOST_TOOLS),
         ),
@@ -223,7 +233,11 @@ fn texts(config: &RouterConfig) -> Vec<Bound> {
             "bad_words",
             with(items(0..=logits::MAX_BAD_TEXTS), bad),
         ),
-        (CHAT, "chat_template", text(0..=MOST_TEMPLATE)),
+        (
+            &["ChatRequest", "TokenizeRequest"],
+            "chat_template",
+            text(0..=MOST_TEMPLATE),
+        ),
         (OPENAI, "cache_salt", text(1..=MAX_SALT_BYTES)),
         (OPENAI, "guided_regex", regex.clone()),
         (OPENAI, "guided_grammar", grammar.clone()),

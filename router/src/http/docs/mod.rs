@@ -10,7 +10,7 @@ use axum::response::{Html, IntoResponse, Response};
 use serde_json::{Value, json};
 use utoipa::OpenApi;
 
-use super::{App, anthropic, kserve, native, openai};
+use super::{App, anthropic, kserve, native, openai, tokens};
 use crate::config::RouterConfig;
 
 #[derive(OpenApi)]
@@ -25,7 +25,11 @@ use crate::config::RouterConfig;
         native::generate_stream,
         native::compatible,
         crate::http::invocations::invocations,
-        native::tokenize,
+        tokens::tokenize,
+        tokens::detokenize,
+        tokens::tokenizer_info,
+        tokens::version,
+        tokens::load,
         native::info,
         openai::chat,
         openai::completions,

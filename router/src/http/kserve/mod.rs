@@ -6,7 +6,6 @@ mod ask;
 mod generate;
 pub(super) mod grpc;
 mod output;
-mod placed;
 mod repository;
 mod tensor;
 mod wire;

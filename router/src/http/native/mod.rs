@@ -13,10 +13,7 @@ use futures_util::future::try_join_all;
 
 use self::parameters::{Shape, check_streamable, split};
 use self::stream::NativeStream;
-use self::wire::{
-    Details, GenerateRequest, GenerateResponse, Info, PrefillToken, SimpleToken, Token,
-    TokenizeRequest,
-};
+use self::wire::{Details, GenerateRequest, GenerateResponse, Info, PrefillToken, Token};
 use super::error::NativeError;
 use super::{App, facts, json, sse};
 use crate::budget::Charge;
@@ -81,24 +78,6 @@ pub(super) async fn compatible(
     }
     let (headers, answer) = whole(&app, body, charge).await?;
     Ok((headers, Json([answer])).into_response())
-}
-
-/// Tells the tokens of a text.
-#[utoipa::path(
-    post, path = "/tokenize", tag = "native", request_body = TokenizeRequest,
-    responses((status = 200, body = Vec<SimpleToken>), (status = "4XX", body = wire::ErrorResponse))
-)]
-pub(super) async fn tokenize(
-    State(app): State<App>,
-    request: Request,
-) -> Result<Json<Vec<SimpleToken>>, NativeError> {
-    let (body, charge): (TokenizeRequest, _) = json::read(request, &app).await?;
-    let text = body.into_text();
-    if text.is_empty() {
-        return Err(ApiError::validation("inputs", "`inputs` cannot be empty").into());
-    }
-    let pieces = app.generator.tokenize(text, charge).await?.into_iter();
-    Ok(Json(pieces.map(SimpleToken::from).collect()))
 }
 
 /// Tells what runs here.

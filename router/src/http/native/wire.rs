@@ -7,7 +7,7 @@ use crate::http::beam::WireEarly;
 use crate::http::guide::Grammar;
 use crate::http::strict::{self, JsonText, from_object};
 
-from_object!(GenerateRequest, GenerateParameters, TokenizeRequest);
+from_object!(GenerateRequest, GenerateParameters);
 
 /// Stop strings that are read: more than any configuration allows.
 const MOST_STOPS: usize = 1024;
@@ -85,25 +85,6 @@ pub(crate) struct GenerateParameters {
     /// Not offered yet.
     #[schema(value_type = Option<String>)]
     pub(crate) adapter_id: Option<JsonText>,
-}
-
-/// Body of `/tokenize`.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(remote = "Self", deny_unknown_fields, expecting = "a JSON object")]
-pub(crate) struct TokenizeRequest {
-    /// The text; not empty.
-    pub(crate) inputs: String,
-    /// Accepted so that a body for `/generate` fits; has no effect on tokens.
-    #[serde(default, rename = "parameters")]
-    #[schema(value_type = Option<GenerateParameters>)]
-    pub(crate) _parameters: Option<GenerateParameters>,
-}
-
-impl TokenizeRequest {
-    /// The text; the rest goes.
-    pub(crate) fn into_text(self) -> String {
-        self.inputs
-    }
 }
 
 /// A finished answer.

@@ -180,7 +180,7 @@ pub fn conversation_of(
 }
 
 /// The conversation, and the guide to its answer: `guide`, or what tools make of it.
-fn conversation(
+pub(crate) fn conversation(
     generator: &Generator,
     mut body: ChatRequest,
     guide: Option<Box<Guide>>,
@@ -194,13 +194,15 @@ fn conversation(
         guide,
     } = read_offer((offer.as_ref(), fields), generator, guide)?;
     reading.older = asked.older;
-    let special = body.special_variables()?;
+    reading.shown = body.shown_thoughts();
+    let special = body.special_variables(generator.thought_format().is_some())?;
     let variables = body.chat_template_kwargs.take();
     let variables = variables.map(template_variables).transpose()?;
     let messages = Message::into_turns(body.messages)?;
-    let last = messages.last();
-    let open = last
-        .is_some_and(|m| m.role == "assistant" && m.content.is_some() && m.tool_calls.is_none());
+    let said = messages.last().filter(|m| m.role == "assistant");
+    let open = said.is_some_and(|m| m.content.is_some() && m.tool_calls.is_none());
+    let echoed = said.filter(|_| body.echo == Some(true));
+    let echoed = echoed.and_then(|m| m.content.clone());
     let continues = body
         .continue_final_message
         .unwrap_or(open && body.add_generation_prompt != Some(true));
@@ -222,6 +224,7 @@ fn conversation(
         variables,
         special,
         reading,
+        echoed,
         ..Chat::default()
     };
     Ok((chat, guide))

@@ -6,13 +6,12 @@ use axum::response::Response;
 use super::kind::Kind;
 use super::wire::answer::{Completion, TextChoice, Usage};
 use super::wire::completions::CompletionRequest;
-use super::wire::one_or_many::WirePrompt;
 use super::wire::{Common, Delivery, ErrorBody};
 use super::{Answer, Answering, FINGERPRINT, check_model, respond};
 use crate::error::{ApiError, ErrorKind};
 use crate::http::error::OpenAiError;
 use crate::http::{App, json};
-use crate::validate::{FieldNames, GenerateInput, Prompt};
+use crate::validate::{FieldNames, GenerateInput};
 
 /// Answers one prompt or several.
 #[utoipa::path(
@@ -41,16 +40,15 @@ pub(crate) async fn completions(
         ..
     } = common;
     let choices = parameters.choices;
-    let special = body.special_tokens();
-    let inputs = body.prompt.into_iter().map(move |prompt| GenerateInput {
-        prompt: match prompt {
-            WirePrompt::Text(text) => Prompt::Text(text, special),
-            WirePrompt::Ids(ids) => Prompt::Ids(ids),
-        },
-        parameters: parameters.clone(),
-        names: FieldNames::COMPLETIONS,
-        charge: charge.clone(),
-    });
+    let inputs = body
+        .prompts()?
+        .into_iter()
+        .map(move |prompt| GenerateInput {
+            prompt,
+            parameters: parameters.clone(),
+            names: FieldNames::COMPLETIONS,
+            charge: charge.clone(),
+        });
     let generations = app.generator.generate_batch(inputs).await?;
     let told = (Kind::Text, delivery, choices);
     Ok(respond(&app, told, generations, whole).await?)

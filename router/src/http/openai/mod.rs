@@ -18,9 +18,9 @@ use futures_util::future::try_join_all;
 use serde::Serialize;
 use serde_json::json;
 
-pub(super) use self::chat::OWN_VARIABLES;
 pub use self::chat::conversation_of;
 pub(super) use self::chat::{__path_chat, __path_chat_tokenize, chat, chat_tokenize};
+pub(super) use self::chat::{OWN_VARIABLES, conversation};
 pub(super) use self::completions::{__path_completions, completions};
 use self::kind::Kind;
 use self::logprobs::{ById, Gathering, Logprobs};
@@ -136,7 +136,7 @@ async fn collect(kind: Kind, generation: &mut Generation) -> Result<Answer, ApiE
         };
         let (read, end) = reading::collect(generation, heed).await?;
         return Ok(Answer {
-            text: read.content,
+            text: format!("{}{}", generation.prompt().text, read.content),
             thought: read.thought,
             reason: finish_reason(end.reason, !read.calls.is_empty(), generation.reading()),
             calls: read.calls,

@@ -151,6 +151,10 @@ impl ChunkStream {
         let polled = read.poll(&mut choice.generation, event, cx);
         if let Poll::Ready(Ok(())) = polled {
             choice.count(0);
+            if choice.state == State::Fresh {
+                let tail = self.kind.tail(self.usage);
+                choice.put_prompt(self.kind, &self.answering, (index, tail), out);
+            }
             if let Some(gathering) = &mut choice.gathering {
                 gathering.add_event(&choice.generation, event);
             }
@@ -286,7 +290,7 @@ impl Choice {
         out.put_slice(END);
     }
 
-    /// Appends a chunk with the prompt, if it is echoed.
+    /// Appends a chunk with what is echoed, if anything is.
     fn put_prompt(
         &mut self,
         kind: Kind,
@@ -294,11 +298,14 @@ impl Choice {
         (index, tail): (usize, &[u8]),
         out: &mut BytesMut,
     ) {
-        if self.generation.facts().wanted.echo {
-            if let Some(gathering) = &mut self.gathering {
-                gathering.add_prompt(&self.generation);
-            }
-            let text = self.generation.prompt().text.clone();
+        let wanted = self.generation.facts().wanted;
+        let text = self.generation.prompt().text.clone();
+        if let Some(gathering) = &mut self.gathering
+            && wanted.echo
+        {
+            gathering.add_prompt(&self.generation);
+        }
+        if wanted.echo || !text.is_empty() {
             self.put_text(kind, answering, index, (&text, tail), out);
         }
     }

@@ -77,6 +77,10 @@ impl Asked {
 
 fn members(body: &ResponsesRequest, parameters: &Parameters) -> String {
     let effort = body.reasoning.as_ref().and_then(|r| r.effort.as_deref());
+    let verbosity = body
+        .text
+        .as_ref()
+        .and_then(|text| text.verbosity.as_deref());
     let format = body.text.as_ref().and_then(|text| text.format.as_ref());
     let format = format.map_or(r#"{"type":"text"}"#, |format| format.text.as_str());
     let choice = body.tool_choice.as_ref();
@@ -102,7 +106,10 @@ fn members(body: &ResponsesRequest, parameters: &Parameters) -> String {
         ("temperature", json(&parameters.temperature)),
         (
             "text",
-            format!("{{\"format\":{format},\"verbosity\":\"medium\"}}"),
+            format!(
+                "{{\"format\":{format},\"verbosity\":{}}}",
+                json(verbosity.unwrap_or("medium"))
+            ),
         ),
         ("tool_choice", choice.to_owned()),
         ("tools", tools(body.tools.as_deref().unwrap_or_default())),

@@ -19,6 +19,7 @@ use super::wire::responses::{FLAT_FIELDS, ResponsesRequest};
 use super::wire::{Common, Delivery, ErrorBody};
 use super::{check_model, unix_time};
 use crate::chat::Chat;
+use crate::chat::{EFFORT, Variable};
 use crate::engine::types::Guide;
 use crate::error::ApiError;
 use crate::generation::Generator;
@@ -120,8 +121,13 @@ fn conversation(
         reading,
         guide,
     } = read_offer((offer.as_ref(), FLAT_FIELDS), generator, guide)?;
+    let thinks = generator.thought_format().is_some();
     let effort = body.reasoning.and_then(|reasoning| reasoning.effort);
-    let effort = effort.map(|effort| serde_json::Value::from(effort).to_string());
+    let verbosity = body.text.and_then(|text| text.verbosity);
+    let special = [
+        effort.map(|effort| Variable::effort(&effort, thinks)),
+        verbosity.map(|verbosity| Variable::verbosity(&verbosity)),
+    ];
     let variables = body.chat_template_kwargs.map(template_variables);
     let (messages, turn) = turns(body.instructions, body.input)?;
     let chat = Chat {
@@ -129,23 +135,18 @@ fn conversation(
         turn,
         tools,
         variables: variables.transpose()?,
-        special: effort
-            .map(|effort| (EFFORT.to_owned(), effort))
-            .into_iter()
-            .collect(),
+        special: special.into_iter().flatten().collect(),
         reading,
         ..Chat::default()
     };
     Ok((chat, guide))
 }
 
-/// What chat templates call the effort.
-const EFFORT: &str = "reasoning_effort";
-
 /// Rules speak of fields by the names that chats have for them.
 fn in_our_words(error: ApiError) -> ApiError {
     let prompt = FieldNames::RESPONSES.prompt;
     let error = error.renamed(EFFORT, "reasoning.effort");
+    let error = error.renamed("verbosity", "text.verbosity");
     let error = error.renamed("messages", prompt);
     match error.param.as_deref() {
         Some(param) if param == prompt => ApiError {

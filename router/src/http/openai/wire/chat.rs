@@ -7,11 +7,12 @@ use utoipa::ToSchema;
 use super::common::{prompt_logprobs, request};
 use super::functions::{Asked, FunctionChoice, Words};
 use super::tools::{CalledFunction, Function, MessageCall, Tool, ToolChoice};
-use crate::chat::ChatMessage;
+use crate::chat::{ChatMessage, Variable};
 use crate::error::{ApiError, Excerpt};
 use crate::http::neutral::{self, Neutral, Neutrals};
 use crate::http::strict::{self, InPlaceOfText, JsonText, TextOr, from_object};
 use crate::logprobs::{TokenNames, Wanted};
+use crate::tools::ShownThoughts;
 
 from_object!(Message, Part);
 
@@ -21,20 +22,18 @@ pub(crate) const MOST_MESSAGES: usize = 1 << 16;
 pub(crate) const MOST_CALLS: usize = 1024;
 
 /// Not offered yet.
-pub(crate) const NEUTRAL: Neutrals<9> = [
+pub(crate) const NEUTRAL: Neutrals<6> = [
     ("modalities", Neutral::Json(r#"["text"]"#)),
     ("audio", Neutral::Null),
     ("prediction", Neutral::Null),
-    ("verbosity", Neutral::Null),
     ("web_search_options", Neutral::Null),
     ("add_special_tokens", Neutral::Json("false")),
-    ("include_reasoning", Neutral::Json("true")),
-    ("echo", Neutral::Json("false")),
     ("best_of", Neutral::Json("1")),
 ];
 
 request! {
     /// Body of `/v1/chat/completions`.
+    #[derive(Default)]
     ChatRequest {
         /// The conversation; not empty.
         #[serde(deserialize_with = "super::chat::messages")]
@@ -105,26 +104,31 @@ request! {
         /// Not offered yet.
         #[schema(value_type = Option<Object>)]
         prediction: Option<JsonText>,
-        /// How much the model is to think, where its chat template speaks of that; refused elsewhere.
+        /// How much the model is to think, where its chat template speaks of that. Elsewhere only what
+        /// changes nothing: `medium`, and `none` where the model shows no thoughts.
         reasoning_effort: Option<String>,
+        /// Whether the model thinks first, where its chat template speaks of that. Elsewhere only what
+        /// it does anyway.
+        enable_thinking: Option<bool>,
         /// Texts to answer from (objects), where the chat template speaks of `documents`; refused elsewhere.
         #[schema(value_type = Option<Vec<Object>>)]
         documents: Option<JsonText>,
         /// Not offered yet; false is neutral: the chat template writes special tokens.
         #[schema(value_type = Option<bool>)]
         add_special_tokens: Option<JsonText>,
-        /// Not offered yet; true is neutral: thoughts are told.
-        #[schema(value_type = Option<bool>)]
-        include_reasoning: Option<JsonText>,
-        /// Not offered yet; false is neutral.
-        #[schema(value_type = Option<bool>)]
-        echo: Option<JsonText>,
+        /// Whether thoughts are told. Default true.
+        include_reasoning: Option<bool>,
+        /// Whether thoughts are told apart from the content (SGLang's name). Default true; with false
+        /// they stand in the content as the model wrote them.
+        separate_reasoning: Option<bool>,
+        /// Begin the answer's content with that of the last message, if that is an assistant's.
+        echo: Option<bool>,
         /// Not offered yet; 1 is neutral.
         #[schema(value_type = Option<u32>)]
         best_of: Option<JsonText>,
-        /// Not offered yet.
-        #[schema(value_type = Option<String>)]
-        verbosity: Option<JsonText>,
+        /// How much the model is to say, where its chat template speaks of that. Elsewhere only
+        /// `medium`, which changes nothing.
+        verbosity: Option<String>,
         /// Not offered yet.
         #[schema(value_type = Option<Object>)]
         web_search_options: Option<JsonText>,
@@ -249,8 +253,17 @@ impl ChatRequest {
         })
     }
 
-    /// Variables that only some chat templates speak of, by name, as JSON.
-    pub(crate) fn special_variables(&mut self) -> Result<Vec<(String, String)>, ApiError> {
+    /// Where the answer shows its thoughts.
+    pub(crate) fn shown_thoughts(&self) -> ShownThoughts {
+        match (self.include_reasoning, self.separate_reasoning) {
+            (Some(false), _) => ShownThoughts::Nowhere,
+            (_, Some(false)) => ShownThoughts::InContent,
+            _ => ShownThoughts::Apart,
+        }
+    }
+
+    /// Variables that only some chat templates speak of. `thinks`: whether the model shows thoughts.
+    pub(crate) fn special_variables(&mut self, thinks: bool) -> Result<Vec<Variable>, ApiError> {
         let documents = self.documents.take().map(JsonText::into_string);
         let documents = documents.filter(|list| !matches!(list.as_str(), "null" | "[]"));
         if let Some(given) = documents.as_ref().filter(|list| !list.starts_with("[{")) {
@@ -258,13 +271,13 @@ impl ChatRequest {
             let rule = format!("`documents` must be a list of objects. Given: {given}");
             return Err(ApiError::validation("documents", rule));
         }
-        let effort = self.reasoning_effort.take();
-        let effort = effort.map(|effort| serde_json::Value::from(effort).to_string());
-        let variables = [("documents", documents), ("reasoning_effort", effort)];
-        let given = variables
-            .into_iter()
-            .filter_map(|(name, json)| Some((name.to_owned(), json?)));
-        Ok(given.collect())
+        let given = [
+            documents.map(|list| Variable::needed("documents", list)),
+            (self.reasoning_effort.take()).map(|effort| Variable::effort(&effort, thinks)),
+            (self.enable_thinking).map(|wanted| Variable::thinking(wanted, thinks)),
+            (self.verbosity.take()).map(|verbosity| Variable::verbosity(&verbosity)),
+        ];
+        Ok(given.into_iter().flatten().collect())
     }
 
     /// A format is that of an answer's text: one of nothing but calls has none.
@@ -282,11 +295,8 @@ impl ChatRequest {
             &self.modalities,
             &self.audio,
             &self.prediction,
-            &self.verbosity,
             &self.web_search_options,
             &self.add_special_tokens,
-            &self.include_reasoning,
-            &self.echo,
             &self.best_of,
         ];
         neutral::check(&NEUTRAL, values)?;

@@ -3,14 +3,9 @@
 use super::common::{prompt_logprobs, request};
 use super::one_or_many::WirePrompt;
 use crate::error::ApiError;
-use crate::http::neutral::{self, Neutral, Neutrals};
-use crate::http::strict::JsonText;
 use crate::logprobs::{TokenNames, Wanted};
 use crate::tokenize::SpecialTokens;
-use crate::validate::Parameters;
-
-/// Not offered yet.
-pub(crate) const NEUTRAL: Neutrals<1> = [("suffix", Neutral::Text(&[""]))];
+use crate::validate::{Parameters, Prompt};
 
 request! {
     /// Body of `/v1/completions`.
@@ -34,9 +29,9 @@ request! {
         /// Whether a text gets the special tokens that the tokenizer puts around it, such as one for its
         /// beginning. Default true.
         add_special_tokens: Option<bool>,
-        /// Not offered yet; the empty string is neutral.
-        #[schema(value_type = Option<String>)]
-        suffix: Option<JsonText>,
+        /// What stands after the answer, for models of code whose tokenizer has tokens for filling in the
+        /// middle. Goes with prompts that are texts, without `echo` and `truncate_prompt_tokens`.
+        suffix: Option<String>,
     }
 }
 
@@ -51,8 +46,42 @@ impl CompletionRequest {
 
     /// Refuses what is not offered yet.
     pub(crate) fn check(&self) -> Result<(), ApiError> {
-        neutral::check(&NEUTRAL, [&self.suffix])?;
+        let suffix = self.suffix.as_ref().filter(|text| !text.is_empty());
+        let beside = [
+            ("echo", self.echo == Some(true)),
+            (
+                "truncate_prompt_tokens",
+                self.truncate_prompt_tokens.is_some(),
+            ),
+        ];
+        if let Some((name, _)) = beside.iter().find(|(_, asked)| *asked)
+            && suffix.is_some()
+        {
+            let rule = format!("`suffix` cannot go with `{name}`");
+            return Err(ApiError::validation("suffix", rule));
+        }
         self.check_shared()
+    }
+
+    /// The prompts, each with the suffix.
+    pub(crate) fn prompts(&mut self) -> Result<Vec<Prompt>, ApiError> {
+        let special = self.special_tokens();
+        let suffix = self.suffix.take().filter(|text| !text.is_empty());
+        let prompts = std::mem::take(&mut self.prompt).into_iter();
+        let prompt = |prompt| match (prompt, &suffix) {
+            (WirePrompt::Text(prefix), Some(suffix)) => Ok(Prompt::Infill {
+                prefix,
+                suffix: suffix.clone(),
+                special,
+            }),
+            (WirePrompt::Ids(_), Some(_)) => {
+                let rule = "`suffix` needs a `prompt` that is a text, not token ids";
+                Err(ApiError::validation("suffix", rule))
+            }
+            (WirePrompt::Text(text), None) => Ok(Prompt::Text(text, special)),
+            (WirePrompt::Ids(ids), None) => Ok(Prompt::Ids(ids)),
+        };
+        prompts.map(prompt).collect()
     }
 
     /// Which special tokens a text gets.

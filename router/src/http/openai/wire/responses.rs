@@ -48,9 +48,6 @@ pub(crate) const NEUTRAL: Neutrals<10> = [
     ("moderation", Neutral::Null),
     ("return_token_ids", Neutral::Json("false")),
 ];
-/// Not offered of `text`.
-pub(crate) const NEUTRAL_TEXT: Neutrals<1> = [("verbosity", Neutral::Text(&["medium"]))];
-
 request! {
     /// Body of `/v1/responses`.
     ResponsesRequest {
@@ -221,9 +218,9 @@ pub(crate) struct TextConfig {
     /// A format; without one the text is free.
     #[schema(value_type = Option<TextFormat>)]
     pub(crate) format: Option<Kept<TextFormat>>,
-    /// Not offered; `medium` is neutral.
-    #[schema(value_type = Option<String>)]
-    verbosity: Option<JsonText>,
+    /// How much the model is to say, where its chat template speaks of `verbosity`. Elsewhere only
+    /// `medium`, which changes nothing.
+    pub(crate) verbosity: Option<String>,
 }
 
 /// A format of answers.
@@ -260,7 +257,8 @@ pub(crate) enum TextKind {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(remote = "Self", deny_unknown_fields, expecting = "a JSON object")]
 pub(crate) struct Reasoning {
-    /// How much, where the chat template speaks of `reasoning_effort`; refused elsewhere.
+    /// How much, where the chat template speaks of `reasoning_effort`. Elsewhere only what changes
+    /// nothing: `medium`, and `none` where the model shows no thoughts.
     pub(crate) effort: Option<String>,
     /// Has no effect: thoughts are told as they are.
     #[serde(rename = "summary")]
@@ -342,10 +340,6 @@ impl ResponsesRequest {
             &self.return_token_ids,
         ];
         neutral::check(&NEUTRAL, values)?;
-        if let Some(text) = &self.text {
-            neutral::check(&NEUTRAL_TEXT, [&text.verbosity])
-                .map_err(|error| error.renamed("verbosity", "text.verbosity"))?;
-        }
         if let Some(n) = self.n.filter(|n| *n != 1) {
             let rule = format!("`n` must be 1: a response is one answer. Given: {n}");
             return Err(ApiError::validation("n", rule));

@@ -175,7 +175,7 @@ pub(crate) struct NamedFunction {
 }
 
 /// Tools, or null.
-pub(super) fn tools<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Vec<Tool>>, D::Error> {
+pub(crate) fn tools<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Vec<Tool>>, D::Error> {
     strict::list_or_null::<MOST_TOOLS, _, _>(from)
 }
 

@@ -1,0 +1,89 @@
+"""Alternatives: for each kind of value the rules of which one must be kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from penstock.guidance.normal.rules import ANY, Rule, key
+
+MOST_RULES = 96  # of a kind: what alternatives multiply to
+
+
+@dataclass(frozen=True)
+class Form:
+    """`rules`: by kind. `lost`: by kind, why more values may be valid than they say."""
+
+    rules: dict[str, tuple[Rule, ...]]
+    lost: dict[str, str]
+
+    @property
+    def empty(self) -> bool:
+        """Whether surely no value is valid."""
+        return not self.rules and not self.lost
+
+
+NONE = Form({}, {})
+EVERY = Form({kind: (rule,) for kind, rule in ANY.items()}, {})
+
+
+def only(kind: str, *rules: Rule) -> Form:
+    """Values of one kind."""
+    return Form({kind: rules}, {})
+
+
+def besides(*kinds: str) -> Form:
+    """Values of all other kinds."""
+    return Form({kind: (rule,) for kind, rule in ANY.items() if kind not in kinds}, {})
+
+
+def lost(kind: str, reason: str) -> Form:
+    """Values of a kind that no rule says."""
+    return Form({}, {kind: reason})
+
+
+def where(kind: str, rule: Rule) -> Form:
+    """All values, those of a kind if they keep a rule."""
+    return Form({**EVERY.rules, kind: (rule,)}, {})
+
+
+def union(forms: Iterable[Form]) -> Form:
+    """What is valid under one of them."""
+    rules: dict[str, list[Rule]] = {}
+    gone: dict[str, str] = {}
+    for form in forms:
+        for kind, more in form.rules.items():
+            rules.setdefault(kind, []).extend(more)
+        for kind, reason in form.lost.items():
+            gone.setdefault(kind, reason)
+    return bounded({kind: _joined(kind, found) for kind, found in rules.items()}, gone)
+
+
+def bounded(rules: dict[str, list[Rule]], gone: dict[str, str]) -> Form:
+    """A form of so many rules at most."""
+    for kind, found in rules.items():
+        if len(found) > MOST_RULES:
+            gone.setdefault(kind, f"more than {MOST_RULES} alternatives")
+    return Form({kind: tuple(found[:MOST_RULES]) for kind, found in rules.items() if found}, gone)
+
+
+def _joined(kind: str, rules: list[Rule]) -> list[Rule]:
+    """Without rules that are there twice, and with those of a few values as one."""
+    if ANY[kind] in rules:
+        return [ANY[kind]]
+    found: list[Rule] = []
+    listed: dict[Any, Any] = {}
+    where: int | None = None
+    for rule in rules:
+        if rule.values is None:
+            if rule not in found:
+                found.append(rule)
+            continue
+        if where is None:
+            where = len(found)
+            found.append(replace(rule, excluded=()))
+        listed.update((key(value), value) for value in rule.values)
+    if where is not None:
+        found[where] = replace(found[where], values=tuple(listed.values()))
+    return found

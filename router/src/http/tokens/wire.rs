@@ -1,0 +1,228 @@
+//! JSON of the routes about tokens: TGI's and vLLM's `/tokenize`, and vLLM's `/detokenize`,
+//! `/tokenizer_info`, `/version` and `/load`.
+
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+
+use crate::error::ApiError;
+use crate::http::native::wire::{GenerateParameters, SimpleToken};
+use crate::http::neutral::{self, Neutral, Neutrals};
+use crate::http::openai::wire::chat::{ChatRequest, Message};
+use crate::http::openai::wire::tools::Tool;
+use crate::http::strict::{self, JsonText, from_object};
+
+from_object!(TokenizeRequest, DetokenizeRequest);
+
+/// Token ids of one request: more than a context has room for.
+pub(crate) const MOST_IDS: usize = 1 << 18;
+
+/// Not offered.
+pub(crate) const NEUTRAL: Neutrals<1> = [("mm_processor_kwargs", Neutral::Null)];
+
+/// Body of `/tokenize`: exactly one of `inputs` (as TGI's clients send), `prompt` and `messages` (as
+/// vLLM's send).
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(remote = "Self", deny_unknown_fields, expecting = "a JSON object")]
+pub(crate) struct TokenizeRequest {
+    /// A text; not empty. The answer is a list of tokens with their places.
+    pub(crate) inputs: Option<String>,
+    /// Only with `inputs`, so that a body for `/generate` fits; has no effect on tokens.
+    pub(crate) parameters: Option<GenerateParameters>,
+    /// A text.
+    pub(crate) prompt: Option<String>,
+    /// A conversation, which the chat template makes a text; not empty.
+    #[serde(default, deserialize_with = "messages")]
+    pub(crate) messages: Option<Vec<Message>>,
+    /// A name of the served model. Not with `inputs`.
+    #[schema(example = "brook")]
+    pub(crate) model: Option<String>,
+    /// Whether the tokenizer adds special tokens such as BOS. Default true with `prompt`, false with
+    /// `messages`: the chat template writes them. Not with `inputs`, which always gets them.
+    pub(crate) add_special_tokens: Option<bool>,
+    /// Tell the tokens as the vocabulary writes them, too. Default false. Not with `inputs`.
+    pub(crate) return_token_strs: Option<bool>,
+    /// Only with `messages`: whether an assistant's turn is opened. Default: unless
+    /// `continue_final_message` is true.
+    pub(crate) add_generation_prompt: Option<bool>,
+    /// Only with `messages`: whether the last one stays open. Default false.
+    pub(crate) continue_final_message: Option<bool>,
+    /// Only with `messages`: a chat template (Jinja) in place of the model's, unless the server refuses
+    /// them.
+    pub(crate) chat_template: Option<String>,
+    /// Only with `messages`: more variables of the chat template.
+    #[schema(value_type = Option<Object>)]
+    pub(crate) chat_template_kwargs: Option<JsonText>,
+    /// Only with `messages`: tools that the model may call.
+    #[serde(default, deserialize_with = "crate::http::openai::wire::tools::tools")]
+    pub(crate) tools: Option<Vec<Tool>>,
+    /// Not offered.
+    #[schema(value_type = Option<Object>)]
+    pub(crate) mm_processor_kwargs: Option<JsonText>,
+}
+
+/// What is to be tokenized.
+pub(super) enum Subject {
+    /// As TGI's clients ask.
+    Inputs(String),
+    /// A text, as vLLM's clients ask.
+    Prompt(String),
+    /// A conversation, as vLLM's clients ask.
+    Messages(Box<ChatRequest>),
+}
+
+/// Answer of `/tokenize`.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+pub(crate) enum TokenizeResponse {
+    /// Of `inputs`.
+    Pieces(Vec<SimpleToken>),
+    /// Of `prompt` or `messages`.
+    Count(TokenCount),
+}
+
+/// The tokens of a `prompt` or of `messages`.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct TokenCount {
+    /// How many.
+    pub(crate) count: usize,
+    /// Tokens of prompt and answer together that the server takes.
+    pub(crate) max_model_len: usize,
+    /// Their ids.
+    pub(crate) tokens: Vec<u32>,
+    /// The tokens as the vocabulary writes them; null unless `return_token_strs` is true.
+    pub(crate) token_strs: Option<Vec<String>>,
+}
+
+/// Body of `/detokenize`.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(remote = "Self", deny_unknown_fields, expecting = "a JSON object")]
+pub(crate) struct DetokenizeRequest {
+    /// A name of the served model.
+    #[schema(example = "brook")]
+    pub(crate) model: Option<String>,
+    /// Token ids.
+    #[serde(deserialize_with = "strict::list::<MOST_IDS, _, _>")]
+    pub(crate) tokens: Vec<u32>,
+}
+
+/// Answer of `/detokenize`.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct DetokenizeResponse {
+    /// The text of the tokens, special tokens included.
+    pub(crate) prompt: String,
+}
+
+/// The model's tokenizer: what its `tokenizer_config.json` says, without names of files.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct TokenizerInfo {
+    /// The class that reads it in Python.
+    pub(crate) tokenizer_class: String,
+    /// The chat template that is served, in Jinja.
+    pub(crate) chat_template: Option<String>,
+    /// Everything else that the file says, such as `bos_token`, `eos_token` and
+    /// `added_tokens_decoder`.
+    #[serde(flatten)]
+    pub(crate) more: Map<String, Value>,
+}
+
+/// What answers here.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Version {
+    /// Penstock's version.
+    pub(crate) version: &'static str,
+}
+
+/// How busy the server is.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Load {
+    /// Requests that wait or are being answered, on whatever route they came.
+    pub(crate) server_load: u64,
+}
+
+fn messages<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Vec<Message>>, D::Error> {
+    strict::list_or_null::<{ crate::http::openai::wire::chat::MOST_MESSAGES }, _, _>(from)
+}
+
+impl TokenizeRequest {
+    /// What is to be tokenized; fails if that is not clear, or if a field does not go with it.
+    pub(super) fn into_subject(self) -> Result<Subject, ApiError> {
+        neutral::check(&NEUTRAL, [&self.mm_processor_kwargs])?;
+        let subjects = [
+            ("inputs", self.inputs.is_some()),
+            ("prompt", self.prompt.is_some()),
+            ("messages", self.messages.is_some()),
+        ];
+        let mut given = subjects.iter().filter(|(_, given)| *given);
+        let one = match (given.next(), given.next()) {
+            (Some((one, _)), None) => *one,
+            (first, _) => {
+                let found = first.map_or("none", |_| "several");
+                let rule = format!(
+                    "exactly one of `inputs`, `prompt` and `messages` must be given. Given: {found}"
+                );
+                return Err(ApiError::validation("inputs", rule));
+            }
+        };
+        self.check_beside(one)?;
+        Ok(match (self.inputs, self.prompt, self.messages) {
+            (Some(text), ..) => Subject::Inputs(text),
+            (_, Some(text), _) => Subject::Prompt(text),
+            (.., messages) => Subject::Messages(Box::new(ChatRequest {
+                messages: messages.unwrap_or_default(),
+                add_generation_prompt: self
+                    .add_generation_prompt
+                    .or(Some(self.continue_final_message != Some(true))),
+                continue_final_message: self.continue_final_message.or(Some(false)),
+                chat_template: self.chat_template,
+                chat_template_kwargs: self.chat_template_kwargs,
+                tools: self.tools,
+                ..ChatRequest::default()
+            })),
+        })
+    }
+
+    /// Fails if a field does not go with `subject`.
+    fn check_beside(&self, subject: &str) -> Result<(), ApiError> {
+        const CHAT: &[&str] = &["messages"];
+        const COUNT: &[&str] = &["prompt", "messages"];
+        let fields = [
+            ("parameters", self.parameters.is_some(), &["inputs"][..]),
+            ("model", self.model.is_some(), COUNT),
+            (
+                "add_special_tokens",
+                self.add_special_tokens.is_some(),
+                COUNT,
+            ),
+            ("return_token_strs", self.return_token_strs.is_some(), COUNT),
+            (
+                "add_generation_prompt",
+                self.add_generation_prompt.is_some(),
+                CHAT,
+            ),
+            (
+                "continue_final_message",
+                self.continue_final_message.is_some(),
+                CHAT,
+            ),
+            ("chat_template", self.chat_template.is_some(), CHAT),
+            (
+                "chat_template_kwargs",
+                self.chat_template_kwargs.is_some(),
+                CHAT,
+            ),
+            ("tools", self.tools.is_some(), CHAT),
+        ];
+        let wrong = fields
+            .iter()
+            .find(|(_, given, beside)| *given && !beside.contains(&subject));
+        match wrong {
+            Some((name, _, beside)) => {
+                let beside = beside.join("` or `");
+                let rule = format!("`{name}` goes with `{beside}` only, not with `{subject}`");
+                Err(ApiError::validation(name, rule))
+            }
+            None => Ok(()),
+        }
+    }
+}
