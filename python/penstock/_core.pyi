@@ -113,6 +113,10 @@ class Vocabulary:
     def endings(self, text: bytes) -> int:
         """The most tokens that an ending of a text needs, at the fewest. Endings that no tokens
         spell are left out."""
+    def reach(self, grammar: str, most: int) -> tuple[int, int, int]:
+        """Bytes of the longest of the shortest texts of a grammar's lexemes, the most bytes that
+        one of them needs to its end, from wherever it is, and how many were left out for having
+        more than `most` states. Raises ValueError if the grammar cannot be followed."""
     def leading(self, table: bytes, state: int, wanted: list[int]) -> list[tuple[int, int]]:
         """The tokens that lead from `state` of a table, int16 [states, 256] (the state after a
         byte, or -1), to one of the states `wanted`, and to which. Raises ValueError if there

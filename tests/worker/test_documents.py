@@ -95,18 +95,20 @@ def shortest(worker: LocalWorker, schema: Any) -> int:
     return int(found[1])
 
 
-def made(worker: LocalWorker, driver: Driver, wanted: dict[str, int]) -> Iterator[Made]:
-    """EACH documents of every schema, each with some tokens more than `wanted` at least."""
+def made(
+    driver: Driver, schemas: dict[str, Any], wanted: dict[str, int], count: int = EACH
+) -> Iterator[Made]:
+    """Documents of every schema, each with some tokens more than `wanted` at least."""
     vocabulary = Vocabulary(BROOK / "tokenizer.json", 4096)
     draw = random.Random(1)
     waiting: list[tuple[str, Running]] = []
     for name, least in wanted.items():
-        for seed in range(EACH):
+        for seed in range(count):
             most = least + draw.choice((0, 1, 2, 5, 20, 40, 80))
             sequence = greedy(
                 [1, 500 + seed], most, temperature=draw.choice((0.7, 1.0, 3.0)), seed=seed
             )
-            sequence.guide = guide(SCHEMAS[name], most)
+            sequence.guide = guide(schemas[name], most)
             waiting.append((name, sequence))
     draw.shuffle(waiting)
     running: list[tuple[str, Running]] = []
@@ -151,7 +153,7 @@ def test_thousands_of_documents_are_valid(worker: tuple[LocalWorker, pb.Loaded])
         for name, schema in SCHEMAS.items()
     }
     wrong, counts = [], Counter[str]()
-    for name, text, ended in made(shard, driver, wanted):
+    for name, text, ended in made(driver, SCHEMAS, wanted):
         counts[name] += 1
         counts["ended" if ended else "cut off"] += 1
         try:

@@ -111,7 +111,8 @@ def test_what_was_refused_is_known_by_little() -> None:
         with pytest.raises(Refused) as caught:
             library.prepare(bad, 9)
         said.add(str(caught.value))
-    assert said == {"no document satisfies the schema"}
+    (text,) = said
+    assert text.startswith("no document satisfies the schema")
     assert library._pool._process._count == 1
     ((digest, kept),) = library._refusals.items()
     assert len(digest) + len(kept[1]) < 200

@@ -14,6 +14,8 @@ from penstock.guidance.protocol import Refused
 from penstock.guidance.vocabulary import Vocabulary
 
 WHITESPACE = r"[ ]?"
+UNFOLLOWED = "the guide cannot be followed: "  # what the extension says before llguidance's words
+NO_WAY = "no way was found to complete"  # and where no short document was found
 
 
 @dataclass(frozen=True)

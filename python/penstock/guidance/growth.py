@@ -3,7 +3,7 @@
 llguidance says what may follow, not what that leads to. Before a token is allowed that the end is
 not searched for anew after it, this is what it is counted with: enough for whatever it begins. A
 word that has begun is spelt to its end by the model's own tokens, as are the documents behind it;
-of what is spelt by a pattern, the number of bytes is a guess, and each is counted as a token.
+of what keeps to a pattern each byte is counted as a token (see `spelling`).
 """
 
 from __future__ import annotations
@@ -14,29 +14,58 @@ from collections.abc import Callable, Iterable, Iterator
 from decimal import Decimal
 from typing import Any
 
-from penstock.guidance.formats import LENGTHS
 from penstock.guidance.schema import MOST_SIZE, PLACES, children, literals, nodes
+from penstock.guidance.spelling import BOUNDS, NOWHERE, Spelling, merged
 from penstock.guidance.vocabulary import Vocabulary
 
-BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
-PATTERN = 64  # of a string with one
-DIGITS = 24  # of a number that must be a multiple of another
 BEGUN = 4  # what a `-`, `\\u` or a character's first byte leave to come
 MARKS = 4  # quotes, a colon and a comma around what is begun
 
 
 def of_schema(schema: Any, vocabulary: Vocabulary) -> tuple[int, int]:
-    """Tokens for each character that begins or ends something, and on top of that once."""
+    """Tokens for each character that begins or ends something, and on top of that once. Raises
+    Refused for what cannot be told."""
     own = list(nodes(schema))
-    words = [BEGUN]
+    sizes = Least(schema, vocabulary)
+    words = [BEGUN, sizes.joined.farthest]
     for node in own:
         words += [vocabulary.endings(written(value)) for value in literals(node)]
-        words.append(max(_digits(node), _spelled(node)))
+        words.append(max(_digits(node), sizes.spelling.of(node).farthest))
         for key in PLACES:
             words += [1 + vocabulary.endings(written(name) + b":") for name in node.get(key, {})]
-    sizes = Least(schema, vocabulary)
     each = max((sizes.of(node) for node in own), default=2) + MARKS
     return each, max(words) + each * any(map(_undecided, own))
+
+
+def endless(schema: Any) -> bool:
+    """Whether what a schema must hold holds itself, so that no document of it ends."""
+    own, ending = list(nodes(schema)), set[int]()
+    while True:
+        known = len(ending)
+        for node in own:
+            if _ends(node, ending, schema):
+                ending.add(id(node))
+        if len(ending) == known:
+            return isinstance(schema, dict) and id(schema) not in ending
+
+
+def _ends(node: dict[str, Any], ending: set[int], root: Any) -> bool:
+    """Whether a document of a node ends, if those of the nodes known for it do."""
+
+    def known(child: Any) -> bool:
+        return not isinstance(child, dict) or id(child) in ending
+
+    must = [*node.get("allOf", [])]
+    if "$ref" in node:
+        must.append(resolved(root, str(node["$ref"])))
+    required, properties = node.get("required", []), node.get("properties", {})
+    if isinstance(required, list):
+        must += [properties[name] for name in required if name in properties]
+    items = node.get("items")
+    if _int(node, "minItems"):
+        must += items if isinstance(items, list) else [items, *node.get("prefixItems", [])]
+    choices = [node[key] for key in ("anyOf", "oneOf") if node.get(key)]
+    return all(map(known, must)) and all(any(map(known, choice)) for choice in choices)
 
 
 def written(value: Any) -> bytes:
@@ -46,16 +75,8 @@ def written(value: Any) -> bytes:
 
 def _digits(node: dict[str, Any]) -> int:
     """Of a number that has bounds; 0 of another one."""
-    if "multipleOf" in node:
-        return DIGITS
     given = [node[key] for key in BOUNDS if type(node.get(key)) in (int, float)]
     return max((2 + len(f"{Decimal(str(value)):f}") for value in given), default=0)
-
-
-def _spelled(node: dict[str, Any]) -> int:
-    """Of a string, or a name, that keeps to a pattern; 0 of another one."""
-    form = LENGTHS.get(node["format"], PATTERN) if "format" in node else 0
-    return max(form, PATTERN if "pattern" in node or "patternProperties" in node else 0)
 
 
 class Least:
@@ -66,6 +87,8 @@ class Least:
         self.root = root
         self.vocabulary = vocabulary
         self.nodes = list(nodes(root))
+        self.spelling = Spelling(vocabulary)
+        self.joined = self.spelling.whole(root) if merged(self.nodes) else NOWHERE
         self._counts: dict[bytes, int] = {}
         self._users = self._used_by()
         shortest = self._sizes(min)
@@ -95,7 +118,10 @@ class Least:
         """Whose sizes follow from a node's."""
         users: dict[int, list[dict[str, Any]]] = {id(node): [] for node in self.nodes}
         for node in self.nodes:
-            used = [*children(node), self._resolved(str(node["$ref"])) if "$ref" in node else None]
+            used = [
+                *children(node),
+                resolved(self.root, str(node["$ref"])) if "$ref" in node else None,
+            ]
             for other in used:
                 if id(other) in users:
                     users[id(other)].append(node)
@@ -106,7 +132,7 @@ class Least:
         if values:
             return max(self._spelt(written(value)) for value in values)
         if "$ref" in node:
-            return self.of(self._resolved(str(node["$ref"])))
+            return self.of(resolved(self.root, str(node["$ref"])))
         least = max(2, _digits(node))
         for key in ("anyOf", "oneOf"):
             if node.get(key):
@@ -116,7 +142,8 @@ class Least:
         items = node.get("items")
         each = sum(map(self.of, items)) if isinstance(items, list) else self.of(items)
         least += _int(node, "minItems") * (1 + each)
-        least += _int(node, "minLength") + _spelled(node)
+        spelt = self.spelling.of(node).shortest
+        least += max(spelt, self.joined.shortest) if spelt else _int(node, "minLength")
         least += _int(node, "minProperties") * (8 + self.of(node.get("additionalProperties")))
         properties, required = node.get("properties", {}), node.get("required", [])
         names = required if isinstance(required, list) else []
@@ -131,14 +158,16 @@ class Least:
             self._counts[text] = len(text) if tokens is None else len(tokens)
         return self._counts[text]
 
-    def _resolved(self, target: str) -> Any:
-        node = self.root
-        for part in target.removeprefix("#").split("/")[1:]:
-            if isinstance(node, list) and part.isdecimal() and int(part) < len(node):
-                node = node[int(part)]
-            else:
-                node = node.get(part) if isinstance(node, dict) else None
-        return node
+
+def resolved(root: Any, target: str) -> Any:
+    """Where a reference leads."""
+    node = root
+    for part in target.removeprefix("#").split("/")[1:]:
+        if isinstance(node, list) and part.isdecimal() and int(part) < len(node):
+            node = node[int(part)]
+        else:
+            node = node.get(part) if isinstance(node, dict) else None
+    return node
 
 
 def _likely(children: list[Any]) -> list[Any]:

@@ -9,6 +9,7 @@ keyword would let invalid documents through.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -43,12 +44,19 @@ def parse(text: str) -> Any:
     if len(text) > MOST_BYTES:
         raise Refused(f"the schema has {len(text)} bytes; at most {MOST_BYTES} are possible")
     try:
-        schema = json.loads(text)
+        schema = json.loads(text, parse_float=_number, parse_constant=_number)
     except (ValueError, RecursionError) as error:
         raise Refused(f"the schema is not JSON: {error}") from error
     if not isinstance(schema, dict | bool):
         raise Refused(f"a schema must be an object or a boolean. Given: {text[:64]}")
     return normal(schema)
+
+
+def _number(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise Refused(f"the schema has the number {text[:32]}, which a double cannot hold")
+    return number
 
 
 def _lists(node: dict[str, Any]) -> list[str]:

@@ -6,6 +6,7 @@
 use llguidance::earley::{BiasComputer, Parser, ParserRecognizer};
 use llguidance::toktrie::{Recognizer, SimpleVob, TokTrie};
 
+use super::nearest::{self, Reach, Way};
 use super::vocabulary::STRUCTURE;
 
 /// Bytes of a completion.
@@ -64,7 +65,7 @@ impl<'a> Trial<'a> {
             parser: parser.clone(),
             trie,
         };
-        trial.refuel();
+        refuel(&mut trial.parser, trie);
         trial
     }
 
@@ -89,6 +90,7 @@ impl<'a> Trial<'a> {
     pub(super) fn completion(&mut self, mut place: Quotes) -> Option<Vec<u8>> {
         let mut text = Vec::new();
         let mut used = [0_u32; 256];
+        let mut lost = false;
         while !self.whole() {
             if text.len() > MOST_BYTES || self.parser.get_error().is_some() {
                 return None;
@@ -97,6 +99,12 @@ impl<'a> Trial<'a> {
             if next.is_empty() {
                 // One that is forced is found here too, for less.
                 next.extend(self.closer(place));
+            }
+            if next.is_empty() && !lost && self.parser.has_pending_lexeme_bytes() {
+                match self.way() {
+                    Way::Found(rest) => next = rest,
+                    Way::Lost => lost = true,
+                }
             }
             if next.is_empty() {
                 next.extend_from_slice(self.parser.force_bytes());
@@ -111,9 +119,16 @@ impl<'a> Trial<'a> {
                 used[usize::from(byte)] += 1;
             }
             place = place.after(&next);
+            lost &= place != Quotes::Outside;
             text.extend_from_slice(&next);
         }
         Some(text)
+    }
+
+    /// The nearest end of the lexeme that has begun.
+    fn way(&mut self) -> Way {
+        let trie = self.trie;
+        nearest::way(&mut self.parser, |parser| refuel(parser, trie))
     }
 
     fn closer(&mut self, place: Quotes) -> Option<u8> {
@@ -169,17 +184,23 @@ impl<'a> Trial<'a> {
             found
         })
     }
+}
 
-    /// Lets the lexer work as much as for a mask. Copies of a parser have one lexer.
-    fn refuel(&mut self) {
-        self.parser.invalidate_bias_cache();
-        let _ = self.parser.compute_bias(&Nothing(self.trie), &[]);
-    }
+/// How far the ends of a grammar's lexemes are; those of more than `most` states are not searched.
+pub(super) fn reach(parser: &Parser, trie: &TokTrie, most: usize) -> Reach {
+    let mut own = parser.deep_clone();
+    nearest::reach(&mut own, |parser| refuel(parser, trie), most)
+}
+
+/// Lets the lexer work as much as for a mask. Copies of a parser have one lexer.
+fn refuel(parser: &mut Parser, trie: &TokTrie) {
+    parser.invalidate_bias_cache();
+    let _ = parser.compute_bias(&Nothing(trie), &[]);
 }
 
 impl Drop for Trial<'_> {
     fn drop(&mut self) {
-        self.refuel();
+        refuel(&mut self.parser, self.trie);
     }
 }
 

@@ -11,7 +11,9 @@ use llguidance::api::StopReason;
 
 use super::automaton::write;
 use super::budget::{Budget, Growth, Plan};
-use super::closing::{MOST_BYTES, Quotes, Trial};
+use super::closing::{self, MOST_BYTES, Quotes, Trial};
+
+use super::nearest::Reach;
 use super::vocabulary::{Vocabulary, line};
 
 const LATE: &str = "the document can no longer be completed within its tokens";
@@ -171,6 +173,14 @@ impl Grammar {
             text
         })
     }
+}
+
+/// How far the ends of a grammar's lexemes are; those of more than `most` states are not searched.
+pub(super) fn reach(vocabulary: &Vocabulary, text: &str, most: usize) -> Result<Reach, String> {
+    guarded(|| {
+        let parser = vocabulary.parser(text)?;
+        Ok(closing::reach(&parser.parser, vocabulary.trie(), most))
+    })
 }
 
 /// Clears what lies behind the vocabulary: the grammars' own end token.

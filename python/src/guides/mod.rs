@@ -8,6 +8,7 @@ mod budget;
 mod closing;
 mod grammar;
 mod masks;
+mod nearest;
 #[cfg(test)]
 mod tests;
 mod threads;
@@ -72,6 +73,21 @@ impl Vocabulary {
     /// are left out.
     fn endings(&self, text: &[u8]) -> usize {
         self.tokens.endings(text)
+    }
+
+    /// Bytes of the longest of the shortest texts of a grammar's lexemes, the most bytes that one
+    /// of them needs to its end, from wherever it is, and how many were left out for having more
+    /// than `most` states. Raises ValueError if the grammar cannot be followed.
+    #[expect(clippy::needless_pass_by_value, reason = "what Python gives is owned")]
+    fn reach(
+        &self,
+        py: Python<'_>,
+        grammar: String,
+        most: usize,
+    ) -> PyResult<(usize, usize, usize)> {
+        let found = py.detach(|| grammar::reach(&self.tokens, &grammar, most));
+        let found = found.map_err(PyValueError::new_err)?;
+        Ok((found.shortest, found.farthest, found.untold))
     }
 
     /// The tokens that lead from `state` of a table, int16 [states, 256] (the state after a byte, or

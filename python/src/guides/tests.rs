@@ -67,6 +67,57 @@ fn every_beginning_of_a_document_has_an_end() {
     }
 }
 
+/// The nearest end of what has begun, in a string of a pattern.
+fn ending(pattern: &str, begun: &str) -> String {
+    let vocabulary = vocabulary();
+    let schema = serde_json::json!({"type": "string", "pattern": pattern});
+    let parser = vocabulary
+        .parser(&format!("start: %json {schema}"))
+        .unwrap();
+    let mut trial = Trial::of(&parser.parser, vocabulary.trie());
+    assert!(trial.take(begun.as_bytes()), "{begun}");
+    let rest = trial.completion(Quotes::Outside.after(begun.as_bytes()));
+    String::from_utf8(rest.unwrap()).unwrap()
+}
+
+#[test]
+fn a_pattern_is_searched_for_its_nearest_end() {
+    for (pattern, begun, rest) in [
+        ("acole", r#"""#, r#"acole""#),
+        ("acole", r#""ac"#, r#"ole""#),
+        ("acole", r#""acx"#, r#"acole""#),
+        (r"\.jpeg$", r#""a.jpeg."#, r#"jpeg""#),
+        ("^(abcdef|ab!)$", r#""ab"#, r#"!""#),
+        ("^日本$", "\"日", "本\""),
+        ("^(é|[a-z]{40})$", r#"""#, "é\""),
+        (r"^\d{3}-\d{4}$", r#""12"#, r#"0-0000""#),
+        (r"^[a-z]{600}$", r#"""#, &format!("{}\"", "a".repeat(600))),
+        ("^(a|b)*c{3}$", r#""abab"#, r#"ccc""#),
+    ] {
+        assert_eq!(ending(pattern, begun), rest, "{pattern} {begun}");
+    }
+}
+
+#[test]
+fn the_farthest_place_of_a_lexeme_is_known() {
+    let vocabulary = vocabulary();
+    let reach = |schema: &str, most: usize| {
+        let found = super::grammar::reach(&vocabulary, &format!("start: %json {schema}"), most);
+        let found = found.unwrap();
+        (found.shortest, found.farthest, found.untold)
+    };
+    let abc = r#"{"type": "string", "pattern": "^abc(de)*$"}"#;
+    assert_eq!(reach(abc, 100), (5, 5, 0));
+    assert_eq!(reach(abc, 3), (1, 1, 1), "of the blank before it alone");
+    assert_eq!(
+        reach(r#"{"type": "integer", "multipleOf": 100}"#, 1000),
+        (1, 2, 0)
+    );
+    // By plain text rather than by what is shorter with other bytes, as the way is searched.
+    let other = r#"{"type": "string", "pattern": "^(é|[a-z]{40})$"}"#;
+    assert_eq!(reach(other, 1000), (4, 42, 0));
+}
+
 /// SplitMix64.
 fn random(state: &mut u64) -> usize {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -1,0 +1,138 @@
+"""How far the ends of texts are that keep to a pattern, a format or `multipleOf`.
+
+llguidance's own automaton of the text is searched, so that what it makes of a pattern is what is
+measured.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.guidance.earley import schema_grammar
+from penstock.guidance.protocol import Refused
+from penstock.guidance.vocabulary import Vocabulary
+
+LENGTHS = ("minLength", "maxLength")
+STRINGS = ("pattern", "format")
+BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+MOST_STATES = 1 << 16  # of the automaton of one text
+MOST_LIMITED = 16  # texts of a schema whose length is part of that automaton
+CHARACTER = 4  # bytes of one, at most, in the shortest way to write it
+ASIDE = ("type", "title", "description", "$comment", "default", "examples")
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Bytes, each of which may be a token."""
+
+    shortest: int  # of the shortest text
+    farthest: int  # to an end, from wherever a text has come to
+
+
+NOWHERE = Reach(0, 0)
+
+
+class Spelling:
+    """Of the nodes of one schema."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._own = vocabulary.own
+        self._known: dict[str, Reach] = {}
+
+    def of(self, node: dict[str, Any]) -> Reach:
+        """Of a string or number that a node describes; NOWHERE of one that keeps to nothing of the
+        kind. Raises Refused."""
+        found = NOWHERE
+        if _spelt(node):
+            found = self._of({"type": "string", **_string(node)})
+        if "multipleOf" in node:
+            kind = "integer" if node.get("type") == "integer" else "number"
+            number = {key: node[key] for key in ("multipleOf", *BOUNDS) if key in node}
+            found = _longer(found, self._of({"type": kind, **number}))
+        for name in node.get("patternProperties", {}):
+            found = _longer(found, self._of({"type": "string", "pattern": name}))
+        return found
+
+    def whole(self, schema: Any) -> Reach:
+        """The most that any text in a document needs, but for those that are too complex."""
+        shortest, farthest, _ = self._reach(schema, MOST_STATES // 8)
+        return Reach(shortest, farthest)
+
+    def _of(self, schema: dict[str, Any]) -> Reach:
+        text = json.dumps(schema, sort_keys=True)
+        if text not in self._known:
+            self._known[text] = self._measured(schema)
+        return self._known[text]
+
+    def _measured(self, schema: dict[str, Any]) -> Reach:
+        limited = "maxLength" in schema
+        # A length multiplies the states; of many such strings it is left out at once.
+        if not limited or len(self._known) < MOST_LIMITED:
+            most = MOST_STATES // 8 if limited else MOST_STATES
+            shortest, farthest, untold = self._reach(schema, most)
+            if not untold:
+                return Reach(shortest, farthest)
+        if limited:
+            # What is still possible within the length has no more characters than without it.
+            free = self._of({key: schema[key] for key in schema if key != "maxLength"})
+            return Reach(free.shortest * CHARACTER, free.farthest * CHARACTER)
+        raise Refused(
+            f"{_told(schema)} takes too many states to tell how a text that has begun ends "
+            "soonest: use fewer or smaller repetitions or numbers, or do without completion "
+            "(`complete` or `guided_complete`: false)"
+        )
+
+    def _reach(self, schema: Any, most: int) -> tuple[int, int, int]:
+        try:
+            return self._own.reach(schema_grammar(json.dumps(schema)), most)
+        except ValueError:
+            return 0, 0, 0  # no text satisfies it, or the schema is refused for it
+
+
+def merged(nodes: list[dict[str, Any]]) -> bool:
+    """Whether texts may have to keep to what several nodes say, or to what others leave."""
+    if not any(_spelt(node) or "patternProperties" in node for node in nodes):
+        return False
+    return any("patternProperties" in node or _joined(node) for node in nodes)
+
+
+def _joined(node: dict[str, Any]) -> bool:
+    plain = all(_is_string(child) for child in node.get("allOf", []))
+    branching = [key for key in ("allOf", "anyOf", "oneOf", "$ref") if key in node]
+    siblings = {*STRINGS, *LENGTHS, "properties", "items", "prefixItems", "additionalProperties"}
+    return (
+        (not plain)
+        or len(branching) > 1
+        or (branching not in ([], ["allOf"]) and not siblings.isdisjoint(node))
+    )
+
+
+def _spelt(node: dict[str, Any]) -> bool:
+    return not set(STRINGS).isdisjoint(_string(node)) or "allOf" in _string(node)
+
+
+def _string(node: dict[str, Any]) -> dict[str, Any]:
+    """What a node says of strings."""
+    own = {key: node[key] for key in (*STRINGS, *LENGTHS) if key in node}
+    others = node.get("allOf", [])
+    if others and all(_is_string(child) for child in others):
+        own["allOf"] = others
+    return own
+
+
+def _is_string(node: Any) -> bool:
+    return isinstance(node, dict) and {*STRINGS, *LENGTHS, *ASIDE}.issuperset(node)
+
+
+def _longer(one: Reach, other: Reach) -> Reach:
+    return Reach(max(one.shortest, other.shortest), max(one.farthest, other.farthest))
+
+
+def _told(schema: Any) -> str:
+    """The keywords that are meant, with their values."""
+    said = schema if isinstance(schema, dict) else {}
+    names = ("pattern", "format", "multipleOf", *LENGTHS)
+    parts = [f"`{key}` {json.dumps(said[key])[:64]}" for key in names if key in said]
+    return " with ".join(parts) if parts else "a string of the schema"
