@@ -51,7 +51,11 @@ async fn told(app: &App, request: Request) -> Result<(Telling, Request), ApiErro
     json::check_media_type(&request)?;
     let (mut parts, body) = request.into_parts();
     // The charge ends here: whoever reads the body next takes it anew.
-    let (bytes, _) = json::read_bytes(Request::new(body), app).await?;
+    let mut body = Request::new(body);
+    if let Some(coding) = parts.headers.remove(header::CONTENT_ENCODING) {
+        body.headers_mut().insert(header::CONTENT_ENCODING, coding);
+    }
+    let (bytes, _) = json::read_bytes(body, app).await?;
     let telling: Telling = json::parse(&bytes)?;
     if telling.inputs.is_none() && telling.messages.is_none() && telling.prompt.is_none() {
         let rule = "one of `inputs`, `messages` and `prompt` must be given";

@@ -9,6 +9,7 @@ use serde::de::DeserializeOwned;
 use serde_json::error::Category;
 
 use super::App;
+use super::inflate::{Coding, Collected};
 use crate::budget::Charge;
 use crate::error::{ApiError, ErrorKind, Excerpt};
 
@@ -70,16 +71,17 @@ pub(super) async fn read_at_most(
         })?
 }
 
-/// The body's bytes, charged as they come: what a client only announces takes nothing.
+/// The body's bytes, inflated and charged as they come: what a client only announces takes nothing.
 async fn collect(limit: usize, request: Request, app: &App) -> Result<(Vec<u8>, Charge), ApiError> {
+    let coding = Coding::of(request.headers())?;
     let declared = request.headers().get(header::CONTENT_LENGTH);
     let declared = declared.and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
     if declared.is_some_and(|length| length > limit) {
         return Err(too_large(limit));
     }
     app.bodies.check(declared.unwrap_or(0))?;
-    let mut holding = app.bodies.hold();
-    let mut bytes = Vec::with_capacity(declared.unwrap_or(0).min(PARSED_AT_ONCE));
+    let room = declared.unwrap_or(0).min(PARSED_AT_ONCE);
+    let mut collected = Collected::new(limit, room, app.bodies.hold()).coded(coding);
     let mut body = request.into_body();
     while let Some(frame) = body.frame().await {
         let broken = |error| {
@@ -89,13 +91,9 @@ async fn collect(limit: usize, request: Request, app: &App) -> Result<(Vec<u8>, 
         let Ok(part) = frame.map_err(broken)?.into_data() else {
             continue;
         };
-        if bytes.len() + part.len() > limit {
-            return Err(too_large(limit));
-        }
-        holding.add(part.len())?;
-        bytes.extend_from_slice(&part);
+        collected.add(&part).await?;
     }
-    Ok((bytes, holding.charge()))
+    collected.end()
 }
 
 /// Fails unless the body is declared as JSON.
@@ -120,7 +118,7 @@ pub(super) fn check_media_type(request: &Request) -> Result<(), ApiError> {
     Err(ApiError::new(ErrorKind::MediaType, message))
 }
 
-fn too_large(limit: usize) -> ApiError {
+pub(super) fn too_large(limit: usize) -> ApiError {
     let message = format!("the request's body must have at most {limit} bytes");
     ApiError::new(ErrorKind::TooLarge, message)
 }

@@ -8,6 +8,7 @@ mod error;
 mod facts;
 mod guide;
 mod ids;
+mod inflate;
 mod invocations;
 mod json;
 mod kserve;
@@ -32,7 +33,7 @@ use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use tower_http::cors::{AllowOrigin, Any, CorsLayer};
+use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
 pub use self::docs::openapi_json;
 pub use self::guide::structured_outputs;
@@ -238,6 +239,7 @@ fn cors(cors: &Cors) -> std::io::Result<CorsLayer> {
     let methods = [Method::GET, Method::POST];
     Ok(CorsLayer::new()
         .allow_methods(methods)
-        .allow_headers(Any)
+        // `*` would leave Authorization out.
+        .allow_headers(AllowHeaders::mirror_request())
         .allow_origin(origin))
 }
