@@ -76,7 +76,8 @@ async fn a_chat_stream() {
     );
     assert_eq!(events[1]["choices"][0]["delta"], json!({"content": "i"}));
     assert_eq!(events[1]["choices"][0]["finish_reason"], Value::Null);
-    let end = json!({"index": 0, "delta": {}, "logprobs": null, "finish_reason": "stop"});
+    let end =
+        json!({"index": 0, "delta": {"content": ""}, "logprobs": null, "finish_reason": "stop"});
     assert_eq!(events[2]["choices"], json!([end]));
     assert_eq!(events[3]["choices"], json!([]));
     assert_eq!(events[3]["usage"]["completion_tokens"], 3);

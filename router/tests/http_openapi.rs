@@ -98,3 +98,25 @@ fn every_field_of_a_request_has_words_and_an_example() {
         }
     }
 }
+
+#[test]
+fn routes_that_may_stream_tell_their_events() {
+    let api = described();
+    for (path, method, operation) in operations(&api) {
+        let body = &operation["requestBody"]["content"]["application/json"]["schema"]["$ref"];
+        let Some(schema) = body.as_str().and_then(|name| name.rsplit('/').next()) else {
+            continue;
+        };
+        let may = !api["components"]["schemas"][schema]["properties"]["stream"].is_null();
+        let counts = ["tokenize", "tokens", "infer", "generate"];
+        let whole = counts.iter().any(|end| path.ends_with(end));
+        let told = &operation["responses"]["200"]["content"]["text/event-stream"]["schema"];
+        if may && !whole && path.starts_with("/v1/") {
+            assert!(told.is_object(), "{method} {path} streams");
+        }
+    }
+    let events =
+        &api["paths"]["/v1/messages"]["post"]["responses"]["200"]["content"]["text/event-stream"];
+    let events = events["schema"]["oneOf"].as_array().unwrap();
+    assert_eq!(events.len(), 8);
+}

@@ -5,6 +5,7 @@ Answers are as it describes them.
 
 from __future__ import annotations
 
+import json
 from functools import lru_cache
 from typing import Any
 
@@ -89,3 +90,19 @@ def test_the_example_of_a_message(server: Server, field: str) -> None:
     body["add_generation_prompt"] = True
     reply = send(server, "/v1/chat/completions", body)
     assert reply.status_code == 200, reply.text
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/messages", "/v1/chat/completions", "/v1/completions", "/v1/responses"]
+)
+def test_the_events_of_a_stream(server: Server, path: str) -> None:
+    reply = send(server, path, {**posts()[path]["example"], "stream": True})
+    content = API["paths"][path]["post"]["responses"]["200"]["content"]
+    schema = {**content["text/event-stream"]["schema"], "components": API["components"]}
+    data = [line[6:] for line in reply.text.splitlines() if line.startswith("data: ")]
+    events = [json.loads(event) for event in data if event != "[DONE]"]
+    assert len(events) > 2
+    for event in events:
+        jsonschema.validate(event, schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"type": "nothing"}, schema)

@@ -2,6 +2,7 @@
 
 mod bounds;
 mod shapes;
+mod streams;
 
 use axum::body::Bytes;
 use axum::extract::State;
@@ -133,6 +134,7 @@ fn describe(config: &RouterConfig) -> Value {
         }
     }
     api["paths"][OPTIONAL_BODY]["post"]["requestBody"]["required"] = false.into();
+    streams::describe(&mut api["paths"]);
     describe_responses(&mut api);
     add_aliases(&mut api["paths"]);
     add_versions(&mut api["paths"]);

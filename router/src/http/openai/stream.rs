@@ -34,6 +34,8 @@ struct Choice {
     state: State,
     /// Set if the answer's text is more than content.
     read: Option<Box<Read>>,
+    /// Whether text was streamed.
+    said: bool,
     /// Calls that have begun.
     calls: usize,
     /// If the log-probabilities of its tokens are told: each then has a chunk.
@@ -74,6 +76,7 @@ impl ChunkStream {
                 head: head.into_bytes(),
                 state: State::Fresh,
                 read,
+                said: false,
                 calls: 0,
                 generation,
             }
@@ -217,6 +220,10 @@ impl ChunkStream {
             (Kind::Chat, State::Fresh) => {
                 choice["delta"] = json!({ "role": "assistant", "content": "" });
             }
+            // As vLLM and TGI do where text was streamed: some clients read `content` of every delta.
+            (Kind::Chat, _) if self.choices[index].said => {
+                choice["delta"] = json!({ "content": "" });
+            }
             (Kind::Chat, _) => choice["delta"] = json!({}),
             (Kind::Text, _) => choice["text"] = json!(""),
         }
@@ -328,6 +335,7 @@ impl Choice {
         (text, tail): (&str, &[u8]),
         out: &mut BytesMut,
     ) {
+        self.said = true;
         if self.state == State::Fresh {
             self.state = State::Running;
             let head = self.chunk_head(kind, answering);
