@@ -27,6 +27,8 @@ pub enum ErrorKind {
     Syntax,
     /// A field is missing, unknown, of the wrong type or out of range.
     Validation,
+    /// Prompt and answer together would be longer than the context, or the prompt longer than it may be.
+    ContextLength,
     /// A parameter that Penstock knows but does not offer yet.
     Unsupported,
     /// The chat template refused the messages, or there is none.
@@ -79,6 +81,14 @@ impl ApiError {
         Self {
             param: Some(param.into()),
             ..Self::new(ErrorKind::Validation, message)
+        }
+    }
+
+    /// A field that asks for more tokens than there may be.
+    pub fn too_many_tokens(param: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            param: Some(param.into()),
+            ..Self::new(ErrorKind::ContextLength, message)
         }
     }
 

@@ -25,7 +25,7 @@ async fn native_rules_say_what_tgi_says() {
         (json!({"inputs": ""}), "`inputs` cannot be empty"),
         (
             json!({"inputs": long}),
-            "`inputs` must have less than 99 tokens. Given: 100",
+            "`inputs` must have less than 100 tokens. Given: 100",
         ),
         (
             native(json!({"temperature": 0.0})),
@@ -62,7 +62,7 @@ async fn native_rules_say_what_tgi_says() {
         ),
         (
             native(json!({"truncate": 0})),
-            "`truncate` must be strictly positive and less than 99. Given: 0",
+            "`truncate` must be strictly positive and less than 100. Given: 0",
         ),
     ] {
         for path in NATIVE {
@@ -122,7 +122,7 @@ fn out_of_range() -> Vec<Case> {
         (
             json!({"max_tokens": 1000}),
             "max_tokens",
-            "1000 `max_tokens`",
+            "1000 in `max_tokens`",
         ),
         (
             json!({"min_tokens": 9, "max_tokens": 5}),
@@ -412,6 +412,11 @@ async fn cross_origin_pages_may_ask() {
     let reply = server.request(preflight.unwrap()).await;
     assert_eq!(reply.status, 200);
     assert_eq!(reply.headers["access-control-allow-origin"], "*");
+    // `*` would not allow Authorization.
+    assert_eq!(
+        reply.headers["access-control-allow-headers"],
+        "content-type,authorization"
+    );
 }
 
 #[tokio::test]

@@ -26,7 +26,7 @@ use crate::model_text::ModelText;
 use crate::tokenize::{self, SpecialTokens, TokenizerPool};
 use crate::tools::{Reading, ThoughtFormat, ToolFormat};
 use crate::validate::{
-    GenerateInput, Prompt, TokenLimits, ValidParameters, ValidRequest, too_long,
+    FieldNames, GenerateInput, Prompt, TokenLimits, ValidParameters, ValidRequest, too_long,
 };
 
 /// Turns prompts into answers. Cheap to clone.
@@ -220,14 +220,16 @@ impl Generator {
     }
 }
 
-/// Refuses a text, called `name`, that has more than `max` tokens however it is tokenized.
+/// Refuses a text that has more tokens than a prompt may have however it is tokenized.
 fn check_bound(
     model: &ModelText,
     text: &str,
-    (name, max): (&'static str, usize),
+    (names, limits): (FieldNames, TokenLimits),
 ) -> Result<(), ApiError> {
     match model.bound.least_tokens(text.len()) {
-        least if least > max => Err(too_long(name, max, format_args!("at least {least}"))),
+        least if least > limits.max_input => {
+            Err(too_long(names, limits, format_args!("at least {least}")))
+        }
         _ => Ok(()),
     }
 }

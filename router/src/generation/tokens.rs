@@ -8,25 +8,22 @@ use crate::chat::Chat;
 use crate::error::{ApiError, ErrorKind};
 use crate::model_text::ModelText;
 use crate::tokenize::{self, SpecialTokens, TextPiece};
-use crate::validate::too_long;
-
-/// What a client calls a text or a conversation.
-type Name = &'static str;
+use crate::validate::{FieldNames, TokenLimits, too_long};
 
 impl Generator {
     /// The tokens of `text` as a prompt, with their places in it. A text that is longer than the
     /// context is refused, under the name `inputs`.
     pub async fn tokenize(&self, text: String, charge: Charge) -> Result<Vec<TextPiece>, ApiError> {
-        self.text_tokens((text, "inputs"), charge, |model, text| {
+        self.text_tokens((text, FieldNames::NATIVE), charge, |model, text| {
             tokenize::pieces(&model.tokenizer, text, SpecialTokens::Add)
         })
         .await
     }
 
-    /// The token ids of a text. One that is longer than the context is refused, under its name.
+    /// The token ids of a text. One that is longer than the context is refused, in the words of the names.
     pub(crate) async fn encode(
         &self,
-        text: (String, Name),
+        text: (String, FieldNames),
         special: SpecialTokens,
         charge: Charge,
     ) -> Result<Vec<u32>, ApiError> {
@@ -37,14 +34,14 @@ impl Generator {
     }
 
     /// A conversation as its prompt's text, and the tokens of that with their places in it. One that
-    /// is longer than the context is refused, under `name`.
+    /// is longer than the context is refused, in the words of `names`.
     pub async fn tokenize_chat(
         &self,
         chat: Chat,
-        name: &'static str,
+        names: FieldNames,
         charge: Charge,
     ) -> Result<(String, Vec<TextPiece>), ApiError> {
-        self.chat_tokens((chat, name), charge, |model, text| {
+        self.chat_tokens((chat, names), charge, |model, text| {
             tokenize::pieces(&model.tokenizer, text, SpecialTokens::AsIs)
         })
         .await
@@ -54,7 +51,7 @@ impl Generator {
     /// its name.
     pub(crate) async fn encode_chat(
         &self,
-        chat: (Chat, Name),
+        chat: (Chat, FieldNames),
         special: SpecialTokens,
         charge: Charge,
     ) -> Result<Vec<u32>, ApiError> {
@@ -66,10 +63,14 @@ impl Generator {
     /// The text of tokens, special ones included. Tokens that do not exist are refused, and more than
     /// the context holds, under the name `tokens`.
     pub(crate) async fn decode(&self, ids: Vec<u32>, charge: Charge) -> Result<String, ApiError> {
-        const NAME: Name = "tokens";
-        let (model, max) = (Arc::clone(&self.inner.text), self.longest());
-        if ids.len() > max {
-            return Err(too_long(NAME, max, ids.len()));
+        const NAME: &str = "tokens";
+        let (model, limits) = (Arc::clone(&self.inner.text), self.context());
+        if ids.len() > limits.max_input {
+            let names = FieldNames {
+                prompt: NAME,
+                ..FieldNames::COMPLETIONS
+            };
+            return Err(too_long(names, limits, ids.len()));
         }
         let size = model.vocabulary.size();
         if let Some(at) = ids.iter().position(|&id| id as usize >= size) {
@@ -87,34 +88,35 @@ impl Generator {
                 ApiError::new(ErrorKind::Validation, format!("tokenizer error {error}"))
             })
         };
-        self.inner.pool.run(size.min(max), work).await
+        self.inner.pool.run(size.min(limits.max_input), work).await
     }
 
     async fn text_tokens<T: Send + 'static>(
         &self,
-        (text, name): (String, Name),
+        (text, names): (String, FieldNames),
         charge: Charge,
         tokens: impl FnOnce(&ModelText, &str) -> Result<Vec<T>, ApiError> + Send + 'static,
     ) -> Result<Vec<T>, ApiError> {
-        let (model, max) = (Arc::clone(&self.inner.text), self.longest());
-        check_bound(&model, &text, (name, max))?;
+        let (model, limits) = (Arc::clone(&self.inner.text), self.context());
+        check_bound(&model, &text, (names, limits))?;
         let size = text.len();
         let work = move || {
             let tokens = tokens(&model, &text)?;
             drop((text, charge));
-            within(max, name, tokens)
+            within(limits, names, tokens)
         };
         self.inner.pool.run(size, work).await
     }
 
     async fn chat_tokens<T: Send + 'static>(
         &self,
-        (mut chat, name): (Chat, Name),
+        (mut chat, names): (Chat, FieldNames),
         charge: Charge,
         tokens: impl FnOnce(&ModelText, &str) -> Result<Vec<T>, ApiError> + Send + 'static,
     ) -> Result<(String, Vec<T>), ApiError> {
-        let (model, max) = (Arc::clone(&self.inner.text), self.longest());
+        let (model, limits) = (Arc::clone(&self.inner.text), self.context());
         if chat.messages.is_empty() {
+            let name = names.prompt;
             let rule = format!("`{name}` cannot be empty");
             return Err(ApiError::validation(name, rule));
         }
@@ -123,24 +125,29 @@ impl Generator {
         let work = move || {
             let _charge = charge;
             let (text, _) = prompt_text(&model, chat)?;
-            check_bound(&model, &text, (name, max))?;
-            let tokens = within(max, name, tokens(&model, &text)?)?;
+            check_bound(&model, &text, (names, limits))?;
+            let tokens = within(limits, names, tokens(&model, &text)?)?;
             Ok((text, tokens))
         };
         self.inner.pool.run(size, work).await
     }
 
-    /// Tokens of the longest text that the context holds.
-    fn longest(&self) -> usize {
-        self.token_limits()
-            .map_or(usize::MAX, |limits| limits.max_total)
+    /// The limits of a text that nothing follows: it may fill the context.
+    fn context(&self) -> TokenLimits {
+        let limits = self.token_limits();
+        let longest = limits.map_or(usize::MAX, |limits| limits.max_total);
+        TokenLimits {
+            max_input: longest,
+            max_total: longest,
+            vocabulary: usize::MAX,
+        }
     }
 }
 
-/// The tokens, unless they are more than `max`.
-fn within<T>(max: usize, name: Name, tokens: Vec<T>) -> Result<Vec<T>, ApiError> {
+/// The tokens, unless they are more than there may be.
+fn within<T>(limits: TokenLimits, names: FieldNames, tokens: Vec<T>) -> Result<Vec<T>, ApiError> {
     match tokens.len() {
-        given if given > max => Err(too_long(name, max, given)),
+        given if given > limits.max_input => Err(too_long(names, limits, given)),
         _ => Ok(tokens),
     }
 }

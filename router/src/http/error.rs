@@ -36,7 +36,9 @@ fn table(kind: ErrorKind) -> Row {
     const INVALID: &str = "invalid_request_error";
     let (status, native) = match kind {
         Kind::Syntax => (Status::BAD_REQUEST, "validation"),
-        Kind::Validation | Kind::Unsupported => (Status::UNPROCESSABLE_ENTITY, "validation"),
+        Kind::Validation | Kind::ContextLength | Kind::Unsupported => {
+            (Status::UNPROCESSABLE_ENTITY, "validation")
+        }
         Kind::Template => (Status::UNPROCESSABLE_ENTITY, "template_error"),
         Kind::BatchSize => (Status::UNPROCESSABLE_ENTITY, "batch size exceeded"),
         Kind::NotFound => (Status::NOT_FOUND, "not_found"),
@@ -54,11 +56,14 @@ fn table(kind: ErrorKind) -> Row {
         Kind::Overloaded => ("rate_limit_error", Some("rate_limit_exceeded")),
         Kind::Unavailable | Kind::Generation | Kind::Internal => ("server_error", None),
         Kind::ModelNotFound => (INVALID, Some("model_not_found")),
+        Kind::ContextLength => (INVALID, Some("context_length_exceeded")),
         Kind::Unsupported => (INVALID, Some("unsupported_parameter")),
         _ => (INVALID, None),
     };
     let prefix = match kind {
-        Kind::Syntax | Kind::Validation | Kind::Unsupported => "Input validation error: ",
+        Kind::Syntax | Kind::Validation | Kind::ContextLength | Kind::Unsupported => {
+            "Input validation error: "
+        }
         Kind::Template => "Template error: ",
         Kind::Generation => "Request failed during generation: ",
         _ => "",

@@ -5,7 +5,7 @@ use std::fmt;
 use crate::config::RouterConfig;
 use crate::error::ApiError;
 
-use super::{FieldNames, Keep, Parameters, Truncation};
+use super::{Dialect, FieldNames, Keep, Parameters, Truncation};
 
 /// Tokens that a request may have, as configuration and engine allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +42,8 @@ pub(super) fn check_truncate(
 ) -> Result<(), ApiError> {
     match truncate.map(|truncation| truncation.keep) {
         Some(Keep::Tokens(n)) if n == 0 || n > limits.max_input => {
-            let (name, max) = (names.truncate, limits.max_input);
+            // TGI says so, and means the next number.
+            let (name, max) = (names.truncate, limits.max_input.saturating_add(1));
             let rule =
                 format!("`{name}` must be strictly positive and less than {max}. Given: {n}");
             Err(ApiError::validation(name, rule))
@@ -51,10 +52,59 @@ pub(super) fn check_truncate(
     }
 }
 
-/// A prompt, or another text called `name`, that has too many tokens.
-pub(crate) fn too_long(name: &'static str, max: usize, given: impl fmt::Display) -> ApiError {
-    let rule = format!("`{name}` must have less than {max} tokens. Given: {given}");
-    ApiError::validation(name, rule)
+/// A prompt that has more tokens than it may have.
+pub(crate) fn too_long(
+    names: FieldNames,
+    limits: TokenLimits,
+    given: impl fmt::Display,
+) -> ApiError {
+    let name = names.prompt;
+    let TokenLimits {
+        max_input,
+        max_total,
+        ..
+    } = limits;
+    let rule = match names.dialect {
+        Dialect::Native => {
+            let beyond = max_input.saturating_add(1);
+            format!("`{name}` must have less than {beyond} tokens. Given: {given}")
+        }
+        Dialect::OpenAi => format!(
+            "This model's maximum context length is {max_total} tokens, of which `{name}` may have at \
+             most {max_input}. Given: {given}. Shorten `{name}`"
+        ),
+        Dialect::Anthropic => {
+            format!("prompt is too long: {given} tokens > {max_input} maximum. Shorten `{name}`")
+        }
+    };
+    ApiError::too_many_tokens(name, rule)
+}
+
+/// A prompt of `input` tokens that leaves less room than the `wanted` new tokens need.
+fn no_room(names: FieldNames, limits: TokenLimits, input: usize, wanted: u32) -> ApiError {
+    let FieldNames {
+        prompt,
+        max_new_tokens,
+        ..
+    } = names;
+    let max = limits.max_total;
+    let (sum, room) = (input + wanted as usize, max - input);
+    let rule = match names.dialect {
+        Dialect::Native => format!(
+            "`{prompt}` tokens + `{max_new_tokens}` must be <= {max}. \
+             Given: {input} `{prompt}` tokens and {wanted} `{max_new_tokens}`"
+        ),
+        Dialect::OpenAi => format!(
+            "This model's maximum context length is {max} tokens. However, you requested {sum} tokens: \
+             {input} in `{prompt}` and {wanted} in `{max_new_tokens}`. Shorten `{prompt}`, or send a \
+             `{max_new_tokens}` of at most {room}"
+        ),
+        Dialect::Anthropic => format!(
+            "input length and `{max_new_tokens}` exceed context limit: {input} + {wanted} > {max}. \
+             Shorten `{prompt}`, or send a `{max_new_tokens}` of at most {room}"
+        ),
+    };
+    ApiError::too_many_tokens(max_new_tokens, rule)
 }
 
 /// How many tokens a prompt may have so that all that is asked for has room after it; at least 1.
@@ -83,17 +133,12 @@ pub(super) fn new_tokens(
         return Err(ApiError::validation(prompt, rule));
     }
     if input > limits.max_input {
-        return Err(too_long(prompt, limits.max_input, input));
+        return Err(too_long(names, limits, input));
     }
     let room = u32::try_from(limits.max_total - input).unwrap_or(u32::MAX);
     let wanted = parameters.max_new_tokens.unwrap_or(room);
     if wanted > room {
-        let max = limits.max_total;
-        let rule = format!(
-            "`{prompt}` tokens + `{max_new_tokens}` must be <= {max}. \
-             Given: {input} `{prompt}` tokens and {wanted} `{max_new_tokens}`"
-        );
-        return Err(ApiError::validation(max_new_tokens, rule));
+        return Err(no_room(names, limits, input, wanted));
     }
     let least = parameters.min_new_tokens;
     if least > wanted {

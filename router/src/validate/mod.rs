@@ -22,7 +22,7 @@ pub use input::{
 };
 pub use limits::TokenLimits;
 pub(crate) use limits::too_long;
-pub use names::FieldNames;
+pub use names::{Dialect, FieldNames};
 pub use valid::{ValidParameters, ValidRequest};
 
 impl GenerateInput {

@@ -13,6 +13,19 @@ pub struct FieldNames {
     pub top_logprobs: &'static str,
     /// How many tokens of the prompt to keep.
     pub truncate: &'static str,
+    /// Whose words tell that a request is longer than the context.
+    pub dialect: Dialect,
+}
+
+/// Whose words tell that a request is longer than the context: clients search messages for them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    /// TGI's.
+    Native,
+    /// OpenAI's and vLLM's.
+    OpenAi,
+    /// Anthropic's.
+    Anthropic,
 }
 
 impl FieldNames {
@@ -23,6 +36,7 @@ impl FieldNames {
         min_new_tokens: "min_new_tokens",
         top_logprobs: "top_n_tokens",
         truncate: "truncate",
+        dialect: Dialect::Native,
     };
     /// `/v1/completions`, and the Python package.
     pub const COMPLETIONS: Self = Self {
@@ -31,6 +45,7 @@ impl FieldNames {
         min_new_tokens: "min_tokens",
         top_logprobs: "logprobs",
         truncate: "truncate_prompt_tokens",
+        dialect: Dialect::OpenAi,
     };
     /// `/v1/chat/completions`.
     pub const CHAT: Self = Self {
@@ -44,4 +59,18 @@ impl FieldNames {
         max_new_tokens: "max_output_tokens",
         ..Self::CHAT
     };
+    /// `/v1/messages`.
+    pub const MESSAGES: Self = Self {
+        prompt: "system` and `messages",
+        dialect: Dialect::Anthropic,
+        ..Self::CHAT
+    };
+
+    /// The same with another name of the bound on new tokens, if one was sent.
+    pub fn with_bound(self, name: Option<&'static str>) -> Self {
+        Self {
+            max_new_tokens: name.unwrap_or(self.max_new_tokens),
+            ..self
+        }
+    }
 }

@@ -78,8 +78,8 @@ impl ValidParameters {
             return Ok(());
         }
         Err(too_long(
-            self.names.prompt,
-            self.limits.max_input,
+            self.names,
+            self.limits,
             format_args!("at least {least}"),
         ))
     }

@@ -21,9 +21,6 @@ use super::{App, facts, json, reading, sse};
 use crate::error::ApiError;
 use crate::validate::{FieldNames, GenerateInput, Parameters, Prompt};
 
-/// What the prompt is made of, between the quotes of a message.
-const PROMPT: &str = "system` and `messages";
-
 /// Answers a conversation, in one piece or as a stream of events.
 #[utoipa::path(
     post, path = "/v1/messages", tag = "anthropic", request_body = MessagesRequest,
@@ -53,10 +50,7 @@ pub(super) async fn messages(
     let input = GenerateInput {
         prompt: Prompt::Chat(chat),
         parameters,
-        names: FieldNames {
-            prompt: PROMPT,
-            ..FieldNames::CHAT
-        },
+        names: FieldNames::MESSAGES,
         charge,
     };
     let generation = app.generator.generate(input).await;
@@ -90,7 +84,10 @@ pub(super) async fn count_tokens(
     body.check()?;
     check_model(&app, Some(&body.model))?;
     let (chat, _) = conversation(&mut body, &app.generator)?;
-    let (_, tokens) = app.generator.tokenize_chat(chat, PROMPT, charge).await?;
+    let (_, tokens) = app
+        .generator
+        .tokenize_chat(chat, FieldNames::MESSAGES, charge)
+        .await?;
     Ok(Json(TokenCount {
         input_tokens: tokens.len(),
     }))

@@ -10,7 +10,7 @@ use crate::http::openai::wire::Common;
 use crate::http::openai::wire::completions::CompletionRequest;
 use crate::http::openai::wire::one_or_many::WirePrompt;
 use crate::http::{App, json};
-use crate::validate::{FieldNames, GenerateInput, Prompt};
+use crate::validate::{Dialect, FieldNames, GenerateInput, Prompt};
 
 /// Tokens of an answer when nobody says how many: vLLM's default, which Triton's backend has too.
 const MAX_TOKENS: u32 = 16;
@@ -119,6 +119,8 @@ pub(super) struct Ask {
     text: Option<String>,
     ids: Option<Vec<u32>>,
     length: Option<u64>,
+    /// The input that bounds the answer's tokens, if one does.
+    bound: Option<&'static str>,
     sampling: Map<String, Value>,
     exclude: Option<bool>,
     stream: Option<bool>,
@@ -183,6 +185,9 @@ impl Ask {
                 }
             }
             Input::Parameter(parameter) => {
+                if *parameter == "max_tokens" {
+                    self.bound = Some(name);
+                }
                 self.sampling.insert((*parameter).to_owned(), value);
             }
             Input::Seed => {
@@ -251,7 +256,7 @@ impl Ask {
         charge: Charge,
     ) -> Result<Running, ApiError> {
         let prefix = self.prefix(delivery)?;
-        let outputs = self.outputs();
+        let (outputs, bound) = (self.outputs(), self.bound);
         let held = (!prefix.is_empty()).then(|| charge.clone());
         let mut body: CompletionRequest = json::parse(&self.completion()?)?;
         body.check()?;
@@ -267,7 +272,8 @@ impl Ask {
             parameters,
             names: FieldNames {
                 prompt: name,
-                ..FieldNames::COMPLETIONS
+                dialect: Dialect::Native,
+                ..FieldNames::COMPLETIONS.with_bound(bound)
             },
             charge,
         };

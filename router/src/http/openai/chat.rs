@@ -25,7 +25,7 @@ use crate::http::reading::{Offered, read_offer};
 use crate::http::strict::JsonText;
 use crate::http::{App, json};
 use crate::tools::{Choice, Offer, OfferFields, Tool};
-use crate::validate::{FieldNames, GenerateInput, Parameters, Prompt};
+use crate::validate::{Dialect, FieldNames, GenerateInput, Parameters, Prompt};
 
 /// Answers a conversation.
 #[utoipa::path(
@@ -44,13 +44,13 @@ pub(crate) async fn chat(
     body.check()?;
     body.drop_idle_format();
     let newer = ("max_completion_tokens", body.max_completion_tokens);
-    let max_tokens = max_tokens(body.max_tokens, newer)?;
+    let bound = bound(body.max_tokens, newer)?;
     let wanted = body.wanted()?;
     let Common {
         model,
         mut parameters,
         delivery,
-    } = body.common(max_tokens)?;
+    } = body.common(bound.tokens)?;
     parameters.wanted = wanted;
     check_model(&app, model.as_deref())?;
     let (chat, guide) = conversation(&app.generator, body, parameters.guide.take())?;
@@ -59,7 +59,7 @@ pub(crate) async fn chat(
     let input = GenerateInput {
         prompt,
         parameters,
-        names: FieldNames::CHAT,
+        names: FieldNames::CHAT.with_bound(bound.name),
         charge,
     };
     let choices = input.parameters.choices;
@@ -83,7 +83,14 @@ pub(crate) async fn chat_tokenize(
     let (chat, _) = conversation(&app.generator, body, None)?;
     let (templated_text, pieces) = app
         .generator
-        .tokenize_chat(chat, FieldNames::CHAT.prompt, charge)
+        .tokenize_chat(
+            chat,
+            FieldNames {
+                dialect: Dialect::Native,
+                ..FieldNames::CHAT
+            },
+            charge,
+        )
         .await?;
     Ok(Json(ChatTokens {
         tokenize_response: pieces.into_iter().map(SimpleToken::from).collect(),
@@ -147,11 +154,18 @@ fn message(answer: Answer) -> AssistantMessage {
     }
 }
 
+/// How many tokens an answer may have.
+pub(super) struct Bound {
+    pub(super) tokens: Option<u32>,
+    /// The field that says so, if one was sent.
+    pub(super) name: Option<&'static str>,
+}
+
 /// The bound that `max_tokens` and its newer name set.
-pub(super) fn max_tokens(
+pub(super) fn bound(
     old: Option<u32>,
     (name, new): (&'static str, Option<u32>),
-) -> Result<Option<u32>, ApiError> {
+) -> Result<Bound, ApiError> {
     match (old, new) {
         (Some(old), Some(new)) if old != new => {
             let rule = format!(
@@ -159,7 +173,14 @@ pub(super) fn max_tokens(
             );
             Err(ApiError::validation(name, rule))
         }
-        (old, new) => Ok(new.or(old)),
+        (old, None) => Ok(Bound {
+            tokens: old,
+            name: old.map(|_| "max_tokens"),
+        }),
+        (_, new) => Ok(Bound {
+            tokens: new,
+            name: Some(name),
+        }),
     }
 }
 

@@ -20,6 +20,7 @@ use super::{App, json};
 use crate::budget::Charge;
 use crate::error::ApiError;
 use crate::tokenize::SpecialTokens;
+use crate::validate::FieldNames;
 
 /// Which dialect a body of `/tokenize` speaks: its errors are in the shape of that one.
 #[derive(Default, Deserialize)]
@@ -83,13 +84,15 @@ async fn tokens(
         }
         Subject::Prompt(text) => {
             let special = special_tokens(special.unwrap_or(true));
-            generator.encode((text, "prompt"), special, charge).await?
+            generator
+                .encode((text, FieldNames::COMPLETIONS), special, charge)
+                .await?
         }
         Subject::Messages(chat) => {
             let (chat, _) = conversation(generator, *chat, None)?;
             let special = special_tokens(special.unwrap_or(false));
             generator
-                .encode_chat((chat, "messages"), special, charge)
+                .encode_chat((chat, FieldNames::CHAT), special, charge)
                 .await?
         }
     };

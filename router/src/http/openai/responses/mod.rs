@@ -14,7 +14,7 @@ use self::answer::{InputTokens, ResponseObject, Status, Told};
 use self::asked::Asked;
 use self::conversation::turns;
 use self::stream::ResponseTeller;
-use super::chat::{max_tokens, offer, template_variables};
+use super::chat::{bound, offer, template_variables};
 use super::wire::responses::{FLAT_FIELDS, ResponsesRequest};
 use super::wire::{Common, Delivery, ErrorBody};
 use super::{check_model, unix_time};
@@ -48,13 +48,13 @@ pub(crate) async fn responses(
     body.check()?;
     body.settle_format()?;
     let newer = ("max_output_tokens", body.max_output_tokens);
-    let max_tokens = max_tokens(body.max_tokens, newer)?;
+    let bound = bound(body.max_tokens, newer)?;
     let wanted = body.wanted()?;
     let Common {
         model,
         mut parameters,
         delivery,
-    } = body.common(max_tokens)?;
+    } = body.common(bound.tokens)?;
     parameters.wanted = wanted;
     check_model(&app, model.as_deref())?;
     let asked = Asked::of(&body, &parameters, charge.clone());
@@ -63,7 +63,7 @@ pub(crate) async fn responses(
     let input = GenerateInput {
         prompt: Prompt::Chat(chat),
         parameters,
-        names: FieldNames::RESPONSES,
+        names: FieldNames::RESPONSES.with_bound(bound.name),
         charge,
     };
     let generation = app.generator.generate(input).await.map_err(in_our_words)?;
@@ -94,8 +94,8 @@ pub(crate) async fn input_tokens(
     body.check()?;
     check_model(&app, body.model.as_deref())?;
     let (chat, _) = conversation(&app.generator, body, None)?;
-    let name = FieldNames::RESPONSES.prompt;
-    let counted = app.generator.tokenize_chat(chat, name, charge).await;
+    let names = FieldNames::RESPONSES;
+    let counted = app.generator.tokenize_chat(chat, names, charge).await;
     let (_, tokens) = counted.map_err(in_our_words)?;
     Ok(Json(InputTokens::of(tokens.len())))
 }
