@@ -1,5 +1,6 @@
 //! What can go wrong with a request, before HTTP gives it a status and a shape.
 
+use std::any::Any;
 use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
@@ -131,6 +132,13 @@ impl ApiError {
             ..self
         }
     }
+}
+
+/// What a panic says.
+pub fn panic_words(payload: &(dyn Any + Send)) -> &str {
+    let owned = payload.downcast_ref::<String>().map(String::as_str);
+    let fixed = || payload.downcast_ref::<&'static str>().copied();
+    owned.or_else(fixed).unwrap_or("a panic without words")
 }
 
 impl<'a> Excerpt<'a> {

@@ -26,7 +26,7 @@ pub mod watermark;
 
 pub use budget::Charge;
 pub use config::{Cors, RouterConfig};
-pub use error::{ApiError, ErrorKind};
+pub use error::{ApiError, ErrorKind, panic_words};
 pub use generation::{Generation, Generator};
 pub use http::{Listeners, serve};
 pub use metrics::Metrics;

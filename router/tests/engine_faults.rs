@@ -21,10 +21,12 @@ async fn a_crash_fails_what_runs_and_later_requests_work() {
     let engine = engine(workers.clone(), EngineConfig::default());
     ready(&engine).await;
     let (ids, end) = answer(&engine, long()).await;
-    let End::Failed(message) = end else {
-        panic!("ended with {end:?}")
+    assert_eq!(end, lost(1));
+    let state = reach(&engine, |state| *state != EngineState::Ready).await;
+    let EngineState::Restarting { reason } = state else {
+        panic!("{state:?}")
     };
-    assert!(message.contains("worker 0 was lost"), "{message}");
+    assert!(reason.contains("worker 0 was lost"), "{reason}");
     assert!(ids.len() <= 5, "{} tokens came of 5 steps", ids.len());
     ready(&engine).await;
     assert_eq!(answer(&engine, request(vec![1], 20)).await.1, End::Length);
@@ -74,13 +76,12 @@ async fn a_hang_ends_at_the_deadline() {
     );
     ready(&engine).await;
     let (_, end) = answer(&engine, long()).await;
-    let End::Failed(message) = end else {
-        panic!("ended with {end:?}")
+    assert_eq!(end, lost(1));
+    let state = reach(&engine, |state| *state != EngineState::Ready).await;
+    let EngineState::Restarting { reason } = state else {
+        panic!("{state:?}")
     };
-    assert!(
-        message.contains("did not answer step 3 within"),
-        "{message}"
-    );
+    assert!(reason.contains("did not answer step 3 within"), "{reason}");
     ready(&engine).await;
     assert_eq!(answer(&engine, request(vec![1], 20)).await.1, End::Length);
 }
@@ -97,12 +98,13 @@ async fn an_error_of_one_sequence_ends_that_request_alone() {
         answer(&engine, request(vec![9], 50))
     );
     let ends = [both.0.1, both.1.1];
-    let failed = End::Failed("scripted slot error".into());
-    assert_eq!(
-        ends.iter().filter(|end| **end == failed).count(),
-        1,
-        "{ends:?}"
-    );
+    // The worker's own words are for the log.
+    let failed = |end: &&End| match end {
+        End::Failed(told) => told
+            .starts_with("the worker failed on this request; the server's log says why (request "),
+        _ => false,
+    };
+    assert_eq!(ends.iter().filter(failed).count(), 1, "{ends:?}");
     assert_eq!(
         ends.iter().filter(|end| **end == End::Length).count(),
         1,
@@ -148,7 +150,8 @@ async fn a_model_that_cannot_load_stops_the_engine_with_the_workers_words() {
     let Some(SubmitError::Unavailable { reason, .. }) = refused else {
         panic!("{refused:?}")
     };
-    assert_eq!(reason, "no such folder: /x");
+    // The path is for the operator alone.
+    assert_eq!(reason, "the engine has stopped; the server's log says why");
     assert_eq!(workers.starts(), 1, "what never ran is not tried again");
 }
 
@@ -224,8 +227,40 @@ async fn what_waited_through_a_loss_is_prepared_by_the_new_workers() {
     assert_eq!(workers.starts(), 3);
 }
 
+#[tokio::test]
+async fn what_was_being_prepared_at_a_loss_keeps_its_place() {
+    // The second life prepares, and holds the first of its two requests up.
+    let lives = vec![
+        one_slot(vec![Fault::HangPrepare]),
+        one_slot(vec![Fault::Hang(3)]),
+        one_slot(vec![]),
+    ];
+    let workers = MockWorkers::new(lives);
+    let engine = engine(workers.clone(), always_preparing());
+    ready(&engine).await;
+    let submit = |prompt, tokens| {
+        let engine = engine.clone();
+        let request = request(prompt, tokens);
+        tokio::spawn(async move { engine.submit(request).await })
+    };
+    let first = submit(vec![1, 2], 200);
+    let asked = |number| workers.view().preparing == number;
+    support::eventually("one is being prepared", || asked(1)).await;
+    let second = submit(vec![3], 4);
+    support::eventually("two are being prepared", || asked(2)).await;
+    workers.kill();
+    let first = first.await.unwrap().expect("prepared by the new workers");
+    let second = second.await.unwrap().expect("prepared by the new workers");
+    support::eventually("a step hangs", || workers.view().steps == 4).await;
+    workers.kill();
+    // The one that came first ran, the other waited for the slot.
+    assert!(matches!(collect(first).await.1, End::Failed(_)));
+    let (ids, end) = collect(second).await;
+    assert_eq!((ids.len(), end, workers.starts()), (4, End::Length, 3));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_loss_while_a_request_is_prepared_says_that_it_may_be_sent_again() {
+async fn what_is_being_prepared_at_loss_after_loss_fails_and_may_be_sent_again() {
     let workers = MockWorkers::one(faulty(Fault::HangPrepare));
     let restart = RestartPolicy {
         attempts: 100,
@@ -238,14 +273,16 @@ async fn a_loss_while_a_request_is_prepared_says_that_it_may_be_sent_again() {
         ..always_preparing()
     };
     let engine = engine(workers.clone(), config);
-    for life in 1..=20 {
+    for life in (1..=19).step_by(2) {
         support::eventually("the workers are started", || workers.starts() == life).await;
         ready(&engine).await;
         let requests = (0..8).map(|number| engine.submit(request(vec![number], 4)));
         let kill = async {
-            let asked = || workers.view().preparing == 8;
-            support::eventually("all are being prepared", asked).await;
-            workers.kill();
+            for life in [life, life + 1] {
+                let asked = || workers.starts() == life && workers.view().preparing == 8;
+                support::eventually("all are being prepared", asked).await;
+                workers.kill();
+            }
         };
         let (answers, ()) = tokio::join!(futures_util::future::join_all(requests), kill);
         for answer in answers {
@@ -313,6 +350,31 @@ async fn what_is_dropped_again_and_again_fails_alone() {
         answer(&engine, request(vec![4], 1)).await;
     }
     assert_eq!(answer(&engine, request(vec![5], 4)).await.1, End::Length);
+}
+
+#[tokio::test]
+async fn a_token_past_the_vocabulary_breaks_the_protocol() {
+    let workers = MockWorkers::new(vec![vec![faulty(Fault::AlienToken(3))], vec![checked()]]);
+    let engine = engine(workers.clone(), EngineConfig::default());
+    ready(&engine).await;
+    let (ids, end) = answer(&engine, long()).await;
+    assert_eq!(end, lost(1));
+    assert!(ids.iter().all(|&id| id < 32_000), "{ids:?}");
+    let state = reach(&engine, |state| *state != EngineState::Ready).await;
+    let EngineState::Restarting { reason } = state else {
+        panic!("{state:?}")
+    };
+    let rule = "worker 0 broke the protocol: it answered token id 32000, but the vocabulary has";
+    assert!(reason.starts_with(rule), "{reason}");
+    ready(&engine).await;
+    assert_eq!(answer(&engine, request(vec![1], 20)).await.1, End::Length);
+}
+
+/// What clients are told whose requests had begun when the workers were lost for the n-th time.
+fn lost(loss: u32) -> End {
+    End::Failed(format!(
+        "the workers were lost (loss {loss} in the server's log); the request may be sent again"
+    ))
 }
 
 /// A worker with room for one sequence.

@@ -62,7 +62,10 @@ async fn any_rank_that_dies_loses_the_group() {
     let End::Failed(message) = end else {
         panic!("ended with {end:?}")
     };
-    assert!(message.contains("worker 1 was lost"), "{message}");
+    assert!(
+        message.contains("the workers were lost (loss 1"),
+        "{message}"
+    );
     ready(&engine).await;
     assert_eq!(answer(&engine, request(vec![1], 20)).await.1, End::Length);
 }

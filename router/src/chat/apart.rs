@@ -144,7 +144,8 @@ impl Renderer {
             return Err(ApiError::validation(NAME, rule));
         }
         let failed = |error: &dyn std::fmt::Display| {
-            let message = format!("`{NAME}` could not be rendered: {error}");
+            tracing::warn!("a chat template of a request could not be rendered: {error}");
+            let message = format!("`{NAME}` could not be rendered; the server's log says why");
             ApiError::new(ErrorKind::Internal, message)
         };
         let job = Job::of(chat, template, special_tokens);

@@ -3,11 +3,12 @@
 use std::{
     collections::VecDeque,
     hash::{BuildHasher, RandomState},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use penstock_scheduler::{
-    FirstComeFirstServed, Scheduler,
+    Policy, Scheduler, Snapshot,
     config::{ConfigError, SchedulerConfig},
     ids::{Epoch, Micros, RequestId, SequenceId, TokenId},
     plan::{Emission, Finish, StepPlan},
@@ -18,7 +19,7 @@ use super::{
     EngineMetrics,
     metrics::StepFacts,
     post::Outbox,
-    records::{Answer, Heard, Left, Record, Records, Stage, Submission, error},
+    records::{Answer, Heard, Left, Record, Records, Stage, Submission, error, see_log},
     types::{Candidate, Sampling, Stopping, SubmitError, Token, TokenEvent, Told},
 };
 use crate::client::Client;
@@ -27,36 +28,42 @@ use crate::shard::{PrepareError, StepAnswer, StepTold};
 /// Least and greatest answer to "when shall I try again".
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
-/// How old the scheduler's figures may be while steps run.
-const COUNTING: Duration = Duration::from_millis(100);
+/// Makes the policy of a scheduler: one for each, since a policy may keep state.
+pub(super) type MakePolicy = Arc<dyn Fn() -> Box<dyn Policy> + Send + Sync>;
 
-/// Scheduler and records of one group of workers.
+/// Scheduler and records of one group of workers. What happens to them at a loss is in `losses`.
 pub(super) struct Core {
-    scheduler: Scheduler,
-    config: SchedulerConfig,
-    epoch: Epoch,
-    records: Records,
+    pub(super) scheduler: Scheduler,
+    pub(super) policy: MakePolicy,
+    pub(super) config: SchedulerConfig,
+    pub(super) epoch: Epoch,
+    pub(super) records: Records,
     /// What is known of the steps in flight, oldest first.
-    facts: VecDeque<StepFacts>,
+    pub(super) facts: VecDeque<StepFacts>,
     /// The last step's answer and news, from `absorb` to `deliver`.
-    arrived: Option<(StepAnswer, Vec<Emission>)>,
-    outbox: Outbox,
+    pub(super) arrived: Option<(StepAnswer, Vec<Emission>)>,
+    pub(super) outbox: Outbox,
     began: Instant,
-    /// When the scheduler's figures were published last.
-    counted: Instant,
+    /// When the scheduler's figures were published last, and what they were.
+    pub(super) counted: Instant,
+    pub(super) published: Snapshot,
+    /// Totals of schedulers that a panic has ended.
+    pub(super) earlier: Snapshot,
     /// Secret start of the prefix cache's hashes, so that nobody can make prompts that collide.
-    salt: u64,
-    metrics: EngineMetrics,
+    pub(super) salt: u64,
+    pub(super) metrics: EngineMetrics,
 }
 
 impl Core {
     pub(super) fn new(
         config: SchedulerConfig,
+        policy: MakePolicy,
         metrics: EngineMetrics,
     ) -> Result<Self, ConfigError> {
-        let scheduler = Scheduler::new(config.clone(), Box::new(FirstComeFirstServed))?;
+        let scheduler = Scheduler::new(config.clone(), policy())?;
         Ok(Self {
             scheduler,
+            policy,
             config,
             epoch: Epoch(0),
             records: Records::default(),
@@ -65,6 +72,8 @@ impl Core {
             outbox: Outbox::default(),
             began: Instant::now(),
             counted: Instant::now(),
+            published: Snapshot::default(),
+            earlier: Snapshot::default(),
             salt: RandomState::new().hash_one(0_u64),
             metrics,
         })
@@ -110,7 +119,8 @@ impl Core {
         self.add(submission, Stage::Preparing)
     }
 
-    /// Takes out of the queue what new workers must prepare: the accepted requests that `needed` says.
+    /// Takes out of the queue what new workers must prepare: the requests that `needed` says and that no
+    /// worker has seen the tokens of.
     pub(super) fn prepare_again(&mut self, needed: impl Fn(&Sampling) -> bool) -> Vec<RequestId> {
         let ids = self.records.waiting(needed);
         for &id in &ids {
@@ -151,7 +161,11 @@ impl Core {
                 }
             }
             Err(PrepareError::Invalid(why)) => self.fail(id, SubmitError::Invalid(why)),
-            Err(PrepareError::Internal(why)) => self.fail(id, SubmitError::Internal(why)),
+            Err(PrepareError::Internal(why)) => {
+                tracing::warn!(request = id.0, "the workers could not prepare it: {why}");
+                let told = "the workers could not prepare this request";
+                self.fail(id, SubmitError::Internal(see_log(told, id)));
+            }
         }
     }
 
@@ -222,7 +236,7 @@ impl Core {
                 return false;
             };
             if emission.finish == Some(Finish::Failed) {
-                let why = error(emission.slot, &answer.errors);
+                let why = error(sequence.request, emission.slot, &answer.errors);
                 self.fail(sequence.request, SubmitError::Internal(why));
                 return false;
             }
@@ -288,38 +302,12 @@ impl Core {
         self.scheduler.abort(id);
     }
 
-    /// Takes the loss of the workers: requests that had begun fail, the others stay queued for
-    /// the workers' next life.
-    pub(super) fn lose(&mut self, reason: &str) {
-        self.deliver();
-        for (id, record) in self.records.take_begun() {
-            self.scheduler.abort(id);
-            record.fail(unavailable(format!(
-                "{reason}; the request may be sent again"
-            )));
-        }
-        self.facts.clear();
-        self.epoch = self.scheduler.worker_lost(self.now());
-        self.metrics.lost();
-        self.count();
-    }
-
-    /// Ends all requests.
-    pub(super) fn fail_all(&mut self, reason: &str) {
-        self.deliver();
-        for (_, record) in self.records.take_all() {
-            record.fail(unavailable(reason.to_owned()));
-        }
-        self.scheduler.drain();
-        self.count();
-    }
-
     fn add(&mut self, submission: Submission, stage: fn(Answer) -> Stage) -> bool {
-        let id = submission.id;
-        let record = Record::new(submission, stage);
+        let (id, arrived) = (submission.id, self.now());
+        let record = Record::new(submission, stage, arrived);
         if let Err(error) = self
             .scheduler
-            .add(record.to_scheduler(id, self.salt), self.now())
+            .add(record.to_scheduler(id, self.salt), arrived)
         {
             record.fail(self.refusal(error));
             return false;
@@ -335,7 +323,7 @@ impl Core {
         }
     }
 
-    fn refusal(&self, error: AddError) -> SubmitError {
+    pub(super) fn refusal(&self, error: AddError) -> SubmitError {
         match error {
             AddError::QueueFull | AddError::TokensFull => SubmitError::Overloaded {
                 retry_after: self.retry_after(),
@@ -356,26 +344,12 @@ impl Core {
         Duration::from_secs(backlog.as_secs() + 1).clamp(RETRY.0, RETRY.1)
     }
 
-    fn now(&self) -> Micros {
+    pub(super) fn now(&self) -> Micros {
         Micros(micros(self.began.elapsed()))
-    }
-
-    /// Publishes the scheduler's figures.
-    pub(super) fn count(&mut self) {
-        self.counted = Instant::now();
-        self.metrics.observe(&self.scheduler.snapshot());
-    }
-
-    /// The same, now and then. The figures cost time proportional to the running sequences, and
-    /// nobody reads them as often as there are steps or refusals.
-    pub(super) fn count_sometimes(&mut self) {
-        if self.is_idle() || self.counted.elapsed() >= COUNTING {
-            self.count();
-        }
     }
 }
 
-fn unavailable(reason: String) -> SubmitError {
+pub(super) fn unavailable(reason: String) -> SubmitError {
     SubmitError::Unavailable {
         reason,
         retry_after: RETRY.0,

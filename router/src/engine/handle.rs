@@ -8,7 +8,10 @@ use std::{
     time::Duration,
 };
 
-use penstock_scheduler::ids::{RequestId, SequenceId};
+use penstock_scheduler::{
+    FirstComeFirstServed, Policy,
+    ids::{RequestId, SequenceId},
+};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::client::Client;
@@ -36,10 +39,22 @@ impl Engine {
     /// Spawns the engine's task on the current tokio runtime; it begins to start the workers. The
     /// handle is for streams that are read on this runtime too.
     pub fn start(workers: Box<dyn Workers>, config: EngineConfig, metrics: EngineMetrics) -> Self {
+        Self::start_with(workers, config, metrics, || Box::new(FirstComeFirstServed))
+    }
+
+    /// The same with another order of requests: `policy` is called for every scheduler that the engine
+    /// makes, which is one unless a panic has ended the last.
+    pub fn start_with(
+        workers: Box<dyn Workers>,
+        config: EngineConfig,
+        metrics: EngineMetrics,
+        policy: impl Fn() -> Box<dyn Policy> + Send + Sync + 'static,
+    ) -> Self {
         // Bounded by its senders: one submission per request, one end per branch, one drain per caller.
         let (commands, queue) = mpsc::unbounded_channel();
         let shared = Arc::new(Shared::new());
         let task = Task::new(queue, Arc::clone(&shared), config, metrics);
+        let task = task.with_policy(Arc::new(policy));
         tokio::spawn(task.run(workers));
         Self {
             commands,
@@ -126,12 +141,15 @@ impl Engine {
 
     fn stopped(&self) -> SubmitError {
         match self.state() {
-            EngineState::Stopped { reason } => SubmitError::Unavailable {
-                reason,
+            EngineState::Stopped { .. } => SubmitError::Unavailable {
+                reason: "the engine has stopped; the server's log says why".into(),
                 retry_after: Duration::from_secs(30),
             },
             EngineState::Draining => SubmitError::Draining,
-            _ => SubmitError::Internal("the engine ended unexpectedly: its log says more".into()),
+            // A panic while it was taken in.
+            _ => SubmitError::Internal(
+                "the engine failed over this request; the server's log says why".into(),
+            ),
         }
     }
 }

@@ -36,6 +36,7 @@ struct Metrics {
     preemptions: Counter,
     recomputed_tokens: Counter,
     worker_losses: Counter,
+    engine_failures: Counter,
     step_host: Histogram,
     step_device: Histogram,
 }
@@ -138,6 +139,10 @@ impl EngineMetrics {
         self.0.worker_losses.inc();
     }
 
+    pub(super) fn failed(&self) {
+        self.0.engine_failures.inc();
+    }
+
     pub(super) fn observe(&self, now: &Snapshot) {
         let metrics = &self.0;
         metrics
@@ -180,6 +185,7 @@ impl Metrics {
             preemptions: Counter::default(),
             recomputed_tokens: Counter::default(),
             worker_losses: Counter::default(),
+            engine_failures: Counter::default(),
             step_host: seconds(),
             step_device: seconds(),
         }
@@ -267,6 +273,11 @@ impl Metrics {
             "penstock_worker_losses",
             "Times that the workers were lost and started again",
             self.worker_losses.clone(),
+        );
+        registry.register(
+            "penstock_engine_failures",
+            "Panics of the engine or the scheduler, each of which counts as a loss too",
+            self.engine_failures.clone(),
         );
     }
 }

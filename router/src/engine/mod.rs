@@ -5,6 +5,7 @@ mod config;
 mod core;
 mod handle;
 mod lineage;
+mod losses;
 mod metrics;
 mod post;
 mod preparations;

@@ -6,6 +6,7 @@
 
 use std::{
     mem,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     task::{Context, Poll, Waker},
     time::Instant,
@@ -211,7 +212,11 @@ async fn distribute(mut arrivals: mpsc::UnboundedReceiver<Vec<Parcel>>, inboxes:
         let inboxes = lock(&inboxes);
         for (id, event) in parcels {
             if let Some(inbox) = inboxes.get(&id) {
-                inbox.put(event);
+                // Waking runs code of the reader's runtime: whatever it does, the other streams go on.
+                let put = AssertUnwindSafe(|| inbox.put(event));
+                if catch_unwind(put).is_err() {
+                    tracing::error!(request = id.request.0, "its reader cannot be woken");
+                }
             }
         }
     }

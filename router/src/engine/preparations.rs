@@ -1,6 +1,7 @@
 //! Requests that the workers prepare, beside the steps.
 
 use std::{
+    any::Any,
     collections::HashMap,
     future::{Future, pending},
     sync::{Arc, Weak},
@@ -9,11 +10,10 @@ use std::{
 use penstock_scheduler::ids::RequestId;
 use tokio::{
     sync::Semaphore,
-    task::{AbortHandle, JoinSet},
+    task::{AbortHandle, Id, JoinError, JoinSet},
 };
 
-use crate::client::Client;
-use crate::shard::PrepareError;
+use crate::{client::Client, panic_words, shard::PrepareError};
 
 /// Calls under way at once: more wait here, where they cost a worker no thread.
 const AT_ONCE: usize = 16;
@@ -23,10 +23,15 @@ const OF_A_CLIENT: usize = AT_ONCE / 2;
 /// A request, and what came of its call.
 type Ended = (RequestId, Result<(), PrepareError>);
 
+/// A task, and what its call returned.
+type Returned = (Id, Result<(), PrepareError>);
+
 /// The calls that are under way, each in a task of its own.
 pub(super) struct Preparations {
-    calls: JoinSet<Ended>,
+    calls: JoinSet<Result<(), PrepareError>>,
     handles: HashMap<RequestId, AbortHandle>,
+    /// Whose call a task is.
+    requests: HashMap<Id, RequestId>,
     turns: Arc<Semaphore>,
     /// Of each client that has calls here.
     shares: HashMap<Option<Client>, Weak<Semaphore>>,
@@ -37,6 +42,7 @@ impl Default for Preparations {
         Self {
             calls: JoinSet::new(),
             handles: HashMap::new(),
+            requests: HashMap::new(),
             turns: Arc::new(Semaphore::new(AT_ONCE)),
             shares: HashMap::new(),
         }
@@ -55,8 +61,9 @@ impl Preparations {
             // Never closed: an error cannot be.
             let _share = share.acquire().await;
             let _turn = turns.acquire().await;
-            (id, call.await)
+            call.await
         });
+        self.requests.insert(handle.id(), id);
         self.handles.insert(id, handle);
     }
 
@@ -85,11 +92,10 @@ impl Preparations {
 
     /// A call that has ended.
     pub(super) fn ended(&mut self) -> Option<Ended> {
-        while let Some(ended) = self.calls.try_join_next() {
-            // An error is a call that was cancelled.
-            if let Ok((id, result)) = ended {
-                self.handles.remove(&id);
-                return Some((id, result));
+        while let Some(ended) = self.calls.try_join_next_with_id() {
+            let known = self.take(ended);
+            if known.is_some() {
+                return known;
             }
         }
         None
@@ -98,18 +104,60 @@ impl Preparations {
     /// The next call that ends; waits for ever if there is none. May be dropped and called again at
     /// any time.
     pub(super) async fn next(&mut self) -> Ended {
-        while let Some(ended) = self.calls.join_next().await {
-            if let Ok((id, result)) = ended {
-                self.handles.remove(&id);
-                return (id, result);
+        while let Some(ended) = self.calls.join_next_with_id().await {
+            if let Some(ended) = self.take(ended) {
+                return ended;
             }
         }
         pending().await
     }
 
+    /// Whose call has ended; nobody's if it was cancelled.
+    fn take(&mut self, ended: Result<Returned, JoinError>) -> Option<Ended> {
+        let (task, result) = match ended {
+            Ok((task, result)) => (task, Some(result)),
+            Err(error) => (error.id(), error.try_into_panic().ok().map(failed)),
+        };
+        let id = self.requests.remove(&task)?;
+        let result = result?;
+        self.handles.remove(&id);
+        Some((id, result))
+    }
+
     /// Cancels all.
     pub(super) async fn end(&mut self) {
         self.handles.clear();
+        self.requests.clear();
         self.calls.shutdown().await;
+    }
+}
+
+/// The request must hear of a call that has panicked: it would wait for ever.
+#[expect(clippy::needless_pass_by_value, reason = "as `JoinError` gives it")]
+fn failed(panic: Box<dyn Any + Send>) -> Result<(), PrepareError> {
+    let words = panic_words(&*panic);
+    Err(PrepareError::Internal(format!("the call failed: {words}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_call_that_panics_is_an_error_of_its_request_alone() {
+        let mut calls = Preparations::default();
+        calls.begin(RequestId(1), None, async { panic!("on purpose") });
+        let (id, result) = calls.next().await;
+        let why = PrepareError::Internal("the call failed: on purpose".into());
+        assert_eq!((id, result), (RequestId(1), Err(why)));
+        assert!(!calls.has(RequestId(1)));
+        calls.begin(RequestId(2), None, pending());
+        calls.begin(RequestId(3), None, async { Ok(()) });
+        calls.cancel(RequestId(2));
+        assert_eq!(calls.next().await, (RequestId(3), Ok(())));
+        while calls.ended().is_some() || !calls.calls.is_empty() {
+            tokio::task::yield_now().await;
+        }
+        assert!(calls.requests.is_empty() && calls.handles.is_empty());
     }
 }

@@ -4,7 +4,7 @@ use std::mem;
 
 use foldhash::HashMap;
 use penstock_scheduler::{
-    ids::{RequestId, SequenceId, Slot, TokenId},
+    ids::{Micros, RequestId, SequenceId, Slot, TokenId},
     plan::{Emission, Finish, StepPlan},
     request::{Class, Pipelining, Request},
 };
@@ -21,6 +21,8 @@ use crate::shard::{PromptPart, SlotError};
 
 /// A request that entered a slot unprepared more often than this, without a token between, fails.
 const MOST_LACKS: u8 = 3;
+/// A request that was being prepared at so many losses of the workers fails.
+const MOST_LOSSES: u8 = 2;
 
 /// The answer to a submission, to be given once.
 pub(super) type Answer = oneshot::Sender<Result<(), SubmitError>>;
@@ -51,6 +53,10 @@ pub(super) struct Record {
     lacks: u8,
     /// Whose it is, if that is known: read when the workers prepare it.
     pub(super) client: Option<Client>,
+    /// How often the workers were lost while they prepared it.
+    losses: u8,
+    /// When it came, on the scheduler's clock.
+    pub(super) arrived: Micros,
 }
 
 /// One of the answers to a request.
@@ -110,7 +116,7 @@ impl Submission {
 
 impl Record {
     /// A request with a way out for each of its branches.
-    pub(super) fn new(submission: Submission, stage: fn(Answer) -> Stage) -> Self {
+    pub(super) fn new(submission: Submission, stage: fn(Answer) -> Stage, arrived: Micros) -> Self {
         let Submission {
             id,
             request,
@@ -135,6 +141,8 @@ impl Record {
             stage: stage(answer),
             lacks: 0,
             client,
+            losses: 0,
+            arrived,
             branches: outlets.into_iter().map(branch).collect(),
         }
     }
@@ -184,6 +192,18 @@ impl Record {
     pub(super) fn may_lack(&mut self) -> bool {
         self.lacks = self.lacks.saturating_add(1);
         self.lacks <= MOST_LACKS
+    }
+
+    /// Whether a worker may have seen its tokens.
+    fn has_begun(&self) -> bool {
+        matches!(self.stage, Stage::Submitted(_) | Stage::Started)
+    }
+
+    /// Takes note of a loss of the workers, if they were preparing it.
+    fn was_preparing_too_often(&mut self) -> bool {
+        let preparing = matches!(self.stage, Stage::Preparing(_));
+        self.losses = self.losses.saturating_add(u8::from(preparing));
+        preparing && self.losses >= MOST_LOSSES
     }
 
     /// Tells the submitter that the request is accepted.
@@ -309,7 +329,7 @@ impl Record {
             Finish::Length => End::Length,
             Finish::StopToken if self.closes(emission.sequence.branch) => End::Length,
             Finish::StopToken => End::StopToken,
-            Finish::Failed => End::Failed(error(emission.slot, errors)),
+            Finish::Failed => End::Failed(error(emission.sequence.request, emission.slot, errors)),
         })
     }
 
@@ -339,13 +359,18 @@ impl Record {
     }
 }
 
-/// The worker's words on the sequence that failed in a slot.
-pub(super) fn error(slot: Slot, errors: &[SlotError]) -> String {
+/// What a client is told of its sequence, which failed in a slot. The worker's own words go to the
+/// log: they may name files of this host.
+pub(super) fn error(id: RequestId, slot: Slot, errors: &[SlotError]) -> String {
     let own = errors.iter().find(|error| error.slot == slot);
-    own.map_or_else(
-        || "the worker failed on this request".into(),
-        |e| e.message.clone(),
-    )
+    let why = own.map_or("it does not say why", |error| error.message.as_str());
+    tracing::warn!(request = id.0, "the worker failed on it: {why}");
+    see_log("the worker failed on this request", id)
+}
+
+/// What a client is told where only the log says more.
+pub(super) fn see_log(what: &str, id: RequestId) -> String {
+    format!("{what}; the server's log says why (request {id})")
 }
 
 /// A request's own salt behind the cache's: its length, then its bytes.
@@ -388,15 +413,20 @@ impl Records {
         self.0.get(&id)?.client
     }
 
-    /// Requests that no worker has seen the tokens of, as far as `wanted` says so, in order of arrival.
-    pub(super) fn waiting(&self, wanted: impl Fn(&Sampling) -> bool) -> Vec<RequestId> {
-        let waits = |record: &Record| {
-            matches!(record.stage, Stage::Waiting) && wanted(&record.request.sampling)
-        };
-        let found = self.0.iter().filter(|(_, record)| waits(record));
-        let mut ids: Vec<_> = found.map(|(&id, _)| id).collect();
+    /// All of them, in order of arrival.
+    pub(super) fn ids(&self) -> Vec<RequestId> {
+        let mut ids: Vec<_> = self.0.keys().copied().collect();
         ids.sort_unstable();
         ids
+    }
+
+    /// Requests that no worker has seen the tokens of, as far as `wanted` says so, in order of arrival.
+    pub(super) fn waiting(&self, wanted: impl Fn(&Sampling) -> bool) -> Vec<RequestId> {
+        let waits = |id: &RequestId| {
+            let record = self.0.get(id);
+            record.is_some_and(|record| !record.has_begun() && wanted(&record.request.sampling))
+        };
+        self.ids().into_iter().filter(waits).collect()
     }
 
     /// Takes note of who enters a slot with this plan.
@@ -414,10 +444,11 @@ impl Records {
         }
     }
 
-    /// Removes those that the loss of the workers hits: all that are being prepared or have run.
+    /// Removes those that the loss of the workers hits: all that have run, and those that were being
+    /// prepared at `MOST_LOSSES` losses, since it may be they that end the workers.
     pub(super) fn take_begun(&mut self) -> Vec<(RequestId, Record)> {
         self.0
-            .extract_if(|_, record| !matches!(record.stage, Stage::Waiting))
+            .extract_if(|_, record| record.has_begun() || record.was_preparing_too_often())
             .collect()
     }
 

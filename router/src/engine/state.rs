@@ -26,14 +26,14 @@ pub enum EngineState {
     Ready,
     /// The workers were lost and are started again.
     Restarting {
-        /// How they were lost.
+        /// How they were lost. For the operator: it may name files of this host.
         reason: String,
     },
     /// No new requests; those accepted run on.
     Draining,
     /// The end.
     Stopped {
-        /// Why.
+        /// Why. For the operator: it may name files of this host.
         reason: String,
     },
 }

@@ -3,12 +3,17 @@
 use std::{
     convert::Infallible,
     future::{Future, pending},
+    panic::{AssertUnwindSafe, catch_unwind},
     pin::pin,
     sync::Arc,
     time::Duration,
 };
 
-use penstock_scheduler::ids::{RequestId, SequenceId};
+use futures_util::FutureExt;
+use penstock_scheduler::{
+    FirstComeFirstServed,
+    ids::{RequestId, SequenceId},
+};
 use tokio::{
     sync::mpsc,
     task::yield_now,
@@ -16,9 +21,15 @@ use tokio::{
 };
 
 use super::{
-    EngineConfig, EngineMetrics, EngineState, ProgressSink, Workers, config::scheduler_config,
-    core::Core, preparations::Preparations, records::Submission, state::Shared, types::SubmitError,
+    EngineConfig, EngineMetrics, EngineState, ProgressSink, Workers,
+    config::scheduler_config,
+    core::{Core, MakePolicy},
+    preparations::Preparations,
+    records::Submission,
+    state::Shared,
+    types::SubmitError,
 };
+use crate::panic_words;
 use crate::shard::{Loaded, Preparer, ShardError, ShardGroup};
 
 /// How long a client is told to wait when the workers are down.
@@ -48,6 +59,21 @@ pub(super) struct Task {
     /// Set while the workers can step: since when.
     ready: Option<Instant>,
     preparing: Preparations,
+    policy: MakePolicy,
+    /// Losses so far; the log and the clients know each by its number.
+    losses: u64,
+}
+
+/// Publishes the end of the engine, however it comes.
+struct LastWord(Arc<Shared>);
+
+impl Drop for LastWord {
+    fn drop(&mut self) {
+        if !matches!(self.0.state(), EngineState::Stopped { .. }) {
+            let reason = "the engine failed, and could not be started again".into();
+            self.0.publish(EngineState::Stopped { reason });
+        }
+    }
 }
 
 /// Why a life of the workers is over.
@@ -79,25 +105,48 @@ impl Task {
             drain: None,
             ready: None,
             preparing: Preparations::default(),
+            policy: Arc::new(|| Box::new(FirstComeFirstServed)),
+            losses: 0,
         }
     }
 
+    /// The same with another order of requests.
+    pub(super) fn with_policy(self, policy: MakePolicy) -> Self {
+        Self { policy, ..self }
+    }
+
     pub(super) async fn run(mut self, mut workers: Box<dyn Workers>) {
+        let last_word = LastWord(Arc::clone(&self.shared));
         let mut core = None;
-        let reason = self.serve(&mut core, workers.as_mut()).await;
+        let serving = AssertUnwindSafe(self.serve(&mut core, workers.as_mut()));
+        let reason = match serving.catch_unwind().await {
+            Ok(reason) => reason,
+            Err(panic) => format!("the engine failed: {}", panic_words(&*panic)),
+        };
         if let Some(core) = &mut core {
-            core.fail_all(&reason);
+            let told = match self.drain {
+                Some(_) => "the server has shut down",
+                None => "the engine has stopped; the server's log says why",
+            };
+            // After a panic another one may follow: what is left in the records ends with them.
+            let _ = catch_unwind(AssertUnwindSafe(|| core.fail_all(told)));
         }
         workers.stop().await;
         // Published before the queue closes: whoever finds it closed reads the reason.
         self.shared.publish(EngineState::Stopped { reason });
+        drop(last_word);
     }
 
     /// Lives of the workers, one after the other; returns why there is no further one.
     async fn serve(&mut self, core: &mut Option<Core>, workers: &mut dyn Workers) -> String {
         let mut losses = 0;
         loop {
-            let lost = match self.live(core, workers).await {
+            let living = AssertUnwindSafe(self.live(core, workers));
+            let over = match living.catch_unwind().await {
+                Ok(over) => over,
+                Err(panic) => self.failed(core, panic_words(&*panic)).await,
+            };
+            let lost = match over {
                 Over::Stop(reason) => return reason,
                 Over::Lost(reason) => reason,
             };
@@ -117,13 +166,39 @@ impl Task {
             let Some(wait) = self.config.restart.wait(losses) else {
                 return format!("gave up after {losses} losses of the workers in a row: {lost}");
             };
-            tracing::warn!(losses, ?wait, "restarting the workers: {lost}");
+            let loss = self.losses;
+            tracing::warn!(
+                loss,
+                in_a_row = losses,
+                ?wait,
+                "restarting the workers: {lost}"
+            );
             self.shared
                 .publish(EngineState::Restarting { reason: lost });
             if let Err(Over::Stop(reason)) = self.meanwhile(core.as_mut(), sleep(wait)).await {
                 return reason;
             }
         }
+    }
+
+    /// Takes a panic of the engine or of its scheduler as a loss: the workers start again too, since
+    /// nobody knows what the last plan told them.
+    async fn failed(&mut self, core: &mut Option<Core>, words: &str) -> Over {
+        let reason = format!("the engine failed: {words}");
+        self.preparing.end().await;
+        self.metrics.failed();
+        let told = self.lost("the engine failed");
+        match core.as_mut().map(|core| core.rebuild(&told)) {
+            Some(Err(error)) => Over::Stop(format!("{reason}; and then: {error}")),
+            _ => Over::Lost(reason),
+        }
+    }
+
+    /// Counts a loss; what clients are told of it. What happened is in the log alone, which may name
+    /// files of this host.
+    fn lost(&mut self, what: &str) -> String {
+        self.losses += 1;
+        format!("{what} (loss {} in the server's log)", self.losses)
     }
 
     /// One life of the workers, from start to end.
@@ -140,7 +215,7 @@ impl Task {
         let Err(over) = self.work(core, &mut group, &loaded).await;
         self.preparing.end().await;
         match (&over, core) {
-            (Over::Lost(reason), Some(core)) => core.lose(reason),
+            (Over::Lost(_), Some(core)) => core.lose(&self.lost("the workers were lost")),
             (Over::Stop(_), _) if workers.end_with_engine() => group.shutdown().await,
             _ => {}
         }
@@ -161,7 +236,10 @@ impl Task {
                 core.adopt(config).map_err(unusable)?;
                 core
             }
-            None => core.insert(Core::new(config, self.metrics.clone()).map_err(unusable)?),
+            None => {
+                let (policy, metrics) = (Arc::clone(&self.policy), self.metrics.clone());
+                core.insert(Core::new(config, policy, metrics).map_err(unusable)?)
+            }
         };
         let epoch = core.epoch();
         let limits = self.config.step_limits;
@@ -291,7 +369,9 @@ impl Task {
     fn down(&self) -> SubmitError {
         let reason = match self.shared.state() {
             EngineState::Loading { .. } => "the model is still loading".into(),
-            EngineState::Restarting { reason } => format!("the workers are restarting: {reason}"),
+            EngineState::Restarting { .. } => {
+                "the workers are restarting; the server's log says why".into()
+            }
             _ => "the workers are starting".into(),
         };
         SubmitError::Unavailable {

@@ -358,8 +358,12 @@ fn obstacle(state: &EngineState) -> Option<String> {
             let percent = *done as f64 * 100.0 / *total as f64;
             Some(format!("model is loading ({phase}: {percent:.0}%)"))
         }
-        EngineState::Restarting { reason } => Some(format!("workers are restarting: {reason}")),
+        EngineState::Restarting { .. } => {
+            Some("the workers are restarting; the server's log says why".to_owned())
+        }
         EngineState::Draining => Some("server is shutting down".to_owned()),
-        EngineState::Stopped { reason } => Some(format!("server has stopped: {reason}")),
+        EngineState::Stopped { .. } => {
+            Some("the engine has stopped; the server's log says why".to_owned())
+        }
     }
 }

@@ -43,6 +43,8 @@ pub struct ShardGroup {
     /// When rank 0 answered last.
     answered_at: Option<Instant>,
     deadline: Deadline,
+    /// Entries of the vocabulary: token ids are below it.
+    vocab_size: u32,
 }
 
 /// Sends `Prepare` to a group beside its step stream.
@@ -73,6 +75,7 @@ impl ShardGroup {
             settled: 0,
             answered_at: None,
             deadline: Deadline::new(StepLimits::default()),
+            vocab_size: loaded.vocab_size,
         };
         Ok((group, loaded))
     }
@@ -157,6 +160,7 @@ impl ShardGroup {
         check_order(&self.workers[0], &reply, self.due(answered))?;
         let took = self.time_step();
         let leader = &self.workers[0];
+        check_ids(&reply, self.vocab_size).map_err(|rule| leader.protocol(rule))?;
         let mut answer = convert::step_answer(reply).map_err(|rule| leader.protocol(rule))?;
         answer.outcome.epoch = self.epoch;
         answer.outcome.duration = u64::try_from(took.as_micros()).unwrap_or(u64::MAX).max(1);
@@ -280,6 +284,19 @@ fn agreed(workers: &[Worker], all: Vec<Loaded>) -> Result<Loaded, ShardError> {
         }
     }
     Ok(first)
+}
+
+/// No token is past the vocabulary: the tokenizer has no text for it, and the workers no embedding.
+fn check_ids(reply: &v1::StepReply, vocab_size: u32) -> Result<(), String> {
+    let tops = reply.prompts.iter().map(|part| &part.top_token_ids);
+    let lists = [&reply.token_ids, &reply.top_token_ids];
+    let mut lists = lists.into_iter().chain(tops);
+    match lists.find_map(|ids| ids.iter().find(|&&id| id >= vocab_size)) {
+        Some(id) => Err(format!(
+            "it answered token id {id}, but the vocabulary has {vocab_size} entries"
+        )),
+        None => Ok(()),
+    }
 }
 
 /// Replies come in the order of the requests.

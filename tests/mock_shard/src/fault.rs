@@ -13,6 +13,8 @@ pub enum Fault {
     ErrorSlot(u64),
     /// What was prepared for the first sequence of this step is gone.
     DropPrepared(u64),
+    /// The first token of this step is past the vocabulary.
+    AlienToken(u64),
     /// Every Prepare is refused with this text.
     RefusePrepare(String),
     /// No Prepare is ever answered.
@@ -27,7 +29,7 @@ pub enum Fault {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` is not a fault: write crash@STEP, hang@STEP, error-slot@STEP, \
-     drop-prepared@STEP, hang-prepare, tell-nothing, refuse-prepare=TEXT or load-error=TEXT"
+     drop-prepared@STEP, alien-token@STEP, hang-prepare, tell-nothing, refuse-prepare=TEXT or load-error=TEXT"
 )]
 pub struct FaultError(String);
 
@@ -55,6 +57,7 @@ impl FromStr for Fault {
             "hang" => Ok(Self::Hang(step)),
             "error-slot" => Ok(Self::ErrorSlot(step)),
             "drop-prepared" => Ok(Self::DropPrepared(step)),
+            "alien-token" => Ok(Self::AlienToken(step)),
             _ => Err(unknown()),
         }
     }
@@ -69,6 +72,7 @@ mod tests {
         assert_eq!("crash@3".parse(), Ok(Fault::Crash(3)));
         assert_eq!("hang@0".parse(), Ok(Fault::Hang(0)));
         assert_eq!("error-slot@7".parse(), Ok(Fault::ErrorSlot(7)));
+        assert_eq!("alien-token@4".parse(), Ok(Fault::AlienToken(4)));
         assert_eq!("drop-prepared@2".parse(), Ok(Fault::DropPrepared(2)));
         assert_eq!(
             "refuse-prepare=a=b".parse(),
