@@ -33,8 +33,12 @@ pub struct RouterConfig {
     pub body_timeout: Duration,
     /// Longest time in which a client may take nothing of its answer; then the connection ends.
     pub write_timeout: Duration,
-    /// Open connections; more wait in the listener's backlog.
+    /// Open connections. For one more, the one that is idle for the longest is closed; if none is idle,
+    /// one of the spare ones is taken.
     pub max_connections: usize,
+    /// Connections beyond that bound which are answered: health checks and metrics as ever, anything
+    /// else with 503. More are closed.
+    pub spare_connections: usize,
     /// Stop strings per request.
     pub max_stop_sequences: usize,
     /// Prompts per completion request.
@@ -106,6 +110,7 @@ impl RouterConfig {
             body_timeout: Duration::from_secs(60),
             write_timeout: Duration::from_secs(60),
             max_connections: 8192,
+            spare_connections: 64,
             max_stop_sequences: 16,
             max_client_batch_size: 32,
             max_best_of: 32,

@@ -219,20 +219,149 @@ async fn a_client_that_reads_nothing_is_given_up() {
     served.end().await;
 }
 
+/// What a request on a connection of its own is answered.
+async fn asked(address: SocketAddr, head: &str) -> String {
+    let mut socket = TcpStream::connect(address).await.unwrap();
+    let request = format!("{head} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+    socket.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    timeout(PATIENCE, socket.read_to_string(&mut answer))
+        .await
+        .unwrap()
+        .unwrap();
+    answer
+}
+
 #[tokio::test]
-async fn connections_beyond_the_bound_wait() {
-    let served = served(|config| config.max_connections = 1).await;
-    served
-        .server
-        .stage
-        .act(Act::Play(scripted::script(&["x"], End::Length)));
-    let first = TcpStream::connect(served.address).await.unwrap();
-    tokio::time::sleep(Duration::from_millis(50)).await;
-    let mut second = served.generate("/generate").await;
-    let early = timeout(Duration::from_millis(150), second.read_u8()).await;
-    assert!(early.is_err(), "answered beyond the bound");
-    drop(first);
-    read_until(&mut second, "generated_text").await;
-    drop(second);
+async fn beyond_the_bound_health_is_told_and_the_rest_is_refused() {
+    let served = served(|config| {
+        config.max_connections = 1;
+        config.spare_connections = 2;
+    })
+    .await;
+    let tokens = served.server.stage.follow();
+    let mut busy = served.generate("/generate_stream").await;
+    tokens.send(event("A")).unwrap();
+    read_until(&mut busy, "\"text\":\"A\"").await;
+    // More that say nothing than there are places for.
+    let mut silent = Vec::new();
+    for _ in 0..5 {
+        silent.push(TcpStream::connect(served.address).await.unwrap());
+    }
+    for (head, status) in [
+        ("GET /health", "HTTP/1.1 200"),
+        ("GET /ready", "HTTP/1.1 200"),
+        ("GET /metrics", "HTTP/1.1 200"),
+        ("GET /info", "HTTP/1.1 503"),
+        ("POST /v1/chat/completions", "HTTP/1.1 503"),
+    ] {
+        let answer = asked(served.address, head).await;
+        assert!(answer.starts_with(status), "{head}: {answer}");
+        if status.ends_with("503") {
+            assert!(answer.contains("retry-after: 1\r\n"), "{answer}");
+            assert!(answer.contains("all connections are taken"), "{answer}");
+        }
+    }
+    // Who is served is served on.
+    tokens
+        .send(TokenEvent {
+            end: Some(End::Length),
+            ..event("B")
+        })
+        .unwrap();
+    read_until(&mut busy, "\"generated_text\":\"AB\"").await;
+    drop((busy, silent));
+    served.end().await;
+}
+
+#[tokio::test]
+async fn an_idle_connection_gives_way_to_a_new_one() {
+    let served = served(|config| config.max_connections = 2).await;
+    let stage = &served.server.stage;
+    let tokens = stage.follow();
+    let mut busy = served.generate("/generate_stream").await;
+    tokens.send(event("A")).unwrap();
+    read_until(&mut busy, "\"text\":\"A\"").await;
+    let mut silent = TcpStream::connect(served.address).await.unwrap();
+    // Not at once: a request might have been on its way.
+    timeout(PATIENCE, async {
+        while !asked(served.address, "GET /info").await.contains("200 OK") {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await
+    .expect("there is a place");
+    let end = timeout(PATIENCE, silent.read(&mut [0])).await.unwrap();
+    assert!(matches!(end, Ok(0) | Err(_)), "it was closed");
+    tokens.send(event("B")).unwrap();
+    read_until(&mut busy, "\"text\":\"B\"").await;
+    drop((tokens, busy));
+    served.end().await;
+}
+
+#[tokio::test]
+async fn a_client_that_sends_no_more_gets_its_answer() {
+    let served = served(|_| {}).await;
+    for path in ["/generate", "/generate_stream"] {
+        let before = served.server.stage.requests().len();
+        let tokens = served.server.stage.follow();
+        let mut socket = served.generate(path).await;
+        socket.shutdown().await.unwrap();
+        until(|| served.server.stage.requests().len() == before + 1).await;
+        // Whoever is still there has seen the first byte by now.
+        let mut first = [0];
+        timeout(PATIENCE, socket.read_exact(&mut first))
+            .await
+            .unwrap()
+            .unwrap();
+        assert_eq!(first, *b"H");
+        for (text, end) in [("A", None), ("B", None), ("C", Some(End::Length))] {
+            let event = TokenEvent { end, ..event(text) };
+            tokens.send(event).unwrap();
+            tokio::time::sleep(Duration::from_millis(60)).await;
+        }
+        let mut rest = String::new();
+        timeout(PATIENCE, socket.read_to_string(&mut rest))
+            .await
+            .expect("the connection ends behind the answer")
+            .unwrap();
+        assert!(rest.starts_with("TTP/1.1 200 OK\r\n"), "{rest}");
+        assert!(rest.contains("\"generated_text\":\"ABC\""), "{rest}");
+        assert_eq!(served.server.stage.aborted(), 0);
+    }
+    served.end().await;
+}
+
+#[tokio::test]
+async fn a_client_that_ends_in_the_middle_of_its_request_waits_for_nothing() {
+    let served = served(|_| {}).await;
+    let mut socket = TcpStream::connect(served.address).await.unwrap();
+    let head = "POST /generate HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n\
+                content-length: 100\r\n\r\n{";
+    socket.write_all(head.as_bytes()).await.unwrap();
+    socket.shutdown().await.unwrap();
+    let mut answer = String::new();
+    // Long before the time that a body may take.
+    timeout(PATIENCE, socket.read_to_string(&mut answer))
+        .await
+        .expect("the connection ends")
+        .unwrap();
+    assert!(!answer.contains("200"), "{answer}");
+    drop(socket);
+    served.end().await;
+}
+
+#[tokio::test]
+async fn a_panic_over_a_request_is_answered_and_harms_no_other() {
+    let served = served(|_| {}).await;
+    // The script has no act for it, which is a panic.
+    let mut socket = served.generate("/generate").await;
+    let answer = read_until(&mut socket, "the server failed over this request").await;
+    assert!(answer.starts_with("HTTP/1.1 500"), "{answer}");
+    let act = || Act::Play(scripted::script(&["x"], End::Length));
+    served.server.stage.act(act());
+    let mut again = served.generate("/generate").await;
+    read_until(&mut again, "generated_text").await;
+    drop((socket, again));
     served.end().await;
 }

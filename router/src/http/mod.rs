@@ -1,6 +1,7 @@
 //! The HTTP server: routes, and what all of them share.
 
 mod anthropic;
+mod attended;
 mod beam;
 mod blocks;
 mod docs;
@@ -18,13 +19,16 @@ mod nulls;
 mod openai;
 mod patience;
 mod reading;
+mod seats;
 mod server;
 mod sse;
 mod strict;
 mod threads;
 mod tokens;
 
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Bytes;
@@ -33,6 +37,7 @@ use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use futures_util::FutureExt;
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
 pub use self::docs::openapi_json;
@@ -42,7 +47,7 @@ pub use self::server::{Listeners, serve};
 use crate::budget::Budget;
 use crate::config::{Cors, RouterConfig};
 use crate::engine::EngineState;
-use crate::error::{ApiError, ErrorKind, Excerpt};
+use crate::error::{ApiError, ErrorKind, Excerpt, panic_words};
 use crate::generation::Generator;
 
 /// What every handler can reach.
@@ -129,6 +134,30 @@ impl App {
             .layer(CorsLayer::clone(&self.cors))
             .with_state(self)
     }
+
+    /// What is answered on a connection beyond the bound.
+    fn spare_routes(self) -> Router {
+        Router::new()
+            .route("/", get(health).post(full))
+            .route("/ping", get(health))
+            .route("/v2/health/live", get(health))
+            .route("/v2/health/ready", get(ready))
+            .route("/health", get(health))
+            .route("/ready", get(ready))
+            .route("/metrics", get(metrics))
+            .fallback(full)
+            .method_not_allowed_fallback(full)
+            .layer(middleware::from_fn_with_state(self.clone(), count))
+            .layer(CorsLayer::clone(&self.cors))
+            .with_state(self)
+    }
+}
+
+async fn full(uri: Uri) -> Response {
+    let message = "all connections are taken; send the request again, or raise the server's limit of \
+                   open files";
+    let error = ApiError::new(ErrorKind::Unavailable, message).retry(Duration::from_secs(1));
+    error::for_path(uri.path(), error)
 }
 
 /// The routes of a model, with or without its version.
@@ -153,7 +182,10 @@ fn kserve_routes(model: &str) -> Router<App> {
 )]
 async fn health(State(app): State<App>, uri: Uri) -> Response {
     match app.generator.state() {
-        EngineState::Stopped { reason } => unavailable(&uri, format!("engine stopped: {reason}")),
+        EngineState::Stopped { .. } => {
+            let told = "the engine has stopped; the server's log says why";
+            unavailable(&uri, told.to_owned())
+        }
         _ => StatusCode::OK.into_response(),
     }
 }
@@ -210,13 +242,23 @@ async fn count(
     request: Request,
     next: Next,
 ) -> Response {
-    let response = next.run(request).await;
+    let path = request.uri().path().to_owned();
+    // A connection's task would end without an answer, and without a count.
+    let handled = AssertUnwindSafe(next.run(request)).catch_unwind().await;
+    let response = handled.unwrap_or_else(|panic| failed(&path, &*panic));
     let route = route.as_ref().map_or("other", MatchedPath::as_str);
     app.generator
         .metrics()
         .http
         .response(route, response.status().as_u16());
     response
+}
+
+/// The answer to a request over which the server itself has failed.
+fn failed(path: &str, panic: &(dyn std::any::Any + Send)) -> Response {
+    tracing::error!("a request to {path} failed: {}", panic_words(panic));
+    let message = "the server failed over this request; its log says why";
+    error::for_path(path, ApiError::new(ErrorKind::Internal, message))
 }
 
 fn cors(cors: &Cors) -> std::io::Result<CorsLayer> {

@@ -1,32 +1,54 @@
-//! A connection that is given up when its client takes nothing for too long.
+//! A connection that is given up when its client takes nothing for too long, and one whose client has
+//! ended its side while it waits for the answer.
 //!
 //! A client that sends nothing is bounded by the header and body timeouts, and one that is gone by
 //! the network; but one that stays and reads nothing would keep its place for ever.
+//!
+//! A client that sends no more (`shutdown(SHUT_WR)`, `nc -N`) still wants its answer; one that has
+//! closed its socket looks the same, until it is sent something: then its system answers with a reset.
+//! So both are sent the first byte of what they get anyway: the `H` of `HTTP/1.1`, or a comment where
+//! a stream of events has begun (`threads.rs`).
 
 use std::future::Future;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::time::{Sleep, sleep};
+use tokio::time::{Instant, Sleep, sleep};
+
+use super::seats::Sitter;
+
+/// What every response begins with.
+const FIRST: u8 = b'H';
+/// How often a connection whose client sends no more is looked at.
+const LOOK: Duration = Duration::from_millis(25);
 
 /// A stream whose writes fail after they have waited for `limit`.
 pub(super) struct Patient {
     stream: TcpStream,
     limit: Duration,
+    sitter: Arc<Sitter>,
     /// Set while a write waits.
     timer: Option<Pin<Box<Sleep>>>,
+    /// Set while the client sends no more, and waits for an answer: the next look at it.
+    look: Option<Pin<Box<Sleep>>>,
+    /// The response's first byte was sent before the rest.
+    ahead: bool,
 }
 
 impl Patient {
-    pub(super) fn new(stream: TcpStream, limit: Duration) -> Self {
+    pub(super) fn new(stream: TcpStream, limit: Duration, sitter: Arc<Sitter>) -> Self {
         Self {
             stream,
             limit,
+            sitter,
             timer: None,
+            look: None,
+            ahead: false,
         }
     }
 
@@ -38,6 +60,7 @@ impl Patient {
     ) -> Poll<io::Result<T>> {
         if written.is_ready() {
             self.timer = None;
+            self.sitter.wrote();
             return written;
         }
         let limit = self.limit;
@@ -47,6 +70,45 @@ impl Patient {
             Err(io::Error::new(io::ErrorKind::TimedOut, message))
         })
     }
+
+    /// Keeps the end of the client's side to itself until the client has its answer, is found to be
+    /// gone, or has ended in the middle of its request.
+    fn poll_half_closed(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            if !self.sitter.is_busy() {
+                return Poll::Ready(Ok(()));
+            }
+            if self.sitter.is_answering() && !self.ahead && !self.sitter.has_written() {
+                let sent = Pin::new(&mut self.stream).poll_write(cx, &[FIRST])?;
+                self.ahead = sent.is_ready();
+            }
+            if let Some(error) = self.stream.take_error()? {
+                return Poll::Ready(Err(error));
+            }
+            let look = self.look.get_or_insert_with(|| Box::pin(sleep(LOOK)));
+            ready!(look.as_mut().poll(cx));
+            look.as_mut().reset(Instant::now() + LOOK);
+            // By now what has come was read. Was it not the whole request, no answer is waited for.
+            if self.sitter.is_receiving() {
+                return Poll::Ready(Ok(()));
+            }
+        }
+    }
+
+    /// Writes without the byte that was sent before.
+    fn poll_write_rest(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let skipped = usize::from(self.ahead && bytes.first() == Some(&FIRST));
+        let rest = &bytes[skipped..];
+        if rest.is_empty() && skipped > 0 {
+            self.ahead = false;
+            return Poll::Ready(Ok(skipped));
+        }
+        let written = Pin::new(&mut self.stream).poll_write(cx, rest);
+        if matches!(written, Poll::Ready(Ok(1..))) {
+            self.ahead = false;
+        }
+        written.map_ok(|count| count + skipped)
+    }
 }
 
 impl AsyncRead for Patient {
@@ -55,7 +117,17 @@ impl AsyncRead for Patient {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buffer)
+        if self.sitter.is_half_closed() {
+            return self.poll_half_closed(cx);
+        }
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
+        let ended = buffer.filled().len() == before && buffer.remaining() > 0;
+        if ended && self.sitter.is_busy() {
+            self.sitter.half_close();
+            return self.poll_half_closed(cx);
+        }
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -65,7 +137,7 @@ impl AsyncWrite for Patient {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        let written = self.poll_write_rest(cx, bytes);
         self.timed(cx, written)
     }
 
@@ -74,6 +146,11 @@ impl AsyncWrite for Patient {
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        if self.ahead {
+            let first = slices.iter().find(|slice| !slice.is_empty());
+            let written = self.poll_write_rest(cx, first.map_or(&[], |slice| slice));
+            return self.timed(cx, written);
+        }
         let written = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
         self.timed(cx, written)
     }

@@ -1,21 +1,27 @@
 //! Accepts connections, with a bound on their number, and hands them to the serving threads.
 
-use std::future::Future;
+use std::future::{Future, pending};
 use std::io;
 use std::pin::pin;
-use std::sync::Arc;
 use std::time::Duration;
 
+use prometheus_client::metrics::counter::Counter;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{oneshot, watch};
 
-use super::threads::{Arrival, Threads};
+use super::seats::{Room, Seat};
+use super::threads::{Arrival, Kind, Threads};
 use super::{App, kserve};
 use crate::config::RouterConfig;
 use crate::generation::Generator;
 
 /// Wait after the system refused a connection, such as for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// A connection that has been idle for less is not closed for another: its request may be on its way.
+const LEAST_IDLE: Duration = Duration::from_secs(1);
+/// Of so many connections one may be to the gRPC server.
+const GRPC_SHARE: usize = 8;
 
 /// Where clients are listened for.
 #[derive(Debug)]
@@ -45,60 +51,84 @@ pub async fn serve(
         kserve,
     } = listeners.into();
     let app = App::new(generator, config)?;
-    let server = Server::new(&app)?;
-    let kserve = kserve.map(|grpc| kserve::grpc::start(grpc, &app, server.stop.subscribe()));
-    let kserve = kserve.transpose()?;
+    let most = app.config.max_connections.max(1);
+    let share = kserve.as_ref().map_or(0, |_| most.div_ceil(GRPC_SHARE));
+    let server = Server::new(&app, most - share)?;
+    let stop = server.stop.subscribe();
+    let kserve = kserve.map(|grpc| kserve::grpc::start(grpc, &app, share, stop));
+    let mut kserve = kserve.transpose()?;
     let mut shutdown = pin!(shutdown);
     loop {
         tokio::select! {
             () = &mut shutdown => break,
             accepted = server.accept(&listener) => {
-                if let Some((stream, place)) = accepted {
-                    server.hand_over(stream, place);
+                if let Some((stream, seat, kind)) = accepted {
+                    server.hand_over(stream, seat, kind)?;
                 }
+            }
+            () = ended(kserve.as_mut()) => {
+                return Err(io::Error::other("the gRPC server has ended"));
             }
         }
     }
     drop(listener);
     server.finish().await;
-    if let Some(ended) = kserve {
-        // It sends nothing: it closes.
-        let _ = ended.await;
+    if kserve.is_some() {
+        ended(kserve.as_mut()).await;
     }
     Ok(())
 }
 
+/// Waits for the end of the gRPC server; for ever if there is none.
+async fn ended(grpc: Option<&mut oneshot::Receiver<()>>) {
+    match grpc {
+        // It sends nothing: it closes.
+        Some(ended) => drop(ended.await),
+        None => pending().await,
+    }
+}
+
 struct Server {
     threads: Threads,
-    places: Arc<Semaphore>,
-    max_connections: u32,
+    room: Room,
+    spare: Room,
+    /// Connections that were closed at once.
+    refused: Counter,
     stop: watch::Sender<bool>,
 }
 
 impl Server {
-    fn new(app: &App) -> io::Result<Self> {
-        let max_connections = u32::try_from(app.config.max_connections.max(1)).unwrap_or(u32::MAX);
+    fn new(app: &App, connections: usize) -> io::Result<Self> {
         Ok(Self {
             threads: Threads::start(app)?,
-            places: Arc::new(Semaphore::new(max_connections as usize)),
-            max_connections,
+            room: Room::new(connections, LEAST_IDLE),
+            // Whoever says nothing there gives way at once: a health check says what it wants.
+            spare: Room::new(app.config.spare_connections, Duration::ZERO),
+            refused: app.generator.metrics().http.refused.clone(),
             stop: watch::Sender::new(false),
         })
     }
 
-    async fn accept(&self, listener: &TcpListener) -> Option<(TcpStream, OwnedSemaphorePermit)> {
-        let place = Arc::clone(&self.places).acquire_owned().await.ok()?;
-        match listener.accept().await {
-            Ok((stream, _)) => Some((stream, place)),
+    async fn accept(&self, listener: &TcpListener) -> Option<(TcpStream, Seat, Kind)> {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
             Err(error) => {
                 tracing::warn!("cannot accept a connection: {error}");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
-                None
+                return None;
             }
+        };
+        if let Some(seat) = self.room.seat().await {
+            return Some((stream, seat, Kind::Full));
         }
+        let Some(seat) = self.spare.seat().await else {
+            self.refused.inc();
+            return None;
+        };
+        Some((stream, seat, Kind::Spare))
     }
 
-    fn hand_over(&self, stream: TcpStream, place: OwnedSemaphorePermit) {
+    fn hand_over(&self, stream: TcpStream, seat: Seat, kind: Kind) -> io::Result<()> {
         // Without it the first token waits for the client's delayed acknowledgement.
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!("TCP_NODELAY: {error}");
@@ -107,16 +137,20 @@ impl Server {
         match stream.into_std() {
             Ok(stream) => self.threads.serve(Arrival {
                 stream,
-                place,
+                seat,
+                kind,
                 stop,
             }),
-            Err(error) => tracing::warn!("cannot hand a connection over: {error}"),
+            Err(error) => {
+                tracing::warn!("cannot hand a connection over: {error}");
+                Ok(())
+            }
         }
     }
 
     async fn finish(&self) {
         self.stop.send_replace(true);
-        // All places are free again when all connections have ended.
-        let _ = self.places.acquire_many(self.max_connections).await;
+        self.room.empty().await;
+        self.spare.empty().await;
     }
 }

@@ -13,16 +13,19 @@ use std::time::Duration;
 use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::net::TcpStream;
 use tokio::runtime::Builder;
-use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 
 use super::App;
+use super::attended::Attending;
 use super::patience::Patient;
+use super::seats::{Seat, Sitter};
 use crate::client::Client;
 
+/// A connection beyond the bound must ask within this.
+const SPARE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes that a connection buffers of what it reads.
 const READ_BUFFER: usize = 64 << 10;
 
@@ -30,9 +33,19 @@ const READ_BUFFER: usize = 64 << 10;
 pub(super) struct Arrival {
     pub(super) stream: std::net::TcpStream,
     /// Its place among the connections that may be open, given back when it ends.
-    pub(super) place: OwnedSemaphorePermit,
+    pub(super) seat: Seat,
+    pub(super) kind: Kind,
     /// Changes when the connection may take no further request.
     pub(super) stop: watch::Receiver<bool>,
+}
+
+/// What a connection is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// All routes, request after request.
+    Full,
+    /// One answer to a health check, or a 503: all other places are taken.
+    Spare,
 }
 
 /// All of them. When they are dropped, the connections that are open are cut off.
@@ -46,12 +59,21 @@ struct Thread {
 
 /// What a thread needs to serve a connection.
 struct Service {
-    router: Router,
-    http: http1::Builder,
+    full: Offer,
+    spare: Offer,
     write_timeout: Duration,
     /// How many connections there are, for the metrics.
     open: Gauge,
 }
+
+/// Routes, and how they are offered.
+struct Offer {
+    router: Router,
+    http: http1::Builder,
+}
+
+/// Counts a connection as open.
+struct Open(Gauge);
 
 impl Threads {
     pub(super) fn start(app: &App) -> io::Result<Self> {
@@ -62,15 +84,17 @@ impl Threads {
             .map(Self)
     }
 
-    /// Gives a connection to the thread that has the fewest.
-    pub(super) fn serve(&self, arrival: Arrival) {
+    /// Gives a connection to the thread that has the fewest. Fails if that thread is gone, which only a
+    /// fault in it can bring about: a server without it would lose connections.
+    pub(super) fn serve(&self, arrival: Arrival) -> io::Result<()> {
         let idle = self
             .0
             .iter()
             .min_by_key(|thread| Arc::strong_count(&thread.load));
-        if let Some(thread) = idle {
-            // A thread only ends with this sender.
-            let _ = thread.arrivals.send((arrival, Arc::clone(&thread.load)));
+        let sent = idle.map(|thread| thread.arrivals.send((arrival, Arc::clone(&thread.load))));
+        match sent {
+            Some(Ok(())) => Ok(()),
+            _ => Err(io::Error::other("a serving thread has failed")),
         }
     }
 }
@@ -104,18 +128,28 @@ impl Service {
             .max_buf_size(READ_BUFFER)
             // A frame is small: copying it costs less than a vector of its pieces.
             .writev(false);
+        let mut once = http.clone();
+        once.header_read_timeout(app.config.header_timeout.min(SPARE_TIMEOUT))
+            .keep_alive(false);
         Self {
-            http,
             write_timeout: app.config.write_timeout,
             open: app.generator.metrics().http.connections.clone(),
-            router: app.routes(),
+            spare: Offer {
+                router: app.clone().spare_routes(),
+                http: once,
+            },
+            full: Offer {
+                router: app.routes(),
+                http,
+            },
         }
     }
 
     fn spawn(&self, arrival: Arrival, load: Arc<()>) {
         let Arrival {
             stream,
-            place,
+            seat,
+            kind,
             stop,
         } = arrival;
         let opened = stream.peer_addr().map(|address| Client::at(address.ip()));
@@ -124,27 +158,48 @@ impl Service {
             Ok(opened) => opened,
             Err(error) => return tracing::warn!("cannot serve a connection: {error}"),
         };
-        let service = TowerToHyperService::new(self.router.clone());
-        let io = TokioIo::new(Patient::new(stream, self.write_timeout));
-        let connection = self.http.serve_connection(io, service);
-        let open = self.open.clone();
-        open.inc();
+        let offer = match kind {
+            Kind::Full => &self.full,
+            Kind::Spare => &self.spare,
+        };
+        let (sitter, router) = (seat.sitter(), offer.router.clone());
+        let io = Patient::new(stream, self.write_timeout, Arc::clone(&sitter));
+        let service = Attending {
+            router,
+            sitter: Arc::clone(&sitter),
+        };
+        let connection = offer.http.serve_connection(TokioIo::new(io), service);
+        let open = Open::count(&self.open);
         tokio::spawn(client.scope(async move {
-            if let Err(error) = until_stopped(connection, stop).await {
+            if let Err(error) = until_stopped(connection, stop, &sitter).await {
                 tracing::debug!("connection ended: {error}");
             }
-            open.dec();
-            drop((place, load));
+            drop((open, seat, load));
         }));
     }
 }
 
-type Connection = http1::Connection<TokioIo<Patient>, TowerToHyperService<Router>>;
+impl Open {
+    fn count(open: &Gauge) -> Self {
+        open.inc();
+        Self(open.clone())
+    }
+}
 
-/// Serves a connection; after the stop it ends with the response that it is sending.
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+type Connection = http1::Connection<TokioIo<Patient>, Attending>;
+
+/// Serves a connection; after the stop it ends with the response that it is sending. One that must
+/// leave ends at once: it is idle.
 async fn until_stopped(
     connection: Connection,
     mut stop: watch::Receiver<bool>,
+    sitter: &Sitter,
 ) -> hyper::Result<()> {
     let mut connection = pin!(connection);
     let told = stop.clone();
@@ -156,10 +211,13 @@ async fn until_stopped(
         }
         // A task keeps its waker, so that it need not listen anew for every token: that takes a
         // lock which all connections share.
-        if listens && matches!(told.has_changed(), Ok(false)) {
+        if listens && matches!(told.has_changed(), Ok(false)) && !sitter.must_leave() {
             return Poll::Pending;
         }
         listens = true;
+        if sitter.leaves(cx.waker()) {
+            return Poll::Ready(Some(Ok(())));
+        }
         stopping.as_mut().poll(cx).map(|_| None)
     });
     match ended.await {

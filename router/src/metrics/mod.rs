@@ -75,6 +75,8 @@ pub(crate) struct HttpMetrics {
     responses: Family<ResponseLabels, Counter>,
     /// Open connections; kept by the accept loop.
     pub(crate) connections: Gauge,
+    /// Connections that found no place; kept by the accept loop.
+    pub(crate) refused: Counter,
     /// Bytes of request bodies that are held; kept by the budget of bodies.
     pub(crate) body_bytes: Gauge,
 }
@@ -264,12 +266,16 @@ impl HttpMetrics {
         let new = Self {
             responses: Family::default(),
             connections: Gauge::default(),
+            refused: Counter::default(),
             body_bytes: Gauge::default(),
         };
         let help = "HTTP responses by route and status";
         registry.register("penstock_http_responses", help, new.responses.clone());
         let help = "Open HTTP connections";
         registry.register("penstock_http_connections", help, new.connections.clone());
+        let help = "HTTP connections that were closed at once, since none of those open was idle";
+        let refused = "penstock_http_connections_refused";
+        registry.register(refused, help, new.refused.clone());
         let help = "Bytes of request bodies whose prompts are not yet token ids";
         registry.register("penstock_http_body_bytes", help, new.body_bytes.clone());
         new

@@ -1,8 +1,10 @@
 //! The gRPC half of the protocol, on a port and a thread of its own.
 
 use std::collections::HashMap;
+use std::future::ready;
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::thread;
 use std::time::Duration;
@@ -13,12 +15,13 @@ use prost::Message;
 use serde_json::{Map, Value};
 use tokio::net::TcpListener;
 use tokio::runtime::Builder;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{Semaphore, oneshot, watch};
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::{Code, Request, Response, Status, Streaming};
 
 use super::answer::Answer;
 use super::ask::{Ask, Delivery};
+use super::placed::Placed;
 use super::tensor::{Datatype, Elements, OutTensor, Tensor, text_of, wrong};
 use super::{VERSION, check_version, model_metadata, repository, server_metadata};
 use crate::budget::Charge;
@@ -51,10 +54,12 @@ const PING: Duration = Duration::from_secs(30);
 const FINAL: &str = "triton_final_response";
 const ASKS_FINAL: &str = "triton_enable_empty_final_response";
 
-/// Serves on a thread of its own until `stop` changes; the returned channel then closes.
+/// Serves at most so many connections on a thread of its own until `stop` changes; the returned channel
+/// then closes.
 pub(in crate::http) fn start(
     listener: TcpListener,
     app: &App,
+    connections: usize,
     mut stop: watch::Receiver<bool>,
 ) -> io::Result<oneshot::Receiver<()>> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
@@ -76,7 +81,7 @@ pub(in crate::http) fn start(
         .http2_keepalive_interval(Some(PING))
         .http2_keepalive_timeout(Some(PING))
         .add_service(service)
-        .serve_with_incoming_shutdown(TcpListenerStream::new(listener), stopped);
+        .serve_with_incoming_shutdown(placed(listener, connections), stopped);
     let (ended, end) = oneshot::channel();
     thread::Builder::new()
         .name("kserve-grpc".into())
@@ -87,6 +92,22 @@ pub(in crate::http) fn start(
             drop(ended);
         })?;
     Ok(end)
+}
+
+/// The connections that come, while there is a place for them; others are closed.
+fn placed(
+    listener: TcpListener,
+    connections: usize,
+) -> impl Stream<Item = io::Result<Placed>> + Send + 'static {
+    let places = Arc::new(Semaphore::new(connections));
+    TcpListenerStream::new(listener).filter_map(move |accepted| {
+        let place = Arc::clone(&places).try_acquire_owned();
+        ready(match (accepted, place) {
+            (Ok(stream), Ok(place)) => Some(Ok(Placed::new(stream, place))),
+            (Ok(_), Err(_)) => None,
+            (Err(error), _) => Some(Err(error)),
+        })
+    })
 }
 
 struct Service(App);

@@ -6,6 +6,7 @@ mod ask;
 mod generate;
 pub(super) mod grpc;
 mod output;
+mod placed;
 mod repository;
 mod tensor;
 mod wire;
