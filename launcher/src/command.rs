@@ -12,7 +12,7 @@ use crate::launch::Launch;
 use crate::resolve::resolve_http;
 use crate::serve;
 use crate::settings::{self, Settings, Sources, Stop, Variables};
-use crate::terminal::{complain, print, say};
+use crate::terminal::{complain, flush, print, say};
 use crate::tgi;
 use crate::tune;
 use crate::values::Device;
@@ -21,6 +21,12 @@ use crate::watermark;
 /// Runs `penstock` with these arguments (the program's name first) and returns its exit code.
 /// `host` is the Python that the launcher runs in, if it runs in one.
 pub fn run(argv: &[OsString], host: Option<&Interpreter>) -> u8 {
+    let code = execute(argv, host);
+    flush();
+    code
+}
+
+fn execute(argv: &[OsString], host: Option<&Interpreter>) -> u8 {
     let settings = match read(argv, &std::env::vars_os().collect()) {
         Ok(settings) => settings,
         Err(Stop::Parser(error)) => {
@@ -72,8 +78,8 @@ fn explain_serve(args: &ServeArgs, sources: &Sources, host: Option<&Interpreter>
         Device::Cuda => hardware::cuda_devices(),
         Device::Cpu => Vec::new(),
     };
-    let bodies = resolve_http(&args.http, sources);
-    print(&explain(&plan, &bodies, &devices))
+    let bounds = resolve_http(&args.http, sources, plan.tp.value);
+    print(&explain(&plan, &bounds, &devices))
 }
 
 fn download(args: &DownloadArgs, host: Option<&Interpreter>) -> Outcome<()> {

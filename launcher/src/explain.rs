@@ -3,7 +3,7 @@
 use std::fmt::{Display, Write};
 
 use crate::hardware::CudaDevice;
-use crate::resolve::{Decided, Plan};
+use crate::resolve::{Bounds, Decided, Plan};
 use crate::values::{ByteSize, Device};
 
 /// One line each for the person who asks.
@@ -34,9 +34,9 @@ impl Page {
     }
 }
 
-/// The plan as text, with the bound on request bodies. `devices` are those of the host, for an
+/// The plan as text, with the bounds of the HTTP side. `devices` are those of the host, for an
 /// estimate where a worker will measure.
-pub fn explain(plan: &Plan, bodies: &Decided<ByteSize>, devices: &[CudaDevice]) -> String {
+pub fn explain(plan: &Plan, bounds: &Bounds, devices: &[CudaDevice]) -> String {
     let mut page = Page(String::new());
     let model = &plan.model;
     page.title("model");
@@ -65,7 +65,8 @@ pub fn explain(plan: &Plan, bodies: &Decided<ByteSize>, devices: &[CudaDevice]) 
         &plan.queue.latency_target.why,
     );
     page.title("queue");
-    page.decided("body-memory", bodies);
+    page.decided("connections", &bounds.connections);
+    page.decided("body-memory", &bounds.bodies);
     page.decided("max-waiting", &plan.queue.max_waiting);
     page.decided("max-waiting-tokens", &plan.queue.max_waiting_tokens);
     memory(&mut page, plan, devices);

@@ -18,9 +18,11 @@ use crate::error::{Failure, Outcome};
 use crate::hardware::Hardware;
 use crate::hub::ModelSource;
 use crate::interpreter::Interpreter;
+use crate::logs;
 use crate::model::{ModelFacts, Weights};
 use crate::resolve::{Plan, resolve};
 use crate::settings::Sources;
+use crate::terminal;
 use crate::workers::LocalWorkers;
 
 /// An engine that could be started: its model is on this host, every value is decided.
@@ -119,6 +121,7 @@ impl Launch {
             .map_err(|error| Failure::runtime(error.to_string()))?;
         let mut registry = Registry::default();
         let metrics = EngineMetrics::register(&mut registry);
+        register_mishaps(&mut registry);
         let engine = Engine::start(workers, engine_config(&self.plan), metrics);
         let metrics = Arc::new(Metrics::new(registry));
         let generator = Generator::new(engine.clone(), text, config, metrics);
@@ -153,6 +156,20 @@ impl Launch {
             ..LoadConfig::default()
         }
     }
+}
+
+/// What goes wrong in the process itself.
+fn register_mishaps(registry: &mut Registry) {
+    registry.register(
+        "penstock_log_lines_dropped",
+        "Lines of the log that could not be written",
+        terminal::dropped_lines(),
+    );
+    registry.register(
+        "penstock_panics",
+        "Panics: each is a fault of Penstock, and the log says where",
+        logs::panics(),
+    );
 }
 
 fn engine_config(plan: &Plan) -> EngineConfig {

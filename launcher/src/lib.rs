@@ -3,6 +3,7 @@
 pub mod chat;
 pub mod cli;
 pub mod command;
+pub mod descriptors;
 pub mod error;
 pub mod explain;
 pub mod hardware;
@@ -10,6 +11,7 @@ pub mod hub;
 pub mod interpreter;
 pub mod launch;
 pub mod limits;
+pub mod log_queue;
 pub mod logs;
 pub mod model;
 pub mod parsers;

@@ -1,7 +1,13 @@
 //! Where log lines go and how they look.
 
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::{IsTerminal, stderr};
+use std::panic::{self, PanicHookInfo};
+use std::sync::LazyLock;
+use std::thread;
 
+use penstock_router::panic_words;
+use prometheus_client::metrics::counter::Counter;
 use tracing_subscriber::EnvFilter;
 
 use crate::terminal::{self, LogWriter};
@@ -19,6 +25,8 @@ pub fn start(format: LogFormat, level: LogLevel) {
     let filter = EnvFilter::new(format!("{quiet},{}", ours.join(",")));
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
+        // Told by `eprintln`, which panics when stderr cannot be written.
+        .log_internal_errors(false)
         .with_writer(LogWriter::default);
     let started = match format {
         LogFormat::Json => builder.json().flatten_event(true).try_init(),
@@ -30,4 +38,36 @@ pub fn start(format: LogFormat, level: LogLevel) {
     // A second start in one process keeps the first one's lines.
     drop(started);
     terminal::speak(format);
+}
+
+/// Panics since `tell_panics`.
+static PANICS: LazyLock<Counter> = LazyLock::new(Counter::default);
+
+/// Makes a panic a line of the log. What Rust does otherwise writes to stderr itself, which waits for
+/// ever if that is a pipe without a reader. For programs of ours alone: it holds for the process.
+pub fn tell_panics() {
+    panic::set_hook(Box::new(|panic| {
+        PANICS.inc();
+        tell(panic);
+    }));
+}
+
+/// How many panics there were.
+pub fn panics() -> Counter {
+    PANICS.clone()
+}
+
+fn tell(panic: &PanicHookInfo<'_>) {
+    let thread = thread::current();
+    let name = thread.name().unwrap_or("unnamed");
+    let words = panic_words(panic.payload());
+    let place = panic.location().map(ToString::to_string);
+    let place = place.as_deref().unwrap_or("an unknown place");
+    let backtrace = Backtrace::capture();
+    match backtrace.status() {
+        BacktraceStatus::Captured => {
+            tracing::error!("thread {name} panicked at {place}: {words}\n{backtrace}");
+        }
+        _ => tracing::error!("thread {name} panicked at {place}: {words}"),
+    }
 }

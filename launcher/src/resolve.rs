@@ -3,7 +3,10 @@
 
 use std::time::Duration;
 
+use penstock_router::RouterConfig;
+
 use crate::cli::{EngineArgs, HttpArgs};
+use crate::descriptors::Descriptors;
 use crate::error::{Failure, Outcome};
 use crate::hardware::Hardware;
 use crate::model::ModelFacts;
@@ -87,7 +90,8 @@ struct Resolver<'a> {
 }
 
 impl<T> Decided<T> {
-    fn new(value: T, why: impl Into<String>) -> Self {
+    /// A value with its reason.
+    pub(crate) fn new(value: T, why: impl Into<String>) -> Self {
         Self {
             value,
             why: why.into(),
@@ -114,9 +118,23 @@ pub fn resolve(
     .plan()
 }
 
-/// Bytes of request bodies that the HTTP side may hold.
-pub fn resolve_http(typed: &HttpArgs, sources: &Sources) -> Decided<ByteSize> {
-    Decided::new(typed.body_memory, sources.of("body-memory").words())
+/// Bounds of the HTTP side, decided.
+#[derive(Clone, Debug)]
+pub struct Bounds {
+    /// Bytes of request bodies that are held; to the router.
+    pub bodies: Decided<ByteSize>,
+    /// Connections that are open; to the router.
+    pub connections: Decided<usize>,
+}
+
+/// Decides the bounds of the HTTP side, beside `workers` workers. Raises the process's limit of open
+/// files, on which they depend.
+pub fn resolve_http(typed: &HttpArgs, sources: &Sources, workers: u32) -> Bounds {
+    let wanted = RouterConfig::new("").max_connections;
+    Bounds {
+        bodies: Decided::new(typed.body_memory, sources.of("body-memory").words()),
+        connections: Descriptors::raise().connections(wanted, workers),
+    }
 }
 
 impl Resolver<'_> {

@@ -15,6 +15,7 @@ use tokio::task::JoinHandle;
 
 use crate::chat;
 use crate::cli::{ChatArgs, EngineArgs, HttpArgs, ServeArgs};
+use crate::descriptors::Descriptors;
 use crate::error::{Failure, Outcome};
 use crate::interpreter::Interpreter;
 use crate::launch::{Launch, Running};
@@ -48,6 +49,7 @@ struct Server {
 pub fn run(args: &ServeArgs, sources: &Sources, host: Option<&Interpreter>) -> Outcome<()> {
     let began = Instant::now();
     logs::start(args.log.log_format, args.log.log_level);
+    logs::tell_panics();
     within_runtime(async {
         // Clients may connect from now on; they are answered as soon as the model's text side is
         // there, and told to wait until its weights are.
@@ -57,7 +59,7 @@ pub fn run(args: &ServeArgs, sources: &Sources, host: Option<&Interpreter>) -> O
         let listeners = Listeners { http, kserve };
         let launch = prepare(&args.engine, sources, host).await?;
         let mut server = Server::start(listeners, launch, Some(&args.http))?;
-        let mut signals = Signals::listen()?;
+        let mut signals = Signals::listen(Duration::from_secs(args.http.grace))?;
         let mut phases = Phases::default();
         let limits = tokio::select! {
             limits = server.running.ready(|phase, done, total| phases.news(phase, done, total)) => {
@@ -93,6 +95,7 @@ pub fn converse(args: &ChatArgs, sources: &Sources, host: Option<&Interpreter>) 
             return chat::talk(url, args).await;
         }
         logs::start(LogFormat::Text, LogLevel::Error);
+        logs::tell_panics();
         let listener = bind(Ipv4Addr::LOCALHOST.into(), 0)?;
         let launch = prepare(&args.engine, sources, host).await?;
         let server = Server::start(listener.into(), launch, None)?;
@@ -199,8 +202,19 @@ fn router_config(launch: &Launch, http: Option<&HttpArgs>) -> RouterConfig {
         system_prompt: http.system_prompt.as_deref().map(Arc::from),
         tool_format: http.tool_parser.format(),
         thought_format: http.reasoning_parser.format(),
+        max_connections: connections(launch, config.max_connections),
         ..config
     })
+}
+
+/// As many connections as file descriptors allow, `wanted` at most.
+fn connections(launch: &Launch, wanted: usize) -> usize {
+    let decided = Descriptors::raise().connections(wanted, launch.plan.tp.value);
+    if decided.value < wanted {
+        let (connections, why) = (decided.value, decided.why);
+        tracing::warn!("at most {connections} connections: {why}; `ulimit -Hn` raises it");
+    }
+    decided.value
 }
 
 /// A chat template that takes no system turn is found before anyone asks.

@@ -1,42 +1,143 @@
 //! SIGTERM and SIGINT, from the moment that an engine runs. Before it, and in Python's `LLM`, the
 //! process keeps its own handling.
+//!
+//! A thread of its own hears them: they end the process even if the engine's thread does nothing any
+//! more.
 
+use std::future::pending;
+use std::io;
+use std::thread;
+use std::time::Duration;
+
+use tokio::runtime::Builder;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until};
 
 use crate::error::{Failure, Outcome};
+use crate::terminal;
+
+/// What ending takes beside the grace of running answers: workers that ignore what they are told get
+/// three times three seconds.
+const ENDING: Duration = Duration::from_secs(25);
 
 /// The signals that ask a server to end.
 #[derive(Debug)]
-pub struct Signals {
+pub struct Signals(mpsc::Receiver<()>);
+
+/// What the thread listens to.
+struct Heard {
     terminate: Signal,
     interrupt: Signal,
 }
 
 impl Signals {
-    /// Takes the signals over; needs a tokio runtime.
+    /// Takes the signals over. If the process has not ended `grace` and a while after the first, or a
+    /// while after a further one, it is ended with exit code 1.
     ///
     /// # Errors
     /// When the system refuses.
-    pub fn listen() -> Outcome<Self> {
-        let open = |kind| {
-            signal(kind)
-                .map_err(|error| Failure::runtime(format!("cannot listen to signals: {error}")))
+    pub fn listen(grace: Duration) -> Outcome<Self> {
+        Self::listen_for(grace, ENDING)
+            .map_err(|error| Failure::runtime(format!("cannot listen to signals: {error}")))
+    }
+
+    fn listen_for(grace: Duration, ending: Duration) -> io::Result<Self> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let mut heard = {
+            let _inside = runtime.enter();
+            Heard {
+                terminate: signal(SignalKind::terminate())?,
+                interrupt: signal(SignalKind::interrupt())?,
+            }
         };
-        let (terminate, interrupt) = (
-            open(SignalKind::terminate())?,
-            open(SignalKind::interrupt())?,
-        );
-        Ok(Self {
-            terminate,
-            interrupt,
-        })
+        // A second one must be heard while the first is obeyed; more say nothing new.
+        let (tell, told) = mpsc::channel(2);
+        let watch = async move {
+            let mut limit = ending + grace;
+            heard.next().await;
+            loop {
+                // Full: enough were told.
+                let _ = tell.try_send(());
+                tokio::select! {
+                    () = heard.next() => limit = ending,
+                    () = sleep_until(Instant::now() + limit) => end(limit),
+                }
+            }
+        };
+        let thread = thread::Builder::new().name("signals".into());
+        thread.spawn(move || runtime.block_on(watch))?;
+        Ok(Self(told))
     }
 
     /// Waits for the next one.
     pub async fn next(&mut self) {
+        if self.0.recv().await.is_none() {
+            // The thread has failed, and said so.
+            pending::<()>().await;
+        }
+    }
+}
+
+impl Heard {
+    async fn next(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}
         }
+    }
+}
+
+/// Ends the process. Its workers end too: each holds the end of a pipe.
+fn end(waited: Duration) -> ! {
+    let seconds = waited.as_secs_f64();
+    tracing::error!("the server has not ended {seconds} s after the signal: it is ended now");
+    terminal::flush();
+    std::process::exit(1);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
+
+    use nix::sys::signal::{Signal as Number, kill};
+    use nix::unistd::Pid;
+
+    use super::*;
+
+    /// A server whose engine does nothing any more, in a process of its own.
+    #[test]
+    #[ignore = "run by the test below"]
+    fn stuck() {
+        let limits = (Duration::from_millis(10), Duration::from_millis(100));
+        let signals = Signals::listen_for(limits.0, limits.1).unwrap();
+        println!("\nlistening");
+        loop {
+            thread::park();
+            std::hint::black_box(&signals);
+        }
+    }
+
+    #[test]
+    fn a_process_whose_engine_is_stuck_ends_all_the_same() {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--ignored",
+                "--exact",
+                "signals::tests::stuck",
+                "--nocapture",
+            ])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert!(lines.map_while(Result::ok).any(|line| line == "listening"));
+        kill(
+            Pid::from_raw(i32::try_from(child.id()).unwrap()),
+            Number::SIGTERM,
+        )
+        .unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(1));
     }
 }

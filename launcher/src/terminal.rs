@@ -3,16 +3,22 @@
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use indicatif::MultiProgress;
+use prometheus_client::metrics::counter::Counter;
 
 use crate::error::{Failure, Outcome};
+use crate::log_queue::LogQueue;
 use crate::values::LogFormat;
+
+/// How long a command that ends waits for its last lines to be written.
+const LAST_LINES: Duration = Duration::from_secs(1);
 
 /// What stderr speaks; text until somebody says otherwise.
 static FORMAT: OnceLock<LogFormat> = OnceLock::new();
 
-/// A writer for log lines that keeps clear of the bars.
+/// A writer for log lines that keeps clear of the bars. It never fails and never waits.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LogWriter;
 
@@ -32,10 +38,17 @@ pub fn say(words: &str) {
         tracing::info!("{words}");
         return;
     }
-    all_bars().suspend(|| {
-        // Nobody is left to tell when stderr is closed.
-        let _ = writeln!(io::stderr().lock(), "{words}");
-    });
+    lines().offer(format!("{words}\n").as_bytes());
+}
+
+/// Waits a moment for lines that are not written yet: for the end of a command.
+pub fn flush() {
+    lines().flush(LAST_LINES);
+}
+
+/// How many lines of the log could not be written.
+pub fn dropped_lines() -> Counter {
+    lines().dropped()
 }
 
 /// Tells the person what went wrong.
@@ -63,6 +76,19 @@ pub fn bars() -> Option<&'static MultiProgress> {
     (io::stderr().is_terminal() && !speaks_json()).then(all_bars)
 }
 
+/// All that goes to stderr as lines.
+fn lines() -> &'static LogQueue {
+    static LINES: OnceLock<LogQueue> = OnceLock::new();
+    let write = |line: &[u8]| all_bars().suspend(|| io::stderr().lock().write_all(line));
+    let told = |lines| {
+        tracing::warn!(
+            lines,
+            "the log could not be written: lines are missing here"
+        );
+    };
+    LINES.get_or_init(|| LogQueue::start(write, told))
+}
+
 fn all_bars() -> &'static MultiProgress {
     static BARS: OnceLock<MultiProgress> = OnceLock::new();
     BARS.get_or_init(MultiProgress::new)
@@ -70,11 +96,11 @@ fn all_bars() -> &'static MultiProgress {
 
 impl Write for LogWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        all_bars().suspend(|| io::stderr().lock().write_all(bytes))?;
+        lines().offer(bytes);
         Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        io::stderr().flush()
+        Ok(())
     }
 }

@@ -11,7 +11,9 @@ use penstock::cli::EngineArgs;
 use penstock::error::{Failure, FailureKind};
 use penstock::interpreter::Interpreter;
 use penstock::launch::{Launch, Running};
+use penstock::logs;
 use penstock::settings::{Sources, read_engine};
+use penstock::values::{LogFormat, LogLevel};
 use penstock_router::RouterConfig;
 use penstock_router::chat::Templates;
 use penstock_router::engine::Limits;
@@ -64,6 +66,8 @@ impl Engine {
         package: PathBuf,
         report: &Bound<'_, PyAny>,
     ) -> PyResult<Self> {
+        // What errors only refer to is told there: how workers were lost, for one.
+        logs::start(LogFormat::Text, LogLevel::Warn);
         let (typed, sources) =
             read_engine(flags, &std::env::vars_os().collect()).map_err(|f| raised(&f))?;
         let host = Interpreter {

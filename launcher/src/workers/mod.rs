@@ -50,6 +50,7 @@ impl LocalWorkers {
 
     fn spawn(&mut self) -> Result<(), Failure> {
         self.life += 1;
+        self.scratch.renew()?;
         for rank in 0..self.load.world_size {
             let socket = self.scratch.socket(self.life, rank);
             self.processes

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import grpc
 
+from penstock.worker import logs
 from penstock.worker.service import Shard, attach
 
 CALLS = 24  # RPCs served at once: one step stream, the router's 16 of Prepare, health checks
@@ -33,11 +34,7 @@ def main() -> None:
         "--trace", type=Path, help="file for the timeline of the last steps, written at the end"
     )
     arguments = parser.parse_args()
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=logging.INFO,
-        format="%(levelname)s %(message)s",
-    )
+    logs.start()
     # Ctrl-C reaches the whole foreground group; draining is the launcher's decision.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ended = threading.Event()

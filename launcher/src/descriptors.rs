@@ -1,0 +1,108 @@
+//! File descriptors: how many the process may have, and how many of them connections get.
+
+use std::fmt::{self, Display};
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+use crate::resolve::Decided;
+
+/// More than this is never needed. Where the hard limit is larger (a thousand million in some
+/// containers), programs that the workers start might count up to it.
+const MOST: u64 = 1 << 20;
+/// Kept for what is no connection: threads, files, pipes, and the connections beyond the bound that
+/// are answered by health checks and a 503.
+const KEPT: u64 = 256;
+/// Kept for each worker: its pipes and connections, its successor's beside them.
+const KEPT_PER_WORKER: u64 = 8;
+
+/// The limits of open files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Descriptors {
+    /// Before `raise`.
+    pub found: u64,
+    /// Now.
+    pub limit: u64,
+    /// What the system allows at most.
+    pub hard: u64,
+}
+
+impl Descriptors {
+    /// Raises the soft limit to the hard one. What the system refuses is left as it is.
+    pub fn raise() -> Self {
+        let Ok((found, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else {
+            return Self {
+                found: MOST,
+                limit: MOST,
+                hard: MOST,
+            };
+        };
+        let wanted = hard.min(MOST).max(found);
+        let raised = wanted > found && setrlimit(Resource::RLIMIT_NOFILE, wanted, hard).is_ok();
+        Self {
+            found,
+            limit: if raised { wanted } else { found },
+            hard,
+        }
+    }
+
+    /// How many connections may be open beside `workers` workers; `wanted` at most.
+    pub fn connections(self, wanted: usize, workers: u32) -> Decided<usize> {
+        let kept = KEPT + KEPT_PER_WORKER * u64::from(workers);
+        // With very few, half of them: a server that takes no connection is none.
+        let room = self.limit.saturating_sub(kept).max(self.limit / 2);
+        let room = usize::try_from(room).unwrap_or(usize::MAX);
+        if wanted <= room {
+            return Decided::new(wanted, format!("default; {self}"));
+        }
+        Decided::new(room, format!("{self}, less {kept} for everything else"))
+    }
+}
+
+impl Display for Descriptors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { found, limit, hard } = self;
+        if limit > found {
+            write!(
+                f,
+                "the limit of open files was raised from {found} to {limit}"
+            )
+        } else {
+            write!(f, "the limit of open files is {limit} (hard: {hard})")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limit(limit: u64) -> Descriptors {
+        Descriptors {
+            found: limit,
+            limit,
+            hard: limit,
+        }
+    }
+
+    #[test]
+    fn connections_leave_a_reserve() {
+        assert_eq!(limit(1 << 20).connections(8192, 1).value, 8192);
+        let few = limit(1024).connections(8192, 2);
+        assert_eq!(few.value, 1024 - 256 - 16);
+        assert_eq!(
+            few.why,
+            "the limit of open files is 1024 (hard: 1024), less 272 for everything else"
+        );
+        assert_eq!(limit(100).connections(8192, 64).value, 50);
+    }
+
+    #[test]
+    fn the_soft_limit_is_raised_to_the_hard_one() {
+        let raised = Descriptors::raise();
+        assert_eq!(raised.limit, raised.hard.min(MOST).max(raised.found));
+        let now = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+        assert_eq!(now, (raised.limit, raised.hard));
+        // Again there is nothing to raise.
+        assert_eq!(Descriptors::raise().found, raised.limit);
+    }
+}

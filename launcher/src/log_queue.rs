@@ -1,0 +1,206 @@
+//! Lines on their way to stderr. A disk may be full and a pipe may have no reader, so a thread of its
+//! own writes them: the threads of the server only add to a bounded queue, and never wait.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use prometheus_client::metrics::counter::Counter;
+
+/// Bytes of lines that wait. A line that would exceed them is dropped.
+const MOST_BYTES: usize = 1 << 20;
+/// Lines that wait: what a line costs beside its bytes is bounded too.
+const MOST_LINES: usize = 8192;
+
+/// A bounded queue of lines with one writer. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct LogQueue(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    waiting: Mutex<Waiting>,
+    changed: Condvar,
+    dropped: Counter,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    lines: VecDeque<Box<[u8]>>,
+    /// Sum of their lengths.
+    bytes: usize,
+    /// The writer has a line that is in `lines` no more.
+    writing: bool,
+}
+
+impl LogQueue {
+    /// Starts the thread that hands each line to `sink`, and to `told` how many were dropped, once
+    /// lines can be written again. If the system gives no thread, the queue fills and drops.
+    pub fn start(
+        sink: impl FnMut(&[u8]) -> io::Result<()> + Send + 'static,
+        told: impl FnMut(u64) + Send + 'static,
+    ) -> Self {
+        let queue = Self::default();
+        let shared = Arc::clone(&queue.0);
+        let thread = thread::Builder::new().name("log".into());
+        // Without the thread there is nobody to tell.
+        let _ = thread.spawn(move || shared.write(sink, told));
+        queue
+    }
+
+    /// Takes a line, or drops it and counts it when the queue is full.
+    pub fn offer(&self, line: &[u8]) {
+        let mut waiting = self.0.lock();
+        if waiting.lines.len() >= MOST_LINES || waiting.bytes + line.len() > MOST_BYTES {
+            self.0.dropped.inc();
+            return;
+        }
+        waiting.bytes += line.len();
+        waiting.lines.push_back(line.into());
+        drop(waiting);
+        self.0.changed.notify_all();
+    }
+
+    /// Waits until all lines are written, but no longer than `limit`.
+    pub fn flush(&self, limit: Duration) {
+        let end = Instant::now() + limit;
+        let mut waiting = self.0.lock();
+        while waiting.writing || !waiting.lines.is_empty() {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            let woken = self.0.changed.wait_timeout(waiting, left);
+            waiting = woken.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// How many lines were dropped, because the queue was full or the write failed.
+    pub fn dropped(&self) -> Counter {
+        self.0.dropped.clone()
+    }
+}
+
+impl Shared {
+    fn write(&self, mut sink: impl FnMut(&[u8]) -> io::Result<()>, mut told: impl FnMut(u64)) -> ! {
+        let mut known = 0;
+        loop {
+            let line = self.next();
+            let written = sink(&line);
+            if written.is_err() {
+                self.dropped.inc();
+            }
+            // Counted only after a line came through: `told` writes a line itself.
+            let dropped = self.dropped.get();
+            if written.is_ok() && dropped > known {
+                told(dropped - known);
+                known = dropped;
+            }
+        }
+    }
+
+    /// The next line; the one before it is written.
+    fn next(&self) -> Box<[u8]> {
+        let mut waiting = self.lock();
+        waiting.writing = false;
+        self.changed.notify_all();
+        loop {
+            if let Some(line) = waiting.lines.pop_front() {
+                waiting.bytes -= line.len();
+                waiting.writing = true;
+                return line;
+            }
+            let woken = self.changed.wait(waiting);
+            waiting = woken.unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Each change under this lock leaves a whole state behind.
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, channel};
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    /// A queue whose every write waits for a word; what was written, and what was told of drops.
+    struct Slow {
+        queue: LogQueue,
+        go: std::sync::mpsc::Sender<io::Result<()>>,
+        written: Receiver<Vec<u8>>,
+        told: Receiver<u64>,
+    }
+
+    fn slow() -> Slow {
+        let ((go, gate), (out, written), (tell, told)) = (channel(), channel(), channel());
+        let sink = move |line: &[u8]| {
+            out.send(line.to_vec()).unwrap();
+            gate.recv().unwrap()
+        };
+        let queue = LogQueue::start(sink, move |lines| tell.send(lines).unwrap());
+        Slow {
+            queue,
+            go,
+            written,
+            told,
+        }
+    }
+
+    #[test]
+    fn a_sink_that_blocks_holds_nobody_up_and_drops_are_counted() {
+        let slow = slow();
+        slow.queue.offer(b"first");
+        assert_eq!(slow.written.recv_timeout(PATIENCE).unwrap(), b"first");
+        // Nothing more is written from here on, and yet every call returns.
+        let line = vec![b'x'; 1 << 10];
+        let fits = MOST_BYTES / line.len();
+        for _ in 0..fits + 7 {
+            slow.queue.offer(&line);
+        }
+        assert_eq!(slow.queue.dropped().get(), 7);
+        slow.queue.flush(Duration::from_millis(10));
+        for _ in 0..=fits {
+            slow.go.send(Ok(())).unwrap();
+        }
+        slow.queue.flush(PATIENCE);
+        assert_eq!(slow.written.try_iter().count(), fits);
+        assert_eq!(slow.told.try_iter().collect::<Vec<_>>(), [7]);
+    }
+
+    #[test]
+    fn many_short_lines_are_bounded_too() {
+        let slow = slow();
+        slow.queue.offer(b"first");
+        slow.written.recv_timeout(PATIENCE).unwrap();
+        for _ in 0..=MOST_LINES {
+            slow.queue.offer(b"");
+        }
+        assert_eq!(slow.queue.dropped().get(), 1);
+    }
+
+    #[test]
+    fn a_sink_that_fails_counts_each_line_and_tells_when_it_works_again() {
+        let slow = slow();
+        let full = || io::Error::from(io::ErrorKind::StorageFull);
+        slow.queue.offer(b"a");
+        slow.queue.offer(b"b");
+        slow.go.send(Err(full())).unwrap();
+        slow.go.send(Err(full())).unwrap();
+        slow.queue.flush(PATIENCE);
+        assert_eq!(slow.queue.dropped().get(), 2);
+        assert!(slow.told.try_recv().is_err());
+        slow.queue.offer(b"c");
+        slow.go.send(Ok(())).unwrap();
+        slow.queue.flush(PATIENCE);
+        assert_eq!(slow.told.try_iter().collect::<Vec<_>>(), [2]);
+        let lines: Vec<_> = slow.written.try_iter().collect();
+        assert_eq!(lines, [b"a", b"b", b"c"]);
+    }
+}
