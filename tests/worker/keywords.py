@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from schemas import record
+
 OLD = {"$schema": "http://json-schema.org/draft-07/schema#"}
 OLDEST = {"$schema": "http://json-schema.org/draft-04/schema#"}
 TEXT = {"type": "string", "maxLength": 6}
@@ -82,6 +84,26 @@ CASES: dict[str, Case] = {
         {"oneOf": [{"type": "string"}, {"type": "string", "format": "date"}, {"type": "null"}]},
         ["abc", None],
         ["2024-02-02"],
+    ),
+    "oneOf closed ones": Case(
+        {"oneOf": [thing(additionalProperties=False), record(0, b=TEXT, d=NUMBER)]},
+        [{"a": 1}, {"d": 1}, {"a": 1, "b": "x"}, {"b": "x", "d": 2}],
+        [{}, {"b": "x"}],
+    ),
+    "not of other members": Case(
+        {**thing(), "not": {"additionalProperties": False, "properties": {"a": {}}}},
+        [{"b": "x"}, {"a": 1, "c": 1}],
+        [{}, {"a": 1}],
+    ),
+    "a member that its pattern says": Case(
+        {
+            "type": "object",
+            "properties": {"a1": {"$ref": "#"}},
+            "patternProperties": {"^a": {"$ref": "#"}},
+            "additionalProperties": False,
+        },
+        [{}, {"a1": {"a2": {}}}],
+        [{"a1": 1}, {"b": {}}],
     ),
     "anyOf that overlap": Case(
         {"anyOf": [{"type": "integer", "minimum": 5}, {"type": "integer", "maximum": 9}]},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from functools import cache
 from typing import Any
 
@@ -26,16 +27,21 @@ from penstock.guidance.protocol import Refused
 
 MOST_PARTS = 5000
 MOST_TRIES = 40
+MOST_FRAMES = 12_000
 PLAIN = {"type"}
 
 
 def normal(schema: Any) -> Any:
     """A schema in the backends' keywords, under which no document is valid that is not so under
     `schema`. Raises Refused."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, MOST_FRAMES))
     try:
         return _normal(Expander(schema))
     except RecursionError as error:
         raise Refused("the schema is nested too deep") from error
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 def _normal(expander: Expander) -> Any:

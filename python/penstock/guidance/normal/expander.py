@@ -19,13 +19,14 @@ from penstock.guidance.normal.rules import (
     NumberRule,
     ObjectRule,
     Rule,
+    Some,
     StringRule,
     key,
     kind,
 )
 from penstock.guidance.protocol import Refused
 
-MOST_WORK = 60_000  # pairs of rules that are put together
+MOST_WORK = 100_000  # pairs of rules that are put together
 
 
 class Busy(Exception):
@@ -194,7 +195,19 @@ class Expander:
     def _is_object(self, rule: ObjectRule, value: dict[str, Any]) -> bool | None:
         if not rule.least <= len(value) <= rule.most or not value.keys() >= set(rule.required):
             return False
-        return _all([self.holds(self.member(rule, name), each) for name, each in value.items()])
+        told = [self.holds(self.member(rule, name), each) for name, each in value.items()]
+        for some in rule.some:
+            may = [self.holds(some.conj, each) for n, each in value.items() if concerns(some, n)]
+            told.append(True if True in may else (None if None in may else False))
+        return _all(told)
+
+
+def concerns(some: Some, name: str) -> bool:
+    """Whether a member of a name may be the one that is asked for."""
+    if some.rest is None:
+        return some.pattern is not None and search(some.pattern, name) is True
+    patterns = [search(pattern, name) for pattern in some.rest.patterns]
+    return name not in some.rest.names and not any(told is not False for told in patterns)
 
 
 def _all(told: list[bool | None]) -> bool | None:

@@ -9,6 +9,9 @@ from typing import Any
 from penstock.guidance.normal.rules import ANY, Rule, key
 
 MOST_RULES = 96  # of a kind: what alternatives multiply to
+MANY = (
+    f"the schema has more than {MOST_RULES} alternatives for one value, and none of the first fits"
+)
 
 
 @dataclass(frozen=True)
@@ -64,8 +67,17 @@ def bounded(rules: dict[str, list[Rule]], gone: dict[str, str]) -> Form:
     """A form of so many rules at most."""
     for kind, found in rules.items():
         if len(found) > MOST_RULES:
-            gone.setdefault(kind, f"more than {MOST_RULES} alternatives")
+            gone.setdefault(kind, MANY)
     return Form({kind: tuple(found[:MOST_RULES]) for kind, found in rules.items() if found}, gone)
+
+
+def first(form: Form, most: int) -> Form:
+    """A form of fewer rules."""
+    gone = dict(form.lost)
+    for kind, rules in form.rules.items():
+        if len(rules) > most:
+            gone.setdefault(kind, MANY)
+    return Form({kind: rules[:most] for kind, rules in form.rules.items()}, gone)
 
 
 def _joined(kind: str, rules: list[Rule]) -> list[Rule]:

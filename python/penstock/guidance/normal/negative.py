@@ -19,7 +19,9 @@ from penstock.guidance.normal.rules import (
     Contains,
     NumberRule,
     ObjectRule,
+    Rest,
     Rule,
+    Some,
     StringRule,
     kind,
     without,
@@ -147,12 +149,26 @@ def _objects(words: Keywords) -> Iterator[Form]:
     for name, number in words.named("properties").items():
         conj = holding(number, False)
         yield only("object", ObjectRule(members={name: conj}, required=(name,)))
-    for keyword in ("patternProperties", "additionalProperties", "propertyNames",
-                    "unevaluatedProperties"):  # fmt: skip
+    yield from _some(words)
+    for keyword in ("propertyNames", "unevaluatedProperties"):
         if words.contents.get(keyword, True) not in (True, {}) and words.node.known(keyword):
             yield lost("object", words.unsupported(keyword))
     if words.contents.get("unevaluatedItems", True) is not True:
         yield lost("array", words.unsupported("unevaluatedItems"))
+
+
+def _some(words: Keywords) -> Iterator[Form]:
+    """A member without a name of its own is not what it should be."""
+    matching = words.named("patternProperties")
+    for pattern, number in matching.items():
+        conj = words.expander.holding(number, False)
+        if not words.expander.empty(conj):
+            yield only("object", ObjectRule(least=1, some=(Some(pattern, None, conj),)))
+    if "additionalProperties" in words:
+        conj = words.schema("additionalProperties", False)
+        rest = Rest(frozenset(words.members("properties")), frozenset(matching), ANYTHING)
+        if not words.expander.empty(conj):
+            yield only("object", ObjectRule(least=1, some=(Some(None, rest, conj),)))
 
 
 def _applied(words: Keywords) -> Iterator[Form]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import combinations, islice
 from typing import TYPE_CHECKING, Any
 
+from penstock.guidance.normal.expander import concerns, search
 from penstock.guidance.normal.lost import Lost
 from penstock.guidance.normal.rules import (
     ANYTHING,
@@ -35,10 +36,31 @@ class Objects:
         """Schemas of which one holds where a rule does: not more, and sometimes less."""
         if rule.excluded:
             return self._excluding(rule)
+        if rule.some:
+            return self._choosing(rule)
         members = self._members(rule)
         if any(members.get(name, True) is False for name in rule.required):
             return []
         return self._counted(rule, members)
+
+    def _choosing(self, rule: ObjectRule) -> list[dict[str, Any]]:
+        """With one of the members that have names as the one that is asked for."""
+        some = rule.some[0]
+        names = ordered((*rule.members, *rule.required, *self._listed(rule)))
+        found: list[dict[str, Any]] = []
+        for name in names:
+            whole = self.expander.member(rule, name) | some.conj
+            if not concerns(some, name) or self.expander.empty(whole):
+                continue
+            members = {**rule.members, name: rule.members.get(name, ANYTHING) | some.conj}
+            required = ordered((*rule.required, name))
+            chosen = replace(rule, members=members, required=required, some=rule.some[1:])
+            found += self.schemas(chosen)
+            if len(found) > MOST_SETS:
+                break
+        if not found:
+            raise Lost("not", "for members that have no names in the schema")
+        return found[:MOST_SETS]
 
     def _members(self, rule: ObjectRule) -> dict[str, Any]:
         """The schemas of all members with names: False of those that may not be there."""
@@ -201,6 +223,9 @@ def _schema(
     found: dict[str, Any] = {"type": "object"}
     open = bool(others)
     properties = {n: each for n, each in members.items() if each is not False or open}
+    for name, each in properties.items():
+        if any(each == more and search(pattern, name) for pattern, more in matching.items()):
+            properties[name] = True  # the pattern says it; llguidance joins the two
     if properties:
         found["properties"] = properties
     if required:

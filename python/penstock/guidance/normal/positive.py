@@ -8,7 +8,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from penstock.guidance.formats import ALIASES, FORMATS
-from penstock.guidance.normal.forms import EVERY, NONE, Form, besides, only, union, where
+from penstock.guidance.normal.forms import EVERY, NONE, Form, besides, first, only, union, where
 from penstock.guidance.normal.keywords import Keywords
 from penstock.guidance.normal.reading import Node
 from penstock.guidance.normal.rules import (
@@ -30,6 +30,9 @@ from penstock.guidance.normal.rules import (
 
 if TYPE_CHECKING:
     from penstock.guidance.normal.expander import Expander
+
+
+MOST_APART = 24  # ways of not being what another alternative of `oneOf` is
 
 
 def form(expander: Expander, node: Node) -> Form:
@@ -185,7 +188,7 @@ def _one_of(expander: Expander, numbers: list[int]) -> Form:
         found = expander.of((number, True))
         for other in numbers[:index] + numbers[index + 1 :]:
             if not expander.product(found, expander.of((other, True))).empty:
-                found = expander.product(found, expander.of((other, False)))
+                found = first(expander.product(found, expander.of((other, False))), MOST_APART)
         alternatives.append(found)
     return union(alternatives)
 

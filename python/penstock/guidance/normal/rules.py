@@ -173,6 +173,15 @@ class Rest:
 
 
 @dataclass(frozen=True)
+class Some:
+    """At least one member holds something: one that matches a pattern, or one that `rest` is of."""
+
+    pattern: str | None
+    rest: Rest | None
+    conj: Conj
+
+
+@dataclass(frozen=True)
 class Seen:
     """Members that `unevaluatedProperties` leaves alone."""
 
@@ -190,6 +199,7 @@ class ObjectRule(Rule):
     least: int = 0
     most: int = UNBOUNDED
     names: Conj = ANYTHING  # what every name holds, as a string
+    some: tuple[Some, ...] = ()
     seen: Seen = Seen()
 
     def meet(self, other: Any) -> Any:
@@ -207,6 +217,7 @@ class ObjectRule(Rule):
             least=max(self.least, other.least),
             most=min(self.most, other.most),
             names=self.names | other.names,
+            some=ordered((*self.some, *other.some)),
             seen=seen,
         )
 
