@@ -484,7 +484,8 @@ def test_too_many_prompts(server: Server) -> None:
     body = {"model": "tgi", "prompt": [PROMPT] * (most + 1)}
     reply = httpx.post(server.url + "/v1/completions", json=body)
     told = row("batch size exceeded")
-    assert reply.status_code == told["status"]
+    # TGI's is told["status"]; invalid input is a 400 on OpenAI's routes.
+    assert reply.status_code == 400
     assert begins(told["error"].replace("{n}", str(most)), reply.json()["error"]["message"], {})
 
 
