@@ -1,11 +1,14 @@
 //! What a request asks to be told of probabilities, and the rules about it.
 
-use crate::engine::types::{Candidate, Telling};
+use crate::engine::types::{Candidate, Telling, WHOLE_VOCABULARY};
 use crate::error::ApiError;
 use crate::validate::range::Range;
 
 /// Most alternatives that are told of one token: the workers' limit.
 pub const MOST: u32 = 20;
+
+/// Most tokens whose log-probabilities are told by name: the workers' limit.
+pub(crate) const MOST_NAMED: usize = 128;
 
 /// Most log-probabilities told of one prompt, alternatives included: a bound on what an answer
 /// holds in memory, and on its length.
@@ -95,6 +98,7 @@ impl Wanted {
         Telling {
             top: self.tokens.unwrap_or(0),
             prompt: echoed.max(self.prompt),
+            token_ids: Vec::new(),
         }
     }
 
@@ -105,23 +109,26 @@ impl Wanted {
 
     /// Fails if there are more than `most` alternatives. `name` is the client's for those of `tokens`.
     pub(crate) fn check(self, name: &'static str, most: u32) -> Result<(), ApiError> {
-        for (name, count) in [(name, self.tokens), ("prompt_logprobs", self.prompt)] {
+        let prompt = self.prompt.filter(|&count| count != WHOLE_VOCABULARY);
+        for (name, count) in [(name, self.tokens), ("prompt_logprobs", prompt)] {
             range(most).check(name, count.unwrap_or(0))?;
         }
         Ok(())
     }
 
     /// Fails if of a prompt of so many tokens too much would be told, to each of so many answers.
-    /// `prompt` is its name.
+    /// `prompt` is its name, `vocabulary` how many tokens there are.
     pub(crate) fn check_prompt(
         self,
         prompt: &'static str,
         (tokens, answers): (usize, u32),
+        vocabulary: usize,
     ) -> Result<(), ApiError> {
         let Some(top) = self.telling().prompt else {
             return Ok(());
         };
-        let each = (u64::from(top) + 1) * u64::from(answers.max(1));
+        let top = u64::from(top).min(vocabulary as u64);
+        let each = (top + 1) * u64::from(answers.max(1));
         if tokens as u64 * each <= MOST_OF_PROMPT {
             return Ok(());
         }

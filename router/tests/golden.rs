@@ -114,6 +114,7 @@ fn prepare() {
         }),
         top_logprobs: 5,
         prompt_logprobs: Some(0),
+        logprob_token_ids: vec![7, 4095],
     };
     check(
         "prepare_request",

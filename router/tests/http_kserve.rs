@@ -14,8 +14,9 @@ use serde_json::{Value, json};
 const GENERATE: &str = "/v2/models/penstock/generate";
 
 /// Fields of completions that say what is asked, or how it is told: tensors have their own ways.
-const REFUSED: [&str; 10] = [
+const REFUSED: [&str; 11] = [
     "echo",
+    "logprob_token_ids",
     "logprobs",
     "model",
     "prompt",

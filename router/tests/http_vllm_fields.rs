@@ -4,9 +4,9 @@
 
 mod scripted;
 
-use penstock_router::engine::End;
-use penstock_router::engine::types::GuideKind;
-use scripted::{MAX_TOTAL, Server};
+use penstock_router::engine::types::{GuideKind, WHOLE_VOCABULARY};
+use penstock_router::engine::{Candidate, End, PromptToken, TokenEvent, Told};
+use scripted::{Act, MAX_TOTAL, Server, event};
 use serde_json::{Value, json};
 
 const CHAT: &str = "/v1/chat/completions";
@@ -562,4 +562,113 @@ async fn a_chat_may_echo_the_message_that_it_goes_on_with() {
         "yes",
         "a user's message is no answer"
     );
+}
+
+#[tokio::test]
+async fn tokens_whose_log_probabilities_are_told_reach_the_engine() {
+    let server = Server::new();
+    let ids = json!({"logprob_token_ids": [7, 66, 7]});
+    for (path, body, top) in [
+        (CHAT, chat(json!({})), 0),
+        (CHAT, chat(json!({"logprobs": true, "top_logprobs": 3})), 3),
+        (COMPLETIONS, completion(json!({})), 0),
+        (COMPLETIONS, completion(json!({"logprobs": 2})), 2),
+        ("/v1/responses", json!({"input": "hi"}), 0),
+    ] {
+        let told = Told {
+            tops: vec![vec![candidate(66, -3.0), candidate(7, -9.5)]],
+            prompt: Vec::new(),
+        };
+        let event = TokenEvent {
+            told: Some(Box::new(told)),
+            end: Some(End::Length),
+            ..event("a")
+        };
+        server.stage.act(Act::Play(vec![event]));
+        let reply = server.post(path, with(body, ids.clone())).await;
+        assert_eq!(reply.status, 200, "{}", reply.text());
+        let telling = server.stage.last().sampling.telling;
+        assert_eq!(telling.token_ids, [7, 66], "each once");
+        assert_eq!((telling.top, telling.prompt), (top, None));
+        assert!(reply.text().contains("-9.5"), "{}", reply.text());
+    }
+    server.stage.play(&["a"], End::Length);
+    let none = completion(json!({"logprob_token_ids": []}));
+    let answer = server.post(COMPLETIONS, none).await.json();
+    assert!(answer["choices"][0]["logprobs"].is_null());
+}
+
+fn candidate(id: u32, logprob: f32) -> Candidate {
+    Candidate { id, logprob }
+}
+
+#[tokio::test]
+async fn tokens_that_cannot_be_told_are_refused() {
+    let server = Server::new();
+    for (fields, word) in [
+        (json!({"logprob_token_ids": [257]}), "must be <= 256"),
+        (
+            json!({"logprob_token_ids": (0..129).collect::<Vec<u32>>()}),
+            "at most 128",
+        ),
+        (
+            json!({"logprob_token_ids": [1], "use_beam_search": true}),
+            "use_beam_search",
+        ),
+    ] {
+        let reply = server.post(COMPLETIONS, completion(fields)).await;
+        assert!(reply.status.is_client_error(), "{}", reply.text());
+        let message = reply.message();
+        assert!(message.contains("`logprob_token_ids`"), "{message}");
+        assert!(message.contains(word), "{message}");
+    }
+}
+
+#[tokio::test]
+async fn the_whole_vocabulary_of_a_prompt_is_told_up_to_a_bound() {
+    let server = Server::new();
+    server.stage.set_length(10_000);
+    let asked = |prompt: &str, n: u32| json!({"prompt": prompt, "prompt_logprobs": -1, "n": n});
+    let told = Told {
+        tops: Vec::new(),
+        prompt: vec![PromptToken {
+            logprob: -0.5,
+            rank: 1,
+            top: vec![candidate(105, -0.5), candidate(7, -1.5), candidate(9, -2.5)],
+        }],
+    };
+    let event = TokenEvent {
+        told: Some(Box::new(told)),
+        end: Some(End::Length),
+        ..event("a")
+    };
+    server.stage.act(Act::Play(vec![event]));
+    let answer = server.post(COMPLETIONS, asked("hi", 1)).await.json();
+    assert_eq!(
+        server.stage.last().sampling.telling.prompt,
+        Some(WHOLE_VOCABULARY)
+    );
+    let told = answer["choices"][0]["prompt_logprobs"][1].as_object();
+    assert_eq!(told.unwrap().len(), 3);
+    // Of 1,048,576 log-probabilities 258 for each token: its own, and those of 257 tokens.
+    server.stage.play(&["a"], End::Length);
+    let reply = server.post(COMPLETIONS, asked(&"a".repeat(4064), 1)).await;
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    for (body, word) in [
+        (asked(&"a".repeat(4065), 1), "at most 4064 tokens"),
+        (asked(&"a".repeat(2033), 2), "at most 2032 tokens"),
+        (completion(json!({"prompt_logprobs": -2})), "or -1 for"),
+        (
+            completion(json!({"prompt_logprobs": WHOLE_VOCABULARY})),
+            "or -1 for",
+        ),
+        (
+            completion(json!({"prompt_logprobs": -1, "stream": true})),
+            "`stream`",
+        ),
+    ] {
+        let reply = server.post(COMPLETIONS, body).await;
+        assert!(reply.status.is_client_error(), "{}", reply.text());
+        assert!(reply.message().contains(word), "{}", reply.message());
+    }
 }

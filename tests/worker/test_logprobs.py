@@ -15,6 +15,7 @@ from driver import Driver, Running, greedy, running
 from local import LocalWorker
 from penstock.rpc import shard_pb2 as pb
 from penstock.worker import runner
+from penstock.worker.messages import WHOLE_VOCABULARY
 
 TOP = 5
 # Of sums in float32, and of what a reply holds: log-probabilities there are float32.
@@ -243,6 +244,92 @@ def test_no_more_than_the_vocabulary_and_no_more_than_twenty(path: Path) -> None
         reply = worker.stub.Prepare(request)
         assert reply.error.kind == pb.RequestError.KIND_INVALID
         assert "21" in reply.error.message and "20" in reply.error.message
+
+
+def test_tokens_are_told_by_name_behind_the_likeliest(path: Path) -> None:
+    """Alone, beside alternatives, and beside sequences that name none."""
+    worker = LocalWorker()
+    driver = Listener([worker], worker.load(path, dtype="float64"))
+    named = [7, 0, VOCAB - 1, *range(100, 130)]
+    alone = greedy(prompt(9), 4, logprob_token_ids=named)
+    both = greedy(prompt(14), 4, logprob_token_ids=named[:3], top_logprobs=TOP)
+    likely = greedy(prompt(11), 4, top_logprobs=2)
+    silent = greedy(prompt(5), 4)
+    sequences = [silent, alone, likely, both]
+    for request, sequence in enumerate(sequences):
+        sequence.request = request
+        driver.enter(sequence)
+    driver.finish(sequences)
+    tolerance = TOLERANCE["float64"]
+    assert driver.told[silent.request].tops == [{}] * 4
+    for sequence, ids, top in ((alone, named, 0), (both, named[:3], TOP), (likely, [], 2)):
+        rows = exact(path, sequence.prompt + sequence.tokens)
+        tops = driver.told[sequence.request].tops
+        assert len(tops) == 4
+        for at, told in enumerate(tops):
+            row = rows[len(sequence.prompt) - 1 + at]
+            best = row.topk(top).indices.tolist()
+            assert list(told) == best + [token for token in ids if token not in best]
+            for token, logprob in told.items():
+                assert logprob == pytest.approx(float(row[token]), abs=tolerance)
+    driver.stream.close()
+
+
+def test_a_named_token_among_the_likeliest_is_told_once(path: Path) -> None:
+    worker = LocalWorker()
+    driver = Listener([worker], worker.load(path))
+    first = greedy(prompt(9), 1)
+    driver.enter(first)
+    driver.finish([first])
+    again = greedy(prompt(9), 1, top_logprobs=2, logprob_token_ids=[first.tokens[0], 5])
+    again.request = 1
+    driver.enter(again)
+    driver.finish([again])
+    (told,) = driver.told[again.request].tops
+    assert len(told) == (2 if 5 in list(told)[:2] else 3)
+    assert next(iter(told)) == first.tokens[0]
+    driver.stream.close()
+
+
+def test_the_whole_vocabulary_of_a_prompt(path: Path) -> None:
+    """Beside a prompt of which few are told, in several chunks, sorted."""
+    worker = LocalWorker()
+    driver = Listener([worker], worker.load(path, dtype="float64"))
+    whole = greedy(prompt(20), 1, prompt_logprobs=WHOLE_VOCABULARY)
+    few = asking(prompt(30), 1)
+    for request, sequence in enumerate((few, whole)):
+        sequence.request = request
+        driver.enter(sequence)
+    driver.finish([few, whole], chunk=13)
+    rows = exact(path, whole.prompt + whole.tokens)
+    told = driver.told[whole.request]
+    assert sorted(told.prompt_tops) == list(range(1, 20))
+    for position, tops in told.prompt_tops.items():
+        row = rows[position - 1]
+        assert sorted(tops) == list(range(VOCAB))
+        values = list(tops.values())
+        assert values == sorted(values, reverse=True)
+        assert values == pytest.approx(row[list(tops)].tolist(), abs=TOLERANCE["float64"])
+        logprob, rank = told.prompt[position]
+        assert rank == 1 + int((row > row[whole.prompt[position]]).sum())
+        assert logprob == pytest.approx(float(row[whole.prompt[position]]), abs=4e-6)
+    check(driver.told[few.request], few, exact(path, few.prompt + few.tokens), 2)
+    driver.stream.close()
+
+
+def test_what_cannot_be_named_is_refused(path: Path) -> None:
+    worker = LocalWorker()
+    worker.load(path)
+    for wish, word in (
+        ({"logprob_token_ids": [VOCAB]}, str(VOCAB)),
+        ({"logprob_token_ids": [1] * 129}, "128"),
+        ({"top_logprobs": WHOLE_VOCABULARY}, "20"),
+        ({"prompt_logprobs": WHOLE_VOCABULARY - 1}, "20"),
+    ):
+        request = pb.PrepareRequest(sampling=pb.Sampling(top_p=1, **wish))
+        reply = worker.stub.Prepare(request)
+        assert reply.error.kind == pb.RequestError.KIND_INVALID
+        assert word in reply.error.message
 
 
 def test_a_step_in_which_nobody_asks_pays_nothing(

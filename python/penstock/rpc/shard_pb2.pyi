@@ -230,7 +230,7 @@ class BlockGrowth(_message.Message):
     def __init__(self, group: _Optional[int] = ..., counts: _Optional[_Iterable[int]] = ..., blocks: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Sampling(_message.Message):
-    __slots__ = ("temperature", "top_k", "top_p", "seed", "min_tokens", "stop_token_ids", "min_p", "typical_p", "penalties", "logit_bias", "allowed", "banned_token_ids", "watermark", "bad_words", "top_logprobs", "prompt_logprobs")
+    __slots__ = ("temperature", "top_k", "top_p", "seed", "min_tokens", "stop_token_ids", "min_p", "typical_p", "penalties", "logit_bias", "allowed", "banned_token_ids", "watermark", "bad_words", "top_logprobs", "prompt_logprobs", "logprob_token_ids")
     TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
     TOP_K_FIELD_NUMBER: _ClassVar[int]
     TOP_P_FIELD_NUMBER: _ClassVar[int]
@@ -247,6 +247,7 @@ class Sampling(_message.Message):
     BAD_WORDS_FIELD_NUMBER: _ClassVar[int]
     TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    LOGPROB_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     temperature: float
     top_k: int
     top_p: float
@@ -263,7 +264,8 @@ class Sampling(_message.Message):
     bad_words: _containers.RepeatedCompositeFieldContainer[BadWord]
     top_logprobs: int
     prompt_logprobs: int
-    def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., seed: _Optional[int] = ..., min_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., min_p: _Optional[float] = ..., typical_p: _Optional[float] = ..., penalties: _Optional[_Union[Penalties, _Mapping]] = ..., logit_bias: _Optional[_Union[LogitBias, _Mapping]] = ..., allowed: _Optional[_Union[TokenSet, _Mapping]] = ..., banned_token_ids: _Optional[_Iterable[int]] = ..., watermark: _Optional[_Union[Watermark, _Mapping]] = ..., bad_words: _Optional[_Iterable[_Union[BadWord, _Mapping]]] = ..., top_logprobs: _Optional[int] = ..., prompt_logprobs: _Optional[int] = ...) -> None: ...
+    logprob_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., seed: _Optional[int] = ..., min_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., min_p: _Optional[float] = ..., typical_p: _Optional[float] = ..., penalties: _Optional[_Union[Penalties, _Mapping]] = ..., logit_bias: _Optional[_Union[LogitBias, _Mapping]] = ..., allowed: _Optional[_Union[TokenSet, _Mapping]] = ..., banned_token_ids: _Optional[_Iterable[int]] = ..., watermark: _Optional[_Union[Watermark, _Mapping]] = ..., bad_words: _Optional[_Iterable[_Union[BadWord, _Mapping]]] = ..., top_logprobs: _Optional[int] = ..., prompt_logprobs: _Optional[int] = ..., logprob_token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Penalties(_message.Message):
     __slots__ = ("repetition", "frequency", "presence")

@@ -1,8 +1,8 @@
 """Which sequences want log-probabilities beyond those of their tokens, and what of them in a step.
 
-Of generated tokens that is the likeliest alternatives; of a prompt, each token's own and the
-likeliest in its place. Part of the worker's state: a fold over slots, without device. While nobody
-asks, a step only finds `slots` empty.
+Of generated tokens that is the likeliest alternatives, and tokens that are named; of a prompt, each
+token's own and the likeliest in its place. Part of the worker's state: a fold over slots, without
+device. While nobody asks, a step only finds `slots` empty.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ class Asked:
 
     places: Longs  # of runs that tell alternatives, among those that yield
     counts: Longs  # how many alternatives each tells
+    named: list[Ints]  # and which tokens by their ids; empty if no run does
     spans: list[Span]
 
 
@@ -43,6 +44,7 @@ class Asking:
         self.vocab = vocab
         self.slots: set[int] = set()
         self.top = np.zeros(slots, np.int32)
+        self.named: dict[int, Ints] = {}
         # Tokens of the prompt that is told of; 0 = none is.
         self.prompt = np.zeros(slots, np.int32)
         self.prompt_top = np.zeros(slots, np.int32)
@@ -51,9 +53,12 @@ class Asking:
     def enter(self, new: NewSequence) -> None:
         """Takes note of what a sequence that enters a slot asks."""
         sampling, slot = new.sampling, new.slot
-        if not sampling.top_logprobs and sampling.prompt_logprobs is None:
+        named = sampling.logprob_token_ids
+        if not sampling.top_logprobs and sampling.prompt_logprobs is None and named is None:
             return
         self.slots.add(slot)
+        if named is not None:
+            self.named[slot] = named
         self.top[slot] = min(sampling.top_logprobs, self.vocab)
         self.request[slot] = new.request_id
         if sampling.prompt_logprobs is not None:
@@ -62,26 +67,34 @@ class Asking:
 
     def fork(self, source: int, slot: int) -> None:
         """`slot` asks as `source` does, but for the prompt, of which one tells."""
-        if source in self.slots and self.top[source]:
+        if source in self.slots and (self.top[source] or source in self.named):
             self.slots.add(slot)
             self.top[slot] = self.top[source]
+            if source in self.named:
+                self.named[slot] = self.named[source]
 
     def leave(self, slots: Ints) -> None:
         """These slots are empty."""
         for slot in self.slots.intersection(slots.tolist()) if self.slots else ():
             self.slots.remove(slot)
+            self.named.pop(slot, None)
             self.top[slot] = self.prompt[slot] = 0
 
     def clear(self) -> None:
         """All slots are empty."""
         self.slots.clear()
+        self.named.clear()
         self.top[:] = self.prompt[:] = 0
 
     def of(self, runs: tuple[Ints, Ints, Ints], yields: Bools, ids: Sequence[Ints]) -> Asked | None:
         """What runs (slots, starts, counts) tell; `ids` are the known tokens of all slots."""
         slots, starts, counts = runs
-        top = self.top[slots[yields]]
-        places = np.flatnonzero(top)
+        yielding = slots[yields]
+        top = self.top[yielding]
+        names = np.isin(yielding, list(self.named)) if self.named else top > 0
+        places = np.flatnonzero(names | (top > 0))
+        none = np.zeros(0, np.int32)
+        named = [self.named.get(int(slot), none) for slot in yielding[places]] if self.named else []
         told = np.minimum(counts, self.prompt[slots] - 1 - starts)
         spans = []
         for run in np.flatnonzero(told > 0):
@@ -91,4 +104,4 @@ class Asking:
             spans.append(Span(int(run), int(slot), request, first, targets, prompt_top))
         if not len(places) and not spans:
             return None
-        return Asked(places, top[places].astype(np.int64), spans)
+        return Asked(places, top[places].astype(np.int64), named, spans)

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     )
 
 MOST_TOLD = 20  # alternatives of one token
+WHOLE_VOCABULARY = (1 << 32) - 1  # as many alternatives as there are, of a prompt's token
+MOST_NAMED = 128  # tokens told by their ids: they bound what a step reads and tells
 MOST_TOP_K = (1 << 31) - 1  # of the device's int32; above any vocabulary, where it means "off"
 
 
@@ -40,8 +42,14 @@ def bad_sampling(sampling: pb.Sampling, vocab: int) -> str | None:
     if not 0 < sampling.top_p <= 1:
         return f"top_p must be above 0 and at most 1, found {sampling.top_p}"
     told = max(sampling.top_logprobs, sampling.prompt_logprobs)
-    if told > MOST_TOLD:
+    whole = sampling.prompt_logprobs == WHOLE_VOCABULARY and sampling.top_logprobs <= MOST_TOLD
+    if told > MOST_TOLD and not whole:
         return f"log-probabilities of {told} tokens were asked for; at most {MOST_TOLD} are told"
+    named = sampling.logprob_token_ids
+    if len(named) > MOST_NAMED:
+        return f"{len(named)} logprob_token_ids were given; at most {MOST_NAMED} are possible"
+    if named and max(named) >= vocab:
+        return f"logprob token id {max(named)} is outside the vocabulary of {vocab}"
     try:
         adjustment = to_adjustment(sampling)
     except OverflowError:  # of an id that is no int32
@@ -127,9 +135,8 @@ def to_sampling(sampling: pb.Sampling) -> Sampling:
         stop_token_ids=np.array(sampling.stop_token_ids, np.int64),
         adjustment=to_adjustment(sampling),
         top_logprobs=min(sampling.top_logprobs, MOST_TOLD),
-        prompt_logprobs=min(sampling.prompt_logprobs, MOST_TOLD)
-        if sampling.HasField("prompt_logprobs")
-        else None,
+        prompt_logprobs=sampling.prompt_logprobs if sampling.HasField("prompt_logprobs") else None,
+        logprob_token_ids=_ints(sampling.logprob_token_ids) if sampling.logprob_token_ids else None,
     )
 
 

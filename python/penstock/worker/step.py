@@ -75,6 +75,7 @@ class Sampling:
     adjustment: Adjustment | None = None  # None = nothing is asked
     top_logprobs: int = 0  # alternatives told with each generated token
     prompt_logprobs: int | None = None  # alternatives told with each token of the prompt
+    logprob_token_ids: Ints | None = None  # told with each generated token too; None = none
 
 
 class FaultKind(enum.Enum):

@@ -122,13 +122,19 @@ impl Default for Sampling {
 }
 
 /// Log-probabilities to tell beside those of the chosen tokens.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Telling {
     /// Alternatives of each generated token.
     pub top: u32,
-    /// Alternatives of each prompt token, beside its own; `None` = nothing is told of the prompt.
+    /// Alternatives of each prompt token, beside its own; `None` = nothing is told of the prompt,
+    /// `WHOLE_VOCABULARY` = all there are.
     pub prompt: Option<u32>,
+    /// Tokens that are told with each generated token too, however likely; each once.
+    pub token_ids: Vec<u32>,
 }
+
+/// As many alternatives as there are, in the protocol too.
+pub const WHOLE_VOCABULARY: u32 = u32::MAX;
 
 impl Sampling {
     /// The seed of a request's branch: its own for branch 0, so that the first of n answers is the

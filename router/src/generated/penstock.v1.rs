@@ -24,7 +24,7 @@ pub struct LoadRequest {
     /// prompt + generated, of one sequence
     #[prost(uint32, tag = "8")]
     pub max_sequence_tokens: u32,
-    /// sequences running at once
+    /// sequences running at once; 0 = the worker's choice
     #[prost(uint32, tag = "9")]
     pub max_slots: u32,
     /// tokens of one step, over all sequences; 0 = the worker's choice
@@ -346,9 +346,14 @@ pub struct Sampling {
     /// alternatives told with each generated token; at most 20
     #[prost(uint32, tag = "17")]
     pub top_logprobs: u32,
-    /// alternatives told with each prompt token; absent = nothing is
+    /// alternatives told with each prompt token; absent = nothing is;
     #[prost(uint32, optional, tag = "18")]
     pub prompt_logprobs: ::core::option::Option<u32>,
+    /// at most 20, or 4294967295 = the whole vocabulary
+    ///
+    /// told with each generated token too, however likely; at most 128
+    #[prost(uint32, repeated, tag = "20")]
+    pub logprob_token_ids: ::prost::alloc::vec::Vec<u32>,
 }
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
 pub struct Penalties {

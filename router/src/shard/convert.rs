@@ -68,6 +68,7 @@ pub(super) fn sampling(sampling: &Sampling, stopping: &Stopping, branch: u32) ->
         stop_token_ids: stopping.stop_token_ids.clone(),
         top_logprobs: sampling.telling.top,
         prompt_logprobs: sampling.telling.prompt,
+        logprob_token_ids: sampling.telling.token_ids.clone(),
         ..adjustment(&sampling.adjustment)
     }
 }

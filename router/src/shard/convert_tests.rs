@@ -15,6 +15,7 @@ fn wanted() -> (Sampling, Stopping) {
         telling: Telling {
             top: 2,
             prompt: Some(3),
+            token_ids: vec![8, 5],
         },
         ..Sampling::default()
     };
@@ -114,6 +115,7 @@ fn a_plan_becomes_a_message_with_the_parameters_of_its_requests() {
         (2, &[5, 4][..])
     );
     assert_eq!((sent.top_logprobs, sent.prompt_logprobs), (2, Some(3)));
+    assert_eq!(sent.logprob_token_ids, [8, 5]);
     assert_eq!(
         (&request.run_slots[..], &request.run_tokens[..]),
         (&[3][..], &[2][..])

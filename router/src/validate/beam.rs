@@ -77,6 +77,10 @@ fn rest(parameters: &Parameters, names: FieldNames) -> impl Iterator<Item = (&'s
         ("stop", !parameters.stop.is_empty()),
         (names.min_new_tokens, parameters.min_new_tokens != 0),
         (
+            "logprob_token_ids",
+            !parameters.logprob_token_ids.is_empty(),
+        ),
+        (
             guide.map_or("grammar", |guide| guide.field),
             guide.is_some(),
         ),

@@ -74,6 +74,8 @@ pub struct Parameters {
     pub watermark: bool,
     /// What is told of probabilities.
     pub wanted: Wanted,
+    /// Tokens whose log-probabilities are told in the place of each generated token.
+    pub logprob_token_ids: Vec<u32>,
     /// How many answers to make of the prompt.
     pub choices: Choices,
     /// What the answer must spell; its end tokens are filled in here.
@@ -164,6 +166,7 @@ impl Default for Parameters {
             choices: Choices::default(),
             guide: None,
             wanted: Wanted::default(),
+            logprob_token_ids: Vec::new(),
             beam: None,
             shown: Shown::default(),
             cache_salt: None,

@@ -3,6 +3,7 @@
 
 use crate::config::RouterConfig;
 use crate::error::ApiError;
+use crate::logprobs;
 
 pub(crate) mod adjustment;
 pub(crate) mod beam;
@@ -50,6 +51,12 @@ impl GenerateInput {
         parameters.check_guide(names, config.guides)?;
         limits::check_truncate(parameters.truncate, names, limits)?;
         input::check_salt(parameters.cache_salt.as_deref())?;
+        adjustment::check_ids(
+            "logprob_token_ids",
+            &parameters.logprob_token_ids,
+            logprobs::MOST_NAMED,
+            limits.vocabulary,
+        )?;
         (parameters.wanted).check(names.top_logprobs, config.max_top_tokens)?;
         Ok((
             prompt,

@@ -1,5 +1,7 @@
 //! What keeps every rule.
 
+use std::collections::HashSet;
+
 use crate::engine::types::{EngineRequest, Sampling, Stopping, Thoughts};
 use crate::error::ApiError;
 use crate::logprobs::Wanted;
@@ -99,12 +101,14 @@ impl ValidParameters {
         }
         let max_new_tokens = new_tokens(&parameters, names, limits, ids.len())?;
         let answers = parameters.choices.made();
-        (parameters.wanted).check_prompt(names.prompt, (ids.len(), answers))?;
+        let told = (ids.len(), answers);
+        (parameters.wanted).check_prompt(names.prompt, told, limits.vocabulary)?;
         let stop_token_ids = parameters.stop_token_ids(eos_ids);
         let early = parameters.min_new_tokens > 0;
         let impossible = if early { &*stop_token_ids } else { &[] };
         parameters.adjustment.check_possible(impossible)?;
         let mut telling = parameters.wanted.telling();
+        telling.token_ids = each_once(&parameters.logprob_token_ids);
         let mut beam = parameters.beam;
         if let Some(beam) = &mut beam {
             beam.told = telling.top;
@@ -145,4 +149,10 @@ impl ValidParameters {
             prompt_only: max_new_tokens == 0,
         })
     }
+}
+
+/// The ids without those that were there before.
+fn each_once(ids: &[u32]) -> Vec<u32> {
+    let mut seen = HashSet::new();
+    ids.iter().copied().filter(|&id| seen.insert(id)).collect()
 }

@@ -17,6 +17,12 @@ pub(crate) fn tell_tops(sequence: &Sequence, token: u32, eos: Eos, reply: &mut v
         reply.top_token_ids.push(id);
         reply.top_logprobs.push(first - rank as f32);
     }
+    for &id in &sequence.sampling.logprob_token_ids {
+        if !reply.top_token_ids[before..].contains(&id) {
+            reply.top_token_ids.push(id);
+            reply.top_logprobs.push(sequence.logprob_of(id));
+        }
+    }
     let told = reply.top_token_ids.len() - before;
     reply
         .top_counts

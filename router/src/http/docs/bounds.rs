@@ -87,7 +87,11 @@ fn counts(config: &RouterConfig) -> Vec<Bound> {
             told.clone(),
         ),
         (COMPLETION, "logprobs", told.clone()),
-        (SEVERAL, "prompt_logprobs", told.clone()),
+        (
+            SEVERAL,
+            "prompt_logprobs",
+            json!({ "minimum": -1, "maximum": config.max_top_tokens }),
+        ),
         (NATIVE, "top_n_tokens", told),
         (
             &["ChatRequest", "ResponsesRequest"],
@@ -142,6 +146,7 @@ fn token_ids() -> Vec<Bound> {
             items(1..=logits::MAX_TOKEN_IDS),
         ),
         (OPENAI, "bad_words_ids", words),
+        (OPENAI, "logprob_token_ids", items(0..=logprobs::MOST_NAMED)),
         (
             OPENAI,
             "stop_token_ids",

@@ -73,12 +73,13 @@ const NUMBERS: [&str; 17] = [
 ];
 
 /// What is not a sampling parameter, though a completion has it.
-const NOT_SAMPLING: [&str; 10] = [
+const NOT_SAMPLING: [&str; 11] = [
     "prompt",
     "model",
     "stream_options",
     "echo",
     "suffix",
+    "logprob_token_ids",
     "logprobs",
     "prompt_logprobs",
     "return_token_ids",

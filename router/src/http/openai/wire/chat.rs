@@ -80,8 +80,9 @@ request! {
         logprobs: Option<bool>,
         /// 0 to 20, only with `logprobs`: those of so many likely tokens in the place of each, too.
         top_logprobs: Option<u32>,
-        /// 0 to 20: the same of the prompt's tokens by themselves. Not in a stream.
-        prompt_logprobs: Option<u32>,
+        /// 0 to 20: the same of the prompt's tokens by themselves. -1: of the whole vocabulary in the place
+        /// of each, up to 1,048,576 log-probabilities. Not in a stream.
+        prompt_logprobs: Option<i64>,
         /// Tell the ids of the tokens of prompt and answer, too, as vLLM does.
         return_token_ids: Option<bool>,
         /// A chat template (Jinja) in place of the model's, unless the server refuses them.
@@ -245,7 +246,7 @@ impl ChatRequest {
             return Err(ApiError::validation("top_logprobs", rule));
         }
         Ok(Wanted {
-            tokens: (self.logprobs == Some(true)).then_some(top),
+            tokens: (self.logprobs == Some(true) || self.names_tokens()).then_some(top),
             echo: false,
             prompt: prompt_logprobs(self.prompt_logprobs, self.stream)?,
             ids: self.return_token_ids == Some(true),

@@ -3,6 +3,7 @@
 use serde::Deserialize;
 use utoipa::ToSchema;
 
+use crate::engine::types::WHOLE_VOCABULARY;
 use crate::error::ApiError;
 use crate::http::neutral::{Neutral, Neutrals};
 use crate::http::strict::from_object;
@@ -134,6 +135,10 @@ macro_rules! request {
             /// Computed prompts are shared only among requests with the same one: nobody learns from
             /// times what others have asked.
             pub(crate) cache_salt: Option<String>,
+            /// Tells the log-probabilities of these tokens in the place of each token of the answer, beside
+            /// the likely ones that are asked for (vLLM's name). Asks for log-probabilities by itself.
+            #[serde(default, deserialize_with = "super::token_ids::ids_or_null")]
+            pub(crate) logprob_token_ids: Option<Vec<u32>>,
             /// With log-probabilities: tokens are written as `token_id:` and their id, so that tokens
             /// with equal texts differ.
             pub(crate) return_tokens_as_token_ids: Option<bool>,
@@ -259,6 +264,7 @@ macro_rules! request {
                             n: self.n.unwrap_or(1),
                             best_of: None,
                         },
+                        logprob_token_ids: self.logprob_token_ids.clone().unwrap_or_default(),
                         stop_token_ids: self.stop_token_ids.take().unwrap_or_default(),
                         adjustment: self.adjustment(),
                         bad_words: std::mem::take(&mut self.bad_words),
@@ -278,6 +284,12 @@ macro_rules! request {
                     },
                     delivery: super::common::delivery(self.stream, self.stream_options)?,
                 })
+            }
+
+            /// Whether log-probabilities are told of tokens by their ids.
+            pub(crate) fn names_tokens(&self) -> bool {
+                let named = self.logprob_token_ids.as_ref();
+                named.is_some_and(|ids| !ids.is_empty())
             }
 
             fn guide(
@@ -372,14 +384,27 @@ pub(super) fn truncation(
 
 /// What is told of a prompt by itself goes with a whole answer: a stream has no place for it.
 pub(super) fn prompt_logprobs(
-    count: Option<u32>,
+    count: Option<i64>,
     stream: Option<bool>,
 ) -> Result<Option<u32>, ApiError> {
     if count.is_some() && stream == Some(true) {
         let rule = "`prompt_logprobs` is not available when `stream` is true";
         return Err(ApiError::validation("prompt_logprobs", rule));
     }
-    Ok(count)
+    match count {
+        None => Ok(None),
+        Some(-1) => Ok(Some(WHOLE_VOCABULARY)),
+        Some(given) => match u32::try_from(given) {
+            // What this number means in the protocol is said by -1 here.
+            Ok(count) if count != WHOLE_VOCABULARY => Ok(Some(count)),
+            _ => {
+                let rule = format!(
+                    "`prompt_logprobs` must be >= 0, or -1 for the whole vocabulary. Given: {given}"
+                );
+                Err(ApiError::validation("prompt_logprobs", rule))
+            }
+        },
+    }
 }
 
 pub(super) fn at_eos(ignore: Option<bool>) -> AtEos {

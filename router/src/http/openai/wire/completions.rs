@@ -22,8 +22,9 @@ request! {
         /// 0 to 20: tell the tokens' log-probabilities, and those of so many likely ones in the place
         /// of each; with `echo`, of the prompt's tokens too.
         logprobs: Option<u32>,
-        /// 0 to 20: the same of the prompt's tokens by themselves. Not in a stream.
-        prompt_logprobs: Option<u32>,
+        /// 0 to 20: the same of the prompt's tokens by themselves. -1: of the whole vocabulary in the place
+        /// of each, up to 1,048,576 log-probabilities. Not in a stream.
+        prompt_logprobs: Option<i64>,
         /// Tell the ids of the tokens of prompt and answer, too, as vLLM does.
         return_token_ids: Option<bool>,
         /// Whether a text gets the special tokens that the tokenizer puts around it, such as one for its
@@ -95,7 +96,7 @@ impl CompletionRequest {
     /// What is to be told of probabilities.
     pub(crate) fn wanted(&self) -> Result<Wanted, ApiError> {
         Ok(Wanted {
-            tokens: self.logprobs,
+            tokens: self.logprobs.or(self.names_tokens().then_some(0)),
             echo: self.echo == Some(true),
             prompt: prompt_logprobs(self.prompt_logprobs, self.stream)?,
             ids: self.return_token_ids == Some(true),

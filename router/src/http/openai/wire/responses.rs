@@ -292,7 +292,7 @@ impl ResponsesRequest {
             return Err(ApiError::validation("top_logprobs", rule));
         }
         Ok(Wanted {
-            tokens: told.then_some(top),
+            tokens: (told || self.names_tokens()).then_some(top),
             names: TokenNames::of(self.return_tokens_as_token_ids),
             ..Wanted::default()
         })
