@@ -1,11 +1,11 @@
 //! Chat templates: messages in, the prompt's text out.
 
 mod apart;
-mod json;
+mod jinja;
+mod messages;
 mod template;
 mod words;
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -13,7 +13,6 @@ use serde::{Deserialize, Serialize};
 pub(crate) use self::apart::{MOST_TEMPLATE, Renderer};
 pub use self::apart::{Templates, render_job};
 pub use self::template::ChatTemplate;
-use crate::error::ApiError;
 use crate::tools::Reading;
 
 /// One turn of a conversation.
@@ -23,6 +22,9 @@ pub struct ChatMessage {
     pub role: String,
     /// Text; `None` only beside `tool_calls`.
     pub content: Option<String>,
+    /// The texts of the content's parts, where it came in parts; joined, they are `content`.
+    #[serde(default)]
+    pub parts: Vec<String>,
     /// What the model thought before it said that; read by templates that show it.
     pub reasoning_content: Option<String>,
     /// The speaker's name; read by templates that show it.
@@ -31,21 +33,6 @@ pub struct ChatMessage {
     pub tool_calls: Option<String>,
     /// Which call a tool's turn answers.
     pub tool_call_id: Option<String>,
-}
-
-/// A turn as templates see it.
-#[derive(Default, Serialize)]
-struct TemplateMessage<'a> {
-    role: &'a str,
-    content: Option<Cow<'a, str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reasoning_content: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    name: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tool_calls: Option<serde_json::Value>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tool_call_id: Option<&'a str>,
 }
 
 /// What follows the last message.
@@ -170,33 +157,6 @@ const SYSTEM: &str = "system";
 /// The newer name of the role `system`.
 const DEVELOPER: &str = "developer";
 
-/// The messages; `MARK` ends the last one if it stays open. Templates that do not know the role
-/// `developer` are told `system`.
-fn messages(chat: &Chat, knows_developer: bool) -> Result<Vec<TemplateMessage<'_>>, ApiError> {
-    let turns = chat.messages.iter().enumerate();
-    let mut turns: Vec<_> = turns
-        .map(|(index, message)| message.for_template(index))
-        .collect::<Result<_, _>>()?;
-    let unknown = |turn: &&mut TemplateMessage<'_>| !knows_developer && turn.role == DEVELOPER;
-    for turn in turns.iter_mut().filter(unknown) {
-        turn.role = SYSTEM;
-    }
-    let system = chat.system.as_deref();
-    let system = system.filter(|_| !chat.messages.iter().any(ChatMessage::is_system));
-    let system = system.map(|text| TemplateMessage {
-        role: SYSTEM,
-        content: Some(text.into()),
-        ..TemplateMessage::default()
-    });
-    let mut messages: Vec<_> = system.into_iter().chain(turns).collect();
-    if chat.turn == Turn::Continue
-        && let Some(content) = messages.last_mut().and_then(|m| m.content.as_mut())
-    {
-        content.to_mut().push_str(MARK);
-    }
-    Ok(messages)
-}
-
 impl ChatMessage {
     /// Whether it is the system's turn, also by its newer name.
     fn is_system(&self) -> bool {
@@ -213,25 +173,9 @@ impl ChatMessage {
             &self.tool_calls,
             &self.tool_call_id,
         ];
-        let texts = texts.into_iter().flatten().map(String::len);
+        let parts = self.parts.iter().map(String::len);
+        let texts = texts.into_iter().flatten().map(String::len).chain(parts);
         AROUND + self.role.len() + texts.sum::<usize>()
-    }
-
-    /// `index` is its place, for errors.
-    fn for_template(&self, index: usize) -> Result<TemplateMessage<'_>, ApiError> {
-        let calls = self.tool_calls.as_deref().map(tool_calls);
-        let wrong = |error| {
-            let rule = format!("`messages[{index}].tool_calls` cannot be used: {error}");
-            ApiError::validation("messages", rule)
-        };
-        Ok(TemplateMessage {
-            role: &self.role,
-            content: self.content.as_deref().map(Cow::Borrowed),
-            reasoning_content: self.reasoning_content.as_deref(),
-            name: self.name.as_deref(),
-            tool_calls: calls.transpose().map_err(wrong)?,
-            tool_call_id: self.tool_call_id.as_deref(),
-        })
     }
 }
 
@@ -245,7 +189,7 @@ pub(crate) fn call_json(id: Option<String>, name: String, arguments: &str) -> St
     )
 }
 
-/// Templates expect a call's arguments as an object; clients send them as JSON in a string.
+/// An earlier turn's calls, with their arguments as objects; clients send them as JSON in a string.
 fn tool_calls(json: &str) -> Result<serde_json::Value, serde_json::Error> {
     let mut calls: serde_json::Value = serde_json::from_str(json)?;
     for call in calls.as_array_mut().into_iter().flatten() {

@@ -1,14 +1,14 @@
 //! A compiled chat template.
 
-use std::borrow::Cow;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 
-use minijinja::value::{Serde, Value};
+use minijinja::value::Value;
 use minijinja::{Environment, Error, ErrorKind as JinjaKind, context};
 
-use super::json::to_json;
+use super::jinja::{self, Names};
+use super::messages::messages;
 use super::words::{self, Place};
-use super::{Chat, DEVELOPER, EFFORT, MARK, THINKING, Turn, Variable, messages};
+use super::{Chat, DEVELOPER, EFFORT, MARK, THINKING, Turn, Variable};
 use crate::error::{ApiError, ErrorKind};
 
 /// A compiled chat template with the special tokens that it may write.
@@ -17,8 +17,8 @@ pub struct ChatTemplate {
     environment: Environment<'static>,
     special_tokens: Vec<(String, String)>,
     source: String,
-    /// Variables that it reads and does not set.
-    variables: HashSet<String>,
+    /// What it speaks of.
+    names: Names,
     /// Whether it writes the calls of earlier turns.
     knows_calls: bool,
     /// Whether it speaks of the role `developer`. One that does not refuses such a turn, leaves it
@@ -37,24 +37,15 @@ impl ChatTemplate {
     /// Compiles `source`. `special_tokens` are (name, content), such as (`bos_token`, `<s>`).
     /// The error says where the source is wrong.
     pub fn new(source: &str, special_tokens: Vec<(String, String)>) -> Result<Self, Error> {
-        let mut environment = Environment::new();
-        let syntax = minijinja::syntax::SyntaxConfig::builder()
-            .trim_blocks(true)
-            .lstrip_blocks(true)
-            .build()?;
-        environment.set_syntax(syntax);
-        environment
-            .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        let (mut environment, rewritten, names) = jinja::environment(source)?;
         environment.add_function("raise_exception", raise_exception);
         environment.add_function("strftime_now", strftime_now);
-        environment.add_filter("tojson", to_json);
-        environment.add_template_owned(NAME, without_generation_tags(source).into_owned())?;
-        let variables = environment.get_template(NAME)?.undeclared_variables(false);
+        environment.add_template_owned(NAME, rewritten)?;
         Ok(Self {
             environment,
             special_tokens,
             source: source.to_owned(),
-            variables,
+            names,
             knows_calls: source.contains("tool_calls"),
             knows_developer: source.contains(DEVELOPER),
         })
@@ -72,7 +63,7 @@ impl ChatTemplate {
 
     /// Whether it tells the model of tools.
     pub fn knows_tools(&self) -> bool {
-        self.variables.contains("tools")
+        self.names.variables.contains("tools")
     }
 
     /// The prompt's text. Fails when the template raises an exception or meets what it cannot use.
@@ -107,9 +98,9 @@ impl ChatTemplate {
                 format!("`{name}` cannot be used: {why}"),
             )
         };
-        if !self.variables.contains(name) {
+        if !self.names.variables.contains(name) {
             // Of templates that only know whether there are thoughts, no effort asks for none.
-            if name == EFFORT && json == "\"none\"" && self.variables.contains(THINKING) {
+            if name == EFFORT && json == "\"none\"" && self.names.variables.contains(THINKING) {
                 return Ok(Some((THINKING, Value::from(false))));
             }
             if *neutral {
@@ -117,9 +108,8 @@ impl ChatTemplate {
             }
             return Err(refused("the model's chat template does not speak of it"));
         }
-        let value: serde_json::Value =
-            serde_json::from_str(json).map_err(|error| refused(&error.to_string()))?;
-        Ok(Some((name, Value::from(Serde(value)))))
+        let value = jinja::from_json(json).map_err(|error| refused(&error.to_string()))?;
+        Ok(Some((name, value)))
     }
 
     fn render_turns(&self, chat: &Chat) -> Result<String, ApiError> {
@@ -134,7 +124,7 @@ impl ChatTemplate {
         let mut given: BTreeMap<_, _> = given.collect::<Result<_, _>>()?;
         // As transformers does: what is not given is none, not undefined.
         let context = context! {
-            messages => Serde(messages(chat, self.knows_developer)?),
+            messages => messages(chat, &self.names, self.knows_developer)?,
             tools => json_variable("tools", chat.tools.as_deref())?,
             documents => given.remove("documents"),
             add_generation_prompt => chat.turn == Turn::Open,
@@ -158,9 +148,8 @@ impl ChatTemplate {
 /// A variable that came as JSON in the request's field `name`; none if it did not come.
 fn json_variable(name: &'static str, json: Option<&str>) -> Result<Value, ApiError> {
     let wrong = |error| ApiError::validation(name, format!("`{name}` cannot be used: {error}"));
-    let value: Option<serde_json::Value> =
-        json.map(serde_json::from_str).transpose().map_err(wrong)?;
-    Ok(Value::from(Serde(value)))
+    let value = json.map(jinja::from_json).transpose().map_err(wrong)?;
+    Ok(value.unwrap_or_else(|| Value::from(())))
 }
 
 /// Cuts what the template writes after the last message's content, which `MARK` ends.
@@ -195,33 +184,6 @@ fn strftime_now(format: &str) -> Result<String, Error> {
     let now = jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC);
     jiff::fmt::strtime::format(format, &now)
         .map_err(|e| Error::new(JinjaKind::InvalidOperation, format!("strftime_now: {e}")))
-}
-
-/// Drops `{% generation %}` and `{% endgeneration %}`: marks for training that render to nothing.
-fn without_generation_tags(source: &str) -> Cow<'_, str> {
-    if !source.contains("generation %}") && !source.contains("generation -%}") {
-        return Cow::Borrowed(source);
-    }
-    let mut out = String::with_capacity(source.len());
-    let mut rest = source;
-    while let Some(start) = rest.find("{%") {
-        let (before, tag) = rest.split_at(start);
-        let Some(length) = tag.find("%}").map(|i| i + 2) else {
-            break;
-        };
-        let (tag, after) = tag.split_at(length);
-        let name = tag.trim_matches(|c: char| "{}%-+".contains(c) || c.is_whitespace());
-        out.push_str(before);
-        // A block that always renders: the tag's whitespace control keeps its meaning.
-        match name {
-            "generation" => out.push_str(&tag.replace(name, "if true")),
-            "endgeneration" => out.push_str(&tag.replace(name, "endif")),
-            _ => out.push_str(tag),
-        }
-        rest = after;
-    }
-    out.push_str(rest);
-    Cow::Owned(out)
 }
 
 #[cfg(test)]

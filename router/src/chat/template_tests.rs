@@ -224,3 +224,88 @@ fn tools_keep_their_order_and_absent_ones_are_none() {
     };
     assert_eq!(template.render(&none).unwrap(), "bare");
 }
+
+#[test]
+fn none_is_not_iterable_and_a_template_that_sets_tools_knows_them() {
+    let source = "{% set tools = tools or [] %}{% if tools is iterable and tools | length > 0 %}\
+                  {{ tools | length }} tools{% elif none is iterable %}wrong{% else %}none{% endif %}";
+    let template = ChatTemplate::new(source, Vec::new()).unwrap();
+    assert!(template.knows_tools());
+    let mut chat = Chat {
+        messages: vec![user("a")],
+        ..Chat::default()
+    };
+    assert_eq!(template.render(&chat).unwrap(), "none");
+    chat.tools = Some("[{}, {}]".into());
+    assert_eq!(template.render(&chat).unwrap(), "2 tools");
+    let loops = "{% for tools in messages %}{{ tools }}{% endfor %}";
+    assert!(!ChatTemplate::new(loops, Vec::new()).unwrap().knows_tools());
+}
+
+#[test]
+fn a_message_has_what_it_was_given_and_nothing_else() {
+    let mut chat = Chat {
+        messages: with_calls(),
+        turn: Turn::Bare,
+        ..Chat::default()
+    };
+    chat.messages[4].reasoning_content = Some("hm".into());
+    let source = "{% for m in messages %}{{ m.keys() | join(',') }};{% endfor %}\
+                  {{ messages[1].tool_calls[0].function.arguments.a + 1 }}";
+    let text = ChatTemplate::new(source, Vec::new()).unwrap().render(&chat);
+    let wanted = "role,content;role,tool_calls;role,content;role,content;\
+                  thinking,role,content,reasoning_content;2";
+    assert_eq!(text.unwrap(), wanted);
+}
+
+#[test]
+fn content_comes_in_parts_where_the_template_goes_over_it() {
+    let mut parts = user("ab");
+    parts.parts = vec!["a".into(), "b".into()];
+    let render = |source: &str, turn| {
+        let messages = vec![user("x"), parts.clone()];
+        render(source, messages, turn).unwrap()
+    };
+    let text = "{% for m in messages %}<{{ m.content }}>{% endfor %}";
+    assert_eq!(render(text, Turn::Bare), "<x><ab>");
+    let either = "{% for m in messages %}{% if m['content'] is string %}<{{ m.content }}>{% else %}\
+                  {% for part in m['content'] %}[{{ part.text }}]{% endfor %}{% endif %}{% endfor %}";
+    assert_eq!(render(either, Turn::Bare), "<x>[a][b]");
+    assert_eq!(render(either, Turn::Continue), "<x>[a][b");
+    // A macro's parameter and a variable may hold the content, too.
+    let only = "{% macro all(content) %}{% for part in content %}[{{ part['text'] }}]{% endfor %}\
+                {% endmacro %}{% for m in messages %}{{ all(m.content) }}{% endfor %}";
+    assert_eq!(render(only, Turn::Bare), "[x][a][b]");
+    let set = "{% for m in messages %}{% set said = m.content %}{% for part in said %}\
+               [{{ part.text }}]{% endfor %}{% endfor %}";
+    assert_eq!(render(set, Turn::Bare), "[x][a][b]");
+}
+
+#[test]
+fn integers_of_any_size_stay_what_they_are() {
+    let mut message = user("x");
+    let big = "340282366920938463463374607431768211456";
+    message.tool_calls = Some(format!("[{{\"a\": {big}, \"b\": 18446744073709551616}}]"));
+    let source = "{{ messages[0].tool_calls | tojson }} {{ messages[0].tool_calls[0].b + 1 }}";
+    let text = render(source, vec![message], Turn::Open).unwrap();
+    let wanted = format!("[{{\"a\": {big}, \"b\": 18446744073709551616}}] 18446744073709551617");
+    assert_eq!(text, wanted);
+}
+
+#[test]
+fn a_broken_template_is_told_with_its_line() {
+    for source in [
+        "a\n{% if %}",
+        "a\n{{ 1 + }}",
+        "a\n{{ 'x }}",
+        "a\n{% for x %}",
+        "a\n{{ a b }}",
+    ] {
+        let error = ChatTemplate::new(source, Vec::new())
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("line 2"), "{error}");
+    }
+    let deep = format!("{{{{ {}1{} }}}}", "(".repeat(5000), ")".repeat(5000));
+    assert!(ChatTemplate::new(&deep, Vec::new()).is_err());
+}

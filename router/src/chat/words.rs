@@ -76,6 +76,7 @@ fn tell(text: &str, place: Place, messages: &mut Vec<ChatMessage>) {
         },
         Place::FirstUser => match messages.iter_mut().find(|message| message.role == "user") {
             Some(user) => {
+                user.parts.clear();
                 let said = user.content.take().unwrap_or_default();
                 user.content = Some(format!("{text}\n\n{said}"));
             }
@@ -85,6 +86,7 @@ fn tell(text: &str, place: Place, messages: &mut Vec<ChatMessage>) {
 }
 
 fn join(message: &mut ChatMessage, text: &str) {
+    message.parts.clear();
     let said = message.content.get_or_insert_default();
     if !said.is_empty() {
         said.push_str("\n\n");

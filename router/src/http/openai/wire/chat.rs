@@ -202,11 +202,14 @@ fn text_of(json: Option<JsonText>) -> Option<String> {
     serde_json::from_str(json?.as_str()).ok()
 }
 
-/// What a turn says: a text, or the texts of its parts.
-fn joined(content: TextOr<PartText>) -> String {
+/// What a turn says, and the texts of its parts if it came in parts.
+fn said(content: TextOr<PartText>) -> (String, Vec<String>) {
     match content {
-        TextOr::Text(text) => text,
-        TextOr::List(parts) => parts.into_iter().map(|PartText(text)| text).collect(),
+        TextOr::Text(text) => (text, Vec::new()),
+        TextOr::List(parts) => {
+            let parts: Vec<String> = parts.into_iter().map(|PartText(text)| text).collect();
+            (parts.concat(), parts)
+        }
     }
 }
 
@@ -343,7 +346,8 @@ impl Message {
         let thought = self.reasoning_content.or_else(|| text_of(self.reasoning));
         // An answer that ended in its thoughts says nothing.
         let silence = (thought.is_some() && calls.is_empty()).then(String::new);
-        let content = self.content.map(joined).or(self.refusal).or(silence);
+        let (content, parts) = self.content.map(said).unzip();
+        let content = content.or(self.refusal).or(silence);
         if content.is_none() && calls.is_empty() {
             return Err(at("must have `content`, `tool_calls` or `function_call`"));
         }
@@ -358,6 +362,7 @@ impl Message {
         Ok(ChatMessage {
             role,
             content,
+            parts: parts.unwrap_or_default(),
             reasoning_content: thought,
             name: self.name,
             tool_calls: (!calls.is_empty()).then(|| MessageCall::list_to_json(calls)),
