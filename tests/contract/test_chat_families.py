@@ -75,7 +75,7 @@ TOOLS: Any = [
         "type": "function",
         "function": {
             "name": "get_weather",
-            "description": "The weather's forecast – for a city in Europe, for some days, from now on.",
+            "description": "The weather's forecast: for a city in Europe, for \u00e9 few days.",
             "parameters": CITY_SCHEMA,
         },
     },
