@@ -57,7 +57,7 @@ def test_what_jinja2_refuses_is_refused(template: str) -> None:
 
 
 SIGNS = ["+", "-", "*", "/", "//", "%", "~", "==", "!=", "<", ">", "<=", ">=", "in", "not in", "or"]
-names = st.sampled_from([*CONTEXT, "nope"])
+names = st.sampled_from([*(name for name in CONTEXT if name != "huge"), "nope"])
 atoms = names | st.sampled_from(KNOWN["literals"])
 signs = st.sampled_from(SIGNS)
 ends = st.sampled_from(["", "0", "1", "-1", "2", "-2", "9", "-9"])
