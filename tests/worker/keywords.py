@@ -210,6 +210,30 @@ CASES: dict[str, Case] = {
         [[], [1], [1, "a"]],
         [[1, "a", 2], ["a"]],
     ),
+    "unevaluatedProperties beside not": Case(
+        {
+            "type": "object",
+            "properties": {"a": NUMBER},
+            "not": {"not": {"properties": {"b": {"const": 1}}, "required": ["b"]}},
+            "unevaluatedProperties": {"type": "integer"},
+        },
+        [{"a": 1, "b": 1}],
+        [{"a": 1}, {"b": 1, "c": "x"}],
+    ),
+    "unevaluatedItems beside not": Case(
+        {
+            "type": "array",
+            "not": {"not": {"prefixItems": [True, {"const": "a"}]}},
+            "unevaluatedItems": {"type": "string"},
+        },
+        [["x", "a"]],
+        [[1, "a"]],
+    ),
+    "a schema of schemas": Case(
+        {"$ref": "https://json-schema.org/draft/2019-09/schema"},
+        [{"type": "object"}],
+        [{"type": 1}, {"$defs": {"a": {"type": 1}}}],
+    ),
     "multiples of two": Case(
         {
             "type": "integer",

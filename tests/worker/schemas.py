@@ -153,7 +153,7 @@ OTHERS: dict[str, Schema] = {
 }
 FORMATS = (
     "date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri",
-    "uri-reference", "json-pointer", "relative-json-pointer",
+    "uri-reference", "uri-template", "json-pointer", "relative-json-pointer",
 )  # fmt: skip
 OTHERS |= {f"format {name}": {"type": "string", "format": name} for name in FORMATS}
 

@@ -82,7 +82,7 @@ class Compiler:
         except Refused as error:
             if str(error) != refusals.UNSATISFIABLE:
                 return str(error)
-            said = self._said(one)
+            said = self._said(one) if isinstance(one, dict) else None
             return said if said is not None and "nsatisfiable" in said else str(error)
         return self._said(made)
 

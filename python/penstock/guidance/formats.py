@@ -12,7 +12,7 @@ from typing import Any
 FORMATS = frozenset(
     (
         "date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri",
-        "uri-reference", "json-pointer", "relative-json-pointer",
+        "uri-reference", "uri-template", "json-pointer", "relative-json-pointer",
     )
 )  # fmt: skip
 # Of these formats others are a part, which is kept instead.
@@ -42,7 +42,9 @@ _REFERENCE = (
 )
 PATTERNS = {
     "date": f"^{_DATE}$", "time": f"^{_TIME}$", "date-time": f"^{_DATE}[tT]{_TIME}$",
-    "uri-reference": f"^{_REFERENCE}$", "json-pointer": f"^{_STEPS}$",
+    "uri-reference": f"^{_REFERENCE}$",
+    "uri-template": r"^(?:[A-Za-z0-9._~/:-]|%[0-9A-F]{2}|\{[A-Za-z0-9_]+\})*$",
+    "json-pointer": f"^{_STEPS}$",
     "relative-json-pointer": f"^(?:0|[1-9]{{1,3}})(?:#|{_STEPS})$",
 }  # fmt: skip
 # Strings that surely do not keep a format.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -124,7 +123,8 @@ class Expander:
         kept = [(value, self.accepts(rule, value)) for value in values or ()]
         if any(told is None for _, told in kept) and not any(told for _, told in kept):
             return None
-        return replace(merged, values=tuple(value for value, told in kept if told), excluded=())
+        listed: Rule = merged.listing(tuple(value for value, told in kept if told))
+        return listed
 
     def _possible(self, rule: Rule) -> bool:
         if rule.void():

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from penstock.guidance.normal.rules import ANY, Rule, key
+from penstock.guidance.normal.rules import ANY, Rule, Seen, without
 
 MOST_RULES = 96  # of a kind: what alternatives multiply to
 MANY = (
@@ -71,6 +71,15 @@ def bounded(rules: dict[str, list[Rule]], gone: dict[str, str]) -> Form:
     return Form({kind: tuple(found[:MOST_RULES]) for kind, found in rules.items() if found}, gone)
 
 
+def unseen(form: Form) -> Form:
+    """A form that has looked at no members and items, as far as `unevaluatedItems` knows."""
+    rules = dict(form.rules)
+    for kind, blank in (("array", 0), ("object", Seen())):
+        if kind in rules:
+            rules[kind] = tuple(replace(rule, seen=blank) for rule in rules[kind])  # type: ignore[call-arg]
+    return Form(rules, form.lost)
+
+
 def first(form: Form, most: int) -> Form:
     """A form of fewer rules."""
     gone = dict(form.lost)
@@ -85,17 +94,15 @@ def _joined(kind: str, rules: list[Rule]) -> list[Rule]:
     if ANY[kind] in rules:
         return [ANY[kind]]
     found: list[Rule] = []
-    listed: dict[Any, Any] = {}
-    where: int | None = None
+    listed: list[tuple[Rule, list[Any]]] = []  # what else is known of some values, and these
     for rule in rules:
         if rule.values is None:
             if rule not in found:
                 found.append(rule)
             continue
-        if where is None:
-            where = len(found)
-            found.append(replace(rule, excluded=()))
-        listed.update((key(value), value) for value in rule.values)
-    if where is not None:
-        found[where] = replace(found[where], values=tuple(listed.values()))
-    return found
+        blank = rule.listing(())
+        values = next((values for each, values in listed if each == blank), None)
+        if values is None:
+            listed.append((blank, values := []))
+        values += rule.values
+    return [*(blank.listing(without(values, ())) for blank, values in listed), *found]

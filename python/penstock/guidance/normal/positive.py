@@ -8,7 +8,17 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from penstock.guidance.formats import ALIASES, FORMATS
-from penstock.guidance.normal.forms import EVERY, NONE, Form, besides, first, only, union, where
+from penstock.guidance.normal.forms import (
+    EVERY,
+    NONE,
+    Form,
+    besides,
+    first,
+    only,
+    union,
+    unseen,
+    where,
+)
 from penstock.guidance.normal.keywords import Keywords
 from penstock.guidance.normal.reading import Node
 from penstock.guidance.normal.rules import (
@@ -174,7 +184,7 @@ def _applied(words: Keywords) -> Iterator[Form]:
     if "oneOf" in words:
         yield _one_of(expander, words.schemas("oneOf"))
     if "not" in words:
-        yield expander.form(words.schema("not", False))
+        yield unseen(expander.form(words.schema("not", False)))
     if "if" in words and ("then" in words or "else" in words):
         yield _conditional(words)
     for keyword, name, wanted in words.dependencies():
@@ -198,7 +208,8 @@ def _conditional(words: Keywords) -> Form:
     then = expander.form(words.schema("then")) if "then" in words else EVERY
     otherwise = expander.form(words.schema("else")) if "else" in words else EVERY
     met = expander.product(expander.form(condition), then)
-    return union((met, expander.product(expander.form(words.schema("if", False)), otherwise)))
+    unmet = unseen(expander.form(words.schema("if", False)))
+    return union((met, expander.product(unmet, otherwise)))
 
 
 def _depending(words: Keywords, keyword: str, name: str, wanted: Any) -> Form:

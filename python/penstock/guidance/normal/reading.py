@@ -14,6 +14,7 @@ from referencing.jsonschema import (
     DRAFT6,
     DRAFT7,
     DRAFT202012,
+    lookup_recursive_ref,
     specification_with,
 )
 
@@ -111,7 +112,11 @@ class Reader:
             raise node.wrong(keyword, "a string")
         self._check_dynamic(node, keyword, reference)
         try:
-            found = node.resolver.lookup(reference)
+            found: Any = node.resolver
+            if keyword == "$recursiveRef":
+                found = lookup_recursive_ref(found)
+            else:
+                found = found.lookup(reference)
             contents, resolver = found.contents, found.resolver
         except Exception:
             contents, resolver = _pointed(self._root, reference), node.resolver

@@ -43,6 +43,12 @@ class Rule:
         """Both rules. What they say of the values inside may still exclude each other."""
         return replace(self, excluded=(*self.excluded, *other.excluded))
 
+    def listing(self, values: tuple[Any, ...]) -> Any:
+        """That these are the values, without what else is said of them."""
+        if isinstance(self, ArrayRule | ObjectRule):
+            return type(self)(values=values, seen=self.seen)  # type: ignore[arg-type]
+        return type(self)(values=values)
+
     def void(self) -> bool:
         """Whether no value keeps it, as far as is seen at once."""
         return self.values == ()
