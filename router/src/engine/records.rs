@@ -359,10 +359,13 @@ impl Record {
     }
 }
 
-/// What a client is told of its sequence, which failed in a slot. The worker's own words go to the
-/// log: they may name files of this host.
+/// What a client is told of its sequence, which failed in a slot: the worker's words if the request is
+/// to blame. Else they go to the log, since they may name files of this host.
 pub(super) fn error(id: RequestId, slot: Slot, errors: &[SlotError]) -> String {
     let own = errors.iter().find(|error| error.slot == slot);
+    if let Some(invalid) = own.filter(|error| error.invalid) {
+        return invalid.message.clone();
+    }
     let why = own.map_or("it does not say why", |error| error.message.as_str());
     tracing::warn!(request = id.0, "the worker failed on it: {why}");
     see_log("the worker failed on this request", id)

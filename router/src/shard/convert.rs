@@ -34,8 +34,11 @@ pub struct StepAnswer {
 pub struct SlotError {
     /// Its slot.
     pub slot: Slot,
-    /// The worker's words, for the client.
+    /// The worker's words.
     pub message: String,
+    /// Whether the request is to blame: then the words are for its client. Others are for the log, since
+    /// they may name files of the worker's host.
+    pub invalid: bool,
 }
 
 /// Microseconds of one step.
@@ -237,6 +240,7 @@ fn is_unprepared(error: &v1::SlotError) -> bool {
 }
 
 fn slot_error(error: v1::SlotError) -> SlotError {
+    let kind = error.error.as_ref().map(v1::RequestError::kind);
     let message = error
         .error
         .map(|e| e.message)
@@ -244,6 +248,7 @@ fn slot_error(error: v1::SlotError) -> SlotError {
     SlotError {
         slot: Slot(error.slot),
         message: message.unwrap_or_else(|| "the worker failed on this request".into()),
+        invalid: kind == Some(v1::request_error::Kind::Invalid),
     }
 }
 

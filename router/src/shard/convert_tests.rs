@@ -203,6 +203,7 @@ fn who_must_be_prepared_again_has_not_failed() {
     let kinds = [
         v1::request_error::Kind::Unprepared,
         v1::request_error::Kind::Internal,
+        v1::request_error::Kind::Invalid,
     ];
     let reply = v1::StepReply {
         errors: (3..)
@@ -213,8 +214,10 @@ fn who_must_be_prepared_again_has_not_failed() {
     };
     let answer = step_answer(reply).expect("a right reply");
     assert_eq!(answer.outcome.unprepared, [Slot(3)]);
-    assert_eq!(answer.outcome.failed, [Slot(4)]);
-    assert_eq!(answer.errors.len(), 1);
+    assert_eq!(answer.outcome.failed, [Slot(4), Slot(5)]);
+    // Only where the request is to blame are the words for its client.
+    let invalid: Vec<_> = answer.errors.iter().map(|error| error.invalid).collect();
+    assert_eq!(invalid, [false, true]);
 }
 
 fn telling() -> v1::StepReply {
