@@ -175,3 +175,44 @@ impl Pool {
         self.blocks[turn.block as usize].departures == turn.departures
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_block_that_was_released_first_is_evicted_first() {
+        let mut pool = Pool::new(4);
+        let leases: Vec<_> = (0..4).map(|_| pool.lease_free().unwrap()).collect();
+        let blocks: Vec<_> = leases.iter().map(BlockLease::block).collect();
+        for lease in leases {
+            pool.release(lease, Afterlife::Cached);
+        }
+        // A hit on the oldest one makes it the newest, once it is released again.
+        let shared = pool.share(blocks[0]);
+        pool.release(shared, Afterlife::Cached);
+        let order = [blocks[1], blocks[2], blocks[3], blocks[0]];
+        assert_eq!(pool.cached_blocks().collect::<Vec<_>>(), order);
+        for expected in order {
+            let lease = pool.lease_oldest().unwrap();
+            assert_eq!(lease.block(), expected);
+            std::mem::forget(lease);
+        }
+        assert!(pool.lease_oldest().is_none());
+    }
+
+    #[test]
+    fn hits_do_not_lengthen_the_queue_without_bound() {
+        let mut pool = Pool::new(2);
+        let [first, second] = [(); 2].map(|()| pool.lease_free().unwrap());
+        let (hit, other) = (first.block(), second.block());
+        pool.release(second, Afterlife::Cached);
+        pool.release(first, Afterlife::Cached);
+        for _ in 0..100 {
+            let lease = pool.share(hit);
+            pool.release(lease, Afterlife::Cached);
+        }
+        assert!(pool.released.len() <= 4);
+        assert_eq!(pool.cached_blocks().collect::<Vec<_>>(), [other, hit]);
+    }
+}

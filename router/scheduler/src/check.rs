@@ -35,6 +35,10 @@ impl Scheduler {
         }
         self.check_slots()?;
         self.check_counters()?;
+        let consistent = self.queue.is_consistent(|place| self.store[place].since);
+        ensure(consistent, || {
+            "the queue's ageing index is not what waits".to_owned()
+        })?;
         for (_, sequence) in self.store.iter() {
             self.check_sequence(sequence)?;
         }
@@ -195,7 +199,13 @@ fn check_states(index: usize, group: &Group) -> Result<(), Violation> {
     for block in pool.cached_blocks() {
         seen[block.0 as usize] += 1;
         ensure(group.prefix.contains(block), || {
-            format!("group {index}: cached block {block} cannot be found")
+            format!("group {index}: cached block {block} is not in the prefix index")
+        })?;
+    }
+    let indexed = (0..pool.total()).map(crate::ids::BlockId);
+    for block in indexed.filter(|&block| group.prefix.contains(block)) {
+        ensure(group.prefix.finds(block), || {
+            format!("group {index}: block {block} is in the prefix index and cannot be found")
         })?;
     }
     for (block, &count) in seen.iter().enumerate() {

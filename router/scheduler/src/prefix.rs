@@ -142,6 +142,19 @@ impl Prefix {
         self.table[hole] = 0;
     }
 
+    /// Whether a search for what an indexed block holds ends at it.
+    pub(crate) fn finds(&self, block: BlockId) -> bool {
+        let Entry { key, parent, .. } = self.entries[block.0 as usize];
+        let start = block.0 as usize * self.block_tokens;
+        let link = Link {
+            key,
+            parent,
+            salt: self.salts.get(&block).map_or(&[], |salt| &salt[..]),
+            tokens: &self.tokens[start..start + self.block_tokens],
+        };
+        self.find(&link).is_some_and(|(found, _)| found == block)
+    }
+
     fn put(&mut self, place: usize, word: u64) {
         self.table[place] = word;
         self.places[word as u32 as usize - 1] = place as u32;
@@ -208,4 +221,66 @@ fn mix(key: u64, word: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
     let folded = (product as u64) ^ ((product >> 64) as u64);
     folded.rotate_left(23) ^ b
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A first block whose search begins at `home`, in a table of 16 places.
+    fn link(home: u64, tokens: &[TokenId; 1]) -> Link<'_> {
+        Link {
+            key: (home | u64::from(tokens[0].0) << 8) << 32,
+            parent: Node::ROOT,
+            salt: &[],
+            tokens,
+        }
+    }
+
+    /// All orders of removing four of six blocks whose searches collide, at the table's end too.
+    #[test]
+    fn blocks_whose_searches_collide_are_found_after_any_deletion() {
+        let tokens: Vec<_> = (0..6).map(|token| [TokenId(token)]).collect();
+        for first in [0, 3, 14] {
+            let homes = [first, first, first + 1, first, first + 2, first + 1];
+            let links: Vec<_> = std::iter::zip(homes, &tokens)
+                .map(|(home, tokens)| link(home % 16, tokens))
+                .collect();
+            for order in 0..6_u32.pow(4) {
+                let mut prefix = Prefix::new(8, 1);
+                for (block, link) in (0..).map(BlockId).zip(&links) {
+                    let _ = prefix.insert(block, link);
+                }
+                for step in 0..4 {
+                    prefix.remove(BlockId(order / 6_u32.pow(step) % 6));
+                    for (block, link) in (0..).map(BlockId).zip(&links) {
+                        let found = prefix.find(link).map(|(found, _)| found);
+                        assert_eq!(found, prefix.contains(block).then_some(block));
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn equal_keys_are_told_apart_by_tokens_and_salt() {
+        let (tokens, others) = ([TokenId(1)], [TokenId(2)]);
+        let plain = link(5, &tokens);
+        let salted = Link {
+            salt: &[7],
+            ..plain
+        };
+        let different = Link {
+            tokens: &others,
+            ..plain
+        };
+        let mut prefix = Prefix::new(4, 1);
+        for (block, link) in (0..).map(BlockId).zip([&plain, &salted, &different]) {
+            let _ = prefix.insert(block, link);
+        }
+        for (block, link) in (0..).map(BlockId).zip([&plain, &salted, &different]) {
+            assert_eq!(prefix.find(link).map(|(found, _)| found), Some(block));
+            assert!(prefix.finds(block));
+        }
+    }
 }

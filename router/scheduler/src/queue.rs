@@ -63,4 +63,56 @@ impl Queue {
         let fresh = fresh.filter(|&place| Some(place) != oldest);
         resumed.chain(oldest).chain(fresh).take(limit).collect()
     }
+
+    /// Whether both orders hold the same fresh sequences, and `since` is when each began to wait.
+    pub(crate) fn is_consistent(&self, since: impl Fn(Place) -> Micros) -> bool {
+        let fresh = |ticket: &Ticket| ticket.standing == Standing::Fresh;
+        self.by_time.len() == self.by_ticket.keys().filter(|ticket| fresh(ticket)).count()
+            && self.by_time.iter().all(|(time, ticket)| {
+                let place = self.by_ticket.get(ticket);
+                fresh(ticket) && place.is_some_and(|&place| since(place) == *time)
+            })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ticket(standing: Standing, order: u64) -> Ticket {
+        let order = Order {
+            number: order,
+            ..Order::default()
+        };
+        Ticket { standing, order }
+    }
+
+    #[test]
+    fn the_longest_waiting_goes_first_once_it_has_aged() {
+        let mut queue = Queue::default();
+        queue.insert(ticket(Standing::Fresh, 1), Micros(50), 1);
+        queue.insert(ticket(Standing::Fresh, 2), Micros(10), 2);
+        queue.insert(ticket(Standing::Resumed, 3), Micros(0), 3);
+        assert_eq!(queue.candidates(None, 9), [3, 1, 2]);
+        assert_eq!(queue.candidates(Some(Micros(9)), 9), [3, 1, 2]);
+        assert_eq!(queue.candidates(Some(Micros(10)), 9), [3, 2, 1]);
+        assert_eq!(queue.candidates(Some(Micros(10)), 2), [3, 2]);
+    }
+
+    #[test]
+    fn ageing_goes_on_after_the_oldest_has_left() {
+        let mut queue = Queue::default();
+        for (order, since) in [(1, 30), (2, 10), (3, 20)] {
+            queue.insert(
+                ticket(Standing::Fresh, order),
+                Micros(since),
+                order as Place,
+            );
+        }
+        queue.remove(ticket(Standing::Fresh, 2), Micros(10));
+        assert_eq!(queue.candidates(Some(Micros(40)), 9), [3, 1]);
+        assert!(queue.is_consistent(|place| Micros(if place == 1 { 30 } else { 20 })));
+        queue.remove(ticket(Standing::Fresh, 3), Micros(0));
+        assert!(!queue.is_consistent(|_| Micros(30)));
+    }
 }

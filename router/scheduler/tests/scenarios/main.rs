@@ -54,6 +54,7 @@ scenarios! {
     burst
     chunked_prompts
     copy_on_write
+    forks_keep_min_tokens
     forks_that_wait
     full_prompt_hit
     latency_target
@@ -73,6 +74,7 @@ scenarios! {
     stop_token
     waiting_for_outcomes
     worker_lost
+    youngest_held_is_evicted
 }
 
 #[test]
