@@ -63,17 +63,19 @@ pub(super) fn call(
     let args = Args::new(args);
     match kind(value) {
         Kind::Str => strings::call(state, value.as_str().unwrap_or_default(), method, args),
-        Kind::List if CHANGES_LIST.contains(&method) => Err(unsafe_access(value, method)),
-        Kind::Dict if CHANGES_DICT.contains(&method) => Err(unsafe_access(value, method)),
+        Kind::List if CHANGES_LIST.contains(&method) => Err(change(value, method)),
+        Kind::Dict if CHANGES_DICT.contains(&method) => Err(change(value, method)),
         Kind::List | Kind::Tuple => list(value, method, args),
         Kind::Dict => map(value, method, args),
         _ => number(value, method, args),
     }
 }
 
-fn unsafe_access(value: &Value, method: &str) -> Error {
+fn change(value: &Value, method: &str) -> Error {
     let name = type_name(value);
-    let message = format!("access to attribute '{method}' of '{name}' object is unsafe.");
+    let message = format!(
+        "access to attribute '{method}' of '{name}' object is not allowed: it would change it"
+    );
     raised("SecurityError", message)
 }
 
