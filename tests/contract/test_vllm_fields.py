@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import httpx
@@ -108,3 +109,48 @@ def test_tokens_of_the_prefix_cache_are_counted(client: openai.OpenAI, server: S
     assert response.usage is not None
     assert response.usage.input_tokens_details.cached_tokens == hit
     assert usage["input_tokens"] + hit == response.usage.input_tokens
+
+
+def test_log_probabilities_of_tokens_by_their_ids(client: openai.OpenAI) -> None:
+    """They are those that the likeliest tokens have; an unlikely one has one too."""
+
+    def told(**fields: Any) -> list[dict[str, float]]:
+        body = {"return_tokens_as_token_ids": True, **fields}
+        answer = client.completions.create(
+            model="brook", prompt="Once upon a time", max_tokens=4, temperature=0, extra_body=body
+        )
+        logprobs = answer.choices[0].logprobs
+        assert logprobs is not None and logprobs.top_logprobs is not None
+        return logprobs.top_logprobs
+
+    likely = told(logprobs=5)
+    for place, expected in enumerate(likely):
+        ids = [int(name.removeprefix("token_id:")) for name in expected]
+        named = told(logprob_token_ids=[*ids, 7])[place]
+        assert named["token_id:7"] < 0
+        for name, logprob in expected.items():
+            assert named[name] == pytest.approx(logprob, abs=1e-3)
+
+
+def test_the_whole_vocabulary_of_a_prompt(client: openai.OpenAI, server: Server) -> None:
+    def told(count: int) -> Any:
+        body = {"model": "brook", "prompt": "Once upon a time", "max_tokens": 1}
+        reply = httpx.post(f"{server.url}/v1/completions", json={**body, "prompt_logprobs": count})
+        assert reply.status_code == 200, reply.text[:300]
+        return reply.json()["choices"][0]["prompt_logprobs"]
+
+    whole, few = told(-1), told(3)
+    assert whole[0] is few[0] is None
+    for all_of, some in zip(whole[1:], few[1:], strict=True):
+        assert len(all_of) > 1000
+        assert sorted(entry["rank"] for entry in all_of.values())[:3] == [1, 2, 3]
+        for token_id, entry in some.items():
+            assert all_of[token_id]["rank"] == entry["rank"]
+            assert all_of[token_id]["logprob"] == pytest.approx(entry["logprob"], abs=1e-3)
+        assert sum(math.exp(entry["logprob"]) for entry in all_of.values()) == pytest.approx(1)
+    refused = httpx.post(
+        f"{server.url}/v1/completions",
+        json={"model": "brook", "prompt": "a " * 900, "max_tokens": 1, "prompt_logprobs": -1},
+    )
+    assert refused.status_code == 400
+    assert "log-probabilities are told of each" in refused.text
