@@ -5,8 +5,9 @@ new, large schemas arrive, against gaps while nothing else arrives, on the same 
     bench/h200.sh guidance brook --output 256     # of the model that ships
 
 Each phase is the same closed loop of streams. Beside it: nothing, plain requests, requests that
-each bring a schema nobody has sent before, and those together with texts that take seconds to
-compile, which are refused. Nothing is compiled before the first schema arrives, so the first phase
+each bring a schema nobody has sent before, those together with texts that take seconds to
+compile, which are refused, and `masks`: long answers of schemas whose masks take long (open names,
+patterns, formats). Nothing is compiled before the first schema arrives, so the first phase
 of schemas holds what a server does once.
 """
 
@@ -33,7 +34,21 @@ BESIDE = Shape(32, 64)  # a request that arrives
 SETTLE = 2.0  # seconds of a phase before the first arrives
 MOST_RATIO = 1.2
 HOSTILE = "(a|b)*a(a|b){{22}}c{{{0}}}"  # a table of 4 million states
-PHASES = ("nothing", "plain", "nothing", "schemas", "nothing", "schemas", "nothing", "hostile")
+PHASES = (
+    *("nothing", "plain", "nothing", "schemas", "nothing", "schemas", "nothing", "hostile"),
+    *("nothing", "masks", "nothing"),
+)
+BOUNDED = ("schemas", "masks")  # phases that may not be slower than MOST_RATIO
+STRING: Schema = {"type": "string"}
+OPEN_NAMES: Schema = {"type": "object", "patternProperties": {".*": STRING}}
+COSTLY_MASKS: list[Schema] = [
+    OPEN_NAMES,
+    {"type": "object", "patternProperties": {".*": OPEN_NAMES}},
+    *(
+        {"type": "object", "properties": {"text": {**STRING, **rule}}, "required": ["text"]}
+        for rule in ({"format": "uri"}, {"pattern": "a.c"}, {"maxLength": 2000})
+    ),
+]
 
 
 def large_schema(seed: int) -> Schema:
@@ -103,7 +118,9 @@ class Phases:
         """One every 60 / `--rate` seconds."""
         if kind == "nothing":
             return []
-        args, jobs = self.args, []
+        args, jobs = self.args, list[Job]()
+        if kind == "masks":
+            return self._costly_masks()
         for index in range(round(args.rate * args.seconds / 60)):
             (job,) = random_jobs(self.source, BESIDE, 1)
             job = replace(job, at=SETTLE + 60 * index / args.rate)
@@ -112,6 +129,17 @@ class Phases:
                 fields = {"guided_json": large_schema(self.schemas), "ignore_eos": False}
                 (job,) = asking([job], fields)
             jobs.append(job)
+        return jobs
+
+    def _costly_masks(self) -> list[Job]:
+        """As long as the streams: near the end of an answer, masks take longest."""
+        args, jobs = self.args, list[Job]()
+        shape = Shape(args.input, args.output)
+        for index in range(round(args.rate * args.seconds / 60)):
+            schema = COSTLY_MASKS[index % len(COSTLY_MASKS)]
+            fields = {"guided_json": schema, "ignore_eos": False}
+            (job,) = asking(random_jobs(self.source, shape, 1), fields)
+            jobs.append(replace(job, at=SETTLE + 60 * index / args.rate))
         return jobs
 
     def _hostile(self) -> list[Job]:
@@ -132,7 +160,7 @@ def table(rows: list[tuple[str, Figures]]) -> str:
         undisturbed = statistics.fmean(side["itl_p99"] for side in sides) if sides else math.nan
         ratio = row["ratio"] = row["itl_p99"] / undisturbed
         cells = [f"{row[key]:.1f}" for key in ("itl_p50", "itl_p99", "itl_p999", "itl_max")]
-        late = f": above {MOST_RATIO}" if kind == "schemas" and ratio > MOST_RATIO else ""
+        late = f": above {MOST_RATIO}" if kind in BOUNDED and ratio > MOST_RATIO else ""
         cells += [f"**{ratio:.2f}**{late}" if kind != "nothing" else ""]
         cells += [f"{row['arrivals']:.0f}", f"{row['refused']:.0f}"]
         cells += [f"{row[key]:.0f}" if key in row else "" for key in ("ttft_p50", "ttft_max")]

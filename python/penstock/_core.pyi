@@ -168,16 +168,23 @@ class Cursor:
         """Another sequence at the same place."""
 
 def advance_cursors(cursors: list[Cursor], tokens: list[int]) -> None:
-    """Has each cursor take a token, side by side, without the interpreter's lock."""
+    """Notes a token of each cursor; whoever asks next where it is takes it."""
+
+def begin_masks(cursors: list[Cursor], words: int) -> None:
+    """Has threads make the masks of the next tokens, of so many words, unless they are begun. Does
+    not wait."""
+
+def wait_for_masks(cursors: list[Cursor], seconds: float | None = None) -> bool:
+    """Waits for masks that were begun, so many seconds at most, without the interpreter's lock.
+    Returns whether none is under way."""
 
 def fill_masks(
     cursors: list[Cursor | None], rows: Tensor
-) -> tuple[list[int], list[tuple[int, str]]]:
-    """Writes the masks of the next tokens, bit i % 32 of word i // 32 for token i, into `rows`
-    [cursors, words] int32; those without a cursor stay as they are. Side by side, and without the
-    interpreter's lock. Returns the indices of
-    those whose tokens left forbid what the guide alone would allow, and of those that cannot go on,
-    with the reason: to them all is allowed."""
+) -> tuple[list[int], list[tuple[int, str]], list[int]]:
+    """Writes the masks of the next tokens that have been made, bit i % 32 of word i // 32 for token
+    i, into `rows` [cursors, words] int32; rows without a cursor stay as they are. Returns the
+    indices of those whose tokens left forbid what the guide alone would allow, of those that cannot
+    go on, with the reason, and of those that are not there: to the last two all is allowed."""
 
 class Cpu:
     """The module `cpu`: kernels for tensors in host memory, which write into tensors of the caller.

@@ -22,6 +22,7 @@ from local import LocalWorker
 from penstock.faults import Fault
 from penstock.guidance import Kind, Wanted
 from penstock.guidance.library import Library
+from penstock.guidance.masks import Filled
 from penstock.guidance.vocabulary import Vocabulary
 from penstock.rpc import shard_pb2 as pb
 from trees import PERSON, TREE
@@ -279,8 +280,8 @@ def test_a_guide_that_cannot_go_on_ends_its_sequence_alone(
         driver.enter(sequence)
     driver.step([failing, asking])
 
-    def fill(*_: Any) -> tuple[list[int], list[tuple[int, str]]]:
-        return [], [(0, "it became too complex")]
+    def fill(*_: Any) -> Filled:
+        return Filled(refused=[(0, "it became too complex")])
 
     monkeypatch.setattr("penstock.guidance.masks.fill", fill)
     reply = driver.step([failing, asking])

@@ -24,7 +24,7 @@ from penstock.sampling import choose, mask_tokens
 from penstock.worker.adjust import Adjuster
 from penstock.worker.batch import Packed, Packer, capacity, most_samples
 from penstock.worker.graphs import Capture, Graphs, Stages, Tokens
-from penstock.worker.guiding import Guiding
+from penstock.worker.guiding import Forward, Guiding
 from penstock.worker.shape import Shape, Views, fill_padding, sampling_rows, tensors
 from penstock.worker.state import State, Work
 from penstock.worker.step import FaultKind, Ints, Longs, Outcome, SlotFault, Step
@@ -98,6 +98,8 @@ class Pending:
         ids, logprobs = host.ids.numpy()[rows], host.logprobs.numpy()[rows]
         found = zip(slots.tolist(), ids.tolist(), logprobs.tolist(), strict=True)
         for slot, token_id, logprob in found:
+            if slot in work.late:
+                continue
             if slot in work.refused:
                 outcome.faults.append(SlotFault(slot, work.refused[slot]))
             elif math.isnan(logprob):
@@ -108,7 +110,7 @@ class Pending:
                 outcome.token_ids.append(token_id)
                 outcome.logprobs.append(logprob)
         if self.telling is not None:
-            told = ~(np.isnan(logprobs) | np.isin(slots, list(work.refused)))
+            told = ~(np.isnan(logprobs) | np.isin(slots, [*work.refused, *work.late]))
             self.telling.add_to(outcome, work.run_order[told])
         return outcome
 
@@ -124,7 +126,7 @@ class Runner:
         words, samples = capacity(limits), most_samples(limits)
         self.ring = [HostBuffers(words, samples, device) for _ in range(RING)]
         self.launched = 0
-        self.guiding = Guiding(limits.vocab, device)
+        self.guiding = Guiding(limits.vocab, device, shard.group.size)
         # One for all steps, so that graphs find them at the same place.
         self.inputs = torch.zeros_like(self.ring[0].inputs, device=device)
         self.views = lru_cache(VIEWS_KEPT)(lambda shape: tensors(shape, self.inputs))
@@ -200,19 +202,37 @@ class Runner:
             stages = self.graphs.of(shape, stages)
         if shape.samples == 0:
             return
+        forward = Forward(self.shard.device) if work.guided else None
         logits = stages.forward()
         if masks is not None:
             mask_tokens(logits, *masks)
-        if work.guided:
-            guided = self.guiding.masks(work, packed.samples)
-            if guided is not None:
-                apply_mask(logits, *guided)
-            self.guiding.expect(work, packed.samples, host)
+        if forward is not None:
+            forward.launched()
+            self._guide(logits, packed, work, host, forward)
         ids, logprobs = stages.choices[work.choosing](logits)
         if telling is not None:
             telling.tell_tops(logits, ids, packed)
         host.ids[: shape.samples].copy_(ids, non_blocking=True)
         host.logprobs[: shape.samples].copy_(logprobs, non_blocking=True)
+        if work.guided and host.end is None:
+            self.guiding.read()  # the tokens are here: the next masks may begin
+
+    def _guide(
+        self, logits: Tensor, packed: Packed, work: Work, host: HostBuffers, forward: Forward
+    ) -> None:
+        """Masks the logits of guided rows. Where a mask is late, the token of that row becomes
+        nobody's: it is chosen for the spare slot."""
+        guided = self.guiding.masks(work, packed.samples, forward)
+        if guided is not None:
+            apply_mask(logits, *guided)
+        self.guiding.expect(work, packed.samples, host)
+        if work.late:
+            slots = work.slots[work.yields].tolist()
+            places = [place for place, slot in enumerate(slots) if slot in work.late]
+            rows = torch.as_tensor(packed.samples[places], device=self.shard.device)
+            views = self.views(packed.shape)
+            views["sample_slot"].index_fill_(0, rows, self.packer.spare)
+            self.state.sit_out(work.late)
 
     def rehearse(self, shape: Shape) -> Stages:
         """A step of no sequence: its inputs are set, its stages are to be run."""

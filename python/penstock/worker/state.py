@@ -77,6 +77,7 @@ class Work:
     guided: list[tuple[int, Cursor]] = field(default_factory=list)
     refused: dict[int, str] = field(default_factory=dict)  # slot -> why its guide cannot go on
     closing: list[int] = field(default_factory=list)  # slots whose guide lets nothing be opened
+    late: set[int] = field(default_factory=set)  # slots that sit the step out: no mask yet
     faults: list[SlotFault] = field(default_factory=list)
     asked: Asked | None = None  # log-probabilities to tell, beside those of the tokens
 
@@ -146,6 +147,13 @@ class State:
             runs = work.slots, work.starts, work.counts
             work.asked = self.asking.of(runs, work.yields, self.ids)
         return work
+
+    def sit_out(self, slots: set[int]) -> None:
+        """Takes back that runs of the last step yielded: their last known token runs again."""
+        for slot in slots:
+            self.known[slot] -= 1
+            self.generated[slot] -= 1
+            self.computed[slot] = self.known[slot] - 1
 
     def _accept(self, step: Step) -> None:
         """Order and sizes; a step of a newer epoch begins with empty slots."""

@@ -1,11 +1,13 @@
 //! Guides that are followed token by token, and their masks, for `penstock.guidance`.
 //!
-//! What a step needs of all its guided sequences is one call, without the interpreter's lock and on
-//! several threads: a mask takes tens of microseconds, and a millisecond where a state is new.
+//! Masks are made by threads, from when the token before is known: one takes tens of microseconds, a
+//! millisecond where a state is new, and longer for some guides. A step takes those that are there.
 
+mod ahead;
 mod automaton;
 mod budget;
 mod closing;
+mod cursor;
 mod grammar;
 mod masks;
 mod nearest;
@@ -16,16 +18,19 @@ mod tokenizer;
 mod vocabulary;
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::time::Duration;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::cpu::tensor::Tensor;
+use ahead::{Ahead, Fill};
 use automaton::Automaton;
 use budget::Growth;
-use grammar::{Grammar, Place};
+use cursor::{At, Kind, Sequence, Shared};
+use grammar::Grammar;
 use masks::Masks;
 
 /// Adds what the worker uses to the extension.
@@ -34,6 +39,8 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Guide>()?;
     module.add_class::<Cursor>()?;
     module.add_function(wrap_pyfunction!(advance_cursors, module)?)?;
+    module.add_function(wrap_pyfunction!(begin_masks, module)?)?;
+    module.add_function(wrap_pyfunction!(wait_for_masks, module)?)?;
     module.add_function(wrap_pyfunction!(fill_masks, module)?)
 }
 
@@ -131,15 +138,10 @@ impl Vocabulary {
     }
 }
 
-enum Kind {
-    Automaton(Automaton),
-    Grammar(Box<Grammar>),
-}
-
 /// A guide that any number of sequences may follow.
 #[pyclass(frozen)]
 struct Guide {
-    kind: Arc<Kind>,
+    shared: Arc<Shared>,
     size: usize,
 }
 
@@ -158,7 +160,7 @@ impl Guide {
         let made = made.ok_or_else(|| PyValueError::new_err("the automaton is none"))?;
         Ok(Self {
             size: made.size(),
-            kind: Arc::new(Kind::Automaton(made)),
+            shared: Shared::new(Kind::Automaton(made)),
         })
     }
 
@@ -182,7 +184,7 @@ impl Guide {
         let made = py.detach(|| Grammar::new(tokens, &text, growth));
         Ok(Self {
             size: 20 * text.len() + (1 << 16), // as measured, about
-            kind: Arc::new(Kind::Grammar(Box::new(
+            shared: Shared::new(Kind::Grammar(Box::new(
                 made.map_err(PyValueError::new_err)?,
             ))),
         })
@@ -191,7 +193,7 @@ impl Guide {
     /// Tokens of a short whole text.
     #[getter]
     fn shortest(&self) -> usize {
-        match &*self.kind {
+        match &self.shared.kind {
             Kind::Automaton(automaton) => automaton.shortest(),
             Kind::Grammar(grammar) => grammar.shortest,
         }
@@ -207,7 +209,7 @@ impl Guide {
     /// does, as far as is known.
     #[expect(clippy::needless_pass_by_value, reason = "what Python gives is owned")]
     fn needed(&self, py: Python<'_>, begun: Vec<u8>) -> Option<usize> {
-        py.detach(|| match &*self.kind {
+        py.detach(|| match &self.shared.kind {
             Kind::Automaton(automaton) => automaton.needed(&begun),
             Kind::Grammar(grammar) => grammar.needed(&begun),
         })
@@ -218,66 +220,36 @@ impl Guide {
     #[pyo3(signature = (ends, most, begun = Vec::new()))]
     #[expect(clippy::needless_pass_by_value, reason = "what Python gives is owned")]
     fn start(&self, py: Python<'_>, ends: Vec<u32>, most: i64, begun: Vec<u8>) -> Cursor {
-        let kind = self.kind.clone();
-        let at = py.detach(|| match &*kind {
+        let shared = self.shared.clone();
+        let at = py.detach(|| match &shared.kind {
             Kind::Automaton(automaton) => At::State(automaton.after(0, &begun)),
             Kind::Grammar(grammar) => At::Place(Box::new(grammar.start(&begun, most))),
         });
-        Cursor {
-            kind,
-            followed: Mutex::new(Followed {
-                ends,
-                left: most,
-                at,
-            }),
-        }
+        Cursor(Arc::new(Sequence::new(shared, ends, most, at)))
     }
 }
 
 /// Where one sequence is in its guide: a function of the tokens that it emitted.
 #[pyclass(frozen)]
-struct Cursor {
-    kind: Arc<Kind>,
-    followed: Mutex<Followed>,
-}
-
-struct Followed {
-    ends: Vec<u32>,
-    /// Tokens that the sequence may still generate.
-    left: i64,
-    at: At,
-}
-
-enum At {
-    /// Of an automaton; None after an end token, or after a token that no mask allowed.
-    State(Option<usize>),
-    Place(Box<Place>),
-}
+struct Cursor(Arc<Sequence>);
 
 #[pymethods]
 impl Cursor {
     /// Takes emitted tokens. One that no mask allowed ends the guide.
     fn advance(&self, py: Python<'_>, tokens: Vec<i64>) {
-        py.detach(|| tokens.into_iter().for_each(|token| self.take(token)));
+        py.detach(|| tokens.into_iter().for_each(|token| self.0.take(token)));
     }
 
     /// Whether the text may end here; not once it has.
     #[getter]
     fn whole(&self, py: Python<'_>) -> bool {
-        py.detach(|| match (&*self.kind, &mut self.lock().at) {
-            (Kind::Automaton(automaton), At::State(Some(state))) => automaton.whole(*state),
-            (Kind::Grammar(_), At::Place(place)) => place.whole(),
-            _ => false,
-        })
+        py.detach(|| self.0.whole())
     }
 
     /// Whether nothing of the text can follow: it is over, or a token came that no mask allowed.
     #[getter]
     fn ended(&self, py: Python<'_>) -> bool {
-        py.detach(|| match &self.lock().at {
-            At::State(state) => state.is_none(),
-            At::Place(place) => place.ended(),
-        })
+        py.detach(|| self.0.ended())
     }
 
     /// The mask of the next token, of so many words, and whether the tokens left forbid what the
@@ -285,7 +257,7 @@ impl Cursor {
     fn mask<'py>(&self, py: Python<'py>, words: usize) -> PyResult<(Bound<'py, PyBytes>, bool)> {
         let (row, closing) = py.detach(|| {
             let mut row = vec![0; words];
-            let closing = self.fill(&mut row);
+            let closing = self.0.fill(&mut row);
             (row, closing)
         });
         let bytes: Vec<u8> = row.iter().flat_map(|word| word.to_ne_bytes()).collect();
@@ -297,96 +269,55 @@ impl Cursor {
 
     /// Another sequence at the same place.
     fn copy(&self, py: Python<'_>) -> Self {
-        py.detach(|| {
-            let followed = self.lock();
-            let at = match &followed.at {
-                At::State(state) => At::State(*state),
-                At::Place(place) => At::Place(Box::new(place.copy())),
-            };
-            let (ends, left) = (followed.ends.clone(), followed.left);
-            Self {
-                kind: self.kind.clone(),
-                followed: Mutex::new(Followed { ends, left, at }),
-            }
-        })
+        py.detach(|| Self(Arc::new(self.0.copy())))
     }
 }
 
-impl Cursor {
-    fn lock(&self) -> MutexGuard<'_, Followed> {
-        self.followed.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn take(&self, token: i64) {
-        let mut followed = self.lock();
-        followed.left -= 1;
-        let left = followed.left;
-        let token = u32::try_from(token)
-            .ok()
-            .filter(|token| !followed.ends.contains(token));
-        match (&*self.kind, &mut followed.at) {
-            (Kind::Automaton(automaton), At::State(state)) => {
-                *state = state
-                    .zip(token)
-                    .and_then(|(state, token)| automaton.step(state, token));
-            }
-            (Kind::Grammar(grammar), At::Place(place)) => match token {
-                Some(token) => grammar.advance(place, token, left),
-                None => place.end(),
-            },
-            _ => {}
-        }
-    }
-
-    /// Writes the mask of the next token; whether the tokens left forbid what the guide alone
-    /// would allow. The error says why the guide cannot go on: then everything is allowed.
-    fn fill(&self, row: &mut [u32]) -> Result<bool, String> {
-        let mut followed = self.lock();
-        let followed = &mut *followed;
-        let (whole, closing) = match (&*self.kind, &mut followed.at) {
-            (Kind::Automaton(automaton), At::State(Some(state))) => {
-                let closing = automaton.fill(*state, followed.left, row);
-                (automaton.whole(*state), closing)
-            }
-            (Kind::Grammar(grammar), At::Place(place)) => {
-                let filled = grammar.fill(place, followed.left, row);
-                filled.inspect_err(|_| row.fill(u32::MAX))?
-            }
-            _ => {
-                row.fill(0);
-                (true, false)
-            }
-        };
-        if whole {
-            budget::set(row, &followed.ends);
-        }
-        Ok(closing)
-    }
-}
-
-/// Of which rows the tokens left forbid something, and which cannot go on, and why.
-type Told = (Vec<usize>, Vec<(usize, String)>);
+/// What came of a step's masks: of which rows the tokens left forbid something, which cannot go on,
+/// and why, and which are late.
+type Told = (Vec<usize>, Vec<(usize, String)>, Vec<usize>);
 
 /// Has each cursor take a token.
 #[pyfunction]
 #[expect(clippy::needless_pass_by_value, reason = "what Python gives is owned")]
-fn advance_cursors(py: Python<'_>, cursors: Vec<Py<Cursor>>, tokens: Vec<i64>) -> PyResult<()> {
+fn advance_cursors(cursors: Vec<Py<Cursor>>, tokens: Vec<i64>) -> PyResult<()> {
     if cursors.len() != tokens.len() {
         return Err(PyValueError::new_err(
             "there must be a token for each cursor",
         ));
     }
-    py.detach(|| {
-        threads::each(cursors.len(), |index| {
-            cursors[index].get().take(tokens[index]);
-        });
-    });
+    for (cursor, token) in cursors.iter().zip(tokens) {
+        cursor.get().0.take(token);
+    }
     Ok(())
 }
 
-/// Writes the masks of the next tokens, bit i of word i / 32 for token i, into `rows` [cursors,
-/// words] int32; those without a cursor stay as they are. Returns the indices of those whose tokens left forbid what the guide alone would
-/// allow, and of those that cannot go on, with the reason: to them all is allowed.
+/// Has threads make the masks of the next tokens, of so many words, unless they are begun. Does not
+/// wait.
+#[pyfunction]
+#[expect(clippy::needless_pass_by_value, reason = "what Python gives is owned")]
+fn begin_masks(py: Python<'_>, cursors: Vec<Py<Cursor>>, words: usize) {
+    py.detach(|| {
+        for cursor in &cursors {
+            ahead::begin(&cursor.get().0, |sequence| &sequence.ahead, words);
+        }
+    });
+}
+
+/// Waits for masks that were begun, so many seconds at most; whether none is under way.
+#[pyfunction]
+#[pyo3(signature = (cursors, seconds = None))]
+#[expect(clippy::needless_pass_by_value, reason = "what Python gives is owned")]
+fn wait_for_masks(py: Python<'_>, cursors: Vec<Py<Cursor>>, seconds: Option<f64>) -> bool {
+    let longest = seconds.map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or_default());
+    let masks: Vec<&Ahead> = cursors.iter().map(|cursor| &cursor.get().0.ahead).collect();
+    py.detach(|| ahead::wait(&masks, longest))
+}
+
+/// Writes the masks of the next tokens that have been made, bit i of word i / 32 for token i, into
+/// `rows` [cursors, words] int32; rows without a cursor stay as they are. Returns the indices of those
+/// whose tokens left forbid what the guide alone would allow, of those that cannot go on, with the
+/// reason, and of those that are not there: to the last two all is allowed.
 #[pyfunction]
 #[expect(clippy::needless_pass_by_value, reason = "what Python gives is owned")]
 fn fill_masks(py: Python<'_>, cursors: Vec<Option<Py<Cursor>>>, rows: Tensor) -> PyResult<Told> {
@@ -395,24 +326,26 @@ fn fill_masks(py: Python<'_>, cursors: Vec<Option<Py<Cursor>>>, rows: Tensor) ->
         _ => return Err(PyValueError::new_err("there must be a row for each cursor")),
     };
     let masks = rows.slice_mut::<u32>()?;
-    let filled = py.detach(|| {
-        let rows = masks.chunks_exact_mut(words.max(1)).map(Mutex::new);
-        let rows: Vec<Mutex<&mut [u32]>> = rows.collect();
-        threads::each(rows.len(), |index| {
-            let mut row = rows[index].lock().unwrap_or_else(PoisonError::into_inner);
-            match &cursors[index] {
-                Some(cursor) => cursor.get().fill(&mut row),
-                None => Ok(false),
+    Ok(py.detach(|| {
+        let mut told = Told::default();
+        let rows = masks.chunks_exact_mut(words.max(1));
+        for (index, (cursor, row)) in cursors.iter().zip(rows).enumerate() {
+            let Some(cursor) = cursor else { continue };
+            match cursor.get().0.ahead.made() {
+                Some(made) => {
+                    automaton::write(&made.row, row);
+                    match made.outcome {
+                        Ok(true) => told.0.push(index),
+                        Ok(false) => {}
+                        Err(error) => told.1.push((index, error)),
+                    }
+                }
+                None => {
+                    row.fill(u32::MAX);
+                    told.2.push(index);
+                }
             }
-        })
-    });
-    let mut told = (Vec::new(), Vec::new());
-    for (index, outcome) in filled.into_iter().enumerate() {
-        match outcome {
-            Ok(true) => told.0.push(index),
-            Ok(false) => {}
-            Err(error) => told.1.push((index, error)),
         }
-    }
-    Ok(told)
+        told
+    }))
 }
