@@ -29,7 +29,7 @@ mod text;
 mod tokens;
 mod wrap;
 
-use minijinja::value::{Rest, Value, ValueOrKwargs};
+use minijinja::value::{Rest, Value, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, State};
 
 use self::args::{Args, count};
@@ -108,8 +108,11 @@ pub(super) fn environment(source: &str) -> Result<(Environment<'static>, String,
     environment.set_syntax(syntax);
     environment.set_unknown_method_callback(methods::call);
     environment.set_formatter(|out, _, value| {
-        let text = text::to_str(value);
-        out.write_str(&text).map_err(Error::from)
+        let written = match value.as_str() {
+            Some(text) if value.kind() == ValueKind::String => out.write_str(text),
+            _ => out.write_str(&text::to_str(value)),
+        };
+        written.map_err(Error::from)
     });
     for (name, filter) in FILTERS {
         let applied = move |state: &mut State<'_, '_>, args: Rest<ValueOrKwargs>| {
