@@ -89,6 +89,8 @@ pub(crate) struct Episode {
     failures: u32,
     /// Percent of sequences that enter a slot unprepared.
     unprepared: u32,
+    /// Percent of runs whose token comes later.
+    late: u32,
     losses: u32,
     /// Forks share blocks without room for them to finish.
     forked: bool,
@@ -108,6 +110,7 @@ impl Episode {
             worker: Worker::new(&config),
             failures: random.pick(&[0, 0, 0, 3]),
             unprepared: random.pick(&[0, 0, 10, 40]),
+            late: random.pick(&[0, 0, 5, 50]),
             losses: random.pick(&[0, 0, 1, 4]),
             random,
             config,
@@ -132,7 +135,7 @@ impl Episode {
             self.event();
             self.check();
         }
-        (self.failures, self.unprepared) = (0, 0);
+        (self.failures, self.unprepared, self.late) = (0, 0, 0);
         self.finish_all();
         let end = self.scheduler.snapshot();
         let empty = (end.waiting, end.preparing, end.running, end.blocks_leased) == (0, 0, 0, 0);
@@ -375,6 +378,7 @@ impl Episode {
         let world = World {
             failures: self.failures,
             unprepared: self.unprepared,
+            late: self.late,
             salts: &self.salts,
         };
         let outcome = self.worker.step(&plan, &world, &mut self.random);

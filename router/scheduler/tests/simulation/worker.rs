@@ -54,6 +54,8 @@ pub(crate) struct World<'a> {
     pub(crate) failures: u32,
     /// Percent of sequences that cannot run when they enter a slot: what was prepared is gone.
     pub(crate) unprepared: u32,
+    /// Percent of runs that yield nothing where they would: their token cannot be chosen in time.
+    pub(crate) late: u32,
     pub(crate) salts: &'a BTreeMap<u64, Vec<u64>>,
 }
 
@@ -205,7 +207,8 @@ impl Worker {
                 continue;
             }
             let failed = random.chance(world.failures);
-            let (yielded, cost) = self.advance(run, failed, &mut written, random);
+            let late = random.chance(world.late);
+            let (yielded, cost) = self.advance(run, failed, late, &mut written, random);
             spent += cost;
             if self.state(run.slot).failed {
                 outcome.failed.push(run.slot);
@@ -251,6 +254,7 @@ impl Worker {
         &mut self,
         run: &Run,
         failed: bool,
+        late: bool,
         written: &mut BTreeSet<(usize, u32, usize)>,
         random: &mut Random,
     ) -> (Vec<TokenId>, u32) {
@@ -266,7 +270,9 @@ impl Worker {
             run.tokens
         };
         let first = state.computed;
-        if reaches && state.tokens.len() <= room {
+        if reaches && late {
+            state.computed = state.tokens.len() - 1;
+        } else if reaches && state.tokens.len() <= room {
             let count = random.within(1, k) as usize;
             // The last yielded token is not run: it needs no room.
             for _ in 0..count.min(room + 1 - state.tokens.len()) {
