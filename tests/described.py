@@ -44,9 +44,10 @@ BODIES: dict[tuple[str, str], dict[str, Any]] = {
 }
 
 
-def filled(path: str) -> str:
-    """With a model and its version where the path names them."""
-    return path.replace("{model}", "penstock").replace("{version}", "1")
+def filled(path: str, response_id: str = "resp_1") -> str:
+    """With a model and its version, or a stored response, where the path names them."""
+    path = path.replace("{model}", "penstock").replace("{version}", "1")
+    return path.replace("{id}", response_id)
 
 
 def posts() -> dict[str, Any]:

@@ -193,6 +193,10 @@ pub struct HttpArgs {
     /// Bytes of request bodies held until their prompts are token ids; more are answered 429
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = body_memory)]
     pub body_memory: ByteSize,
+    /// Bytes of responses kept in memory for `previous_response_id` and `GET /v1/responses/{id}`, the
+    /// least recently used evicted; 0 stores none
+    #[arg(long, value_name = "SIZE", default_value = "64MiB")]
+    pub response_store: ByteSize,
     /// What the system says in chats without a system turn
     #[arg(long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub system_prompt: Option<String>,

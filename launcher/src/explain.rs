@@ -67,6 +67,7 @@ pub fn explain(plan: &Plan, bounds: &Bounds, devices: &[CudaDevice]) -> String {
     page.title("queue");
     page.decided("connections", &bounds.connections);
     page.decided("body-memory", &bounds.bodies);
+    page.decided("response-store", &bounds.responses);
     page.decided("max-waiting", &plan.queue.max_waiting);
     page.decided("max-waiting-tokens", &plan.queue.max_waiting_tokens);
     memory(&mut page, plan, devices);

@@ -123,6 +123,8 @@ pub fn resolve(
 pub struct Bounds {
     /// Bytes of request bodies that are held; to the router.
     pub bodies: Decided<ByteSize>,
+    /// Bytes of stored responses; shown by `--explain`.
+    pub responses: Decided<ByteSize>,
     /// Connections that are open; to the router.
     pub connections: Decided<usize>,
 }
@@ -133,6 +135,7 @@ pub fn resolve_http(typed: &HttpArgs, sources: &Sources, workers: u32) -> Bounds
     let wanted = RouterConfig::new("").max_connections;
     Bounds {
         bodies: Decided::new(typed.body_memory, sources.of("body-memory").words()),
+        responses: Decided::new(typed.response_store, sources.of("response-store").words()),
         connections: Descriptors::raise().connections(wanted, workers),
     }
 }

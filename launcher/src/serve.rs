@@ -193,7 +193,9 @@ fn router_config(launch: &Launch, http: Option<&HttpArgs>) -> RouterConfig {
     let Some(http) = http else {
         return config;
     };
+    let store = usize::try_from(http.response_store.0);
     http.limits.apply(RouterConfig {
+        response_store: store.unwrap_or(config.response_store),
         templates: if http.no_request_chat_template {
             Templates::Refused
         } else {

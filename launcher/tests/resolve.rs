@@ -14,7 +14,7 @@ use penstock::cli::{Command, EngineArgs};
 use penstock::error::{Failure, FailureKind};
 use penstock::hardware::Hardware;
 use penstock::model::ModelFacts;
-use penstock::resolve::{Plan, resolve};
+use penstock::resolve::{Plan, resolve, resolve_http};
 use penstock::settings::{Settings, Source, Stop, Variables, read, read_engine};
 use penstock::values::{ByteSize, Device, Dtype};
 
@@ -287,4 +287,20 @@ fn a_model_may_have_several_names() {
     assert_eq!(names(&[], &variable), ["c", "d"]);
     assert_eq!(names(&[flag, "a"], &variable), ["a"]);
     assert!(settings(&[flag, ""], &[]).is_err());
+}
+
+#[test]
+fn the_store_of_responses_has_a_size() {
+    let store = |flags: &[&str]| {
+        let settings = settings(flags, &[]).unwrap();
+        match settings.cli.command {
+            Command::Serve(args) => resolve_http(&args.http, &settings.sources, 1).responses,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(store(&[]).value, ByteSize(64 << 20));
+    assert_eq!(store(&["--response-store", "0"]).value, ByteSize(0));
+    let typed = store(&["--response-store", "1GiB"]);
+    assert_eq!((typed.value, typed.why.as_str()), (ByteSize(GIB), "typed"));
+    assert!(settings(&["--response-store", "-1"], &[]).is_err());
 }

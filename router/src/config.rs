@@ -63,6 +63,8 @@ pub struct RouterConfig {
     pub keep_alive: Duration,
     /// Which web pages may call the server.
     pub cors: Cors,
+    /// Bytes of stored responses; 0 = none is stored.
+    pub response_store: usize,
     /// What requests that want a watermark get.
     pub watermark: Watermark,
     /// What the system says in a chat without a system turn; shown by `/info`.
@@ -125,6 +127,7 @@ impl RouterConfig {
             tokenizer_queue: 1024,
             keep_alive: Duration::from_secs(15),
             cors: Cors::Any,
+            response_store: 64 << 20,
             watermark: Watermark::default(),
             system_prompt: None,
             templates: Templates::Refused,

@@ -40,6 +40,8 @@ pub enum ErrorKind {
     NotFound,
     /// No such model.
     ModelNotFound,
+    /// The response that a request goes on from is not stored.
+    PreviousResponse,
     /// The route exists, the method does not.
     Method,
     /// The body did not arrive in time.

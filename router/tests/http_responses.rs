@@ -271,7 +271,7 @@ async fn what_is_not_asked_has_its_default() {
         ("metadata", json!({})),
         ("max_output_tokens", Value::Null),
         ("parallel_tool_calls", json!(true)),
-        ("store", json!(false)),
+        ("store", json!(true)),
         ("temperature", json!(1.0)),
         (
             "text",

@@ -145,7 +145,7 @@ fn bad_fields() -> Vec<(Value, &'static str)> {
         (json!({"temperature": -1}), "temperature"),
         (json!({"n": 2}), "n"),
         (json!({"colour": 1}), "colour"),
-        (json!({"store": true}), "store"),
+        (json!({"store": "yes"}), "store"),
         (json!({"background": true}), "background"),
         (
             json!({"previous_response_id": "resp_1"}),

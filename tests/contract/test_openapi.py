@@ -48,6 +48,18 @@ def with_field(body: dict[str, Any], schema: str, field: str) -> dict[str, Any]:
     return changed | {name: value for name, value in beside if name in known}
 
 
+def stored(server: Server) -> str:
+    """The id of a response that can be asked for again."""
+    return str(send(server, "/v1/responses", {"input": "Hi!", "max_output_tokens": 4}).json()["id"])
+
+
+def test_the_route_that_deletes(server: Server) -> None:
+    path = "/v1/responses/{id}"
+    reply = httpx.delete(server.url + filled(path, stored(server)))
+    assert reply.status_code == 200
+    is_as_described(reply, API["paths"][path]["delete"])
+
+
 @pytest.mark.parametrize("path", posts())
 def test_the_example_of_a_route(server: Server, path: str) -> None:
     reply = send(server, path, posts()[path]["example"])
@@ -59,7 +71,7 @@ def test_the_example_of_a_route(server: Server, path: str) -> None:
 
 @pytest.mark.parametrize("path", [path for path, told in API["paths"].items() if "get" in told])
 def test_a_route_without_a_body(server: Server, path: str) -> None:
-    reply = httpx.get(server.url + filled(path))
+    reply = httpx.get(server.url + filled(path, stored(server)))
     assert reply.status_code == 200
     is_as_described(reply, API["paths"][path]["get"])
 

@@ -230,11 +230,38 @@ def test_metadata_is_told_again(client: openai.OpenAI) -> None:
     assert answer.to_dict()["store"] is False
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_conversation_goes_on_from_what_is_stored(client: openai.OpenAI, stream: bool) -> None:
+    def create(**fields: Any) -> Any:
+        if not stream:
+            return client.responses.create(**fields, **ASK)
+        events = list(client.responses.create(stream=True, **fields, **ASK))
+        assert events[-1].type == "response.completed"
+        return events[-1].response
+
+    first = create(input="What is 12 + 30?", max_output_tokens=32)
+    assert first.to_dict()["store"] is True
+    assert client.responses.retrieve(first.id).output_text == first.output_text
+    second = create(input="What is 5 + 4?", previous_response_id=first.id, max_output_tokens=32)
+    assert second.previous_response_id == first.id
+    assert "9" in second.output_text
+    assert second.usage.input_tokens > first.usage.input_tokens
+    items = list(client.responses.input_items.list(second.id, limit=1, order="asc"))
+    assert [item.role for item in items] == ["user", "assistant", "user"]
+    client.responses.delete(first.id)
+    for ask in (client.responses.retrieve, client.responses.delete):
+        with pytest.raises(openai.NotFoundError):
+            ask(first.id)
+    with pytest.raises(openai.BadRequestError) as caught:
+        create(input="Hi!", previous_response_id=first.id)
+    assert caught.value.code == "previous_response_not_found"
+
+
 def test_errors_are_the_clients_exceptions(client: openai.OpenAI) -> None:
     refused: list[tuple[dict[str, Any], str]] = [
         ({"previous_response_id": "resp_1"}, "previous_response_id"),
         ({"background": True}, "background"),
-        ({"store": True}, "store"),
+        ({"conversation": "conv_1"}, "conversation"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, ""),

@@ -35,7 +35,7 @@ fn table(kind: ErrorKind) -> Row {
     use StatusCode as Status;
     const INVALID: &str = "invalid_request_error";
     let (status, native) = match kind {
-        Kind::Syntax => (Status::BAD_REQUEST, "validation"),
+        Kind::Syntax | Kind::PreviousResponse => (Status::BAD_REQUEST, "validation"),
         Kind::Validation | Kind::ContextLength | Kind::Unsupported => {
             (Status::UNPROCESSABLE_ENTITY, "validation")
         }
@@ -57,6 +57,7 @@ fn table(kind: ErrorKind) -> Row {
         Kind::Unavailable | Kind::Generation | Kind::Internal => ("server_error", None),
         Kind::ModelNotFound => (INVALID, Some("model_not_found")),
         Kind::ContextLength => (INVALID, Some("context_length_exceeded")),
+        Kind::PreviousResponse => (INVALID, Some("previous_response_not_found")),
         Kind::Unsupported => (INVALID, Some("unsupported_parameter")),
         _ => (INVALID, None),
     };

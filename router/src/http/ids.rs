@@ -10,6 +10,19 @@ pub(super) fn unique(prefix: &str) -> String {
     format!("{prefix}{:016x}{:016x}", random(0), random(1))
 }
 
+/// `prefix` and 32 hexadecimal digits that nobody can guess: the id is all that it takes to read what it
+/// names.
+pub(super) fn unguessable(prefix: &str) -> String {
+    let mut bytes = [0; 16];
+    match getrandom::fill(&mut bytes) {
+        Ok(()) => format!("{prefix}{:032x}", u128::from_ne_bytes(bytes)),
+        Err(error) => {
+            tracing::warn!("the system gives no random numbers: {error}");
+            unique(prefix)
+        }
+    }
+}
+
 /// A new id for a call: `call_` and 24 letters and digits, or only nine where templates insist.
 pub(super) fn call_id(reading: &Reading) -> String {
     let short = reading

@@ -56,6 +56,7 @@ struct App {
     generator: Generator,
     config: Arc<RouterConfig>,
     bodies: Budget,
+    responses: openai::ResponseStore,
     cors: Arc<CorsLayer>,
     /// The routes' description, made when it is first asked for.
     description: Arc<OnceLock<Bytes>>,
@@ -71,9 +72,11 @@ pub fn router(generator: Generator, config: RouterConfig) -> std::io::Result<Rou
 impl App {
     fn new(generator: Generator, config: RouterConfig) -> std::io::Result<Self> {
         let held = generator.metrics().http.body_bytes.clone();
+        let store = generator.metrics().store.clone();
         Ok(Self {
             generator,
             bodies: Budget::new(config.max_held_body_bytes, held),
+            responses: openai::ResponseStore::new(config.response_store, store),
             cors: Arc::new(cors(&config.cors)?),
             config: Arc::new(config),
             description: Arc::default(),
@@ -105,6 +108,11 @@ impl App {
             .route("/v1/completions", post(openai::completions))
             .route("/v1/responses", post(openai::responses))
             .route("/v1/responses/input_tokens", post(openai::input_tokens))
+            .route(
+                "/v1/responses/{id}",
+                get(openai::stored_response).delete(openai::delete_response),
+            )
+            .route("/v1/responses/{id}/input_items", get(openai::input_items))
             .route("/v1/messages", post(anthropic::messages))
             .route("/v1/messages/count_tokens", post(anthropic::count_tokens))
             .route("/chat_tokenize", post(openai::chat_tokenize))
@@ -278,7 +286,7 @@ fn cors(cors: &Cors) -> std::io::Result<CorsLayer> {
             AllowOrigin::list(parsed)
         }
     };
-    let methods = [Method::GET, Method::POST];
+    let methods = [Method::GET, Method::POST, Method::DELETE];
     Ok(CorsLayer::new()
         .allow_methods(methods)
         // `*` would leave Authorization out.

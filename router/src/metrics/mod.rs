@@ -25,6 +25,7 @@ pub struct Metrics {
     registry: Registry,
     pub(crate) text: Arc<TextMetrics>,
     pub(crate) http: HttpMetrics,
+    pub(crate) store: StoreMetrics,
 }
 
 /// Of requests, whichever way they come in.
@@ -69,6 +70,16 @@ pub(crate) struct Total {
     pub(crate) time: Duration,
 }
 
+/// Of stored responses; set by the store.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct StoreMetrics {
+    pub(crate) entries: Gauge,
+    pub(crate) bytes: Gauge,
+    pub(crate) evicted: Counter,
+    /// Responses that were too large to be stored.
+    pub(crate) too_large: Counter,
+}
+
 /// Of HTTP alone.
 #[derive(Clone, Debug)]
 pub(crate) struct HttpMetrics {
@@ -104,10 +115,12 @@ impl Metrics {
     pub fn new(mut registry: Registry) -> Self {
         let text = Arc::new(TextMetrics::register(&mut registry));
         let http = HttpMetrics::register(&mut registry);
+        let store = StoreMetrics::register(&mut registry);
         Self {
             registry,
             text,
             http,
+            store,
         }
     }
 
@@ -259,6 +272,21 @@ fn tokens(registry: &mut Registry, name: &str, help: &str) -> Histogram {
     let histogram = Histogram::new(exponential_buckets(1.0, 2.0, 21));
     registry.register(name, help, histogram.clone());
     histogram
+}
+
+impl StoreMetrics {
+    fn register(registry: &mut Registry) -> Self {
+        let new = Self::default();
+        let help = "Stored responses";
+        registry.register("penstock_stored_responses", help, new.entries.clone());
+        let help = "Bytes of stored responses and their conversations";
+        registry.register("penstock_stored_response_bytes", help, new.bytes.clone());
+        let help = "Stored responses evicted to make room";
+        registry.register("penstock_responses_evicted", help, new.evicted.clone());
+        let help = "Responses too large to be stored";
+        registry.register("penstock_responses_too_large", help, new.too_large.clone());
+        new
+    }
 }
 
 impl HttpMetrics {

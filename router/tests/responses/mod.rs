@@ -3,7 +3,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each test uses its own part")]
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
-use penstock_router::{config::Format, tools::ThoughtFormat};
+use penstock_router::{RouterConfig, config::Format, tools::ThoughtFormat};
 use serde_json::{Value, json};
 
 use crate::scripted::Server;
@@ -18,8 +18,13 @@ pub const CALL: &str = "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\": \"b\"}}
 pub const ARGUMENTS: &str = "{\"a\": \"b\"}";
 
 pub fn server() -> Server {
+    server_with(|_| {})
+}
+
+pub fn server_with(change: impl FnOnce(&mut RouterConfig)) -> Server {
     let server = Server::with(Some(TEMPLATE), |config| {
         config.thought_format = Format::Fixed(ThoughtFormat::Think);
+        change(config);
     });
     server.stage.set_length(2000);
     server

@@ -25,7 +25,11 @@ pub(super) use self::completions::{__path_completions, completions};
 use self::kind::Kind;
 use self::logprobs::{ById, Gathering, Logprobs};
 pub(super) use self::models::{__path_model, __path_models, model, models};
-pub(super) use self::responses::{__path_input_tokens, __path_responses, input_tokens, responses};
+pub(super) use self::responses::{
+    __path_delete_response, __path_input_items, __path_input_tokens, __path_responses,
+    __path_stored_response, ResponseStore, delete_response, input_items, input_tokens, responses,
+    stored_response,
+};
 use self::stream::ChunkStream;
 use self::token_ids::TokenIds;
 use self::wire::Delivery;

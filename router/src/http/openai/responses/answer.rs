@@ -3,6 +3,7 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::store::KeptItem;
 use crate::error::{ApiError, ErrorKind, Excerpt};
 use crate::http::blocks::Block;
 use crate::http::ids::unique;
@@ -25,7 +26,7 @@ pub(crate) struct ResponseObject {
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[schema(as = ResponseTold)]
 pub(crate) struct Told {
-    /// Unique. Nothing is stored by it.
+    /// Unique, and nobody can guess it.
     pub(super) id: String,
     /// Always `response`.
     pub(super) object: &'static str,
@@ -44,6 +45,8 @@ pub(crate) struct Told {
     pub(super) model: String,
     /// Thoughts, text and calls, in the order in which the model wrote them.
     pub(super) output: Vec<OutputItem>,
+    /// Whether it is stored, or will be when it is whole.
+    pub(super) store: bool,
     /// What it cost; null until it has ended.
     pub(super) usage: Option<ResponseUsage>,
 }
@@ -223,6 +226,15 @@ impl OutputItem {
                 arguments: String::new(),
                 status,
             },
+        }
+    }
+
+    /// The item, to be stored.
+    pub(super) fn kept(&self) -> KeptItem {
+        KeptItem {
+            id: self.id().to_owned(),
+            // An item always has JSON: texts and plain structs.
+            json: serde_json::to_string(self).unwrap_or_default(),
         }
     }
 

@@ -35,15 +35,13 @@ pub(super) struct Members {
     max_tool_calls: Option<u32>,
     /// Whether the answer may have several calls.
     parallel_tool_calls: bool,
-    /// Always null.
+    /// As in the request.
     previous_response_id: Option<String>,
     /// The effort, as in the request.
     #[schema(value_type = Object)]
     reasoning: (),
     /// Always `default`.
     service_tier: &'static str,
-    /// Always false.
-    store: bool,
     /// Always false.
     background: bool,
     /// That of the answer.
@@ -95,13 +93,12 @@ fn members(body: &ResponsesRequest, parameters: &Parameters) -> String {
             "parallel_tool_calls",
             json(&body.parallel_tool_calls.unwrap_or(true)),
         ),
-        ("previous_response_id", json(&())),
+        ("previous_response_id", json(&body.previous_response_id)),
         (
             "reasoning",
             format!("{{\"effort\":{},\"summary\":null}}", json(&effort)),
         ),
         ("service_tier", json("default")),
-        ("store", json(&false)),
         ("background", json(&false)),
         ("temperature", json(&parameters.temperature)),
         (

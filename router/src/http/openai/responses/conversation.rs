@@ -23,14 +23,18 @@ struct Said {
     calls: Vec<String>,
 }
 
-/// The turns of a request, and what follows them.
+/// The turns of a request after those of `earlier`, and what follows them.
 pub(super) fn turns(
     instructions: Option<String>,
+    earlier: Vec<Item>,
     input: TextOr<Item>,
 ) -> Result<(Vec<ChatMessage>, Turn), ApiError> {
     let mut turns = Turns::default();
     if let Some(text) = instructions {
         turns.add("system", text);
+    }
+    for item in earlier {
+        turns.take(item, "previous_response_id")?;
     }
     let items = match input {
         TextOr::Text(text) => {

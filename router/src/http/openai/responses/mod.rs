@@ -1,8 +1,11 @@
-//! `/v1/responses`, without a store: each request has the whole conversation.
+//! `/v1/responses`: a request has the whole conversation, or goes on from a stored response.
 
 mod answer;
 mod asked;
 mod conversation;
+mod kept;
+mod kept_items;
+mod store;
 mod stream;
 
 use axum::Json;
@@ -13,8 +16,15 @@ use axum::response::{IntoResponse, Response};
 use self::answer::{InputTokens, ResponseObject, Status, Told};
 use self::asked::Asked;
 use self::conversation::turns;
+pub(crate) use self::kept::{
+    __path_delete_response, __path_input_items, __path_stored_response, delete_response,
+    input_items, stored_response,
+};
+use self::kept::{Earlier, Keeping};
+pub(crate) use self::store::ResponseStore;
 use self::stream::ResponseTeller;
 use super::chat::{bound, offer, template_variables};
+use super::wire::items::Item;
 use super::wire::responses::{FLAT_FIELDS, ResponsesRequest};
 use super::wire::{Common, Delivery, ErrorBody};
 use super::{check_model, unix_time};
@@ -25,13 +35,13 @@ use crate::error::ApiError;
 use crate::generation::Generator;
 use crate::http::blocks::BlockStream;
 use crate::http::error::OpenAiError;
-use crate::http::ids::unique;
+use crate::http::ids::unguessable;
 use crate::http::reading::{Offered, read_offer};
 use crate::http::{App, facts, json, sse};
 use crate::tools::Tool;
 use crate::validate::{FieldNames, GenerateInput, Prompt};
 
-/// Answers a conversation of items. Nothing is stored.
+/// Answers a conversation of items.
 #[utoipa::path(
     post, path = "/v1/responses", tag = "openai", request_body = ResponsesRequest,
     responses(
@@ -58,7 +68,11 @@ pub(crate) async fn responses(
     parameters.wanted = wanted;
     check_model(&app, model.as_deref())?;
     let asked = Asked::of(&body, &parameters, charge.clone());
-    let (chat, guide) = conversation(&app.generator, body, parameters.guide.take())?;
+    // Held until the prompt is token ids.
+    let earlier = Earlier::of(&app, body.previous_response_id.as_deref())?;
+    let keeping = Keeping::of(&app.responses, &body, &earlier)?;
+    let guide = parameters.guide.take();
+    let (chat, guide) = conversation(&app.generator, earlier.items()?, body, guide)?;
     parameters.guide = guide;
     let input = GenerateInput {
         prompt: Prompt::Chat(chat),
@@ -67,8 +81,10 @@ pub(crate) async fn responses(
         charge,
     };
     let generation = app.generator.generate(input).await.map_err(in_our_words)?;
+    drop(earlier);
     let stream = delivery != Delivery::Whole;
-    let teller = ResponseTeller::new(begin(&app), asked, &generation, stream);
+    let told = begin(&app, keeping.is_some());
+    let teller = ResponseTeller::new(told, asked, keeping, &generation, stream);
     if stream {
         let headers = facts::stream_headers(&app, std::slice::from_ref(&generation));
         let events = BlockStream::new(generation, teller);
@@ -93,16 +109,18 @@ pub(crate) async fn input_tokens(
     let (body, charge): (ResponsesRequest, _) = json::read(request, &app).await?;
     body.check()?;
     check_model(&app, body.model.as_deref())?;
-    let (chat, _) = conversation(&app.generator, body, None)?;
+    let earlier = Earlier::of(&app, body.previous_response_id.as_deref())?;
+    let (chat, _) = conversation(&app.generator, earlier.items()?, body, None)?;
     let names = FieldNames::RESPONSES;
     let counted = app.generator.tokenize_chat(chat, names, charge).await;
     let (_, tokens) = counted.map_err(in_our_words)?;
     Ok(Json(InputTokens::of(tokens.len())))
 }
 
-/// The conversation, and the guide to its answer: `guide`, or what tools make of it.
+/// The conversation after `earlier`, and the guide to its answer: `guide`, or what tools make of it.
 fn conversation(
     generator: &Generator,
+    earlier: Vec<Item>,
     body: ResponsesRequest,
     guide: Option<Box<Guide>>,
 ) -> Result<(Chat, Option<Box<Guide>>), ApiError> {
@@ -129,7 +147,7 @@ fn conversation(
         verbosity.map(|verbosity| Variable::verbosity(&verbosity)),
     ];
     let variables = body.chat_template_kwargs.map(template_variables);
-    let (messages, turn) = turns(body.instructions, body.input)?;
+    let (messages, turn) = turns(body.instructions, earlier, body.input)?;
     let chat = Chat {
         messages,
         turn,
@@ -157,9 +175,9 @@ fn in_our_words(error: ApiError) -> ApiError {
     }
 }
 
-fn begin(app: &App) -> Told {
+fn begin(app: &App, store: bool) -> Told {
     Told {
-        id: unique("resp_"),
+        id: unguessable("resp_"),
         object: "response",
         created_at: unix_time(),
         completed_at: None,
@@ -168,6 +186,7 @@ fn begin(app: &App) -> Told {
         incomplete_details: None,
         model: app.config.model_id.clone(),
         output: Vec::new(),
+        store,
         usage: None,
     }
 }

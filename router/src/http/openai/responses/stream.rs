@@ -9,6 +9,7 @@ use super::answer::{
     ResponseUsage, Status, Told,
 };
 use super::asked::Asked;
+use super::kept::Keeping;
 use crate::error::ApiError;
 use crate::generation::{FinishReason, Generation, TextEvent};
 use crate::http::blocks::{Block, Change, Teller};
@@ -22,6 +23,8 @@ use crate::http::sse::{put_json, put_named};
 pub(super) struct ResponseTeller {
     told: Told,
     asked: Asked,
+    /// Taken when it is whole.
+    keeping: Option<Keeping>,
     events: Events,
     /// Of the tokens since the last text, if log-probabilities are told.
     gathering: Option<Gathering>,
@@ -67,10 +70,17 @@ struct Event<'a> {
 
 impl ResponseTeller {
     /// For an answer that has begun; `stream`: with events.
-    pub(super) fn new(told: Told, asked: Asked, generation: &Generation, stream: bool) -> Self {
+    pub(super) fn new(
+        told: Told,
+        asked: Asked,
+        keeping: Option<Keeping>,
+        generation: &Generation,
+        stream: bool,
+    ) -> Self {
         Self {
             told,
             asked,
+            keeping,
             events: Events {
                 on: stream,
                 count: 0,
@@ -186,15 +196,22 @@ impl Teller for ResponseTeller {
             },
             total_tokens: facts.prompt_tokens + facts.generated_tokens as usize,
         });
-        if cut {
+        let kind = if cut {
             self.told.status = Status::Incomplete;
             self.told.incomplete_details = Some(IncompleteDetails::MAX_OUTPUT_TOKENS);
-            self.put("response.incomplete", out);
+            "response.incomplete"
         } else {
             self.told.status = Status::Completed;
             self.told.completed_at = Some(unix_time());
-            self.put("response.completed", out);
+            "response.completed"
+        };
+        // Before it is told that it is: the client may ask for it at once.
+        if let Some(keeping) = self.keeping.take() {
+            let output = self.told.output.iter().map(OutputItem::kept).collect();
+            let body = self.body().freeze();
+            self.told.store = keeping.keep(&self.told.id, output, body);
         }
+        self.put(kind, out);
     }
 
     fn fail(&mut self, error: &ApiError, out: &mut BytesMut) {
@@ -203,6 +220,7 @@ impl Teller for ResponseTeller {
             *status = Status::Incomplete;
         }
         self.told.status = Status::Failed;
+        self.told.store = false;
         self.told.error = Some(ResponseError::from(error));
         self.put("response.failed", out);
     }

@@ -153,6 +153,15 @@ pub(crate) fn joined(content: TextOr<Part>) -> String {
 }
 
 impl Part {
+    /// What it says.
+    pub(crate) fn text(&self) -> &str {
+        let text = match self.r#type {
+            PartKind::Refusal => &self.refusal,
+            _ => &self.text,
+        };
+        text.as_deref().unwrap_or_default()
+    }
+
     fn into_text(self) -> Option<String> {
         match self.r#type {
             PartKind::Refusal => self.refusal,

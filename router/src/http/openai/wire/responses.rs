@@ -35,11 +35,9 @@ pub(crate) const FLAT_FIELDS: OfferFields = OfferFields {
 /// Names in `include`.
 pub(crate) const MOST_INCLUDED: usize = 16;
 
-/// Not offered: the server keeps nothing of a response, runs no tools and cuts no conversation.
-pub(crate) const NEUTRAL: Neutrals<10> = [
-    ("store", Neutral::Json("false")),
+/// Not offered: the server runs nothing in the background, has no tools and cuts no conversation.
+pub(crate) const NEUTRAL: Neutrals<8> = [
     ("background", Neutral::Json("false")),
-    ("previous_response_id", Neutral::Null),
     ("conversation", Neutral::Null),
     ("prompt", Neutral::Null),
     ("max_tool_calls", Neutral::Null),
@@ -85,16 +83,16 @@ request! {
         /// More variables of the chat template, such as `{"enable_thinking": false}`.
         #[schema(value_type = Option<Object>)]
         chat_template_kwargs: Option<JsonText>,
-        /// Not offered; false is neutral: nothing is stored.
-        #[schema(value_type = Option<bool>)]
-        store: Option<JsonText>,
+        /// Whether the response is stored. Default: if the server stores responses and this one is not
+        /// too large.
+        store: Option<bool>,
         /// Not offered; false is neutral.
         #[schema(value_type = Option<bool>)]
         background: Option<JsonText>,
-        /// Not offered: nothing is stored. Send the items of earlier turns in `input`.
-        #[schema(value_type = Option<String>)]
-        previous_response_id: Option<JsonText>,
-        /// Not offered: nothing is stored. Send the items of earlier turns in `input`.
+        /// A stored response: `input` goes on from its conversation. Its `instructions` and `tools` do not
+        /// count.
+        previous_response_id: Option<String>,
+        /// Not offered. Use `previous_response_id`, or send the items of earlier turns in `input`.
         #[schema(value_type = Option<String>)]
         conversation: Option<JsonText>,
         /// Not offered: there are no stored prompts.
@@ -328,9 +326,7 @@ impl ResponsesRequest {
     /// Refuses what is not offered.
     pub(crate) fn check(&self) -> Result<(), ApiError> {
         let values = [
-            &self.store,
             &self.background,
-            &self.previous_response_id,
             &self.conversation,
             &self.prompt,
             &self.max_tool_calls,
