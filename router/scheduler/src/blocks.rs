@@ -196,7 +196,6 @@ mod tests {
         for expected in order {
             let lease = pool.lease_oldest().unwrap();
             assert_eq!(lease.block(), expected);
-            std::mem::forget(lease);
         }
         assert!(pool.lease_oldest().is_none());
     }

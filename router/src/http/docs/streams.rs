@@ -31,23 +31,23 @@ fn messages() -> Value {
     json!({
         "description": "The data of one event, whose name is its `type`.",
         "oneOf": [
-            event("message_start", json!({"message": message})),
-            event("ping", json!({})),
-            event("content_block_start", json!({"index": index, "content_block": object})),
-            event("content_block_delta", json!({"index": index, "delta": object})),
-            event("content_block_stop", json!({"index": index})),
-            event("message_delta", json!({"delta": delta, "usage": usage})),
-            event("message_stop", json!({})),
-            event("error", json!({"error": error})),
+            event("message_start", &json!({"message": message})),
+            event("ping", &json!({})),
+            event("content_block_start", &json!({"index": index, "content_block": object})),
+            event("content_block_delta", &json!({"index": index, "delta": object})),
+            event("content_block_stop", &json!({"index": index})),
+            event("message_delta", &json!({"delta": delta, "usage": usage})),
+            event("message_stop", &json!({})),
+            event("error", &json!({"error": error})),
         ],
     })
 }
 
 /// An event that has all of these fields.
-fn event(name: &str, fields: Value) -> Value {
+fn event(name: &str, fields: &Value) -> Value {
     let mut properties = json!({"type": {"type": "string", "enum": [name]}});
     let mut required = vec![json!("type")];
-    for (field, schema) in super::entries(&fields) {
+    for (field, schema) in super::entries(fields) {
         required.push(json!(field));
         properties[field] = schema.clone();
     }
