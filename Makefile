@@ -28,10 +28,10 @@ python-test: $(VENV)/.dev ## Python tests: kernels, worker, parity, contract, en
 gpu-test: $(VENV)/.dev ## the tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu
 
-client-test: $(VENV)/.dev ## tests with large clients: LangChain, LiteLLM, lm-eval, text-generation, node's openai
+client-test: $(VENV)/.dev ## tests with large clients: LangChain, LiteLLM, instructor, pydantic-ai, lm-eval, text-generation, node's openai
 	. $(BIN)/activate && PIP_QUIET=1 maturin develop --quiet --extras test,clients
 	$(BIN)/pip install --quiet --no-deps text-generation
-	$(BIN)/python -m pytest -rs $(addprefix tests/contract/test_,langchain.py litellm.py lm_eval.py text_generation_client.py node_client.py)
+	$(BIN)/python -m pytest -rs $(addprefix tests/contract/test_,langchain.py litellm.py instructor.py pydantic_ai.py lm_eval.py text_generation_client.py node_client.py)
 
 lint: $(VENV)/.dev ## formatting, clippy, ruff, mypy
 	cargo fmt --all --check

@@ -1,0 +1,94 @@
+"""instructor works unmodified: answers of a type, whole and in pieces.
+
+Wrong answers go back with what was wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import anthropic
+import openai
+import pydantic
+import pytest
+from serving import Server
+
+instructor = pytest.importorskip("instructor", reason="needs the extra `clients`")
+
+TEXT = "Extract the name and the age: Ann is 7 years old."
+MODES = ("TOOLS", "TOOLS_STRICT", "JSON_SCHEMA", "JSON", "RESPONSES_TOOLS", "ANTHROPIC_TOOLS")
+
+
+class Person(pydantic.BaseModel):
+    """A person."""
+
+    name: str = pydantic.Field(max_length=12)
+    age: int = pydantic.Field(ge=0, le=150)
+
+
+def asking(mode: str) -> dict[str, Any]:
+    bound = "max_output_tokens" if mode == "RESPONSES_TOOLS" else "max_tokens"
+    # Anthropic's client has no temperature any more.
+    greedy = {"temperature": 0}
+    return {
+        "model": "brook",
+        bound: 60,
+        **({"extra_body": greedy} if mode.startswith("ANTHROPIC") else greedy),
+        "messages": [{"role": "user", "content": TEXT}],
+    }
+
+
+def client(server: Server, mode: str, asynchronous: bool = False) -> Any:
+    options: Any = {"api_key": "unused", "max_retries": 0}
+    if mode.startswith("ANTHROPIC"):
+        kind = anthropic.AsyncAnthropic if asynchronous else anthropic.Anthropic
+        raw: Any = kind(base_url=server.url, **options)
+        return instructor.from_anthropic(raw, mode=instructor.Mode[mode])
+    of_openai = openai.AsyncOpenAI if asynchronous else openai.OpenAI
+    raw = of_openai(base_url=f"{server.url}/v1", **options)
+    return instructor.from_openai(raw, mode=instructor.Mode[mode])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_answer_of_a_type(server: Server, mode: str) -> None:
+    asked = client(server, mode)
+    whole = asked.create(response_model=Person, max_retries=0, **asking(mode))
+    assert isinstance(whole, Person)
+    growing = list(asked.create_partial(response_model=Person, max_retries=0, **asking(mode)))
+    assert len(growing) > 1
+    assert isinstance(growing[-1].name, str)
+
+
+# In the mode JSON nothing bounds the second answer of brook.
+@pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "JSON"])
+def test_a_wrong_answer_goes_back_with_what_is_wrong(server: Server, mode: str) -> None:
+    seen: list[int] = []
+
+    class Thrice(Person):
+        """A person."""
+
+        @pydantic.field_validator("age")
+        @classmethod
+        def third(cls, age: int) -> int:
+            seen.append(age)
+            if len(seen) < 3:
+                raise ValueError("the age must be another")
+            return age
+
+    answer = client(server, mode).create(response_model=Thrice, max_retries=3, **asking(mode))
+    assert isinstance(answer, Thrice)
+    assert len(seen) == 3
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_asyncio(server: Server, mode: str) -> None:
+    async def ask() -> None:
+        asked = client(server, mode, asynchronous=True)
+        answers = (asked.create(response_model=Person, max_retries=0, **asking(mode)) for _ in "ab")
+        first, second = await asyncio.gather(*answers)
+        assert first.model_dump() == second.model_dump()
+        stream = asked.create_partial(response_model=Person, max_retries=0, **asking(mode))
+        assert [part async for part in stream]
+
+    asyncio.run(ask())
