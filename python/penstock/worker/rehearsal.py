@@ -41,8 +41,9 @@ THREADS = 16  # at most; a compilation is one core's work
 # Where kernels change with a step's size: sequences that decode, and tokens of a step with prompts.
 DECODES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 TOKENS = (16, 32, 64, 128, 192, 256, 384, 512, 1024, 2048)
-# Decodes beside prompts, one for each size of MIXED_DECODES.
+# Decodes beside prompts, one for each size of MIXED_DECODES; kernels change with the first ones only.
 BESIDE = (0, *(decodes + 1 for decodes in shapes.MIXED_DECODES[:-1]))
+COMPILED_BESIDE = BESIDE[:3]
 
 
 class Rehearsal:
@@ -125,17 +126,17 @@ def _compile(runner: Runner, logits: Tensor) -> None:
 def _compiled(limits: Limits) -> list[Shape]:
     """What the first request will need is first: a short prompt, and decodes of one."""
     decodes = [(count, 0, 0) for count in DECODES]
-    return _padded([(0, 1, TOKENS[0]), *decodes, *_with_prompts(TOKENS)], limits)
+    return _padded([(0, 1, TOKENS[0]), *decodes, *_with_prompts(TOKENS, COMPILED_BESIDE)], limits)
 
 
 def captured_shapes(limits: Limits) -> list[Shape]:
     """What is captured before a step asks for it: all that is padded."""
     decodes = [(count, 0, 0) for count in range(1, limits.slots + 1)]
-    return _padded(decodes + _with_prompts(shapes.TOKENS), limits)
+    return _padded(decodes + _with_prompts(shapes.TOKENS, BESIDE), limits)
 
 
-def _with_prompts(sizes: Iterable[int]) -> list[tuple[int, int, int]]:
-    pairs = itertools.product(sizes, BESIDE)
+def _with_prompts(sizes: Iterable[int], beside: Iterable[int]) -> list[tuple[int, int, int]]:
+    pairs = itertools.product(sizes, beside)
     return [(decodes, 1, tokens - decodes) for tokens, decodes in pairs if tokens > decodes]
 
 
