@@ -41,7 +41,7 @@ THREADS = 16  # at most; a compilation is one core's work
 # Where kernels change with a step's size: sequences that decode, and tokens of a step with prompts.
 DECODES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 TOKENS = (16, 32, 64, 128, 192, 256, 384, 512, 1024, 2048)
-# Decodes beside prompts, one for each size of MIXED_DECODES; kernels change with the first ones only.
+# Decodes beside prompts, one for each size of MIXED_DECODES; the first ones have all kernels.
 BESIDE = (0, *(decodes + 1 for decodes in shapes.MIXED_DECODES[:-1]))
 COMPILED_BESIDE = BESIDE[:3]
 
