@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from checkpoints import CASES, generate, prompt, reference
-from driver import Driver, Running, greedy
+from driver import Driver, Running, greedy, running
 from local import LocalWorker
 
 
@@ -39,6 +39,33 @@ def test_logits_and_64_greedy_tokens(checkpoint: Callable[[str], Path], case: st
     assert sequence.tokens == expected
     chosen = theirs.log_softmax(-1).gather(1, torch.tensor(expected)[:, None])[:, 0]
     assert sequence.logprobs == pytest.approx(chosen.tolist(), abs=2e-4)
+
+
+def test_two_ranks_add_a_bias_once(checkpoint: Callable[[str], Path]) -> None:
+    """The biases of o_proj and down_proj, whose products are sums over the ranks."""
+    path = checkpoint("llama-biases")
+    model = reference(path, torch.float64)
+    biases = [
+        p
+        for name, p in model.named_parameters()
+        if name.endswith(("o_proj.bias", "down_proj.bias"))
+    ]
+    assert len(biases) == 2 * len(model.model.layers) and all(
+        bias.abs().min() > 0 for bias in biases
+    )
+    ids = prompt(90)
+    expected = generate(model, ids, 24)
+    with torch.inference_mode():
+        theirs = model(torch.tensor([ids + expected])).logits[0, len(ids) - 1 : -1]
+    chosen = theirs.log_softmax(-1).gather(1, torch.tensor(expected)[:, None])[:, 0]
+    for workers, loaded in running(path, 2, dtype="float64"):
+        driver = Driver(workers, loaded)
+        sequence = greedy(ids, 24)
+        driver.enter(sequence)
+        driver.finish([sequence])
+        driver.stream.close()
+        assert sequence.tokens == expected
+        assert sequence.logprobs == pytest.approx(chosen.tolist(), abs=2e-4)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 2e-4), ("bfloat16", 0.5)])
