@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 from checkpoints import checkpoint_maker, prompt
-from driver import Driver, Stream, greedy
+from driver import Driver, Running, Stream, greedy
 from local import LocalWorker, Refused
 from penstock.rpc import shard_pb2 as pb
 from penstock.worker import messages
@@ -32,16 +32,27 @@ def opened(worker: LocalWorker) -> Stream:
     return Stream([worker], worker.stub.Health(pb.HealthRequest()).epoch + 1)  # type: ignore
 
 
+def reopened(worker: LocalWorker) -> Stream:
+    """A new stream of the epoch that was."""
+    stream = opened(worker)
+    stream.epoch -= 1
+    worker.shard.epoch -= 1
+    return stream
+
+
 def end(stream: Stream) -> Refused:
-    with pytest.raises(Refused) as refused:
-        stream.receive()
+    try:
+        with pytest.raises(Refused) as refused:
+            stream.receive()
+    finally:
+        stream.queues[0].put(None)  # a stream that goes on would hold up the tests that follow
     return refused.value
 
 
-def works(worker: LocalWorker) -> None:
+def works(worker: LocalWorker, sequence: Running | None = None) -> None:
     """The next epoch runs as if nothing had been."""
     driver = Driver([worker], worker.limits, worker.shard.epoch + 1)  # type: ignore
-    sequence = greedy(prompt(9), 3)
+    sequence = sequence or greedy(prompt(9), 3)
     driver.enter(sequence)
     driver.finish([sequence])
     assert sequence.error is None
@@ -61,12 +72,53 @@ def test_a_launch_that_fails_or_panics(
         stream.send()
         status = end(stream)
     assert status.code == grpc.StatusCode.INTERNAL and str(error) in status.text
-    stream = opened(worker)
-    stream.epoch -= 1  # what was half done is not gone on with
-    worker.shard.epoch -= 1
-    stream.send()
-    assert "Reset to a newer" in end(stream).text
+    # What was half done is not gone on with, be it by the step that is due or by the same again.
+    for step in (1, 0):
+        stream = reopened(worker)
+        stream.step = step
+        stream.send()
+        assert "ended with a failed step; Reset to a newer one" in end(stream).text
     works(worker)
+
+
+def test_a_launch_that_fails_on_the_device(
+    worker: LocalWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Later than the fold: what the slots hold no longer fits what the device holds."""
+    driver = Driver([worker], worker.limits, worker.shard.epoch + 1)  # type: ignore
+    sequence = greedy(prompt(9), 3)
+    driver.enter(sequence)
+    driver.step([sequence])
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(worker.runner, "_run", fail)
+        driver.stream.send(run_slots=[sequence.slot], run_tokens=[1])
+        assert "out of memory" in end(driver.stream).text
+    stream = reopened(worker)
+    stream.step = 2
+    stream.send(run_slots=[sequence.slot], run_tokens=[1])
+    assert "ended with a failed step" in end(stream).text
+    works(worker)
+
+
+def test_a_refused_step_changes_nothing(worker: LocalWorker) -> None:
+    """The same epoch goes on with the step that was due."""
+    whole = greedy(prompt(9), 3)
+    works(worker, whole)
+    driver = Driver([worker], worker.limits, worker.shard.epoch + 1)  # type: ignore
+    sequence = greedy(prompt(9), 3)
+    driver.enter(sequence)
+    driver.step([sequence])
+    driver.stream.send(run_slots=[sequence.slot, sequence.slot], run_tokens=[1, 1])
+    assert "names a slot twice" in end(driver.stream).text
+    driver.stream = reopened(worker)
+    driver.stream.step = 1
+    driver.finish([sequence])
+    driver.stream.close()
+    assert sequence.error is None and sequence.tokens == whole.tokens
 
 
 @pytest.mark.parametrize("error", [Panic("no such state"), KeyError("lost")])
