@@ -12,8 +12,11 @@ from pathlib import Path
 
 
 def test_kernels_in_tritons_interpreter() -> None:
-    names = "test_kernel_in_the_interpreter or test_lists"
-    tests = [str(Path(__file__).parent / name) for name in ("test_ops.py", "test_lists.py")]
+    names = "test_kernel_in_the_interpreter or test_lists or test_more_splits"
+    tests = [
+        str(Path(__file__).parent / name)
+        for name in ("test_ops.py", "test_lists.py", "test_many_splits.py")
+    ]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-k", names, *tests],
         env={**os.environ, "TRITON_INTERPRET": "1"},
