@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from checkpoints import CASES, generate, prompt, reference
 from driver import Driver, Running, greedy, running
 from local import LocalWorker
+from penstock.models.llama import Qwen2
+from transformers import AutoConfig
 
 
 def run_alone(worker: LocalWorker, path: Path, sequence: Running, dtype: str) -> list[torch.Tensor]:
@@ -78,6 +81,45 @@ def test_other_dtypes_of_the_cpu(
     with torch.inference_mode():
         exact = reference(path, torch.float64)(torch.tensor([ids])).logits[0, -1]
     assert (logits[0][0].double() - exact).abs().max() < tolerance
+
+
+def without_layer_types(path: Path, directory: Path, **fields: Any) -> Path:
+    """The checkpoint as before transformers 4.53, which says only from where on layers slide."""
+    for file in path.glob("*.safetensors"):
+        (directory / file.name).symlink_to(file)
+    config = json.loads((path / "config.json").read_text())
+    assert config.pop("layer_types") == ["full_attention"] + 2 * ["sliding_attention"]
+    (directory / "config.json").write_text(json.dumps({**config, **fields}))
+    return directory
+
+
+def test_qwen2s_first_sliding_layer(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    """From max_window_layers alone; the prompt is longer than the window."""
+    path = without_layer_types(checkpoint("qwen2-window"), tmp_path)
+    model = reference(path, torch.float64)
+    ids = prompt(90)
+    sequence = greedy(ids, 8)
+    logits = torch.cat(run_alone(LocalWorker(), path, sequence, "float64"))
+    with torch.inference_mode():
+        tokens = torch.tensor([ids + sequence.tokens])
+        theirs = model(tokens).logits[0, len(ids) - 1 : -1]
+    torch.testing.assert_close(logits, theirs, rtol=0, atol=2e-4)
+    assert sequence.tokens == theirs.argmax(-1).tolist()
+
+
+@pytest.mark.parametrize("first", [0, 1, 2, 3])
+@pytest.mark.parametrize("slides", [True, False])
+def test_qwen2s_windows(
+    checkpoint: Callable[[str], Path], tmp_path: Path, first: int, slides: bool
+) -> None:
+    """Of each layer, as transformers reads the same file."""
+    fields = {"max_window_layers": first, "use_sliding_window": slides}
+    path = without_layer_types(checkpoint("qwen2-window"), tmp_path, **fields)
+    kinds = AutoConfig.from_pretrained(path).layer_types
+    expected = tuple(24 if kind == "sliding_attention" else 0 for kind in kinds)
+    assert expected == tuple(24 if slides and layer >= first else 0 for layer in range(3))
+    raw = json.loads((path / "config.json").read_text())
+    assert Qwen2.read_config(raw).windows == expected
 
 
 def test_the_older_spelling_of_rope(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
