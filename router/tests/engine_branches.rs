@@ -110,7 +110,7 @@ async fn a_branch_that_fails_ends_its_request() {
         ready(&engine).await;
         for (_, end) in answers(&engine, sampled(vec![5; 40], 30, 3)).await {
             assert!(
-                matches!(&end, End::Failed(why) if why.contains("scripted")),
+                matches!(&end, End::Failed(why) if why.contains("the worker failed on this request")),
                 "{end:?}"
             );
         }

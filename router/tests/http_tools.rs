@@ -364,7 +364,7 @@ async fn calls_and_results_go_back_to_the_template() {
     let shown = r#"[{"id": "call_1", "type": "function", "function": {"name": "f", "arguments": {"a": 1}}}]"#;
     assert_eq!(
         prompt(&server),
-        format!("user:hi/assistant:Nonehm{shown}/tool:42/")
+        format!("user:hi/assistant:hm{shown}/tool:42/")
     );
 }
 

@@ -203,9 +203,8 @@ impl Generator {
         match &prompt {
             Prompt::Text(prompt, _) => parameters.check_length(prompt, text.bound)?,
             Prompt::Infill { prefix, suffix, .. } => {
-                for part in [prefix, suffix] {
-                    parameters.check_length(part, text.bound)?;
-                }
+                parameters.check_length(prefix, text.bound)?;
+                parameters.check_length_of("suffix", suffix, text.bound)?;
             }
             Prompt::Chat(_) | Prompt::Ids(_) => {}
         }

@@ -75,15 +75,26 @@ impl ValidParameters {
 
     /// Refuses a text that has too many tokens however it is tokenized.
     pub fn check_length(&self, text: &str, bound: TextBound) -> Result<(), ApiError> {
+        self.check_length_of(self.names.prompt, text, bound)
+    }
+
+    /// The same of a text in another field, which the error names.
+    pub fn check_length_of(
+        &self,
+        field: &'static str,
+        text: &str,
+        bound: TextBound,
+    ) -> Result<(), ApiError> {
         let least = bound.least_tokens(text.len());
         if self.parameters.truncate.is_some() || least <= self.limits.max_input {
             return Ok(());
         }
-        Err(too_long(
-            self.names,
-            self.limits,
-            format_args!("at least {least}"),
-        ))
+        let names = FieldNames {
+            prompt: field,
+            ..self.names
+        };
+        let given = format_args!("at least {least}");
+        Err(too_long(names, self.limits, given))
     }
 
     /// Joins the prompt's ids with the parameters, checking what depends on its length.
