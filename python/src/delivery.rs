@@ -110,10 +110,10 @@ impl Event {
 
     /// The end of a request that failed.
     pub(crate) fn failed(error: &ApiError) -> Self {
-        use ErrorKind::{BatchSize, Template, TooLarge, Unsupported, Validation};
+        use ErrorKind::{BatchSize, ContextLength, Template, TooLarge, Unsupported, Validation};
         let invalid = matches!(
             error.kind,
-            Validation | Unsupported | Template | BatchSize | TooLarge
+            Validation | ContextLength | Unsupported | Template | BatchSize | TooLarge
         );
         Self {
             error: Some(error.to_string()),

@@ -104,8 +104,9 @@ def objects(schema: dict[str, Any], example: Any) -> Iterator[Draw]:
     for name in names.get("not", {}).get("enum", []):
         yield Draw({name: 1}, False)
     for name, of in schema.get("properties", {}).items():
+        complete = {*schema.get("required", ())} <= {*whole, name}
         for draw in draws(of, None):
-            yield Draw({**whole, name: draw.value}, draw.taken)
+            yield Draw({**whole, name: draw.value}, draw.taken and (complete or None))
     for draw in draws(schema.get("additionalProperties") or {}, None):
         yield Draw({"5": draw.value}, draw.taken)
 

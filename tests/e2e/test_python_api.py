@@ -229,7 +229,8 @@ def test_answers_keep_to_other_guides(
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ({"json": {"type": "object", "not": {}}}, "`not`"),
+        ({"json": {"type": "string", "not": {"pattern": "a.b"}}}, "`not`"),
+        ({"json": {"type": "object", "not": {}}}, "no document satisfies"),
         ({"json": "{"}, "JSON"),
         ({"regex": "("}, "regular expression"),
         ({"grammar": "start: nothing"}, "nothing"),
