@@ -211,11 +211,14 @@ def test_answers_keep_to_a_schema(llm: LLM, schema: object) -> None:
     ("asked", "expression"),
     [
         (StructuredOutputsParams(regex="[ab]{3}"), "[ab]{3}"),
+        (StructuredOutputsParams(regex="^[ab]{3}$"), "[ab]{3}"),
+        (StructuredOutputsParams(regex=r"^[ab]{3}\$"), r"[ab]{3}\$"),
+        (StructuredOutputsParams(regex=r"[ab]{3}\\$"), r"[ab]{3}\\"),
         (StructuredOutputsParams(choice=("a.c", "x|y")), r"a\.c|x\|y"),
         (StructuredOutputsParams(grammar='start: "yes" | "no"'), "yes|no"),
         (StructuredOutputsParams(json_object=True), r"\{[^\x00]*\}"),
     ],
-    ids=["regex", "choice", "grammar", "json_object"],
+    ids=["regex", "anchors", "dollar", "backslash", "choice", "grammar", "json_object"],
 )
 def test_answers_keep_to_other_guides(
     llm: LLM, asked: StructuredOutputsParams, expression: str

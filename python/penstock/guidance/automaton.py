@@ -46,11 +46,21 @@ class Automaton:
         return cls(table, whole, cost)
 
 
+def _without_anchors(regex: str) -> str:
+    """Without `^` at the beginning and `$` at the end: an expression that must match the whole text
+    means the same without them, and outlines-core cannot compile them."""
+    regex = regex.removeprefix("^")
+    body = regex.removesuffix("$")
+    escapes = len(body) - len(body.rstrip("\\"))
+    return body if escapes % 2 == 0 else regex
+
+
 def compile_regex(regex: str, vocabulary: Vocabulary) -> Automaton:
     """The automaton of an expression that must match the whole text. Raises Refused."""
     from outlines_core import Index
     from outlines_core import Vocabulary as Bytes
 
+    regex = _without_anchors(regex)
     try:
         index = Index(f"{FIRST}(?:{regex})", Bytes(256, {bytes([b]): [b] for b in range(256)}))
     except Exception as error:
