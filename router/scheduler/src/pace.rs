@@ -38,6 +38,7 @@ const MOST_SHARES: f64 = 2.0;
 const MIN_CHUNK: u32 = 64;
 /// Prompt tokens of a step while it is not known what prompts cost.
 const PROBE: u32 = 512;
+
 /// What a prompt is read beside, and how fast.
 struct Pace {
     /// The decodes.
@@ -79,8 +80,7 @@ impl Scheduler {
             prompt: most,
             ..Load::default()
         };
-        let (_, unread) = self.unread(self.entering());
-        let plenty = unread >= PLENTY * f64::from(most);
+        let plenty = self.unread(self.entering()) >= PLENTY * f64::from(most);
         if plenty && self.cost.predict(full).is_some_and(|took| took <= LONGEST) {
             most
         } else {
@@ -102,17 +102,15 @@ impl Scheduler {
     /// The pace beside decodes; None until the cost of prompts is known.
     fn pace(&self, beside: Load) -> Option<Pace> {
         let least = self.cost.least(beside)?;
-        let entering = self.entering();
-        let (position, _) = self.unread(entering);
         Some(Pace {
             beside,
-            position,
-            target: self.time_limit(beside, least, entering),
+            position: self.readers().last().map_or(0, |first| first.planned),
+            target: self.time_limit(beside, least),
         })
     }
 
     /// Microseconds that a step with prompts may take beside decodes. `least`: what it takes at least.
-    fn time_limit(&self, beside: Load, least: f64, entering: f64) -> f64 {
+    fn time_limit(&self, beside: Load, least: f64) -> f64 {
         let always = STRETCH * least;
         let stretched = |attending: f64| {
             let products = (least - attending).max(0.0);
@@ -124,7 +122,7 @@ impl Scheduler {
             .attending(beside)
             .map_or(0.0, stretched)
             .min(latency);
-        let further = (f64::from(self.counters.reading) + entering - 1.0).max(0.0);
+        let further = (f64::from(self.counters.reading) + self.entering() - 1.0).max(0.0);
         let shares = (FIRST_SHARE + FURTHER_SHARE * further).min(MOST_SHARES);
         always.max(smooth).max(shares * latency)
     }
@@ -159,17 +157,12 @@ impl Scheduler {
             .min_by(|&a, &b| price(a).total_cmp(&price(b)))
     }
 
-    /// Where the first prompt is to be read on, and how many tokens are unread, those of the first
-    /// `entering` in the queue included.
-    fn unread(&self, entering: f64) -> (u32, f64) {
+    /// Prompt tokens that are unread, those of the first `entering` in the queue included.
+    fn unread(&self, entering: f64) -> f64 {
         let waiting = self.counters.waiting().max(1) as f64;
         let queued = self.counters.waiting_tokens as f64 * entering / waiting;
-        let mut unread = (0, queued);
-        for sequence in self.readers() {
-            unread.0 = sequence.planned;
-            unread.1 += f64::from(sequence.len() - sequence.planned);
-        }
-        unread
+        let read_on = |sequence: &Sequence| f64::from(sequence.len() - sequence.planned);
+        queued + self.readers().map(read_on).sum::<f64>()
     }
 
     /// Sequences that read, the most junior first. They are mostly the newest: looks from the end.
