@@ -13,9 +13,7 @@ impl Reader<'_, '_> {
             } else if self.skip_sign("[") {
                 written = self.subscript(written)?;
             } else if self.skip_sign("(") {
-                let args = self.arguments()?;
-                let text = format!("{}({args})", written.at_least(Bond::Tight));
-                written = Written::new(text, Bond::Tight);
+                written = self.called(written)?;
             } else {
                 return Ok(written);
             }
@@ -105,6 +103,13 @@ impl Reader<'_, '_> {
         Ok(name)
     }
 
+    /// A call of what is `written`, behind its opening bracket.
+    fn called(&mut self, written: Written) -> Result<Written> {
+        let args = self.arguments()?;
+        let text = format!("{}({args})", written.at_least(Bond::Tight));
+        Ok(Written::new(text, Bond::Tight))
+    }
+
     pub(super) fn filters(&mut self, mut written: Written) -> Result<Written> {
         loop {
             if self.skip_sign("|") {
@@ -113,9 +118,7 @@ impl Reader<'_, '_> {
             } else if self.skip_name("is") {
                 written = self.test(written)?;
             } else if self.skip_sign("(") {
-                let args = self.arguments()?;
-                let text = format!("{}({args})", written.at_least(Bond::Tight));
-                written = Written::new(text, Bond::Tight);
+                written = self.called(written)?;
             } else {
                 return Ok(written);
             }
