@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 RUST   := $(shell git ls-files '*.rs' '*Cargo.toml' Cargo.lock pyproject.toml 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test rust-test extension-test python-test gpu-test client-test lint fmt bench proto openapi wheel clean
+.PHONY: help serve test rust-test extension-test python-test gpu-test client-test mutants lint fmt bench proto openapi wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +32,16 @@ client-test: $(VENV)/.dev ## tests with large clients: LangChain, LiteLLM, instr
 	. $(BIN)/activate && PIP_QUIET=1 maturin develop --quiet --extras test,clients
 	$(BIN)/pip install --quiet --no-deps text-generation
 	$(BIN)/python -m pytest -rs $(addprefix tests/contract/test_,langchain.py litellm.py instructor.py pydantic_ai.py lm_eval.py text_generation_client.py node_client.py)
+
+# The parts of `mutants`, and which mutants of each: every N-th, from the K-th on.
+PART  ?= scheduler engine
+SHARD ?= 0/8
+
+mutants: $(addprefix mutants-,$(PART)) ## mutation testing of a sample, an hour or so; PART=scheduler or engine, SHARD=K/N
+
+.PHONY: mutants-scheduler mutants-engine
+mutants-scheduler mutants-engine: mutants-%:
+	$(PYTHON) tests/mutants/rust.py $* --shard $(SHARD)
 
 lint: $(VENV)/.dev ## formatting, clippy, ruff, mypy
 	cargo fmt --all --check

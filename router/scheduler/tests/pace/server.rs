@@ -72,6 +72,11 @@ pub(crate) struct Step {
     pairs: f64,
 }
 
+/// Plans in flight at most, in any of the tests.
+const DEPTH: usize = 3;
+/// All tests are over long before this time, unless requests starve.
+const FOREVER: u64 = 1_000_000_000;
+
 /// What a client has seen.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Client {
@@ -236,9 +241,11 @@ impl Server {
     pub(crate) fn advance(&mut self, until: u64) -> u32 {
         while let Some(plan) = self.scheduler.plan(Micros(self.now)) {
             self.launch(&plan);
+            assert!(self.in_flight.len() <= DEPTH, "too many plans in flight");
         }
         let next = self.in_flight.front().map_or(u64::MAX, |(at, _)| *at);
         self.now = next.min(until);
+        assert!(self.now < FOREVER, "requests are left that nothing answers");
         if next > until {
             return 0;
         }
