@@ -88,6 +88,20 @@ def test_no_room_for_one_sequence_is_refused_with_advice() -> None:
         assert part in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"max_slots": 64, "max_step_tokens": 64}, {"max_sequence_tokens": 512, "max_slots": 100}],
+)
+def test_what_is_counted_for_slots_is_what_they_take(settings: dict[str, int]) -> None:
+    worker = LocalWorker()
+    loaded = worker.load(BROOK, **settings)
+    runner, rules = worker.runner, worker.runner.adjuster
+    tensors = [runner.inputs, runner.last_token, runner.tables, *rules.rules, rules.kept]
+    tensors += [rules.word_counts, rules.words, rules.recent]
+    taken = sum(tensor.nbytes for tensor in tensors)
+    assert taken <= loaded.memory.slots <= 1.02 * taken
+
+
 def out_of_memory(*_: object) -> None:
     raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nMore lines")
 

@@ -14,6 +14,8 @@ from penstock.faults import TooLittleMemory
 from penstock.models import Model
 from penstock.sampling import SamplingRows, choose
 from penstock.worker import adjust
+from penstock.worker.batch import capacity
+from penstock.worker.state import Limits
 from penstock.worker.telling import PIECE
 
 MIB = 1 << 20
@@ -60,10 +62,19 @@ def room_left(settings: tuple[int, float]) -> int:
 
 
 def slot_bytes(promise: Promise, geometry: KvGeometry) -> int:
-    """Device-resident state of all slots: tables, last tokens, step inputs, rules of logits."""
-    tables = 4 * promise.slots * (1 + geometry.blocks_for(promise.sequence_tokens))
-    inputs = 5 * tables + 32 * (promise.step_tokens + promise.slots)
-    return tables + inputs + promise.slots * adjust.slot_bytes(promise.vocab)
+    """Device-resident state of all slots, and of the one that padding uses: tables, last tokens,
+    rules of logits; and the buffer of a step's inputs."""
+    width = geometry.blocks_for(promise.sequence_tokens)
+    limits = Limits(
+        slots=promise.slots,
+        step_tokens=promise.step_tokens,
+        sequence_tokens=promise.sequence_tokens,
+        block_tokens=geometry.block_tokens,
+        blocks=promise.slots * width,
+        vocab=promise.vocab,
+    )
+    slot = 4 * width + 8 + adjust.slot_bytes(promise.vocab)
+    return 4 * capacity(limits) + (promise.slots + 1) * slot
 
 
 def exercise(model: Model, promise: Promise, context: StepContext) -> None:

@@ -1,0 +1,224 @@
+"""The last value that a worker takes and the first that it refuses, of every limit."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from penstock.faults import BadStep
+from penstock.worker.adjustment import (
+    MOST_BAD_WORDS,
+    MOST_BIASES,
+    MOST_STOP_IDS,
+    WORD_TOKENS,
+    misfit,
+)
+from penstock.worker.state import Limits, State, Work
+from penstock.worker.step import Adjustment, FaultKind, Fork, NewSequence, Sampling, Step, Watermark
+
+LIMITS = Limits(slots=4, step_tokens=20, sequence_tokens=30, block_tokens=4, blocks=10, vocab=50)
+SAMPLING = Sampling(0.0, 0, 1.0, 0, 0, np.zeros(0, np.int64))
+TABLE = 8  # blocks of the longest sequence
+
+
+def ints(*values: int) -> Any:
+    return np.array(values, np.int32)
+
+
+def step(number: int = 0, **parts: Any) -> Step:
+    """A step that does nothing but what is given."""
+    arrays = ("finished", "growth_counts", "growth_blocks", "run_slots", "run_tokens")
+    nothing: dict[str, Any] = {name: ints() for name in arrays}
+    nothing.update(steered_slots=ints(), steered_tokens=ints(), new=[], forks=[])
+    nothing.update(copy_sources=np.zeros(0, np.int64), copy_destinations=np.zeros(0, np.int64))
+    return Step(epoch=1, step=number, **{**nothing, **parts})
+
+
+def sequence(tokens: int = 5, **fields: Any) -> NewSequence:
+    parts: dict[str, Any] = {
+        "slot": 0, "token_ids": ints(*range(tokens)), "generated": 0, "computed": 0,
+        "blocks": ints(0, 1), "sampling": SAMPLING, **fields,
+    }  # fmt: skip
+    return NewSequence(**parts)
+
+
+def fold(*steps: Step) -> Work:
+    """The last one's work, of a new state."""
+    state = State(LIMITS)
+    return [state.fold(each) for each in steps][-1]
+
+
+def test_blocks_of_the_longest_sequence() -> None:
+    assert LIMITS.table_blocks == TABLE
+    assert replace(LIMITS, sequence_tokens=32).table_blocks == TABLE
+    assert replace(LIMITS, sequence_tokens=33).table_blocks == TABLE + 1
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "text"),
+    [
+        (sequence(1), sequence(0), "a sequence has 0 tokens"),
+        (sequence(30), sequence(31), "a sequence has 31 tokens"),
+        (sequence(token_ids=ints(49)), sequence(token_ids=ints(50)), "token id 50"),
+        (sequence(token_ids=ints(0)), sequence(token_ids=ints(-1, 3)), "outside the vocabulary"),
+        (sequence(computed=4), sequence(computed=5), "5 tokens computed"),
+        (sequence(generated=5), sequence(generated=6), "6 generated"),
+        (sequence(blocks=ints(9)), sequence(blocks=ints(10)), "block 10 does not exist"),
+        (sequence(blocks=ints(0)), sequence(blocks=ints(-1)), "does not exist"),
+        (sequence(blocks=ints(*[3] * 8)), sequence(blocks=ints(*[3] * 9)), "has 9 blocks"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_sequence(good: NewSequence, bad: NewSequence, text: str) -> None:
+    assert not fold(step(new=[good])).faults
+    (fault,) = fold(step(new=[bad])).faults
+    assert fault.slot == 0 and fault.kind is FaultKind.INVALID and text in fault.message
+
+
+def test_stop_token_ids() -> None:
+    def faults(ids: list[int]) -> list[str]:
+        sampling = replace(SAMPLING, stop_token_ids=np.array(ids, np.int64))
+        return [f.message for f in fold(step(new=[sequence(sampling=sampling)])).faults]
+
+    assert not faults([49] * MOST_STOP_IDS)
+    assert "257 stop token ids" in faults([49] * (MOST_STOP_IDS + 1))[0]
+    assert "stop token id 50" in faults([49, 50])[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "end"),
+    [
+        ("finished", 4), ("copy_sources", 10), ("copy_destinations", 10), ("new", 4),
+        ("source", 4), ("destination", 4), ("run_slots", 4), ("growth_blocks", 10),
+        ("steered_slots", 4), ("steered_tokens", 50),
+    ],
+)  # fmt: skip
+def test_numbers_of_slots_blocks_and_tokens(name: str, end: int) -> None:
+    def parts(value: int) -> dict[str, Any]:
+        one = ints(value)
+        if name == "new":
+            return {"new": [sequence(slot=value)]}
+        if name in ("source", "destination"):
+            ends = {"source": 0, "destination": 1, name: value}
+            return {"forks": [Fork(**ends, blocks=ints(0), seed=0)]}
+        run = {"run_slots": ints(0), "run_tokens": ints(1)}
+        beside: dict[str, dict[str, Any]] = {
+            "copy_sources": {"copy_destinations": ints(0)},
+            "copy_destinations": {"copy_sources": ints(0)},
+            "run_slots": {"run_tokens": ints(1)},
+            "growth_blocks": {**run, "growth_counts": ints(1)},
+            "steered_slots": {"steered_tokens": ints(0)},
+            "steered_tokens": {"steered_slots": ints(0)},
+        }  # fmt: skip
+        return {name: one, **beside.get(name, {})}
+
+    for value in (0, end - 1):
+        fold(step(**parts(value)))
+    for value in (-1, end):
+        with pytest.raises(BadStep, match=f"holds {value}; they count from 0 to {end - 1}"):
+            fold(step(**parts(value)))
+
+
+def test_what_a_step_may_not_be() -> None:
+    entering = [sequence(20, slot=0, blocks=ints(0, 1, 2, 3, 4))]
+    runs = {"run_slots": ints(0), "run_tokens": ints(20)}
+    assert not fold(step(new=entering, **runs)).faults
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({**runs, "run_tokens": ints(21)}, "the step runs 21 tokens"),
+        ({**runs, "run_tokens": ints(1, 1)}, "run_slots and run_tokens"),
+        ({"run_slots": ints(1, 1), "run_tokens": ints(1, 1)}, "names a slot twice"),
+        ({**runs, "growth_counts": ints(1, 0)}, "growth.counts and run_slots"),
+        ({**runs, "growth_counts": ints(1)}, "growth.blocks is not as long"),
+        ({**runs, "growth_counts": ints(1), "growth_blocks": ints(1, 2)}, "growth.blocks is not"),
+        ({"steered_slots": ints(0)}, "steered_slots and steered_tokens"),
+        ({"number": 1}, "step 1 of epoch 1 came where step 0"),
+    ]
+    for parts, text in wrong:
+        with pytest.raises(BadStep, match=text):
+            fold(step(**parts))
+
+
+def test_a_run_ends_with_its_tokens_and_within_its_blocks() -> None:
+    def kinds(tokens: int, count: int, blocks: int, more: int = 0) -> list[FaultKind]:
+        entering = [sequence(tokens, blocks=ints(*range(blocks)))]
+        grown = {"growth_counts": ints(more), "growth_blocks": ints(*range(9, 9 - more, -1))}
+        work = fold(step(new=entering, run_slots=ints(0), run_tokens=ints(count), **grown))
+        assert len(work.slots) == (not work.faults)
+        return [fault.kind for fault in work.faults]
+
+    broken = [FaultKind.INTERNAL]
+    assert kinds(8, 8, 2) == kinds(8, 1, 2) == []
+    assert kinds(8, 0, 2) == kinds(8, 9, 3) == kinds(9, 9, 2) == broken
+    assert kinds(9, 9, 2, more=1) == kinds(9, 9, 0, more=3) == []
+    assert kinds(17, 17, 4, more=4) == []  # a table of 8
+    assert kinds(17, 17, 4, more=5) == broken  # a table of 9: nothing is added
+
+
+def test_a_run_of_no_sequence_is_told_once() -> None:
+    work = fold(step(run_slots=ints(2), run_tokens=ints(1)))
+    assert [(f.slot, f.message) for f in work.faults] == [(2, "slot 2 holds no sequence")]
+    state, bad = State(LIMITS), sequence(0, slot=2)
+    (fault,) = state.fold(step(new=[bad], run_slots=ints(2), run_tokens=ints(1))).faults
+    assert "a sequence has 0 tokens" in fault.message
+
+
+def test_a_fork_of_no_sequence_is_its_own_fault() -> None:
+    fork = Fork(source=1, destination=2, blocks=ints(3), seed=0)
+    (fault,) = fold(step(forks=[fork])).faults
+    assert fault.slot == 2 and "slot 1, to be forked, holds no sequence" in fault.message
+    long = Fork(source=0, destination=2, blocks=ints(*[3] * 9), seed=0)
+    (fault,) = fold(step(new=[sequence()], forks=[long])).faults
+    assert fault.slot == 2 and "has 9 blocks" in fault.message
+
+
+def mark(gamma: float = 0.5, delta: float = 1.0) -> Watermark:
+    return Watermark(gamma, delta, 1)
+
+
+def bias(count: int, value: float = 1.0) -> tuple[Any, Any]:
+    return np.arange(count, dtype=np.int32), np.full(count, value, np.float32)
+
+
+def words(*lengths: int) -> tuple[Any, ...]:
+    return tuple(np.zeros(length, np.int32) for length in lengths)
+
+
+VOCAB = MOST_BIASES + 1
+CHANGES: list[tuple[str, list[Any], list[Any], str]] = [
+    ("min_p", [0, 1], [-0.01, 1.01, math.nan], "min_p must be from 0 to 1"),
+    ("typical_p", [0.01, 1], [0, 1.01, math.nan], "typical_p must be above 0"),
+    ("repetition", [0.01, 9], [0, -1, math.inf, math.nan], "repetition penalty must be above 0"),
+    ("frequency", [-2, 2], [math.inf, math.nan], "frequency penalty must be a number"),
+    ("presence", [-2, 2], [-math.inf, math.nan], "presence penalty must be a number"),
+    ("watermark", [mark(0.01), mark(0.99)], [mark(0), mark(1)], "gamma must be between 0 and 1"),
+    ("watermark", [mark(delta=-3)], [mark(delta=math.inf)], "delta must be a number"),
+    ("bias", [bias(MOST_BIASES)], [bias(MOST_BIASES + 1)], "bias has 1025 tokens"),
+    ("bias", [bias(1)], [(ints(0), ints(1, 2)), (ints(3, 3), ints(1, 2))], "no value, or more"),
+    ("bias", [bias(2)], [bias(2, math.inf), bias(2, math.nan)], "must hold numbers"),
+    ("bias", [(ints(VOCAB - 1), ints(1))], [(ints(VOCAB), ints(1))], "logit bias token id 1025"),
+    ("bias", [(ints(0), ints(1))], [(ints(-1), ints(1))], "outside the vocabulary"),
+    ("allowed", [ints(0, VOCAB - 1)], [ints(VOCAB)], "allowed token id 1025"),
+    ("allowed", [ints(7)], [ints()], "no token is allowed"),
+    ("banned", [ints(0, VOCAB - 1), ints()], [ints(VOCAB)], "banned token id 1025"),
+    ("bad_words", [words(*[2] * MOST_BAD_WORDS)], [words(*[2] * 257)], "there are 257 bad words"),
+    ("bad_words", [words(2), words(WORD_TOKENS)], [words(1), words(17)], "2 to 16 are possible"),
+    ("bad_words", [(ints(0, VOCAB - 1),)], [(ints(1, VOCAB),)], "bad word token id 1025"),
+    ("bad_words", [(ints(0, 0),)], [(ints(-1, 3),)], "outside the vocabulary"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "good", "bad", "text"), CHANGES)
+def test_what_is_asked_of_logits(name: str, good: list[Any], bad: list[Any], text: str) -> None:
+    for value in good:
+        assert misfit(Adjustment(**{name: value}), VOCAB) is None
+    for value in bad:
+        assert text in str(misfit(Adjustment(**{name: value}), VOCAB))
+
+
+def test_what_is_both_allowed_and_banned_is_banned() -> None:
+    assert misfit(Adjustment(allowed=ints(1, 2), banned=ints(2)), VOCAB) is None
+    assert misfit(Adjustment(allowed=ints(1, 2), banned=ints(2, 1)), VOCAB) == "no token is allowed"
+    assert misfit(None, VOCAB) is None

@@ -1,0 +1,240 @@
+"""Protocol messages become values and values messages, field by field."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from penstock.faults import BadStep
+from penstock.guidance import Kind, Refused
+from penstock.rpc import shard_pb2 as pb
+from penstock.worker.messages import (
+    MOST_NAMED,
+    MOST_TOLD,
+    MOST_TOP_K,
+    WHOLE_VOCABULARY,
+    bad_sampling,
+    from_loaded,
+    from_outcome,
+    to_adjustment,
+    to_sampling,
+    to_settings,
+    to_step,
+    to_wanted,
+)
+from penstock.worker.settings import Loaded, MemoryReport
+from penstock.worker.state import Limits
+from penstock.worker.step import FaultKind, Outcome, PromptTold, SlotFault, Tops, Watermark
+
+VOCAB = 300
+NO_LIBRARY: Any = None  # of guides: none is asked for
+BIG = (1 << 64) - 5  # as signed 64 bits -5
+
+
+def plain(value: Any) -> Any:
+    """With lists for arrays, which cannot be compared."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, tuple | list):
+        return [plain(each) for each in value]
+    fields = getattr(value, "__dataclass_fields__", None)
+    return {name: plain(getattr(value, name)) for name in fields} if fields else value
+
+
+def sampling(**fields: Any) -> pb.Sampling:
+    return pb.Sampling(**{"temperature": 0.5, "top_p": 1.0, **fields})
+
+
+ASKED: dict[str, Any] = {
+    "min_p": 0.25,
+    "typical_p": 0.5,
+    "penalties": pb.Penalties(repetition=1.5, frequency=0.25, presence=0.125),
+    "logit_bias": pb.LogitBias(token_ids=[3, 4], values=[1.5, -2]),
+    "allowed": pb.TokenSet(token_ids=[1, 2]),
+    "banned_token_ids": [2, 9],
+    "watermark": pb.Watermark(gamma=0.25, delta=2, key=BIG),
+    "bad_words": [pb.BadWord(token_ids=[5, 6])],
+}
+TYPED: dict[str, Any] = {
+    "min_p": 0.25, "typical_p": 0.5, "repetition": 1.5, "frequency": 0.25, "presence": 0.125,
+    "bias": [[3, 4], [1.5, -2]], "allowed": [1, 2], "banned": [2, 9], "bad_words": [[5, 6]],
+    "watermark": plain(Watermark(0.25, 2, -5)),
+}  # fmt: skip
+NOTHING = {
+    "min_p": 0, "typical_p": 1, "repetition": 1, "frequency": 0, "presence": 0, "bias": None,
+    "allowed": None, "banned": None, "bad_words": [], "watermark": None,
+}  # fmt: skip
+NAMES = {"logit_bias": ["bias"], "penalties": ["repetition", "frequency", "presence"]}
+
+
+def test_all_that_is_asked_of_logits() -> None:
+    assert plain(to_adjustment(sampling(**ASKED))) == TYPED
+    assert to_adjustment(sampling()) is None
+    assert to_adjustment(sampling(typical_p=1)) is None
+
+
+@pytest.mark.parametrize("field", ASKED)
+def test_each_that_is_asked_of_logits(field: str) -> None:
+    names = NAMES.get(field, [field.removesuffix("_token_ids")])
+    found = plain(to_adjustment(sampling(**{field: ASKED[field]})))
+    assert found == {**NOTHING, **{name: TYPED[name] for name in names}}
+
+
+def test_sampling() -> None:
+    told = sampling(
+        top_k=7, seed=BIG, min_tokens=4, stop_token_ids=[8, 9], top_logprobs=3, prompt_logprobs=0,
+        logprob_token_ids=[11],
+    )  # fmt: skip
+    assert plain(to_sampling(told)) == {
+        "temperature": 0.5, "top_k": 7, "top_p": 1, "seed": -5, "min_tokens": 4,
+        "stop_token_ids": [8, 9], "adjustment": None, "top_logprobs": 3, "prompt_logprobs": 0,
+        "logprob_token_ids": [11],
+    }  # fmt: skip
+    least = to_sampling(sampling(seed=(1 << 63) - 1))
+    assert least.seed == (1 << 63) - 1 and to_sampling(sampling(seed=1 << 63)).seed == -(1 << 63)
+    assert least.prompt_logprobs is None and least.logprob_token_ids is None
+    most = to_sampling(sampling(top_k=(1 << 32) - 1, top_logprobs=99))
+    assert (most.top_k, most.top_logprobs) == (MOST_TOP_K, MOST_TOLD)
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "text"),
+    [
+        ({"temperature": 0}, {"temperature": -0.1}, "temperature must be a number >= 0"),
+        ({"temperature": 9}, {"temperature": math.inf}, "temperature must be"),
+        ({"temperature": 9}, {"temperature": math.nan}, "temperature must be"),
+        ({"top_p": 1}, {"top_p": 1.01}, "top_p must be above 0 and at most 1"),
+        ({"top_p": 0.01}, {"top_p": 0}, "top_p must be"),
+        ({"top_logprobs": 20}, {"top_logprobs": 21}, "of 21 tokens were asked for"),
+        ({"prompt_logprobs": 20}, {"prompt_logprobs": 21}, "of 21 tokens were asked for"),
+        (
+            {"prompt_logprobs": WHOLE_VOCABULARY, "top_logprobs": 20},
+            {"prompt_logprobs": WHOLE_VOCABULARY, "top_logprobs": 21},
+            "at most 20 are told",
+        ),
+        ({}, {"top_logprobs": WHOLE_VOCABULARY}, "at most 20 are told"),
+        (
+            {"logprob_token_ids": [1] * MOST_NAMED},
+            {"logprob_token_ids": [1] * (MOST_NAMED + 1)},
+            "129 logprob_token_ids",
+        ),
+        ({"logprob_token_ids": [299]}, {"logprob_token_ids": [300]}, "logprob token id 300"),
+        ({"stop_token_ids": [299]}, {"stop_token_ids": [300]}, "stop token id 300"),
+        ({"banned_token_ids": [299]}, {"banned_token_ids": [300]}, "banned token id 300"),
+        ({}, {"banned_token_ids": [1 << 31]}, "outside the vocabulary of 300"),
+    ],
+)
+def test_what_prepare_refuses(good: dict[str, Any], bad: dict[str, Any], text: str) -> None:
+    assert bad_sampling(sampling(**good), VOCAB) is None
+    assert text in str(bad_sampling(sampling(**bad), VOCAB))
+
+
+def test_settings() -> None:
+    fields: dict[str, Any] = {
+        "device": "cpu", "dtype": "float32", "rank": 1, "world_size": 2, "rendezvous": "file:///x",
+        "max_sequence_tokens": 3, "max_slots": 4, "max_step_tokens": 5, "kv_memory_bytes": 6,
+        "memory_fraction": 0.5, "block_tokens": 7, "threads": 8,
+    }  # fmt: skip
+    settings = to_settings(pb.LoadRequest(model_path="/m", **fields))
+    assert plain(settings) == {"model": Path("/m"), **fields}
+    assert to_settings(pb.LoadRequest()).world_size == 1
+
+
+def test_loaded() -> None:
+    limits = Limits(slots=1, step_tokens=2, sequence_tokens=3, block_tokens=4, blocks=5, vocab=6)
+    memory = MemoryReport(total=7, weights=8, activations=9, graphs=10, slots=11, kv=12)
+    message = from_loaded(Loaded(limits, 13, 14, "some GPU", memory, [15, 16]))
+    assert message == pb.Loaded(
+        kv_groups=[pb.KvGroup(block_tokens=4, blocks=5, block_bytes=13, window=14)],
+        max_slots=1, max_step_tokens=2, max_sequence_tokens=3, max_tokens_per_run=1, vocab_size=6,
+        device_name="some GPU", step_sizes=[15, 16],
+        memory=pb.MemoryReport(total=7, weights=8, activations=9, graphs=10, slots=11, kv=12),
+    )  # fmt: skip
+
+
+def test_a_step() -> None:
+    entering = pb.NewSequence(
+        slot=1, token_ids=[7, 8], generated=1, computed=1, request_id=9, sampling=sampling(),
+        tables=[pb.BlockTable(blocks=[3])],
+    )  # fmt: skip
+    fork = pb.SlotFork(source=1, destination=2, tables=[pb.BlockTable(blocks=[4])], seed=BIG)
+    request = pb.StepRequest(
+        epoch=1, step=2, finished=[3], new=[entering], forks=[fork],
+        copies=[
+            pb.BlockCopies(sources=[1], destinations=[2]),
+            pb.BlockCopies(sources=[3, 5], destinations=[4, 6]),
+        ],
+        growth=[pb.BlockGrowth(counts=[1, 0], blocks=[5])], run_slots=[1, 2], run_tokens=[3, 4],
+        steered_slots=[5], steered_tokens=[6],
+    )  # fmt: skip
+    found = plain(to_step(request, NO_LIBRARY))
+    assert found.pop("received") > 0
+    (new,) = found.pop("new")
+    assert new.pop("sampling") == plain(to_sampling(sampling()))
+    assert new == {
+        "slot": 1, "token_ids": [7, 8], "generated": 1, "computed": 1, "blocks": [3],
+        "guide": None, "fault": None, "request_id": 9,
+    }  # fmt: skip
+    assert found == {
+        "epoch": 1, "step": 2, "finished": [3],
+        "forks": [{"source": 1, "destination": 2, "blocks": [4], "seed": -5}],
+        "copy_sources": [1, 3, 5], "copy_destinations": [2, 4, 6], "growth_counts": [1, 0],
+        "growth_blocks": [5], "run_slots": [1, 2], "run_tokens": [3, 4], "steered_slots": [5],
+        "steered_tokens": [6],
+    }  # fmt: skip
+    assert plain(to_step(pb.StepRequest(), NO_LIBRARY))["growth_counts"] == []
+
+
+TABLE = pb.BlockTable
+
+
+@pytest.mark.parametrize(
+    ("parts", "text"),
+    [
+        ({"copies": [pb.BlockCopies(group=1)]}, "name a KV group"),
+        ({"growth": [pb.BlockGrowth(group=1)]}, "name a KV group"),
+        ({"growth": [pb.BlockGrowth(), pb.BlockGrowth()]}, "name a KV group"),
+        ({"copies": [pb.BlockCopies(sources=[1])]}, "differ in length"),
+        ({"forks": [pb.SlotFork(tables=[TABLE(group=1)])]}, "has a table of a KV group"),
+        ({"forks": [pb.SlotFork(tables=[TABLE(), TABLE()])]}, "has a table of a KV group"),
+    ],
+)
+def test_what_was_not_declared_breaks_the_protocol(parts: dict[str, Any], text: str) -> None:
+    with pytest.raises(BadStep, match=text):
+        to_step(pb.StepRequest(**parts), NO_LIBRARY)
+
+
+def test_guides() -> None:
+    for kind in ("JSON_SCHEMA", "REGEX", "GRAMMAR", "CALLS"):
+        guide = pb.Guide(kind=f"KIND_{kind}", text="t", complete=kind == "REGEX")
+        wanted = to_wanted(guide)
+        assert (wanted.kind, wanted.text, wanted.complete) == (Kind[kind], "t", kind == "REGEX")
+        assert wanted.thoughts is None
+    guide.thoughts.CopyFrom(pb.Thoughts(open="<a>", close="</a>", begun=True))
+    assert plain(to_wanted(guide).thoughts) == {"open": b"<a>", "close": b"</a>", "begun": True}
+    with pytest.raises(Refused, match="no guide of kind 0"):
+        to_wanted(pb.Guide())
+
+
+def test_an_outcome() -> None:
+    told = PromptTold(9, 1, [-1.0], [2], 1, [7], [-0.5])
+    outcome = Outcome(
+        epoch=1, step=2, slots=[3, 4], token_ids=[5, 6], logprobs=[-0.25, -0.5],
+        faults=[SlotFault(7, "why", FaultKind.UNPREPARED)], closing=[4],
+        tops=Tops([1, 0], [8], [-0.125]), prompts=[told], host_us=10, device_us=11,
+    )  # fmt: skip
+    error = pb.RequestError(kind=pb.RequestError.KIND_UNPREPARED, message="why")
+    prompt = pb.PromptLogprobs(
+        request_id=9, start=1, logprobs=[-1], ranks=[2], top=1, top_token_ids=[7],
+        top_logprobs=[-0.5],
+    )  # fmt: skip
+    assert from_outcome(outcome) == pb.StepReply(
+        epoch=1, step=2, slots=[3, 4], counts=[1, 1], token_ids=[5, 6], logprobs=[-0.25, -0.5],
+        errors=[pb.SlotError(slot=7, error=error)], closing=[4], top_counts=[1, 0],
+        top_token_ids=[8], top_logprobs=[-0.125], prompts=[prompt],
+        timing=pb.StepTiming(host=10, device=11),
+    )  # fmt: skip
+    assert from_outcome(Outcome(1, 2)) == pb.StepReply(epoch=1, step=2, timing=pb.StepTiming())

@@ -1,0 +1,263 @@
+"""A step's inputs, as they lie in the buffer that goes to the device."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from penstock.worker.batch import Packed, Packer, capacity, most_samples
+from penstock.worker.shape import (
+    ALIGNMENT,
+    LARGER,
+    TOKENS,
+    Shape,
+    fill_padding,
+    layout,
+    padded_decodes,
+    padded_shape,
+    step_sizes,
+    tensors,
+)
+from penstock.worker.state import Limits, State, Work
+from penstock.worker.step import Fork, NewSequence, Sampling, Step
+
+SLOTS, BLOCK = 48, 4
+LIMITS = Limits(
+    slots=SLOTS, step_tokens=400, sequence_tokens=60, block_tokens=BLOCK, blocks=900, vocab=100
+)  # fmt: skip
+SPARE = SLOTS
+
+
+def ints(values: Any = ()) -> Any:
+    return np.array(list(values), np.int32)
+
+
+def step(number: int, **parts: Any) -> Step:
+    nothing: dict[str, Any] = {"new": [], "forks": []}
+    for name in Step.__dataclass_fields__.keys() - {"epoch", "step", "new", "forks", "received"}:
+        nothing[name] = np.zeros(0, np.int64 if name.startswith("copy") else np.int32)
+    return Step(epoch=1, step=number, **{**nothing, **parts})
+
+
+def entering(slot: int, tokens: int, dice: random.Random) -> NewSequence:
+    blocks = ints(range(15 * slot, 15 * slot + 15))
+    stops = np.array([slot, 7], np.int64) if slot % 3 == 0 else np.zeros(0, np.int64)
+    sampling = Sampling(
+        temperature=dice.choice([0.0, 0.5]), top_k=dice.randrange(9), top_p=0.5 + slot / 100,
+        seed=-dice.randrange(1 << 60), min_tokens=2, stop_token_ids=stops,
+    )  # fmt: skip
+    ids = ints(dice.randrange(100) for _ in range(tokens))
+    computed = dice.randrange(tokens)
+    return NewSequence(slot, ids, 0, computed, blocks, sampling)
+
+
+def stepped(runs: list[tuple[int, int, bool]]) -> tuple[State, Step, Work]:
+    """The third step of sequences: runs are (slot, tokens of a chunk or 0 to decode, to its end).
+
+    A sequence that decodes has run before, so that its last token is known to the device alone."""
+    dice, state = random.Random(len(runs)), State(LIMITS)
+    new = [entering(slot, 20 + slot % 7, dice) for slot in range(SLOTS)]
+    state.fold(step(0, new=new))
+    first = [slot for slot, chunk, _ in runs if not chunk]
+    rest = [int(state.known[slot] - state.computed[slot]) for slot in first]
+    for at, slot in enumerate(first):  # one by one: together they are more than a step's tokens
+        state.fold(step(1 + at, run_slots=ints([slot]), run_tokens=ints([rest[at]])))
+    counts = []
+    for slot, chunk, whole in runs:
+        if chunk:
+            state.computed[slot] = state.known[slot] - chunk - (not whole)
+        counts.append(chunk or 1)
+    last = step(1 + len(first), run_slots=ints(r[0] for r in runs), run_tokens=ints(counts))
+    return state, last, state.fold(last)
+
+
+def packed(state: State, last: Step, work: Work, pad: bool) -> tuple[Packed, dict[str, Any]]:
+    """The step's fields by name; the buffer is as large as any step needs."""
+    buffer = torch.full((capacity(LIMITS),), 123456, dtype=torch.int32)
+    found = Packer(state, pad).pack(last, work, buffer.numpy())
+    assert found.words <= len(buffer)
+    views = tensors(found.shape, buffer)
+    return found, {name: view.tolist() for name, view in views.items()}
+
+
+def filled(values: list[Any], length: int, rest: Any) -> list[Any]:
+    return values + [rest] * (length - len(values))
+
+
+def expected(state: State, work: Work, shape: Shape) -> dict[str, Any]:
+    """The same, one number at a time."""
+    t, d, c, r = shape.tokens, shape.decodes, shape.chunks, shape.samples
+    fields: dict[str, list[Any]] = {n: [] for n in ("id_slot", "position", "kv_slot", "ids")}
+    ends, lengths, samples = [], [], []
+    for run, (slot, start, count) in enumerate(
+        zip(work.slots.tolist(), work.starts.tolist(), work.counts.tolist(), strict=True)
+    ):
+        for position in range(start, start + count):
+            block = int(state.tables[slot, position // BLOCK])
+            known = position < state.held[slot]
+            fields["id_slot"].append(slot)
+            fields["position"].append(position)
+            fields["kv_slot"].append(block * BLOCK + position % BLOCK)
+            fields["ids"].append(int(state.ids[slot][position]) if known else -1)
+        ends.append(len(fields["ids"]))
+        lengths.append(start + count)
+        if work.yields[run]:
+            skipped = d - work.decodes if run >= work.decodes else 0
+            place = run + skipped if shape.padded else len(samples)
+            samples.append((place, slot, ends[-1] - 1, start + count))
+    n = work.decodes
+    fields["decode_slot"] = filled(work.slots[:n].tolist(), d, SPARE)
+    fields["decode_kv_len"] = filled(lengths[:n], d, 0)
+    fields["chunk_slot"] = filled(work.slots[n:].tolist(), c, SPARE)
+    fields["chunk_kv_len"] = filled(lengths[n:], c, 0)
+    fields["query_start"] = filled([n, *ends[n:]], c + 1, ends[-1]) if c else []
+    for name, rest in (("id_slot", SPARE), ("position", 0), ("kv_slot", -1), ("ids", -1)):
+        fields[name] = filled(fields[name], t, rest)
+    rows: dict[str, list[Any]] = {"sample_slot": [SPARE] * r, "top_p": [1.0] * r}
+    for name in ("seed", "sample_position", "sample_row", "top_k", "temperature"):
+        rows[name] = [0] * r
+    for place, slot, row, position in samples:
+        rows["sample_slot"][place], rows["sample_row"][place] = slot, row
+        rows["sample_position"][place] = position
+        for name in ("seed", "top_k", "temperature", "top_p"):
+            rows[name][place] = getattr(state, name)[slot].item()
+    return {**fields, **rows}
+
+
+DECODES = [(slot, 0, True) for slot in range(40)]
+STEPS: dict[str, list[tuple[int, int, bool]]] = {
+    "one decode": DECODES[:1],
+    "decodes": DECODES[5:10],
+    "a prompt": [(3, 9, True)],
+    "a part of one": [(3, 9, False)],
+    "prompts": [(5, 2, True), (6, 9, False), (7, 3, True)],
+    "mixed": [(9, 7, False), *DECODES[30:33], (8, 2, True), *DECODES[:2], (10, 5, True)],
+    "many decodes and prompts": [*DECODES[:33], (41, 9, True), (42, 2, False)],
+    "more prompts than are padded": [(slot, 6, slot % 2 == 0) for slot in range(5)],
+}
+
+
+@pytest.mark.parametrize("pad", [False, True])
+@pytest.mark.parametrize("name", STEPS)
+def test_every_input_of_a_step(name: str, pad: bool) -> None:
+    state, last, work = stepped(STEPS[name])
+    # A prompt that yields nothing leaves nothing to choose; more than four chunks vary too much.
+    padded = pad and bool(work.yielding) and "more" not in name
+    found, fields = packed(state, last, work, pad)
+    assert found.shape.padded == padded
+    assert fields.keys() == layout(found.shape).keys()
+    assert fields.pop("end") == []
+    assert fields == expected(state, work, found.shape)
+    longest = max((chunk for _, chunk, _ in STEPS[name]), default=1) or 1
+    assert found.shape.max_query == (longest if not padded else fields_tokens(found.shape))
+
+
+def fields_tokens(shape: Shape) -> int:
+    return shape.tokens if shape.chunks else 1
+
+
+def test_what_a_step_writes_before_it_runs() -> None:
+    """Tables, forks, copies, steered tokens and masked stop tokens, in pairs from the end."""
+    state, _, _ = stepped(DECODES[:2])
+    state.computed[3] = state.known[3] - 2
+    last = step(
+        state.next_step,
+        run_slots=ints([3, 1, 0]),
+        run_tokens=ints([2, 1, 1]),
+        forks=[Fork(1, 45, ints([7, 8, 9]), 5)],
+        copy_sources=np.array([4, 5]),
+        copy_destinations=np.array([6, 7]),
+        steered_slots=ints([0]),
+        steered_tokens=ints([33]),
+    )
+    work = state.fold(last)
+    for pad in (False, True):
+        buffer = np.zeros(capacity(LIMITS), np.int32)
+        found = Packer(state, pad).pack(last, work, buffer)
+        extras, at, lists = found.extras, layout(found.shape)["end"][0], {}
+        for name in ("writes", "forks", "copies", "steered", "masks"):
+            count = getattr(extras, name)
+            lists[name] = buffer[at : at + 2 * count].reshape(2, count).tolist()
+            at += 2 * count
+        assert at == found.words
+        column = 45 * LIMITS.table_blocks
+        assert lists["writes"] == [[column, column + 1, column + 2], [7, 8, 9]]
+        assert lists["forks"] == [[1], [45]] and lists["copies"] == [[4, 5], [6, 7]]
+        assert lists["steered"] == [[0], [33]]
+        # Stop tokens of slot 3, whose first token this is, not of slot 0, whose third it is.
+        rows = dict(zip(work.slots[work.yields].tolist(), found.samples.tolist(), strict=True))
+        assert lists["masks"] == [[rows[3]] * 2, [3, 7]]
+
+
+def test_a_step_that_writes_nothing_ends_with_its_inputs() -> None:
+    state, last, work = stepped(DECODES[1:3])
+    work.masked.clear()
+    found, _ = packed(state, last, work, pad=False)
+    assert found.words == layout(found.shape)["end"][0]
+
+
+@pytest.mark.parametrize("shape", [Shape(1, 1, 0, 1), Shape(37, 3, 2, 5), Shape(64, 32, 4, 36)])
+def test_inputs_lie_one_after_the_other_and_aligned(shape: Shape) -> None:
+    places = list(layout(shape).values())
+    assert places[0][0] == 0
+    for (at, length), (following, _) in itertools.pairwise(places):
+        assert at % ALIGNMENT == 0 and 0 <= following - at - length < ALIGNMENT
+    assert places[-1][1] == 0
+
+
+def test_the_largest_step_fits_the_buffer() -> None:
+    """In both forms: as it is, and padded."""
+    for decodes in range(SLOTS + 1):
+        for chunks, tokens in ((0, 0), (1, 400 - decodes), (SLOTS - decodes, 400 - decodes)):
+            padded = padded_shape(decodes, chunks, tokens)
+            exact = Shape(decodes + tokens, decodes, chunks, decodes + chunks)
+            for shape in (exact, padded or exact):
+                assert shape.samples <= most_samples(LIMITS)
+                rest = capacity(LIMITS) - layout(shape)["end"][0]
+                # All tables anew, each block copied, each slot steered, all stop tokens masked.
+                table = 2 * 15 * SLOTS
+                assert rest >= table + 2 * 900 + 4 * SLOTS + 2 * SLOTS * 256
+
+
+def test_sizes_of_padded_steps() -> None:
+    sizes = {1: 1, 2: 2, 3: 4, 4: 4, 5: 8, 64: 64, 65: 80, 128: 128, 129: 160, 256: 256, 257: 320}
+    sizes |= {512: 512, 513: 640, 1024: 1024}
+    assert {count: padded_decodes(count) for count in sizes} == sizes
+    for count, size in sizes.items():
+        assert padded_shape(count, 0, 0) == Shape(size, size, 0, size, padded=True)
+    for (decodes, chunks, tokens), (t, d) in {
+        (0, 1, 16): (16, 0), (0, 1, 17): (32, 0), (0, 4, 2048): (2048, 0), (1, 1, 1): (64, 32),
+        (32, 1, 32): (64, 32), (33, 1, 31): (64, 64), (33, 1, 32): (128, 128),
+        (256, 1, 1): (384, 256), (1024, 4, 1024): (2048, 1024),
+    }.items():  # fmt: skip
+        shape = Shape(t, d, 4, d + 4, max_query=t, padded=True)
+        assert padded_shape(decodes, chunks, tokens) == shape
+    for large in ((0, 1, 2049), (1025, 1, 1), (0, 5, 16)):
+        assert padded_shape(*large) is None
+
+
+def test_sizes_of_steps_that_suit_a_gpu() -> None:
+    assert step_sizes(63) == [] and step_sizes(64) == [64] and step_sizes(127) == [64]
+    assert step_sizes(2048) == [size for size in TOKENS if size >= 64]
+    assert step_sizes(2048 + LARGER - 1)[-1] == 2048
+    assert step_sizes(2048 + 2 * LARGER)[-3:] == [2048, 2048 + LARGER, 2048 + 2 * LARGER]
+
+
+def test_whose_rows_are_logit_rows_as_they_are() -> None:
+    assert Shape(3, 3, 0, 3).samples_every_row
+    assert not Shape(3, 3, 0, 2).samples_every_row
+    assert not Shape(3, 2, 1, 3).samples_every_row
+
+
+def test_padding_reads_and_writes_the_spare_row() -> None:
+    shape = Shape(16, 4, 4, 8, padded=True)
+    views = tensors(shape, torch.full((layout(shape)["end"][0],), 7, dtype=torch.int32))
+    fill_padding(views, 9)
+    values = {"ids": -1, "kv_slot": -1, "top_p": 1}
+    for name, view in views.items():
+        spare = 9 if name.endswith("_slot") and name != "kv_slot" else 0
+        assert view.eq(values.get(name, spare)).all(), name
