@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from threading import Event, Semaphore
 from typing import Any, TypeVar
@@ -17,7 +18,7 @@ from local import LocalWorker
 from penstock.attention import StepContext
 from penstock.cache import KvGeometry
 from penstock.sampling import SamplingRows, choose
-from penstock.worker.graphs import Graphs, Stages
+from penstock.worker.graphs import Graphs, Stages, Tokens
 from penstock.worker.memory import Promise
 from penstock.worker.rehearsal import Rehearsal, captured_shapes
 from penstock.worker.runner import Pending
@@ -82,6 +83,28 @@ def test_the_second_step_of_a_shape_is_captured_and_later_ones_replay() -> None:
         ids, _ = launched(graphs, decode(8))
         assert ids.tolist() == [0] * 8
     assert (recorder.captures, recorder.replays) == (2, 6)
+
+
+@pytest.mark.parametrize(("fails", "captures", "launches"), [(False, 3, 3), (True, 2, 7)])
+def test_other_choices_are_captured_when_they_are_needed_again(
+    fails: bool, captures: int, launches: int
+) -> None:
+    """The first time warms what a capture needs. One that cannot be captured is launched."""
+    recorder, calls = Recorder(), list[int]()
+    graphs = Graphs(recorder, torch.empty(64, 4))
+
+    def least(logits: torch.Tensor) -> Tokens:
+        calls.append(len(logits))
+        return logits.argmin(-1), logits.amin(-1)
+
+    for step in range(6):  # the second one captures the forward pass and the plain choice
+        steps = replace(stages(8), choices=(stages(8).choices[0], least))
+        found = graphs.of(decode(8), steps)
+        logits = found.forward()
+        if fails and step == 2:
+            recorder.failing_from = 8
+        assert found.choices[1](logits)[0].tolist() == [0] * 8
+    assert (recorder.captures, len(calls)) == (captures, launches)
 
 
 def test_steps_that_the_capture_does_not_take_are_never_captured() -> None:

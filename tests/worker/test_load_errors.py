@@ -12,6 +12,7 @@ import pytest
 import torch
 from checkpoints import checkpoint_maker
 from local import LocalWorker, Refused
+from penstock.faults import BadSetting
 from penstock.rpc import shard_pb2 as pb
 from penstock.worker import loader
 from penstock.worker.messages import to_settings
@@ -114,6 +115,8 @@ def test_kv_memory_too_small_for_one_sequence(model: Path) -> None:
         ({"max_sequence_tokens": 513}, "max_position_embeddings"),
         ({"dtype": "int3"}, "'int3' is unknown"),
         ({"device": "abacus"}, "'abacus' is unknown"),
+        ({"memory_fraction": 0.0}, "memory_fraction must be above 0 and at most 1, found 0.0"),
+        ({"memory_fraction": 1.01}, "memory_fraction must be"),
         ({"protocol_version": 9}, "protocol_version is 9"),
         ({"rank": 1, "world_size": 2}, "rank 1 of 2"),
     ],
@@ -121,6 +124,54 @@ def test_kv_memory_too_small_for_one_sequence(model: Path) -> None:
 def test_settings_that_break_a_rule(model: Path, settings: dict[str, Any], text: str) -> None:
     message = refusal(model, **settings)
     assert "INVALID_ARGUMENT" in message and text in message
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"memory_fraction": 1.0},
+        {"memory_fraction": 0.0, "kv_memory_bytes": 1 << 20},  # which says how much by itself
+        {"max_sequence_tokens": 512},
+    ],
+)
+def test_the_last_settings_that_are_taken(original: Path, settings: dict[str, Any]) -> None:
+    loaded = LocalWorker().load(original, **settings)
+    assert loaded.max_sequence_tokens == settings.get("max_sequence_tokens", 256)
+    rest = settings.get("kv_memory_bytes", loaded.memory.kv) - loaded.memory.kv
+    assert 0 <= rest < loaded.kv_groups[0].block_bytes
+
+
+def test_context_of_the_model_where_none_is_set(original: Path) -> None:
+    assert LocalWorker().load(original, max_sequence_tokens=0).max_sequence_tokens == 512
+
+
+def test_kv_memory_beyond_the_machines(model: Path) -> None:
+    message = refusal(model, kv_memory_bytes=1 << 50)
+    assert "RESOURCE_EXHAUSTED" in message and "more than this machine's" in message
+
+
+@pytest.mark.parametrize(
+    ("rank", "count", "text"), [(0, 0, "torch finds no GPU"), (2, 2, "only 2 are visible")]
+)
+def test_a_rank_without_a_gpu(
+    rank: int, count: int, text: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    request = pb.LoadRequest(model_path=str(tmp_path), device="cuda", rank=rank)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    with pytest.raises(BadSetting, match=text):
+        loader._device(to_settings(request))
+
+
+@pytest.mark.parametrize(("rank", "count", "index"), [(0, 1, 0), (3, 1, 0), (0, 2, 0), (1, 2, 1)])
+def test_the_gpu_of_a_rank(
+    rank: int, count: int, index: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """With one visible GPU it is that one."""
+    request, current = pb.LoadRequest(model_path=str(tmp_path), device="cuda", rank=rank), []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
+    monkeypatch.setattr(loader, "full_sums", lambda: None)
+    assert loader._device(to_settings(request)) == torch.device("cuda", index) == current[0]
 
 
 @pytest.mark.parametrize(

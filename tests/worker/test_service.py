@@ -1,0 +1,199 @@
+"""What each call of the protocol answers; steps themselves are tested elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from local import Context
+from local import Refused as Status
+from penstock.faults import Abandoned, BadModel, BadSetting, BadStep, Fault, TooLittleMemory
+from penstock.guidance import Refused
+from penstock.guidance.turns import Caller, Withdrawn
+from penstock.rpc import shard_pb2 as pb
+from penstock.worker import service
+from penstock.worker.service import CLIENT, Shard, _abort
+
+
+class Library:
+    """Prepares guides, or does not."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+        self.asked: list[tuple[str, int, Caller]] = []
+
+    def prepare(self, wanted: Any, most: int, caller: Caller) -> None:
+        self.asked.append((wanted.text, most, caller))
+        caller.check()
+        if self.error is not None:
+            raise self.error
+
+
+class Call(Context):
+    """A call of a client that says its name, or that has left already."""
+
+    def __init__(self, client: str = "", left: bool = False) -> None:
+        super().__init__()
+        self.client, self.left = client, left
+
+    def add_callback(self, callback: Any) -> bool:
+        return not self.left and super().add_callback(callback)
+
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        return (("other", "x"), (CLIENT, self.client)) if self.client else ()
+
+
+class Pipeline:
+    steps = 7
+    trace: Any = None
+
+
+def shard(library: Any = None) -> Shard:
+    made = Shard(0, lambda: None)
+    made.pipeline, made.library, made.vocab = Pipeline(), library, 100  # type: ignore[assignment]
+    return made
+
+
+GUIDED = pb.PrepareRequest(
+    sampling=pb.Sampling(top_p=1),
+    guide=pb.Guide(kind=pb.Guide.KIND_REGEX, text="a+", max_new_tokens=9),
+)
+
+
+def test_a_guide_is_prepared_for_the_client_that_asks() -> None:
+    library = Library()
+    assert shard(library).Prepare(GUIDED, Call("me")) == pb.PrepareReply()
+    assert shard(library).Prepare(GUIDED, Call()) == pb.PrepareReply()
+    assert [(text, most, caller.client) for text, most, caller in library.asked] == [
+        ("a+", 9, "me"), ("a+", 9, ""),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [(Refused("no"), pb.RequestError.KIND_INVALID), (Fault("x"), pb.RequestError.KIND_INTERNAL)],
+)
+def test_a_guide_that_cannot_be_prepared(error: Exception, kind: Any) -> None:
+    reply = shard(Library(error)).Prepare(GUIDED, Call())
+    assert reply.error == pb.RequestError(kind=kind, message=str(error))
+
+
+def test_sampling_that_cannot_be_needs_no_guide() -> None:
+    library, request = Library(), pb.PrepareRequest()
+    request.CopyFrom(GUIDED)
+    request.sampling.top_p = 2
+    reply = shard(library).Prepare(request, Call())
+    assert reply.error.kind == pb.RequestError.KIND_INVALID and "top_p" in reply.error.message
+    assert not library.asked
+    request.ClearField("guide")
+    request.sampling.top_p = 1
+    assert shard(library).Prepare(request, Call()) == pb.PrepareReply() and not library.asked
+
+
+def test_a_client_that_left_withdraws_its_guide() -> None:
+    """Also one that had left before anybody listened."""
+    with pytest.raises(Status) as status:
+        shard(Library()).Prepare(GUIDED, Call(left=True))
+    assert status.value.code == grpc.StatusCode.CANCELLED
+    library, call = Library(), Call()
+    shard(library).Prepare(GUIDED, call)
+    assert not library.asked[0][2].withdrawn
+    call.leave()
+    assert library.asked[0][2].withdrawn
+
+
+def test_an_epoch_never_goes_back() -> None:
+    made = shard()
+    for epoch in (3, 3, 5):
+        made.Reset(pb.ResetRequest(epoch=epoch), Call())
+    with pytest.raises(Status, match="epoch 4 is older than this worker's, 5"):
+        made.Reset(pb.ResetRequest(epoch=4), Call())
+    health = made.Health(pb.HealthRequest(), Call())
+    assert health == pb.HealthReply(loaded=True, epoch=5, steps=7)
+
+
+def test_before_a_model_is_loaded() -> None:
+    made = Shard(0, lambda: None)
+    assert made.Health(pb.HealthRequest(), Call()) == pb.HealthReply()
+    for call, request in (
+        (made.Prepare, GUIDED),
+        (made.Reset, pb.ResetRequest(epoch=1)),
+        (lambda *asked: list(made.Step(*asked)), iter(())),
+    ):
+        with pytest.raises(Status, match="FAILED_PRECONDITION: no model is loaded"):
+            call(request, Call())
+    assert made.epoch == 0 and not made.busy.locked()
+    made.close()  # nothing ran: no trace
+
+
+def test_one_load_or_stream_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "TAKE_SECONDS", 0)
+    made = shard()
+    with made.busy:
+        for calls in (made.Load(pb.LoadRequest(), Call()), made.Step(iter(()), Call())):
+            with pytest.raises(Status, match="FAILED_PRECONDITION: another Load or Step"):
+                list(calls)
+    with pytest.raises(Status, match="protocol_version is 0"):  # it is free again
+        list(made.Load(pb.LoadRequest(), Call()))
+    assert not made.busy.locked()
+
+
+@pytest.mark.parametrize(
+    ("rank", "size", "fits"), [(0, 0, True), (0, 1, True), (0, 2, True), (1, 2, False)]
+)
+def test_the_rank_of_a_load(rank: int, size: int, fits: bool) -> None:
+    request = pb.LoadRequest(protocol_version=1, rank=rank, world_size=size)
+    made = Shard(0, lambda: None)
+    if fits:
+        made._check_load(request)
+    else:
+        with pytest.raises(BadSetting, match=f"rank {rank} of {size}"):
+            made._check_load(request)
+    with pytest.raises(BadSetting, match="rank 2 of 2"):
+        Shard(2, lambda: None)._check_load(pb.LoadRequest(protocol_version=1, rank=2, world_size=2))
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        (BadSetting("x"), "INVALID_ARGUMENT", "x"),
+        (BadModel("x"), "FAILED_PRECONDITION", "x"),
+        (BadStep("x"), "FAILED_PRECONDITION", "x"),
+        (TooLittleMemory("x"), "RESOURCE_EXHAUSTED", "x"),
+        (Abandoned("x"), "CANCELLED", "x"),
+        (Withdrawn("x"), "CANCELLED", "x"),
+        (Fault("x"), "INTERNAL", "x"),
+        (KeyError("x"), "INTERNAL", "KeyError: 'x'"),
+    ],
+)
+def test_statuses(error: Exception, code: str, text: str, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(Status) as status:
+        _abort(Call(), error)  # type: ignore[arg-type]
+    assert status.value.code == grpc.StatusCode[code] and status.value.text == text
+    # What nobody has words for is in the log, with its traceback.
+    assert bool(caplog.records) == (not isinstance(error, Fault))
+
+
+def test_the_trace_is_written_where_it_was_asked_for(tmp_path: Path) -> None:
+    class Trace:
+        written: list[Path] = []  # noqa: RUF012
+
+        def write(self, path: Path) -> None:
+            self.written.append(path)
+
+    made, trace = shard(), Trace()
+    assert made.pipeline is not None
+    made.close()
+    made.trace_file = tmp_path / "trace"
+    made.close()
+    made.pipeline.trace = trace  # type: ignore[assignment]
+    made.close()
+    assert trace.written == [tmp_path / "trace"]
+
+
+def test_shutdown_ends_the_process() -> None:
+    ended: list[bool] = []
+    Shard(0, lambda: ended.append(True)).Shutdown(pb.ShutdownRequest(), Call())  # type: ignore
+    assert ended == [True]
