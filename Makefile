@@ -33,15 +33,20 @@ client-test: $(VENV)/.dev ## tests with large clients: LangChain, LiteLLM, instr
 	$(BIN)/pip install --quiet --no-deps text-generation
 	$(BIN)/python -m pytest -rs $(addprefix tests/contract/test_,langchain.py litellm.py instructor.py pydantic_ai.py lm_eval.py text_generation_client.py node_client.py)
 
-# The parts of `mutants`, and which mutants of each: every N-th, from the K-th on.
-PART  ?= scheduler engine
-SHARD ?= 0/8
+# The parts of `mutants`, and which mutants of each: every N-th, from the K-th on; of Python, a random sample.
+PART   ?= scheduler engine python
+SHARD  ?= 0/8
+SAMPLE ?= --sample 160
 
-mutants: $(addprefix mutants-,$(PART)) ## mutation testing of a sample, an hour or so; PART=scheduler or engine, SHARD=K/N
+mutants: $(addprefix mutants-,$(PART)) ## mutation testing of a sample, an hour or so; PART=scheduler, engine or python
 
-.PHONY: mutants-scheduler mutants-engine
+.PHONY: mutants-scheduler mutants-engine mutants-python
 mutants-scheduler mutants-engine: mutants-%:
 	$(PYTHON) tests/mutants/rust.py $* --shard $(SHARD)
+
+mutants-python: $(VENV)/.dev
+	$(BIN)/pip install --quiet 'coverage>=7.17'
+	$(BIN)/python tests/mutants/python.py $(SAMPLE)
 
 lint: $(VENV)/.dev ## formatting, clippy, ruff, mypy
 	cargo fmt --all --check

@@ -1,0 +1,50 @@
+"""What runs on a GPU alone, so that no test on a CPU can notice a change of it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import lru_cache
+from pathlib import Path
+
+from changes import Mutant
+
+GPU = "runs on a GPU alone"
+FUNCTIONS = {
+    "graphs.py: DeviceCapture.__init__": GPU,
+    "graphs.py: DeviceCapture.takes": GPU,
+    "graphs.py: DeviceCapture.__call__": GPU,
+    "loader.py: full_sums": GPU,
+    "memory.py: measure_activations": GPU,
+    "waking.py: _retain_context": "calls CUDA's driver",
+}
+# Conditions that hold on a GPU alone: of a device, or of an event of a stream.
+ON_GPU = re.compile(r"== 'cuda'|\b_?(begin|end|event|zero_event) is not None")
+ON_CPU = re.compile(r"^[\w.]+\.type == 'cpu'$")
+
+
+def excluded(root: Path, mutant: Mutant) -> str | None:
+    """Why this change is left out, or None."""
+    if any(first <= mutant.first <= last for first, last in _branches(root / mutant.path)):
+        return GPU
+    return FUNCTIONS.get(f"{Path(mutant.path).name}: {mutant.function}")
+
+
+@lru_cache
+def _branches(path: Path) -> list[tuple[int, int]]:
+    """First and last lines of statements that run on a GPU alone."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.If) and ON_GPU.search(ast.unparse(node.test)):
+            found.append((node.body[0].lineno, node.body[-1].end_lineno or 0))
+        if isinstance(node, ast.FunctionDef):
+            for at, statement in enumerate(node.body[:-1]):
+                if _returns_on_cpu(statement):
+                    found.append((node.body[at + 1].lineno, node.end_lineno or 0))
+    return found
+
+
+def _returns_on_cpu(statement: ast.stmt) -> bool:
+    if not isinstance(statement, ast.If) or not isinstance(statement.body[-1], ast.Return):
+        return False
+    return ON_CPU.match(ast.unparse(statement.test)) is not None
