@@ -6,11 +6,11 @@
 //!
 //! Beside decodes, a step has a time limit. Nobody notices gaps between tokens of a few tens of
 //! milliseconds, and everybody notices a late first token. So one waiting request may lengthen a step to
-//! half of `latency_target`, and each further one by an eighth of it, up to twice the target: a crowd
-//! costs the streams more, but leaves sooner. A step may always take `STRETCH` times as long as its
-//! decodes alone, whatever the target is: on a slow device prompts would starve otherwise. While contexts
-//! are short it may take longer, up to the target: contexts lengthen every step as answers grow, so a
-//! stream that bears the last gaps of a long answer bears the same gaps at its beginning.
+//! half of `latency_target`, and the n-th further one by n tenths of it, up to two and a half times the
+//! target: a crowd costs the streams more, but leaves sooner. A step may always take `STRETCH` times as
+//! long as its decodes alone, whatever the target is: on a slow device prompts would starve otherwise.
+//! While contexts are short it may take longer, up to the target: contexts lengthen every step as answers
+//! grow, so a stream that bears the last gaps of a long answer bears the same gaps at its beginning.
 //!
 //! Of the sizes that fit the limit, the step takes the one that costs the least time per prompt token,
 //! filled as far as the limit allows (deep in a prompt, attention takes more than the products that
@@ -30,10 +30,10 @@ const STRETCH: f64 = 2.1;
 const STRETCH_OF_PRODUCTS: f64 = 2.8;
 /// Shares of `latency_target`: how long a step may take for one waiting request,
 const FIRST_SHARE: f64 = 0.5;
-/// how much longer for each further one,
-const FURTHER_SHARE: f64 = 0.125;
+/// how much longer for the n-th further one, times n,
+const FURTHER_SHARE: f64 = 0.1;
 /// and how long at most.
-const MOST_SHARES: f64 = 2.0;
+const MOST_SHARES: f64 = 2.5;
 /// Prompts are never read more slowly than this many tokens per step, whatever that takes.
 const MIN_CHUNK: u32 = 64;
 /// Prompt tokens of a step while it is not known what prompts cost.
@@ -123,7 +123,8 @@ impl Scheduler {
             .map_or(0.0, stretched)
             .min(latency);
         let further = (f64::from(self.counters.reading) + self.entering() - 1.0).max(0.0);
-        let shares = (FIRST_SHARE + FURTHER_SHARE * further).min(MOST_SHARES);
+        let sum = further * (further + 1.0) / 2.0;
+        let shares = (FIRST_SHARE + FURTHER_SHARE * sum).min(MOST_SHARES);
         always.max(smooth).max(shares * latency)
     }
 

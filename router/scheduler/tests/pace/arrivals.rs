@@ -101,6 +101,6 @@ fn a_full_device_delays_first_tokens_little() {
         let seen = closed(Speed::Burst, clients, shape);
         println!("{clients:?} requests of {shape:?} tokens: {seen:.1?}");
         assert!(seen.first_mean <= first && seen.rate >= rate, "{seen:?}");
-        assert!(seen.gap_p99 <= 60.0, "{seen:?}");
+        assert!(seen.gap_p99 <= 75.0, "{seen:?}");
     }
 }
