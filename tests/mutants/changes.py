@@ -36,6 +36,7 @@ class Mutant:
     function: str  # qualified name
     first: int  # line of what is changed
     last: int
+    column: int  # in the first line
     index: int  # among all changes of the file
     change: str
 
@@ -68,7 +69,7 @@ def mutants(root: Path, path: str) -> list[Mutant]:
         if count > 1:  # told apart from the same change elsewhere in the function
             change += f" (no. {count})"
         last = node.end_lineno or node.lineno
-        found.append(Mutant(path, site.function, node.lineno, last, index, change))
+        found.append(Mutant(path, site.function, node.lineno, last, node.col_offset, index, change))
     return found
 
 

@@ -64,6 +64,7 @@ def test_an_iterator_that_is_dropped_ends_the_load(model: Path, gate: threading.
     next(events)
     threading.Timer(0.1, gate.set).start()
     events.close()
+    assert gate.is_set()  # it waited for the load, whose thread is free now
     assert worker.load(model).vocab_size == 501
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from checkpoints import checkpoint_maker
+from driver import SETTINGS
 from local import LocalWorker, Refused
 from penstock.faults import BadSetting
 from penstock.rpc import shard_pb2 as pb
@@ -139,6 +140,19 @@ def test_the_last_settings_that_are_taken(original: Path, settings: dict[str, An
     assert loaded.max_sequence_tokens == settings.get("max_sequence_tokens", 256)
     rest = settings.get("kv_memory_bytes", loaded.memory.kv) - loaded.memory.kv
     assert 0 <= rest < loaded.kv_groups[0].block_bytes
+
+
+def test_what_a_load_reports(original: Path) -> None:
+    """Bytes of weights, each once, then the measuring of memory, then what was loaded."""
+    request = pb.LoadRequest(**{**SETTINGS, "model_path": str(original)})
+    *events, last = LocalWorker().stub.Load(request)
+    told = [(e.progress.phase, e.progress.done, e.progress.total) for e in events]
+    *weights, begun, ended = told
+    total = last.loaded.memory.weights
+    assert {(phase, of) for phase, _, of in weights} == {("weights", total)}
+    done = [bytes_ for _, bytes_, _ in weights]
+    assert done == sorted(set(done)) and done[-1] == total
+    assert (begun, ended) == (("memory", 0, 1), ("memory", 1, 1))
 
 
 def test_context_of_the_model_where_none_is_set(original: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,18 +13,30 @@ from checkpoints import checkpoint_maker
 from driver import Driver, greedy
 from local import LocalWorker, Refused
 from penstock.cache import KvGeometry
+from penstock.config import read_config
 from penstock.faults import TooLittleMemory
+from penstock.layers import Build
+from penstock.models import family
+from penstock.parallel import Group
+from penstock.quant import Plain
+from penstock.rpc import shard_pb2 as pb
 from penstock.worker import loader
 from penstock.worker.graphs import DeviceCapture
 from penstock.worker.memory import (
+    GRAPHS_SHARE,
     MIB,
+    Budget,
     Promise,
+    cpu_budget,
     cuda_budget,
     gpu_slots,
     gpu_step,
     room_left,
     slot_bytes,
 )
+from penstock.worker.messages import to_settings
+from penstock.worker.settings import MemoryReport
+from penstock.worker.shape import step_sizes
 
 GEOMETRY = KvGeometry(layers=4, kv_heads=2, head_dim=64, block_tokens=16, dtype=torch.bfloat16)
 PROMISE = Promise(step_tokens=512, slots=8, sequence_tokens=2048, vocab=4096)
@@ -79,6 +92,43 @@ def test_more_kv_memory_than_is_left_is_refused_with_the_sums() -> None:
 
 
 @pytest.mark.usefixtures("gpu_of_1_gib")
+def test_the_most_kv_memory_that_is_left() -> None:
+    room = cuda_budget(PROMISE, GEOMETRY, (0, 0.9), ACTIVATIONS).kv
+    budget = cuda_budget(PROMISE, GEOMETRY, (room, 0.9), ACTIVATIONS)
+    assert (budget.total, budget.kv, budget.activations) == (1024 * MIB, room, ACTIVATIONS)
+    assert budget.graphs == int(1024 * MIB * GRAPHS_SHARE)
+    for wanted, share in ((room + 1, 0.9), (1, 0.4)):
+        with pytest.raises(TooLittleMemory):
+            cuda_budget(PROMISE, GEOMETRY, (wanted, share), ACTIVATIONS)
+
+
+@pytest.mark.parametrize("kv", [127, 128, 500])
+def test_blocks_of_a_budget(kv: int) -> None:
+    """At least those of one sequence, at most those of all slots, which leave no block unused."""
+    budget = Budget(0, 0, 0, 0, kv * GEOMETRY.block_bytes + GEOMETRY.block_bytes - 1)
+    if kv < GEOMETRY.blocks_for(2048):
+        with pytest.raises(TooLittleMemory, match="lower --max-len to 2032"):
+            budget.blocks(PROMISE, GEOMETRY)
+    else:
+        assert budget.blocks(PROMISE, GEOMETRY) == kv
+        assert budget.blocks(replace(PROMISE, slots=2), GEOMETRY) == min(kv, 256)
+
+
+def test_kv_memory_of_a_cpu() -> None:
+    """What is wanted, or 512 MiB, or one sequence of full length."""
+    long = replace(PROMISE, sequence_tokens=1 << 20)
+    one = GEOMETRY.blocks_for(1 << 20) * GEOMETRY.block_bytes
+    assert one > 512 * MIB
+    assert cpu_budget(PROMISE, GEOMETRY, 0).kv == 512 * MIB
+    assert cpu_budget(PROMISE, GEOMETRY, 5).kv == cpu_budget(long, GEOMETRY, 5).kv == 5
+    budget = cpu_budget(long, GEOMETRY, 0)
+    assert budget == Budget(budget.total, 0, 0, slot_bytes(long, GEOMETRY), one)
+    assert cpu_budget(PROMISE, GEOMETRY, budget.total).kv == budget.total
+    with pytest.raises(TooLittleMemory, match="more than this machine's"):
+        cpu_budget(PROMISE, GEOMETRY, budget.total + 1)
+
+
+@pytest.mark.usefixtures("gpu_of_1_gib")
 def test_no_room_for_one_sequence_is_refused_with_advice() -> None:
     budget = cuda_budget(PROMISE, GEOMETRY, (0, 0.4), ACTIVATIONS)
     assert budget.kv == 0
@@ -100,6 +150,37 @@ def test_what_is_counted_for_slots_is_what_they_take(settings: dict[str, int]) -
     tensors += [rules.word_counts, rules.words, rules.recent]
     taken = sum(tensor.nbytes for tensor in tensors)
     assert taken <= loaded.memory.slots <= 1.02 * taken
+
+
+@pytest.mark.parametrize("windows", [(0, 0, 0), (0, 24, 0), (24, 24, 24)])
+def test_what_a_gpus_worker_chooses(
+    windows: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Step and slots by the room that weights leave, unless they are set."""
+    raw = read_config(checkpoint_maker(tmp_path)("llama2"))
+    config = replace(family(raw).read_config(raw), windows=windows)
+    request = pb.LoadRequest(model_path="x", memory_fraction=0.5, kv_memory_bytes=7)
+    device, asked = torch.device("cuda"), list[object]()
+    build = Build(torch.float32, device, Group(), Plain(torch.float32, device))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"some {device}")
+    monkeypatch.setattr(loader.memory, "room_left", lambda given: asked.append(given) or 48 << 30)
+    for tokens, slots in ((0, 0), (600, 0), (0, 5), (600, 5)):
+        request.max_step_tokens, request.max_slots = tokens, slots
+        settings = to_settings(request)
+        made = loader._Loader(settings, config, loader._promise(settings, config), build, print)
+        promise = made._sized(made.promise)
+        assert promise.step_tokens == (tokens or (8_192 if any(windows) else 16_896))
+        assert promise.slots == (slots or 1_024)
+        made.promise = promise
+        loaded = made._loaded(Budget(1, 2, 3, 4, 5), 6, 7)
+        assert loaded.step_sizes == step_sizes(tokens or 8_192)
+        assert (loaded.window, loaded.device_name) == (24 if all(windows) else 0, "some cuda")
+        kv = 7 * made.geometry.block_bytes
+        assert loaded.memory == MemoryReport(1, 6, 2, 3, 4, kv)
+        limits = loaded.limits
+        assert (limits.slots, limits.step_tokens) == (promise.slots, promise.step_tokens)
+        assert (limits.blocks, limits.vocab, limits.sequence_tokens) == (7, 501, 512)
+    assert asked == [(7, 0.5)] * 3
 
 
 def out_of_memory(*_: object) -> None:

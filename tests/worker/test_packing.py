@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -209,18 +210,22 @@ def test_inputs_lie_one_after_the_other_and_aligned(shape: Shape) -> None:
     assert places[-1][1] == 0
 
 
-def test_the_largest_step_fits_the_buffer() -> None:
+@pytest.mark.parametrize("limits", [LIMITS, replace(LIMITS, slots=1024, step_tokens=2048)])
+def test_the_largest_step_fits_the_buffer(limits: Limits) -> None:
     """In both forms: as it is, and padded."""
-    for decodes in range(SLOTS + 1):
-        for chunks, tokens in ((0, 0), (1, 400 - decodes), (SLOTS - decodes, 400 - decodes)):
+    slots, most = limits.slots, limits.step_tokens
+    for decodes in {*range(0, slots + 1, 24), slots - 4}:
+        rest = most - decodes
+        for chunks, tokens in ((0, 0), (1, rest), (4, rest), (slots - decodes, rest)):
             padded = padded_shape(decodes, chunks, tokens)
             exact = Shape(decodes + tokens, decodes, chunks, decodes + chunks)
             for shape in (exact, padded or exact):
-                assert shape.samples <= most_samples(LIMITS)
-                rest = capacity(LIMITS) - layout(shape)["end"][0]
-                # All tables anew, each block copied, each slot steered, all stop tokens masked.
-                table = 2 * 15 * SLOTS
-                assert rest >= table + 2 * 900 + 4 * SLOTS + 2 * SLOTS * 256
+                assert shape.samples <= most_samples(limits)
+                left = capacity(limits) - layout(shape)["end"][0]
+                # All tables anew, each block copied, each slot forked and steered, all stop tokens
+                # masked.
+                pairs = slots * limits.table_blocks + limits.blocks + 2 * slots + slots * 256
+                assert left >= 2 * pairs
 
 
 def test_sizes_of_padded_steps() -> None:

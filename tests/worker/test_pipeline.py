@@ -153,6 +153,12 @@ def test_a_reply_that_fails(worker: LocalWorker, monkeypatch: pytest.MonkeyPatch
     works(worker)
 
 
+def test_steps_are_counted(worker: LocalWorker) -> None:
+    before = worker.stub.Health(pb.HealthRequest()).steps
+    works(worker, greedy(prompt(9), 3))
+    assert worker.stub.Health(pb.HealthRequest()).steps == before + 3
+
+
 def test_spare_work_that_fails_is_given_up(
     worker: LocalWorker, caplog: pytest.LogCaptureFixture
 ) -> None:
