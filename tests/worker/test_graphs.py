@@ -17,6 +17,7 @@ from driver import Driver, greedy
 from local import LocalWorker
 from penstock.attention import StepContext
 from penstock.cache import KvGeometry
+from penstock.parallel import Group
 from penstock.sampling import SamplingRows, choose
 from penstock.worker.graphs import Graphs, Stages, Tokens
 from penstock.worker.memory import Promise
@@ -192,6 +193,22 @@ def test_tokens_that_were_never_chosen_are_never_read(
     for _ in runner.spare_work:
         pass
     assert len(runner.graphs.captured) == len(captured_shapes(runner.state.limits))
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("size", [1, 2])
+def test_ranks_of_a_group_capture_before_the_first_step(size: int, tmp_path: Path) -> None:
+    """One rank alone captures while it has nothing to do."""
+    worker = LocalWorker()
+    worker.load(checkpoint_maker(tmp_path)("llama31"), max_slots=2, max_step_tokens=16)
+    runner = worker.runner
+    runner.packer.pad, runner.graphs = True, Graphs(Recorder(), torch.empty(64, 501))
+    runner.shard = replace(runner.shard, group=Group(0, size))
+    Rehearsal().play(runner)
+    wanted = captured_shapes(runner.state.limits)
+    assert list(runner.graphs.captured) == (wanted if size > 1 else [])
+    assert len(list(runner.spare_work)) == (0 if size > 1 else len(wanted))
+    assert list(runner.graphs.captured) == wanted
 
 
 class Relauncher(Recorder):

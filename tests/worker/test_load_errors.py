@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import re
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +156,36 @@ def test_what_a_load_reports(original: Path) -> None:
     done = [bytes_ for _, bytes_, _ in weights]
     assert done == sorted(set(done)) and done[-1] == total
     assert (begun, ended) == (("memory", 0, 1), ("memory", 1, 1))
+
+
+def test_what_the_log_tells_of_a_load(
+    original: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each phase by its own seconds, weights by their rate."""
+    caplog.set_level("INFO")
+    LocalWorker().load(original)
+    (line,) = [r.getMessage() for r in caplog.records if r.getMessage().startswith("loaded: ")]
+    number = r"\d+\.\d\d s"
+    assert re.fullmatch(
+        rf"loaded: {number} after the worker's start, device {number}, weights {number} "
+        rf"\(\d+\.\d GB/s\), largest step, of 512 tokens, {number}, KV memory {number}, "
+        rf"rehearsal {number}",
+        line,
+    )
+    now = [10.0]
+    monkeypatch.setattr(loader.time, "monotonic", lambda: now[0])
+    laps = loader._Laps()
+    for seconds, size in ((1.5, 0), (2.0, 5_000_000_000)):
+        now[0] += seconds
+        laps.lap("x", size)
+    assert laps.told[1:] == ["x 1.50 s", "x 2.00 s (2.5 GB/s)"]
+
+
+@pytest.mark.skipif(shutil.which("ps") is None, reason="needs ps")
+def test_the_age_of_the_process() -> None:
+    command = ["ps", "-o", "etimes=", "-p", str(os.getpid())]
+    before = int(subprocess.check_output(command))
+    assert before - 1 <= loader._age() <= int(subprocess.check_output(command)) + 2
 
 
 def test_context_of_the_model_where_none_is_set(original: Path) -> None:

@@ -7,10 +7,12 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import pytest
+from penstock.worker import logs
 from penstock.worker.logs import PART, Lines
 
 
@@ -66,6 +68,15 @@ def test_an_error_is_counted_and_raised_nowhere(capfd: pytest.CaptureFixture[str
         log.info("%d", "no number")
     assert lines.dropped == 2
     assert capfd.readouterr().err == ""
+
+
+def test_a_thread_that_exits_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    for error, name in ((SystemExit(1), "gone"), (ValueError("bad"), "odd")):
+        thread = threading.Thread(name=name)
+        logs._uncaught_in_thread(threading.ExceptHookArgs((type(error), error, None, thread)))
+    logs._uncaught_in_thread(threading.ExceptHookArgs((KeyError, None, None, None)))
+    told = [record.getMessage() for record in caplog.records]
+    assert told == ["thread odd ended", "thread unnamed ended"]
 
 
 def test_what_ends_a_thread_and_what_warns_is_logged() -> None:

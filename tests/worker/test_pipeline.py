@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import queue
 from collections.abc import Iterator
-from threading import Event
+from threading import Event, Thread
 from typing import Any
 
 import grpc
@@ -13,6 +14,7 @@ from driver import Driver, Running, Stream, greedy
 from local import LocalWorker, Refused
 from penstock.rpc import shard_pb2 as pb
 from penstock.worker import messages
+from penstock.worker.pipeline import Channel, Closed
 from penstock.worker.runner import Pending
 
 
@@ -151,6 +153,44 @@ def test_a_reply_that_fails(worker: LocalWorker, monkeypatch: pytest.MonkeyPatch
         status = end(stream)
     assert status.code == grpc.StatusCode.INTERNAL and "the device is lost" in status.text
     works(worker)
+
+
+def test_a_channel_holds_so_many_items() -> None:
+    channel: Channel[int] = Channel(2)
+    put = list[int]()
+
+    def write() -> None:
+        for number in range(4):
+            channel.put(number)
+            put.append(number)
+        channel.end()
+
+    writer = Thread(target=write, daemon=True)
+    writer.start()
+    writer.join(0.2)
+    assert writer.is_alive() and put == [0, 1]
+    assert [channel.get() for _ in range(4)] == [0, 1, 2, 3]
+    with pytest.raises(Closed):
+        channel.get()
+    writer.join(60)
+    assert not writer.is_alive()
+    with pytest.raises(queue.Empty):
+        channel.get(0.01)
+
+
+def test_a_channel_that_is_cut_or_closed() -> None:
+    channel: Channel[int] = Channel(1)
+    channel.put(1)
+    channel.cut()  # though it is full
+    assert channel.get() == 1
+    with pytest.raises(Closed):
+        channel.get()
+    channel.close()
+    with pytest.raises(Closed):
+        channel.put(2)
+    channel.end()  # nobody is left to be told
+    with pytest.raises(queue.Empty):
+        channel.get(0.01)
 
 
 def test_steps_are_counted(worker: LocalWorker) -> None:

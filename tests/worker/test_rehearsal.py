@@ -2,9 +2,53 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import threading
+
 import pytest
 from penstock.worker import rehearsal, shape
+from penstock.worker.rehearsal import Rehearsal, captured_shapes
+from penstock.worker.state import Limits
 from penstock_kernels.linear.tiling import Tiling, tiling
+
+
+@pytest.mark.parametrize(
+    ("cores", "ranks", "threads"), [(64, 2, 16), (32, 2, 16), (8, 4, 2), (1, 2, 1)]
+)
+def test_a_ranks_share_of_the_cores_compiles(
+    cores: int, ranks: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(cores))
+    assert Rehearsal(ranks).pool._max_workers == threads
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_after_a_failure_nothing_more_is_compiled(
+    fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(1))
+    gate, done = threading.Event(), list[int]()
+    with contextlib.suppress(ValueError), Rehearsal() as rehearsed:
+        pool = rehearsed.pool
+        first = pool.submit(gate.wait, 60)
+        later = [pool.submit(done.append, number) for number in range(3)]
+        if fails:
+            raise ValueError
+    assert not first.done()  # nothing was waited for
+    gate.set()
+    pool.shutdown()
+    assert done == ([] if fails else [0, 1, 2])
+    assert all(each.cancelled() == fails for each in later)
+
+
+def test_what_is_compiled_for_a_small_worker() -> None:
+    """A short prompt, decodes of one, then what a few sequences can meet, each once."""
+    limits = Limits(3, 64, 64, 16, 12, 100)
+    found = [(s.tokens, s.decodes, s.chunks) for s in rehearsal._compiled(limits)]
+    assert found == [(16, 0, 4), (1, 1, 0), (2, 2, 0), (64, 32, 4), (32, 0, 4), (64, 0, 4)]
+    captured = [(s.tokens, s.decodes, s.chunks) for s in captured_shapes(limits)]
+    assert sorted(captured) == sorted([*found, (4, 4, 0)])
 
 
 def tilings(rows: set[int], outputs: int, programs: int) -> set[Tiling | None]:

@@ -24,6 +24,14 @@ def test_a_host_without_a_driver_stays_silent(monkeypatch: pytest.MonkeyPatch) -
     assert not failures
 
 
+def test_the_driver_is_woken_for_the_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks: list[int] = []
+    monkeypatch.setattr(waking, "_retain_context", ranks.append)
+    waking.wake_driver(3)
+    joined({"driver"})
+    assert ranks == [3]
+
+
 def test_kernels_are_imported_beside_the_load() -> None:
     waking.import_kernels()
     joined({"kernels"})
