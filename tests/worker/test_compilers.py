@@ -150,6 +150,6 @@ def test_a_host_that_has_no_room_for_them_goes_without(monkeypatch: pytest.Monke
     monkeypatch.setattr(waking, "Compilers", none)
     assert waking.begin_compilers(1) is None
     monkeypatch.setattr(waking, "Compilers", lambda: "some")
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(7))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: () if pid else range(7))
     assert waking.begin_compilers(1) is not None
     assert waking.begin_compilers(2) is None

@@ -121,7 +121,7 @@ def test_sampling() -> None:
             {"logprob_token_ids": [1] * (MOST_NAMED + 1)},
             "129 logprob_token_ids",
         ),
-        ({"logprob_token_ids": [299]}, {"logprob_token_ids": [300]}, "logprob token id 300"),
+        ({"logprob_token_ids": [299]}, {"logprob_token_ids": [5, 300]}, "logprob token id 300"),
         ({"stop_token_ids": [299]}, {"stop_token_ids": [300]}, "stop token id 300"),
         ({"banned_token_ids": [299]}, {"banned_token_ids": [300]}, "banned token id 300"),
         ({}, {"banned_token_ids": [1 << 31]}, "outside the vocabulary of 300"),

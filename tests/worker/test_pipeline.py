@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 from collections.abc import Iterator
 from threading import Event, Thread
+from threading import enumerate as enumerate_threads
 from typing import Any
 
 import grpc
@@ -14,7 +15,7 @@ from driver import Driver, Running, Stream, greedy
 from local import LocalWorker, Refused
 from penstock.rpc import shard_pb2 as pb
 from penstock.worker import messages
-from penstock.worker.pipeline import Channel, Closed
+from penstock.worker.pipeline import REQUESTS_WAITING, Channel, Closed
 from penstock.worker.runner import Pending
 
 
@@ -191,6 +192,19 @@ def test_a_channel_that_is_cut_or_closed() -> None:
     channel.end()  # nobody is left to be told
     with pytest.raises(queue.Empty):
         channel.get(0.01)
+
+
+def test_requests_that_come_after_a_failure_hold_nothing(worker: LocalWorker) -> None:
+    """More than wait at once: who reads them ends."""
+    stream = opened(worker)
+    stream.step = 5  # not the one that is due
+    for _ in range(3 * REQUESTS_WAITING):
+        stream.send()
+    assert "step 5 of epoch" in end(stream).text
+    readers = [thread for thread in enumerate_threads() if thread.name == "receive"]
+    for thread in readers:
+        thread.join(10)
+    assert not any(thread.is_alive() for thread in readers)
 
 
 def test_steps_are_counted(worker: LocalWorker) -> None:

@@ -19,7 +19,7 @@ from penstock_kernels.linear.tiling import Tiling, tiling
 def test_a_ranks_share_of_the_cores_compiles(
     cores: int, ranks: int, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(cores))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: () if pid else range(cores))
     assert Rehearsal(ranks).pool._max_workers == threads
 
 
