@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 WEATHER = {"temperature": 21, "sky": "sunny"}
+# A question, the call that brook makes of it in a conversation's first turn, and what it then says.
+# In later turns it has to be told which tool to call.
+TURNS = [
+    ("What is the weather in Paris?", "get_weather", {"city": "Paris"}, "21"),
+    ("Add 12 and 30.", "add", {"a": 12, "b": 30}, "42"),
+]
 
 
 def get_weather(city: str) -> str:
@@ -16,3 +23,33 @@ def get_weather(city: str) -> str:
 def add(a: int, b: int) -> str:
     """Add two numbers."""
     return json.dumps({"sum": a + b})
+
+
+def run(name: str, arguments: dict[str, Any]) -> str:
+    """What the tool of that name answers."""
+    return {"get_weather": get_weather, "add": add}[name](**arguments)
+
+
+def schema(**properties: str) -> dict[str, Any]:
+    """Of an object with these properties, all required."""
+    return {
+        "type": "object",
+        "properties": {name: {"type": kind} for name, kind in properties.items()},
+        "required": list(properties),
+    }
+
+
+PARAMETERS = {"get_weather": schema(city="string"), "add": schema(a="integer", b="integer")}
+DESCRIPTIONS = {"get_weather": "Get the current weather.", "add": "Add two numbers."}
+# The same tools, as OpenAI's and as Anthropic's clients send them.
+FUNCTIONS: list[dict[str, Any]] = [
+    {
+        "type": "function",
+        "function": {"name": name, "description": text, "parameters": PARAMETERS[name]},
+    }
+    for name, text in DESCRIPTIONS.items()
+]
+TOOLS: list[dict[str, Any]] = [
+    {"name": name, "description": text, "input_schema": PARAMETERS[name]}
+    for name, text in DESCRIPTIONS.items()
+]

@@ -32,6 +32,8 @@ pub enum ErrorKind {
     ContextLength,
     /// A parameter that Penstock knows but does not offer yet.
     Unsupported,
+    /// A thread of messages, which Penstock does not store: Anthropic's clients then go on without one.
+    MessageThread,
     /// The chat template refused the messages, or there is none.
     Template,
     /// More prompts in one request than allowed.

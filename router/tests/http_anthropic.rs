@@ -348,6 +348,7 @@ fn bad_tools() -> Vec<(Value, &'static str)> {
         (json!({"stop_sequences": [""]}), "stop_sequences"),
         (json!({"temperature": -1}), "temperature"),
         (json!({"container": "c"}), "container"),
+        (json!({"thread": {"type": "create"}}), "thread"),
         (json!({"colour": 1}), "colour"),
     ]
 }
@@ -378,4 +379,27 @@ async fn bad_input_is_refused_by_name() {
         server.get(PATH).await.json()["error"]["type"],
         "invalid_request_error"
     );
+}
+
+/// The tool runner of Anthropic's clients asks for a thread first, and does without one when it reads this code.
+#[tokio::test]
+async fn a_thread_is_refused_with_a_code() {
+    let server = server();
+    server.stage.play(&["a"], End::StopToken);
+    for (thread, status, code) in [
+        (json!({"type": "create"}), 400, "thread_unsupported_request"),
+        (
+            json!({"type": "continue", "previous_message_id": "msg_1"}),
+            400,
+            "thread_unsupported_request",
+        ),
+        (Value::Null, 200, ""),
+    ] {
+        let reply = server.post(PATH, body(json!({"thread": thread}))).await;
+        assert_eq!(reply.status, status, "{}", reply.text());
+        let told = reply.json()["error"]["details"]["error_code"].clone();
+        assert_eq!(told.as_str().unwrap_or_default(), code);
+    }
+    let reply = server.post(PATH, body(json!({"container": "c"}))).await;
+    assert_eq!(reply.json()["error"]["details"], Value::Null);
 }

@@ -113,6 +113,37 @@ async fn a_chat_takes_its_own_answer_back_with_what_clients_add() {
     assert_eq!(reply.await.status, 200);
 }
 
+/// As the client `text-generation` sends them back: it has no field for the id.
+#[tokio::test]
+async fn results_without_ids_answer_the_calls_in_their_order() {
+    let server = server();
+    let call = |id: &str| json!({"id": id, "type": "function", "function": {"name": "f", "arguments": "{}"}});
+    let calls = |ids: [&str; 2]| json!({"role": "assistant", "tool_calls": ids.map(call)});
+    let result = |text: &str| json!({"role": "tool", "content": text});
+    let named = json!({"role": "tool", "content": "C", "tool_call_id": "c"});
+    let messages = json!([
+        calls(["a", "b"]),
+        result("A"),
+        result("B"),
+        calls(["c", "d"]),
+        named,
+        result("D")
+    ]);
+    let told = prompt(&server, CHAT, &json!({"messages": messages})).await;
+    for answered in ["tool:A|a/", "tool:B|b/", "tool:C|c/", "tool:D|d/"] {
+        assert!(told.contains(answered), "{answered}: {told}");
+    }
+    for orphans in [
+        json!([result("A")]),
+        json!([calls(["a", "b"]), result("A"), result("B"), result("C")]),
+    ] {
+        let reply = server.post(CHAT, json!({"messages": orphans})).await;
+        assert_eq!(reply.status, 400);
+        let text = reply.text();
+        assert!(text.contains("must have a `tool_call_id`"), "{text}");
+    }
+}
+
 #[tokio::test]
 async fn a_response_and_a_message_come_back_as_well() {
     let server = server();

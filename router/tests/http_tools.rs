@@ -146,9 +146,12 @@ async fn one_call_ends_the_answer_where_several_are_not_wanted() {
 #[tokio::test]
 async fn a_forced_call_is_guided() {
     let named = json!({"type": "function", "function": {"name": "f"}});
+    // As `huggingface_hub` sends it.
+    let untyped = json!({"function": {"name": "f"}});
     for (choice, reason) in [
         (json!("required"), "tool_calls"),
         (named, "stop"),
+        (untyped, "stop"),
         (json!("f"), "stop"),
     ] {
         for stream in [false, true] {

@@ -14,7 +14,7 @@ import pydantic
 import pytest
 from serving import Server
 
-instructor = pytest.importorskip("instructor", reason="needs the extra `clients`")
+instructor = pytest.importorskip("instructor", reason="`make client-test` installs it")
 
 TEXT = "Extract the name and the age: Ann is 7 years old."
 MODES = ("TOOLS", "TOOLS_STRICT", "JSON_SCHEMA", "JSON", "RESPONSES_TOOLS", "ANTHROPIC_TOOLS")

@@ -11,7 +11,7 @@ import pydantic
 import pytest
 from serving import Server
 
-langchain_openai = pytest.importorskip("langchain_openai", reason="needs the extra `clients`")
+langchain_openai = pytest.importorskip("langchain_openai", reason="`make client-test` installs it")
 
 QUESTION = "What is 12 + 30?"
 

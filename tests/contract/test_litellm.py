@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from serving import Server
 
-litellm = pytest.importorskip("litellm")
+litellm = pytest.importorskip("litellm", reason="`make client-test` installs it")
 
 # A model by the dialect that LiteLLM speaks to its server, and the path that it adds its own to.
 DIALECTS = {"openai/brook": "/v1", "hosted_vllm/brook": "/v1", "anthropic/brook": ""}

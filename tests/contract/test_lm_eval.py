@@ -13,7 +13,7 @@ import torch
 from serving import Server
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-lm_eval = pytest.importorskip("lm_eval", reason="needs the extra `clients`")
+lm_eval = pytest.importorskip("lm_eval", reason="`make client-test` installs it")
 
 BROOK = Path(penstock.__file__).parent / "brook"
 TOLERANCE = 2e-3  # float32 on both sides, of a sum over the tokens of a choice

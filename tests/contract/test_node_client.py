@@ -1,4 +1,4 @@
-"""The official `openai` client for node works unmodified."""
+"""The official `openai` and Anthropic clients for node work unmodified."""
 
 from __future__ import annotations
 
@@ -12,30 +12,35 @@ from typing import Any
 import pytest
 from serving import Server
 
-SCRIPT = Path(__file__).with_name("openai_node.cjs")
+HERE = Path(__file__).parent
 
 
-def environment() -> dict[str, str] | None:
-    """Where node finds a global `openai`; none if there is no node or no such package."""
-    if shutil.which("node") is None or shutil.which("npm") is None:
+def environment(package: str) -> dict[str, str] | None:
+    """Where node finds `package`: NODE_PATH, or what is installed globally. None if nowhere."""
+    if shutil.which("node") is None:
         return None
-    root = subprocess.run(["npm", "root", "-g"], capture_output=True, text=True, check=True)
-    found = {**os.environ, "NODE_PATH": root.stdout.strip()}
-    probe = subprocess.run(["node", "-e", "require('openai')"], env=found, capture_output=True)
+    found = dict(os.environ)
+    if "NODE_PATH" not in found and shutil.which("npm") is not None:
+        root = subprocess.run(["npm", "root", "-g"], capture_output=True, text=True, check=True)
+        found["NODE_PATH"] = root.stdout.strip()
+    probe = subprocess.run(["node", "-e", f"require('{package}')"], env=found, capture_output=True)
     return found if probe.returncode == 0 else None
+
+
+def run(server: Server, package: str, script: str) -> dict[str, Any]:
+    """What the script saw."""
+    found = environment(package)
+    if found is None:
+        pytest.skip(f"needs node and its package {package}: `make client-test` installs it")
+    command = ["node", str(HERE / script), server.url]
+    done = subprocess.run(command, env=found, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    return dict(json.loads(done.stdout))
 
 
 @pytest.fixture(scope="module")
 def seen(server: Server) -> dict[str, Any]:
-    """What the script saw."""
-    found = environment()
-    if found is None:
-        pytest.skip("needs node and `npm install -g openai`")
-    done = subprocess.run(
-        ["node", str(SCRIPT), server.url], env=found, capture_output=True, text=True, timeout=120
-    )
-    assert (done.returncode, done.stderr) == (0, ""), done.stderr
-    return json.loads(done.stdout)
+    return run(server, "openai", "openai_node.cjs")
 
 
 def test_answers_and_streams(seen: dict[str, Any]) -> None:
@@ -88,3 +93,25 @@ def test_errors_are_the_clients_exceptions(seen: dict[str, Any]) -> None:
         assert (failures[kind]["status"], failures[kind]["param"]) == (400, "max_tokens")
     assert (failures["model"]["name"], failures["model"]["param"]) == ("NotFoundError", "model")
     assert failures["schema"]["name"] == "BadRequestError"
+
+
+def test_anthropics_loops(server: Server) -> None:
+    """Of several turns with tools, by hand and by the client itself."""
+    seen = run(server, "@anthropic-ai/sdk", "anthropic_node.cjs")
+    for how in ("whole", "streamed"):
+        for turn in seen[how]:
+            (call,) = turn["told"]
+            assert (call["type"], call["name"], turn["reason"]) == (
+                "tool_use",
+                "get_weather",
+                "tool_use",
+            )
+            assert isinstance(call["input"]["city"], str)
+            assert turn["end"] == "end_turn"
+        first = seen[how][0]
+        assert first["told"][0]["input"] == {"city": "Paris"}
+        assert "21" in first["said"][0]["text"]
+    assert "21" in seen["runner"][0]["text"]
+    failure = seen["failure"]
+    assert (failure["name"], failure["status"]) == ("BadRequestError", 400)
+    assert "max_tokens" in failure["message"]

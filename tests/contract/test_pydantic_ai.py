@@ -10,7 +10,7 @@ import pydantic
 import pytest
 from serving import Server
 
-pydantic_ai = pytest.importorskip("pydantic_ai", reason="needs the extra `clients`")
+pydantic_ai = pytest.importorskip("pydantic_ai", reason="`make client-test` installs it")
 from pydantic_ai.models.anthropic import AnthropicModel  # noqa: E402
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel  # noqa: E402
 from pydantic_ai.providers.anthropic import AnthropicProvider  # noqa: E402

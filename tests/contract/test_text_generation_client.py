@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import re
 from typing import Any
 
+import loops
 import pytest
 from serving import Server
 
-text_generation = pytest.importorskip(
-    "text_generation", reason="needs text-generation; its pins do not fit, so: pip --no-deps"
-)
+text_generation = pytest.importorskip("text_generation", reason="`make client-test` installs it")
 from text_generation.errors import ValidationError  # noqa: E402
 
 PROMPT = "Once upon a time"
@@ -49,6 +51,50 @@ def test_sampling(client: Any) -> None:
 def test_errors_are_its_exceptions(client: Any) -> None:
     with pytest.raises(ValidationError, match="`max_new_tokens` must be strictly positive"):
         client.generate(PROMPT, max_new_tokens=0)
+
+
+def test_a_loop_of_several_turns_with_tools(client: Any) -> None:
+    """Its messages have no field for the call that a result answers: the order tells."""
+    messages: list[Any] = []
+    for question, name, arguments, said in loops.TURNS:
+        first = not messages
+        messages.append({"role": "user", "content": question})
+        asked = {"messages": messages, "tools": loops.FUNCTIONS, "max_tokens": 60}
+        answer = client.chat(**asked, tool_choice="auto" if first else name, temperature=0)
+        message = answer.choices[0].message
+        (call,) = message.tool_calls
+        assert call["function"]["name"] == name
+        given = json.loads(call["function"]["arguments"])
+        assert not first or given == arguments
+        result = {"role": "tool", "name": name, "content": loops.run(name, given)}
+        messages += [message.model_dump(), result]
+        message = client.chat(**{**asked, "messages": messages}, temperature=0).choices[0].message
+        assert not first or said in message.content
+        messages.append(message.model_dump())
+
+
+def test_asyncio_and_grammars(server: Server) -> None:
+    from text_generation.types import Grammar, GrammarType
+
+    pattern = "[0-9]{3}-[a-f]{2}"
+    grammars = [
+        Grammar(type=GrammarType.Regex, value=pattern),
+        Grammar(type=GrammarType.Json, value=loops.PARAMETERS["add"]),
+    ]
+
+    async def ask() -> None:
+        client = text_generation.AsyncClient(server.url, timeout=60)
+        for grammar in grammars:
+            asked: Any = {"max_new_tokens": 60, "grammar": grammar}
+            whole = (await client.generate(PROMPT, **asked)).generated_text
+            stream = client.generate_stream(PROMPT, **asked)
+            assert [event async for event in stream][-1].generated_text == whole
+            if grammar.type == GrammarType.Regex:
+                assert re.fullmatch(pattern, whole)
+            else:
+                assert json.loads(whole).keys() == {"a", "b"}
+
+    asyncio.run(ask())
 
 
 def test_chat(client: Any) -> None:

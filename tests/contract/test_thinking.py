@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
+import thinking
 from jsonschema import validate
-from serving import Server
 
-BROOK = Path(__file__).resolve().parents[2] / "python/penstock/brook"
-OPENED = (
-    "{%- if add_generation_prompt and enable_thinking is not false %}{{ '<think>\\n' }}{% endif %}"
-)
 CITY = {
     "type": "object",
     "properties": {"city": {"enum": ["Rome", "Oslo"]}},
@@ -27,17 +22,9 @@ TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": CI
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[openai.OpenAI]:
-    """Brook, whose every prompt ends inside thoughts: it does not know how to end them itself."""
-    folder = tmp_path_factory.mktemp("thinking")
-    template = folder / "template.jinja"
-    template.write_text((BROOK / "chat_template.jinja").read_text() + OPENED)
-    options = ["--chat-template", str(template), "--no-request-chat-template"]
-    server = Server(folder / "log", options).start()
-    try:
-        server.wait_ready()
+    options = ["--no-request-chat-template"]
+    with thinking.server(tmp_path_factory.mktemp("thinking"), *options) as server:
         yield openai.OpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0)
-    finally:
-        server.stop()
 
 
 def ask(client: openai.OpenAI, **fields: Any) -> Any:

@@ -36,7 +36,7 @@ fn table(kind: ErrorKind) -> Row {
     const INVALID: &str = "invalid_request_error";
     let (status, native) = match kind {
         Kind::Syntax | Kind::PreviousResponse => (Status::BAD_REQUEST, "validation"),
-        Kind::Validation | Kind::ContextLength | Kind::Unsupported => {
+        Kind::Validation | Kind::ContextLength | Kind::Unsupported | Kind::MessageThread => {
             (Status::UNPROCESSABLE_ENTITY, "validation")
         }
         Kind::Template => (Status::UNPROCESSABLE_ENTITY, "template_error"),
@@ -58,7 +58,7 @@ fn table(kind: ErrorKind) -> Row {
         Kind::ModelNotFound => (INVALID, Some("model_not_found")),
         Kind::ContextLength => (INVALID, Some("context_length_exceeded")),
         Kind::PreviousResponse => (INVALID, Some("previous_response_not_found")),
-        Kind::Unsupported => (INVALID, Some("unsupported_parameter")),
+        Kind::Unsupported | Kind::MessageThread => (INVALID, Some("unsupported_parameter")),
         _ => (INVALID, None),
     };
     let prefix = match kind {
@@ -107,7 +107,12 @@ pub(super) fn anthropic_json(error: &ApiError) -> String {
         _ => "invalid_request_error",
     };
     let message = Excerpt::of_message(&error.message).to_string();
-    json!({ "type": "error", "error": { "type": kind, "message": message } }).to_string()
+    let mut fields = json!({ "type": kind, "message": message });
+    if error.kind == ErrorKind::MessageThread {
+        // The tool runner of Anthropic's clients looks for this code.
+        fields["details"] = json!({ "error_code": "thread_unsupported_request" });
+    }
+    json!({ "type": "error", "error": fields }).to_string()
 }
 
 /// An error in the shape that `path` speaks.

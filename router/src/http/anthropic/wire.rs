@@ -5,7 +5,7 @@ use serde::de::{Deserializer, Error, IgnoredAny};
 use utoipa::ToSchema;
 
 use crate::engine::types::Guide;
-use crate::error::{ApiError, Excerpt};
+use crate::error::{ApiError, ErrorKind, Excerpt};
 use crate::http::guide::schema_guide;
 use crate::http::neutral::{self, Neutral, Neutrals};
 use crate::http::strict::{self, InPlaceOfText, JsonText, TextOr, from_object};
@@ -39,6 +39,8 @@ pub(crate) const NEUTRAL: Neutrals<3> = [
     ("context_management", Neutral::Null),
     ("mcp_servers", Neutral::Json("[]")),
 ];
+/// Not offered, with an error of its own.
+pub(crate) const NEUTRAL_THREAD: Neutrals<1> = [("thread", Neutral::Null)];
 /// The type of tools that are offered.
 pub(crate) const CUSTOM: &str = "custom";
 
@@ -96,6 +98,9 @@ pub(crate) struct MessagesRequest {
     /// Not offered; `[]` is neutral.
     #[schema(value_type = Option<Vec<Object>>)]
     mcp_servers: Option<JsonText>,
+    /// Not offered: conversations are not stored. Anthropic's tool runner sends it first, and goes on without it.
+    #[schema(value_type = Option<Object>)]
+    thread: Option<JsonText>,
     /// What the answer must spell.
     pub(super) output_config: Option<OutputConfig>,
 }
@@ -318,7 +323,14 @@ impl MessagesRequest {
     /// Refuses what is not offered.
     pub(super) fn check(&self) -> Result<(), ApiError> {
         let values = [&self.container, &self.context_management, &self.mcp_servers];
-        neutral::check(&NEUTRAL, values)
+        neutral::check(&NEUTRAL, values)?;
+        neutral::check(&NEUTRAL_THREAD, [&self.thread]).map_err(|error| ApiError {
+            kind: ErrorKind::MessageThread,
+            message: "`thread` is not supported: conversations are not stored. Send the whole \
+                      conversation in `messages`, without `thread`"
+                .into(),
+            ..error
+        })
     }
 }
 

@@ -4,6 +4,7 @@ use serde::de::{Deserializer, Error, IgnoredAny};
 use serde::{Deserialize, de};
 use utoipa::ToSchema;
 
+use super::answered::KnownCalls;
 use super::common::{prompt_logprobs, request};
 use super::functions::{Asked, FunctionChoice, Words};
 use super::tools::{CalledFunction, Function, MessageCall, Tool, ToolChoice};
@@ -159,7 +160,7 @@ pub(crate) struct Message {
     /// Calls made by an assistant's turn.
     #[serde(default, deserialize_with = "super::chat::calls")]
     tool_calls: Option<Vec<MessageCall>>,
-    /// Which call a tool's turn answers.
+    /// Which call a tool's turn answers; without it the first one of the turn before that is not answered yet.
     tool_call_id: Option<String>,
     /// What an assistant's turn said in place of `content`.
     refusal: Option<String>,
@@ -311,28 +312,19 @@ impl ChatRequest {
 impl Message {
     /// The turns as templates see them.
     pub(crate) fn into_turns(messages: Vec<Self>) -> Result<Vec<ChatMessage>, ApiError> {
-        let mut last_call = None;
+        let mut known = KnownCalls::default();
         let turns = messages.into_iter().enumerate();
         turns
-            .map(|(index, message)| message.into_turn(index, &mut last_call))
+            .map(|(index, message)| message.into_turn(index, &mut known))
             .collect()
     }
 
-    /// The turn as templates see it. `index` is its place. `last_call` is the id of the last call by
-    /// the older name, which has none: some templates insist on nine letters or digits for each call
-    /// and its result, so it gets one from its place.
-    fn into_turn(
-        self,
-        index: usize,
-        last_call: &mut Option<String>,
-    ) -> Result<ChatMessage, ApiError> {
+    /// The turn as templates see it. `index` is its place.
+    fn into_turn(self, index: usize, known: &mut KnownCalls) -> Result<ChatMessage, ApiError> {
         let at =
             |rule: &str| ApiError::validation("messages", format!("`messages[{index}]` {rule}"));
         if self.role.is_empty() {
             return Err(at("must have a `role`"));
-        }
-        if self.role == "tool" && self.tool_call_id.is_none() {
-            return Err(at("must have a `tool_call_id`: which call it answers"));
         }
         let mut calls = self.tool_calls.unwrap_or_default();
         if let Some(function) = self.function_call {
@@ -340,9 +332,10 @@ impl Message {
                 return Err(at("cannot have both `function_call` and `tool_calls`"));
             }
             let id = format!("call{index:05}");
-            *last_call = Some(id.clone());
+            known.older = Some(id.clone());
             calls.push(MessageCall::of(function, id));
         }
+        known.made(&calls);
         let thought = self.reasoning_content.or_else(|| text_of(self.reasoning));
         // An answer that ended in its thoughts says nothing.
         let silence = (thought.is_some() && calls.is_empty()).then(String::new);
@@ -352,12 +345,19 @@ impl Message {
             return Err(at("must have `content`, `tool_calls` or `function_call`"));
         }
         let (role, answered) = match self.role.as_str() {
+            "tool" => {
+                let id = known.answered(self.tool_call_id);
+                let id = id.ok_or_else(|| {
+                    at("must have a `tool_call_id`: no call before it waits for an answer")
+                })?;
+                (self.role, id)
+            }
             // The older name of the role: templates know the newer one.
             "function" if self.name.is_none() => {
                 return Err(at("must have a `name`: which function it answers"));
             }
-            "function" => ("tool".to_owned(), last_call.clone()),
-            _ => (self.role, None),
+            "function" => ("tool".to_owned(), self.tool_call_id.or(known.older.clone())),
+            _ => (self.role, self.tool_call_id),
         };
         Ok(ChatMessage {
             role,
@@ -366,7 +366,7 @@ impl Message {
             reasoning_content: thought,
             name: self.name,
             tool_calls: (!calls.is_empty()).then(|| MessageCall::list_to_json(calls)),
-            tool_call_id: self.tool_call_id.or(answered),
+            tool_call_id: answered,
         })
     }
 }

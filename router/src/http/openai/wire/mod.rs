@@ -1,6 +1,7 @@
 //! JSON of the OpenAI routes.
 
 pub(crate) mod answer;
+mod answered;
 pub(crate) mod chat;
 mod common;
 pub(crate) mod completions;

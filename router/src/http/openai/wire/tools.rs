@@ -154,8 +154,8 @@ pub(super) struct Kind {
     expecting = "a choice (a JSON object)"
 )]
 pub(crate) struct NamedChoice {
-    /// Always `function`.
-    #[serde(deserialize_with = "kind", rename = "type")]
+    /// Always `function`; `huggingface_hub` leaves it out.
+    #[serde(default, deserialize_with = "kind", rename = "type")]
     #[schema(value_type = String)]
     _type: (),
     /// Which.
@@ -196,6 +196,10 @@ impl MessageCall {
             _type: (),
             function,
         }
+    }
+
+    pub(super) fn id(&self) -> Option<&str> {
+        self.id.as_deref()
     }
 
     /// As chat templates take them.
