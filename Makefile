@@ -5,6 +5,12 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 RUST   := $(shell git ls-files '*.rs' '*Cargo.toml' Cargo.lock pyproject.toml 2>/dev/null)
 
+# Groups of clients (pyproject.toml, dependency-groups), their tests, and what runs these beside a server of $(VENV).
+CLIENTS       := agents instructor litellm tgi
+NODE_MODULES  := $(VENV)/clients/node/node_modules
+contract      = $(patsubst %,tests/contract/test_%.py,$(1))
+client_pytest = SERVER_PYTHON=$(abspath $(BIN))/python $(VENV)/clients/$(1)/bin/python -m pytest -rs
+
 .DEFAULT_GOAL := help
 .PHONY: help serve test rust-test extension-test python-test gpu-test client-test mutants lint fmt bench proto openapi wheel clean
 
@@ -28,10 +34,13 @@ python-test: $(VENV)/.dev ## Python tests: kernels, worker, parity, contract, en
 gpu-test: $(VENV)/.dev ## the tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu
 
-client-test: $(VENV)/.dev ## tests with large clients: LangChain, LiteLLM, instructor, pydantic-ai, lm-eval, text-generation, node's openai
-	. $(BIN)/activate && PIP_QUIET=1 maturin develop --quiet --extras test,clients
-	$(BIN)/pip install --quiet --no-deps text-generation
-	$(BIN)/python -m pytest -rs $(addprefix tests/contract/test_,langchain.py litellm.py instructor.py pydantic_ai.py lm_eval.py text_generation_client.py node_client.py)
+client-test: $(VENV)/.dev $(CLIENTS:%=$(VENV)/clients/%/.done) $(NODE_MODULES) ## tests with clients in environments of their own: LangChain, LiteLLM, instructor, pydantic-ai, TGI's, node's; with lm-eval and what vLLM's users send
+	. $(BIN)/activate && PIP_QUIET=1 maturin develop --quiet --extras test,evaluation
+	NODE_PATH=$(abspath $(NODE_MODULES)) $(BIN)/python -m pytest -rs $(call contract,lm_eval node_client openai_client vllm_loops anthropic_client anthropic_loops hub_client hub_loops)
+	$(call client_pytest,agents) $(call contract,langchain langchain_loops pydantic_ai)
+	$(call client_pytest,instructor) $(call contract,instructor)
+	$(call client_pytest,litellm) $(call contract,litellm)
+	$(call client_pytest,tgi) $(call contract,text_generation_client hub_client hub_loops)
 
 # The parts of `mutants`, and which mutants of each: every N-th, from the K-th on; of Python, a random sample.
 PART   ?= scheduler engine python
@@ -80,6 +89,16 @@ $(VENV)/.tools:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip 'maturin>=1.9,<2'
 	touch $@
+
+$(VENV)/clients/%/.done: pyproject.toml | $(VENV)/.tools
+	$(PYTHON) -m venv --clear --without-pip $(@D)
+	$(BIN)/pip --python $(@D)/bin/python install --quiet --group client-$*
+	touch $@
+
+# Without npm the tests of node's clients are skipped.
+$(NODE_MODULES): | $(VENV)/.tools
+	mkdir -p $@
+	! command -v npm > /dev/null || npm install --silent --no-fund --no-audit --prefix $(@D) openai @anthropic-ai/sdk
 
 # One extension at a time lives in the source tree: a build of one kind outdates the other's stamp.
 $(VENV)/.release: $(VENV)/.tools $(RUST)

@@ -6,7 +6,7 @@ refusal names its field. What CI sends is a small part of this.
     python bench/fuzz.py --penstock BIN/penstock --shard BIN/penstock-mock-shard
 
 Part one runs router/tests/http_fuzz.rs with more requests. In part two `schemathesis` (extra
-`clients`) draws bodies from docs/openapi.json, such as keep to it and such as do not, which go to a
+`bench`) draws bodies from docs/openapi.json, such as keep to it and such as do not, which go to a
 server (`hostile.py`); afterwards no request is open and no block belongs to nobody. The server's
 worker runs brook, or is the mock shard, with which the router's part is tried some times faster.
 """
