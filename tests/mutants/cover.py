@@ -97,14 +97,16 @@ class Map:
             self.store.write_text(json.dumps(self.files))
 
     def covering(self, path: str, first: int, last: int) -> dict[str, float]:
-        """Seconds of the tests that run one of these lines, quickest first."""
-        found = dict[str, float]()
+        """Seconds of the tests that run one of these lines, file by file, the quickest file first:
+        tests of a file share what is made for them."""
+        found = list[dict[str, float]]()
         for name, file in self.files.items():
             runs = set[str]()
             for line in range(first, last + 1):
                 runs.update(file["lines"][path].get(str(line), ()))
-            found.update({t: s for t, s in file["tests"].items() if name in runs or t in runs})
-        return dict(sorted(found.items(), key=lambda test: test[1]))
+            found.append({t: s for t, s in file["tests"].items() if name in runs or t in runs})
+        found.sort(key=lambda tests: sum(tests.values()))
+        return {test: seconds for tests in found for test, seconds in tests.items()}
 
     def _run(self, files: list[str]) -> tuple[dict[str, float], dict[str, Any]]:
         """Seconds by test; by source, test file and line, the tests or files that run it."""

@@ -63,7 +63,7 @@ def _options() -> argparse.Namespace:
     add("--seconds", type=float, default=20, help="of tests for each change, at most (20)")
     add("--minutes", type=float, default=math.inf, help="after which no further change is begun")
     add("--go-on", action="store_true", help="keep the results there are, and test the rest")
-    add("--again", metavar="TEXT", help="test changes again whose name or result holds TEXT")
+    add("--again", metavar="TEXT", help="test changes again of whose name or result TEXT is a part")
     add("--report", action="store_true", help="only say what is known")
     return parser.parse_args()
 
@@ -125,7 +125,7 @@ def _test_all(chosen: list[Mutant], table: Map, results: Path, options: argparse
     for number, mutant in enumerate(chosen, 1):
         result = known.get(mutant.name)
         if options.again is not None:
-            skipped = options.again not in mutant.name + " " + str((result or {}).get("result"))
+            skipped = options.again not in json.dumps(result)
         else:
             skipped = result is not None
         if skipped:

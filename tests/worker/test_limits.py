@@ -157,6 +157,14 @@ def test_a_run_ends_with_its_tokens_and_within_its_blocks() -> None:
     assert kinds(17, 17, 4, more=5) == broken  # a table of 9: nothing is added
 
 
+def test_a_run_that_cannot_be_says_why() -> None:
+    run = {"run_slots": ints(0), "run_tokens": ints(9)}
+    (fault,) = fold(step(new=[sequence(12, computed=2)], **run)).faults
+    assert fault.message == (
+        "slot 0 cannot run 9 tokens: 2 of 12 tokens are computed and its blocks hold 8"
+    )
+
+
 def test_a_run_of_no_sequence_is_told_once() -> None:
     work = fold(step(run_slots=ints(2), run_tokens=ints(1)))
     assert [(f.slot, f.message) for f in work.faults] == [(2, "slot 2 holds no sequence")]

@@ -148,7 +148,9 @@ def test_the_last_settings_that_are_taken(original: Path, settings: dict[str, An
 def test_what_a_load_reports(original: Path) -> None:
     """Bytes of weights, each once, then the measuring of memory, then what was loaded."""
     request = pb.LoadRequest(**{**SETTINGS, "model_path": str(original)})
-    *events, last = LocalWorker().stub.Load(request)
+    worker = LocalWorker()
+    *events, last = worker.stub.Load(request)
+    assert worker.stub.Health(pb.HealthRequest()) == pb.HealthReply(loaded=True)
     told = [(e.progress.phase, e.progress.done, e.progress.total) for e in events]
     *weights, begun, ended = told
     total = last.loaded.memory.weights

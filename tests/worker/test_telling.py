@@ -119,6 +119,46 @@ def test_all_tokens_are_told_as_the_likeliest_are(dtype: torch.dtype) -> None:
     assert all_[2].sort(dim=1)[0].eq(torch.arange(300)).all()
 
 
+@pytest.mark.parametrize("kept", [[0, 1, 2, 3], [0, 2, 3], [1, 2], [3]])
+def test_tokens_tell_the_likeliest_and_those_named(matrix: Tensor, kept: list[int]) -> None:
+    """Each once, whichever of the runs brought a token. Run 1 asks for nothing."""
+    hidden = torch.randn(4, HIDDEN, generator=torch.Generator().manual_seed(5))
+    logits = rounded(hidden, matrix)
+    table = logits.log_softmax(-1)
+    likely = table.sort(dim=-1, descending=True, stable=True)[1].tolist()
+    chosen = [likely[0][1], likely[1][0], likely[2][3], likely[3][0]]
+    names = {0: [likely[0][0], likely[0][9]], 2: [likely[2][5], likely[2][4]], 3: list[int]()}
+    counts = {0: 3, 2: 0, 3: 2}
+    asked = Asked(
+        np.array([0, 2, 3]),
+        np.array(list(counts.values())),
+        [np.array(ids, np.int32) for ids in names.values()],
+        [],
+    )
+    telling = Telling(asked, torch.device("cpu"))
+    rows = [2, 0, 3, 1]  # of the samples, by run
+    order = torch.tensor(rows).argsort()
+    packed: Any = SimpleNamespace(samples=np.array(rows))
+    telling.tell_tops(logits[order], torch.tensor(chosen)[order], packed)
+    tokens = [chosen[run] for run in kept]
+    outcome = Outcome(1, 1, token_ids=tokens, logprobs=[0.5] * len(kept))
+    telling.add_to(outcome, np.array(kept))
+    expected = [
+        likely[run][: counts[run]]
+        + [name for name in names[run] if name not in likely[run][: counts[run]]]
+        if run in counts
+        else []
+        for run in kept
+    ]
+    assert outcome.tops is not None
+    assert outcome.tops.counts == [len(ids) for ids in expected]
+    assert outcome.tops.token_ids == [id_ for ids in expected for id_ in ids]
+    told = [table[run, id_].item() for run, ids in zip(kept, expected, strict=True) for id_ in ids]
+    assert outcome.tops.logprobs == pytest.approx(told, abs=1e-5)
+    own = [table[run, chosen[run]].item() if run != 1 else 0.5 for run in kept]
+    assert outcome.logprobs == pytest.approx(own, abs=1e-5)
+
+
 def test_a_step_tells_what_the_host_and_the_device_took(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
