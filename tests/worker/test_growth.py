@@ -162,3 +162,35 @@ def test_recursion_needs_few_tokens_where_it_may_end(compiler: Compiler) -> None
     assert opened < 40
     endless = {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}
     assert growth.of_schema(endless, compiler.vocabulary)[0] >= MOST_SIZE
+
+
+def tagged() -> Any:
+    """Objects whose `type` says what else they hold: of many short ones, of a long one."""
+    short = {"type": {"enum": [letter + "-scalar" for letter in "abcdefghijklmnopqrstuvwxyz"]}}
+    long = {"type": {"const": "enumeration"}, "name": WORD, "symbols": {"type": "array"}}
+    kinds = {"short": record(**short), "long": record(**long)}
+    references = [{"$ref": f"#/$defs/{name}"} for name in kinds]
+    return {"$defs": kinds, "oneOf": references}
+
+
+def test_a_type_is_only_chosen_if_what_it_leads_to_fits(compiler: Compiler) -> None:
+    schema, texts = tagged(), compiler.vocabulary.tokens
+    made = guide(compiler, of_schema(schema))
+    begun, long = b'{"type":"', 0
+    spelt = compiler.vocabulary.segmented(begun)
+    assert spelt
+    for most in range(made.shortest, made.shortest + 60):
+        tokens = able(placed(made, spelt, most))
+        for token in tokens[[b"enumeration".startswith(texts[token]) for token in tokens]]:
+            needed, long = made.needed(begun + texts[token]), long + 1
+            assert needed is not None and needed <= most - len(spelt) - 1, (most, texts[token])
+            able(placed(made, [*spelt, token], most))  # it can go on
+    assert long
+
+
+def placed(made: Any, tokens: list[int], most: int) -> NativeCursor:
+    """A cursor behind some tokens of `most`."""
+    cursor: NativeCursor = made.start(Ends((EOS[0], EOS[1]), most))
+    for token in tokens:
+        cursor.advance(token)
+    return cursor

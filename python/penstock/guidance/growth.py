@@ -34,7 +34,7 @@ def of_schema(schema: Any, vocabulary: Vocabulary) -> tuple[int, int]:
         for key in PLACES:
             words += [1 + vocabulary.endings(written(name) + b":") for name in node.get(key, {})]
     each = max((sizes.of(node) for node in own), default=2) + MARKS
-    return each, max(words) + each * any(map(_undecided, own))
+    return each, max(words) + each * any(_undecided(node, schema) for node in own)
 
 
 def endless(schema: Any) -> bool:
@@ -176,21 +176,30 @@ def _likely(children: list[Any]) -> list[Any]:
     return plain or children
 
 
-def _undecided(node: dict[str, Any]) -> bool:
-    """Whether what is in a string may decide between alternatives."""
-    kinds = list(_kinds(node))
-    return any(kinds.count(kind) > 1 for kind in ("string", "array"))
+def _undecided(node: dict[str, Any], root: Any) -> bool:
+    """Whether a token within a string or a number may decide between alternatives, such as the name
+    of a type in an object that may be of several types."""
+    found = set[Any]()
+    for kind in _kinds(node, root, set()):
+        if kind in found and kind in ("string", "array", "object"):
+            return True
+        found.add(kind)
+    return False
 
 
-def _kinds(node: Any) -> Iterator[Any]:
-    """Of all alternatives; those of literal values are left out."""
-    if not isinstance(node, dict) or literals(node):
+def _kinds(node: Any, root: Any, seen: set[int]) -> Iterator[Any]:
+    """The types of all alternatives, each alternative once. Literal values have none."""
+    if not isinstance(node, dict) or literals(node) or id(node) in seen:
         return
+    seen.add(id(node))
     children = [child for key in ("anyOf", "oneOf") for child in node.get(key, [])]
+    if "$ref" in node:
+        children.append(resolved(root, str(node["$ref"])))
     for child in children:
-        yield from _kinds(child)
+        yield from _kinds(child, root, seen)
     if not children:
-        yield node.get("type")
+        types = node.get("type")
+        yield from types if isinstance(types, list) else [types]
 
 
 def _is_scalar(node: Any) -> bool:
