@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from typing import Any
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 WEATHER = {"temperature": 21, "sky": "sunny"}
 # A question, the call that brook makes of it in a conversation's first turn, and what it then says.
@@ -12,6 +14,14 @@ TURNS = [
     ("What is the weather in Paris?", "get_weather", {"city": "Paris"}, "21"),
     ("Add 12 and 30.", "add", {"a": 12, "b": 30}, "42"),
 ]
+T = TypeVar("T")
+# LangChain keeps connections for later calls, in other tests too: they belong to one event loop.
+LOOP = asyncio.new_event_loop()
+
+
+def complete(coroutine: Coroutine[Any, Any, T]) -> T:
+    """What it returns."""
+    return LOOP.run_until_complete(coroutine)
 
 
 def get_weather(city: str) -> str:

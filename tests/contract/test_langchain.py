@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import jsonschema
+import loops
 import openai
 import pydantic
 import pytest
@@ -66,7 +67,7 @@ def test_usage_log_probabilities_and_asyncio(model: Any) -> None:
         pieces = [chunk.content async for chunk in model.astream(QUESTION)]
         return [*(answer.content for answer in answers), "".join(pieces)]
 
-    assert set(asyncio.run(several())) == {told.content}
+    assert set(loops.complete(several())) == {told.content}
 
 
 def test_errors(model: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from functools import reduce
 from operator import add
 from typing import Any
@@ -21,8 +20,6 @@ from langchain_openai import ChatOpenAI  # noqa: E402
 ROUTES = ("chat", "responses", "messages")
 HOW = ("invoke", "stream", "ainvoke", "astream")
 TEXT = "Extract the name and the age: Ann is 7 years old."
-# LangChain keeps connections for later calls: they belong to one event loop.
-LOOP = asyncio.new_event_loop()
 FUNCTIONS = [loops.get_weather, loops.add]
 
 
@@ -50,12 +47,12 @@ def ask(asked: Any, how: str, messages: list[Any]) -> Any:
     if how == "stream":
         return joined(list(asked.stream(messages)))
     if how == "ainvoke":
-        return LOOP.run_until_complete(asked.ainvoke(messages))
+        return loops.complete(asked.ainvoke(messages))
 
     async def chunks() -> list[Any]:
         return [chunk async for chunk in asked.astream(messages)]
 
-    return joined(LOOP.run_until_complete(chunks()))
+    return joined(loops.complete(chunks()))
 
 
 def joined(chunks: list[Any]) -> Any:
@@ -137,7 +134,7 @@ def test_a_streamed_agent(server: Server, route: str) -> None:
             (told["langgraph_node"], message.text)
             for message, told in agent.stream(asked, stream_mode="messages")
         ],
-        LOOP.run_until_complete(pieces()),
+        loops.complete(pieces()),
     ):
         texts = [text for node, text in found if node == "model" and text]
         assert len(texts) > 2
