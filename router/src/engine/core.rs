@@ -266,10 +266,10 @@ impl Core {
         self.tell_prompts(&mut answer);
         for emission in emissions {
             let SequenceId { request, branch } = emission.sequence;
-            let event = event(&answer, &emission);
             let Some(record) = self.records.get_mut(request) else {
                 continue;
             };
+            let event = event(&answer, &emission, record.named());
             record.note_closing(&emission, &answer.closing);
             let end = record.end(&emission, &answer.errors);
             let ended = end.is_some();
@@ -362,18 +362,18 @@ fn micros(time: Duration) -> u64 {
 
 /// What could follow a sequence that is searched on, if the worker has told it.
 fn candidates(answer: &StepAnswer, emission: &Emission) -> Option<Vec<Candidate>> {
-    let tops = |told: &StepTold| told.tops.of(emission.tokens.clone());
+    let tops = |told: &StepTold| told.tops.of(emission.tokens.clone(), &[]);
     answer.told.as_deref().and_then(tops)?.pop()
 }
 
-fn event(answer: &StepAnswer, emission: &Emission) -> TokenEvent {
+fn event(answer: &StepAnswer, emission: &Emission, named: &[u32]) -> TokenEvent {
     let ids = &answer.outcome.token_ids[emission.tokens.clone()];
     let logprobs = &answer.logprobs[emission.tokens.clone()];
     let tokens = ids
         .iter()
         .zip(logprobs)
         .map(|(id, &logprob)| Token { id: id.0, logprob });
-    let tops = |told: &StepTold| told.tops.of(emission.tokens.clone());
+    let tops = |told: &StepTold| told.tops.of(emission.tokens.clone(), named);
     let told = answer.told.as_deref().and_then(tops).map(|tops| {
         let prompt = Vec::new();
         Box::new(Told { tops, prompt })

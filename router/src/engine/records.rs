@@ -15,6 +15,7 @@ use super::beam::{Found, Search};
 use super::post::{Outbox, Outlet};
 use super::types::{
     Candidate, End, EngineRequest, Sampling, Stopping, SubmitError, TokenEvent, Told,
+    WHOLE_VOCABULARY,
 };
 use crate::client::Client;
 use crate::shard::{PromptPart, SlotError};
@@ -206,6 +207,11 @@ impl Record {
         preparing && self.losses >= MOST_LOSSES
     }
 
+    /// Tokens whose log-probabilities the client asked for by their ids.
+    pub(super) fn named(&self) -> &[u32] {
+        &self.request.sampling.telling.token_ids
+    }
+
     /// Tells the submitter that the request is accepted.
     pub(super) fn accept(&mut self) {
         match mem::replace(&mut self.stage, Stage::Waiting) {
@@ -252,9 +258,15 @@ impl Record {
     /// of a prompt is told again if its sequence was preempted before the scheduler knew of it.
     pub(super) fn tell_prompt(&mut self, part: PromptPart, outbox: &mut Outbox) {
         let skipped = self.prompt_told.saturating_sub(part.start) as usize;
-        let prompt: Vec<_> = part.tokens.into_iter().skip(skipped).collect();
+        let mut prompt: Vec<_> = part.tokens.into_iter().skip(skipped).collect();
         if prompt.is_empty() || part.start > self.prompt_told {
             return;
+        }
+        if self.request.sampling.telling.prompt != Some(WHOLE_VOCABULARY) {
+            for token in &mut prompt {
+                // An impossible token is no alternative.
+                token.top.retain(|candidate| candidate.logprob.is_finite());
+            }
         }
         self.prompt_told += u32::try_from(prompt.len()).unwrap_or(u32::MAX);
         if self.prompt_told as usize >= self.request.prompt.len() {

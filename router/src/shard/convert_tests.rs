@@ -248,10 +248,11 @@ fn what_is_told_is_split_by_token() {
     let told = answer.told.expect("something is told");
     let of = |id, logprob| Candidate { id, logprob };
     let first = vec![of(7, -1.0), of(3, -2.0)];
-    assert_eq!(told.tops.of(0..2), Some(vec![first, vec![]]));
-    assert_eq!(told.tops.of(1..2), None, "nobody asked about it");
-    let impossible = Some(vec![vec![]]);
-    assert_eq!(told.tops.of(2..3), impossible, "minus infinity is left out");
+    assert_eq!(told.tops.of(0..2, &[]), Some(vec![first, vec![]]));
+    assert_eq!(told.tops.of(1..2, &[]), None, "nobody asked about it");
+    assert_eq!(told.tops.of(2..3, &[5]), Some(vec![vec![]]), "impossible");
+    let named = of(4, f32::NEG_INFINITY);
+    assert_eq!(told.tops.of(2..3, &[5, 4]), Some(vec![vec![named]]));
     let part = &told.prompts[0];
     assert_eq!((part.request, part.start), (RequestId(40), 1));
     let second = PromptToken {

@@ -38,9 +38,9 @@ pub struct PromptPart {
 }
 
 impl Tops {
-    /// For a range of the outcome's tokens, the likely ones in the place of each. `None` if there
-    /// are none.
-    pub fn of(&self, tokens: Range<usize>) -> Option<Vec<Vec<Candidate>>> {
+    /// For a range of the outcome's tokens, the likely ones in the place of each, and those that the
+    /// client `named`. `None` if there are none.
+    pub fn of(&self, tokens: Range<usize>, named: &[u32]) -> Option<Vec<Vec<Candidate>>> {
         let ends = self.ends.get(tokens.clone())?;
         let mut start = match tokens.start {
             0 => 0,
@@ -52,9 +52,9 @@ impl Tops {
         let of = |&end: &usize| {
             let candidates = &self.candidates[start..end];
             start = end;
-            // What is impossible is no alternative.
-            let possible = candidates.iter().filter(|c| c.logprob.is_finite());
-            possible.copied().collect()
+            // An impossible token is no alternative, but the client may have asked about it.
+            let told = |c: &&Candidate| c.logprob.is_finite() || named.contains(&c.id);
+            candidates.iter().filter(told).copied().collect()
         };
         Some(ends.iter().map(of).collect())
     }
@@ -114,7 +114,7 @@ fn prompt_part(part: &v1::PromptLogprobs) -> Result<PromptPart, String> {
         PromptToken {
             logprob,
             rank,
-            top: top.filter(|c| c.logprob.is_finite()).collect(),
+            top: top.collect(),
         }
     });
     Ok(PromptPart {

@@ -115,6 +115,9 @@ impl Sequence {
 
     /// The log-probability that `token` would have as the next one.
     pub(crate) fn logprob_of(&self, token: u32) -> f32 {
+        if self.bars(token) {
+            return f32::NEG_INFINITY;
+        }
         logprob(extended(self.last(), token))
     }
 }

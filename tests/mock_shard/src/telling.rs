@@ -53,7 +53,12 @@ pub(crate) fn tell_prompt(sequence: &Sequence, before: usize, reply: &mut v1::St
         for rank in 0..top {
             part.top_token_ids
                 .push((sequence.prompt[position] + rank) % sequence.vocab);
-            part.top_logprobs.push(logprob - rank as f32);
+            // One token of the vocabulary is impossible.
+            let last = rank + 1 == sequence.vocab;
+            part.top_logprobs.push(match last {
+                true => f32::NEG_INFINITY,
+                false => logprob - rank as f32,
+            });
         }
     }
     reply.prompts.push(part);
