@@ -39,9 +39,9 @@ impl StopMatcher {
         }
     }
 
-    /// Feeds the next part of the answer. Returns the match that completes first; of several that
-    /// complete at the same byte, the longest. Nothing is fed after a match.
-    pub fn feed(&mut self, text: &str) -> Option<StopMatch> {
+    /// Feeds the next part of the answer. Returns the match that completes first among those whose start
+    /// `counts`; of several that complete at the same byte, the longest. Nothing is fed after a match.
+    pub fn feed(&mut self, text: &str, mut counts: impl FnMut(usize) -> bool) -> Option<StopMatch> {
         if self.automata.is_empty() {
             self.fed += text.len();
             return None;
@@ -49,7 +49,13 @@ impl StopMatcher {
         for byte in text.bytes() {
             self.fed += 1;
             let end = self.fed;
-            let longest = self.automata.iter_mut().filter_map(|a| a.step(byte)).max();
+            // All of them take the byte, also those behind one that matches: it may not count.
+            let longest = self
+                .automata
+                .iter_mut()
+                .filter_map(|automaton| automaton.step(byte))
+                .filter(|length| counts(end - length))
+                .max();
             if let Some(length) = longest {
                 return Some(StopMatch {
                     start: end - length,
@@ -106,11 +112,11 @@ mod tests {
         StopMatcher::new(&strings.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>())
     }
 
-    /// Earliest end, then earliest start: the definition, by brute force.
-    fn oracle(strings: &[&str], text: &str) -> Option<StopMatch> {
+    /// Earliest end, then earliest start, of those that count: the definition, by brute force.
+    fn oracle(strings: &[&str], text: &str, counts: impl Fn(usize) -> bool) -> Option<StopMatch> {
         let bytes = text.as_bytes();
         (1..=bytes.len()).find_map(|end| {
-            let ends = |s: &&&str| bytes[..end].ends_with(s.as_bytes());
+            let ends = |s: &&&str| bytes[..end].ends_with(s.as_bytes()) && counts(end - s.len());
             let longest = strings.iter().filter(ends).map(|s| s.len()).max()?;
             Some(StopMatch {
                 start: end - longest,
@@ -122,22 +128,42 @@ mod tests {
     #[test]
     fn spans_pieces_and_restarts_inside_itself() {
         let mut m = matcher(&["aab"]);
-        assert_eq!(m.feed("a"), None);
-        assert_eq!(m.feed("aa"), None);
+        assert_eq!(m.feed("a", |_| true), None);
+        assert_eq!(m.feed("aa", |_| true), None);
         assert_eq!(m.held(), 2);
-        assert_eq!(m.feed("bc"), Some(StopMatch { start: 1, end: 4 }));
+        assert_eq!(m.feed("bc", |_| true), Some(StopMatch { start: 1, end: 4 }));
     }
 
     #[test]
     fn the_earliest_end_wins_then_the_longest() {
         assert_eq!(
-            matcher(&["abc", "b"]).feed("abc"),
+            matcher(&["abc", "b"]).feed("abc", |_| true),
             Some(StopMatch { start: 1, end: 2 })
         );
         assert_eq!(
-            matcher(&["c", "abc"]).feed("abc"),
+            matcher(&["c", "abc"]).feed("abc", |_| true),
             Some(StopMatch { start: 0, end: 3 })
         );
+    }
+
+    #[test]
+    fn a_match_that_does_not_count_hides_no_other() {
+        for (strings, text, first, wanted) in [
+            // That overlaps it, also of the same string.
+            (&["ab", "bc"][..], "abc", 1, Some((1, 3))),
+            (&["aa"], "aaa", 1, Some((1, 3))),
+            (&["abab"], "ababab", 1, Some((2, 6))),
+            // That ends with it, whichever comes first in the list.
+            (&["abc", "c"], "abc", 1, Some((2, 3))),
+            (&["c", "bc", "abc"], "abc", 1, Some((1, 3))),
+            // That has all of it inside.
+            (&["b", "abcd"], "abcd", 2, None),
+            (&["b", "abcd"], "abcdb", 2, Some((4, 5))),
+        ] {
+            let found = matcher(strings).feed(text, |start| start >= first);
+            let wanted = wanted.map(|(start, end)| StopMatch { start, end });
+            assert_eq!(found, wanted, "{strings:?} in {text:?} from {first} on");
+        }
     }
 
     #[test]
@@ -159,11 +185,13 @@ mod tests {
             let strings = [word(4), word(3)];
             let strings: Vec<&str> = strings.iter().map(String::as_str).collect();
             let text = word(14);
+            let first = next(6) as usize;
             let mut m = matcher(&strings);
             let found = text
                 .chars()
-                .find_map(|c| m.feed(c.encode_utf8(&mut [0; 4])));
-            assert_eq!(found, oracle(&strings, &text), "{strings:?} in {text:?}");
+                .find_map(|c| m.feed(c.encode_utf8(&mut [0; 4]), |start| start >= first));
+            let wanted = oracle(&strings, &text, |start| start >= first);
+            assert_eq!(found, wanted, "{strings:?} in {text:?} from {first} on");
         }
     }
 }

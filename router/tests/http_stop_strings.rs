@@ -74,3 +74,100 @@ async fn stop_strings_are_for_the_text_around_calls() {
         }
     }
 }
+
+/// Content, number of calls and reason of each answer, played as it is and cut into characters.
+async fn answered(server: &Server, text: &str, fields: Value) -> (String, usize, String) {
+    let characters: Vec<String> = text.chars().map(String::from).collect();
+    let characters: Vec<&str> = characters.iter().map(String::as_str).collect();
+    let mut answers = Vec::new();
+    for parts in [&[text][..], &characters] {
+        server.stage.play(parts, End::StopToken);
+        let mut body = json!({"messages": [{"role": "user", "content": "hi"}]});
+        body.as_object_mut()
+            .unwrap()
+            .extend(fields.as_object().unwrap().clone());
+        let answer = server.post("/v1/chat/completions", body).await.json();
+        let (content, calls, reason) = told(&answer);
+        answers.push((content, calls.len(), reason));
+    }
+    assert_eq!(answers[0], answers[1], "{text}");
+    answers.remove(0)
+}
+
+/// The server of a model that writes its calls so.
+fn calling(template: &str) -> Server {
+    let server = Server::with(Some(template), |_| {});
+    server.stage.set_length(2000);
+    server
+}
+
+#[tokio::test]
+async fn a_stop_string_in_a_call_hides_none_behind_it() {
+    let server = calling(TEMPLATE);
+    let tools = json!([{"type": "function", "function": {"name": "f"}}]);
+    for (text, stop, wanted) in [
+        // It begins in the call, and another one overlaps it or ends with it.
+        (format!("{CALL} x, y"), json!(["> x", " x"]), ("", 1)),
+        (format!("{CALL} x, y"), json!(["> x", "x, "]), (" ", 1)),
+        (format!("{CALL}aab"), json!([">aa", "aab"]), ("", 1)),
+    ] {
+        let fields = json!({"tools": tools, "stop": stop});
+        let (content, calls, reason) = answered(&server, &text, fields).await;
+        assert_eq!(
+            (content.trim_start(), calls),
+            (wanted.0.trim_start(), wanted.1),
+            "{text} {stop}"
+        );
+        assert_eq!(reason, "tool_calls");
+    }
+}
+
+#[tokio::test]
+async fn a_stop_string_before_min_tokens_hides_none_behind_it() {
+    let server = calling(TEMPLATE);
+    // A token is a character.
+    for (text, stop, min_tokens, wanted) in [
+        ("abcd", json!(["ab", "bc"]), 2, ("", "stop")),
+        ("abcd", json!(["ab", "bc"]), 3, ("a", "stop")),
+        ("aaab", json!(["aa"]), 3, ("a", "stop")),
+        ("abab", json!(["ab"]), 3, ("ab", "stop")),
+        ("abcb", json!(["bc", "cb"]), 4, ("ab", "stop")),
+        ("abcb", json!(["abc"]), 4, ("abcb", "stop")),
+    ] {
+        let fields = json!({"stop": stop, "min_tokens": min_tokens, "max_tokens": 20});
+        let (content, _, reason) = answered(&server, text, fields).await;
+        assert_eq!(
+            (content.as_str(), reason.as_str()),
+            wanted,
+            "{text} {stop} {min_tokens}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_list_of_pythonic_calls_is_one_piece() {
+    let server =
+        calling("{{ tools }}[func_name1(a=1)]{% for m in messages %}{{ m.content }}{% endfor %}");
+    let tool = |name: &str| json!({"type": "function", "function": {"name": name}});
+    let tools = json!([tool("f"), tool("get")]);
+    for (text, stop, wanted) in [
+        // What is between calls, and the name of a later one.
+        ("[f(a='x'), get(b='y')]", json!([","]), ("", 2)),
+        ("[f(a='x'), get(b='y')]", json!([" "]), ("", 2)),
+        ("[f(a='x'),\n get(b='y')]", json!(["\n", " get"]), ("", 2)),
+        ("[f(a='x'), get(b='y')]", json!(["get"]), ("", 2)),
+        ("[f(a='x'), get(b='y')]", json!(["]", ")", "="]), ("", 2)),
+        // What follows the list.
+        ("[f(a='x')] So, x", json!([","]), ("So", 1)),
+        ("[f(a='x')] So, x", json!(["] So", "So"]), ("", 1)),
+        // A list that is none of calls.
+        ("[1, 2] and more", json!([" "]), ("[1,", 0)),
+        ("See f(a=1), x", json!([","]), ("See f(a=1)", 0)),
+        // What comes behind a list that is given up.
+        ("[f(a='x'), oh, no", json!([" n"]), ("oh,", 1)),
+    ] {
+        let fields = json!({"tools": tools, "stop": stop});
+        let (content, calls, _) = answered(&server, text, fields).await;
+        assert_eq!((content.trim_start(), calls), wanted, "{text} {stop}");
+    }
+}

@@ -363,21 +363,21 @@ impl Generation {
 
     /// Looks for a stop string in what the answer has from `from` on: (end of the content, its
     /// end). What begins in a call is none.
-    fn find_stop(&mut self, mut from: usize) -> Option<(usize, usize)> {
-        loop {
-            let found = self.stop.feed(&self.answer[from..])?;
-            let calls = self.calls.as_mut();
-            let called = calls.is_some_and(|calls| calls.holds(&self.answer, found.start));
-            if !called && self.facts.generated_tokens >= self.facts.min_new_tokens {
-                let kept = if self.keeps_stop {
-                    found.end
-                } else {
-                    found.start
-                };
-                return Some((kept, found.end));
-            }
-            from = found.end;
-        }
+    fn find_stop(&mut self, from: usize) -> Option<(usize, usize)> {
+        let early = self.facts.generated_tokens < self.facts.min_new_tokens;
+        let (answer, calls) = (&self.answer, &mut self.calls);
+        let mut called = |start| {
+            let calls = calls.as_mut();
+            calls.is_some_and(|calls| calls.holds(answer, start))
+        };
+        let counts = |start| !early && !called(start);
+        let found = self.stop.feed(&answer[from..], counts)?;
+        let kept = if self.keeps_stop {
+            found.end
+        } else {
+            found.start
+        };
+        Some((kept, found.end))
     }
 
     /// Ends the answer; of its text, `cut` is (content, content and stop string) in bytes.

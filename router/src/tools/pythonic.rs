@@ -18,6 +18,8 @@ pub(super) struct Pythonic {
     state: State,
     finder: MarkFinder,
     prose: Prose,
+    /// Whether a call of the list has been read.
+    listed: bool,
     /// The call that is being read.
     call: String,
     scan: Scan,
@@ -73,6 +75,7 @@ impl Pythonic {
             state: State::Start,
             finder: MarkFinder::new(&MARKS),
             prose: Prose::until(&[]),
+            listed: false,
             call: String::new(),
             scan: Scan::default(),
         }
@@ -84,6 +87,7 @@ impl Pythonic {
         match (self.state, c) {
             (State::Start, '[') => {
                 self.state = State::Before;
+                self.listed = false;
                 self.prose.hold("[");
             }
             (State::Start, _) if blank => self.prose.hold(c.encode_utf8(&mut [0; 4])),
@@ -127,6 +131,7 @@ impl Pythonic {
                 out.arguments(&Value::Object(arguments).to_string());
                 out.end_call();
                 self.state = State::After;
+                self.listed = true;
             }
             None => {
                 self.call.pop();
@@ -158,8 +163,14 @@ impl Machine for Pythonic {
         self.prose.finish(out);
     }
 
+    /// From the first call's arguments to the end of the list, with what is between its calls.
     fn in_call(&self) -> bool {
-        self.state == State::After || (self.state == State::Call && self.scan.depth > 0)
+        match self.state {
+            State::After => true,
+            State::Before => self.listed,
+            State::Call => self.listed || self.scan.depth > 0,
+            State::Start | State::End | State::Text => false,
+        }
     }
 }
 
