@@ -167,3 +167,71 @@ impl AsyncWrite for Patient {
         Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::TcpSocket;
+    use tokio::time::timeout;
+
+    use super::super::seats::Room;
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_millis(400);
+    /// Between the reads of a slow client.
+    const PAUSE: Duration = Duration::from_millis(100);
+    /// Bytes that each end of a connection holds, about.
+    const BUFFER: u32 = 64 << 10;
+    /// Bytes of a write: more than is held.
+    const PART: usize = 1 << 20;
+
+    /// Both ends of a connection that buffers little.
+    async fn connected() -> (Patient, TcpStream) {
+        let (server, client) = (TcpSocket::new_v4().unwrap(), TcpSocket::new_v4().unwrap());
+        server.set_send_buffer_size(BUFFER).unwrap();
+        client.set_recv_buffer_size(BUFFER).unwrap();
+        server.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let listener = server.listen(1).unwrap();
+        let client = client.connect(listener.local_addr().unwrap());
+        let (client, accepted) = tokio::join!(client, listener.accept());
+        let seat = Room::new(1, Duration::ZERO).seat().await.unwrap();
+        let patient = Patient::new(accepted.unwrap().0, LIMIT, seat.sitter());
+        (patient, client.unwrap())
+    }
+
+    /// How a client fared that takes a part now and then.
+    enum Fared {
+        /// It was served for three times the limit.
+        Served,
+        /// It was given up, so long after it had taken something.
+        GivenUp(Duration),
+    }
+
+    async fn serve_slowly(patient: &mut Patient, client: &mut TcpStream) -> Fared {
+        let (began, mut took) = (Instant::now(), Instant::now());
+        let mut part = vec![0; PART];
+        while began.elapsed() < 3 * LIMIT {
+            match timeout(PAUSE, patient.write(&part)).await {
+                Ok(Ok(_)) => took = Instant::now(),
+                Ok(Err(_)) => return Fared::GivenUp(took.elapsed()),
+                // It takes all that is there.
+                Err(_) => while client.try_read(&mut part).is_ok() {},
+            }
+        }
+        Fared::Served
+    }
+
+    /// The limit is for one wait, not for all of them.
+    #[tokio::test]
+    async fn a_client_that_takes_something_now_and_then_is_served() {
+        for _ in 0..50 {
+            let (mut patient, mut client) = connected().await;
+            match serve_slowly(&mut patient, &mut client).await {
+                Fared::Served => return,
+                // A busy machine may hold this test up for so long.
+                Fared::GivenUp(after) => assert!(after >= LIMIT, "given up after {after:?}"),
+            }
+        }
+        panic!("no client was served");
+    }
+}

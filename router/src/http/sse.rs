@@ -199,7 +199,9 @@ pub(super) fn put_named(out: &mut BytesMut, name: &str, write: impl FnOnce(&mut 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use futures_util::FutureExt;
     use http_body_util::BodyExt;
+    use tokio::sync::mpsc;
 
     /// Plays one text per poll, empty ones too. Wakes nobody.
     struct Script(std::vec::IntoIter<&'static str>);
@@ -213,6 +215,70 @@ mod tests {
             let last = self.0.len() == 0;
             Poll::Ready(if last { Flow::End } else { Flow::More })
         }
+    }
+
+    /// Brings what the test sends.
+    struct Live(mpsc::UnboundedReceiver<&'static str>);
+
+    impl EventSource for Live {
+        fn poll_events(&mut self, cx: &mut Context<'_>, desk: &mut Desk) -> Poll<Flow> {
+            let text = ready!(self.0.poll_recv(cx));
+            desk.out.put_slice(text.unwrap_or_default().as_bytes());
+            Poll::Ready(text.map_or(Flow::End, |_| Flow::More))
+        }
+    }
+
+    impl<S: EventSource> SseBody<S> {
+        /// What is ready now.
+        fn ready(&mut self) -> Option<Bytes> {
+            let frame = self.frame().now_or_never()??;
+            frame.unwrap().into_data().ok()
+        }
+
+        /// As if the last frame had been shown `keep_alive` ago, with the timer set before it.
+        fn be_silent(&mut self) {
+            let Silence {
+                keep_alive,
+                last_frame,
+                timer,
+                ..
+            } = &mut self.silence;
+            *last_frame = Instant::now().checked_sub(*keep_alive).unwrap();
+            timer.as_mut().reset(Instant::now());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_comment_comes_after_a_silence_and_none_while_frames_flow() {
+        let (sender, texts) = mpsc::unbounded_channel();
+        let keep_alive = Duration::from_secs(60);
+        let mut body = SseBody {
+            source: Live(texts),
+            ended: false,
+            silence: Silence::new(keep_alive),
+        };
+        assert_eq!(body.ready(), None);
+        for text in ["a", "b", "c"] {
+            // Its timer goes off, but a frame was shown in the meantime.
+            body.be_silent();
+            sender.send(text).unwrap();
+            assert_eq!(body.ready().as_deref(), Some(text.as_bytes()));
+            sleep(Duration::from_millis(5)).await;
+            assert_eq!(body.ready(), None, "a comment although {text} was shown");
+            let due = body.silence.last_frame + keep_alive;
+            assert_eq!(body.silence.timer.deadline(), due);
+        }
+        for _ in 0..2 {
+            body.be_silent();
+            sleep(Duration::from_millis(5)).await;
+            assert_eq!(body.ready().as_deref(), Some(&b":\n\n"[..]));
+            sleep(Duration::from_millis(5)).await;
+            assert_eq!(body.ready(), None, "one comment for one silence");
+        }
+        sender.send("d").unwrap();
+        drop(sender);
+        assert_eq!(body.ready().as_deref(), Some(&b"d"[..]));
+        assert!(body.frame().await.is_none());
     }
 
     #[tokio::test]
