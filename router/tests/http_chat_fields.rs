@@ -5,23 +5,8 @@
 mod scripted;
 
 use penstock_router::engine::End;
-use scripted::Server;
-use serde_json::{Value, json};
-
-const CHAT: &str = "/v1/chat/completions";
-
-fn with(mut body: Value, fields: Value) -> Value {
-    let fields = fields.as_object().unwrap().clone();
-    body.as_object_mut().unwrap().extend(fields);
-    body
-}
-
-fn chat(fields: Value) -> Value {
-    with(
-        json!({"messages": [{"role": "user", "content": "hi"}]}),
-        fields,
-    )
-}
+use scripted::{CHAT, Server, chat, with};
+use serde_json::json;
 
 #[tokio::test]
 async fn thoughts_are_told_by_both_names_and_read_by_both() {

@@ -10,10 +10,9 @@ use penstock_router::{
     engine::{End, types::GuideKind},
     tools::ToolFormat,
 };
-use scripted::Server;
+use scripted::{CHAT, Server, with};
 use serde_json::{Value, json};
 
-const CHAT: &str = "/v1/chat/completions";
 const TEMPLATE: &str = "{% if tools %}{{ tools | tojson }}<tool_call>{\"name\":{% endif %}\
     {% for m in messages %}{{ m.role }}:{{ m.content }}\
     {% if m.tool_calls %}{{ m.tool_calls | tojson }}{% endif %}/{% endfor %}";
@@ -31,12 +30,6 @@ fn function() -> Value {
 
 fn tool() -> Value {
     json!({"type": "function", "function": function()})
-}
-
-fn with(mut body: Value, fields: Value) -> Value {
-    let fields = fields.as_object().unwrap().clone();
-    body.as_object_mut().unwrap().extend(fields);
-    body
 }
 
 fn body(fields: Value) -> Value {

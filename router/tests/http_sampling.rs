@@ -6,19 +6,8 @@ mod scripted;
 
 use penstock_router::adjustment::{Adjustment, Penalties, Watermark};
 use penstock_router::engine::End;
-use scripted::{EOS, Server};
+use scripted::{EOS, Server, chat, with};
 use serde_json::{Value, json};
-
-fn with(mut body: Value, fields: Value) -> Value {
-    let fields = fields.as_object().unwrap().clone();
-    body.as_object_mut().unwrap().extend(fields);
-    body
-}
-
-fn chat(fields: Value) -> Value {
-    let messages = json!([{"role": "user", "content": "hi"}]);
-    with(json!({"messages": messages}), fields)
-}
 
 fn everything() -> Value {
     json!({

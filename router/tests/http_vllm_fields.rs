@@ -6,28 +6,8 @@ mod scripted;
 
 use penstock_router::engine::types::{GuideKind, WHOLE_VOCABULARY};
 use penstock_router::engine::{Candidate, End, PromptToken, TokenEvent, Told};
-use scripted::{Act, MAX_TOTAL, Server, event};
+use scripted::{Act, CHAT, COMPLETIONS, MAX_TOTAL, Server, chat, completion, event, with};
 use serde_json::{Value, json};
-
-const CHAT: &str = "/v1/chat/completions";
-const COMPLETIONS: &str = "/v1/completions";
-
-fn with(mut body: Value, fields: Value) -> Value {
-    let fields = fields.as_object().unwrap().clone();
-    body.as_object_mut().unwrap().extend(fields);
-    body
-}
-
-fn chat(fields: Value) -> Value {
-    with(
-        json!({"messages": [{"role": "user", "content": "hi"}]}),
-        fields,
-    )
-}
-
-fn completion(fields: Value) -> Value {
-    with(json!({"prompt": "hi"}), fields)
-}
 
 /// (prompt tokens, tokens of the answer) of each chunk, choice by choice.
 fn usages(events: &[Value], index: usize) -> Vec<(u64, u64)> {

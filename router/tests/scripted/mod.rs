@@ -389,6 +389,27 @@ impl Server {
     }
 }
 
+pub const CHAT: &str = "/v1/chat/completions";
+pub const COMPLETIONS: &str = "/v1/completions";
+
+/// A body with more fields.
+pub fn with(mut body: Value, fields: Value) -> Value {
+    let fields = fields.as_object().unwrap().clone();
+    body.as_object_mut().unwrap().extend(fields);
+    body
+}
+
+/// A chat with more fields.
+pub fn chat(fields: Value) -> Value {
+    let messages = json!([{"role": "user", "content": "hi"}]);
+    with(json!({"messages": messages}), fields)
+}
+
+/// A completion with more fields.
+pub fn completion(fields: Value) -> Value {
+    with(json!({"prompt": "hi"}), fields)
+}
+
 /// The status of invalid input: the routes of OpenAI and Anthropic answer 400, others 422.
 pub fn invalid(path: &str) -> u16 {
     if path.starts_with("/v1/") { 400 } else { 422 }
