@@ -6,6 +6,7 @@ Wrong answers go back with what was wrong.
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import anthropic
@@ -60,7 +61,8 @@ def test_an_answer_of_a_type(server: Server, mode: str) -> None:
     assert isinstance(growing[-1].name, str)
 
 
-# In the mode JSON nothing bounds the second answer of brook.
+# In the mode JSON any object will do for the server. brook's second answer is one that uses all of
+# its tokens, and instructor takes the finish reason `length` for an answer that was cut off.
 @pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "JSON"])
 def test_a_wrong_answer_goes_back_with_what_is_wrong(server: Server, mode: str) -> None:
     seen: list[int] = []
@@ -79,6 +81,26 @@ def test_a_wrong_answer_goes_back_with_what_is_wrong(server: Server, mode: str) 
     answer = client(server, mode).create(response_model=Thrice, max_retries=3, **asking(mode))
     assert isinstance(answer, Thrice)
     assert len(seen) == 3
+
+
+def test_in_the_mode_json_every_answer_is_an_object(server: Server) -> None:
+    """Also those that use all of their tokens. The model decides whether it is of the type."""
+    answers: list[Any] = []
+    asked = client(server, "JSON")
+    asked.on("completion:response", answers.append)
+
+    class Never(Person):
+        """A person."""
+
+        @pydantic.field_validator("age")
+        @classmethod
+        def wrong(cls, age: int) -> int:
+            raise ValueError("the age must be another")
+
+    with pytest.raises(Exception, match=r"the age must be another|max_tokens"):
+        asked.create(response_model=Never, max_retries=3, **asking("JSON"))
+    assert len(answers) > 1
+    assert all(isinstance(json.loads(a.choices[0].message.content), dict) for a in answers)
 
 
 @pytest.mark.parametrize("mode", MODES)
