@@ -3,12 +3,36 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1] / "kernels/tests")]
+
+
+from driver import ROOT, Driver  # noqa: E402
+from local import LocalWorker  # noqa: E402
+from penstock.rpc import shard_pb2 as pb  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def loaded() -> Iterator[tuple[LocalWorker, pb.Loaded]]:
+    """A worker with brook, and what it declared. Modules with other models override it."""
+    worker = LocalWorker()
+    yield worker, worker.load(ROOT / "python/penstock/brook")
+    assert worker.shard.library is not None
+    worker.shard.library.close()
+
+
+@pytest.fixture
+def driver(loaded: tuple[LocalWorker, pb.Loaded]) -> Iterator[Driver]:
+    """Sends steps to the module's worker, in an epoch of its own."""
+    worker, limits = loaded
+    driver = Driver([worker], limits, worker.stub.Health(pb.HealthRequest()).epoch + 1)
+    yield driver
+    driver.stream.close()
 
 
 @pytest.fixture(autouse=True)

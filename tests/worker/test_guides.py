@@ -9,7 +9,6 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -29,22 +28,6 @@ from trees import PERSON, TREE
 
 BROOK = ROOT / "python" / "penstock" / "brook"
 EOS = [2, 3]
-
-
-@pytest.fixture(scope="module")
-def loaded() -> Iterator[tuple[LocalWorker, pb.Loaded]]:
-    worker = LocalWorker()
-    yield worker, worker.load(BROOK)
-    assert worker.shard.library is not None
-    worker.shard.library.close()
-
-
-@pytest.fixture
-def driver(loaded: tuple[LocalWorker, pb.Loaded]) -> Iterator[Driver]:
-    worker, limits = loaded
-    driver = Driver([worker], limits, worker.stub.Health(pb.HealthRequest()).epoch + 1)
-    yield driver
-    driver.stream.close()
 
 
 @pytest.fixture(scope="module")

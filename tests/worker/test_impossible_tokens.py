@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +25,6 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> tuple[LocalWorker, pb.Lo
     worker = LocalWorker()
     path: Path = checkpoint_maker(tmp_path_factory.mktemp("checkpoints"))("llama31")
     return worker, worker.load(path, dtype="float64")
-
-
-@pytest.fixture
-def driver(loaded: tuple[LocalWorker, pb.Loaded]) -> Iterator[Driver]:
-    worker, limits = loaded
-    driver = Driver([worker], limits, worker.stub.Health(pb.HealthRequest()).epoch + 1)
-    yield driver
-    driver.stream.close()
 
 
 @pytest.fixture

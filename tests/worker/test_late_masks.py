@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -12,26 +12,10 @@ from local import LocalWorker
 from penstock.guidance import Cursor, masks
 from penstock.rpc import shard_pb2 as pb
 from penstock.worker.guiding import Guiding
-from test_guides import BROOK, guide, guided
+from test_guides import guide, guided
 from trees import PERSON, TREE
 
 Fill = Callable[[Sequence[Cursor], Any, Any], masks.Filled]
-
-
-@pytest.fixture(scope="module")
-def loaded() -> Iterator[tuple[LocalWorker, pb.Loaded]]:
-    worker = LocalWorker()
-    yield worker, worker.load(BROOK)
-    assert worker.shard.library is not None
-    worker.shard.library.close()
-
-
-@pytest.fixture
-def driver(loaded: tuple[LocalWorker, pb.Loaded]) -> Iterator[Driver]:
-    worker, limits = loaded
-    driver = Driver([worker], limits, worker.stub.Health(pb.HealthRequest()).epoch + 1)
-    yield driver
-    driver.stream.close()
 
 
 class Late:

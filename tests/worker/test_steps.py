@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +30,6 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def loaded(path: Path) -> tuple[LocalWorker, pb.Loaded]:
     worker = LocalWorker()
     return worker, worker.load(path)
-
-
-@pytest.fixture
-def driver(loaded: tuple[LocalWorker, pb.Loaded]) -> Iterator[Driver]:
-    worker, limits = loaded
-    driver = Driver([worker], limits, worker.stub.Health(pb.HealthRequest()).epoch + 1)
-    yield driver
-    driver.stream.close()
 
 
 @pytest.mark.parametrize(
