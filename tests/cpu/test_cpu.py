@@ -97,3 +97,48 @@ def test_indices_out_of_range_are_refused(wrong: str) -> None:
     arguments = (q, cache, (tables, one["slot"], None, one["kv_len"]), (1.0, 0, 1), q.clone())
     with pytest.raises(IndexError, match="out of range"):
         native.paged_attention(*arguments)
+
+
+@pytest.mark.parametrize("starts", [[0, 3, 1], [0, -1, 4], [0, 2, 5]])
+def test_queries_that_share_a_row_are_refused(starts: list[int]) -> None:
+    table, slots = torch.zeros(1, 2, dtype=torch.int32), torch.zeros(2, dtype=torch.int32)
+    q, cache = torch.ones(4, 2, 8), torch.ones(4, 2, 1, 4, 8)
+    lengths = torch.tensor([4, 4], dtype=torch.int32)
+    sequences = table, slots, torch.tensor(starts, dtype=torch.int32), lengths
+    with pytest.raises(IndexError, match="do not fit q"):
+        native.paged_attention(q, cache, sequences, (1.0, 0, 2), q.clone())
+
+
+def test_memory_that_an_op_writes_is_in_no_other_argument() -> None:
+    x, weight, index = torch.ones(4, 8), torch.ones(8), torch.tensor([0, 1, 2, 3])
+    numbers, floats = torch.ones(4, dtype=torch.int64), torch.zeros(4)
+    for call in (
+        lambda: native.silu_mul(x, x[:, 4:]),
+        lambda: native.rms_norm(x, weight, 1e-5, None, x),
+        lambda: native.rms_norm(x.clone(), x[3], 1e-5, None, x),
+        lambda: native.rms_norm(x, weight, 1e-5, (x.clone(), x), x.clone()),
+        lambda: native.copy(x[1:], x[:-1]),
+        lambda: native.gather(x, index, x),
+        lambda: native.scatter(x, index, x),
+        lambda: native.pick(index < 2, numbers, index, numbers),
+        lambda: native.greedy(x, floats, numbers, floats),
+        lambda: native.linear(x, cpu.pack(torch.eye(8)), None, x, 2),
+    ):
+        with pytest.raises(ValueError, match="shares memory"):
+            call()
+    assert torch.equal(x, torch.ones(4, 8))
+
+
+def test_columns_of_one_matrix_are_apart() -> None:
+    """As q, k and v are in every step: q is written, k and v are read."""
+    qkv = torch.randn(3, 16)
+    q, k, v = (part.view(3, -1, 4) for part in qkv.split([8, 4, 4], dim=1))
+    apart = q.clone(), k.clone(), v.clone()
+    angles, positions = torch.randn(8, 4), torch.arange(3, dtype=torch.int32)
+    caches = torch.zeros(2, 2, 2, 1, 4, 4)
+    for arguments, cache in (((q, k, v), caches[0]), (apart, caches[1])):
+        native.rope_kv_write(*arguments, (angles, positions), (positions, None), cache)
+    assert torch.equal(q, apart[0])
+    assert torch.equal(caches[0], caches[1])
+    with pytest.raises(ValueError, match="shares memory"):
+        native.rope_kv_write(q, q[:, :1], v, (angles, positions), (positions, None), caches[0])

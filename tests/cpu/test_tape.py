@@ -142,7 +142,7 @@ def test_rows_that_do_not_fit_are_refused() -> None:
         lambda: native.copy(two, three),
         lambda: native.copy(torch.ones(2, 3), two),
         lambda: native.less(index, 0, flags),
-        lambda: native.pick(flags, index, index, index),
+        lambda: native.pick(flags, index, index, index.clone()),
     ):
         with pytest.raises(ValueError, match="do not fit together"):
             call()

@@ -6,10 +6,12 @@ use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 
 use super::element::{Bf16, Element, Kind};
+use super::memory::{Memory, Views};
 use super::tape::{self, Op};
-use super::tensor::{Rows, Tensor};
+use super::tensor::Tensor;
 use super::threads;
 use super::vectors::{self, Kernel, dot, exp};
+use super::views::{Along, Blocks, End, Rows, RowsMut};
 
 /// Multiplications from which another thread pays.
 const THREAD_WORK: usize = 256 << 10;
@@ -60,35 +62,40 @@ struct Call {
 }
 
 impl Op for Call {
-    fn run(&self) -> PyResult<bool> {
-        let queries = queries(self)?;
+    fn run(&self, memory: &mut Memory) -> PyResult<bool> {
+        let mut views = Views::of(memory);
+        let queries = queries(self, &mut views)?;
         match self.q.kind {
-            Kind::Bfloat16 => attend_as::<Bf16>(self, &queries),
-            _ => attend_as::<f32>(self, &queries),
+            Kind::Bfloat16 => attend_as::<Bf16>(self, views, &queries),
+            _ => attend_as::<f32>(self, views, &queries),
         }?;
         Ok(true)
     }
 }
 
-fn attend_as<T: Element>(call: &Call, queries: &[Query]) -> PyResult<()> {
+fn attend_as<'m, T: Element>(
+    call: &'m Call,
+    mut views: Views<'m>,
+    queries: &[Query],
+) -> PyResult<()> {
     let cache = &call.cache;
-    let tables = call.tables.rows::<i32>()?;
+    let tables = views.rows::<i32>(&call.tables)?;
     let &[blocks, 2, heads, block_tokens, size] = cache.shape() else {
         return Err(PyValueError::new_err(
             "the cache is not [blocks, 2, Hkv, block_tokens, D]",
         ));
     };
-    let (q, out) = (call.q.rows::<T>()?, call.out.rows::<T>()?);
-    if q.width == 0
-        || !q.width.is_multiple_of(heads * size)
-        || (q.count, q.width) != (out.count, out.width)
+    let (q, out) = (views.rows::<T>(&call.q)?, views.rows_mut::<T>(&call.out)?);
+    if q.width() == 0
+        || !q.width().is_multiple_of(heads * size)
+        || (q.count(), q.width()) != (out.count(), out.width())
     {
         return Err(PyValueError::new_err(
             "q, cache and out do not fit together",
         ));
     }
     let cache = Cache {
-        keys_and_values: cache.slice::<T>()?,
+        keys_and_values: views.slice::<T>(cache)?,
         heads,
         block_tokens,
         size,
@@ -96,7 +103,7 @@ fn attend_as<T: Element>(call: &Call, queries: &[Query]) -> PyResult<()> {
     for query in queries.iter().filter(|query| !query.seen.is_empty()) {
         let columns = query.seen.start / block_tokens..query.seen.end.div_ceil(block_tokens);
         let known = |&block: &i32| usize::try_from(block).is_ok_and(|block| block < blocks);
-        let inside = query.slot < tables.count && columns.end <= tables.width;
+        let inside = query.slot < tables.count() && columns.end <= tables.width();
         if !inside || !tables.row(query.slot)[columns].iter().all(known) {
             return Err(PyIndexError::new_err(
                 "a block table or a block of it is out of range",
@@ -104,16 +111,15 @@ fn attend_as<T: Element>(call: &Call, queries: &[Query]) -> PyResult<()> {
         }
     }
     let keys: usize = queries.iter().map(|query| query.seen.len()).sum();
-    let threads = call.threads.min(1 + 2 * keys * q.width / THREAD_WORK);
+    let threads = call.threads.min(1 + 2 * keys * q.width() / THREAD_WORK);
     let work = Attention {
         q,
         cache,
         tables,
         scale: call.scale,
         queries,
-        out,
     };
-    work.run(threads);
+    work.run(out, threads);
     Ok(())
 }
 
@@ -126,10 +132,14 @@ struct Query {
     seen: Range<usize>,
 }
 
-fn queries(call: &Call) -> PyResult<Vec<Query>> {
-    let (slots, kv_len) = (call.slots.slice::<i32>()?, call.kv_len.slice::<i32>()?);
+/// In the order of their rows; each row has one at most.
+fn queries<'m>(call: &'m Call, views: &mut Views<'m>) -> PyResult<Vec<Query>> {
+    let slots = views.slice::<i32>(&call.slots)?;
+    let kv_len = views.slice::<i32>(&call.kv_len)?;
     let starts = call.query_start.as_ref();
-    let starts = starts.map(|starts| starts.slice::<i32>()).transpose()?;
+    let starts = starts
+        .map(|starts| views.slice::<i32>(starts))
+        .transpose()?;
     let rows = call.q.shape().first().copied().unwrap_or(0);
     let window = call.window;
     let mut queries = Vec::with_capacity(rows);
@@ -142,11 +152,12 @@ fn queries(call: &Call) -> PyResult<Vec<Query>> {
             Some(_) => return Err(PyValueError::new_err("query_start does not fit kv_len")),
         };
         let padding = starts.is_none() && length == 0;
-        if range.start < 0 || range.end as usize > rows || (length < range.len() as i32 && !padding)
-        {
+        let ordered = 0 <= range.start && range.start <= range.end && range.end as usize <= rows;
+        if !ordered || (length < range.len() as i32 && !padding) {
             return Err(PyIndexError::new_err("query_start and kv_len do not fit q"));
         }
-        for (after, row) in range.rev().enumerate() {
+        for row in range.clone() {
+            let after = (range.end - 1 - row) as usize;
             let end = (length as usize).saturating_sub(after);
             let first = if window > 0 {
                 end.saturating_sub(window)
@@ -207,20 +218,19 @@ struct Attention<'a, T> {
     tables: Rows<'a, i32>,
     scale: f32,
     queries: &'a [Query],
-    out: Rows<'a, T>,
 }
 
 impl<T: Element> Attention<'_, T> {
-    /// Deals the queries out among so many threads.
-    fn run(self, threads: usize) {
-        threads::split(0..threads, threads, |parts| {
-            for first in parts {
-                vectors::run(Part {
-                    attention: self,
-                    first,
-                    step: threads,
-                });
-            }
+    /// Shares the queries among so many threads, by the rows of out.
+    fn run(self, out: RowsMut<'_, T>, threads: usize) {
+        let size = threads::block(out.count(), threads);
+        let rows = &out.into_blocks(Along::Rows, size);
+        threads::share(threads, rows.count(), &|end| {
+            vectors::run(Part {
+                attention: self,
+                rows,
+                end,
+            })
         });
     }
 
@@ -280,38 +290,45 @@ struct Scratch {
     sums: Vec<f32>,
 }
 
-/// Every `step`-th query from `first` on.
+/// What one thread does: blocks of rows while any is left.
 struct Part<'a, T> {
     attention: Attention<'a, T>,
-    first: usize,
-    step: usize,
+    rows: &'a Blocks<'a, T>,
+    end: End,
 }
 
 impl<T: Element> Kernel for Part<'_, T> {
-    type Output = ();
+    type Output = usize;
 
+    /// Returns how many blocks it has done.
     #[inline(always)]
-    fn run(self) {
+    fn run(self) -> usize {
         let Self {
             attention,
-            first,
-            step,
+            rows,
+            end,
         } = self;
-        let width = attention.q.width / attention.cache.heads;
+        let width = attention.q.width() / attention.cache.heads;
         let mut scratch = Scratch::default();
-        for query in attention.queries.iter().skip(first).step_by(step) {
-            let q = attention.q.row(query.row);
-            let mut out = attention.out;
-            let out = out.row_mut(query.row);
-            if query.seen.is_empty() {
-                out.fill(T::narrow(0.0));
-                continue;
+        let mut done = 0;
+        while let Some(mut block) = rows.take(end) {
+            let after = |row| attention.queries.partition_point(|query| query.row < row);
+            let here = after(block.range.start)..after(block.range.end);
+            for query in &attention.queries[here] {
+                let q = attention.q.row(query.row);
+                let out = block.rows.row_mut(query.row - block.range.start);
+                if query.seen.is_empty() {
+                    out.fill(T::narrow(0.0));
+                    continue;
+                }
+                let groups = q.chunks_exact(width).zip(out.chunks_exact_mut(width));
+                for (head, (group, out)) in groups.enumerate() {
+                    attention.head(head, query, group, out, &mut scratch);
+                }
             }
-            let groups = q.chunks_exact(width).zip(out.chunks_exact_mut(width));
-            for (head, (group, out)) in groups.enumerate() {
-                attention.head(head, query, group, out, &mut scratch);
-            }
+            done += 1;
         }
+        done
     }
 }
 

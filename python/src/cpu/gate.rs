@@ -4,9 +4,11 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use super::element::{Bf16, Element, Kind};
+use super::memory::{Memory, Views};
 use super::tape::{self, Op};
-use super::tensor::{Rows, Tensor};
+use super::tensor::Tensor;
 use super::vectors::{self, Kernel, exp};
+use super::views::{Rows, RowsMut};
 
 /// out [T, I] = silu(gate) * up, where x [T, 2 I] = (gate | up).
 #[pyfunction]
@@ -20,18 +22,19 @@ struct Call {
 }
 
 impl Op for Call {
-    fn run(&self) -> PyResult<bool> {
+    fn run(&self, memory: &mut Memory) -> PyResult<bool> {
         match self.x.kind {
-            Kind::Bfloat16 => silu_mul_as::<Bf16>(self),
-            _ => silu_mul_as::<f32>(self),
+            Kind::Bfloat16 => silu_mul_as::<Bf16>(self, memory),
+            _ => silu_mul_as::<f32>(self, memory),
         }?;
         Ok(true)
     }
 }
 
-fn silu_mul_as<T: Element>(call: &Call) -> PyResult<()> {
-    let (x, out) = (call.x.rows::<T>()?, call.out.rows::<T>()?);
-    if x.width != 2 * out.width || x.count != out.count {
+fn silu_mul_as<T: Element>(call: &Call, memory: &mut Memory) -> PyResult<()> {
+    let mut views = Views::of(memory);
+    let (x, out) = (views.rows::<T>(&call.x)?, views.rows_mut::<T>(&call.out)?);
+    if x.width() != 2 * out.width() || x.count() != out.count() {
         return Err(PyValueError::new_err(
             "x and out of silu_mul do not fit together",
         ));
@@ -42,7 +45,7 @@ fn silu_mul_as<T: Element>(call: &Call) -> PyResult<()> {
 
 struct SiluMul<'a, T> {
     x: Rows<'a, T>,
-    out: Rows<'a, T>,
+    out: RowsMut<'a, T>,
 }
 
 impl<T: Element> Kernel for SiluMul<'_, T> {
@@ -50,8 +53,8 @@ impl<T: Element> Kernel for SiluMul<'_, T> {
 
     #[inline(always)]
     fn run(mut self) {
-        for index in 0..self.x.count {
-            let (gate, up) = self.x.row(index).split_at(self.out.width);
+        for index in 0..self.x.count() {
+            let (gate, up) = self.x.row(index).split_at(self.out.width());
             for ((out, gate), up) in self.out.row_mut(index).iter_mut().zip(gate).zip(up) {
                 let gate = gate.wide();
                 *out = T::narrow(gate / (1.0 + exp(-gate)) * up.wide());

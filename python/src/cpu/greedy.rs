@@ -4,9 +4,11 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use super::element::{Bf16, Element, Kind};
+use super::memory::{Memory, Views};
 use super::tape::{self, Op};
-use super::tensor::{Rows, Tensor};
+use super::tensor::Tensor;
 use super::vectors::{self, Kernel, LANES, each, exp, sum};
+use super::views::Rows;
 
 /// ids [S] int64 of the largest logit [S, V] of each row, the first of equal ones, and logprobs
 /// [S] float32, the logarithm of its share of the row's softmax. False, with nothing done, if a
@@ -34,23 +36,25 @@ struct Call {
 }
 
 impl Op for Call {
-    fn run(&self) -> PyResult<bool> {
-        if self.temperature.slice::<f32>()?.iter().any(|&t| t != 0.0) {
+    fn run(&self, memory: &mut Memory) -> PyResult<bool> {
+        let mut views = Views::of(memory);
+        let temperature = views.slice::<f32>(&self.temperature)?;
+        if temperature.iter().any(|&t| t != 0.0) {
             return Ok(false);
         }
         match self.logits.kind {
-            Kind::Bfloat16 => greedy_as::<Bf16>(self),
-            _ => greedy_as::<f32>(self),
+            Kind::Bfloat16 => greedy_as::<Bf16>(self, views),
+            _ => greedy_as::<f32>(self, views),
         }?;
         Ok(true)
     }
 }
 
-fn greedy_as<T: Element>(call: &Call) -> PyResult<()> {
-    let logits = call.logits.rows::<T>()?;
-    let ids = call.ids.slice_mut::<i64>()?;
-    let logprobs = call.logprobs.slice_mut::<f32>()?;
-    if ids.len() != logits.count || logprobs.len() != logits.count || logits.width == 0 {
+fn greedy_as<'m, T: Element>(call: &'m Call, mut views: Views<'m>) -> PyResult<()> {
+    let logits = views.rows::<T>(&call.logits)?;
+    let ids = views.slice_mut::<i64>(&call.ids)?;
+    let logprobs = views.slice_mut::<f32>(&call.logprobs)?;
+    if ids.len() != logits.count() || logprobs.len() != logits.count() || logits.width() == 0 {
         return Err(PyValueError::new_err(
             "logits, ids and logprobs do not fit together",
         ));

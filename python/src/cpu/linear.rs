@@ -5,16 +5,16 @@
 //! W is read once, from one place to the next, for all rows. Goto and van de Geijn, Anatomy of
 //! High-Performance Matrix Multiplication, 2008, for a matrix that is packed once and for all.
 
-use std::ops::Range;
-
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use super::element::{Bf16, Element, Kind};
+use super::memory::{self, Memory, Views};
 use super::tape::{self, Op};
-use super::tensor::{Rows, Tensor};
+use super::tensor::Tensor;
 use super::threads;
 use super::vectors::{self, Kernel, LANES, Lanes, each};
+use super::views::{Along, Blocks, End, Rows, RowsMut};
 
 /// Panels of a tile. On a 2.8 GHz AVX-512 core, 12 million bfloat16 weights and one row took 2.7 ms
 /// with one panel, 2.0 with two, 1.6 with four and with eight.
@@ -38,22 +38,28 @@ type Panel<W> = [W; LANES];
     reason = "as Python hands arguments over"
 )]
 pub(super) fn pack(matrix: Tensor, panels: Tensor) -> PyResult<()> {
+    let mut memory = memory::lock();
+    let views = Views::of(&mut memory);
     match matrix.kind {
-        Kind::Bfloat16 => pack_as::<Bf16>(&matrix, &panels),
-        _ => pack_as::<f32>(&matrix, &panels),
+        Kind::Bfloat16 => pack_as::<Bf16>(views, &matrix, &panels),
+        _ => pack_as::<f32>(views, &matrix, &panels),
     }
 }
 
-fn pack_as<W: Element>(matrix: &Tensor, panels: &Tensor) -> PyResult<()> {
-    let matrix = matrix.rows::<W>()?;
-    let shape = [matrix.count.div_ceil(LANES), matrix.width, LANES];
+fn pack_as<'m, W: Element>(
+    mut views: Views<'m>,
+    matrix: &'m Tensor,
+    panels: &'m Tensor,
+) -> PyResult<()> {
+    let matrix = views.rows::<W>(matrix)?;
+    let shape = [matrix.count().div_ceil(LANES), matrix.width(), LANES];
     if panels.shape() != shape {
         return Err(mismatch("panels", panels.shape(), &shape));
     }
-    let out = panels.slice_mut::<W>()?;
+    let out = views.slice_mut::<W>(panels)?;
     out.fill(W::narrow(0.0));
-    for output in 0..matrix.count {
-        let first = output / LANES * matrix.width * LANES + output % LANES;
+    for output in 0..matrix.count() {
+        let first = output / LANES * matrix.width() * LANES + output % LANES;
         for (input, &weight) in matrix.row(output).iter().enumerate() {
             out[first + input * LANES] = weight;
         }
@@ -92,39 +98,39 @@ struct Call {
 }
 
 impl Op for Call {
-    fn run(&self) -> PyResult<bool> {
+    fn run(&self, memory: &mut Memory) -> PyResult<bool> {
         match (self.x.kind, self.panels.kind) {
-            (Kind::Float32, Kind::Float32) => linear_as::<f32, f32>(self),
-            (Kind::Float32, _) => linear_as::<f32, Bf16>(self),
-            (_, Kind::Float32) => linear_as::<Bf16, f32>(self),
-            _ => linear_as::<Bf16, Bf16>(self),
+            (Kind::Float32, Kind::Float32) => linear_as::<f32, f32>(self, memory),
+            (Kind::Float32, _) => linear_as::<f32, Bf16>(self, memory),
+            (_, Kind::Float32) => linear_as::<Bf16, f32>(self, memory),
+            _ => linear_as::<Bf16, Bf16>(self, memory),
         }?;
         Ok(true)
     }
 }
 
-fn linear_as<A: Element, W: Element>(call: &Call) -> PyResult<()> {
-    let (x, out) = (call.x.rows::<A>()?, call.out.rows::<A>()?);
+fn linear_as<A: Element, W: Element>(call: &Call, memory: &mut Memory) -> PyResult<()> {
+    let mut views = Views::of(memory);
+    let (x, out) = (views.rows::<A>(&call.x)?, views.rows_mut::<A>(&call.out)?);
     let bias = call.bias.as_ref();
-    let bias = bias.map(|bias| bias.slice::<A>()).transpose()?;
+    let bias = bias.map(|bias| views.slice::<A>(bias)).transpose()?;
     let panels = &call.panels;
-    let shape = [out.width.div_ceil(LANES), x.width, LANES];
+    let shape = [out.width().div_ceil(LANES), x.width(), LANES];
     if panels.shape() != shape {
         return Err(mismatch("panels", panels.shape(), &shape));
     }
-    if out.count != x.count || bias.is_some_and(|bias| bias.len() != out.width) {
+    if out.count() != x.count() || bias.is_some_and(|bias| bias.len() != out.width()) {
         return Err(PyValueError::new_err("x, bias and out do not fit together"));
     }
-    let (weights, _) = panels.slice::<W>()?.as_chunks::<LANES>();
-    let work = x.count * x.width * out.width;
+    let (weights, _) = views.slice::<W>(panels)?.as_chunks::<LANES>();
+    let work = x.count() * x.width() * out.width();
     let product = Product {
         weights,
-        inputs: x.width,
+        inputs: x.width(),
         x: &Tiles::of(x),
         bias,
-        out,
     };
-    product.run(shape[0], call.threads.min(1 + work / THREAD_WORK));
+    product.run(out, call.threads.min(1 + work / THREAD_WORK));
     Ok(())
 }
 
@@ -138,25 +144,25 @@ struct Tiles {
 
 impl Tiles {
     fn of<A: Element>(x: Rows<'_, A>) -> Self {
-        let full = if x.count % ROWS == 1 {
-            x.count / ROWS
+        let full = if x.count() % ROWS == 1 {
+            x.count() / ROWS
         } else {
-            x.count.div_ceil(ROWS)
+            x.count().div_ceil(ROWS)
         };
         let mut tiles = Self {
-            full: vec![[0.0; ROWS]; full * x.width],
+            full: vec![[0.0; ROWS]; full * x.width()],
             single: Vec::new(),
         };
-        for row in 0..x.count.min(full * ROWS) {
-            let tile = &mut tiles.full[row / ROWS * x.width..];
+        for row in 0..x.count().min(full * ROWS) {
+            let tile = &mut tiles.full[row / ROWS * x.width()..];
             for (input, value) in x.row(row).iter().enumerate() {
                 tile[input][row % ROWS] = value.wide();
             }
         }
-        if x.count > full * ROWS {
+        if x.count() > full * ROWS {
             tiles
                 .single
-                .extend(x.row(x.count - 1).iter().map(|value| [value.wide()]));
+                .extend(x.row(x.count() - 1).iter().map(|value| [value.wide()]));
         }
         tiles
     }
@@ -169,76 +175,97 @@ struct Product<'a, A, W> {
     inputs: usize,
     x: &'a Tiles,
     bias: Option<&'a [A]>,
-    out: Rows<'a, A>,
 }
 
 impl<A: Element, W: Element> Product<'_, A, W> {
-    /// Shares all panels among so many threads.
-    fn run(self, panels: usize, threads: usize) {
-        threads::split(0..panels.div_ceil(PANELS), threads, |tiles| {
-            self.part(tiles.start * PANELS..panels.min(tiles.end * PANELS));
+    /// Shares all outputs among so many threads, in blocks of whole tiles.
+    fn run(self, out: RowsMut<'_, A>, threads: usize) {
+        let tiles = out.width().div_ceil(PANELS * LANES);
+        let size = threads::block(tiles, threads) * PANELS * LANES;
+        let outputs = &out.into_blocks(Along::Columns, size);
+        threads::share(threads, outputs.count(), &|end| {
+            vectors::run(Part {
+                product: self,
+                outputs,
+                end,
+            })
         });
     }
 
-    fn part(self, panels: Range<usize>) {
-        vectors::run(Part {
-            product: self,
-            panels,
-        });
-    }
-
-    /// The outputs of `P` panels from `panel` on.
+    /// The outputs of `P` panels from `panel` on, which begin at `column` of `out`.
     #[inline(always)]
-    fn panels<const P: usize>(&self, panel: usize) {
+    fn panels<const P: usize>(&self, panel: usize, out: &mut RowsMut<'_, A>, column: usize) {
         let weights: [_; P] =
             std::array::from_fn(|p| &self.weights[(panel + p) * self.inputs..][..self.inputs]);
         let mut row = 0;
         for x in self.x.full.chunks_exact(self.inputs) {
             let sums = tile(weights, x);
-            for m in 0..ROWS.min(self.out.count - row) {
-                self.store(row + m, panel, sums.map(|panel| panel[m]));
+            for m in 0..ROWS.min(out.count() - row) {
+                let sums = sums.map(|panel| panel[m]);
+                self.store(panel, sums, &mut out.row_mut(row + m)[column..]);
             }
             row += ROWS;
         }
         if !self.x.single.is_empty() {
-            let sums = tile(weights, &self.x.single);
-            self.store(self.out.count - 1, panel, sums.map(|panel| panel[0]));
+            let sums = tile(weights, &self.x.single).map(|panel| panel[0]);
+            self.store(panel, sums, &mut out.row_mut(out.count() - 1)[column..]);
         }
     }
 
+    /// `out` begins at panel `panel`; the last panel may have more lanes than there are outputs left.
     #[inline(always)]
-    fn store<const P: usize>(&self, row: usize, panel: usize, sums: [Lanes; P]) {
-        for (panel, sums) in (panel..).zip(sums) {
-            let columns = panel * LANES..((panel + 1) * LANES).min(self.out.width);
-            let bias = self.bias.map(|bias| &bias[columns.clone()]);
-            // SAFETY: every panel belongs to one thread, which holds no other part meanwhile.
-            let out = unsafe { self.out.part_mut(row, columns) };
-            for (lane, value) in out.iter_mut().enumerate() {
-                *value = A::narrow(sums[lane] + bias.map_or(0.0, |bias| bias[lane].wide()));
+    fn store<const P: usize>(&self, panel: usize, sums: [Lanes; P], out: &mut [A]) {
+        let (full, rest) = out.as_chunks_mut::<LANES>();
+        for ((panel, sums), out) in (panel..).zip(&sums).zip(full.iter_mut()) {
+            let bias = match self.bias {
+                Some(bias) => {
+                    let bias = &bias[panel * LANES..][..LANES];
+                    each(|lane| bias[lane].wide())
+                }
+                None => [0.0; LANES],
+            };
+            *out = each(|lane| sums[lane] + bias[lane]).map(A::narrow);
+        }
+        if let Some(sums) = sums.get(full.len()) {
+            let first = (panel + full.len()) * LANES;
+            for (lane, out) in rest.iter_mut().enumerate() {
+                let bias = self.bias.map_or(0.0, |bias| bias[first + lane].wide());
+                *out = A::narrow(sums[lane] + bias);
             }
         }
     }
 }
 
-/// What one thread does of a product.
+/// What one thread does of a product: blocks of outputs while any is left.
 struct Part<'a, A, W> {
     product: Product<'a, A, W>,
-    panels: Range<usize>,
+    outputs: &'a Blocks<'a, A>,
+    end: End,
 }
 
 impl<A: Element, W: Element> Kernel for Part<'_, A, W> {
-    type Output = ();
+    type Output = usize;
 
+    /// Returns how many blocks it has done.
     #[inline(always)]
-    fn run(self) {
-        let Range { mut start, end } = self.panels;
-        while start + PANELS <= end {
-            self.product.panels::<PANELS>(start);
-            start += PANELS;
+    fn run(self) -> usize {
+        let mut done = 0;
+        while let Some(mut block) = self.outputs.take(self.end) {
+            let (first, end) = (block.range.start / LANES, block.range.end.div_ceil(LANES));
+            let mut panel = first;
+            while panel + PANELS <= end {
+                let column = (panel - first) * LANES;
+                self.product
+                    .panels::<PANELS>(panel, &mut block.rows, column);
+                panel += PANELS;
+            }
+            for panel in panel..end {
+                let column = (panel - first) * LANES;
+                self.product.panels::<1>(panel, &mut block.rows, column);
+            }
+            done += 1;
         }
-        for panel in start..end {
-            self.product.panels::<1>(panel);
-        }
+        done
     }
 }
 

@@ -1,21 +1,26 @@
 //! Kernels for tensors in host memory: `penstock._core.cpu`, called by `penstock.cpu`.
 //!
-//! Safe Rust over slices, but for two things: a tensor's memory becomes a slice in `tensor`, and
-//! `vectors` picks the widest instructions of this CPU. Each kernel computes a row from that row
-//! alone, in one fixed order: a sequence's numbers do not depend on who shares its batch.
+//! The kernels are safe Rust over slices. Unsafe code is in five modules: `memory` makes slices of a
+//! tensor's memory, `views` splits them for threads, `team` shares a job with threads, `vectors` picks
+//! the widest instructions of this CPU, and `element` names the types of numbers. Each kernel
+//! computes a row from that row alone, in one fixed order: a sequence's numbers do not depend on who
+//! shares its batch.
 
 mod attention;
 mod element;
 mod gate;
 mod greedy;
 mod linear;
+pub(crate) mod memory;
 mod norm;
 mod rope;
 mod rows;
 mod tape;
+mod team;
 pub(crate) mod tensor;
 mod threads;
 mod vectors;
+mod views;
 
 use pyo3::prelude::*;
 

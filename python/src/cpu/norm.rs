@@ -4,9 +4,11 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use super::element::{Bf16, Element, Kind};
+use super::memory::{Memory, Views};
 use super::tape::{self, Op};
-use super::tensor::{Rows, Tensor};
+use super::tensor::Tensor;
 use super::vectors::{self, Kernel, dot};
+use super::views::{Rows, RowsMut};
 
 /// out = x / sqrt(mean(x^2) + eps) * weight, row by row; with `sum`, [x, residual] come as one
 /// pair: sum = x + residual is stored and normalised.
@@ -38,27 +40,33 @@ struct Call {
 }
 
 impl Op for Call {
-    fn run(&self) -> PyResult<bool> {
+    fn run(&self, memory: &mut Memory) -> PyResult<bool> {
         match self.x.kind {
-            Kind::Bfloat16 => rms_norm_as::<Bf16>(self),
-            _ => rms_norm_as::<f32>(self),
+            Kind::Bfloat16 => rms_norm_as::<Bf16>(self, memory),
+            _ => rms_norm_as::<f32>(self, memory),
         }?;
         Ok(true)
     }
 }
 
-fn rms_norm_as<T: Element>(call: &Call) -> PyResult<()> {
-    let (x, out) = (call.x.rows::<T>()?, call.out.rows::<T>()?);
-    let weight = call.weight.slice::<T>()?;
+fn rms_norm_as<T: Element>(call: &Call, memory: &mut Memory) -> PyResult<()> {
+    let mut views = Views::of(memory);
+    let (x, out) = (views.rows::<T>(&call.x)?, views.rows_mut::<T>(&call.out)?);
+    let weight = views.slice::<T>(&call.weight)?;
     let residual = match &call.residual {
         None => None,
-        Some((residual, sum)) => Some((residual.rows::<T>()?, sum.rows::<T>()?)),
+        Some((residual, sum)) => Some((views.rows::<T>(residual)?, views.rows_mut::<T>(sum)?)),
     };
-    let shape = (x.count, weight.len());
-    let others = residual.iter().flat_map(|(residual, sum)| [residual, sum]);
+    let shape = (x.count(), weight.len());
+    let others = residual.iter().flat_map(|(residual, sum)| {
+        [
+            (residual.count(), residual.width()),
+            (sum.count(), sum.width()),
+        ]
+    });
     if others
-        .chain([&x, &out])
-        .any(|rows| (rows.count, rows.width) != shape)
+        .chain([(x.count(), x.width()), (out.count(), out.width())])
+        .any(|found| found != shape)
     {
         return Err(PyValueError::new_err(
             "the arguments of rms_norm differ in shape",
@@ -79,8 +87,8 @@ struct RmsNorm<'a, T> {
     weight: &'a [T],
     eps: f32,
     /// What is added to x, and where the sum goes.
-    residual: Option<(Rows<'a, T>, Rows<'a, T>)>,
-    out: Rows<'a, T>,
+    residual: Option<(Rows<'a, T>, RowsMut<'a, T>)>,
+    out: RowsMut<'a, T>,
 }
 
 impl<T: Element> Kernel for RmsNorm<'_, T> {
@@ -88,7 +96,7 @@ impl<T: Element> Kernel for RmsNorm<'_, T> {
 
     #[inline(always)]
     fn run(mut self) {
-        for index in 0..self.x.count {
+        for index in 0..self.x.count() {
             let mut row = self.x.row(index);
             if let Some((residual, sum)) = &mut self.residual {
                 let other = residual.row(index);

@@ -4,9 +4,11 @@ use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 
 use super::element::{Bf16, Element, Kind};
+use super::memory::{Memory, Views};
 use super::tape::{self, Op};
-use super::tensor::{Rows, Tensor};
+use super::tensor::Tensor;
 use super::vectors::{self, Kernel};
+use super::views::{Rows, RowsMut};
 
 /// Rotates q [T, Hq, D] in place and writes the rotated k, and v [T, Hkv, D], to the cache
 /// [blocks, 2, Hkv, block_tokens, D]: as `penstock_kernels.rope_kv_write`. `places` are
@@ -46,55 +48,60 @@ struct Call {
 }
 
 impl Op for Call {
-    fn run(&self) -> PyResult<bool> {
+    fn run(&self, memory: &mut Memory) -> PyResult<bool> {
         match self.q.kind {
-            Kind::Bfloat16 => rope_as::<Bf16>(self),
-            _ => rope_as::<f32>(self),
+            Kind::Bfloat16 => rope_as::<Bf16>(self, memory),
+            _ => rope_as::<f32>(self, memory),
         }?;
         Ok(true)
     }
 }
 
-fn rope_as<T: Element>(call: &Call) -> PyResult<()> {
+fn rope_as<T: Element>(call: &Call, memory: &mut Memory) -> PyResult<()> {
+    let mut views = Views::of(memory);
     let cache = &call.cache;
     let &[blocks, 2, heads, block_tokens, size] = cache.shape() else {
         return Err(PyValueError::new_err(
             "the cache is not [blocks, 2, Hkv, block_tokens, D]",
         ));
     };
-    let (cos_sin, positions) = (call.cos_sin.rows::<f32>()?, call.positions.slice::<i32>()?);
+    let cos_sin = views.rows::<f32>(&call.cos_sin)?;
+    let positions = views.slice::<i32>(&call.positions)?;
     let work = RopeKvWrite {
-        q: call.q.rows::<T>()?,
-        k: call.k.rows::<T>()?,
-        v: call.v.rows::<T>()?,
+        q: views.rows_mut::<T>(&call.q)?,
+        k: views.rows::<T>(&call.k)?,
+        v: views.rows::<T>(&call.v)?,
         cos_sin,
         positions,
-        slots: call.slots.slice::<i32>()?,
-        kv_len: call.kv_len.as_ref().map(Tensor::slice).transpose()?,
-        cache: cache.slice_mut::<T>()?,
+        slots: views.slice::<i32>(&call.slots)?,
+        kv_len: match &call.kv_len {
+            Some(lengths) => Some(views.slice::<i32>(lengths)?),
+            None => None,
+        },
+        cache: views.slice_mut::<T>(cache)?,
         heads,
         block_tokens,
     };
-    let tokens = work.q.count;
+    let tokens = work.q.count();
     let lengths = [
-        work.k.count,
-        work.v.count,
+        work.k.count(),
+        work.v.count(),
         positions.len(),
         work.slots.len(),
         work.kv_len.map_or(tokens, <[i32]>::len),
     ];
-    let widths = [work.k.width, work.v.width];
-    if lengths != [tokens; 5] || widths != [heads * size; 2] || cos_sin.width != size {
+    let widths = [work.k.width(), work.v.width()];
+    if lengths != [tokens; 5] || widths != [heads * size; 2] || cos_sin.width() != size {
         return Err(PyValueError::new_err(
             "the arguments of rope_kv_write differ in shape",
         ));
     }
-    if size == 0 || size % 2 == 1 || !work.q.width.is_multiple_of(size) {
+    if size == 0 || size % 2 == 1 || !work.q.width().is_multiple_of(size) {
         return Err(PyValueError::new_err(
             "the head size of rope_kv_write must be even",
         ));
     }
-    let known = |&position: &i32| usize::try_from(position).is_ok_and(|p| p < cos_sin.count);
+    let known = |&position: &i32| usize::try_from(position).is_ok_and(|p| p < cos_sin.count());
     let fits = |&slot: &i32| slot < 0 || (slot as usize) < blocks * block_tokens;
     if !positions.iter().all(known) || !work.slots.iter().all(fits) {
         return Err(PyIndexError::new_err(
@@ -106,7 +113,7 @@ fn rope_as<T: Element>(call: &Call) -> PyResult<()> {
 }
 
 struct RopeKvWrite<'a, T> {
-    q: Rows<'a, T>,
+    q: RowsMut<'a, T>,
     k: Rows<'a, T>,
     v: Rows<'a, T>,
     cos_sin: Rows<'a, f32>,
@@ -123,7 +130,7 @@ impl<T: Element> Kernel for RopeKvWrite<'_, T> {
 
     #[inline(always)]
     fn run(mut self) {
-        let size = self.cos_sin.width;
+        let size = self.cos_sin.width();
         let plane = self.heads * self.block_tokens * size; // of keys, or of values, in a block
         for (token, (&position, &slot)) in self.positions.iter().zip(self.slots).enumerate() {
             if self.kv_len.is_some_and(|lengths| lengths[token] == 0) {

@@ -5,6 +5,7 @@ use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 
 use super::element::{Bf16, Kind, Stored};
+use super::memory::{Memory, Views};
 use super::tape::{self, Op};
 use super::tensor::Tensor;
 
@@ -56,13 +57,14 @@ struct Gather {
 }
 
 impl Op for Gather {
-    fn run(&self) -> PyResult<bool> {
-        let index = Integers::of(&self.index)?;
+    fn run(&self, memory: &mut Memory) -> PyResult<bool> {
+        let mut views = Views::of(memory);
+        let index = Integers::of(&mut views, &self.index)?;
         if self.out.shape().first() != Some(&index.len()) {
             return Err(mismatch());
         }
         let moves = (0..index.len()).map(|at| (index.get(at), at as i64));
-        rows(&self.source, moves, &self.out)
+        rows(views, &self.source, moves, &self.out)
     }
 }
 
@@ -73,13 +75,14 @@ struct Scatter {
 }
 
 impl Op for Scatter {
-    fn run(&self) -> PyResult<bool> {
-        let index = Integers::of(&self.index)?;
+    fn run(&self, memory: &mut Memory) -> PyResult<bool> {
+        let mut views = Views::of(memory);
+        let index = Integers::of(&mut views, &self.index)?;
         if self.source.shape().first() != Some(&index.len()) {
             return Err(mismatch());
         }
         let moves = (0..index.len()).map(|at| (at as i64, index.get(at)));
-        rows(&self.source, moves, &self.out)
+        rows(views, &self.source, moves, &self.out)
     }
 }
 
@@ -89,13 +92,14 @@ struct Copy {
 }
 
 impl Op for Copy {
-    fn run(&self) -> PyResult<bool> {
+    fn run(&self, memory: &mut Memory) -> PyResult<bool> {
+        let views = Views::of(memory);
         if self.source.shape() != self.out.shape() {
             return Err(mismatch());
         }
         let count = self.source.shape().first().copied().unwrap_or(0);
         let moves = (0..count as i64).map(|row| (row, row));
-        rows(&self.source, moves, &self.out)
+        rows(views, &self.source, moves, &self.out)
     }
 }
 
@@ -106,9 +110,10 @@ struct Less {
 }
 
 impl Op for Less {
-    fn run(&self) -> PyResult<bool> {
-        let numbers = Integers::of(&self.numbers)?;
-        let out = self.out.slice_mut::<u8>()?;
+    fn run(&self, memory: &mut Memory) -> PyResult<bool> {
+        let mut views = Views::of(memory);
+        let numbers = Integers::of(&mut views, &self.numbers)?;
+        let out = views.slice_mut::<u8>(&self.out)?;
         if numbers.len() != out.len() {
             return Err(mismatch());
         }
@@ -127,10 +132,14 @@ struct Pick {
 }
 
 impl Op for Pick {
-    fn run(&self) -> PyResult<bool> {
-        let (a, b) = (Integers::of(&self.a)?, Integers::of(&self.b)?);
-        let condition = self.condition.slice::<u8>()?;
-        let out = self.out.slice_mut::<i64>()?;
+    fn run(&self, memory: &mut Memory) -> PyResult<bool> {
+        let mut views = Views::of(memory);
+        let (a, b) = (
+            Integers::of(&mut views, &self.a)?,
+            Integers::of(&mut views, &self.b)?,
+        );
+        let condition = views.slice::<u8>(&self.condition)?;
+        let out = views.slice_mut::<i64>(&self.out)?;
         if [a.len(), b.len(), condition.len()] != [out.len(); 3] {
             return Err(mismatch());
         }
@@ -146,29 +155,35 @@ impl Op for Pick {
 }
 
 /// Copies rows: (of source, of out) in turn.
-fn rows(source: &Tensor, moves: impl Iterator<Item = (i64, i64)>, out: &Tensor) -> PyResult<bool> {
+fn rows<'m>(
+    views: Views<'m>,
+    source: &'m Tensor,
+    moves: impl Iterator<Item = (i64, i64)>,
+    out: &'m Tensor,
+) -> PyResult<bool> {
     match source.kind {
-        Kind::Float32 => rows_as::<f32>(source, moves, out),
-        Kind::Bfloat16 => rows_as::<Bf16>(source, moves, out),
-        Kind::Int32 => rows_as::<i32>(source, moves, out),
-        Kind::Int64 => rows_as::<i64>(source, moves, out),
-        Kind::Bool => rows_as::<u8>(source, moves, out),
+        Kind::Float32 => rows_as::<f32>(views, source, moves, out),
+        Kind::Bfloat16 => rows_as::<Bf16>(views, source, moves, out),
+        Kind::Int32 => rows_as::<i32>(views, source, moves, out),
+        Kind::Int64 => rows_as::<i64>(views, source, moves, out),
+        Kind::Bool => rows_as::<u8>(views, source, moves, out),
     }?;
     Ok(true)
 }
 
-fn rows_as<T: Stored>(
-    source: &Tensor,
+fn rows_as<'m, T: Stored>(
+    mut views: Views<'m>,
+    source: &'m Tensor,
     moves: impl Iterator<Item = (i64, i64)>,
-    out: &Tensor,
+    out: &'m Tensor,
 ) -> PyResult<()> {
-    let (source, mut out) = (source.rows::<T>()?, out.rows::<T>()?);
-    if source.width != out.width {
+    let (source, mut out) = (views.rows::<T>(source)?, views.rows_mut::<T>(out)?);
+    if source.width() != out.width() {
         return Err(mismatch());
     }
     for (from, to) in moves {
         let known = |row: i64, count| usize::try_from(row).ok().filter(|&row| row < count);
-        let (Some(from), Some(to)) = (known(from, source.count), known(to, out.count)) else {
+        let (Some(from), Some(to)) = (known(from, source.count()), known(to, out.count())) else {
             return Err(PyIndexError::new_err("the index of a row is out of range"));
         };
         out.row_mut(to).copy_from_slice(source.row(from));
@@ -184,10 +199,10 @@ enum Integers<'a> {
 }
 
 impl<'a> Integers<'a> {
-    fn of(tensor: &'a Tensor) -> PyResult<Self> {
+    fn of(views: &mut Views<'a>, tensor: &'a Tensor) -> PyResult<Self> {
         match tensor.kind {
-            Kind::Int32 => Ok(Self::Short(tensor.slice()?)),
-            _ => Ok(Self::Long(tensor.slice()?)),
+            Kind::Int32 => Ok(Self::Short(views.slice(tensor)?)),
+            _ => Ok(Self::Long(views.slice(tensor)?)),
         }
     }
 

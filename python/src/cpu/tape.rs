@@ -9,11 +9,13 @@ use std::cell::RefCell;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
+use super::memory::{self, Memory};
+
 /// An op with its arguments; it owns them, so that it can run whenever and as often as wanted.
 pub(super) trait Op: Send + Sync + 'static {
     /// Computes. False, with nothing done, if the numbers found are none that this op is for.
     /// Tensors that do not fit and indices out of range are errors.
-    fn run(&self) -> PyResult<bool>;
+    fn run(&self, memory: &mut Memory) -> PyResult<bool>;
 }
 
 thread_local! {
@@ -24,7 +26,7 @@ thread_local! {
 pub(super) fn launch(op: impl Op) -> PyResult<bool> {
     match keep(op) {
         None => Ok(true),
-        Some(op) => op.run(),
+        Some(op) => op.run(&mut memory::lock()),
     }
 }
 
@@ -32,7 +34,7 @@ pub(super) fn launch(op: impl Op) -> PyResult<bool> {
 pub(super) fn launch_detached(py: Python<'_>, op: impl Op) -> PyResult<bool> {
     match keep(op) {
         None => Ok(true),
-        Some(op) => py.detach(|| op.run()),
+        Some(op) => py.detach(|| op.run(&mut memory::lock())),
     }
 }
 
@@ -81,8 +83,9 @@ impl Tape {
     /// of them is not for the numbers it found: those before it have run, it and the rest have not.
     fn replay(&self, py: Python<'_>) -> PyResult<bool> {
         py.detach(|| {
+            let mut memory = memory::lock();
             for op in &self.ops {
-                if !op.run()? {
+                if !op.run(&mut memory)? {
                     return Ok(false);
                 }
             }

@@ -1,11 +1,6 @@
-//! Torch tensors as slices: the one place where their memory is touched.
+//! Torch tensors: what they hold, and where. `memory` makes slices of them.
 //!
 //! A `Tensor` keeps the Python object that holds the memory, so that it lives as long as the op.
-//! As with torch's own functions, nobody may write a tensor while a kernel reads or writes it.
-
-use std::marker::PhantomData;
-use std::ops::Range;
-use std::slice;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -14,6 +9,7 @@ use pyo3::types::PyTuple;
 use pyo3::{Borrowed, intern};
 
 use super::element::{Kind, Stored};
+use super::views::Layout;
 
 /// Dimensions of a tensor, at most.
 const RANK: usize = 5;
@@ -98,29 +94,25 @@ impl Tensor {
         &self.strides[..self.rank]
     }
 
-    /// The elements of a contiguous tensor.
-    pub(super) fn slice<T: Stored>(&self) -> PyResult<&[T]> {
-        self.whole::<T>()?;
-        // SAFETY: `whole` has checked kind and layout; the owner outlives the borrow of this tensor.
-        Ok(unsafe { slice::from_raw_parts(self.pointer(), self.count()) })
-    }
-
-    /// The elements of a contiguous tensor, to be written.
-    #[expect(
-        clippy::mut_from_ref,
-        reason = "the memory is torch's; an op's tensors say what it may write"
-    )]
-    pub(crate) fn slice_mut<T: Stored>(&self) -> PyResult<&mut [T]> {
-        self.whole::<T>()?;
-        // SAFETY: as for `slice`; no other argument of an op shares memory that the op writes,
-        // but for the rows of `Rows`, which are apart.
-        Ok(unsafe { slice::from_raw_parts_mut(self.pointer(), self.count()) })
-    }
-
-    /// The rows of a tensor [rows, ...] of which each row is contiguous.
-    pub(super) fn rows<T: Stored>(&self) -> PyResult<Rows<'_, T>> {
+    /// Where the elements of a contiguous tensor lie: as one row.
+    pub(super) fn whole<T: Stored>(&self) -> PyResult<Layout<*mut T>> {
         self.expect_kind::<T>()?;
-        let (Some((&rows, inner)), Some((&stride, strides))) =
+        if !contiguous(self.shape(), self.strides()) {
+            return Err(PyValueError::new_err("a tensor is not contiguous"));
+        }
+        let width = self.shape().iter().product();
+        Ok(Layout {
+            start: self.pointer(),
+            count: 1,
+            width,
+            stride: width,
+        })
+    }
+
+    /// Where the rows of a tensor [rows, ...] lie, of which each is contiguous; they do not overlap.
+    pub(super) fn rows<T: Stored>(&self) -> PyResult<Layout<*mut T>> {
+        self.expect_kind::<T>()?;
+        let (Some((&count, inner)), Some((&stride, strides))) =
             (self.shape().split_first(), self.strides().split_first())
         else {
             return Err(PyValueError::new_err(
@@ -133,26 +125,17 @@ impl Tensor {
             ));
         }
         let width = inner.iter().product();
-        if rows > 1 && stride < width {
+        if count > 1 && stride < width {
             return Err(PyValueError::new_err(
                 "the rows of a tensor must not overlap",
             ));
         }
-        Ok(Rows {
+        Ok(Layout {
             start: self.pointer(),
-            count: rows,
+            count,
             width,
             stride,
-            owner: PhantomData,
         })
-    }
-
-    fn whole<T: Stored>(&self) -> PyResult<()> {
-        self.expect_kind::<T>()?;
-        if contiguous(self.shape(), self.strides()) {
-            return Ok(());
-        }
-        Err(PyValueError::new_err("a tensor is not contiguous"))
     }
 
     fn expect_kind<T: Stored>(&self) -> PyResult<()> {
@@ -161,10 +144,6 @@ impl Tensor {
         }
         let text = format!("a tensor is {:?}; expected {:?}", self.kind, T::KIND);
         Err(PyValueError::new_err(text))
-    }
-
-    fn count(&self) -> usize {
-        self.shape().iter().product()
     }
 
     /// Never null, as slices want it: an empty tensor may have no memory.
@@ -188,55 +167,4 @@ fn contiguous(shape: &[usize], strides: &[usize]) -> bool {
         expected *= size;
     }
     true
-}
-
-/// Rows of equal width that do not overlap, at a distance of their own.
-#[derive(Clone, Copy)]
-pub(super) struct Rows<'a, T> {
-    start: *mut T,
-    pub(super) count: usize,
-    pub(super) width: usize,
-    stride: usize,
-    owner: PhantomData<&'a [T]>,
-}
-
-// SAFETY: it stands for slices of `T`, which is Send and Sync.
-unsafe impl<T: Stored> Send for Rows<'_, T> {}
-// SAFETY: as above.
-unsafe impl<T: Stored> Sync for Rows<'_, T> {}
-
-impl<'a, T: Stored> Rows<'a, T> {
-    /// Row `index`. Panics if there is none.
-    #[inline(always)]
-    pub(super) fn row(&self, index: usize) -> &'a [T] {
-        assert!(index < self.count, "row {index} of {}", self.count);
-        // SAFETY: in bounds, contiguous, and of type T, which `Tensor::rows` has checked.
-        unsafe { slice::from_raw_parts(self.start.add(index * self.stride), self.width) }
-    }
-
-    /// Row `index`, to be written, which nothing else may refer to meanwhile. Panics if there is none.
-    #[inline(always)]
-    pub(super) fn row_mut(&mut self, index: usize) -> &mut [T] {
-        assert!(index < self.count, "row {index} of {}", self.count);
-        // SAFETY: as for `row`; rows do not overlap, and this one is borrowed mutably.
-        unsafe { slice::from_raw_parts_mut(self.start.add(index * self.stride), self.width) }
-    }
-
-    /// A part of row `index`, to be written. Panics if there is none.
-    ///
-    /// # Safety
-    /// Nothing else may refer to this part meanwhile.
-    #[inline(always)]
-    #[expect(
-        clippy::mut_from_ref,
-        reason = "threads write disjoint parts of one row"
-    )]
-    pub(super) unsafe fn part_mut(&self, index: usize, part: Range<usize>) -> &mut [T] {
-        assert!(index < self.count && part.start <= part.end && part.end <= self.width);
-        // SAFETY: in bounds, and nobody else's as the caller promises.
-        unsafe {
-            let start = self.start.add(index * self.stride + part.start);
-            slice::from_raw_parts_mut(start, part.len())
-        }
-    }
 }

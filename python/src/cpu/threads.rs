@@ -1,55 +1,63 @@
-//! Work on several cores: parts that an idle core takes, and that their owner computes if none does.
+//! Work on several cores: blocks that any thread may take while one is left.
 
-use std::ops::Range;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::thread::available_parallelism;
 
-use rayon::{ThreadPool, ThreadPoolBuilder, join};
+use super::team::Team;
+use super::views::End;
 
-/// Calls `work` for all of `units`, in up to `threads` ranges side by side.
-pub(super) fn split(units: Range<usize>, threads: usize, work: impl Fn(Range<usize>) + Sync) {
-    match pool() {
-        Some(pool) if threads > 1 => pool.install(|| halves(units, threads, &work)),
-        _ => work(units),
+/// Blocks for each thread. The last block of a call is what threads may wait for at its end; and a
+/// thread that gets its core late has lost less.
+const BLOCKS: usize = 4;
+
+/// Units (rows, tiles) of a block, where so many threads share so many of them.
+pub(super) fn block(units: usize, threads: usize) -> usize {
+    if threads < 2 {
+        return units.max(1);
     }
+    units.div_ceil(threads * BLOCKS).max(1)
 }
 
-fn halves(units: Range<usize>, threads: usize, work: &(impl Fn(Range<usize>) + Sync)) {
-    if threads < 2 || units.len() < 2 {
-        return work(units);
+/// Calls `work` on this thread and beside it on others, `threads` in all at most. It takes blocks
+/// from its end until none of `blocks` is left, and returns how many it took. `share` returns when
+/// all are done.
+pub(super) fn share(threads: usize, blocks: usize, work: &(dyn Fn(End) -> usize + Sync)) {
+    static TEAM: OnceLock<Arc<Team>> = OnceLock::new();
+    if threads < 2 || blocks < 2 {
+        work(End::Front);
+        return;
     }
-    let left = threads / 2;
-    let middle = units.start + (units.len() * left).div_ceil(threads);
-    join(
-        || halves(units.start..middle, left, work),
-        || halves(middle..units.end, threads - left, work),
-    );
-}
-
-/// Threads for all cores, the first that asks among them: no work is handed over and back for it.
-/// None if the system gives no threads.
-fn pool() -> Option<&'static ThreadPool> {
-    static POOL: OnceLock<Option<ThreadPool>> = OnceLock::new();
-    let make = || {
+    let team = TEAM.get_or_init(|| {
         let cores = available_parallelism().map_or(1, usize::from);
-        let builder = ThreadPoolBuilder::new().num_threads(cores.max(2));
-        builder.use_current_thread().build().ok()
-    };
-    POOL.get_or_init(make).as_ref()
+        Team::start(cores.max(2) - 1)
+    });
+    team.run(threads - 1, blocks, work);
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
 
     #[test]
-    fn every_unit_is_done_once() {
+    fn every_unit_is_in_one_block() {
         for (units, threads) in [(0, 3), (1, 1), (1, 4), (10, 3), (7, 7), (64, 2), (5, 9)] {
-            let done = Mutex::new(vec![0; units]);
-            split(0..units, threads, |part| {
-                part.for_each(|unit| done.lock().unwrap()[unit] += 1);
+            let size = block(units, threads);
+            let (next, done) = (AtomicUsize::new(0), Mutex::new(vec![0; units]));
+            share(threads, units.div_ceil(size), &|_| {
+                let mut blocks = 0;
+                loop {
+                    let start = next.fetch_add(1, Ordering::Relaxed) * size;
+                    if start >= units {
+                        return blocks;
+                    }
+                    let end = units.min(start + size);
+                    let mut done = done.lock().unwrap();
+                    done[start..end].iter_mut().for_each(|times| *times += 1);
+                    blocks += 1;
+                }
             });
             assert_eq!(done.into_inner().unwrap(), vec![1; units]);
         }

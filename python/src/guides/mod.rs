@@ -25,6 +25,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
+use crate::cpu::memory::{self, Views};
 use crate::cpu::tensor::Tensor;
 use ahead::{Ahead, Fill};
 use automaton::Automaton;
@@ -325,8 +326,9 @@ fn fill_masks(py: Python<'_>, cursors: Vec<Option<Py<Cursor>>>, rows: Tensor) ->
         [count, words] if count == cursors.len() => words,
         _ => return Err(PyValueError::new_err("there must be a row for each cursor")),
     };
-    let masks = rows.slice_mut::<u32>()?;
-    Ok(py.detach(|| {
+    py.detach(|| {
+        let mut memory = memory::lock();
+        let masks = Views::of(&mut memory).slice_mut::<u32>(&rows)?;
         let mut told = Told::default();
         let rows = masks.chunks_exact_mut(words.max(1));
         for (index, (cursor, row)) in cursors.iter().zip(rows).enumerate() {
@@ -346,6 +348,6 @@ fn fill_masks(py: Python<'_>, cursors: Vec<Option<Py<Cursor>>>, rows: Tensor) ->
                 }
             }
         }
-        told
-    }))
+        Ok(told)
+    })
 }

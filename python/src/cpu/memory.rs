@@ -1,0 +1,214 @@
+//! The right to touch the memory of tensors, and the views that an op gets of them: the one place
+//! where an address becomes a slice.
+//!
+//! `Memory` exists once in a process, behind a lock: one op (or one replay of a tape) at a time has
+//! it. `Views` borrows it for the length of an op, and refuses a view to write of memory that the op
+//! has another view of. So safe code cannot get two slices of the same memory of which one is
+//! mutable, however many `Tensor`s of it there are. What remains is a promise that Rust cannot
+//! check, the same as with torch's own functions: Python and torch do not touch a tensor while an op
+//! writes it, nor write one that it reads.
+
+use std::marker::PhantomData;
+use std::slice;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+use super::element::Stored;
+use super::tensor::Tensor;
+use super::views::{Layout, Rows, RowsMut};
+
+/// The right to touch the memory of tensors; `lock` gives it.
+pub(crate) struct Memory(());
+
+static MEMORY: Mutex<Memory> = Mutex::new(Memory(()));
+
+/// Waits until no other op of this process runs.
+pub(crate) fn lock() -> MutexGuard<'static, Memory> {
+    MEMORY.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What one op sees of its tensors.
+pub(crate) struct Views<'m> {
+    spans: Vec<Span>,
+    memory: PhantomData<&'m mut Memory>,
+}
+
+/// Where a view's rows lie, in bytes.
+struct Span {
+    rows: Layout<usize>,
+    written: bool,
+}
+
+impl<'m> Views<'m> {
+    /// Of an op that has the memory to itself for as long as the views live.
+    pub(crate) fn of(_: &'m mut Memory) -> Self {
+        Self {
+            spans: Vec::with_capacity(8),
+            memory: PhantomData,
+        }
+    }
+
+    /// The elements of a contiguous tensor.
+    pub(super) fn slice<T: Stored>(&mut self, tensor: &'m Tensor) -> PyResult<&'m [T]> {
+        let layout = tensor.whole::<T>()?;
+        self.claim::<T>(&layout, false)?;
+        // SAFETY: memory of `T` by the tensor's dtype and layout, alive as long as the tensor is
+        // borrowed. Nobody writes it: no other op runs, and this one has no view that does.
+        Ok(unsafe { slice::from_raw_parts(layout.start, layout.width) })
+    }
+
+    /// The elements of a contiguous tensor, to be written.
+    #[expect(
+        clippy::mut_from_ref,
+        reason = "a tensor only says where; `Memory`, borrowed for 'm, is what is lent"
+    )]
+    pub(crate) fn slice_mut<T: Stored>(&mut self, tensor: &'m Tensor) -> PyResult<&'m mut [T]> {
+        let layout = tensor.whole::<T>()?;
+        self.claim::<T>(&layout, true)?;
+        // SAFETY: as for `slice`; and this op has no other view of this memory.
+        Ok(unsafe { slice::from_raw_parts_mut(layout.start, layout.width) })
+    }
+
+    /// The rows of a tensor [rows, ...] of which each is contiguous.
+    pub(super) fn rows<T: Stored>(&mut self, tensor: &'m Tensor) -> PyResult<Rows<'m, T>> {
+        let Layout {
+            start,
+            count,
+            width,
+            stride,
+        } = tensor.rows::<T>()?;
+        let layout = Layout {
+            start: start.cast_const(),
+            count,
+            width,
+            stride,
+        };
+        self.claim::<T>(&layout, false)?;
+        // SAFETY: as for `slice`.
+        Ok(unsafe { Rows::new(layout) })
+    }
+
+    /// The rows of a tensor [rows, ...] of which each is contiguous, to be written.
+    pub(super) fn rows_mut<T: Stored>(&mut self, tensor: &'m Tensor) -> PyResult<RowsMut<'m, T>> {
+        let layout = tensor.rows::<T>()?;
+        self.claim::<T>(&layout, true)?;
+        // SAFETY: as for `slice_mut`; `Tensor::rows` has checked that they do not overlap.
+        Ok(unsafe { RowsMut::new(layout) })
+    }
+
+    /// Notes a view down. ValueError if it or another one writes what both have.
+    fn claim<T>(&mut self, layout: &Layout<impl Address>, written: bool) -> PyResult<()> {
+        let size = size_of::<T>();
+        let rows = Layout {
+            start: layout.start.address(),
+            count: layout.count,
+            width: layout.width * size,
+            stride: layout.stride * size,
+        };
+        let shared = |span: &Span| (written || span.written) && overlap(&span.rows, &rows);
+        if self.spans.iter().any(shared) {
+            return Err(PyValueError::new_err(
+                "a tensor that an op writes shares memory with another of its tensors; \
+                 give it memory of its own",
+            ));
+        }
+        self.spans.push(Span { rows, written });
+        Ok(())
+    }
+}
+
+trait Address {
+    fn address(&self) -> usize;
+}
+
+impl<T> Address for *const T {
+    fn address(&self) -> usize {
+        self.addr()
+    }
+}
+
+impl<T> Address for *mut T {
+    fn address(&self) -> usize {
+        self.addr()
+    }
+}
+
+/// Whether two sets of rows have a byte in common. True too where it cannot be ruled out soon: rows
+/// at different distances that lie between each other.
+fn overlap(a: &Layout<usize>, b: &Layout<usize>) -> bool {
+    let empty = |rows: &Layout<usize>| rows.count == 0 || rows.width == 0;
+    let end = |rows: &Layout<usize>| rows.start + (rows.count - 1) * rows.stride + rows.width;
+    if empty(a) || empty(b) || end(a) <= b.start || end(b) <= a.start {
+        return false;
+    }
+    let stride = match (a.count, b.count) {
+        (1, 1) => return true,
+        (1, _) => b.stride,
+        (_, 1) => a.stride,
+        _ if a.stride == b.stride => a.stride,
+        _ => return true,
+    };
+    // Columns of one matrix, as q, k and v are of their product: b's begin behind a's, and end
+    // before a's begin in the next row.
+    let (first, second) = if a.start <= b.start { (a, b) } else { (b, a) };
+    let distance = (second.start - first.start) % stride;
+    distance < first.width || distance + second.width > stride
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(start: usize, count: usize, width: usize, stride: usize) -> Layout<usize> {
+        Layout {
+            start,
+            count,
+            width,
+            stride,
+        }
+    }
+
+    /// Byte by byte.
+    fn bytes(rows: &Layout<usize>) -> Vec<usize> {
+        let row = |index| {
+            let start = rows.start + index * rows.stride;
+            start..start + rows.width
+        };
+        (0..rows.count).flat_map(row).collect()
+    }
+
+    #[test]
+    fn no_shared_byte_is_missed() {
+        let mut all = Vec::new();
+        for start in [0, 1, 2, 3, 6, 8, 13, 40] {
+            for count in 0..4 {
+                for width in 0..4 {
+                    all.extend([4, 6].map(|stride| rows(start, count, width, stride)));
+                }
+            }
+        }
+        let mut apart = 0;
+        for a in &all {
+            let taken = bytes(a);
+            for b in &all {
+                let shared = bytes(b).iter().any(|byte| taken.contains(byte));
+                assert!(overlap(a, b) || !shared, "{a:?} and {b:?}");
+                apart += usize::from(!overlap(a, b) && a.count > 1 && b.count > 1);
+            }
+        }
+        assert!(apart > 1000, "{apart} pairs are known to be apart");
+    }
+
+    #[test]
+    fn columns_of_one_matrix_are_apart() {
+        let (q, k, v) = (rows(0, 5, 8, 16), rows(8, 5, 4, 16), rows(12, 5, 4, 16));
+        for (a, b) in [(&q, &k), (&k, &q), (&q, &v), (&k, &v)] {
+            assert!(!overlap(a, b));
+        }
+        assert!(overlap(&q, &rows(7, 5, 2, 16)));
+        assert!(overlap(&q, &rows(12, 5, 5, 16)));
+        assert!(overlap(&q, &q));
+    }
+}

@@ -1,0 +1,493 @@
+//! Threads that help one that calls, and that it never has to wait for if they get no core.
+//!
+//! The caller does the work itself, and takes it piece by piece as its helpers do: what a helper has
+//! not begun, the caller does. At the end it closes the job, so that who comes late finds none, and
+//! waits for those alone that are amid a piece: it looks for `SPIN`, then sleeps in the kernel. It
+//! never yields: beside a busy process, each yield gives it the core for milliseconds. A helper that
+//! has nothing to do yields for `LINGER`, since whoever wants its core comes first, and sleeps then.
+//!
+//! A helper may lose its core amid a piece, and the caller waits until it has it back. So the caller
+//! keeps an account: the time that help has saved, less the time that it has cost. When that is
+//! overdrawn, other processes want the cores, and it works alone for `REPAID` times the debt. So a
+//! fixed share of time is lost at most, and soon after the cores are free again, they are used.
+
+use std::any::Any;
+use std::hint::spin_loop;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, TryLockError};
+use std::thread::{self, Builder, Thread};
+use std::time::{Duration, Instant};
+
+use super::views::End;
+
+/// How long the caller looks before it sleeps.
+const SPIN: Duration = Duration::from_micros(50);
+/// How long a helper yields before it sleeps: longer than what lies between two matrices of a step,
+/// so that helpers stay awake within one.
+const LINGER: Duration = Duration::from_micros(50);
+/// The caller works alone for so many times its debt.
+const REPAID: u32 = 16;
+/// What the account holds at most: about what a busy process takes from a helper at once. The router's
+/// threads take less; they run on the same cores, and cost less than help saves.
+const CREDIT: Duration = Duration::from_millis(4);
+
+/// In `Team::state`: helpers that are amid the job.
+const INSIDE: u64 = (1 << 31) - 1;
+/// The caller sleeps until nobody is inside.
+const AWAITED: u64 = 1 << 31;
+/// One more helper may enter; the bits from here on count them. None may if the job is closed.
+const SEAT: u64 = 1 << 32;
+
+/// What is to be done, in the frame of the caller.
+struct Job<'a> {
+    /// Takes pieces from its end while any is left, and returns how many it took.
+    work: &'a (dyn Fn(End) -> usize + Sync),
+    /// Of a helper.
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+}
+
+/// Helpers share it.
+const _: fn() = || {
+    fn sync<T: Sync>() {}
+    sync::<Job<'static>>();
+};
+
+/// The helpers, and the job that they work on.
+pub(super) struct Team {
+    /// Seats, whether the caller sleeps, and how many are inside.
+    state: AtomicU64,
+    /// Valid for those inside.
+    job: AtomicPtr<Job<'static>>,
+    helpers: Vec<Helper>,
+    /// Of the one caller that has help at a time.
+    pace: Mutex<Pace>,
+    /// Wakes the caller when nobody is inside any more.
+    left: (Mutex<()>, Condvar),
+}
+
+struct Helper {
+    thread: Thread,
+    /// Whether it sleeps, or is about to.
+    asleep: Arc<AtomicBool>,
+}
+
+/// Whether help pays.
+#[derive(Default)]
+struct Pace {
+    credit: Duration,
+    alone_until: Option<Instant>,
+}
+
+/// How a call with help went.
+struct Course {
+    /// The time in which the caller took pieces.
+    own: Duration,
+    /// In which it woke helpers, and waited for those amid a piece.
+    cost: Duration,
+    /// Pieces that it took.
+    taken: usize,
+    /// Pieces in all.
+    pieces: usize,
+}
+
+impl Course {
+    /// How long the caller would have taken for the pieces of others.
+    fn saved(&self) -> Duration {
+        let others = self.pieces.saturating_sub(self.taken) as u32;
+        self.own * others / self.taken.max(1) as u32
+    }
+}
+
+impl Pace {
+    /// Takes a call into account that ended `now`.
+    fn learn(&mut self, course: &Course, now: Instant) {
+        let credit = (self.credit + course.saved()).min(CREDIT + course.cost);
+        let debt = course.cost.saturating_sub(credit);
+        self.credit = credit.saturating_sub(course.cost);
+        self.alone_until = (!debt.is_zero()).then(|| now + debt * REPAID);
+    }
+}
+
+impl Team {
+    /// Helpers as many as the system gives, `count` at most.
+    pub(super) fn start(count: usize) -> Arc<Self> {
+        let (sender, receiver) = std::sync::mpsc::channel::<Arc<Self>>();
+        let receiver = Arc::new(Mutex::new(receiver));
+        let start = |index| {
+            let (receiver, asleep) = (Arc::clone(&receiver), Arc::<AtomicBool>::default());
+            let (name, mine) = (format!("cpu-{index}"), Arc::clone(&asleep));
+            let help = move || {
+                let team = receiver.lock().map(|teams| teams.recv());
+                if let Ok(Ok(team)) = team {
+                    team.help(&mine);
+                }
+            };
+            let thread = Builder::new().name(name).spawn(help).ok()?;
+            Some(Helper {
+                thread: thread.thread().clone(),
+                asleep,
+            })
+        };
+        let team = Arc::new(Self::of((0..count).map_while(start).collect()));
+        for _ in &team.helpers {
+            // It waits for it, or has ended.
+            let _ = sender.send(Arc::clone(&team));
+        }
+        team
+    }
+
+    fn of(helpers: Vec<Helper>) -> Self {
+        Self {
+            state: AtomicU64::new(0),
+            job: AtomicPtr::default(),
+            helpers,
+            pace: Mutex::default(),
+            left: Default::default(),
+        }
+    }
+
+    /// Calls `work` here, and on `helpers` threads at most that come in time. All its `pieces` are
+    /// done on return. If another thread has the help, or helpers were of no use lately, it is
+    /// called here alone.
+    pub(super) fn run(&self, helpers: usize, pieces: usize, work: &(dyn Fn(End) -> usize + Sync)) {
+        let mut pace = match self.pace.try_lock() {
+            Ok(pace) => pace,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                work(End::Front);
+                return;
+            }
+        };
+        let began = Instant::now();
+        if pace.alone_until.is_some_and(|until| began < until) {
+            work(End::Front);
+            return;
+        }
+        let job = Job {
+            work,
+            panic: Mutex::default(),
+        };
+        let open = Open::of(self, &job, helpers);
+        let opened = Instant::now();
+        let taken = work(End::Front);
+        let own = opened.elapsed();
+        drop(open);
+        let ended = Instant::now();
+        let course = Course {
+            own,
+            cost: (ended - began).saturating_sub(own),
+            taken,
+            pieces,
+        };
+        pace.learn(&course, ended);
+        let panic = job.panic.into_inner();
+        if let Some(panic) = panic.unwrap_or_else(PoisonError::into_inner) {
+            resume_unwind(panic);
+        }
+    }
+
+    /// The life of a helper.
+    fn help(&self, asleep: &AtomicBool) {
+        loop {
+            self.work_once();
+            let began = Instant::now();
+            while !self.has_seat() && began.elapsed() < LINGER {
+                thread::yield_now();
+            }
+            if self.has_seat() {
+                continue;
+            }
+            asleep.store(true, Ordering::SeqCst);
+            if !self.has_seat() {
+                thread::park();
+            }
+            asleep.store(false, Ordering::SeqCst);
+        }
+    }
+
+    fn has_seat(&self) -> bool {
+        self.state.load(Ordering::SeqCst) >= SEAT
+    }
+
+    /// Works on the job, if there is one that a helper may still enter.
+    fn work_once(&self) {
+        let enter = |state: u64| (state >= SEAT).then(|| state - SEAT + 1);
+        let entered = self
+            .state
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, enter);
+        if entered.is_err() {
+            return;
+        }
+        let job = self.job.load(Ordering::SeqCst);
+        // SAFETY: `Open` has put it there before the seat, and its caller does not leave the frame
+        // that holds the job before nobody is inside; this thread is until it subtracts itself.
+        let job: &Job<'_> = unsafe { &*job };
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| (job.work)(End::Back))) {
+            let mut first = job.panic.lock().unwrap_or_else(PoisonError::into_inner);
+            first.get_or_insert(panic);
+        }
+        let before = self.state.fetch_sub(1, Ordering::SeqCst);
+        // From here on the job may be gone, but the team is not.
+        if before & AWAITED != 0 && before & INSIDE == 1 {
+            let _lock = self.left.0.lock().unwrap_or_else(PoisonError::into_inner);
+            self.left.1.notify_all();
+        }
+    }
+}
+
+/// A job that helpers may enter. Dropping it closes it and waits for those inside.
+struct Open<'a> {
+    team: &'a Team,
+}
+
+impl<'a> Open<'a> {
+    fn of(team: &'a Team, job: &'a Job<'_>, helpers: usize) -> Self {
+        let helpers = &team.helpers[..helpers.min(team.helpers.len())];
+        let job = ptr::from_ref(job).cast_mut();
+        team.job.store(job.cast(), Ordering::SeqCst);
+        let seats = SEAT * helpers.len() as u64;
+        team.state.fetch_add(seats, Ordering::SeqCst);
+        for helper in helpers {
+            // Not looked at first: it says so before it looks for seats for the last time.
+            if helper.asleep.swap(false, Ordering::SeqCst) {
+                helper.thread.unpark();
+            }
+        }
+        Self { team }
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        let state = &self.team.state;
+        let inside = || state.load(Ordering::SeqCst) & INSIDE != 0;
+        state.fetch_and(SEAT - 1, Ordering::SeqCst);
+        if !inside() {
+            return;
+        }
+        let began = Instant::now();
+        while began.elapsed() < SPIN {
+            if !inside() {
+                return;
+            }
+            spin_loop();
+        }
+        state.fetch_or(AWAITED, Ordering::SeqCst);
+        let (lock, left) = &self.team.left;
+        let mut guard = lock.lock().unwrap_or_else(PoisonError::into_inner);
+        while inside() {
+            guard = left.wait(guard).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.fetch_and(!AWAITED, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+
+    /// Counts how often each piece is taken.
+    struct Pieces {
+        next: AtomicUsize,
+        taken: Vec<AtomicUsize>,
+    }
+
+    impl Pieces {
+        fn new(count: usize) -> Self {
+            Self {
+                next: AtomicUsize::new(0),
+                taken: (0..count).map(|_| AtomicUsize::new(0)).collect(),
+            }
+        }
+
+        fn take(&self) -> usize {
+            let mut done = 0;
+            while let Some(piece) = self.taken.get(self.next.fetch_add(1, Ordering::Relaxed)) {
+                piece.fetch_add(1, Ordering::Relaxed);
+                done += 1;
+            }
+            done
+        }
+    }
+
+    fn course(own: u64, cost: u64, taken: usize) -> Course {
+        Course {
+            own: Duration::from_micros(own),
+            cost: Duration::from_micros(cost),
+            taken,
+            pieces: 8,
+        }
+    }
+
+    /// A team whose one helper never gets a core by itself.
+    fn without_cores() -> Team {
+        Team::of(vec![Helper {
+            thread: thread::current(),
+            asleep: Arc::default(),
+        }])
+    }
+
+    fn wait_for(condition: impl Fn() -> bool) {
+        let began = Instant::now();
+        while !condition() {
+            assert!(began.elapsed() < Duration::from_secs(60), "it never came");
+            thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn every_piece_is_taken_once() {
+        let team = Team::start(3);
+        assert_eq!(team.helpers.len(), 3);
+        for round in 0..3000 {
+            let pieces = Pieces::new(round % 23);
+            team.run(round % 5, round % 23, &|_| pieces.take());
+            assert!(
+                pieces
+                    .taken
+                    .iter()
+                    .all(|piece| piece.load(Ordering::Relaxed) == 1)
+            );
+            if round % 500 == 0 {
+                thread::sleep(2 * SPIN); // helpers sleep by then
+            }
+        }
+    }
+
+    #[test]
+    fn nobody_waits_for_a_helper_that_does_not_come() {
+        let team = without_cores();
+        let pieces = Pieces::new(5);
+        team.run(1, 5, &|_| pieces.take());
+        assert!(
+            pieces
+                .taken
+                .iter()
+                .all(|piece| piece.load(Ordering::Relaxed) == 1)
+        );
+        let next = pieces.next.load(Ordering::Relaxed);
+        team.work_once();
+        assert_eq!(
+            pieces.next.load(Ordering::Relaxed),
+            next,
+            "it came too late"
+        );
+    }
+
+    #[test]
+    fn who_waits_for_long_sleeps_and_then_works_alone() {
+        let (team, inside) = (without_cores(), AtomicBool::new(false));
+        let caller = thread::current().id();
+        let work = |_| {
+            if thread::current().id() == caller {
+                wait_for(|| inside.load(Ordering::SeqCst));
+                return 1;
+            }
+            inside.store(true, Ordering::SeqCst);
+            wait_for(|| team.state.load(Ordering::SeqCst) & AWAITED != 0);
+            thread::sleep(Duration::from_millis(50)); // far more than the caller can have saved
+            0
+        };
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                wait_for(|| team.has_seat());
+                team.work_once();
+            });
+            team.run(1, 1, &work);
+        });
+        assert!(inside.load(Ordering::SeqCst));
+        let mut pace = team.pace.lock().unwrap();
+        assert!(pace.alone_until.is_some());
+        pace.alone_until = Some(Instant::now() + Duration::from_secs(3600));
+        drop(pace);
+        team.run(1, 1, &|_| {
+            assert!(!team.has_seat(), "help is asked for again");
+            1
+        });
+    }
+
+    #[test]
+    fn help_that_costs_more_than_it_saves_is_left_for_a_while() {
+        let (mut pace, now) = (Pace::default(), Instant::now());
+        let mut alone = |own, cost, taken| {
+            pace.learn(&course(own, cost, taken), now);
+            pace.alone_until.map(|until| (until - now).as_micros())
+        };
+        // Half of the pieces were helped with: that saved as long as the caller took for its own.
+        assert_eq!(alone(10, 10, 4), None);
+        assert_eq!(alone(10, 15, 4), Some(16 * 5));
+        assert_eq!(alone(10, 0, 4), None);
+        assert_eq!(alone(10, 20, 4), None, "the last one's savings pay for it");
+        assert_eq!(alone(0, 1, 0), Some(16));
+        // However much was saved, a busy process is noticed at once.
+        assert_eq!(alone(1_000_000, 0, 4), None);
+        assert_eq!(alone(10, 4500, 4), Some(16 * 490));
+        // A call that was long enough itself is no debt.
+        assert_eq!(alone(10_000, 9000, 4), None);
+    }
+
+    #[test]
+    fn panics_of_a_helper_are_the_callers() {
+        let team = without_cores();
+        let caller = thread::current().id();
+        let begun = AtomicBool::new(false);
+        let work = |_| {
+            if thread::current().id() != caller {
+                begun.store(true, Ordering::SeqCst);
+                panic!("a helper's");
+            }
+            wait_for(|| begun.load(Ordering::SeqCst));
+            1
+        };
+        let caught = thread::scope(|scope| {
+            scope.spawn(|| {
+                wait_for(|| team.has_seat());
+                team.work_once();
+            });
+            catch_unwind(AssertUnwindSafe(|| team.run(1, 2, &work)))
+        });
+        assert_eq!(caught.unwrap_err().downcast_ref(), Some(&"a helper's"));
+        let pieces = Pieces::new(1);
+        team.run(1, 1, &|_| pieces.take());
+        assert_eq!(
+            pieces.taken[0].load(Ordering::Relaxed),
+            1,
+            "it is of use after that"
+        );
+    }
+
+    #[test]
+    fn a_panic_of_the_caller_waits_for_helpers() {
+        let (team, begun, ended) = (
+            without_cores(),
+            AtomicBool::new(false),
+            AtomicBool::new(false),
+        );
+        let caller = thread::current().id();
+        let work = |_| {
+            if thread::current().id() == caller {
+                wait_for(|| begun.load(Ordering::SeqCst));
+                panic!("the caller's");
+            }
+            begun.store(true, Ordering::SeqCst);
+            thread::sleep(Duration::from_millis(20));
+            ended.store(true, Ordering::SeqCst);
+            1
+        };
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                wait_for(|| team.has_seat());
+                team.work_once();
+            });
+            assert!(catch_unwind(AssertUnwindSafe(|| team.run(1, 2, &work))).is_err());
+            assert!(
+                ended.load(Ordering::SeqCst),
+                "the helper had the caller's frame"
+            );
+        });
+    }
+}
