@@ -6,6 +6,7 @@ import math
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+from penstock.guidance.formats import ALIASES
 from penstock.guidance.normal.reading import Node
 from penstock.guidance.normal.rules import UNBOUNDED, Conj
 from penstock.guidance.protocol import Refused
@@ -24,6 +25,7 @@ ASSERTIONS = frozenset(
         "exclusiveMaximum", "multipleOf",
     )
 )  # fmt: skip
+REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 
 
@@ -104,6 +106,16 @@ class Keywords:
         if not isinstance(self.contents[keyword], str):
             raise self.node.wrong(keyword, "a string")
         return str(self.contents[keyword])
+
+    def format(self) -> str | None:
+        """The name in `format`, as the newest draft has it; None if there is none."""
+        name = self.contents.get("format")
+        return ALIASES.get(name, name) if isinstance(name, str) else None
+
+    def referred(self) -> list[int]:
+        """The schemas that the node refers to."""
+        target = self.expander.reader.target
+        return [target(self.node, keyword) for keyword in REFERENCES if keyword in self]
 
     def schema(self, keyword: str, holds: bool = True) -> Conj:
         """That the schema in a keyword holds, or does not."""

@@ -7,7 +7,7 @@ from functools import reduce
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
-from penstock.guidance.formats import ALIASES, OTHERWISE
+from penstock.guidance.formats import OTHERWISE
 from penstock.guidance.normal.forms import EVERY, NONE, Form, besides, lost, only, union
 from penstock.guidance.normal.keywords import Keywords
 from penstock.guidance.normal.reading import Node
@@ -94,8 +94,7 @@ def _strings(words: Keywords) -> Iterator[Form]:
         yield only("string", StringRule(least=most + 1))
     if pattern is not None:
         yield only("string", StringRule(unmatched=(pattern,)))
-    given = words.contents.get("format")
-    given = ALIASES.get(given, given) if isinstance(given, str) else None
+    given = words.format()
     if given in OTHERWISE:
         yield only("string", StringRule(patterns=(OTHERWISE[given],)))
         yield lost("string", words.unsupported("format"))
@@ -173,9 +172,8 @@ def _some(words: Keywords) -> Iterator[Form]:
 
 def _applied(words: Keywords) -> Iterator[Form]:
     expander = words.expander
-    for reference in ("$ref", "$dynamicRef", "$recursiveRef"):
-        if reference in words:
-            yield expander.of((expander.reader.target(words.node, reference), False))
+    for number in words.referred():
+        yield expander.of((number, False))
     for number in words.schemas("allOf"):
         yield expander.of((number, False))
     if "anyOf" in words:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from penstock.guidance.formats import ALIASES, FORMATS
+from penstock.guidance.formats import FORMATS
 from penstock.guidance.normal.forms import (
     EVERY,
     NONE,
@@ -115,8 +115,7 @@ def _number(words: Keywords) -> NumberRule:
 
 
 def _string(words: Keywords) -> StringRule:
-    pattern, form = words.text("pattern"), words.contents.get("format")
-    form = ALIASES.get(form, form) if isinstance(form, str) else None
+    pattern, form = words.text("pattern"), words.format()
     most = words.count("maxLength")
     return StringRule(
         least=words.count("minLength") or 0,
@@ -174,9 +173,8 @@ def _object(words: Keywords) -> ObjectRule:
 def _applied(words: Keywords) -> Iterator[Form]:
     """What a node says by other schemas of the same value."""
     expander = words.expander
-    for reference in ("$ref", "$dynamicRef", "$recursiveRef"):
-        if reference in words:
-            yield expander.of((expander.reader.target(words.node, reference), True))
+    for number in words.referred():
+        yield expander.of((number, True))
     for number in words.schemas("allOf"):
         yield expander.of((number, True))
     if "anyOf" in words:
