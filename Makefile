@@ -97,8 +97,8 @@ $(VENV)/clients/%/.done: pyproject.toml | $(VENV)/.tools
 
 # Without npm the tests of node's clients are skipped.
 $(NODE_MODULES): | $(VENV)/.tools
-	mkdir -p $@
 	! command -v npm > /dev/null || npm install --silent --no-fund --no-audit --prefix $(@D) openai @anthropic-ai/sdk
+	mkdir -p $@
 
 # One extension at a time lives in the source tree: a build of one kind outdates the other's stamp.
 $(VENV)/.release: $(VENV)/.tools $(RUST)
