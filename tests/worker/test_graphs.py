@@ -108,6 +108,16 @@ def test_other_choices_are_captured_when_they_are_needed_again(
     assert (recorder.captures, len(calls)) == (captures, launches)
 
 
+def test_graphs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.worker.graphs.MOST_GRAPHS", 2)
+    graphs = Graphs(Recorder(), torch.empty(64, 4))
+    for rows in (1, 2, 4, 8):
+        for _ in range(3):
+            assert len(launched(graphs, decode(rows))[0]) == rows
+    assert list(graphs.captured) == [decode(1), decode(2)]
+    assert decode(8) not in graphs.sightings
+
+
 def test_steps_that_the_capture_does_not_take_are_never_captured() -> None:
     recorder = Recorder()
     graphs = Graphs(recorder, torch.empty(64, 4))
