@@ -7,6 +7,7 @@ import inspect
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -62,6 +63,16 @@ def assembled(cache: Path) -> int:
     return len(list(cache.rglob("*.cubin")))
 
 
+def left_over(process: int) -> list[str]:
+    """Its children, as soon as there are none, or after a while."""
+    until = time.monotonic() + 10
+    while children := Path(f"/proc/{process}/task/{process}/children").read_text().split():
+        if time.monotonic() > until:
+            break
+        time.sleep(0.01)
+    return children
+
+
 def test_what_another_process_compiles_is_only_read(compilers: Compilers, cache: Path) -> None:
     told: list[tuple[bool, int]] = []
 
@@ -72,6 +83,7 @@ def test_what_another_process_compiles_is_only_read(compilers: Compilers, cache:
     compiled(1032, elsewhere)
     assert told == [(True, 1), (False, 1)]
     assert assembled(cache) == 1  # the same: what the kernel's thread built was there
+    assert left_over(compilers.process.pid) == []
 
 
 def test_a_worker_compiles_itself_when_its_compilers_have_ended(

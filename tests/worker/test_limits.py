@@ -175,7 +175,9 @@ def test_a_run_of_no_sequence_is_told_once() -> None:
 
 def test_a_fork_of_no_sequence_is_its_own_fault() -> None:
     fork = Fork(source=1, destination=2, blocks=ints(3), seed=0)
-    (fault,) = fold(step(forks=[fork])).faults
+    work = fold(step(forks=[fork]))
+    (fault,) = work.faults
+    assert not work.forks and not work.writes
     assert fault.slot == 2 and "slot 1, to be forked, holds no sequence" in fault.message
     long = Fork(source=0, destination=2, blocks=ints(*[3] * 9), seed=0)
     (fault,) = fold(step(new=[sequence()], forks=[long])).faults
