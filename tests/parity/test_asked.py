@@ -84,6 +84,11 @@ def adjusted(sequence: Running, at: int, row: Tensor) -> Tensor:
     return row
 
 
+def ended(sequence: Running) -> bool:
+    """Of one that may have no token yet: its mask was late."""
+    return bool(sequence.tokens) and sequence.tokens[-1] in EOS
+
+
 def finish(driver: Driver, sequences: list[Running], told: Running) -> list[list[int]]:
     """Runs all to their ends; the likeliest tokens in the place of each of `told`'s."""
     tops, waiting = [], list(sequences)
@@ -94,7 +99,7 @@ def finish(driver: Driver, sequences: list[Running], told: Running) -> list[list
             place = slots.index(told.slot)
             before = sum(counts[:place])
             tops.append(list(reply.top_token_ids[before : before + counts[place]]))
-        for sequence in [s for s in waiting if s.done or (s.guide and s.tokens[-1] in EOS)]:
+        for sequence in [s for s in waiting if s.done or (s.guide and ended(s))]:
             waiting.remove(sequence)
             driver.leave(sequence)
     return tops
