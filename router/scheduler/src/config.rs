@@ -160,3 +160,78 @@ impl SchedulerConfig {
             .min(self.max_step_tokens / self.max_tokens_per_run)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn least() -> SchedulerConfig {
+        SchedulerConfig {
+            groups: vec![KvGroup {
+                block_tokens: 1,
+                blocks: 1,
+                window: 0,
+            }],
+            max_slots: 1,
+            max_step_tokens: 3,
+            step_sizes: Vec::new(),
+            max_sequence_tokens: 2,
+            max_tokens_per_run: 3,
+            max_waiting: 1,
+            max_waiting_tokens: 0,
+            depth: 1,
+            lead: 0,
+            prefix_cache: false,
+            reserve: Reserve::Growth,
+            latency_target: 0,
+            aging: 0,
+            reads: Reads::default(),
+        }
+    }
+
+    /// One step below the least, and what the error must name.
+    type Case = (fn(&mut SchedulerConfig), &'static [&'static str]);
+
+    #[test]
+    fn the_first_refused_value_of_each_limit_is_named() {
+        assert_eq!(least().validate(), Ok(()));
+        let cases: &[Case] = &[
+            (|c| c.groups.clear(), &["no KV blocks"]),
+            (|c| c.groups[0].blocks = 0, &["no KV blocks"]),
+            (|c| c.groups[0].block_tokens = 0, &["no KV blocks"]),
+            (|c| c.max_slots = 0, &["max_slots", "at least 1"]),
+            (|c| c.max_tokens_per_run = 0, &["max_tokens_per_run", "1"]),
+            (|c| c.depth = 0, &["depth", "at least 1"]),
+            (|c| c.max_waiting = 0, &["max_waiting", "at least 1"]),
+            (|c| c.max_step_tokens = 2, &["max_step_tokens is 2", "3"]),
+            (|c| c.max_sequence_tokens = 1, &["is 1", "at least 2"]),
+        ];
+        for (spoil, words) in cases {
+            let mut config = least();
+            spoil(&mut config);
+            let error = config.validate().unwrap_err().to_string();
+            assert!(words.iter().all(|word| error.contains(word)), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_sequence_may_fill_the_smallest_group_and_one_token_more() {
+        let mut config = least();
+        config.max_sequence_tokens = 100;
+        let group = |block_tokens, blocks| KvGroup {
+            block_tokens,
+            blocks,
+            window: 0,
+        };
+        config.groups = vec![group(4, 9), group(3, 5), group(16, 2)];
+        assert_eq!(config.admits(16), Ok(()));
+        let (tokens, limit) = (17, 16);
+        let refused = AddError::TooLong { tokens, limit };
+        assert_eq!(config.admits(17), Err(refused));
+        let words = refused.to_string();
+        assert!(words.contains("17 tokens") && words.contains("limit is 16"));
+        config.max_sequence_tokens = 15;
+        assert_eq!(config.admits(15), Ok(()));
+        assert!(config.admits(16).is_err());
+    }
+}

@@ -20,8 +20,7 @@ impl Scheduler {
     pub(crate) fn is_overtaken(&self, place: Place, draft: &mut Draft) -> bool {
         let sequence = &self.store[place];
         let (left, budget) = (sequence.len() - sequence.planned, draft.budget);
-        let others = self.counters.reading > 1 || !self.queue.is_empty();
-        let long = draft.overtaken.is_none() && others && left > budget;
+        let long = draft.overtaken.is_none() && left > budget;
         if !long || self.possible_room(place) < sequence.planned + budget {
             return false;
         }

@@ -283,4 +283,34 @@ mod tests {
             assert!(prefix.finds(block));
         }
     }
+
+    /// Searches of a full index look at few places: keys of blocks that differ in one token, in its
+    /// place, in the parent or in the salt are unlike each other.
+    #[test]
+    fn keys_of_similar_blocks_spread() {
+        let mut keys = Vec::new();
+        for salt in 0..16 {
+            let root = root_key(&vec![salt % 4; salt as usize / 4]);
+            for at in 0..16 {
+                for token in 0..64 {
+                    let mut tokens = [TokenId(1); 16];
+                    tokens[at] = TokenId(token + 2);
+                    keys.push(block_key(root, &tokens));
+                    keys.push(block_key(block_key(root, &tokens), &[TokenId(1); 16]));
+                }
+            }
+        }
+        keys.sort_unstable();
+        keys.dedup();
+        // Salts of no words are one salt.
+        assert_eq!(keys.len(), 13 * 16 * 64 * 2);
+        let prefix = Prefix::new(keys.len() as u32, 1);
+        let mut homes = vec![0_u32; prefix.table.len()];
+        for &key in &keys {
+            homes[prefix.home(key)] += 1;
+        }
+        // Of a random function, some 6,000 of the 64 Ki homes would have two or more, and none nine.
+        let most = homes.iter().max();
+        assert!(most < Some(&9), "{most:?} keys have the same home");
+    }
 }

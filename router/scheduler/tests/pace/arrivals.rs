@@ -104,3 +104,31 @@ fn a_full_device_delays_first_tokens_little() {
         assert!(seen.gap_p99 <= 75.0, "{seen:?}");
     }
 }
+
+/// What a client is told when to come again is about how long it would wait: for those before it to
+/// start, which nobody waited for yet in the first case, or for their prompts to be read.
+#[test]
+fn the_backlog_is_the_time_until_a_first_token() {
+    for starts in [false, true] {
+        let mut server = Server::new(Speed::Burst);
+        match starts {
+            false => (0..20).for_each(|_| {
+                server.arrive(4_096, 1);
+                server.answer_all();
+            }),
+            true => server.closed_loop((600, 1_200), (4_096, 1), |_, _| ()),
+        }
+        for _ in 0..600 {
+            server.arrive(4_096, 1);
+        }
+        let told = server.scheduler.backlog();
+        let last = server.arrive(4_096, 1);
+        server.answer_all();
+        let waited = server.clients[&last].waited().unwrap();
+        println!("told {told} us, waited {waited}");
+        assert!(
+            told > waited * 2 / 3 && told < waited * 3 / 2,
+            "{told} of {waited}"
+        );
+    }
+}

@@ -51,13 +51,17 @@ macro_rules! scenarios {
 
 scenarios! {
     abort
+    backlog
+    blocks_longer_than_the_tail
     burst
     chunked_prompts
+    contexts_lengthen_steps
     copy_on_write
     forks_keep_min_tokens
     forks_that_wait
     full_prompt_hit
     latency_target
+    no_slot_no_forks
     one_step_ahead
     overtaking
     passing_and_ageing

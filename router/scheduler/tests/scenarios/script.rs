@@ -128,6 +128,7 @@ impl Script {
             }
             "done" => return self.done(scheduler, words),
             "counts" => return vec![counts(scheduler)],
+            "backlog" => return vec![format!("{} us", scheduler.backlog())],
             other => panic!("unknown event {other}"),
         }
         Vec::new()
