@@ -22,7 +22,7 @@ PARTS = {
     "scheduler": (["--package", "penstock-scheduler"], ["--lib", "--tests"]),
     "engine": (
         ["--package", "penstock-router", "--file", "router/src/engine/**"],
-        ["--lib", "--test", "engine_*"],
+        ["--lib", "--test", "engine_all"],
     ),
 }
 CAUGHT = ("CaughtMutant", "Timeout")

@@ -153,6 +153,7 @@ pub(super) fn kv_tokens(group: &KvGroup) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shard::MemoryReport;
 
     #[test]
     fn backoff_doubles_within_bounds_and_ends() {
@@ -166,5 +167,63 @@ mod tests {
             .map(|n| policy.wait(n).map(|w| w.as_secs()))
             .collect();
         assert_eq!(waits, [Some(0), Some(1), Some(2), Some(3), Some(3), None]);
+    }
+
+    fn loaded(groups: &[(u32, u32, u32)], block_bytes: &[u64]) -> Loaded {
+        let group = |&(block_tokens, blocks, window): &(u32, u32, u32)| KvGroup {
+            block_tokens,
+            blocks,
+            window,
+        };
+        Loaded {
+            kv_groups: groups.iter().map(group).collect(),
+            block_bytes: block_bytes.to_vec(),
+            max_slots: 7,
+            max_step_tokens: 8,
+            max_sequence_tokens: 9,
+            max_tokens_per_run: 2,
+            vocab_size: 10,
+            device_name: "cpu".into(),
+            memory: MemoryReport {
+                weights: 1_000,
+                ..MemoryReport::default()
+            },
+            step_sizes: vec![4, 8],
+        }
+    }
+
+    #[test]
+    fn the_scheduler_hears_what_workers_and_settings_say() {
+        let config = EngineConfig {
+            lead: Duration::from_millis(3),
+            latency_target: Duration::from_millis(25),
+            aging: Duration::MAX,
+            ..EngineConfig::default()
+        };
+        // 512 bytes a token in one group, 64 in the other.
+        let two = loaded(&[(16, 5, 0), (8, 20, 0)], &[8_192, 512]);
+        let limits = scheduler_config(&config, &two);
+        assert_eq!(limits.groups, two.kv_groups);
+        assert_eq!((limits.max_slots, limits.max_step_tokens), (7, 8));
+        assert_eq!(
+            (limits.max_sequence_tokens, limits.max_tokens_per_run),
+            (9, 2)
+        );
+        assert_eq!(limits.step_sizes, [4, 8]);
+        assert_eq!((limits.lead, limits.latency_target), (3_000, 25_000));
+        assert_eq!(limits.aging, u64::MAX);
+        let (weights, token) = (1_000, 576);
+        assert_eq!(limits.reads, Reads { weights, token });
+        let windows = loaded(&[(16, 5, 0), (8, 20, 64)], &[8_192, 512]);
+        assert_eq!(scheduler_config(&config, &windows).reads, Reads::default());
+        // The smallest group bounds what all sequences hold.
+        assert_eq!(two.kv_groups.iter().map(kv_tokens).min(), Some(80));
+    }
+
+    #[test]
+    fn what_has_a_guide_is_prepared_or_all() {
+        let plain = Sampling::default();
+        assert!(!Preparing::WhenNeeded.needs(&plain));
+        assert!(Preparing::Always.needs(&plain));
     }
 }

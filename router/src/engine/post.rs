@@ -226,3 +226,92 @@ async fn distribute(mut arrivals: mpsc::UnboundedReceiver<Vec<Parcel>>, inboxes:
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use penstock_scheduler::ids::RequestId;
+
+    use super::*;
+    use crate::engine::types::{Candidate, Token, Told};
+
+    fn event(first: u32, count: u32, end: Option<End>) -> TokenEvent {
+        let token = |id| Token { id, logprob: 0.0 };
+        let candidate = |id| vec![Candidate { id, logprob: 0.0 }];
+        let tops = (first..first + count).map(candidate).collect();
+        let prompt = Vec::new();
+        TokenEvent {
+            tokens: (first..first + count).map(token).collect(),
+            end,
+            told: Some(Box::new(Told { tops, prompt })),
+        }
+    }
+
+    /// What waits for a reader that comes late: all tokens, each with its alternatives, in events of
+    /// bounded size, the end with the last of them.
+    #[test]
+    fn a_late_reader_gets_everything_in_events_of_64_tokens() {
+        for total in [63, 64, 65, 128, 129, 200] {
+            let inbox = Inbox::default();
+            let (half, mut cx) = (total / 2, Context::from_waker(Waker::noop()));
+            inbox.put(event(0, half, None));
+            inbox.put(event(half, total - half, Some(End::Length)));
+            let (mut read, mut sizes) = (Vec::new(), Vec::new());
+            loop {
+                let Poll::Ready(event) = inbox.poll(&mut cx) else {
+                    panic!("{total}: nothing left, and no end")
+                };
+                let told = event.told.unwrap();
+                let tops = told.tops.iter().map(|top| top[0].id);
+                let ids: Vec<_> = event.tokens.iter().map(|token| token.id).collect();
+                assert_eq!(tops.collect::<Vec<_>>(), ids);
+                sizes.push(ids.len());
+                read.extend(ids);
+                if event.end.is_some() {
+                    break;
+                }
+            }
+            assert_eq!(read, (0..total).collect::<Vec<_>>());
+            let (last, full) = sizes.split_last().unwrap();
+            assert!(full.iter().all(|&size| size == 64) && (1..=64).contains(last));
+            assert!(inbox.poll(&mut cx).is_pending());
+        }
+    }
+
+    /// One message per step and runtime, whoever its streams are; none where there is no news.
+    #[tokio::test]
+    async fn an_outbox_sends_a_message_per_office() {
+        let (mail, mut first) = mpsc::unbounded_channel();
+        let (other_mail, mut second) = mpsc::unbounded_channel();
+        let [here, there] = [mail, other_mail].map(|mail| PostOffice {
+            mail,
+            inboxes: Inboxes::default(),
+        });
+        let id = |request| SequenceId {
+            request: RequestId(request),
+            branch: 0,
+        };
+        let [mut one, mut two] = [1, 2].map(|request| here.stream(id(request)).0);
+        let mut three = there.stream(id(3)).0;
+        let mut outbox = Outbox::default();
+        for step in 0..2 {
+            one.put(event(step, 1, None), &mut outbox);
+            three.put(event(step, 1, None), &mut outbox);
+            two.put(event(step, 1, None), &mut outbox);
+            outbox.post();
+            outbox.post();
+            let ids = |parcels: Vec<Parcel>| parcels.iter().map(|(id, _)| id.request.0).collect();
+            let come: [Vec<u64>; 2] = [&mut first, &mut second].map(|m| ids(m.try_recv().unwrap()));
+            assert_eq!(come, [vec![1, 2], vec![3]]);
+            assert!(first.try_recv().is_err() && second.try_recv().is_err());
+        }
+        assert_eq!(outbox.0.len(), 0, "offices without news are forgotten");
+        one.put(event(9, 1, Some(End::Length)), &mut outbox);
+        outbox.post();
+        assert_eq!(first.try_recv().unwrap().len(), 1);
+        drop(one);
+        assert!(first.try_recv().is_err(), "it has sent its end");
+        drop(two);
+        let lost = first.try_recv().unwrap().remove(0).1.end;
+        assert!(matches!(lost, Some(End::Failed(_))), "{lost:?}");
+    }
+}

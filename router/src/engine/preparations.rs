@@ -160,4 +160,55 @@ mod tests {
         }
         assert!(calls.requests.is_empty() && calls.handles.is_empty());
     }
+
+    /// A call that runs until it is cancelled; `running` is as large as there are such.
+    async fn call(running: Arc<()>) -> Result<(), PrepareError> {
+        let _running = running;
+        pending().await
+    }
+
+    async fn settled() {
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn one_client_has_half_of_the_turns_at_most() {
+        let mut calls = Preparations::default();
+        let client = |last| Some(Client::at([10, 0, 0, last].into()));
+        let (own, others) = (Arc::new(()), Arc::new(()));
+        let begun = |counter: &Arc<()>| {
+            let counter = Arc::clone(counter);
+            async move { call(Arc::clone(&counter)).await }
+        };
+        for id in 0..20 {
+            calls.begin(RequestId(id), client(1), begun(&own));
+        }
+        for id in 20..40 {
+            calls.begin(RequestId(id), client(2), begun(&others));
+        }
+        settled().await;
+        // A call that waits has one of the counter's references, one that runs two.
+        let running = |counter: &Arc<()>| Arc::strong_count(counter) - 1 - 20;
+        assert_eq!((running(&own), running(&others)), (8, 8));
+        calls.begin(RequestId(40), client(3), async { Ok(()) });
+        settled().await;
+        assert!(calls.ended().is_none(), "all turns are taken");
+        for id in 0..40 {
+            assert!(calls.has(RequestId(id)));
+            calls.cancel(RequestId(id));
+            assert!(!calls.has(RequestId(id)));
+        }
+        assert_eq!(calls.next().await, (RequestId(40), Ok(())));
+        assert_eq!(Arc::strong_count(&own), 1, "cancelled calls are dropped");
+        calls.begin(RequestId(41), client(4), pending());
+        assert_eq!(
+            calls.shares.len(),
+            1,
+            "clients that have left are forgotten"
+        );
+        calls.end().await;
+        assert!(!calls.has(RequestId(41)) && calls.calls.is_empty());
+    }
 }

@@ -152,3 +152,33 @@ impl ProgressSink {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_adds_up_the_ranks_of_a_phase_until_the_workers_are_ready() {
+        let shared = Arc::new(Shared::new());
+        let sink = ProgressSink::new(Arc::clone(&shared));
+        let report = |rank, phase: &str, done| {
+            let phase = phase.to_owned();
+            sink.report(Progress {
+                rank,
+                phase,
+                done,
+                total: 10,
+            });
+            match shared.state() {
+                EngineState::Loading { phase, done, total } => (phase, done, total),
+                state => (format!("{state:?}"), 0, 0),
+            }
+        };
+        assert_eq!(report(0, "weights", 4), ("weights".into(), 4, 10));
+        assert_eq!(report(1, "weights", 5), ("weights".into(), 9, 20));
+        assert_eq!(report(0, "weights", 6), ("weights".into(), 11, 20));
+        assert_eq!(report(1, "memory", 1), ("memory".into(), 1, 10));
+        shared.publish(EngineState::Ready);
+        assert_eq!(report(0, "memory", 1), ("Ready".into(), 0, 0));
+    }
+}

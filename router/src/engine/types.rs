@@ -280,3 +280,22 @@ pub enum SubmitError {
     #[error("{0}")]
     Internal(String),
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The first outputs of SplitMix64 from the state 0, as its authors' program prints them.
+    #[test]
+    fn seeds_of_branches_are_the_outputs_of_splitmix64() {
+        let sampling = Sampling::default();
+        let seeds = [0, 1, 2, 3].map(|branch| sampling.branch_seed(branch));
+        let outputs = [
+            0,
+            0xe220_a839_7b1d_cdaf,
+            0x6e78_9e6a_a1b9_65f4,
+            0x06c4_5d18_8009_454f,
+        ];
+        assert_eq!(seeds, outputs);
+    }
+}

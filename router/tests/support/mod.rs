@@ -113,7 +113,9 @@ impl Workers for MockWorkers {
 pub fn socket() -> PathBuf {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let folder = std::env::temp_dir().join(format!("penstock-test-{}", std::process::id()));
+    // In `engine_all`, each test file has its own `NEXT`.
+    let whose = module_path!().replace("::", "-");
+    let folder = std::env::temp_dir().join(format!("{whose}-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     folder.join(format!("{number}"))
 }

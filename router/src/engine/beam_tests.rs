@@ -1,0 +1,289 @@
+use std::collections::HashMap;
+
+use penstock_scheduler::ids::RequestId;
+
+use super::*;
+use crate::engine::types::Sampling;
+
+fn id(branch: u32) -> SequenceId {
+    SequenceId {
+        request: RequestId(1),
+        branch,
+    }
+}
+
+fn request(beam: Beam, max_new_tokens: u32) -> EngineRequest {
+    EngineRequest {
+        cache_salt: Box::default(),
+        prompt: vec![1],
+        sampling: Sampling::default(),
+        stopping: Stopping {
+            max_new_tokens,
+            min_new_tokens: 0,
+            stop_token_ids: vec![0],
+        },
+        branches: 1,
+        beam: Some(beam),
+    }
+}
+
+/// The model of the test: a token's log-probability, whatever is before it.
+fn next(logprobs: &[(u32, f32)]) -> Vec<Candidate> {
+    let candidate = |&(id, logprob)| Candidate { id, logprob };
+    logprobs.iter().map(candidate).collect()
+}
+
+fn run(beam: Beam, steps: u32, model: &[(u32, f32)]) -> (Vec<Vec<u32>>, u32) {
+    let mut search = Search::new(&request(beam, steps), id(0)).unwrap();
+    let (mut born, mut asked) = (0, 0);
+    let mut live = vec![id(0)];
+    loop {
+        asked += 1;
+        let mut then = Vec::new();
+        for sequence in std::mem::take(&mut live) {
+            let found = search.take(sequence, next(model), |sequence, tokens| {
+                let others = tokens.len().saturating_sub(1) as u32;
+                let forks: Vec<_> = (born + 1..=born + others).map(id).collect();
+                born += others;
+                then.extend((!tokens.is_empty()).then_some(sequence));
+                then.extend(&forks);
+                forks
+            });
+            if let Some(found) = found {
+                let ids = |f: &Found| f.tokens.iter().map(|t| t.id).collect();
+                return (found.iter().map(ids).collect(), asked);
+            }
+        }
+        live = then;
+        assert!(live.len() <= beam.width as usize);
+    }
+}
+
+const MODEL: &[(u32, f32)] = &[(5, -0.5), (6, -1.0), (0, -3.0), (7, -4.0)];
+
+#[test]
+fn the_best_lines_win_at_the_limit() {
+    let beam = Beam {
+        width: 2,
+        length_penalty: 1.0,
+        early_stopping: EarlyStopping::Never,
+        told: 0,
+    };
+    let (found, asked) = run(beam, 3, MODEL);
+    assert_eq!((found[0].clone(), asked), (vec![5, 5, 5], 3));
+    assert_eq!(found.len(), 2);
+    assert_eq!(found[1].iter().filter(|&&id| id == 6).count(), 1);
+}
+
+#[test]
+fn a_long_search_keeps_what_its_lines_are_made_of() {
+    let beam = Beam {
+        width: 8,
+        length_penalty: 1.0,
+        early_stopping: EarlyStopping::Never,
+        told: 1,
+    };
+    let mut search = Search::new(&request(beam, 6_000), id(0)).unwrap();
+    let (mut live, mut newest) = (vec![id(0)], 0);
+    let mut hashes = HashMap::from([(id(0), 0)]);
+    for step in 0..5_000_u32 {
+        let mut then = Vec::new();
+        for sequence in std::mem::take(&mut live) {
+            // Which line is the best one changes all the time.
+            let lead = ((step * 7 + sequence.branch) % 11) as f32 / 10.0;
+            let model = [(5, -0.5 - lead), (6, -1.0 - lead), (7, -4.0)];
+            let found = search.take(sequence, next(&model), |sequence, tokens| {
+                let first = newest + 1;
+                newest += tokens.len().saturating_sub(1) as u32;
+                let born: Vec<_> = (first..=newest).map(id).collect();
+                let before = hashes.remove(&sequence).unwrap();
+                let going = std::iter::once(sequence).chain(born.iter().copied());
+                hashes.extend(
+                    going
+                        .clone()
+                        .zip(tokens)
+                        .map(|(id, t)| (id, hash(before, t.0))),
+                );
+                then.extend(going.take(tokens.len()));
+                born
+            });
+            assert_eq!(found, None);
+        }
+        live = then;
+    }
+    for line in &search.lines {
+        let (tokens, tops) = search.lineage.of(line.last.unwrap());
+        assert_eq!((tokens.len(), tops.len()), (5_000, 5_000));
+        let folded = tokens.iter().fold(0, |before, t| hash(before, t.id));
+        assert_eq!(Some(&folded), hashes.get(&line.sequence));
+    }
+    assert!(search.lineage.len() < 12_000, "{}", search.lineage.len());
+}
+
+#[test]
+fn early_stopping_ends_when_there_are_enough_answers() {
+    let ends = &[(0, -0.1), (5, -2.0), (6, -3.0), (7, -4.0)];
+    let beam = |early_stopping| Beam {
+        width: 2,
+        length_penalty: 5.0,
+        early_stopping,
+        told: 0,
+    };
+    let (found, asked) = run(beam(EarlyStopping::WhenFull), 9, ends);
+    assert_eq!((found.len(), asked), (2, 2));
+    // With a large penalty, longer answers may always be better.
+    assert_eq!(run(beam(EarlyStopping::Never), 9, ends).1, 9);
+}
+
+fn hash(before: u64, token: u32) -> u64 {
+    let word = before.rotate_left(7) ^ u64::from(token);
+    word.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// A model whose log-probabilities depend on all tokens before: the end token and three others.
+fn model(history: &[u32]) -> Vec<Candidate> {
+    let before = history.iter().fold(1, |before, &token| hash(before, token));
+    let mut candidates: Vec<_> = [0, 5, 6, 7]
+        .map(|token| Candidate {
+            id: token,
+            logprob: -((hash(before, token) >> 40) as f32) / (1 << 22) as f32,
+        })
+        .to_vec();
+    candidates.sort_by(|a, b| b.logprob.total_cmp(&a.logprob));
+    candidates
+}
+
+/// All answers of at most `most` tokens, the best first.
+fn all_answers(most: usize, length_penalty: f32) -> Vec<(Vec<u32>, f32)> {
+    let mut answers = Vec::new();
+    let mut going = vec![(Vec::new(), 0.0)];
+    while let Some((tokens, score)) = going.pop() {
+        for Candidate { id, logprob } in model(&tokens) {
+            let longer = [&tokens[..], &[id]].concat();
+            let score: f32 = score + logprob;
+            if id == 0 || longer.len() == most {
+                let length = longer.len() as f32;
+                answers.push((longer, score / length.powf(length_penalty)));
+            } else {
+                going.push((longer, score));
+            }
+        }
+    }
+    answers.sort_by(|(_, a), (_, b)| b.total_cmp(a));
+    answers
+}
+
+/// A search that may keep everything finds the best of all answers, in order, with their scores and with
+/// what was likeliest in each place.
+#[test]
+fn a_wide_search_finds_the_best_of_all_answers() {
+    for length_penalty in [-0.5, 0.0, 1.0, 2.5] {
+        let beam = Beam {
+            width: 200,
+            length_penalty,
+            early_stopping: EarlyStopping::Never,
+            told: 2,
+        };
+        let found = search_with(beam, 4);
+        let expected = all_answers(4, length_penalty);
+        assert_eq!(found.len(), expected.len());
+        for (found, (tokens, rating)) in found.iter().zip(&expected) {
+            let ids: Vec<_> = found.tokens.iter().map(|token| token.id).collect();
+            assert_eq!(&ids, tokens);
+            let sum: f32 = found.tokens.iter().map(|token| token.logprob).sum();
+            let length = (tokens.len() as f32).powf(length_penalty);
+            assert!((sum / length - rating).abs() < 1e-5);
+            let stopped = tokens.last() == Some(&0);
+            let end = [End::Length, End::StopToken][usize::from(stopped)].clone();
+            assert_eq!(found.end, end);
+            for (at, tops) in found.tops.iter().enumerate() {
+                assert_eq!(tops[..], model(&tokens[..at])[..2], "place {at}");
+            }
+            assert_eq!(found.tops.len(), tokens.len());
+        }
+    }
+}
+
+fn search_with(beam: Beam, most: u32) -> Vec<Found> {
+    let mut search = Search::new(&request(beam, most), id(0)).unwrap();
+    let mut histories = HashMap::from([(id(0), Vec::new())]);
+    let mut newest = 0;
+    loop {
+        let mut longer = HashMap::new();
+        for sequence in histories.keys().copied().collect::<Vec<_>>() {
+            let next = model(&histories[&sequence]);
+            let found = search.take(sequence, next, |sequence, tokens| {
+                let first = newest + 1;
+                newest += tokens.len().saturating_sub(1) as u32;
+                let born: Vec<_> = (first..=newest).map(id).collect();
+                let going = std::iter::once(sequence).chain(born.iter().copied());
+                for (id, token) in going.zip(tokens) {
+                    longer.insert(id, [&histories[&sequence][..], &[token.0]].concat());
+                }
+                born
+            });
+            if let Some(found) = found {
+                return found;
+            }
+        }
+        histories = longer;
+    }
+}
+
+/// Whether a search goes on once it has as many answers as it is wide: two here, after two steps, rated
+/// by their length or not.
+#[test]
+fn a_search_ends_where_no_better_answer_is_hoped_for() {
+    use EarlyStopping::{Heuristic, Never, WhenFull};
+    // The lines are at -0.2 and less a token, the answers at -0.1 and -0.3.
+    let hopeless: &[_] = &[(0, -0.1), (5, -0.2), (6, -3.0), (7, -4.0)];
+    // The lines are at -0.1 a token, the answers at -0.5 and -0.6.
+    let hopeful: &[_] = &[(5, -0.1), (0, -0.5), (6, -3.0), (7, -4.0)];
+    let rows = [
+        (hopeless, Heuristic, 1.0, 2),
+        (hopeless, WhenFull, 1.0, 2),
+        (hopeless, Never, 1.0, 5),
+        (hopeless, Never, 0.0, 2),
+        (hopeless, Never, -1.0, 2),
+        (hopeful, WhenFull, 1.0, 2),
+        (hopeful, Heuristic, 1.0, 6),
+        (hopeful, Heuristic, 0.0, 6),
+        (hopeful, Never, -1.0, 4),
+    ];
+    for (model, early_stopping, length_penalty, asked) in rows {
+        let beam = Beam {
+            width: 2,
+            length_penalty,
+            early_stopping,
+            told: 0,
+        };
+        let row = (early_stopping, length_penalty, model[0].0);
+        assert_eq!(run(beam, 6, model).1, asked, "{row:?}");
+    }
+}
+
+#[test]
+fn continuations_that_are_impossible_or_end_too_low_are_no_answers() {
+    let beam = Beam {
+        width: 2,
+        length_penalty: 1.0,
+        early_stopping: EarlyStopping::Never,
+        told: 0,
+    };
+    // The end is third, beyond the best two, until the last step.
+    let low: &[_] = &[(5, -1.0), (6, -1.5), (0, -2.0), (7, f32::NEG_INFINITY)];
+    assert_eq!(run(beam, 2, low), (vec![vec![5, 5], vec![5, 6]], 2));
+    let nothing: &[_] = &[(5, f32::NEG_INFINITY), (0, f32::NEG_INFINITY)];
+    assert_eq!(run(beam, 2, nothing), (vec![], 1));
+}
+
+#[test]
+fn a_search_looks_at_as_many_as_may_end_and_its_width() {
+    let beam = Beam {
+        width: 3,
+        length_penalty: 1.0,
+        early_stopping: EarlyStopping::Never,
+        told: 0,
+    };
+    assert_eq!([0, 2].map(|ends| beam.looked_at(ends)), [3, 5]);
+}

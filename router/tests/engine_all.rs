@@ -1,0 +1,36 @@
+//! The tests of the engine in one program, which mutation testing builds and links once per mutant.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::duplicate_mod
+)]
+
+#[path = "engine_beam.rs"]
+mod beam;
+#[path = "engine_branches.rs"]
+mod branches;
+#[path = "engine_faults.rs"]
+mod faults;
+#[path = "engine_group.rs"]
+mod group;
+#[path = "engine_limits.rs"]
+mod limits;
+#[path = "engine_panics.rs"]
+mod panics;
+#[path = "engine_storms.rs"]
+mod storms;
+#[path = "engine_tokens.rs"]
+mod tokens;
+
+#[test]
+fn all_tests_of_the_engine_are_here() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests");
+    for file in std::fs::read_dir(folder).unwrap() {
+        let name = file.unwrap().file_name().into_string().unwrap();
+        let wanted = name.starts_with("engine_") && name != "engine_all.rs";
+        let included = include_str!("engine_all.rs").contains(&format!("\"{name}\""));
+        assert!(included || !wanted, "engine_all.rs lacks {name}");
+    }
+}
