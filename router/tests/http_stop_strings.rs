@@ -156,6 +156,7 @@ async fn a_list_of_pythonic_calls_is_one_piece() {
         ("[f(a='x'), get(b='y')]", json!([" "]), ("", 2)),
         ("[f(a='x'),\n get(b='y')]", json!(["\n", " get"]), ("", 2)),
         ("[f(a='x'), get(b='y')]", json!(["get"]), ("", 2)),
+        ("[f(a='x'), get(b='y')]", json!(["et"]), ("", 2)),
         ("[f(a='x'), get(b='y')]", json!(["]", ")", "="]), ("", 2)),
         // What follows the list.
         ("[f(a='x')] So, x", json!([","]), ("So", 1)),
