@@ -15,6 +15,7 @@ from penstock.guidance.turns import Caller, Withdrawn
 from penstock.rpc import shard_pb2 as pb
 from penstock.worker import service
 from penstock.worker.service import CLIENT, Shard, _abort
+from penstock.worker.step import Outcome
 
 
 class Library:
@@ -112,6 +113,16 @@ def test_an_epoch_never_goes_back() -> None:
         made.Reset(pb.ResetRequest(epoch=4), Call())
     health = made.Health(pb.HealthRequest(), Call())
     assert health == pb.HealthReply(loaded=True, epoch=5, steps=7)
+
+
+def test_steps_begin_epochs_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A router that took a worker over need not have announced its epoch here."""
+    made = shard(Library())
+    run = lambda self, steps: iter([Outcome(epoch, 0) for epoch in (5, 4)])  # noqa: E731
+    monkeypatch.setattr(Pipeline, "run", run, raising=False)
+    assert [reply.epoch for reply in made.Step(iter(()), Call())] == [5, 4]
+    assert made.Health(pb.HealthRequest(), Call()).epoch == 5
+    assert not made.busy.locked()
 
 
 def test_before_a_model_is_loaded() -> None:
