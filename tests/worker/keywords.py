@@ -80,6 +80,11 @@ CASES: dict[str, Case] = {
         [4, 10],
         [5, 7, 9],
     ),
+    "oneOf formats, one by its older name": Case(
+        {**OLDEST, "oneOf": [{"type": "string", "format": name} for name in ("host-name", "ipv6")]},
+        ["example", "example-org"],
+        ["::", "::1"],
+    ),
     "oneOf a text and a format": Case(
         {"oneOf": [{"type": "string"}, {"type": "string", "format": "date"}, {"type": "null"}]},
         ["abc", None],

@@ -96,7 +96,9 @@ def _strings(words: Keywords) -> Iterator[Form]:
         yield only("string", StringRule(unmatched=(pattern,)))
     given = words.format()
     if given in OTHERWISE:
-        yield only("string", StringRule(patterns=(OTHERWISE[given],)))
+        # What is asked for by another name, older or wider, others may understand otherwise.
+        if given == words.contents["format"]:
+            yield only("string", StringRule(patterns=(OTHERWISE[given],)))
         yield lost("string", words.unsupported("format"))
 
 
