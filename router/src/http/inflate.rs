@@ -6,7 +6,6 @@ use std::io::{self, Write};
 use axum::http::{HeaderMap, header};
 use flate2::write::MultiGzDecoder;
 
-use super::json::too_large;
 use crate::budget::{Charge, Holding};
 use crate::error::{ApiError, ErrorKind, Excerpt};
 
@@ -86,6 +85,11 @@ impl Collected {
         self.bytes.extend_from_slice(part);
         Ok(())
     }
+}
+
+pub(super) fn too_large(limit: usize) -> ApiError {
+    let message = format!("the request's body must have at most {limit} bytes");
+    ApiError::new(ErrorKind::TooLarge, message)
 }
 
 impl Write for Collected {

@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use serde_json::error::Category;
 
 use super::App;
-use super::inflate::{Coding, Collected};
+use super::inflate::{Coding, Collected, too_large};
 use crate::budget::Charge;
 use crate::error::{ApiError, ErrorKind, Excerpt};
 
@@ -116,11 +116,6 @@ pub(super) fn check_media_type(request: &Request) -> Result<(), ApiError> {
     let message =
         format!("send JSON with the header `Content-Type: application/json`, not `{essence}`");
     Err(ApiError::new(ErrorKind::MediaType, message))
-}
-
-pub(super) fn too_large(limit: usize) -> ApiError {
-    let message = format!("the request's body must have at most {limit} bytes");
-    ApiError::new(ErrorKind::TooLarge, message)
 }
 
 /// Parses a whole text.

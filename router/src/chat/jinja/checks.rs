@@ -9,7 +9,7 @@ use super::args::{Args, needed, text};
 use super::kinds::{Bound, Kind, kind, type_name};
 use super::lookups::{contains, order};
 use super::ops::Number;
-use super::strings_tests::holds;
+use super::predicates::holds;
 use super::text::to_str;
 
 type Check = fn(&Value, Args) -> Result<bool, Error>;

@@ -8,7 +8,7 @@ use minijinja::{Error, State};
 use super::args::{Args, count, needed, text};
 use super::kinds::{Kind, from_i128, integer, items, kind, pairs, raised, type_name, undefined};
 use super::ops::Number;
-use super::text::{to_repr, to_str};
+use super::text::{is_space, to_repr, to_str};
 
 pub(super) fn default(_: &mut State<'_, '_>, value: Value, args: Args) -> Result<Value, Error> {
     let [default, boolean] = args.bind("default", ["default_value", "boolean"])?;
@@ -68,7 +68,7 @@ pub(super) fn int(_: &mut State<'_, '_>, value: Value, args: Args) -> Result<Val
 
 /// `int(text, base)`; `None` for what Python refuses.
 fn parse_int(text: &str, base: i64) -> Option<Value> {
-    let text = text.trim_matches(super::strings::is_space);
+    let text = text.trim_matches(is_space);
     let (negative, digits) = match text.strip_prefix(['-', '+']) {
         Some(digits) => (text.starts_with('-'), digits),
         None => (false, text),
@@ -107,7 +107,7 @@ fn parse_int(text: &str, base: i64) -> Option<Value> {
 
 /// `float(text)`; `None` for what Python refuses.
 fn parse_float(text: &str) -> Option<f64> {
-    let text = text.trim_matches(super::strings::is_space);
+    let text = text.trim_matches(is_space);
     let outer = text.starts_with('_') || text.ends_with('_') || text.contains("__");
     let plain = text.replace('_', "");
     if outer || plain.is_empty() {

@@ -11,7 +11,7 @@ use super::ops::{Number, escaped};
 use super::printf::printf;
 use super::strings::{self, strip};
 use super::strings_parts::lines;
-use super::text::to_str;
+use super::text::{is_space, to_str};
 
 pub(super) fn upper(_: &mut State<'_, '_>, value: Value, args: Args) -> Result<Value, Error> {
     let [] = args.bind("upper", [])?;
@@ -39,7 +39,7 @@ pub(super) fn title(_: &mut State<'_, '_>, value: Value, args: Args) -> Result<V
         } else {
             out.extend(c.to_lowercase());
         }
-        first = strings::is_space(c) || "-({[<".contains(c);
+        first = is_space(c) || "-({[<".contains(c);
     }
     Ok(Value::from(out))
 }
@@ -190,10 +190,7 @@ pub(super) fn strip_tags(_: &mut State<'_, '_>, value: Value, args: Args) -> Res
             from = start;
         }
     }
-    let words: Vec<&str> = text
-        .split(strings::is_space)
-        .filter(|w| !w.is_empty())
-        .collect();
+    let words: Vec<&str> = text.split(is_space).filter(|w| !w.is_empty()).collect();
     Ok(Value::from(unescaped(&words.join(" "))))
 }
 

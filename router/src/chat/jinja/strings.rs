@@ -6,8 +6,9 @@ use minijinja::{Error, ErrorKind, State};
 use super::args::{Args, count, needed, text};
 use super::format::{format, pad};
 use super::kinds::{dict, integer, items, raised, type_name};
+use super::predicates;
 use super::strings_parts::{edges, find, parts};
-use super::strings_tests as tests;
+use super::text::is_space;
 
 pub(super) const METHODS: [&str; 47] = [
     "capitalize",
@@ -107,16 +108,11 @@ fn plain(s: &str, method: &str) -> Result<Value, Error> {
         "capitalize" => Value::from(capitalize(s)),
         "title" => Value::from(title(s)),
         "swapcase" => Value::from(swapcase(s)),
-        _ => match tests::holds(s, method) {
+        _ => match predicates::holds(s, method) {
             Some(holds) => Value::from(holds),
             None => return Err(Error::from(ErrorKind::UnknownMethod)),
         },
     })
-}
-
-/// Python's blanks: those of Unicode, and four more separators.
-pub(super) fn is_space(c: char) -> bool {
-    c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c)
 }
 
 /// `strip`, `lstrip` or `rstrip`.

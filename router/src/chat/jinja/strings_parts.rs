@@ -5,7 +5,7 @@ use minijinja::value::Value;
 
 use super::args::{Args, count, needed, text};
 use super::kinds::{Kind, items, kind, raised, tuple, type_name};
-use super::strings::is_space;
+use super::text::is_space;
 
 /// The part of `s` that `start` and `stop` name, and the characters before it; none if it is past the end.
 fn window<'s>(

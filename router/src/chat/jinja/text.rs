@@ -121,6 +121,11 @@ fn escape(c: char, out: &mut String) {
     });
 }
 
+/// Python's blanks: those of Unicode, and four more separators.
+pub(super) fn is_space(c: char) -> bool {
+    c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c)
+}
+
 /// Whether `repr` writes the character as it is. Rust's own idea of that knows combining characters
 /// too, which Python writes.
 pub(super) fn is_printable(c: char) -> bool {

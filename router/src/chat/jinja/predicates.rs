@@ -1,7 +1,6 @@
 //! The questions that `str` answers: `isalpha()` and its kin.
 
-use super::strings::is_space;
-use super::text::is_printable;
+use super::text::{is_printable, is_space};
 
 /// Whether the answer of `method` is yes; none if there is no such method.
 pub(super) fn holds(s: &str, method: &str) -> Option<bool> {
