@@ -11,12 +11,18 @@
 mod beam;
 #[path = "engine_branches.rs"]
 mod branches;
+#[path = "engine_dropped_choices.rs"]
+mod dropped_choices;
 #[path = "engine_faults.rs"]
 mod faults;
 #[path = "engine_group.rs"]
 mod group;
 #[path = "engine_limits.rs"]
 mod limits;
+#[path = "engine_logprobs.rs"]
+mod logprobs;
+#[path = "engine_metrics.rs"]
+mod metrics;
 #[path = "engine_panics.rs"]
 mod panics;
 #[path = "engine_storms.rs"]
