@@ -102,3 +102,29 @@ async fn totals_go_on_after_a_panic() {
     ready(&engine).await;
     assert_eq!(hits(), 3 * 96);
 }
+
+/// A step of the mock takes microseconds: as milliseconds they would be hours.
+#[tokio::test]
+async fn durations_are_told_in_seconds() {
+    let (engine, registry) = started(MockWorkers::one(checked()));
+    ready(&engine).await;
+    let began = std::time::Instant::now();
+    answer(&engine, request(vec![9], 50)).await;
+    let told = figure(
+        &registry,
+        "tgi_batch_inference_duration_sum{method=\"decode\"}",
+    );
+    assert!(
+        told > 0.0 && told <= began.elapsed().as_secs_f64(),
+        "{told}"
+    );
+}
+
+/// A figure that is no whole number.
+fn figure(registry: &Registry, name: &str) -> f64 {
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, registry).unwrap();
+    let mut lines = text.lines();
+    let line = lines.find(|line| line.starts_with(name)).unwrap();
+    line.rsplit(' ').next().unwrap().parse().unwrap()
+}

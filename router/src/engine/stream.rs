@@ -53,11 +53,6 @@ impl TokenStream {
         (outlet, stream)
     }
 
-    /// The ids of request and branch, for logs and traces.
-    pub fn id(&self) -> SequenceId {
-        self.id
-    }
-
     /// Ends the branch because the answer is complete (a stop string was found): not an abort,
     /// what it has computed may serve later requests.
     pub fn finish(mut self) {
