@@ -227,3 +227,17 @@ fn slow(milliseconds: u64) -> MockConfig {
     };
     MockConfig { cost, ..checked() }
 }
+
+#[tokio::test]
+async fn what_the_model_can_take_is_known_once_it_is_loaded() {
+    let engine = engine(MockWorkers::one(checked()), EngineConfig::default());
+    assert!(engine.limits().is_none());
+    ready(&engine).await;
+    let (limits, geometry) = (engine.limits().unwrap(), checked().geometry);
+    assert_eq!(limits.max_sequence_tokens, geometry.sequence_tokens);
+    assert_eq!(limits.max_slots, geometry.slots);
+    assert_eq!(limits.max_step_tokens, geometry.step_tokens);
+    assert_eq!(limits.vocab_size, geometry.vocab);
+    let tokens = u64::from(geometry.blocks * geometry.block_tokens);
+    assert_eq!(limits.kv_tokens, tokens);
+}

@@ -174,6 +174,27 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_client_keeps_its_share_when_others_come() {
+        let mut calls = Preparations::default();
+        let client = |last| Some(Client::at([10, 0, 0, last].into()));
+        let own = Arc::new(());
+        for (id, last) in (0..8)
+            .map(|id| (id, 1))
+            .chain([(8, 2)])
+            .chain((9..12).map(|id| (id, 1)))
+        {
+            let running = Arc::clone(&own);
+            calls.begin(RequestId(id), client(last), async move {
+                call(Arc::clone(&running)).await
+            });
+        }
+        settled().await;
+        // Twelve calls hold it; nine of them run.
+        assert_eq!(Arc::strong_count(&own) - 1, 12 + 9);
+        calls.end().await;
+    }
+
+    #[tokio::test]
     async fn one_client_has_half_of_the_turns_at_most() {
         let mut calls = Preparations::default();
         let client = |last| Some(Client::at([10, 0, 0, last].into()));
