@@ -7,6 +7,8 @@ import json
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+import pytest
+
 WEATHER = {"temperature": 21, "sky": "sunny"}
 # A question, the call that brook makes of it in a conversation's first turn, and what it then says.
 # In later turns it has to be told which tool to call.
@@ -63,3 +65,9 @@ TOOLS: list[dict[str, Any]] = [
     {"name": name, "description": text, "input_schema": PARAMETERS[name]}
     for name, text in DESCRIPTIONS.items()
 ]
+
+
+@pytest.fixture(params=[(kind, how) for kind in ("sync", "async") for how in ("whole", "stream")])
+def how(request: pytest.FixtureRequest) -> Any:
+    """How a client asks: with or without await, for whole answers or streams."""
+    return {"asynchronous": request.param[0] == "async", "stream": request.param[1] == "stream"}

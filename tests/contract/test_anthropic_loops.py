@@ -14,7 +14,10 @@ import anthropic
 import loops
 import pytest
 import thinking
+from loops import how
 from serving import Server
+
+__all__ = ["how"]
 
 GREEDY: Any = {"model": "brook", "max_tokens": 60, "extra_body": {"temperature": 0}}
 
@@ -70,11 +73,6 @@ class Asking:
             else:
                 assert pieces[place] == getattr(block, block.type)
         return message
-
-
-@pytest.fixture(params=[(kind, how) for kind in ("sync", "async") for how in ("whole", "stream")])
-def how(request: pytest.FixtureRequest) -> Any:
-    return {"asynchronous": request.param[0] == "async", "stream": request.param[1] == "stream"}
 
 
 def strictly(message: Any) -> Any:

@@ -18,7 +18,10 @@ import loops
 import openai
 import pytest
 import thinking
+from loops import how
 from serving import Server
+
+__all__ = ["how"]
 
 STORY: Any = [{"role": "user", "content": "Tell me a story about a fox."}]
 PERSON = loops.schema(name="string", age="integer")
@@ -170,11 +173,6 @@ def assembled(chunks: list[Any]) -> dict[str, Any]:
     if not calls:
         del message["tool_calls"]
     return message
-
-
-@pytest.fixture(params=[(kind, how) for kind in ("sync", "async") for how in ("whole", "stream")])
-def how(request: pytest.FixtureRequest) -> Any:
-    return {"asynchronous": request.param[0] == "async", "stream": request.param[1] == "stream"}
 
 
 def results(message: dict[str, Any]) -> list[dict[str, Any]]:
