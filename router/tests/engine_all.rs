@@ -15,6 +15,8 @@ mod branches;
 mod dropped_choices;
 #[path = "engine_faults.rs"]
 mod faults;
+#[path = "engine_grammar_end.rs"]
+mod grammar_end;
 #[path = "engine_group.rs"]
 mod group;
 #[path = "engine_limits.rs"]

@@ -203,6 +203,29 @@ async fn requests_that_only_wait_outlive_a_loss() {
 }
 
 #[tokio::test]
+async fn requests_that_restarted_workers_cannot_hold_fail_alone() {
+    let mut smaller = one_slot(vec![]);
+    smaller[0].geometry.sequence_tokens = 64;
+    let lives = vec![one_slot(vec![Fault::Hang(3)]), smaller];
+    let workers = MockWorkers::new(lives);
+    let engine = engine(workers.clone(), EngineConfig::default());
+    ready(&engine).await;
+    let running = engine.submit(long()).await.unwrap();
+    let too_long = engine.submit(request(vec![3; 60], 5)).await.unwrap();
+    let fits = engine.submit(request(vec![4; 60], 4)).await.unwrap();
+    workers.kill();
+    assert!(matches!(collect(running).await.1, End::Failed(_)));
+    let reason = "the restarted workers hold fewer tokens than this request needs";
+    assert_eq!(collect(too_long).await.1, End::Failed(reason.into()));
+    assert_eq!(collect(fits).await.1, End::Length);
+    let refused = engine.submit(request(vec![5; 60], 5)).await.err();
+    let Some(SubmitError::Invalid(reason)) = refused else {
+        panic!("{refused:?}")
+    };
+    assert!(reason.contains("the limit is 64"), "{reason}");
+}
+
+#[tokio::test]
 async fn what_waited_through_a_loss_is_prepared_by_the_new_workers() {
     let lives = vec![
         one_slot(vec![Fault::Hang(3)]),

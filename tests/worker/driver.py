@@ -139,7 +139,8 @@ class Driver:
         if sequence.guide is not None:
             message = pb.PrepareRequest(sampling=sequence.sampling, guide=sequence.guide)
             for worker in self.workers:
-                worker.stub.Prepare(message)
+                reply = worker.stub.Prepare(message)
+                assert not reply.HasField("error"), reply.error
         sequence.slot, sequence.computed, sequence.blocks = self.slots.pop(), 0, []
         self.new.append(sequence)
 

@@ -75,6 +75,30 @@ fn the_best_lines_win_at_the_limit() {
     assert_eq!(found[1].iter().filter(|&&id| id == 6).count(), 1);
 }
 
+/// The scheduler has the blocks of the ended sequences when it copies the others.
+#[test]
+fn sequences_without_continuation_end_before_others_fork() {
+    let beam = Beam {
+        width: 2,
+        length_penalty: 1.0,
+        early_stopping: EarlyStopping::Never,
+        told: 0,
+    };
+    let mut search = Search::new(&request(beam, 9), id(0)).unwrap();
+    let far_apart = next(&[(5, -0.1), (6, -9.0)]);
+    assert_eq!(search.take(id(0), far_apart, |_, _| vec![id(1)]), None);
+    let mut steered = Vec::new();
+    for sequence in [id(0), id(1)] {
+        let both_of_the_first = next(&[(5, -0.1), (6, -0.2)]);
+        let found = search.take(sequence, both_of_the_first, |sequence, tokens| {
+            steered.push((sequence, tokens.len()));
+            vec![id(2); tokens.len().saturating_sub(1)]
+        });
+        assert_eq!(found, None);
+    }
+    assert_eq!(steered, [(id(1), 0), (id(0), 2)]);
+}
+
 #[test]
 fn a_long_search_keeps_what_its_lines_are_made_of() {
     let beam = Beam {

@@ -272,11 +272,9 @@ impl Core {
             let event = event(&answer, &emission, record.named());
             record.note_closing(&emission, &answer.closing);
             let end = record.end(&emission, &answer.errors);
-            let ended = end.is_some();
             match record.emit(branch, TokenEvent { end, ..event }, &mut self.outbox) {
                 Heard::Request => self.end(request),
                 Heard::Branch => {}
-                Heard::Nobody if ended => {}
                 Heard::Nobody => self.scheduler.finish(emission.sequence),
             }
         }

@@ -15,6 +15,8 @@ pub enum Fault {
     DropPrepared(u64),
     /// The first token of this step is past the vocabulary.
     AlienToken(u64),
+    /// The first sequence of this step is reported as closing: its grammar allows the end alone.
+    Closing(u64),
     /// Every Prepare is refused with this text.
     RefusePrepare(String),
     /// No Prepare is ever answered.
@@ -29,7 +31,7 @@ pub enum Fault {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` is not a fault: write crash@STEP, hang@STEP, error-slot@STEP, \
-     drop-prepared@STEP, alien-token@STEP, hang-prepare, tell-nothing, refuse-prepare=TEXT or load-error=TEXT"
+     drop-prepared@STEP, alien-token@STEP, closing@STEP, hang-prepare, tell-nothing, refuse-prepare=TEXT or load-error=TEXT"
 )]
 pub struct FaultError(String);
 
@@ -58,6 +60,7 @@ impl FromStr for Fault {
             "error-slot" => Ok(Self::ErrorSlot(step)),
             "drop-prepared" => Ok(Self::DropPrepared(step)),
             "alien-token" => Ok(Self::AlienToken(step)),
+            "closing" => Ok(Self::Closing(step)),
             _ => Err(unknown()),
         }
     }
@@ -73,6 +76,7 @@ mod tests {
         assert_eq!("hang@0".parse(), Ok(Fault::Hang(0)));
         assert_eq!("error-slot@7".parse(), Ok(Fault::ErrorSlot(7)));
         assert_eq!("alien-token@4".parse(), Ok(Fault::AlienToken(4)));
+        assert_eq!("closing@5".parse(), Ok(Fault::Closing(5)));
         assert_eq!("drop-prepared@2".parse(), Ok(Fault::DropPrepared(2)));
         assert_eq!(
             "refuse-prepare=a=b".parse(),

@@ -115,6 +115,7 @@ impl Service {
             None => {}
         }
         let cost = self.config.cost.of(request.run_tokens.iter().sum());
+        let first_slot = request.run_slots.first().copied();
         let mut state = self.state();
         let state = state.as_mut().ok_or_else(not_loaded)?;
         let mut reply = state.apply(request).map_err(Status::invalid_argument)?;
@@ -122,6 +123,9 @@ impl Service {
             && let Some(token) = reply.token_ids.first_mut()
         {
             *token = self.config.geometry.vocab;
+        }
+        if self.config.faults.contains(&Fault::Closing(number)) {
+            reply.closing.extend(first_slot);
         }
         let device = u32::try_from(cost.as_micros()).unwrap_or(u32::MAX);
         reply.timing = Some(v1::StepTiming { host: 0, device });
