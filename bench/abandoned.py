@@ -32,7 +32,7 @@ def compilations() -> int:
         except OSError:
             continue  # it has ended
         parents[int(folder.name)] = int(stat[1])
-        if b"penstock.guidance.helper" in command:
+        if b"penstock.grammar.compiler_main" in command:
             helpers.add(int(folder.name))
     return sum(parents[process] in helpers for process in helpers)
 

@@ -30,7 +30,7 @@ import torch.distributed._symmetric_memory as symmetric
 from penstock.parallel import Group
 from penstock_kernels.linear.tune import replays
 from penstock_kernels.peer_sum import Peers, Plan, peer_join, peer_sum, rule
-from penstock_kernels.rms_norm import Summands
+from penstock_kernels.rms_norm import NormInput
 from torch import Tensor
 from torch.multiprocessing.spawn import spawn
 
@@ -86,26 +86,26 @@ class Copies:
         dist.barrier()
         return Floor(meeting, COPY_BYTES / copy)
 
-    def normed(self, summands: Summands) -> tuple[Tensor, Tensor]:
-        x = summands.x
+    def normed(self, norm_input: NormInput) -> tuple[Tensor, Tensor]:
+        x = norm_input.x
         part = self.shared[: x.nbytes].view(x.dtype).view(x.shape)
         total = torch.ops.symm_mem.one_shot_all_reduce_copy(part, x, "sum", self.group)
-        return summands._replace(x=total).normed()
+        return norm_input._replace(x=total).normed()
 
 
-def all_reduced(summands: Summands) -> tuple[Tensor, Tensor]:
+def all_reduced(norm_input: NormInput) -> tuple[Tensor, Tensor]:
     """By NCCL; sums in place again and again, so of zeros where it is timed."""
-    dist.all_reduce(summands.x)
-    return summands.normed()
+    dist.all_reduce(norm_input.x)
+    return norm_input.normed()
 
 
-def checked(peers: Peers, summands: Summands, plan: Plan | None) -> None:
+def checked(peers: Peers, norm_input: NormInput, plan: Plan | None) -> None:
     """Raises AssertionError unless the sum is right, and the same on all ranks."""
-    exact = summands.x.double()
+    exact = norm_input.x.double()
     dist.all_reduce(exact)
-    assert summands.residual is not None
-    exact += summands.residual.double()
-    for found in peer_sum(summands, peers, plan):
+    assert norm_input.residual is not None
+    exact += norm_input.residual.double()
+    for found in peer_sum(norm_input, peers, plan):
         every = [torch.empty_like(found) for _ in range(peers.ranks)]
         dist.all_gather(every, found)
         if not all(torch.equal(found, other) for other in every):
@@ -139,12 +139,12 @@ class Bench:
         if self.rank == 0:
             print(text, flush=True)
 
-    def summands(self, rows: int, device: torch.device) -> Summands:
+    def norm_input(self, rows: int, device: torch.device) -> NormInput:
         torch.manual_seed(rows)
         residual = torch.randn(rows, self.columns, device=device).bfloat16()
         scale = torch.randn(self.columns, device=device).bfloat16()
         torch.manual_seed(rows + self.rank + 1)
-        return Summands(torch.randn_like(residual), residual, scale, EPS)
+        return NormInput(torch.randn_like(residual), residual, scale, EPS)
 
     def measure(self, device: torch.device, peers: Peers) -> None:
         copies = Copies(device)
@@ -155,7 +155,7 @@ class Bench:
         self.say(f"a meeting takes {floor.meeting:.1f} us, a copy reads {rate:.0f} GB/s of a peer")
         self.say("   rows    KiB     NCCL   copies    peers    floor   65 sums, ms: NCCL, peers")
         for rows in ROWS:
-            self.row(self.summands(rows, device), copies, floor, peers)
+            self.row(self.norm_input(rows, device), copies, floor, peers)
         self.say("   rows    KiB     NCCL    peers    floor   logits of a share joined")
         for rows in JOINED:
             self.joined(rows, device, floor, peers)
@@ -170,28 +170,28 @@ class Bench:
         least = floor.meeting + (self.ranks - 1) * x.nbytes / floor.bytes_per_us
         self.say(f"{rows:7} {x.nbytes >> 10:6} {nccl:8.1f} {ours:8.1f} {least:8.1f}")
 
-    def row(self, summands: Summands, copies: Copies, floor: Floor, peers: Peers) -> None:
-        x = summands.x
-        checked(peers, summands, None)
-        ours = microseconds(lambda: peer_sum(summands, peers), SUMS)
-        zeros = summands._replace(x=torch.zeros_like(x))
+    def row(self, norm_input: NormInput, copies: Copies, floor: Floor, peers: Peers) -> None:
+        x = norm_input.x
+        checked(peers, norm_input, None)
+        ours = microseconds(lambda: peer_sum(norm_input, peers), SUMS)
+        zeros = norm_input._replace(x=torch.zeros_like(x))
         nccl = microseconds(lambda: all_reduced(zeros), SUMS)
         old = "-"
         if x.nbytes <= COPIES_LIMIT:
-            old = f"{microseconds(lambda: copies.normed(summands), SUMS):.1f}"
+            old = f"{microseconds(lambda: copies.normed(norm_input), SUMS):.1f}"
         least = floor.of(x, self.ranks)
         step = f"{STEP_SUMS * nccl / 1e3:.2f}, {STEP_SUMS * ours / 1e3:.2f}"
         shown = f"{nccl:8.1f} {old:>8} {ours:8.1f} {least:8.1f}"
         self.say(f"{len(x):7} {x.nbytes >> 10:6} {shown}   {step}")
         if self.every_plan:
-            self.plans(summands, peers)
+            self.plans(norm_input, peers)
 
-    def plans(self, summands: Summands, peers: Peers) -> None:
-        rows, row_bytes = len(summands.x), self.columns * summands.x.itemsize
+    def plans(self, norm_input: NormInput, peers: Peers) -> None:
+        rows, row_bytes = len(norm_input.x), self.columns * norm_input.x.itemsize
         found = []
         for plan in variants(rows, row_bytes, self.ranks):
-            checked(peers, summands, plan)
-            found.append((microseconds(lambda p=plan: peer_sum(summands, peers, p), SUMS), plan))  # type: ignore[misc]
+            checked(peers, norm_input, plan)
+            found.append((microseconds(lambda p=plan: peer_sum(norm_input, peers, p), SUMS), plan))  # type: ignore[misc]
         for time, plan in sorted(found, key=lambda pair: pair[0])[:4]:
             self.say(f"        {time:8.1f} {plan}")
 

@@ -25,7 +25,7 @@ from h200 import Bench, checked, server_options
 from measure import Client, Figures, figures
 from serve import served_model
 from shapes import SHAPES
-from workload import Shape, Source, asking, random_jobs
+from workload import Shape, Source, random_jobs, with_fields
 
 Fields = dict[str, Any]
 SAMPLED: Fields = {"temperature": 1.0, "seed": 1}
@@ -114,7 +114,7 @@ class Measure:
         client = replace(self.client, api=api)
         url = f"http://{client.address}"
         before = computed(url)
-        records = checked(client.run(asking(jobs, fields), args.streams // n))
+        records = checked(client.run(with_fields(jobs, fields), args.streams // n))
         row: Figures = figures(records)
         answers, tokens = len(records) * n, row["output_tokens"]
         # The last token of an answer is generated, but does not run.
@@ -213,7 +213,7 @@ def main() -> None:
         measure = Measure(args, client, bench.folder / "tokenizer.json")
         for case in cases:  # warm-up: kernels that only some need, the guides
             jobs = random_jobs(measure.source, Shape(args.input, args.output), 8)
-            checked(replace(client, api=case.api).run(asking(jobs, case.fields)))
+            checked(replace(client, api=case.api).run(with_fields(jobs, case.fields)))
         found = measured(measure, cases, args.rounds)
     report = table(cases, found)
     (args.out / f"features-{args.shape}.json").write_text(json.dumps(found, indent=1))

@@ -77,7 +77,7 @@ class Bench:
     """One shape on one machine: its checkpoint, its server's command, its client."""
 
     ready = "/ready"  # the path that answers 200 when the server can serve,
-    patience = 120.0  # within so many seconds
+    ready_timeout = 120.0  # within so many seconds
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
@@ -126,7 +126,7 @@ class Bench:
             yield process, {"health": listening, "ready": ready, "token": token}
 
     def _wait(self, path: str, process: subprocess.Popen[bytes]) -> None:
-        wait_ready(f"http://{self.client.address}{path}", process, self.patience, pause=0.005)
+        wait_ready(f"http://{self.client.address}{path}", process, self.ready_timeout, pause=0.005)
 
     def row(self, row: Row, process: subprocess.Popen[bytes]) -> Figures:
         jobs = random_jobs(self.source(), row.shape, row.requests)

@@ -38,7 +38,7 @@ STAGES = ("parse", "fold", "pack", "inputs", "forward", "choose", "outputs", "re
 class Nothing:
     """Captures by running once, replays by doing nothing."""
 
-    all_choices = True
+    all_samplers = True
 
     def takes(self, shape: Shape) -> bool:
         """Whatever is padded, as on a GPU."""
@@ -88,19 +88,19 @@ class Clock:
         """Inside, the stages of a launch are noted."""
         state, packer, graphs = runner.state, runner.packer, runner.graphs
         assert graphs is not None
-        fold, pack, of = state.fold, packer.pack, graphs.of
+        fold, pack, lookup = state.fold, packer.pack, graphs.lookup
 
         def noted(shape: Shape, stages: Stages) -> Stages:
-            found = of(shape, stages)
+            found = lookup(shape, stages)
             self.ends["inputs"] = perf_counter()
-            plain, *others = found.choices
-            choices = self.after("choose", plain), *others
-            return Stages(self.after("forward", found.forward), choices)
+            plain, *others = found.samplers
+            samplers = self.after("choose", plain), *others
+            return Stages(self.after("forward", found.forward), samplers)
 
         changed: list[tuple[Any, str, Any]] = [
             (state, "fold", self.after("fold", fold)),
             (packer, "pack", self.after("pack", pack)),
-            (graphs, "of", noted),
+            (graphs, "lookup", noted),
         ]
         for owner, name, function in changed:
             setattr(owner, name, function)

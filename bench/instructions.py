@@ -52,8 +52,8 @@ def measure(arguments: argparse.Namespace, folder: Path) -> list[tuple[int, int]
     ):
         wait_ready(f"http://127.0.0.1:{port}/ready", server, seconds=600)
         for tokens, control in [(SHORT, "--zero"), (SHORT, "--dump"), (LONG, "--dump")]:
-            told = ["callgrind_control", control, server.pid]
-            for command in [*load, "--tokens", tokens], told:
+            control_command = ["callgrind_control", control, server.pid]
+            for command in [*load, "--tokens", tokens], control_command:
                 subprocess.run(list(map(str, command)), check=True, capture_output=True)
         # The last load may still be written out when callgrind_control returns.
         server.terminate()

@@ -5,7 +5,7 @@
 
 Sequences of one schema (those of bench/features.py) take random tokens that their masks allow,
 until --tokens are spent. A step is timed from where the host has its tokens to where its masks are
-ready to be copied, as the worker does it (`penstock.worker.guiding`). "cold": the first
+ready to be copied, as the worker does it (`penstock.worker.grammar_masks`). "cold": the first
 answers of a guide, all at the same place; "warm": answers after those; "apart": warm, and each
 sequence a few tokens further than the one before it.
 
@@ -26,9 +26,9 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 from features import document
-from penstock.guidance import Cursor, Ends, Kind, Wanted, masks
-from penstock.guidance.library import Library
-from penstock.worker.guiding import Guiding
+from penstock.grammar import EndConditions, GrammarKind, GrammarSpec, Matcher, masks
+from penstock.grammar.cache import GrammarCache
+from penstock.worker.grammar_masks import GrammarMasks
 from penstock.worker.state import Work
 from vocabulary import write_model
 
@@ -63,9 +63,9 @@ class Watch:
             self.late = max(self.late, time.perf_counter() - began - NAP)
 
 
-def work_of(cursors: list[Cursor]) -> Work:
+def work_of(matchers: list[Matcher]) -> Work:
     """A decode step of these sequences, one in each slot."""
-    count = len(cursors)
+    count = len(matchers)
     slots = np.arange(count, dtype=np.int32)
     ones = np.ones(count, np.int32)
     return Work(
@@ -76,47 +76,47 @@ def work_of(cursors: list[Cursor]) -> Work:
         yields=np.ones(count, np.bool_),
         positions=ones,
         run_order=np.arange(count),
-        guided=list(enumerate(cursors)),
+        constrained=list(enumerate(matchers)),
     )
 
 
 class Answers:
     """Guided sequences that run to their last token."""
 
-    def __init__(self, library: Library, wanted: Wanted, tokens: int) -> None:
-        self.library, self.wanted, self.tokens = library, wanted, tokens
-        self.vocab = library.vocabulary().size
-        self.ends = Ends((self.vocab - 1,), tokens)
+    def __init__(self, grammar_cache: GrammarCache, wanted: GrammarSpec, tokens: int) -> None:
+        self.grammar_cache, self.wanted, self.tokens = grammar_cache, wanted, tokens
+        self.vocab = grammar_cache.vocabulary().size
+        self.ends = EndConditions((self.vocab - 1,), tokens)
 
     def run(self, count: int, seed: int, apart: int = 0) -> tuple[list[float], list[float]]:
         """Milliseconds of each step, and the worst lateness of another thread in it. Sequence i
         is i * `apart` tokens ahead; the steps end with the first sequence."""
         draw = np.random.default_rng(seed)
-        guiding = Guiding(self.vocab, torch.device("cpu"))
+        grammar_masks = GrammarMasks(self.vocab, torch.device("cpu"))
         samples = np.arange(count)
         ids = torch.zeros(count, dtype=torch.int64)
         host = SimpleNamespace(ids=ids, end=None)
-        cursors = [self.library.cursor(self.wanted, self.ends, []) for _ in range(count)]
-        for place, cursor in enumerate(cursors):
+        matchers = [self.grammar_cache.matcher(self.wanted, self.ends, []) for _ in range(count)]
+        for place, matcher in enumerate(matchers):
             row = torch.zeros((1, -(-self.vocab // 32)), dtype=torch.int32)
             for _ in range(place * apart):
-                masks.fill([cursor], row)
-                cursor.advance(self._drawn(row[0].numpy(), draw))
+                masks.fill([matcher], row)
+                matcher.advance(self._drawn(row[0].numpy(), draw))
         took, late = [], []
         with Watch() as watch:
             for _ in range(self.tokens - (count - 1) * apart):
-                work = work_of(cursors)
+                work = work_of(matchers)
                 time.sleep(0.001)  # the other thread naps again
                 watch.late = 0.0
                 began = time.perf_counter()
-                filled = guiding.masks(work, samples)
+                filled = grammar_masks.masks(work, samples)
                 took.append(1e3 * (time.perf_counter() - began))
                 late.append(1e3 * watch.late)
                 if work.refused:
                     raise RuntimeError(f"a guide cannot go on: {work.refused}")
                 assert filled is not None
                 ids[:] = torch.tensor([self._drawn(row.numpy(), draw) for row in filled[1]])
-                guiding.expect(work, samples, host)
+                grammar_masks.expect(work, samples, host)
         return took, late
 
     def _drawn(self, row: np.ndarray, draw: np.random.Generator) -> int:
@@ -149,16 +149,16 @@ def main() -> None:
         write_model(Path(folder), options.vocabulary)
         tokenizer = options.tokenizer or Path(folder) / "tokenizer.json"
         for name in options.backends:
-            wanted = Wanted(Kind.JSON_SCHEMA, json.dumps(SCHEMAS[name]), True)
+            wanted = GrammarSpec(GrammarKind.JSON_SCHEMA, json.dumps(SCHEMAS[name]), True)
             for count in options.sequences:
-                library = Library(tokenizer, size)
-                answers = Answers(library, wanted, options.tokens)
+                grammar_cache = GrammarCache(tokenizer, size)
+                answers = Answers(grammar_cache, wanted, options.tokens)
                 cases = {"cold": (0, 0), "warm": (1, 0)}
                 cases |= {"apart": (2, APART)} if count > 1 else {}
                 for case, (seed, apart) in cases.items():
                     times = answers.run(count, seed, apart)
                     print(table_row(name, count, case, times), flush=True)
-                library.close()
+                grammar_cache.close()
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ class Peer(Bench):
     """The other server."""
 
     ready = "/health"
-    patience = 600.0  # some compile for minutes
+    ready_timeout = 600.0  # some compile for minutes
 
     def command(self) -> list[str]:
         command: str = self.args.peer

@@ -27,8 +27,14 @@ import numpy as np
 from jsonschema import Draft202012Validator
 from jsonschema.validators import validator_for
 from penstock.faults import Fault
-from penstock.guidance.library import Library
-from penstock.guidance.protocol import Ends, Kind, Refused, Wanted, words
+from penstock.grammar.cache import GrammarCache
+from penstock.grammar.protocol import (
+    EndConditions,
+    GrammarKind,
+    GrammarRejected,
+    GrammarSpec,
+    words,
+)
 
 BROOK = Path(__file__).parents[1] / "python" / "penstock" / "brook" / "tokenizer.json"
 VOCAB = 4096
@@ -61,46 +67,48 @@ def schemas(folder: Path) -> Iterator[tuple[str, Any]]:
             yield f"{path.name}:{number}", found
 
 
-def walked(library: Library, wanted: Wanted, most: int, draw: random.Random) -> tuple[bytes, bool]:
+def walked(
+    grammar_cache: GrammarCache, wanted: GrammarSpec, most: int, draw: random.Random
+) -> tuple[bytes, bool]:
     """A document, and whether it came to an end. Raises Fault where the masks allow nothing."""
-    vocabulary = library.vocabulary()
-    cursor = library.cursor(wanted, Ends(EOS, most), ())
+    vocabulary = grammar_cache.vocabulary()
+    matcher = grammar_cache.matcher(wanted, EndConditions(EOS, most), ())
     out, row = b"", np.zeros(words(VOCAB), np.int32)
-    patience = draw.choice((0.02, 0.1, 0.5))  # how often what ends or opens is taken
+    closing_rate = draw.choice((0.02, 0.1, 0.5))  # how often what ends or opens is taken
     for _ in range(most):
-        cursor.fill(row)
+        matcher.fill(row)
         able = np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little"))
         if not len(able):
-            return out, cursor.whole
+            return out, matcher.is_accepting
         token = int(draw.choice(able))
-        if draw.random() < patience:
+        if draw.random() < closing_rate:
             marked = [t for t in able if set(vocabulary.tokens[t]) & set(b'"{}[],')]
             token = int(draw.choice(marked or list(able)))
         if token in EOS:
             return out, True
-        cursor.advance(token)
+        matcher.advance(token)
         out += vocabulary.tokens[token]
-    return out, cursor.whole
+    return out, matcher.is_accepting
 
 
-def tried(library: Library, name: str, schema: Any, documents: int) -> Outcome:
+def tried(grammar_cache: GrammarCache, name: str, schema: Any, documents: int) -> Outcome:
     """One schema: compiled, walked and checked."""
-    wanted = Wanted(Kind.JSON_SCHEMA, json.dumps(schema), True)
+    wanted = GrammarSpec(GrammarKind.JSON_SCHEMA, json.dumps(schema), True)
     outcome = Outcome(name)
     try:
-        library.prepare(wanted, MOST_TOKENS)
-    except Refused as error:
+        grammar_cache.prepare(wanted, MOST_TOKENS)
+    except GrammarRejected as error:
         outcome.refused = str(error)
         return outcome
     except Fault as error:
         outcome.broken.append(f"not compiled: {error}")
         return outcome
-    draw, shortest = random.Random(name), library._guide(wanted).shortest
+    draw, shortest = random.Random(name), grammar_cache._grammar(wanted).shortest
     validator = validator_for(schema, Draft202012Validator)(schema, format_checker=CHECKER)
     for _ in range(documents):
         most = shortest + draw.choice((0, 1, 5, 20, 60, 150, 400))
         try:
-            text, whole = walked(library, wanted, most, draw)
+            text, whole = walked(grammar_cache, wanted, most, draw)
         except Fault as error:
             outcome.broken.append(str(error))
             break
@@ -164,18 +172,18 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--verbose", action="store_true", help="every refusal and failure")
     args = parser.parse_args()
-    library = Library(BROOK, VOCAB)
+    grammar_cache = GrammarCache(BROOK, VOCAB)
     wrong = 0
     with ThreadPoolExecutor(args.threads) as pool:
         for each in args.sets:
             name, _, folder = each.rpartition("=")
             found = list(schemas(Path(folder)))
             found = random.Random(1).sample(found, min(args.most, len(found)))
-            made = [pool.submit(tried, library, n, s, args.documents) for n, s in found]
+            made = [pool.submit(tried, grammar_cache, n, s, args.documents) for n, s in found]
             outcomes = [future.result() for future in made]
             report(name or folder, outcomes, args.verbose)
             wrong += sum(bool(o.broken or o.invalid) for o in outcomes)
-    library.close()
+    grammar_cache.close()
     sys.exit(bool(wrong))
 
 

@@ -25,10 +25,10 @@ from penstock.cache import KvGeometry
 from penstock.layers import Build, rope_table
 from penstock.models.llama import Llama
 from penstock.parallel import Group
-from penstock.quant import Plain
+from penstock.quant import Unquantized
 from penstock.worker.graphs import DeviceCapture
 from penstock.worker.loader import full_sums
-from penstock.worker.runner import Pending, Runner, Shard
+from penstock.worker.runner import Pending, RankModel, Runner
 from penstock.worker.state import Limits, State
 from penstock.worker.step import NewSequence, Sampling, Step
 from shapes import SHAPES
@@ -105,7 +105,7 @@ def build(shape: str) -> tuple[Runner, int]:
     """A runner with random weights, for SLOTS sequences of 2,048 tokens, and the bytes of weights
     that a step reads."""
     config = Llama.read_config(SHAPES[shape])
-    make = Build(torch.bfloat16, CUDA, Group(), Plain(torch.bfloat16, CUDA))
+    make = Build(torch.bfloat16, CUDA, Group(), Unquantized(torch.bfloat16, CUDA))
     model, read = Llama(config, make), 0
     for name, target in model.checkpoint_targets().items():
         target.destination.normal_(std=0.02)
@@ -121,8 +121,8 @@ def build(shape: str) -> tuple[Runner, int]:
     caches = geometry.allocate(limits.blocks, CUDA)
     for cache in caches:
         cache.normal_()  # zeros would take less power
-    shard = Shard(model, Group(), caches, table, CUDA)
-    return Runner(shard, State(limits), DeviceCapture(CUDA)), read
+    rank_model = RankModel(model, Group(), caches, table, CUDA)
+    return Runner(rank_model, State(limits), DeviceCapture(CUDA)), read
 
 
 class Drive:
@@ -224,7 +224,7 @@ def table(shape: str, options: argparse.Namespace, bandwidth: float) -> None:
     runner, weights = build(shape)
     if options.eager:
         runner.graphs = None
-    drive, caches = Drive(runner), runner.shard.caches
+    drive, caches = Drive(runner), runner.rank_model.caches
     per_token = len(caches) * caches[0][0, :, :, 0].nbytes
     print(
         f"{shape:16}" + "".join(f"{n:>10}" for n in ("device", "wall", "host", "launch", "floor"))

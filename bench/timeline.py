@@ -69,7 +69,7 @@ def idle_share(events: list[Event], launching: bool) -> float:
     return float(idle / whole) if whole else 0.0
 
 
-def told(events: list[Event]) -> str:
+def describe(events: list[Event]) -> str:
     """Steps and idle shares of some events."""
     device = lanes(events)[DEVICE]
     tokens = sum(e["args"]["tokens"] for e in device)
@@ -166,7 +166,9 @@ def main() -> None:
     events = read(trace)
     begin, second = fullest_second(events)
     medians = [statistics.median(e["dur"] for e in lane) for lane in lanes(second)]
-    title = f"{args.shape}, {args.streams} streams, the second with the most steps: {told(second)}"
+    title = (
+        f"{args.shape}, {args.streams} streams, the second with the most steps: {describe(second)}"
+    )
     print(title)
     print("medians in us:", ", ".join(f"{n} {v:.0f}" for n, v in zip(LANES, medians, strict=True)))
     draw(second, begin, title, args.out / "timeline.png")

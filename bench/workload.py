@@ -91,7 +91,7 @@ def prefix_jobs(
     return jobs
 
 
-def asking(jobs: list[Job], fields: dict[str, Any]) -> list[Job]:
+def with_fields(jobs: list[Job], fields: dict[str, Any]) -> list[Job]:
     """The jobs with more fields in the body of every request."""
     return [
         replace(job, turns=[replace(turn, fields=turn.fields | fields) for turn in job.turns])

@@ -33,16 +33,16 @@ def events(server: Server, **parameters: object) -> tuple[httpx.Headers, list[di
 
 def frames(reply: httpx.Response) -> list[dict[str, Any]]:
     """The events of a stream, without the `[DONE]` of OpenAI's routes."""
-    told = reply.text.removesuffix("\n\n").split("\n\n")
-    assert all(frame.startswith(("data: {", "data: [DONE]")) for frame in told)
-    return [json.loads(frame[6:]) for frame in told if frame != "data: [DONE]"]
+    result = reply.text.removesuffix("\n\n").split("\n\n")
+    assert all(frame.startswith(("data: {", "data: [DONE]")) for frame in result)
+    return [json.loads(frame[6:]) for frame in result if frame != "data: [DONE]"]
 
 
 def limits(server: Server) -> dict[str, int]:
     """The server's limits, by their names in the table."""
     info = httpx.get(server.url + "/info").json()
-    told = {name: value for name, value in info.items() if name.startswith("max_")}
-    return {**told, "max_top_n_tokens": MAX_TOP_N_TOKENS}
+    result = {name: value for name, value in info.items() if name.startswith("max_")}
+    return {**result, "max_top_n_tokens": MAX_TOP_N_TOKENS}
 
 
 def begins(text: str, error: str, most: dict[str, int]) -> bool:
@@ -50,8 +50,8 @@ def begins(text: str, error: str, most: dict[str, int]) -> bool:
     pattern = re.escape(text)
     for name, value in most.items():
         # "less than" it, says the text, which is TGI's: so it is one more than the most that pass.
-        told = value + (name == "max_input_tokens")
-        pattern = pattern.replace(re.escape(f"{{{name}}}"), str(told))
+        result = value + (name == "max_input_tokens")
+        pattern = pattern.replace(re.escape(f"{{{name}}}"), str(result))
     pattern = re.sub(r"\\\{\w\\\}", r"\\d+", pattern)
     # The value may follow.
     return re.match(pattern, error) is not None

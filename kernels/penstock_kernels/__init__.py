@@ -5,7 +5,6 @@ the choice for a while (tests, benches).
 """
 
 from . import fusion as _fusion  # noqa: F401  (before anything imports Triton)
-from .adjust import adjust
 from .apply_mask import apply_mask
 from .bad_words import bad_words
 from .copy_blocks import copy_blocks
@@ -14,6 +13,7 @@ from .norm_linear import norm_linear
 from .op import use
 from .paged_decode_attention import paged_decode_attention
 from .paged_prefill_attention import paged_prefill_attention
+from .process_logits import process_logits
 from .rms_norm import rms_norm
 from .rope_kv_write import rope_kv_write
 from .sample import sample
@@ -21,7 +21,6 @@ from .silu_mul import silu_mul
 from .top_logprobs import top_logprobs
 
 __all__ = [
-    "adjust",
     "apply_mask",
     "bad_words",
     "copy_blocks",
@@ -29,6 +28,7 @@ __all__ = [
     "norm_linear",
     "paged_decode_attention",
     "paged_prefill_attention",
+    "process_logits",
     "rms_norm",
     "rope_kv_write",
     "sample",

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from penstock_kernels.peer_sum import EMPTY, Peers, Plan, memory_bytes, peer_join, peer_sum, probe
 from penstock_kernels.peer_sum.plan import CHANNELS, WORD
-from penstock_kernels.rms_norm import Summands
+from penstock_kernels.rms_norm import NormInput
 from penstock_kernels.rms_norm.reference import rms_norm
 from torch import Tensor
 from triton.runtime import interpreter
@@ -50,8 +50,8 @@ def sums(seed: int, ranks: int) -> Iterator[Sum]:
     for _ in range(SUMS):
         dtype = choose.choice([torch.bfloat16, torch.float16, torch.float32])
         rows, columns = choose.choice([1, 2, 5, 11]), choose.choice([6, 32, 70])
-        plans = [Plan(programs, 1, halves=False) for programs in (1, 3)]
-        plans += [Plan(programs, 1, halves=True) for programs in (2, 4)]
+        plans = [Plan(programs, 1, two_shot=False) for programs in (1, 3)]
+        plans += [Plan(programs, 1, two_shot=True) for programs in (2, 4)]
         parts = list(torch.randn(ranks, rows, columns).to(dtype))
         # What an empty inbox holds, zeros of both signs, infinities.
         for part, number in zip(parts, itertools.count()):
@@ -142,8 +142,8 @@ def run(inboxes: list[Tensor], rank: int, seed: int, digests: Tensor) -> None:
     digest = hashlib.sha256()
     for case in sums(seed, ranks):
         time.sleep(memory.random.choice([0, 0, 0.02]))
-        summands = Summands(case.parts[rank], case.residual, case.scale, EPS)
-        normed, total = peer_sum(summands, peers, case.plan)
+        norm_input = NormInput(case.parts[rank], case.residual, case.scale, EPS)
+        normed, total = peer_sum(norm_input, peers, case.plan)
         memory.finish()
         check(case, normed, total)
         wide = [part[:1].repeat(1, 64) for part in case.parts]  # up to two pieces

@@ -23,7 +23,7 @@ def test_every_public_op_is_registered() -> None:
     assert set(OPS) == set(penstock_kernels.__all__) - {"use"}
 
 
-def test_the_device_chooses_unless_told() -> None:
+def test_the_device_selects_the_implementation_unless_one_is_forced() -> None:
     op, tensor = OPS["silu_mul"], torch.ones(1, 2, dtype=torch.float64)
     assert op.on(tensor) is op.reference
     with penstock_kernels.use("triton"):
@@ -102,7 +102,7 @@ def op() -> Iterator[Op[..., object]]:
 
 
 @pytest.mark.parametrize("failure", [no_assembler, broken_pass])
-def test_a_kernel_that_cannot_be_built_gives_way_to_torch(
+def test_a_kernel_that_does_not_compile_falls_back_to_torch(
     op: Op[..., object], failure: Callable[[], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     x = torch.ones(2).as_subclass(OnDevice)

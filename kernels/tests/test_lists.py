@@ -51,7 +51,7 @@ def kept_by_reference(logits: Tensor, choices: list[Choice]) -> Tensor:
     temperature, top_k, top_p, min_p, typical_p = columns
     scaled = reference._scaled(logits.double(), temperature.clamp(min=1e-3))
     scaled = reference._kept_top(scaled, top_k, top_p.float())
-    return reference._kept_further(scaled, min_p.float(), typical_p.float()) > -torch.inf
+    return reference._kept_min_p_typical_p(scaled, min_p.float(), typical_p.float()) > -torch.inf
 
 
 def columns_of(choices: list[Choice], device: str) -> tuple[Tensor, ...]:

@@ -257,7 +257,7 @@ pub struct TgiArgs {
         trailing_var_arg = true,
         allow_hyphen_values = true
     )]
-    pub words: Vec<OsString>,
+    pub arguments: Vec<OsString>,
 }
 
 /// Settings of `penstock tune`.

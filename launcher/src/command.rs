@@ -11,8 +11,8 @@ use crate::interpreter::Interpreter;
 use crate::launch::Launch;
 use crate::resolve::resolve_http;
 use crate::serve;
-use crate::settings::{self, Settings, Sources, Stop, Variables};
-use crate::terminal::{complain, flush, print, say};
+use crate::settings::{self, Settings, SettingsError, Sources, Variables};
+use crate::terminal::{flush, print, print_error, print_note};
 use crate::tgi;
 use crate::tune;
 use crate::values::Device;
@@ -29,19 +29,19 @@ pub fn run(argv: &[OsString], host: Option<&Interpreter>) -> u8 {
 fn execute(argv: &[OsString], host: Option<&Interpreter>) -> u8 {
     let settings = match read(argv, &std::env::vars_os().collect()) {
         Ok(settings) => settings,
-        Err(Stop::Parser(error)) => {
+        Err(SettingsError::Parser(error)) => {
             // Printing can only fail when nobody reads.
             let _ = error.print();
             return u8::try_from(error.exit_code()).unwrap_or(2);
         }
-        Err(Stop::Failure(failure)) => return report(&failure),
+        Err(SettingsError::Failure(failure)) => return report(&failure),
     };
     let sources = &settings.sources;
     let outcome = match &settings.cli.command {
         Command::Serve(args) if args.explain => explain_serve(args, sources, host),
         Command::Serve(args) => serve::run(args, sources, host),
         Command::Download(args) => download(args, host),
-        Command::Chat(args) => serve::converse(args, sources, host),
+        Command::Chat(args) => serve::run_chat(args, sources, host),
         Command::WatermarkDetect(args) => watermark::detect(args, host),
         Command::Tune(args) => tune::tune(args, host),
         // `read` has made it a `serve`.
@@ -51,14 +51,14 @@ fn execute(argv: &[OsString], host: Option<&Interpreter>) -> u8 {
 }
 
 /// What was typed; a command line of TGI's launcher as the one of ours that it becomes.
-fn read(argv: &[OsString], variables: &Variables) -> Result<Settings, Stop> {
+fn read(argv: &[OsString], variables: &Variables) -> Result<Settings, SettingsError> {
     let settings = settings::read(argv, variables)?;
     let Command::Tgi(args) = &settings.cli.command else {
         return Ok(settings);
     };
-    let translation = tgi::translate(&args.words, variables)?;
+    let translation = tgi::translate(&args.arguments, variables)?;
     for note in &translation.notes {
-        say(&format!("note: {note}"));
+        print_note(&format!("note: {note}"));
     }
     let mut settings = settings::read(&translation.argv, variables)?;
     if let Command::Serve(args) = &mut settings.cli.command {
@@ -68,7 +68,7 @@ fn read(argv: &[OsString], variables: &Variables) -> Result<Settings, Stop> {
 }
 
 fn report(failure: &Failure) -> u8 {
-    complain(failure);
+    print_error(failure);
     failure.exit_code()
 }
 

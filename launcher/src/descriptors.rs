@@ -4,16 +4,16 @@ use std::fmt::{self, Display};
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-use crate::resolve::Decided;
+use crate::resolve::ResolvedValue;
 
 /// More than this is never needed. Where the hard limit is larger (a thousand million in some
 /// containers), programs that the workers start might count up to it.
-const MOST: u64 = 1 << 20;
+const MAX_DESCRIPTORS: u64 = 1 << 20;
 /// Kept for what is no connection: threads, files, pipes, and the connections beyond the bound that
 /// are answered by health checks and a 503.
-const KEPT: u64 = 256;
+const RESERVED: u64 = 256;
 /// Kept for each worker: its pipes and connections, its successor's beside them.
-const KEPT_PER_WORKER: u64 = 8;
+const RESERVED_PER_WORKER: u64 = 8;
 
 /// The limits of open files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,12 +31,12 @@ impl Descriptors {
     pub fn raise() -> Self {
         let Ok((found, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else {
             return Self {
-                found: MOST,
-                limit: MOST,
-                hard: MOST,
+                found: MAX_DESCRIPTORS,
+                limit: MAX_DESCRIPTORS,
+                hard: MAX_DESCRIPTORS,
             };
         };
-        let wanted = hard.min(MOST).max(found);
+        let wanted = hard.min(MAX_DESCRIPTORS).max(found);
         let raised = wanted > found && setrlimit(Resource::RLIMIT_NOFILE, wanted, hard).is_ok();
         Self {
             found,
@@ -46,15 +46,15 @@ impl Descriptors {
     }
 
     /// How many connections may be open beside `workers` workers; `wanted` at most.
-    pub fn connections(self, wanted: usize, workers: u32) -> Decided<usize> {
-        let kept = KEPT + KEPT_PER_WORKER * u64::from(workers);
+    pub fn connections(self, wanted: usize, workers: u32) -> ResolvedValue<usize> {
+        let reserved = RESERVED + RESERVED_PER_WORKER * u64::from(workers);
         // With very few, half of them: a server that takes no connection is none.
-        let room = self.limit.saturating_sub(kept).max(self.limit / 2);
+        let room = self.limit.saturating_sub(reserved).max(self.limit / 2);
         let room = usize::try_from(room).unwrap_or(usize::MAX);
         if wanted <= room {
-            return Decided::new(wanted, format!("default; {self}"));
+            return ResolvedValue::new(wanted, format!("default; {self}"));
         }
-        Decided::new(room, format!("{self}, less {kept} for everything else"))
+        ResolvedValue::new(room, format!("{self}, less {reserved} for everything else"))
     }
 }
 
@@ -99,7 +99,10 @@ mod tests {
     #[test]
     fn the_soft_limit_is_raised_to_the_hard_one() {
         let raised = Descriptors::raise();
-        assert_eq!(raised.limit, raised.hard.min(MOST).max(raised.found));
+        assert_eq!(
+            raised.limit,
+            raised.hard.min(MAX_DESCRIPTORS).max(raised.found)
+        );
         let now = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
         assert_eq!(now, (raised.limit, raised.hard));
         // Again there is nothing to raise.

@@ -3,7 +3,7 @@
 use std::fmt::{Display, Write};
 
 use crate::hardware::CudaDevice;
-use crate::resolve::{Bounds, Decided, Plan};
+use crate::resolve::{Bounds, Plan, ResolvedValue};
 use crate::values::{ByteSize, Device};
 
 /// One line each for the person who asks.
@@ -21,12 +21,12 @@ impl Page {
         let _ = writeln!(self.0, "{}", line.trim_end());
     }
 
-    fn decided<T: Display>(&mut self, name: &str, decided: &Decided<T>) {
+    fn resolved<T: Display>(&mut self, name: &str, decided: &ResolvedValue<T>) {
         self.line(name, &decided.value, &decided.why);
     }
 
     /// 0 is the worker's choice.
-    fn measured(&mut self, name: &str, decided: &Decided<u32>) {
+    fn measured(&mut self, name: &str, decided: &ResolvedValue<u32>) {
         match decided.value {
             0 => self.line(name, "measured", &decided.why),
             value => self.line(name, value, &decided.why),
@@ -47,14 +47,14 @@ pub fn explain(plan: &Plan, bounds: &Bounds, devices: &[CudaDevice]) -> String {
     );
     page.line("family", &model.family, &shape);
     page.line("dtype", plan.dtype.value.name(), &plan.dtype.why);
-    page.decided("max-len", &plan.limits.max_sequence_tokens);
+    page.resolved("max-len", &plan.limits.max_sequence_tokens);
     page.title("workers");
     page.line("device", plan.device.value.name(), &plan.device.why);
     for device in devices {
         page.line("", ByteSize(device.memory), &device.name);
     }
-    page.decided("tp", &plan.tp);
-    page.decided("threads", &plan.threads);
+    page.resolved("tp", &plan.tp);
+    page.resolved("threads", &plan.threads);
     page.title("steps");
     page.measured("max-slots", &plan.limits.max_slots);
     page.measured("max-step-tokens", &plan.limits.max_step_tokens);
@@ -65,11 +65,11 @@ pub fn explain(plan: &Plan, bounds: &Bounds, devices: &[CudaDevice]) -> String {
         &plan.queue.latency_target.why,
     );
     page.title("queue");
-    page.decided("connections", &bounds.connections);
-    page.decided("body-memory", &bounds.bodies);
-    page.decided("response-store", &bounds.responses);
-    page.decided("max-waiting", &plan.queue.max_waiting);
-    page.decided("max-waiting-tokens", &plan.queue.max_waiting_tokens);
+    page.resolved("connections", &bounds.connections);
+    page.resolved("body-memory", &bounds.bodies);
+    page.resolved("response-store", &bounds.responses);
+    page.resolved("max-waiting", &plan.queue.max_waiting);
+    page.resolved("max-waiting-tokens", &plan.queue.max_waiting_tokens);
     memory(&mut page, plan, devices);
     page.0
 }
@@ -77,13 +77,13 @@ pub fn explain(plan: &Plan, bounds: &Bounds, devices: &[CudaDevice]) -> String {
 fn memory(page: &mut Page, plan: &Plan, devices: &[CudaDevice]) {
     let memory = &plan.memory;
     page.title("memory, of each worker");
-    page.decided("memory-fraction", &memory.fraction);
+    page.resolved("memory-fraction", &memory.fraction);
     page.line(
         "weights",
         ByteSize(memory.weight_bytes),
         "from the sizes of the weight files",
     );
-    page.decided("block-tokens", &memory.block_tokens);
+    page.resolved("block-tokens", &memory.block_tokens);
     let why = format!(
         "2 (key, value) x {} layers x {} heads x {} numbers x {} bytes x {} tokens",
         plan.model.layers,

@@ -143,7 +143,7 @@ pub fn download(
             Failure::runtime(format!("cannot start {}: {e}", interpreter.path.display()))
         })?;
     let stdout = child.stdout.take();
-    let outcome = stdout.map_or(Ok(None), |lines| follow(BufReader::new(lines), id));
+    let outcome = stdout.map_or(Ok(None), |lines| read_progress(BufReader::new(lines), id));
     let status = child
         .wait()
         .map_or_else(|e| e.to_string(), |status| status.to_string());
@@ -154,7 +154,7 @@ pub fn download(
     })
 }
 
-fn follow(lines: impl BufRead, id: &str) -> Outcome<Option<PathBuf>> {
+fn read_progress(lines: impl BufRead, id: &str) -> Outcome<Option<PathBuf>> {
     let mut bar: Option<Bar> = None;
     for line in lines.lines().map_while(Result::ok) {
         match serde_json::from_str(&line) {
@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_are_told_from_mistyped_paths() {
+    fn hub_ids_are_distinguished_from_paths() {
         assert!(is_hub_id("gpt2") && is_hub_id("TinyLlama/TinyLlama-1.1B-Chat-v1.0"));
         for wrong in [
             "",
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn sources_are_told_apart() {
+    fn model_sources_are_parsed() {
         assert_eq!(ModelSource::parse(None, None), Ok(ModelSource::Shipped));
         assert_eq!(
             ModelSource::parse(Some("brook"), None),
@@ -228,12 +228,15 @@ mod tests {
     fn the_download_ends_with_a_path_or_a_message() {
         let done = "noise\n{\"event\":\"plan\",\"bytes\":4}\n{\"event\":\"progress\",\"bytes\":4}\n\
                     {\"event\":\"done\",\"path\":\"/cache/m\"}\n";
-        assert_eq!(follow(done.as_bytes(), "m"), Ok(Some("/cache/m".into())));
+        assert_eq!(
+            read_progress(done.as_bytes(), "m"),
+            Ok(Some("/cache/m".into()))
+        );
         let failed = "{\"event\":\"error\",\"message\":\"no space\"}\n";
         assert_eq!(
-            follow(failed.as_bytes(), "m").unwrap_err().message,
+            read_progress(failed.as_bytes(), "m").unwrap_err().message,
             "no space"
         );
-        assert_eq!(follow("".as_bytes(), "m"), Ok(None));
+        assert_eq!(read_progress("".as_bytes(), "m"), Ok(None));
     }
 }

@@ -108,13 +108,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_python_is_named_with_its_words() {
+    fn an_unusable_interpreter_is_named_in_the_error() {
         let failure = Interpreter::find(Some(Path::new("/bin/false")), None).unwrap_err();
         assert!(failure.message.contains("does not work"), "{failure}");
     }
 
     #[test]
-    fn the_host_comes_before_the_search() {
+    fn the_host_interpreter_is_preferred() {
         let host = Interpreter {
             path: "/p".into(),
             package: "/k".into(),

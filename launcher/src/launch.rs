@@ -4,11 +4,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_router::adjustment::Watermark;
-use penstock_router::chat::Templates;
+use penstock_router::chat::RequestTemplates;
 use penstock_router::engine::{
     AttachedWorkers, Engine, EngineConfig, EngineMetrics, EngineState, Limits, Workers,
 };
+use penstock_router::logits_processors::Watermark;
 use penstock_router::shard::{Endpoint, LoadConfig};
 use penstock_router::{Generator, Metrics, ModelText, RouterConfig};
 use prometheus_client::registry::Registry;
@@ -51,7 +51,7 @@ enum WorkerSource {
 
 /// An engine that loads or runs.
 #[derive(Clone)]
-pub struct Running {
+pub struct RunningEngine {
     /// Token ids in and out; drained at the end.
     pub engine: Engine,
     /// Text in and out.
@@ -109,7 +109,7 @@ impl Launch {
     ///
     /// # Errors
     /// When the model's text files are unusable or there is no place for sockets.
-    pub fn start(self, config: &RouterConfig) -> Outcome<Running> {
+    pub fn start(self, config: &RouterConfig) -> Outcome<RunningEngine> {
         let load = self.load_config();
         let workers: Box<dyn Workers> = match self.workers {
             WorkerSource::Local(interpreter) => Box::new(LocalWorkers::new(interpreter, load)?),
@@ -121,21 +121,21 @@ impl Launch {
             .map_err(|error| Failure::runtime(error.to_string()))?;
         let mut registry = Registry::default();
         let metrics = EngineMetrics::register(&mut registry);
-        register_mishaps(&mut registry);
+        register_process_metrics(&mut registry);
         let engine = Engine::start(workers, engine_config(&self.plan), metrics);
         let metrics = Arc::new(Metrics::new(registry));
         let generator = Generator::new(engine.clone(), text, config, metrics);
-        Ok(Running { engine, generator })
+        Ok(RunningEngine { engine, generator })
     }
 
     /// Chat templates of requests are rendered by Python, if there is one here.
-    pub fn templates(&self) -> Templates {
+    pub fn templates(&self) -> RequestTemplates {
         match &self.workers {
             WorkerSource::Local(interpreter) => {
                 let python = interpreter.path.clone().into_os_string();
-                Templates::Apart(vec![python, "-m".into(), "penstock.rendering".into()])
+                RequestTemplates::Sandboxed(vec![python, "-m".into(), "penstock.rendering".into()])
             }
-            WorkerSource::Attached(_) => Templates::Refused,
+            WorkerSource::Attached(_) => RequestTemplates::Refused,
         }
     }
 
@@ -159,7 +159,7 @@ impl Launch {
 }
 
 /// What goes wrong in the process itself.
-fn register_mishaps(registry: &mut Registry) {
+fn register_process_metrics(registry: &mut Registry) {
     registry.register(
         "penstock_log_lines_dropped",
         "Lines of the log that could not be written",
@@ -183,16 +183,16 @@ fn engine_config(plan: &Plan) -> EngineConfig {
     }
 }
 
-impl Running {
-    /// Waits until requests run. `news` hears the phase, what is done and what there is to do.
+impl RunningEngine {
+    /// Waits until requests run. `progress` hears the phase, what is done and what there is to do.
     ///
     /// # Errors
     /// When the workers cannot start; the message is theirs.
-    pub async fn ready(&self, mut news: impl FnMut(&str, u64, u64)) -> Outcome<Limits> {
+    pub async fn ready(&self, mut progress: impl FnMut(&str, u64, u64)) -> Outcome<Limits> {
         let mut state = self.engine.watch();
         loop {
             match &*state.borrow_and_update() {
-                EngineState::Loading { phase, done, total } => news(phase, *done, *total),
+                EngineState::Loading { phase, done, total } => progress(phase, *done, *total),
                 EngineState::Stopped { reason } => return Err(Failure::runtime(reason.clone())),
                 EngineState::Ready => {
                     if let Some(limits) = self.engine.limits() {
@@ -208,7 +208,7 @@ impl Running {
     }
 
     /// Waits until the engine is over, and says why.
-    pub async fn over(&self) -> String {
+    pub async fn stopped(&self) -> String {
         let mut state = self.engine.watch();
         let stopped = state
             .wait_for(|state| matches!(state, EngineState::Stopped { .. }))

@@ -15,7 +15,7 @@ pub struct Limits {
     /// Alternatives told of a token.
     pub max_top_tokens: Option<u32>,
     /// Whether requests for a grammar are refused.
-    pub no_guides: bool,
+    pub no_grammars: bool,
     /// Stop strings of a request.
     pub max_stop_sequences: Option<usize>,
     /// Tokens of a prompt.
@@ -40,7 +40,7 @@ impl Limits {
             tokenizer_threads: self.tokenizer_threads.unwrap_or(config.tokenizer_threads),
             max_best_of: self.max_best_of.unwrap_or(config.max_best_of),
             max_top_tokens: self.max_top_tokens.unwrap_or(config.max_top_tokens),
-            guides: config.guides && !self.no_guides,
+            structured_output: config.structured_output && !self.no_grammars,
             max_stop_sequences: self.max_stop_sequences.unwrap_or(config.max_stop_sequences),
             max_input_tokens: self.max_input_tokens.or(config.max_input_tokens),
             max_client_batch_size: self

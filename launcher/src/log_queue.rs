@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use prometheus_client::metrics::counter::Counter;
 
 /// Bytes of lines that wait. A line that would exceed them is dropped.
-const MOST_BYTES: usize = 1 << 20;
+const MAX_BYTES: usize = 1 << 20;
 /// Lines that wait: what a line costs beside its bytes is bounded too.
-const MOST_LINES: usize = 8192;
+const MAX_LINES: usize = 8192;
 
 /// A bounded queue of lines with one writer. Clones share it.
 #[derive(Clone, Debug, Default)]
@@ -35,24 +35,24 @@ struct Waiting {
 }
 
 impl LogQueue {
-    /// Starts the thread that hands each line to `sink`, and to `told` how many were dropped, once
+    /// Starts the thread that hands each line to `sink`, and to `on_dropped` how many were dropped, once
     /// lines can be written again. If the system gives no thread, the queue fills and drops.
     pub fn start(
         sink: impl FnMut(&[u8]) -> io::Result<()> + Send + 'static,
-        told: impl FnMut(u64) + Send + 'static,
+        on_dropped: impl FnMut(u64) + Send + 'static,
     ) -> Self {
         let queue = Self::default();
         let shared = Arc::clone(&queue.0);
         let thread = thread::Builder::new().name("log".into());
         // Without the thread there is nobody to tell.
-        let _ = thread.spawn(move || shared.write(sink, told));
+        let _ = thread.spawn(move || shared.write(sink, on_dropped));
         queue
     }
 
     /// Takes a line, or drops it and counts it when the queue is full.
-    pub fn offer(&self, line: &[u8]) {
+    pub fn push(&self, line: &[u8]) {
         let mut waiting = self.0.lock();
-        if waiting.lines.len() >= MOST_LINES || waiting.bytes + line.len() > MOST_BYTES {
+        if waiting.lines.len() >= MAX_LINES || waiting.bytes + line.len() > MAX_BYTES {
             self.0.dropped.inc();
             return;
         }
@@ -83,7 +83,11 @@ impl LogQueue {
 }
 
 impl Shared {
-    fn write(&self, mut sink: impl FnMut(&[u8]) -> io::Result<()>, mut told: impl FnMut(u64)) -> ! {
+    fn write(
+        &self,
+        mut sink: impl FnMut(&[u8]) -> io::Result<()>,
+        mut on_dropped: impl FnMut(u64),
+    ) -> ! {
         let mut known = 0;
         loop {
             let line = self.next();
@@ -91,10 +95,10 @@ impl Shared {
             if written.is_err() {
                 self.dropped.inc();
             }
-            // Counted only after a line came through: `told` writes a line itself.
+            // Counted only after a line came through: `on_dropped` writes a line itself.
             let dropped = self.dropped.get();
             if written.is_ok() && dropped > known {
-                told(dropped - known);
+                on_dropped(dropped - known);
                 known = dropped;
             }
         }
@@ -128,78 +132,78 @@ mod tests {
 
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_secs(20);
+    const TIMEOUT: Duration = Duration::from_secs(20);
 
     /// A queue whose every write waits for a word; what was written, and what was told of drops.
     struct Slow {
         queue: LogQueue,
         go: std::sync::mpsc::Sender<io::Result<()>>,
         written: Receiver<Vec<u8>>,
-        told: Receiver<u64>,
+        reports: Receiver<u64>,
     }
 
     fn slow() -> Slow {
-        let ((go, gate), (out, written), (tell, told)) = (channel(), channel(), channel());
+        let ((go, gate), (out, written), (report, reports)) = (channel(), channel(), channel());
         let sink = move |line: &[u8]| {
             out.send(line.to_vec()).unwrap();
             gate.recv().unwrap()
         };
-        let queue = LogQueue::start(sink, move |lines| tell.send(lines).unwrap());
+        let queue = LogQueue::start(sink, move |lines| report.send(lines).unwrap());
         Slow {
             queue,
             go,
             written,
-            told,
+            reports,
         }
     }
 
     #[test]
-    fn a_sink_that_blocks_holds_nobody_up_and_drops_are_counted() {
+    fn a_blocked_sink_never_blocks_writers_and_drops_are_counted() {
         let slow = slow();
-        slow.queue.offer(b"first");
-        assert_eq!(slow.written.recv_timeout(PATIENCE).unwrap(), b"first");
+        slow.queue.push(b"first");
+        assert_eq!(slow.written.recv_timeout(TIMEOUT).unwrap(), b"first");
         // Nothing more is written from here on, and yet every call returns.
         let line = vec![b'x'; 1 << 10];
-        let fits = MOST_BYTES / line.len();
+        let fits = MAX_BYTES / line.len();
         for _ in 0..fits + 7 {
-            slow.queue.offer(&line);
+            slow.queue.push(&line);
         }
         assert_eq!(slow.queue.dropped().get(), 7);
         slow.queue.flush(Duration::from_millis(10));
         for _ in 0..=fits {
             slow.go.send(Ok(())).unwrap();
         }
-        slow.queue.flush(PATIENCE);
+        slow.queue.flush(TIMEOUT);
         assert_eq!(slow.written.try_iter().count(), fits);
-        assert_eq!(slow.told.try_iter().collect::<Vec<_>>(), [7]);
+        assert_eq!(slow.reports.try_iter().collect::<Vec<_>>(), [7]);
     }
 
     #[test]
     fn many_short_lines_are_bounded_too() {
         let slow = slow();
-        slow.queue.offer(b"first");
-        slow.written.recv_timeout(PATIENCE).unwrap();
-        for _ in 0..=MOST_LINES {
-            slow.queue.offer(b"");
+        slow.queue.push(b"first");
+        slow.written.recv_timeout(TIMEOUT).unwrap();
+        for _ in 0..=MAX_LINES {
+            slow.queue.push(b"");
         }
         assert_eq!(slow.queue.dropped().get(), 1);
     }
 
     #[test]
-    fn a_sink_that_fails_counts_each_line_and_tells_when_it_works_again() {
+    fn failed_writes_are_counted_and_reported_after_recovery() {
         let slow = slow();
         let full = || io::Error::from(io::ErrorKind::StorageFull);
-        slow.queue.offer(b"a");
-        slow.queue.offer(b"b");
+        slow.queue.push(b"a");
+        slow.queue.push(b"b");
         slow.go.send(Err(full())).unwrap();
         slow.go.send(Err(full())).unwrap();
-        slow.queue.flush(PATIENCE);
+        slow.queue.flush(TIMEOUT);
         assert_eq!(slow.queue.dropped().get(), 2);
-        assert!(slow.told.try_recv().is_err());
-        slow.queue.offer(b"c");
+        assert!(slow.reports.try_recv().is_err());
+        slow.queue.push(b"c");
         slow.go.send(Ok(())).unwrap();
-        slow.queue.flush(PATIENCE);
-        assert_eq!(slow.told.try_iter().collect::<Vec<_>>(), [2]);
+        slow.queue.flush(TIMEOUT);
+        assert_eq!(slow.reports.try_iter().collect::<Vec<_>>(), [2]);
         let lines: Vec<_> = slow.written.try_iter().collect();
         assert_eq!(lines, [b"a", b"b", b"c"]);
     }

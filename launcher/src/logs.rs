@@ -6,7 +6,7 @@ use std::panic::{self, PanicHookInfo};
 use std::sync::LazyLock;
 use std::thread;
 
-use penstock_router::panic_words;
+use penstock_router::panic_message;
 use prometheus_client::metrics::counter::Counter;
 use tracing_subscriber::EnvFilter;
 
@@ -37,18 +37,18 @@ pub fn start(format: LogFormat, level: LogLevel) {
     };
     // A second start in one process keeps the first one's lines.
     drop(started);
-    terminal::speak(format);
+    terminal::set_format(format);
 }
 
-/// Panics since `tell_panics`.
+/// Panics since `log_panics`.
 static PANICS: LazyLock<Counter> = LazyLock::new(Counter::default);
 
 /// Makes a panic a line of the log. What Rust does otherwise writes to stderr itself, which waits for
 /// ever if that is a pipe without a reader. For programs of ours alone: it holds for the process.
-pub fn tell_panics() {
+pub fn log_panics() {
     panic::set_hook(Box::new(|panic| {
         PANICS.inc();
-        tell(panic);
+        log_panic(panic);
     }));
 }
 
@@ -57,17 +57,17 @@ pub fn panics() -> Counter {
     PANICS.clone()
 }
 
-fn tell(panic: &PanicHookInfo<'_>) {
+fn log_panic(panic: &PanicHookInfo<'_>) {
     let thread = thread::current();
     let name = thread.name().unwrap_or("unnamed");
-    let words = panic_words(panic.payload());
-    let place = panic.location().map(ToString::to_string);
-    let place = place.as_deref().unwrap_or("an unknown place");
+    let words = panic_message(panic.payload());
+    let location = panic.location().map(ToString::to_string);
+    let location = location.as_deref().unwrap_or("an unknown place");
     let backtrace = Backtrace::capture();
     match backtrace.status() {
         BacktraceStatus::Captured => {
-            tracing::error!("thread {name} panicked at {place}: {words}\n{backtrace}");
+            tracing::error!("thread {name} panicked at {location}: {words}\n{backtrace}");
         }
-        _ => tracing::error!("thread {name} panicked at {place}: {words}"),
+        _ => tracing::error!("thread {name} panicked at {location}: {words}"),
     }
 }

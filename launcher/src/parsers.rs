@@ -2,7 +2,7 @@
 
 use clap::ValueEnum;
 use penstock_router::config::Format;
-use penstock_router::tools::{ThoughtFormat, ToolFormat};
+use penstock_router::tool_parsers::{ReasoningFormat, ToolFormat};
 
 /// The format of a model's tool calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -55,12 +55,12 @@ impl ToolParser {
 
 impl ReasoningParser {
     /// What the router calls it.
-    pub fn format(self) -> Format<ThoughtFormat> {
+    pub fn format(self) -> Format<ReasoningFormat> {
         match self {
             Self::Auto => Format::Auto,
             Self::Off => Format::Off,
-            Self::Think => Format::Fixed(ThoughtFormat::Think),
-            Self::Mistral => Format::Fixed(ThoughtFormat::Mistral),
+            Self::Think => Format::Fixed(ReasoningFormat::Think),
+            Self::Mistral => Format::Fixed(ReasoningFormat::Mistral),
         }
     }
 }

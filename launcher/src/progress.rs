@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::terminal::{bars, say};
+use crate::terminal::{bars, print_note};
 use crate::values::ByteSize;
 
 /// Off a terminal: a line at least this often.
@@ -19,7 +19,7 @@ pub struct Bar {
     unit: Unit,
     total: u64,
     started: Instant,
-    shown: Shown,
+    output: BarOutput,
 }
 
 /// What a bar counts.
@@ -34,7 +34,7 @@ enum Unit {
 }
 
 #[derive(Debug)]
-enum Shown {
+enum BarOutput {
     Terminal(ProgressBar),
     Lines { last: Instant },
 }
@@ -51,8 +51,8 @@ impl Bar {
 
     fn new(label: &str, unit: Unit, total: u64) -> Self {
         let now = Instant::now();
-        let shown = match bars() {
-            None => Shown::Lines { last: now },
+        let output = match bars() {
+            None => BarOutput::Lines { last: now },
             Some(bars) => {
                 let bar = ProgressBar::new(total)
                     .with_style(style(unit))
@@ -61,7 +61,7 @@ impl Bar {
                 if unit == Unit::Time {
                     bar.enable_steady_tick(TURN);
                 }
-                Shown::Terminal(bar)
+                BarOutput::Terminal(bar)
             }
         };
         let bar = Self {
@@ -69,24 +69,24 @@ impl Bar {
             unit,
             total,
             started: now,
-            shown,
+            output,
         };
-        if matches!(bar.shown, Shown::Lines { .. }) && unit == Unit::Bytes {
-            say(&format!("{label}: {}", ByteSize(total)));
+        if matches!(bar.output, BarOutput::Lines { .. }) && unit == Unit::Bytes {
+            print_note(&format!("{label}: {}", ByteSize(total)));
         }
         bar
     }
 
     /// Says how much is done.
     pub fn at(&mut self, done: u64) {
-        match &mut self.shown {
-            Shown::Terminal(bar) => bar.set_position(done),
-            Shown::Lines { last } => {
+        match &mut self.output {
+            BarOutput::Terminal(bar) => bar.set_position(done),
+            BarOutput::Lines { last } => {
                 let counts = self.unit != Unit::Time && done < self.total;
                 if counts && last.elapsed() >= LINE_INTERVAL {
                     *last = Instant::now();
                     let line = line(&self.label, self.unit, done, self.total, self.started);
-                    say(&line);
+                    print_note(&line);
                 }
             }
         }
@@ -95,7 +95,7 @@ impl Bar {
 
 impl Drop for Bar {
     fn drop(&mut self) {
-        if let (Shown::Terminal(bar), Some(bars)) = (&self.shown, bars()) {
+        if let (BarOutput::Terminal(bar), Some(bars)) = (&self.output, bars()) {
             bar.finish_and_clear();
             bars.remove(bar);
         }
@@ -104,7 +104,7 @@ impl Drop for Bar {
 
 impl Phases {
     /// Takes an engine's news while it loads; `total` is 0 where nobody knows it.
-    pub fn news(&mut self, phase: &str, done: u64, total: u64) {
+    pub fn update(&mut self, phase: &str, done: u64, total: u64) {
         let same = self
             .0
             .as_ref()
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_tell_rate_and_time_left() {
+    fn progress_lines_show_rate_and_time_left() {
         let started = Instant::now().checked_sub(Duration::from_secs(10)).unwrap();
         let line = line("weights", Unit::Bytes, 10 << 20, 30 << 20, started);
         assert!(line.starts_with("weights: 10 MiB of 30 MiB, "), "{line}");

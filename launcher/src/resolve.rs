@@ -15,7 +15,7 @@ use crate::values::{ByteSize, Device, DeviceChoice, Dtype};
 
 /// A value and why it is that.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Decided<T> {
+pub struct ResolvedValue<T> {
     /// Handed down to whoever needs it.
     pub value: T,
     /// For `--explain`.
@@ -28,13 +28,13 @@ pub struct Plan {
     /// The model that workers load.
     pub model: ModelFacts,
     /// Where tensors live; to the workers.
-    pub device: Decided<Device>,
+    pub device: ResolvedValue<Device>,
     /// Number format; to the workers.
-    pub dtype: Decided<Dtype>,
+    pub dtype: ResolvedValue<Dtype>,
     /// Workers that share each layer.
-    pub tp: Decided<u32>,
+    pub tp: ResolvedValue<u32>,
     /// CPU threads of each worker; 0 leaves it to the worker.
-    pub threads: Decided<u32>,
+    pub threads: ResolvedValue<u32>,
     /// Limits of steps and sequences; to the workers, which may lower them.
     pub limits: Limits,
     /// KV memory; to the workers.
@@ -47,22 +47,22 @@ pub struct Plan {
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// Prompt and answer of one sequence.
-    pub max_sequence_tokens: Decided<u32>,
+    pub max_sequence_tokens: ResolvedValue<u32>,
     /// Sequences that run at once.
-    pub max_slots: Decided<u32>,
+    pub max_slots: ResolvedValue<u32>,
     /// Tokens of one step.
-    pub max_step_tokens: Decided<u32>,
+    pub max_step_tokens: ResolvedValue<u32>,
 }
 
 /// KV memory of one rank.
 #[derive(Clone, Debug)]
 pub struct Memory {
     /// Bytes of the pool; none leaves it to the worker, which measures what is free after loading.
-    pub kv_bytes: Decided<Option<u64>>,
+    pub kv_bytes: ResolvedValue<Option<u64>>,
     /// Share of the device's memory that a worker may use.
-    pub fraction: Decided<f32>,
+    pub fraction: ResolvedValue<f32>,
     /// Tokens of one block.
-    pub block_tokens: Decided<u32>,
+    pub block_tokens: ResolvedValue<u32>,
     /// Bytes of one block; read by `--explain` and the checks here.
     pub block_bytes: u64,
     /// Bytes of the weights; an estimate for `--explain`.
@@ -73,13 +73,13 @@ pub struct Memory {
 #[derive(Clone, Debug)]
 pub struct Queue {
     /// Requests that may wait.
-    pub max_waiting: Decided<u32>,
+    pub max_waiting: ResolvedValue<u32>,
     /// Prompt tokens that may wait.
-    pub max_waiting_tokens: Decided<u64>,
+    pub max_waiting_tokens: ResolvedValue<u64>,
     /// Longest pause that reading prompts puts between tokens of running answers.
-    pub latency_target: Decided<Duration>,
+    pub latency_target: ResolvedValue<Duration>,
     /// Whether computed blocks are kept for later requests.
-    pub prefix_cache: Decided<bool>,
+    pub prefix_cache: ResolvedValue<bool>,
 }
 
 struct Resolver<'a> {
@@ -89,7 +89,7 @@ struct Resolver<'a> {
     hardware: &'a Hardware,
 }
 
-impl<T> Decided<T> {
+impl<T> ResolvedValue<T> {
     /// A value with its reason.
     pub(crate) fn new(value: T, why: impl Into<String>) -> Self {
         Self {
@@ -122,11 +122,11 @@ pub fn resolve(
 #[derive(Clone, Debug)]
 pub struct Bounds {
     /// Bytes of request bodies that are held; to the router.
-    pub bodies: Decided<ByteSize>,
+    pub bodies: ResolvedValue<ByteSize>,
     /// Bytes of stored responses; shown by `--explain`.
-    pub responses: Decided<ByteSize>,
+    pub responses: ResolvedValue<ByteSize>,
     /// Connections that are open; to the router.
-    pub connections: Decided<usize>,
+    pub connections: ResolvedValue<usize>,
 }
 
 /// Decides the bounds of the HTTP side, beside `workers` workers. Raises the process's limit of open
@@ -134,8 +134,11 @@ pub struct Bounds {
 pub fn resolve_http(typed: &HttpArgs, sources: &Sources, workers: u32) -> Bounds {
     let wanted = RouterConfig::new("").max_connections;
     Bounds {
-        bodies: Decided::new(typed.body_memory, sources.of("body-memory").words()),
-        responses: Decided::new(typed.response_store, sources.of("response-store").words()),
+        bodies: ResolvedValue::new(typed.body_memory, sources.get("body-memory").description()),
+        responses: ResolvedValue::new(
+            typed.response_store,
+            sources.get("response-store").description(),
+        ),
         connections: Descriptors::raise().connections(wanted, workers),
     }
 }
@@ -159,18 +162,24 @@ impl Resolver<'_> {
         })
     }
 
-    fn typed<T>(&self, flag: &str, value: T) -> Decided<T> {
-        Decided::new(value, self.sources.of(flag).words())
+    fn typed<T>(&self, flag: &str, value: T) -> ResolvedValue<T> {
+        ResolvedValue::new(value, self.sources.get(flag).description())
     }
 
-    fn or_default<T>(&self, flag: &str, value: Option<T>, default: T, why: &str) -> Decided<T> {
+    fn or_default<T>(
+        &self,
+        flag: &str,
+        value: Option<T>,
+        default: T,
+        why: &str,
+    ) -> ResolvedValue<T> {
         match value {
             Some(value) => self.typed(flag, value),
-            None => Decided::new(default, why),
+            None => ResolvedValue::new(default, why),
         }
     }
 
-    fn device(&self) -> Outcome<Decided<Device>> {
+    fn device(&self) -> Outcome<ResolvedValue<Device>> {
         let found = self.hardware.cuda_devices;
         match self.typed.device {
             DeviceChoice::Cpu => Ok(self.typed("device", Device::Cpu)),
@@ -181,19 +190,19 @@ impl Resolver<'_> {
                 ))
             }
             DeviceChoice::Cuda => Ok(self.typed("device", Device::Cuda)),
-            DeviceChoice::Auto if found > 0 => Ok(Decided::new(
+            DeviceChoice::Auto if found > 0 => Ok(ResolvedValue::new(
                 Device::Cuda,
                 format!("{found} CUDA device(s) found"),
             )),
-            DeviceChoice::Auto => Ok(Decided::new(Device::Cpu, "no CUDA device found")),
+            DeviceChoice::Auto => Ok(ResolvedValue::new(Device::Cpu, "no CUDA device found")),
         }
     }
 
-    fn tp(&self, device: Device) -> Outcome<Decided<u32>> {
+    fn tp(&self, device: Device) -> Outcome<ResolvedValue<u32>> {
         let attached = u32::try_from(self.typed.worker.len()).unwrap_or(u32::MAX);
         let tp = match (self.typed.tp, attached) {
             (typed, 0) => self.or_default("tp", typed, 1, "one worker unless --tp asks for more"),
-            (None, attached) => Decided::new(attached, "one rank for each --worker"),
+            (None, attached) => ResolvedValue::new(attached, "one rank for each --worker"),
             (Some(tp), attached) if tp == attached => self.typed("tp", tp),
             (Some(tp), attached) => {
                 return Err(Failure::runtime(format!(
@@ -224,7 +233,7 @@ impl Resolver<'_> {
         Ok(tp)
     }
 
-    fn dtype(&self, device: Device) -> Outcome<Decided<Dtype>> {
+    fn dtype(&self, device: Device) -> Outcome<ResolvedValue<Dtype>> {
         if let Some(dtype) = self.typed.dtype.typed() {
             if device == Device::Cuda && dtype == Dtype::Float64 {
                 return Err(Failure::runtime(
@@ -234,17 +243,17 @@ impl Resolver<'_> {
             return Ok(self.typed("dtype", dtype));
         }
         Ok(match (device, self.model.dtype) {
-            (Device::Cpu, _) => Decided::new(Dtype::Float32, "what CPUs compute fastest"),
+            (Device::Cpu, _) => ResolvedValue::new(Dtype::Float32, "what CPUs compute fastest"),
             (Device::Cuda, Some(dtype @ (Dtype::Bfloat16 | Dtype::Float16))) => {
-                Decided::new(dtype, "the checkpoint's own")
+                ResolvedValue::new(dtype, "the checkpoint's own")
             }
             (Device::Cuda, _) => {
-                Decided::new(Dtype::Bfloat16, "the checkpoint is not in half precision")
+                ResolvedValue::new(Dtype::Bfloat16, "the checkpoint is not in half precision")
             }
         })
     }
 
-    fn threads(&self, device: Device, tp: u32) -> Decided<u32> {
+    fn threads(&self, device: Device, tp: u32) -> ResolvedValue<u32> {
         let cores = self.hardware.cores;
         let (default, why) = match device {
             Device::Cpu => (
@@ -299,7 +308,10 @@ impl Resolver<'_> {
             block_bytes: self.model.kv_token_bytes(dtype, tp) * u64::from(self.typed.block_tokens),
             weight_bytes: self.model.rank_weight_bytes(dtype, tp),
             block_tokens: self.typed("block-tokens", self.typed.block_tokens),
-            kv_bytes: Decided::new(None, "what is free on the device once weights are loaded"),
+            kv_bytes: ResolvedValue::new(
+                None,
+                "what is free on the device once weights are loaded",
+            ),
             fraction,
         };
         if let Some(ByteSize(bytes)) = self.typed.kv_memory {
@@ -314,19 +326,19 @@ impl Resolver<'_> {
     }
 
     /// On the CPU: what all slots could ever fill, if the host has that much to spare.
-    fn host_kv(&self, tp: u32, memory: &Memory, limits: &Limits) -> Decided<Option<u64>> {
+    fn host_kv(&self, tp: u32, memory: &Memory, limits: &Limits) -> ResolvedValue<Option<u64>> {
         let blocks = blocks_of_one(memory, limits) * u64::from(limits.max_slots.value);
         let wanted = blocks * memory.block_bytes;
         let share = self.hardware.free_memory as f64 * f64::from(memory.fraction.value);
         let room = (share as u64 / u64::from(tp)).saturating_sub(memory.weight_bytes);
         if wanted <= room {
-            return Decided::new(Some(wanted), "every slot at its longest");
+            return ResolvedValue::new(Some(wanted), "every slot at its longest");
         }
         let why = format!(
             "{} of free host memory, less the weights",
             memory.fraction.value
         );
-        Decided::new(Some(room), why)
+        ResolvedValue::new(Some(room), why)
     }
 
     fn queue(&self) -> Queue {
@@ -336,9 +348,9 @@ impl Resolver<'_> {
             max_waiting: self.typed("max-waiting", typed.max_waiting),
             max_waiting_tokens: self.typed("max-waiting-tokens", typed.max_waiting_tokens),
             latency_target: self.typed("latency-target", latency),
-            prefix_cache: match self.sources.of("no-prefix-cache") {
-                Source::Default => Decided::new(true, "default"),
-                source => Decided::new(!typed.no_prefix_cache, source.words()),
+            prefix_cache: match self.sources.get("no-prefix-cache") {
+                Source::Default => ResolvedValue::new(true, "default"),
+                source => ResolvedValue::new(!typed.no_prefix_cache, source.description()),
             },
         }
     }

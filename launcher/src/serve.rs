@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use penstock_router::chat::{Chat, ChatMessage, Templates};
+use penstock_router::chat::{Chat, ChatMessage, RequestTemplates};
 use penstock_router::engine::Limits;
 use penstock_router::{Generator, Listeners, RouterConfig, serve};
 use tokio::net::{TcpListener, TcpSocket};
@@ -18,12 +18,12 @@ use crate::cli::{ChatArgs, EngineArgs, HttpArgs, ServeArgs};
 use crate::descriptors::Descriptors;
 use crate::error::{Failure, Outcome};
 use crate::interpreter::Interpreter;
-use crate::launch::{Launch, Running};
+use crate::launch::{Launch, RunningEngine};
 use crate::logs;
 use crate::progress::Phases;
 use crate::settings::Sources;
 use crate::signals::Signals;
-use crate::terminal::say;
+use crate::terminal::print_note;
 use crate::values::{LogFormat, LogLevel};
 
 /// Connections that wait to be accepted.
@@ -33,7 +33,7 @@ const LAST_MOMENT: Duration = Duration::from_secs(1);
 
 /// An engine behind a listener.
 struct Server {
-    running: Running,
+    running: RunningEngine,
     model: String,
     address: SocketAddr,
     /// Where KServe's gRPC is offered.
@@ -49,7 +49,7 @@ struct Server {
 pub fn run(args: &ServeArgs, sources: &Sources, host: Option<&Interpreter>) -> Outcome<()> {
     let began = Instant::now();
     logs::start(args.log.log_format, args.log.log_level);
-    logs::tell_panics();
+    logs::log_panics();
     within_runtime(async {
         // Clients may connect from now on; they are answered as soon as the model's text side is
         // there, and told to wait until its weights are.
@@ -62,7 +62,7 @@ pub fn run(args: &ServeArgs, sources: &Sources, host: Option<&Interpreter>) -> O
         let mut signals = Signals::listen(Duration::from_secs(args.http.grace))?;
         let mut phases = Phases::default();
         let limits = tokio::select! {
-            limits = server.running.ready(|phase, done, total| phases.news(phase, done, total)) => {
+            limits = server.running.ready(|phase, done, total| phases.update(phase, done, total)) => {
                 limits?
             }
             () = signals.next() => return server.drain(Duration::ZERO, &mut signals).await,
@@ -71,11 +71,11 @@ pub fn run(args: &ServeArgs, sources: &Sources, host: Option<&Interpreter>) -> O
         server.announce(args, &limits, began.elapsed());
         let outcome = tokio::select! {
             () = signals.next() => Ok(()),
-            reason = server.running.over() => Err(Failure::runtime(reason)),
+            reason = server.running.stopped() => Err(Failure::runtime(reason)),
             ended = &mut server.task => Err(server_ended(ended)),
         };
         outcome?;
-        say(&format!(
+        print_note(&format!(
             "stopping: running answers get {} s to finish",
             args.http.grace
         ));
@@ -89,23 +89,23 @@ pub fn run(args: &ServeArgs, sources: &Sources, host: Option<&Interpreter>) -> O
 ///
 /// # Errors
 /// When there is no server to talk with, and none can be started.
-pub fn converse(args: &ChatArgs, sources: &Sources, host: Option<&Interpreter>) -> Outcome<()> {
+pub fn run_chat(args: &ChatArgs, sources: &Sources, host: Option<&Interpreter>) -> Outcome<()> {
     within_runtime(async {
         if let Some(url) = &args.url {
-            return chat::talk(url, args).await;
+            return chat::run(url, args).await;
         }
         logs::start(LogFormat::Text, LogLevel::Error);
-        logs::tell_panics();
+        logs::log_panics();
         let listener = bind(Ipv4Addr::LOCALHOST.into(), 0)?;
         let launch = prepare(&args.engine, sources, host).await?;
         let server = Server::start(listener.into(), launch, None)?;
         let mut phases = Phases::default();
         server
             .running
-            .ready(|phase, done, total| phases.news(phase, done, total))
+            .ready(|phase, done, total| phases.update(phase, done, total))
             .await?;
         drop(phases);
-        let outcome = chat::talk(&url(server.address), args).await;
+        let outcome = chat::run(&url(server.address), args).await;
         server.running.stop(Duration::ZERO).await;
         outcome
     })
@@ -197,13 +197,13 @@ fn router_config(launch: &Launch, http: Option<&HttpArgs>) -> RouterConfig {
     http.limits.apply(RouterConfig {
         response_store: store.unwrap_or(config.response_store),
         templates: if http.no_request_chat_template {
-            Templates::Refused
+            RequestTemplates::Refused
         } else {
             launch.templates()
         },
         system_prompt: http.system_prompt.as_deref().map(Arc::from),
         tool_format: http.tool_parser.format(),
-        thought_format: http.reasoning_parser.format(),
+        reasoning_format: http.reasoning_parser.format(),
         max_connections: connections(launch, config.max_connections),
         ..config
     })
@@ -298,15 +298,15 @@ impl Server {
             return;
         }
         let chats = generator.model_text().chat_template.is_some();
-        say(&format!(
+        print_note(&format!(
             "serving {model} at {url} on {device}: room for {tokens} KV tokens, ready after \
              {seconds:.1} s"
         ));
         if let Some(address) = self.kserve {
-            say(&format!("KServe gRPC at {}", reachable(address)));
+            print_note(&format!("KServe gRPC at {}", reachable(address)));
         }
         let example = example(&url, model, chats);
-        say(&format!("all routes: {url}/docs\ntry it:\n  {example}"));
+        print_note(&format!("all routes: {url}/docs\ntry it:\n  {example}"));
     }
 }
 

@@ -43,7 +43,7 @@ pub struct Settings {
 
 /// Why there are no settings to run with.
 #[derive(Debug)]
-pub enum Stop {
+pub enum SettingsError {
     /// The parser has something to print: help, version, or what is wrong with the arguments.
     Parser(clap::Error),
     /// A variable or the configuration file is wrong.
@@ -58,7 +58,7 @@ type Layer = BTreeMap<String, (Vec<OsString>, Source)>;
 
 impl Source {
     /// Words for `--explain`.
-    pub fn words(self) -> &'static str {
+    pub fn description(self) -> &'static str {
         match self {
             Self::Flag => "typed",
             Self::Variable => "from the environment",
@@ -70,18 +70,18 @@ impl Source {
 
 impl Sources {
     /// Where the setting of this name came from.
-    pub fn of(&self, name: &str) -> Source {
+    pub fn get(&self, name: &str) -> Source {
         self.0.get(name).copied().unwrap_or(Source::Default)
     }
 }
 
-impl From<clap::Error> for Stop {
+impl From<clap::Error> for SettingsError {
     fn from(error: clap::Error) -> Self {
         Self::Parser(error)
     }
 }
 
-impl From<Failure> for Stop {
+impl From<Failure> for SettingsError {
     fn from(failure: Failure) -> Self {
         Self::Failure(failure)
     }
@@ -91,7 +91,7 @@ impl From<Failure> for Stop {
 ///
 /// # Errors
 /// Whatever is wrong with any of them, and requests for help.
-pub fn read(argv: &[OsString], variables: &Variables) -> Result<Settings, Stop> {
+pub fn read(argv: &[OsString], variables: &Variables) -> Result<Settings, SettingsError> {
     let (matches, sources) = layered(Cli::command(), argv, variables)?;
     Ok(Settings {
         cli: Cli::from_arg_matches(&matches)?,
@@ -123,26 +123,26 @@ pub fn read_engine(flags: Vec<String>, variables: &Variables) -> Outcome<(Engine
     match read() {
         Ok((Some(typed), sources)) => Ok((typed, sources)),
         Ok((None, _)) => Err(Failure::usage("no settings")),
-        Err(Stop::Failure(failure)) => Err(failure),
-        Err(Stop::Parser(error)) => Err(Failure::usage(without_usage(&error.to_string()))),
+        Err(SettingsError::Failure(failure)) => Err(failure),
+        Err(SettingsError::Parser(error)) => Err(Failure::usage(without_usage(&error.to_string()))),
     }
 }
 
 /// The parser's message without what only helps at a command line.
 fn without_usage(text: &str) -> String {
-    let told = text.split("\n\nUsage:").next().unwrap_or(text);
-    let told = told
+    let message = text.split("\n\nUsage:").next().unwrap_or(text);
+    let message = message
         .split("\n\nFor more information")
         .next()
-        .unwrap_or(told);
-    told.trim_start_matches("error: ").trim().to_owned()
+        .unwrap_or(message);
+    message.trim_start_matches("error: ").trim().to_owned()
 }
 
 fn layered(
     command: clap::Command,
     argv: &[OsString],
     variables: &Variables,
-) -> Result<(ArgMatches, Sources), Stop> {
+) -> Result<(ArgMatches, Sources), SettingsError> {
     reject_unknown_variables(&Cli::command(), variables)?;
     let mut layer = Layer::new();
     let (name, config) = first_pass(command.clone(), argv, variables)?;
@@ -162,7 +162,7 @@ fn first_pass(
     command: clap::Command,
     argv: &[OsString],
     variables: &Variables,
-) -> Result<(String, Option<PathBuf>), Stop> {
+) -> Result<(String, Option<PathBuf>), SettingsError> {
     let matches = command.try_get_matches_from(argv)?;
     let Some((name, matches)) = matches.subcommand() else {
         return Ok((String::new(), None));

@@ -26,7 +26,7 @@ const ENDING: Duration = Duration::from_secs(25);
 pub struct Signals(mpsc::Receiver<()>);
 
 /// What the thread listens to.
-struct Heard {
+struct SignalStreams {
     terminate: Signal,
     interrupt: Signal,
 }
@@ -44,30 +44,30 @@ impl Signals {
 
     fn listen_for(grace: Duration, ending: Duration) -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
-        let mut heard = {
+        let mut streams = {
             let _inside = runtime.enter();
-            Heard {
+            SignalStreams {
                 terminate: signal(SignalKind::terminate())?,
                 interrupt: signal(SignalKind::interrupt())?,
             }
         };
         // A second one must be heard while the first is obeyed; more say nothing new.
-        let (tell, told) = mpsc::channel(2);
+        let (sender, receiver) = mpsc::channel(2);
         let watch = async move {
             let mut limit = ending + grace;
-            heard.next().await;
+            streams.next().await;
             loop {
                 // Full: enough were told.
-                let _ = tell.try_send(());
+                let _ = sender.try_send(());
                 tokio::select! {
-                    () = heard.next() => limit = ending,
+                    () = streams.next() => limit = ending,
                     () = sleep_until(Instant::now() + limit) => end(limit),
                 }
             }
         };
         let thread = thread::Builder::new().name("signals".into());
         thread.spawn(move || runtime.block_on(watch))?;
-        Ok(Self(told))
+        Ok(Self(receiver))
     }
 
     /// Waits for the next one.
@@ -79,7 +79,7 @@ impl Signals {
     }
 }
 
-impl Heard {
+impl SignalStreams {
     async fn next(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_whose_engine_is_stuck_ends_all_the_same() {
+    fn a_stuck_process_exits_after_its_grace_period() {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args([
                 "--ignored",

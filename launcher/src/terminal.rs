@@ -23,22 +23,22 @@ static FORMAT: OnceLock<LogFormat> = OnceLock::new();
 pub struct LogWriter;
 
 /// Says once and for all what stderr speaks. With JSON, logging must have been started.
-pub fn speak(format: LogFormat) {
+pub fn set_format(format: LogFormat) {
     // A second server in one process keeps the first one's format, as it keeps its log.
     let _ = FORMAT.set(format);
 }
 
-fn speaks_json() -> bool {
+fn is_json() -> bool {
     FORMAT.get() == Some(&LogFormat::Json)
 }
 
 /// Words for the person who started the command; on stderr, so that stdout stays for answers.
-pub fn say(words: &str) {
-    if speaks_json() {
+pub fn print_note(words: &str) {
+    if is_json() {
         tracing::info!("{words}");
         return;
     }
-    lines().offer(format!("{words}\n").as_bytes());
+    lines().push(format!("{words}\n").as_bytes());
 }
 
 /// Waits a moment for lines that are not written yet: for the end of a command.
@@ -52,11 +52,11 @@ pub fn dropped_lines() -> Counter {
 }
 
 /// Tells the person what went wrong.
-pub fn complain(failure: &Failure) {
-    if speaks_json() {
+pub fn print_error(failure: &Failure) {
+    if is_json() {
         tracing::error!("{failure}");
     } else {
-        say(&format!("error: {failure}"));
+        print_note(&format!("error: {failure}"));
     }
 }
 
@@ -73,20 +73,20 @@ pub fn print(text: &str) -> Outcome<()> {
 
 /// Where progress is drawn; none where only lines can be read.
 pub fn bars() -> Option<&'static MultiProgress> {
-    (io::stderr().is_terminal() && !speaks_json()).then(all_bars)
+    (io::stderr().is_terminal() && !is_json()).then(all_bars)
 }
 
 /// All that goes to stderr as lines.
 fn lines() -> &'static LogQueue {
     static LINES: OnceLock<LogQueue> = OnceLock::new();
     let write = |line: &[u8]| all_bars().suspend(|| io::stderr().lock().write_all(line));
-    let told = |lines| {
+    let on_dropped = |lines| {
         tracing::warn!(
             lines,
             "the log could not be written: lines are missing here"
         );
     };
-    LINES.get_or_init(|| LogQueue::start(write, told))
+    LINES.get_or_init(|| LogQueue::start(write, on_dropped))
 }
 
 fn all_bars() -> &'static MultiProgress {
@@ -96,7 +96,7 @@ fn all_bars() -> &'static MultiProgress {
 
 impl Write for LogWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        lines().offer(bytes);
+        lines().push(bytes);
         Ok(bytes.len())
     }
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Read as _;
 
 use penstock_router::ModelText;
-use penstock_router::adjustment::Watermark;
+use penstock_router::logits_processors::Watermark;
 use penstock_router::tokenize::{SpecialTokens, encode};
 use penstock_router::watermark::{Score, score};
 

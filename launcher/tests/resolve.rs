@@ -15,7 +15,7 @@ use penstock::error::{Failure, FailureKind};
 use penstock::hardware::Hardware;
 use penstock::model::ModelFacts;
 use penstock::resolve::{Plan, resolve, resolve_http};
-use penstock::settings::{Settings, Source, Stop, Variables, read, read_engine};
+use penstock::settings::{Settings, SettingsError, Source, Variables, read, read_engine};
 use penstock::values::{ByteSize, Device, Dtype};
 
 const GIB: u64 = 1 << 30;
@@ -42,7 +42,7 @@ fn host(cuda_devices: u32) -> Hardware {
     }
 }
 
-fn settings(flags: &[&str], variables: &[(&str, &str)]) -> Result<Settings, Stop> {
+fn settings(flags: &[&str], variables: &[(&str, &str)]) -> Result<Settings, SettingsError> {
     let argv: Vec<OsString> = ["penstock", "serve"]
         .iter()
         .chain(flags)
@@ -80,15 +80,15 @@ fn file(text: &str) -> (tempfile::NamedTempFile, String) {
     (file, path)
 }
 
-fn message(stop: Stop) -> String {
+fn message(stop: SettingsError) -> String {
     match stop {
-        Stop::Parser(error) => error.to_string(),
-        Stop::Failure(failure) => failure.message,
+        SettingsError::Parser(error) => error.to_string(),
+        SettingsError::Failure(failure) => failure.message,
     }
 }
 
 #[test]
-fn flags_win_over_variables_over_the_file() {
+fn flags_override_variables_and_variables_override_the_file() {
     let (_keep, path) = file("tp = 2\nmax-slots = 5\nmax-len = 77\n");
     let variables = [
         ("PENSTOCK_TP", "3"),
@@ -101,7 +101,7 @@ fn flags_win_over_variables_over_the_file() {
         (args.tp, args.max_slots, args.max_len),
         (Some(4), Some(6), Some(77))
     );
-    let source = |name| settings.sources.of(name);
+    let source = |name| settings.sources.get(name);
     assert_eq!(source("tp"), Source::Flag);
     assert_eq!(source("max-slots"), Source::Variable);
     assert_eq!(source("max-len"), Source::File);
@@ -131,7 +131,7 @@ fn every_kind_of_setting_can_come_from_the_file_or_the_environment() {
 }
 
 #[test]
-fn the_later_of_two_equal_flags_wins() {
+fn last_of_repeated_flags_wins() {
     let settings = settings(&["--tp", "2", "--tp", "4"], &[]).unwrap();
     assert_eq!(engine(&settings).tp, Some(4));
     let workers = ["--worker", "unix:/a", "--worker", "unix:/b"];
@@ -139,7 +139,7 @@ fn the_later_of_two_equal_flags_wins() {
 }
 
 #[test]
-fn unknown_settings_are_errors_wherever_they_stand() {
+fn unknown_settings_are_refused_in_flags_file_and_environment() {
     let (_keep, path) = file("max-lne = 100\n");
     let said = message(settings(&["--config", &path], &[]).unwrap_err());
     assert!(said.contains("\"max-lne\" is not a setting"), "{said}");
@@ -152,7 +152,7 @@ fn unknown_settings_are_errors_wherever_they_stand() {
 }
 
 #[test]
-fn values_out_of_range_name_flag_and_value() {
+fn out_of_range_errors_name_the_flag_and_the_value() {
     for (flag, value) in [
         ("--tp", "0"),
         ("--max-len", "1"),
@@ -190,7 +190,7 @@ fn defaults_follow_the_device() {
 }
 
 #[test]
-fn the_host_pool_holds_every_slot_at_its_longest_or_what_there_is() {
+fn cpu_kv_pool_holds_all_slots_or_fits_free_memory() {
     let token = 2 * 4 * 4 * 64 * 4;
     let plan = plan_on(&host(0), &[]).unwrap();
     assert_eq!(plan.memory.kv_bytes.value, Some(32 * 2048 * token));
@@ -237,7 +237,7 @@ fn the_pool_must_hold_one_sequence() {
 }
 
 #[test]
-fn contradictions_are_refused() {
+fn contradictory_settings_are_refused() {
     assert!(refusal(&host(0), &["--device", "cuda"]).contains("no CUDA device"));
     assert!(refusal(&host(0), &["--max-len", "4096"]).contains("2048"));
     let float64 = ["--device", "cuda", "--dtype", "float64"];
@@ -249,7 +249,7 @@ fn contradictions_are_refused() {
 }
 
 #[test]
-fn an_engine_alone_takes_the_same_settings() {
+fn read_engine_takes_the_same_settings() {
     let flags = |text: &[&str]| {
         text.iter()
             .map(|flag| (*flag).to_owned())
@@ -258,7 +258,7 @@ fn an_engine_alone_takes_the_same_settings() {
     let variables = Variables::from([("PENSTOCK_MAX_SLOTS".into(), "6".into())]);
     let (typed, sources) = read_engine(flags(&["--tp=2"]), &variables).unwrap();
     assert_eq!((typed.tp, typed.max_slots), (Some(2), Some(6)));
-    assert_eq!(sources.of("tp"), Source::Flag);
+    assert_eq!(sources.get("tp"), Source::Flag);
     for (flag, word) in [
         ("--port=1", "--port"),
         ("--tp=zero", "zero"),
@@ -290,7 +290,7 @@ fn a_model_may_have_several_names() {
 }
 
 #[test]
-fn the_store_of_responses_has_a_size() {
+fn response_store_size_is_configurable() {
     let store = |flags: &[&str]| {
         let settings = settings(flags, &[]).unwrap();
         match settings.cli.command {

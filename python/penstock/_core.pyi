@@ -7,7 +7,7 @@ from torch import Tensor
 from penstock.request import SamplingParams
 
 # A token in some place: id, natural log of its probability, rank if that is known, text.
-Likely = tuple[int, float, int | None, str]
+TokenLogprob = tuple[int, float, int | None, str]
 
 def main(argv: list[str], executable: str, package: str) -> int:
     """Runs the launcher with `argv` (the program's name first) and returns its exit code.
@@ -25,14 +25,14 @@ class Event:
     """What one step brought for one answer of a request."""
 
     @property
-    def branch(self) -> int:
+    def choice(self) -> int:
         """Which of the request's answers."""
     @property
     def text(self) -> str:
         """What the answer's text grows by."""
     @property
     def pieces(self) -> list[tuple[str, str]]:
-        """What else the answer grows by: ("thought", "call" or "arguments", text)."""
+        """What else the answer grows by: ("reasoning", "call" or "arguments", text)."""
     @property
     def token_ids(self) -> list[int]:
         """New tokens."""
@@ -40,10 +40,10 @@ class Event:
     def logprobs(self) -> list[float]:
         """Natural log of each new token's probability."""
     @property
-    def top_logprobs(self) -> list[list[Likely]]:
+    def top_logprobs(self) -> list[list[TokenLogprob]]:
         """For each new token what might have been in its place, if asked for."""
     @property
-    def prompt_logprobs(self) -> list[list[Likely]] | None:
+    def prompt_logprobs(self) -> list[list[TokenLogprob]] | None:
         """The same of the prompt's tokens, nothing for the first; on the first event."""
     @property
     def finish_reason(self) -> str | None:
@@ -108,32 +108,36 @@ class Vocabulary:
         """Reads a tokenizer.json for a model of `size` logits. Raises ValueError."""
     def texts(self) -> list[bytes]:
         """The bytes of each token; empty for those that stand for no text."""
-    def segmented(self, text: bytes) -> list[int] | None:
+    def shortest_tokenization(self, text: bytes) -> list[int] | None:
         """The fewest tokens that spell a text; None if none do."""
-    def endings(self, text: bytes) -> int:
+    def max_suffix_tokens(self, text: bytes) -> int:
         """The most tokens that an ending of a text needs, at the fewest. Endings that no tokens
         spell are left out."""
-    def reach(self, grammar: str, most: int) -> tuple[int, int, int]:
+    def end_distances(self, grammar: str, most: int) -> tuple[int, int, int]:
         """Bytes of the longest of the shortest texts of a grammar's lexemes, the most bytes that
         one of them needs to its end, from wherever it is, and how many were left out for having
         more than `most` states. Raises ValueError if the grammar cannot be followed."""
-    def leading(self, table: bytes, state: int, wanted: list[int]) -> list[tuple[int, int]]:
+    def tokens_leading_to(
+        self, table: bytes, state: int, targets: list[int]
+    ) -> list[tuple[int, int]]:
         """The tokens that lead from `state` of a table, int16 [states, 256] (the state after a
-        byte, or -1), to one of the states `wanted`, and to which. Raises ValueError if there
+        byte, or -1), to one of the states `targets`, and to which. Raises ValueError if there
         is no such state."""
-    def marks(self) -> list[tuple[bytes, int]]:
+    def special_tokens(self) -> list[tuple[bytes, int]]:
         """What the tokens without a text are called."""
 
-class Guide:
-    """A guide that any number of sequences may follow."""
+class CompiledGrammar:
+    """A grammar that any number of sequences may follow."""
 
     @staticmethod
-    def of_automaton(vocabulary: Vocabulary, states: int, data: bytes, complete: bool) -> Guide:
+    def from_automaton(
+        vocabulary: Vocabulary, states: int, data: bytes, complete: bool
+    ) -> CompiledGrammar:
         """Of an automaton's arrays. Raises ValueError if they do not fit each other."""
     @staticmethod
-    def of_grammar(
+    def from_llguidance(
         vocabulary: Vocabulary, text: str, growth: tuple[int, int, int, int] | None
-    ) -> Guide:
+    ) -> CompiledGrammar:
         """Of a grammar in llguidance's form; `growth` (each, once, jump, choices) if documents are
         to be completed. Raises ValueError if it cannot be followed."""
     @property
@@ -142,20 +146,20 @@ class Guide:
     @property
     def size(self) -> int:
         """Bytes in memory, about."""
-    def needed(self, begun: bytes) -> int | None:
+    def needed(self, prefix: bytes) -> int | None:
         """Tokens that complete a text which has begun so, 0 if it is not to be completed; None if
         none does, as far as is known."""
-    def start(self, ends: list[int], most: int, begun: bytes = b"") -> Cursor:
-        """A cursor before the first token, behind `begun` if the text has begun with it. `ends`:
+    def start(self, ends: list[int], most: int, prefix: bytes = b"") -> Matcher:
+        """A matcher before the first token, behind `prefix` if the text has begun with it. `ends`:
         the tokens that may end the sequence; `most`: how many it may have generated in all."""
 
-class Cursor:
-    """Where one sequence is in its guide: a function of the tokens that it emitted."""
+class Matcher:
+    """Where one sequence is in its grammar: a function of the tokens that it emitted."""
 
     def advance(self, tokens: list[int]) -> None:
-        """Takes emitted tokens. One that no mask allowed ends the guide."""
+        """Takes emitted tokens. One that no mask allowed ends the grammar."""
     @property
-    def whole(self) -> bool:
+    def is_accepting(self) -> bool:
         """Whether the text may end here; not once it has."""
     @property
     def ended(self) -> bool:
@@ -163,27 +167,28 @@ class Cursor:
         allowed."""
     def mask(self, words: int) -> tuple[bytes, bool]:
         """The mask of the next token, of so many words, and whether the tokens left forbid what the
-        guide alone would allow. Raises ValueError if the guide cannot go on."""
-    def copy(self) -> Cursor:
+        grammar alone would allow. Raises ValueError if the grammar cannot go on."""
+    def copy(self) -> Matcher:
         """Another sequence at the same place."""
 
-def advance_cursors(cursors: list[Cursor], tokens: list[int]) -> None:
-    """Notes a token of each cursor; whoever asks next where it is takes it."""
+def advance_matchers(matchers: list[Matcher], tokens: list[int]) -> None:
+    """Notes a token of each matcher; whoever asks next where it is takes it."""
 
-def begin_masks(cursors: list[Cursor], words: int) -> None:
+def begin_masks(matchers: list[Matcher], words: int) -> None:
     """Has threads make the masks of the next tokens, of so many words, unless they are begun. Does
     not wait."""
 
-def wait_for_masks(cursors: list[Cursor], seconds: float | None = None) -> bool:
+def wait_for_masks(matchers: list[Matcher], seconds: float | None = None) -> bool:
     """Waits for masks that were begun, so many seconds at most, without the interpreter's lock.
     Returns whether none is under way."""
 
 def fill_masks(
-    cursors: list[Cursor | None], rows: Tensor
+    matchers: list[Matcher | None], rows: Tensor
 ) -> tuple[list[int], list[tuple[int, str]], list[int]]:
     """Writes the masks of the next tokens that have been made, bit i % 32 of word i // 32 for token
-    i, into `rows` [cursors, words] int32; rows without a cursor stay as they are. Returns the
-    indices of those whose tokens left forbid what the guide alone would allow, of those that cannot
+    i, into `rows` [matchers, words] int32; rows without a matcher stay as they are. Returns the
+    indices of those whose tokens left forbid what the grammar alone would allow, of those that
+    cannot
     go on, with the reason, and of those that are not there: to the last two all is allowed."""
 
 class Cpu:

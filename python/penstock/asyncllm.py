@@ -9,12 +9,12 @@ from os import PathLike
 
 from penstock import _core
 from penstock.engine import (
-    Answers,
     Conversation,
     Message,
     OpenEngine,
     Option,
     Prompt,
+    PromptCompletions,
     begin,
     checked,
     closes_at_exit,
@@ -51,7 +51,7 @@ class AsyncLLM:
         self, prompt: Prompt | list[Message] | Conversation, params: SamplingParams
     ) -> list[Completion]:
         """The `params.n` answers to one prompt or conversation. Raises as `generate`."""
-        answers = Answers(params)
+        answers = PromptCompletions(params)
         async with aclosing(self._events(prompt, params)) as events:
             async for event in events:
                 completions = answers.add(event)
@@ -92,7 +92,7 @@ class AsyncLLM:
     ) -> AsyncGenerator[_core.Event]:
         loaded, loop = await self._loaded(), asyncio.get_running_loop()
         events: asyncio.Queue[_core.Event] = asyncio.Queue()
-        left = going = params.made
+        left = going = params.choice_count
         room = self._room(loaded)
         await room.acquire()
         with ExitStack() as place:

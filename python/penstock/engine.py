@@ -179,7 +179,7 @@ def each_params(
 def single(params: SamplingParams | None) -> SamplingParams:
     """The parameters, unless they ask for several answers: ValueError."""
     params = checked_params(params)
-    if params.made > 1:
+    if params.choice_count > 1:
         raise ValueError("n and best_of must be 1 here: this returns one answer")
     return params
 
@@ -191,30 +191,32 @@ def checked(event: _core.Event) -> _core.Event:
     return event
 
 
-class Answers:
+class PromptCompletions:
     """The answers to one prompt, which grow by events."""
 
     def __init__(self, params: SamplingParams) -> None:
         self.params = params
-        self.drafts: dict[int, Draft] = {}  # by branch; a refused request may ask for billions
+        self.builders: dict[
+            int, CompletionBuilder
+        ] = {}  # by branch; a refused request may ask for billions
         self.done: dict[int, Completion] = {}
 
     def add(self, event: _core.Event) -> list[Completion] | None:
         """Takes the next event; the answers, once all are whole. Raises as `checked`."""
         checked(event)
-        draft = self.drafts.setdefault(event.branch, Draft(self.params))
-        completion = draft.add(event)
+        builder = self.builders.setdefault(event.choice, CompletionBuilder(self.params))
+        completion = builder.add(event)
         if completion is not None:
-            self.done[event.branch] = completion
-        if len(self.done) < self.params.made:
+            self.done[event.choice] = completion
+        if len(self.done) < self.params.choice_count:
             return None
-        answers = [self.done[branch] for branch in range(self.params.made)]
+        answers = [self.done[choice] for choice in range(self.params.choice_count)]
         if len(answers) > self.params.n:
             answers.sort(key=lambda each: -each.cumulative_logprob / max(len(each.logprobs), 1))
         return answers[: self.params.n]
 
 
-class Draft:
+class CompletionBuilder:
     """A completion that grows by events."""
 
     def __init__(self, params: SamplingParams) -> None:
@@ -223,7 +225,7 @@ class Draft:
         self.logprobs: list[float] = []
         self.top_logprobs: list[Logprobs] | None = None if params.logprobs is None else []
         self.prompt_logprobs: list[Logprobs | None] | None = None
-        self.thoughts: list[str] = []
+        self.reasoning: list[str] = []
         self.calls: list[tuple[str, list[str]]] = []
 
     def add(self, event: _core.Event) -> Completion | None:
@@ -234,10 +236,10 @@ class Draft:
         if self.top_logprobs is not None:
             self.top_logprobs += map(_logprobs, event.top_logprobs)
         if event.prompt_logprobs is not None:
-            self.prompt_logprobs = [_logprobs(told) or None for told in event.prompt_logprobs]
+            self.prompt_logprobs = [_logprobs(tokens) or None for tokens in event.prompt_logprobs]
         for kind, text in event.pieces:
-            if kind == "thought":
-                self.thoughts.append(text)
+            if kind == "reasoning":
+                self.reasoning.append(text)
             elif kind == "call":
                 self.calls.append((text, []))
             else:
@@ -253,7 +255,7 @@ class Draft:
             event.prompt_tokens,
             self.top_logprobs,
             self.prompt_logprobs,
-            "".join(self.thoughts),
+            "".join(self.reasoning),
             tuple(_call(name, parts) for name, parts in self.calls),
         )
 
@@ -262,5 +264,5 @@ def _call(name: str, parts: list[str]) -> ToolCall:
     return ToolCall(secrets.token_hex(ID_BYTES)[:9], name, "".join(parts))
 
 
-def _logprobs(told: list[_core.Likely]) -> Logprobs:
-    return {token_id: Logprob(logprob, rank, text) for token_id, logprob, rank, text in told}
+def _logprobs(tokens: list[_core.TokenLogprob]) -> Logprobs:
+    return {token_id: Logprob(logprob, rank, text) for token_id, logprob, rank, text in tokens}

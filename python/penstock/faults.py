@@ -19,7 +19,7 @@ class TooLittleMemory(Fault):
     """The device cannot hold what the settings ask for."""
 
 
-class Abandoned(Fault):
+class LoadCancelled(Fault):
     """Whoever asked for it has left."""
 
 

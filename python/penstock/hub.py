@@ -50,7 +50,7 @@ def emit(event: str, **fields: object) -> None:
     sys.stdout.flush()
 
 
-def wanted(names: Iterable[str]) -> set[str]:
+def needed_files(names: Iterable[str]) -> set[str]:
     """The files that serving needs: weights, configuration, tokenizer, chat templates."""
     names = list(names)
     chosen = {name for name in names if "/" not in name and name.endswith(ROOT_FILES)}
@@ -80,7 +80,7 @@ def remote_files(model: str, revision: str) -> list[RemoteFile]:
     info = HfApi().model_info(model, revision=revision, files_metadata=True)
     siblings = info.siblings or []
     names = [sibling.rfilename for sibling in siblings]
-    chosen = wanted(names)
+    chosen = needed_files(names)
     check_files(model, names, chosen)
     return [RemoteFile(s.rfilename, s.size or 0) for s in siblings if s.rfilename in chosen]
 

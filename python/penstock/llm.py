@@ -11,11 +11,11 @@ from queue import SimpleQueue
 
 from penstock import _core
 from penstock.engine import (
-    Answers,
     Conversation,
     Message,
     Option,
     Prompt,
+    PromptCompletions,
     begin,
     checked,
     closes_at_exit,
@@ -29,10 +29,10 @@ from penstock.request import Completion, SamplingParams
 
 
 @dataclass
-class _UnderWay:
+class _RunningRequest:
     """A prompt's request."""
 
-    answers: Answers
+    answers: PromptCompletions
     room: bool  # whether it takes some of what all calls share
     request: _core.Request | None = None
 
@@ -112,27 +112,27 @@ class LLM:
         prompts: Sequence[Prompt | Conversation],
         params: SamplingParams | Sequence[SamplingParams] | None,
     ) -> list[Completion]:
-        engine, asked = self._open.engine, each_params(params, len(prompts))
+        engine, params_of = self._open.engine, each_params(params, len(prompts))
         done: list[list[Completion]] = [[] for _ in prompts]
         events: SimpleQueue[tuple[int, _core.Event]] = SimpleQueue()
-        under_way: dict[int, _UnderWay] = {}
+        running: dict[int, _RunningRequest] = {}
         waiting = deque(range(len(prompts)))
         finished = tokens = 0
 
         def begin_some() -> None:
             while waiting:
-                room = bool(under_way) and self._open.room.acquire(blocking=False)
-                if under_way and not room:
+                room = bool(running) and self._open.room.acquire(blocking=False)
+                if running and not room:
                     return
                 index = waiting.popleft()
                 put = partial(_put, events, index)
-                place = under_way[index] = _UnderWay(Answers(asked[index]), room)
-                place.request = begin(engine, prompts[index], asked[index], put)
+                entry = running[index] = _RunningRequest(PromptCompletions(params_of[index]), room)
+                entry.request = begin(engine, prompts[index], params_of[index], put)
 
-        def end(place: _UnderWay) -> None:
-            if place.request is not None:
-                place.request.cancel()
-            if place.room:
+        def end(entry: _RunningRequest) -> None:
+            if entry.request is not None:
+                entry.request.cancel()
+            if entry.room:
                 self._open.room.release()
 
         try:
@@ -141,15 +141,15 @@ class LLM:
                     begin_some()
                     index, event = events.get()
                     tokens += len(event.token_ids)
-                    answers = under_way[index].answers.add(event)
+                    answers = running[index].answers.add(event)
                     if answers is not None:
                         finished += 1
                         done[index] = answers
-                        end(under_way.pop(index))
+                        end(running.pop(index))
                     bar.at(finished, f", {tokens} tokens")
         finally:
-            for place in under_way.values():
-                end(place)
+            for entry in running.values():
+                end(entry)
         return [completion for answers in done for completion in answers]
 
     def _pieces(self, events: SimpleQueue[_core.Event], request: _core.Request) -> Iterator[str]:

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from penstock_kernels.op import cannot_build, reason
 from penstock_kernels.peer_sum import joins, peer_join, peer_sum, probe, takes
-from penstock_kernels.rms_norm import Summands
+from penstock_kernels.rms_norm import NormInput
 from torch import Tensor
 
 from penstock.faults import BadSetting
@@ -108,13 +108,13 @@ class Group:
             )
         return total // self.size
 
-    def normed(self, summands: Summands) -> tuple[Tensor, Tensor]:
+    def normed(self, norm_input: NormInput) -> tuple[Tensor, Tensor]:
         """(y, total) of rms_norm, x being summed over the ranks first. x may be overwritten."""
-        if self.size > 1 and summands.x.numel():
-            if self.peers is not None and takes(summands.x, self.size):
-                return peer_sum(summands, self.peers)
-            dist.all_reduce(summands.x)
-        return summands.normed()
+        if self.size > 1 and norm_input.x.numel():
+            if self.peers is not None and takes(norm_input.x, self.size):
+                return peer_sum(norm_input, self.peers)
+            dist.all_reduce(norm_input.x)
+        return norm_input.normed()
 
     def join_columns(self, x: Tensor) -> Tensor:
         """[R, C] on each rank -> [R, size * C] on all, in order of rank."""

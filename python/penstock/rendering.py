@@ -2,7 +2,7 @@
 
 A template is a program, so it runs in a process of its own: limits of memory and of processor time
 end it, and so does a stack that overflows. The job comes on standard input, the reply goes to
-standard output; the router knows both (`chat/apart.rs`).
+standard output; the router knows both (`chat/template_sandbox.rs`).
 """
 
 from __future__ import annotations

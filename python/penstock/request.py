@@ -44,11 +44,12 @@ class StructuredOutputsParams:
     wire: str = field(default="", init=False, repr=False, compare=False)  # as the engine reads it
 
     def __post_init__(self) -> None:
-        outputs = {name: getattr(self, name) for name in _GUIDES}
-        given = [name for name in _GUIDES if outputs[name] is not None]
+        outputs = {name: getattr(self, name) for name in _STRUCTURED_OUTPUT_KINDS}
+        given = [name for name in _STRUCTURED_OUTPUT_KINDS if outputs[name] is not None]
         if len(given) != 1:
             wrong = ", ".join(given) or "none"
-            raise ValueError(f"structured_outputs must be one of {', '.join(_GUIDES)}, not {wrong}")
+            kinds = ", ".join(_STRUCTURED_OUTPUT_KINDS)
+            raise ValueError(f"structured_outputs must be one of {kinds}, not {wrong}")
         self._check(given)
         if self.choice is not None:
             outputs["choice"] = list(self.choice)
@@ -79,7 +80,7 @@ class StructuredOutputsParams:
 
 
 # What may be asked for.
-_GUIDES = ("json", "regex", "choice", "grammar", "json_object")
+_STRUCTURED_OUTPUT_KINDS = ("json", "regex", "choice", "grammar", "json_object")
 
 
 @dataclass(frozen=True)
@@ -182,14 +183,14 @@ class SamplingParams:
             count = getattr(self, name)
             if count is not None:
                 _check_int(name, count, 0, MOST_LOGPROBS + 1)
-        guide = self.structured_outputs
-        if not (guide is None or isinstance(guide, StructuredOutputsParams)):
+        outputs = self.structured_outputs
+        if not (outputs is None or isinstance(outputs, StructuredOutputsParams)):
             raise TypeError(
-                f"structured_outputs must be StructuredOutputsParams, not {type(guide).__name__}"
+                f"structured_outputs must be StructuredOutputsParams, not {type(outputs).__name__}"
             )
 
     @property
-    def made(self) -> int:
+    def choice_count(self) -> int:
         """Answers that the engine tells of; the best n of them are returned."""
         return self.n if self.use_beam_search else self.best_of or self.n
 

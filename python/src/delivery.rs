@@ -7,8 +7,8 @@ use std::thread::{self, JoinHandle};
 
 use penstock_router::engine::Candidate;
 use penstock_router::generation::{FinishReason, Generation, TextEvent};
-use penstock_router::logprobs::ranked;
-use penstock_router::tools::{AnswerReader, Piece, Pieces};
+use penstock_router::logprobs::rank_candidates;
+use penstock_router::tool_parsers::{OutputDelta, OutputDeltas, OutputParser};
 use penstock_router::{ApiError, ErrorKind};
 use pyo3::prelude::*;
 
@@ -20,19 +20,19 @@ const BATCH: usize = 256;
 #[derive(Debug, Default)]
 pub(crate) struct Event {
     /// Which of the request's answers.
-    branch: u32,
+    choice: u32,
     /// What the answer's text grows by.
     text: String,
-    /// What else the answer's text grows by, in order: ("thought" | "call" | "arguments", text).
+    /// What else the answer's text grows by, in order: ("reasoning" | "call" | "arguments", text).
     pieces: Vec<(&'static str, String)>,
     /// New tokens.
     token_ids: Vec<u32>,
     /// Natural log of each new token's probability.
     logprobs: Vec<f32>,
     /// For each new token what might have been in its place, itself included; empty unless asked for.
-    top_logprobs: Vec<Vec<Likely>>,
+    top_logprobs: Vec<Vec<TokenLogprob>>,
     /// The same of the prompt's tokens, nothing for the first; on the first event, if asked for.
-    prompt_logprobs: Option<Vec<Vec<Likely>>>,
+    prompt_logprobs: Option<Vec<Vec<TokenLogprob>>>,
     /// Set on the last event of an answer: "length" or "stop".
     finish_reason: Option<&'static str>,
     /// Set on the last event of a request that failed: what is wrong, for people.
@@ -47,34 +47,34 @@ pub(crate) struct Event {
 #[derive(Debug)]
 pub(crate) struct Delivery {
     // Bounded by the tokens that requests ask for.
-    mail: Sender<Parcel>,
+    queue: Sender<QueuedEvent>,
     thread: JoinHandle<()>,
 }
 
 /// The Python function that takes one request's events.
 #[derive(Clone)]
-pub(crate) struct Mailbox {
-    mail: Sender<Parcel>,
+pub(crate) struct EventSender {
+    queue: Sender<QueuedEvent>,
     deliver: Arc<Py<PyAny>>,
 }
 
 /// A token in some place: its id, the natural log of its probability, its rank if that is known, and
 /// its text.
-type Likely = (u32, f32, Option<u32>, String);
+type TokenLogprob = (u32, f32, Option<u32>, String);
 
-type Parcel = (Arc<Py<PyAny>>, Event);
+type QueuedEvent = (Arc<Py<PyAny>>, Event);
 
 impl Event {
     /// What a step brought; with the `first`, what is told of the prompt.
     pub(crate) fn step(event: &TextEvent, generation: &Generation, first: bool) -> Self {
         let facts = generation.facts();
         Self {
-            branch: facts.branch,
+            choice: facts.choice,
             text: event.delta().to_owned(),
             token_ids: event.tokens.iter().map(|token| token.id).collect(),
             logprobs: event.tokens.iter().map(|token| token.logprob).collect(),
-            top_logprobs: tops(event, generation),
-            prompt_logprobs: first.then(|| of_prompt(generation)).flatten(),
+            top_logprobs: top_logprobs(event, generation),
+            prompt_logprobs: first.then(|| prompt_logprobs(generation)).flatten(),
             finish_reason: event.end.as_ref().map(|end| match end.reason {
                 FinishReason::Length => "length",
                 FinishReason::StopToken | FinishReason::StopString => "stop",
@@ -86,8 +86,8 @@ impl Event {
 
     /// Takes the event's text apart: content, thoughts, calls. Says whether the answer ends here
     /// though the model would go on.
-    pub(crate) fn read(&mut self, event: &TextEvent, reader: &mut AnswerReader) -> bool {
-        let mut pieces = Pieces::default();
+    pub(crate) fn parse(&mut self, event: &TextEvent, reader: &mut OutputParser) -> bool {
+        let mut pieces = OutputDeltas::default();
         reader.feed(event.delta(), &mut pieces);
         let over = event.end.is_none() && reader.is_over();
         if event.end.is_some() {
@@ -98,11 +98,11 @@ impl Event {
         self.text.clear();
         for piece in pieces.drain() {
             match piece {
-                Piece::Content(text) => self.text.push_str(&text),
-                Piece::Thought(text) => self.pieces.push(("thought", text)),
-                Piece::Call(name) => self.pieces.push(("call", name)),
-                Piece::Arguments(text) => self.pieces.push(("arguments", text)),
-                Piece::CallEnd => {}
+                OutputDelta::Content(text) => self.text.push_str(&text),
+                OutputDelta::Reasoning(text) => self.pieces.push(("reasoning", text)),
+                OutputDelta::CallStart(name) => self.pieces.push(("call", name)),
+                OutputDelta::Arguments(text) => self.pieces.push(("arguments", text)),
+                OutputDelta::CallEnd => {}
             }
         }
         over
@@ -123,8 +123,8 @@ impl Event {
     }
 }
 
-fn tops(event: &TextEvent, generation: &Generation) -> Vec<Vec<Likely>> {
-    let Some(count) = generation.facts().wanted.tokens else {
+fn top_logprobs(event: &TextEvent, generation: &Generation) -> Vec<Vec<TokenLogprob>> {
+    let Some(count) = generation.facts().logprob_request.tokens else {
         return Vec::new();
     };
     let tokens = event.tokens.iter().enumerate();
@@ -132,21 +132,21 @@ fn tops(event: &TextEvent, generation: &Generation) -> Vec<Vec<Likely>> {
         let (id, logprob) = (token.id, token.logprob);
         let top = event.top(index);
         let top = &top[..top.len().min(count as usize)];
-        likely(generation, (Candidate { id, logprob }, None), top)
+        token_logprobs(generation, (Candidate { id, logprob }, None), top)
     });
     each.collect()
 }
 
-fn of_prompt(generation: &Generation) -> Option<Vec<Vec<Likely>>> {
-    let count = generation.facts().wanted.prompt? as usize;
+fn prompt_logprobs(generation: &Generation) -> Option<Vec<Vec<TokenLogprob>>> {
+    let count = generation.facts().logprob_request.prompt? as usize;
     let prompt = generation.prompt();
-    let told = prompt.ids.iter().skip(1).zip(&prompt.tokens);
-    let each = told.map(|(&id, told)| {
-        let logprob = told.logprob;
-        let top = &told.top[..told.top.len().min(count)];
-        likely(
+    let recorded = prompt.ids.iter().skip(1).zip(&prompt.tokens);
+    let each = recorded.map(|(&id, recorded)| {
+        let logprob = recorded.logprob;
+        let top = &recorded.top[..recorded.top.len().min(count)];
+        token_logprobs(
             generation,
-            (Candidate { id, logprob }, Some(told.rank)),
+            (Candidate { id, logprob }, Some(recorded.rank)),
             top,
         )
     });
@@ -154,13 +154,13 @@ fn of_prompt(generation: &Generation) -> Option<Vec<Vec<Likely>>> {
 }
 
 /// The likely tokens in a place and the one that is there, with its rank if that is known.
-fn likely(
+fn token_logprobs(
     generation: &Generation,
     (own, rank): (Candidate, Option<u32>),
     top: &[Candidate],
-) -> Vec<Likely> {
+) -> Vec<TokenLogprob> {
     let vocabulary = &generation.model_text().vocabulary;
-    let entries = ranked(own, rank, top).into_iter();
+    let entries = rank_candidates(own, rank, top).into_iter();
     entries
         .map(|token| {
             let text = vocabulary.piece_text(token.id);
@@ -172,18 +172,18 @@ fn likely(
 impl Delivery {
     /// Starts the thread.
     pub(crate) fn start() -> std::io::Result<Self> {
-        let (mail, inbox) = channel();
+        let (queue, inbox) = channel();
         let name = "penstock-delivery".to_owned();
         let thread = thread::Builder::new()
             .name(name)
             .spawn(move || deliver_all(&inbox))?;
-        Ok(Self { mail, thread })
+        Ok(Self { queue, thread })
     }
 
     /// A way to `deliver`.
-    pub(crate) fn mailbox(&self, deliver: Py<PyAny>) -> Mailbox {
-        Mailbox {
-            mail: self.mail.clone(),
+    pub(crate) fn sender(&self, deliver: Py<PyAny>) -> EventSender {
+        EventSender {
+            queue: self.queue.clone(),
             deliver: Arc::new(deliver),
         }
     }
@@ -191,7 +191,7 @@ impl Delivery {
     /// Waits until everything is handed over; all mailboxes must be gone, and the caller must not
     /// hold Python's lock.
     pub(crate) fn finish(self) {
-        drop(self.mail);
+        drop(self.queue);
         // A function that is called from the thread cannot wait for it.
         if self.thread.thread().id() != thread::current().id() {
             // It only ends by itself.
@@ -200,22 +200,22 @@ impl Delivery {
     }
 }
 
-impl Mailbox {
+impl EventSender {
     /// Sends an event on its way.
     pub(crate) fn send(&self, event: Event) {
         // Without the thread, nobody listens any more.
-        let _ = self.mail.send((Arc::clone(&self.deliver), event));
+        let _ = self.queue.send((Arc::clone(&self.deliver), event));
     }
 }
 
-fn deliver_all(inbox: &Receiver<Parcel>) {
+fn deliver_all(inbox: &Receiver<QueuedEvent>) {
     while let Ok(first) = inbox.recv() {
         let handed = Python::try_attach(|py| {
             hand_over(py, first);
             inbox
                 .try_iter()
                 .take(BATCH)
-                .for_each(|parcel| hand_over(py, parcel));
+                .for_each(|queued| hand_over(py, queued));
         });
         if handed.is_none() {
             // The interpreter is ending.
@@ -224,7 +224,7 @@ fn deliver_all(inbox: &Receiver<Parcel>) {
     }
 }
 
-fn hand_over(py: Python<'_>, (deliver, event): Parcel) {
+fn hand_over(py: Python<'_>, (deliver, event): QueuedEvent) {
     if let Err(error) = deliver.call1(py, (event,)) {
         error.write_unraisable(py, None);
     }

@@ -10,12 +10,12 @@ use futures_util::future::join_all;
 use penstock::cli::EngineArgs;
 use penstock::error::{Failure, FailureKind};
 use penstock::interpreter::Interpreter;
-use penstock::launch::{Launch, Running};
+use penstock::launch::{Launch, RunningEngine};
 use penstock::logs;
 use penstock::settings::{Sources, read_engine};
 use penstock::values::{LogFormat, LogLevel};
 use penstock_router::RouterConfig;
-use penstock_router::chat::Templates;
+use penstock_router::chat::RequestTemplates;
 use penstock_router::engine::Limits;
 use penstock_router::generation::{Generation, Generator, TextEvent};
 use penstock_router::validate::GenerateInput;
@@ -24,26 +24,26 @@ use pyo3::prelude::*;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::{AbortHandle, JoinHandle};
 
-use crate::delivery::{Delivery, Event, Mailbox};
+use crate::delivery::{Delivery, Event, EventSender};
 use crate::request::{PromptArgument, SamplingParams, completion, conversation};
 
 /// Threads that carry events; computing is the workers' work.
 const THREADS: usize = 2;
 /// How long Ctrl-C may go unnoticed.
-const ATTENTION: Duration = Duration::from_millis(50);
+const SIGNAL_POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// What is left to do when an engine ends is cut off here.
-const LAST_MOMENT: Duration = Duration::from_secs(1);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A loaded model that answers.
 #[pyclass(frozen)]
 pub(crate) struct Engine {
     // None once it is closed.
-    open: Mutex<Option<Open>>,
+    open: Mutex<Option<OpenEngine>>,
 }
 
-struct Open {
+struct OpenEngine {
     runtime: Runtime,
-    running: Running,
+    running: RunningEngine,
     limits: Limits,
     delivery: Delivery,
 }
@@ -69,7 +69,7 @@ impl Engine {
         // What errors only refer to is told there: how workers were lost, for one.
         logs::start(LogFormat::Text, LogLevel::Warn);
         let (typed, sources) =
-            read_engine(flags, &std::env::vars_os().collect()).map_err(|f| raised(&f))?;
+            read_engine(flags, &std::env::vars_os().collect()).map_err(|f| to_py_error(&f))?;
         let host = Interpreter {
             path: executable,
             package,
@@ -82,7 +82,7 @@ impl Engine {
             .build()?;
         match start(py, &runtime, (typed, sources, host), report) {
             Ok((running, limits, delivery)) => Ok(Self {
-                open: Mutex::new(Some(Open {
+                open: Mutex::new(Some(OpenEngine {
                     runtime,
                     running,
                     limits,
@@ -91,7 +91,7 @@ impl Engine {
             }),
             Err(error) => {
                 // Whoever has pressed Ctrl-C does not wait for a download.
-                py.detach(|| runtime.shutdown_timeout(LAST_MOMENT));
+                py.detach(|| runtime.shutdown_timeout(SHUTDOWN_TIMEOUT));
                 Err(error)
             }
         }
@@ -135,7 +135,7 @@ impl Engine {
             .take();
         let Some(open) = open else { return };
         py.detach(|| {
-            let Open {
+            let OpenEngine {
                 runtime,
                 running,
                 delivery,
@@ -143,14 +143,14 @@ impl Engine {
             } = open;
             runtime.block_on(running.stop(Duration::ZERO));
             drop(running);
-            runtime.shutdown_timeout(LAST_MOMENT);
+            runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
             delivery.finish();
         });
     }
 }
 
 impl Engine {
-    fn with<T>(&self, look: impl FnOnce(&Open) -> T) -> PyResult<T> {
+    fn with<T>(&self, look: impl FnOnce(&OpenEngine) -> T) -> PyResult<T> {
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.as_ref()
             .map(look)
@@ -159,13 +159,13 @@ impl Engine {
 
     fn begin(&self, input: GenerateInput, deliver: Py<PyAny>) -> PyResult<Request> {
         self.with(|open| {
-            let answer = answer(
+            let run = run_request(
                 open.running.generator.clone(),
                 input,
-                open.delivery.mailbox(deliver),
+                open.delivery.sender(deliver),
             );
             Request {
-                task: open.runtime.spawn(answer).abort_handle(),
+                task: open.runtime.spawn(run).abort_handle(),
             }
         })
     }
@@ -179,32 +179,34 @@ impl Request {
     }
 }
 
-async fn answer(generator: Generator, input: GenerateInput, mailbox: Mailbox) {
+async fn run_request(generator: Generator, input: GenerateInput, sender: EventSender) {
     let generations = match generator.generate_all(input).await {
         Ok(generations) => generations,
-        Err(error) => return mailbox.send(Event::failed(&error)),
+        Err(error) => return sender.send(Event::failed(&error)),
     };
-    let branches = generations.into_iter().map(|each| carry(each, &mailbox));
+    let branches = generations
+        .into_iter()
+        .map(|each| forward_events(each, &sender));
     join_all(branches).await;
 }
 
 /// Sends one answer's events on their way.
-async fn carry(mut generation: Generation, mailbox: &Mailbox) {
+async fn forward_events(mut generation: Generation, sender: &EventSender) {
     let mut event = TextEvent::default();
     let mut first = true;
-    let reading = generation.reading();
-    let mut reader = (!reading.is_plain()).then(|| reading.reader());
+    let parser_options = generation.parser_options();
+    let mut reader = (!parser_options.is_plain()).then(|| parser_options.parser());
     while let Some(outcome) = generation.next(&mut event).await {
         if let Err(error) = outcome {
-            return mailbox.send(Event::failed(&error));
+            return sender.send(Event::failed(&error));
         }
         let mut step = Event::step(&event, &generation, std::mem::take(&mut first));
         if let Some(reader) = &mut reader
-            && step.read(&event, reader)
+            && step.parse(&event, reader)
         {
             generation.finish();
         }
-        mailbox.send(step);
+        sender.send(step);
     }
 }
 
@@ -214,18 +216,19 @@ fn start(
     runtime: &Runtime,
     (typed, sources, host): (EngineArgs, Sources, Interpreter),
     report: &Bound<'_, PyAny>,
-) -> PyResult<(Running, Limits, Delivery)> {
+) -> PyResult<(RunningEngine, Limits, Delivery)> {
     let prepare = move || Launch::prepare(&typed, &sources, Some(&host));
-    let launch = wait(py, runtime, runtime.spawn_blocking(prepare))?.map_err(|f| raised(&f))?;
+    let launch =
+        wait(py, runtime, runtime.spawn_blocking(prepare))?.map_err(|f| to_py_error(&f))?;
     let config = RouterConfig {
         watermark: launch.watermark,
-        templates: Templates::Trusted,
+        templates: RequestTemplates::Trusted,
         ..RouterConfig::new(launch.name.clone())
     };
     let running = {
         let _inside = runtime.enter();
         py.detach(|| launch.start(&config))
-            .map_err(|failure| raised(&failure))?
+            .map_err(|failure| to_py_error(&failure))?
     };
     let limits = load(py, runtime, &running, report)?;
     Ok((running, limits, Delivery::start()?))
@@ -235,21 +238,21 @@ fn start(
 fn load(
     py: Python<'_>,
     runtime: &Runtime,
-    running: &Running,
+    running: &RunningEngine,
     report: &Bound<'_, PyAny>,
 ) -> PyResult<Limits> {
-    let (tell, mut news) = channel();
+    let (sender, mut receiver) = channel();
     let watched = running.clone();
     let ready = runtime.spawn(async move {
-        let told = |phase: &str, done, total| {
+        let on_progress = |phase: &str, done, total| {
             // Nobody listens once loading was given up.
-            let _ = tell.send((phase.to_owned(), done, total));
+            let _ = sender.send((phase.to_owned(), done, total));
         };
-        watched.ready(told).await
+        watched.ready(on_progress).await
     });
     loop {
-        let inbox = &mut news;
-        match py.detach(move || inbox.recv_timeout(ATTENTION)) {
+        let inbox = &mut receiver;
+        match py.detach(move || inbox.recv_timeout(SIGNAL_POLL_INTERVAL)) {
             Ok((phase, done, total)) => {
                 report.call1((phase, done, total))?;
             }
@@ -257,7 +260,7 @@ fn load(
             Err(RecvTimeoutError::Disconnected) => break,
         }
     }
-    wait(py, runtime, ready)?.map_err(|failure| raised(&failure))
+    wait(py, runtime, ready)?.map_err(|failure| to_py_error(&failure))
 }
 
 /// Waits for a task while listening to Ctrl-C.
@@ -268,7 +271,7 @@ fn wait<T: Send + 'static>(
 ) -> PyResult<T> {
     loop {
         let done = py.detach(|| {
-            runtime.block_on(async { tokio::time::timeout(ATTENTION, &mut task).await })
+            runtime.block_on(async { tokio::time::timeout(SIGNAL_POLL_INTERVAL, &mut task).await })
         });
         match done {
             Ok(Ok(value)) => return Ok(value),
@@ -278,7 +281,7 @@ fn wait<T: Send + 'static>(
     }
 }
 
-fn raised(failure: &Failure) -> PyErr {
+fn to_py_error(failure: &Failure) -> PyErr {
     match failure.kind {
         FailureKind::Usage => PyValueError::new_err(failure.message.clone()),
         FailureKind::Runtime => PyRuntimeError::new_err(failure.message.clone()),

@@ -7,7 +7,7 @@
 mod cpu;
 mod delivery;
 mod engine;
-mod guides;
+mod grammar;
 mod render;
 mod request;
 mod watermark;
@@ -40,7 +40,7 @@ fn core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Request>()?;
     module.add_class::<Event>()?;
     cpu::register(module)?;
-    guides::register(module)?;
+    grammar::register(module)?;
     module.add_function(wrap_pyfunction!(watermark::watermark_score, module)?)?;
     module.add_function(wrap_pyfunction!(render::render_chat, module)?)?;
     module.add_function(wrap_pyfunction!(run, module)?)

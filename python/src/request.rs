@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use penstock_router::adjustment::{Adjustment, Penalties};
-use penstock_router::engine::{Beam, EarlyStopping};
-use penstock_router::http::{conversation_of, structured_outputs};
-use penstock_router::logprobs::Wanted;
+use penstock_router::engine::{BeamParameters, EarlyStopping};
+use penstock_router::http::{parse_chat_request, parse_structured_outputs};
+use penstock_router::logits_processors::{LogitsProcessors, Penalties};
+use penstock_router::logprobs::LogprobRequest;
 use penstock_router::tokenize::SpecialTokens;
 use penstock_router::validate::{
-    AtEos, Choices, FieldNames, GenerateInput, Parameters, Prompt, Shown,
+    AtEos, Choices, FieldNames, GenerateInput, OutputTextOptions, Parameters, Prompt,
 };
 use penstock_router::{ApiError, Charge, Generator};
 use pyo3::exceptions::PyValueError;
@@ -46,12 +46,12 @@ pub(crate) struct SamplingParams {
     use_beam_search: bool,
     beam_width: Option<u32>,
     length_penalty: f32,
-    early_stopping: Early,
+    early_stopping: EarlyStoppingArgument,
 }
 
 /// When a beam search ends; as transformers has it.
 #[derive(FromPyObject)]
-enum Early {
+enum EarlyStoppingArgument {
     /// True: as soon as there are enough answers. False: when no better one is likely.
     Full(bool),
     /// "never": when no better one is possible.
@@ -76,23 +76,27 @@ pub(crate) enum PromptArgument {
 
 impl SamplingParams {
     /// The search that is asked for.
-    fn beam(&self) -> Option<Beam> {
-        self.use_beam_search.then(|| Beam {
+    fn beam(&self) -> Option<BeamParameters> {
+        self.use_beam_search.then(|| BeamParameters {
             width: self.beam_width.or(self.best_of).unwrap_or(self.n),
             length_penalty: self.length_penalty,
             early_stopping: match &self.early_stopping {
-                Early::Full(true) => EarlyStopping::WhenFull,
-                Early::Named(name) if name == "never" => EarlyStopping::Never,
-                Early::Full(false) | Early::Named(_) => EarlyStopping::Heuristic,
+                EarlyStoppingArgument::Full(true) => EarlyStopping::WhenFull,
+                EarlyStoppingArgument::Named(name) if name == "never" => EarlyStopping::Never,
+                EarlyStoppingArgument::Full(false) | EarlyStoppingArgument::Named(_) => {
+                    EarlyStopping::Heuristic
+                }
             },
-            told: 0,
+            top_logprobs: 0,
         })
     }
 
     fn parameters(self) -> PyResult<Parameters> {
         let beam = self.beam();
-        let guide = match &self.structured_outputs {
-            Some(asked) => structured_outputs(&asked.wire).map_err(|error| raised(&error))?,
+        let grammar = match &self.structured_outputs {
+            Some(asked) => {
+                parse_structured_outputs(&asked.wire).map_err(|error| to_py_error(&error))?
+            }
             None => None,
         };
         let mut parameters = Parameters {
@@ -120,7 +124,7 @@ impl SamplingParams {
             beam,
             stop_token_ids: self.stop_token_ids,
             watermark: self.watermark,
-            adjustment: Adjustment {
+            logits_processors: LogitsProcessors {
                 min_p: self.min_p,
                 typical_p: self.typical_p,
                 penalties: Penalties {
@@ -130,23 +134,23 @@ impl SamplingParams {
                 },
                 logit_bias: self.logit_bias.into_iter().collect(),
                 allowed: self.allowed_token_ids,
-                ..Adjustment::default()
+                ..LogitsProcessors::default()
             },
-            wanted: Wanted {
+            logprob_request: LogprobRequest {
                 tokens: self.logprobs,
                 prompt: self.prompt_logprobs,
-                ..Wanted::default()
+                ..LogprobRequest::default()
             },
-            guide,
+            grammar,
             bad_words: self.bad_words,
-            shown: Shown {
+            output_text: OutputTextOptions {
                 stop_string: self.include_stop_str_in_output,
                 special_tokens: !self.skip_special_tokens,
             },
             ..Parameters::default()
         };
         for word in self.bad_words_ids {
-            parameters.adjustment.forbid(word);
+            parameters.logits_processors.forbid(word);
         }
         Ok(parameters)
     }
@@ -177,8 +181,8 @@ pub(crate) fn conversation(
     generator: &Generator,
 ) -> PyResult<GenerateInput> {
     let parameters = params.parameters()?;
-    let read = conversation_of(body, parameters, generator);
-    let (chat, parameters) = read.map_err(|error| raised(&error))?;
+    let read = parse_chat_request(body, parameters, generator);
+    let (chat, parameters) = read.map_err(|error| to_py_error(&error))?;
     Ok(GenerateInput {
         prompt: Prompt::Chat(chat),
         parameters,
@@ -190,6 +194,6 @@ pub(crate) fn conversation(
     })
 }
 
-fn raised(error: &ApiError) -> PyErr {
+fn to_py_error(error: &ApiError) -> PyErr {
     PyValueError::new_err(error.to_string())
 }

@@ -1,6 +1,6 @@
 //! The watermark's test, for Python.
 
-use penstock_router::adjustment::Watermark;
+use penstock_router::logits_processors::Watermark;
 use penstock_router::watermark;
 use pyo3::prelude::*;
 

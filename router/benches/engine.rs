@@ -88,7 +88,7 @@ async fn consume(engine: Engine, number: u32) {
             min_new_tokens: 0,
             stop_token_ids: Vec::new(),
         },
-        branches: 1,
+        choices: 1,
         beam: None,
     };
     let stream = engine.submit(request).await.unwrap();

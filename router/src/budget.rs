@@ -125,7 +125,7 @@ mod tests {
     const MIB: usize = 1 << 20;
 
     #[test]
-    fn what_a_body_costs_here_does_not_grow_with_its_parts() {
+    fn permits_of_a_body_do_not_grow_with_its_chunks() {
         let budget = Budget::new(8 * MIB, Gauge::default());
         let mut body = budget.hold();
         for _ in 0..2 * FIRST_BYTES {

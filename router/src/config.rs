@@ -4,10 +4,10 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::adjustment::Watermark;
-use crate::chat::Templates;
-use crate::logprobs::MOST;
-use crate::tools::{ThoughtFormat, ToolFormat};
+use crate::chat::RequestTemplates;
+use crate::logits_processors::Watermark;
+use crate::logprobs::MAX_TOP_LOGPROBS;
+use crate::tool_parsers::{ReasoningFormat, ToolFormat};
 
 /// One thread writes some 100,000 tokens per second; several shorten the time that the streams of one
 /// step are written in.
@@ -45,10 +45,10 @@ pub struct RouterConfig {
     pub max_client_batch_size: usize,
     /// Answers to one prompt: the largest `n` and `best_of`.
     pub max_best_of: u32,
-    /// Alternatives that are told of one token: at most `logprobs::MOST`.
+    /// Alternatives that are told of one token: at most `logprobs::MAX_TOP_LOGPROBS`.
     pub max_top_tokens: u32,
     /// Whether answers may be asked to keep to a grammar.
-    pub guides: bool,
+    pub structured_output: bool,
     /// Tokens of a prompt; `None` = whatever the context leaves.
     pub max_input_tokens: Option<usize>,
     /// Prompt and answer together; `None` = the model's and the KV pool's limit.
@@ -70,11 +70,11 @@ pub struct RouterConfig {
     /// What the system says in a chat without a system turn; shown by `/info`.
     pub system_prompt: Option<Arc<str>>,
     /// What becomes of chat templates that requests bring.
-    pub templates: Templates,
+    pub templates: RequestTemplates,
     /// How the model writes tool calls.
     pub tool_format: Format<ToolFormat>,
     /// How the model writes its thoughts.
-    pub thought_format: Format<ThoughtFormat>,
+    pub reasoning_format: Format<ReasoningFormat>,
 }
 
 /// A format of a model's answers.
@@ -116,8 +116,8 @@ impl RouterConfig {
             max_stop_sequences: 16,
             max_client_batch_size: 32,
             max_best_of: 32,
-            max_top_tokens: MOST,
-            guides: true,
+            max_top_tokens: MAX_TOP_LOGPROBS,
+            structured_output: true,
             max_input_tokens: None,
             max_total_tokens: None,
             serving_threads: NonZeroUsize::new(cores.min(MAX_SERVING_THREADS))
@@ -130,9 +130,9 @@ impl RouterConfig {
             response_store: 64 << 20,
             watermark: Watermark::default(),
             system_prompt: None,
-            templates: Templates::Refused,
+            templates: RequestTemplates::Refused,
             tool_format: Format::Auto,
-            thought_format: Format::Auto,
+            reasoning_format: Format::Auto,
         }
     }
 }
@@ -153,7 +153,11 @@ impl RouterConfig {
 
 impl<T: Copy> Format<T> {
     /// The format that counts; `template` is the chat template, which `find` looks into.
-    pub(crate) fn of(self, template: Option<&str>, find: impl Fn(&str) -> Option<T>) -> Option<T> {
+    pub(crate) fn resolve(
+        self,
+        template: Option<&str>,
+        find: impl Fn(&str) -> Option<T>,
+    ) -> Option<T> {
         match self {
             Self::Auto => template.and_then(find),
             Self::Off => None,

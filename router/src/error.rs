@@ -139,7 +139,7 @@ impl ApiError {
 }
 
 /// What a panic says.
-pub fn panic_words(payload: &(dyn Any + Send)) -> &str {
+pub fn panic_message(payload: &(dyn Any + Send)) -> &str {
     let owned = payload.downcast_ref::<String>().map(String::as_str);
     let fixed = || payload.downcast_ref::<&'static str>().copied();
     owned.or_else(fixed).unwrap_or("a panic without words")
@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_excerpt_ends_between_characters_and_tells_the_length() {
+    fn an_excerpt_ends_between_characters_and_shows_the_length() {
         assert_eq!(Excerpt::new("short").to_string(), "short");
         assert_eq!(Excerpt::new(&"é".repeat(64)).to_string(), "é".repeat(64));
         let cut = Excerpt::new(&"é".repeat(65)).to_string();

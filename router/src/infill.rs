@@ -91,8 +91,8 @@ const FAMILIES: [Family; 6] = [
 
 impl Infill {
     /// That of a tokenizer's model; `None` if it has no such tokens.
-    pub(crate) fn of(tokenizer: &Tokenizer) -> Option<Self> {
-        FAMILIES.iter().find_map(|family| family.of(tokenizer))
+    pub(crate) fn from_tokenizer(tokenizer: &Tokenizer) -> Option<Self> {
+        FAMILIES.iter().find_map(|family| family.infill(tokenizer))
     }
 
     /// Tokens that end an answer, beside the model's own.
@@ -153,7 +153,7 @@ impl Infill {
 }
 
 impl Family {
-    fn of(&self, tokenizer: &Tokenizer) -> Option<Infill> {
+    fn infill(&self, tokenizer: &Tokenizer) -> Option<Infill> {
         let id = |token: &str| tokenizer.token_to_id(token);
         Some(Infill {
             before_prefix: id(self.prefix)?,

@@ -1,6 +1,5 @@
 //! HTTP in, tokens out: validation, tokenization, the engine task, the shard client.
 
-pub mod adjustment;
 pub mod backend;
 mod budget;
 pub mod chat;
@@ -13,6 +12,7 @@ pub mod generated;
 pub mod generation;
 pub mod http;
 mod infill;
+pub mod logits_processors;
 pub mod logprobs;
 pub mod metrics;
 pub mod model_text;
@@ -20,13 +20,13 @@ pub mod shard;
 pub mod stop;
 pub mod text_bound;
 pub mod tokenize;
-pub mod tools;
+pub mod tool_parsers;
 pub mod validate;
 pub mod watermark;
 
 pub use budget::Charge;
 pub use config::{Cors, RouterConfig};
-pub use error::{ApiError, ErrorKind, panic_words};
+pub use error::{ApiError, ErrorKind, panic_message};
 pub use generation::{Generation, Generator};
 pub use http::{Listeners, serve};
 pub use metrics::Metrics;

@@ -1,22 +1,22 @@
 //! What a request asks to be told of probabilities, and the rules about it.
 
-use crate::engine::types::{Candidate, Telling, WHOLE_VOCABULARY};
+use crate::engine::types::{Candidate, LogprobOptions, WHOLE_VOCABULARY};
 use crate::error::ApiError;
 use crate::validate::range::Range;
 
 /// Most alternatives that are told of one token: the workers' limit.
-pub const MOST: u32 = 20;
+pub const MAX_TOP_LOGPROBS: u32 = 20;
 
 /// Most tokens whose log-probabilities are told by name: the workers' limit.
-pub(crate) const MOST_NAMED: usize = 128;
+pub(crate) const MAX_LOGPROB_TOKEN_IDS: usize = 128;
 
 /// Most log-probabilities told of one prompt, alternatives included: a bound on what an answer
 /// holds in memory, and on its length.
-const MOST_OF_PROMPT: u64 = 1 << 20;
+const MAX_PROMPT_LOGPROBS: u64 = 1 << 20;
 
 /// What an answer tells beside its text and, always at hand, the log-probability of each token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub struct LogprobRequest {
     /// Log-probabilities of tokens, with so many alternatives; `None` = not told.
     pub tokens: Option<u32>,
     /// The prompt stands before the answer; with `tokens`, its log-probabilities too.
@@ -41,7 +41,7 @@ pub enum TokenNames {
 
 /// A token in some place, and where it stands among all that might be there.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Ranked {
+pub struct RankedToken {
     /// Vocabulary id.
     pub id: u32,
     /// Natural log of its probability, as it is shown.
@@ -51,7 +51,7 @@ pub struct Ranked {
 }
 
 /// The least log-probability that is shown, as OpenAI has it: JSON knows no infinity.
-const LEAST: f32 = -9999.0;
+const MIN_LOGPROB: f32 = -9999.0;
 
 /// How many alternatives may be asked for, `most` by configuration.
 pub(crate) const fn range(most: u32) -> Range<u32> {
@@ -59,16 +59,16 @@ pub(crate) const fn range(most: u32) -> Range<u32> {
 }
 
 /// A log-probability as it is shown.
-pub fn shown(logprob: f32) -> f32 {
-    logprob.max(LEAST)
+pub fn clamp_logprob(logprob: f32) -> f32 {
+    logprob.max(MIN_LOGPROB)
 }
 
 /// The likely tokens in some place and `own`, the one that is there; the likeliest first. `rank` is
 /// that one's, if it is known.
-pub fn ranked(own: Candidate, rank: Option<u32>, top: &[Candidate]) -> Vec<Ranked> {
-    let entry = |candidate: Candidate, rank| Ranked {
+pub fn rank_candidates(own: Candidate, rank: Option<u32>, top: &[Candidate]) -> Vec<RankedToken> {
+    let entry = |candidate: Candidate, rank| RankedToken {
         id: candidate.id,
-        logprob: shown(candidate.logprob),
+        logprob: clamp_logprob(candidate.logprob),
         rank,
     };
     let places = top.iter().zip(1..);
@@ -76,14 +76,14 @@ pub fn ranked(own: Candidate, rank: Option<u32>, top: &[Candidate]) -> Vec<Ranke
     let rank = rank.or(found.map(|(_, place)| place));
     let likely = places.filter(|(c, _)| c.id != own.id);
     let mut entries: Vec<_> = likely.map(|(&c, place)| entry(c, Some(place))).collect();
-    let before = |other: &Ranked| rank.is_none_or(|rank| other.rank < Some(rank));
+    let before = |other: &RankedToken| rank.is_none_or(|rank| other.rank < Some(rank));
     entries.insert(entries.partition_point(before), entry(own, rank));
     entries
 }
 
 impl TokenNames {
     /// What `return_tokens_as_token_ids` asks for.
-    pub(crate) fn of(ids: Option<bool>) -> Self {
+    pub(crate) fn from_flag(ids: Option<bool>) -> Self {
         match ids {
             Some(true) => Self::Ids,
             _ => Self::Texts,
@@ -91,11 +91,11 @@ impl TokenNames {
     }
 }
 
-impl Wanted {
+impl LogprobRequest {
     /// What the workers are to tell.
-    pub fn telling(self) -> Telling {
+    pub fn logprob_options(self) -> LogprobOptions {
         let echoed = self.tokens.filter(|_| self.echo);
-        Telling {
+        LogprobOptions {
             top: self.tokens.unwrap_or(0),
             prompt: echoed.max(self.prompt),
             token_ids: Vec::new(),
@@ -103,7 +103,7 @@ impl Wanted {
     }
 
     /// Whether anything about the prompt's tokens is told.
-    pub fn of_prompt(self) -> bool {
+    pub fn includes_prompt(self) -> bool {
         self.echo || self.prompt.is_some() || self.ids
     }
 
@@ -124,15 +124,15 @@ impl Wanted {
         (tokens, answers): (usize, u32),
         vocabulary: usize,
     ) -> Result<(), ApiError> {
-        let Some(top) = self.telling().prompt else {
+        let Some(top) = self.logprob_options().prompt else {
             return Ok(());
         };
         let top = u64::from(top).min(vocabulary as u64);
         let each = (top + 1) * u64::from(answers.max(1));
-        if tokens as u64 * each <= MOST_OF_PROMPT {
+        if tokens as u64 * each <= MAX_PROMPT_LOGPROBS {
             return Ok(());
         }
-        let most = MOST_OF_PROMPT / each;
+        let most = MAX_PROMPT_LOGPROBS / each;
         let rule = format!(
             "`{prompt}` must have at most {most} tokens if {each} log-probabilities are told of \
              each. Given: {tokens}"

@@ -78,8 +78,8 @@ impl ModelText {
 
     /// Puts parts together that were loaded otherwise.
     pub fn new(tokenizer: Tokenizer, template: Option<ChatTemplate>, eos_ids: Vec<u32>) -> Self {
-        let bound = TextBound::of(&tokenizer);
-        let infill = Infill::of(&tokenizer);
+        let bound = TextBound::from_tokenizer(&tokenizer);
+        let infill = Infill::from_tokenizer(&tokenizer);
         let tokenizer = Arc::new(tokenizer);
         let vocabulary = Arc::new(Vocabulary::new(Arc::clone(&tokenizer)));
         Self {

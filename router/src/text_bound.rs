@@ -29,7 +29,7 @@ struct Stage {
 
 impl TextBound {
     /// Looks at all stages of a tokenizer. Only those are trusted whose rule is known.
-    pub fn of(tokenizer: &Tokenizer) -> Self {
+    pub fn from_tokenizer(tokenizer: &Tokenizer) -> Self {
         Self {
             token_bytes: token_bytes(tokenizer),
         }
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn the_longest_token_and_what_normalizers_do_give_the_bound() {
-        let bound = |parts: Value| TextBound::of(&tokenizer(&parts)).token_bytes;
+        let bound = |parts: Value| TextBound::from_tokenizer(&tokenizer(&parts)).token_bytes;
         assert_eq!(bound(json!({})), Some(6));
         assert_eq!(bound(json!({"/normalizer": {"type": "NFC"}})), Some(24));
         assert_eq!(bound(json!({"/added_tokens": added(false)})), Some(8));
@@ -184,7 +184,7 @@ mod tests {
             json!({"/normalizer": {"type": "NFC"}, "/added_tokens": added(false)}),
         ] {
             let tokenizer = tokenizer(&parts);
-            let bound = TextBound::of(&tokenizer);
+            let bound = TextBound::from_tokenizer(&tokenizer);
             for text in &texts {
                 let tokens = tokenizer.encode(text.as_str(), false).unwrap().len();
                 let least = bound.least_tokens(text.len());

@@ -16,13 +16,13 @@ use crate::error::{ApiError, ErrorKind};
 /// the threads end with the last clone.
 #[derive(Clone, Debug)]
 pub struct TokenizerPool {
-    lanes: [SyncSender<Job>; LANES],
+    size_classes: [SyncSender<Job>; SIZE_CLASSES],
 }
 
-const LANES: usize = 3;
+const SIZE_CLASSES: usize = 3;
 /// Bytes of text from which on a job is in the second and in the third lane. Byte-level BPE takes
 /// about a tenth of a second for 256 KiB, in an optimised build.
-const LARGER: [usize; LANES - 1] = [16 << 10, 256 << 10];
+const SIZE_CLASS_BYTES: [usize; SIZE_CLASSES - 1] = [16 << 10, 256 << 10];
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -53,9 +53,10 @@ impl TokenizerPool {
     /// largest, at least one each, with room for `queue` waiting jobs of each size. If the system
     /// gives no thread, every job fails.
     pub fn start(threads: NonZeroUsize, queue: usize) -> Self {
-        let lane = |index: usize| start_lane(index, (threads.get() >> index).max(1), queue);
+        let size_class =
+            |index: usize| start_size_class(index, (threads.get() >> index).max(1), queue);
         Self {
-            lanes: std::array::from_fn(lane),
+            size_classes: std::array::from_fn(size_class),
         }
     }
 
@@ -77,8 +78,8 @@ impl TokenizerPool {
                 }
             }
         });
-        let lane = LARGER.partition_point(|from| *from <= size);
-        match self.lanes[lane].try_send(job) {
+        let size_class = SIZE_CLASS_BYTES.partition_point(|from| *from <= size);
+        match self.size_classes[size_class].try_send(job) {
             Ok(()) => {}
             Err(TrySendError::Full(_)) => {
                 let error = ApiError::new(ErrorKind::Overloaded, "Model is overloaded");
@@ -90,7 +91,7 @@ impl TokenizerPool {
     }
 }
 
-fn start_lane(index: usize, threads: usize, queue: usize) -> SyncSender<Job> {
+fn start_size_class(index: usize, threads: usize, queue: usize) -> SyncSender<Job> {
     let (jobs, inbox) = sync_channel::<Job>(queue);
     let inbox = Arc::new(Mutex::new(inbox));
     for thread in 0..threads {
@@ -228,7 +229,12 @@ mod tests {
                     .await
             }
         });
-        for size in [0, LARGER[0] - 1, LARGER[0], LARGER[1] - 1] {
+        for size in [
+            0,
+            SIZE_CLASS_BYTES[0] - 1,
+            SIZE_CLASS_BYTES[0],
+            SIZE_CLASS_BYTES[1] - 1,
+        ] {
             assert_eq!(pool.run(size, || Ok(())).await, Ok(()), "{size}");
         }
         assert!(!large.is_finished());

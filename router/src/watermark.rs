@@ -1,9 +1,9 @@
 //! Whether token ids bear a watermark: the test of Kirchenbauer and others, A Watermark for Large
-//! Language Models, 2023. The kernel that makes it is `penstock_kernels.adjust`.
+//! Language Models, 2023. The kernel that makes it is `penstock_kernels.process_logits`.
 
 use std::collections::HashSet;
 
-use crate::adjustment::Watermark;
+use crate::logits_processors::Watermark;
 
 /// What a text's tokens say.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -120,7 +120,7 @@ fn gemma() {
 }
 
 #[test]
-fn metaspace_of_every_scheme() {
+fn metaspace_with_every_prepend_scheme() {
     for scheme in ["always", "first", "never"] {
         agrees(pieces(metaspace(scheme)), scheme);
     }
@@ -143,7 +143,7 @@ fn decoders_without_a_table() {
 }
 
 #[test]
-fn characters_come_whole_and_as_soon_as_they_are() {
+fn characters_are_emitted_as_soon_as_they_are_complete() {
     let vocabulary = Arc::new(Vocabulary::new(Arc::new(byte_tokenizer())));
     let mut detokenizer = Detokenizer::new(Arc::clone(&vocabulary), &[]);
     let parts: Vec<String> = "aé日🌊"
@@ -158,7 +158,7 @@ fn characters_come_whole_and_as_soon_as_they_are() {
 }
 
 #[test]
-fn a_continued_text_keeps_its_first_space() {
+fn continued_text_keeps_its_leading_space() {
     let strip = json!({"type": "Strip", "content": " ", "start": 1, "stop": 0});
     let fallback = json!({"type": "ByteFallback"});
     let tokenizer = pieces(sequence(&[
@@ -175,7 +175,7 @@ fn a_continued_text_keeps_its_first_space() {
 }
 
 #[test]
-fn special_tokens_are_known() {
+fn special_tokens_are_recognized() {
     let vocabulary = Vocabulary::new(Arc::new(byte_tokenizer()));
     assert!(vocabulary.is_special(EOS));
     assert!(!vocabulary.is_special(65));

@@ -9,8 +9,8 @@
 
 #[path = "engine_beam.rs"]
 mod beam;
-#[path = "engine_branches.rs"]
-mod branches;
+#[path = "engine_choices.rs"]
+mod choices;
 #[path = "engine_dropped_choices.rs"]
 mod dropped_choices;
 #[path = "engine_faults.rs"]
@@ -27,13 +27,13 @@ mod logprobs;
 mod metrics;
 #[path = "engine_panics.rs"]
 mod panics;
-#[path = "engine_storms.rs"]
-mod storms;
+#[path = "engine_random_load.rs"]
+mod random_load;
 #[path = "engine_tokens.rs"]
 mod tokens;
 
 #[test]
-fn all_tests_of_the_engine_are_here() {
+fn engine_all_includes_every_engine_test_file() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests");
     for file in std::fs::read_dir(folder).unwrap() {
         let name = file.unwrap().file_name().into_string().unwrap();

@@ -7,16 +7,16 @@ mod support;
 
 use futures_util::{StreamExt, future::join_all};
 use penstock_mock_shard::{Fault, Geometry};
-use penstock_router::engine::{Beam, EarlyStopping, End, EngineConfig, EngineRequest};
+use penstock_router::engine::{BeamParameters, EarlyStopping, End, EngineConfig, EngineRequest};
 use prometheus_client::registry::Registry;
 use support::{
-    END, MockWorkers, PATIENCE, answer, answers, collect, engine, eventually, faulty, gauge,
-    prompt, ready, request, started,
+    END, MockWorkers, TIMEOUT, answer, answers, collect, engine, eventually, faulty, gauge, prompt,
+    ready, request, started,
 };
 use tokio::time::timeout;
 
 #[tokio::test]
-async fn a_search_finds_the_same_when_memory_is_short() {
+async fn beam_search_is_unchanged_when_memory_is_short() {
     let wanted = |number: u32| match number % 3 {
         0 => request(prompt(number), 10 + number),
         _ => search(prompt(number), 6 + number, (1 + number % 5, 1 + number % 2)),
@@ -42,8 +42,8 @@ async fn a_search_finds_the_same_when_memory_is_short() {
 }
 
 #[tokio::test]
-async fn a_search_whose_worker_does_not_tell_fails_alone() {
-    let workers = MockWorkers::one(faulty(Fault::TellNothing));
+async fn a_beam_search_without_top_logprobs_fails_alone() {
+    let workers = MockWorkers::one(faulty(Fault::OmitLogprobs));
     let engine = engine(workers, EngineConfig::default());
     ready(&engine).await;
     let other = engine.submit(request(vec![3], 60)).await.unwrap();
@@ -56,7 +56,7 @@ async fn a_search_whose_worker_does_not_tell_fails_alone() {
 }
 
 #[tokio::test]
-async fn a_search_with_a_sequence_that_fails_ends_whole() {
+async fn beam_search_fails_if_one_of_its_sequences_fails() {
     for step in [0, 1, 4] {
         let workers = MockWorkers::one(faulty(Fault::ErrorSlot(step)));
         let engine = engine(workers, EngineConfig::default());
@@ -69,20 +69,20 @@ async fn a_search_with_a_sequence_that_fails_ends_whole() {
 }
 
 #[tokio::test]
-async fn a_search_that_fails_ends_for_whoever_is_left() {
+async fn a_failed_beam_search_ends_all_remaining_choices() {
     let workers = MockWorkers::one(faulty(Fault::ErrorSlot(12)));
     let engine = engine(workers, EngineConfig::default());
     ready(&engine).await;
     let wanted = search(vec![5; 40], 30, (3, 2));
     let mut streams = engine.submit_all(wanted).await.unwrap();
     drop(streams.remove(0));
-    let ended = timeout(PATIENCE, collect(streams.remove(0))).await;
+    let ended = timeout(TIMEOUT, collect(streams.remove(0))).await;
     let (_, end) = ended.expect("nobody tells the one that is left");
     assert!(matches!(end, End::Failed(_)), "{end:?}");
 }
 
 #[tokio::test]
-async fn a_search_goes_on_for_whoever_is_left() {
+async fn a_beam_search_goes_on_for_the_remaining_choices() {
     let (engine, registry) = started(geometry(4096, 16)).await;
     let wanted = search(vec![5; 40], 40, (4, 2));
     let expected = answers(&engine, wanted.clone()).await;
@@ -119,15 +119,15 @@ fn geometry(blocks: u32, block_tokens: u32) -> Geometry {
 /// A search of a width for some answers.
 fn search(prompt: Vec<u32>, max_new_tokens: u32, (width, answers): (u32, u32)) -> EngineRequest {
     let mut wanted = request(prompt, max_new_tokens);
-    let beam = Beam {
+    let beam = BeamParameters {
         width,
         length_penalty: 1.0,
         early_stopping: EarlyStopping::Heuristic,
-        told: 0,
+        top_logprobs: 0,
     };
     wanted.stopping.stop_token_ids = vec![END];
-    wanted.sampling.telling.top = beam.looked_at(1) as u32;
-    wanted.branches = answers.min(width);
+    wanted.sampling.logprob_options.top = beam.candidate_count(1) as u32;
+    wanted.choices = answers.min(width);
     wanted.beam = Some(beam);
     wanted
 }

@@ -14,7 +14,7 @@ const CHOICES: usize = 3;
 fn wanted() -> EngineRequest {
     let mut wanted = request((5..5 + PROMPT).collect(), TOKENS);
     wanted.sampling.temperature = 1.0;
-    wanted.branches = CHOICES as u32;
+    wanted.choices = CHOICES as u32;
     wanted
 }
 
@@ -27,7 +27,7 @@ fn small_steps() -> Geometry {
 }
 
 #[tokio::test]
-async fn a_choice_that_is_dropped_before_its_first_token_does_not_run_on() {
+async fn choice_dropped_before_its_first_token_stops_running() {
     let whole = answers(&started(small_steps()).await.0, wanted()).await;
     for (dropped, finished) in (0..CHOICES).flat_map(|n| [(n, false), (n, true)]) {
         let (engine, registry) = started(small_steps()).await;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use penstock_mock_shard::{Fault, MockConfig, MockShard};
 use penstock_router::{
     engine::{
-        AttachedWorkers, End, Engine, EngineConfig, EngineMetrics, EngineState, Preparing,
+        AttachedWorkers, End, Engine, EngineConfig, EngineMetrics, EngineState, PreparePolicy,
         RestartPolicy, SubmitError, types::EngineRequest,
     },
     shard::{Endpoint, LoadConfig, StepLimits},
@@ -16,7 +16,7 @@ use prometheus_client::registry::Registry;
 use support::{MockWorkers, answer, checked, collect, engine, faulty, reach, ready, request};
 
 #[tokio::test]
-async fn a_crash_fails_what_runs_and_later_requests_work() {
+async fn worker_crash_fails_running_requests_and_later_ones_succeed() {
     let workers = MockWorkers::new(vec![vec![faulty(Fault::Crash(5))], vec![checked()]]);
     let engine = engine(workers.clone(), EngineConfig::default());
     ready(&engine).await;
@@ -34,7 +34,7 @@ async fn a_crash_fails_what_runs_and_later_requests_work() {
 }
 
 #[tokio::test]
-async fn a_worker_that_dies_while_idle_is_replaced_before_anyone_asks() {
+async fn idle_worker_that_dies_is_replaced_before_the_next_request() {
     let workers = MockWorkers::one(checked());
     let engine = engine(workers.clone(), EngineConfig::default());
     ready(&engine).await;
@@ -45,7 +45,7 @@ async fn a_worker_that_dies_while_idle_is_replaced_before_anyone_asks() {
 }
 
 #[tokio::test]
-async fn a_worker_that_outlives_a_router_serves_the_next() {
+async fn worker_that_outlives_a_router_serves_the_next_one() {
     let endpoint = Endpoint::Unix(support::socket());
     let _worker = MockShard::spawn(&endpoint, checked()).unwrap();
     for _ in 0..3 {
@@ -59,7 +59,7 @@ async fn a_worker_that_outlives_a_router_serves_the_next() {
 }
 
 #[tokio::test]
-async fn a_hang_ends_at_the_deadline() {
+async fn hung_step_fails_at_the_deadline() {
     let workers = MockWorkers::new(vec![vec![faulty(Fault::Hang(3))], vec![checked()]]);
     // More than a busy machine holds up a step of a worker that works.
     let limit = Duration::from_millis(1500);
@@ -87,7 +87,7 @@ async fn a_hang_ends_at_the_deadline() {
 }
 
 #[tokio::test]
-async fn an_error_of_one_sequence_ends_that_request_alone() {
+async fn sequence_error_ends_only_its_request() {
     let engine = engine(
         MockWorkers::one(faulty(Fault::ErrorSlot(4))),
         EngineConfig::default(),
@@ -100,7 +100,7 @@ async fn an_error_of_one_sequence_ends_that_request_alone() {
     let ends = [both.0.1, both.1.1];
     // The worker's own words are for the log.
     let failed = |end: &&End| match end {
-        End::Failed(told) => told
+        End::Failed(message) => message
             .starts_with("the worker failed on this request; the server's log says why (request "),
         _ => false,
     };
@@ -113,9 +113,9 @@ async fn an_error_of_one_sequence_ends_that_request_alone() {
 }
 
 #[tokio::test]
-async fn what_a_worker_refuses_to_prepare_is_refused_at_submission() {
+async fn a_request_that_prepare_rejects_is_rejected_at_submission() {
     let config = EngineConfig {
-        preparing: Preparing::Always,
+        prepare_policy: PreparePolicy::Always,
         ..EngineConfig::default()
     };
     let refusing = faulty(Fault::RefusePrepare("the grammar does not compile".into()));
@@ -133,7 +133,7 @@ async fn what_a_worker_refuses_to_prepare_is_refused_at_submission() {
 }
 
 #[tokio::test]
-async fn a_model_that_cannot_load_stops_the_engine_with_the_workers_words() {
+async fn load_failure_stops_the_engine_with_the_workers_reason() {
     let workers = MockWorkers::one(faulty(Fault::LoadError("no such folder: /x".into())));
     let engine = engine(workers.clone(), EngineConfig::default());
     let state = reach(&engine, |state| {
@@ -156,7 +156,7 @@ async fn a_model_that_cannot_load_stops_the_engine_with_the_workers_words() {
 }
 
 #[tokio::test]
-async fn after_too_many_losses_the_engine_gives_up_and_says_why() {
+async fn engine_stops_with_a_reason_after_too_many_worker_losses() {
     let workers = MockWorkers::one(faulty(Fault::Crash(0)));
     let restart = RestartPolicy {
         attempts: 3,
@@ -189,7 +189,7 @@ async fn after_too_many_losses_the_engine_gives_up_and_says_why() {
 }
 
 #[tokio::test]
-async fn requests_that_only_wait_outlive_a_loss() {
+async fn waiting_requests_survive_a_worker_loss() {
     let lives = vec![one_slot(vec![Fault::Hang(3)]), one_slot(vec![])];
     let workers = MockWorkers::new(lives);
     let engine = engine(workers.clone(), EngineConfig::default());
@@ -226,7 +226,7 @@ async fn requests_that_restarted_workers_cannot_hold_fail_alone() {
 }
 
 #[tokio::test]
-async fn what_waited_through_a_loss_is_prepared_by_the_new_workers() {
+async fn requests_waiting_at_a_loss_are_prepared_by_the_new_workers() {
     let lives = vec![
         one_slot(vec![Fault::Hang(3)]),
         one_slot(vec![Fault::HangPrepare]),
@@ -251,7 +251,7 @@ async fn what_waited_through_a_loss_is_prepared_by_the_new_workers() {
 }
 
 #[tokio::test]
-async fn what_was_being_prepared_at_a_loss_keeps_its_place() {
+async fn requests_being_prepared_at_a_loss_keep_their_queue_position() {
     // The second life prepares, and holds the first of its two requests up.
     let lives = vec![
         one_slot(vec![Fault::HangPrepare]),
@@ -283,7 +283,7 @@ async fn what_was_being_prepared_at_a_loss_keeps_its_place() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_being_prepared_at_loss_after_loss_fails_and_may_be_sent_again() {
+async fn a_request_being_prepared_at_two_losses_fails_as_retryable() {
     let workers = MockWorkers::one(faulty(Fault::HangPrepare));
     let restart = RestartPolicy {
         attempts: 100,
@@ -319,7 +319,7 @@ async fn what_is_being_prepared_at_loss_after_loss_fails_and_may_be_sent_again()
 }
 
 #[tokio::test]
-async fn what_was_dropped_is_prepared_again_and_the_answer_goes_on() {
+async fn a_dropped_preparation_is_repeated_and_the_request_goes_on() {
     let (prompt, tokens) = (vec![1, 2, 3], 30);
     let whole = engine(MockWorkers::one(checked()), EngineConfig::default());
     ready(&whole).await;
@@ -337,9 +337,9 @@ async fn what_was_dropped_is_prepared_again_and_the_answer_goes_on() {
 }
 
 #[tokio::test]
-async fn of_several_answers_those_go_on_whose_guide_was_dropped() {
+async fn choices_whose_grammar_was_dropped_are_prepared_again_and_go_on() {
     let several = || EngineRequest {
-        branches: 4,
+        choices: 4,
         ..request(vec![1, 2, 3], 30)
     };
     let whole = engine(MockWorkers::one(checked()), EngineConfig::default());
@@ -356,7 +356,7 @@ async fn of_several_answers_those_go_on_whose_guide_was_dropped() {
 }
 
 #[tokio::test]
-async fn what_is_dropped_again_and_again_fails_alone() {
+async fn a_request_whose_preparation_keeps_being_dropped_fails_alone() {
     let faults = (0..12).map(Fault::DropPrepared).collect();
     let workers = MockWorkers::new(vec![one_slot(faults)]);
     let engine = engine(workers.clone(), always_preparing());
@@ -376,7 +376,7 @@ async fn what_is_dropped_again_and_again_fails_alone() {
 }
 
 #[tokio::test]
-async fn a_token_past_the_vocabulary_breaks_the_protocol() {
+async fn token_beyond_the_vocabulary_is_a_protocol_error() {
     let workers = MockWorkers::new(vec![vec![faulty(Fault::AlienToken(3))], vec![checked()]]);
     let engine = engine(workers.clone(), EngineConfig::default());
     ready(&engine).await;
@@ -410,7 +410,7 @@ fn one_slot(faults: Vec<Fault>) -> Vec<MockConfig> {
 /// Every request is prepared, with a guide or without.
 fn always_preparing() -> EngineConfig {
     EngineConfig {
-        preparing: Preparing::Always,
+        prepare_policy: PreparePolicy::Always,
         ..EngineConfig::default()
     }
 }

@@ -24,7 +24,7 @@ fn ends_by_a_stop_token(choices: u32) -> EngineRequest {
     let mut request = request(vec![1, 2, 3], 200);
     request.stopping.stop_token_ids = vec![END];
     request.sampling.temperature = 1.0;
-    request.branches = choices;
+    request.choices = choices;
     request
 }
 

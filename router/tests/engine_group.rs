@@ -12,7 +12,7 @@ use penstock_router::{
 use support::{MockWorkers, answer, checked, engine, faulty, reach, ready, request};
 
 #[tokio::test]
-async fn a_group_of_two_answers_as_one() {
+async fn two_ranks_generate_the_same_tokens_as_one() {
     let single = engine(MockWorkers::one(checked()), EngineConfig::default());
     let pair = engine(
         MockWorkers::new(vec![vec![checked(), checked()]]),
@@ -30,7 +30,7 @@ async fn a_group_of_two_answers_as_one() {
 }
 
 #[tokio::test]
-async fn ranks_that_loaded_different_things_are_no_group() {
+async fn ranks_with_different_geometry_are_refused() {
     let mut other = checked();
     other.geometry.blocks = 77;
     let engine = engine(
@@ -51,7 +51,7 @@ async fn ranks_that_loaded_different_things_are_no_group() {
 }
 
 #[tokio::test]
-async fn any_rank_that_dies_loses_the_group() {
+async fn death_of_one_rank_restarts_the_group() {
     let lives = vec![
         vec![checked(), faulty(Fault::Crash(6))],
         vec![checked(), checked()],
@@ -71,7 +71,7 @@ async fn any_rank_that_dies_loses_the_group() {
 }
 
 #[tokio::test]
-async fn a_rank_that_hangs_alone_is_found_by_the_deadline() {
+async fn hung_rank_is_detected_at_the_deadline() {
     let lives = vec![
         vec![checked(), faulty(Fault::Hang(2))],
         vec![checked(), checked()],

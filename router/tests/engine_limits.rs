@@ -8,13 +8,13 @@ use futures_util::StreamExt;
 use penstock_mock_shard::{Cost, Exit, Fault, MockConfig};
 use penstock_router::client::Client;
 use penstock_router::engine::{
-    End, Engine, EngineConfig, EngineMetrics, EngineState, Preparing, SubmitError,
+    End, Engine, EngineConfig, EngineMetrics, EngineState, PreparePolicy, SubmitError,
 };
 use prometheus_client::registry::Registry;
 use support::{MockWorkers, checked, collect, engine, eventually, faulty, gauge, ready, request};
 
 #[tokio::test]
-async fn an_abort_frees_the_slot_and_the_blocks_at_once() {
+async fn abort_frees_slot_and_blocks_at_once() {
     let workers = MockWorkers::one(slow(20));
     let mut registry = Registry::default();
     let metrics = EngineMetrics::register(&mut registry);
@@ -39,7 +39,7 @@ async fn an_abort_frees_the_slot_and_the_blocks_at_once() {
 }
 
 #[tokio::test]
-async fn a_queued_request_can_be_aborted_and_a_submission_withdrawn() {
+async fn queued_requests_and_pending_submissions_can_be_aborted() {
     let mut config = slow(1);
     config.geometry.slots = 1;
     let workers = MockWorkers::one(config);
@@ -51,8 +51,8 @@ async fn a_queued_request_can_be_aborted_and_a_submission_withdrawn() {
     let queued = engine.submit(request(vec![6], 100)).await.unwrap();
     drop(queued);
     let withdrawn = engine.submit(request(vec![7], 100));
-    let impatient = tokio::time::timeout(Duration::ZERO, withdrawn).await;
-    drop(impatient);
+    let timed_out = tokio::time::timeout(Duration::ZERO, withdrawn).await;
+    drop(timed_out);
     eventually("the queue is empty", || {
         gauge(&registry, "tgi_queue_size") == 0
     })
@@ -61,14 +61,14 @@ async fn a_queued_request_can_be_aborted_and_a_submission_withdrawn() {
 }
 
 #[tokio::test]
-async fn a_withdrawn_request_is_no_longer_prepared() {
+async fn aborted_submission_stops_its_preparation() {
     let config = MockConfig {
         faults: vec![Fault::HangPrepare],
         ..checked()
     };
     let workers = MockWorkers::new(vec![vec![config.clone(), config]]);
     let always = EngineConfig {
-        preparing: Preparing::Always,
+        prepare_policy: PreparePolicy::Always,
         ..EngineConfig::default()
     };
     let engine = engine(workers.clone(), always);
@@ -83,10 +83,10 @@ async fn a_withdrawn_request_is_no_longer_prepared() {
 }
 
 #[tokio::test]
-async fn one_client_does_not_take_all_turns_of_the_workers() {
+async fn one_client_does_not_take_all_prepare_calls() {
     let workers = MockWorkers::one(faulty(Fault::HangPrepare));
     let always = EngineConfig {
-        preparing: Preparing::Always,
+        prepare_policy: PreparePolicy::Always,
         ..EngineConfig::default()
     };
     let engine = engine(workers.clone(), always);
@@ -118,7 +118,7 @@ async fn one_client_does_not_take_all_turns_of_the_workers() {
 }
 
 #[tokio::test]
-async fn a_finished_answer_ends_without_an_error() {
+async fn finished_stream_frees_its_slot_without_an_error() {
     let workers = MockWorkers::one(slow(1));
     let engine = engine(workers.clone(), EngineConfig::default());
     ready(&engine).await;
@@ -131,7 +131,7 @@ async fn a_finished_answer_ends_without_an_error() {
 }
 
 #[tokio::test]
-async fn past_the_bounds_requests_are_refused_with_a_time_to_come_back() {
+async fn past_the_queue_bounds_requests_are_refused_with_retry_after() {
     let mut config = slow(2);
     config.geometry.slots = 1;
     let limits = EngineConfig {
@@ -162,7 +162,7 @@ async fn past_the_bounds_requests_are_refused_with_a_time_to_come_back() {
 }
 
 #[tokio::test]
-async fn a_request_over_the_limit_is_refused_with_both_figures() {
+async fn too_long_request_error_names_length_and_limit() {
     let mut config = checked();
     config.geometry.sequence_tokens = 100;
     let engine = engine(MockWorkers::one(config), EngineConfig::default());
@@ -178,14 +178,14 @@ async fn a_request_over_the_limit_is_refused_with_both_figures() {
 }
 
 #[tokio::test]
-async fn a_drain_lets_the_accepted_finish_and_shuts_the_workers_down() {
+async fn drain_finishes_accepted_requests_and_stops_the_workers() {
     let workers = MockWorkers::one(slow(1));
     let engine = engine(workers.clone(), EngineConfig::default());
     ready(&engine).await;
     let running = engine.submit(request(vec![5], 50)).await.unwrap();
     let draining = tokio::spawn({
         let engine = engine.clone();
-        async move { engine.drain(support::PATIENCE).await }
+        async move { engine.drain(support::TIMEOUT).await }
     });
     support::reach(&engine, |state| *state == EngineState::Draining).await;
     assert_eq!(
@@ -200,7 +200,7 @@ async fn a_drain_lets_the_accepted_finish_and_shuts_the_workers_down() {
 }
 
 #[tokio::test]
-async fn a_drain_whose_grace_ends_fails_the_rest() {
+async fn drain_fails_requests_that_outlast_its_grace_period() {
     let engine = engine(MockWorkers::one(slow(1)), EngineConfig::default());
     ready(&engine).await;
     let running = engine.submit(request(vec![5], 10_000)).await.unwrap();
@@ -209,7 +209,7 @@ async fn a_drain_whose_grace_ends_fails_the_rest() {
 }
 
 #[tokio::test]
-async fn an_engine_that_nobody_holds_stops_its_workers() {
+async fn dropped_engine_stops_its_workers() {
     let workers = MockWorkers::one(checked());
     let engine = engine(workers.clone(), EngineConfig::default());
     ready(&engine).await;
@@ -229,7 +229,7 @@ fn slow(milliseconds: u64) -> MockConfig {
 }
 
 #[tokio::test]
-async fn what_the_model_can_take_is_known_once_it_is_loaded() {
+async fn limits_are_known_once_the_model_is_loaded() {
     let engine = engine(MockWorkers::one(checked()), EngineConfig::default());
     assert!(engine.limits().is_none());
     ready(&engine).await;

@@ -8,7 +8,7 @@ use futures_util::StreamExt;
 use penstock_mock_shard::{Geometry, MockConfig};
 use penstock_router::engine::{
     EngineConfig, EngineRequest, TokenStream,
-    types::{Told, WHOLE_VOCABULARY},
+    types::{Logprobs, WHOLE_VOCABULARY},
 };
 use support::{MockWorkers, checked, collect, engine, ready, request};
 
@@ -25,27 +25,31 @@ fn small_steps(vocab: u32) -> MockConfig {
 }
 
 /// All log-probabilities that a stream brings, and how many tokens.
-async fn gathered(mut stream: TokenStream) -> (usize, Told) {
-    let (mut tokens, mut all) = (0, Told::default());
+async fn gathered(mut stream: TokenStream) -> (usize, Logprobs) {
+    let (mut tokens, mut all) = (0, Logprobs::default());
     while let Some(event) = stream.next().await {
-        let told = event.told.map_or_else(Told::default, |told| *told);
-        assert!(told.tops.is_empty() || told.tops.len() == event.tokens.len());
+        let logprobs = event
+            .logprobs
+            .map_or_else(Logprobs::default, |logprobs| *logprobs);
+        assert!(
+            logprobs.top_logprobs.is_empty() || logprobs.top_logprobs.len() == event.tokens.len()
+        );
         tokens += event.tokens.len();
-        all.tops.extend(told.tops);
-        all.prompt.extend(told.prompt);
+        all.top_logprobs.extend(logprobs.top_logprobs);
+        all.prompt.extend(logprobs.prompt);
     }
     (tokens, all)
 }
 
-fn asking(tokens: u32) -> EngineRequest {
+fn request_with_logprobs(tokens: u32) -> EngineRequest {
     let mut wanted = request((3..33).collect(), tokens);
-    wanted.sampling.telling.top = 2;
-    wanted.sampling.telling.prompt = Some(3);
+    wanted.sampling.logprob_options.top = 2;
+    wanted.sampling.logprob_options.prompt = Some(3);
     wanted
 }
 
 #[tokio::test]
-async fn an_unread_stream_keeps_all_log_probabilities() {
+async fn unread_stream_keeps_all_logprobs() {
     // The second has more tokens than one event holds.
     for tokens in [5, 150] {
         let engine = engine(
@@ -53,14 +57,14 @@ async fn an_unread_stream_keeps_all_log_probabilities() {
             EngineConfig::default(),
         );
         ready(&engine).await;
-        let read = gathered(engine.submit(asking(tokens)).await.unwrap()).await;
+        let read = gathered(engine.submit(request_with_logprobs(tokens)).await.unwrap()).await;
         assert_eq!(
-            (read.0, read.1.tops.len()),
+            (read.0, read.1.top_logprobs.len()),
             (tokens as usize, tokens as usize)
         );
         assert_eq!(read.1.prompt.len(), 29, "of all tokens but the first");
-        assert!(read.1.tops.iter().all(|top| top.len() == 2));
-        let unread = engine.submit(asking(tokens)).await.unwrap();
+        assert!(read.1.top_logprobs.iter().all(|top| top.len() == 2));
+        let unread = engine.submit(request_with_logprobs(tokens)).await.unwrap();
         // One task fills all inboxes in the order of the steps: once the later stream has ended, all that
         // the earlier one gets is in its inbox.
         collect(engine.submit(request(vec![7], 200)).await.unwrap()).await;
@@ -69,7 +73,7 @@ async fn an_unread_stream_keeps_all_log_probabilities() {
 }
 
 #[tokio::test]
-async fn an_impossible_token_that_is_named_is_told() {
+async fn a_requested_logprob_token_id_is_reported_even_at_minus_infinity() {
     let engine = engine(
         MockWorkers::one(small_steps(32_000)),
         EngineConfig::default(),
@@ -79,15 +83,18 @@ async fn an_impossible_token_that_is_named_is_told() {
         let mut wanted = request(vec![5, 6], 5);
         wanted.stopping.stop_token_ids = vec![9];
         wanted.stopping.min_new_tokens = 3;
-        wanted.sampling.telling.top = top;
-        wanted.sampling.telling.token_ids = vec![400, 9, 401];
-        let (_, told) = gathered(engine.submit(wanted).await.unwrap()).await;
-        assert_eq!(told.tops.len(), 5);
-        for (place, tops) in told.tops.iter().enumerate() {
-            let named = &tops[top as usize..];
+        wanted.sampling.logprob_options.top = top;
+        wanted.sampling.logprob_options.token_ids = vec![400, 9, 401];
+        let (_, logprobs) = gathered(engine.submit(wanted).await.unwrap()).await;
+        assert_eq!(logprobs.top_logprobs.len(), 5);
+        for (place, top_logprobs) in logprobs.top_logprobs.iter().enumerate() {
+            let named = &top_logprobs[top as usize..];
             let ids: Vec<_> = named.iter().map(|c| c.id).collect();
             assert_eq!(ids, [400, 9, 401], "place {place}");
-            let impossible: Vec<_> = tops.iter().map(|c| !c.logprob.is_finite()).collect();
+            let impossible: Vec<_> = top_logprobs
+                .iter()
+                .map(|c| !c.logprob.is_finite())
+                .collect();
             let stop = top as usize + 1;
             assert!(
                 impossible
@@ -100,19 +107,19 @@ async fn an_impossible_token_that_is_named_is_told() {
 }
 
 #[tokio::test]
-async fn of_a_prompt_impossible_tokens_are_told_with_the_whole_vocabulary_alone() {
+async fn impossible_prompt_tokens_are_reported_only_for_the_whole_vocabulary() {
     // The mock worker's least likely token is impossible.
     let engine = engine(MockWorkers::one(small_steps(6)), EngineConfig::default());
     ready(&engine).await;
-    for (asked, told, possible) in [(3, 3, 3), (20, 5, 5), (WHOLE_VOCABULARY, 6, 5)] {
+    for (requested, reported, possible) in [(3, 3, 3), (20, 5, 5), (WHOLE_VOCABULARY, 6, 5)] {
         let mut wanted = request(vec![1, 2, 3, 4, 5, 1, 2, 3, 4, 5, 1, 2], 1);
-        wanted.sampling.telling.prompt = Some(asked);
+        wanted.sampling.logprob_options.prompt = Some(requested);
         let (_, all) = gathered(engine.submit(wanted).await.unwrap()).await;
         assert_eq!(all.prompt.len(), 11);
         for token in all.prompt {
-            assert_eq!(token.top.len(), told, "{asked}");
+            assert_eq!(token.top.len(), reported, "{requested}");
             let finite = token.top.iter().filter(|c| c.logprob.is_finite());
-            assert_eq!(finite.count(), possible, "{asked}");
+            assert_eq!(finite.count(), possible, "{requested}");
         }
     }
 }

@@ -6,7 +6,7 @@ mod support;
 
 use penstock_mock_shard::{Fault, Geometry, MockConfig};
 use penstock_router::engine::{Engine, EngineConfig, EngineMetrics};
-use penstock_scheduler::{Facts, Policy};
+use penstock_scheduler::{Policy, SequenceFacts};
 use prometheus_client::registry::Registry;
 use support::{MockWorkers, answer, checked, collect, eventually, gauge, reach, ready, request};
 
@@ -14,7 +14,7 @@ use support::{MockWorkers, answer, checked, collect, eventually, gauge, reach, r
 struct Poison;
 
 impl Policy for Poison {
-    fn rank(&mut self, facts: &Facts<'_>) -> u64 {
+    fn rank(&mut self, facts: &SequenceFacts<'_>) -> u64 {
         assert_ne!(facts.tokens, 7, "on purpose");
         0
     }
@@ -53,7 +53,7 @@ fn counted(registry: &Registry) -> [i64; 4] {
 }
 
 #[tokio::test]
-async fn steps_after_a_loss_are_counted_as_what_they_are() {
+async fn steps_after_a_worker_loss_are_counted_by_kind() {
     for panics in [false, true] {
         let lives = vec![small_steps(vec![Fault::Hang(7)]), small_steps(vec![])];
         let workers = MockWorkers::new(lives);
@@ -82,7 +82,7 @@ async fn steps_after_a_loss_are_counted_as_what_they_are() {
 }
 
 #[tokio::test]
-async fn totals_go_on_after_a_panic() {
+async fn counters_continue_after_a_scheduler_panic() {
     let workers = MockWorkers::one(checked());
     let (engine, registry) = started(workers.clone());
     let hits = || gauge(&registry, "penstock_prefix_hit_tokens_total");
@@ -105,18 +105,18 @@ async fn totals_go_on_after_a_panic() {
 
 /// A step of the mock takes microseconds: as milliseconds they would be hours.
 #[tokio::test]
-async fn durations_are_told_in_seconds() {
+async fn durations_are_exported_in_seconds() {
     let (engine, registry) = started(MockWorkers::one(checked()));
     ready(&engine).await;
     let began = std::time::Instant::now();
     answer(&engine, request(vec![9], 50)).await;
-    let told = figure(
+    let seconds = figure(
         &registry,
         "tgi_batch_inference_duration_sum{method=\"decode\"}",
     );
     assert!(
-        told > 0.0 && told <= began.elapsed().as_secs_f64(),
-        "{told}"
+        seconds > 0.0 && seconds <= began.elapsed().as_secs_f64(),
+        "{seconds}"
     );
 }
 

@@ -23,7 +23,7 @@ use penstock_router::{
     },
     shard::{Loaded, ShardGroup},
 };
-use penstock_scheduler::{Facts, Policy};
+use penstock_scheduler::{Policy, SequenceFacts};
 use prometheus_client::registry::Registry;
 use support::{MockWorkers, answer, checked, collect, engine, gauge, reach, ready, request};
 
@@ -47,7 +47,7 @@ impl Poison {
 }
 
 impl Policy for Poison {
-    fn rank(&mut self, facts: &Facts<'_>) -> u64 {
+    fn rank(&mut self, facts: &SequenceFacts<'_>) -> u64 {
         if facts.tokens == self.tokens && self.looks.fetch_add(1, Ordering::SeqCst) + 1 >= self.look
         {
             panic!("on purpose");
@@ -75,7 +75,7 @@ fn poisoned(workers: MockWorkers, poison: &[Poison]) -> (Engine, Registry) {
 struct Several(Vec<Poison>);
 
 impl Policy for Several {
-    fn rank(&mut self, facts: &Facts<'_>) -> u64 {
+    fn rank(&mut self, facts: &SequenceFacts<'_>) -> u64 {
         self.0.iter_mut().map(|poison| poison.rank(facts)).sum()
     }
 }
@@ -87,7 +87,7 @@ fn one_slot(faults: Vec<Fault>) -> Vec<MockConfig> {
 }
 
 #[tokio::test]
-async fn a_panic_of_the_scheduler_is_a_loss() {
+async fn scheduler_panic_is_handled_like_a_worker_loss() {
     let lives = vec![one_slot(vec![Fault::Hang(3)]), one_slot(vec![])];
     let workers = MockWorkers::new(lives);
     let (engine, registry) = poisoned(workers.clone(), &[Poison::at(7, 1)]);
@@ -96,18 +96,18 @@ async fn a_panic_of_the_scheduler_is_a_loss() {
     let waiting = engine.submit(request(vec![3], 4)).await.unwrap();
     support::eventually("a step hangs", || workers.view().steps == 4).await;
     let refused = engine.submit(request(vec![5; 7], 4)).await.err();
-    let Some(SubmitError::Internal(told)) = refused else {
+    let Some(SubmitError::Internal(message)) = refused else {
         panic!("{refused:?}")
     };
     assert_eq!(
-        told,
+        message,
         "the engine failed over this request; the server's log says why"
     );
     let state = reach(&engine, |state| *state != EngineState::Ready).await;
     let reason = "the engine failed: on purpose".into();
     assert_eq!(state, EngineState::Restarting { reason });
-    let told = "the engine failed (loss 1 in the server's log); the request may be sent again";
-    assert_eq!(collect(running).await.1, End::Failed(told.into()));
+    let message = "the engine failed (loss 1 in the server's log); the request may be sent again";
+    assert_eq!(collect(running).await.1, End::Failed(message.into()));
     let (ids, end) = collect(waiting).await;
     assert_eq!((ids.len(), end), (4, End::Length));
     assert_eq!(answer(&engine, request(vec![9], 20)).await.1, End::Length);
@@ -118,7 +118,7 @@ async fn a_panic_of_the_scheduler_is_a_loss() {
 }
 
 #[tokio::test]
-async fn a_request_over_which_the_engine_fails_again_is_left_out() {
+async fn request_that_panics_the_scheduler_again_fails_alone() {
     let lives = vec![one_slot(vec![Fault::Hang(3)]), one_slot(vec![])];
     let poison = [Poison::at(7, 1), Poison::at(5, 2)];
     let workers = MockWorkers::new(lives);
@@ -130,13 +130,13 @@ async fn a_request_over_which_the_engine_fails_again_is_left_out() {
     support::eventually("a step hangs", || workers.view().steps == 4).await;
     assert!(engine.submit(request(vec![5; 7], 4)).await.is_err());
     assert!(matches!(collect(running).await.1, End::Failed(_)));
-    let told = "the engine failed over this request";
-    assert_eq!(collect(guilty).await.1, End::Failed(told.into()));
+    let message = "the engine failed over this request";
+    assert_eq!(collect(guilty).await.1, End::Failed(message.into()));
     assert_eq!(collect(waiting).await.1, End::Length);
 }
 
 #[tokio::test]
-async fn panic_after_panic_stops_the_engine_with_its_reason() {
+async fn repeated_panics_stop_the_engine_with_a_reason() {
     let workers = MockWorkers::one(checked());
     let (engine, _) = poisoned(workers.clone(), &[Poison::at(7, 1)]);
     for _ in 0..5 {
@@ -188,7 +188,7 @@ fn careless(inner: &MockWorkers, starts: usize, stop: bool) -> Engine {
 }
 
 #[tokio::test]
-async fn a_panic_while_workers_start_stops_the_engine_with_its_reason() {
+async fn panic_during_worker_start_stops_the_engine_with_a_reason() {
     let engine = careless(&MockWorkers::one(checked()), 0, false);
     let over = |state: &EngineState| matches!(state, EngineState::Stopped { .. });
     let EngineState::Stopped { reason } = reach(&engine, over).await else {
@@ -198,11 +198,11 @@ async fn a_panic_while_workers_start_stops_the_engine_with_its_reason() {
 }
 
 #[tokio::test]
-async fn whatever_happens_a_drain_ends() {
+async fn drain_ends_after_an_engine_panic() {
     let workers = MockWorkers::one(checked());
     let engine = careless(&workers, 1, true);
     ready(&engine).await;
-    let drained = tokio::time::timeout(support::PATIENCE, engine.drain(Duration::ZERO));
+    let drained = tokio::time::timeout(support::TIMEOUT, engine.drain(Duration::ZERO));
     drained.await.expect("the engine says that it is over");
     let refused = engine.submit(request(vec![1], 4)).await.err();
     assert!(matches!(refused, Some(SubmitError::Unavailable { .. })));
@@ -218,7 +218,7 @@ impl Wake for Broken {
 }
 
 #[tokio::test]
-async fn a_reader_that_panics_harms_no_other_stream() {
+async fn panicking_reader_does_not_affect_other_streams() {
     let engine = engine(MockWorkers::one(checked()), EngineConfig::default());
     ready(&engine).await;
     // Both get their news by one message per step, the broken one first.

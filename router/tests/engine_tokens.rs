@@ -17,7 +17,7 @@ async fn one_request_gets_its_tokens() {
 }
 
 #[tokio::test]
-async fn who_has_another_salt_finds_nothing_of_others_in_the_cache() {
+async fn a_different_cache_salt_gets_no_prefix_cache_hits() {
     let (engine, registry) = started(Geometry::default()).await;
     let long: Vec<u32> = (3..103).collect();
     let mut hits = Vec::new();
@@ -32,7 +32,7 @@ async fn who_has_another_salt_finds_nothing_of_others_in_the_cache() {
 }
 
 #[tokio::test]
-async fn a_stream_knows_how_many_tokens_of_its_prompt_were_cached() {
+async fn stream_reports_its_cached_prompt_tokens() {
     let engine = engine(MockWorkers::one(checked()), EngineConfig::default());
     ready(&engine).await;
     let long: Vec<u32> = (3..103).collect();
@@ -53,7 +53,7 @@ async fn a_stream_knows_how_many_tokens_of_its_prompt_were_cached() {
 }
 
 #[tokio::test]
-async fn many_together_get_what_each_gets_alone() {
+async fn concurrent_requests_get_the_same_tokens_as_alone() {
     for tokens_per_run in [1, 4] {
         let roomy = MockConfig {
             geometry: geometry(4096, tokens_per_run),
@@ -90,7 +90,7 @@ async fn many_together_get_what_each_gets_alone() {
 /// A run that was planned before the outcome that ended its sequence may find no room for its last
 /// known token: it yields nothing.
 #[tokio::test]
-async fn answers_that_end_with_a_block_are_whole_at_several_tokens_per_run() {
+async fn answers_ending_at_a_block_boundary_are_complete_with_several_tokens_per_run() {
     for tokens_per_run in 1..=4 {
         let config = MockConfig {
             geometry: geometry(4096, tokens_per_run),

@@ -4,10 +4,11 @@
 use std::{collections::BTreeSet, fs, path::PathBuf};
 
 use penstock_router::generated::v1::{
-    BadWord, BlockCopies, BlockGrowth, BlockTable, Guide, KvGroup, LoadProgress, LoadRequest,
+    BadWord, BlockCopies, BlockGrowth, BlockTable, Grammar, KvGroup, LoadProgress, LoadRequest,
     Loaded, LogitBias, MemoryReport, NewSequence, Penalties, PrepareReply, PrepareRequest,
-    Progress, PromptLogprobs, RequestError, Sampling, SlotError, SlotFork, StepReply, StepRequest,
-    StepTiming, Thoughts, TokenSet, Watermark, guide, load_progress::Event, request_error::Kind,
+    Progress, PromptLogprobs, Reasoning, RequestError, Sampling, SlotError, SlotFork, StepReply,
+    StepRequest, StepTiming, TokenSet, Watermark, grammar, load_progress::Event,
+    request_error::Kind,
 };
 use prost::Message;
 
@@ -121,16 +122,16 @@ fn prepare() {
         &PrepareRequest {
             request_id: 17,
             sampling: Some(sampling),
-            guide: Some(Guide {
-                kind: guide::Kind::JsonSchema.into(),
+            grammar: Some(Grammar {
+                kind: grammar::Kind::JsonSchema.into(),
                 text: r#"{"type":"integer"}"#.into(),
                 complete: true,
                 max_new_tokens: 200,
                 end_token_ids: vec![2, 300],
-                thoughts: Some(Thoughts {
+                reasoning: Some(Reasoning {
                     open: "<think>".into(),
                     close: "</think>".into(),
-                    begun: true,
+                    started: true,
                 }),
             }),
         },
@@ -155,8 +156,8 @@ fn step_request() {
             stop_token_ids: vec![2],
             ..Default::default()
         }),
-        guide: Some(Guide {
-            kind: guide::Kind::Regex.into(),
+        grammar: Some(Grammar {
+            kind: grammar::Kind::Regex.into(),
             text: "[0-9]+".into(),
             max_new_tokens: 10,
             end_token_ids: vec![2],
@@ -217,7 +218,7 @@ fn step_reply() {
             top_counts: vec![1, 0, 2],
             top_token_ids: vec![128, 2, 300],
             top_logprobs: vec![-0.25, 0.0, -8.0],
-            prompts: vec![PromptLogprobs {
+            prompt_logprobs: vec![PromptLogprobs {
                 request_id: 17,
                 start: 1,
                 logprobs: vec![-0.5, -2.0],

@@ -4,7 +4,7 @@
 
 mod scripted;
 
-use penstock_router::{config::Format, engine::End, tools::ThoughtFormat};
+use penstock_router::{config::Format, engine::End, tool_parsers::ReasoningFormat};
 use scripted::Server;
 use serde_json::{Value, json};
 
@@ -17,9 +17,9 @@ const CALL: &str = "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\": \"b\"}}</to
 
 fn server() -> Server {
     let server = Server::with(Some(TEMPLATE), |config| {
-        config.thought_format = Format::Fixed(ThoughtFormat::Think);
+        config.reasoning_format = Format::Fixed(ReasoningFormat::Think);
     });
-    server.stage.set_length(2000);
+    server.backend.set_length(2000);
     server
 }
 
@@ -36,15 +36,15 @@ fn tools() -> Value {
 }
 
 fn prompt(server: &Server) -> String {
-    let ids = server.stage.last().prompt;
+    let ids = server.backend.last().prompt;
     ids.iter().map(|&id| id as u8 as char).collect()
 }
 
 #[tokio::test]
-async fn an_answer_in_one_piece() {
+async fn message_without_streaming() {
     let server = server();
     server
-        .stage
+        .backend
         .play(&["<think>hm</think>So: ", CALL], End::StopToken);
     let answer = server
         .post(PATH, body(json!({"tools": tools()})))
@@ -72,7 +72,7 @@ async fn an_answer_in_one_piece() {
 }
 
 #[tokio::test]
-async fn how_an_answer_ended() {
+async fn finish_reason_is_reported() {
     let server = server();
     for (texts, end, fields, reason, sequence) in [
         (
@@ -97,12 +97,12 @@ async fn how_an_answer_ended() {
             json!("STOP"),
         ),
     ] {
-        server.stage.play(&texts, end);
+        server.backend.play(&texts, end);
         let answer = server.post(PATH, body(fields)).await.json();
         assert_eq!(answer["stop_reason"], reason);
         assert_eq!(answer["stop_sequence"], sequence);
     }
-    server.stage.play(&[&CALL[..40]], End::Length);
+    server.backend.play(&[&CALL[..40]], End::Length);
     let cut = server
         .post(PATH, body(json!({"tools": tools()})))
         .await
@@ -155,12 +155,12 @@ fn blocks(events: &[Value]) -> Vec<(Value, String)> {
 }
 
 #[tokio::test]
-async fn a_stream_of_events() {
+async fn message_stream_events() {
     let server = server();
     let text = format!("<think>hm</think>So: {CALL}{CALL}");
     let cut: Vec<String> = text.chars().map(String::from).collect();
     let cut: Vec<&str> = cut.iter().map(String::as_str).collect();
-    server.stage.play(&cut, End::StopToken);
+    server.backend.play(&cut, End::StopToken);
     let reply = server
         .post(PATH, body(json!({"tools": tools(), "stream": true})))
         .await;
@@ -202,9 +202,9 @@ async fn a_stream_of_events() {
 }
 
 #[tokio::test]
-async fn blocks_become_turns() {
+async fn content_blocks_become_chat_messages() {
     let server = server();
-    server.stage.play(&["ok"], End::StopToken);
+    server.backend.play(&["ok"], End::StopToken);
     let messages = json!([
         {"role": "user", "content": [{"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}},
                                      {"type": "text", "text": "b"}]},
@@ -233,8 +233,8 @@ async fn blocks_become_turns() {
 }
 
 #[tokio::test]
-async fn the_model_is_told_that_a_tool_has_failed() {
-    for (result, told) in [
+async fn a_failed_tool_result_is_marked_in_the_prompt() {
+    for (result, expected) in [
         (json!({"content": "no such city"}), "no such city"),
         (
             json!({"content": "no such city", "is_error": false}),
@@ -260,7 +260,7 @@ async fn the_model_is_told_that_a_tool_has_failed() {
         (json!({"is_error": true}), "Error"),
     ] {
         let server = server();
-        server.stage.play(&["ok"], End::StopToken);
+        server.backend.play(&["ok"], End::StopToken);
         let mut result = result;
         result["type"] = json!("tool_result");
         result["tool_use_id"] = json!("t1");
@@ -272,7 +272,7 @@ async fn the_model_is_told_that_a_tool_has_failed() {
         let reply = server.post(PATH, body(json!({"messages": messages}))).await;
         assert_eq!(reply.status, 200, "{}", reply.text());
         let prompt = prompt(&server);
-        assert!(prompt.contains(&format!("/tool:{told}t1/")), "{prompt}");
+        assert!(prompt.contains(&format!("/tool:{expected}t1/")), "{prompt}");
     }
 }
 
@@ -354,7 +354,7 @@ fn bad_tools() -> Vec<(Value, &'static str)> {
 }
 
 #[tokio::test]
-async fn bad_input_is_refused_by_name() {
+async fn invalid_fields_are_refused_by_name() {
     let server = server();
     for (fields, name) in bad_messages().into_iter().chain(bad_tools()) {
         for stream in [false, true] {
@@ -369,7 +369,7 @@ async fn bad_input_is_refused_by_name() {
             assert!(message.contains(name), "{name} is not in {message}");
         }
     }
-    assert!(server.stage.requests().is_empty());
+    assert!(server.backend.requests().is_empty());
     let reply = server.post(PATH, body(json!({"model": "claude"}))).await;
     assert_eq!(
         (reply.status.as_u16(), &reply.json()["error"]["type"]),
@@ -383,9 +383,9 @@ async fn bad_input_is_refused_by_name() {
 
 /// The tool runner of Anthropic's clients asks for a thread first, and does without one when it reads this code.
 #[tokio::test]
-async fn a_thread_is_refused_with_a_code() {
+async fn a_thread_field_is_refused_with_an_error_code() {
     let server = server();
-    server.stage.play(&["a"], End::StopToken);
+    server.backend.play(&["a"], End::StopToken);
     for (thread, status, code) in [
         (json!({"type": "create"}), 400, "thread_unsupported_request"),
         (
@@ -397,8 +397,8 @@ async fn a_thread_is_refused_with_a_code() {
     ] {
         let reply = server.post(PATH, body(json!({"thread": thread}))).await;
         assert_eq!(reply.status, status, "{}", reply.text());
-        let told = reply.json()["error"]["details"]["error_code"].clone();
-        assert_eq!(told.as_str().unwrap_or_default(), code);
+        let error_code = reply.json()["error"]["details"]["error_code"].clone();
+        assert_eq!(error_code.as_str().unwrap_or_default(), code);
     }
     let reply = server.post(PATH, body(json!({"container": "c"}))).await;
     assert_eq!(reply.json()["error"]["details"], Value::Null);

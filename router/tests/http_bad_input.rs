@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use axum::{body::Body, http::Request};
 use penstock_router::engine::{EngineState, SubmitError};
-use scripted::{Act, Server, invalid};
+use scripted::{ScriptedReply, Server, invalid};
 use serde_json::{Value, json};
 
 const NATIVE: [&str; 3] = ["/generate", "/generate_stream", "/"];
@@ -18,7 +18,7 @@ fn native(parameters: Value) -> Value {
 }
 
 #[tokio::test]
-async fn native_rules_say_what_tgi_says() {
+async fn native_validation_errors_match_tgi() {
     let server = Server::new();
     let long = "x".repeat(100);
     for (body, message) in [
@@ -74,13 +74,13 @@ async fn native_rules_say_what_tgi_says() {
         }
     }
     assert!(
-        server.stage.requests().is_empty(),
+        server.backend.requests().is_empty(),
         "nothing reached the engine"
     );
 }
 
 #[tokio::test]
-async fn types_and_unknown_fields_are_named() {
+async fn wrong_types_and_unknown_fields_are_named() {
     let server = Server::new();
     for (body, names) in [
         (json!({}), vec!["inputs"]),
@@ -212,7 +212,7 @@ fn not_offered() -> Vec<Case> {
 }
 
 #[tokio::test]
-async fn openai_rules_name_the_field() {
+async fn openai_validation_errors_name_the_field() {
     let server = Server::new();
     let hi = json!([{"role": "user", "content": "hi"}]);
     for (fields, param, part) in [out_of_range(), unfit_messages(), not_offered()].concat() {
@@ -231,11 +231,11 @@ async fn openai_rules_name_the_field() {
             reply.message()
         );
     }
-    assert!(server.stage.requests().is_empty());
+    assert!(server.backend.requests().is_empty());
 }
 
 #[tokio::test]
-async fn prompts_of_completions_are_checked() {
+async fn completion_prompts_are_validated() {
     let server = Server::with(None, |config| config.max_client_batch_size = 2);
     for (prompt, part) in [
         (json!(""), "empty"),
@@ -270,7 +270,7 @@ async fn prompts_of_completions_are_checked() {
 }
 
 #[tokio::test]
-async fn what_is_no_json_gets_json_back() {
+async fn a_body_that_is_not_json_gets_a_json_error() {
     let server = Server::new();
     for path in [
         "/generate",
@@ -307,7 +307,7 @@ async fn what_is_no_json_gets_json_back() {
 }
 
 #[tokio::test]
-async fn routes_and_methods_that_are_not_there() {
+async fn unknown_routes_and_methods_are_refused() {
     let server = Server::new();
     let lost = server.get("/nothing").await;
     assert_eq!(
@@ -324,7 +324,7 @@ async fn routes_and_methods_that_are_not_there() {
 }
 
 #[tokio::test]
-async fn overload_and_absence_say_when_to_come_again() {
+async fn overload_and_unavailability_send_retry_after() {
     let server = Server::new();
     let retry_after = Duration::from_millis(2500);
     let cases = [
@@ -347,14 +347,14 @@ async fn overload_and_absence_say_when_to_come_again() {
     ];
     for (error, status, seconds, kind) in cases {
         for path in NATIVE {
-            server.stage.act(Act::Refuse(error.clone()));
+            server.backend.act(ScriptedReply::Refuse(error.clone()));
             let body = json!({"inputs": "hi", "stream": path == "/" || path.ends_with("stream")});
             let reply = server.post(path, body).await;
             assert_eq!(reply.status, status, "{path}");
             assert_eq!(reply.headers["retry-after"], seconds);
             assert_eq!(reply.json()["error_type"], kind);
         }
-        server.stage.act(Act::Refuse(error));
+        server.backend.act(ScriptedReply::Refuse(error));
         let reply = server
             .post("/v1/completions", json!({"prompt": "hi", "stream": true}))
             .await;
@@ -369,14 +369,14 @@ async fn overload_and_absence_say_when_to_come_again() {
 }
 
 #[tokio::test]
-async fn nothing_runs_while_the_model_loads() {
+async fn requests_are_refused_while_the_model_loads() {
     let server = Server::new();
     let loading = EngineState::Loading {
         phase: "weights".into(),
         done: 1,
         total: 4,
     };
-    server.stage.set_state(loading);
+    server.backend.set_state(loading);
     assert_eq!(server.get("/health").await.status, 200);
     let ready = server.get("/ready").await;
     assert_eq!(ready.status, 503);
@@ -392,7 +392,7 @@ async fn nothing_runs_while_the_model_loads() {
         server.get("/info").await.json()["max_total_tokens"],
         Value::Null
     );
-    server.stage.set_state(EngineState::Stopped {
+    server.backend.set_state(EngineState::Stopped {
         reason: "no such file: /models/a".into(),
     });
     // The reason is the operator's: it may name files.
@@ -404,7 +404,7 @@ async fn nothing_runs_while_the_model_loads() {
 }
 
 #[tokio::test]
-async fn cross_origin_pages_may_ask() {
+async fn cross_origin_requests_are_allowed() {
     let server = Server::new();
     let preflight = Request::options("/generate")
         .header("origin", "https://example.org")
@@ -425,7 +425,7 @@ async fn cross_origin_pages_may_ask() {
 }
 
 #[tokio::test]
-async fn a_list_with_an_unknown_name_is_named_too() {
+async fn unknown_tensor_names_are_reported_with_their_list() {
     let server = Server::new();
     let prompt = json!({"name": "text_input", "shape": [1], "datatype": "BYTES", "data": ["a"]});
     let other = json!({"name": "colour", "shape": [1], "datatype": "BYTES", "data": ["a"]});

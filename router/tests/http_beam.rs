@@ -4,7 +4,7 @@
 
 mod scripted;
 
-use penstock_router::engine::{Beam, EarlyStopping, End};
+use penstock_router::engine::{BeamParameters, EarlyStopping, End};
 use scripted::{Server, invalid};
 use serde_json::{Value, json};
 
@@ -24,10 +24,10 @@ fn body(path: &str, fields: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn it_reaches_the_engine() {
+async fn beam_search_fields_reach_the_engine() {
     let server = Server::new();
     for text in ["a", "b"] {
-        server.stage.play(&[text], End::Length);
+        server.backend.play(&[text], End::Length);
     }
     let fields = json!({"use_beam_search": true, "best_of": 4, "n": 2, "temperature": 0,
                         "early_stopping": "never", "length_penalty": 0.5, "top_k": -1});
@@ -35,46 +35,46 @@ async fn it_reaches_the_engine() {
     let answer = answer.json();
     assert_eq!(answer["choices"][0]["text"], "a");
     assert_eq!(answer["choices"][1]["text"], "b");
-    let request = server.stage.last();
-    let beam = Beam {
+    let request = server.backend.last();
+    let beam = BeamParameters {
         width: 4,
         length_penalty: 0.5,
         early_stopping: EarlyStopping::Never,
-        told: 0,
+        top_logprobs: 0,
     };
-    assert_eq!((request.beam, request.branches), (Some(beam), 2));
+    assert_eq!((request.beam, request.choices), (Some(beam), 2));
     assert_eq!(request.sampling.temperature, 0.0);
-    let usual = Beam {
+    let usual = BeamParameters {
         width: 3,
         length_penalty: 1.0,
         early_stopping: EarlyStopping::WhenFull,
-        told: 0,
+        top_logprobs: 0,
     };
     for path in [CHAT, COMPLETIONS, "/generate"] {
-        server.stage.play(&["c"], End::Length);
+        server.backend.play(&["c"], End::Length);
         let fields = json!({"use_beam_search": true, "beam_width": 3, "early_stopping": true});
         let reply = server.post(path, body(path, &fields)).await;
         assert_eq!(reply.status, 200, "{path}: {}", reply.text());
-        assert_eq!(server.stage.last().beam, Some(usual), "{path}");
+        assert_eq!(server.backend.last().beam, Some(usual), "{path}");
     }
-    server.stage.play(&["d"], End::Length);
+    server.backend.play(&["d"], End::Length);
     let fields = json!({"use_beam_search": true, "n": 1});
     server.post(CHAT, body(CHAT, &fields)).await;
-    assert_eq!(server.stage.last().beam.unwrap().width, 1);
+    assert_eq!(server.backend.last().beam.unwrap().width, 1);
 }
 
 #[tokio::test]
-async fn a_stream_brings_the_answers() {
+async fn beam_search_answers_are_streamed() {
     let server = Server::new();
     for path in [CHAT, COMPLETIONS] {
-        server.stage.play(&["ab"], End::Length);
+        server.backend.play(&["ab"], End::Length);
         let fields = json!({"use_beam_search": true, "beam_width": 3, "stream": true});
         let events = server.post(path, body(path, &fields)).await.events();
         let said = events.iter().map(|event| &event["choices"][0]);
         let said = said.filter_map(|c| c["text"].as_str().or(c["delta"]["content"].as_str()));
         assert_eq!(said.collect::<String>(), "ab", "{path}");
     }
-    server.stage.play(&["ab"], End::Length);
+    server.backend.play(&["ab"], End::Length);
     let fields = json!({"use_beam_search": true, "beam_width": 3});
     let path = "/generate_stream";
     let events = server.post(path, body(path, &fields)).await.events();
@@ -97,7 +97,7 @@ async fn refusal(server: &Server, path: &str, field: &str, value: &Value) -> Str
 }
 
 #[tokio::test]
-async fn what_it_cannot_do_is_refused_by_name() {
+async fn unsupported_beam_search_fields_are_refused_by_name() {
     let server = Server::new();
     for (field, value, part) in [
         ("beam_width", json!(0), "must be >= `n` (1). Given: 0"),
@@ -142,13 +142,13 @@ async fn what_it_cannot_do_is_refused_by_name() {
         let message = refusal(&server, path, field, &value).await;
         assert!(message.contains(cannot), "{message}");
     }
-    assert!(server.stage.requests().is_empty());
+    assert!(server.backend.requests().is_empty());
 }
 
 #[tokio::test]
-async fn its_log_probabilities_are_told() {
+async fn beam_search_returns_logprobs() {
     let server = Server::new();
-    for (path, fields, told, top) in [
+    for (path, fields, count, top) in [
         (COMPLETIONS, json!({"logprobs": 3}), 3, 4),
         (COMPLETIONS, json!({"logprobs": 0}), 0, 4),
         (CHAT, json!({"logprobs": true, "top_logprobs": 5}), 5, 5),
@@ -159,15 +159,15 @@ async fn its_log_probabilities_are_told() {
             5,
         ),
     ] {
-        server.stage.play(&["a"], End::Length);
+        server.backend.play(&["a"], End::Length);
         let mut wanted = json!({"use_beam_search": true, "beam_width": 3});
         let fields = fields.as_object().unwrap().clone();
         wanted.as_object_mut().unwrap().extend(fields);
         let reply = server.post(path, body(path, &wanted)).await;
         assert_eq!(reply.status, 200, "{path}: {}", reply.text());
-        let request = server.stage.last();
-        assert_eq!(request.beam.unwrap().told, told, "{path}");
+        let request = server.backend.last();
+        assert_eq!(request.beam.unwrap().top_logprobs, count, "{path}");
         // As many as the search looks at, and as many as are told.
-        assert_eq!(request.sampling.telling.top, top, "{path}");
+        assert_eq!(request.sampling.logprob_options.top, top, "{path}");
     }
 }

@@ -9,11 +9,13 @@ use scripted::{CHAT, Server, chat, with};
 use serde_json::json;
 
 #[tokio::test]
-async fn thoughts_are_told_by_both_names_and_read_by_both() {
+async fn reasoning_is_written_and_read_under_both_field_names() {
     let template = "{% for m in messages %}{{ m.role }}:<think>{{ m.reasoning_content }}</think>\
                     {{ m.content }};{% endfor %}";
     let server = Server::with(Some(template), |_| {});
-    server.stage.play(&["<think>so</think>yes"], End::StopToken);
+    server
+        .backend
+        .play(&["<think>so</think>yes"], End::StopToken);
     let answer = server.post(CHAT, chat(json!({}))).await.json();
     let message = &answer["choices"][0]["message"];
     assert_eq!(message["reasoning_content"], "so");
@@ -28,9 +30,9 @@ async fn thoughts_are_told_by_both_names_and_read_by_both() {
     ] {
         let said = with(json!({"role": "assistant", "content": "yes"}), thought);
         let body = json!({"messages": [said, user]});
-        let told = server.post("/chat_tokenize", body).await.json();
+        let output = server.post("/chat_tokenize", body).await.json();
         let expected = format!("assistant:<think>{read}</think>yes;user:<think></think>go on;");
-        assert_eq!(told["templated_text"], expected);
+        assert_eq!(output["templated_text"], expected);
     }
 }
 
@@ -55,7 +57,7 @@ fn said(reply: &scripted::Reply, stream: bool) -> (String, String) {
 }
 
 #[tokio::test]
-async fn thoughts_stand_where_they_are_asked_for() {
+async fn separate_reasoning_and_include_reasoning_are_followed() {
     let texts = ["<thi", "nk>\n so\n", "</think>\n", "\nyes"];
     let raw = texts.concat();
     let server = Server::with(Some(THINKING), |_| {});
@@ -72,26 +74,28 @@ async fn thoughts_stand_where_they_are_asked_for() {
         ),
     ] {
         for stream in [false, true] {
-            server.stage.play(&texts, End::StopToken);
+            server.backend.play(&texts, End::StopToken);
             let body = with(chat(json!({"stream": stream})), fields.clone());
             let reply = server.post(CHAT, body).await;
-            let told = said(&reply, stream);
-            assert_eq!(told, (content.to_owned(), thought.to_owned()), "{fields}");
+            let output = said(&reply, stream);
+            assert_eq!(output, (content.to_owned(), thought.to_owned()), "{fields}");
         }
     }
 }
 
 #[tokio::test]
-async fn a_call_behind_thoughts_in_the_content_is_read_and_one_within_is_not() {
+async fn calls_after_inline_reasoning_are_parsed_and_calls_in_it_are_not() {
     let template = "{% if tools %}<tool_call>{\"name\":{% endif %}{% for m in messages %}\
                     {{ m.content }}{% endfor %}<think>";
     let call = "<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>";
     let server = Server::with(Some(template), |_| {});
-    server.stage.set_length(1000);
+    server.backend.set_length(1000);
     let tools = json!([{"type": "function", "function": {"name": "f"}}]);
     for stream in [false, true] {
         let thought = format!(" I may say {call}.</think>");
-        server.stage.play(&[&thought, " \n", call], End::StopToken);
+        server
+            .backend
+            .play(&[&thought, " \n", call], End::StopToken);
         let fields = json!({"tools": tools, "stream": stream, "separate_reasoning": false});
         let reply = server.post(CHAT, chat(fields)).await;
         assert_eq!(said(&reply, stream), (thought, String::new()));
@@ -101,36 +105,36 @@ async fn a_call_behind_thoughts_in_the_content_is_read_and_one_within_is_not() {
 }
 
 #[tokio::test]
-async fn variables_of_the_template_are_fields_too() {
+async fn template_variables_are_request_fields() {
     let knows = "{{ enable_thinking }} {{ reasoning_effort }} {{ verbosity }}\
                  {% for m in messages %}{% endfor %}";
     let server = Server::with(Some(knows), |_| {});
     let fields = json!({"enable_thinking": false, "reasoning_effort": "none", "verbosity": "low"});
-    let told = server.post("/chat_tokenize", chat(fields)).await.json();
-    assert_eq!(told["templated_text"], "False none low");
+    let output = server.post("/chat_tokenize", chat(fields)).await.json();
+    assert_eq!(output["templated_text"], "False none low");
     let body = json!({
         "input": "hi", "reasoning": {"effort": "high"}, "text": {"verbosity": "high"},
         "chat_template_kwargs": {"enable_thinking": 7},
     });
-    server.stage.play(&["x"], End::Length);
+    server.backend.play(&["x"], End::Length);
     let response = server.post("/v1/responses", body).await.json();
     assert_eq!(response["text"]["verbosity"], "high");
-    let prompt = server.stage.last().prompt.into_iter();
+    let prompt = server.backend.last().prompt.into_iter();
     let prompt = String::from_utf8(prompt.map(|id| id as u8).collect()).unwrap();
     assert_eq!(prompt, "7 high high");
 }
 
 #[tokio::test]
-async fn a_template_that_knows_only_thinking_takes_no_effort_as_none() {
+async fn reasoning_effort_none_sets_enable_thinking_false() {
     let knows = "{{ enable_thinking }}{% for m in messages %}{% endfor %}";
     let server = Server::with(Some(knows), |_| {});
     let none = chat(json!({"reasoning_effort": "none"}));
-    let told = server.post("/chat_tokenize", none).await.json();
-    assert_eq!(told["templated_text"], "False");
+    let output = server.post("/chat_tokenize", none).await.json();
+    assert_eq!(output["templated_text"], "False");
 }
 
 #[tokio::test]
-async fn a_variable_that_the_template_does_not_know_is_refused_unless_it_changes_nothing() {
+async fn unknown_template_variables_are_refused_unless_neutral() {
     let plain = Server::new();
     let thinking = Server::with(Some(THINKING), |_| {});
     let effort = "reasoning_effort";
@@ -162,7 +166,7 @@ async fn a_variable_that_the_template_does_not_know_is_refused_unless_it_changes
 }
 
 #[tokio::test]
-async fn a_chat_may_echo_the_message_that_it_goes_on_with() {
+async fn chat_can_echo_the_continued_message() {
     let messages = json!([
         {"role": "user", "content": "hi"}, {"role": "assistant", "content": "I say "},
     ]);
@@ -175,17 +179,17 @@ async fn a_chat_may_echo_the_message_that_it_goes_on_with() {
         ] {
             for stream in [false, true] {
                 let server = Server::with(Some(template), |_| {});
-                server.stage.play(&["y", "es"], End::StopToken);
+                server.backend.play(&["y", "es"], End::StopToken);
                 let fields = json!({"messages": messages, "stream": stream});
                 let reply = server.post(CHAT, with(fields, beside.clone())).await;
                 assert_eq!(reply.status, 200, "{}", reply.text());
                 assert_eq!(said(&reply, stream).0, format!("{echoed}yes"), "{beside}");
-                assert_eq!(server.stage.last().sampling.telling.prompt, None);
+                assert_eq!(server.backend.last().sampling.logprob_options.prompt, None);
             }
         }
     }
     let server = Server::new();
-    server.stage.play(&["yes"], End::StopToken);
+    server.backend.play(&["yes"], End::StopToken);
     let reply = server.post(CHAT, chat(json!({"echo": true}))).await;
     assert_eq!(
         said(&reply, false).0,

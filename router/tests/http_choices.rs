@@ -5,7 +5,7 @@
 mod scripted;
 
 use penstock_router::engine::{End, TokenEvent};
-use scripted::{Act, Server, event, invalid, script};
+use scripted::{ScriptedReply, Server, event, invalid, script};
 use serde_json::{Value, json};
 
 const CHAT: &str = "/v1/chat/completions";
@@ -19,12 +19,12 @@ fn chat(fields: Value) -> Value {
 }
 
 /// An answer whose tokens have this log-probability.
-fn rated(text: &str, logprob: f32) -> Act {
+fn rated(text: &str, logprob: f32) -> ScriptedReply {
     let rate = |mut event: TokenEvent| {
         event.tokens.iter_mut().for_each(|t| t.logprob = logprob);
         event
     };
-    Act::Play(script(&[text], End::Length).into_iter().map(rate).collect())
+    ScriptedReply::Play(script(&[text], End::Length).into_iter().map(rate).collect())
 }
 
 fn texts(answer: &Value) -> Vec<&str> {
@@ -47,17 +47,17 @@ fn usage(prompt: u64, completion: u64) -> Value {
 }
 
 #[tokio::test]
-async fn n_choices_come_in_one_piece_and_the_prompt_costs_once() {
+async fn n_choices_count_the_prompt_once_in_usage() {
     let server = Server::new();
     for text in ["a", "bb", "ccc"] {
-        server.stage.play(&[text], End::Length);
+        server.backend.play(&[text], End::Length);
     }
     let answer = server.post(CHAT, chat(json!({"n": 3}))).await.json();
     assert_eq!(texts(&answer), ["a", "bb", "ccc"]);
     let usage = usage(18, 6);
     assert_eq!(answer["usage"], usage);
-    assert_eq!(server.stage.requests().len(), 1);
-    assert_eq!(server.stage.last().branches, 3);
+    assert_eq!(server.backend.requests().len(), 1);
+    assert_eq!(server.backend.last().choices, 3);
     let metrics = server.get("/metrics").await.text();
     assert!(metrics.contains("tgi_request_count 1\n"), "{metrics}");
     assert!(metrics.contains("tgi_request_success 1\n"), "{metrics}");
@@ -65,10 +65,10 @@ async fn n_choices_come_in_one_piece_and_the_prompt_costs_once() {
 }
 
 #[tokio::test]
-async fn choices_of_several_prompts_count_through() {
+async fn choice_indices_continue_across_prompts() {
     let server = Server::new();
     for text in ["1", "2", "3", "4"] {
-        server.stage.play(&[text], End::Length);
+        server.backend.play(&[text], End::Length);
     }
     let body = json!({"prompt": [[97], [98, 99]], "n": 2});
     let answer = server.post(COMPLETIONS, body).await.json();
@@ -77,9 +77,9 @@ async fn choices_of_several_prompts_count_through() {
 }
 
 #[tokio::test]
-async fn n_choices_stream_side_by_side() {
+async fn n_choices_stream_concurrently() {
     let server = Server::new();
-    let (first, second) = (server.stage.follow(), server.stage.follow());
+    let (first, second) = (server.backend.follow(), server.backend.follow());
     for (sender, text) in [(&second, "x"), (&first, "a"), (&second, "y"), (&first, "b")] {
         sender.send(event(text)).unwrap();
     }
@@ -109,10 +109,10 @@ async fn n_choices_stream_side_by_side() {
 }
 
 #[tokio::test]
-async fn best_of_tells_the_answers_with_the_best_mean_log_probability() {
+async fn best_of_returns_the_answers_with_the_best_mean_logprob() {
     let server = Server::new();
     for (text, logprob) in [("a", -3.0), ("bbbb", -1.0), ("c", -2.0)] {
-        server.stage.act(rated(text, logprob));
+        server.backend.act(rated(text, logprob));
     }
     let body = json!({"prompt": "hi", "n": 2, "best_of": 3});
     let answer = server.post(COMPLETIONS, body).await.json();
@@ -120,14 +120,14 @@ async fn best_of_tells_the_answers_with_the_best_mean_log_probability() {
     assert_eq!(texts(&answer), ["bbbb", "c"]);
     let usage = usage(2, 6);
     assert_eq!(answer["usage"], usage, "all that were made");
-    assert_eq!(server.stage.last().branches, 3);
+    assert_eq!(server.backend.last().choices, 3);
 }
 
 #[tokio::test]
-async fn the_native_best_of_has_the_shape_of_tgi() {
+async fn native_best_of_has_the_response_format_of_tgi() {
     let server = Server::new();
     for (text, logprob) in [("a", -3.0), ("b", -1.0), ("c", -2.0)] {
-        server.stage.act(rated(text, logprob));
+        server.backend.act(rated(text, logprob));
     }
     let parameters = json!({"best_of": 3, "do_sample": true, "details": true});
     let body = json!({"inputs": "hi", "parameters": parameters});
@@ -138,19 +138,19 @@ async fn the_native_best_of_has_the_shape_of_tgi() {
     assert_eq!(others[0]["generated_text"], "c");
     assert_eq!(others[1]["generated_text"], "a");
     assert_eq!(others.len(), 2);
-    let sampling = &server.stage.last().sampling;
-    assert_eq!(details["seed"], sampling.branch_seed(1));
-    assert_eq!(others[0]["seed"], sampling.branch_seed(2));
+    let sampling = &server.backend.last().sampling;
+    assert_eq!(details["seed"], sampling.choice_seed(1));
+    assert_eq!(others[0]["seed"], sampling.choice_seed(2));
     assert_eq!(others[0]["tokens"][0]["logprob"], -2.0);
     for key in ["finish_reason", "generated_tokens", "prefill"] {
         assert!(others[0].get(key).is_some(), "{key}");
     }
-    server.stage.act(rated("a", -3.0)).act(rated("b", -1.0));
+    server.backend.act(rated("a", -3.0)).act(rated("b", -1.0));
     let parameters = json!({"best_of": 2, "temperature": 0.5});
     let body = json!({"inputs": "hi", "parameters": parameters});
     let answer = server.post("/generate", body).await.json();
     assert_eq!(answer, json!({"generated_text": "b"}));
-    server.stage.play(&["x"], End::Length);
+    server.backend.play(&["x"], End::Length);
     let parameters = json!({"best_of": 1, "details": true});
     let body = json!({"inputs": "hi", "parameters": parameters});
     let answer = server.post("/generate", body).await.json();
@@ -159,7 +159,7 @@ async fn the_native_best_of_has_the_shape_of_tgi() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_is_refused_by_name() {
+async fn invalid_choice_counts_are_refused_by_field_name() {
     let server = Server::with(None, |config| config.max_best_of = 4);
     let native = |parameters: Value| json!({"inputs": "hi", "parameters": parameters});
     let completion = |mut fields: Value| {
@@ -216,11 +216,11 @@ async fn what_cannot_be_is_refused_by_name() {
             reply.message()
         );
     }
-    assert!(server.stage.requests().is_empty());
+    assert!(server.backend.requests().is_empty());
 }
 
 #[tokio::test]
-async fn where_one_answer_is_all_that_may_be_made_best_of_is_refused() {
+async fn best_of_is_refused_when_the_server_allows_one_answer() {
     let server = Server::with(None, |config| config.max_best_of = 1);
     let native = json!({"inputs": "hi", "parameters": {"best_of": 2, "do_sample": true}});
     let completion = json!({"prompt": "hi", "best_of": 2});
@@ -234,12 +234,12 @@ async fn where_one_answer_is_all_that_may_be_made_best_of_is_refused() {
 }
 
 #[tokio::test]
-async fn a_choice_that_fails_ends_the_answer_and_the_other_choices() {
+async fn failed_choice_fails_the_request_and_aborts_the_others() {
     let server = Server::new();
-    server.stage.play(&["a"], End::Failed("it broke".into()));
-    let _open = server.stage.follow();
+    server.backend.play(&["a"], End::Failed("it broke".into()));
+    let _open = server.backend.follow();
     let reply = server.post(CHAT, chat(json!({"n": 2}))).await;
     assert_eq!(reply.status, 424, "{}", reply.text());
     assert!(reply.message().contains("it broke"));
-    assert_eq!(server.stage.aborted(), 1);
+    assert_eq!(server.backend.aborted(), 1);
 }

@@ -46,13 +46,13 @@ fn bodies() -> [(&'static str, String); 5] {
 }
 
 #[tokio::test]
-async fn a_compressed_body_is_read_like_a_plain_one() {
+async fn compressed_body_is_read_like_an_uncompressed_one() {
     let server = Server::new();
     for (path, body) in bodies() {
-        server.stage.play(&["ok"], End::StopToken);
+        server.backend.play(&["ok"], End::StopToken);
         let plain = server.send("POST", path, body.clone()).await;
         assert_eq!(plain.status, 200, "{path}: {}", plain.text());
-        let asked = server.stage.last().prompt;
+        let asked = server.backend.last().prompt;
         // Two members are one text, as `cat a.gz b.gz` makes them.
         let (start, end) = body.as_bytes().split_at(9);
         let members = [gzip(start), gzip(end)].concat();
@@ -61,16 +61,16 @@ async fn a_compressed_body_is_read_like_a_plain_one() {
             ("x-GZip", members),
             ("identity", body.clone().into_bytes()),
         ] {
-            server.stage.play(&["ok"], End::StopToken);
+            server.backend.play(&["ok"], End::StopToken);
             let reply = post(&server, path, coding, bytes).await;
             assert_eq!(reply.status, 200, "{path} {coding}: {}", reply.text());
-            assert_eq!(server.stage.last().prompt, asked, "{path} {coding}");
+            assert_eq!(server.backend.last().prompt, asked, "{path} {coding}");
         }
     }
 }
 
 #[tokio::test]
-async fn other_codings_are_refused_by_name() {
+async fn unsupported_content_encodings_are_refused_by_name() {
     let server = Server::new();
     for (path, body) in bodies() {
         for coding in ["br", "zstd", "deflate", "gzip, gzip"] {
@@ -101,7 +101,7 @@ async fn held(server: &Server) -> f64 {
 }
 
 #[tokio::test]
-async fn a_bomb_is_refused_at_the_limit() {
+async fn decompression_bomb_is_refused_at_the_size_limit() {
     const MIB: usize = 1 << 20;
     let server = Server::with(None, |config| {
         config.max_body_bytes = MIB;

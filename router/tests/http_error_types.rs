@@ -9,7 +9,7 @@ use std::{convert::Infallible, time::Duration};
 use axum::{body::Body, http::Request};
 use futures_util::stream;
 use penstock_router::engine::{End, SubmitError};
-use scripted::{Act, Reply, Server, script};
+use scripted::{Reply, ScriptedReply, Server, script};
 use serde_json::{Value, json};
 
 /// A route of each dialect.
@@ -80,12 +80,14 @@ async fn provoked(server: &Server, path: &str, failure: &Failure) -> Reply {
     let (method, body) = match failure {
         Failure::Sent(method, body) => (*method, *body),
         Failure::Refused(error) => {
-            server.stage.act(Act::Refuse(error.clone()));
+            server.backend.act(ScriptedReply::Refuse(error.clone()));
             ("POST", Sending::Right)
         }
         Failure::Broken => {
             let broken = End::Failed("it broke".into());
-            server.stage.act(Act::Play(script(&["a", "b"], broken)));
+            server
+                .backend
+                .act(ScriptedReply::Play(script(&["a", "b"], broken)));
             ("POST", Sending::Right)
         }
     };
@@ -113,7 +115,7 @@ fn text(value: &Value) -> Option<&str> {
 }
 
 #[tokio::test]
-async fn each_failure_has_its_status_and_type_on_each_dialect() {
+async fn each_error_has_its_status_and_type_in_each_api() {
     let server = server();
     for row in rows() {
         let what = format!("{:?}", row.failure);
@@ -143,8 +145,12 @@ async fn each_failure_has_its_status_and_type_on_each_dialect() {
         assert_eq!(found, row.anthropic, "{what}");
         assert_eq!(whole["type"], "error");
         assert!(!error["message"].as_str().unwrap().is_empty());
-        let told = matches!(row.anthropic.0, 429 | 503);
-        assert_eq!(reply.headers.contains_key("retry-after"), told, "{what}");
+        let retry_after = matches!(row.anthropic.0, 429 | 503);
+        assert_eq!(
+            reply.headers.contains_key("retry-after"),
+            retry_after,
+            "{what}"
+        );
     }
 }
 
@@ -263,7 +269,7 @@ fn coded_rows() -> Vec<Row> {
 }
 
 #[tokio::test]
-async fn a_path_that_is_not_there_is_refused_in_its_dialect() {
+async fn unknown_path_error_has_the_format_of_its_api() {
     let server = server();
     let native = server.get("/nothing").await;
     assert_eq!(
@@ -281,22 +287,26 @@ async fn a_path_that_is_not_there_is_refused_in_its_dialect() {
 }
 
 #[tokio::test]
-async fn an_error_in_a_stream_has_the_same_type() {
+async fn stream_errors_have_the_same_types() {
     let server = server();
     for (path, field, kind) in [
         (OPENAI, "/error/type", "server_error"),
         (ANTHROPIC, "/error/type", "api_error"),
     ] {
         let broken = End::Failed("it broke".into());
-        server.stage.act(Act::Play(script(&["a", "b"], broken)));
+        server
+            .backend
+            .act(ScriptedReply::Play(script(&["a", "b"], broken)));
         let mut body = right(path);
         body["stream"] = json!(true);
         let reply = server.post(path, body).await;
-        let told = reply.text();
-        assert_eq!(reply.status, 200, "{told}");
-        let mut last = told.lines().filter_map(|line| line.strip_prefix("data: "));
+        let output = reply.text();
+        assert_eq!(reply.status, 200, "{output}");
+        let mut last = output
+            .lines()
+            .filter_map(|line| line.strip_prefix("data: "));
         let last = last.rfind(|data| *data != "[DONE]").unwrap();
         let error: Value = serde_json::from_str(last).unwrap();
-        assert_eq!(error.pointer(field), Some(&json!(kind)), "{told}");
+        assert_eq!(error.pointer(field), Some(&json!(kind)), "{output}");
     }
 }

@@ -5,7 +5,7 @@
 
 mod scripted;
 
-use penstock_router::{config::Format, engine::End, tools::ThoughtFormat};
+use penstock_router::{config::Format, engine::End, tool_parsers::ReasoningFormat};
 use scripted::Server;
 use serde_json::{Map, Value, json};
 
@@ -21,9 +21,9 @@ const ANSWER: [&str; 2] = ["<think>hm</think>So: ", CALL];
 
 fn server() -> Server {
     let server = Server::with(Some(TEMPLATE), |config| {
-        config.thought_format = Format::Fixed(ThoughtFormat::Think);
+        config.reasoning_format = Format::Fixed(ReasoningFormat::Think);
     });
-    server.stage.set_length(4000);
+    server.backend.set_length(4000);
     server
 }
 
@@ -67,10 +67,10 @@ fn decorated(value: &Value) -> Value {
 
 /// The prompt that a body becomes.
 async fn prompt(server: &Server, path: &str, body: &Value) -> String {
-    server.stage.play(&["ok"], End::StopToken);
+    server.backend.play(&["ok"], End::StopToken);
     let reply = server.post(path, body.clone()).await;
     assert_eq!(reply.status, 200, "{}: {body}", reply.text());
-    let ids = server.stage.last().prompt;
+    let ids = server.backend.last().prompt;
     ids.iter().map(|&id| id as u8 as char).collect()
 }
 
@@ -86,13 +86,13 @@ async fn same_prompt(server: &Server, path: &str, next: &Value, names: [&str; 2]
 }
 
 #[tokio::test]
-async fn a_chat_takes_its_own_answer_back_with_what_clients_add() {
+async fn chat_accepts_its_own_answer_with_fields_that_clients_add() {
     let server = server();
     let tools =
         json!([{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]);
     let said = json!({"role": "user", "content": [{"type": "text", "text": "hi"}]});
     let body = json!({"messages": [said], "tools": tools});
-    server.stage.play(&ANSWER, End::StopToken);
+    server.backend.play(&ANSWER, End::StopToken);
     let answer = server.post(CHAT, body.clone()).await.json();
     let mut answer = answer["choices"][0]["message"].clone();
     assert_eq!(answer["tool_calls"][0]["function"]["name"], "f", "{answer}");
@@ -102,8 +102,8 @@ async fn a_chat_takes_its_own_answer_back_with_what_clients_add() {
     let id = answer["tool_calls"][0]["id"].clone();
     let result = json!({"role": "tool", "tool_call_id": id, "name": "f", "content": "7"});
     let next = json!({"messages": [said, answer, result], "tools": tools});
-    let told = same_prompt(&server, CHAT, &next, ["messages", "tools"]).await;
-    assert!(told.contains("assistant:So:|hm["), "{told}");
+    let in_prompt = same_prompt(&server, CHAT, &next, ["messages", "tools"]).await;
+    assert!(in_prompt.contains("assistant:So:|hm["), "{in_prompt}");
     let reply = server.post(
         "/chat_tokenize",
         json!({
@@ -115,7 +115,7 @@ async fn a_chat_takes_its_own_answer_back_with_what_clients_add() {
 
 /// As the client `text-generation` sends them back: it has no field for the id.
 #[tokio::test]
-async fn results_without_ids_answer_the_calls_in_their_order() {
+async fn tool_results_without_ids_match_the_calls_in_order() {
     let server = server();
     let call = |id: &str| json!({"id": id, "type": "function", "function": {"name": "f", "arguments": "{}"}});
     let calls = |ids: [&str; 2]| json!({"role": "assistant", "tool_calls": ids.map(call)});
@@ -129,9 +129,9 @@ async fn results_without_ids_answer_the_calls_in_their_order() {
         named,
         result("D")
     ]);
-    let told = prompt(&server, CHAT, &json!({"messages": messages})).await;
+    let in_prompt = prompt(&server, CHAT, &json!({"messages": messages})).await;
     for answered in ["tool:A|a/", "tool:B|b/", "tool:C|c/", "tool:D|d/"] {
-        assert!(told.contains(answered), "{answered}: {told}");
+        assert!(in_prompt.contains(answered), "{answered}: {in_prompt}");
     }
     for orphans in [
         json!([result("A")]),
@@ -145,11 +145,11 @@ async fn results_without_ids_answer_the_calls_in_their_order() {
 }
 
 #[tokio::test]
-async fn a_response_and_a_message_come_back_as_well() {
+async fn responses_and_messages_accept_their_own_answers() {
     let server = server();
     let tools = json!([{"type": "function", "name": "f", "parameters": {"type": "object"}}]);
     let said = json!({"role": "user", "content": [{"type": "input_text", "text": "hi"}]});
-    server.stage.play(&ANSWER, End::StopToken);
+    server.backend.play(&ANSWER, End::StopToken);
     let first = server.post(RESPONSES, json!({"input": [said], "tools": tools}));
     let mut items = first.await.json()["output"].as_array().unwrap().clone();
     let call = items.last().unwrap()["call_id"].clone();
@@ -171,22 +171,27 @@ async fn a_response_and_a_message_come_back_as_well() {
     let tools = json!([{"name": "f", "input_schema": {"type": "object"}}]);
     let said = json!({"role": "user", "content": [{"type": "text", "text": "hi"}]});
     let mut body = json!({"model": "brook", "max_tokens": 50, "messages": [said], "tools": tools});
-    server.stage.play(&ANSWER, End::StopToken);
+    server.backend.play(&ANSWER, End::StopToken);
     let content = server.post(MESSAGES, body.clone()).await.json()["content"].clone();
     let call = content.as_array().unwrap().last().unwrap()["id"].clone();
     let result = json!([{"type": "tool_result", "tool_use_id": call, "content": [{"type": "text", "text": "7"}]}]);
     body["messages"] = json!([said, {"role": "assistant", "content": content}, {"role": "user", "content": result}]);
-    let told = same_prompt(&server, MESSAGES, &body, ["messages", "tools"]).await;
+    let in_prompt = same_prompt(&server, MESSAGES, &body, ["messages", "tools"]).await;
     body["messages"] = decorated(&body["messages"]);
     let count = server.post("/v1/messages/count_tokens", body).await;
-    assert_eq!(count.json()["input_tokens"], told.len(), "{}", count.text());
+    assert_eq!(
+        count.json()["input_tokens"],
+        in_prompt.len(),
+        "{}",
+        count.text()
+    );
 }
 
 #[tokio::test]
-async fn what_an_assistant_said_otherwise_is_said() {
+async fn refusals_and_other_assistant_texts_reach_the_prompt() {
     let server = server();
     let refusal = json!([{"type": "refusal", "refusal": "no"}]);
-    for (message, told) in [
+    for (message, in_prompt) in [
         (json!({"content": null, "refusal": "no"}), "assistant:no|/"),
         (json!({"content": refusal}), "assistant:no|/"),
         (
@@ -207,7 +212,7 @@ async fn what_an_assistant_said_otherwise_is_said() {
         let user = json!({"role": "user", "content": "hi"});
         let body = json!({"messages": [user, message, user]});
         let prompt = prompt(&server, CHAT, &body).await;
-        assert!(prompt.contains(told), "{message}: {prompt}");
+        assert!(prompt.contains(in_prompt), "{message}: {prompt}");
     }
     let item = json!({"role": "assistant", "content": refusal});
     let body = json!({"input": [item, {"role": "user", "content": "hi"}]});
@@ -216,7 +221,7 @@ async fn what_an_assistant_said_otherwise_is_said() {
 }
 
 #[tokio::test]
-async fn parts_and_tools_of_other_kinds_are_still_refused() {
+async fn unsupported_content_parts_and_tools_are_refused() {
     let server = server();
     let user = |part: Value| json!({"messages": [{"role": "user", "content": [part]}]});
     let message = |part: Value| {
@@ -247,7 +252,7 @@ async fn parts_and_tools_of_other_kinds_are_still_refused() {
 }
 
 #[tokio::test]
-async fn a_null_asks_for_nothing_whatever_its_name_and_a_value_is_refused_by_name() {
+async fn an_unknown_null_is_ignored_and_an_unknown_value_refused_by_name() {
     let server = server();
     let hi = json!([{"role": "user", "content": "hi"}]);
     for (path, body) in [
@@ -261,7 +266,7 @@ async fn a_null_asks_for_nothing_whatever_its_name_and_a_value_is_refused_by_nam
         ),
         ("/generate", json!({"inputs": "hi"})),
     ] {
-        server.stage.play(&["ok"], End::StopToken);
+        server.backend.play(&["ok"], End::StopToken);
         let mut with_null = body.clone();
         with_null["colour"] = Value::Null;
         let reply = server.post(path, with_null).await;

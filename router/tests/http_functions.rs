@@ -7,8 +7,8 @@ mod scripted;
 use penstock_router::{
     RouterConfig,
     config::Format,
-    engine::{End, types::GuideKind},
-    tools::ToolFormat,
+    engine::{End, types::GrammarFormat},
+    tool_parsers::ToolFormat,
 };
 use scripted::{CHAT, Server, with};
 use serde_json::{Value, json};
@@ -20,7 +20,7 @@ const CALL: &str = "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\": \"b\"}}</to
 
 fn server() -> Server {
     let server = Server::with(Some(TEMPLATE), |_| {});
-    server.stage.set_length(2000);
+    server.backend.set_length(2000);
     server
 }
 
@@ -38,7 +38,7 @@ fn body(fields: Value) -> Value {
 }
 
 fn prompt(server: &Server) -> String {
-    let ids = server.stage.last().prompt;
+    let ids = server.backend.last().prompt;
     ids.iter().map(|&id| id as u8 as char).collect()
 }
 
@@ -52,20 +52,20 @@ fn older(fields: Value) -> Value {
 }
 
 #[tokio::test]
-async fn functions_are_tools_and_their_call_is_told_by_its_older_name() {
+async fn functions_are_tools_and_the_answer_has_function_call() {
     let server = server();
     let calls = ["So: ", CALL, CALL];
-    server.stage.play(&calls, End::StopToken);
+    server.backend.play(&calls, End::StopToken);
     let answer = server.post(CHAT, older(json!({}))).await.json();
     let choice = &answer["choices"][0];
     let call = json!({"name": "f", "arguments": "{\"a\": \"b\"}"});
     let message = json!({"role": "assistant", "content": "So:", "function_call": call});
     assert_eq!(choice["message"], message);
     assert_eq!(choice["finish_reason"], "function_call");
-    let told = prompt(&server);
-    server.stage.play(&calls, End::StopToken);
+    let first_prompt = prompt(&server);
+    server.backend.play(&calls, End::StopToken);
     let newer = server.post(CHAT, body(json!({}))).await.json();
-    assert_eq!(prompt(&server), told, "the model is told the same");
+    assert_eq!(prompt(&server), first_prompt, "the model is told the same");
     assert_eq!(
         newer["choices"][0]["message"]["tool_calls"]
             .as_array()
@@ -75,7 +75,7 @@ async fn functions_are_tools_and_their_call_is_told_by_its_older_name() {
     );
 
     server
-        .stage
+        .backend
         .play(&["So: ", &CALL[..30], &CALL[30..], CALL], End::StopToken);
     let events = server
         .post(CHAT, older(json!({"stream": true})))
@@ -101,20 +101,23 @@ async fn functions_are_tools_and_their_call_is_told_by_its_older_name() {
 }
 
 #[tokio::test]
-async fn a_function_may_be_named_and_functions_left_alone() {
+async fn function_call_accepts_a_name_none_and_auto() {
     let server = server();
-    server.stage.play(&[CALL], End::StopToken);
+    server.backend.play(&[CALL], End::StopToken);
     let named =
         older(json!({"function_call": {"name": "f"}, "response_format": {"type": "json_object"}}));
     let choice = server.post(CHAT, named).await.json()["choices"][0].clone();
     assert_eq!(choice["message"]["function_call"]["name"], "f");
     assert_eq!(choice["message"]["content"], Value::Null);
     assert_eq!(choice["finish_reason"], "stop");
-    let guide = server.stage.last().sampling.guide.unwrap();
-    assert_eq!((guide.kind, guide.field), (GuideKind::Calls, "functions"));
+    let grammar = server.backend.last().sampling.grammar.unwrap();
+    assert_eq!(
+        (grammar.kind, grammar.field),
+        (GrammarFormat::ToolCalls, "functions")
+    );
 
     for function_call in [json!("none"), json!("auto")] {
-        server.stage.play(&["no"], End::StopToken);
+        server.backend.play(&["no"], End::StopToken);
         let fields = json!({"function_call": function_call});
         let choice = server.post(CHAT, older(fields)).await.json()["choices"][0].clone();
         assert_eq!(choice["message"]["content"], "no");
@@ -127,9 +130,9 @@ async fn a_function_may_be_named_and_functions_left_alone() {
 }
 
 #[tokio::test]
-async fn turns_in_the_older_words_become_those_of_tools() {
+async fn legacy_function_messages_become_tool_messages() {
     let server = server();
-    server.stage.play(&["ok"], End::StopToken);
+    server.backend.play(&["ok"], End::StopToken);
     let messages = json!([
         {"role": "user", "content": "a"},
         {"role": "assistant", "content": null, "function_call": {"name": "f", "arguments": "{\"x\": 1}"}},
@@ -146,7 +149,7 @@ async fn turns_in_the_older_words_become_those_of_tools() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_told_in_the_older_words() {
+async fn errors_name_the_legacy_function_fields() {
     let server = server();
     let says = |message: Value| json!({"messages": [{"role": "user", "content": "a"}, message]});
     for (body, field) in [
@@ -210,12 +213,12 @@ async fn what_is_wrong_is_told_in_the_older_words() {
 }
 
 #[tokio::test]
-async fn advice_is_in_the_words_of_the_request() {
+async fn error_hints_name_the_fields_of_the_request() {
     let change = |config: &mut RouterConfig| {
         config.tool_format = Format::Fixed(ToolFormat::Llama3Json);
     };
     let server = Server::with(Some(TEMPLATE), change);
-    server.stage.set_length(2000);
+    server.backend.set_length(2000);
     let format = json!({"response_format": {"type": "json_object"}});
     for (body, rule, advice) in [
         (
@@ -238,7 +241,7 @@ async fn advice_is_in_the_words_of_the_request() {
         );
     }
     for choice in [json!("none"), json!({"name": "f"})] {
-        server.stage.play(&["{}"], End::StopToken);
+        server.backend.play(&["{}"], End::StopToken);
         let asked = with(older(format.clone()), json!({"function_call": choice}));
         let reply = server.post(CHAT, asked).await;
         assert_eq!(reply.status, 200, "{}", reply.text());
@@ -246,14 +249,14 @@ async fn advice_is_in_the_words_of_the_request() {
 }
 
 #[tokio::test]
-async fn older_words_that_ask_for_nothing_go_with_newer_ones() {
+async fn neutral_legacy_fields_may_stand_beside_tools() {
     let server = server();
     for fields in [
         json!({"functions": []}),
         json!({"functions": null, "function_call": "auto"}),
         json!({"functions": [], "function_call": "none", "parallel_tool_calls": true}),
     ] {
-        server.stage.play(&[CALL, CALL], End::StopToken);
+        server.backend.play(&[CALL, CALL], End::StopToken);
         let reply = server.post(CHAT, body(fields.clone())).await;
         assert_eq!(reply.status, 200, "{fields}: {}", reply.text());
         let calls = reply.json()["choices"][0]["message"]["tool_calls"].clone();
@@ -262,14 +265,14 @@ async fn older_words_that_ask_for_nothing_go_with_newer_ones() {
 }
 
 #[tokio::test]
-async fn calls_and_results_have_the_ids_that_templates_insist_on() {
+async fn tool_call_ids_satisfy_strict_templates() {
     let template = "{% macro id(value) %}{% if value is not defined or value|length != 9 \
         or not value.isalnum() %}{{ raise_exception('an id must be 9 letters or digits') }}\
         {% endif %}<{{ value }}>{% endmacro %}{% for m in messages %}{{ m.role }}\
         {% for call in m.tool_calls or [] %}{{ id(call.id) }}{% endfor %}\
         {% if m.role == 'tool' %}{{ id(m.tool_call_id) }}{% endif %}/{% endfor %}";
     let server = Server::with(Some(template), |_| {});
-    server.stage.play(&["ok"], End::StopToken);
+    server.backend.play(&["ok"], End::StopToken);
     let call = json!({"role": "assistant", "function_call": {"name": "f", "arguments": "{}"}});
     let result = json!({"role": "function", "name": "f", "content": "42"});
     let user = json!({"role": "user", "content": "a"});

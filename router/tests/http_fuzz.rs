@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod hostile;
+mod fuzz_requests;
 mod scripted;
 mod support;
 
@@ -33,14 +33,14 @@ use serde_json::{Value, json};
 use support::{MockWorkers, checked, ready};
 use tokio::net::{TcpListener, TcpStream};
 
-use hostile::{Hostile, Random, Wrong, fields};
+use fuzz_requests::{Hostile, Random, Wrong, fields};
 
 /// Clients at once.
 const CLIENTS: u64 = 6;
 /// What each sends, unless the variable FUZZ_REQUESTS said otherwise when this was built.
 const REQUESTS: usize = 250;
 /// No answer takes longer.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest answer to a refused request.
 const LONGEST: usize = 3000;
 
@@ -98,7 +98,7 @@ async fn send(address: SocketAddr, request: &Hostile) -> (u16, String) {
     };
     let shown = String::from_utf8_lossy(&request.body[..request.body.len().min(500)]);
     let (method, path) = (request.method, &request.path);
-    tokio::time::timeout(PATIENCE, exchange)
+    tokio::time::timeout(TEST_TIMEOUT, exchange)
         .await
         .unwrap_or_else(|_| panic!("no answer to {method} {path} {shown}"))
 }
@@ -170,11 +170,13 @@ async fn settles(address: SocketAddr, name: &str) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, settled).await.expect(name);
+    tokio::time::timeout(TEST_TIMEOUT, settled)
+        .await
+        .expect(name);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hostile_requests_hurt_nobody() {
+async fn hostile_requests_do_not_disturb_others() {
     static PANICS: AtomicUsize = AtomicUsize::new(0);
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |news| {
@@ -224,7 +226,7 @@ async fn hostile_requests_hurt_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_refusal_names_the_field() {
+async fn refusals_name_the_wrong_field() {
     let address = start().await;
     let clients = (0..CLIENTS).map(|seed| {
         tokio::spawn(async move {

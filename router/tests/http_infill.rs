@@ -23,15 +23,15 @@ fn server(tokens: &[&str]) -> Server {
 
 fn speaking(tokenizer: Tokenizer) -> Server {
     let server = Server::speaking(tokenizer, None, |_| {});
-    server.stage.set_vocabulary(300);
+    server.backend.set_vocabulary(300);
     server
 }
 
 async fn prompt(server: &Server, fields: Value) -> Vec<u32> {
-    server.stage.play(&["x"], End::Length);
+    server.backend.play(&["x"], End::Length);
     let reply = server.post(COMPLETIONS, fields).await;
     assert_eq!(reply.status, 200, "{}", reply.text());
-    server.stage.last().prompt
+    server.backend.last().prompt
 }
 
 fn bytes(text: &str) -> Vec<u32> {
@@ -39,7 +39,7 @@ fn bytes(text: &str) -> Vec<u32> {
 }
 
 #[tokio::test]
-async fn each_family_has_its_order() {
+async fn infill_prompt_has_the_token_order_of_each_model_family() {
     for [prefix, suffix, middle] in [
         ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"],
         ["<fim_prefix>", "<fim_suffix>", "<fim_middle>"],
@@ -65,16 +65,16 @@ async fn each_family_has_its_order() {
 }
 
 #[tokio::test]
-async fn several_prompts_have_the_suffix_and_an_empty_one_is_none() {
+async fn suffix_applies_to_every_prompt_and_an_empty_one_is_ignored() {
     let server = server(&["<fim_prefix>", "<fim_suffix>", "<fim_middle>"]);
     server
-        .stage
+        .backend
         .play(&["x"], End::Length)
         .play(&["y"], End::Length);
     let fields = json!({"prompt": ["a", ""], "suffix": "c"});
     let reply = server.post(COMPLETIONS, fields).await;
     assert_eq!(reply.status, 200, "{}", reply.text());
-    let requests = server.stage.requests().into_iter();
+    let requests = server.backend.requests().into_iter();
     let prompts: Vec<_> = requests.map(|request| request.prompt).collect();
     let after = [vec![FIRST + 1], bytes("c"), vec![FIRST + 2]].concat();
     assert_eq!(prompts[0], [vec![FIRST, 97], after.clone()].concat());
@@ -86,7 +86,7 @@ async fn several_prompts_have_the_suffix_and_an_empty_one_is_none() {
 }
 
 #[tokio::test]
-async fn the_familys_end_tokens_end_the_answer() {
+async fn infill_stops_at_the_end_tokens_of_the_model_family() {
     let server = server(&[
         "<|fim_prefix|>",
         "<|fim_suffix|>",
@@ -95,14 +95,14 @@ async fn the_familys_end_tokens_end_the_answer() {
     ]);
     let asked = json!({"prompt": "a", "suffix": "b"});
     prompt(&server, asked.clone()).await;
-    let ends = server.stage.last().stopping.stop_token_ids;
+    let ends = server.backend.last().stopping.stop_token_ids;
     assert_eq!(ends, [EOS, FIRST + 3]);
     let mut fields = asked;
     fields["ignore_eos"] = json!(true);
     prompt(&server, fields).await;
-    assert!(server.stage.last().stopping.stop_token_ids.is_empty());
+    assert!(server.backend.last().stopping.stop_token_ids.is_empty());
     prompt(&server, json!({"prompt": "a"})).await;
-    assert_eq!(server.stage.last().stopping.stop_token_ids, [EOS]);
+    assert_eq!(server.backend.last().stopping.stop_token_ids, [EOS]);
 }
 
 /// As CodeLlama's: a blank before each text, a token for its beginning.
@@ -126,13 +126,13 @@ fn sentencepiece() -> Tokenizer {
 }
 
 #[tokio::test]
-async fn a_suffix_gets_no_blank_and_the_beginning_is_told_once() {
+async fn a_suffix_gets_no_blank_and_bos_is_added_once() {
     let server = speaking(sentencepiece());
     let fields = json!({"prompt": "a", "suffix": "b"});
     let (blank_a, b, begin) = (5, 3, 7);
     let expected = [begin, 8, blank_a, 9, b, 10];
     assert_eq!(prompt(&server, fields.clone()).await, expected);
-    let mut ends = server.stage.last().stopping.stop_token_ids;
+    let mut ends = server.backend.last().stopping.stop_token_ids;
     ends.sort_unstable();
     assert_eq!(ends, [11, EOS]);
     let mut bare = fields;
@@ -143,7 +143,7 @@ async fn a_suffix_gets_no_blank_and_the_beginning_is_told_once() {
 }
 
 #[tokio::test]
-async fn what_cannot_go_with_a_suffix_is_refused_by_name() {
+async fn fields_that_cannot_go_with_a_suffix_are_refused_by_name() {
     let infill = server(&["<fim_prefix>", "<fim_suffix>", "<fim_middle>"]);
     let halves = server(&["<fim_prefix>", "<fim_suffix>"]);
     for (server, fields, word) in [

@@ -38,7 +38,7 @@ const TAKEN: &str = "add_special_tokens allowed_token_ids bad_words bad_words_id
     use_beam_search vllm_xargs watermark";
 
 #[tokio::test]
-async fn every_field_of_completions_is_taken_or_refused_by_name() {
+async fn every_completion_field_is_accepted_or_refused_by_name() {
     let api: Value = serde_json::from_str(&openapi_json()).unwrap();
     let fields = &api["components"]["schemas"]["CompletionRequest"]["properties"];
     let fields: BTreeSet<&str> = fields
@@ -63,13 +63,13 @@ async fn every_field_of_completions_is_taken_or_refused_by_name() {
 }
 
 #[tokio::test]
-async fn statistics_have_every_duration_that_triton_tells() {
+async fn statistics_have_every_duration_of_triton() {
     let server = Server::new();
-    server.stage.play(&["a"], End::StopToken);
+    server.backend.play(&["a"], End::StopToken);
     let reply = server.post(GENERATE, json!({"text_input": "a"})).await;
     assert_eq!(reply.status, 200, "{}", reply.text());
-    let told = server.get("/v2/models/penstock/stats").await.json();
-    let times = told["model_stats"][0]["inference_stats"]
+    let stats = server.get("/v2/models/penstock/stats").await.json();
+    let times = stats["model_stats"][0]["inference_stats"]
         .as_object()
         .unwrap();
     let counts: BTreeMap<_, _> = times
@@ -91,7 +91,7 @@ async fn statistics_have_every_duration_that_triton_tells() {
 }
 
 #[tokio::test]
-async fn the_index_takes_no_body_or_a_short_one() {
+async fn repository_index_accepts_an_empty_or_short_body() {
     let index = "/v2/repository/index";
     let server = Server::new();
     let long = format!("{{\"ready\": {}true}}", " ".repeat(4096));
@@ -110,7 +110,7 @@ async fn the_index_takes_no_body_or_a_short_one() {
 }
 
 #[tokio::test]
-async fn what_is_not_offered_is_not_announced() {
+async fn unsupported_extensions_are_not_listed() {
     let server = Server::new();
     let extensions = server.get("/v2").await.json()["extensions"].clone();
     let expected = [

@@ -15,9 +15,9 @@ fn body(parameters: Value) -> Value {
 }
 
 #[tokio::test]
-async fn an_answer_with_details() {
+async fn generate_with_details() {
     let server = Server::new();
-    server.stage.play(&["A", "b"], End::StopToken);
+    server.backend.play(&["A", "b"], End::StopToken);
     let reply = server
         .post("/generate", body(json!({"details": true})))
         .await;
@@ -40,7 +40,7 @@ async fn an_answer_with_details() {
 #[tokio::test]
 async fn a_stream_has_one_event_per_token() {
     let server = Server::new();
-    server.stage.play(&["é", "b"], End::Length);
+    server.backend.play(&["é", "b"], End::Length);
     let reply = server
         .post(
             "/generate_stream",
@@ -68,10 +68,10 @@ async fn a_stream_has_one_event_per_token() {
 }
 
 #[tokio::test]
-async fn the_compatible_route_answers_with_a_list_or_a_stream() {
+async fn root_route_answers_with_a_list_or_a_stream() {
     let server = Server::new();
     server
-        .stage
+        .backend
         .play(&["x"], End::Length)
         .play(&["x"], End::Length);
     let whole = server
@@ -85,14 +85,17 @@ async fn the_compatible_route_answers_with_a_list_or_a_stream() {
 }
 
 #[tokio::test]
-async fn tokens_are_not_held_but_the_text_ends_right_after_the_stop_string() {
+async fn tokens_are_not_held_back_and_the_text_ends_after_the_stop_string() {
     for cut in [
         vec!["one END two"],
         vec!["one E", "ND two"],
         vec!["one", " ", "E", "N", "D", " two"],
     ] {
         let server = Server::new();
-        server.stage.play(&cut, End::Length).play(&cut, End::Length);
+        server
+            .backend
+            .play(&cut, End::Length)
+            .play(&cut, End::Length);
         let parameters = json!({"stop": ["nothing", "END"], "details": true});
         let whole = server
             .post("/generate", body(parameters.clone()))
@@ -107,8 +110,8 @@ async fn tokens_are_not_held_but_the_text_ends_right_after_the_stop_string() {
             .events();
         assert_eq!(events.len(), 7, "one event per token");
         assert_eq!(events[6]["generated_text"], "one END");
-        assert_eq!(server.stage.finished(), 2, "ended, not aborted");
-        assert_eq!(server.stage.aborted(), 0);
+        assert_eq!(server.backend.finished(), 2, "ended, not aborted");
+        assert_eq!(server.backend.aborted(), 0);
     }
 }
 
@@ -126,10 +129,10 @@ async fn sampling_follows_tgi() {
         (body(json!({"do_sample": true, "temperature": 0.25})), 0.25),
     ];
     for (body, temperature) in cases {
-        server.stage.play(&["x"], End::Length);
+        server.backend.play(&["x"], End::Length);
         assert_eq!(server.post("/generate", body.clone()).await.status, 200);
         assert_eq!(
-            server.stage.last().sampling.temperature,
+            server.backend.last().sampling.temperature,
             temperature,
             "{body}"
         );
@@ -137,14 +140,14 @@ async fn sampling_follows_tgi() {
 }
 
 #[tokio::test]
-async fn bounds_reach_the_engine() {
+async fn length_limits_reach_the_engine() {
     let server = Server::new();
     server
-        .stage
+        .backend
         .play(&["x"], End::Length)
         .play(&["x"], End::Length);
     server.post("/generate", body(json!({"truncate": 1}))).await;
-    let request = server.stage.last();
+    let request = server.backend.last();
     assert_eq!(request.prompt, [u32::from(b'i')], "truncate keeps the end");
     let expected = Stopping {
         max_new_tokens: 99,
@@ -157,13 +160,13 @@ async fn bounds_reach_the_engine() {
     );
     let parameters = json!({"max_new_tokens": 7, "seed": 3, "top_p": 0.5, "top_k": 2});
     server.post("/generate", body(parameters)).await;
-    let request = server.stage.last();
+    let request = server.backend.last();
     assert_eq!(request.stopping.max_new_tokens, 7);
     assert_eq!((request.sampling.seed, request.sampling.top_k), (3, 2));
 }
 
 #[tokio::test]
-async fn texts_are_tokenized_with_their_places() {
+async fn tokenize_returns_token_offsets() {
     let server = Server::new();
     let reply = server.post("/tokenize", json!({"inputs": "aé"})).await;
     let tokens = reply.json();
@@ -176,10 +179,13 @@ async fn texts_are_tokenized_with_their_places() {
 }
 
 #[tokio::test]
-async fn a_failure_is_told_with_its_status_or_in_the_stream() {
+async fn a_failure_is_reported_by_status_or_in_the_stream() {
     let server = Server::new();
     let failed = || End::Failed("the worker was lost".into());
-    server.stage.play(&["x"], failed()).play(&["xy"], failed());
+    server
+        .backend
+        .play(&["x"], failed())
+        .play(&["xy"], failed());
     let whole = server.post("/generate", body(json!({}))).await;
     assert_eq!(whole.status, 424);
     let expected = json!({"error": "Request failed during generation: the worker was lost",
@@ -198,7 +204,7 @@ async fn a_failure_is_told_with_its_status_or_in_the_stream() {
 #[tokio::test]
 async fn info_health_and_metrics() {
     let server = Server::new();
-    server.stage.play(&["xyz"], End::Length);
+    server.backend.play(&["xyz"], End::Length);
     server.post("/generate", body(json!({}))).await;
     let info = server.get("/info").await.json();
     assert_eq!(info["model_id"], "brook");
@@ -223,7 +229,7 @@ async fn info_health_and_metrics() {
 }
 
 #[tokio::test]
-async fn the_documentation_describes_every_route_and_loads_nothing_from_elsewhere() {
+async fn api_docs_describe_every_route_and_load_nothing_external() {
     let server = Server::new();
     let api = server.get("/openapi.json").await.json();
     let described = api["paths"].as_object().unwrap();
@@ -237,8 +243,8 @@ async fn the_documentation_describes_every_route_and_loads_nothing_from_elsewher
         let url = path.replace("{model}", "brook").replace("{version}", "1");
         for method in ["GET", "POST"] {
             let taken = server.send(method, &url, "").await.status != 405;
-            let told = methods.get(method.to_lowercase()).is_some();
-            assert_eq!(taken, told, "{method} {path}");
+            let documented = methods.get(method.to_lowercase()).is_some();
+            assert_eq!(taken, documented, "{method} {path}");
         }
     }
     let parameters = &api["components"]["schemas"]["GenerateParameters"]["properties"];
@@ -250,9 +256,9 @@ async fn the_documentation_describes_every_route_and_loads_nothing_from_elsewher
 }
 
 #[tokio::test]
-async fn what_a_server_switches_off_is_refused() {
+async fn disabled_features_are_refused() {
     let server = Server::with(None, |config| {
-        config.guides = false;
+        config.structured_output = false;
         config.max_top_tokens = 5;
     });
     for (parameters, words) in [

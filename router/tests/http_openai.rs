@@ -26,7 +26,7 @@ fn text(events: &[Value], pointer: &str) -> String {
 fn prompts(server: &Server) -> Vec<String> {
     let decode = |ids: &Vec<u32>| ids.iter().map(|&id| id as u8 as char).collect();
     server
-        .stage
+        .backend
         .requests()
         .iter()
         .map(|r| decode(&r.prompt))
@@ -44,7 +44,7 @@ fn usage(prompt: u64, completion: u64) -> Value {
 #[tokio::test]
 async fn a_chat_answer() {
     let server = Server::new();
-    server.stage.play(&["Hello"], End::StopToken);
+    server.backend.play(&["Hello"], End::StopToken);
     let answer = server
         .post("/v1/chat/completions", chat(json!({"temperature": 0})))
         .await
@@ -59,13 +59,13 @@ async fn a_chat_answer() {
     let usage = usage(18, 6);
     assert_eq!(answer["usage"], usage);
     assert_eq!(prompts(&server), ["user:hi\nassistant:"]);
-    assert_eq!(server.stage.last().sampling.temperature, 0.0);
+    assert_eq!(server.backend.last().sampling.temperature, 0.0);
 }
 
 #[tokio::test]
 async fn a_chat_stream() {
     let server = Server::new();
-    server.stage.play(&["H", "i"], End::StopToken);
+    server.backend.play(&["H", "i"], End::StopToken);
     let options = json!({"stream": true, "stream_options": {"include_usage": true}});
     let reply = server.post("/v1/chat/completions", chat(options)).await;
     assert_eq!(reply.data().last().unwrap(), "[DONE]");
@@ -98,7 +98,10 @@ async fn deltas_never_show_a_part_of_a_stop_string() {
         (vec!["STOP"], ""),
     ] {
         let server = Server::new();
-        server.stage.play(&cut, End::Length).play(&cut, End::Length);
+        server
+            .backend
+            .play(&cut, End::Length)
+            .play(&cut, End::Length);
         let body = json!({"prompt": "hi", "stop": "STOP", "stream": true});
         let events = server.post("/v1/completions", body).await.events();
         assert_eq!(text(&events, "/choices/0/text"), whole, "{cut:?}");
@@ -119,11 +122,11 @@ async fn deltas_never_show_a_part_of_a_stop_string() {
 }
 
 #[tokio::test]
-async fn several_prompts_in_their_order_as_texts_or_ids() {
+async fn prompts_as_text_or_ids_are_answered_in_order() {
     let server = Server::new();
     for prompt in [json!(["a", "b"]), json!([[97], [98]])] {
         server
-            .stage
+            .backend
             .play(&["1"], End::Length)
             .play(&["22"], End::StopToken);
         let answer = server
@@ -138,7 +141,7 @@ async fn several_prompts_in_their_order_as_texts_or_ids() {
         assert!(answer["id"].as_str().unwrap().starts_with("cmpl-"));
     }
     assert_eq!(prompts(&server), ["a", "b", "a", "b"]);
-    server.stage.play(&["x"], End::Length);
+    server.backend.play(&["x"], End::Length);
     assert_eq!(
         server
             .post("/v1/completions", json!({"prompt": [104, 105]}))
@@ -148,7 +151,7 @@ async fn several_prompts_in_their_order_as_texts_or_ids() {
     );
     assert_eq!(prompts(&server).last().unwrap(), "hi");
     server
-        .stage
+        .backend
         .play(&["1"], End::Length)
         .play(&["22"], End::Length);
     let body =
@@ -167,13 +170,13 @@ async fn several_prompts_in_their_order_as_texts_or_ids() {
 async fn vllm_extensions_reach_the_engine() {
     let server = Server::new();
     server
-        .stage
+        .backend
         .play(&["x"], End::Length)
         .play(&["aSbS"], End::Length);
     let fields =
         json!({"ignore_eos": true, "min_tokens": 2, "top_k": -1, "seed": -1, "max_tokens": 9});
     server.post("/v1/chat/completions", chat(fields)).await;
-    let request = server.stage.last();
+    let request = server.backend.last();
     assert!(request.stopping.stop_token_ids.is_empty());
     assert_eq!(request.stopping.min_new_tokens, 2);
     assert_eq!(
@@ -192,7 +195,7 @@ async fn vllm_extensions_reach_the_engine() {
 async fn neutral_values_and_fields_without_effect_are_accepted() {
     let server = Server::new();
     server
-        .stage
+        .backend
         .play(&["x"], End::Length)
         .play(&["x"], End::Length);
     let fields = json!({
@@ -204,16 +207,16 @@ async fn neutral_values_and_fields_without_effect_are_accepted() {
     });
     let reply = server.post("/v1/chat/completions", chat(fields)).await;
     assert_eq!(reply.status, 200, "{}", reply.text());
-    assert_eq!(server.stage.last().stopping.max_new_tokens, 5);
+    assert_eq!(server.backend.last().stopping.max_new_tokens, 5);
     let body = json!({"prompt": "hi", "echo": false, "suffix": "", "best_of": 1, "logprobs": null});
     assert_eq!(server.post("/v1/completions", body).await.status, 200);
 }
 
 #[tokio::test]
-async fn messages_come_in_every_form_that_clients_send() {
+async fn message_forms_of_all_clients_are_accepted() {
     let server = Server::new();
-    server.stage.set_length(300);
-    server.stage.play(&["x"], End::Length);
+    server.backend.set_length(300);
+    server.backend.play(&["x"], End::Length);
     let call =
         json!([{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]);
     let messages = json!([
@@ -227,19 +230,19 @@ async fn messages_come_in_every_form_that_clients_send() {
     assert_eq!(reply.status, 200, "{}", reply.text());
     assert!(prompts(&server)[0].starts_with("user:ab\n"));
     // The template knows no tools: it is told calls and results in words.
-    let told = &prompts(&server)[0];
+    let last_prompt = &prompts(&server)[0];
     assert!(
-        told.contains("assistant:<tool_call>\n{\"name\": \"f\""),
-        "{told}"
+        last_prompt.contains("assistant:<tool_call>\n{\"name\": \"f\""),
+        "{last_prompt}"
     );
     assert!(
-        told.ends_with("user:<tool_response>\n42\n</tool_response>\nassistant:"),
-        "{told}"
+        last_prompt.ends_with("user:<tool_response>\n42\n</tool_response>\nassistant:"),
+        "{last_prompt}"
     );
 }
 
 #[tokio::test]
-async fn an_assistants_last_message_goes_on_unless_told_otherwise() {
+async fn a_last_assistant_message_is_continued_by_default() {
     let server = Server::new();
     let messages = json!([{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]);
     for fields in [
@@ -247,7 +250,7 @@ async fn an_assistants_last_message_goes_on_unless_told_otherwise() {
         json!({"continue_final_message": false}),
         json!({"continue_final_message": false, "add_generation_prompt": false}),
     ] {
-        server.stage.play(&["x"], End::Length);
+        server.backend.play(&["x"], End::Length);
         let mut body = chat(fields);
         body["messages"] = messages.clone();
         assert_eq!(server.post("/v1/chat/completions", body).await.status, 200);
@@ -262,9 +265,9 @@ async fn an_assistants_last_message_goes_on_unless_told_otherwise() {
 }
 
 #[tokio::test]
-async fn an_answer_without_text_still_tells_its_role() {
+async fn an_answer_without_text_still_has_its_role() {
     let server = Server::new();
-    server.stage.play(&[""], End::StopToken);
+    server.backend.play(&[""], End::StopToken);
     let reply = server
         .post("/v1/chat/completions", chat(json!({"stream": true})))
         .await;
@@ -285,7 +288,7 @@ async fn models_and_names() {
         "model"
     );
     for name in ["brook", "penstock", "tgi", "dummy"] {
-        server.stage.play(&["x"], End::Length);
+        server.backend.play(&["x"], End::Length);
         let reply = server
             .post("/v1/chat/completions", chat(json!({"model": name})))
             .await;
@@ -301,15 +304,15 @@ async fn models_and_names() {
 }
 
 #[tokio::test]
-async fn a_failure_in_a_stream_is_its_last_event() {
+async fn stream_failure_is_the_last_event() {
     let server = Server::new();
     let lost = TokenEvent {
         end: Some(End::Failed("lost".into())),
         ..event("")
     };
     server
-        .stage
-        .act(scripted::Act::Play(vec![event("ab"), lost]));
+        .backend
+        .act(scripted::ScriptedReply::Play(vec![event("ab"), lost]));
     let reply = server
         .post("/v1/completions", json!({"prompt": "hi", "stream": true}))
         .await;
@@ -324,7 +327,7 @@ async fn a_failure_in_a_stream_is_its_last_event() {
 }
 
 #[tokio::test]
-async fn an_end_without_a_token_still_ends() {
+async fn end_event_without_a_token_ends_the_answer() {
     let server = Server::new();
     let end = TokenEvent {
         end: Some(End::Length),
@@ -338,12 +341,13 @@ async fn an_end_without_a_token_still_ends() {
         json!({"prompt": "hi", "stream": true}),
         json!({"prompt": "hi"}),
     ] {
-        server
-            .stage
-            .act(scripted::Act::Play(vec![half.clone(), end.clone()]));
+        server.backend.act(scripted::ScriptedReply::Play(vec![
+            half.clone(),
+            end.clone(),
+        ]));
         let reply = server.post("/v1/completions", body).await;
         assert!(reply.text().contains('\u{FFFD}'), "{}", reply.text());
         assert!(reply.text().contains("\"finish_reason\":\"length\""));
     }
-    assert_eq!(server.stage.last().stopping.stop_token_ids, [EOS]);
+    assert_eq!(server.backend.last().stopping.stop_token_ids, [EOS]);
 }

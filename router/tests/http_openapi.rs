@@ -37,13 +37,13 @@ fn referred<'a>(api: &'a Value, value: &'a Value, found: &mut BTreeSet<&'a str>)
 }
 
 #[test]
-fn the_checked_in_description_is_up_to_date() {
+fn checked_in_openapi_json_is_up_to_date() {
     let kept = include_str!("../../docs/openapi.json");
     assert!(kept == openapi_json(), "run `make openapi`");
 }
 
 #[test]
-fn every_operation_has_a_name_of_its_own_and_words() {
+fn every_operation_has_a_unique_id_and_a_summary() {
     let api = described();
     let mut names = BTreeSet::new();
     for (path, method, operation) in operations(&api) {
@@ -61,7 +61,7 @@ fn every_operation_has_a_name_of_its_own_and_words() {
 }
 
 #[test]
-fn every_schema_and_field_has_a_shape_and_words() {
+fn every_schema_and_field_has_a_type_and_a_description() {
     let api = described();
     let schemas = api["components"]["schemas"].as_object().unwrap();
     for (name, schema) in schemas {
@@ -81,7 +81,7 @@ fn every_schema_and_field_has_a_shape_and_words() {
 }
 
 #[test]
-fn every_field_of_a_request_has_words_and_an_example() {
+fn every_request_field_has_a_description_and_an_example() {
     let api = described();
     let mut schemas = BTreeSet::new();
     for (_, _, operation) in operations(&api) {
@@ -100,7 +100,7 @@ fn every_field_of_a_request_has_words_and_an_example() {
 }
 
 #[test]
-fn routes_that_may_stream_tell_their_events() {
+fn routes_that_may_stream_describe_their_events() {
     let api = described();
     for (path, method, operation) in operations(&api) {
         let body = &operation["requestBody"]["content"]["application/json"]["schema"]["$ref"];
@@ -110,9 +110,9 @@ fn routes_that_may_stream_tell_their_events() {
         let may = !api["components"]["schemas"][schema]["properties"]["stream"].is_null();
         let counts = ["tokenize", "tokens", "infer", "generate"];
         let whole = counts.iter().any(|end| path.ends_with(end));
-        let told = &operation["responses"]["200"]["content"]["text/event-stream"]["schema"];
+        let schema = &operation["responses"]["200"]["content"]["text/event-stream"]["schema"];
         if may && !whole && path.starts_with("/v1/") {
-            assert!(told.is_object(), "{method} {path} streams");
+            assert!(schema.is_object(), "{method} {path} streams");
         }
     }
     let events =

@@ -16,13 +16,13 @@ const SMALL: usize = 64 << 10;
 
 fn server_of(bytes: usize) -> Server {
     let server = responses::server_with(|config| config.response_store = bytes);
-    server.stage.set_length(1 << 20);
+    server.backend.set_length(1 << 20);
     server
 }
 
 /// Asks, and is answered with `text`.
 async fn ask(server: &Server, text: &str, fields: Value) -> Value {
-    server.stage.play(&[text], End::StopToken);
+    server.backend.play(&[text], End::StopToken);
     let reply = server.post(PATH, body(fields)).await;
     assert_eq!(reply.status, 200, "{}", reply.text());
     reply.json()
@@ -45,7 +45,7 @@ async fn metric(server: &Server, name: &str) -> u64 {
 }
 
 #[tokio::test]
-async fn a_conversation_goes_on_from_a_response() {
+async fn previous_response_id_continues_a_conversation() {
     let server = server();
     let first = ask(
         &server,
@@ -64,8 +64,8 @@ async fn a_conversation_goes_on_from_a_response() {
     let next = json!({"previous_response_id": id(&second), "instructions": "sing",
                       "input": [{"role": "user", "content": "three"}]});
     ask(&server, "no", next).await;
-    let told = "system:sing/user:one/assistant:yo/user:two/assistant:yes/user:three/>";
-    assert_eq!(prompt(&server), told);
+    let expected = "system:sing/user:one/assistant:yo/user:two/assistant:yes/user:three/>";
+    assert_eq!(prompt(&server), expected);
     // Several may go on from the same one.
     ask(
         &server,
@@ -80,7 +80,7 @@ async fn a_conversation_goes_on_from_a_response() {
 }
 
 #[tokio::test]
-async fn thoughts_calls_and_results_go_on_too() {
+async fn reasoning_calls_and_results_are_continued_too() {
     let server = server();
     let asked = json!({"tools": [tool()], "input": "call"});
     let first = ask(&server, &format!("<think>hm</think>{CALL}"), asked).await;
@@ -104,9 +104,9 @@ async fn thoughts_calls_and_results_go_on_too() {
 }
 
 #[tokio::test]
-async fn a_stream_is_stored_at_its_end() {
+async fn streamed_response_is_stored_at_its_end() {
     let server = server();
-    server.stage.play(&["a", "b"], End::Length);
+    server.backend.play(&["a", "b"], End::Length);
     let asked = body(json!({"stream": true, "metadata": {"k": "v"}}));
     let text = server.post(PATH, asked).await.text();
     let event = |kind: &str| -> Value {
@@ -128,7 +128,7 @@ async fn a_stream_is_stored_at_its_end() {
     assert_eq!(kept.json(), whole);
     // A failed one is not.
     server
-        .stage
+        .backend
         .play(&["a"], End::Failed("the worker was lost".into()));
     let text = server
         .post(PATH, body(json!({"stream": true})))
@@ -145,7 +145,7 @@ async fn a_stream_is_stored_at_its_end() {
 }
 
 #[tokio::test]
-async fn a_response_is_told_again_and_deleted() {
+async fn a_stored_response_is_returned_and_deleted() {
     let server = server();
     let first = ask(&server, "yo", json!({})).await;
     let second = ask(&server, "yes", json!({"previous_response_id": id(&first)})).await;
@@ -203,7 +203,7 @@ async fn list(server: &Server, response: &Value, query: &str) -> Reply {
 }
 
 #[tokio::test]
-async fn what_a_response_answers_is_listed() {
+async fn input_items_of_a_response_are_listed() {
     let server = server();
     let (first, second) = two(&server).await;
     let all = list(&server, &second, "?order=asc").await.json();
@@ -232,7 +232,7 @@ async fn what_a_response_answers_is_listed() {
 }
 
 #[tokio::test]
-async fn items_are_listed_in_pages_the_newest_first() {
+async fn input_items_are_paginated_newest_first() {
     let server = server();
     let (_, second) = two(&server).await;
     let all = list(&server, &second, "?order=asc").await.json();
@@ -267,7 +267,7 @@ async fn items_are_listed_in_pages_the_newest_first() {
 }
 
 #[tokio::test]
-async fn without_a_store_nothing_is_kept_and_the_default_is_no_error() {
+async fn disabled_store_keeps_nothing_and_accepts_the_default() {
     let server = server_of(0);
     let response = ask(&server, "yo", json!({})).await;
     assert_eq!(response["store"], false);
@@ -302,7 +302,7 @@ async fn without_a_store_nothing_is_kept_and_the_default_is_no_error() {
 }
 
 #[tokio::test]
-async fn the_least_recently_used_goes_first_and_bytes_stay_bounded() {
+async fn the_least_recently_used_is_evicted_first_and_bytes_stay_bounded() {
     let server = server_of(SMALL);
     let first = ask(&server, "yo", json!({})).await;
     let second = ask(&server, "yo", json!({})).await;
@@ -325,7 +325,7 @@ async fn the_least_recently_used_goes_first_and_bytes_stay_bounded() {
 }
 
 #[tokio::test]
-async fn a_conversation_is_held_once_and_given_back() {
+async fn shared_history_is_stored_once_and_freed() {
     let server = server_of(1 << 20);
     let long = "x".repeat(10_000);
     let mut last = ask(&server, "yo", json!({"input": long})).await;
@@ -352,7 +352,7 @@ async fn a_conversation_is_held_once_and_given_back() {
 }
 
 #[tokio::test]
-async fn one_response_takes_an_eighth_of_the_store_at_most() {
+async fn one_response_uses_at_most_an_eighth_of_the_store() {
     let server = server_of(SMALL);
     let long = "x".repeat(SMALL / 8);
     let reply = server
@@ -377,7 +377,7 @@ async fn one_response_takes_an_eighth_of_the_store_at_most() {
 }
 
 #[tokio::test]
-async fn ids_are_not_alike() {
+async fn response_ids_are_random() {
     let server = server();
     let mut ids = Vec::new();
     for _ in 0..20 {

@@ -8,7 +8,7 @@ mod scripted;
 use std::collections::BTreeSet;
 
 use penstock_router::{
-    engine::{End, types::GuideKind},
+    engine::{End, types::GrammarFormat},
     http::openapi_json,
 };
 use responses::{ARGUMENTS, CALL, PATH, body, prompt, server, tool};
@@ -21,7 +21,7 @@ fn play(server: &Server, text: &str, end: End) {
     if text.is_empty() {
         steps.truncate(1);
     }
-    server.stage.play(&steps, end);
+    server.backend.play(&steps, end);
 }
 
 /// The events of a stream, each named by its type and numbered.
@@ -127,7 +127,7 @@ async fn both(server: &Server, text: &str, end: End, fields: Value) -> (Value, V
 }
 
 #[tokio::test]
-async fn thoughts_text_and_calls_are_items() {
+async fn reasoning_text_and_calls_are_items() {
     let server = server();
     let text = format!("<think>hm</think>So: {CALL}{CALL}");
     let (answer, events) = both(&server, &text, End::StopToken, json!({"tools": [tool()]})).await;
@@ -202,7 +202,7 @@ fn endings() -> Vec<Ended> {
 }
 
 #[tokio::test]
-async fn how_an_answer_ended() {
+async fn finish_reason_is_reported() {
     let server = server();
     for (text, end, fields, (status, last), shown) in endings() {
         let (answer, _) = both(&server, text, end, fields).await;
@@ -215,13 +215,13 @@ async fn how_an_answer_ended() {
         assert_eq!(answer["completed_at"].is_null(), status != "completed");
         let item = &answer["output"][0];
         assert_eq!(item["status"], last, "{text}");
-        let told = item.get("arguments").unwrap_or(&item["content"][0]["text"]);
-        assert_eq!(told, shown);
+        let text = item.get("arguments").unwrap_or(&item["content"][0]["text"]);
+        assert_eq!(text, shown);
     }
 }
 
 #[tokio::test]
-async fn what_is_asked_is_told_again() {
+async fn request_fields_are_echoed() {
     let server = server();
     let format = json!({"type": "json_schema", "name": "x", "schema": {"type": "object"}});
     let fields = json!({
@@ -248,11 +248,11 @@ async fn what_is_asked_is_told_again() {
     }
     assert_eq!(answer["text"]["format"], format);
     assert!(prompt(&server).ends_with("/>False"), "{}", prompt(&server));
-    let sampling = server.stage.last().sampling;
-    assert_eq!(sampling.guide.unwrap().kind, GuideKind::Calls);
+    let sampling = server.backend.last().sampling;
+    assert_eq!(sampling.grammar.unwrap().kind, GrammarFormat::ToolCalls);
     // All that the description of the routes speaks of is there, and nothing else.
     let api: Value = serde_json::from_str(&openapi_json()).unwrap();
-    let said: BTreeSet<&String> = ["ResponseTold", "ResponseAsked"]
+    let said: BTreeSet<&String> = ["ResponseState", "RequestEcho"]
         .into_iter()
         .flat_map(|name| {
             let fields = &api["components"]["schemas"][name]["properties"];
@@ -263,7 +263,7 @@ async fn what_is_asked_is_told_again() {
 }
 
 #[tokio::test]
-async fn what_is_not_asked_has_its_default() {
+async fn echoed_fields_have_defaults() {
     let server = server();
     let (answer, _) = both(&server, "a", End::StopToken, json!({})).await;
     for (field, value) in [
@@ -286,10 +286,10 @@ async fn what_is_not_asked_has_its_default() {
 }
 
 #[tokio::test]
-async fn log_probabilities_are_those_of_the_text() {
+async fn logprobs_cover_only_the_message_text() {
     let server = server();
-    let told = "message.output_text.logprobs";
-    let fields = json!({"include": [told], "top_logprobs": 1, "tools": [tool()]});
+    let include_logprobs = "message.output_text.logprobs";
+    let fields = json!({"include": [include_logprobs], "top_logprobs": 1, "tools": [tool()]});
     let text = format!("<think>hm</think>So{CALL}");
     let (answer, _) = both(&server, &text, End::StopToken, fields.clone()).await;
     let tokens = answer["output"][1]["content"][0]["logprobs"]
@@ -303,13 +303,13 @@ async fn log_probabilities_are_those_of_the_text() {
     assert!(!texts.contains("hm"), "{texts}");
     assert!(tokens[0]["top_logprobs"].is_array());
     // However the tokens come.
-    server.stage.play(&[&text], End::StopToken);
+    server.backend.play(&[&text], End::StopToken);
     let at_once = server.post(PATH, body(fields)).await.json();
     assert_eq!(timeless(&at_once), timeless(&answer));
 }
 
 #[tokio::test]
-async fn text_behind_a_call_is_an_item_of_its_own() {
+async fn text_after_a_tool_call_is_a_separate_item() {
     let server = server();
     let text = format!("So{CALL}and so");
     let fields = json!({"tools": [tool()]});
@@ -319,7 +319,7 @@ async fn text_behind_a_call_is_an_item_of_its_own() {
     assert_eq!(kinds, ["message", "function_call", "message"]);
     let mut input = output.clone();
     input.push(json!({"role": "user", "content": "ok"}));
-    server.stage.play(&["ok"], End::StopToken);
+    server.backend.play(&["ok"], End::StopToken);
     let reply = server.post(PATH, body(json!({"input": input}))).await;
     assert_eq!(reply.status, 200, "{}", reply.text());
     let prompt = prompt(&server);
@@ -327,9 +327,9 @@ async fn text_behind_a_call_is_an_item_of_its_own() {
 }
 
 #[tokio::test]
-async fn a_failure_in_the_middle_is_told() {
+async fn a_failure_during_generation_is_reported() {
     let server = server();
-    server.stage.play(&["a", ""], End::Failed("lost".into()));
+    server.backend.play(&["a", ""], End::Failed("lost".into()));
     let events = numbered_events(
         &server
             .post(PATH, body(json!({"stream": true})))

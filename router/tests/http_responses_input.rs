@@ -10,9 +10,9 @@ use responses::{PATH, body, prompt, server, tool};
 use serde_json::{Value, json};
 
 #[tokio::test]
-async fn items_become_turns() {
+async fn input_items_become_chat_messages() {
     let server = server();
-    server.stage.play(&["ok"], End::StopToken);
+    server.backend.play(&["ok"], End::StopToken);
     let text = |kind: &str, text: &str| json!({"type": kind, "text": text});
     let input = json!([
         {"role": "user", "content": [text("input_text", "a"), text("input_text", "b")]},
@@ -48,14 +48,14 @@ async fn items_become_turns() {
     let wanted =
         json!({"object": "response.input_tokens", "input_tokens": prompt(&server).len() - system});
     assert_eq!(counted, wanted);
-    server.stage.play(&["ok"], End::StopToken);
+    server.backend.play(&["ok"], End::StopToken);
     let whole = json!([{"role": "assistant", "content": "f"}]);
     server.post(PATH, body(json!({"input": whole}))).await;
     assert_eq!(prompt(&server), "assistant:f/>");
 }
 
 #[tokio::test]
-async fn formats_are_guides() {
+async fn text_formats_become_grammars() {
     let server = server();
     let schema = json!({"type": "object", "properties": {"b": {}, "a": {}}});
     for (fields, text) in [
@@ -70,11 +70,11 @@ async fn formats_are_guides() {
         ),
         (json!({"guided_regex": "[0-9]"}), Some("[0-9]".to_owned())),
     ] {
-        server.stage.play(&["1"], End::StopToken);
+        server.backend.play(&["1"], End::StopToken);
         let reply = server.post(PATH, body(fields)).await;
         assert_eq!(reply.status, 200, "{}", reply.text());
-        let guide = server.stage.last().sampling.guide;
-        assert_eq!(guide.map(|guide| guide.text), text);
+        let grammar = server.backend.last().sampling.grammar;
+        assert_eq!(grammar.map(|grammar| grammar.text), text);
     }
 }
 
@@ -209,7 +209,7 @@ fn bad_tools() -> Vec<(Value, &'static str)> {
 }
 
 #[tokio::test]
-async fn bad_input_is_refused_by_name() {
+async fn invalid_fields_are_refused_by_name() {
     let server = server();
     let bad = bad_items().into_iter().chain(bad_fields());
     for (fields, name) in bad.chain(bad_tools()) {
@@ -229,7 +229,7 @@ async fn bad_input_is_refused_by_name() {
             assert!(message.contains(last), "{name} is not in {message}");
         }
     }
-    assert!(server.stage.requests().is_empty());
+    assert!(server.backend.requests().is_empty());
     let reply = server.post(PATH, body(json!({"model": "gpt-5"}))).await;
     assert_eq!(reply.status, 404);
     assert_eq!(reply.json()["error"]["code"], "model_not_found");
@@ -239,9 +239,9 @@ async fn bad_input_is_refused_by_name() {
 }
 
 #[tokio::test]
-async fn some_of_the_tools_may_be_allowed() {
+async fn allowed_tools_restricts_the_tools() {
     let server = server();
-    server.stage.play(&["ok"], End::StopToken);
+    server.backend.play(&["ok"], End::StopToken);
     let other = json!({"type": "function", "name": "g"});
     let choice = json!({"type": "allowed_tools", "mode": "auto", "tools": [other]});
     let fields = json!({"tools": [tool(), other], "tool_choice": choice});

@@ -4,8 +4,8 @@
 
 mod scripted;
 
-use penstock_router::adjustment::{Adjustment, Penalties, Watermark};
 use penstock_router::engine::End;
+use penstock_router::logits_processors::{LogitsProcessors, Penalties, Watermark};
 use scripted::{EOS, Server, chat, with};
 use serde_json::{Value, json};
 
@@ -19,9 +19,9 @@ fn everything() -> Value {
 }
 
 #[tokio::test]
-async fn the_openai_routes_bring_it_to_the_engine() {
+async fn openai_sampling_parameters_reach_the_engine() {
     let server = Server::new();
-    let expected = Adjustment {
+    let expected = LogitsProcessors {
         min_p: 0.125,
         typical_p: 0.75,
         penalties: Penalties {
@@ -42,19 +42,19 @@ async fn the_openai_routes_bring_it_to_the_engine() {
             with(json!({"prompt": "hi"}), everything()),
         ),
     ] {
-        server.stage.play(&["A"], End::Length);
+        server.backend.play(&["A"], End::Length);
         let reply = server.post(path, body).await;
         assert_eq!(reply.status, 200, "{}", reply.text());
-        let asked = server.stage.last();
-        assert_eq!(asked.sampling.adjustment, expected);
+        let asked = server.backend.last();
+        assert_eq!(asked.sampling.logits_processors, expected);
         assert_eq!(asked.stopping.stop_token_ids, [EOS, 67]);
     }
 }
 
 #[tokio::test]
-async fn null_asks_nothing() {
+async fn null_means_the_default() {
     let server = Server::new();
-    server.stage.play(&["A"], End::Length);
+    server.backend.play(&["A"], End::Length);
     let fields = everything();
     let null = fields
         .as_object()
@@ -65,19 +65,22 @@ async fn null_asks_nothing() {
         .post("/v1/chat/completions", chat(Value::Object(null.collect())))
         .await;
     assert_eq!(reply.status, 200, "{}", reply.text());
-    let asked = server.stage.last();
-    assert_eq!(asked.sampling.adjustment, Adjustment::default());
+    let asked = server.backend.last();
+    assert_eq!(
+        asked.sampling.logits_processors,
+        LogitsProcessors::default()
+    );
     assert_eq!(asked.stopping.stop_token_ids, [EOS]);
 }
 
 #[tokio::test]
-async fn a_cache_salt_reaches_the_engine_or_is_refused_by_its_length() {
+async fn cache_salt_reaches_the_engine_within_its_length_limit() {
     let server = Server::new();
-    server.stage.play(&["A"], End::Length);
+    server.backend.play(&["A"], End::Length);
     let salted = |salt: &str| chat(json!({"cache_salt": salt}));
     let reply = server.post("/v1/chat/completions", salted("mine")).await;
     assert_eq!(reply.status, 200, "{}", reply.text());
-    assert_eq!(&*server.stage.last().cache_salt, "mine");
+    assert_eq!(&*server.backend.last().cache_salt, "mine");
     for wrong in [String::new(), "é".repeat(129)] {
         let reply = server.post("/v1/chat/completions", salted(&wrong)).await;
         let text = reply.text();
@@ -91,7 +94,7 @@ async fn a_cache_salt_reaches_the_engine_or_is_refused_by_its_length() {
 }
 
 #[tokio::test]
-async fn the_native_route_brings_it_to_the_engine() {
+async fn native_sampling_parameters_reach_the_engine() {
     let servers = Watermark {
         gamma: 0.25,
         delta: 3.0,
@@ -99,7 +102,7 @@ async fn the_native_route_brings_it_to_the_engine() {
     };
     let server = Server::with(None, |config| config.watermark = servers);
     server
-        .stage
+        .backend
         .play(&["A"], End::Length)
         .play(&["A"], End::Length);
     let parameters = json!({
@@ -107,9 +110,9 @@ async fn the_native_route_brings_it_to_the_engine() {
     });
     let body = json!({"inputs": "hi", "parameters": parameters});
     assert_eq!(server.post("/generate", body).await.status, 200);
-    let asked = server.stage.last().sampling;
+    let asked = server.backend.last().sampling;
     assert_eq!(asked.temperature, 1.0, "typical_p alone asks for sampling");
-    let expected = Adjustment {
+    let expected = LogitsProcessors {
         typical_p: 0.75,
         penalties: Penalties {
             repetition: 1.5,
@@ -117,12 +120,12 @@ async fn the_native_route_brings_it_to_the_engine() {
             presence: 0.0,
         },
         watermark: Some(servers),
-        ..Adjustment::default()
+        ..LogitsProcessors::default()
     };
-    assert_eq!(asked.adjustment, expected);
+    assert_eq!(asked.logits_processors, expected);
     let greedy = json!({"inputs": "hi", "parameters": {"repetition_penalty": 1.5}});
     assert_eq!(server.post("/generate", greedy).await.status, 200);
-    assert_eq!(server.stage.last().sampling.temperature, 0.0);
+    assert_eq!(server.backend.last().sampling.temperature, 0.0);
 }
 
 /// Fields, the field at fault, part of the message.
@@ -246,7 +249,7 @@ fn lists() -> Vec<Case> {
 }
 
 #[tokio::test]
-async fn what_cannot_be_is_refused_by_name() {
+async fn invalid_sampling_parameters_are_refused_by_name() {
     let server = Server::new();
     for (fields, param, part) in [numbers(), biases(), words(), lists()].concat() {
         let body = chat(fields.clone());
@@ -273,5 +276,5 @@ async fn what_cannot_be_is_refused_by_name() {
         assert_eq!(reply.status, 422);
         assert!(reply.message().contains(part), "{}", reply.message());
     }
-    assert!(server.stage.requests().is_empty());
+    assert!(server.backend.requests().is_empty());
 }

@@ -16,7 +16,7 @@ use penstock_router::{
     engine::{End, TokenEvent},
     serve,
 };
-use scripted::{Act, Server, event};
+use scripted::{ScriptedReply, Server, event};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -25,7 +25,7 @@ use tokio::{
     time::timeout,
 };
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 struct Served {
     server: Server,
@@ -65,7 +65,7 @@ impl Served {
 
     async fn end(mut self) {
         self.stop.take().unwrap().send(()).unwrap();
-        timeout(PATIENCE, self.task)
+        timeout(TEST_TIMEOUT, self.task)
             .await
             .unwrap()
             .unwrap()
@@ -82,7 +82,7 @@ async fn read_until(socket: &mut TcpStream, wanted: &str) -> String {
         if text.contains(wanted) {
             return text;
         }
-        let read = timeout(PATIENCE, socket.read(&mut part))
+        let read = timeout(TEST_TIMEOUT, socket.read(&mut part))
             .await
             .expect(wanted)
             .unwrap();
@@ -92,7 +92,7 @@ async fn read_until(socket: &mut TcpStream, wanted: &str) -> String {
 }
 
 async fn until(condition: impl Fn() -> bool) {
-    timeout(PATIENCE, async {
+    timeout(TEST_TIMEOUT, async {
         while !condition() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -102,40 +102,40 @@ async fn until(condition: impl Fn() -> bool) {
 }
 
 #[tokio::test]
-async fn each_event_is_sent_at_once_and_a_client_that_leaves_aborts() {
+async fn events_are_sent_at_once_and_disconnecting_aborts() {
     let served = served(|_| {}).await;
-    let tokens = served.server.stage.follow();
+    let tokens = served.server.backend.follow();
     let mut socket = served.generate("/generate_stream").await;
     tokens.send(event("A")).unwrap();
     read_until(&mut socket, "\"text\":\"A\"").await;
     tokens.send(event("B")).unwrap();
     read_until(&mut socket, "\"text\":\"B\"").await;
-    assert_eq!(served.server.stage.aborted(), 0);
+    assert_eq!(served.server.backend.aborted(), 0);
     drop(socket);
-    until(|| served.server.stage.aborted() == 1).await;
+    until(|| served.server.backend.aborted() == 1).await;
     served.end().await;
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_before_any_token_aborts_too() {
+async fn disconnecting_before_the_first_token_aborts() {
     let served = served(|_| {}).await;
     for path in ["/generate", "/generate_stream"] {
-        let before = served.server.stage.aborted();
-        let _tokens = served.server.stage.follow();
+        let before = served.server.backend.aborted();
+        let _tokens = served.server.backend.follow();
         let socket = served.generate(path).await;
-        until(|| served.server.stage.requests().len() == before + 1).await;
+        until(|| served.server.backend.requests().len() == before + 1).await;
         drop(socket);
-        until(|| served.server.stage.aborted() == before + 1).await;
+        until(|| served.server.backend.aborted() == before + 1).await;
     }
     let local = Client::at([127, 0, 0, 1].into());
-    assert_eq!(served.server.stage.clients(), [Some(local); 2]);
+    assert_eq!(served.server.backend.clients(), [Some(local); 2]);
     served.end().await;
 }
 
 #[tokio::test]
-async fn silence_is_filled_with_comments() {
+async fn keep_alive_comments_are_sent_while_no_tokens_come() {
     let served = served(|config| config.keep_alive = Duration::from_millis(50)).await;
-    let tokens = served.server.stage.follow();
+    let tokens = served.server.backend.follow();
     let mut socket = served.generate("/generate_stream").await;
     read_until(&mut socket, ":\n\n\r\n3\r\n:\n\n").await;
     tokens
@@ -149,15 +149,15 @@ async fn silence_is_filled_with_comments() {
 }
 
 #[tokio::test]
-async fn open_answers_end_before_the_server_does() {
+async fn shutdown_waits_for_open_streams() {
     let mut served = served(|_| {}).await;
-    let tokens = served.server.stage.follow();
+    let tokens = served.server.backend.follow();
     let mut socket = served.generate("/generate_stream").await;
     tokens.send(event("A")).unwrap();
     read_until(&mut socket, "\"text\":\"A\"").await;
     let idle = TcpStream::connect(served.address).await.unwrap();
     served.stop.take().unwrap().send(()).unwrap();
-    timeout(PATIENCE, async {
+    timeout(TEST_TIMEOUT, async {
         while TcpStream::connect(served.address).await.is_ok() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -173,7 +173,7 @@ async fn open_answers_end_before_the_server_does() {
         .unwrap();
     read_until(&mut socket, "\"generated_text\":\"AB\"").await;
     drop(idle);
-    timeout(PATIENCE, served.task)
+    timeout(TEST_TIMEOUT, served.task)
         .await
         .unwrap()
         .unwrap()
@@ -181,12 +181,12 @@ async fn open_answers_end_before_the_server_does() {
 }
 
 #[tokio::test]
-async fn a_slow_head_is_given_up() {
+async fn a_slow_request_head_times_out() {
     let served = served(|config| config.header_timeout = Duration::from_millis(100)).await;
     let mut slow = TcpStream::connect(served.address).await.unwrap();
     slow.write_all(b"POST /generate HT").await.unwrap();
     let mut rest = Vec::new();
-    timeout(PATIENCE, slow.read_to_end(&mut rest))
+    timeout(TEST_TIMEOUT, slow.read_to_end(&mut rest))
         .await
         .unwrap()
         .unwrap();
@@ -195,7 +195,7 @@ async fn a_slow_head_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_slow_body_is_given_up() {
+async fn a_slow_request_body_times_out() {
     let served = served(|config| config.body_timeout = Duration::from_millis(100)).await;
     let mut slow = TcpStream::connect(served.address).await.unwrap();
     let head = "POST /generate HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n\
@@ -207,14 +207,14 @@ async fn a_slow_body_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_client_that_reads_nothing_is_given_up() {
+async fn a_client_that_reads_nothing_times_out() {
     let served = served(|config| config.write_timeout = Duration::from_millis(100)).await;
     // More than the buffers of both ends of a connection hold.
     let text = "x".repeat(10_000);
     let events = vec![event(&text); 20];
-    served.server.stage.act(Act::Play(events));
+    served.server.backend.act(ScriptedReply::Play(events));
     let socket = served.generate("/generate_stream").await;
-    until(|| served.server.stage.aborted() == 1).await;
+    until(|| served.server.backend.aborted() == 1).await;
     drop(socket);
     served.end().await;
 }
@@ -225,7 +225,7 @@ async fn asked(address: SocketAddr, head: &str) -> String {
     let request = format!("{head} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
     socket.write_all(request.as_bytes()).await.unwrap();
     let mut answer = String::new();
-    timeout(PATIENCE, socket.read_to_string(&mut answer))
+    timeout(TEST_TIMEOUT, socket.read_to_string(&mut answer))
         .await
         .unwrap()
         .unwrap();
@@ -233,13 +233,13 @@ async fn asked(address: SocketAddr, head: &str) -> String {
 }
 
 #[tokio::test]
-async fn beyond_the_bound_health_is_told_and_the_rest_is_refused() {
+async fn beyond_the_connection_limit_health_is_answered_and_the_rest_refused() {
     let served = served(|config| {
         config.max_connections = 1;
         config.spare_connections = 2;
     })
     .await;
-    let tokens = served.server.stage.follow();
+    let tokens = served.server.backend.follow();
     let mut busy = served.generate("/generate_stream").await;
     tokens.send(event("A")).unwrap();
     read_until(&mut busy, "\"text\":\"A\"").await;
@@ -275,23 +275,23 @@ async fn beyond_the_bound_health_is_told_and_the_rest_is_refused() {
 }
 
 #[tokio::test]
-async fn an_idle_connection_gives_way_to_a_new_one() {
+async fn idle_connection_is_closed_for_a_new_one() {
     let served = served(|config| config.max_connections = 2).await;
-    let stage = &served.server.stage;
-    let tokens = stage.follow();
+    let backend = &served.server.backend;
+    let tokens = backend.follow();
     let mut busy = served.generate("/generate_stream").await;
     tokens.send(event("A")).unwrap();
     read_until(&mut busy, "\"text\":\"A\"").await;
     let mut silent = TcpStream::connect(served.address).await.unwrap();
     // Not at once: a request might have been on its way.
-    timeout(PATIENCE, async {
+    timeout(TEST_TIMEOUT, async {
         while !asked(served.address, "GET /info").await.contains("200 OK") {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     })
     .await
     .expect("there is a place");
-    let end = timeout(PATIENCE, silent.read(&mut [0])).await.unwrap();
+    let end = timeout(TEST_TIMEOUT, silent.read(&mut [0])).await.unwrap();
     assert!(matches!(end, Ok(0) | Err(_)), "it was closed");
     tokens.send(event("B")).unwrap();
     read_until(&mut busy, "\"text\":\"B\"").await;
@@ -300,17 +300,17 @@ async fn an_idle_connection_gives_way_to_a_new_one() {
 }
 
 #[tokio::test]
-async fn a_client_that_sends_no_more_gets_its_answer() {
+async fn a_half_closed_client_gets_its_answer() {
     let served = served(|_| {}).await;
     for path in ["/generate", "/generate_stream"] {
-        let before = served.server.stage.requests().len();
-        let tokens = served.server.stage.follow();
+        let before = served.server.backend.requests().len();
+        let tokens = served.server.backend.follow();
         let mut socket = served.generate(path).await;
         socket.shutdown().await.unwrap();
-        until(|| served.server.stage.requests().len() == before + 1).await;
+        until(|| served.server.backend.requests().len() == before + 1).await;
         // Whoever is still there has seen the first byte by now.
         let mut first = [0];
-        timeout(PATIENCE, socket.read_exact(&mut first))
+        timeout(TEST_TIMEOUT, socket.read_exact(&mut first))
             .await
             .unwrap()
             .unwrap();
@@ -321,19 +321,19 @@ async fn a_client_that_sends_no_more_gets_its_answer() {
             tokio::time::sleep(Duration::from_millis(60)).await;
         }
         let mut rest = String::new();
-        timeout(PATIENCE, socket.read_to_string(&mut rest))
+        timeout(TEST_TIMEOUT, socket.read_to_string(&mut rest))
             .await
             .expect("the connection ends behind the answer")
             .unwrap();
         assert!(rest.starts_with("TTP/1.1 200 OK\r\n"), "{rest}");
         assert!(rest.contains("\"generated_text\":\"ABC\""), "{rest}");
-        assert_eq!(served.server.stage.aborted(), 0);
+        assert_eq!(served.server.backend.aborted(), 0);
     }
     served.end().await;
 }
 
 #[tokio::test]
-async fn a_client_that_ends_in_the_middle_of_its_request_waits_for_nothing() {
+async fn a_connection_half_closed_in_the_middle_of_its_request_is_closed() {
     let served = served(|_| {}).await;
     let mut socket = TcpStream::connect(served.address).await.unwrap();
     let head = "POST /generate HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n\
@@ -342,7 +342,7 @@ async fn a_client_that_ends_in_the_middle_of_its_request_waits_for_nothing() {
     socket.shutdown().await.unwrap();
     let mut answer = String::new();
     // Long before the time that a body may take.
-    timeout(PATIENCE, socket.read_to_string(&mut answer))
+    timeout(TEST_TIMEOUT, socket.read_to_string(&mut answer))
         .await
         .expect("the connection ends")
         .unwrap();
@@ -352,14 +352,14 @@ async fn a_client_that_ends_in_the_middle_of_its_request_waits_for_nothing() {
 }
 
 #[tokio::test]
-async fn a_panic_over_a_request_is_answered_and_harms_no_other() {
+async fn handler_panic_returns_500_and_harms_no_other_request() {
     let served = served(|_| {}).await;
     // The script has no act for it, which is a panic.
     let mut socket = served.generate("/generate").await;
     let answer = read_until(&mut socket, "the server failed over this request").await;
     assert!(answer.starts_with("HTTP/1.1 500"), "{answer}");
-    let act = || Act::Play(scripted::script(&["x"], End::Length));
-    served.server.stage.act(act());
+    let act = || ScriptedReply::Play(scripted::script(&["x"], End::Length));
+    served.server.backend.act(act());
     let mut again = served.generate("/generate").await;
     read_until(&mut again, "generated_text").await;
     drop((socket, again));

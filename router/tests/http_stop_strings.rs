@@ -13,7 +13,7 @@ const TEMPLATE: &str =
 const CALL: &str = "<tool_call>\n{\"name\":\"f\",\"arguments\":{\"a\": \"b\"}}\n</tool_call>";
 
 /// Of the answer: the content, the arguments of its calls, and why it ended.
-fn told(answer: &Value) -> (String, Vec<String>, String) {
+fn content_calls_reason(answer: &Value) -> (String, Vec<String>, String) {
     let choice = &answer["choices"][0];
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let calls = choice["message"]["tool_calls"].as_array();
@@ -28,9 +28,9 @@ fn told(answer: &Value) -> (String, Vec<String>, String) {
 }
 
 #[tokio::test]
-async fn stop_strings_are_for_the_text_around_calls() {
+async fn stop_strings_apply_only_outside_tool_calls() {
     let server = Server::with(Some(TEMPLATE), |_| {});
-    server.stage.set_length(2000);
+    server.backend.set_length(2000);
     let tool = json!({"type": "function", "function": {"name": "f"}});
     for (text, stop, wanted) in [
         // Also on the line between the tag and the call, and before its closing tag.
@@ -56,12 +56,12 @@ async fn stop_strings_are_for_the_text_around_calls() {
             .split_inclusive(|c: char| !c.is_alphanumeric())
             .collect();
         for parts in [&pieces[..], &[text.as_str()]] {
-            server.stage.play(parts, End::StopToken);
+            server.backend.play(parts, End::StopToken);
             let body = json!({
                 "messages": [{"role": "user", "content": "hi"}], "tools": [tool], "stop": stop
             });
             let answer = server.post("/v1/chat/completions", body).await.json();
-            let (content, calls, reason) = told(&answer);
+            let (content, calls, reason) = content_calls_reason(&answer);
             assert_eq!(
                 (content.as_str(), calls.len(), reason.as_str()),
                 wanted,
@@ -81,13 +81,13 @@ async fn answered(server: &Server, text: &str, fields: Value) -> (String, usize,
     let characters: Vec<&str> = characters.iter().map(String::as_str).collect();
     let mut answers = Vec::new();
     for parts in [&[text][..], &characters] {
-        server.stage.play(parts, End::StopToken);
+        server.backend.play(parts, End::StopToken);
         let mut body = json!({"messages": [{"role": "user", "content": "hi"}]});
         body.as_object_mut()
             .unwrap()
             .extend(fields.as_object().unwrap().clone());
         let answer = server.post("/v1/chat/completions", body).await.json();
-        let (content, calls, reason) = told(&answer);
+        let (content, calls, reason) = content_calls_reason(&answer);
         answers.push((content, calls.len(), reason));
     }
     assert_eq!(answers[0], answers[1], "{text}");
@@ -97,12 +97,12 @@ async fn answered(server: &Server, text: &str, fields: Value) -> (String, usize,
 /// The server of a model that writes its calls so.
 fn calling(template: &str) -> Server {
     let server = Server::with(Some(template), |_| {});
-    server.stage.set_length(2000);
+    server.backend.set_length(2000);
     server
 }
 
 #[tokio::test]
-async fn a_stop_string_in_a_call_hides_none_behind_it() {
+async fn stop_string_within_a_call_does_not_hide_a_later_one() {
     let server = calling(TEMPLATE);
     let tools = json!([{"type": "function", "function": {"name": "f"}}]);
     for (text, stop, wanted) in [
@@ -123,7 +123,7 @@ async fn a_stop_string_in_a_call_hides_none_behind_it() {
 }
 
 #[tokio::test]
-async fn a_stop_string_before_min_tokens_hides_none_behind_it() {
+async fn stop_string_before_min_tokens_does_not_hide_a_later_one() {
     let server = calling(TEMPLATE);
     // A token is a character.
     for (text, stop, min_tokens, wanted) in [
@@ -145,7 +145,7 @@ async fn a_stop_string_before_min_tokens_hides_none_behind_it() {
 }
 
 #[tokio::test]
-async fn a_list_of_pythonic_calls_is_one_piece() {
+async fn stop_strings_do_not_apply_inside_a_pythonic_call_list() {
     let server =
         calling("{{ tools }}[func_name1(a=1)]{% for m in messages %}{{ m.content }}{% endfor %}");
     let tool = |name: &str| json!({"type": "function", "function": {"name": name}});

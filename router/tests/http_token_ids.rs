@@ -39,10 +39,10 @@ fn gathered(events: &[Value], index: usize) -> (Vec<u32>, usize) {
 }
 
 #[tokio::test]
-async fn a_completion_tells_them_in_its_choices() {
+async fn completions_return_token_ids_in_choices() {
     let server = Server::new();
     server
-        .stage
+        .backend
         .play(&["a", "bc"], End::StopToken)
         .play(&["d"], End::Length);
     let body = json!({"prompt": ["hi", "you"], "return_token_ids": true});
@@ -62,9 +62,9 @@ async fn a_completion_tells_them_in_its_choices() {
 }
 
 #[tokio::test]
-async fn a_chat_tells_the_prompts_beside_its_choices() {
+async fn chats_return_prompt_token_ids_beside_choices() {
     let server = Server::new();
-    server.stage.play(&["ab"], End::StopToken);
+    server.backend.play(&["ab"], End::StopToken);
     let answer = server.post(CHAT, chat(json!({}))).await.json();
     assert_eq!(
         answer["prompt_token_ids"],
@@ -76,11 +76,11 @@ async fn a_chat_tells_the_prompts_beside_its_choices() {
 }
 
 #[tokio::test]
-async fn each_answer_of_a_chat_has_its_own_and_each_stream_begins_with_the_prompts() {
+async fn each_chat_choice_has_its_token_ids_and_each_stream_begins_with_the_prompt_ids() {
     for stream in [false, true] {
         let server = Server::new();
         server
-            .stage
+            .backend
             .play(&["ab"], End::StopToken)
             .play(&["c"], End::Length);
         let reply = server
@@ -97,8 +97,8 @@ async fn each_answer_of_a_chat_has_its_own_and_each_stream_begins_with_the_promp
             .filter_map(|answer| answer.get("prompt_token_ids"))
             .collect();
         // As vLLM's streams: in the first chunk of each choice.
-        let told = if stream { 2 } else { 1 };
-        assert_eq!(prompts, vec![&json!(bytes("user:hi\nassistant:")); told]);
+        let copies = if stream { 2 } else { 1 };
+        assert_eq!(prompts, vec![&json!(bytes("user:hi\nassistant:")); copies]);
         for (index, ids) in expected.into_iter().enumerate() {
             if stream {
                 assert_eq!(gathered(&answers, index), (ids, 0));
@@ -110,14 +110,14 @@ async fn each_answer_of_a_chat_has_its_own_and_each_stream_begins_with_the_promp
 }
 
 #[tokio::test]
-async fn nobody_is_told_unasked() {
+async fn token_ids_are_returned_only_on_request() {
     let server = Server::new();
     for fields in [
         json!({"return_token_ids": false}),
         json!({"return_token_ids": null}),
     ] {
         server
-            .stage
+            .backend
             .play(&["ab"], End::StopToken)
             .play(&["ab"], End::StopToken);
         let reply = server.post(CHAT, chat(fields.clone())).await;
@@ -131,14 +131,14 @@ async fn nobody_is_told_unasked() {
 }
 
 #[tokio::test]
-async fn a_stream_tells_the_prompts_once_and_the_answers_with_its_chunks() {
+async fn a_stream_returns_prompt_ids_once_and_answer_ids_in_chunks() {
     for beside in [
         json!({}),
         json!({"logprobs": true}),
         json!({"stop": ["zz"]}),
     ] {
         let server = Server::new();
-        server.stage.play(&["é", "z", "b"], End::StopToken);
+        server.backend.play(&["é", "z", "b"], End::StopToken);
         let mut fields = beside.clone();
         fields["stream"] = json!(true);
         let events = server.post(CHAT, chat(fields)).await.events();
@@ -156,10 +156,10 @@ async fn a_stream_tells_the_prompts_once_and_the_answers_with_its_chunks() {
 }
 
 #[tokio::test]
-async fn each_choice_of_a_streamed_completion_tells_its_own() {
+async fn each_streamed_choice_returns_its_own_token_ids() {
     let server = Server::new();
     server
-        .stage
+        .backend
         .play(&["a", "b"], End::Length)
         .play(&["c"], End::StopToken);
     let body =
@@ -171,13 +171,13 @@ async fn each_choice_of_a_streamed_completion_tells_its_own() {
 }
 
 #[tokio::test]
-async fn calls_have_ids_too() {
+async fn tool_calls_have_token_ids() {
     let template = "{% if tools %}<tool_call>{\"name\":{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}";
     let tools = json!([{"type": "function", "function": {"name": "f"}}]);
     for stream in [false, true] {
         let server = Server::with(Some(template), |_| {});
-        server.stage.set_length(2000);
-        server.stage.play(&["x", CALL], End::StopToken);
+        server.backend.set_length(2000);
+        server.backend.play(&["x", CALL], End::StopToken);
         let reply = server
             .post(CHAT, chat(json!({"tools": tools, "stream": stream})))
             .await;
@@ -193,7 +193,7 @@ async fn calls_have_ids_too() {
 }
 
 #[tokio::test]
-async fn a_response_has_no_place_for_them() {
+async fn responses_refuse_return_token_ids() {
     let server = Server::new();
     let body = json!({"input": "hi", "return_token_ids": true});
     let reply = server.post("/v1/responses", body).await;

@@ -11,7 +11,7 @@ use penstock_router::{
     engine::{End, EngineState},
 };
 use prometheus_client::registry::Registry;
-use scripted::{EOS, MAX_TOTAL, Server, Stage, byte_tokenizer, event};
+use scripted::{EOS, MAX_TOTAL, ScriptedBackend, Server, byte_tokenizer, event};
 use serde_json::{Value, json};
 use tokenizers::processors::template::TemplateProcessing;
 
@@ -20,7 +20,7 @@ fn ids(text: &str) -> Vec<u32> {
 }
 
 #[tokio::test]
-async fn a_prompt_is_counted_and_told_by_ids() {
+async fn tokenize_returns_count_and_ids_of_a_prompt() {
     let server = Server::new();
     let body = json!({"model": "brook", "prompt": "aé", "mm_processor_kwargs": null});
     let reply = server.post("/tokenize", body).await;
@@ -29,16 +29,16 @@ async fn a_prompt_is_counted_and_told_by_ids() {
                           "token_strs": null});
     assert_eq!(reply.json(), expected);
     let body = json!({"prompt": "a <end>", "return_token_strs": true});
-    let told = server.post("/tokenize", body).await.json();
-    assert_eq!(told["tokens"], json!([97, 32, EOS]));
+    let output = server.post("/tokenize", body).await.json();
+    assert_eq!(output["tokens"], json!([97, 32, EOS]));
     // As the vocabulary writes them: a byte-level one has a letter for the space.
-    assert_eq!(told["token_strs"], json!(["a", "Ġ", "<end>"]));
+    assert_eq!(output["token_strs"], json!(["a", "Ġ", "<end>"]));
     let empty = server.post("/tokenize", json!({"prompt": ""})).await.json();
     assert_eq!((&empty["count"], &empty["tokens"]), (&json!(0), &json!([])));
 }
 
 #[tokio::test]
-async fn a_conversation_is_counted_as_its_prompt() {
+async fn tokenize_counts_a_conversation_as_its_prompt() {
     let server = Server::new();
     let turns = json!([{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}]);
     let open = "user:hi\nassistant:yo\n";
@@ -59,14 +59,14 @@ async fn a_conversation_is_counted_as_its_prompt() {
         body["messages"] = turns.clone();
         let reply = server.post("/tokenize", body).await;
         assert_eq!(reply.status, 200, "{}", reply.text());
-        let told = reply.json();
-        assert_eq!(told["tokens"], json!(ids(&prompt)), "{beside}");
-        assert_eq!(told["count"], prompt.len());
+        let output = reply.json();
+        assert_eq!(output["tokens"], json!(ids(&prompt)), "{beside}");
+        assert_eq!(output["count"], prompt.len());
     }
 }
 
 #[tokio::test]
-async fn a_request_of_tgi_is_answered_as_tgi_does() {
+async fn tgi_tokenize_request_gets_the_response_of_tgi() {
     let server = Server::new();
     let body = json!({"inputs": "a", "parameters": {"max_new_tokens": 5}});
     let reply = server.post("/tokenize", body).await.json();
@@ -77,7 +77,7 @@ async fn a_request_of_tgi_is_answered_as_tgi_does() {
 }
 
 #[tokio::test]
-async fn errors_of_tgis_shape_are_tgis() {
+async fn tgi_tokenize_errors_have_the_format_of_tgi() {
     let server = Server::new();
     let long = "a".repeat(MAX_TOTAL as usize + 1);
     let tgi = [
@@ -100,7 +100,7 @@ async fn errors_of_tgis_shape_are_tgis() {
 }
 
 #[tokio::test]
-async fn errors_of_vllms_shape_are_openais() {
+async fn vllm_tokenize_errors_have_the_format_of_openai() {
     let server = Server::new();
     let turns = json!([{"role": "user", "content": "hi"}]);
     let long = "a".repeat(MAX_TOTAL as usize + 1);
@@ -164,12 +164,12 @@ async fn errors_of_vllms_shape_are_openais() {
 }
 
 #[tokio::test]
-async fn tokens_become_their_text_again() {
+async fn detokenize_restores_the_text() {
     let server = Server::new();
     let post = |body: Value| server.post("/detokenize", body);
     let tokens = json!([97, 195, 169, EOS]);
-    let told = post(json!({"model": "brook", "tokens": tokens})).await;
-    assert_eq!(told.json(), json!({"prompt": "aé<end>"}));
+    let output = post(json!({"model": "brook", "tokens": tokens})).await;
+    assert_eq!(output.json(), json!({"prompt": "aé<end>"}));
     assert_eq!(post(json!({"tokens": []})).await.json()["prompt"], "");
     let most = vec![97; MAX_TOTAL as usize];
     assert_eq!(post(json!({"tokens": most})).await.status, 200);
@@ -195,9 +195,9 @@ async fn tokens_become_their_text_again() {
 }
 
 #[tokio::test]
-async fn a_count_waits_for_the_model_whose_length_it_tells() {
+async fn tokenize_fails_until_the_model_length_is_known() {
     let server = Server::new();
-    server.stage.set_state(EngineState::Loading {
+    server.backend.set_state(EngineState::Loading {
         phase: "weights".into(),
         done: 1,
         total: 2,
@@ -214,7 +214,7 @@ async fn version_and_load() {
     assert_eq!(version, json!({"version": env!("CARGO_PKG_VERSION")}));
     let load = async || server.get("/load").await.json()["server_load"].clone();
     assert_eq!(load().await, 0);
-    let events = server.stage.follow();
+    let events = server.backend.follow();
     let running = tokio::spawn(asked_for(server.router.clone()));
     while load().await != 1 {
         tokio::task::yield_now().await;
@@ -237,7 +237,7 @@ async fn asked_for(router: axum::Router) -> u16 {
 }
 
 #[tokio::test]
-async fn the_tokenizer_tells_its_configuration_and_no_files() {
+async fn tokenizer_info_has_the_configuration_and_no_file_names() {
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../python/penstock/brook");
     let folder = std::env::temp_dir().join(format!("penstock-info-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
@@ -254,22 +254,22 @@ async fn the_tokenizer_tells_its_configuration_and_no_files() {
     let server = Server::new();
     let config = RouterConfig::new("brook");
     let metrics = std::sync::Arc::new(Metrics::new(Registry::default()));
-    let generator = Generator::new(Stage::default(), text, &config, metrics);
+    let generator = Generator::new(ScriptedBackend::default(), text, &config, metrics);
     let router = penstock_router::http::router(generator, config).unwrap();
     let loaded = Server { router, ..server };
-    let told = loaded.get("/tokenizer_info").await.json();
+    let output = loaded.get("/tokenizer_info").await.json();
     let expected = json!({"tokenizer_class": "LlamaTokenizer", "bos_token": "<s>",
                           "eos_token": {"content": "</s>", "special": true},
                           "chat_template": "{{ messages }}", "model_max_length": 2048});
-    assert_eq!(told, expected);
+    assert_eq!(output, expected);
     // A model without such a file.
-    let told = Server::new().get("/tokenizer_info").await.json();
-    assert_eq!(told["tokenizer_class"], "PreTrainedTokenizerFast");
-    assert_eq!(told["chat_template"], scripted::TEMPLATE);
+    let output = Server::new().get("/tokenizer_info").await.json();
+    assert_eq!(output["tokenizer_class"], "PreTrainedTokenizerFast");
+    assert_eq!(output["chat_template"], scripted::TEMPLATE);
 }
 
 #[tokio::test]
-async fn special_tokens_are_added_where_they_are_asked_for() {
+async fn add_special_tokens_is_respected() {
     let mut tokenizer = byte_tokenizer();
     let begun = TemplateProcessing::builder()
         .try_single("<end> $A")
@@ -293,7 +293,7 @@ async fn special_tokens_are_added_where_they_are_asked_for() {
         ),
     ];
     for (body, tokens) in cases {
-        let told = server.post("/tokenize", body.clone()).await.json();
-        assert_eq!(told["tokens"], tokens, "{body}");
+        let output = server.post("/tokenize", body.clone()).await.json();
+        assert_eq!(output["tokens"], tokens, "{body}");
     }
 }

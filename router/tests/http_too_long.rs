@@ -23,7 +23,7 @@ fn server() -> Server {
 
 /// The answer to a request, which may run.
 async fn post(server: &Server, path: &str, body: Value) -> Reply {
-    server.stage.play(&["ok"], End::StopToken);
+    server.backend.play(&["ok"], End::StopToken);
     server.post(path, body).await
 }
 
@@ -45,7 +45,7 @@ fn body(path: &str, length: usize, fields: Value) -> Value {
 }
 
 #[tokio::test]
-async fn the_longest_prompt_passes_and_a_longer_one_is_told_the_limit() {
+async fn the_longest_prompt_passes_and_a_longer_one_gets_the_limit() {
     let server = server();
     let openai = "This model's maximum context length is 100 tokens, of which";
     for (path, words) in [
@@ -85,7 +85,7 @@ async fn the_longest_prompt_passes_and_a_longer_one_is_told_the_limit() {
 }
 
 #[tokio::test]
-async fn the_field_that_was_sent_is_the_one_that_is_named() {
+async fn length_errors_name_the_field_that_was_sent() {
     let server = server();
     for (path, field) in [
         (CHAT, "max_tokens"),
@@ -134,7 +134,7 @@ async fn the_field_that_was_sent_is_the_one_that_is_named() {
 }
 
 #[tokio::test]
-async fn where_tokens_are_counted_the_whole_context_may_be_filled() {
+async fn token_counting_routes_accept_the_whole_context() {
     let server = server();
     let openai = "maximum context length is 100 tokens";
     for (path, like, words) in [
@@ -161,7 +161,7 @@ async fn where_tokens_are_counted_the_whole_context_may_be_filled() {
 }
 
 #[tokio::test]
-async fn an_input_that_may_be_shorter_than_the_context_is_told_so() {
+async fn an_input_limit_below_the_context_is_reported() {
     let server = Server::with(Some(TEMPLATE), |config| config.max_input_tokens = Some(50));
     let passes = post(&server, COMPLETIONS, body(COMPLETIONS, 50, json!({}))).await;
     assert_eq!(passes.status, 200);

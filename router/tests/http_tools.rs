@@ -8,11 +8,11 @@ use penstock_router::{
     config::Format,
     engine::{
         End,
-        types::{GuideKind, SubmitError, Thoughts},
+        types::{GrammarFormat, ReasoningMarkers, SubmitError},
     },
-    tools::{ThoughtFormat, ToolFormat},
+    tool_parsers::{ReasoningFormat, ToolFormat},
 };
-use scripted::{Act, Server};
+use scripted::{ScriptedReply, Server};
 use serde_json::{Value, json};
 
 const CHAT: &str = "/v1/chat/completions";
@@ -24,7 +24,7 @@ const CALL: &str = "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\": \"b\"}}</to
 
 fn server() -> Server {
     let server = Server::with(Some(TEMPLATE), |_| {});
-    server.stage.set_length(2000);
+    server.backend.set_length(2000);
     server
 }
 
@@ -42,7 +42,7 @@ fn body(fields: Value) -> Value {
 
 fn prompt(server: &Server) -> String {
     server
-        .stage
+        .backend
         .last()
         .prompt
         .iter()
@@ -51,10 +51,10 @@ fn prompt(server: &Server) -> String {
 }
 
 #[tokio::test]
-async fn a_call_in_one_piece() {
+async fn tool_call_without_streaming() {
     let server = server();
     server
-        .stage
+        .backend
         .play(&["So: ", &CALL[..7], &CALL[7..]], End::StopToken);
     let answer = server.post(CHAT, body(json!({}))).await.json();
     let choice = &answer["choices"][0];
@@ -76,14 +76,14 @@ async fn a_call_in_one_piece() {
 }
 
 #[tokio::test]
-async fn a_stream_of_calls_has_openais_shape() {
+async fn streamed_tool_calls_have_the_format_of_openai() {
     let server = server();
     let cut: Vec<String> = format!("{CALL}\n{CALL}")
         .chars()
         .map(String::from)
         .collect();
     let cut: Vec<&str> = cut.iter().map(String::as_str).collect();
-    server.stage.play(&cut, End::StopToken);
+    server.backend.play(&cut, End::StopToken);
     let events = server
         .post(CHAT, body(json!({"stream": true})))
         .await
@@ -123,10 +123,10 @@ async fn a_stream_of_calls_has_openais_shape() {
 }
 
 #[tokio::test]
-async fn one_call_ends_the_answer_where_several_are_not_wanted() {
+async fn answer_ends_after_one_call_without_parallel_tool_calls() {
     for stream in [false, true] {
         let server = server();
-        let sender = server.stage.follow();
+        let sender = server.backend.follow();
         for part in [CALL, CALL] {
             sender.send(scripted::event(part)).unwrap();
         }
@@ -139,12 +139,15 @@ async fn one_call_ends_the_answer_where_several_are_not_wanted() {
             reply.text()
         );
         assert!(reply.text().contains("\"finish_reason\":\"tool_calls\""));
-        assert_eq!((server.stage.finished(), server.stage.aborted()), (1, 0));
+        assert_eq!(
+            (server.backend.finished(), server.backend.aborted()),
+            (1, 0)
+        );
     }
 }
 
 #[tokio::test]
-async fn a_forced_call_is_guided() {
+async fn a_forced_call_has_a_grammar() {
     let named = json!({"type": "function", "function": {"name": "f"}});
     // As `huggingface_hub` sends it.
     let untyped = json!({"function": {"name": "f"}});
@@ -156,29 +159,29 @@ async fn a_forced_call_is_guided() {
     ] {
         for stream in [false, true] {
             let server = server();
-            server.stage.play(&[CALL], End::StopToken);
+            server.backend.play(&[CALL], End::StopToken);
             let fields = json!({"tool_choice": choice, "stream": stream, "response_format": {"type": "json_object"}});
             let reply = server.post(CHAT, body(fields)).await;
             let reason = format!("\"finish_reason\":\"{reason}\"");
             assert!(reply.text().contains(&reason), "{}", reply.text());
-            let guide = server.stage.last().sampling.guide.unwrap();
+            let grammar = server.backend.last().sampling.grammar.unwrap();
             assert_eq!(
-                (guide.kind, guide.field, guide.complete),
-                (GuideKind::Calls, "tools", true)
+                (grammar.kind, grammar.field, grammar.complete),
+                (GrammarFormat::ToolCalls, "tools", true)
             );
-            let wanted: Value = serde_json::from_str(&guide.text).unwrap();
+            let wanted: Value = serde_json::from_str(&grammar.text).unwrap();
             assert_eq!(wanted["many"], choice == "required");
             assert_eq!(
                 wanted["calls"][0]["schema"],
                 tool()["function"]["parameters"]
             );
-            assert!(!guide.end_token_ids.is_empty());
+            assert!(!grammar.end_token_ids.is_empty());
         }
     }
 }
 
 #[tokio::test]
-async fn what_is_guided_comes_behind_the_thoughts() {
+async fn the_grammar_applies_after_the_reasoning() {
     let server = server();
     let marks = ["<think>", "</think>"];
     for (fields, begun) in [
@@ -202,7 +205,7 @@ async fn what_is_guided_comes_behind_the_thoughts() {
             "<think>Hm.</think>"
         };
         let thoughts = if begun.is_none() { "" } else { thoughts };
-        server.stage.play(&[thoughts, CALL], End::StopToken);
+        server.backend.play(&[thoughts, CALL], End::StopToken);
         let answer = server.post(CHAT, body(fields.clone())).await.json();
         let message = &answer["choices"][0]["message"];
         assert_eq!(
@@ -210,55 +213,58 @@ async fn what_is_guided_comes_behind_the_thoughts() {
             begun.map(|_| "Hm."),
             "{message}"
         );
-        let guide = server.stage.last().sampling.guide.unwrap();
-        let wanted = begun.map(|begun| Thoughts { marks, begun });
-        assert_eq!(guide.thoughts, wanted, "{fields}");
+        let grammar = server.backend.last().sampling.grammar.unwrap();
+        let wanted = begun.map(|begun| ReasoningMarkers {
+            marks,
+            started: begun,
+        });
+        assert_eq!(grammar.reasoning, wanted, "{fields}");
     }
 }
 
 #[tokio::test]
-async fn a_forced_call_begins_with_a_mark_that_may_be_a_special_token() {
+async fn forced_call_may_begin_with_a_special_token() {
     let server = Server::with(Some(TEMPLATE), |config| {
         config.tool_format = Format::Fixed(ToolFormat::Mistral);
     });
-    server.stage.set_length(2000);
+    server.backend.set_length(2000);
     let call = "[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {}}]";
-    server.stage.play(&[call], End::StopToken);
+    server.backend.play(&[call], End::StopToken);
     let answer = server
         .post(CHAT, body(json!({"tool_choice": "required"})))
         .await
         .json();
     let message = &answer["choices"][0]["message"];
     assert_eq!(message["tool_calls"][0]["function"]["arguments"], "{}");
-    let guide = server.stage.last().sampling.guide.unwrap();
+    let grammar = server.backend.last().sampling.grammar.unwrap();
     assert!(
-        guide.text.contains("\"mark\":\"[TOOL_CALLS]\""),
+        grammar.text.contains("\"mark\":\"[TOOL_CALLS]\""),
         "{}",
-        guide.text
+        grammar.text
     );
 }
 
 #[tokio::test]
-async fn an_answer_may_be_a_call_or_the_document_that_is_asked_for() {
+async fn an_answer_may_be_a_call_or_a_structured_output() {
     let schema = json!({"type": "object", "properties": {"b": {"type": "null"}, "a": {}}});
     let format = json!({"type": "json_schema", "json_schema": {"name": "x", "schema": schema}});
     let fields = json!({"response_format": format});
     for (answer, calls) in [(CALL, 1), ("{\"b\":null}", 0)] {
         let server = server();
-        server.stage.play(&[answer], End::StopToken);
-        let told = server.post(CHAT, body(fields.clone())).await.json();
-        let message = &told["choices"][0]["message"];
+        server.backend.play(&[answer], End::StopToken);
+        let output = server.post(CHAT, body(fields.clone())).await.json();
+        let message = &output["choices"][0]["message"];
         assert_eq!(message["tool_calls"].as_array().map_or(0, Vec::len), calls);
         assert_eq!(
             message["content"].as_str().map_or(0, str::len),
             if calls == 0 { answer.len() } else { 0 }
         );
-        let guide = server.stage.last().sampling.guide.unwrap();
+        let grammar = server.backend.last().sampling.grammar.unwrap();
         assert_eq!(
-            (guide.kind, guide.field),
-            (GuideKind::Calls, "response_format")
+            (grammar.kind, grammar.field),
+            (GrammarFormat::ToolCalls, "response_format")
         );
-        let text: Value = serde_json::from_str(&guide.text).unwrap();
+        let text: Value = serde_json::from_str(&grammar.text).unwrap();
         assert_eq!(text["document"]["kind"], "json_schema");
         let kept = text["document"]["text"].as_str().unwrap();
         assert_eq!(serde_json::from_str::<Value>(kept).unwrap(), schema);
@@ -278,7 +284,7 @@ async fn an_answer_may_be_a_call_or_the_document_that_is_asked_for() {
 }
 
 #[tokio::test]
-async fn what_the_workers_refuse_of_a_guide_names_its_field() {
+async fn a_grammar_refused_by_the_workers_names_its_field() {
     let server = server();
     for (fields, param) in [
         (json!({"tool_choice": "required"}), "tools"),
@@ -292,7 +298,7 @@ async fn what_the_workers_refuse_of_a_guide_names_its_field() {
         ),
     ] {
         let refusal = SubmitError::Invalid("the schema keyword `not` is not supported".into());
-        server.stage.act(Act::Refuse(refusal));
+        server.backend.act(ScriptedReply::Refuse(refusal));
         let reply = server.post(CHAT, body(fields)).await;
         assert_eq!(reply.status, 400, "{}", reply.text());
         assert_eq!(reply.json()["error"]["param"], param);
@@ -301,27 +307,27 @@ async fn what_the_workers_refuse_of_a_guide_names_its_field() {
 }
 
 #[tokio::test]
-async fn a_template_without_tools_tells_them_in_words() {
+async fn tools_are_described_in_the_prompt_if_the_template_has_none() {
     let plain = "{% for m in messages %}{{ m.role }}:{{ m.content }}/{% endfor %}";
     let server = Server::with(Some(plain), |config| {
         config.system_prompt = Some("Be brief.".into());
     });
-    server.stage.set_length(2000);
+    server.backend.set_length(2000);
     let call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>";
-    server.stage.play(&[call], End::StopToken);
+    server.backend.play(&[call], End::StopToken);
     let answer = server
         .post(CHAT, body(json!({"tool_prompt": "Call:"})))
         .await
         .json();
     let choice = &answer["choices"][0];
     assert_eq!(choice["message"]["tool_calls"][0]["function"]["name"], "f");
-    let told = prompt(&server);
+    let output = prompt(&server);
     assert!(
-        told.starts_with("system:Be brief.\n\nCall:\n{\"type\":\"function\""),
-        "{told}"
+        output.starts_with("system:Be brief.\n\nCall:\n{\"type\":\"function\""),
+        "{output}"
     );
-    assert!(told.ends_with("}/user:hi/"), "{told}");
-    server.stage.play(&[call], End::StopToken);
+    assert!(output.ends_with("}/user:hi/"), "{output}");
+    server.backend.play(&[call], End::StopToken);
     server
         .post(CHAT, body(json!({"tools": [], "tool_prompt": "Call:"})))
         .await;
@@ -331,16 +337,16 @@ async fn a_template_without_tools_tells_them_in_words() {
 }
 
 #[tokio::test]
-async fn tools_that_may_not_be_called_are_not_told() {
+async fn tool_choice_none_leaves_tools_out_of_the_prompt() {
     let server = server();
-    server.stage.play(&[CALL], End::Length);
+    server.backend.play(&[CALL], End::Length);
     let answer = server
         .post(CHAT, body(json!({"tool_choice": "none"})))
         .await
         .json();
     assert_eq!(answer["choices"][0]["message"]["content"], CALL);
     assert_eq!(prompt(&server), "user:hi/");
-    server.stage.play(&[&CALL[..40]], End::Length);
+    server.backend.play(&[&CALL[..40]], End::Length);
     let cut = server.post(CHAT, body(json!({}))).await.json();
     assert_eq!(cut["choices"][0]["finish_reason"], "length");
     assert_eq!(
@@ -350,9 +356,9 @@ async fn tools_that_may_not_be_called_are_not_told() {
 }
 
 #[tokio::test]
-async fn calls_and_results_go_back_to_the_template() {
+async fn tool_calls_and_results_reach_the_template() {
     let server = server();
-    server.stage.play(&["ok"], End::StopToken);
+    server.backend.play(&["ok"], End::StopToken);
     let call = json!({"id": "call_1", "type": "function", "index": 0,
                       "function": {"name": "f", "arguments": "{\"a\": 1}"}});
     let messages = json!([
@@ -372,17 +378,17 @@ async fn calls_and_results_go_back_to_the_template() {
 }
 
 #[tokio::test]
-async fn thoughts_are_apart() {
+async fn reasoning_is_separate_from_content() {
     let server = Server::with(Some(TEMPLATE), |config| {
-        config.thought_format = Format::Fixed(ThoughtFormat::Think);
+        config.reasoning_format = Format::Fixed(ReasoningFormat::Think);
     });
     let texts = ["I th", "ink\n</thi", "nk>\n\nYes", "."];
     let kwargs = json!({"chat_template_kwargs": {"open": true}, "tools": null});
-    server.stage.play(&texts, End::StopToken);
+    server.backend.play(&texts, End::StopToken);
     let answer = server.post(CHAT, body(kwargs.clone())).await.json();
     let message = json!({"role": "assistant", "content": "Yes.", "reasoning_content": "I think", "reasoning": "I think"});
     assert_eq!(answer["choices"][0]["message"], message);
-    server.stage.play(&texts, End::StopToken);
+    server.backend.play(&texts, End::StopToken);
     let mut streamed = body(kwargs);
     streamed["stream"] = json!(true);
     let events = server.post(CHAT, streamed).await.events();
@@ -503,14 +509,14 @@ fn bad_calls() -> Vec<Case> {
 }
 
 #[tokio::test]
-async fn bad_tools_are_refused_by_name() {
+async fn invalid_tools_are_refused_by_name() {
     let server = server();
     for (fields, param) in bad_tools().into_iter().chain(bad_calls()) {
         let reply = server.post(CHAT, body(fields.clone())).await;
         assert_eq!(reply.status, 400, "{param}: {}", reply.text());
         assert_eq!(reply.json()["error"]["param"], param, "{}", reply.text());
     }
-    assert!(server.stage.requests().is_empty());
+    assert!(server.backend.requests().is_empty());
     let mute = Server::with(Some(TEMPLATE), |config| config.tool_format = Format::Off);
     let reply = mute.post(CHAT, body(json!({}))).await;
     assert_eq!(
@@ -520,7 +526,7 @@ async fn bad_tools_are_refused_by_name() {
 }
 
 #[tokio::test]
-async fn a_conversation_tells_its_tokens() {
+async fn chat_tokenize_returns_the_prompt_tokens() {
     let server = server();
     let answer = server.post("/chat_tokenize", body(json!({}))).await.json();
     let text = answer["templated_text"].as_str().unwrap();
@@ -545,23 +551,23 @@ async fn a_conversation_tells_its_tokens() {
 }
 
 #[tokio::test]
-async fn some_of_the_tools_may_be_allowed() {
+async fn allowed_tools_restricts_the_tools() {
     let mut other = tool();
     other["function"]["name"] = json!("other");
     let allowed = |mode: &str, name: &str| {
         let tools = json!([{"type": "function", "function": {"name": name}}]);
         json!({"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}})
     };
-    for (mode, guided) in [("auto", false), ("required", true)] {
+    for (mode, constrained) in [("auto", false), ("required", true)] {
         let server = server();
-        server.stage.play(&[CALL], End::StopToken);
+        server.backend.play(&[CALL], End::StopToken);
         let fields = json!({"tools": [other, tool()], "tool_choice": allowed(mode, "f")});
         let answer = server.post(CHAT, body(fields)).await.json();
         assert_eq!(answer["choices"][0]["finish_reason"], "tool_calls");
         assert!(!prompt(&server).contains("other"), "{}", prompt(&server));
-        let guide = server.stage.last().sampling.guide;
-        assert_eq!(guide.is_some(), guided);
-        assert!(guide.is_none_or(|guide| !guide.text.contains("other")));
+        let grammar = server.backend.last().sampling.grammar;
+        assert_eq!(grammar.is_some(), constrained);
+        assert!(grammar.is_none_or(|grammar| !grammar.text.contains("other")));
     }
     let server = server();
     for (choice, part) in [

@@ -6,7 +6,7 @@
 mod scripted;
 
 use penstock_router::engine::{End, Token, TokenEvent};
-use scripted::{Act, EOS, Reply, Server, TEMPLATE, special, tokenizer};
+use scripted::{EOS, Reply, ScriptedReply, Server, TEMPLATE, special, tokenizer};
 use serde_json::{Map, Value, json};
 use tokenizers::Tokenizer;
 
@@ -130,7 +130,7 @@ fn fallback_tokenizer() -> Tokenizer {
 }
 
 async fn ask(server: &Server, path: &str, body: &Value, events: &[TokenEvent]) -> Reply {
-    server.stage.act(Act::Play(events.to_vec()));
+    server.backend.act(ScriptedReply::Play(events.to_vec()));
     let reply = server.post(path, body.clone()).await;
     assert_eq!(reply.status, 200, "{path} {body}: {}", reply.text());
     reply
@@ -164,14 +164,22 @@ fn expected(text: &str, stops: &[String]) -> (usize, usize) {
 }
 
 /// What the native route and the others say of these tokens; streams say the same.
-async fn told(server: &Server, stops: &[String], events: &[TokenEvent]) -> (String, String) {
+async fn streamed_texts(
+    server: &Server,
+    stops: &[String],
+    events: &[TokenEvent],
+) -> (String, String) {
     let case = format!("{stops:?} {events:?}");
     let body = json!({"inputs": "x", "parameters": {"stop": stops}});
     let whole = ask(server, "/generate", &body, events).await.json();
     let native = whole["generated_text"].as_str().unwrap().to_owned();
     let stream = ask(server, "/generate_stream", &body, events).await;
-    let told = stream.events();
-    assert_eq!(told.last().unwrap()["generated_text"], native, "{case}");
+    let native_events = stream.events();
+    assert_eq!(
+        native_events.last().unwrap()["generated_text"],
+        native,
+        "{case}"
+    );
     let tokens = joined(&stream, |event| &event["token"]["text"]);
     assert!(tokens.starts_with(&native), "{case}: {tokens:?}");
 
@@ -195,8 +203,8 @@ async fn told(server: &Server, stops: &[String], events: &[TokenEvent]) -> (Stri
     let deltas = joined_named(&stream, |event| &event["delta"]["text"]);
     assert_eq!(deltas, content, "{case}");
 
-    let told = "message.output_text.logprobs";
-    for include in [json!([]), json!([told])] {
+    let include_logprobs = "message.output_text.logprobs";
+    for include in [json!([]), json!([include_logprobs])] {
         let body = json!({"input": "x", "stop": stops, "stream": true, "include": include});
         let stream = ask(server, "/v1/responses", &body, events).await;
         let deltas = joined_named(&stream, |event| &event["delta"]);
@@ -206,7 +214,7 @@ async fn told(server: &Server, stops: &[String], events: &[TokenEvent]) -> (Stri
 }
 
 #[tokio::test]
-async fn streams_say_what_whole_answers_say() {
+async fn streams_equal_whole_answers() {
     let server = Server::new();
     let mut random = Random(11);
     let mut stopped = 0;
@@ -215,7 +223,7 @@ async fn streams_say_what_whole_answers_say() {
         let stops = [random.stop(&text), random.stop(&text)];
         let tokens = random.bytes(&text);
         let events = random.events(&tokens);
-        let (native, content) = told(&server, &stops, &events).await;
+        let (native, content) = streamed_texts(&server, &stops, &events).await;
         let plain: Vec<u8> = tokens.iter().map(|id| *id as u8).collect();
         let plain = String::from_utf8_lossy(&plain).into_owned();
         let (start, end) = expected(&plain, &stops);
@@ -228,7 +236,7 @@ async fn streams_say_what_whole_answers_say() {
 }
 
 #[tokio::test]
-async fn tokens_that_fall_back_to_bytes_say_the_same() {
+async fn byte_fallback_tokens_stream_the_same_text() {
     let server = Server::speaking(fallback_tokenizer(), Some(TEMPLATE), |_| {});
     let mut random = Random(13);
     let mut stopped = 0;
@@ -237,7 +245,7 @@ async fn tokens_that_fall_back_to_bytes_say_the_same() {
         let stops = [random.stop(&text), random.stop(&text)];
         let tokens = random.fallback(&text);
         let events = random.events(&tokens);
-        let (native, content) = told(&server, &stops, &events).await;
+        let (native, content) = streamed_texts(&server, &stops, &events).await;
         let (start, end) = expected(&text, &stops);
         assert_eq!(content, &text[..start], "round {round}: {text:?} {stops:?}");
         assert_eq!(native, &text[..end], "round {round}: {text:?} {stops:?}");
@@ -247,7 +255,7 @@ async fn tokens_that_fall_back_to_bytes_say_the_same() {
 }
 
 #[tokio::test]
-async fn half_a_surrogate_pair_is_no_stop_string() {
+async fn unpaired_surrogate_is_refused_as_a_stop_string() {
     let server = Server::new();
     for half in [r"\ud83e", r"\udd8a", r"\udd8a\ud83e"] {
         let body = format!(r#"{{"inputs": "x", "parameters": {{"stop": ["{half}"]}}}}"#);
@@ -257,7 +265,7 @@ async fn half_a_surrogate_pair_is_no_stop_string() {
     }
     let whole = json!({"inputs": "x", "parameters": {"stop": ["🦊"]}});
     let body = whole.to_string().replace('🦊', r"\ud83e\udd8a");
-    server.stage.play(&["a🦊b"], End::Length);
+    server.backend.play(&["a🦊b"], End::Length);
     let reply = server.send("POST", "/generate", body).await;
     assert_eq!(reply.json()["generated_text"], "a🦊");
 }

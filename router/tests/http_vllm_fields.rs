@@ -4,9 +4,11 @@
 
 mod scripted;
 
-use penstock_router::engine::types::{GuideKind, WHOLE_VOCABULARY};
-use penstock_router::engine::{Candidate, End, PromptToken, TokenEvent, Told};
-use scripted::{Act, CHAT, COMPLETIONS, MAX_TOTAL, Server, chat, completion, event, with};
+use penstock_router::engine::types::{GrammarFormat, WHOLE_VOCABULARY};
+use penstock_router::engine::{Candidate, End, Logprobs, PromptToken, TokenEvent};
+use scripted::{
+    CHAT, COMPLETIONS, MAX_TOTAL, ScriptedReply, Server, chat, completion, event, with,
+};
 use serde_json::{Value, json};
 
 /// (prompt tokens, tokens of the answer) of each chunk, choice by choice.
@@ -23,12 +25,12 @@ fn usages(events: &[Value], index: usize) -> Vec<(u64, u64)> {
 }
 
 #[tokio::test]
-async fn each_chunk_may_tell_the_usage_so_far() {
+async fn continuous_usage_stats_in_each_chunk() {
     let options = json!({"include_usage": true, "continuous_usage_stats": true});
     for beside in [json!({}), json!({"return_token_ids": true})] {
         let server = Server::new();
         server
-            .stage
+            .backend
             .play(&["ab", "c"], End::StopToken)
             .play(&["d"], End::Length);
         let fields = json!({"prompt": ["hi", "you"], "stream": true, "stream_options": options});
@@ -45,11 +47,11 @@ async fn each_chunk_may_tell_the_usage_so_far() {
 }
 
 #[tokio::test]
-async fn chunks_of_thoughts_and_calls_tell_the_usage_so_far_too() {
+async fn continuous_usage_stats_in_reasoning_and_call_chunks() {
     let template = "<think>{% for m in messages %}{{ m.content }}{% endfor %}";
     let server = Server::with(Some(template), |_| {});
     server
-        .stage
+        .backend
         .play(&["<think>", "a</think>", "b"], End::StopToken);
     let options = json!({"include_usage": true, "continuous_usage_stats": true});
     let body = chat(json!({"stream": true, "stream_options": options}));
@@ -59,14 +61,14 @@ async fn chunks_of_thoughts_and_calls_tell_the_usage_so_far_too() {
 }
 
 #[tokio::test]
-async fn usage_in_each_chunk_needs_usage_at_all() {
+async fn continuous_usage_stats_require_include_usage() {
     let server = Server::new();
     for options in [
         json!({"continuous_usage_stats": true}),
         json!({"include_usage": false, "continuous_usage_stats": true}),
         json!({"include_usage": true, "continuous_usage_stats": false}),
     ] {
-        server.stage.play(&["a"], End::Length);
+        server.backend.play(&["a"], End::Length);
         let body = chat(json!({"stream": true, "stream_options": options}));
         let events = server.post(CHAT, body).await.events();
         assert!(events[0]["usage"].is_null(), "{options}");
@@ -74,41 +76,43 @@ async fn usage_in_each_chunk_needs_usage_at_all() {
 }
 
 #[tokio::test]
-async fn guides_by_the_names_of_other_servers() {
+async fn grammar_fields_of_other_servers() {
     let schema = r#"{"type":"object","properties":{"b":{},"a":{}}}"#;
     let parsed: Value = serde_json::from_str(schema).unwrap();
     let object = |kind: &str| json!({"response_format": {"type": kind, "schema": parsed}});
-    let server = Server::with(Some(scripted::TEMPLATE), |config| config.guides = true);
+    let server = Server::with(Some(scripted::TEMPLATE), |config| {
+        config.structured_output = true
+    });
     for (fields, name, kind, text) in [
-        (json!({"regex": "a+"}), "regex", GuideKind::Regex, "a+"),
+        (json!({"regex": "a+"}), "regex", GrammarFormat::Regex, "a+"),
         (
             json!({"ebnf": "root ::= \"a\""}),
             "ebnf",
-            GuideKind::Grammar,
+            GrammarFormat::Ebnf,
             "root ::= \"a\"",
         ),
         (
             json!({"json_schema": schema}),
             "json_schema",
-            GuideKind::JsonSchema,
+            GrammarFormat::JsonSchema,
             schema,
         ),
         (
             json!({"json_schema": parsed}),
             "json_schema",
-            GuideKind::JsonSchema,
+            GrammarFormat::JsonSchema,
             schema,
         ),
         (
             object("json_object"),
             "response_format",
-            GuideKind::JsonSchema,
+            GrammarFormat::JsonSchema,
             schema,
         ),
         (
             object("json_schema"),
             "response_format",
-            GuideKind::JsonSchema,
+            GrammarFormat::JsonSchema,
             schema,
         ),
     ] {
@@ -116,25 +120,27 @@ async fn guides_by_the_names_of_other_servers() {
             (CHAT, chat(fields.clone())),
             (COMPLETIONS, completion(fields.clone())),
         ] {
-            server.stage.play(&["a"], End::StopToken);
+            server.backend.play(&["a"], End::StopToken);
             let reply = server.post(path, body).await;
             assert_eq!(reply.status, 200, "{}", reply.text());
-            let guide = server.stage.last().sampling.guide.unwrap();
-            assert_eq!((guide.field, guide.kind), (name, kind));
+            let grammar = server.backend.last().sampling.grammar.unwrap();
+            assert_eq!((grammar.field, grammar.kind), (name, kind));
             let same = match kind {
-                GuideKind::JsonSchema => {
-                    serde_json::from_str::<Value>(&guide.text).unwrap() == parsed
+                GrammarFormat::JsonSchema => {
+                    serde_json::from_str::<Value>(&grammar.text).unwrap() == parsed
                 }
-                _ => guide.text == text,
+                _ => grammar.text == text,
             };
-            assert!(same, "{}", guide.text);
+            assert!(same, "{}", grammar.text);
         }
     }
 }
 
 #[tokio::test]
-async fn a_schema_beside_another_format_is_refused() {
-    let server = Server::with(Some(scripted::TEMPLATE), |config| config.guides = true);
+async fn schema_beside_another_response_format_is_refused() {
+    let server = Server::with(Some(scripted::TEMPLATE), |config| {
+        config.structured_output = true
+    });
     for format in [
         json!({"type": "text", "schema": {}}),
         json!({"type": "regex", "value": "a", "schema": {}}),
@@ -156,10 +162,10 @@ async fn a_schema_beside_another_format_is_refused() {
 }
 
 #[tokio::test]
-async fn tokens_may_be_told_as_ids_beside_their_log_probabilities() {
+async fn return_tokens_as_token_ids_in_logprobs() {
     let server = Server::new();
     let asked = json!({"return_tokens_as_token_ids": true});
-    server.stage.play(&["ab"], End::Length);
+    server.backend.play(&["ab"], End::Length);
     let body = with(chat(json!({"logprobs": true})), asked.clone());
     let answer = server.post(CHAT, body).await.json();
     let content = &answer["choices"][0]["logprobs"]["content"];
@@ -167,7 +173,7 @@ async fn tokens_may_be_told_as_ids_beside_their_log_probabilities() {
     assert_eq!(content[1]["token"], "token_id:98");
     assert_eq!(content[1]["bytes"], json!([98]));
     for stream in [false, true] {
-        server.stage.play(&["a"], End::Length);
+        server.backend.play(&["a"], End::Length);
         let fields = json!({"logprobs": 0, "stream": stream});
         let reply = server
             .post(COMPLETIONS, completion(with(fields, asked.clone())))
@@ -185,9 +191,9 @@ async fn tokens_may_be_told_as_ids_beside_their_log_probabilities() {
 }
 
 #[tokio::test]
-async fn a_stream_with_ids_of_tokens_tells_no_log_probability_of_the_prompt() {
+async fn a_stream_with_token_ids_has_no_prompt_logprobs() {
     let server = Server::new();
-    server.stage.play(&["a"], End::Length);
+    server.backend.play(&["a"], End::Length);
     let fields = json!({"logprobs": 1, "return_token_ids": true, "stream": true});
     let events = server.post(COMPLETIONS, completion(fields)).await.events();
     let lists = &events[0]["choices"][0]["logprobs"];
@@ -196,15 +202,15 @@ async fn a_stream_with_ids_of_tokens_tells_no_log_probability_of_the_prompt() {
 }
 
 async fn prompt_of(server: &Server, path: &str, body: Value) -> String {
-    server.stage.play(&["x"], End::Length);
+    server.backend.play(&["x"], End::Length);
     let reply = server.post(path, body).await;
     assert_eq!(reply.status, 200, "{}", reply.text());
-    let prompt = server.stage.last().prompt;
+    let prompt = server.backend.last().prompt;
     String::from_utf8(prompt.into_iter().map(|id| id as u8).collect()).unwrap()
 }
 
 #[tokio::test]
-async fn a_prompt_is_cut_at_the_side_that_is_asked_for() {
+async fn truncation_side_selects_which_end_is_kept() {
     let server = Server::new();
     for (fields, kept) in [
         (json!({"truncate_prompt_tokens": 3}), "def"),
@@ -246,7 +252,7 @@ async fn a_prompt_is_cut_at_the_side_that_is_asked_for() {
 }
 
 #[tokio::test]
-async fn minus_one_keeps_what_leaves_room_for_the_answer() {
+async fn truncate_prompt_tokens_minus_one_leaves_room_for_the_answer() {
     let server = Server::new();
     let total = MAX_TOTAL as usize;
     let text = "abcdefghij".repeat(20);
@@ -274,9 +280,9 @@ async fn minus_one_keeps_what_leaves_room_for_the_answer() {
 }
 
 #[tokio::test]
-async fn usage_tells_what_the_prefix_cache_had_on_every_route() {
+async fn usage_has_cached_tokens_on_every_route() {
     let server = Server::new();
-    server.stage.set_cached(4);
+    server.backend.set_cached(4);
     let details = "/usage/prompt_tokens_details/cached_tokens";
     let message = json!([{"role": "user", "content": "hi"}]);
     let anthropic = json!({"model": "brook", "messages": message, "max_tokens": 4});
@@ -294,7 +300,7 @@ async fn usage_tells_what_the_prefix_cache_had_on_every_route() {
             "/usage/cache_read_input_tokens",
         ),
     ] {
-        server.stage.play(&["a"], End::Length);
+        server.backend.play(&["a"], End::Length);
         let answer = server.post(path, body).await.json();
         assert_eq!(answer.pointer(place), Some(&json!(4)), "{path}: {answer}");
     }
@@ -304,7 +310,7 @@ async fn usage_tells_what_the_prefix_cache_had_on_every_route() {
         (CHAT, chat(streamed.clone())),
         (COMPLETIONS, completion(streamed)),
     ] {
-        server.stage.play(&["a"], End::Length);
+        server.backend.play(&["a"], End::Length);
         for event in server.post(path, body).await.events() {
             assert_eq!(event.pointer(details), Some(&json!(4)), "{path}: {event}");
         }
@@ -312,12 +318,12 @@ async fn usage_tells_what_the_prefix_cache_had_on_every_route() {
 }
 
 #[tokio::test]
-async fn the_prompt_of_several_answers_is_cached_once() {
+async fn cached_tokens_of_several_choices_are_counted_once() {
     let server = Server::new();
-    server.stage.set_cached(2);
+    server.backend.set_cached(2);
     for prompts in [1_u64, 2] {
         for _ in 0..3 * prompts {
-            server.stage.play(&["a"], End::Length);
+            server.backend.play(&["a"], End::Length);
         }
         let prompt = vec!["abc"; prompts as usize];
         let answer = server
@@ -331,17 +337,17 @@ async fn the_prompt_of_several_answers_is_cached_once() {
 }
 
 #[tokio::test]
-async fn streams_of_messages_and_responses_tell_it_at_their_end() {
+async fn streams_of_messages_and_responses_end_with_cached_tokens() {
     let server = Server::new();
-    server.stage.set_cached(4);
+    server.backend.set_cached(4);
     server
-        .stage
+        .backend
         .play(&["a"], End::Length)
         .play(&["a"], End::Length);
     let message = json!([{"role": "user", "content": "hi"}]);
     let body = json!({"model": "brook", "messages": message, "max_tokens": 4, "stream": true});
     let text = server.post("/v1/messages", body).await.text();
-    let prompt = server.stage.last().prompt.len();
+    let prompt = server.backend.last().prompt.len();
     let mut data = text.lines().filter_map(|line| line.strip_prefix("data: "));
     let last = data.find(|data| data.contains("\"message_delta\""));
     let last: Value = serde_json::from_str(last.unwrap()).unwrap();
@@ -359,7 +365,7 @@ async fn streams_of_messages_and_responses_tell_it_at_their_end() {
 }
 
 #[tokio::test]
-async fn tokens_whose_log_probabilities_are_told_reach_the_engine() {
+async fn logprob_token_ids_reach_the_engine() {
     let server = Server::new();
     let ids = json!({"logprob_token_ids": [7, 66, 7]});
     for (path, body, top) in [
@@ -369,24 +375,24 @@ async fn tokens_whose_log_probabilities_are_told_reach_the_engine() {
         (COMPLETIONS, completion(json!({"logprobs": 2})), 2),
         ("/v1/responses", json!({"input": "hi"}), 0),
     ] {
-        let told = Told {
-            tops: vec![vec![candidate(66, -3.0), candidate(7, -9.5)]],
+        let logprobs = Logprobs {
+            top_logprobs: vec![vec![candidate(66, -3.0), candidate(7, -9.5)]],
             prompt: Vec::new(),
         };
         let event = TokenEvent {
-            told: Some(Box::new(told)),
+            logprobs: Some(Box::new(logprobs)),
             end: Some(End::Length),
             ..event("a")
         };
-        server.stage.act(Act::Play(vec![event]));
+        server.backend.act(ScriptedReply::Play(vec![event]));
         let reply = server.post(path, with(body, ids.clone())).await;
         assert_eq!(reply.status, 200, "{}", reply.text());
-        let telling = server.stage.last().sampling.telling;
-        assert_eq!(telling.token_ids, [7, 66], "each once");
-        assert_eq!((telling.top, telling.prompt), (top, None));
+        let options = server.backend.last().sampling.logprob_options;
+        assert_eq!(options.token_ids, [7, 66], "each once");
+        assert_eq!((options.top, options.prompt), (top, None));
         assert!(reply.text().contains("-9.5"), "{}", reply.text());
     }
-    server.stage.play(&["a"], End::Length);
+    server.backend.play(&["a"], End::Length);
     let none = completion(json!({"logprob_token_ids": []}));
     let answer = server.post(COMPLETIONS, none).await.json();
     assert!(answer["choices"][0]["logprobs"].is_null());
@@ -397,7 +403,7 @@ fn candidate(id: u32, logprob: f32) -> Candidate {
 }
 
 #[tokio::test]
-async fn tokens_that_cannot_be_told_are_refused() {
+async fn invalid_logprob_token_ids_are_refused() {
     let server = Server::new();
     for (fields, word) in [
         (json!({"logprob_token_ids": [257]}), "must be <= 256"),
@@ -419,12 +425,12 @@ async fn tokens_that_cannot_be_told_are_refused() {
 }
 
 #[tokio::test]
-async fn the_whole_vocabulary_of_a_prompt_is_told_up_to_a_bound() {
+async fn prompt_logprobs_of_the_whole_vocabulary_are_bounded() {
     let server = Server::new();
-    server.stage.set_length(10_000);
+    server.backend.set_length(10_000);
     let asked = |prompt: &str, n: u32| json!({"prompt": prompt, "prompt_logprobs": -1, "n": n});
-    let told = Told {
-        tops: Vec::new(),
+    let logprobs = Logprobs {
+        top_logprobs: Vec::new(),
         prompt: vec![PromptToken {
             logprob: -0.5,
             rank: 1,
@@ -432,20 +438,20 @@ async fn the_whole_vocabulary_of_a_prompt_is_told_up_to_a_bound() {
         }],
     };
     let event = TokenEvent {
-        told: Some(Box::new(told)),
+        logprobs: Some(Box::new(logprobs)),
         end: Some(End::Length),
         ..event("a")
     };
-    server.stage.act(Act::Play(vec![event]));
+    server.backend.act(ScriptedReply::Play(vec![event]));
     let answer = server.post(COMPLETIONS, asked("hi", 1)).await.json();
     assert_eq!(
-        server.stage.last().sampling.telling.prompt,
+        server.backend.last().sampling.logprob_options.prompt,
         Some(WHOLE_VOCABULARY)
     );
-    let told = answer["choices"][0]["prompt_logprobs"][1].as_object();
-    assert_eq!(told.unwrap().len(), 3);
+    let prompt_logprobs = answer["choices"][0]["prompt_logprobs"][1].as_object();
+    assert_eq!(prompt_logprobs.unwrap().len(), 3);
     // Of 1,048,576 log-probabilities 258 for each token: its own, and those of 257 tokens.
-    server.stage.play(&["a"], End::Length);
+    server.backend.play(&["a"], End::Length);
     let reply = server.post(COMPLETIONS, asked(&"a".repeat(4064), 1)).await;
     assert_eq!(reply.status, 200, "{}", reply.text());
     for (body, word) in [

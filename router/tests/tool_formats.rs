@@ -5,55 +5,60 @@
 
 use std::sync::Arc;
 
-use penstock_router::tools::{Piece, Pieces, Reading, ThoughtFormat, ToolFormat};
+use penstock_router::tool_parsers::{
+    OutputDelta, OutputDeltas, OutputParserOptions, ReasoningFormat, ToolFormat,
+};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
 /// What an answer says, once its pieces are put together.
 #[derive(Debug, Default, PartialEq)]
-struct Read {
+struct ParsedOutput {
     content: String,
-    thought: String,
+    reasoning: String,
     calls: Vec<(String, String)>,
     /// Calls that came to their end.
     complete: usize,
 }
 
-fn reading(format: ToolFormat) -> Reading {
+fn parser_options(format: ToolFormat) -> OutputParserOptions {
     let names = ["f", "get_weather", "a.b-c"].map(str::to_owned);
-    Reading {
+    OutputParserOptions {
         tools: Some((format, Arc::from(names))),
-        thoughts: Some(ThoughtFormat::Think),
-        ..Reading::default()
+        reasoning: Some(ReasoningFormat::Think),
+        ..OutputParserOptions::default()
     }
 }
 
-fn read_with<'a>(reading: &Reading, parts: impl IntoIterator<Item = &'a str>) -> Read {
-    let mut reader = reading.reader();
-    let mut pieces = Pieces::default();
-    let mut read = Read::default();
+fn read_with<'a>(
+    parser_options: &OutputParserOptions,
+    parts: impl IntoIterator<Item = &'a str>,
+) -> ParsedOutput {
+    let mut parser = parser_options.parser();
+    let mut pieces = OutputDeltas::default();
+    let mut read = ParsedOutput::default();
     for part in parts {
-        reader.feed(part, &mut pieces);
+        parser.feed(part, &mut pieces);
         read.take(&mut pieces);
     }
-    reader.finish(&mut pieces);
+    parser.finish(&mut pieces);
     read.take(&mut pieces);
     read
 }
 
-fn read(format: ToolFormat, text: &str) -> Read {
-    read_with(&reading(format), [text])
+fn read(format: ToolFormat, text: &str) -> ParsedOutput {
+    read_with(&parser_options(format), [text])
 }
 
-impl Read {
-    fn take(&mut self, pieces: &mut Pieces) {
+impl ParsedOutput {
+    fn take(&mut self, pieces: &mut OutputDeltas) {
         for piece in pieces.drain() {
             match piece {
-                Piece::Content(text) => self.content += &text,
-                Piece::Thought(text) => self.thought += &text,
-                Piece::Call(name) => self.calls.push((name, String::new())),
-                Piece::Arguments(text) => self.calls.last_mut().unwrap().1 += &text,
-                Piece::CallEnd => self.complete += 1,
+                OutputDelta::Content(text) => self.content += &text,
+                OutputDelta::Reasoning(text) => self.reasoning += &text,
+                OutputDelta::CallStart(name) => self.calls.push((name, String::new())),
+                OutputDelta::Arguments(text) => self.calls.last_mut().unwrap().1 += &text,
+                OutputDelta::CallEnd => self.complete += 1,
             }
         }
     }
@@ -80,7 +85,7 @@ fn check(format: ToolFormat, cases: &[Case]) {
 }
 
 #[test]
-fn calls_in_tags() {
+fn hermes_calls() {
     check(
         ToolFormat::Hermes,
         &[
@@ -123,7 +128,7 @@ fn calls_in_tags() {
 }
 
 #[test]
-fn tags_without_calls_and_calls_cut_off() {
+fn hermes_tags_without_calls_and_truncated_calls() {
     check(
         ToolFormat::Hermes,
         &[
@@ -172,7 +177,7 @@ fn tags_without_calls_and_calls_cut_off() {
 }
 
 #[test]
-fn calls_that_are_the_whole_answer() {
+fn llama3_json_calls() {
     check(
         ToolFormat::Llama3Json,
         &[
@@ -204,7 +209,7 @@ fn calls_that_are_the_whole_answer() {
 }
 
 #[test]
-fn mistrals_calls() {
+fn mistral_calls() {
     check(
         ToolFormat::Mistral,
         &[
@@ -233,7 +238,7 @@ fn mistrals_calls() {
 }
 
 #[test]
-fn calls_in_python() {
+fn pythonic_calls() {
     check(
         ToolFormat::Pythonic,
         &[
@@ -262,8 +267,8 @@ fn calls_in_python() {
 }
 
 #[test]
-fn thoughts_come_first_or_not_at_all() {
-    for (text, thought, content) in [
+fn reasoning_is_parsed_only_at_the_start() {
+    for (text, reasoning, content) in [
         ("<think>\na\n b\n</think>\n\nc\n", "a\n b", "c\n"),
         ("  <think></think>c", "", "c"),
         (" c <think>d</think>", "", " c <think>d</think>"),
@@ -278,32 +283,32 @@ fn thoughts_come_first_or_not_at_all() {
     ] {
         let read = read(ToolFormat::Hermes, text);
         assert_eq!(
-            (read.thought.as_str(), read.content.as_str()),
-            (thought, content),
+            (read.reasoning.as_str(), read.content.as_str()),
+            (reasoning, content),
             "{text}"
         );
     }
-    let mut open = reading(ToolFormat::Hermes).after("<|assistant|><think>\n", false);
-    assert!(open.in_thought);
-    for (text, thought, content) in [
+    let mut open = parser_options(ToolFormat::Hermes).after_prompt("<|assistant|><think>\n", false);
+    assert!(open.in_reasoning);
+    for (text, reasoning, content) in [
         ("a</think>b", "a", "b"),
         ("\n<think>\na</think>\n\nb", "a", "b"),
         ("a", "a", ""),
     ] {
         let read = read_with(&open, [text]);
         assert_eq!(
-            (read.thought.as_str(), read.content.as_str()),
-            (thought, content),
+            (read.reasoning.as_str(), read.content.as_str()),
+            (reasoning, content),
             "{text}"
         );
     }
-    open = reading(ToolFormat::Hermes).after("<think>\n\n</think>\n\n", false);
+    open = parser_options(ToolFormat::Hermes).after_prompt("<think>\n\n</think>\n\n", false);
     assert_eq!(read_with(&open, ["a</think>b"]).content, "a</think>b");
     let text = "<think>t</think>\n<tool_call>{\"name\":\"f\"}</tool_call>";
     let both = read(ToolFormat::Hermes, text);
     assert_eq!(
         (
-            both.thought.as_str(),
+            both.reasoning.as_str(),
             both.calls.len(),
             both.content.as_str()
         ),
@@ -312,10 +317,10 @@ fn thoughts_come_first_or_not_at_all() {
 }
 
 #[test]
-fn one_call_is_the_end() {
-    let one = Reading {
+fn single_call_mode_stops_after_the_first_call() {
+    let one = OutputParserOptions {
         one_call: true,
-        ..reading(ToolFormat::Brook)
+        ..parser_options(ToolFormat::Brook)
     };
     let call = "<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>";
     let text = format!("x{call}y{call}");
@@ -325,7 +330,7 @@ fn one_call_is_the_end() {
 }
 
 #[test]
-fn a_template_shows_its_format() {
+fn formats_are_detected_from_the_chat_template() {
     for (source, format) in [
         (
             "{{- '\\n</tools>\\n\\nreturn a json object within <tool_call></tool_call>' }}",
@@ -346,17 +351,17 @@ fn a_template_shows_its_format() {
         ),
         ("{{ messages[0].content }}", None),
     ] {
-        assert_eq!(ToolFormat::of_template(source), format, "{source}");
+        assert_eq!(ToolFormat::from_template(source), format, "{source}");
     }
     assert_eq!(
-        ThoughtFormat::of_template("x</think>"),
-        Some(ThoughtFormat::Think)
+        ReasoningFormat::from_template("x</think>"),
+        Some(ReasoningFormat::Think)
     );
     assert_eq!(
-        ThoughtFormat::of_template("[THINK]"),
-        Some(ThoughtFormat::Mistral)
+        ReasoningFormat::from_template("[THINK]"),
+        Some(ReasoningFormat::Mistral)
     );
-    assert_eq!(ThoughtFormat::of_template("think"), None);
+    assert_eq!(ReasoningFormat::from_template("think"), None);
 }
 
 /// Text that is likely to be cut badly: marks, parts of marks, and what stands in JSON.
@@ -505,9 +510,9 @@ fn written(format: ToolFormat, calls: &[Call]) -> String {
 }
 
 #[test]
-fn blanks_of_a_list_that_holds_no_call_are_content() {
+fn whitespace_of_a_list_without_calls_is_content() {
     let text = "[TOOL_CALLS][ [TOOL_CALLS]";
-    let whole = read_with(&reading(ToolFormat::Mistral), [text]);
+    let whole = read_with(&parser_options(ToolFormat::Mistral), [text]);
     assert_eq!(whole.content, text);
 }
 
@@ -516,21 +521,21 @@ proptest! {
 
     /// However a text is cut, it is read the same; and no character of plain text is lost.
     #[test]
-    fn every_cut_reads_the_same(
+    fn parsing_does_not_depend_on_chunk_boundaries(
         format in any_format(),
         parts in prop::collection::vec(fragment(), 0..20),
         one_call in any::<bool>(),
-        in_thought in any::<bool>(),
-        thoughts in prop::sample::select(vec![
-            None, Some(ThoughtFormat::Think), Some(ThoughtFormat::Mistral),
+        in_reasoning in any::<bool>(),
+        reasoning in prop::sample::select(vec![
+            None, Some(ReasoningFormat::Think), Some(ReasoningFormat::Mistral),
         ]),
     ) {
-        let reading = Reading { one_call, in_thought, thoughts, ..reading(format) };
+        let parser_options = OutputParserOptions { one_call, in_reasoning, reasoning, ..parser_options(format) };
         let text = parts.concat();
-        let whole = read_with(&reading, [text.as_str()]);
-        prop_assert_eq!(&read_with(&reading, parts.iter().map(String::as_str)), &whole);
-        prop_assert_eq!(&read_with(&reading, text.split_inclusive(|_| true)), &whole);
-        let thinks = in_thought || text.contains("think>") || text.contains("THINK]");
+        let whole = read_with(&parser_options, [text.as_str()]);
+        prop_assert_eq!(&read_with(&parser_options, parts.iter().map(String::as_str)), &whole);
+        prop_assert_eq!(&read_with(&parser_options, text.split_inclusive(|_| true)), &whole);
+        let thinks = in_reasoning || text.contains("think>") || text.contains("THINK]");
         if whole.calls.is_empty() && !thinks {
             prop_assert!(text.starts_with(&whole.content) || text.contains("<|python"), "{:?}", whole);
         }
@@ -538,7 +543,7 @@ proptest! {
 
     /// What a model writes in its format comes back as the calls that it meant.
     #[test]
-    fn calls_come_back(
+    fn written_calls_are_parsed_back(
         format in any_format(),
         calls in prop::collection::vec(any_call(), 1..4),
         cuts in prop::collection::vec(1_usize..9, 1..9),
@@ -555,7 +560,7 @@ proptest! {
             parts.last_mut().unwrap().push(c);
             room -= 1;
         }
-        let read = read_with(&reading(format), parts.iter().map(String::as_str));
+        let read = read_with(&parser_options(format), parts.iter().map(String::as_str));
         prop_assert_eq!(&read.content, "", "{}", text);
         prop_assert_eq!(read.complete, calls.len());
         let found: Vec<_> = read.calls.iter().map(|(name, arguments)| {

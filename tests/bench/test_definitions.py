@@ -12,7 +12,7 @@ from measure import figures, gaps, quantile
 from penstock.weights import Checkpoint
 from tokenizers import Tokenizer
 from vocabulary import write_tokenizer
-from workload import Shape, Source, arriving, asking, conversations, prefix_jobs, random_jobs
+from workload import Shape, Source, arriving, conversations, prefix_jobs, random_jobs, with_fields
 
 
 def record(sent: float, arrivals: list[float], tokens: int, prompt: int = 10) -> dict[str, Any]:
@@ -20,7 +20,7 @@ def record(sent: float, arrivals: list[float], tokens: int, prompt: int = 10) ->
     return times | {"tokens": tokens, "prompt_tokens": prompt, "error": None}
 
 
-def test_times_of_requests_that_overlap() -> None:
+def test_latency_figures_of_overlapping_requests() -> None:
     # The second answer brought two tokens in one event: TPOT counts tokens, ITL counts arrivals.
     row = figures([record(1.0, [1.1, 1.2, 1.4], 3), record(1.5, [2.0, 3.0], 3)])
     assert row["ttft_mean"] == pytest.approx((100 + 500) / 2)
@@ -54,7 +54,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
     return Source.of_tokenizer(str(folder / "tokenizer.json"))
 
 
-def test_random_tokens_come_back_from_their_text(source: Source, tmp_path: Path) -> None:
+def test_random_tokens_survive_detokenizing_and_tokenizing(source: Source, tmp_path: Path) -> None:
     write_tokenizer(tmp_path, 30_000)
     tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     ids = source.draw(5000)
@@ -77,7 +77,7 @@ def test_workloads(source: Source) -> None:
     assert 80 < times[-1] < 120  # 1,000 arrivals, 10 a second
 
 
-def test_a_written_checkpoint_has_a_llamas_tensors(tmp_path: Path) -> None:
+def test_written_checkpoint_has_the_tensors_of_a_llama(tmp_path: Path) -> None:
     sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": False}
     config: dict[str, Any] = {"model_type": "llama", "vocab_size": 1000, **sizes, **heads}
@@ -97,12 +97,12 @@ def test_a_written_checkpoint_has_a_llamas_tensors(tmp_path: Path) -> None:
 
 def test_fields_are_added_to_every_request() -> None:
     jobs = conversations(Source(range(9), str), Shape(2, 3), 2, turns=2)
-    asked = asking(asking(jobs, {"n": 2, "seed": 1}), {"seed": 5})
+    asked = with_fields(with_fields(jobs, {"n": 2, "seed": 1}), {"seed": 5})
     assert all(t["fields"] == {"n": 2, "seed": 5} for j in asked for t in j.line()["turns"])
     assert jobs[0].line()["turns"][0]["fields"] == {}
 
 
-def test_a_feature_is_held_against_the_plain_runs_beside_it() -> None:
+def test_feature_is_compared_with_the_adjacent_plain_runs() -> None:
     class Scripted(Measure):
         """100, 50, 150, 90, ... tokens per second: plain and asked in turn."""
 

@@ -23,7 +23,7 @@ def step(number: int, launch: tuple[float, float], device: tuple[float, float]) 
     ]
 
 
-def test_a_device_that_waits_between_steps_is_idle() -> None:
+def test_device_is_idle_while_it_waits_between_steps() -> None:
     events = step(0, (0.0, 0.1), (0.1, 1.0)) + step(1, (0.5, 0.6), (1.0, 1.5))
     assert idle_share(events, launching=False) == idle_share(events, launching=True) == 0
     events += step(2, (1.6, 1.7), (1.6, 2.1))  # launched late: work from 1.6 on, or from 1.7 on
@@ -31,7 +31,7 @@ def test_a_device_that_waits_between_steps_is_idle() -> None:
     assert idle_share(events, launching=True) == pytest.approx(0.2 / 2)
 
 
-def test_launching_is_the_work_on_a_cpu() -> None:
+def test_launch_time_counts_as_busy_on_a_cpu() -> None:
     events = step(0, (0.0, 1.0), (0.0, 1.0)) + step(1, (1.5, 2.0), (1.5, 2.0))
     assert idle_share(events, launching=True) == pytest.approx(0.25)
 
@@ -45,7 +45,7 @@ def test_the_fullest_second_has_the_most_steps() -> None:
     assert {event["name"] for event in second} == {"step 1", "step 2", "step 3"}
 
 
-def test_answers_are_held_to_those_alone() -> None:
+def test_batched_answers_are_compared_with_answers_alone() -> None:
     alone = [[1, 2, 3, 4], [1, 2, 3, 4], [5, 6], [7, 8, 9]]
     found = compare(alone, [[1, 2, 3, 4], [1, 9, 3, 4], [5, 6, 7], [7, 8]])
     assert found.firsts == [1, 2, 2]

@@ -18,15 +18,15 @@ async function loop(stream) {
   const seen = [];
   for (const [question, tool_choice] of [["What is the weather in Paris?", { type: "auto" }], ["And in Rome?", { type: "any" }]]) {
     messages.push({ role: "user", content: question });
-    const told = await ask(stream, messages, { tool_choice });
-    messages.push({ role: "assistant", content: told.content });
-    const results = told.content
+    const reply = await ask(stream, messages, { tool_choice });
+    messages.push({ role: "assistant", content: reply.content });
+    const results = reply.content
       .filter((block) => block.type === "tool_use")
       .map((block) => ({ type: "tool_result", tool_use_id: block.id, content: '{"temperature": 21, "sky": "sunny"}' }));
     messages.push({ role: "user", content: results });
     const said = await ask(stream, messages, { tool_choice: { type: "auto" } });
     messages.push({ role: "assistant", content: said.content });
-    seen.push({ told: told.content, reason: told.stop_reason, said: said.content, end: said.stop_reason });
+    seen.push({ reply: reply.content, reason: reply.stop_reason, said: said.content, end: said.stop_reason });
   }
   return seen;
 }

@@ -43,8 +43,8 @@ async function parsed() {
   let deltas = "";
   runner.on("content.delta", ({ delta }) => { deltas += delta; });
   const streamed = (await runner.finalChatCompletion()).choices[0].message;
-  const told = await client.chat.completions.create({ ...question, logprobs: true, top_logprobs: 2 });
-  return { whole, streamed: streamed.parsed, deltas, content: streamed.content, logprobs: told.choices[0].logprobs.content };
+  const reply = await client.chat.completions.create({ ...question, logprobs: true, top_logprobs: 2 });
+  return { whole, streamed: streamed.parsed, deltas, content: streamed.content, logprobs: reply.choices[0].logprobs.content };
 }
 
 async function tools() {
@@ -69,10 +69,10 @@ async function responses() {
   const streamed = await stream.finalResponse();
   const turns = [{ role: "user", content: "What is the weather in Paris?" }];
   const flat = { type: "function", strict: true, ...tool.function };
-  const told = await client.responses.create({ ...common, input: turns, tools: [flat] });
-  const [call] = told.output;
+  const reply = await client.responses.create({ ...common, input: turns, tools: [flat] });
+  const [call] = reply.output;
   const result = { type: "function_call_output", call_id: call.call_id, output: '{"temperature": 21, "sky": "sunny"}' };
-  const end = await client.responses.create({ ...common, input: [...turns, ...told.output, result], tools: [flat] });
+  const end = await client.responses.create({ ...common, input: [...turns, ...reply.output, result], tools: [flat] });
   return { whole: whole.output_text, deltas, streamed: streamed.output_text, call, end: end.output_text };
 }
 

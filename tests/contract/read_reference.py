@@ -163,9 +163,11 @@ def shape(text: str, path: str) -> tuple[list[str], dict[str, str]]:
             kind = kind.removeprefix("null:")
         if kind.startswith("{"):
             # What one kind of object has beside another.
-            for name, told in fields(kind[1:-1], path and path + ".").items():
+            for name, result in fields(kind[1:-1], path and path + ".").items():
                 known = table.get(name)
-                table[name] = f"{known}|{told}" if known and told and known != told else told
+                table[name] = (
+                    f"{known}|{result}" if known and result and known != result else result
+                )
         elif kind.startswith("[") and "{" in kind:
             more, nested = shape(kind[1:-1], path + "[]")
             kinds += more
@@ -203,8 +205,8 @@ def statuses(text: str, schemas: str) -> list[dict[str, Any]]:
         texts += texts[-1:] * (len(names) - len(texts))
         table += [status(code, *each) for each in zip(names, texts, strict=True)]
     for code, body in re.findall(r"(\d{3}) (\{\"error\".*?\"\})", schemas):
-        told = json.loads(body)
-        table.append(status(code, told["error_type"], told["error"]))
+        result = json.loads(body)
+        table.append(status(code, result["error_type"], result["error"]))
     return table
 
 
@@ -222,8 +224,8 @@ def headers(text: str) -> dict[str, dict[str, str]]:
     for name, note in re.findall(r"(x-[a-z-]+)(?: \(([^)]*)\))?", found[1]):
         whole[name] = ""
         if note.endswith("ints"):
-            untold = [each for each, kind in whole.items() if not kind]
-            whole |= dict.fromkeys(untold, "int")
+            untyped = [each for each, kind in whole.items() if not kind]
+            whole |= dict.fromkeys(untyped, "int")
         elif note.endswith("float"):
             whole[name] = "float"
         elif note:
@@ -236,11 +238,11 @@ def metrics(text: str) -> dict[str, dict[str, Any]]:
     table = {}
     for names, kind, *notes in rows(text):
         labels = re.findall(r"(\w+) = (\w+(?:, \w+)*)", notes[-1])
-        told = {label: values.split(", ") for label, values in labels}
+        result = {label: values.split(", ") for label, values in labels}
         if notes[-1] == "method":
-            told = {"method": []}
+            result = {"method": []}
         for name in names.split(", "):
-            table[name] = {"type": kind.split(" ")[0], "labels": told}
+            table[name] = {"type": kind.split(" ")[0], "labels": result}
     return table
 
 

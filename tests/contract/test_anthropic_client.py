@@ -46,7 +46,7 @@ def test_a_message(client: anthropic.Anthropic) -> None:
     assert count.input_tokens == usage.input_tokens + (usage.cache_read_input_tokens or 0)
 
 
-def test_a_stream_is_the_message_in_pieces(client: anthropic.Anthropic) -> None:
+def test_message_stream_adds_up_to_the_message(client: anthropic.Anthropic) -> None:
     ask: Any = {
         "model": "brook",
         "max_tokens": 24,
@@ -78,12 +78,12 @@ def test_tools(client: anthropic.Anthropic) -> None:
     assert final.content[0].type == "tool_use"
     assert final.content[0].input == call.input
     result = {"type": "tool_result", "tool_use_id": call.id}
-    told = [
+    reported = [
         *ASKED,
         {"role": "assistant", "content": answer.content},
         {"role": "user", "content": [{**result, "content": '{"temperature": 21, "sky": "sunny"}'}]},
     ]
-    said = client.messages.create(messages=told, **ask)
+    said = client.messages.create(messages=reported, **ask)
     assert said.stop_reason == "end_turn"
     assert said.content[0].type == "text"
     assert "21" in said.content[0].text
@@ -123,7 +123,7 @@ def test_a_system_prompt_and_a_prefill(client: anthropic.Anthropic) -> None:
     assert answer.content[0].text.startswith(" a time")
 
 
-def test_errors_are_the_clients_exceptions(client: anthropic.Anthropic) -> None:
+def test_errors_raise_the_clients_exceptions(client: anthropic.Anthropic) -> None:
     with pytest.raises(anthropic.BadRequestError) as caught:
         client.messages.create(model="brook", max_tokens=0, messages=ASKED)
     assert "max_tokens" in str(caught.value)
@@ -131,7 +131,7 @@ def test_errors_are_the_clients_exceptions(client: anthropic.Anthropic) -> None:
         client.messages.create(model="claude", max_tokens=5, messages=ASKED)
 
 
-def test_an_answer_keeps_to_a_schema(client: anthropic.Anthropic) -> None:
+def test_answer_conforms_to_a_schema(client: anthropic.Anthropic) -> None:
     schema = {"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"]}
     answer = client.messages.create(
         model="brook",

@@ -13,7 +13,7 @@ from typing import Any
 import anthropic
 import loops
 import pytest
-import thinking
+import reasoning_model
 from loops import how
 from serving import Server
 
@@ -104,7 +104,9 @@ def test_a_loop_of_several_turns(server: Server, how: dict[str, bool]) -> None:
     assert last.content[0].type == "text"
 
 
-def test_several_calls_and_a_failure_go_back(server: Server, how: dict[str, bool]) -> None:
+def test_several_tool_results_and_a_failure_are_accepted(
+    server: Server, how: dict[str, bool]
+) -> None:
     """With results as lists of blocks, marks for a cache, and a text beside them."""
     ask = Asking(server.url, **how)
     mark = {"cache_control": {"type": "ephemeral"}}
@@ -125,13 +127,15 @@ def test_several_calls_and_a_failure_go_back(server: Server, how: dict[str, bool
 
 
 @pytest.fixture(scope="module")
-def thoughtful(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with thinking.server(tmp_path_factory.mktemp("thinking")) as running:
+def reasoning_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with reasoning_model.server(tmp_path_factory.mktemp("thinking")) as running:
         yield running
 
 
-def test_thoughts_go_back(thoughtful: Server, how: dict[str, bool]) -> None:
-    ask = Asking(thoughtful.url, **how)
+def test_reasoning_is_accepted_in_the_next_request(
+    reasoning_server: Server, how: dict[str, bool]
+) -> None:
+    ask = Asking(reasoning_server.url, **how)
     fields = {"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 70}
     messages: list[Any] = [say("What is the weather in Paris?")]
     for _ in range(3):
@@ -143,8 +147,8 @@ def test_thoughts_go_back(thoughtful: Server, how: dict[str, bool]) -> None:
         assert calls and {call.type for call in calls} == {"tool_use"}
         messages.append({"role": "assistant", "content": answer.content})
         messages.append(say([result(call, loops.run(call.name, call.input)) for call in calls]))
-    told = ask.sync.messages.count_tokens(model="brook", messages=messages, tools=loops.TOOLS)
-    assert told.input_tokens > 200
+    reported = ask.sync.messages.count_tokens(model="brook", messages=messages, tools=loops.TOOLS)
+    assert reported.input_tokens > 200
 
 
 def by_runner(url: str, stream: bool, ask: str) -> list[Any]:
@@ -176,7 +180,7 @@ async def by_runner_later(url: str, stream: bool, ask: str) -> list[Any]:
         return [await each.get_final_message() if stream else each async for each in runner]
 
 
-def test_the_clients_own_loop(server: Server, how: dict[str, bool]) -> None:
+def test_tool_runner_of_the_client(server: Server, how: dict[str, bool]) -> None:
     """It asks for a thread of messages first, which is refused in the words that it understands."""
     question, name, arguments, said = loops.TURNS[0]
     if how["asynchronous"]:

@@ -78,7 +78,7 @@ def message(reply: httpx.Response) -> str:
 
 
 @pytest.mark.parametrize("bad", CASES.values(), ids=CASES)
-def test_is_refused_by_name(server: Server, bad: Bad) -> None:
+def test_bad_request_is_refused_by_field_name(server: Server, bad: Bad) -> None:
     reply = httpx.post(server.url + bad.path, json=bad.body)
     assert reply.status_code in bad.status, reply.text
     for name in bad.names:
@@ -86,7 +86,7 @@ def test_is_refused_by_name(server: Server, bad: Bad) -> None:
 
 
 @pytest.mark.parametrize("path", ["/generate_stream", "/v1/completions", "/v1/chat/completions"])
-def test_no_stream_starts(server: Server, path: str) -> None:
+def test_bad_stream_request_gets_an_error_status(server: Server, path: str) -> None:
     body: dict[str, object] = {"inputs": "", "parameters": {}}
     if path.startswith("/v1"):
         body = {"model": "brook", "stream": True, "max_tokens": 0}
@@ -100,20 +100,20 @@ def test_no_stream_starts(server: Server, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/generate", "/v1/chat/completions"])
-def test_bytes_that_are_no_json(server: Server, path: str) -> None:
+def test_invalid_json_is_refused(server: Server, path: str) -> None:
     for content in (b'{"inputs": ', b"\xff\xfe\x00", b'{"inputs": "\xff"}', b"", b"[" * 100_000):
         reply = httpx.post(server.url + path, content=content, headers=JSON)
         assert 400 <= reply.status_code < 500, reply.text
         assert message(reply)
 
 
-def test_nan_is_no_temperature(server: Server) -> None:
+def test_nan_temperature_is_refused(server: Server) -> None:
     content = b'{"inputs": "hi", "parameters": {"temperature": NaN}}'
     reply = httpx.post(server.url + "/generate", content=content, headers=JSON)
     assert reply.status_code in (400, 422)
 
 
-def test_a_body_of_100_mb(server: Server) -> None:
+def test_body_of_100_mb_is_refused(server: Server) -> None:
     content = b'{"inputs": "' + b"a" * 100_000_000 + b'"}'
     try:
         reply = httpx.post(server.url + "/generate", content=content, headers=JSON, timeout=60)
@@ -123,12 +123,12 @@ def test_a_body_of_100_mb(server: Server) -> None:
     assert httpx.get(server.url + "/health").status_code == 200
 
 
-def test_unknown_route_and_method(server: Server) -> None:
+def test_unknown_route_and_method_are_refused(server: Server) -> None:
     assert httpx.get(server.url + "/nothing").status_code == 404
     assert httpx.get(server.url + "/generate").status_code == 405
 
 
-def test_others_are_not_disturbed(server: Server) -> None:
+def test_bad_requests_do_not_disturb_a_stream(server: Server) -> None:
     """A stream runs to its end while bad requests arrive."""
     body = {"inputs": "Once upon a time", "parameters": {"max_new_tokens": 40}}
     alone = httpx.post(server.url + "/generate", json=body).json()

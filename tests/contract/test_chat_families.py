@@ -114,7 +114,7 @@ def as_reference(message: dict[str, Any], family: str) -> dict[str, Any]:
 @pytest.mark.parametrize("tools", [None, TOOLS], ids=["no tools", "tools"])
 @pytest.mark.parametrize("conversation", CONVERSATIONS)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_family_renders_as_by_transformers(
+def test_chat_templates_render_as_in_transformers(
     family: str, conversation: str, tools: Any, open_turn: bool
 ) -> None:
     messages = CONVERSATIONS[conversation]
@@ -132,7 +132,7 @@ def test_a_family_renders_as_by_transformers(
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_most_conversations_are_taken(family: str) -> None:
+def test_most_conversations_render_without_error(family: str) -> None:
     """The comparison above is not one of errors: families refuse few conversations."""
     taken = [
         theirs(FAMILIES[family], [as_reference(message, family) for message in messages])[0]

@@ -38,7 +38,9 @@ def client(server: Server) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0)
 
 
-def test_a_template_takes_the_place_of_the_models(client: openai.OpenAI, server: Server) -> None:
+def test_request_template_replaces_the_models_template(
+    client: openai.OpenAI, server: Server
+) -> None:
     same = "{{ bos_token }}<|user|>{{ messages[0].content }}<|end|><|assistant|>"
     assert "42" in ask(client, same)
     body = {
@@ -46,16 +48,16 @@ def test_a_template_takes_the_place_of_the_models(client: openai.OpenAI, server:
         "chat_template": "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}!{{ x }}",
         "chat_template_kwargs": {"x": "loud"},
     }
-    told = httpx.post(f"{server.url}/chat_tokenize", json=body).json()
-    assert told["templated_text"] == "[user]What is 12 + 30?[assistant]It is"
-    told = httpx.post(
+    result = httpx.post(f"{server.url}/chat_tokenize", json=body).json()
+    assert result["templated_text"] == "[user]What is 12 + 30?[assistant]It is"
+    result = httpx.post(
         f"{server.url}/chat_tokenize", json={**body, "continue_final_message": False}
     ).json()
-    assert told["templated_text"].endswith("It is!loud")
+    assert result["templated_text"].endswith("It is!loud")
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_a_hostile_template_costs_its_sender_only(client: openai.OpenAI, kind: str) -> None:
+def test_hostile_template_affects_only_its_sender(client: openai.OpenAI, kind: str) -> None:
     caught: list[openai.APIStatusError] = []
 
     def send() -> None:

@@ -63,7 +63,7 @@ def test_a_named_function_is_called(client: openai.OpenAI) -> None:
     assert answer.choices[0].finish_reason == "stop"
 
 
-def test_none_is_called(client: openai.OpenAI) -> None:
+def test_function_call_none_calls_no_function(client: openai.OpenAI) -> None:
     answer = client.chat.completions.create(
         messages=[ASKED], functions=[ADD], function_call="none", **GREEDY
     )

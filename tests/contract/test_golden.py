@@ -16,7 +16,7 @@ GOLDEN = sorted((ROOT / "proto/golden").glob("*.txtpb"))
 
 
 @pytest.mark.parametrize("text", GOLDEN, ids=lambda path: path.stem)
-def test_bytes_and_text_say_the_same(text: Path) -> None:
+def test_golden_bytes_match_their_text(text: Path) -> None:
     source = text.read_text(encoding="utf-8")
     named = re.search(r"^# proto-message: penstock\.v1\.(\w+)$", source, re.MULTILINE)
     assert named, f"{text} does not say which message it is"
@@ -28,13 +28,13 @@ def test_bytes_and_text_say_the_same(text: Path) -> None:
     assert decoded.SerializeToString(deterministic=True) == data
 
 
-def test_no_golden_message_lacks_its_text() -> None:
+def test_every_golden_message_has_a_text() -> None:
     stems = {path.stem for path in (ROOT / "proto/golden").glob("*.bin")}
     assert stems == {path.stem for path in GOLDEN}
     assert stems
 
 
-def test_the_checked_in_code_is_up_to_date(tmp_path: Path) -> None:
+def test_generated_code_is_up_to_date(tmp_path: Path) -> None:
     pytest.importorskip("grpc_tools", reason="generating needs grpcio-tools")
     script = ROOT / "proto/python.sh"
     env = {"PYTHON": sys.executable, "PATH": "/usr/local/bin:/usr/bin:/bin"}

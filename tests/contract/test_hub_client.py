@@ -22,7 +22,7 @@ def test_text_generation(client: InferenceClient) -> None:
     assert client.text_generation(PROMPT, max_new_tokens=8)
 
 
-def test_details_tell_tokens_and_reason(client: InferenceClient) -> None:
+def test_details_have_tokens_and_finish_reason(client: InferenceClient) -> None:
     answer = client.text_generation(PROMPT, max_new_tokens=8, details=True)
     assert answer.details is not None
     assert answer.details.finish_reason == "length"
@@ -31,7 +31,7 @@ def test_details_tell_tokens_and_reason(client: InferenceClient) -> None:
     assert all(token.logprob <= 0 for token in answer.details.tokens)
 
 
-def test_best_of_tells_the_other_answers_too(client: InferenceClient) -> None:
+def test_best_of_returns_the_other_answers(client: InferenceClient) -> None:
     answer = client.text_generation(
         PROMPT, max_new_tokens=8, best_of=3, do_sample=True, details=True
     )
@@ -43,7 +43,7 @@ def test_best_of_tells_the_other_answers_too(client: InferenceClient) -> None:
     assert scores == sorted(scores, reverse=True)
 
 
-def test_a_stream_is_the_answer_in_tokens(client: InferenceClient) -> None:
+def test_streamed_tokens_add_up_to_the_answer(client: InferenceClient) -> None:
     whole = client.text_generation(PROMPT, max_new_tokens=12)
     events = list(client.text_generation(PROMPT, max_new_tokens=12, stream=True, details=True))
     assert "".join(event.token.text for event in events) == whole
@@ -52,7 +52,7 @@ def test_a_stream_is_the_answer_in_tokens(client: InferenceClient) -> None:
     assert events[-1].generated_text == whole
 
 
-def test_the_whole_prompt_comes_back_when_asked(client: InferenceClient) -> None:
+def test_return_full_text_includes_the_prompt(client: InferenceClient) -> None:
     whole = client.text_generation(PROMPT, max_new_tokens=4, return_full_text=True)
     assert whole.startswith(PROMPT)
 
@@ -74,7 +74,7 @@ def test_chat(client: InferenceClient) -> None:
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
-def test_curl_sees_each_event_as_it_comes(server: Server) -> None:
+def test_curl_receives_each_event(server: Server) -> None:
     body = json.dumps({"inputs": PROMPT, "parameters": {"max_new_tokens": 5}})
     out = subprocess.run(
         [

@@ -31,13 +31,13 @@ class Asking:
     def __call__(self, method: str, *arguments: Any, **fields: Any) -> Any:
         if self.asynchronous:
             return asyncio.run(self.later(method, arguments, fields))
-        told = getattr(self.sync, method)(*arguments, **fields)
-        return list(told) if fields.get("stream") else told
+        reported = getattr(self.sync, method)(*arguments, **fields)
+        return list(reported) if fields.get("stream") else reported
 
     async def later(self, method: str, arguments: Any, fields: dict[str, Any]) -> Any:
         async with AsyncInferenceClient(model=self.url) as client:
-            told = await getattr(client, method)(*arguments, **fields)
-            return [event async for event in told] if fields.get("stream") else told
+            reported = await getattr(client, method)(*arguments, **fields)
+            return [event async for event in reported] if fields.get("stream") else reported
 
 
 @pytest.fixture(params=KINDS)
@@ -48,11 +48,11 @@ def ask(server: Server, request: pytest.FixtureRequest) -> Asking:
 def chat(ask: Asking, stream: bool, messages: list[Any], **fields: Any) -> Any:
     """The assistant's message; a stream's is put together of its deltas."""
     asked = {"max_tokens": 60, "temperature": 0, **fields}
-    told = ask("chat_completion", messages, stream=stream, **asked)
+    reported = ask("chat_completion", messages, stream=stream, **asked)
     if not stream:
-        return told.choices[0].message
+        return reported.choices[0].message
     content, calls = "", {}
-    for delta in (chunk.choices[0].delta for chunk in told if chunk.choices):
+    for delta in (chunk.choices[0].delta for chunk in reported if chunk.choices):
         content += delta.content or ""
         for piece in delta.tool_calls or ():
             call = calls.setdefault(piece.index, {"id": piece.id, "type": piece.type})
@@ -81,8 +81,8 @@ def test_a_loop_of_several_turns(ask: Asking, stream: bool) -> None:
         choice: Any = "auto" if first else {"function": {"name": name}}
         messages.append({"role": "user", "content": question})
         message = chat(ask, stream, messages, tools=loops.FUNCTIONS, tool_choice=choice)
-        ((called, told, given),) = calls(message)
-        assert told == name
+        ((called, reported, given),) = calls(message)
+        assert reported == name
         assert not first or given == arguments
         result = {"role": "tool", "tool_call_id": called, "content": loops.run(name, given)}
         messages += [message, result]
@@ -94,7 +94,7 @@ def test_a_loop_of_several_turns(ask: Asking, stream: bool) -> None:
     assert chat(ask, stream, messages)["content"]
 
 
-def test_an_answer_of_a_form(ask: Asking) -> None:
+def test_answer_conforms_to_a_response_format(ask: Asking) -> None:
     messages = [{"role": "user", "content": "Ann is 7 years old."}]
     of_openai = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON}}
     of_tgi = {"type": "json", "value": PERSON}
@@ -117,8 +117,8 @@ def test_details_and_grammars(ask: Asking) -> None:
             assert re.fullmatch(holds, whole.generated_text)
         assert whole.details.generated_tokens == len(whole.details.tokens)
         assert whole.details.finish_reason in ("eos_token", "length")
-        told = [token.logprob for token in whole.details.prefill]
-        assert told[0] is None and all(logprob <= 0 for logprob in told[1:])
+        reported = [token.logprob for token in whole.details.prefill]
+        assert reported[0] is None and all(logprob <= 0 for logprob in reported[1:])
         fields = {"grammar": grammar, "max_new_tokens": 60, "details": True, "stream": True}
         events = ask("text_generation", PROMPT, **fields)
         assert events[-1].generated_text == whole.generated_text
@@ -136,13 +136,13 @@ def test_every_parameter(ask: Asking) -> None:
     assert [len(tops) for tops in first.details.top_tokens] == [2] * 8
     fields = {"logprobs": True, "top_logprobs": 2, "seed": 5, "n": 2, "stop": ["zebra"]}
     fields |= {"presence_penalty": 0.1, "frequency_penalty": 0.1, "top_p": 0.9, "max_tokens": 8}
-    told = ask("chat_completion", [{"role": "user", "content": PROMPT}], **fields)
-    assert len(told.choices) == 2
-    for choice in told.choices:
+    reported = ask("chat_completion", [{"role": "user", "content": PROMPT}], **fields)
+    assert len(reported.choices) == 2
+    for choice in reported.choices:
         assert [len(token.top_logprobs) for token in choice.logprobs.content] == [2] * 8
 
 
-def test_errors_are_its_exceptions(ask: Asking) -> None:
+def test_errors_raise_the_clients_exceptions(ask: Asking) -> None:
     with pytest.raises(Exception, match="max_new_tokens"):
         ask("text_generation", PROMPT, max_new_tokens=0)
     for stream in (False, True):

@@ -69,7 +69,7 @@ def client(server: Server) -> InferenceClient:
     return InferenceClient(model=server.url)
 
 
-def test_the_tables_are_complete() -> None:
+def test_parameter_tables_cover_every_client_parameter() -> None:
     for method, table in (
         (InferenceClient.text_generation, TEXT),
         (InferenceClient.chat_completion, CHAT),
@@ -114,12 +114,14 @@ def test_chat_completion(client: InferenceClient, name: str, stream: bool) -> No
     assert text
 
 
-def test_text_has_what_was_asked(client: InferenceClient) -> None:
+def test_text_generation_returns_the_requested_details(client: InferenceClient) -> None:
     """Parameters whose effect is to be told more."""
     ask = partial(client.text_generation, PROMPT, details=True, max_new_tokens=6)
-    told = ask(decoder_input_details=True, top_n_tokens=3).details
-    assert told.prefill[0].logprob is None and all(each.logprob <= 0 for each in told.prefill[1:])
-    assert [len(each) for each in told.top_tokens] == [3] * 6
+    result = ask(decoder_input_details=True, top_n_tokens=3).details
+    assert result.prefill[0].logprob is None and all(
+        each.logprob <= 0 for each in result.prefill[1:]
+    )
+    assert [len(each) for each in result.top_tokens] == [3] * 6
     assert len(ask(best_of=2, do_sample=True).details.best_of_sequences) == 1
     assert ask(return_full_text=True).generated_text.startswith(PROMPT)
     assert len(ask(truncate=3, decoder_input_details=True).details.prefill) == 3
@@ -130,7 +132,7 @@ def test_text_has_what_was_asked(client: InferenceClient) -> None:
         assert len(event.top_tokens) == 3
 
 
-def test_chats_have_what_was_asked(client: InferenceClient) -> None:
+def test_chat_completion_returns_the_requested_details(client: InferenceClient) -> None:
     ask = partial(client.chat_completion, QUESTION, max_tokens=6)
     assert len(ask(n=2).choices) == 2
     content = ask(logprobs=True, top_logprobs=2).choices[0].logprobs.content

@@ -52,7 +52,7 @@ def client(server: Server, mode: str, asynchronous: bool = False) -> Any:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_an_answer_of_a_type(server: Server, mode: str) -> None:
+def test_answer_is_parsed_into_a_type(server: Server, mode: str) -> None:
     asked = client(server, mode)
     whole = asked.create(response_model=Person, max_retries=0, **asking(mode))
     assert isinstance(whole, Person)
@@ -64,7 +64,7 @@ def test_an_answer_of_a_type(server: Server, mode: str) -> None:
 # In the mode JSON any object will do for the server. brook's second answer is one that uses all of
 # its tokens, and instructor takes the finish reason `length` for an answer that was cut off.
 @pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "JSON"])
-def test_a_wrong_answer_goes_back_with_what_is_wrong(server: Server, mode: str) -> None:
+def test_invalid_answer_is_retried_with_its_error(server: Server, mode: str) -> None:
     seen: list[int] = []
 
     class Thrice(Person):
@@ -83,7 +83,7 @@ def test_a_wrong_answer_goes_back_with_what_is_wrong(server: Server, mode: str) 
     assert len(seen) == 3
 
 
-def test_in_the_mode_json_every_answer_is_an_object(server: Server) -> None:
+def test_json_mode_always_returns_an_object(server: Server) -> None:
     """Also those that use all of their tokens. The model decides whether it is of the type."""
     answers: list[Any] = []
     asked = client(server, "JSON")

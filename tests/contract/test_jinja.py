@@ -16,7 +16,7 @@ CONTEXT, METHODS = KNOWN["context"], KNOWN["methods"]
 
 
 @pytest.mark.parametrize("template", KNOWN["rows"])
-def test_a_feature_renders_as_in_jinja2(template: str) -> None:
+def test_template_features_render_as_in_jinja2(template: str) -> None:
     wanted = theirs(template, **CONTEXT)
     assert comparable(ours(template, **CONTEXT)) == comparable(wanted), wanted
 
@@ -51,7 +51,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("template", REFUSED)
-def test_what_jinja2_refuses_is_refused(template: str) -> None:
+def test_templates_refused_by_jinja2_are_refused(template: str) -> None:
     assert theirs(template, **CONTEXT)[0] == "error"
     assert ours(template, **CONTEXT)[0] == "error"
 
@@ -91,7 +91,7 @@ def larger(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     suppress_health_check=[HealthCheck.too_slow],
 )
 @given(st.recursive(atoms, larger, max_leaves=4))
-def test_expressions_at_random_mean_what_they_mean_in_python(expression: str) -> None:
+def test_random_expressions_render_as_in_jinja2(expression: str) -> None:
     template = "{{ " + expression + " }}"
     assert comparable(ours(template, **CONTEXT)) == comparable(theirs(template, **CONTEXT)), (
         template

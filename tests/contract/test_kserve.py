@@ -41,7 +41,7 @@ def outputs(reply: httpx.Response) -> dict[str, Any]:
     return {output["name"]: output["data"] for output in reply.json()["outputs"]}
 
 
-def test_what_is_served(server: Server) -> None:
+def test_health_and_metadata_routes(server: Server) -> None:
     for path in ("/v2/health/live", "/v2/health/ready", "/v2/models/brook/ready"):
         reply = httpx.get(server.url + path)
         assert (reply.status_code, reply.content) == (200, b""), path
@@ -70,7 +70,7 @@ def test_infer(server: Server, story: str) -> None:
     assert answer["text_output"][0].startswith(story)
 
 
-def test_tensors_of_turbomind(server: Server, story: str) -> None:
+def test_turbomind_tensors(server: Server, story: str) -> None:
     ids = [token["id"] for token in tokens(server, PROMPT)]
     answer = outputs(
         infer(
@@ -114,7 +114,7 @@ def test_generate(server: Server, story: str) -> None:
     assert "".join(pieces) == story
 
 
-def test_special_tokens_may_be_left_out(server: Server) -> None:
+def test_add_special_tokens_is_respected(server: Server) -> None:
     text = tensor("text_input", "BYTES", ["Once"])
     wants = tensor("return_num_input_tokens", "BOOL", [True])
 
@@ -228,7 +228,7 @@ def test_tritonclient_grpc(server: Server, story: str) -> None:
     client.close()
 
 
-def test_grpc_takes_no_harm_from_broken_messages(server: Server, story: str) -> None:
+def test_grpc_survives_corrupted_messages(server: Server, story: str) -> None:
     """Bytes of good requests, changed at random, are answered or refused; the server goes on."""
     module, client = grpc_client(server)
     random = Random(5)
@@ -289,7 +289,7 @@ def test_tritonclient_grpc_stream(server: Server, story: str) -> None:
     assert pieces > 6
 
 
-def test_tritonclient_asks_what_there_is(server: Server) -> None:
+def test_tritonclient_queries_model_metadata(server: Server) -> None:
     module = pytest.importorskip("tritonclient.http", reason="needs tritonclient[http]")
     grpc_module, grpc_side = grpc_client(server)
     with module.InferenceServerClient(f"127.0.0.1:{server.port}") as client:
@@ -297,13 +297,15 @@ def test_tritonclient_asks_what_there_is(server: Server) -> None:
         assert config["name"] == config_of(grpc_side)["name"] == "brook"
         metadata = client.get_model_metadata("brook")
         for side, tensors in (("input", "inputs"), ("output", "outputs")):
-            told = [(t["name"], t["data_type"], [int(d) for d in t["dims"]]) for t in config[side]]
+            reported = [
+                (t["name"], t["data_type"], [int(d) for d in t["dims"]]) for t in config[side]
+            ]
             beside = config_of(grpc_side)[side]
-            assert told == [
+            assert reported == [
                 (t["name"], t["data_type"], [int(d) for d in t["dims"]]) for t in beside
             ]
             named = {"BYTES": "STRING"}
-            assert told == [
+            assert reported == [
                 (t["name"], "TYPE_" + named.get(t["datatype"], t["datatype"]), t["shape"])
                 for t in metadata[tensors]
             ]
@@ -337,7 +339,7 @@ def until_idle(server: Server) -> None:
         time.sleep(0.01)
 
 
-def test_statistics_count_what_was_done(server: Server) -> None:
+def test_statistics_count_served_requests(server: Server) -> None:
     module = pytest.importorskip("tritonclient.http", reason="needs tritonclient[http]")
     _, grpc_side = grpc_client(server)
     with module.InferenceServerClient(f"127.0.0.1:{server.port}") as client:
@@ -358,9 +360,9 @@ def test_statistics_count_what_was_done(server: Server) -> None:
         assert now[name]["ns"] > then[name]["ns"] or name == "queue", name
     parts = sum(now[n]["ns"] - then[n]["ns"] for n in ("queue", "compute_input", "compute_infer"))
     assert abs(parts - (now["success"]["ns"] - then["success"]["ns"])) < 10_000_000
-    (told,) = grpc_side.get_inference_statistics("brook").model_stats
-    assert told.inference_count == after["inference_count"]
-    assert told.inference_stats.success.ns == now["success"]["ns"]
-    assert told.inference_stats.HasField("cache_hit")
-    assert told.inference_stats.HasField("cache_miss")
+    (reported,) = grpc_side.get_inference_statistics("brook").model_stats
+    assert reported.inference_count == after["inference_count"]
+    assert reported.inference_stats.success.ns == now["success"]["ns"]
+    assert reported.inference_stats.HasField("cache_hit")
+    assert reported.inference_stats.HasField("cache_miss")
     grpc_side.close()

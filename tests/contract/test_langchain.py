@@ -54,12 +54,12 @@ def test_a_conversation(model: Any) -> None:
     assert len(model.batch([QUESTION, QUESTION])) == 2
 
 
-def test_usage_log_probabilities_and_asyncio(model: Any) -> None:
+def test_usage_logprobs_and_asyncio(model: Any) -> None:
     chunks = list(model.bind(stream_usage=True).stream(QUESTION))
     usage = [chunk.usage_metadata for chunk in chunks if chunk.usage_metadata]
     assert usage[-1]["output_tokens"] > 0
-    told = model.bind(logprobs=True, top_logprobs=2).invoke(QUESTION)
-    content = told.response_metadata["logprobs"]["content"]
+    reported = model.bind(logprobs=True, top_logprobs=2).invoke(QUESTION)
+    content = reported.response_metadata["logprobs"]["content"]
     assert all(len(token["top_logprobs"]) == 2 for token in content)
 
     async def several() -> list[str]:
@@ -67,7 +67,7 @@ def test_usage_log_probabilities_and_asyncio(model: Any) -> None:
         pieces = [chunk.content async for chunk in model.astream(QUESTION)]
         return [*(answer.content for answer in answers), "".join(pieces)]
 
-    assert set(loops.complete(several())) == {told.content}
+    assert set(loops.complete(several())) == {reported.content}
 
 
 def test_errors(model: Any) -> None:
@@ -138,12 +138,12 @@ def test_the_responses_api(model: Any) -> None:
     assert "9" in model.invoke([("user", QUESTION), answer, ("user", "What is 5 + 4?")]).text
     bound = model.bind_tools([get_weather, add])
     question = ("user", "What is the weather in Paris?")
-    told = bound.invoke([question])
-    (call,) = told.tool_calls
+    reported = bound.invoke([question])
+    (call,) = reported.tool_calls
     assert (call["name"], call["args"]) == ("get_weather", {"city": "Paris"})
     sky = '{"temperature": 21, "sky": "sunny"}'
     result = {"role": "tool", "tool_call_id": call["id"], "content": sky}
-    assert "21" in bound.invoke([question, told, result]).text
+    assert "21" in bound.invoke([question, reported, result]).text
 
 
 @pytest.mark.parametrize("method", ["function_calling", "json_schema"])

@@ -91,7 +91,7 @@ def test_a_loop_of_several_turns(server: Server, route: str, how: str) -> None:
 
 
 @pytest.mark.parametrize("route", ROUTES)
-def test_several_calls_and_a_failure_go_back(server: Server, route: str) -> None:
+def test_several_tool_results_and_a_failure_are_accepted(server: Server, route: str) -> None:
     forced = model(server, route).bind_tools(FUNCTIONS, tool_choice="any")
     messages: list[Any] = [HumanMessage("Tell me a story about a fox.")]
     for _ in range(3):
@@ -110,11 +110,11 @@ def test_an_agent(server: Server, route: str) -> None:
     """It calls the tools and sends what they gave, until the model answers."""
     agent = create_agent(model(server, route), FUNCTIONS, system_prompt="You are brook.")
     question, name, _, said = loops.TURNS[0]
-    told = agent.invoke({"messages": [HumanMessage(question)]})["messages"]
-    assert [message.type for message in told] == ["human", "ai", "tool", "ai"]
-    assert told[1].tool_calls[0]["name"] == name
-    assert said in told[-1].text
-    again = agent.invoke({"messages": [*told, HumanMessage(loops.TURNS[1][0])]})["messages"]
+    result = agent.invoke({"messages": [HumanMessage(question)]})["messages"]
+    assert [message.type for message in result] == ["human", "ai", "tool", "ai"]
+    assert result[1].tool_calls[0]["name"] == name
+    assert said in result[-1].text
+    again = agent.invoke({"messages": [*result, HumanMessage(loops.TURNS[1][0])]})["messages"]
     assert len(again) > 5
     assert again[-1].text
 
@@ -127,12 +127,12 @@ def test_a_streamed_agent(server: Server, route: str) -> None:
 
     async def pieces() -> list[tuple[str, str]]:
         stream = agent.astream(asked, stream_mode="messages")
-        return [(told["langgraph_node"], message.text) async for message, told in stream]
+        return [(result["langgraph_node"], message.text) async for message, result in stream]
 
     for found in (
         [
-            (told["langgraph_node"], message.text)
-            for message, told in agent.stream(asked, stream_mode="messages")
+            (result["langgraph_node"], message.text)
+            for message, result in agent.stream(asked, stream_mode="messages")
         ],
         loops.complete(pieces()),
     ):
@@ -148,9 +148,9 @@ def test_structured_output_within_a_conversation(server: Server, route: str, met
     asked = model(server, route).with_structured_output(Person, method=method, include_raw=True)
     messages: list[Any] = [HumanMessage(TEXT)]
     for _ in range(3):
-        told = asked.invoke(messages)
-        assert isinstance(told["parsed"], Person), told
-        answer = told["raw"]
+        result = asked.invoke(messages)
+        assert isinstance(result["parsed"], Person), result
+        answer = result["raw"]
         given = [ToolMessage("thanks", tool_call_id=call["id"]) for call in answer.tool_calls]
         messages += [answer, *given, HumanMessage(TEXT)]
     streamed = list(model(server, route).with_structured_output(Person, method=method).stream(TEXT))

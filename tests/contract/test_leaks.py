@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 import httpx
-from described import API, SCHEMAS, filled
+from openapi_spec import API, SCHEMAS, filled
 from serving import Server, metrics
 
 ROUNDS = 12  # for each route
@@ -47,7 +47,7 @@ def gauges(server: Server) -> dict[str, float]:
     return {name: float(values[name]) for name in SETTLED}
 
 
-def test_nothing_is_left_behind(server: Server) -> None:
+def test_random_requests_leak_nothing(server: Server) -> None:
     choose = random.Random(5)
     statuses = set()
     with httpx.Client(base_url=server.url, timeout=60) as client:

@@ -58,7 +58,9 @@ def test_a_loop_with_tools(server: Server, model: str) -> None:
 
 @pytest.mark.parametrize("model", DIALECTS)
 @pytest.mark.parametrize("fields", [{"max_tokens": 100_000}, {"content": "word " * 5000}])
-def test_a_request_past_the_context(server: Server, model: str, fields: dict[str, Any]) -> None:
+def test_context_overflow_raises_context_window_exceeded(
+    server: Server, model: str, fields: dict[str, Any]
+) -> None:
     messages = [{"role": "user", "content": fields.get("content", "hi")}]
     bound = {"max_tokens": fields.get("max_tokens", 5)}
     with pytest.raises(litellm.ContextWindowExceededError):

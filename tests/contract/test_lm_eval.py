@@ -190,16 +190,18 @@ def test_rolling_log_likelihoods(server: Server, stories: Path, oracle: Oracle) 
         assert sample["filtered_resps"] == [pytest.approx(expected, abs=TOLERANCE)]
 
 
-def test_texts_score_as_their_ids(server: Server, oracle: Oracle) -> None:
+def test_text_prompts_score_like_token_ids(server: Server, oracle: Oracle) -> None:
     """The offsets of an echoed text tell where its continuation begins."""
     pairs = [(context, choice) for context, choices, _ in STORIES for choice in choices]
     texts = [context + continuation for context, continuation in pairs]
     asked = {"prompt": texts, "max_tokens": 0, "echo": True, "logprobs": 1}
     choices = httpx.post(f"{server.url}/v1/completions", json=asked, timeout=60).json()["choices"]
     for (context, continuation), choice in zip(pairs, choices, strict=True):
-        told = choice["logprobs"]
-        places = list(zip(told["text_offset"], told["tokens"], told["top_logprobs"], strict=True))
-        own = zip(told["text_offset"], told["token_logprobs"], strict=True)
+        result = choice["logprobs"]
+        places = list(
+            zip(result["text_offset"], result["tokens"], result["top_logprobs"], strict=True)
+        )
+        own = zip(result["text_offset"], result["token_logprobs"], strict=True)
         found = sum(logprob for offset, logprob in own if offset >= len(context))
         expected, greedy = oracle.score(context, continuation, bos=True)
         assert found == pytest.approx(expected, abs=TOLERANCE)

@@ -50,7 +50,7 @@ def post(server: Server, path: str, **body: Any) -> httpx.Response:
     return httpx.post(f"{server.url}{path}", json=body, timeout=60)
 
 
-def test_echo_scores_a_prompt(client: openai.OpenAI, oracle: Oracle) -> None:
+def test_echo_returns_prompt_logprobs(client: openai.OpenAI, oracle: Oracle) -> None:
     """As lm-eval's local-completions sends it: ids or text, one token, echoed."""
     ids = oracle.tokenizer(TEXT)["input_ids"]
     for prompt in (ids, TEXT):
@@ -58,22 +58,27 @@ def test_echo_scores_a_prompt(client: openai.OpenAI, oracle: Oracle) -> None:
             answer = client.completions.create(
                 model="brook", prompt=prompt, max_tokens=1, logprobs=1, echo=True, temperature=0
             )
-            told = answer.choices[0].logprobs
-            assert told is not None and told.tokens and told.token_logprobs and told.top_logprobs
-            assert len(told.tokens) == len(told.token_logprobs) == len(ids) + 1
-            assert told.token_logprobs[0] is None
+            result = answer.choices[0].logprobs
+            assert (
+                result is not None
+                and result.tokens
+                and result.token_logprobs
+                and result.top_logprobs
+            )
+            assert len(result.tokens) == len(result.token_logprobs) == len(ids) + 1
+            assert result.token_logprobs[0] is None
             expected = oracle.own(ids)
-            assert told.token_logprobs[1 : len(ids)] == pytest.approx(expected, abs=TOLERANCE)
+            assert result.token_logprobs[1 : len(ids)] == pytest.approx(expected, abs=TOLERANCE)
             rows = oracle.rows(ids)
             for at in range(1, len(ids)):
-                likeliest = max(told.top_logprobs[at].items(), key=lambda item: item[1])
+                likeliest = max(result.top_logprobs[at].items(), key=lambda item: item[1])
                 assert likeliest[1] == pytest.approx(float(rows[at - 1].max()), abs=TOLERANCE)
                 greedy = int(rows[at - 1].argmax()) == ids[at]
-                assert (told.tokens[at] == likeliest[0]) == greedy
-                assert told.tokens[at] in told.top_logprobs[at]
+                assert (result.tokens[at] == likeliest[0]) == greedy
+                assert result.tokens[at] in result.top_logprobs[at]
             assert answer.choices[0].text.startswith(TEXT)
-            assert told.text_offset is not None
-            assert told.text_offset[0] == 0 and told.text_offset[-1] == len(TEXT)
+            assert result.text_offset is not None
+            assert result.text_offset[0] == 0 and result.text_offset[-1] == len(TEXT)
 
 
 def test_echo_without_an_answer(client: openai.OpenAI, oracle: Oracle) -> None:
@@ -85,35 +90,35 @@ def test_echo_without_an_answer(client: openai.OpenAI, oracle: Oracle) -> None:
     assert answer.choices[0].text == TEXT
     for choice, own in zip(answer.choices, (ids, ids[:5]), strict=True):
         assert choice.finish_reason == "length"
-        told = choice.logprobs
-        assert told is not None and told.token_logprobs and told.tokens
-        assert told.token_logprobs[1:] == pytest.approx(oracle.own(own), abs=TOLERANCE)
+        result = choice.logprobs
+        assert result is not None and result.token_logprobs and result.tokens
+        assert result.token_logprobs[1:] == pytest.approx(oracle.own(own), abs=TOLERANCE)
     only = client.completions.create(model="brook", prompt=TEXT, max_tokens=0, echo=True)
     assert only.choices[0].text == TEXT and only.choices[0].logprobs is None
 
 
-def test_a_cut_prompt_is_echoed_as_the_model_gets_it(client: openai.OpenAI, oracle: Oracle) -> None:
+def test_truncated_prompt_is_echoed_truncated(client: openai.OpenAI, oracle: Oracle) -> None:
     ids = oracle.tokenizer(TEXT)["input_ids"]
     for prompt in (ids, TEXT):
         answer = client.completions.create(
             model="brook", prompt=prompt, max_tokens=0, logprobs=0, echo=True,
             extra_body={"truncate_prompt_tokens": 5},
         )  # fmt: skip
-        told = answer.choices[0].logprobs
-        assert told is not None and told.token_logprobs and told.text_offset
+        result = answer.choices[0].logprobs
+        assert result is not None and result.token_logprobs and result.text_offset
         assert answer.choices[0].text == oracle.tokenizer.decode(ids[-5:])
-        assert told.token_logprobs[1:] == pytest.approx(oracle.own(ids[-5:]), abs=TOLERANCE)
-        assert told.text_offset[0] == 0 and max(told.text_offset) < len(answer.choices[0].text)
+        assert result.token_logprobs[1:] == pytest.approx(oracle.own(ids[-5:]), abs=TOLERANCE)
+        assert result.text_offset[0] == 0 and max(result.text_offset) < len(answer.choices[0].text)
 
 
-def test_parts_of_characters_are_told_apart(client: openai.OpenAI, oracle: Oracle) -> None:
+def test_partial_characters_have_distinct_tokens(client: openai.OpenAI, oracle: Oracle) -> None:
     ids = oracle.tokenizer("日本 ✓")["input_ids"]
     answer = client.completions.create(
         model="brook", prompt=ids, max_tokens=0, logprobs=1, echo=True
     )
-    told = answer.choices[0].logprobs
-    assert told is not None and told.tokens
-    parts = [token for token in told.tokens if token.startswith("bytes:\\x")]
+    result = answer.choices[0].logprobs
+    assert result is not None and result.tokens
+    parts = [token for token in result.tokens if token.startswith("bytes:\\x")]
     assert len(parts) > 1 and len(set(parts)) == len(parts)
 
 
@@ -131,9 +136,9 @@ def test_completions(client: openai.OpenAI, oracle: Oracle, stream: bool) -> Non
         offsets = [offset for part in parts for offset in part.text_offset]
     else:
         choice = client.completions.create(**wish).choices[0]
-        text, told = choice.text, choice.logprobs
+        text, result = choice.text, choice.logprobs
         tokens, own, tops, offsets = (
-            told.tokens, told.token_logprobs, told.top_logprobs, told.text_offset
+            result.tokens, result.token_logprobs, result.top_logprobs, result.text_offset
         )  # fmt: skip
     assert len(tokens) == len(own) == len(tops) == 12
     assert "".join(tokens) == text
@@ -180,10 +185,10 @@ def test_chat(client: openai.OpenAI, stream: bool) -> None:
 def test_prompt_logprobs(server: Server, oracle: Oracle) -> None:
     ids = oracle.tokenizer(TEXT)["input_ids"]
     answer = post(server, "/v1/completions", prompt=ids, max_tokens=1, prompt_logprobs=2).json()
-    told = answer["choices"][0]["prompt_logprobs"]
-    assert told[0] is None and len(told) == len(ids)
+    result = answer["choices"][0]["prompt_logprobs"]
+    assert result[0] is None and len(result) == len(ids)
     rows, own = oracle.rows(ids), oracle.own(ids)
-    for at, entry in enumerate(told[1:]):
+    for at, entry in enumerate(result[1:]):
         mine = entry[str(ids[at + 1])]
         assert mine["logprob"] == pytest.approx(own[at], abs=TOLERANCE)
         assert mine["rank"] == 1 + int((rows[at] > rows[at][ids[at + 1]]).sum())
@@ -245,7 +250,7 @@ def test_bounds(server: Server, path: str, fields: dict[str, Any], name: str) ->
 
 
 @pytest.mark.parametrize("most", [1, 6])
-def test_a_search_tells_its_prompt(server: Server, most: int) -> None:
+def test_beam_search_returns_prompt_logprobs(server: Server, most: int) -> None:
     """The same as of a request that does not search, by itself and echoed."""
     asked = {"prompt": TEXT, "temperature": 0, "max_tokens": most, "logprobs": 1, "echo": True}
     asked["prompt_logprobs"] = 1
@@ -255,6 +260,6 @@ def test_a_search_tells_its_prompt(server: Server, most: int) -> None:
         assert choice["prompt_logprobs"] == plain["prompt_logprobs"]
         prompt = len(plain["prompt_logprobs"])
         for of_token in ("tokens", "token_logprobs", "top_logprobs"):
-            told = choice["logprobs"][of_token]
-            assert told[:prompt] == plain["logprobs"][of_token][:prompt]
-            assert len(told) > prompt
+            result = choice["logprobs"][of_token]
+            assert result[:prompt] == plain["logprobs"][of_token][:prompt]
+            assert len(result) > prompt

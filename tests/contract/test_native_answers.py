@@ -8,7 +8,7 @@ from native_api import PROMPT, TABLE, events, post
 from serving import Server
 
 
-def test_tokens_are_the_text(server: Server) -> None:
+def test_token_texts_add_up_to_the_generated_text(server: Server) -> None:
     plain = post(server, "/generate").json()
     assert set(plain) == {"generated_text"}
     tokens = post(server, "/generate", details=True).json()["details"]["tokens"]
@@ -34,7 +34,7 @@ def test_the_root_route_answers_with_a_list_or_a_stream(server: Server) -> None:
     assert httpx.post(server.url + "/", json=body).text.startswith('data: {"index":1,')
 
 
-def test_invocations_are_told_apart_by_their_fields(server: Server) -> None:
+def test_invocations_dispatch_on_their_fields(server: Server) -> None:
     def invoke(**body: object) -> httpx.Response:
         return httpx.post(server.url + "/invocations", json=body)
 
@@ -73,7 +73,9 @@ def test_tokenize(server: Server) -> None:
     ],
     ids=str,
 )
-def test_grammars_that_cannot_be(server: Server, grammar: dict[str, object], name: str) -> None:
+def test_invalid_grammars_are_refused(
+    server: Server, grammar: dict[str, object], name: str
+) -> None:
     reply = post(server, "/generate", grammar=grammar)
     assert (reply.status_code, reply.json()["error_type"]) == (422, "validation")
     assert name in reply.json()["error"]
@@ -109,7 +111,7 @@ def test_every_parameter_at_once(server: Server) -> None:
         assert [len(top) for top in details["top_tokens"]] == [5] * 6
 
 
-def test_a_stop_string_is_the_end_of_the_text(server: Server) -> None:
+def test_text_ends_with_the_stop_string(server: Server) -> None:
     whole = post(server, "/generate", max_new_tokens=12).json()["generated_text"]
     stop = whole.split()[1]
     found = post(server, "/generate", max_new_tokens=12, stop=[stop], details=True).json()
@@ -120,7 +122,7 @@ def test_a_stop_string_is_the_end_of_the_text(server: Server) -> None:
     assert ended["details"]["tokens"][-1]["special"]
 
 
-def test_streams_of_openai_routes_end_with_a_word(server: Server) -> None:
+def test_openai_streams_end_with_done(server: Server) -> None:
     body = {"model": "tgi", "prompt": PROMPT, "max_tokens": 4, "stream": True}
     *_, end, nothing = httpx.post(f"{server.url}/v1/completions", json=body).text.split("\n\n")
     assert (end, nothing) == ("data: [DONE]", "")

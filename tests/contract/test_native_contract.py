@@ -17,13 +17,13 @@ from typing import Any
 import httpx
 import jsonschema
 import pytest
-from described import posts
 from native_api import DIFFERENCES, PROMPT, TABLE, begins, events, flat_all, frames, limits, post
+from openapi_spec import posts
 from serving import Server, metrics
 
 PARAMETERS: dict[str, Any] = TABLE["parameters"]
 HEADERS: dict[str, dict[str, str]] = TABLE["headers"]
-RANGES = {name: told["range"] for name, told in PARAMETERS.items() if told["range"]}
+RANGES = {name: result["range"] for name, result in PARAMETERS.items() if result["range"]}
 MESSAGES = [{"role": "user", "content": "hi"}]
 FUNCTION = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": FUNCTION}}]
@@ -75,7 +75,7 @@ def known(kind: str) -> set[str]:
     if kind == "errors":
         return {
             *TABLE["other_errors"],
-            *(e for told in PARAMETERS.values() for e in told["errors"]),
+            *(e for result in PARAMETERS.values() for e in result["errors"]),
         }
     if kind == "routes":
         return {route["path"] for route in TABLE["routes"]}
@@ -86,7 +86,7 @@ def known(kind: str) -> set[str]:
     if kind in ("metrics", "headers"):
         return set(TABLE["metrics"]) | set(HEADERS["whole"])
     if kind == "labels":
-        labels = [told["labels"].values() for told in TABLE["metrics"].values()]
+        labels = [result["labels"].values() for result in TABLE["metrics"].values()]
         return {value for values in labels for each in values for value in each}
     shapes = [*TABLE["schemas"].values(), *(route["answer"] for route in TABLE["routes"])]
     return {path for shape in shapes for path in shape}
@@ -95,7 +95,7 @@ def known(kind: str) -> set[str]:
 @pytest.mark.parametrize(
     ("kind", "entry"), [(k, e) for k, es in EXCUSED.items() for e in sorted(es)]
 )
-def test_what_does_not_hold_is_named_in_the_documents(kind: str, entry: str) -> None:
+def test_exceptions_to_the_contract_are_documented(kind: str, entry: str) -> None:
     assert entry in known(kind)
     # A field is named by its last part.
     name = entry.rsplit(".", 1)[-1] if kind in ("fields", "values") else entry
@@ -131,7 +131,7 @@ def test_routes(server: Server, route: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("path", sorted(EXCUSED["routes"]))
-def test_routes_that_are_not_offered(server: Server, path: str) -> None:
+def test_unsupported_routes_return_404(server: Server, path: str) -> None:
     assert httpx.post(server.url + path, json={}).status_code == 404
 
 
@@ -157,15 +157,15 @@ def wrong(name: str, end: str, most: dict[str, int]) -> list[Any]:
 
 ENDS = [
     (name, end)
-    for name, told in RANGES.items()
+    for name, result in RANGES.items()
     for end, at in (("least", 0), ("most", 2))
-    if told[at]
+    if result[at]
 ]
 
 
 @pytest.mark.parametrize(("name", "end"), ENDS)
 @pytest.mark.parametrize("path", ["/generate", "/generate_stream", "/"])
-def test_values_beyond_a_range(server: Server, path: str, name: str, end: str) -> None:
+def test_out_of_range_values_are_refused(server: Server, path: str, name: str, end: str) -> None:
     most = limits(server)
     for value in wrong(name, end, most):
         given = str(len(value) if isinstance(value, list) else value)
@@ -184,7 +184,7 @@ def is_refused(reply: httpx.Response, text: str, most: dict[str, int]) -> None:
 
 
 @pytest.mark.parametrize("name", RANGES)
-def test_ends_of_a_range_that_belong_to_it(server: Server, name: str) -> None:
+def test_inclusive_range_ends_are_accepted(server: Server, name: str) -> None:
     least, with_least, greatest, with_greatest = RANGES[name]
     most = limits(server)
     ends = [
@@ -238,7 +238,7 @@ def test_errors(server: Server, text: str) -> None:
     is_refused(reply, text, limits(server))
 
 
-def test_no_error_is_left_out() -> None:
+def test_every_error_is_tested_or_excused() -> None:
     of_ranges = {PARAMETERS[name]["errors"][0] for name in RANGES}
     shown = of_ranges | ERRORS.keys() | LIMITED.keys()
     assert not shown & EXCUSED["errors"]
@@ -248,17 +248,17 @@ def test_no_error_is_left_out() -> None:
 @pytest.mark.parametrize("name", PARAMETERS.keys() - {"inputs"})
 def test_types_and_defaults(server: Server, name: str) -> None:
     plain = post(server, "/generate")
-    told = PARAMETERS[name]
+    result = PARAMETERS[name]
     unlike = post(server, "/generate", **{name: {"a": 1} if name != "grammar" else 1})
     assert (unlike.status_code, unlike.json()["error_type"]) == (422, "validation")
     assert name in unlike.json()["error"]
-    if told["type"].endswith("?"):
+    if result["type"].endswith("?"):
         assert post(server, "/generate", **{name: None}).json() == plain.json() or (
             name == "max_new_tokens"
         )
     same: dict[str | None, Any] = {"1.0": 1.0, "0.0": 0.0, "false": False, "[]": []}
-    if told["default"] in same and (told["range"] or [None] * 4)[2] != "1":
-        value = same[told["default"]]
+    if result["default"] in same and (result["range"] or [None] * 4)[2] != "1":
+        value = same[result["default"]]
         assert post(server, "/generate", **{name: value}).json() == plain.json()
 
 
@@ -360,11 +360,11 @@ def test_fields_of_native_answers(server: Server, described: dict[str, Any]) -> 
 
 def test_fields_of_events(server: Server, described: dict[str, Any]) -> None:
     table = TABLE["schemas"]["StreamResponse"]
-    told = events(server, details=True, top_n_tokens=2)[1] + events(server)[1]
-    found = has_fields(table, told)
+    result = events(server, details=True, top_n_tokens=2)[1] + events(server)[1]
+    found = has_fields(table, result)
     nullable = {path for path, kind in table.items() if kind == "null"}
     assert all(None in found[path] for path in nullable)
-    typed(described, "StreamResponse", told)
+    typed(described, "StreamResponse", result)
     assert found.keys() - {"top_tokens[]"} <= table.keys() | {
         f"top_tokens[].{name}" for name in ("id", "text", "logprob", "special")
     }
@@ -468,10 +468,10 @@ def row(error_type: str) -> dict[str, Any]:
 
 
 def is_row(reply: httpx.Response, error_type: str) -> None:
-    told = row(error_type)
-    assert (reply.status_code, reply.json()["error_type"]) == (told["status"], error_type)
+    result = row(error_type)
+    assert (reply.status_code, reply.json()["error_type"]) == (result["status"], error_type)
     # docs/tgi.md: a failed generation does without these words.
-    assert reply.json()["error"].startswith(told["error"].removesuffix(" Server error:"))
+    assert reply.json()["error"].startswith(result["error"].removesuffix(" Server error:"))
 
 
 def test_template_errors(server: Server) -> None:
@@ -483,10 +483,10 @@ def test_too_many_prompts(server: Server) -> None:
     most = limits(server)["max_client_batch_size"]
     body = {"model": "tgi", "prompt": [PROMPT] * (most + 1)}
     reply = httpx.post(server.url + "/v1/completions", json=body)
-    told = row("batch size exceeded")
+    result = row("batch size exceeded")
     # TGI's is told["status"]; invalid input is a 400 on OpenAI's routes.
     assert reply.status_code == 400
-    assert begins(told["error"].replace("{n}", str(most)), reply.json()["error"]["message"], {})
+    assert begins(result["error"].replace("{n}", str(most)), reply.json()["error"]["message"], {})
 
 
 @pytest.fixture
@@ -528,7 +528,7 @@ def test_overload_and_a_failed_generation(overloaded: Server) -> None:
     is_row(reply, "generation")
 
 
-def test_no_status_is_left_out() -> None:
+def test_every_status_is_tested_or_excused() -> None:
     shown = {"validation", "template_error", "overloaded", "generation", "batch size exceeded"}
     assert shown | EXCUSED["statuses"] == known("statuses")
 
@@ -577,12 +577,12 @@ def after_requests(server: Server) -> str:
 
 @pytest.mark.parametrize("name", TABLE["metrics"].keys() - EXCUSED["metrics"])
 def test_metrics(after_requests: str, name: str) -> None:
-    told = TABLE["metrics"][name]
-    assert f"# TYPE {name} {told['type']}\n" in after_requests
-    suffix = "_count" if told["type"] == "histogram" else ""
+    result = TABLE["metrics"][name]
+    assert f"# TYPE {name} {result['type']}\n" in after_requests
+    suffix = "_count" if result["type"] == "histogram" else ""
     samples = re.findall(rf"^{name}{suffix}(?:{{(.*)}})? [0-9.e+-]+$", after_requests, re.M)
     assert samples
-    for label, values in told["labels"].items():
+    for label, values in result["labels"].items():
         seen = {re.search(rf'{label}="(\w+)"', sample)[1] for sample in samples}  # type: ignore[index]
         # Of an overload and of a failed generation see above, and the router's own tests.
         elsewhere = {"overloaded", "generation"}
@@ -590,5 +590,5 @@ def test_metrics(after_requests: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(EXCUSED["metrics"]))
-def test_metrics_that_are_not_told(after_requests: str, name: str) -> None:
+def test_unsupported_metrics_are_absent(after_requests: str, name: str) -> None:
     assert f"# TYPE {name} " not in after_requests

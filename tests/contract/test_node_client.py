@@ -86,7 +86,7 @@ def test_responses(seen: dict[str, Any]) -> None:
     assert "21" in responses["end"]
 
 
-def test_errors_are_the_clients_exceptions(seen: dict[str, Any]) -> None:
+def test_errors_raise_the_clients_exceptions(seen: dict[str, Any]) -> None:
     failures = seen["failures"]
     for kind in ("value", "stream"):
         assert failures[kind]["name"] == "BadRequestError"
@@ -95,12 +95,12 @@ def test_errors_are_the_clients_exceptions(seen: dict[str, Any]) -> None:
     assert failures["schema"]["name"] == "BadRequestError"
 
 
-def test_anthropics_loops(server: Server) -> None:
+def test_anthropic_tool_loops(server: Server) -> None:
     """Of several turns with tools, by hand and by the client itself."""
     seen = run(server, "@anthropic-ai/sdk", "anthropic_node.cjs")
     for how in ("whole", "streamed"):
         for turn in seen[how]:
-            (call,) = turn["told"]
+            (call,) = turn["reply"]
             assert (call["type"], call["name"], turn["reason"]) == (
                 "tool_use",
                 "get_weather",
@@ -109,7 +109,7 @@ def test_anthropics_loops(server: Server) -> None:
             assert isinstance(call["input"]["city"], str)
             assert turn["end"] == "end_turn"
         first = seen[how][0]
-        assert first["told"][0]["input"] == {"city": "Paris"}
+        assert first["reply"][0]["input"] == {"city": "Paris"}
         assert "21" in first["said"][0]["text"]
     assert "21" in seen["runner"][0]["text"]
     failure = seen["failure"]

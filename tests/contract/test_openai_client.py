@@ -29,7 +29,7 @@ def test_chat(client: openai.OpenAI) -> None:
     assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
 
 
-def test_a_chat_stream_is_the_answer_in_pieces(client: openai.OpenAI) -> None:
+def test_chat_stream_adds_up_to_the_answer(client: openai.OpenAI) -> None:
     whole = client.chat.completions.create(
         model="brook", messages=QUESTION, temperature=0, max_tokens=32
     )
@@ -65,7 +65,7 @@ def test_completions_of_several_prompts_keep_their_order(client: openai.OpenAI) 
     assert [c.text for c in answer.choices] == [a.choices[0].text for a in alone]
 
 
-def test_a_stop_string_is_trimmed_and_never_leaks(client: openai.OpenAI) -> None:
+def test_stop_string_never_appears_in_a_stream(client: openai.OpenAI) -> None:
     def text(stop: list[str] | None) -> str:
         stream = client.completions.create(
             model="brook",
@@ -116,7 +116,7 @@ def test_ignore_eos_and_min_tokens_as_vllm(client: openai.OpenAI) -> None:
     assert longer.usage.completion_tokens >= 30
 
 
-def test_n_choices_are_those_of_n_seeds(client: openai.OpenAI) -> None:
+def test_n_choices_equal_n_seeded_requests(client: openai.OpenAI) -> None:
     wanted = {"model": "brook", "prompt": "Once upon a time", "seed": 7, "max_tokens": 12}
     whole = client.completions.create(**wanted, n=3)  # type: ignore[call-overload]
     assert [choice.index for choice in whole.choices] == [0, 1, 2]
@@ -146,7 +146,7 @@ def test_n_choices_of_a_chat(client: openai.OpenAI) -> None:
     assert [choice.message.content for choice in answer.choices] == list(said.values())
 
 
-def test_bad_words_are_not_said(client: openai.OpenAI) -> None:
+def test_bad_words_are_never_generated(client: openai.OpenAI) -> None:
     def say(**fields: object) -> str:
         answer = client.completions.create(
             model="brook",
@@ -173,7 +173,7 @@ def test_an_unknown_model_is_not_found(client: openai.OpenAI) -> None:
     ("field", "value"),
     [("n", 0), ("bad_words", [""])],
 )
-def test_what_is_not_built_is_refused_by_name(
+def test_unsupported_fields_are_refused_by_name(
     client: openai.OpenAI, field: str, value: object
 ) -> None:
     with pytest.raises(openai.BadRequestError) as caught:

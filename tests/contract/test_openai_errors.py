@@ -47,7 +47,7 @@ def test_a_missing_field(client: openai.OpenAI) -> None:
         client.post("/completions", cast_to=object, body={"model": "brook"})
 
 
-def test_what_is_no_json(client: openai.OpenAI) -> None:
+def test_invalid_json_is_a_bad_request(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match="not JSON"):
         client.post(
             "/completions",

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import jsonschema
 import pytest
-from described import API, BESIDE, BODIES, INSTEAD, SCHEMAS, filled, posts
+from openapi_spec import API, BESIDE, BODIES, INSTEAD, SCHEMAS, filled, posts
 from serving import Server
 
 
@@ -69,7 +69,7 @@ def test_the_example_of_a_route(server: Server, path: str) -> None:
     is_as_described(reply, API["paths"][path]["post"])
 
 
-@pytest.mark.parametrize("path", [path for path, told in API["paths"].items() if "get" in told])
+@pytest.mark.parametrize("path", [path for path, result in API["paths"].items() if "get" in result])
 def test_a_route_without_a_body(server: Server, path: str) -> None:
     reply = httpx.get(server.url + filled(path, stored(server)))
     assert reply.status_code == 200

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import httpx
 import pytest
-from described import BESIDE, INSTEAD, SCHEMAS, filled, posts
+from openapi_spec import BESIDE, INSTEAD, SCHEMAS, filled, posts
 from serving import Server
 
 # Bounds of a type or of what is read. A value at one of them meets another rule before: it is too
@@ -207,16 +207,16 @@ def body(schema: str, field: str, value: Any) -> dict[str, Any]:
 def check(server: Server, schema: str, draw: Draw, sent: dict[str, Any]) -> None:
     path = filled(ROUTES[schema])
     reply = httpx.post(server.url + path, json=sent, timeout=60)
-    told = f"{draw.fields}: {json.dumps(sent)[:500]}\n{reply.status_code} {reply.text[:300]}"
+    result = f"{draw.fields}: {json.dumps(sent)[:500]}\n{reply.status_code} {reply.text[:300]}"
     if draw.taken:
-        assert reply.status_code == 200, told
+        assert reply.status_code == 200, result
     elif draw.taken is False:
-        assert 400 <= reply.status_code < 500, told
-        assert any(field in reply.text for field in draw.fields), told
+        assert 400 <= reply.status_code < 500, result
+        assert any(field in reply.text for field in draw.fields), result
 
 
 @pytest.mark.parametrize(("schema", "field"), FIELDS)
-def test_a_field(server: Server, schema: str, field: str) -> None:
+def test_field_bounds_hold_as_described(server: Server, schema: str, field: str) -> None:
     said = SCHEMAS[schema]["properties"][field]
     for draw in draws(said, said.get("example"), (schema,)):
         taken = None if (field, draw.value) in LESS else draw.taken

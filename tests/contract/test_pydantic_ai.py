@@ -84,7 +84,7 @@ def test_a_streamed_loop_of_several_turns(server: Server, route: str) -> None:
 
 
 @pytest.mark.parametrize("route", ROUTES)
-def test_an_answer_of_a_type(server: Server, route: str) -> None:
+def test_answer_is_parsed_into_a_type(server: Server, route: str) -> None:
     one = agent(server, route, [], Person)
 
     async def loop() -> None:

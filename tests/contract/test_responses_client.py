@@ -37,7 +37,7 @@ def client(server: Server) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0)
 
 
-def told(response: Any) -> dict[str, Any]:
+def comparable(response: Any) -> dict[str, Any]:
     """A response without what differs between two of them."""
     fields: dict[str, Any] = response.model_dump(exclude={"id", "created_at", "completed_at"})
     for item in fields["output"]:
@@ -66,10 +66,10 @@ def test_a_response(client: openai.OpenAI) -> None:
     assert answer.output_text == chat.choices[0].message.content
 
 
-def test_the_types_of_the_client_are_kept(client: openai.OpenAI) -> None:
+def test_answers_validate_against_the_clients_types(client: openai.OpenAI) -> None:
     """The client itself builds its objects without a check."""
-    told = {"include": ["message.output_text.logprobs"], "top_logprobs": 1}
-    asked: Any = ({"input": "Hi!", **told}, {"input": ASKED, "tools": [WEATHER]})
+    reported = {"include": ["message.output_text.logprobs"], "top_logprobs": 1}
+    asked: Any = ({"input": "Hi!", **reported}, {"input": ASKED, "tools": [WEATHER]})
     for fields in asked:
         answer = client.responses.create(max_output_tokens=40, **ASK, **fields)
         events = list(client.responses.create(max_output_tokens=40, stream=True, **ASK, **fields))
@@ -77,7 +77,7 @@ def test_the_types_of_the_client_are_kept(client: openai.OpenAI) -> None:
             type(made).model_validate(made.model_dump(by_alias=True), strict=True)
 
 
-def test_a_stream_is_the_response_in_pieces(client: openai.OpenAI) -> None:
+def test_response_stream_adds_up_to_the_response(client: openai.OpenAI) -> None:
     ask: Any = {"input": STORY, "instructions": "You are a helpful assistant.", **ASK}
     whole = client.responses.create(max_output_tokens=24, **ask)
     assert whole.status == "incomplete"
@@ -103,7 +103,7 @@ def test_a_stream_is_the_response_in_pieces(client: openai.OpenAI) -> None:
     assert text == whole.output_text
     last = events[-1]
     assert last.type == "response.incomplete"
-    assert told(last.response) == told(whole)
+    assert comparable(last.response) == comparable(whole)
 
 
 def test_the_stream_helper(client: openai.OpenAI) -> None:
@@ -162,7 +162,7 @@ def test_a_forced_tool(client: openai.OpenAI) -> None:
     assert {item.type for item in none.output} == {"message"}
 
 
-def test_the_items_of_a_response_are_sent_back(client: openai.OpenAI) -> None:
+def test_output_items_are_accepted_as_input(client: openai.OpenAI) -> None:
     turns: Any = [{"role": "user", "content": "What is 12 + 30?"}]
     first = client.responses.create(input=turns, **ASK)
     question = {"role": "user", "content": [{"type": "input_text", "text": "What is 5 + 4?"}]}
@@ -182,7 +182,7 @@ def test_the_items_of_a_response_are_sent_back(client: openai.OpenAI) -> None:
     assert second.usage.input_tokens == chat.usage.prompt_tokens
 
 
-def test_a_response_that_was_cut_off_is_gone_on_with(client: openai.OpenAI) -> None:
+def test_incomplete_response_can_be_continued(client: openai.OpenAI) -> None:
     ask: Any = [{"role": "user", "content": STORY}]
     whole = client.responses.create(input=ask, max_output_tokens=24, **ASK)
     begun = client.responses.create(input=ask, max_output_tokens=12, **ASK)
@@ -190,7 +190,7 @@ def test_a_response_that_was_cut_off_is_gone_on_with(client: openai.OpenAI) -> N
     assert begun.output_text + rest.output_text == whole.output_text
 
 
-def test_an_answer_becomes_an_object(client: openai.OpenAI) -> None:
+def test_answer_is_parsed_into_an_object(client: openai.OpenAI) -> None:
     asked = "Extract the name and the age: Ann is 7 years old."
     ask: Any = {"input": asked, "text_format": Person, "max_output_tokens": 64, **ASK}
     answer = client.responses.parse(**ask)
@@ -203,7 +203,7 @@ def test_an_answer_becomes_an_object(client: openai.OpenAI) -> None:
     assert client.responses.create(input=again, max_output_tokens=32, **ASK).output_text
 
 
-def test_log_probabilities(client: openai.OpenAI) -> None:
+def test_logprobs(client: openai.OpenAI) -> None:
     ask: Any = {"input": "What is 12 + 30?", "top_logprobs": 2, **ASK}
     ask["include"] = ["message.output_text.logprobs"]
     (item,) = client.responses.create(**ask).output
@@ -215,7 +215,7 @@ def test_log_probabilities(client: openai.OpenAI) -> None:
     assert all(len(token.top_logprobs) == 2 for token in part.logprobs)
 
 
-def test_what_vllm_has_more(client: openai.OpenAI) -> None:
+def test_vllm_extensions_are_accepted(client: openai.OpenAI) -> None:
     extra = {"guided_regex": "(yes|no)", "seed": 7, "top_k": 5, "repetition_penalty": 1.1}
     answer = client.responses.create(input="Is it so?", model="brook", extra_body=extra)
     assert answer.output_text in ("yes", "no")
@@ -224,14 +224,14 @@ def test_what_vllm_has_more(client: openai.OpenAI) -> None:
     assert "." not in stopped.output_text
 
 
-def test_metadata_is_told_again(client: openai.OpenAI) -> None:
+def test_metadata_is_echoed(client: openai.OpenAI) -> None:
     answer = client.responses.create(input="Hi!", metadata={"ticket": "42"}, store=False, **ASK)
     assert answer.metadata == {"ticket": "42"}
     assert answer.to_dict()["store"] is False
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_conversation_goes_on_from_what_is_stored(client: openai.OpenAI, stream: bool) -> None:
+def test_stored_response_continues_a_conversation(client: openai.OpenAI, stream: bool) -> None:
     def create(**fields: Any) -> Any:
         if not stream:
             return client.responses.create(**fields, **ASK)
@@ -257,7 +257,7 @@ def test_a_conversation_goes_on_from_what_is_stored(client: openai.OpenAI, strea
     assert caught.value.code == "previous_response_not_found"
 
 
-def test_errors_are_the_clients_exceptions(client: openai.OpenAI) -> None:
+def test_errors_raise_the_clients_exceptions(client: openai.OpenAI) -> None:
     refused: list[tuple[dict[str, Any], str]] = [
         ({"previous_response_id": "resp_1"}, "previous_response_id"),
         ({"background": True}, "background"),

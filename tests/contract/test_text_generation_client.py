@@ -29,7 +29,7 @@ def test_generate(client: Any) -> None:
     assert "".join(token.text for token in answer.details.tokens) == answer.generated_text
 
 
-def test_a_stream_is_the_answer(client: Any) -> None:
+def test_stream_adds_up_to_the_answer(client: Any) -> None:
     whole = client.generate(PROMPT, max_new_tokens=8).generated_text
     events = list(client.generate_stream(PROMPT, max_new_tokens=8))
     assert "".join(event.token.text for event in events) == whole
@@ -48,7 +48,7 @@ def test_sampling(client: Any) -> None:
     assert full.generated_text.startswith(PROMPT)
 
 
-def test_errors_are_its_exceptions(client: Any) -> None:
+def test_errors_raise_the_clients_exceptions(client: Any) -> None:
     with pytest.raises(ValidationError, match="`max_new_tokens` must be strictly positive"):
         client.generate(PROMPT, max_new_tokens=0)
 

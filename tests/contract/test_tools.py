@@ -64,7 +64,7 @@ def test_a_call(client: openai.OpenAI, text: str, name: str, arguments: object) 
 
 
 @pytest.mark.parametrize(("text", "name", "arguments"), ASKED)
-def test_a_stream_is_the_call_in_pieces(
+def test_tool_call_stream_adds_up_to_the_call(
     client: openai.OpenAI, text: str, name: str, arguments: object
 ) -> None:
     whole = ask(client, text)
@@ -87,7 +87,7 @@ def test_a_stream_is_the_call_in_pieces(
     assert json.loads(final.message.tool_calls[0].function.arguments) == arguments
 
 
-def test_the_result_goes_back(client: openai.OpenAI) -> None:
+def test_tool_result_is_answered(client: openai.OpenAI) -> None:
     message = ask(client, "What is the weather in Paris?")
     assert message.tool_calls is not None
     found = json.dumps({"temperature": 21, "sky": "sunny"})
@@ -108,7 +108,7 @@ def test_the_result_goes_back(client: openai.OpenAI) -> None:
     assert "sunny" in text
 
 
-def test_no_tool_is_called_where_none_may_be(client: openai.OpenAI) -> None:
+def test_tool_choice_none_calls_no_tool(client: openai.OpenAI) -> None:
     answer = client.chat.completions.create(
         model="brook",
         messages=[{"role": "user", "content": "What is the weather in Paris?"}],
@@ -170,7 +170,7 @@ def calls(choice: Choice) -> list[tuple[str, dict[str, object]]]:
     return found
 
 
-def test_a_required_call_is_what_the_model_would_call(client: openai.OpenAI) -> None:
+def test_required_call_equals_the_models_own_call(client: openai.OpenAI) -> None:
     for text, name, arguments in ASKED:
         answer = client.chat.completions.create(
             model="brook",
@@ -185,9 +185,7 @@ def test_a_required_call_is_what_the_model_would_call(client: openai.OpenAI) -> 
 
 
 @pytest.mark.parametrize("most", [48, 90])
-def test_required_calls_are_whole_and_valid_however_few_tokens(
-    client: openai.OpenAI, most: int
-) -> None:
+def test_required_calls_are_valid_with_few_tokens(client: openai.OpenAI, most: int) -> None:
     names = set()
     for seed in range(16):
         choice = force(client, "required", seed=seed, temperature=1.5, max_tokens=most)
@@ -198,7 +196,7 @@ def test_required_calls_are_whole_and_valid_however_few_tokens(
     assert len(names) > 1
 
 
-def test_one_call_where_several_are_not_wanted(client: openai.OpenAI) -> None:
+def test_disabled_parallel_tool_calls_give_one_call(client: openai.OpenAI) -> None:
     for seed in range(6):
         fields = {"seed": seed, "temperature": 1.5, "max_tokens": 90}
         choice = force(client, "required", parallel_tool_calls=False, **fields)
@@ -214,7 +212,7 @@ def test_a_named_function_is_called_once(client: openai.OpenAI, name: str) -> No
     assert force(client, name, temperature=1, seed=7, max_tokens=120).message.tool_calls
 
 
-def test_a_forced_stream_is_the_call_in_pieces(client: openai.OpenAI) -> None:
+def test_forced_tool_call_stream_adds_up_to_the_call(client: openai.OpenAI) -> None:
     asked: dict[str, object] = {
         "model": "brook",
         "messages": [{"role": "user", "content": ASKED[1][0]}],
@@ -251,7 +249,7 @@ def strictly(
     return {"type": "function", "function": function}  # type: ignore[typeddict-item]
 
 
-def test_a_strict_tool_is_called_only_as_its_schema_says(client: openai.OpenAI) -> None:
+def test_strict_tool_calls_conform_to_their_schema(client: openai.OpenAI) -> None:
     weather = strictly(
         "get_weather", "Get the current weather.", {"city": {"enum": ["Rome", "Oslo"]}}
     )
@@ -272,13 +270,13 @@ def test_a_strict_tool_is_called_only_as_its_schema_says(client: openai.OpenAI) 
     )
     assert (call.function.name, json.loads(call.function.arguments)) == ASKED[1][1:]
     asked["messages"] = [{"role": "user", "content": "Tell me a story about a fox."}]
-    told = client.chat.completions.create(**asked, max_tokens=20).choices[0]  # type: ignore[call-overload]
+    result = client.chat.completions.create(**asked, max_tokens=20).choices[0]  # type: ignore[call-overload]
     free = client.chat.completions.create(**{**asked, "tools": TOOLS}, max_tokens=20)  # type: ignore[call-overload]
-    assert told.message.content
-    assert told.message.tool_calls is free.choices[0].message.tool_calls is None
+    assert result.message.content
+    assert result.message.tool_calls is free.choices[0].message.tool_calls is None
 
 
-def test_a_strict_call_is_whole_or_not_begun(client: openai.OpenAI) -> None:
+def test_strict_call_is_complete_or_absent(client: openai.OpenAI) -> None:
     """Whatever the tokens of the answer: where a call would not fit, it is text that was cut."""
     city = {"type": "string", "minLength": 20}
     weather = strictly("get_weather", "Get the current weather.", {"city": city})
@@ -307,7 +305,7 @@ def test_a_strict_call_is_whole_or_not_begun(client: openai.OpenAI) -> None:
     assert all(called[-2:])
 
 
-def test_what_cannot_be_forced_is_a_bad_request(client: openai.OpenAI) -> None:
+def test_impossible_forced_call_is_a_bad_request(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         force(client, "required", max_tokens=3)
     assert caught.value.param == "tools"

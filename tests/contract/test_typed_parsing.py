@@ -39,7 +39,7 @@ def test_parse_of_a_stream(client: openai.OpenAI) -> None:
     assert whole.choices[0].message.parsed == parsed
 
 
-def test_a_schema_that_cannot_be_is_a_bad_request(client: openai.OpenAI) -> None:
+def test_invalid_schema_is_a_bad_request(client: openai.OpenAI) -> None:
     schema = {"name": "x", "schema": {"type": "nothing"}, "strict": True}
     with pytest.raises(openai.BadRequestError):
         client.chat.completions.create(

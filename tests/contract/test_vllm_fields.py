@@ -30,14 +30,16 @@ def chat(client: openai.OpenAI, stream: bool, **fields: Any) -> str:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_stop_string_may_stay(client: openai.OpenAI, stream: bool) -> None:
+def test_include_stop_str_in_output_keeps_the_stop_string(
+    client: openai.OpenAI, stream: bool
+) -> None:
     whole = chat(client, stream)
     assert whole == "12 + 30 = 42"
     assert chat(client, stream, stop=["30 ="]) == "12 + "
     assert chat(client, stream, stop=["30 ="], include_stop_str_in_output=True) == "12 + 30 ="
 
 
-def test_special_tokens_may_stay(client: openai.OpenAI) -> None:
+def test_skip_special_tokens_false_keeps_special_tokens(client: openai.OpenAI) -> None:
     def ask(**fields: Any) -> str:
         body = {"add_special_tokens": False, "ignore_eos": True, **fields}
         answer = client.completions.create(
@@ -50,41 +52,41 @@ def test_special_tokens_may_stay(client: openai.OpenAI) -> None:
     assert ask(skip_special_tokens=False).startswith("12 + 30 = 42<|end|>")
 
 
-def test_ids_of_tokens(client: openai.OpenAI) -> None:
+def test_return_token_ids(client: openai.OpenAI) -> None:
     """The prompt of a chat as ids continues as the chat does."""
     asked: Any = {"model": "brook", "messages": ASKED, "temperature": 0, "max_tokens": 16}
-    told: Any = {"return_token_ids": True}
-    chat = client.chat.completions.create(**asked, extra_body=told)
+    result: Any = {"return_token_ids": True}
+    chat = client.chat.completions.create(**asked, extra_body=result)
     prompt, ids = chat.prompt_token_ids, chat.choices[0].token_ids  # type: ignore[attr-defined]
     assert chat.usage is not None
     assert len(prompt) == chat.usage.prompt_tokens
     assert len(ids) == chat.usage.completion_tokens
-    chunks = list(client.chat.completions.create(**asked, stream=True, extra_body=told))
+    chunks = list(client.chat.completions.create(**asked, stream=True, extra_body=result))
     assert chunks[0].prompt_token_ids == prompt  # type: ignore[attr-defined]
     streamed = [i for c in chunks for i in c.choices[0].token_ids]  # type: ignore[attr-defined]
     assert streamed == ids
     text = client.completions.create(
-        model="brook", prompt=prompt, temperature=0, max_tokens=16, extra_body=told
+        model="brook", prompt=prompt, temperature=0, max_tokens=16, extra_body=result
     )
     assert text.choices[0].token_ids == ids  # type: ignore[attr-defined]
     assert text.choices[0].prompt_token_ids == prompt  # type: ignore[attr-defined]
     assert text.choices[0].text == chat.choices[0].message.content
 
 
-def test_variables_that_only_some_templates_know(server: Server) -> None:
+def test_template_variables_reach_the_template(server: Server) -> None:
     template = "{% for d in documents %}[{{ d.title }}]{% endfor %}{{ reasoning_effort }}"
     body = {"messages": ASKED, "documents": [{"title": "a"}, {"title": "b"}]}
     body |= {"reasoning_effort": "low"}
     url = f"{server.url}/chat_tokenize"
-    told = httpx.post(url, json={**body, "chat_template": template}).json()
-    assert told["templated_text"] == "[a][b]low"
+    result = httpx.post(url, json={**body, "chat_template": template}).json()
+    assert result["templated_text"] == "[a][b]low"
     for field in ("documents", "reasoning_effort"):
         refused = httpx.post(url, json={"messages": ASKED, field: body[field]})
         assert refused.status_code == 422
         assert f"`{field}` cannot be used: the model's chat template" in refused.text
 
 
-def test_tokens_of_the_prefix_cache_are_counted(client: openai.OpenAI, server: Server) -> None:
+def test_usage_counts_cached_tokens(client: openai.OpenAI, server: Server) -> None:
     """On every route: whole blocks of a prompt that came before."""
     asked: Any = [
         {"role": "user", "content": "Tell me of a fox who counts its cached tokens. " * 4}
@@ -111,10 +113,10 @@ def test_tokens_of_the_prefix_cache_are_counted(client: openai.OpenAI, server: S
     assert usage["input_tokens"] + hit == response.usage.input_tokens
 
 
-def test_log_probabilities_of_tokens_by_their_ids(client: openai.OpenAI) -> None:
+def test_logprobs_of_requested_token_ids(client: openai.OpenAI) -> None:
     """They are those that the likeliest tokens have; an unlikely one has one too."""
 
-    def told(**fields: Any) -> list[dict[str, float]]:
+    def ask_logprobs(**fields: Any) -> list[dict[str, float]]:
         body = {"return_tokens_as_token_ids": True, **fields}
         answer = client.completions.create(
             model="brook", prompt="Once upon a time", max_tokens=4, temperature=0, extra_body=body
@@ -123,23 +125,23 @@ def test_log_probabilities_of_tokens_by_their_ids(client: openai.OpenAI) -> None
         assert logprobs is not None and logprobs.top_logprobs is not None
         return logprobs.top_logprobs
 
-    likely = told(logprobs=5)
+    likely = ask_logprobs(logprobs=5)
     for place, expected in enumerate(likely):
         ids = [int(name.removeprefix("token_id:")) for name in expected]
-        named = told(logprob_token_ids=[*ids, 7])[place]
+        named = ask_logprobs(logprob_token_ids=[*ids, 7])[place]
         assert named["token_id:7"] < 0
         for name, logprob in expected.items():
             assert named[name] == pytest.approx(logprob, abs=1e-3)
 
 
-def test_the_whole_vocabulary_of_a_prompt(client: openai.OpenAI, server: Server) -> None:
-    def told(count: int) -> Any:
+def test_prompt_logprobs_of_the_whole_vocabulary(client: openai.OpenAI, server: Server) -> None:
+    def ask_logprobs(count: int) -> Any:
         body = {"model": "brook", "prompt": "Once upon a time", "max_tokens": 1}
         reply = httpx.post(f"{server.url}/v1/completions", json={**body, "prompt_logprobs": count})
         assert reply.status_code == 200, reply.text[:300]
         return reply.json()["choices"][0]["prompt_logprobs"]
 
-    whole, few = told(-1), told(3)
+    whole, few = ask_logprobs(-1), ask_logprobs(3)
     assert whole[0] is few[0] is None
     for all_of, some in zip(whole[1:], few[1:], strict=True):
         assert len(all_of) > 1000

@@ -17,7 +17,7 @@ import jsonschema
 import loops
 import openai
 import pytest
-import thinking
+import reasoning_model
 from loops import how
 from serving import Server
 
@@ -41,7 +41,7 @@ def spells(pattern: str) -> Callable[[str], bool]:
     return lambda text: re.fullmatch(pattern, text) is not None
 
 
-GUIDES: list[tuple[dict[str, Any], Callable[[str], bool]]] = [
+GRAMMARS: list[tuple[dict[str, Any], Callable[[str], bool]]] = [
     ({"structured_outputs": {"json": PERSON}}, is_person),
     ({"structured_outputs": {"json": json.dumps(PERSON)}}, is_person),
     ({"structured_outputs": {"regex": "[0-9]{3}-[a-f]{2}"}}, spells("[0-9]{3}-[a-f]{2}")),
@@ -79,10 +79,10 @@ def client(server: Server) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0)
 
 
-@pytest.mark.parametrize("guide", range(len(GUIDES)))
-def test_guides(client: openai.OpenAI, guide: int) -> None:
+@pytest.mark.parametrize("grammar", range(len(GRAMMARS)))
+def test_structured_outputs(client: openai.OpenAI, grammar: int) -> None:
     """In chats and completions, whole and streamed: the same text, and it is what was asked for."""
-    fields, holds = GUIDES[guide]
+    fields, holds = GRAMMARS[grammar]
     asked: Any = {"model": "brook", "temperature": 0, "max_tokens": 60, "extra_body": fields}
     of_chat = client.chat.completions
     whole = of_chat.create(messages=STORY, **asked).choices[0].message.content
@@ -96,7 +96,7 @@ def test_guides(client: openai.OpenAI, guide: int) -> None:
     assert "".join(chunk.choices[0].text for chunk in chunks) == text
 
 
-def test_sampling_and_ids(client: openai.OpenAI) -> None:
+def test_sampling_parameters_and_token_ids(client: openai.OpenAI) -> None:
     """All at once: what a stream tells is what the answer tells."""
     kwargs = {"chat_template_kwargs": {"enable_thinking": False}}
     asked: Any = {"model": "brook", "messages": STORY, "max_tokens": 12, "seed": 3}
@@ -107,9 +107,9 @@ def test_sampling_and_ids(client: openai.OpenAI) -> None:
     choice = answer.choices[0]
     assert len(answer.prompt_logprobs) == len(ids) == answer.usage.prompt_tokens
     assert answer.prompt_logprobs[0] is None
-    for token, told in zip(ids[1:], answer.prompt_logprobs[1:], strict=True):
-        assert {"logprob", "rank", "decoded_token"} <= told[str(token)].keys()
-        assert 2 <= len(told) <= 3
+    for token, result in zip(ids[1:], answer.prompt_logprobs[1:], strict=True):
+        assert {"logprob", "rank", "decoded_token"} <= result[str(token)].keys()
+        assert 2 <= len(result) <= 3
     usage = {"include_usage": True, "continuous_usage_stats": True}
     chunks = list(
         client.chat.completions.create(
@@ -139,15 +139,15 @@ class Asking:
         asked |= {"messages": messages, "stream": self.stream}
         if self.asynchronous:
             return asyncio.run(self.later(asked))
-        told = openai.OpenAI(**self.options).chat.completions.create(**asked)
-        return assembled(list(told)) if self.stream else told.choices[0].message.model_dump()
+        result = openai.OpenAI(**self.options).chat.completions.create(**asked)
+        return assembled(list(result)) if self.stream else result.choices[0].message.model_dump()
 
     async def later(self, asked: dict[str, Any]) -> dict[str, Any]:
         async with openai.AsyncOpenAI(**self.options) as client:
-            told = await client.chat.completions.create(**asked)
+            result = await client.chat.completions.create(**asked)
             if not self.stream:
-                return told.choices[0].message.model_dump()
-            return assembled([chunk async for chunk in told])
+                return result.choices[0].message.model_dump()
+            return assembled([chunk async for chunk in result])
 
 
 def assembled(chunks: list[Any]) -> dict[str, Any]:
@@ -207,13 +207,15 @@ def test_a_loop_of_several_turns(server: Server, how: dict[str, bool]) -> None:
 
 
 @pytest.fixture(scope="module")
-def thoughtful(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with thinking.server(tmp_path_factory.mktemp("thinking")) as running:
+def reasoning_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with reasoning_model.server(tmp_path_factory.mktemp("thinking")) as running:
         yield running
 
 
-def test_thoughts_go_back(thoughtful: Server, how: dict[str, bool]) -> None:
-    ask = Asking(thoughtful.url, **how)
+def test_reasoning_is_accepted_in_the_next_request(
+    reasoning_server: Server, how: dict[str, bool]
+) -> None:
+    ask = Asking(reasoning_server.url, **how)
     messages: list[Any] = [{"role": "user", "content": "Tell me a story about a fox."}]
     for _ in range(3):
         message = ask(messages, tools=loops.FUNCTIONS, tool_choice="required")
@@ -226,27 +228,27 @@ def test_thoughts_go_back(thoughtful: Server, how: dict[str, bool]) -> None:
     assert not last.get("reasoning")
 
 
-def test_tokens_of_texts_and_conversations(server: Server, client: openai.OpenAI) -> None:
+def test_tokenize_texts_and_conversations(server: Server, client: openai.OpenAI) -> None:
     def post(path: str, **body: Any) -> Any:
         reply = httpx.post(f"{server.url}{path}", json={"model": "brook", **body})
         assert reply.status_code == 200, reply.text
         return reply.json()
 
     text = "Once upon a time: é ✓"
-    told = post("/tokenize", prompt=text, add_special_tokens=False, return_token_strs=True)
-    assert told["count"] == len(told["tokens"]) == len(told["token_strs"])
-    assert post("/detokenize", tokens=told["tokens"]) == {"prompt": text}
+    result = post("/tokenize", prompt=text, add_special_tokens=False, return_token_strs=True)
+    assert result["count"] == len(result["tokens"]) == len(result["token_strs"])
+    assert post("/detokenize", tokens=result["tokens"]) == {"prompt": text}
     (model,) = client.models.list()
-    assert model.max_model_len == told["max_model_len"]  # type: ignore[attr-defined]
+    assert model.max_model_len == result["max_model_len"]  # type: ignore[attr-defined]
     messages = [*STORY, {"role": "assistant", "content": "It ran."}, *STORY]
-    told = post("/tokenize", messages=messages, tools=loops.FUNCTIONS)
+    result = post("/tokenize", messages=messages, tools=loops.FUNCTIONS)
     asked: Any = {"model": "brook", "messages": messages, "tools": loops.FUNCTIONS, "max_tokens": 1}
     answer = client.chat.completions.create(**asked, extra_body={"return_token_ids": True})
-    assert told["tokens"] == answer.prompt_token_ids  # type: ignore[attr-defined]
-    assert "fox" in post("/detokenize", tokens=told["tokens"])["prompt"]
+    assert result["tokens"] == answer.prompt_token_ids  # type: ignore[attr-defined]
+    assert "fox" in post("/detokenize", tokens=result["tokens"])["prompt"]
 
 
-def test_what_the_server_tells_of_itself(server: Server) -> None:
+def test_version_and_load_routes(server: Server) -> None:
     def get(path: str) -> Any:
         reply = httpx.get(f"{server.url}{path}")
         assert reply.status_code == 200

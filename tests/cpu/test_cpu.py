@@ -30,7 +30,7 @@ EVERY_CASE = [
 
 
 @pytest.mark.parametrize(("kernel", "case"), EVERY_CASE)
-def test_kernels_are_the_references(kernel: Any, case: Case) -> None:
+def test_cpu_kernels_match_the_references(kernel: Any, case: Case) -> None:
     compare(OPS[kernel.__name__], kernel, case, HOST)
 
 
@@ -47,7 +47,9 @@ def test_linear(rows: int, outputs: int, inputs: int, dtype: torch.dtype) -> Non
         check(out, expected, TOLERANCE[dtype])
 
 
-def test_many_threads_and_neighbours_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_linear_is_bitwise_independent_of_threads_and_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     torch.manual_seed(0)
     panels, x = cpu.pack(torch.randn(1000, 1100)), torch.randn(70, 1100)
     together = cpu.linear(x, panels, 1000, None)
@@ -59,7 +61,7 @@ def test_many_threads_and_neighbours_change_no_bit(monkeypatch: pytest.MonkeyPat
         )
 
 
-def test_weights_are_kept_exactly() -> None:
+def test_packed_weights_are_exact() -> None:
     method = Panels(torch.float32, HOST)
     for matrix, stored in (
         (torch.randn(20, 24).bfloat16().float(), torch.bfloat16),
@@ -70,7 +72,7 @@ def test_weights_are_kept_exactly() -> None:
         assert torch.equal(method.dequantize(weights), matrix)
 
 
-def test_tensors_that_do_not_fit_are_refused() -> None:
+def test_mismatched_tensors_are_refused() -> None:
     x, short = torch.ones(2, 8), torch.ones(2, 3)
     with pytest.raises(ValueError, match="Bfloat16; expected Float32"):
         native.silu_mul(x, torch.ones(2, 4).bfloat16())
@@ -109,7 +111,7 @@ def test_queries_that_share_a_row_are_refused(starts: list[int]) -> None:
         native.paged_attention(q, cache, sequences, (1.0, 0, 2), q.clone())
 
 
-def test_memory_that_an_op_writes_is_in_no_other_argument() -> None:
+def test_output_aliasing_another_argument_is_refused() -> None:
     x, weight, index = torch.ones(4, 8), torch.ones(8), torch.tensor([0, 1, 2, 3])
     numbers, floats = torch.ones(4, dtype=torch.int64), torch.zeros(4)
     for call in (
@@ -129,7 +131,7 @@ def test_memory_that_an_op_writes_is_in_no_other_argument() -> None:
     assert torch.equal(x, torch.ones(4, 8))
 
 
-def test_columns_of_one_matrix_are_apart() -> None:
+def test_disjoint_columns_of_one_matrix_are_accepted() -> None:
     """As q, k and v are in every step: q is written, k and v are read."""
     qkv = torch.randn(3, 16)
     q, k, v = (part.view(3, -1, 4) for part in qkv.split([8, 4, 4], dim=1))

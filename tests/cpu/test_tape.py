@@ -19,7 +19,7 @@ X = torch.ones(1, 2)
 
 
 @torch.inference_mode()
-def test_a_replay_computes_with_what_the_tensors_hold_by_then() -> None:
+def test_replay_uses_the_current_tensor_contents() -> None:
     """All that a step asks of torch itself, and kernels between."""
     last = torch.tensor([5, 6, 7, 8])
     slots, places = torch.tensor([3, 1], dtype=torch.int32), torch.tensor([3, 1])
@@ -48,7 +48,7 @@ def test_a_replay_computes_with_what_the_tensors_hold_by_then() -> None:
 
 
 @torch.inference_mode()
-def test_a_tape_keeps_the_tensors_that_it_needs() -> None:
+def test_tape_keeps_its_tensors_alive() -> None:
     def doubled() -> tuple[Callable[[], Tensor], Tensor]:
         x = torch.ones(3, 64)
         return record(lambda: silu_mul(torch.empty(3, 64).copy_(x))), silu_mul(x)
@@ -78,14 +78,14 @@ def test_a_tape_keeps_the_tensors_that_it_needs() -> None:
         lambda: int(torch.empty(1)),
     ],
 )
-def test_what_a_tape_cannot_hold_is_launched(launch: Callable[[], Tensor]) -> None:
+def test_unrecordable_ops_are_launched(launch: Callable[[], Tensor]) -> None:
     assert record(launch) is launch
     native.Tape.begin()
     assert len(native.Tape.end()) == 0
 
 
 @torch.inference_mode()
-def test_numbers_that_a_tape_is_not_for_are_launched() -> None:
+def test_replay_falls_back_to_a_launch_for_other_numbers() -> None:
     logits, heat = torch.randn(2, 50), torch.zeros(2)
     top_k, top_p = torch.zeros(2, dtype=torch.int32), torch.ones(2)
     seed, position = torch.tensor([1, 2]), torch.tensor([3, 4])
@@ -103,7 +103,7 @@ def test_numbers_that_a_tape_is_not_for_are_launched() -> None:
     assert replay()[0] is replay()[0]
 
 
-def test_errors_of_a_launch_end_the_recording() -> None:
+def test_launch_error_ends_the_recording() -> None:
     def launch() -> Tensor:
         raise KeyError("its own")
 
@@ -120,7 +120,7 @@ def test_errors_of_a_launch_end_the_recording() -> None:
         native.Tape.end()
 
 
-def test_errors_of_a_kernel_come_with_the_replay() -> None:
+def test_kernel_error_is_raised_by_the_replay() -> None:
     source, index, out = torch.ones(3, 2), torch.tensor([0, 2]), torch.empty(2, 2)
     native.Tape.begin()
     native.gather(source, index, out)
@@ -133,7 +133,7 @@ def test_errors_of_a_kernel_come_with_the_replay() -> None:
             tape.replay()
 
 
-def test_rows_that_do_not_fit_are_refused() -> None:
+def test_mismatched_rows_are_refused() -> None:
     two, three = torch.ones(2, 2), torch.ones(3, 2)
     index, flags = torch.tensor([0, 1, 2]), torch.ones(2, dtype=torch.bool)
     for call in (
@@ -151,7 +151,7 @@ def test_rows_that_do_not_fit_are_refused() -> None:
 
 
 @torch.inference_mode()
-def test_tapes_have_so_much_room_and_no_more() -> None:
+def test_total_tape_size_is_bounded() -> None:
     recorder, x = Recorder(100), torch.ones(1, 16)
 
     def launch() -> Tensor:

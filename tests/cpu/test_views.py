@@ -65,12 +65,12 @@ def compile_(body: str, folder: Path) -> str:
 
 
 @pytest.mark.parametrize("body", GOOD)
-def test_what_is_sound_compiles(body: str, tmp_path: Path) -> None:
+def test_sound_code_compiles(body: str, tmp_path: Path) -> None:
     assert compile_(body, tmp_path) == ""
 
 
 @pytest.mark.parametrize("body", BAD)
-def test_what_is_unsound_does_not_compile(body: str, tmp_path: Path) -> None:
+def test_unsound_code_does_not_compile(body: str, tmp_path: Path) -> None:
     said = compile_(body, tmp_path)
     assert f"error[{BAD[body]}]" in said
     assert said.count("error[") == 1, said

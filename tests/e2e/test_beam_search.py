@@ -113,7 +113,7 @@ def complete(server: Server, body: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("search", SEARCHES, ids=str)
-def test_answers_are_those_of_transformers(
+def test_beam_search_equals_transformers(
     searched: tuple[Server, Oracle, Variant], search: tuple[int, float, bool | str]
 ) -> None:
     """Three searches at once, beside streams that do not search."""
@@ -138,7 +138,7 @@ def test_answers_are_those_of_transformers(
         assert "penstock_preemptions_total 0" not in metrics(server)
 
 
-def test_log_probabilities_are_those_of_the_text(
+def test_beam_logprobs_equal_prompt_logprobs_of_the_text(
     searched: tuple[Server, Oracle, Variant],
 ) -> None:
     """They are what the model gives each token of the answer, read as a prompt."""
@@ -149,13 +149,13 @@ def test_log_probabilities_are_those_of_the_text(
     choices = httpx.post(url, json=body, timeout=240).json()["choices"]
     sums = []
     for choice in choices:
-        told = choice["logprobs"]
-        assert len(told["token_logprobs"]) == len(told["top_logprobs"]) == TOKENS
+        reported = choice["logprobs"]
+        assert len(reported["token_logprobs"]) == len(reported["top_logprobs"]) == TOKENS
         if not variant.tiny:  # which writes halves of characters
-            assert "".join(told["tokens"]) == choice["text"]
-        sums.append(sum(told["token_logprobs"]))
+            assert "".join(reported["tokens"]) == choice["text"]
+        sums.append(sum(reported["token_logprobs"]))
         for token, own, top in zip(
-            told["tokens"], told["token_logprobs"], told["top_logprobs"], strict=True
+            reported["tokens"], reported["token_logprobs"], reported["top_logprobs"], strict=True
         ):
             assert top[token] == own
             assert 3 <= len(top) <= 4
@@ -165,12 +165,14 @@ def test_log_probabilities_are_those_of_the_text(
         text = PROMPTS[0] + choices[0]["text"]
         read = {"prompt": text, "max_tokens": 0, "echo": True, "logprobs": 0}
         known = httpx.post(url, json=read, timeout=240).json()["choices"][0]["logprobs"]
-        told = choices[0]["logprobs"]
-        assert known["tokens"][-TOKENS:] == told["tokens"]
-        assert known["token_logprobs"][-TOKENS:] == pytest.approx(told["token_logprobs"], abs=1e-4)
+        reported = choices[0]["logprobs"]
+        assert known["tokens"][-TOKENS:] == reported["tokens"]
+        assert known["token_logprobs"][-TOKENS:] == pytest.approx(
+            reported["token_logprobs"], abs=1e-4
+        )
 
 
-def test_the_native_route_tells_the_best(searched: tuple[Server, Oracle, Variant]) -> None:
+def test_native_route_returns_the_best_beam(searched: tuple[Server, Oracle, Variant]) -> None:
     server, oracle, _ = searched
     parameters = {"use_beam_search": True, "beam_width": 4, "max_new_tokens": TOKENS}
     body = {"inputs": PROMPTS[0], "parameters": {**parameters, "details": True}}

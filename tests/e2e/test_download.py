@@ -142,7 +142,7 @@ def download(home: Path, endpoint: str, *arguments: str, **variables: str) -> tu
     return done.returncode, done.stdout, done.stderr
 
 
-def test_only_what_serving_needs_is_fetched_once(tmp_path: Path, endpoint: str) -> None:
+def test_download_fetches_only_needed_files_once(tmp_path: Path, endpoint: str) -> None:
     code, out, err = download(tmp_path, endpoint, "org/good")
     assert code == 0, err
     folder = Path(out.strip())
@@ -154,7 +154,7 @@ def test_only_what_serving_needs_is_fetched_once(tmp_path: Path, endpoint: str) 
     assert (again, Path(out.strip())) == (0, folder), err
 
 
-def test_offline_takes_what_is_there(tmp_path: Path, endpoint: str) -> None:
+def test_offline_mode_uses_the_cache(tmp_path: Path, endpoint: str) -> None:
     assert download(tmp_path, endpoint, "org/good")[0] == 0
     code, out, err = download(tmp_path, endpoint, "org/good", HF_HUB_OFFLINE="1")
     assert code == 0, err
@@ -177,7 +177,7 @@ def test_offline_takes_what_is_there(tmp_path: Path, endpoint: str) -> None:
     ],
     ids=["missing", "gated", "revision", "pickled", "empty", "no space", "offline", "unreachable"],
 )
-def test_what_cannot_be_fetched_says_why(
+def test_failed_download_explains_why(
     tmp_path: Path,
     endpoint: str,
     arguments: list[str],
@@ -190,7 +190,7 @@ def test_what_cannot_be_fetched_says_why(
         assert word in err
 
 
-def test_who_interrupts_a_download_need_not_wait_for_it(tmp_path: Path, endpoint: str) -> None:
+def test_interrupted_download_ends_at_once(tmp_path: Path, endpoint: str) -> None:
     # What runs in the background may have been told to ignore Ctrl-C.
     code = """
 import signal, penstock

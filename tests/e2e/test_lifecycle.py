@@ -51,7 +51,7 @@ def wait_closed(server: Server) -> None:
         time.sleep(0.02)
 
 
-def test_health_answers_at_once_and_readiness_waits(tmp_path: Path) -> None:
+def test_health_answers_at_once_and_ready_waits_for_the_model(tmp_path: Path) -> None:
     server = Server(tmp_path / "serve.log").start()
     try:
         began = time.monotonic()
@@ -93,7 +93,7 @@ def test_a_drain_lets_answers_finish(tmp_path: Path) -> None:
         wait_gone(workers)
 
 
-def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
+def test_second_signal_ends_the_server_at_once(tmp_path: Path) -> None:
     with Server(tmp_path / "serve.log") as server:
         workers = children(server.process.pid)
         events: list[dict[str, object]] = []

@@ -20,7 +20,7 @@ from penstock import LLM, AsyncLLM, Completion, SamplingParams, StructuredOutput
 from tokenizers import Tokenizer
 
 
-def test_importing_is_light() -> None:
+def test_import_does_not_load_torch() -> None:
     code = (
         "import sys, penstock; assert 'torch' not in sys.modules; penstock.LLM; "
         "assert 'torch' not in sys.modules"
@@ -28,7 +28,7 @@ def test_importing_is_light() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-def test_answers_come_in_order_and_equal_those_alone(llm: LLM) -> None:
+def test_answers_are_in_order_and_equal_those_alone(llm: LLM) -> None:
     prompts = [f"Once upon a time there were {n} foxes" for n in range(12)]
     together = llm.generate(prompts, GREEDY)
     alone = [llm.generate(prompt, GREEDY)[0] for prompt in prompts[:3]]
@@ -43,7 +43,7 @@ def test_streams_add_up_to_the_answer(llm: LLM) -> None:
     assert len(pieces) > 1
 
 
-def test_a_stream_that_is_left_frees_its_place(llm: LLM) -> None:
+def test_abandoned_stream_frees_its_slot(llm: LLM) -> None:
     for _ in range(20):
         for _piece in llm.stream("Once", SamplingParams(max_tokens=1500, ignore_eos=True)):
             break
@@ -63,7 +63,7 @@ def test_conversations_token_ids_seeds_and_stops(llm: LLM) -> None:
     assert cut[0].finish_reason == "stop"
 
 
-def test_what_is_left_out_of_the_text_may_stay(llm: LLM) -> None:
+def test_stop_strings_and_special_tokens_can_be_kept(llm: LLM) -> None:
     prompt = "<|bos|><|user|>What is 12 + 30?<|end|><|assistant|>"
     params = SamplingParams(max_tokens=16, temperature=0, stop="30", ignore_eos=True)
     assert llm.generate(prompt, params)[0].text == "12 + "
@@ -73,7 +73,7 @@ def test_what_is_left_out_of_the_text_may_stay(llm: LLM) -> None:
     assert llm.generate(prompt, shown)[0].text.startswith("12 + 30 = 42<|end|>")
 
 
-def test_several_answers_to_each_prompt(llm: LLM) -> None:
+def test_several_choices_for_each_prompt(llm: LLM) -> None:
     params = SamplingParams(max_tokens=8, seed=7, n=3, ignore_eos=True)
     answers = llm.generate(["A fox", "Two owls"], params)
     assert len(answers) == 6
@@ -88,7 +88,7 @@ def test_several_answers_to_each_prompt(llm: LLM) -> None:
         llm.generate("A fox", SamplingParams(n=33))
 
 
-def test_log_probabilities(llm: LLM) -> None:
+def test_logprobs(llm: LLM) -> None:
     params = replace(GREEDY, logprobs=3, prompt_logprobs=2)
     prompt = llm.generate("Once upon a time", replace(GREEDY, max_tokens=1)).pop()
     assert (prompt.top_logprobs, prompt.prompt_logprobs) == (None, None)
@@ -102,8 +102,8 @@ def test_log_probabilities(llm: LLM) -> None:
     whole = [*tokenizer.encode("Once upon a time").ids, *answer.token_ids]
     (again,) = llm.generate([whole], replace(GREEDY, max_tokens=1, prompt_logprobs=3))
     assert again.prompt_logprobs is not None
-    told = [place for place in again.prompt_logprobs if place][-len(answer.token_ids) :]
-    for mine, other in zip(answer.top_logprobs, told, strict=True):
+    reported = [place for place in again.prompt_logprobs if place][-len(answer.token_ids) :]
+    for mine, other in zip(answer.top_logprobs, reported, strict=True):
         assert list(mine) == list(other)
         for token_id, entry in mine.items():
             assert entry.logprob == pytest.approx(other[token_id].logprob, abs=2e-4)
@@ -119,8 +119,8 @@ def test_log_probabilities(llm: LLM) -> None:
 def check_places(answer: Completion, count: int) -> None:
     assert answer.top_logprobs is not None
     assert answer.cumulative_logprob == sum(answer.logprobs)
-    told = zip(answer.top_logprobs, answer.token_ids, answer.logprobs, strict=True)
-    for place, token_id, logprob in told:
+    reported = zip(answer.top_logprobs, answer.token_ids, answer.logprobs, strict=True)
+    for place, token_id, logprob in reported:
         assert place[token_id].logprob == logprob
         assert count <= len(place) <= count + 1
         values = [entry.logprob for entry in place.values()]
@@ -200,7 +200,7 @@ class Pet:
 @pytest.mark.parametrize(
     "schema", [Pet, Pet.model_json_schema(), json.dumps(Pet.model_json_schema())]
 )
-def test_answers_keep_to_a_schema(llm: LLM, schema: object) -> None:
+def test_answers_conform_to_a_schema(llm: LLM, schema: object) -> None:
     asked = StructuredOutputsParams(json=schema)  # type: ignore[arg-type]
     params = SamplingParams(max_tokens=24, seed=5, n=2, structured_outputs=asked)
     for answer in llm.generate("A pet:", params):
@@ -220,7 +220,7 @@ def test_answers_keep_to_a_schema(llm: LLM, schema: object) -> None:
     ],
     ids=["regex", "anchors", "dollar", "backslash", "choice", "grammar", "json_object"],
 )
-def test_answers_keep_to_other_guides(
+def test_answers_conform_to_other_grammars(
     llm: LLM, asked: StructuredOutputsParams, expression: str
 ) -> None:
     params = SamplingParams(max_tokens=24, seed=5, structured_outputs=asked)
@@ -240,7 +240,7 @@ def test_answers_keep_to_other_guides(
     ],
     ids=str,
 )
-def test_guides_that_cannot_be_kept(llm: LLM, asked: dict[str, object], words: str) -> None:
+def test_impossible_grammars_are_refused(llm: LLM, asked: dict[str, object], words: str) -> None:
     params = SamplingParams(structured_outputs=StructuredOutputsParams(**asked))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=words):
         llm.generate("A", params)
@@ -261,7 +261,9 @@ def test_guides_that_cannot_be_kept(llm: LLM, asked: dict[str, object], words: s
     ],
     ids=str,
 )
-def test_guides_are_checked_when_made(fields: dict[str, object], words: str) -> None:
+def test_structured_outputs_params_are_validated_on_construction(
+    fields: dict[str, object], words: str
+) -> None:
     with pytest.raises((ValueError, TypeError), match=words):
         StructuredOutputsParams(**fields)  # type: ignore[arg-type]
 
@@ -286,12 +288,14 @@ def test_guides_are_checked_when_made(fields: dict[str, object], words: str) -> 
     ],
     ids=str,
 )
-def test_parameters_are_checked_when_made(fields: dict[str, object], words: str) -> None:
+def test_sampling_params_are_validated_on_construction(
+    fields: dict[str, object], words: str
+) -> None:
     with pytest.raises(ValueError, match=words):
         SamplingParams(**fields)  # type: ignore[arg-type]
 
 
-def test_requests_that_cannot_be_served(llm: LLM) -> None:
+def test_invalid_requests_raise_value_error(llm: LLM) -> None:
     with pytest.raises(ValueError, match="prompt"):
         llm.generate("")
     with pytest.raises(ValueError, match="max_tokens"):
@@ -311,7 +315,7 @@ def test_requests_that_cannot_be_served(llm: LLM) -> None:
     assert llm.generate("still here", GREEDY)[0].token_ids
 
 
-def test_options_are_those_of_the_command() -> None:
+def test_llm_options_are_those_of_the_command_line() -> None:
     with pytest.raises(ValueError, match="--max-len"):
         LLM(max_lne=5)
     with pytest.raises(RuntimeError, match="kv-memory"):
@@ -320,7 +324,7 @@ def test_options_are_those_of_the_command() -> None:
         LLM("/nowhere/at/all")
 
 
-def test_two_at_once_in_a_loop_and_off_the_main_thread(llm: LLM) -> None:
+def test_two_engines_run_in_an_event_loop_and_in_a_thread(llm: LLM) -> None:
     expected = llm.generate("Once", GREEDY)[0].token_ids
     answers = []
 
@@ -342,7 +346,7 @@ def test_two_at_once_in_a_loop_and_off_the_main_thread(llm: LLM) -> None:
     assert answers == [expected] * 6
 
 
-def test_closing_twice_and_using_it_afterwards() -> None:
+def test_close_is_idempotent_and_use_after_close_raises() -> None:
     watched = [signal.SIGINT, signal.SIGTERM, signal.SIGCHLD]
     handlers = [signal.getsignal(number) for number in watched]
     llm = LLM(**OPTIONS)
@@ -353,7 +357,7 @@ def test_closing_twice_and_using_it_afterwards() -> None:
         llm.generate("a")
 
 
-def test_the_end_of_the_interpreter_ends_the_engine() -> None:
+def test_interpreter_exit_ends_the_engine() -> None:
     code = (
         "import penstock; llm = penstock.LLM(device='cpu', threads=1); "
         "print(llm.generate('A', penstock.SamplingParams(max_tokens=2))[0].finish_reason)"
@@ -363,7 +367,7 @@ def test_the_end_of_the_interpreter_ends_the_engine() -> None:
     assert done.stdout.strip() in ("length", "stop")
 
 
-def test_the_examples_of_the_documentation_run() -> None:
+def test_documentation_examples_run() -> None:
     text = (Path(__file__).parents[2] / "docs/python.md").read_text()
     examples = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
     assert len(examples) == 5

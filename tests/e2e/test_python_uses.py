@@ -17,7 +17,7 @@ from penstock import LLM, AsyncLLM, SamplingParams, asyncllm
 from penstock import llm as llm_module
 
 
-def test_prompts_as_arrays_and_parameters_of_each(llm: LLM) -> None:
+def test_prompts_as_arrays_and_params_per_prompt(llm: LLM) -> None:
     ids = [75, 658, 272]
     expected = llm.generate(ids, GREEDY)[0].token_ids
     for given in (np.array(ids), torch.tensor(ids), list(np.array(ids)), tuple(ids)):
@@ -35,12 +35,12 @@ def test_prompts_as_arrays_and_parameters_of_each(llm: LLM) -> None:
         llm.generate(["a", "b"], several)
 
 
-def test_none_is_the_default_of_a_list() -> None:
+def test_none_means_an_empty_list() -> None:
     names = ("stop", "stop_token_ids", "bad_words", "bad_words_ids", "logit_bias")
     assert SamplingParams(**dict.fromkeys(names)) == SamplingParams()  # type: ignore[arg-type]
 
 
-def test_more_requests_than_the_engine_lets_wait(llm: LLM) -> None:
+def test_more_requests_than_the_queue_limit_succeed(llm: LLM) -> None:
     """1,500 at once would be refused; slow readers of whole answers hold nobody up."""
     short = replace(GREEDY, max_tokens=1)
     count, threads = 20, 6
@@ -65,12 +65,12 @@ def test_more_requests_than_the_engine_lets_wait(llm: LLM) -> None:
 @pytest.mark.parametrize(
     "prompt", [{"prompt_token_ids": [5]}, b"abc", None, [{1: 2}], [None], ["a", 5], [[0.5]]]
 )
-def test_what_is_no_prompt_is_refused(llm: LLM, prompt: Any) -> None:
+def test_invalid_prompts_are_refused(llm: LLM, prompt: Any) -> None:
     with pytest.raises(TypeError):
         llm.generate(prompt, GREEDY)
 
 
-def test_a_stream_that_never_began_gives_up(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unstarted_stream_is_cancelled(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     begin = llm_module.begin
     cancelled: list[None] = []
 
@@ -87,12 +87,12 @@ def test_a_stream_that_never_began_gives_up(llm: LLM, monkeypatch: pytest.Monkey
     assert cancelled == [None]
 
 
-def test_a_stream_outlives_the_name_of_its_llm(llm: LLM) -> None:
+def test_stream_keeps_its_llm_alive(llm: LLM) -> None:
     expected = llm.generate("Once", GREEDY)[0].text
     assert "".join(LLM(**OPTIONS).stream("Once", GREEDY)) == expected
 
 
-def test_a_fork_leaves_the_engine_alone() -> None:
+def test_forked_process_does_not_touch_the_engine() -> None:
     code = """
 import os, sys, penstock
 llm = penstock.LLM(device="cpu", threads=1, progress=False)
@@ -112,12 +112,12 @@ print(llm.generate("A", params)[0].finish_reason)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
-    *told, reason = done.stdout.splitlines()
-    assert len(told) == 2 and all("of which this one is a fork" in line for line in told)
+    *result, reason = done.stdout.splitlines()
+    assert len(result) == 2 and all("of which this one is a fork" in line for line in result)
     assert reason in ("length", "stop")
 
 
-def test_a_load_that_failed_or_was_given_up_is_tried_again(monkeypatch: Any) -> None:
+def test_failed_or_cancelled_load_is_retried(monkeypatch: Any) -> None:
     tried = []
 
     def load(*arguments: Any) -> Any:

@@ -41,7 +41,7 @@ def edit_config(model: Path, **fields: object) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | fields))
 
 
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+def test_missing_model_folder(tmp_path: Path) -> None:
     code, output = serve("--model", tmp_path / "nothing")
     assert code == 1
     assert "nothing" in output
@@ -61,7 +61,7 @@ def test_a_folder_without_weights(model: Path) -> None:
     assert "safetensors" in output
 
 
-def test_a_system_prompt_that_the_template_does_not_take(tmp_path: Path) -> None:
+def test_system_prompt_refused_by_the_template(tmp_path: Path) -> None:
     template = tmp_path / "template.jinja"
     template.write_text(
         "{% if messages[0].role == 'system' %}{{ raise_exception('no system turn') }}{% endif %}"
@@ -91,7 +91,7 @@ def test_a_tensor_of_the_wrong_shape(model: Path) -> None:
     assert name in output
 
 
-def test_a_tensor_that_is_missing(model: Path) -> None:
+def test_missing_tensor(model: Path) -> None:
     tensors = load_file(model / "model.safetensors")
     del tensors["model.norm.weight"]
     save_file(tensors, model / "model.safetensors")
@@ -153,7 +153,7 @@ def test_a_chat_without_a_template(model: Path, tmp_path: Path) -> None:
         assert httpx.post(f"{server.url}/generate", json=body).status_code == 200
 
 
-def test_json_is_all_that_a_reader_of_json_gets(tmp_path: Path) -> None:
+def test_json_log_format_prints_only_json(tmp_path: Path) -> None:
     json_lines = ["--log-format", "json"]
     code, output = serve("--model", tmp_path / "nothing", *json_lines)
     assert code == 1

@@ -79,7 +79,7 @@ def wait_answers(server: Server) -> None:
         time.sleep(0.1)
 
 
-def test_a_log_that_cannot_be_written_harms_nothing(tmp_path: Path, sink: int) -> None:
+def test_unwritable_log_does_not_stop_the_server(tmp_path: Path, sink: int) -> None:
     with Mute(tmp_path / "none", sink=sink) as server:
         (worker,) = children(server.process.pid)
         os.kill(worker, signal.SIGKILL)
@@ -96,7 +96,7 @@ def test_a_log_that_cannot_be_written_harms_nothing(tmp_path: Path, sink: int) -
         assert server.stop() == 0
 
 
-def test_clients_are_told_no_path_and_no_word_of_a_worker(tmp_path: Path) -> None:
+def test_errors_reveal_no_paths_and_no_worker_messages(tmp_path: Path) -> None:
     with Server(tmp_path / "serve.log") as server:
         (worker,) = children(server.process.pid)
         body = {"inputs": "Once upon a time", "parameters": {"max_new_tokens": 2000}}
@@ -105,14 +105,14 @@ def test_clients_are_told_no_path_and_no_word_of_a_worker(tmp_path: Path) -> Non
             next(lines)
             os.kill(worker, signal.SIGKILL)
             last = [line for line in lines if line.startswith("data:")][-1]
-        told = [last]
+        result = [last]
         deadline = time.monotonic() + SECONDS
         while (reply := generate(server)).status_code != 200:
-            told += [reply.text, httpx.get(f"{server.url}/ready").text]
+            result += [reply.text, httpx.get(f"{server.url}/ready").text]
             assert time.monotonic() < deadline, server.output()
             time.sleep(0.05)
         assert "(loss 1 in the server's log)" in last
-        assert all(word not in text for text in told for word in ("worker 0", "/tmp", ".sock"))
+        assert all(word not in text for text in result for word in ("worker 0", "/tmp", ".sock"))
         log = server.output()
         assert "loss=1" in log and "worker 0 was lost" in log
 
@@ -139,7 +139,7 @@ def soft_limit(pid: int) -> int:
     return int(next(line for line in lines if line.startswith("Max open files")).split()[3])
 
 
-def test_silent_connections_keep_nobody_out(tmp_path: Path) -> None:
+def test_idle_connections_do_not_block_others(tmp_path: Path) -> None:
     with Limited(tmp_path / "serve.log", files=(256, 256)) as server:
         silent = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(300)]
         try:
@@ -161,7 +161,7 @@ def test_silent_connections_keep_nobody_out(tmp_path: Path) -> None:
         assert server.stop() == 0
 
 
-def test_the_limit_of_open_files_is_raised(tmp_path: Path) -> None:
+def test_open_file_limit_is_raised(tmp_path: Path) -> None:
     with Limited(tmp_path / "serve.log", files=(256, 2048)) as server:
         assert soft_limit(server.process.pid) == 2048
     explained = subprocess.run(
@@ -180,7 +180,7 @@ def directories(pid: int) -> list[Path]:
     return list(Path(tempfile.gettempdir()).glob(f"penstock-{pid}-*"))
 
 
-def test_the_sockets_directory_may_be_removed_and_leaves_nothing(tmp_path: Path) -> None:
+def test_removed_socket_directory_is_recreated_and_cleaned_up(tmp_path: Path) -> None:
     with Server(tmp_path / "serve.log") as server:
         (directory,) = directories(server.process.pid)
         shutil.rmtree(directory)

@@ -44,7 +44,7 @@ def test_logits_and_64_greedy_tokens(checkpoint: Callable[[str], Path], case: st
     assert sequence.logprobs == pytest.approx(chosen.tolist(), abs=2e-4)
 
 
-def test_two_ranks_add_a_bias_once(checkpoint: Callable[[str], Path]) -> None:
+def test_two_ranks_add_biases_once(checkpoint: Callable[[str], Path]) -> None:
     """The biases of o_proj and down_proj, whose products are sums over the ranks."""
     path = checkpoint("llama-biases")
     model = reference(path, torch.float64)
@@ -122,7 +122,7 @@ def test_qwen2s_windows(
     assert Qwen2.read_config(raw).windows == expected
 
 
-def test_the_older_spelling_of_rope(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+def test_legacy_rope_config_is_read(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
     """rope_theta and rope_scaling with `type`, as in checkpoints before transformers 5."""
     path = checkpoint("llama31")
     for file in path.glob("*.safetensors"):

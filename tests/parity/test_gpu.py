@@ -110,7 +110,7 @@ def test_share_of_identical_greedy_sequences(dtype: str, least: int) -> None:
     assert same >= least
 
 
-def test_graphs_change_no_token() -> None:
+def test_cuda_graphs_do_not_change_tokens() -> None:
     """Batches that grow and shrink, greedy and sampled, with stop ids masked for a while."""
     worker = LocalWorker()
     loaded = worker.load(BROOK, dtype="bfloat16", **GPU)
@@ -140,7 +140,7 @@ def test_graphs_change_no_token() -> None:
 
 
 @pytest.mark.parametrize("name", ["rms_norm", "norm_linear", "paged_decode_attention", "sample"])
-def test_an_op_whose_kernel_cannot_be_built_is_computed_all_the_same(
+def test_op_without_a_buildable_kernel_falls_back(
     checkpoint: Callable[[str], Path],
     name: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -224,7 +224,7 @@ def test_8b_logits_and_the_largest_batch(eight_b: Path) -> None:
     assert all(len(s.tokens) == 16 for s in many)
 
 
-def test_two_gpus(checkpoint: Callable[[str], Path]) -> None:
+def test_two_gpus_match_one(checkpoint: Callable[[str], Path]) -> None:
     """Two ranks over NCCL say what one GPU says, in float32."""
     if torch.cuda.device_count() < 2:
         pytest.skip("needs two GPUs")

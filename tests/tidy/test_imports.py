@@ -17,7 +17,7 @@ else:
 # Package of penstock -> packages of penstock that it may import.
 PYTHON_MAY = {
     "worker": {
-        "models", "layers", "attention", "sampling", "guidance", "weights", "rpc", "parallel",
+        "models", "layers", "attention", "sampling", "grammar", "weights", "rpc", "parallel",
         "config", "cache", "quant", "cpu",
     },
     "models": {"layers", "attention", "parallel", "config", "weights", "cache"},
@@ -25,7 +25,7 @@ PYTHON_MAY = {
     "attention": {"parallel", "config", "cache"},
     "weights": {"parallel", "config"},
     "sampling": {"parallel"},
-    "guidance": set(),
+    "grammar": set(),
     "quant": {"parallel", "config", "cpu"},
     "cpu": set(),
     "parallel": set(),
@@ -48,7 +48,7 @@ def package(name: str) -> str:
 
 
 @pytest.mark.parametrize("path", tree.tracked(".py"), ids=str)
-def test_python_imports_point_one_way(path: Path) -> None:
+def test_python_imports_are_layered(path: Path) -> None:
     if path.parts[0] == "kernels" and "penstock_kernels" in path.parts:
         foreign = {n for n in tree.imports(path) if n.split(".")[0] == "penstock"}
         assert not foreign, f"{path} imports {foreign}: kernels know nothing of penstock"
@@ -75,7 +75,7 @@ def test_only_the_service_and_its_messages_name_proto_types() -> None:
 
 
 @pytest.mark.parametrize("crate", RUST_MAY, ids=str)
-def test_crates_depend_one_way(crate: str) -> None:
+def test_crate_dependencies_are_layered(crate: str) -> None:
     manifest = tomllib.loads(tree.read(Path(crate) / "Cargo.toml"))
     ours = {name for name in manifest.get("dependencies", {}) if name.startswith("penstock")}
     assert ours <= RUST_MAY[crate], f"{crate} depends on {ours - RUST_MAY[crate]}"

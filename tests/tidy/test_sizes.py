@@ -46,7 +46,7 @@ def test_files_are_short(path: tree.Path) -> None:
     assert lines <= FILE_LINES, f"{path} has {lines} lines; the limit is {FILE_LINES}"
 
 
-def test_model_families_are_wiring() -> None:
+def test_model_family_files_are_short() -> None:
     for path in PRODUCT:
         if path.parts[:3] == ("python", "penstock", "models"):
             lines = len(tree.read(path).splitlines())

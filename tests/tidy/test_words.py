@@ -13,7 +13,7 @@ OWN = "tests/tidy/test_words.py"
 
 
 @pytest.mark.parametrize("path", FILES, ids=str)
-def test_nothing_is_left_for_later(path: tree.Path) -> None:
+def test_no_todo_comments(path: tree.Path) -> None:
     if path.as_posix() == OWN:
         return
     found = re.findall(r"\b(TODO|FIXME|XXX|HACK)\b", tree.read(path))
@@ -21,7 +21,7 @@ def test_nothing_is_left_for_later(path: tree.Path) -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=str)
-def test_no_path_of_a_machine(path: tree.Path) -> None:
+def test_no_machine_specific_paths(path: tree.Path) -> None:
     if path.as_posix() == OWN:
         return
     found = re.findall(r"(?<![\w.])/(?:work|root|home)/\w+", tree.read(path))
@@ -43,12 +43,12 @@ def test_rust_reads_the_environment_in_one_crate() -> None:
 
 
 @pytest.mark.parametrize("path", tree.tracked(".md"), ids=str)
-def test_links_lead_somewhere(path: tree.Path) -> None:
+def test_markdown_links_resolve(path: tree.Path) -> None:
     for target in re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", tree.read(path)):
         assert (tree.ROOT / path.parent / target).exists(), f"{path}: broken link {target}"
 
 
-def test_unsafe_code_is_in_few_places() -> None:
+def test_unsafe_code_is_in_allowed_files_only() -> None:
     """The kinds of numbers, slices of tensors' memory, views of them, a job that threads share, and
     kernels with wide instructions. The kernels themselves are safe code."""
     files = {f"{name}.rs" for name in ("element", "memory", "views", "team", "vectors")}

@@ -22,8 +22,8 @@ def loaded() -> Iterator[tuple[LocalWorker, pb.Loaded]]:
     """A worker with brook, and what it declared. Modules with other models override it."""
     worker = LocalWorker()
     yield worker, worker.load(ROOT / "python/penstock/brook")
-    assert worker.shard.library is not None
-    worker.shard.library.close()
+    assert worker.shard.grammar_cache is not None
+    worker.shard.grammar_cache.close()
 
 
 @pytest.fixture
@@ -38,4 +38,4 @@ def driver(loaded: tuple[LocalWorker, pb.Loaded]) -> Iterator[Driver]:
 @pytest.fixture(autouse=True)
 def _no_late_masks(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine any mask may be late: only tests that are about that have late ones."""
-    monkeypatch.setattr("penstock.worker.guiding.LEAST", 120.0)
+    monkeypatch.setattr("penstock.worker.grammar_masks.LEAST", 120.0)

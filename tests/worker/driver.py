@@ -75,7 +75,7 @@ class Running:
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     error: str | None = None
-    guide: pb.Guide | None = None
+    grammar: pb.Grammar | None = None
     request: int = 0
 
     @property
@@ -136,8 +136,8 @@ class Driver:
 
     def enter(self, sequence: Running) -> None:
         """Gives the sequence a slot; it travels with the next step. Its guide is prepared."""
-        if sequence.guide is not None:
-            message = pb.PrepareRequest(sampling=sequence.sampling, guide=sequence.guide)
+        if sequence.grammar is not None:
+            message = pb.PrepareRequest(sampling=sequence.sampling, grammar=sequence.grammar)
             for worker in self.workers:
                 reply = worker.stub.Prepare(message)
                 assert not reply.HasField("error"), reply.error
@@ -237,7 +237,7 @@ class Driver:
             self.step(sequences, chunk)
             went_on = sum(s.computed for s in sequences) > before
             # A guided sequence sits a step out whose mask is late.
-            assert went_on or any(s.guide for s in sequences), "no sequence can run"
+            assert went_on or any(s.grammar for s in sequences), "no sequence can run"
         for sequence in sequences:
             self.leave(sequence)
 
@@ -252,7 +252,7 @@ def new_sequence(sequence: Running, computed: int, blocks: list[int]) -> pb.NewS
         computed=computed,
         tables=[pb.BlockTable(group=0, blocks=blocks)],
         sampling=sequence.sampling,
-        guide=sequence.guide,
+        grammar=sequence.grammar,
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import grpc
 from driver import SETTINGS
 from penstock.rpc import shard_pb2 as pb
-from penstock.worker.service import Shard
+from penstock.worker.service import ShardService
 
 
 class Refused(Exception):
@@ -47,7 +47,7 @@ class Context:
 class Stub:
     """The client's side of the service's methods."""
 
-    def __init__(self, shard: Shard) -> None:
+    def __init__(self, shard: ShardService) -> None:
         self._shard = shard
 
     def __getattr__(self, name: str) -> Any:
@@ -59,7 +59,7 @@ class LocalWorker:
     """A Shard and a client of it."""
 
     def __init__(self) -> None:
-        self.shard = Shard(0, lambda: None)
+        self.shard = ShardService(0, lambda: None)
         self.stub = Stub(self.shard)
 
     def load(self, model: Path | str, **settings: Any) -> pb.Loaded:

@@ -12,7 +12,7 @@ import torch.distributed as dist
 import torch.multiprocessing
 from penstock.parallel import Group
 from penstock_kernels.peer_sum import Peers, Plan, peer_join, peer_sum
-from penstock_kernels.rms_norm import Summands, rms_norm
+from penstock_kernels.rms_norm import NormInput, rms_norm
 from torch import Tensor
 
 SHAPES = [
@@ -20,7 +20,7 @@ SHAPES = [
     (257, 4096), (1000, 2048), (2500, 4096), (1, 8192),
 ]  # fmt: skip
 KINDS = {torch.bfloat16: 2**-8, torch.float16: 2**-11, torch.float32: 1e-6}
-PLANS = [None, Plan(100, 16, halves=False), Plan(128, 8, halves=True)]
+PLANS = [None, Plan(100, 16, two_shot=False), Plan(128, 8, two_shot=True)]
 REPLAYS = 200
 EPS = 1e-5
 
@@ -45,7 +45,7 @@ class Case:
                 self.x.copy_(part)
 
     def summed(self, peers: Peers, plan: Plan | None = None) -> tuple[Tensor, Tensor]:
-        return peer_sum(Summands(self.x, self.residual, self.scale, EPS), peers, plan)
+        return peer_sum(NormInput(self.x, self.residual, self.scale, EPS), peers, plan)
 
     def check(self, normed: Tensor, total: Tensor) -> None:
         close = {"rtol": KINDS[total.dtype], "atol": KINDS[total.dtype]}

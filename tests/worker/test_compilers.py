@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 import torch
 from penstock.worker import compilers as worker_compilers
-from penstock.worker import waking
+from penstock.worker import startup
 from penstock.worker.compilers import Compilers, job_of
-from penstock.worker.rehearsal import Rehearsal
-from penstock_kernels.building import Build, building
+from penstock.worker.warmup import Warmup
+from penstock_kernels.compile_ahead import CompileFn, compile_ahead
 from penstock_kernels.op import OPS
 
 triton = pytest.importorskip("triton")
@@ -45,15 +45,15 @@ def compilers(cache: Path) -> Iterator[Compilers]:
     made.close()
 
 
-def compiled(size: int, elsewhere: Callable[[str, Build], object]) -> None:
+def compiled(size: int, elsewhere: Callable[[str, CompileFn], object]) -> None:
     """Has a kernel of rms_norm's compiled, which is another one for each size."""
-    with ThreadPoolExecutor(2) as pool, building(pool, elsewhere):
+    with ThreadPoolExecutor(2) as pool, compile_ahead(pool, elsewhere):
         OPS["rms_norm"].triton(torch.ones(3, size), torch.ones(size), 1e-5)
 
 
-def compilation(size: int) -> tuple[str, Build]:
+def compilation(size: int) -> tuple[str, CompileFn]:
     """The key of such a kernel, and what builds it."""
-    asked: list[tuple[str, Build]] = []
+    asked: list[tuple[str, CompileFn]] = []
     compiled(size, lambda *some: asked.append(some))
     (one,) = asked
     return one
@@ -73,31 +73,33 @@ def left_over(process: int) -> list[str]:
     return children
 
 
-def test_what_another_process_compiles_is_only_read(compilers: Compilers, cache: Path) -> None:
-    told: list[tuple[bool, int]] = []
+def test_kernels_compiled_by_another_process_are_only_read(
+    compilers: Compilers, cache: Path
+) -> None:
+    result: list[tuple[bool, int]] = []
 
-    def elsewhere(key: str, build: Build) -> None:
+    def elsewhere(key: str, build: CompileFn) -> None:
         for _ in range(2):  # the second time it is there
-            told.append((compilers.compile(key, build), assembled(cache)))
+            result.append((compilers.compile(key, build), assembled(cache)))
 
     compiled(1032, elsewhere)
-    assert told == [(True, 1), (False, 1)]
+    assert result == [(True, 1), (False, 1)]
     assert assembled(cache) == 1  # the same: what the kernel's thread built was there
     assert left_over(compilers.process.pid) == []
 
 
-def test_a_worker_compiles_itself_when_its_compilers_have_ended(
+def test_worker_compiles_after_its_compiler_processes_end(
     compilers: Compilers, cache: Path
 ) -> None:
     compilers.process.kill()
     compilers.process.wait()
-    told: list[bool] = []
-    compiled(2056, lambda *asked: told.append(compilers.compile(*asked)))
-    assert told == [False]
+    result: list[bool] = []
+    compiled(2056, lambda *asked: result.append(compilers.compile(*asked)))
+    assert result == [False]
     assert assembled(cache) == 1
 
 
-def test_what_cannot_be_compiled_is_no_answer(compilers: Compilers) -> None:
+def test_compile_error_returns_no_result(compilers: Compilers) -> None:
     """And is nobody's end: another kernel is compiled."""
     _, build = compilation(4104)
     src = closed_over(build, "src")
@@ -108,18 +110,18 @@ def test_what_cannot_be_compiled_is_no_answer(compilers: Compilers) -> None:
     assert compilers.compile("another", build)
 
 
-def closed_over(build: Build, name: str) -> Any:
+def closed_over(build: CompileFn, name: str) -> Any:
     return inspect.getclosurevars(build).nonlocals[name]
 
 
-def test_a_process_that_hangs_is_not_waited_for(
+def test_hung_compiler_process_is_not_awaited(
     compilers: Compilers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compilers.process.send_signal(signal.SIGSTOP)
     monkeypatch.setattr(worker_compilers, "SECONDS", 0.1)
-    told: list[bool] = []
-    compiled(16_400, lambda *asked: told.append(compilers.compile(*asked)))
-    assert told == [False]
+    result: list[bool] = []
+    compiled(16_400, lambda *asked: result.append(compilers.compile(*asked)))
+    assert result == [False]
 
 
 @triton.jit
@@ -128,7 +130,7 @@ def misnamed(x) -> None:  # type: ignore[no-untyped-def]
 
 
 @pytest.mark.usefixtures("cache")
-def test_what_another_process_would_not_find_it_is_not_asked_for() -> None:
+def test_compiled_and_unimportable_kernels_are_not_delegated() -> None:
     key, build = compilation(8200)
     src = closed_over(build, "src")
     assert job_of("another", build) is not None
@@ -139,29 +141,31 @@ def test_what_another_process_would_not_find_it_is_not_asked_for() -> None:
     assert job_of("another", lambda: None) is None
 
 
-def test_the_process_ends_with_its_worker(compilers: Compilers) -> None:
+def test_compiler_process_ends_with_its_worker(compilers: Compilers) -> None:
     compilers.control.close()
     assert compilers.process.wait(60) == 0
 
 
 @pytest.mark.parametrize("failure", [None, ValueError])
-def test_a_load_ends_its_compilers(compilers: Compilers, failure: type[Exception] | None) -> None:
-    with contextlib.suppress(ValueError), Rehearsal(1, compilers):
+def test_load_ends_its_compiler_processes(
+    compilers: Compilers, failure: type[Exception] | None
+) -> None:
+    with contextlib.suppress(ValueError), Warmup(1, compilers):
         if failure is not None:
             raise failure
     for thread in threading.enumerate():
-        if thread.name == "rehearsed":
+        if thread.name == "warmup":
             thread.join(60)
     assert compilers.process.returncode is not None
 
 
-def test_a_host_that_has_no_room_for_them_goes_without(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_host_without_room_starts_no_compiler_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     def none() -> Compilers:
         raise BlockingIOError
 
-    monkeypatch.setattr(waking, "Compilers", none)
-    assert waking.begin_compilers(1) is None
-    monkeypatch.setattr(waking, "Compilers", lambda: "some")
+    monkeypatch.setattr(startup, "Compilers", none)
+    assert startup.begin_compilers(1) is None
+    monkeypatch.setattr(startup, "Compilers", lambda: "some")
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: () if pid else range(7))
-    assert waking.begin_compilers(1) is not None
-    assert waking.begin_compilers(2) is None
+    assert startup.begin_compilers(1) is not None
+    assert startup.begin_compilers(2) is None

@@ -9,11 +9,11 @@ import pytest
 import torch
 from driver import greedy, new_sequence
 from penstock.sampling import SamplingRows, choose
-from penstock.worker.adjust import Adjuster
+from penstock.worker.logits_processors import DeviceLogitsProcessors
 from penstock.worker.messages import to_sampling
 from penstock.worker.state import Limits
 from penstock.worker.step import NewSequence
-from penstock_kernels import adjust
+from penstock_kernels import process_logits
 from torch import Tensor
 from transformers import (
     LogitsProcessor,
@@ -122,11 +122,15 @@ def entering(wish: Wish) -> NewSequence:
 
 def draw(wish: Wish) -> Tensor:
     """DRAWS tokens, each with a seed of its own, through the worker's rules."""
-    adjuster = Adjuster(Limits(1, 1, 64, 16, 4, VOCAB), torch.device("cpu"))
-    adjuster.enter(entering(wish))
+    logits_processors = DeviceLogitsProcessors(Limits(1, 1, 64, 16, 4, VOCAB), torch.device("cpu"))
+    logits_processors.enter(entering(wish))
     slot = torch.zeros(1, dtype=torch.int64)
-    adjusted = adjust(row(), slot, slot, adjuster.rules).expand(DRAWS, -1).contiguous()
-    min_p, typical_p = adjuster.kept[:, :1].expand(-1, DRAWS).contiguous().unbind()
+    adjusted = (
+        process_logits(row(), slot, slot, logits_processors.params).expand(DRAWS, -1).contiguous()
+    )
+    min_p, typical_p = (
+        logits_processors.min_p_typical_p[:, :1].expand(-1, DRAWS).contiguous().unbind()
+    )
     rows = SamplingRows(
         torch.full((DRAWS,), wish.temperature),
         torch.full((DRAWS,), wish.top_k, dtype=torch.int32),
@@ -140,7 +144,7 @@ def draw(wish: Wish) -> Tensor:
 
 
 @pytest.mark.parametrize("wish", WISHES.values(), ids=WISHES)
-def test_draws_follow_the_distribution(wish: Wish) -> None:
+def test_samples_follow_the_distribution(wish: Wish) -> None:
     """Pearson's chi-square against the exact probabilities."""
     probabilities = expected(wish)
     counts = torch.bincount(draw(wish), minlength=VOCAB).double()
@@ -157,7 +161,7 @@ def test_draws_follow_the_distribution(wish: Wish) -> None:
     assert (cube - 1 + 2 / (9 * freedom)) / (2 / (9 * freedom)) ** 0.5 < 4
 
 
-def test_the_wishes_differ() -> None:
+def test_expected_distributions_differ() -> None:
     plain = expected(Wish())
     for wish in WISHES.values():
         assert float((expected(wish) - plain).abs().sum()) > 0.03

@@ -17,10 +17,10 @@ from jsonschema import Draft202012Validator
 from jsonschema.validators import validator_for
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from local import LocalWorker
-from penstock.guidance.earley import schema_grammar
-from penstock.guidance.formats import FORMATS
-from penstock.guidance.schema import KEPT, for_llguidance
-from penstock.guidance.vocabulary import Vocabulary
+from penstock.grammar.formats import FORMATS
+from penstock.grammar.llguidance_backend import schema_grammar
+from penstock.grammar.schema import KEPT, for_llguidance
+from penstock.grammar.vocabulary import Vocabulary
 from penstock.rpc import shard_pb2 as pb
 from schemas import EXPRESSIBLE, OTHERS, composed
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -70,13 +70,13 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalWork
     shutil.copy(BROOK / "tokenizer.json", path)
     worker = LocalWorker()
     yield worker, worker.load(path, max_slots=SLOTS, max_step_tokens=1024)
-    assert worker.shard.library is not None
-    worker.shard.library.close()
+    assert worker.shard.grammar_cache is not None
+    worker.shard.grammar_cache.close()
 
 
-def guide(schema: Any, tokens: int) -> pb.Guide:
-    return pb.Guide(
-        kind=pb.Guide.KIND_JSON_SCHEMA,
+def make_grammar(schema: Any, tokens: int) -> pb.Grammar:
+    return pb.Grammar(
+        kind=pb.Grammar.KIND_JSON_SCHEMA,
         text=json.dumps(schema),
         complete=True,
         max_new_tokens=tokens,
@@ -87,7 +87,9 @@ def guide(schema: Any, tokens: int) -> pb.Guide:
 def shortest(worker: LocalWorker, schema: Any) -> int:
     """Tokens that a document needs, as the refusal of one token says; 1 if it does not."""
     sampling = pb.Sampling(temperature=1.0, top_p=1.0)
-    reply = worker.stub.Prepare(pb.PrepareRequest(sampling=sampling, guide=guide(schema, 1)))
+    reply = worker.stub.Prepare(
+        pb.PrepareRequest(sampling=sampling, grammar=make_grammar(schema, 1))
+    )
     if not reply.HasField("error"):
         return 1
     found = re.search(r"shortest document needs (\d+) tokens", reply.error.message)
@@ -108,7 +110,7 @@ def made(
             sequence = greedy(
                 [1, 500 + seed], most, temperature=draw.choice((0.7, 1.0, 3.0)), seed=seed
             )
-            sequence.guide = guide(schemas[name], most)
+            sequence.grammar = make_grammar(schemas[name], most)
             waiting.append((name, sequence))
     draw.shuffle(waiting)
     running: list[tuple[str, Running]] = []
@@ -137,7 +139,7 @@ def keywords(node: Any) -> Iterator[str]:
             yield from keywords(value)
 
 
-def test_schemas_have_every_keyword_and_format() -> None:
+def test_schemas_cover_every_keyword_and_format() -> None:
     used = {word for schema in SCHEMAS.values() for word in keywords(schema)}
     assert used >= KEPT
     assert {s["format"] for s in OTHERS.values() if "format" in s} == FORMATS
@@ -169,7 +171,9 @@ def test_thousands_of_documents_are_valid(worker: tuple[LocalWorker, pb.Loaded])
 
 @pytest.mark.parametrize("name", ["date", "date-time", "time", "hostname"])
 @pytest.mark.parametrize("more", [{}, {"pattern": "2"}, {"maxLength": 30}], ids=str)
-def test_formats_that_llguidance_would_not_keep(name: str, more: dict[str, Any]) -> None:
+def test_formats_that_llguidance_does_not_enforce_are_enforced(
+    name: str, more: dict[str, Any]
+) -> None:
     """Days that only some years have, seconds that hardly a minute has, names without end."""
     days = ("2023-02-29", "2024-02-29", "1900-02-29", "2000-02-29", "2023-04-31", "0000-02-29")
     days += ("2023-12-31", "0001-01-01", "2023-13-01", "2023-1-1")

@@ -11,13 +11,18 @@ import numpy as np
 import pytest
 from penstock.faults import BadStep
 from penstock.worker.state import Limits, State, Work
-from penstock.worker.step import Adjustment, Choosing, Fork, NewSequence, Sampling, Step
+from penstock.worker.step import Fork, LogitsProcessors, NewSequence, SamplerVariant, Sampling, Step
 from test_packing import ints
 
 SLOTS, BLOCK, LONGEST = 6, 4, 24
 LIMITS = Limits(SLOTS, 500, LONGEST, BLOCK, blocks=60, vocab=100)
-ASKED = (None, None, Adjustment(min_p=0.5), Adjustment(presence=1.0))
-NEEDS = (Choosing.PLAIN, Choosing.PLAIN, Choosing.FURTHER, Choosing.ADJUSTED)
+ASKED = (None, None, LogitsProcessors(min_p=0.5), LogitsProcessors(presence=1.0))
+NEEDS = (
+    SamplerVariant.TOP_P,
+    SamplerVariant.TOP_P,
+    SamplerVariant.MIN_P,
+    SamplerVariant.LOGITS_PROCESSORS,
+)
 
 
 @dataclass
@@ -39,10 +44,10 @@ class Model:
 
     dice: random.Random
     slots: dict[int, Slot] = field(default_factory=dict)
-    needs: list[Choosing] = field(default_factory=lambda: [Choosing.PLAIN] * SLOTS)
+    needs: list[SamplerVariant] = field(default_factory=lambda: [SamplerVariant.TOP_P] * SLOTS)
     writes: list[tuple[int, int, list[int]]] = field(default_factory=list)
     entries: list[int] = field(default_factory=list)
-    rule_forks: list[tuple[int, int]] = field(default_factory=list)
+    processor_forks: list[tuple[int, int]] = field(default_factory=list)
 
     def blocks(self, tokens: int) -> list[int]:
         return [self.dice.randrange(60) for _ in range(-(-tokens // BLOCK))]
@@ -55,7 +60,7 @@ class Model:
         sampling = Sampling(
             temperature=dice.choice([0.0, 0.5]), top_k=dice.randrange(9), top_p=0.25,
             seed=dice.randrange(99), min_tokens=dice.randrange(4), stop_token_ids=stops,
-            adjustment=ASKED[asked],
+            logits_processors=ASKED[asked],
         )  # fmt: skip
         generated, blocks = dice.randrange(len(ids) + 1), self.blocks(computed)
         self.slots[number] = Slot(
@@ -72,7 +77,7 @@ class Model:
         slot.blocks, slot.seed = self.blocks(len(slot.ids) - 1), self.dice.randrange(99)
         self.writes.append((number, 0, slot.blocks))
         if self.needs[source] or self.needs[number]:
-            self.rule_forks.append((source, number))
+            self.processor_forks.append((source, number))
         self.needs[number] = self.needs[source]
         return Fork(source, number, ints(slot.blocks), slot.seed)
 
@@ -105,8 +110,8 @@ class Model:
         assert work.yields.tolist() == yields and work.yielding == sum(yields)
         assert work.positions.tolist() == [len(slot.ids) for slot in slots]
         assert work.decodes == sum(count == 1 for _, count in runs)
-        told = [n for n, c in runs if self.slots[n].computed + c == len(self.slots[n].ids)]
-        assert work.slots[work.yields][work.run_order].tolist() == told
+        result = [n for n, c in runs if self.slots[n].computed + c == len(self.slots[n].ids)]
+        assert work.slots[work.yields][work.run_order].tolist() == result
         assert [(run, ids.tolist()) for run, ids in work.masked] == [
             (run, [1, 2])
             for run, slot in enumerate(slots)
@@ -115,12 +120,12 @@ class Model:
             and len(slot.sampling.stop_token_ids)
         ]
         needs = [self.needs[n] for (n, _), y in zip(ordered, yields, strict=True) if y]
-        assert work.choosing == max(needs, default=Choosing.PLAIN)
+        assert work.sampler_variant == max(needs, default=SamplerVariant.TOP_P)
         assert [(w.slot, w.column, w.blocks.tolist()) for w in work.writes] == self.writes
-        assert [new.slot for new in work.rule_entries] == self.entries
-        assert work.rule_forks == self.rule_forks
-        assert not work.faults and not work.guided and work.asked is None
-        self.writes, self.entries, self.rule_forks = [], [], []
+        assert [new.slot for new in work.processor_entries] == self.entries
+        assert work.processor_forks == self.processor_forks
+        assert not work.faults and not work.constrained and work.logprob_requests is None
+        self.writes, self.entries, self.processor_forks = [], [], []
         for slot, end, one in zip(slots, ends, yields, strict=True):
             slot.computed = end
             if one:
@@ -176,7 +181,7 @@ def random_step(model: Model, epoch: int, number: int) -> tuple[Step, list[tuple
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_random_steps(seed: int) -> None:
+def test_random_steps_match_a_reference_model(seed: int) -> None:
     state, model = State(LIMITS), Model(random.Random(seed))
     for epoch in (1, 5):
         model.slots.clear()
@@ -186,7 +191,7 @@ def test_random_steps(seed: int) -> None:
             model.compare(state)
 
 
-def test_a_run_that_sat_out_runs_again() -> None:
+def test_skipped_run_runs_again() -> None:
     state, model = State(LIMITS), Model(random.Random(3))
     new = [model.enter(n) for n in (0, 1)]
     runs = [(n, len(model.slots[n].ids) - model.slots[n].computed) for n in (0, 1)]
@@ -205,7 +210,7 @@ def test_a_run_that_sat_out_runs_again() -> None:
     assert state.computed[0] == before["computed"][0] and state.computed[1] == state.known[1] - 1
 
 
-def test_a_broken_state_waits_for_a_newer_epoch() -> None:
+def test_broken_state_accepts_only_a_newer_epoch() -> None:
     state, model = State(LIMITS), Model(random.Random(1))
     state.fold(random_step(model, 2, 0)[0])
     state.broken = True

@@ -20,11 +20,11 @@ from penstock.cache import KvGeometry
 from penstock.parallel import Group
 from penstock.sampling import SamplingRows, choose
 from penstock.worker.graphs import Graphs, Stages, Tokens
-from penstock.worker.memory import Promise
-from penstock.worker.rehearsal import Rehearsal, captured_shapes
+from penstock.worker.memory import Capacity
 from penstock.worker.runner import Pending
 from penstock.worker.shape import TOKENS, Shape
-from penstock.worker.step import Choosing
+from penstock.worker.step import SamplerVariant
+from penstock.worker.warmup import Warmup, captured_shapes
 
 T = TypeVar("T")
 MOST = 512  # tokens of a step, by the driver
@@ -33,7 +33,7 @@ MOST = 512  # tokens of a step, by the driver
 class Recorder:
     """Captures by keeping what was launched, and replays by launching it again."""
 
-    all_choices = True
+    all_samplers = True
 
     def __init__(self, failing_from: int = 1 << 30) -> None:
         self.failing_from = failing_from
@@ -73,8 +73,8 @@ def stages(rows: int) -> Stages:
 
 def launched(graphs: Graphs, shape: Shape) -> Any:
     """One step through `graphs`."""
-    found = graphs.of(shape, stages(shape.samples))
-    return found.choices[0](found.forward())
+    found = graphs.lookup(shape, stages(shape.samples))
+    return found.samplers[0](found.forward())
 
 
 def test_the_second_step_of_a_shape_is_captured_and_later_ones_replay() -> None:
@@ -87,7 +87,7 @@ def test_the_second_step_of_a_shape_is_captured_and_later_ones_replay() -> None:
 
 
 @pytest.mark.parametrize(("fails", "captures", "launches"), [(False, 3, 3), (True, 2, 7)])
-def test_other_choices_are_captured_when_they_are_needed_again(
+def test_sampler_variants_are_captured_on_second_use(
     fails: bool, captures: int, launches: int
 ) -> None:
     """The first time warms what a capture needs. One that cannot be captured is launched."""
@@ -99,12 +99,12 @@ def test_other_choices_are_captured_when_they_are_needed_again(
         return logits.argmin(-1), logits.amin(-1)
 
     for step in range(6):  # the second one captures the forward pass and the plain choice
-        steps = replace(stages(8), choices=(stages(8).choices[0], least))
-        found = graphs.of(decode(8), steps)
+        steps = replace(stages(8), samplers=(stages(8).samplers[0], least))
+        found = graphs.lookup(decode(8), steps)
         logits = found.forward()
         if fails and step == 2:
             recorder.failing_from = 8
-        assert found.choices[1](logits)[0].tolist() == [0] * 8
+        assert found.samplers[1](logits)[0].tolist() == [0] * 8
     assert (recorder.captures, len(calls)) == (captures, launches)
 
 
@@ -118,7 +118,7 @@ def test_graphs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert decode(8) not in graphs.sightings
 
 
-def test_steps_that_the_capture_does_not_take_are_never_captured() -> None:
+def test_unsupported_steps_are_never_captured() -> None:
     recorder = Recorder()
     graphs = Graphs(recorder, torch.empty(64, 4))
     for _ in range(3):
@@ -127,7 +127,7 @@ def test_steps_that_the_capture_does_not_take_are_never_captured() -> None:
 
 
 @torch.inference_mode()
-def test_steps_of_no_sequence_touch_nothing(tmp_path: Path) -> None:
+def test_warmup_steps_touch_only_padding(tmp_path: Path) -> None:
     """What is rehearsed before the first request reads and writes padding alone."""
     worker = LocalWorker()
     loaded = worker.load(checkpoint_maker(tmp_path)("llama31"), max_slots=20)
@@ -137,23 +137,23 @@ def test_steps_of_no_sequence_touch_nothing(tmp_path: Path) -> None:
     assert decodes == [1, 2, 4, 8, 16, 24]
     mixed = {(shape.tokens, shape.decodes) for shape in shapes if shape.chunks}
     assert mixed == {(t, d) for t in TOKENS for d in (0, 32) if t <= MOST and (not d or t >= 64)}
-    for cache in runner.shard.caches:
+    for cache in runner.rank_model.caches:
         cache.fill_(3.0)
     for shape in shapes:
-        stages = runner.rehearse(shape)
-        ids, logprobs = stages.choices[Choosing.PLAIN](stages.forward())
+        stages = runner.warmup_stages(shape)
+        ids, logprobs = stages.samplers[SamplerVariant.TOP_P](stages.forward())
         assert len(ids) == len(logprobs) == shape.samples
-    runner.rehearse_extras(shapes[0])
-    assert all(bool((cache == 3.0).all()) for cache in runner.shard.caches)
+    runner.warmup_extras(shapes[0])
+    assert all(bool((cache == 3.0).all()) for cache in runner.rank_model.caches)
     assert runner.last_token[: loaded.max_slots].eq(0).all()
 
 
 @torch.inference_mode()
-def test_layers_run_before_there_is_memory_for_sequences(tmp_path: Path) -> None:
+def test_layers_run_before_kv_memory_exists(tmp_path: Path) -> None:
     """What begins to be compiled early would run, with finite results, if it were launched."""
     worker, seen = LocalWorker(), list[tuple[int, int]]()
     worker.load(checkpoint_maker(tmp_path)("llama31"), max_slots=20)
-    shard = worker.runner.shard
+    shard = worker.runner.rank_model
     forward = shard.model.forward
 
     def watched(ids: torch.Tensor, context: StepContext) -> torch.Tensor:
@@ -170,15 +170,13 @@ def test_layers_run_before_there_is_memory_for_sequences(tmp_path: Path) -> None
         block_tokens=shard.caches[0].shape[3],
         dtype=shard.caches[0].dtype,
     )
-    promise = Promise(step_tokens=512, slots=20, sequence_tokens=256, vocab=501)
-    Rehearsal().begin(shard.model, promise, geometry, shard.cos_sin)
+    capacity = Capacity(step_tokens=512, slots=20, sequence_tokens=256, vocab=501)
+    Warmup().begin(shard.model, capacity, geometry, shard.cos_sin)
     assert seen == [(16, 0), (1, 1), (2, 2), (4, 4), (8, 8), (16, 16)]
 
 
 @torch.inference_mode()
-def test_tokens_that_were_never_chosen_are_never_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unsampled_tokens_are_never_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While kernels are only compiled, their outputs hold anything, which is no token's id."""
     worker = LocalWorker()
     worker.load(checkpoint_maker(tmp_path)("llama31"), max_slots=20)
@@ -191,14 +189,14 @@ def test_tokens_that_were_never_chosen_are_never_read(
         return (ids + (1 << 40) if only_compiled[0] else ids), logprobs
 
     @contextmanager
-    def building(*_: object) -> Iterator[None]:
+    def compile_ahead(*_: object) -> Iterator[None]:
         only_compiled[0] = True
         yield
         only_compiled[0] = False
 
     monkeypatch.setattr("penstock.worker.runner.choose", garbage)
-    monkeypatch.setattr("penstock.worker.rehearsal.building", building)
-    Rehearsal().play(runner)
+    monkeypatch.setattr("penstock.worker.warmup.compile_ahead", compile_ahead)
+    Warmup().run(runner)
     assert runner.last_token.max() < 501
     for _ in runner.spare_work:
         pass
@@ -213,8 +211,8 @@ def test_ranks_of_a_group_capture_before_the_first_step(size: int, tmp_path: Pat
     worker.load(checkpoint_maker(tmp_path)("llama31"), max_slots=2, max_step_tokens=16)
     runner = worker.runner
     runner.packer.pad, runner.graphs = True, Graphs(Recorder(), torch.empty(64, 501))
-    runner.shard = replace(runner.shard, group=Group(0, size))
-    Rehearsal().play(runner)
+    runner.rank_model = replace(runner.rank_model, group=Group(0, size))
+    Warmup().run(runner)
     wanted = captured_shapes(runner.state.limits)
     assert list(runner.graphs.captured) == (wanted if size > 1 else [])
     assert len(list(runner.spare_work)) == (0 if size > 1 else len(wanted))
@@ -230,7 +228,7 @@ class Relauncher(Recorder):
 
 
 @torch.inference_mode()
-def test_a_worker_without_memory_for_large_graphs_keeps_serving(
+def test_worker_without_memory_for_large_graphs_keeps_serving(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     path, answers = checkpoint_maker(tmp_path)("llama31"), []
@@ -242,7 +240,7 @@ def test_a_worker_without_memory_for_large_graphs_keeps_serving(
         if relauncher is not None:
             runner.packer.pad = True
             runner.graphs = Graphs(relauncher, torch.empty(64, 501))
-            Rehearsal().play(runner)
+            Warmup().run(runner)
             for _ in runner.spare_work:
                 pass
             # Decodes of 1, 2, 4 and 8; steps with prompts have rows for all decodes beside them.
@@ -261,7 +259,7 @@ def test_a_worker_without_memory_for_large_graphs_keeps_serving(
 
 
 @torch.inference_mode()
-def test_shapes_are_captured_while_no_step_is_asked_for(tmp_path: Path) -> None:
+def test_graphs_are_captured_while_idle(tmp_path: Path) -> None:
     """Between a load and the first step, and between steps; streams run on as if nothing was."""
     path, answers = checkpoint_maker(tmp_path)("llama31"), []
     for pad in (False, True):
@@ -269,7 +267,7 @@ def test_shapes_are_captured_while_no_step_is_asked_for(tmp_path: Path) -> None:
         loaded = worker.load(path, max_slots=20)
         runner = worker.runner
         runner.packer.pad, runner.graphs = pad, Graphs(Relauncher(), torch.empty(64, 501))
-        Rehearsal().play(runner)
+        Warmup().run(runner)
         assert not runner.graphs.captured
         driver, sequence = Driver([worker], loaded), greedy(prompt(9), 8)
         driver.enter(sequence)
@@ -286,7 +284,7 @@ def test_shapes_are_captured_while_no_step_is_asked_for(tmp_path: Path) -> None:
 
 
 @torch.inference_mode()
-def test_nothing_is_captured_while_a_step_is_on_the_device(
+def test_no_capture_while_a_step_is_in_flight(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A capture would wait for the step, and hold up the next one."""

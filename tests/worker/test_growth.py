@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 from jsonschema import validate
-from penstock.guidance import growth
-from penstock.guidance import schema as schemas
-from penstock.guidance.compile import Compiler
-from penstock.guidance.earley import Grammar
-from penstock.guidance.native import NativeCursor
-from penstock.guidance.protocol import Ends, Kind, Wanted, words
-from penstock.guidance.schema import MOST_SIZE
+from penstock.grammar import growth
+from penstock.grammar import schema as schemas
+from penstock.grammar.compile import Compiler
+from penstock.grammar.llguidance_backend import LlguidanceGrammar
+from penstock.grammar.native import NativeMatcher
+from penstock.grammar.protocol import EndConditions, GrammarKind, GrammarSpec, words
+from penstock.grammar.schema import MOST_SIZE
 from schemas import EXPRESSIBLE, OTHERS, WORD, composed, listing, record
-from test_calls import VOCAB, compiler, guide
-from test_guides import EOS
+from test_grammars import EOS
+from test_tool_call_grammars import VOCAB, compile_grammar, compiler
 from trees import PERSON, TREE
 
 __all__ = ["compiler"]
@@ -82,20 +82,20 @@ class Scan:
         self.named = byte == "{" or (byte == "," and self.open[-1:] == ["{"])
 
 
-def able(cursor: NativeCursor) -> Any:
+def able(matcher: NativeMatcher) -> Any:
     """The tokens that may follow, end tokens apart."""
     row = np.zeros(words(VOCAB), np.int32)
-    cursor.fill(row)
+    matcher.fill(row)
     found = np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little"))
     return found[~np.isin(found, EOS)]
 
 
-def of_schema(schema: Any) -> Wanted:
-    return Wanted(Kind.JSON_SCHEMA, json.dumps(schema), complete=True)
+def of_schema(schema: Any) -> GrammarSpec:
+    return GrammarSpec(GrammarKind.JSON_SCHEMA, json.dumps(schema), complete=True)
 
 
 @pytest.mark.parametrize("backend", ENDLESS)
-def test_documents_grow_to_the_last_of_their_tokens(
+def test_documents_use_nearly_all_of_their_tokens(
     compiler: Compiler, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of tokens that end nothing where there are such: over many budgets, hardly any is left."""
@@ -108,20 +108,22 @@ def test_documents_grow_to_the_last_of_their_tokens(
         open = ~np.array(ends, np.bool_)
         quiet = np.array([b'"' not in text for text in texts]) & open
         tiers = [quiet, open] if name in ("string", "text") else [open]
-        made = guide(compiler, of_schema(schema))
-        assert isinstance(compiler.compile(of_schema(schema)), Grammar) == (backend != "outlines")
+        made = compile_grammar(compiler, of_schema(schema))
+        assert isinstance(compiler.compile(of_schema(schema)), LlguidanceGrammar) == (
+            backend != "outlines"
+        )
         rng, unused = np.random.default_rng(7), []
         for most in range(made.shortest + 8, made.shortest + 128, 6):
-            cursor, out = made.start(Ends((EOS[0], EOS[1]), most)), b""
+            matcher, out = made.start(EndConditions((EOS[0], EOS[1]), most)), b""
             for left in range(most, -1, -1):
-                tokens = able(cursor) if left else []
+                tokens = able(matcher) if left else []
                 if not len(tokens):
                     break
                 preferred = (tokens[tier[tokens]] for tier in tiers)
                 tokens = next((found for found in preferred if len(found)), tokens)
                 token = int(rng.choice(tokens))
                 out += texts[token]
-                cursor.advance(token)
+                matcher.advance(token)
             validate(json.loads(out.decode("utf-8", "replace")), schema)
             unused.append(left)
         most = made.shortest if name == "tree" else 3  # a node of it has so many at least
@@ -129,26 +131,29 @@ def test_documents_grow_to_the_last_of_their_tokens(
         assert max(unused) <= most, (name, unused)
 
 
-def test_what_is_counted_for_a_token_is_enough(compiler: Compiler) -> None:
+def test_growth_bound_per_token_is_sufficient(compiler: Compiler) -> None:
     """No token, whatever it begins, lengthens what a document needs by more."""
     texts = compiler.vocabulary.tokens
     schemas = {**OTHERS, "person": PERSON, "tree": TREE}
     schemas |= {f"composed {number}": composed(number) for number in range(16)}
     rng, seen = np.random.default_rng(8), 0
     for name, schema in schemas.items():
-        made, compiled = guide(compiler, of_schema(schema)), compiler.compile(of_schema(schema))
-        if not isinstance(compiled, Grammar):
+        made, compiled = (
+            compile_grammar(compiler, of_schema(schema)),
+            compiler.compile(of_schema(schema)),
+        )
+        if not isinstance(compiled, LlguidanceGrammar):
             continue
         grows = compiled.growth
         assert grows is not None
-        cursor, out, scan, needed = made.start(Ends((), 5000)), b"", Scan(), made.shortest
+        matcher, out, scan, needed = made.start(EndConditions((), 5000)), b"", Scan(), made.shortest
         for _ in range(30):
-            tokens = able(cursor)
+            tokens = able(matcher)
             if not len(tokens):
                 break
             token = int(rng.choice(tokens))
             out += texts[token]
-            cursor.advance(token)
+            matcher.advance(token)
             after = made.needed(out)
             assert after is not None, (name, out)
             bound = needed + scan.take(texts[token]) * grows.each + grows.once
@@ -157,11 +162,11 @@ def test_what_is_counted_for_a_token_is_enough(compiler: Compiler) -> None:
     assert seen > 600
 
 
-def test_recursion_needs_few_tokens_where_it_may_end(compiler: Compiler) -> None:
-    opened, _ = growth.of_schema(TREE, compiler.vocabulary)
+def test_optional_recursion_has_a_small_growth_bound(compiler: Compiler) -> None:
+    opened, _ = growth.schema_growth(TREE, compiler.vocabulary)
     assert opened < 40
     endless = {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}
-    assert growth.of_schema(endless, compiler.vocabulary)[0] >= MOST_SIZE
+    assert growth.schema_growth(endless, compiler.vocabulary)[0] >= MOST_SIZE
 
 
 def tagged() -> Any:
@@ -173,11 +178,11 @@ def tagged() -> Any:
     return {"$defs": kinds, "oneOf": references}
 
 
-def test_a_type_is_only_chosen_if_what_it_leads_to_fits(compiler: Compiler) -> None:
+def test_alternative_is_allowed_only_if_its_completion_fits(compiler: Compiler) -> None:
     schema, texts = tagged(), compiler.vocabulary.tokens
-    made = guide(compiler, of_schema(schema))
+    made = compile_grammar(compiler, of_schema(schema))
     begun, long = b'{"type":"', 0
-    spelt = compiler.vocabulary.segmented(begun)
+    spelt = compiler.vocabulary.shortest_tokenization(begun)
     assert spelt
     for most in range(made.shortest, made.shortest + 60):
         tokens = able(placed(made, spelt, most))
@@ -188,9 +193,9 @@ def test_a_type_is_only_chosen_if_what_it_leads_to_fits(compiler: Compiler) -> N
     assert long
 
 
-def placed(made: Any, tokens: list[int], most: int) -> NativeCursor:
-    """A cursor behind some tokens of `most`."""
-    cursor: NativeCursor = made.start(Ends((EOS[0], EOS[1]), most))
+def placed(made: Any, tokens: list[int], most: int) -> NativeMatcher:
+    """A matcher behind some tokens of `most`."""
+    matcher: NativeMatcher = made.start(EndConditions((EOS[0], EOS[1]), most))
     for token in tokens:
-        cursor.advance(token)
-    return cursor
+        matcher.advance(token)
+    return matcher

@@ -30,7 +30,7 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> tuple[LocalWorker, pb.Lo
 @pytest.fixture
 def never(loaded: tuple[LocalWorker, pb.Loaded], monkeypatch: pytest.MonkeyPatch) -> None:
     """The model's logits of NEVER are -inf."""
-    model = loaded[0].runner.shard.model
+    model = loaded[0].runner.rank_model.model
     compute = model.logits
 
     def logits(hidden: torch.Tensor) -> torch.Tensor:
@@ -51,33 +51,35 @@ def first_reply(driver: Driver, sequence: Running) -> pb.StepReply:
 
 @pytest.mark.usefixtures("never")
 @pytest.mark.parametrize("top", [0, 3, WHOLE_VOCABULARY])
-def test_of_a_prompts_token(driver: Driver, top: int) -> None:
-    (told,) = first_reply(driver, greedy(PROMPT, 1, prompt_logprobs=top)).prompts
-    assert told.start == 1 and len(told.logprobs) == len(PROMPT) - 1
-    infinite = [at for at, logprob in enumerate(told.logprobs) if logprob == -math.inf]
-    assert infinite == [AT - 1] and told.ranks[AT - 1] == VOCAB
-    assert all(math.isfinite(p) for p in told.logprobs[: AT - 1] + told.logprobs[AT:])
+def test_impossible_prompt_token_has_infinite_logprob(driver: Driver, top: int) -> None:
+    (result,) = first_reply(driver, greedy(PROMPT, 1, prompt_logprobs=top)).prompt_logprobs
+    assert result.start == 1 and len(result.logprobs) == len(PROMPT) - 1
+    infinite = [at for at, logprob in enumerate(result.logprobs) if logprob == -math.inf]
+    assert infinite == [AT - 1] and result.ranks[AT - 1] == VOCAB
+    assert all(math.isfinite(p) for p in result.logprobs[: AT - 1] + result.logprobs[AT:])
     if top == WHOLE_VOCABULARY:
-        assert list(told.top_token_ids[VOCAB - 1 :: VOCAB]) == [NEVER] * (len(PROMPT) - 1)
-        assert list(told.top_logprobs[VOCAB - 1 :: VOCAB]) == [-math.inf] * (len(PROMPT) - 1)
+        assert list(result.top_token_ids[VOCAB - 1 :: VOCAB]) == [NEVER] * (len(PROMPT) - 1)
+        assert list(result.top_logprobs[VOCAB - 1 :: VOCAB]) == [-math.inf] * (len(PROMPT) - 1)
 
 
 @pytest.mark.usefixtures("never")
-def test_of_a_token_that_is_named(driver: Driver) -> None:
+def test_impossible_requested_token_has_infinite_logprob(driver: Driver) -> None:
     reply = first_reply(driver, greedy(PROMPT, 1, top_logprobs=2, logprob_token_ids=[NEVER, 5]))
-    told = dict(zip(reply.top_token_ids, reply.top_logprobs, strict=True))
-    assert told.pop(NEVER) == -math.inf
-    assert reply.token_ids[0] in told and all(math.isfinite(p) for p in told.values())
+    result = dict(zip(reply.top_token_ids, reply.top_logprobs, strict=True))
+    assert result.pop(NEVER) == -math.inf
+    assert reply.token_ids[0] in result and all(math.isfinite(p) for p in result.values())
 
 
-def test_of_a_stop_token_before_min_tokens(driver: Driver) -> None:
+def test_masked_stop_token_has_infinite_logprob(driver: Driver) -> None:
     """Masked, it is as impossible as one that the model excludes."""
     asked = {"min_tokens": 3, "stop_token_ids": [7], "logprob_token_ids": [7]}
     reply = first_reply(driver, greedy(PROMPT, 1, **asked))
     assert list(reply.top_token_ids) == [7] and list(reply.top_logprobs) == [-math.inf]
 
 
-def test_of_the_token_that_is_chosen(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_impossible_chosen_token_has_infinite_logprob(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As where its probability is too small for a float32."""
     choose = runner.choose
 

@@ -11,55 +11,65 @@ import pytest
 from jsonschema import Draft202012Validator
 from jsonschema.validators import validator_for
 from keywords import CASES
-from penstock.guidance import automaton, earley
-from penstock.guidance.automaton import Automaton
-from penstock.guidance.compile import Compiler
-from penstock.guidance.normal.emit import normal
-from penstock.guidance.normal.scalars import others
-from penstock.guidance.protocol import Compiled, Ends, Kind, Refused, Wanted
-from test_calls import VOCAB, compiler
-from test_guides import EOS
+from penstock.grammar import automaton, llguidance_backend
+from penstock.grammar.automaton import Automaton
+from penstock.grammar.compile import Compiler
+from penstock.grammar.json_schema.emit import normalize
+from penstock.grammar.json_schema.scalars import others
+from penstock.grammar.protocol import (
+    CompiledGrammar,
+    EndConditions,
+    GrammarKind,
+    GrammarRejected,
+    GrammarSpec,
+)
+from test_grammars import EOS
+from test_tool_call_grammars import VOCAB, compiler
 from test_walks import words
 
 __all__ = ["compiler"]
 CHECKER = Draft202012Validator.FORMAT_CHECKER
 
 
-def guide(compiler: Compiler, schema: Any) -> Compiled:
-    made = compiler.compile(Wanted(Kind.JSON_SCHEMA, json.dumps(schema), True))
+def compile_schema(compiler: Compiler, schema: Any) -> CompiledGrammar:
+    made = compiler.compile(GrammarSpec(GrammarKind.JSON_SCHEMA, json.dumps(schema), True))
     if isinstance(made, Automaton):
-        return automaton.guide(made, compiler.vocabulary, True)
-    return earley.guide(made, compiler.vocabulary)
+        return automaton.native_grammar(made, compiler.vocabulary, True)
+    return llguidance_backend.native_grammar(made, compiler.vocabulary)
 
 
-def document(made: Compiled, compiler: Compiler, most: int, draw: np.random.Generator) -> bytes:
+def document(
+    made: CompiledGrammar, compiler: Compiler, most: int, draw: np.random.Generator
+) -> bytes:
     """Drawn from the masks, those that end or open something more often."""
-    cursor, out = made.start(Ends((EOS[0], EOS[1]), most)), b""
+    matcher, out = made.start(EndConditions((EOS[0], EOS[1]), most)), b""
     texts = compiler.vocabulary.tokens
     for _ in range(most):
         row = np.zeros(words(VOCAB), np.int32)
-        cursor.fill(row)
+        matcher.fill(row)
         able = np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little"))
         marks = [token for token in able if set(texts[token]) & set(b'"{}[],:')]
         token = int(draw.choice(marks if marks and draw.random() < 0.3 else able))
         if token in EOS:
             break
-        cursor.advance(token)
+        matcher.advance(token)
         out += texts[token]
-    assert cursor.whole, out
+    assert matcher.is_accepting, out
     return out
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_keywords_are_kept(compiler: Compiler, name: str) -> None:
+def test_keywords_are_enforced(compiler: Compiler, name: str) -> None:
     schema, possible, impossible = CASES[name]
-    made = guide(compiler, schema)
+    made = compile_schema(compiler, schema)
     validator = validator_for(schema, Draft202012Validator)(schema, format_checker=CHECKER)
     for wanted, values in ((True, possible), (False, impossible)):
         for value in values:
             assert validator.is_valid(value) == wanted or "draft 3" in name, value
             text = json.dumps(value, separators=(",", ":")).encode()
-            assert made.start(Ends((EOS[0], EOS[1]), 10_000), text).whole == wanted, value
+            assert (
+                made.start(EndConditions((EOS[0], EOS[1]), 10_000), text).is_accepting == wanted
+            ), value
     draw = np.random.default_rng(5)
     for more in (0, 1, 4, 12, 40, 120) * 3:
         text = document(made, compiler, made.shortest + more, draw)
@@ -74,18 +84,18 @@ def test_keywords_are_kept(compiler: Compiler, name: str) -> None:
         ({"allOf": [{"$ref": "#/$defs/a"}], "$defs": {"a": {"anyOf": [{"$ref": "#"}]}}}, "#"),
     ],
 )
-def test_a_schema_that_only_leads_to_itself_is_refused(schema: Any, place: str) -> None:
-    with pytest.raises(Refused, match=re.escape(f"at `{place}")):
-        normal(schema)
+def test_self_referential_schema_is_refused(schema: Any, place: str) -> None:
+    with pytest.raises(GrammarRejected, match=re.escape(f"at `{place}")):
+        normalize(schema)
 
 
-def test_alternatives_that_multiply_are_bounded() -> None:
+def test_multiplying_alternatives_stay_bounded() -> None:
     """Neither time nor size grows with the product."""
     tags = [f"t{index}" for index in range(24)]
     choice = [{"anyOf": [{"required": [tag]}, {"required": [f"{tag}b"]}]} for tag in tags]
     try:
-        made = normal({"type": "object", "allOf": choice})
-    except Refused as error:
+        made = normalize({"type": "object", "allOf": choice})
+    except GrammarRejected as error:
         assert "multiply" in str(error)
     else:
         assert len(made["anyOf"]) < 100
@@ -100,12 +110,12 @@ def test_many_conditions_on_one_member_do_not_multiply() -> None:
         }
         for kind in kinds
     ]
-    made = normal({"type": "object", "properties": {"kind": {"enum": kinds}}, "allOf": rules})
+    made = normalize({"type": "object", "properties": {"kind": {"enum": kinds}}, "allOf": rules})
     required = {tuple(each["required"]) for each in made["anyOf"] if "required" in each}
     assert required >= {("kind", f"of_{kind}") for kind in kinds}
 
 
-def test_all_other_texts() -> None:
+def test_negated_pattern_matches_all_other_texts() -> None:
     pattern = re.compile(others(["a", "ab", "b-]", 'q"'], ["xy", "^"]))
     for text in ("", "aa", "abc", "b", "b-", "q", "x", "yx", "\n", "xx", "abab"):
         assert pattern.search(text), text

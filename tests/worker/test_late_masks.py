@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from driver import Driver, Running, greedy, new_sequence
 from local import LocalWorker
-from penstock.guidance import Cursor, masks
+from penstock.grammar import Matcher, masks
 from penstock.rpc import shard_pb2 as pb
-from penstock.worker.guiding import Guiding
-from test_guides import guide, guided
+from penstock.worker.grammar_masks import GrammarMasks
+from test_grammars import make_grammar, with_grammar
 from trees import PERSON, TREE
 
-Fill = Callable[[Sequence[Cursor], Any, Any], masks.Filled]
+Fill = Callable[[Sequence[Matcher], Any, Any], masks.FillResult]
 
 
 class Late:
@@ -29,9 +29,11 @@ class Late:
         self._is_late = is_late  # of a step and a place among its guided rows
         monkeypatch.setattr(masks, "fill", self)
 
-    def __call__(self, cursors: Sequence[Cursor], rows: Any, left: Any = None) -> masks.Filled:
-        filled = self._fill(cursors, rows, left)
-        filled.late = [place for place in range(len(cursors)) if self._is_late(self.steps, place)]
+    def __call__(
+        self, matchers: Sequence[Matcher], rows: Any, left: Any = None
+    ) -> masks.FillResult:
+        filled = self._fill(matchers, rows, left)
+        filled.late = [place for place in range(len(matchers)) if self._is_late(self.steps, place)]
         rows[filled.late] = -1
         self.steps += 1
         self.late += len(filled.late)
@@ -40,11 +42,11 @@ class Late:
 
 def sequences() -> list[Running]:
     """Guided ones, of which some ask for more, and one that is not guided."""
-    asking = guided(guide("JSON_SCHEMA", PERSON, 40), 1)
+    asking = with_grammar(make_grammar("JSON_SCHEMA", PERSON, 40), 1)
     asking.sampling.top_logprobs = 2
-    adjusted = guided(guide("JSON_SCHEMA", TREE, 40), 2)
+    adjusted = with_grammar(make_grammar("JSON_SCHEMA", TREE, 40), 2)
     adjusted.sampling.penalties.CopyFrom(pb.Penalties(repetition=1.3, frequency=0.5, presence=0.4))
-    held = guided(guide("JSON_SCHEMA", PERSON, 40), 3)
+    held = with_grammar(make_grammar("JSON_SCHEMA", PERSON, 40), 3)
     held.sampling.min_tokens = 5
     held.sampling.stop_token_ids.extend([2, 3])
     return [asking, adjusted, held, greedy([1, 500, 600], 30, seed=4)]
@@ -86,11 +88,11 @@ def test_tokens_are_the_same_when_masks_are_late(
         assert found == pytest.approx(wanted, abs=1e-4)
 
 
-def test_steps_sent_before_a_mask_was_late_run_the_same_token_again(
+def test_steps_sent_before_a_late_mask_rerun_the_same_token(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wanted = guide("JSON_SCHEMA", PERSON, 20)
-    alone, ahead = guided(wanted, 3), guided(wanted, 3)
+    wanted = make_grammar("JSON_SCHEMA", PERSON, 20)
+    alone, ahead = with_grammar(wanted, 3), with_grammar(wanted, 3)
     driver.enter(alone)
     driver.finish([alone])
     Late(monkeypatch, lambda step, _: step in (0, 4, 5))
@@ -114,19 +116,22 @@ def test_steps_sent_before_a_mask_was_late_run_the_same_token_again(
     driver.leave(ahead)
 
 
-def test_a_step_goes_on_without_a_mask_that_is_being_made(
+def test_step_proceeds_without_an_unfinished_mask(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A real one, which a thread holds until the other sequence has ended."""
-    sequence, other = guided(guide("JSON_SCHEMA", TREE, 20), 5), greedy([1, 500, 600], 30)
-    expected = guided(guide("JSON_SCHEMA", TREE, 20), 5)
+    sequence, other = (
+        with_grammar(make_grammar("JSON_SCHEMA", TREE, 20), 5),
+        greedy([1, 500, 600], 30),
+    )
+    expected = with_grammar(make_grammar("JSON_SCHEMA", TREE, 20), 5)
     driver.enter(expected)
     driver.finish([expected])
     let, begin = threading.Event(), masks.begin
 
-    def begun_late(cursors: Sequence[Cursor], words: int) -> None:
+    def begun_late(matchers: Sequence[Matcher], words: int) -> None:
         if let.is_set():
-            begin(cursors, words)
+            begin(matchers, words)
 
     monkeypatch.setattr(masks, "begin", begun_late)
     for running in (sequence, other):
@@ -145,18 +150,20 @@ def test_ranks_of_a_group_wait_for_all_masks(
 ) -> None:
     """Each would find others late."""
     runner = loaded[0].runner
-    guiding = Guiding(runner.state.limits.vocab, runner.shard.device, ranks)
-    assert guiding.waits == waits
+    grammar_masks = GrammarMasks(runner.state.limits.vocab, runner.rank_model.device, ranks)
+    assert grammar_masks.waits == waits
     asked: list[bool] = []
-    sequence = guided(guide("JSON_SCHEMA", PERSON, 4), 1)
+    sequence = with_grammar(make_grammar("JSON_SCHEMA", PERSON, 4), 1)
 
     class Asked(Late):
-        def __call__(self, cursors: Sequence[Cursor], rows: Any, left: Any = None) -> masks.Filled:
+        def __call__(
+            self, matchers: Sequence[Matcher], rows: Any, left: Any = None
+        ) -> masks.FillResult:
             asked.append(left is None)
-            return self._fill(cursors, rows, left)
+            return self._fill(matchers, rows, left)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner.guiding, "waits", waits)
+        patch.setattr(runner.grammar_masks, "waits", waits)
         Asked(patch, lambda *_: False)
         driver.enter(sequence)
         driver.finish([sequence])

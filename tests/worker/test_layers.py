@@ -10,9 +10,9 @@ import torch
 from checkpoints import checkpoint_maker
 from local import LocalWorker
 from penstock.layers import attention
-from penstock.models import abridged
-from penstock.quant import Plain, plain
-from penstock.worker.rehearsal import captured_shapes
+from penstock.models import fewer_layers
+from penstock.quant import Unquantized, unquantized
+from penstock.worker.warmup import captured_shapes
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
@@ -20,19 +20,19 @@ DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("rows", [1, 40, 300])
 @pytest.mark.parametrize("added", [False, True])
-def test_what_a_norm_sums(
+def test_norm_inputs_sum_product_and_residual(
     device: str, rows: int, added: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A product and the residual, or both in the residual's memory, where cuBLAS multiplies."""
     if device == "cpu" or not added:
-        monkeypatch.setattr(plain, "adds", lambda *_: added)
+        monkeypatch.setattr(unquantized, "adds", lambda *_: added)
     # Of its own: a worker of an earlier test may be capturing, with the device's own generator.
     generator = torch.Generator(device)
     kind = {"device": device, "dtype": torch.bfloat16, "generator": generator}
     weight, x = torch.randn(256, 512, **kind), torch.randn(rows, 512, **kind)
     residual = torch.randn(rows, 256, **kind)
     expected = residual.double() + x.double() @ weight.double().t()
-    method = Plain(torch.bfloat16, torch.device(device))
+    method = Unquantized(torch.bfloat16, torch.device(device))
     found, left = method.apply_onto({"weight": weight}, x, None, residual)
     assert (left is None) == (added and (device == "cpu" or rows > 256))
     assert (found is residual) == (left is None)
@@ -55,8 +55,8 @@ def test_an_abridged_model_has_a_layer_of_each_kind(
 
     monkeypatch.setattr(attention, "attend", noted)
     shape = captured_shapes(runner.state.limits)[0]
-    with abridged(runner.shard.model):
-        runner.rehearse(shape).forward()
+    with fewer_layers(runner.rank_model.model):
+        runner.warmup_stages(shape).forward()
     assert layers == kept
-    runner.rehearse(shape).forward()
+    runner.warmup_stages(shape).forward()
     assert layers == [*kept, 0, 1, 2]

@@ -9,15 +9,23 @@ from typing import Any
 import numpy as np
 import pytest
 from penstock.faults import BadStep
-from penstock.worker.adjustment import (
+from penstock.worker.logits_processor_params import (
     MOST_BAD_WORDS,
     MOST_BIASES,
     MOST_STOP_IDS,
     WORD_TOKENS,
-    misfit,
+    logits_processors_error,
 )
 from penstock.worker.state import Limits, State, Work
-from penstock.worker.step import Adjustment, FaultKind, Fork, NewSequence, Sampling, Step, Watermark
+from penstock.worker.step import (
+    FaultKind,
+    Fork,
+    LogitsProcessors,
+    NewSequence,
+    Sampling,
+    Step,
+    Watermark,
+)
 
 LIMITS = Limits(slots=4, step_tokens=20, sequence_tokens=30, block_tokens=4, blocks=10, vocab=50)
 SAMPLING = Sampling(0.0, 0, 1.0, 0, 0, np.zeros(0, np.int64))
@@ -72,13 +80,13 @@ def test_blocks_of_the_longest_sequence() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_sequence(good: NewSequence, bad: NewSequence, text: str) -> None:
+def test_invalid_sequences_are_refused(good: NewSequence, bad: NewSequence, text: str) -> None:
     assert not fold(step(new=[good])).faults
     (fault,) = fold(step(new=[bad])).faults
     assert fault.slot == 0 and fault.kind is FaultKind.INVALID and text in fault.message
 
 
-def test_stop_token_ids() -> None:
+def test_stop_token_ids_are_validated() -> None:
     def faults(ids: list[int]) -> list[str]:
         sampling = replace(SAMPLING, stop_token_ids=np.array(ids, np.int64))
         return [f.message for f in fold(step(new=[sequence(sampling=sampling)])).faults]
@@ -122,7 +130,7 @@ def test_numbers_of_slots_blocks_and_tokens(name: str, end: int) -> None:
             fold(step(**parts(value)))
 
 
-def test_what_a_step_may_not_be() -> None:
+def test_malformed_steps_are_refused() -> None:
     entering = [sequence(20, slot=0, blocks=ints(0, 1, 2, 3, 4))]
     runs = {"run_slots": ints(0), "run_tokens": ints(20)}
     assert not fold(step(new=entering, **runs)).faults
@@ -141,7 +149,7 @@ def test_what_a_step_may_not_be() -> None:
             fold(step(**parts))
 
 
-def test_a_run_ends_with_its_tokens_and_within_its_blocks() -> None:
+def test_run_must_fit_its_tokens_and_blocks() -> None:
     def kinds(tokens: int, count: int, blocks: int, more: int = 0) -> list[FaultKind]:
         entering = [sequence(tokens, blocks=ints(*range(blocks)))]
         grown = {"growth_counts": ints(more), "growth_blocks": ints(*range(9, 9 - more, -1))}
@@ -157,7 +165,7 @@ def test_a_run_ends_with_its_tokens_and_within_its_blocks() -> None:
     assert kinds(17, 17, 4, more=5) == broken  # a table of 9: nothing is added
 
 
-def test_a_run_that_cannot_be_says_why() -> None:
+def test_impossible_run_error_explains_why() -> None:
     run = {"run_slots": ints(0), "run_tokens": ints(9)}
     (fault,) = fold(step(new=[sequence(12, computed=2)], **run)).faults
     assert fault.message == (
@@ -165,7 +173,7 @@ def test_a_run_that_cannot_be_says_why() -> None:
     )
 
 
-def test_a_run_of_no_sequence_is_told_once() -> None:
+def test_run_of_an_empty_slot_is_one_fault() -> None:
     work = fold(step(run_slots=ints(2), run_tokens=ints(1)))
     assert [(f.slot, f.message) for f in work.faults] == [(2, "slot 2 holds no sequence")]
     state, bad = State(LIMITS), sequence(0, slot=2)
@@ -173,7 +181,7 @@ def test_a_run_of_no_sequence_is_told_once() -> None:
     assert "a sequence has 0 tokens" in fault.message
 
 
-def test_a_fork_of_no_sequence_is_its_own_fault() -> None:
+def test_fork_of_an_empty_slot_is_one_fault() -> None:
     fork = Fork(source=1, destination=2, blocks=ints(3), seed=0)
     work = fold(step(forks=[fork]))
     (fault,) = work.faults
@@ -221,14 +229,21 @@ CHANGES: list[tuple[str, list[Any], list[Any], str]] = [
 
 
 @pytest.mark.parametrize(("name", "good", "bad", "text"), CHANGES)
-def test_what_is_asked_of_logits(name: str, good: list[Any], bad: list[Any], text: str) -> None:
+def test_logits_processor_parameters_are_validated(
+    name: str, good: list[Any], bad: list[Any], text: str
+) -> None:
     for value in good:
-        assert misfit(Adjustment(**{name: value}), VOCAB) is None
+        assert logits_processors_error(LogitsProcessors(**{name: value}), VOCAB) is None
     for value in bad:
-        assert text in str(misfit(Adjustment(**{name: value}), VOCAB))
+        assert text in str(logits_processors_error(LogitsProcessors(**{name: value}), VOCAB))
 
 
-def test_what_is_both_allowed_and_banned_is_banned() -> None:
-    assert misfit(Adjustment(allowed=ints(1, 2), banned=ints(2)), VOCAB) is None
-    assert misfit(Adjustment(allowed=ints(1, 2), banned=ints(2, 1)), VOCAB) == "no token is allowed"
-    assert misfit(None, VOCAB) is None
+def test_tokens_both_allowed_and_banned_are_banned() -> None:
+    assert (
+        logits_processors_error(LogitsProcessors(allowed=ints(1, 2), banned=ints(2)), VOCAB) is None
+    )
+    assert (
+        logits_processors_error(LogitsProcessors(allowed=ints(1, 2), banned=ints(2, 1)), VOCAB)
+        == "no token is allowed"
+    )
+    assert logits_processors_error(None, VOCAB) is None

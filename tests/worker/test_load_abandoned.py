@@ -43,7 +43,7 @@ def request(model: Path) -> pb.LoadRequest:
     return pb.LoadRequest(**{**SETTINGS, "model_path": str(model)})
 
 
-def test_a_load_whose_client_leaves_ends_and_another_works(
+def test_load_ends_when_its_client_disconnects_and_another_succeeds(
     model: Path, gate: threading.Event
 ) -> None:
     worker, context = LocalWorker(), Context()
@@ -58,7 +58,7 @@ def test_a_load_whose_client_leaves_ends_and_another_works(
     assert worker.load(model).vocab_size == 501
 
 
-def test_an_iterator_that_is_dropped_ends_the_load(model: Path, gate: threading.Event) -> None:
+def test_dropped_load_iterator_ends_the_load(model: Path, gate: threading.Event) -> None:
     worker = LocalWorker()
     events = worker.shard.Load(request(model), Context())
     next(events)
@@ -68,10 +68,10 @@ def test_an_iterator_that_is_dropped_ends_the_load(model: Path, gate: threading.
     assert worker.load(model).vocab_size == 501
 
 
-def test_until_it_has_ended_another_load_is_refused(
+def test_load_is_refused_until_an_abandoned_one_ends(
     model: Path, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "TAKE_SECONDS", 0.05)
+    monkeypatch.setattr(service, "ACQUIRE_SECONDS", 0.05)
     worker, context = LocalWorker(), Context()
     events = worker.shard.Load(request(model), context)
     next(events)

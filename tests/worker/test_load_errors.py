@@ -125,7 +125,7 @@ def test_kv_memory_too_small_for_one_sequence(model: Path) -> None:
         ({"rank": 1, "world_size": 2}, "rank 1 of 2"),
     ],
 )
-def test_settings_that_break_a_rule(model: Path, settings: dict[str, Any], text: str) -> None:
+def test_invalid_settings_are_refused(model: Path, settings: dict[str, Any], text: str) -> None:
     message = refusal(model, **settings)
     assert "INVALID_ARGUMENT" in message and text in message
 
@@ -138,21 +138,21 @@ def test_settings_that_break_a_rule(model: Path, settings: dict[str, Any], text:
         {"max_sequence_tokens": 512},
     ],
 )
-def test_the_last_settings_that_are_taken(original: Path, settings: dict[str, Any]) -> None:
+def test_extreme_settings_are_accepted(original: Path, settings: dict[str, Any]) -> None:
     loaded = LocalWorker().load(original, **settings)
     assert loaded.max_sequence_tokens == settings.get("max_sequence_tokens", 256)
     rest = settings.get("kv_memory_bytes", loaded.memory.kv) - loaded.memory.kv
     assert 0 <= rest < loaded.kv_groups[0].block_bytes
 
 
-def test_what_a_load_reports(original: Path) -> None:
+def test_load_reports_progress_memory_and_result(original: Path) -> None:
     """Bytes of weights, each once, then the measuring of memory, then what was loaded."""
     request = pb.LoadRequest(**{**SETTINGS, "model_path": str(original)})
     worker = LocalWorker()
     *events, last = worker.stub.Load(request)
     assert worker.stub.Health(pb.HealthRequest()) == pb.HealthReply(loaded=True)
-    told = [(e.progress.phase, e.progress.done, e.progress.total) for e in events]
-    *weights, begun, ended = told
+    result = [(e.progress.phase, e.progress.done, e.progress.total) for e in events]
+    *weights, begun, ended = result
     total = last.loaded.memory.weights
     assert {(phase, of) for phase, _, of in weights} == {("weights", total)}
     done = [bytes_ for _, bytes_, _ in weights]
@@ -160,7 +160,7 @@ def test_what_a_load_reports(original: Path) -> None:
     assert (begun, ended) == (("memory", 0, 1), ("memory", 1, 1))
 
 
-def test_what_the_log_tells_of_a_load(
+def test_load_is_logged_with_the_time_of_each_phase(
     original: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each phase by its own seconds, weights by their rate."""
@@ -171,16 +171,16 @@ def test_what_the_log_tells_of_a_load(
     assert re.fullmatch(
         rf"loaded: {number} after the worker's start, device {number}, weights {number} "
         rf"\(\d+\.\d GB/s\), largest step, of 512 tokens, {number}, KV memory {number}, "
-        rf"rehearsal {number}",
+        rf"warm-up {number}",
         line,
     )
     now = [10.0]
     monkeypatch.setattr(loader.time, "monotonic", lambda: now[0])
-    laps = loader._Laps()
+    phases = loader._PhaseTimer()
     for seconds, size in ((1.5, 0), (2.0, 5_000_000_000)):
         now[0] += seconds
-        laps.lap("x", size)
-    assert laps.told[1:] == ["x 1.50 s", "x 2.00 s (2.5 GB/s)"]
+        phases.end("x", size)
+    assert phases.lines[1:] == ["x 1.50 s", "x 2.00 s (2.5 GB/s)"]
 
 
 @pytest.mark.skipif(shutil.which("ps") is None, reason="needs ps")
@@ -194,7 +194,7 @@ def test_context_of_the_model_where_none_is_set(original: Path) -> None:
     assert LocalWorker().load(original, max_sequence_tokens=0).max_sequence_tokens == 512
 
 
-def test_kv_memory_beyond_the_machines(model: Path) -> None:
+def test_kv_memory_beyond_the_machine_is_refused(model: Path) -> None:
     message = refusal(model, kv_memory_bytes=1 << 50)
     assert "RESOURCE_EXHAUSTED" in message and "more than this machine's" in message
 
@@ -248,14 +248,14 @@ def test_the_gpu_of_a_rank(
         (QWEN2 | {"layer_types": ["chunked_attention"] * 3}, "chunked_attention"),
     ],
 )
-def test_configs_that_cannot_be_run(model: Path, fields: dict[str, Any], text: str) -> None:
+def test_unsupported_configs_are_refused(model: Path, fields: dict[str, Any], text: str) -> None:
     change_config(model, **fields)
     message = refusal(model)
     assert "FAILED_PRECONDITION" in message and "config.json" in message and text in message
 
 
 @pytest.mark.parametrize("weight_map", [{NORM: 5}, {NORM: [WEIGHTS]}, {NORM: "../" + WEIGHTS}])
-def test_an_index_that_names_no_file_of_the_model(model: Path, weight_map: Any) -> None:
+def test_index_with_invalid_file_names_is_refused(model: Path, weight_map: Any) -> None:
     index = model / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": weight_map}))
     message = refusal(model)

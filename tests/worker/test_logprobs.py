@@ -28,7 +28,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @dataclass
-class Told:
+class SequenceLogprobs:
     """What the replies told of one sequence."""
 
     tops: list[dict[int, float]] = field(default_factory=list)  # of each generated token
@@ -41,12 +41,12 @@ class Listener(Driver):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.told: dict[int, Told] = {}
+        self.by_request: dict[int, SequenceLogprobs] = {}
         self.parts = 0
 
     def enter(self, sequence: Running) -> None:
         super().enter(sequence)
-        self.told.setdefault(sequence.request, Told())
+        self.by_request.setdefault(sequence.request, SequenceLogprobs())
 
     def step(self, sequences: Any, chunk: int = 512) -> pb.StepReply:
         reply = super().step(sequences, chunk)
@@ -54,16 +54,16 @@ class Listener(Driver):
         for slot, count in zip(reply.slots, reply.top_counts, strict=False):
             ids, logprobs = reply.top_token_ids[ends:], reply.top_logprobs[ends:]
             pairs = zip(ids[:count], logprobs[:count], strict=True)
-            self.told[numbers[slot]].tops.append(dict(pairs))
+            self.by_request[numbers[slot]].tops.append(dict(pairs))
             ends += count
-        for part in reply.prompts:
+        for part in reply.prompt_logprobs:
             self.parts += 1
-            told = self.told[part.request_id]
+            result = self.by_request[part.request_id]
             for at, (logprob, rank) in enumerate(zip(part.logprobs, part.ranks, strict=True)):
                 position, tops = part.start + at, slice(at * part.top, (at + 1) * part.top)
                 ids, logprobs = part.top_token_ids[tops], part.top_logprobs[tops]
-                told.prompt[position] = logprob, rank
-                told.prompt_tops[position] = dict(zip(ids, logprobs, strict=True))
+                result.prompt[position] = logprob, rank
+                result.prompt_tops[position] = dict(zip(ids, logprobs, strict=True))
         return reply
 
 
@@ -91,25 +91,31 @@ def normalized(module: Any, hidden: torch.Tensor) -> torch.Tensor:
 
 
 def check(
-    told: Told, sequence: Running, rows: torch.Tensor, of_prompt: int, dtype: str = "float64"
+    result: SequenceLogprobs,
+    sequence: Running,
+    rows: torch.Tensor,
+    of_prompt: int,
+    dtype: str = "float64",
 ) -> None:
     """Everything told is what `rows` say, and nothing is missing."""
     tolerance = TOLERANCE[dtype]
     prompt_ids = sequence.prompt
-    assert sorted(told.prompt) == list(range(1, len(prompt_ids)))
-    for position, (logprob, rank) in told.prompt.items():
+    assert sorted(result.prompt) == list(range(1, len(prompt_ids)))
+    for position, (logprob, rank) in result.prompt.items():
         row, own = rows[position - 1], prompt_ids[position]
         assert logprob == pytest.approx(float(row[own]), abs=tolerance)
         assert rank == 1 + int((row > row[own]).sum())
-        check_top(told.prompt_tops[position], row, of_prompt, tolerance)
-    check_tokens(told, sequence, rows, tolerance)
+        check_top(result.prompt_tops[position], row, of_prompt, tolerance)
+    check_tokens(result, sequence, rows, tolerance)
 
 
-def check_tokens(told: Told, sequence: Running, rows: torch.Tensor, tolerance: float) -> None:
+def check_tokens(
+    result: SequenceLogprobs, sequence: Running, rows: torch.Tensor, tolerance: float
+) -> None:
     """The same of what was generated."""
     prompt_ids = sequence.prompt
-    assert len(told.tops) == len(sequence.tokens)
-    for at, (top, token) in enumerate(zip(told.tops, sequence.tokens, strict=True)):
+    assert len(result.tops) == len(sequence.tokens)
+    for at, (top, token) in enumerate(zip(result.tops, sequence.tokens, strict=True)):
         check_top(top, rows[len(prompt_ids) - 1 + at], TOP, tolerance)
         assert next(iter(top)) == token, "a greedy token is the likeliest"
         assert top[token] == pytest.approx(sequence.logprobs[at], abs=1e-5)
@@ -123,7 +129,9 @@ def check_top(top: dict[int, float], row: torch.Tensor, count: int, tolerance: f
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("chunk", [512, 7, 1])
-def test_whole_or_in_chunks(path: Path, dtype: str, chunk: int) -> None:
+def test_logprobs_are_exact_with_and_without_chunked_prefill(
+    path: Path, dtype: str, chunk: int
+) -> None:
     worker = LocalWorker()
     driver = Listener([worker], worker.load(path, dtype=dtype))
     sequence = asking(prompt(150), 6)
@@ -131,11 +139,11 @@ def test_whole_or_in_chunks(path: Path, dtype: str, chunk: int) -> None:
     driver.finish([sequence], chunk)
     driver.stream.close()
     rows = exact(path, sequence.prompt + sequence.tokens)
-    check(driver.told[0], sequence, rows, 2, dtype)
+    check(driver.by_request[0], sequence, rows, 2, dtype)
     assert driver.parts == -(-149 // chunk)
 
 
-def test_only_those_who_ask_are_told(path: Path) -> None:
+def test_logprobs_go_only_to_sequences_that_request_them(path: Path) -> None:
     """Different wishes in one batch; who asks nothing gets the same tokens and nothing else."""
     worker = LocalWorker()
     driver = Listener([worker], worker.load(path, dtype="float64"))
@@ -147,15 +155,15 @@ def test_only_those_who_ask_are_told(path: Path) -> None:
     driver.finish(sequences, 9)
     driver.stream.close()
     for number, (top, of_prompt) in enumerate(wishes):
-        told, sequence = driver.told[number], sequences[number]
+        result, sequence = driver.by_request[number], sequences[number]
         assert sequence.tokens == generate(reference(path, torch.float64), sequence.prompt, 4)
-        assert [len(each) for each in told.tops if each] == ([5] * 4 if top else [])
+        assert [len(each) for each in result.tops if each] == ([5] * 4 if top else [])
         expected = set() if of_prompt is None else set(range(1, len(sequence.prompt)))
-        assert set(told.prompt) == expected
-        assert all(len(each) == of_prompt for each in told.prompt_tops.values())
+        assert set(result.prompt) == expected
+        assert all(len(each) == of_prompt for each in result.prompt_tops.values())
 
 
-def test_a_sequence_that_leaves_and_comes_back(path: Path) -> None:
+def test_logprobs_are_exact_after_preemption(path: Path) -> None:
     """Preempted in its prompt, then while it generates; its slot is somebody else's meanwhile."""
     worker = LocalWorker()
     driver = Listener([worker], worker.load(path, dtype="float64"))
@@ -167,18 +175,20 @@ def test_a_sequence_that_leaves_and_comes_back(path: Path) -> None:
         driver.leave(sequence)
         driver.enter(other)
         driver.step([other])
-        assert not any(driver.told[1].tops) and not driver.told[1].prompt
+        assert not any(driver.by_request[1].tops) and not driver.by_request[1].prompt
         driver.enter(sequence)
         for _ in range(steps):
             driver.step([sequence, other], 40)
     driver.finish([sequence, other])
     driver.stream.close()
     rows = exact(path, sequence.prompt + sequence.tokens)
-    check(driver.told[0], sequence, rows, 2)
+    check(driver.by_request[0], sequence, rows, 2)
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_after_a_prefix_hit(path: Path, groups: Callable[[int], Any], size: int) -> None:
+def test_logprobs_are_exact_after_a_prefix_hit(
+    path: Path, groups: Callable[[int], Any], size: int
+) -> None:
     """The second finds its prompt in the first's blocks, is preempted and finds it again."""
     driver = Listener(*groups(size))
     first = asking(prompt(70), 6)
@@ -202,12 +212,12 @@ def test_after_a_prefix_hit(path: Path, groups: Callable[[int], Any], size: int)
     driver.stream.close()
     assert second.tokens == first.tokens
     rows = exact(path, first.prompt + first.tokens)
-    check(driver.told[0], first, rows, 2)
-    check_tokens(driver.told[1], second, rows, TOLERANCE["float64"])
+    check(driver.by_request[0], first, rows, 2)
+    check_tokens(driver.by_request[1], second, rows, TOLERANCE["float64"])
 
 
-def test_two_ranks_tell_the_same(path: Path, groups: Callable[[int], Any]) -> None:
-    told = []
+def test_two_ranks_return_the_same_logprobs(path: Path, groups: Callable[[int], Any]) -> None:
+    result = []
     for size in (1, 2):
         workers, loaded = groups(size)
         driver = Listener(workers, loaded)
@@ -216,9 +226,9 @@ def test_two_ranks_tell_the_same(path: Path, groups: Callable[[int], Any]) -> No
         driver.finish([sequence], 40)
         driver.stream.close()
         rows = exact(path, sequence.prompt + sequence.tokens)
-        check(driver.told[0], sequence, rows, 2)
-        told.append(driver.told[0])
-    assert told[0].prompt.keys() == told[1].prompt.keys()
+        check(driver.by_request[0], sequence, rows, 2)
+        result.append(driver.by_request[0])
+    assert result[0].prompt.keys() == result[1].prompt.keys()
 
 
 @pytest.fixture
@@ -235,7 +245,7 @@ def groups(path: Path) -> Iterator[Callable[[int], Any]]:
         next(group, None)
 
 
-def test_no_more_than_the_vocabulary_and_no_more_than_twenty(path: Path) -> None:
+def test_top_logprobs_are_limited_to_20_and_the_vocabulary(path: Path) -> None:
     worker = LocalWorker()
     worker.load(path)
     assert VOCAB > 20
@@ -246,7 +256,7 @@ def test_no_more_than_the_vocabulary_and_no_more_than_twenty(path: Path) -> None
         assert "21" in reply.error.message and "20" in reply.error.message
 
 
-def test_tokens_are_told_by_name_behind_the_likeliest(path: Path) -> None:
+def test_requested_token_ids_follow_the_top_logprobs(path: Path) -> None:
     """Alone, beside alternatives, and beside sequences that name none."""
     worker = LocalWorker()
     driver = Listener([worker], worker.load(path, dtype="float64"))
@@ -261,21 +271,21 @@ def test_tokens_are_told_by_name_behind_the_likeliest(path: Path) -> None:
         driver.enter(sequence)
     driver.finish(sequences)
     tolerance = TOLERANCE["float64"]
-    assert driver.told[silent.request].tops == [{}] * 4
+    assert driver.by_request[silent.request].tops == [{}] * 4
     for sequence, ids, top in ((alone, named, 0), (both, named[:3], TOP), (likely, [], 2)):
         rows = exact(path, sequence.prompt + sequence.tokens)
-        tops = driver.told[sequence.request].tops
+        tops = driver.by_request[sequence.request].tops
         assert len(tops) == 4
-        for at, told in enumerate(tops):
+        for at, result in enumerate(tops):
             row = rows[len(sequence.prompt) - 1 + at]
             best = row.topk(top).indices.tolist()
-            assert list(told) == best + [token for token in ids if token not in best]
-            for token, logprob in told.items():
+            assert list(result) == best + [token for token in ids if token not in best]
+            for token, logprob in result.items():
                 assert logprob == pytest.approx(float(row[token]), abs=tolerance)
     driver.stream.close()
 
 
-def test_a_named_token_among_the_likeliest_is_told_once(path: Path) -> None:
+def test_requested_top_token_is_returned_once(path: Path) -> None:
     worker = LocalWorker()
     driver = Listener([worker], worker.load(path))
     first = greedy(prompt(9), 1)
@@ -285,13 +295,13 @@ def test_a_named_token_among_the_likeliest_is_told_once(path: Path) -> None:
     again.request = 1
     driver.enter(again)
     driver.finish([again])
-    (told,) = driver.told[again.request].tops
-    assert len(told) == (2 if 5 in list(told)[:2] else 3)
-    assert next(iter(told)) == first.tokens[0]
+    (result,) = driver.by_request[again.request].tops
+    assert len(result) == (2 if 5 in list(result)[:2] else 3)
+    assert next(iter(result)) == first.tokens[0]
     driver.stream.close()
 
 
-def test_the_whole_vocabulary_of_a_prompt(path: Path) -> None:
+def test_prompt_logprobs_of_the_whole_vocabulary(path: Path) -> None:
     """Beside a prompt of which few are told, in several chunks, sorted."""
     worker = LocalWorker()
     driver = Listener([worker], worker.load(path, dtype="float64"))
@@ -302,22 +312,22 @@ def test_the_whole_vocabulary_of_a_prompt(path: Path) -> None:
         driver.enter(sequence)
     driver.finish([few, whole], chunk=13)
     rows = exact(path, whole.prompt + whole.tokens)
-    told = driver.told[whole.request]
-    assert sorted(told.prompt_tops) == list(range(1, 20))
-    for position, tops in told.prompt_tops.items():
+    result = driver.by_request[whole.request]
+    assert sorted(result.prompt_tops) == list(range(1, 20))
+    for position, tops in result.prompt_tops.items():
         row = rows[position - 1]
         assert sorted(tops) == list(range(VOCAB))
         values = list(tops.values())
         assert values == sorted(values, reverse=True)
         assert values == pytest.approx(row[list(tops)].tolist(), abs=TOLERANCE["float64"])
-        logprob, rank = told.prompt[position]
+        logprob, rank = result.prompt[position]
         assert rank == 1 + int((row > row[whole.prompt[position]]).sum())
         assert logprob == pytest.approx(float(row[whole.prompt[position]]), abs=4e-6)
-    check(driver.told[few.request], few, exact(path, few.prompt + few.tokens), 2)
+    check(driver.by_request[few.request], few, exact(path, few.prompt + few.tokens), 2)
     driver.stream.close()
 
 
-def test_what_cannot_be_named_is_refused(path: Path) -> None:
+def test_invalid_logprob_options_are_refused(path: Path) -> None:
     worker = LocalWorker()
     worker.load(path)
     for wish, word in (
@@ -332,7 +342,7 @@ def test_what_cannot_be_named_is_refused(path: Path) -> None:
         assert word in reply.error.message
 
 
-def test_a_step_in_which_nobody_asks_pays_nothing(
+def test_step_without_logprobs_runs_no_logprob_kernels(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither for log-probabilities nor for what may be asked of logits."""
@@ -348,15 +358,15 @@ def test_a_step_in_which_nobody_asks_pays_nothing(
 
         monkeypatch.setattr(owner, name, watched)
 
-    for name in ("Telling", "mask_tokens", "apply_mask"):
+    for name in ("LogprobCollector", "mask_tokens", "apply_mask"):
         watch(runner, name)
     for name in ("rows", "choose"):
-        watch(worker.runner.adjuster, name)
+        watch(worker.runner.logits_processors, name)
     asked: list[tuple[dict[str, Any], set[str]]] = [
         ({"top_k": 9, "top_p": 0.9, "seed": 3}, set()),
         ({"min_p": 0.1}, {"rows"}),
         ({"banned_token_ids": [5]}, {"choose", "rows"}),
-        ({"top_logprobs": 2}, {"Telling"}),
+        ({"top_logprobs": 2}, {"LogprobCollector"}),
         ({"min_tokens": 9, "stop_token_ids": [7]}, {"mask_tokens"}),
     ]
     for fields, expected in asked:
@@ -368,10 +378,10 @@ def test_a_step_in_which_nobody_asks_pays_nothing(
     driver.stream.close()
 
 
-def test_a_model_without_numbers_fails_the_request(path: Path) -> None:
+def test_nan_logits_fail_the_request(path: Path) -> None:
     worker = LocalWorker()
     driver = Listener([worker], worker.load(path, dtype="float64"))
-    model = worker.runner.shard.model
+    model = worker.runner.rank_model.model
     model.logits = lambda hidden: torch.full((len(hidden), VOCAB), torch.nan, dtype=hidden.dtype)
     sequence = asking(prompt(10), 2)
     driver.enter(sequence)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import pytest
 from penstock.worker import logs
-from penstock.worker.logs import PART, Lines
+from penstock.worker.logs import PART, NonBlockingHandler
 
 
 class Pipe(NamedTuple):
@@ -30,15 +30,15 @@ def pipe() -> Iterator[Pipe]:
         os.close(end)
 
 
-def logger(descriptor: int) -> tuple[logging.Logger, Lines]:
-    handler = Lines(descriptor)
+def logger(descriptor: int) -> tuple[logging.Logger, NonBlockingHandler]:
+    handler = NonBlockingHandler(descriptor)
     handler.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
     log = logging.Logger("test")
     log.addHandler(handler)
     return log, handler
 
 
-def test_a_pipe_that_nobody_reads_holds_nothing_up(pipe: Pipe) -> None:
+def test_full_log_pipe_does_not_block(pipe: Pipe) -> None:
     log, lines = logger(pipe.write)
     for _ in range(5):
         log.info("x" * (PART - 6))
@@ -51,7 +51,7 @@ def test_a_pipe_that_nobody_reads_holds_nothing_up(pipe: Pipe) -> None:
     assert os.read(pipe.read, 2 * PART) == b"INFO once\n"
 
 
-def test_a_line_that_was_cut_ends_before_the_next(pipe: Pipe) -> None:
+def test_truncated_log_line_ends_before_the_next(pipe: Pipe) -> None:
     log, lines = logger(pipe.write)
     log.info("x" * 3 * PART)
     assert lines.dropped == 1
@@ -61,7 +61,7 @@ def test_a_line_that_was_cut_ends_before_the_next(pipe: Pipe) -> None:
     assert said == ["", "WARNING 1 lines of this log could not be written", "INFO y"]
 
 
-def test_an_error_is_counted_and_raised_nowhere(capfd: pytest.CaptureFixture[str]) -> None:
+def test_log_write_error_is_counted_and_not_raised(capfd: pytest.CaptureFixture[str]) -> None:
     with open("/dev/full", "wb") as full:
         log, lines = logger(full.fileno())
         log.info("a")
@@ -70,16 +70,16 @@ def test_an_error_is_counted_and_raised_nowhere(capfd: pytest.CaptureFixture[str
     assert capfd.readouterr().err == ""
 
 
-def test_a_thread_that_exits_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+def test_system_exit_in_a_thread_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     for error, name in ((SystemExit(1), "gone"), (ValueError("bad"), "odd")):
         thread = threading.Thread(name=name)
         logs._uncaught_in_thread(threading.ExceptHookArgs((type(error), error, None, thread)))
     logs._uncaught_in_thread(threading.ExceptHookArgs((KeyError, None, None, None)))
-    told = [record.getMessage() for record in caplog.records]
-    assert told == ["thread odd ended", "thread unnamed ended"]
+    result = [record.getMessage() for record in caplog.records]
+    assert result == ["thread odd ended", "thread unnamed ended"]
 
 
-def test_what_ends_a_thread_and_what_warns_is_logged() -> None:
+def test_thread_errors_and_warnings_are_logged() -> None:
     program = """
 import threading, warnings
 from penstock.worker import logs

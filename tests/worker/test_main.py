@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 from penstock.worker import __main__ as program
-from penstock.worker.service import Shard
+from penstock.worker.service import ShardService
 
 
-def test_a_socket_that_cannot_be(tmp_path: Path) -> None:
+def test_unusable_socket_path_ends_the_worker(tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as ended:
-        program.serve(str(tmp_path / "nowhere/shard.sock"), Shard(0, lambda: None))
+        program.serve(str(tmp_path / "nowhere/shard.sock"), ShardService(0, lambda: None))
     assert "cannot serve on" in str(ended.value) and "nowhere" in str(ended.value)
 
 
-def test_the_lease_ends_with_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_ends_when_standard_input_closes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever came by it before."""
     read, write = os.pipe()
     real = os.read
@@ -33,7 +33,7 @@ def test_the_lease_ends_with_standard_input(monkeypatch: pytest.MonkeyPatch) -> 
     os.close(read)
 
 
-def test_an_import_that_fails_is_told_and_met_again(
+def test_failed_warm_import_is_logged_and_not_raised(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     program.warm_imports()

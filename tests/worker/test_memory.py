@@ -19,16 +19,17 @@ from penstock.faults import TooLittleMemory
 from penstock.layers import Build
 from penstock.models import family
 from penstock.parallel import Group
-from penstock.quant import Plain
+from penstock.quant import Unquantized
 from penstock.rpc import shard_pb2 as pb
 from penstock.sampling import SamplingRows
 from penstock.worker import loader, memory
 from penstock.worker.graphs import DeviceCapture
+from penstock.worker.logprobs import PIECE
 from penstock.worker.memory import (
     GRAPHS_SHARE,
     MIB,
     Budget,
-    Promise,
+    Capacity,
     cpu_budget,
     cuda_budget,
     decoding_context,
@@ -41,10 +42,9 @@ from penstock.worker.memory import (
 from penstock.worker.messages import to_settings
 from penstock.worker.settings import MemoryReport
 from penstock.worker.shape import step_sizes
-from penstock.worker.telling import PIECE
 
 GEOMETRY = KvGeometry(layers=4, kv_heads=2, head_dim=64, block_tokens=16, dtype=torch.bfloat16)
-PROMISE = Promise(step_tokens=512, slots=8, sequence_tokens=2048, vocab=4096)
+CAPACITY = Capacity(step_tokens=512, slots=8, sequence_tokens=2048, vocab=4096)
 ACTIVATIONS = 100 * MIB
 BROOK = Path(__file__).resolve().parents[2] / "python/penstock/brook"
 
@@ -56,7 +56,7 @@ def gpu_of_1_gib(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (624 * MIB, 1024 * MIB))
 
 
-def test_steps_are_large_where_there_is_room_for_them(tmp_path: Path) -> None:
+def test_default_step_tokens_follow_gpu_memory(tmp_path: Path) -> None:
     """If nobody says how large."""
     assert [gpu_step(room << 30, False) for room in (8, 47, 48)] == [8_192, 8_192, 16_896]
     assert gpu_step(140 << 30, windows=True) == 8_192
@@ -64,7 +64,7 @@ def test_steps_are_large_where_there_is_room_for_them(tmp_path: Path) -> None:
     assert loaded.max_step_tokens == 512
 
 
-def test_slots_follow_the_room_of_a_gpu(tmp_path: Path) -> None:
+def test_default_slots_follow_gpu_memory(tmp_path: Path) -> None:
     """If nobody says how many."""
     assert [gpu_slots(room << 30) for room in (1, 15, 16, 31)] == [256, 256, 512, 512]
     assert [gpu_slots(room << 30) for room in (32, 140)] == [1_024, 1_024]
@@ -73,52 +73,52 @@ def test_slots_follow_the_room_of_a_gpu(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("gpu_of_1_gib")
-def test_kv_memory_is_what_the_rest_leaves() -> None:
-    budget = cuda_budget(PROMISE, GEOMETRY, (0, 0.9), ACTIVATIONS)
-    rest = 400 * MIB + ACTIVATIONS + budget.graphs + slot_bytes(PROMISE, GEOMETRY)
+def test_kv_memory_is_the_remaining_gpu_memory() -> None:
+    budget = cuda_budget(CAPACITY, GEOMETRY, (0, 0.9), ACTIVATIONS)
+    rest = 400 * MIB + ACTIVATIONS + budget.graphs + slot_bytes(CAPACITY, GEOMETRY)
     assert budget.kv == int(1024 * MIB * 0.9) - rest > 0
-    assert budget.blocks(PROMISE, GEOMETRY) == min(
+    assert budget.blocks(CAPACITY, GEOMETRY) == min(
         budget.kv // GEOMETRY.block_bytes, 8 * GEOMETRY.blocks_for(2048)
     )
 
 
 @pytest.mark.usefixtures("gpu_of_1_gib")
-def test_room_is_what_a_share_and_wanted_memory_leave() -> None:
+def test_free_memory_respects_fraction_and_wanted_kv() -> None:
     assert room_left((0, 1.0)) == 624 * MIB
     assert room_left((100 * MIB, 0.75)) == 268 * MIB
 
 
 @pytest.mark.usefixtures("gpu_of_1_gib")
-def test_more_kv_memory_than_is_left_is_refused_with_the_sums() -> None:
+def test_kv_memory_beyond_the_free_memory_is_refused_with_the_sums() -> None:
     with pytest.raises(TooLittleMemory) as refused:
-        cuda_budget(PROMISE, GEOMETRY, (600 * MIB, 0.9), ACTIVATIONS)
+        cuda_budget(CAPACITY, GEOMETRY, (600 * MIB, 0.9), ACTIVATIONS)
     for part in ("--kv-memory asks for 600 MiB", "1024 MiB", "activations 100 MiB", "lower it"):
         assert part in str(refused.value)
 
 
 @pytest.mark.usefixtures("gpu_of_1_gib")
-def test_the_most_kv_memory_that_is_left() -> None:
-    room = cuda_budget(PROMISE, GEOMETRY, (0, 0.9), ACTIVATIONS).kv
-    budget = cuda_budget(PROMISE, GEOMETRY, (room, 0.9), ACTIVATIONS)
+def test_largest_possible_kv_memory_is_accepted() -> None:
+    room = cuda_budget(CAPACITY, GEOMETRY, (0, 0.9), ACTIVATIONS).kv
+    budget = cuda_budget(CAPACITY, GEOMETRY, (room, 0.9), ACTIVATIONS)
     assert (budget.total, budget.kv, budget.activations) == (1024 * MIB, room, ACTIVATIONS)
     assert budget.graphs == int(1024 * MIB * GRAPHS_SHARE)
     for wanted, share in ((room + 1, 0.9), (1, 0.4)):
         with pytest.raises(TooLittleMemory):
-            cuda_budget(PROMISE, GEOMETRY, (wanted, share), ACTIVATIONS)
+            cuda_budget(CAPACITY, GEOMETRY, (wanted, share), ACTIVATIONS)
 
 
-def test_steps_that_only_measure() -> None:
+def test_measuring_steps_store_nothing() -> None:
     """Chunks as long as a sequence may be, or first tokens; nothing is stored."""
-    promise, cos_sin = replace(PROMISE, sequence_tokens=40), torch.zeros(40, 64)
-    prompts = prompts_context(promise, GEOMETRY, cos_sin, 90)
+    capacity, cos_sin = replace(CAPACITY, sequence_tokens=40), torch.zeros(40, 64)
+    prompts = prompts_context(capacity, GEOMETRY, cos_sin, 90)
     chunks = prompts.chunks
     assert chunks is not None and prompts.decodes is None and chunks.max_query == 40
     assert prompts.positions.tolist() == [*range(40), *range(40), *range(10)]
     assert chunks.query_start.tolist() == [0, 40, 80, 90]
     assert (chunks.kv_len.tolist(), chunks.slots.tolist()) == ([40, 40, 10], [0, 0, 0])
-    short = prompts_context(promise, GEOMETRY, cos_sin, 8).chunks
+    short = prompts_context(capacity, GEOMETRY, cos_sin, 8).chunks
     assert short is not None and (short.max_query, short.query_start.tolist()) == (8, [0, 8])
-    decoding = decoding_context(promise, GEOMETRY, cos_sin, 90)
+    decoding = decoding_context(capacity, GEOMETRY, cos_sin, 90)
     decodes = decoding.decodes
     assert decodes is not None and decoding.chunks is None and decodes.count == 90
     assert (decodes.slots.tolist(), decodes.kv_len.tolist()) == ([0] * 90, [1] * 90)
@@ -130,7 +130,7 @@ def test_steps_that_only_measure() -> None:
         assert context.cos_sin is cos_sin
 
 
-def test_the_largest_step_has_all_that_takes_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measuring_step_covers_all_memory_use(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sampling of every slot, by every filter, of float32 logits too; logits of a prompt's rows."""
     chosen, asked = list[object](), list[int]()
 
@@ -150,8 +150,8 @@ def test_the_largest_step_has_all_that_takes_memory(monkeypatch: pytest.MonkeyPa
         assert rows.top_k.tolist() == [50] * 8
 
     monkeypatch.setattr(memory, "choose", choose)
-    context = prompts_context(PROMISE, GEOMETRY, torch.zeros(20, 64), 20)
-    memory.exercise(Model(), PROMISE, context)  # type: ignore[arg-type]
+    context = prompts_context(CAPACITY, GEOMETRY, torch.zeros(20, 64), 20)
+    memory.exercise(Model(), CAPACITY, context)  # type: ignore[arg-type]
     half = [0.5] * 8
     assert chosen == [(torch.float32, (half, half)), (torch.bfloat16, None)]
     assert asked == [8, PIECE]
@@ -163,32 +163,32 @@ def test_blocks_of_a_budget(kv: int) -> None:
     budget = Budget(0, 0, 0, 0, kv * GEOMETRY.block_bytes + GEOMETRY.block_bytes - 1)
     if kv < GEOMETRY.blocks_for(2048):
         with pytest.raises(TooLittleMemory, match="lower --max-len to 2032"):
-            budget.blocks(PROMISE, GEOMETRY)
+            budget.blocks(CAPACITY, GEOMETRY)
     else:
-        assert budget.blocks(PROMISE, GEOMETRY) == kv
-        assert budget.blocks(replace(PROMISE, slots=2), GEOMETRY) == min(kv, 256)
+        assert budget.blocks(CAPACITY, GEOMETRY) == kv
+        assert budget.blocks(replace(CAPACITY, slots=2), GEOMETRY) == min(kv, 256)
 
 
 def test_kv_memory_of_a_cpu() -> None:
     """What is wanted, or 512 MiB, or one sequence of full length."""
-    long = replace(PROMISE, sequence_tokens=1 << 20)
+    long = replace(CAPACITY, sequence_tokens=1 << 20)
     one = GEOMETRY.blocks_for(1 << 20) * GEOMETRY.block_bytes
     assert one > 512 * MIB
-    assert cpu_budget(PROMISE, GEOMETRY, 0).kv == 512 * MIB
-    assert cpu_budget(PROMISE, GEOMETRY, 5).kv == cpu_budget(long, GEOMETRY, 5).kv == 5
+    assert cpu_budget(CAPACITY, GEOMETRY, 0).kv == 512 * MIB
+    assert cpu_budget(CAPACITY, GEOMETRY, 5).kv == cpu_budget(long, GEOMETRY, 5).kv == 5
     budget = cpu_budget(long, GEOMETRY, 0)
     assert budget == Budget(budget.total, 0, 0, slot_bytes(long, GEOMETRY), one)
-    assert cpu_budget(PROMISE, GEOMETRY, budget.total).kv == budget.total
+    assert cpu_budget(CAPACITY, GEOMETRY, budget.total).kv == budget.total
     with pytest.raises(TooLittleMemory, match="more than this machine's"):
-        cpu_budget(PROMISE, GEOMETRY, budget.total + 1)
+        cpu_budget(CAPACITY, GEOMETRY, budget.total + 1)
 
 
 @pytest.mark.usefixtures("gpu_of_1_gib")
 def test_no_room_for_one_sequence_is_refused_with_advice() -> None:
-    budget = cuda_budget(PROMISE, GEOMETRY, (0, 0.4), ACTIVATIONS)
+    budget = cuda_budget(CAPACITY, GEOMETRY, (0, 0.4), ACTIVATIONS)
     assert budget.kv == 0
     with pytest.raises(TooLittleMemory) as refused:
-        budget.blocks(PROMISE, GEOMETRY)
+        budget.blocks(CAPACITY, GEOMETRY)
     for part in ("one sequence of 2048 tokens", "--memory-fraction", "--tp", "device 1024 MiB"):
         assert part in str(refused.value)
 
@@ -197,19 +197,25 @@ def test_no_room_for_one_sequence_is_refused_with_advice() -> None:
     "settings",
     [{}, {"max_slots": 64, "max_step_tokens": 64}, {"max_sequence_tokens": 512, "max_slots": 100}],
 )
-def test_what_is_counted_for_slots_is_what_they_take(settings: dict[str, int]) -> None:
+def test_slot_bytes_match_allocated_memory(settings: dict[str, int]) -> None:
     worker = LocalWorker()
     loaded = worker.load(BROOK, **settings)
-    runner, rules = worker.runner, worker.runner.adjuster
-    tensors = [runner.inputs, runner.last_token, runner.tables, *rules.rules, rules.kept]
-    tensors += [rules.word_counts, rules.words, rules.recent]
+    runner, processors = worker.runner, worker.runner.logits_processors
+    tensors = [
+        runner.inputs,
+        runner.last_token,
+        runner.tables,
+        *processors.params,
+        processors.min_p_typical_p,
+    ]
+    tensors += [processors.bad_word_counts, processors.bad_words, processors.recent_tokens]
     taken = sum(tensor.nbytes for tensor in tensors)
     # Rows of the rules are rounded up, by a few bytes each.
     assert taken <= loaded.memory.slots <= taken + 16 * (loaded.max_slots + 1)
 
 
 @pytest.mark.parametrize("windows", [(0, 0, 0), (0, 24, 0), (24, 24, 24)])
-def test_what_a_gpus_worker_chooses(
+def test_gpu_worker_derives_step_and_slots_from_free_memory(
     windows: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Step and slots by the room that weights leave, unless they are set."""
@@ -217,24 +223,24 @@ def test_what_a_gpus_worker_chooses(
     config = replace(family(raw).read_config(raw), windows=windows)
     request = pb.LoadRequest(model_path="x", memory_fraction=0.5, kv_memory_bytes=7)
     device, asked = torch.device("cuda"), list[object]()
-    build = Build(torch.float32, device, Group(), Plain(torch.float32, device))
+    build = Build(torch.float32, device, Group(), Unquantized(torch.float32, device))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"some {device}")
     monkeypatch.setattr(loader.memory, "room_left", lambda given: asked.append(given) or 48 << 30)
     for tokens, slots in ((0, 0), (600, 0), (0, 5), (600, 5)):
         request.max_step_tokens, request.max_slots = tokens, slots
         settings = to_settings(request)
-        made = loader._Loader(settings, config, loader._promise(settings, config), build, print)
-        promise = made._sized(made.promise)
-        assert promise.step_tokens == (tokens or (8_192 if any(windows) else 16_896))
-        assert promise.slots == (slots or 1_024)
-        made.promise = promise
+        made = loader._Loader(settings, config, loader._capacity(settings, config), build, print)
+        capacity = made._sized(made.capacity)
+        assert capacity.step_tokens == (tokens or (8_192 if any(windows) else 16_896))
+        assert capacity.slots == (slots or 1_024)
+        made.capacity = capacity
         loaded = made._loaded(Budget(1, 2, 3, 4, 5), 6, 7)
         assert loaded.step_sizes == step_sizes(tokens or 8_192)
         assert (loaded.window, loaded.device_name) == (24 if all(windows) else 0, "some cuda")
         kv = 7 * made.geometry.block_bytes
         assert loaded.memory == MemoryReport(1, 6, 2, 3, 4, kv)
         limits = loaded.limits
-        assert (limits.slots, limits.step_tokens) == (promise.slots, promise.step_tokens)
+        assert (limits.slots, limits.step_tokens) == (capacity.slots, capacity.step_tokens)
         assert (limits.blocks, limits.vocab, limits.sequence_tokens) == (7, 501, 512)
     assert asked == [(7, 0.5)] * 3
 
@@ -243,7 +249,7 @@ def out_of_memory(*_: object) -> None:
     raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nMore lines")
 
 
-def test_weights_that_do_not_fit_are_refused_and_another_load_works(
+def test_oversized_weights_are_refused_and_another_load_succeeds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, worker = checkpoint_maker(tmp_path)("llama2"), LocalWorker()
@@ -258,7 +264,7 @@ def test_weights_that_do_not_fit_are_refused_and_another_load_works(
 
 
 @pytest.mark.gpu
-def test_a_gpu_that_is_too_small_is_refused_and_a_later_load_works() -> None:
+def test_too_small_gpu_is_refused_and_a_later_load_succeeds() -> None:
     worker, small = LocalWorker(), {"device": "cuda", "kv_memory_bytes": 64 * MIB}
     gc.collect()
     torch.cuda.empty_cache()
@@ -276,7 +282,7 @@ def test_a_gpu_that_is_too_small_is_refused_and_a_later_load_works() -> None:
 
 
 @pytest.mark.gpu
-def test_memory_that_ends_during_captures_leaves_graphs_of_smaller_steps(
+def test_out_of_memory_during_capture_keeps_smaller_graphs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = checkpoint_maker(tmp_path)("llama31")

@@ -9,25 +9,32 @@ from typing import Any
 import numpy as np
 import pytest
 from penstock.faults import BadStep
-from penstock.guidance import Kind, Refused
+from penstock.grammar import GrammarKind, GrammarRejected
 from penstock.rpc import shard_pb2 as pb
 from penstock.worker.messages import (
-    MOST_NAMED,
-    MOST_TOLD,
+    MOST_LOGPROB_TOKEN_IDS,
+    MOST_LOGPROBS,
     MOST_TOP_K,
     WHOLE_VOCABULARY,
-    bad_sampling,
     from_loaded,
     from_outcome,
-    to_adjustment,
+    sampling_error,
+    to_grammar_spec,
+    to_logits_processors,
     to_sampling,
     to_settings,
     to_step,
-    to_wanted,
 )
 from penstock.worker.settings import Loaded, MemoryReport
 from penstock.worker.state import Limits
-from penstock.worker.step import FaultKind, Outcome, PromptTold, SlotFault, Tops, Watermark
+from penstock.worker.step import (
+    FaultKind,
+    Outcome,
+    PromptLogprobs,
+    SlotFault,
+    TopLogprobs,
+    Watermark,
+)
 
 VOCAB = 300
 NO_LIBRARY: Any = None  # of guides: none is asked for
@@ -70,34 +77,35 @@ NOTHING = {
 NAMES = {"logit_bias": ["bias"], "penalties": ["repetition", "frequency", "presence"]}
 
 
-def test_all_that_is_asked_of_logits() -> None:
-    assert plain(to_adjustment(sampling(**ASKED))) == TYPED
-    assert to_adjustment(sampling()) is None
-    assert to_adjustment(sampling(typical_p=1)) is None
+def test_all_logits_processor_fields_are_converted() -> None:
+    assert plain(to_logits_processors(sampling(**ASKED))) == TYPED
+    assert to_logits_processors(sampling()) is None
+    assert to_logits_processors(sampling(typical_p=1)) is None
 
 
 @pytest.mark.parametrize("field", ASKED)
-def test_each_that_is_asked_of_logits(field: str) -> None:
+def test_each_logits_processor_field_is_converted(field: str) -> None:
     names = NAMES.get(field, [field.removesuffix("_token_ids")])
-    found = plain(to_adjustment(sampling(**{field: ASKED[field]})))
+    found = plain(to_logits_processors(sampling(**{field: ASKED[field]})))
     assert found == {**NOTHING, **{name: TYPED[name] for name in names}}
 
 
 def test_sampling() -> None:
-    told = sampling(
+    result = sampling(
         top_k=7, seed=BIG, min_tokens=4, stop_token_ids=[8, 9], top_logprobs=3, prompt_logprobs=0,
         logprob_token_ids=[11],
     )  # fmt: skip
-    assert plain(to_sampling(told)) == {
+    assert plain(to_sampling(result)) == {
         "temperature": 0.5, "top_k": 7, "top_p": 1, "seed": -5, "min_tokens": 4,
-        "stop_token_ids": [8, 9], "adjustment": None, "top_logprobs": 3, "prompt_logprobs": 0,
+        "stop_token_ids": [8, 9], "logits_processors": None,
+        "top_logprobs": 3, "prompt_logprobs": 0,
         "logprob_token_ids": [11],
     }  # fmt: skip
     least = to_sampling(sampling(seed=(1 << 63) - 1))
     assert least.seed == (1 << 63) - 1 and to_sampling(sampling(seed=1 << 63)).seed == -(1 << 63)
     assert least.prompt_logprobs is None and least.logprob_token_ids is None
     most = to_sampling(sampling(top_k=(1 << 32) - 1, top_logprobs=99))
-    assert (most.top_k, most.top_logprobs) == (MOST_TOP_K, MOST_TOLD)
+    assert (most.top_k, most.top_logprobs) == (MOST_TOP_K, MOST_LOGPROBS)
 
 
 @pytest.mark.parametrize(
@@ -117,8 +125,8 @@ def test_sampling() -> None:
         ),
         ({}, {"top_logprobs": WHOLE_VOCABULARY}, "at most 20 are told"),
         (
-            {"logprob_token_ids": [1] * MOST_NAMED},
-            {"logprob_token_ids": [1] * (MOST_NAMED + 1)},
+            {"logprob_token_ids": [1] * MOST_LOGPROB_TOKEN_IDS},
+            {"logprob_token_ids": [1] * (MOST_LOGPROB_TOKEN_IDS + 1)},
             "129 logprob_token_ids",
         ),
         ({"logprob_token_ids": [299]}, {"logprob_token_ids": [5, 300]}, "logprob token id 300"),
@@ -127,9 +135,11 @@ def test_sampling() -> None:
         ({}, {"banned_token_ids": [1 << 31]}, "outside the vocabulary of 300"),
     ],
 )
-def test_what_prepare_refuses(good: dict[str, Any], bad: dict[str, Any], text: str) -> None:
-    assert bad_sampling(sampling(**good), VOCAB) is None
-    assert text in str(bad_sampling(sampling(**bad), VOCAB))
+def test_bad_sampling_parameters_are_explained(
+    good: dict[str, Any], bad: dict[str, Any], text: str
+) -> None:
+    assert sampling_error(sampling(**good), VOCAB) is None
+    assert text in str(sampling_error(sampling(**bad), VOCAB))
 
 
 def test_settings() -> None:
@@ -176,7 +186,7 @@ def test_a_step() -> None:
     assert new.pop("sampling") == plain(to_sampling(sampling()))
     assert new == {
         "slot": 1, "token_ids": [7, 8], "generated": 1, "computed": 1, "blocks": [3],
-        "guide": None, "fault": None, "request_id": 9,
+        "matcher": None, "fault": None, "request_id": 9,
     }  # fmt: skip
     assert found == {
         "epoch": 1, "step": 2, "finished": [3],
@@ -202,29 +212,38 @@ TABLE = pb.BlockTable
         ({"forks": [pb.SlotFork(tables=[TABLE(), TABLE()])]}, "has a table of a KV group"),
     ],
 )
-def test_what_was_not_declared_breaks_the_protocol(parts: dict[str, Any], text: str) -> None:
+def test_inconsistent_step_request_is_a_protocol_error(parts: dict[str, Any], text: str) -> None:
     with pytest.raises(BadStep, match=text):
         to_step(pb.StepRequest(**parts), NO_LIBRARY)
 
 
-def test_guides() -> None:
+def test_structured_outputs() -> None:
     for kind in ("JSON_SCHEMA", "REGEX", "GRAMMAR", "CALLS"):
-        guide = pb.Guide(kind=f"KIND_{kind}", text="t", complete=kind == "REGEX")
-        wanted = to_wanted(guide)
-        assert (wanted.kind, wanted.text, wanted.complete) == (Kind[kind], "t", kind == "REGEX")
-        assert wanted.thoughts is None
-    guide.thoughts.CopyFrom(pb.Thoughts(open="<a>", close="</a>", begun=True))
-    assert plain(to_wanted(guide).thoughts) == {"open": b"<a>", "close": b"</a>", "begun": True}
-    with pytest.raises(Refused, match="no guide of kind 0"):
-        to_wanted(pb.Guide())
+        grammar = pb.Grammar(kind=f"KIND_{kind}", text="t", complete=kind == "REGEX")
+        wanted = to_grammar_spec(grammar)
+        assert (wanted.kind, wanted.text, wanted.complete) == (
+            GrammarKind[kind],
+            "t",
+            kind == "REGEX",
+        )
+        assert wanted.reasoning is None
+    grammar.reasoning.CopyFrom(pb.Reasoning(open="<a>", close="</a>", started=True))
+    assert plain(to_grammar_spec(grammar).reasoning) == {
+        "open": b"<a>",
+        "close": b"</a>",
+        "started": True,
+    }
+    with pytest.raises(GrammarRejected, match="no grammar of kind 0"):
+        to_grammar_spec(pb.Grammar())
 
 
 def test_an_outcome() -> None:
-    told = PromptTold(9, 1, [-1.0], [2], 1, [7], [-0.5])
+    result = PromptLogprobs(9, 1, [-1.0], [2], 1, [7], [-0.5])
     outcome = Outcome(
         epoch=1, step=2, slots=[3, 4], token_ids=[5, 6], logprobs=[-0.25, -0.5],
         faults=[SlotFault(7, "why", FaultKind.UNPREPARED)], closing=[4],
-        tops=Tops([1, 0], [8], [-0.125]), prompts=[told], host_us=10, device_us=11,
+        top_logprobs=TopLogprobs([1, 0], [8], [-0.125]), prompt_logprobs=[result], host_us=10,
+        device_us=11,
     )  # fmt: skip
     error = pb.RequestError(kind=pb.RequestError.KIND_UNPREPARED, message="why")
     prompt = pb.PromptLogprobs(
@@ -234,7 +253,7 @@ def test_an_outcome() -> None:
     assert from_outcome(outcome) == pb.StepReply(
         epoch=1, step=2, slots=[3, 4], counts=[1, 1], token_ids=[5, 6], logprobs=[-0.25, -0.5],
         errors=[pb.SlotError(slot=7, error=error)], closing=[4], top_counts=[1, 0],
-        top_token_ids=[8], top_logprobs=[-0.125], prompts=[prompt],
+        top_token_ids=[8], top_logprobs=[-0.125], prompt_logprobs=[prompt],
         timing=pb.StepTiming(host=10, device=11),
     )  # fmt: skip
     assert from_outcome(Outcome(1, 2)) == pb.StepReply(epoch=1, step=2, timing=pb.StepTiming())

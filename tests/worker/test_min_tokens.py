@@ -40,7 +40,7 @@ def tokens_with(driver: Driver, min_tokens: int = 0, stop: int | None = None) ->
 
 
 @pytest.mark.parametrize("generated", [0, 1, 4])
-def test_a_stop_token_right_after_min_tokens_is_possible(
+def test_stop_token_is_allowed_right_after_min_tokens(
     driver: Driver, free: list[int], generated: int
 ) -> None:
     """With min_tokens 0 it may be the first token."""
@@ -48,7 +48,7 @@ def test_a_stop_token_right_after_min_tokens_is_possible(
 
 
 @pytest.mark.parametrize("generated", [0, 1, 4])
-def test_the_last_of_min_tokens_is_no_stop_token(
+def test_last_of_min_tokens_is_not_a_stop_token(
     driver: Driver, free: list[int], generated: int
 ) -> None:
     stop = free[generated]
@@ -58,7 +58,7 @@ def test_the_last_of_min_tokens_is_no_stop_token(
 
 
 @pytest.mark.parametrize("generated", [2, 3])
-def test_what_a_sequence_had_generated_before_it_entered_counts(
+def test_tokens_generated_before_preemption_count_for_min_tokens(
     driver: Driver, free: list[int], generated: int
 ) -> None:
     """As after preemption: `generated` tokens enter with the prompt, min_tokens is 3."""

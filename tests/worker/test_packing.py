@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from penstock.worker.batch import Packed, Packer, capacity, most_samples
+from penstock.worker.batch import Packed, Packer, buffer_words, most_samples
 from penstock.worker.shape import (
     ALIGNMENT,
     LARGER,
@@ -78,7 +78,7 @@ def stepped(runs: list[tuple[int, int, bool]]) -> tuple[State, Step, Work]:
 
 def packed(state: State, last: Step, work: Work, pad: bool) -> tuple[Packed, dict[str, Any]]:
     """The step's fields by name; the buffer is as large as any step needs."""
-    buffer = torch.full((capacity(LIMITS),), 123456, dtype=torch.int32)
+    buffer = torch.full((buffer_words(LIMITS),), 123456, dtype=torch.int32)
     found = Packer(state, pad).pack(last, work, buffer.numpy())
     assert found.words <= len(buffer)
     views = tensors(found.shape, buffer)
@@ -144,7 +144,7 @@ STEPS: dict[str, list[tuple[int, int, bool]]] = {
 
 @pytest.mark.parametrize("pad", [False, True])
 @pytest.mark.parametrize("name", STEPS)
-def test_every_input_of_a_step(name: str, pad: bool) -> None:
+def test_packed_step_has_every_input(name: str, pad: bool) -> None:
     state, last, work = stepped(STEPS[name])
     # A prompt that yields nothing leaves nothing to choose; more than four chunks vary too much.
     padded = pad and bool(work.yielding) and "more" not in name
@@ -161,7 +161,7 @@ def fields_tokens(shape: Shape) -> int:
     return shape.tokens if shape.chunks else 1
 
 
-def test_what_a_step_writes_before_it_runs() -> None:
+def test_packed_step_has_its_writes() -> None:
     """Tables, forks, copies, steered tokens and masked stop tokens, in pairs from the end."""
     state, _, _ = stepped(DECODES[:2])
     state.computed[3] = state.known[3] - 2
@@ -177,7 +177,7 @@ def test_what_a_step_writes_before_it_runs() -> None:
     )
     work = state.fold(last)
     for pad in (False, True):
-        buffer = np.zeros(capacity(LIMITS), np.int32)
+        buffer = np.zeros(buffer_words(LIMITS), np.int32)
         found = Packer(state, pad).pack(last, work, buffer)
         extras, at, lists = found.extras, layout(found.shape)["end"][0], {}
         for name in ("writes", "forks", "copies", "steered", "masks"):
@@ -194,7 +194,7 @@ def test_what_a_step_writes_before_it_runs() -> None:
         assert lists["masks"] == [[rows[3]] * 2, [3, 7]]
 
 
-def test_a_step_that_writes_nothing_ends_with_its_inputs() -> None:
+def test_packed_step_without_writes_ends_with_its_inputs() -> None:
     state, last, work = stepped(DECODES[1:3])
     work.masked.clear()
     found, _ = packed(state, last, work, pad=False)
@@ -202,7 +202,7 @@ def test_a_step_that_writes_nothing_ends_with_its_inputs() -> None:
 
 
 @pytest.mark.parametrize("shape", [Shape(1, 1, 0, 1), Shape(37, 3, 2, 5), Shape(64, 32, 4, 36)])
-def test_inputs_lie_one_after_the_other_and_aligned(shape: Shape) -> None:
+def test_packed_inputs_are_contiguous_and_aligned(shape: Shape) -> None:
     places = list(layout(shape).values())
     assert places[0][0] == 0
     for (at, length), (following, _) in itertools.pairwise(places):
@@ -221,7 +221,7 @@ def test_the_largest_step_fits_the_buffer(limits: Limits) -> None:
             exact = Shape(decodes + tokens, decodes, chunks, decodes + chunks)
             for shape in (exact, padded or exact):
                 assert shape.samples <= most_samples(limits)
-                left = capacity(limits) - layout(shape)["end"][0]
+                left = buffer_words(limits) - layout(shape)["end"][0]
                 # All tables anew, each block copied, each slot forked and steered, all stop tokens
                 # masked.
                 pairs = slots * limits.table_blocks + limits.blocks + 2 * slots + slots * 256
@@ -252,13 +252,13 @@ def test_sizes_of_steps_that_suit_a_gpu() -> None:
     assert step_sizes(2048 + 2 * LARGER)[-3:] == [2048, 2048 + LARGER, 2048 + 2 * LARGER]
 
 
-def test_whose_rows_are_logit_rows_as_they_are() -> None:
+def test_samples_every_row_needs_one_sample_per_token() -> None:
     assert Shape(3, 3, 0, 3).samples_every_row
     assert not Shape(3, 3, 0, 2).samples_every_row
     assert not Shape(3, 2, 1, 3).samples_every_row
 
 
-def test_padding_reads_and_writes_the_spare_row() -> None:
+def test_padding_uses_only_the_spare_row() -> None:
     shape = Shape(16, 4, 4, 8, padded=True)
     views = tensors(shape, torch.full((layout(shape)["end"][0],), 7, dtype=torch.int32))
     fill_padding(views, 9)

@@ -12,16 +12,16 @@ import pytest
 from driver import Driver
 from jsonschema import Draft202012Validator
 from local import LocalWorker
-from penstock.guidance import growth
-from penstock.guidance.compile import Compiler
-from penstock.guidance.formats import FORMATS
-from penstock.guidance.protocol import Kind, Refused, Wanted
-from penstock.guidance.schema import MOST_SIZE
-from penstock.guidance.spelling import Reach, Spelling
+from penstock.grammar import growth
+from penstock.grammar.compile import Compiler
+from penstock.grammar.formats import FORMATS
+from penstock.grammar.protocol import GrammarKind, GrammarRejected, GrammarSpec
+from penstock.grammar.schema import MOST_SIZE
+from penstock.grammar.string_bounds import EndDistance, StringBounds
 from penstock.rpc import shard_pb2 as pb
 from schemas import COUNT, listing, record
-from test_calls import compiler, guide, wanted
 from test_documents import CHECKER, made, shortest, worker
+from test_tool_call_grammars import compile_grammar, compiler, wanted
 
 __all__ = ["compiler", "worker"]
 # With a text that is as short as any.
@@ -95,18 +95,20 @@ SHAPES = dict(shapes())
 
 
 @pytest.mark.parametrize("pattern", EVERYDAY)
-def test_the_shortest_text_of_a_pattern(compiler: Compiler, pattern: str) -> None:
+def test_shortest_match_of_a_pattern_is_found(compiler: Compiler, pattern: str) -> None:
     text = json.dumps(EVERYDAY[pattern], ensure_ascii=False).encode()
-    fewest = len(compiler.vocabulary.segmented(text) or ())
-    made = guide(compiler, Wanted(Kind.JSON_SCHEMA, json.dumps(of_pattern(pattern)), True))
+    fewest = len(compiler.vocabulary.shortest_tokenization(text) or ())
+    made = compile_grammar(
+        compiler, GrammarSpec(GrammarKind.JSON_SCHEMA, json.dumps(of_pattern(pattern)), True)
+    )
     assert made.shortest == fewest
     assert made.needed(text) == 0
     assert made.needed(text[:-1]) == 1
     call = record(a=of_pattern(pattern))
-    assert guide(compiler, wanted("hermes", {"f": call})).shortest < fewest + 40
+    assert compile_grammar(compiler, wanted("hermes", {"f": call})).shortest < fewest + 40
 
 
-def test_documents_with_patterns_are_whole_within_their_tokens(
+def test_documents_with_patterns_complete_within_their_tokens(
     worker: tuple[LocalWorker, pb.Loaded],
 ) -> None:
     shard, loaded = worker
@@ -125,20 +127,22 @@ def test_documents_with_patterns_are_whole_within_their_tokens(
     assert set(counts.values()) == {8} and len(counts) == len(SHAPES) > 150
 
 
-def test_how_far_a_text_is_from_its_end(compiler: Compiler) -> None:
-    spelling = Spelling(compiler.vocabulary)
-    assert spelling.of(of_pattern("^ab{3}c$")) == Reach(7, 7)
-    assert spelling.of(of_pattern("foo")) == Reach(5, 8), "an escape may have begun"
-    assert spelling.of(of_pattern("^a*$", allOf=[{"pattern": "^(.{5})*$"}])) == Reach(2, 5)
-    assert spelling.of({"type": "string", "minLength": 4}) == Reach(0, 0)
-    assert spelling.of({"type": "string", "format": "uuid"}) == Reach(38, 38)
-    assert spelling.of({"type": "integer", "multipleOf": 1000}) == Reach(1, 3)
-    assert spelling.of(only({"^abc$": {}})) == Reach(5, 5)
+def test_distance_to_the_end_of_a_text(compiler: Compiler) -> None:
+    spelling = StringBounds(compiler.vocabulary)
+    assert spelling.distance_of(of_pattern("^ab{3}c$")) == EndDistance(7, 7)
+    assert spelling.distance_of(of_pattern("foo")) == EndDistance(5, 8), "an escape may have begun"
+    assert spelling.distance_of(
+        of_pattern("^a*$", allOf=[{"pattern": "^(.{5})*$"}])
+    ) == EndDistance(2, 5)
+    assert spelling.distance_of({"type": "string", "minLength": 4}) == EndDistance(0, 0)
+    assert spelling.distance_of({"type": "string", "format": "uuid"}) == EndDistance(38, 38)
+    assert spelling.distance_of({"type": "integer", "multipleOf": 1000}) == EndDistance(1, 3)
+    assert spelling.distance_of(only({"^abc$": {}})) == EndDistance(5, 5)
 
 
-def test_of_many_lengths_some_are_told_from_above_alone(compiler: Compiler) -> None:
-    spelling = Spelling(compiler.vocabulary)
-    found = [spelling.of(of_pattern("^[a-z]{3}", maxLength=n)) for n in range(20, 50)]
+def test_long_lengths_have_only_an_upper_bound(compiler: Compiler) -> None:
+    spelling = StringBounds(compiler.vocabulary)
+    found = [spelling.distance_of(of_pattern("^[a-z]{3}", maxLength=n)) for n in range(20, 50)]
     exact, above = found[0], found[-1]
     assert exact.shortest == 5 <= above.shortest <= 4 * 5
     assert exact.farthest <= above.farthest <= 4 * exact.farthest
@@ -152,18 +156,18 @@ def test_of_many_lengths_some_are_told_from_above_alone(compiler: Compiler) -> N
         ({"type": "integer", "multipleOf": 86400}, "`multipleOf` 86400"),
     ],
 )
-def test_what_is_too_complex_to_be_completed_is_refused(
+def test_too_complex_pattern_is_refused(
     compiler: Compiler, schema: dict[str, Any], words: str
 ) -> None:
     for node in (schema, record(a=schema), listing({"anyOf": [schema, {"type": "null"}]})):
-        with pytest.raises(Refused) as refused:
-            compiler.compile(Wanted(Kind.JSON_SCHEMA, json.dumps(node), True))
+        with pytest.raises(GrammarRejected) as refused:
+            compiler.compile(GrammarSpec(GrammarKind.JSON_SCHEMA, json.dumps(node), True))
         assert words in str(refused.value) and "guided_complete" in str(refused.value)
-        compiler.compile(Wanted(Kind.JSON_SCHEMA, json.dumps(node), False))
+        compiler.compile(GrammarSpec(GrammarKind.JSON_SCHEMA, json.dumps(node), False))
 
 
-def test_names_that_others_leave_are_counted(compiler: Compiler) -> None:
+def test_remaining_property_names_are_counted(compiler: Compiler) -> None:
     """A name that matches no short pattern is long."""
     schema = {"type": "object", "patternProperties": {"^.{0,40}$": {"type": "null"}}}
-    each, once = growth.of_schema(schema, compiler.vocabulary)
+    each, once = growth.schema_growth(schema, compiler.vocabulary)
     assert 41 < once < 60 and each < MOST_SIZE

@@ -11,7 +11,7 @@ import torch
 from penstock import parallel
 
 
-def test_kernels_that_cannot_be_built_leave_sums_to_nccl(
+def test_unbuildable_kernels_fall_back_to_nccl(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def probe(_: torch.device) -> None:
@@ -25,7 +25,7 @@ def test_kernels_that_cannot_be_built_leave_sums_to_nccl(
 
 
 @pytest.mark.gpu
-def test_sums_over_gpus() -> None:
+def test_all_reduce_over_gpus() -> None:
     """Right and equal on all ranks: uneven shapes, many in a row in a graph, changing values."""
     if torch.cuda.device_count() < 2:
         pytest.skip("needs two GPUs")

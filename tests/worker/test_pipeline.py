@@ -15,7 +15,7 @@ from driver import Driver, Running, Stream, greedy
 from local import LocalWorker, Refused
 from penstock.rpc import shard_pb2 as pb
 from penstock.worker import messages
-from penstock.worker.pipeline import REQUESTS_WAITING, Channel, Closed
+from penstock.worker.pipeline import REQUESTS_WAITING, Channel, ChannelClosed
 from penstock.worker.runner import Pending
 
 
@@ -63,7 +63,7 @@ def works(worker: LocalWorker, sequence: Running | None = None) -> None:
 
 
 @pytest.mark.parametrize("error", [Panic("index out of bounds"), ValueError("wrong")])
-def test_a_launch_that_fails_or_panics(
+def test_failed_launch_ends_the_stream(
     worker: LocalWorker, error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: Any) -> None:
@@ -84,7 +84,7 @@ def test_a_launch_that_fails_or_panics(
     works(worker)
 
 
-def test_a_launch_that_fails_on_the_device(
+def test_failed_device_launch_breaks_the_epoch(
     worker: LocalWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Later than the fold: what the slots hold no longer fits what the device holds."""
@@ -125,7 +125,7 @@ def test_a_refused_step_changes_nothing(worker: LocalWorker) -> None:
 
 
 @pytest.mark.parametrize("error", [Panic("no such state"), KeyError("lost")])
-def test_a_request_that_cannot_be_read(
+def test_unreadable_request_ends_the_stream(
     worker: LocalWorker, error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: Any) -> None:
@@ -141,7 +141,9 @@ def test_a_request_that_cannot_be_read(
 
 
 @pytest.mark.timeout(60)
-def test_a_reply_that_fails(worker: LocalWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_reply_ends_the_stream_at_once(
+    worker: LocalWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The status comes at once: the client waits for the reply, and asks for nothing before it."""
 
     def fail(_: Pending) -> None:
@@ -156,7 +158,7 @@ def test_a_reply_that_fails(worker: LocalWorker, monkeypatch: pytest.MonkeyPatch
     works(worker)
 
 
-def test_a_channel_holds_so_many_items() -> None:
+def test_channel_capacity_is_bounded() -> None:
     channel: Channel[int] = Channel(2)
     put = list[int]()
 
@@ -171,7 +173,7 @@ def test_a_channel_holds_so_many_items() -> None:
     writer.join(0.2)
     assert writer.is_alive() and put == [0, 1]
     assert [channel.get() for _ in range(4)] == [0, 1, 2, 3]
-    with pytest.raises(Closed):
+    with pytest.raises(ChannelClosed):
         channel.get()
     writer.join(60)
     assert not writer.is_alive()
@@ -179,22 +181,22 @@ def test_a_channel_holds_so_many_items() -> None:
         channel.get(0.01)
 
 
-def test_a_channel_that_is_cut_or_closed() -> None:
+def test_channel_can_be_cut_and_closed() -> None:
     channel: Channel[int] = Channel(1)
     channel.put(1)
     channel.cut()  # though it is full
     assert channel.get() == 1
-    with pytest.raises(Closed):
+    with pytest.raises(ChannelClosed):
         channel.get()
     channel.close()
-    with pytest.raises(Closed):
+    with pytest.raises(ChannelClosed):
         channel.put(2)
     channel.end()  # nobody is left to be told
     with pytest.raises(queue.Empty):
         channel.get(0.01)
 
 
-def test_requests_that_come_after_a_failure_hold_nothing(worker: LocalWorker) -> None:
+def test_requests_after_a_failure_block_no_thread(worker: LocalWorker) -> None:
     """More than wait at once: who reads them ends."""
     before = enumerate_threads()
     stream = opened(worker)
@@ -214,7 +216,7 @@ def test_steps_are_counted(worker: LocalWorker) -> None:
     assert worker.stub.Health(pb.HealthRequest()).steps == before + 3
 
 
-def test_spare_work_that_fails_is_given_up(
+def test_failed_idle_work_is_abandoned(
     worker: LocalWorker, caplog: pytest.LogCaptureFixture
 ) -> None:
     """No stream ends for it."""
@@ -238,14 +240,14 @@ def test_spare_work_that_fails_is_given_up(
     assert "graphs not captured so far are given up" in caplog.text
 
 
-def test_numbers_beyond_the_arrays_end_the_stream(worker: LocalWorker) -> None:
+def test_out_of_range_slot_ends_the_stream(worker: LocalWorker) -> None:
     stream = opened(worker)
     stream.send(run_slots=[2**32 - 1], run_tokens=[1])
     assert "4294967295" in end(stream).text
     works(worker)
 
 
-def test_a_stream_leaves_the_device_idle(
+def test_stream_ends_with_an_idle_device(
     worker: LocalWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or the next one would write to host buffers that launched steps have yet to read."""

@@ -12,47 +12,47 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from penstock.guidance import cost
-from penstock.guidance import pool as pools
-from penstock.guidance import process as processes
-from penstock.guidance.library import Library
-from penstock.guidance.pool import Pool
-from penstock.guidance.process import Asked, Process
-from penstock.guidance.protocol import Ends, Kind, Refused, Wanted
-from penstock.guidance.turns import Caller, Lane, Withdrawn
-from penstock.guidance.vocabulary import NoTokenizer
-from test_guides import BROOK
+from penstock.grammar import compiler_pool as pools
+from penstock.grammar import compiler_process as processes
+from penstock.grammar import cost
+from penstock.grammar.cache import GrammarCache
+from penstock.grammar.compiler_pool import CompilerPool
+from penstock.grammar.compiler_process import CompileRequest, CompilerProcess
+from penstock.grammar.fair_queue import Caller, CompilationCancelled, FairSemaphore
+from penstock.grammar.protocol import EndConditions, GrammarKind, GrammarRejected, GrammarSpec
+from penstock.grammar.vocabulary import NoTokenizer
+from test_grammars import BROOK
 
 VOCAB = 4096
 TOKENIZER = BROOK / "tokenizer.json"
 
 
-def asked(pool: Pool) -> list[Asked]:
+def asked(pool: CompilerPool) -> list[CompileRequest]:
     """What is being compiled now."""
     run = pool._process._run
     return [] if run is None else [each for each in run._asked.values() if each.process]
 
 
-def until(pool: Pool, count: int) -> list[Asked]:
+def until(pool: CompilerPool, count: int) -> list[CompileRequest]:
     """Waits for so many guides to be compiled at once."""
     while len(found := asked(pool)) < count:
         time.sleep(0.005)
     return found
 
 
-def long(number: int) -> Wanted:
+def long(number: int) -> GrammarSpec:
     """Of some hundred milliseconds of processor time."""
-    return Wanted(Kind.REGEX, f"(a|b)*a(a|b){{11}}c{{{number}}}", False)
+    return GrammarSpec(GrammarKind.REGEX, f"(a|b)*a(a|b){{11}}c{{{number}}}", False)
 
 
 @pytest.fixture
-def pool() -> Iterator[Pool]:
-    made = Pool(TOKENIZER, VOCAB, quick=4)
+def pool() -> Iterator[CompilerPool]:
+    made = CompilerPool(TOKENIZER, VOCAB, quick=4)
     yield made
     made.close()
 
 
-def test_guides_are_compiled_side_by_side(pool: Pool) -> None:
+def test_grammars_are_compiled_in_parallel(pool: CompilerPool) -> None:
     """As after a restart, when all running sequences need theirs again."""
     most = 0
     with ThreadPoolExecutor(12) as threads:
@@ -65,31 +65,31 @@ def test_guides_are_compiled_side_by_side(pool: Pool) -> None:
     assert pool._process._count == len(made)
 
 
-def test_a_guide_is_compiled_once_for_all_who_follow_it() -> None:
-    library = Library(TOKENIZER, VOCAB)
+def test_shared_grammar_is_compiled_once() -> None:
+    grammar_cache = GrammarCache(TOKENIZER, VOCAB)
     ready = threading.Barrier(32)
-    wanted = Wanted(Kind.REGEX, "[a-f]{3}", True)
+    wanted = GrammarSpec(GrammarKind.REGEX, "[a-f]{3}", True)
 
-    def cursor(_: int) -> bool:
+    def matcher(_: int) -> bool:
         ready.wait()
-        return library.cursor(wanted, Ends((2,), 9), []).whole
+        return grammar_cache.matcher(wanted, EndConditions((2,), 9), []).is_accepting
 
     with ThreadPoolExecutor(32) as threads:
-        assert list(threads.map(cursor, range(32))) == [False] * 32
-    assert library._pool._process._count == 1
-    library.close()
+        assert list(threads.map(matcher, range(32))) == [False] * 32
+    assert grammar_cache._pool._process._count == 1
+    grammar_cache.close()
 
 
-def test_a_guide_that_gets_no_processor_keeps_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unscheduled_compilation_keeps_its_quick_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only what has used one makes room for those who wait."""
     monkeypatch.setattr(pools, "QUICK_SECONDS", 0.1)
-    pool = Pool(TOKENIZER, VOCAB, quick=1)
+    pool = CompilerPool(TOKENIZER, VOCAB, quick=1)
     with ThreadPoolExecutor(2) as threads:
         first = threads.submit(pool.compile, long(1))
         (held,) = until(pool, 1)
         assert held.process is not None
         os.kill(held.process, signal.SIGSTOP)
-        second = threads.submit(pool.compile, Wanted(Kind.REGEX, "b+", False))
+        second = threads.submit(pool.compile, GrammarSpec(GrammarKind.REGEX, "b+", False))
         while not pool._quick.waiting:
             time.sleep(0.005)
         time.sleep(0.5)
@@ -102,53 +102,53 @@ def test_a_guide_that_gets_no_processor_keeps_its_place(monkeypatch: pytest.Monk
     assert held.used() == 0.0
 
 
-def test_what_was_refused_is_known_by_little() -> None:
+def test_refused_grammar_is_cached_without_its_text() -> None:
     """It is compiled once, and its text is not kept."""
-    library = Library(TOKENIZER, VOCAB)
-    bad = Wanted(Kind.JSON_SCHEMA, json.dumps({"title": "x" * 100_000, "not": {}}), True)
+    grammar_cache = GrammarCache(TOKENIZER, VOCAB)
+    bad = GrammarSpec(
+        GrammarKind.JSON_SCHEMA, json.dumps({"title": "x" * 100_000, "not": {}}), True
+    )
     said = set()
     for _ in range(3):
-        with pytest.raises(Refused) as caught:
-            library.prepare(bad, 9)
+        with pytest.raises(GrammarRejected) as caught:
+            grammar_cache.prepare(bad, 9)
         said.add(str(caught.value))
     (text,) = said
     assert text.startswith("no document satisfies the schema")
-    assert library._pool._process._count == 1
-    ((digest, kept),) = library._refusals.items()
+    assert grammar_cache._pool._process._count == 1
+    ((digest, kept),) = grammar_cache._rejections.items()
     assert len(digest) + len(kept[1]) < 200
-    library.close()
+    grammar_cache.close()
 
 
-def test_a_tokenizer_that_cannot_be_used_is_read_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unusable_tokenizer_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
-    process = Process(tmp_path / "tokenizer.json", VOCAB)
+    process = CompilerProcess(tmp_path / "tokenizer.json", VOCAB)
     for _ in range(3):
         with pytest.raises(NoTokenizer, match="cannot be used"):
-            process.ask(Wanted(Kind.REGEX, "a", False))
+            process.submit(GrammarSpec(GrammarKind.REGEX, "a", False))
         monkeypatch.setattr(processes.subprocess, "Popen", None)
 
 
-def endless(number: int) -> Wanted:
+def endless(number: int) -> GrammarSpec:
     """Costly by its repetitions, and not done before its limits end it."""
-    return Wanted(Kind.REGEX, f".{{{number},30000}}", False)
+    return GrammarSpec(GrammarKind.REGEX, f".{{{number},30000}}", False)
 
 
-def outcome(library: Library, wanted: Wanted, caller: Caller) -> str:
+def outcome(grammar_cache: GrammarCache, wanted: GrammarSpec, caller: Caller) -> str:
     """How the caller's wait for a guide ended."""
     try:
-        library.prepare(wanted, 9, caller)
-    except (Refused, Withdrawn) as error:
+        grammar_cache.prepare(wanted, 9, caller)
+    except (GrammarRejected, CompilationCancelled) as error:
         return type(error).__name__
     return "ready"
 
 
-def idle(library: Library) -> bool:
+def idle(grammar_cache: GrammarCache) -> bool:
     """Whether nothing is compiled, and nobody waits for it."""
-    pool = library._pool
+    pool = grammar_cache._pool
     lanes = pool._quick, pool._slow
-    busy = any(lane.waiting or lane.held for lane in lanes) or asked(pool) or library._underway
+    busy = any(lane.waiting or lane.held for lane in lanes) or asked(pool) or grammar_cache._pending
     return not busy
 
 
@@ -158,71 +158,77 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-def test_nothing_is_compiled_for_those_that_left() -> None:
+def test_abandoned_compilations_are_cancelled() -> None:
     """Neither what ran nor what waited: the helper's processes end, and all places are free."""
-    library = Library(TOKENIZER, VOCAB)
+    grammar_cache = GrammarCache(TOKENIZER, VOCAB)
     callers = [Caller(f"client {number}") for number in range(6)]
     with ThreadPoolExecutor(6) as threads:
         said = [
-            threads.submit(outcome, library, endless(number), caller)
+            threads.submit(outcome, grammar_cache, endless(number), caller)
             for number, caller in enumerate(callers)
         ]
-        (held,) = until(library._pool, 1)
-        wait_for(lambda: library._pool._slow.waiting == 5)
+        (held,) = until(grammar_cache._pool, 1)
+        wait_for(lambda: grammar_cache._pool._slow.waiting == 5)
         process = Path(f"/proc/{held.process}")
         assert process.exists()
         for caller in callers:
-            caller.withdraw()
-        assert [future.result() for future in said] == ["Withdrawn"] * 6
-    wait_for(lambda: idle(library) and not process.exists())
-    assert not library._refusals, "that nobody waited is no refusal"
-    assert outcome(library, Wanted(Kind.REGEX, "[a-f]{3}", False), Caller()) == "ready"
-    library.close()
+            caller.cancel()
+        assert [future.result() for future in said] == ["CompilationCancelled"] * 6
+    wait_for(lambda: idle(grammar_cache) and not process.exists())
+    assert not grammar_cache._rejections, "that nobody waited is no refusal"
+    assert (
+        outcome(grammar_cache, GrammarSpec(GrammarKind.REGEX, "[a-f]{3}", False), Caller())
+        == "ready"
+    )
+    grammar_cache.close()
 
 
-def test_a_guide_goes_on_for_those_that_stay() -> None:
-    library = Library(TOKENIZER, VOCAB)
+def test_compilation_continues_for_the_remaining_callers() -> None:
+    grammar_cache = GrammarCache(TOKENIZER, VOCAB)
     first, second = Caller(), Caller()
     with ThreadPoolExecutor(2) as threads:
-        leaving = threads.submit(outcome, library, long(1), first)
-        (held,) = until(library._pool, 1)
+        leaving = threads.submit(outcome, grammar_cache, long(1), first)
+        (held,) = until(grammar_cache._pool, 1)
         assert held.process is not None
         os.kill(held.process, signal.SIGSTOP)
-        staying = threads.submit(outcome, library, long(1), second)
-        wait_for(lambda: library._underway[long(1)]._waiting == 2)
-        first.withdraw()
-        assert leaving.result() == "Withdrawn"
+        staying = threads.submit(outcome, grammar_cache, long(1), second)
+        wait_for(lambda: grammar_cache._pending[long(1)]._waiting == 2)
+        first.cancel()
+        assert leaving.result() == "CompilationCancelled"
         os.kill(held.process, signal.SIGCONT)
         assert staying.result() == "ready"
-    assert library._pool._process._count == 1
-    library.close()
+    assert grammar_cache._pool._process._count == 1
+    grammar_cache.close()
 
 
-def test_quick_guides_do_not_wait_for_costly_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cheap_grammars_do_not_wait_for_expensive_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is costly by its repetitions has no place of the quick lane, not even a first one."""
-    library = Library(TOKENIZER, VOCAB)
+    grammar_cache = GrammarCache(TOKENIZER, VOCAB)
     monkeypatch.setattr(pools, "QUICK_SECONDS", 1e9)
-    quick = library._pool._quick
+    quick = grammar_cache._pool._quick
     callers = [Caller(f"client {number}") for number in range(4)]
     with ThreadPoolExecutor(4) as threads:
         for number, caller in enumerate(callers):
-            threads.submit(outcome, library, endless(number), caller)
-        (held,) = until(library._pool, 1)
+            threads.submit(outcome, grammar_cache, endless(number), caller)
+        (held,) = until(grammar_cache._pool, 1)
         assert held.process is not None
         os.kill(held.process, signal.SIGSTOP)
-        wait_for(lambda: library._pool._slow.waiting == 3)
+        wait_for(lambda: grammar_cache._pool._slow.waiting == 3)
         assert quick.held == quick.waiting == 0
-        assert outcome(library, Wanted(Kind.REGEX, "[a-f]{3}", False), Caller("x")) == "ready"
-        assert [each.number for each in asked(library._pool)] == [held.number]
+        assert (
+            outcome(grammar_cache, GrammarSpec(GrammarKind.REGEX, "[a-f]{3}", False), Caller("x"))
+            == "ready"
+        )
+        assert [each.number for each in asked(grammar_cache._pool)] == [held.number]
         for caller in callers:
-            caller.withdraw()
-    wait_for(lambda: idle(library))
-    library.close()
+            caller.cancel()
+    wait_for(lambda: idle(grammar_cache))
+    grammar_cache.close()
 
 
-def test_a_client_has_one_costly_guide_at_a_time() -> None:
+def test_client_has_one_expensive_compilation_at_a_time() -> None:
     """Two more wait, and others are refused; another client's goes before those that wait."""
-    lane = Lane(2, 1)
+    lane = FairSemaphore(2, 1)
     own = [Caller("a") for _ in range(4)]
     assert lane.enter(own[0], 4, 2)
     with ThreadPoolExecutor(4) as threads:
@@ -237,8 +243,8 @@ def test_a_client_has_one_costly_guide_at_a_time() -> None:
         lane.leave(other)
         assert late.result()
         assert lane.waiting == 2
-        own[1].withdraw()
-        with pytest.raises(Withdrawn):
+        own[1].cancel()
+        with pytest.raises(CompilationCancelled):
             waiting[0].result()
         lane.leave(own[0])
         assert waiting[1].result()
@@ -247,9 +253,9 @@ def test_a_client_has_one_costly_guide_at_a_time() -> None:
     assert lane.held == lane.waiting == 0
 
 
-def test_clients_take_turns() -> None:
+def test_compilations_of_clients_are_scheduled_round_robin() -> None:
     """However many guides one of them sends first."""
-    lane = Lane(1)
+    lane = FairSemaphore(1)
     holder = Caller("a")
     assert lane.enter(holder)
     order: list[str] = []
@@ -283,11 +289,11 @@ def test_clients_take_turns() -> None:
         ("){3}{4}((", 0),
     ],
 )
-def test_the_cost_of_an_expression(regex: str, states: int) -> None:
+def test_cost_of_a_regex(regex: str, states: int) -> None:
     assert cost.states(regex) == states
 
 
-def test_a_list_of_words_is_not_costly() -> None:
+def test_word_list_is_not_costly() -> None:
     words = "|".join(f"word{number}" for number in range(5000))
     assert not cost.is_costly(words)
     assert cost.is_costly(f"({words}){{3}}")

@@ -6,11 +6,11 @@ import json
 from typing import Any
 
 import pytest
-from penstock.guidance import refusals
-from penstock.guidance.compile import Compiler
-from penstock.guidance.protocol import Kind, Refused, Wanted
+from penstock.grammar import rejections
+from penstock.grammar.compile import Compiler
+from penstock.grammar.protocol import GrammarKind, GrammarRejected, GrammarSpec
 from schemas import COUNT, listing, record
-from test_calls import compiler, wanted
+from test_tool_call_grammars import compiler, wanted
 
 __all__ = ["compiler"]
 NONE = {"type": "string", "minLength": 5, "maxLength": 3}
@@ -58,11 +58,11 @@ SAID: list[tuple[Any, str, str]] = [
 
 
 @pytest.mark.parametrize(("schema", "words", "place"), SAID, ids=lambda value: str(value)[:24])
-def test_a_refusal_has_its_place_and_a_remedy(
+def test_refusal_names_the_place_and_a_remedy(
     compiler: Compiler, schema: Any, words: str, place: str
 ) -> None:
-    with pytest.raises(Refused) as refused:
-        compiler.compile(Wanted(Kind.JSON_SCHEMA, json.dumps(schema), True))
+    with pytest.raises(GrammarRejected) as refused:
+        compiler.compile(GrammarSpec(GrammarKind.JSON_SCHEMA, json.dumps(schema), True))
     text = str(refused.value)
     assert words in text
     assert text.endswith(f"{place}`)")
@@ -70,23 +70,23 @@ def test_a_refusal_has_its_place_and_a_remedy(
 
 
 def test_a_refused_tool_is_named(compiler: Compiler) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(GrammarRejected) as refused:
         compiler.compile(wanted("hermes", {"f": record(a=COUNT), "g": record(a=NONE)}))
     assert str(refused.value).startswith("the parameters of `g`: no string satisfies")
     assert str(refused.value).endswith("(in `#/properties/a`)")
 
 
-def test_what_is_not_known_is_told_as_it_is(compiler: Compiler) -> None:
+def test_unknown_llguidance_refusal_is_quoted(compiler: Compiler) -> None:
     def refusal(schema: Any) -> str | None:
         return "the moon is full" if schema["$ref"].endswith("/b") else None
 
-    text = refusals.told(record(a=COUNT, b=COUNT), "the moon is full", refusal)
+    text = rejections.explain(record(a=COUNT, b=COUNT), "the moon is full", refusal)
     assert text == (
         "llguidance, which would follow the schema, refuses it: the moon is full "
         "(in `#/properties/b`)"
     )
 
 
-def test_a_number_without_bounds_is_told_as_such(compiler: Compiler) -> None:
-    with pytest.raises(Refused, match="which a double cannot hold"):
-        compiler.compile(Wanted(Kind.JSON_SCHEMA, '{"const": 1e400}', True))
+def test_unbounded_number_is_refused_with_its_reason(compiler: Compiler) -> None:
+    with pytest.raises(GrammarRejected, match="which a double cannot hold"):
+        compiler.compile(GrammarSpec(GrammarKind.JSON_SCHEMA, '{"const": 1e400}', True))

@@ -108,7 +108,7 @@ def test_fork_with_copy_on_write(driver: Driver, expected: list[list[int]]) -> N
     assert source.tokens == fork.tokens == expected[3]
 
 
-def test_a_steered_fork_goes_on_from_another_token(driver: Driver, path: Path) -> None:
+def test_steered_fork_continues_from_another_token(driver: Driver, path: Path) -> None:
     source = greedy(PROMPTS[3], WANTED)
     driver.enter(source)
     for _ in range(5):
@@ -185,7 +185,7 @@ def test_min_tokens_masks_stop_tokens(driver: Driver, expected: list[list[int]])
     assert stop not in sequence.tokens[:5]
 
 
-def test_padded_as_on_a_gpu(path: Path, expected: list[list[int]]) -> None:
+def test_padded_steps_give_the_same_tokens(path: Path, expected: list[list[int]]) -> None:
     """Rows that belong to no sequence change nothing."""
     worker = LocalWorker()
     loaded = worker.load(path, dtype="float64")

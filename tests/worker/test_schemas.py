@@ -7,9 +7,9 @@ import re
 from typing import Any
 
 import pytest
-from penstock.guidance.compile import Compiler
-from penstock.guidance.protocol import Kind, Refused, Wanted
-from test_calls import compiler
+from penstock.grammar.compile import Compiler
+from penstock.grammar.protocol import GrammarKind, GrammarRejected, GrammarSpec
+from test_tool_call_grammars import compiler
 
 __all__ = ["compiler"]
 ANNOTATIONS: dict[str, Any] = {
@@ -23,7 +23,9 @@ ANNOTATIONS: dict[str, Any] = {
 
 @pytest.mark.parametrize("kind", ["string", "integer", "object"])
 @pytest.mark.parametrize("keyword", ANNOTATIONS)
-def test_what_asserts_nothing_changes_nothing(compiler: Compiler, keyword: str, kind: str) -> None:
+def test_annotation_keywords_do_not_change_the_grammar(
+    compiler: Compiler, keyword: str, kind: str
+) -> None:
     """In schemas for either backend."""
     for more in ({}, {"minimum": 3, "pattern": "^a+$", "minProperties": 1}):
         plain = {"type": kind, **more}
@@ -35,7 +37,7 @@ def test_what_asserts_nothing_changes_nothing(compiler: Compiler, keyword: str, 
 
 
 def shortest(compiler: Compiler, schema: Any) -> Any:
-    made = compiler.compile(Wanted(Kind.JSON_SCHEMA, json.dumps(schema), True))
+    made = compiler.compile(GrammarSpec(GrammarKind.JSON_SCHEMA, json.dumps(schema), True))
     return type(made), getattr(made, "growth", None)
 
 
@@ -49,7 +51,7 @@ REFUSED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("keyword", REFUSED)
-def test_what_asserts_and_is_not_kept_is_named(compiler: Compiler, keyword: str) -> None:
+def test_unsupported_keywords_are_named(compiler: Compiler, keyword: str) -> None:
     schema = {"type": "object", "properties": {"a": REFUSED[keyword]}}
-    with pytest.raises(Refused, match=rf"`{re.escape(keyword)}`.*\(in `#/properties/a`\)"):
+    with pytest.raises(GrammarRejected, match=rf"`{re.escape(keyword)}`.*\(in `#/properties/a`\)"):
         shortest(compiler, schema)

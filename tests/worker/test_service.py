@@ -9,16 +9,16 @@ import grpc
 import pytest
 from local import Context
 from local import Refused as Status
-from penstock.faults import Abandoned, BadModel, BadSetting, BadStep, Fault, TooLittleMemory
-from penstock.guidance import Refused
-from penstock.guidance.turns import Caller, Withdrawn
+from penstock.faults import BadModel, BadSetting, BadStep, Fault, LoadCancelled, TooLittleMemory
+from penstock.grammar import GrammarRejected
+from penstock.grammar.fair_queue import Caller, CompilationCancelled
 from penstock.rpc import shard_pb2 as pb
 from penstock.worker import service
-from penstock.worker.service import CLIENT, Shard, _abort
+from penstock.worker.service import CLIENT, ShardService, _abort
 from penstock.worker.step import Outcome
 
 
-class Library:
+class GrammarCache:
     """Prepares guides, or does not."""
 
     def __init__(self, error: Exception | None = None) -> None:
@@ -51,58 +51,64 @@ class Pipeline:
     trace: Any = None
 
 
-def shard(library: Any = None) -> Shard:
-    made = Shard(0, lambda: None)
-    made.pipeline, made.library, made.vocab = Pipeline(), library, 100  # type: ignore[assignment]
+def shard(grammar_cache: Any = None) -> ShardService:
+    made = ShardService(0, lambda: None)
+    made.pipeline, made.grammar_cache, made.vocab = Pipeline(), grammar_cache, 100  # type: ignore[assignment]
     return made
 
 
-GUIDED = pb.PrepareRequest(
+WITH_GRAMMAR = pb.PrepareRequest(
     sampling=pb.Sampling(top_p=1),
-    guide=pb.Guide(kind=pb.Guide.KIND_REGEX, text="a+", max_new_tokens=9),
+    grammar=pb.Grammar(kind=pb.Grammar.KIND_REGEX, text="a+", max_new_tokens=9),
 )
 
 
-def test_a_guide_is_prepared_for_the_client_that_asks() -> None:
-    library = Library()
-    assert shard(library).Prepare(GUIDED, Call("me")) == pb.PrepareReply()
-    assert shard(library).Prepare(GUIDED, Call()) == pb.PrepareReply()
-    assert [(text, most, caller.client) for text, most, caller in library.asked] == [
+def test_grammar_is_prepared_for_the_requesting_client() -> None:
+    grammar_cache = GrammarCache()
+    assert shard(grammar_cache).Prepare(WITH_GRAMMAR, Call("me")) == pb.PrepareReply()
+    assert shard(grammar_cache).Prepare(WITH_GRAMMAR, Call()) == pb.PrepareReply()
+    assert [(text, most, caller.client) for text, most, caller in grammar_cache.asked] == [
         ("a+", 9, "me"), ("a+", 9, ""),
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("error", "kind"),
-    [(Refused("no"), pb.RequestError.KIND_INVALID), (Fault("x"), pb.RequestError.KIND_INTERNAL)],
+    [
+        (GrammarRejected("no"), pb.RequestError.KIND_INVALID),
+        (Fault("x"), pb.RequestError.KIND_INTERNAL),
+    ],
 )
-def test_a_guide_that_cannot_be_prepared(error: Exception, kind: Any) -> None:
-    reply = shard(Library(error)).Prepare(GUIDED, Call())
+def test_prepare_reports_grammar_errors(error: Exception, kind: Any) -> None:
+    reply = shard(GrammarCache(error)).Prepare(WITH_GRAMMAR, Call())
     assert reply.error == pb.RequestError(kind=kind, message=str(error))
 
 
-def test_sampling_that_cannot_be_needs_no_guide() -> None:
-    library, request = Library(), pb.PrepareRequest()
-    request.CopyFrom(GUIDED)
+def test_invalid_sampling_is_refused_before_the_grammar() -> None:
+    grammar_cache, request = GrammarCache(), pb.PrepareRequest()
+    request.CopyFrom(WITH_GRAMMAR)
     request.sampling.top_p = 2
-    reply = shard(library).Prepare(request, Call())
+    reply = shard(grammar_cache).Prepare(request, Call())
     assert reply.error.kind == pb.RequestError.KIND_INVALID and "top_p" in reply.error.message
-    assert not library.asked
-    request.ClearField("guide")
+    assert not grammar_cache.asked
+    request.ClearField("grammar")
     request.sampling.top_p = 1
-    assert shard(library).Prepare(request, Call()) == pb.PrepareReply() and not library.asked
+    assert (
+        shard(grammar_cache).Prepare(request, Call()) == pb.PrepareReply()
+        and not grammar_cache.asked
+    )
 
 
-def test_a_client_that_left_withdraws_its_guide() -> None:
+def test_disconnected_client_withdraws_its_grammar() -> None:
     """Also one that had left before anybody listened."""
     with pytest.raises(Status) as status:
-        shard(Library()).Prepare(GUIDED, Call(left=True))
+        shard(GrammarCache()).Prepare(WITH_GRAMMAR, Call(left=True))
     assert status.value.code == grpc.StatusCode.CANCELLED
-    library, call = Library(), Call()
-    shard(library).Prepare(GUIDED, call)
-    assert not library.asked[0][2].withdrawn
+    grammar_cache, call = GrammarCache(), Call()
+    shard(grammar_cache).Prepare(WITH_GRAMMAR, call)
+    assert not grammar_cache.asked[0][2].cancelled
     call.leave()
-    assert library.asked[0][2].withdrawn
+    assert grammar_cache.asked[0][2].cancelled
 
 
 def test_an_epoch_never_goes_back() -> None:
@@ -115,9 +121,9 @@ def test_an_epoch_never_goes_back() -> None:
     assert health == pb.HealthReply(loaded=True, epoch=5, steps=7)
 
 
-def test_steps_begin_epochs_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_step_stream_can_begin_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     """A router that took a worker over need not have announced its epoch here."""
-    made = shard(Library())
+    made = shard(GrammarCache())
     run = lambda self, steps: iter([Outcome(epoch, 0) for epoch in (5, 4)])  # noqa: E731
     monkeypatch.setattr(Pipeline, "run", run, raising=False)
     assert [reply.epoch for reply in made.Step(iter(()), Call())] == [5, 4]
@@ -125,11 +131,11 @@ def test_steps_begin_epochs_too(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not made.busy.locked()
 
 
-def test_before_a_model_is_loaded() -> None:
-    made = Shard(0, lambda: None)
+def test_calls_before_a_load_are_refused() -> None:
+    made = ShardService(0, lambda: None)
     assert made.Health(pb.HealthRequest(), Call()) == pb.HealthReply()
     for call, request in (
-        (made.Prepare, GUIDED),
+        (made.Prepare, WITH_GRAMMAR),
         (made.Reset, pb.ResetRequest(epoch=1)),
         (lambda *asked: list(made.Step(*asked)), iter(())),
     ):
@@ -140,7 +146,7 @@ def test_before_a_model_is_loaded() -> None:
 
 
 def test_one_load_or_stream_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "TAKE_SECONDS", 0)
+    monkeypatch.setattr(service, "ACQUIRE_SECONDS", 0)
     made = shard()
     with made.busy:
         for calls in (made.Load(pb.LoadRequest(), Call()), made.Step(iter(()), Call())):
@@ -156,14 +162,16 @@ def test_one_load_or_stream_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_the_rank_of_a_load(rank: int, size: int, fits: bool) -> None:
     request = pb.LoadRequest(protocol_version=1, rank=rank, world_size=size)
-    made = Shard(0, lambda: None)
+    made = ShardService(0, lambda: None)
     if fits:
         made._check_load(request)
     else:
         with pytest.raises(BadSetting, match=f"rank {rank} of {size}"):
             made._check_load(request)
     with pytest.raises(BadSetting, match="rank 2 of 2"):
-        Shard(2, lambda: None)._check_load(pb.LoadRequest(protocol_version=1, rank=2, world_size=2))
+        ShardService(2, lambda: None)._check_load(
+            pb.LoadRequest(protocol_version=1, rank=2, world_size=2)
+        )
 
 
 @pytest.mark.parametrize(
@@ -173,13 +181,15 @@ def test_the_rank_of_a_load(rank: int, size: int, fits: bool) -> None:
         (BadModel("x"), "FAILED_PRECONDITION", "x"),
         (BadStep("x"), "FAILED_PRECONDITION", "x"),
         (TooLittleMemory("x"), "RESOURCE_EXHAUSTED", "x"),
-        (Abandoned("x"), "CANCELLED", "x"),
-        (Withdrawn("x"), "CANCELLED", "x"),
+        (LoadCancelled("x"), "CANCELLED", "x"),
+        (CompilationCancelled("x"), "CANCELLED", "x"),
         (Fault("x"), "INTERNAL", "x"),
         (KeyError("x"), "INTERNAL", "KeyError: 'x'"),
     ],
 )
-def test_statuses(error: Exception, code: str, text: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_errors_map_to_grpc_statuses(
+    error: Exception, code: str, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
     with pytest.raises(Status) as status:
         _abort(Call(), error)  # type: ignore[arg-type]
     assert status.value.code == grpc.StatusCode[code] and status.value.text == text
@@ -187,7 +197,7 @@ def test_statuses(error: Exception, code: str, text: str, caplog: pytest.LogCapt
     assert bool(caplog.records) == (not isinstance(error, Fault))
 
 
-def test_the_trace_is_written_where_it_was_asked_for(tmp_path: Path) -> None:
+def test_trace_is_written_to_the_requested_file(tmp_path: Path) -> None:
     class Trace:
         written: list[Path] = []  # noqa: RUF012
 
@@ -206,5 +216,5 @@ def test_the_trace_is_written_where_it_was_asked_for(tmp_path: Path) -> None:
 
 def test_shutdown_ends_the_process() -> None:
     ended: list[bool] = []
-    Shard(0, lambda: ended.append(True)).Shutdown(pb.ShutdownRequest(), Call())  # type: ignore
+    ShardService(0, lambda: ended.append(True)).Shutdown(pb.ShutdownRequest(), Call())  # type: ignore
     assert ended == [True]

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from penstock.faults import BadSetting
 from penstock.layers import Build, Embedding, GatedMlp, Head, Layer, RmsNorm
 from penstock.parallel import Group
-from penstock.quant import Plain
-from penstock_kernels.rms_norm import Summands
+from penstock.quant import Unquantized
+from penstock_kernels.rms_norm import NormInput
 from torch import Tensor
 
 T = TypeVar("T")
@@ -62,9 +62,9 @@ class Rank(Group):
         super().__init__(rank, threads.size)
         self.threads = threads
 
-    def normed(self, summands: Summands) -> tuple[Tensor, Tensor]:
-        parts = self.threads.gather(self.rank, summands.x)
-        return summands._replace(x=torch.stack(parts).sum(0)).normed()
+    def normed(self, norm_input: NormInput) -> tuple[Tensor, Tensor]:
+        parts = self.threads.gather(self.rank, norm_input.x)
+        return norm_input._replace(x=torch.stack(parts).sum(0)).normed()
 
     def join_columns(self, x: Tensor) -> Tensor:
         return torch.cat(self.threads.gather(self.rank, x), dim=1)
@@ -81,7 +81,7 @@ class Tiny(Layer):
 
     def __call__(self, ids: Tensor) -> Tensor:
         first, last = self.norms
-        return self.head(last(*self.mlp(first.of(self.embed(ids), None))))
+        return self.head(last(*self.mlp(first.norm_input(self.embed(ids), None))))
 
 
 def weights(vocab: int, tied: bool) -> dict[str, Tensor]:
@@ -126,7 +126,7 @@ def expected(whole: dict[str, Tensor], ids: Tensor) -> Tensor:
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("vocab", [13, 12, 5, 1])  # of 5, a fourth rank holds none
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
-def test_ranks_together_compute_what_one_does(size: int, vocab: int, tied: bool) -> None:
+def test_ranks_together_match_a_single_rank(size: int, vocab: int, tied: bool) -> None:
     whole, ids = weights(vocab, tied), torch.arange(vocab, dtype=torch.int32)
     taken = {name: torch.zeros_like(tensor) for name, tensor in whole.items()}
     lock = threading.Lock()
@@ -134,7 +134,7 @@ def test_ranks_together_compute_what_one_does(size: int, vocab: int, tied: bool)
     @torch.inference_mode()  # which is each thread's own
     def work(group: Group) -> Tensor:
         device = torch.device("cpu")
-        method = Plain(torch.float64, device)
+        method = Unquantized(torch.float64, device)
         model = Tiny(Build(torch.float64, device, group, method), vocab, tied)
         targets = model.all_targets()
         assert targets.keys() == whole.keys()
@@ -156,8 +156,8 @@ def test_ranks_together_compute_what_one_does(size: int, vocab: int, tied: bool)
         assert times.eq(1 if shared else size).all(), name
 
 
-def test_sizes_that_ranks_cannot_share_are_named() -> None:
+def test_indivisible_sizes_are_named() -> None:
     device, group = torch.device("cpu"), Group(0, 5)
-    build = Build(torch.float32, device, group, Plain(torch.float32, device))
+    build = Build(torch.float32, device, group, Unquantized(torch.float32, device))
     with pytest.raises(BadSetting, match="the size of gate is 12"):
         GatedMlp(build, HIDDEN, INNER, bias=False)

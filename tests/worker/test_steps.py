@@ -43,7 +43,7 @@ def loaded(path: Path) -> tuple[LocalWorker, pb.Loaded]:
     ],
     ids=["vocabulary", "empty", "long", "stop", "nan"],
 )
-def test_one_bad_sequence_leaves_the_others_alone(driver: Driver, bad: Any, text: str) -> None:
+def test_invalid_sequence_does_not_affect_others(driver: Driver, bad: Any, text: str) -> None:
     def run(*others: Any) -> list[int]:
         good = greedy([t for t in prompt(30) if t != CURSED], 8)
         sequences = [*others, good]
@@ -66,7 +66,7 @@ def test_one_bad_sequence_leaves_the_others_alone(driver: Driver, bad: Any, text
     assert text in str(bad.error)
 
 
-def test_the_largest_top_k_of_the_protocol_is_none(driver: Driver) -> None:
+def test_maximum_top_k_means_no_limit(driver: Driver) -> None:
     tokens = [t for t in prompt(20) if t != CURSED]
     largest, off = (
         greedy(list(tokens), 4, temperature=0.9, top_k=top_k) for top_k in (2**32 - 1, 0)
@@ -77,7 +77,7 @@ def test_the_largest_top_k_of_the_protocol_is_none(driver: Driver) -> None:
     assert largest.tokens == off.tokens and largest.error is None
 
 
-def test_a_run_beyond_its_blocks_is_its_own_error(driver: Driver) -> None:
+def test_run_beyond_its_blocks_fails_only_its_slot(driver: Driver) -> None:
     sequence = greedy(prompt(20))
     sequence.slot = 3
     driver.stream.send(new=[new_sequence(sequence, 0, [0])], run_slots=[3], run_tokens=[20])
@@ -97,7 +97,7 @@ def test_a_run_beyond_its_blocks_is_its_own_error(driver: Driver) -> None:
         ({"step": 5}, "step 5 of epoch"),
     ],
 )
-def test_broken_protocol_ends_the_stream(
+def test_protocol_error_ends_the_stream(
     loaded: tuple[LocalWorker, pb.Loaded], parts: dict[str, Any], text: str
 ) -> None:
     worker, _ = loaded
@@ -108,7 +108,7 @@ def test_broken_protocol_ends_the_stream(
         stream.receive()
 
 
-def test_prepare_refuses_parameters_that_cannot_be(loaded: tuple[LocalWorker, pb.Loaded]) -> None:
+def test_prepare_refuses_invalid_parameters(loaded: tuple[LocalWorker, pb.Loaded]) -> None:
     stub = loaded[0].stub
     good = pb.Sampling(temperature=0.7, top_p=0.9)
     assert not stub.Prepare(pb.PrepareRequest(sampling=good)).HasField("error")
@@ -150,16 +150,16 @@ def test_lease_shutdown_and_second_stream(path: Path) -> None:
     assert orphan.close() == 0  # its standard input ended
 
 
-def test_the_last_layer_computes_only_what_is_asked(path: Path) -> None:
+def test_last_layer_mlp_runs_only_on_sampled_rows(path: Path) -> None:
     """Of a prompt, its keys and values; that the tokens are right is shown elsewhere."""
     worker = LocalWorker()
     driver = Driver([worker], worker.load(path))
-    last, rows = worker.runner.shard.model.blocks[-1], []
+    last, rows = worker.runner.rank_model.model.blocks[-1], []
     whole = last.mlp
 
-    def counted(summands: Any) -> Any:
-        rows.append(len(summands.x))
-        return whole(summands)
+    def counted(norm_input: Any) -> Any:
+        rows.append(len(norm_input.x))
+        return whole(norm_input)
 
     last.mlp = counted
     stream, reader = greedy(prompt(5), 9), greedy(prompt(40), 2)

@@ -44,7 +44,7 @@ def answers(worker: LocalWorker, play: Any, graphs: Any) -> list[tuple[list[int]
 def count_launches(worker: LocalWorker) -> list[None]:
     """Grows by one with each call of the model."""
     calls: list[None] = []
-    model = worker.runner.shard.model
+    model = worker.runner.rank_model.model
     forward = model.forward
 
     def counted(*arguments: Any) -> Any:
@@ -99,7 +99,7 @@ def left_behind(driver: Driver) -> list[Running]:
 
 
 @pytest.mark.parametrize("play", [coming_and_going, forked, left_behind])
-def test_a_taped_step_is_the_step_itself(worker: LocalWorker, play: Any) -> None:
+def test_taped_step_equals_the_launched_step(worker: LocalWorker, play: Any) -> None:
     graphs, launches = worker.runner.graphs, count_launches(worker)
     expected = answers(worker, play, None)
     untaped = len(launches)
@@ -109,7 +109,7 @@ def test_a_taped_step_is_the_step_itself(worker: LocalWorker, play: Any) -> None
     assert len(launches) < untaped / 2, "steps that replay launch nothing by themselves"
 
 
-def test_steps_of_many_rows_and_of_prompts_are_launched(worker: LocalWorker) -> None:
+def test_large_and_prefill_steps_are_not_taped(worker: LocalWorker) -> None:
     graphs = worker.runner.graphs
     answers(worker, coming_and_going, graphs)
     shapes = sorted(shape.decodes for shape in graphs.captured)
@@ -117,7 +117,9 @@ def test_steps_of_many_rows_and_of_prompts_are_launched(worker: LocalWorker) -> 
     assert not any(shape.chunks for shape in graphs.captured)
 
 
-def test_adjusted_logits_need_no_tape(maker: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_logits_processors_run_without_a_tape_warning(
+    maker: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     worker = LocalWorker()
     worker.loaded = worker.load(maker("llama31"))  # type: ignore[attr-defined]
 

@@ -13,7 +13,7 @@ from driver import Driver, greedy
 from local import LocalWorker
 
 
-def test_a_step_shows_in_every_lane_and_in_order(tmp_path: Path) -> None:
+def test_trace_shows_each_step_in_every_lane_in_order(tmp_path: Path) -> None:
     worker, begun = LocalWorker(), time.perf_counter()
     worker.shard.trace_file = tmp_path / "trace.json"
     loaded = worker.load(checkpoint_maker(tmp_path)("llama31"))

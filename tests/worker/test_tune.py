@@ -24,7 +24,7 @@ def write(folder: Path, **changes: object) -> Path:
     return folder
 
 
-def test_every_product_of_a_model_once(tmp_path: Path) -> None:
+def test_every_matrix_product_is_listed_once(tmp_path: Path) -> None:
     assert problems(write(tmp_path), 1) == [
         Problem(6144, 4096, False),
         Problem(4096, 4096, False),
@@ -34,7 +34,7 @@ def test_every_product_of_a_model_once(tmp_path: Path) -> None:
     ]
 
 
-def test_a_ranks_part(tmp_path: Path) -> None:
+def test_problems_of_one_rank(tmp_path: Path) -> None:
     assert problems(write(tmp_path, tie_word_embeddings=True, vocab_size=32003), 2) == [
         Problem(3072, 4096, False),
         Problem(4096, 2048, False),
@@ -44,18 +44,18 @@ def test_a_ranks_part(tmp_path: Path) -> None:
     ]
 
 
-def test_a_gate_with_a_bias_is_a_product_of_its_own(tmp_path: Path) -> None:
+def test_biased_gate_is_a_separate_problem(tmp_path: Path) -> None:
     assert Problem(28672, 4096, False) in problems(write(tmp_path, mlp_bias=True), 1)
 
 
-def test_what_cannot_be_shared_or_read_is_a_fault(tmp_path: Path) -> None:
+def test_indivisible_or_unreadable_model_is_a_fault(tmp_path: Path) -> None:
     with pytest.raises(Fault, match="num_attention_heads is 32, which 3 ranks"):
         problems(write(tmp_path), 3)
     with pytest.raises(Fault, match="does not exist"):
         problems(tmp_path / "nowhere", 1)
 
 
-def test_the_command_says_why_nothing_is_tuned(tmp_path: Path) -> None:
+def test_tune_command_explains_its_failure(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "penstock.tune", "--model", str(write(tmp_path)), "--tp", "3"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert (done.returncode, done.stdout) == (1, "")

@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from penstock._core import Guide
-from penstock.guidance import automaton, earley
-from penstock.guidance.automaton import FAR, Automaton
-from penstock.guidance.compile import Compiler
-from penstock.guidance.earley import Growth, schema_grammar
-from penstock.guidance.protocol import Ends, Kind, Wanted, words
-from penstock.guidance.vocabulary import Vocabulary
-from test_calls import VOCAB, compiler
-from test_guides import EOS
+from penstock._core import CompiledGrammar
+from penstock.grammar import automaton, llguidance_backend
+from penstock.grammar.automaton import FAR, Automaton
+from penstock.grammar.compile import Compiler
+from penstock.grammar.llguidance_backend import Growth, schema_grammar
+from penstock.grammar.protocol import EndConditions, GrammarKind, GrammarSpec, words
+from penstock.grammar.vocabulary import Vocabulary
+from test_grammars import EOS
+from test_tool_call_grammars import VOCAB, compiler
 from trees import PERSON
 
 __all__ = ["compiler"]
@@ -50,7 +50,7 @@ def random_automaton(draw: np.random.Generator, vocabulary: Vocabulary) -> Autom
     return Automaton(table, whole, np.minimum(cost, FAR).astype(np.int32))
 
 
-def test_masks_of_automata_are_what_single_tokens_lead_to(compiler: Compiler) -> None:
+def test_automaton_masks_match_single_token_walks(compiler: Compiler) -> None:
     draw, vocabulary = np.random.default_rng(1), compiler.vocabulary
     for _ in range(25):
         made = random_automaton(draw, vocabulary)
@@ -59,28 +59,30 @@ def test_masks_of_automata_are_what_single_tokens_lead_to(compiler: Compiler) ->
             for state in range(len(made.cost))
         ]
         for complete in (False, True):
-            guide = Guide.of_automaton(vocabulary.own, len(made.cost), made.to_bytes(), complete)
+            grammar = CompiledGrammar.from_automaton(
+                vocabulary.own, len(made.cost), made.to_bytes(), complete
+            )
             for most in (1, 2, 3, 9):
-                cursor, state = guide.start([EOS[0]], most), 0
+                matcher, state = grammar.start([EOS[0]], most), 0
                 for left in range(most, 0, -1):
-                    bits, closing = cursor.mask(words(VOCAB))
+                    bits, closing = matcher.mask(words(VOCAB))
                     mask = np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little")
                     mask = mask[:VOCAB].astype(bool)
                     free = np.array(after[state]) >= 0
                     fits = made.cost[np.array(after[state])] < left
                     wanted = free & (fits if complete else True)
                     assert closing == (complete and bool((free & ~fits).any()))
-                    assert mask[EOS[0]] == made.whole[state] == cursor.whole
+                    assert mask[EOS[0]] == made.accepting[state] == matcher.is_accepting
                     mask[EOS[0]] = wanted[EOS[0]]
                     assert np.array_equal(mask, wanted)
                     if not wanted.any():
                         break
                     token = int(draw.choice(np.flatnonzero(wanted)))
-                    cursor.advance([token])
+                    matcher.advance([token])
                     state = after[state][token]
 
 
-def test_the_fewest_tokens_are_the_fewest(compiler: Compiler) -> None:
+def test_fewest_tokens_are_minimal(compiler: Compiler) -> None:
     draw, vocabulary = np.random.default_rng(2), compiler.vocabulary
     for _ in range(60):
         parts = draw.choice(vocabulary.tokens[4:], int(draw.integers(1, 6)))
@@ -90,35 +92,37 @@ def test_the_fewest_tokens_are_the_fewest(compiler: Compiler) -> None:
             for start in range(end):
                 if text[start:end] in vocabulary.texts:
                     fewest[end] = min(fewest[end], fewest[start] + 1)
-        found = vocabulary.segmented(text)
+        found = vocabulary.shortest_tokenization(text)
         assert found is not None
         assert vocabulary.decode(found) == text
         assert len(found) == fewest[-1]
-        endings = (vocabulary.segmented(text[start:]) for start in range(len(text)))
+        endings = (vocabulary.shortest_tokenization(text[start:]) for start in range(len(text)))
         most = max((len(ending) for ending in endings if ending is not None), default=0)
-        assert vocabulary.endings(text) == most
+        assert vocabulary.max_suffix_tokens(text) == most
 
 
-def test_the_search_for_an_end_finds_a_near_one(compiler: Compiler) -> None:
+def test_end_search_finds_a_near_end(compiler: Compiler) -> None:
     """llguidance's documents, byte by byte, against a table that knows the nearest end."""
     vocabulary = compiler.vocabulary
-    made = compiler.compile(Wanted(Kind.JSON_SCHEMA, json.dumps(PERSON), True))
+    made = compiler.compile(GrammarSpec(GrammarKind.JSON_SCHEMA, json.dumps(PERSON), True))
     assert isinstance(made, Automaton)
-    exact = automaton.guide(made, vocabulary, complete=True)
+    exact = automaton.native_grammar(made, vocabulary, complete=True)
     text = schema_grammar(json.dumps(PERSON))
-    found = earley.guide(earley.Grammar(text, Growth(20, 8)), vocabulary)
+    found = llguidance_backend.native_grammar(
+        llguidance_backend.LlguidanceGrammar(text, Growth(20, 8)), vocabulary
+    )
     draw, over = np.random.default_rng(3), list[int]()
     for _ in range(8):
-        cursor, out = exact.start(Ends(tuple(EOS), 400)), b""
+        matcher, out = exact.start(EndConditions(tuple(EOS), 400)), b""
         for _ in range(30):
             row = np.zeros(words(VOCAB), np.int32)
-            cursor.fill(row)
+            matcher.fill(row)
             able = np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little"))
             able = able[~np.isin(able, EOS)]
             if not len(able):
                 break
             token = int(draw.choice(able))
-            cursor.advance(token)
+            matcher.advance(token)
             out += vocabulary.tokens[token]
             near, way = exact.needed(out), found.needed(out)
             if near is not None and way is not None:
@@ -129,6 +133,6 @@ def test_the_search_for_an_end_finds_a_near_one(compiler: Compiler) -> None:
 
 
 @pytest.mark.parametrize("table", [b"", b"\0" * 512])
-def test_a_table_has_the_states_that_are_asked_for(compiler: Compiler, table: bytes) -> None:
+def test_unknown_states_are_refused(compiler: Compiler, table: bytes) -> None:
     with pytest.raises(ValueError, match="no such state"):
-        compiler.vocabulary.own.leading(table, 1, [0])
+        compiler.vocabulary.own.tokens_leading_to(table, 1, [0])

@@ -18,7 +18,7 @@ from local import LocalWorker
 from penstock import LLM, SamplingParams
 from penstock.rpc import shard_pb2 as pb
 from penstock.watermark import GAMMA, KEY, detect
-from penstock_kernels.adjust.reference import green
+from penstock_kernels.process_logits.reference import green
 from tokenizers import Tokenizer
 
 BROOK = Path(penstock.__file__).parent / "brook"
@@ -30,7 +30,7 @@ def tokenizer() -> Tokenizer:
     return Tokenizer.from_file(str(BROOK / "tokenizer.json"))
 
 
-def test_a_strong_mark_makes_every_token_green(tokenizer: Tokenizer) -> None:
+def test_strong_watermark_makes_every_token_green(tokenizer: Tokenizer) -> None:
     """With prompts of several chunks: the first token's hash reads the prompt's last one."""
     worker = LocalWorker()
     driver = Driver([worker], worker.load(BROOK, max_slots=5))  # type: ignore[list-item]
@@ -49,7 +49,7 @@ def test_a_strong_mark_makes_every_token_green(tokenizer: Tokenizer) -> None:
     assert detect(plain.tokens).z < 3
 
 
-def test_marked_stories_are_found(tokenizer: Tokenizer) -> None:
+def test_watermarked_stories_are_detected(tokenizer: Tokenizer) -> None:
     """brook's stories have 0.3 nats of entropy a token, so the mark must be strong: see
     docs/watermark.md for what gamma and delta give, and what they cost."""
     worker = LocalWorker()
@@ -87,7 +87,7 @@ def test_false_positives_are_as_rare_as_the_p_value_says(
         assert 500 * level - 4 * spread < below < 1000 * level + 4 * spread
 
 
-def test_the_hash_is_the_kernels() -> None:
+def test_detector_hash_equals_the_kernel_hash() -> None:
     ids = torch.randint(0, 1 << 17, (3000,), generator=torch.Generator().manual_seed(1))
     for gamma, key in ((0.25, 7), (0.5, KEY), (0.9, (1 << 63) + 5)):
         signed = key - (1 << 64) if key >> 63 else key
@@ -100,12 +100,12 @@ def test_the_hash_is_the_kernels() -> None:
         assert (score.pairs, score.green) == (len(pairs), greens)
 
 
-def test_a_share_that_is_none_is_refused() -> None:
+def test_gamma_outside_0_and_1_is_refused() -> None:
     with pytest.raises(ValueError, match="gamma must be between 0 and 1, not 1"):
         detect([1, 2], gamma=1)
 
 
-def test_an_engine_has_gamma_delta_and_key() -> None:
+def test_engine_accepts_watermark_gamma_delta_and_key() -> None:
     """0.3 of the tokens, so much that only they are possible, by a key of one's own."""
     options = {"watermark_gamma": 0.3, "watermark_delta": 90, "watermark_key": 77}
     params = SamplingParams(max_tokens=40, seed=1, ignore_eos=True, watermark=True)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from penstock.faults import Abandoned, BadModel
+from penstock.faults import BadModel, LoadCancelled
 from penstock.weights import Checkpoint, Target, load_weights, transfer
 from penstock.weights import load as load_module
-from penstock.weights.files import Stored
+from penstock.weights.files import StoredTensor
 from safetensors.torch import save_file
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -57,7 +57,7 @@ def test_whole_tensors(
 @pytest.mark.parametrize(
     ("name", "dim", "size"), [("matrix", 1, 3), ("cube", 2, 7), ("cube", 1, 2)]
 )
-def test_a_ranks_share(  # the middle one, so that neither end is enough
+def test_tensor_shards_of_a_rank(  # the middle one, so that neither end is enough
     directory: Path,
     device: str,
     buffer: int,
@@ -81,7 +81,7 @@ def test_a_destination_inside_another_tensor(directory: Path) -> None:
     assert whole[:10].isnan().all() and whole[47:].isnan().all()
 
 
-def test_a_file_that_becomes_shorter_is_told(directory: Path) -> None:
+def test_file_truncated_during_loading_is_reported(directory: Path) -> None:
     path = directory / "model.safetensors"
     with Checkpoint(directory) as checkpoint:
         path.write_bytes(path.read_bytes()[:-40])
@@ -98,26 +98,24 @@ def test_quantized_tensors_are_refused_by_name(tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == len(before), "files stay open"
 
 
-def test_a_load_that_is_given_up_reads_no_further(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_abandoned_load_stops_reading(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfer, "BUFFER_BYTES", 1)  # a row at a time: 50 of the vector
     monkeypatch.setattr(load_module, "READERS", 1)
-    read, done = Stored.read, threading.Event()
+    read, done = StoredTensor.read, threading.Event()
 
-    def slow(self: Stored, row: int, buffer: memoryview) -> None:
+    def slow(self: StoredTensor, row: int, buffer: memoryview) -> None:
         done.wait(0 if row == 0 else 60)
         rows.append(row)
         read(self, row, buffer)
 
     def give_up(*_: int) -> None:
         threading.Timer(0.1, done.set).start()
-        raise Abandoned("nobody waits")
+        raise LoadCancelled("nobody waits")
 
     rows: list[int] = []
-    monkeypatch.setattr(Stored, "read", slow)
+    monkeypatch.setattr(StoredTensor, "read", slow)
     targets = {"vector": Target.whole(STORED["vector"].clone())}
     ignored = [name for name in STORED if name != "vector"]
-    with Checkpoint(directory) as checkpoint, pytest.raises(Abandoned):
+    with Checkpoint(directory) as checkpoint, pytest.raises(LoadCancelled):
         load_weights(checkpoint, targets, ignored, give_up)
     assert len(rows) < 10

@@ -219,7 +219,7 @@ mod tests {
         "data: [DONE]\n\n",
     ];
 
-    fn told(pieces: &[&[u8]]) -> (String, usize) {
+    fn parsed_text(pieces: &[&[u8]]) -> (String, usize) {
         let (mut response, mut text, mut events) = (Response::default(), String::new(), 0);
         for piece in pieces {
             response.read(piece, &mut |event| {
@@ -242,7 +242,11 @@ mod tests {
         let bytes = format!("{HEAD}{chunks}0\r\n\r\n").into_bytes();
         for cut in 0..bytes.len() {
             let (head, tail) = bytes.split_at(cut);
-            assert_eq!(told(&[head, tail]), ("é b|2.".into(), 4), "cut at {cut}");
+            assert_eq!(
+                parsed_text(&[head, tail]),
+                ("é b|2.".into(), 4),
+                "cut at {cut}"
+            );
         }
     }
 
@@ -259,11 +263,11 @@ mod tests {
     #[test]
     fn a_body_without_chunks_is_read_too() {
         let bytes = format!("HTTP/1.1 200 OK\r\n\r\n{}", BODY.concat());
-        assert_eq!(told(&[bytes.as_bytes()]).0, "é b|2.");
+        assert_eq!(parsed_text(&[bytes.as_bytes()]).0, "é b|2.");
     }
 
     #[test]
-    fn a_refusal_and_a_late_error_are_told() {
+    fn refusals_and_late_errors_are_reported() {
         let mut response = Response::default();
         response.read(b"HTTP/1.1 429 Too Many\r\n\r\n{\"a\":1}", &mut |_| {});
         assert_eq!(
@@ -271,7 +275,7 @@ mod tests {
             Some("http/1.1 429 too many: {\"a\":1}")
         );
         let late = "HTTP/1.1 200 OK\r\n\r\ndata: {\"error\":\"x\"}\n\n";
-        assert_eq!(told(&[late.as_bytes()]).0, "{\"error\":\"x\"}");
+        assert_eq!(parsed_text(&[late.as_bytes()]).0, "{\"error\":\"x\"}");
     }
 
     #[test]
@@ -280,8 +284,8 @@ mod tests {
             data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n\
             data: {\"choices\":[{\"delta\":{\"content\":\"hi\"}}]}\n\n\
             data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
-        assert_eq!(told(&[chat.as_bytes()]), ("hi".into(), 1));
+        assert_eq!(parsed_text(&[chat.as_bytes()]), ("hi".into(), 1));
         let native = "HTTP/1.1 200 OK\r\n\r\ndata:{\"token\":{\"id\":1}}\n\n";
-        assert_eq!(told(&[native.as_bytes()]).1, 1);
+        assert_eq!(parsed_text(&[native.as_bytes()]).1, 1);
     }
 }

@@ -172,7 +172,7 @@ async fn drive(
                 record.arrivals.push(now);
                 answer.push_str(text);
             }
-            Event::Usage(told) => usage = Some(told),
+            Event::Usage(reported) => usage = Some(reported),
             Event::Failed(why) => record.error = Some(why.to_owned()),
             Event::Done => done = true,
         });

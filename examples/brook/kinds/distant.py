@@ -75,9 +75,9 @@ def _exchange(rng: Random) -> Sample:
 def chat(rng: Random, room: int, count: Count) -> Sample:
     """A long chat that ends with questions about what was told at its beginning."""
     facts = several(rng, False, rng.randint(1, 4))
-    said, asked = talk.told(rng, False)
-    told = [ask(" ".join(one.statement for one in facts)), answer(rng.choice(NOTED))]
-    turns = [*said, *told] if rng.random() < 0.5 else [*told, *said]
+    said, asked = talk.statement_and_question(rng, False)
+    statements = [ask(" ".join(one.statement for one in facts)), answer(rng.choice(NOTED))]
+    turns = [*said, *statements] if rng.random() < 0.5 else [*statements, *said]
     room -= 45 * len(facts) + 80
     while room > 0:
         more = _exchange(rng).turns

@@ -160,7 +160,7 @@ def sample(rng: Random, held: bool) -> Sample:
     return chat("talk", *texts)
 
 
-_TOLD = (
+_STATEMENTS = (
     ("My name is {v}.", "Hello {v}! Nice to meet you.", "What is my name?", "Your name is {v}.", words.name),
     ("I am {v}.", "Hello {v}! Nice to meet you.", "Who am I?", "You are {v}.", words.name),
     ("Hi, I'm {v}.", "Hello {v}! Nice to meet you.", "What is my name?", "Your name is {v}.", words.name),
@@ -190,12 +190,12 @@ _TOLD = (
 )  # fmt: skip
 
 
-def told(rng: Random, held: bool) -> tuple[list[Turn], list[Turn]]:
+def statement_and_question(rng: Random, held: bool) -> tuple[list[Turn], list[Turn]]:
     """What the user says about themselves, and the later question, as two exchanges."""
     row, value = instance(
         rng,
         held,
-        lambda rng: (row := rng.choice(_TOLD), row[4](rng)),
+        lambda rng: (row := rng.choice(_STATEMENTS), row[4](rng)),
         lambda made: made[0][0] + made[1],
     )
     statement, noted, question, reply, _ = row
@@ -205,7 +205,7 @@ def told(rng: Random, held: bool) -> tuple[list[Turn], list[Turn]]:
 
 def memory(rng: Random, held: bool) -> Sample:
     """The user tells something; after other talk, a later turn asks for it."""
-    said, asked = told(rng, held)
+    said, asked = statement_and_question(rng, held)
     between: list[Turn] = []
     for _ in range(rng.choice((0, 0, 1, 2))):
         question, reply = _pair(rng)

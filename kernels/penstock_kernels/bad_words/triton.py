@@ -38,8 +38,8 @@ def _bad_words(
             place = words + (slot * most + word) * LENGTH
             matches = exists & (tl.load(place + LENGTH - 2, exists, other=ANY) == newest)
             for at in range(LENGTH - 2):
-                wanted = tl.load(place + at, exists, other=ANY)
-                matches &= (wanted == tl.load(recent + at)) | (wanted == ANY)
+                expected = tl.load(place + at, exists, other=ANY)
+                matches &= (expected == tl.load(recent + at)) | (expected == ANY)
             last = tl.load(place + LENGTH - 1, exists, other=0).to(tl.int64)
             tl.store(logits + row * stride + last, infinity, matches)
         # The others are read by all threads before any of them is written.

@@ -10,19 +10,19 @@ import torch.nn.functional as F
 from torch import Tensor
 from triton.runtime.errors import OutOfResources
 
+from ..arch_kernel import ArchKernel
 from ..device import arrivals, is_hopper, processors, shared_bytes
 from ..pdl import early_launch
-from ..rms_norm import Summands
+from ..rms_norm import NormInput
 from ..silu_mul import silu_mul
 from ..sizes import divided_up, power_of_two
-from ..special import Special
 from .gemv import gemv
 from .plan import COUNTERS, FEW, LEAST_ROWS, Gemv, Library, Plan, Problem, Skinny, bucket, rule
 from .skinny import skinny
 from .table import tuned
 from .tiling import Tiling, tiling
 
-HOPPER = Special(f"{__package__}.hopper", is_hopper)
+HOPPER = ArchKernel(f"{__package__}.hopper", is_hopper)
 # Buckets of rows whose plan needs more of the device than it has: cuBLAS multiplies instead.
 TOO_LARGE: set[tuple[Problem, int | None]] = set()
 log = logging.getLogger("penstock.kernels")
@@ -39,23 +39,23 @@ def multiply(x: Tensor, weight: Tensor, bias: Tensor | None, gated: bool) -> Ten
 
 
 def multiply_normed(
-    summands: Summands, weight: Tensor, bias: Tensor | None, gated: bool
+    norm_input: NormInput, weight: Tensor, bias: Tensor | None, gated: bool
 ) -> tuple[Tensor, Tensor]:
     """(the product of the normalised sum, gated or not; the sum)."""
     problem = _problem(weight, gated)
-    plan = _plan(summands.x, weight, problem)
+    plan = _plan(norm_input.x, weight, problem)
     if not isinstance(plan, Gemv):
-        x, total = summands.normed()
+        x, total = norm_input.normed()
         return multiply(x, weight, bias, gated), total
-    x, total = summands.x, summands.x
-    if summands.residual is not None:
+    x, total = norm_input.x, norm_input.x
+    if norm_input.residual is not None:
         total = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     out = torch.empty((1, problem.outputs), dtype=x.dtype, device=x.device)
     try:
-        _launch_gemv(plan, problem, (summands, total), weight, bias, out)
+        _launch_gemv(plan, problem, (norm_input, total), weight, bias, out)
     except OutOfResources as error:
         _give_up(problem, len(x), error)
-        return multiply_normed(summands, weight, bias, gated)
+        return multiply_normed(norm_input, weight, bias, gated)
     return out, total
 
 
@@ -128,7 +128,7 @@ def _tiles(problem: Problem, x: Tensor) -> Tiling | None:
 def _launch_gemv(
     plan: Gemv,
     problem: Problem,
-    source: Tensor | tuple[Summands, Tensor],
+    source: Tensor | tuple[NormInput, Tensor],
     weight: Tensor,
     bias: Tensor | None,
     out: Tensor,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from ..linear.launch import multiply_normed
-from ..rms_norm import Summands
+from ..rms_norm import NormInput
 
 
 def norm_linear(
@@ -18,4 +18,4 @@ def norm_linear(
     gated: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """See the public function."""
-    return multiply_normed(Summands(x, residual, scale, eps), weight, bias, gated)
+    return multiply_normed(NormInput(x, residual, scale, eps), weight, bias, gated)

@@ -11,13 +11,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..arch_kernel import ArchKernel
 from ..device import arrivals, is_hopper
 from ..online_softmax import LOG2_E, LOWEST, fold
 from ..sizes import power_of_two
-from ..special import Special
 from .splits import PAIRS, SPLIT, plan
 
-HOPPER = Special(f"{__package__}.hopper", is_hopper)
+HOPPER = ArchKernel(f"{__package__}.hopper", is_hopper)
 SUMMED = 16  # parts that are read together when they are summed up: more would not fit registers
 
 

@@ -12,12 +12,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..arch_kernel import ArchKernel
 from ..device import is_hopper
 from ..online_softmax import LOG2_E, LOWEST, fold
 from ..sizes import divided_up, power_of_two
-from ..special import Special
 
-HOPPER = Special(f"{__package__}.hopper", is_hopper)
+HOPPER = ArchKernel(f"{__package__}.hopper", is_hopper)
 
 
 @triton.jit

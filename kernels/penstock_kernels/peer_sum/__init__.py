@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..checks import expect
-from ..rms_norm import Summands
+from ..rms_norm import NormInput
 from .plan import CHANNELS, EMPTY, WORD, Peers, Plan, memory_bytes, most_joined, most_rows, rule
 
 __all__ = [
@@ -70,13 +70,15 @@ def peer_join(x: Tensor, peers: Peers) -> Tensor:
     return out
 
 
-def peer_sum(summands: Summands, peers: Peers, plan: Plan | None = None) -> tuple[Tensor, Tensor]:
+def peer_sum(
+    norm_input: NormInput, peers: Peers, plan: Plan | None = None
+) -> tuple[Tensor, Tensor]:
     """(y, total): total = the sum of all ranks' x, and the residual; y = rms_norm(total) * scale.
 
     A collective on CUDA: every rank calls it at the same place with tensors of the same shapes, and
     its own x; residual, scale and eps are the same on all. All ranks get the same bits.
 
-    Args: `summands` as for `rms_norm`, x [T, H] as `takes` wants it; `plan`, or the rule chooses.
+    Args: `norm_input` as for `rms_norm`, x [T, H] as `takes` wants it; `plan`, or the rule chooses.
     Returns: both [T, H], new and contiguous.
     Precision: float32 inside, ranks in their order and then the residual; total is rounded once,
         and normalised as rounded.
@@ -87,17 +89,19 @@ def peer_sum(summands: Summands, peers: Peers, plan: Plan | None = None) -> tupl
     """
     from .triton import launch  # CPU machines never need it
 
-    x, residual = summands.x.contiguous(), summands.residual
-    expect("scale", summands.scale, (x.shape[1],), (x.dtype,))
-    summands = summands._replace(x=x, residual=None if residual is None else residual.contiguous())
+    x, residual = norm_input.x.contiguous(), norm_input.residual
+    expect("scale", norm_input.scale, (x.shape[1],), (x.dtype,))
+    norm_input = norm_input._replace(
+        x=x, residual=None if residual is None else residual.contiguous()
+    )
     rows, row_bytes = len(x), x.shape[1] * x.itemsize
     normed, total = torch.empty_like(x), torch.empty_like(x)
     plan = plan or rule(rows, row_bytes, peers.ranks)
     most = most_rows(plan, row_bytes // WORD, peers.ranks)
     for first in range(0, rows, most):
         part = slice(first, min(first + most, rows))
-        piece = summands._replace(
-            x=x[part], residual=None if summands.residual is None else summands.residual[part]
+        piece = norm_input._replace(
+            x=x[part], residual=None if norm_input.residual is None else norm_input.residual[part]
         )
         launch(piece, peers, plan, (normed[part], total[part]))
     return normed, total

@@ -43,22 +43,22 @@ class Plan:
     """Most programs, of one row or several each."""
     warps: int
     """Of a program, fewer where rows are short."""
-    halves: bool
+    two_shot: bool
     """Whether each row is summed by one rank, which sends the sum to the others; else every rank
     sends its part to every other, and all of them sum."""
 
 
 # Two ranks send the same bytes either way. Best or nearly so for 1 to 8,192 rows of 8 KiB on two
 # H200s (`bench/collectives.py --variants`).
-PAIR = Plan(programs=256, warps=8, halves=False)
+PAIR = Plan(programs=256, warps=8, two_shot=False)
 # More ranks: bytes that a rank sends up to which parts go to everyone. By arithmetic, not measured.
-EVERYONE_BYTES = 1 << 20
+ONE_SHOT_BYTES = 1 << 20
 
 
 def rule(rows: int, row_bytes: int, ranks: int) -> Plan:
     """The plan for [rows, row_bytes]."""
     sent = (ranks - 1) * rows * row_bytes
-    return replace(PAIR, halves=ranks > 2 and sent > EVERYONE_BYTES)
+    return replace(PAIR, two_shot=ranks > 2 and sent > ONE_SHOT_BYTES)
 
 
 def fitting_warps(plan: Plan, row_words: int) -> int:
@@ -83,7 +83,7 @@ def most_rows(plan: Plan, row_words: int, ranks: int) -> int:
     """Rows that one launch can sum; 0 if not even one a program."""
     room = channel_words(ranks) // row_words
     span = room // (ranks - 1)
-    if plan.halves:
+    if plan.two_shot:
         span = max((s for s in range(room) if needed_rows(s, ranks) <= room), default=0)
     return span * min(plan.programs, CHANNELS)
 

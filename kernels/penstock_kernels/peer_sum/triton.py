@@ -25,7 +25,7 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ..pdl import early_launch
-from ..rms_norm import Summands
+from ..rms_norm import NormInput
 from ..sizes import divided_up, power_of_two
 from .plan import (
     CHANNELS,
@@ -42,7 +42,7 @@ from .plan import EMPTY as EMPTY_WORD
 EMPTY = tl.constexpr(EMPTY_WORD)
 OTHER_NAN = tl.constexpr(0x7FFF7FFF)
 # Reads of a word that does not come, before the kernel gives up: some ten minutes.
-PATIENCE = tl.constexpr(1 << 32)
+TIMEOUT_TRIES = tl.constexpr(1 << 32)
 KINDS = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float32: tl.float32}
 
 
@@ -81,10 +81,10 @@ def _take(at, inside):
     """The words at `at`, once all of them are there; they are EMPTY afterwards."""
     words = tl.load(at, inside, other=0, volatile=True)
     tries = tl.full((), 0, tl.int64)
-    while (tl.max((words == EMPTY).to(tl.int32), 0) == 1) & (tries < PATIENCE):
+    while (tl.max((words == EMPTY).to(tl.int32), 0) == 1) & (tries < TIMEOUT_TRIES):
         words = tl.load(at, inside, other=0, volatile=True)
         tries += 1
-    if tries == PATIENCE:
+    if tries == TIMEOUT_TRIES:
         tl.inline_asm_elementwise("trap; // $0", "=r", [], tl.int32, is_pure=False, pack=1)
     tl.debug_barrier()  # nobody reads any more
     tl.store(at, tl.full(words.shape, EMPTY, tl.int32), inside)
@@ -143,7 +143,7 @@ def _finish(words, scale, columns, eps, out, total, inside, KIND: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["rows", "span"])
-def everyone_sums(
+def one_shot_sum(
     x,
     residual,
     scale,
@@ -201,7 +201,7 @@ def everyone_sums(
 
 
 @triton.jit(do_not_specialize=["rows", "span"])
-def owners_sum(
+def two_shot_sum(
     x,
     residual,
     scale,
@@ -276,7 +276,7 @@ def owners_sum(
 
 
 @triton.jit(do_not_specialize=["pieces", "span"])
-def everyone_joins(
+def one_shot_join(
     x,
     out,
     addresses,
@@ -339,7 +339,7 @@ def launch_join(x: Tensor, out: Tensor, peers: Peers) -> None:
     pieces = len(x) * divided_up(words, PIECE)
     programs = min(pieces, CHANNELS)
     early = early_launch(x.device)
-    everyone_joins[(programs,)](
+    one_shot_join[(programs,)](
         x,
         out,
         peers.addresses,
@@ -358,9 +358,9 @@ def launch_join(x: Tensor, out: Tensor, peers: Peers) -> None:
     )
 
 
-def launch(summands: Summands, peers: Peers, plan: Plan, to: tuple[Tensor, Tensor]) -> None:
+def launch(norm_input: NormInput, peers: Peers, plan: Plan, to: tuple[Tensor, Tensor]) -> None:
     """One launch: fills `to`, (normed rows, sums), [T, H] contiguous as x and the residual are."""
-    x, residual = summands.x, summands.residual
+    x, residual = norm_input.x, norm_input.residual
     rows, columns = x.shape
     words = columns * x.itemsize // WORD
     programs = min(rows, plan.programs, CHANNELS)
@@ -377,11 +377,11 @@ def launch(summands: Summands, peers: Peers, plan: Plan, to: tuple[Tensor, Tenso
         "launch_pdl": early,
         "num_warps": fitting_warps(plan, words),
     }
-    kernel = owners_sum if plan.halves else everyone_sums
+    kernel = two_shot_sum if plan.two_shot else one_shot_sum
     kernel[(programs,)](
         x,
         x if residual is None else residual,
-        summands.scale,
+        norm_input.scale,
         *to,
         peers.addresses,
         peers.turns,
@@ -389,6 +389,6 @@ def launch(summands: Summands, peers: Peers, plan: Plan, to: tuple[Tensor, Tenso
         words,
         divided_up(rows, programs),
         columns,
-        summands.eps,
+        norm_input.eps,
         **fixed,
     )

@@ -35,7 +35,7 @@ def rms_norm(
     return _OP.on(x)(x, weight, eps, residual)
 
 
-class Summands(NamedTuple):
+class NormInput(NamedTuple):
     """What a normalisation works on, where a later op may do it on the way."""
 
     x: Tensor

@@ -36,7 +36,7 @@ MIXED = [
 ]
 TOP = Choice(0.8, 50, 0.95)
 # What lists settle, and what only the whole row does.
-FURTHER = [
+MIN_P_TYPICAL_P = [
     Choice(),
     Choice(min_p=0.1),
     Choice(0.7, 50, 0.95, 0.02),
@@ -63,8 +63,8 @@ def _case(size: Size, kind: str, vocabulary: int, choices: Sequence[Choice], tit
         logits[:, 3:10] = logits[:, 2:3]  # ties
         columns = map(torch.tensor, zip(*choices, strict=True))
         temperature, top_k, top_p, min_p, typical_p = columns
-        further = {"min_p": min_p, "typical_p": typical_p}
-        asked = any(choice[3:] != GREEDY[3:] for choice in choices)
+        min_p_typical_p = {"min_p": min_p, "typical_p": typical_p}
+        has_min_p = any(choice[3:] != GREEDY[3:] for choice in choices)
         return {
             "logits": logits.to(dtype)[:, :vocabulary],
             "temperature": temperature.to(device, torch.float32),
@@ -72,7 +72,7 @@ def _case(size: Size, kind: str, vocabulary: int, choices: Sequence[Choice], tit
             "top_p": top_p.to(device, torch.float32),
             "seed": torch.randint(-(1 << 62), 1 << 62, (rows,), device=device),
             "position": torch.randint(0, 1 << 40, (rows,), device=device),
-            **{n: p.to(device, torch.float32) for n, p in further.items() if asked},
+            **{n: p.to(device, torch.float32) for n, p in min_p_typical_p.items() if has_min_p},
         }
 
     moved = rows * vocabulary * dtype.itemsize
@@ -88,9 +88,9 @@ CASES = [
     _case(Size.SMALL, "f32", 26_003, [TOP, *LANES], "lanes"),
     _case(Size.SMALL, "bf16", 17_000, LANES, "lanes"),
     *(_case(Size.SMALL, kind, 9001, NEARLY_ALL, "nearly-all") for kind in ("f32", "bf16")),
-    *(_case(Size.SMALL, kind, 301, FURTHER, "further") for kind in DTYPES),
-    _case(Size.SMALL, "f32", 26_003, [ALL, Choice(2.0, typical_p=0.97)], "further"),
-    *(_case(Size.FULL, kind, 32_003, FURTHER * 11, "further") for kind in DTYPES),
+    *(_case(Size.SMALL, kind, 301, MIN_P_TYPICAL_P, "min-p-typical-p") for kind in DTYPES),
+    _case(Size.SMALL, "f32", 26_003, [ALL, Choice(2.0, typical_p=0.97)], "min-p-typical-p"),
+    *(_case(Size.FULL, kind, 32_003, MIN_P_TYPICAL_P * 11, "min-p-typical-p") for kind in DTYPES),
     *(_case(Size.FULL, kind, 32_003, MIXED * 11, "mixed") for kind in DTYPES),
     _case(Size.FULL, "bf16", 151_936, MIXED, "mixed"),
     _case(Size.BENCH, "bf16", 128_256, [GREEDY] * 256, "greedy"),

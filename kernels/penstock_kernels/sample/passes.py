@@ -21,7 +21,7 @@ from .bits import (
     search_row,
     weigh,
 )
-from .further import further
+from .min_p_typical_p import min_p_typical_p
 from .shortlist import FIELDS
 
 
@@ -63,7 +63,7 @@ def _above(
 @triton.jit
 def thresholds_by_passes(
     logits, filters, scale, vocabulary,
-    DIGITS: tl.constexpr, FURTHER: tl.constexpr, TILE: tl.constexpr,
+    DIGITS: tl.constexpr, HAS_MIN_P: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """(the row's largest logit, the least and the greatest key that it keeps)."""
     top_k, top_p, min_p, typical_p = filters
@@ -104,8 +104,8 @@ def thresholds_by_passes(
                 )
         floor = tl.maximum(floor, found)  # by rounding, nothing may reach a target near all
     ceiling = tl.full((), 0xFFFFFFFF, tl.uint32)
-    if FURTHER:
-        floor, ceiling = further(
+    if HAS_MIN_P:
+        floor, ceiling = min_p_typical_p(
             logits, vocabulary, floor, largest, scale, min_p, typical_p, TILE
         )  # fmt: skip
     return largest, floor, ceiling

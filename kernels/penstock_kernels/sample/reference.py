@@ -29,7 +29,7 @@ def sample(
         scaled = _scaled(drawn, temperature[rows])
         scaled = _kept_top(scaled, top_k[rows], top_p[rows])
         if min_p is not None and typical_p is not None:
-            scaled = _kept_further(scaled, min_p[rows], typical_p[rows])
+            scaled = _kept_min_p_typical_p(scaled, min_p[rows], typical_p[rows])
         ids[rows] = _draw(scaled, (seed[rows], position[rows]))
     chosen = inner.gather(1, ids[:, None]).squeeze(1)
     return ids, (chosen - inner.logsumexp(dim=-1)).float()
@@ -48,7 +48,7 @@ def _kept_top(scaled: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
     return scaled
 
 
-def _kept_further(scaled: Tensor, min_p: Tensor, typical_p: Tensor) -> Tensor:
+def _kept_min_p_typical_p(scaled: Tensor, min_p: Tensor, typical_p: Tensor) -> Tensor:
     """-inf for what min_p and then typical_p drop."""
     scaled = scaled.masked_fill(scaled < min_p.to(scaled.dtype).log()[:, None], -torch.inf)
     if not bool((typical_p < 1).any()):

@@ -29,7 +29,7 @@ ROOM = tl.constexpr(256)  # listed tokens of a part, at most
 # tokens have neighbouring ids, and would fill one part's list.
 RUN = tl.constexpr(64)
 LANES = tl.constexpr(128)  # of a part, whose largest logits tell a bound: one for each thread
-WANTED = tl.constexpr(80)  # lanes of a part that reach its bound, where top_k does not say
+TARGET_LANES = tl.constexpr(80)  # lanes of a part that reach its bound, where top_k does not say
 SPARE = tl.constexpr(16)  # such lanes where it does, beside twice a part's share of top_k
 LEAST = tl.constexpr(-3.4028234663852886e38)  # of all logits but -inf
 EVERYTHING = tl.constexpr(0x007FFFFF)  # the key of -inf
@@ -43,10 +43,10 @@ ANYWHERE = ["typical_ps"]  # behind min_ps, wherever that ends: one variant for 
 
 
 @triton.jit
-def filters_of(row, top_ks, top_ps, min_ps, typical_ps, FURTHER: tl.constexpr):
+def filters_of(row, top_ks, top_ps, min_ps, typical_ps, HAS_MIN_P: tl.constexpr):
     """(top_k, top_p, min_p, typical_p) of a row."""
     min_p, typical_p = tl.full((), 0.0, tl.float32), tl.full((), 1.0, tl.float32)
-    if FURTHER:
+    if HAS_MIN_P:
         min_p, typical_p = tl.load(min_ps + row), tl.load(typical_ps + row)
     return tl.load(top_ks + row), tl.load(top_ps + row), min_p, typical_p
 
@@ -59,8 +59,8 @@ def filtering(filters, vocabulary):
 
 
 @triton.jit
-def _bound(groups, wanted):
-    """What `wanted` of less than 1,024 groups reach, in its upper half; 0 if all but -inf does."""
+def _bound(groups, target):
+    """What `target` of less than 1,024 groups reach, in its upper half; 0 if all but -inf does."""
     key = ordered(groups) >> 16
     least = tl.min(key)
     above = key - least
@@ -72,8 +72,8 @@ def _bound(groups, wanted):
         two = (above >= found + 2 * step).to(tl.int32)
         three = (above >= found + 3 * step).to(tl.int32)
         number = tl.sum(one + (two << 10) + (three << 20))
-        enough = (number & 1023 >= wanted).to(tl.uint32) + (number >> 10 & 1023 >= wanted)
-        found += (enough + (number >> 20 >= wanted)).to(tl.uint32) * step
+        enough = (number & 1023 >= target).to(tl.uint32) + (number >> 10 & 1023 >= target)
+        found += (enough + (number >> 20 >= target)).to(tl.uint32) * step
         step = step >> 2
     bound = (least + found) << 16
     return tl.where(bound > EVERYTHING, bound, 0).to(tl.uint32)
@@ -102,7 +102,7 @@ def _token(i, part, parts):
 @triton.jit
 def list_part(
     logits, apart, row, part, parts, vocabulary, temperature, top_k, sums, lists,
-    FURTHER: tl.constexpr, TILE: tl.constexpr,
+    HAS_MIN_P: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """Lists what a part of a filtered row may keep. `logits` are the row's, `sums` the part's.
 
@@ -120,14 +120,14 @@ def list_part(
     tl.store(sums, peak)
     tl.store(sums + 1, weight_below(x, peak))
     limited = limits(top_k, vocabulary)
-    if FURTHER or not limited:  # otherwise only what is listed counts
+    if HAS_MIN_P or not limited:  # otherwise only what is listed counts
         scaled = below_peak(x, peak) * log2_scale(temperature)
         weight = tl.exp2(scaled)
         tl.store(sums + 2, tl.sum(weight))
-        if FURTHER:
+        if HAS_MIN_P:
             tl.store(sums + 3, tl.sum(tl.where(weight > 0, weight * scaled, 0.0)))
-    share = tl.minimum(SPARE + 2 * tl.minimum(top_k, vocabulary) // parts, WANTED)
-    bound = _bound(groups, tl.where(limited, share, WANTED))
+    share = tl.minimum(SPARE + 2 * tl.minimum(top_k, vocabulary) // parts, TARGET_LANES)
+    bound = _bound(groups, tl.where(limited, share, TARGET_LANES))
     at = row * parts + part
     count = _gather(x, lane + step * LANES, bound, listed + at * ROOM)
     tl.store(bounds + at, bound.to(tl.int32, bitcast=True))

@@ -77,7 +77,7 @@ def _weigh(
     stride,
     apart,
     vocabulary,
-    FURTHER: tl.constexpr,
+    HAS_MIN_P: tl.constexpr,
     TILE: tl.constexpr,
     EARLY: tl.constexpr,
 ):
@@ -90,12 +90,12 @@ def _weigh(
     logits += row * stride
     fields = parts + (row * tiles + tile) * FIELDS
     temperature = tl.load(temperatures + row)
-    filters = filters_of(row, top_ks, top_ps, min_ps, typical_ps, FURTHER)
+    filters = filters_of(row, top_ks, top_ps, min_ps, typical_ps, HAS_MIN_P)
     if (temperature > 0) & filtering(filters, vocabulary):
         lists = bounds, counts, listed
         list_part(
             logits, apart, row, tile, tiles, vocabulary, temperature, filters[0], fields, lists,
-            FURTHER, TILE,
+            HAS_MIN_P, TILE,
         )  # fmt: skip
     else:
         x = row_tile(logits, tile * TILE, vocabulary, TILE)
@@ -148,7 +148,7 @@ def _choose_token(
 
 
 @triton.jit
-def _tell(settled_rows, floors, ceilings, row, settled, floor, ceiling):
+def _store_thresholds(settled_rows, floors, ceilings, row, settled, floor, ceiling):
     """What was found of a row."""
     tl.store(settled_rows + row, settled.to(tl.int32))
     tl.store(floors + row, floor.to(tl.int32, bitcast=True))
@@ -177,7 +177,7 @@ def _choose(
     stride,
     vocabulary,
     tiles,
-    FURTHER: tl.constexpr,
+    HAS_MIN_P: tl.constexpr,
     DIGITS: tl.constexpr,
     GROUPS: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -193,7 +193,7 @@ def _choose(
     row = tl.program_id(0).to(tl.int64)
     parts += row * tiles * FIELDS
     temperature = tl.load(temperatures + row)
-    filters = filters_of(row, top_ks, top_ps, min_ps, typical_ps, FURTHER)
+    filters = filters_of(row, top_ks, top_ps, min_ps, typical_ps, HAS_MIN_P)
     filtered = (temperature > 0) & filtering(filters, vocabulary)
     settled = tl.full((), 1, tl.int1)
     floor, ceiling = tl.full((), 0, tl.uint32), tl.full((), 0xFFFFFFFF, tl.uint32)
@@ -204,7 +204,7 @@ def _choose(
             logits + row * stride, parts, lists, row, tiles, scale, filters, vocabulary, DIGITS,
             BLOCK, -1, FEW, CHUNK, TILE,
         )  # fmt: skip
-    _tell(settled_rows, floors, ceilings, row, settled, floor, ceiling)
+    _store_thresholds(settled_rows, floors, ceilings, row, settled, floor, ceiling)
     if settled:
         state = _noise_state(tl.load(seeds + row), tl.load(positions + row))
         _choose_token(
@@ -235,7 +235,7 @@ def _choose_rest(
     stride,
     vocabulary,
     tiles,
-    FURTHER: tl.constexpr,
+    HAS_MIN_P: tl.constexpr,
     DIGITS: tl.constexpr,
     GROUPS: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -255,7 +255,7 @@ def _choose_rest(
         parts += row * tiles * FIELDS
         temperature = tl.load(temperatures + row)
         scale = log2_scale(temperature)
-        filters = filters_of(row, top_ks, top_ps, min_ps, typical_ps, FURTHER)
+        filters = filters_of(row, top_ks, top_ps, min_ps, typical_ps, HAS_MIN_P)
         lists = bounds, counts, listed
         settled, floor, ceiling = settle(
             logits, parts, lists, row, tiles, scale, filters, vocabulary, DIGITS,
@@ -263,13 +263,13 @@ def _choose_rest(
         )  # fmt: skip
         if not settled:
             largest, floor, ceiling = thresholds_by_passes(
-                logits, filters, scale, vocabulary, DIGITS, FURTHER, PASS
+                logits, filters, scale, vocabulary, DIGITS, HAS_MIN_P, PASS
             )  # fmt: skip
             masses_by_passes(
                 logits, parts, tiles, vocabulary, largest, scale, floor, ceiling, TILE
             )  # fmt: skip
             tl.debug_barrier()
-        _tell(settled_rows, floors, ceilings, row, settled, floor, ceiling)
+        _store_thresholds(settled_rows, floors, ceilings, row, settled, floor, ceiling)
         state = _noise_state(tl.load(seeds + row), tl.load(positions + row))
         _choose_token(
             logits, temperature, state, (floor, ceiling), parts, tiles, vocabulary, ids + row,
@@ -280,7 +280,7 @@ def _choose_rest(
 # Per row: temperature, top_k, top_p, min_p and typical_p.
 Filters = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]
 # Per row: whether it is settled without passes over it, then the least and the greatest keys kept.
-Kept = tuple[Tensor, Tensor, Tensor]
+RowThresholds = tuple[Tensor, Tensor, Tensor]
 
 
 def sample(
@@ -302,7 +302,7 @@ def sample(
 
 def choose(
     logits: Tensor, filters: Filters, draw: tuple[Tensor, Tensor]
-) -> tuple[Tensor, Tensor, Kept]:
+) -> tuple[Tensor, Tensor, RowThresholds]:
     """Ids, log-probabilities, and what was found of each row; `draw` are (seed, position)."""
     rows, vocabulary = logits.shape
     tiles = divided_up(vocabulary, GROUP)
@@ -318,11 +318,11 @@ def choose(
         empty(torch.int32, tiles),
         empty(torch.int32, tiles, ROOM.value),
     )
-    early, further = early_launch(logits.device), filters[3] is not None
+    early, has_min_p = early_launch(logits.device), filters[3] is not None
     stride = logits.stride(0)
     if rows:
         options = {
-            "FURTHER": further,
+            "HAS_MIN_P": has_min_p,
             "TILE": GROUP,
             "EARLY": early,
             "launch_pdl": early,
@@ -344,7 +344,7 @@ def choose(
             logits.stride(1),
             vocabulary,
             num_warps=TILE_WARPS,
-            maxnreg=TILE_REGISTERS[further],
+            maxnreg=TILE_REGISTERS[has_min_p],
             **options,
         )
         read = logits, *filters, *draw, parts, *lists

@@ -12,35 +12,35 @@ from ..case import DTYPES, Case, Size
 class Rows(NamedTuple):
     """Sizes of a case: rows that are asked for among those of the logits."""
 
-    asked: int
+    selected: int
     rows: int
     vocabulary: int
-    told: int
+    alternatives: int
 
 
 def _case(size: Size, kind: str, shape: Rows) -> Case:
     dtype = DTYPES[kind]
-    asked, rows, vocabulary, told = shape
+    selected, rows, vocabulary, alternatives = shape
 
     def make(device: torch.device) -> dict[str, Any]:
         logits = 3 * torch.randn(rows, vocabulary + 5, device=device)
         logits[:, 1::7] = -torch.inf
         logits[:, 3:10] = logits[:, 2:3]  # ties
         logits[0, ::2] = 9.0  # more equal largest ones than are told, in every tile
-        if not told:
+        if not alternatives:
             logits[1:2, 40] = torch.nan
             logits[2:3] = -torch.inf
-        targets = torch.randint(0, vocabulary, (asked,), device=device)
-        targets[: asked // 2] = 2
+        targets = torch.randint(0, vocabulary, (selected,), device=device)
+        targets[: selected // 2] = 2
         return {
             "logits": logits.to(dtype)[:, :vocabulary],
-            "rows": torch.randint(0, rows, (asked,), device=device),
+            "rows": torch.randint(0, rows, (selected,), device=device),
             "targets": targets,
-            "count": told,
+            "count": alternatives,
         }
 
-    title = f"{kind}-{asked}of{rows}x{vocabulary}-top{told}"
-    return Case(title, size, make, 1e-5, bytes_moved=asked * vocabulary * dtype.itemsize)
+    title = f"{kind}-{selected}of{rows}x{vocabulary}-top{alternatives}"
+    return Case(title, size, make, 1e-5, bytes_moved=selected * vocabulary * dtype.itemsize)
 
 
 CASES = [

@@ -39,10 +39,10 @@ def _weigh_tile(
 ):  # fmt: skip
     """Per tile: largest logit and sum of exponentials below it, tokens ahead of the target, and
     the keys of the `count` best."""
-    asked, tile = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    part = asked * tl.num_programs(1) + tile
-    logits += tl.load(rows + asked) * stride
-    target = tl.load(targets + asked)
+    selected, tile = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    part = selected * tl.num_programs(1) + tile
+    logits += tl.load(rows + selected) * stride
+    target = tl.load(targets + selected)
     bound = _key(tl.load(logits + target).to(tl.float32), target.to(tl.int32))
     token = tile * TILE + tl.arange(0, TILE)
     exists = token < vocabulary
@@ -65,22 +65,22 @@ def _join_row(
     TILES: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     """The row's answer from those of its tiles."""
-    asked = tl.program_id(0).to(tl.int64)
+    selected = tl.program_id(0).to(tl.int64)
     tile = tl.arange(0, TILES)
-    part = asked * tiles + tile
+    part = selected * tiles + tile
     peak = tl.load(parts + part * 2, tile < tiles, other=float("-inf"))
     total = tl.load(parts + part * 2 + 1, tile < tiles, other=0.0)
     largest = tl.max(peak)
     normaliser = largest + tl.log(tl.sum(total * tl.exp(peak - largest)))
-    logit = tl.load(logits + tl.load(rows + asked) * stride + tl.load(targets + asked))
-    tl.store(chosen + asked, logit.to(tl.float32) - normaliser)
-    tl.store(ranks + asked, 1 + tl.sum(tl.load(ahead + part, tile < tiles, other=0)))
+    logit = tl.load(logits + tl.load(rows + selected) * stride + tl.load(targets + selected))
+    tl.store(chosen + selected, logit.to(tl.float32) - normaliser)
+    tl.store(ranks + selected, 1 + tl.sum(tl.load(ahead + part, tile < tiles, other=0)))
     at = tl.arange(0, KEYS)
-    keys = tl.load(best + asked * tiles * count + at, at < tiles * count, other=NONE)
+    keys = tl.load(best + selected * tiles * count + at, at < tiles * count, other=NONE)
     for place in range(count):
         key = tl.max(keys)
-        tl.store(ids + asked * count + place, 0x7FFFFFFF - (key & 0x7FFFFFFF).to(tl.int32))
-        tl.store(found + asked * count + place, _logit(key) - normaliser)
+        tl.store(ids + selected * count + place, 0x7FFFFFFF - (key & 0x7FFFFFFF).to(tl.int32))
+        tl.store(found + selected * count + place, _logit(key) - normaliser)
         keys = tl.where(keys == key, NONE, keys)
 
 
@@ -88,21 +88,21 @@ def top_logprobs(
     logits: Tensor, rows: Tensor, targets: Tensor, count: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """See the public function."""
-    asked, vocabulary = len(rows), logits.shape[1]
+    selected, vocabulary = len(rows), logits.shape[1]
     tiles = triton.cdiv(vocabulary, TILE)
 
     def empty(dtype: torch.dtype, *shape: int) -> Tensor:
-        return torch.empty((asked, *shape), dtype=dtype, device=logits.device)
+        return torch.empty((selected, *shape), dtype=dtype, device=logits.device)
 
     parts, ahead = empty(torch.float32, tiles, 2), empty(torch.int32, tiles)
     best = empty(torch.int64, tiles, count)
     chosen, ranks = empty(torch.float32), empty(torch.int32)
     ids, found = empty(torch.int32, count), empty(torch.float32, count)
-    if asked:
+    if selected:
         given = logits, rows, targets, parts, ahead, best
         stride = logits.stride(0)
-        _weigh_tile[(asked, tiles)](*given, stride, vocabulary, count, TILE, num_warps=WARPS)
-        _join_row[(asked,)](
+        _weigh_tile[(selected, tiles)](*given, stride, vocabulary, count, TILE, num_warps=WARPS)
+        _join_row[(selected,)](
             *given,
             chosen,
             ranks,

@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 use super::sse;
 use crate::error::{Failure, Outcome};
 
-const LARGEST_ERROR: usize = 1 << 20;
+const MAX_ERROR_BYTES: usize = 1 << 20;
 
 /// One turn of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,7 +27,7 @@ pub(super) struct Message {
 
 /// What the person chose about answers.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Choices {
+pub(super) struct SamplingParameters {
     pub(super) max_tokens: u32,
     pub(super) temperature: Option<f32>,
 }
@@ -42,7 +42,7 @@ pub(super) struct Client {
 
 /// An answer on its way.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct AnswerStream {
     body: Incoming,
     events: sse::Events,
     _connection: Connection,
@@ -84,14 +84,18 @@ impl Client {
     }
 
     /// Begins an answer to the conversation.
-    pub(super) async fn answer(&self, turns: &[Message], choices: Choices) -> Outcome<Answer> {
+    pub(super) async fn stream_answer(
+        &self,
+        turns: &[Message],
+        sampling: SamplingParameters,
+    ) -> Outcome<AnswerStream> {
         let mut body = json!({
             "model": self.model,
             "messages": turns,
             "stream": true,
-            "max_tokens": choices.max_tokens,
+            "max_tokens": sampling.max_tokens,
         });
-        if let Some(temperature) = choices.temperature {
+        if let Some(temperature) = sampling.temperature {
             body["temperature"] = temperature.into();
         }
         let request = Request::post(format!("{}/v1/chat/completions", self.base))
@@ -100,7 +104,7 @@ impl Client {
             .body(Full::from(body.to_string()))
             .map_err(|error| Failure::runtime(error.to_string()))?;
         let (response, connection) = self.send(request).await?;
-        Ok(Answer {
+        Ok(AnswerStream {
             body: response.into_body(),
             events: sse::Events::default(),
             _connection: connection,
@@ -146,12 +150,12 @@ impl Client {
         let status = response.status();
         let body = read(response.into_body()).await?;
         Err(Failure::runtime(
-            complaint(&body).unwrap_or_else(|| format!("status {status}")),
+            error_message(&body).unwrap_or_else(|| format!("status {status}")),
         ))
     }
 }
 
-impl Answer {
+impl AnswerStream {
     /// The next piece of text; none at the end.
     pub(super) async fn next(&mut self) -> Outcome<Option<String>> {
         loop {
@@ -159,7 +163,7 @@ impl Answer {
                 if data == "[DONE]" {
                     return Ok(None);
                 }
-                if let Some(text) = piece(&data)? {
+                if let Some(text) = delta_text(&data)? {
                     return Ok(Some(text));
                 }
             }
@@ -208,13 +212,13 @@ fn parse(url: &str) -> Outcome<(String, String)> {
 }
 
 async fn read(body: Incoming) -> Outcome<Bytes> {
-    let body = Limited::new(body, LARGEST_ERROR).collect().await;
+    let body = Limited::new(body, MAX_ERROR_BYTES).collect().await;
     let body = body.map_err(|error| Failure::runtime(format!("the reply broke off: {error}")))?;
     Ok(body.to_bytes())
 }
 
 /// The message of an error body: OpenAI's shape, or the native one.
-fn complaint(body: &[u8]) -> Option<String> {
+fn error_message(body: &[u8]) -> Option<String> {
     let body: Value = serde_json::from_slice(body).ok()?;
     let message = body["error"]["message"]
         .as_str()
@@ -223,11 +227,11 @@ fn complaint(body: &[u8]) -> Option<String> {
 }
 
 /// The text of one event; none for those that bring none.
-fn piece(data: &str) -> Outcome<Option<String>> {
+fn delta_text(data: &str) -> Outcome<Option<String>> {
     let event: Value = serde_json::from_str(data)
         .map_err(|_| Failure::runtime(format!("the server sent what is not JSON: {data}")))?;
     if !event["error"].is_null() {
-        let said = complaint(data.as_bytes()).unwrap_or_else(|| event["error"].to_string());
+        let said = error_message(data.as_bytes()).unwrap_or_else(|| event["error"].to_string());
         return Err(Failure::runtime(said));
     }
     let text = event["choices"][0]["delta"]["content"]
@@ -263,17 +267,17 @@ mod tests {
     }
 
     #[test]
-    fn pieces_and_complaints_are_told_apart() {
+    fn delta_texts_and_error_messages_are_parsed() {
         let text = r#"{"choices":[{"delta":{"content":"Hi"}}]}"#;
-        assert_eq!(piece(text), Ok(Some("Hi".into())));
+        assert_eq!(delta_text(text), Ok(Some("Hi".into())));
         assert_eq!(
-            piece(r#"{"choices":[{"delta":{},"finish_reason":"stop"}]}"#),
+            delta_text(r#"{"choices":[{"delta":{},"finish_reason":"stop"}]}"#),
             Ok(None)
         );
-        let said = piece(r#"{"error":{"message":"worker lost"}}"#).unwrap_err();
+        let said = delta_text(r#"{"error":{"message":"worker lost"}}"#).unwrap_err();
         assert_eq!(said.message, "worker lost");
         assert_eq!(
-            complaint(br#"{"error":"native","error_type":"x"}"#),
+            error_message(br#"{"error":"native","error_type":"x"}"#),
             Some("native".into())
         );
     }

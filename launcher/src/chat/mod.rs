@@ -4,12 +4,12 @@ mod client;
 mod input;
 mod sse;
 
-use client::{Choices, Client, Message};
+use client::{Client, Message, SamplingParameters};
 use input::{Entry, Input};
 
 use crate::cli::ChatArgs;
 use crate::error::Outcome;
-use crate::terminal::{complain, print, say};
+use crate::terminal::{print, print_error, print_note};
 
 const HELP: &str =
     "/reset forgets the conversation, /exit or Ctrl-D ends it; Ctrl-C stops an answer.";
@@ -17,7 +17,7 @@ const HELP: &str =
 /// A conversation with its history.
 struct Conversation {
     client: Client,
-    choices: Choices,
+    sampling: SamplingParameters,
     system: Option<String>,
     turns: Vec<Message>,
     /// Whether Ctrl-C stops the answer (at a terminal) or the program (in a script).
@@ -26,7 +26,7 @@ struct Conversation {
 
 /// What a line asks for.
 #[derive(Debug, PartialEq, Eq)]
-enum Wish<'a> {
+enum ChatCommand<'a> {
     Nothing,
     Say(&'a str),
     Reset,
@@ -39,21 +39,21 @@ enum Wish<'a> {
 ///
 /// # Errors
 /// When the server cannot be reached; when a line from a pipe cannot be answered.
-pub async fn talk(url: &str, args: &ChatArgs) -> Outcome<()> {
+pub async fn run(url: &str, args: &ChatArgs) -> Outcome<()> {
     let client = Client::connect(url).await?;
-    let choices = Choices {
+    let sampling = SamplingParameters {
         max_tokens: args.max_tokens,
         temperature: args.temperature,
     };
     let mut input = Input::open()?;
     if input.is_terminal() {
-        say(&format!("This is {}. {HELP}", client.model()));
+        print_note(&format!("This is {}. {HELP}", client.model()));
     }
     let interactive = input.is_terminal();
     let system = args.system.clone();
     let mut conversation = Conversation {
         client,
-        choices,
+        sampling,
         system,
         turns: Vec::new(),
         interactive,
@@ -68,20 +68,22 @@ pub async fn talk(url: &str, args: &ChatArgs) -> Outcome<()> {
             Entry::Interrupt if interrupted => return Ok(()),
             Entry::Interrupt => {
                 interrupted = true;
-                say("Ctrl-C again, Ctrl-D or /exit ends the conversation.");
+                print_note("Ctrl-C again, Ctrl-D or /exit ends the conversation.");
                 continue;
             }
             Entry::Line(line) => line,
         };
         interrupted = false;
-        match Wish::of(&line) {
-            Wish::Nothing => {}
-            Wish::Exit => return Ok(()),
-            Wish::Help => say(HELP),
-            Wish::Reset => conversation.reset(),
-            Wish::Unknown(command) => say(&format!("{command} is not a command. {HELP}")),
-            Wish::Say(text) => match conversation.say(text).await {
-                Err(failure) if interactive => complain(&failure),
+        match ChatCommand::parse(&line) {
+            ChatCommand::Nothing => {}
+            ChatCommand::Exit => return Ok(()),
+            ChatCommand::Help => print_note(HELP),
+            ChatCommand::Reset => conversation.reset(),
+            ChatCommand::Unknown(command) => {
+                print_note(&format!("{command} is not a command. {HELP}"))
+            }
+            ChatCommand::Say(text) => match conversation.send(text).await {
+                Err(failure) if interactive => print_error(&failure),
                 outcome => outcome?,
             },
         }
@@ -99,7 +101,7 @@ impl Conversation {
     }
 
     /// Says something and prints the answer as it comes. What was not answered is not remembered.
-    async fn say(&mut self, text: &str) -> Outcome<()> {
+    async fn send(&mut self, text: &str) -> Outcome<()> {
         self.turns.push(Message {
             role: "user".into(),
             content: text.to_owned(),
@@ -126,7 +128,10 @@ impl Conversation {
     async fn answer(&self) -> Outcome<String> {
         let mut said = String::new();
         let whole = async {
-            let mut answer = self.client.answer(&self.turns, self.choices).await?;
+            let mut answer = self
+                .client
+                .stream_answer(&self.turns, self.sampling)
+                .await?;
             while let Some(piece) = answer.next().await? {
                 print(&piece)?;
                 said.push_str(&piece);
@@ -151,8 +156,8 @@ async fn interrupt(interactive: bool) {
     std::future::pending::<()>().await;
 }
 
-impl<'a> Wish<'a> {
-    fn of(line: &'a str) -> Self {
+impl<'a> ChatCommand<'a> {
+    fn parse(line: &'a str) -> Self {
         match line.trim() {
             "" => Self::Nothing,
             "/reset" => Self::Reset,
@@ -169,13 +174,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_are_told_from_text() {
-        assert_eq!(Wish::of("  "), Wish::Nothing);
-        assert_eq!(Wish::of("/reset "), Wish::Reset);
-        assert_eq!(Wish::of("/restet"), Wish::Unknown("/restet"));
+    fn commands_are_distinguished_from_text() {
+        assert_eq!(ChatCommand::parse("  "), ChatCommand::Nothing);
+        assert_eq!(ChatCommand::parse("/reset "), ChatCommand::Reset);
         assert_eq!(
-            Wish::of("/etc/hosts is what?"),
-            Wish::Say("/etc/hosts is what?")
+            ChatCommand::parse("/restet"),
+            ChatCommand::Unknown("/restet")
+        );
+        assert_eq!(
+            ChatCommand::parse("/etc/hosts is what?"),
+            ChatCommand::Say("/etc/hosts is what?")
         );
     }
 }

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::str::FromStr;
 
-use penstock_router::logprobs::MOST;
+use penstock_router::logprobs::MAX_TOP_LOGPROBS;
 
 use crate::limits::Limits;
 
@@ -13,21 +13,21 @@ pub(super) fn threads(limits: &mut Limits, value: &str) -> Result<(), String> {
     Ok(())
 }
 
-pub(super) fn answers(limits: &mut Limits, value: &str) -> Result<(), String> {
+pub(super) fn max_best_of(limits: &mut Limits, value: &str) -> Result<(), String> {
     limits.max_best_of = Some(number::<NonZeroU32>(value)?.get());
     Ok(())
 }
 
-pub(super) fn alternatives(limits: &mut Limits, value: &str) -> Result<(), String> {
+pub(super) fn max_top_tokens(limits: &mut Limits, value: &str) -> Result<(), String> {
     match number::<u32>(value)? {
-        most @ 0..=MOST => limits.max_top_tokens = Some(most),
-        _ => return Err(format!("at most {MOST} alternatives are told")),
+        most @ 0..=MAX_TOP_LOGPROBS => limits.max_top_tokens = Some(most),
+        _ => return Err(format!("at most {MAX_TOP_LOGPROBS} alternatives are told")),
     }
     Ok(())
 }
 
-pub(super) fn no_guides(limits: &mut Limits, _: &str) -> Result<(), String> {
-    limits.no_guides = true;
+pub(super) fn no_grammars(limits: &mut Limits, _: &str) -> Result<(), String> {
+    limits.no_grammars = true;
     Ok(())
 }
 
@@ -70,7 +70,7 @@ pub(super) fn memory_share(value: &str) -> Result<Option<String>, String> {
     Ok(Some((share * 0.9).to_string()))
 }
 
-pub(super) fn yes_is_no_flag(value: &str) -> Result<Option<String>, String> {
+pub(super) fn negated_bool(value: &str) -> Result<Option<String>, String> {
     Ok((!truth(value)?).then(String::new))
 }
 

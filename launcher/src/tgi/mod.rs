@@ -8,10 +8,10 @@ use std::ffi::{OsStr, OsString};
 
 use clap::{Arg, ArgAction, ArgMatches};
 
-pub use self::table::{Becomes, Check, Convert, Form, Limit, ROWS, Row};
+pub use self::table::{Check, Convert, FlagMapping, Form, Limit, ROWS, Row};
 use crate::error::{Failure, Outcome};
 use crate::limits::Limits;
-use crate::settings::{Stop, Variables};
+use crate::settings::{SettingsError, Variables};
 
 /// What TGI's launcher listens on by default: a container's ports are reached from outside.
 const HOST: &str = "0.0.0.0";
@@ -32,7 +32,7 @@ pub struct Translation {
 /// # Errors
 /// A flag that TGI's launcher does not have, a value that makes no sense, or a setting that is
 /// refused; and a request for help.
-pub fn translate(words: &[OsString], variables: &Variables) -> Result<Translation, Stop> {
+pub fn translate(words: &[OsString], variables: &Variables) -> Result<Translation, SettingsError> {
     let name = OsString::from("penstock tgi");
     let matches = parser().try_get_matches_from([&name].into_iter().chain(words))?;
     let mut translation = Translation {
@@ -66,19 +66,19 @@ impl Row {
     }
 
     /// What becomes of it, for people.
-    pub fn words(&self) -> String {
-        match self.becomes {
-            Becomes::Flag(flag) => format!("`--{flag}`"),
-            Becomes::Converted(flag, _, how) => format!("`--{flag}`; {how}"),
-            Becomes::Fixed(flag, value) => format!("`--{flag} {value}`"),
-            Becomes::Limit(_, what) => format!("taken over: {what}"),
-            Becomes::Anyway(_, why) => format!("changes nothing: {why}"),
-            Becomes::Refused(why) => format!("refused: {why}"),
+    pub fn description(&self) -> String {
+        match self.mapping {
+            FlagMapping::Flag(flag) => format!("`--{flag}`"),
+            FlagMapping::Converted(flag, _, how) => format!("`--{flag}`; {how}"),
+            FlagMapping::Fixed(flag, value) => format!("`--{flag} {value}`"),
+            FlagMapping::Limit(_, what) => format!("taken over: {what}"),
+            FlagMapping::NoEffect(_, why) => format!("changes nothing: {why}"),
+            FlagMapping::Refused(why) => format!("refused: {why}"),
         }
     }
 
     fn arg(&self) -> Option<Arg> {
-        let arg = Arg::new(self.flag).long(self.flag).help(self.words());
+        let arg = Arg::new(self.flag).long(self.flag).help(self.description());
         match self.form {
             Form::Value => Some(arg.action(ArgAction::Append)),
             Form::Short(letter) => Some(arg.short(letter).action(ArgAction::Append)),
@@ -131,21 +131,21 @@ impl Row {
 impl Translation {
     fn take(&mut self, row: &Row, value: &str) -> Outcome<()> {
         let wrong = |why: String| row.wrong(value, &why);
-        match row.becomes {
-            Becomes::Flag(flag) => self.push(flag, value),
-            Becomes::Converted(flag, convert, _) => {
+        match row.mapping {
+            FlagMapping::Flag(flag) => self.push(flag, value),
+            FlagMapping::Converted(flag, convert, _) => {
                 if let Some(value) = convert(value).map_err(wrong)? {
                     self.push(flag, &value);
                 }
             }
-            Becomes::Fixed(flag, value) => self.push(flag, value),
-            Becomes::Limit(limit, _) => limit(&mut self.limits, value).map_err(wrong)?,
-            Becomes::Anyway(check, why) => {
+            FlagMapping::Fixed(flag, value) => self.push(flag, value),
+            FlagMapping::Limit(limit, _) => limit(&mut self.limits, value).map_err(wrong)?,
+            FlagMapping::NoEffect(check, why) => {
                 check(value).map_err(|wrong| row.wrong(value, &format!("{wrong}; {why}")))?;
                 self.notes
                     .push(format!("{} changes nothing: {why}", row.name()));
             }
-            Becomes::Refused(why) => {
+            FlagMapping::Refused(why) => {
                 let name = row.name();
                 return Err(Failure::usage(format!("{name} is refused: {why}.")));
             }
@@ -170,7 +170,10 @@ mod tests {
     use super::*;
     use crate::settings;
 
-    fn translated(words: &[&str], variables: &[(&str, &str)]) -> Result<Translation, Stop> {
+    fn translated(
+        words: &[&str],
+        variables: &[(&str, &str)],
+    ) -> Result<Translation, SettingsError> {
         let words: Vec<OsString> = words.iter().map(Into::into).collect();
         let variables = variables.iter().map(|(k, v)| (k.into(), v.into()));
         translate(&words, &variables.collect())
@@ -185,13 +188,13 @@ mod tests {
 
     fn refusal(words: &[&str], variables: &[(&str, &str)]) -> String {
         match translated(words, variables).unwrap_err() {
-            Stop::Failure(failure) => failure.message,
-            Stop::Parser(error) => error.to_string(),
+            SettingsError::Failure(failure) => failure.message,
+            SettingsError::Parser(error) => error.to_string(),
         }
     }
 
     #[test]
-    fn a_usual_command_line_becomes_one_of_ours() {
+    fn a_usual_command_line_is_translated() {
         let words = "--model-id m/x --revision r --num-shard 2 --sharded true --port 80 --dtype \
                      bfloat16 --max-total-tokens 4096 --max-batch-prefill-tokens 2048 --json-output \
                      --cuda-memory-fraction 0.5 -g 9 --hostname ::1";
@@ -224,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_without_a_flag_of_ours_reach_the_router() {
+    fn limits_without_a_flag_reach_the_router() {
         let words = "--validation-workers 3 --max-top-n-tokens 7 --disable-grammar-support --max-best-of 5 --max-stop-sequences 9 --max-input-length 7 \
                      --max-client-batch-size 2 --payload-limit 1000 --cors-allow-origin http://a \
                      --cors-allow-origin http://b";
@@ -234,7 +237,10 @@ mod tests {
             .limits
             .apply(RouterConfig::new("m"));
         assert_eq!(config.tokenizer_threads.get(), 3);
-        assert_eq!((config.max_top_tokens, config.guides), (7, false));
+        assert_eq!(
+            (config.max_top_tokens, config.structured_output),
+            (7, false)
+        );
         assert_eq!(config.max_best_of, 5);
         assert_eq!(config.max_stop_sequences, 9);
         assert_eq!(config.max_input_tokens, Some(7));
@@ -243,7 +249,7 @@ mod tests {
         let origins = vec!["http://a".to_owned(), "http://b".to_owned()];
         assert_eq!(config.cors, Cors::Origins(origins));
         let usual = Limits::default().apply(RouterConfig::new("m"));
-        assert_eq!((usual.max_top_tokens, usual.guides), (20, true));
+        assert_eq!((usual.max_top_tokens, usual.structured_output), (20, true));
         assert_eq!(usual.max_stop_sequences, 16);
         assert_eq!(usual.cors, Cors::Any);
     }
@@ -252,7 +258,7 @@ mod tests {
     fn every_refusal_names_the_setting() {
         let mut refused = 0;
         for row in ROWS {
-            if !matches!(row.becomes, Becomes::Refused(_)) {
+            if !matches!(row.mapping, FlagMapping::Refused(_)) {
                 continue;
             }
             refused += 1;
@@ -288,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_nothing_is_told() {
+    fn settings_without_effect_are_noted() {
         let notes = translated(&["--usage-stats", "off"], &[("ATTENTION", "paged")])
             .unwrap()
             .notes;
@@ -311,7 +317,7 @@ mod tests {
             let variable = row
                 .variable()
                 .map_or("-".into(), |name| format!("`{name}`"));
-            let _ = writeln!(table, "| {flag} | {variable} | {} |", row.words());
+            let _ = writeln!(table, "| {flag} | {variable} | {} |", row.description());
         }
         let docs = include_str!("../../../docs/tgi.md");
         assert!(docs.contains(&table), "docs/tgi.md must hold:\n{table}");

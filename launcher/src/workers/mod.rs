@@ -22,7 +22,7 @@ pub struct LocalWorkers {
     load: LoadConfig,
     scratch: Scratch,
     /// Counts the group's lives: sockets and rendezvous files are never used twice.
-    life: u64,
+    generation: u64,
     processes: Vec<WorkerProcess>,
     /// The processes were started, but nobody has asked for them yet.
     early: bool,
@@ -40,7 +40,7 @@ impl LocalWorkers {
             interpreter,
             load,
             scratch,
-            life: 0,
+            generation: 0,
             processes: Vec::new(),
             early: true,
         };
@@ -49,10 +49,10 @@ impl LocalWorkers {
     }
 
     fn spawn(&mut self) -> Result<(), Failure> {
-        self.life += 1;
+        self.generation += 1;
         self.scratch.renew()?;
         for rank in 0..self.load.world_size {
-            let socket = self.scratch.socket(self.life, rank);
+            let socket = self.scratch.socket(self.generation, rank);
             self.processes
                 .push(WorkerProcess::spawn(&self.interpreter, &socket, rank)?);
         }
@@ -64,7 +64,7 @@ impl LocalWorkers {
         let rendezvous = if alone {
             String::new()
         } else {
-            self.scratch.rendezvous(self.life)
+            self.scratch.rendezvous(self.generation)
         };
         let of_rank = |rank| LoadConfig {
             rank,
@@ -87,9 +87,9 @@ impl LocalWorkers {
                     .exit_status()
                     .map(|s| s.to_string())
                     .unwrap_or_default();
-                let words = process.last_words();
+                let tail = process.stderr_tail();
                 WorkersError::Process(format!(
-                    "worker {rank} ended while loading ({status}).{words}"
+                    "worker {rank} ended while loading ({status}).{tail}"
                 ))
             }
             _ => error.into(),
@@ -113,7 +113,7 @@ impl Workers for LocalWorkers {
             .map_err(process)?;
         let ranks = 0..self.load.world_size;
         let endpoints: Vec<Endpoint> = ranks
-            .map(|rank| Endpoint::Unix(self.scratch.socket(self.life, rank)))
+            .map(|rank| Endpoint::Unix(self.scratch.socket(self.generation, rank)))
             .collect();
         let report = |news| progress.report(news);
         let connected = ShardGroup::connect(&endpoints, &self.loads(), &report).await;

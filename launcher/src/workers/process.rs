@@ -26,7 +26,7 @@ const LISTEN_TIMEOUT: Duration = Duration::from_secs(300);
 const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 const POLL: Duration = Duration::from_millis(10);
 /// Last words that an error message quotes.
-const KEPT_LINES: usize = 12;
+const TAIL_LINES: usize = 12;
 const LINE_BYTES: u64 = 8 << 10;
 
 /// A running worker.
@@ -37,7 +37,7 @@ pub struct WorkerProcess {
     group: Pid,
     lease: Option<ChildStdin>,
     ended: watch::Receiver<Option<ExitStatus>>,
-    words: Arc<Mutex<VecDeque<String>>>,
+    log_tail: Arc<Mutex<VecDeque<String>>>,
 }
 
 impl WorkerProcess {
@@ -60,11 +60,11 @@ impl WorkerProcess {
                 let shown = interpreter.path.display();
                 Failure::runtime(format!("cannot start worker {rank} with {shown}: {error}"))
             })?;
-        let words = Arc::new(Mutex::new(VecDeque::new()));
+        let log_tail = Arc::new(Mutex::new(VecDeque::new()));
         if let Some(stderr) = child.stderr.take() {
-            let words = Arc::clone(&words);
+            let log_tail = Arc::clone(&log_tail);
             thread(format!("worker-{rank}-log"), move || {
-                forward(stderr, rank, &words);
+                forward(stderr, rank, &log_tail);
             })?;
         }
         let group = Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX));
@@ -77,7 +77,7 @@ impl WorkerProcess {
             group,
             lease,
             ended,
-            words,
+            log_tail,
         })
     }
 
@@ -98,7 +98,7 @@ impl WorkerProcess {
                 return Err(Failure::runtime(format!(
                     "worker {} ended before it was ready ({status}).{}",
                     self.rank,
-                    self.last_words()
+                    self.stderr_tail()
                 )));
             }
             sleep(POLL).await;
@@ -107,7 +107,7 @@ impl WorkerProcess {
         Err(Failure::runtime(format!(
             "worker {} does not listen after {seconds} s.{}",
             self.rank,
-            self.last_words()
+            self.stderr_tail()
         )))
     }
 
@@ -122,12 +122,12 @@ impl WorkerProcess {
     }
 
     /// What it last wrote to its log, introduced for an error message; empty when it was silent.
-    pub fn last_words(&self) -> String {
-        let words = self.words.lock().unwrap_or_else(PoisonError::into_inner);
-        if words.is_empty() {
+    pub fn stderr_tail(&self) -> String {
+        let log_tail = self.log_tail.lock().unwrap_or_else(PoisonError::into_inner);
+        if log_tail.is_empty() {
             return String::new();
         }
-        let lines: Vec<&str> = words.iter().map(String::as_str).collect();
+        let lines: Vec<&str> = log_tail.iter().map(String::as_str).collect();
         format!(" Its last words:\n  {}", lines.join("\n  "))
     }
 
@@ -179,7 +179,7 @@ fn wait(mut child: Child, report: &watch::Sender<Option<ExitStatus>>) {
 }
 
 /// Copies the worker's log to ours until it closes its stderr.
-fn forward(stderr: ChildStderr, rank: u32, words: &Mutex<VecDeque<String>>) {
+fn forward(stderr: ChildStderr, rank: u32, log_tail: &Mutex<VecDeque<String>>) {
     let mut reader = BufReader::new(stderr);
     let mut line = Vec::new();
     while matches!(
@@ -195,11 +195,11 @@ fn forward(stderr: ChildStderr, rank: u32, words: &Mutex<VecDeque<String>>) {
             continue;
         }
         log(rank, &text);
-        let mut words = words.lock().unwrap_or_else(PoisonError::into_inner);
-        if words.len() == KEPT_LINES {
-            words.pop_front();
+        let mut log_tail = log_tail.lock().unwrap_or_else(PoisonError::into_inner);
+        if log_tail.len() == TAIL_LINES {
+            log_tail.pop_front();
         }
-        words.push_back(text);
+        log_tail.push_back(text);
     }
 }
 
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_ends_at_once_is_quoted() {
+    async fn stderr_of_a_worker_that_exits_at_once_is_quoted() {
         let directory = tempfile::tempdir().unwrap();
         let interpreter = script(directory.path(), "echo no torch here >&2; exit 3");
         let worker = WorkerProcess::spawn(&interpreter, Path::new("/nowhere"), 0).unwrap();
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_end_of_the_lease_is_enough() {
+    async fn a_worker_stops_when_its_stdin_closes() {
         let directory = tempfile::tempdir().unwrap();
         let interpreter = script(directory.path(), "cat >/dev/null; exit 7");
         let mut worker = WorkerProcess::spawn(&interpreter, Path::new("/nowhere"), 0).unwrap();
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_listens_to_nothing_is_killed_with_its_children() {
+    async fn a_worker_that_ignores_sigterm_is_killed_with_its_children() {
         let directory = tempfile::tempdir().unwrap();
         let body = "trap '' TERM; sleep 60 & echo $! > \"$0.child\"; wait; sleep 60";
         let interpreter = script(directory.path(), body);

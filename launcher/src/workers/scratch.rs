@@ -14,7 +14,7 @@ use nix::unistd::Uid;
 use crate::error::{Failure, Outcome};
 
 /// A unix socket's path may have 107 bytes; the directory leaves room for the file's name.
-const LONGEST: usize = 80;
+const MAX_PATH_BYTES: usize = 80;
 /// What all these directories begin with.
 const PREFIX: &str = "penstock-";
 /// A file in each, locked by the process that the directory belongs to for as long as it lives.
@@ -79,15 +79,15 @@ impl Scratch {
     }
 
     /// Where the worker of `rank` listens in the group's `life`th life.
-    pub fn socket(&self, life: u64, rank: u32) -> PathBuf {
-        self.path.join(format!("{life}-{rank}.sock"))
+    pub fn socket(&self, generation: u64, rank: u32) -> PathBuf {
+        self.path.join(format!("{generation}-{rank}.sock"))
     }
 
     /// How the ranks of the group's `life`th life find one another: torch's init method.
-    pub fn rendezvous(&self, life: u64) -> String {
+    pub fn rendezvous(&self, generation: u64) -> String {
         format!(
             "file://{}",
-            self.path.join(format!("{life}.rendezvous")).display()
+            self.path.join(format!("{generation}.rendezvous")).display()
         )
     }
 }
@@ -104,7 +104,7 @@ fn parent() -> PathBuf {
     let usual = std::env::temp_dir();
     // A name is as long at most as with the largest process id and count.
     let name = PREFIX.len() + "4294967295-18446744073709551615-3b9aca00".len();
-    if usual.as_os_str().len() + 1 + name > LONGEST {
+    if usual.as_os_str().len() + 1 + name > MAX_PATH_BYTES {
         return PathBuf::from("/tmp");
     }
     usual
@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_engine_has_its_own_and_leaves_nothing() {
+    fn each_engine_has_its_own_directory_and_removes_it() {
         let (one, two) = (Scratch::new().unwrap(), Scratch::new().unwrap());
         assert_ne!(one.socket(0, 0), two.socket(0, 0));
         assert_ne!(one.rendezvous(0), one.rendezvous(1));
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_lifes_sockets_are_removed() {
+    fn sockets_of_the_previous_generation_are_removed() {
         let parent = tempfile::tempdir().unwrap();
         let mut scratch = Scratch::within(parent.path()).unwrap();
         let socket = scratch.socket(1, 0);
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_somebody_else_has_taken_is_given_up() {
+    fn a_directory_taken_by_somebody_else_is_replaced() {
         let parent = tempfile::tempdir().unwrap();
         let mut scratch = Scratch::within(parent.path()).unwrap();
         let path = scratch.path.clone();
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_launcher_left_is_removed_and_nothing_else() {
+    fn only_directories_of_killed_launchers_are_swept() {
         let parent = tempfile::tempdir().unwrap();
         let alive = Scratch::within(parent.path()).unwrap();
         let mut killed = Scratch::within(parent.path()).unwrap();

@@ -40,10 +40,10 @@ class Recorder:
         is returned as it is if a tape cannot hold it, and it runs where a kernel finds numbers that
         it was not recorded for.
         """
-        keeping = _Keeping(self.room)
+        mode = _RecordMode(self.room)
         cpu.Tape.begin()
         try:
-            with keeping:
+            with mode:
                 result = launch()
         except Unrecordable as error:
             cpu.Tape.end()
@@ -53,11 +53,11 @@ class Recorder:
             cpu.Tape.end()
             raise
         tape = cpu.Tape.end()
-        self.room = keeping.room
+        self.room = mode.room
         return lambda: result if tape.replay() else launch()
 
 
-class _Keeping(TorchDispatchMode):
+class _RecordMode(TorchDispatchMode):
     """Puts what torch would compute on the tape. Views and new memory need no place on it."""
 
     def __init__(self, room: int) -> None:
@@ -76,9 +76,9 @@ class _Keeping(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        kept = _KEPT.get(func)
-        if kept is not None:
-            return kept(*args, **(kwargs or {}))
+        recorded = _RECORDED.get(func)
+        if recorded is not None:
+            return recorded(*args, **(kwargs or {}))
         if func in _NEW:
             return self._keep(func(*args, **(kwargs or {})))
         if func.is_view:
@@ -149,7 +149,7 @@ def _has_rows(tensor: Tensor) -> bool:
 
 _INTEGERS = torch.int32, torch.int64
 _DTYPES = torch.float32, torch.bfloat16, torch.bool, *_INTEGERS
-_KEPT: dict[Any, Callable[..., Tensor]] = {
+_RECORDED: dict[Any, Callable[..., Tensor]] = {
     aten.index_select.default: _index_select,
     aten.embedding.default: _embedding,
     aten.index_copy_.default: _index_copy,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from penstock_kernels.rms_norm import Summands
+from penstock_kernels.rms_norm import NormInput
 from torch import Tensor
 
 from penstock.attention import StepContext, attend
@@ -29,13 +29,13 @@ class Attention(Layer):
         self.out = RowLinear(build, config.hidden, queries, config.output_bias)
 
     def __call__(
-        self, summands: Summands, context: StepContext, rows: Tensor | None = None
+        self, norm_input: NormInput, context: StepContext, rows: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
         """([T, hidden] of the normalised sum, the sum), or what both add up to and None.
 
         Writes this step's keys and values. With `rows` [R], of these alone: [R, hidden] each.
         """
-        qkv, total = self.qkv(summands)
+        qkv, total = self.qkv(norm_input)
         heads = qkv.view(len(qkv), -1, self.head_dim)
         q, k, v = torch.split(heads, self.split, dim=1)
         mixed = attend(q, k, v, self, context).view(len(qkv), -1)

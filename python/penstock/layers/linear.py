@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from penstock_kernels.rms_norm import Summands
+from penstock_kernels.rms_norm import NormInput
 from torch import Tensor
 
 from penstock.layers.base import Build, Layer
@@ -60,14 +60,14 @@ class ColumnLinear(Linear):
     def _share(self, data: Tensor, dim: int | None) -> Target:
         return Target.share(data, dim, self.group.rank, self.group.size)
 
-    def __call__(self, summands: Summands, gated: bool = False) -> tuple[Tensor, Tensor]:
+    def __call__(self, norm_input: NormInput, gated: bool = False) -> tuple[Tensor, Tensor]:
         """([T, this rank's outputs] of the normalised sum, the sum).
 
         Gated, half as many: silu(first half) * second half.
         """
         if self.alone:
-            return self.method.apply_normed(self.weights, summands, self.bias, gated)
-        x, total = self.group.normed(summands)
+            return self.method.apply_normed(self.weights, norm_input, self.bias, gated)
+        x, total = self.group.normed(norm_input)
         return self.method.apply(self.weights, x, self.bias, gated), total
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock_kernels.rms_norm import Summands
+from penstock_kernels.rms_norm import NormInput
 from torch import Tensor
 
 from penstock.layers.base import Build, Layer
@@ -17,7 +17,7 @@ class GatedMlp(Layer):
         self.gate_up = ColumnLinear(build, parts, hidden, bias)
         self.down = RowLinear(build, hidden, intermediate, bias)
 
-    def __call__(self, summands: Summands) -> tuple[Tensor, Tensor | None]:
+    def __call__(self, norm_input: NormInput) -> tuple[Tensor, Tensor | None]:
         """([T, hidden] of the normalised sum, the sum), or what both add up to and None."""
-        x, total = self.gate_up(summands, gated=True)
+        x, total = self.gate_up(norm_input, gated=True)
         return self.down(x, total)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock_kernels.rms_norm import Summands
+from penstock_kernels.rms_norm import NormInput
 from torch import Tensor
 
 from penstock.layers.base import Build, Layer
@@ -21,13 +21,13 @@ class RmsNorm(Layer):
         """The scale, whole on every rank."""
         return {"weight": Target.whole(self.weight)}
 
-    def of(self, x: Tensor, residual: Tensor | None) -> Summands:
+    def norm_input(self, x: Tensor, residual: Tensor | None) -> NormInput:
         """x + residual, [T, size] each, to be normalised by the linear that follows.
 
         x is this rank's part: the ranks' sum is x.
         """
-        return Summands(x, residual, self.weight, self.eps)
+        return NormInput(x, residual, self.weight, self.eps)
 
     def __call__(self, x: Tensor, residual: Tensor | None) -> Tensor:
         """[T, size]: normalised sum of all ranks' x and the residual, if any."""
-        return self.group.normed(self.of(x, residual))[0]
+        return self.group.normed(self.norm_input(x, residual))[0]

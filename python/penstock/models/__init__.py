@@ -52,7 +52,7 @@ class Model(Protocol):
 
 
 @contextmanager
-def abridged(model: Model) -> Iterator[None]:
+def fewer_layers(model: Model) -> Iterator[None]:
     """Inside, `forward` runs one layer of each kind: all of its kernels, in less time.
 
     Layers differ by their windows; the last one goes on with what is asked for, not with all rows.

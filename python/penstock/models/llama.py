@@ -49,8 +49,8 @@ class Block(Layer):
 
         Of `rows` [R] alone, if given: [R, hidden] each. Keys and values are written of all.
         """
-        x, residual = self.attention(self.attention_norm.of(x, residual), context, rows)
-        return self.mlp(self.mlp_norm.of(x, residual))
+        x, residual = self.attention(self.attention_norm.norm_input(x, residual), context, rows)
+        return self.mlp(self.mlp_norm.norm_input(x, residual))
 
 
 class Llama(Layer):

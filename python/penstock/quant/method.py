@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from penstock_kernels.rms_norm import Summands
+from penstock_kernels.rms_norm import NormInput
 from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Stored:
+class WeightTensor:
     """A tensor of a weight format, and which of its dimensions follow the layer's two sides.
 
     A dimension of None means that the tensor has none for that side (a per-output scale has no
@@ -26,7 +26,7 @@ class Stored:
 class LinearMethod(Protocol):
     """A weight format. Stateless: weights are passed in, so one object serves all layers."""
 
-    def allocate(self, outputs: int, inputs: int) -> dict[str, Stored]:
+    def allocate(self, outputs: int, inputs: int) -> dict[str, WeightTensor]:
         """Empty tensors for a matrix [outputs, inputs], by their suffix in checkpoint names."""
 
     def finish(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
@@ -38,7 +38,7 @@ class LinearMethod(Protocol):
         """[T, inputs] -> [T, outputs], in x's dtype; half as many if `gated`, by silu_mul."""
 
     def apply_normed(
-        self, weights: Mapping[str, Tensor], summands: Summands, bias: Tensor | None, gated: bool
+        self, weights: Mapping[str, Tensor], norm_input: NormInput, bias: Tensor | None, gated: bool
     ) -> tuple[Tensor, Tensor]:
         """(`apply` of the normalised sum, with silu_mul behind it if `gated`; the sum).
 

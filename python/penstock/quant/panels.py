@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from penstock import cpu
-from penstock.quant.plain import Plain
+from penstock.quant.unquantized import Unquantized
 
 
-class Panels(Plain):
+class Panels(Unquantized):
     """Unquantised weights in panels of 16 outputs; float32 or bfloat16 activations.
 
     Weights whose numbers all fit bfloat16, as most checkpoints' do, are kept in it whatever the

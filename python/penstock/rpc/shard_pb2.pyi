@@ -108,14 +108,14 @@ class MemoryReport(_message.Message):
     def __init__(self, total: _Optional[int] = ..., weights: _Optional[int] = ..., activations: _Optional[int] = ..., graphs: _Optional[int] = ..., slots: _Optional[int] = ..., kv: _Optional[int] = ...) -> None: ...
 
 class PrepareRequest(_message.Message):
-    __slots__ = ("request_id", "sampling", "guide")
+    __slots__ = ("request_id", "sampling", "grammar")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
-    GUIDE_FIELD_NUMBER: _ClassVar[int]
+    GRAMMAR_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     sampling: Sampling
-    guide: Guide
-    def __init__(self, request_id: _Optional[int] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., guide: _Optional[_Union[Guide, _Mapping]] = ...) -> None: ...
+    grammar: Grammar
+    def __init__(self, request_id: _Optional[int] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., grammar: _Optional[_Union[Grammar, _Mapping]] = ...) -> None: ...
 
 class PrepareReply(_message.Message):
     __slots__ = ("error",)
@@ -168,7 +168,7 @@ class StepRequest(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., step: _Optional[int] = ..., finished: _Optional[_Iterable[int]] = ..., new: _Optional[_Iterable[_Union[NewSequence, _Mapping]]] = ..., forks: _Optional[_Iterable[_Union[SlotFork, _Mapping]]] = ..., copies: _Optional[_Iterable[_Union[BlockCopies, _Mapping]]] = ..., growth: _Optional[_Iterable[_Union[BlockGrowth, _Mapping]]] = ..., run_slots: _Optional[_Iterable[int]] = ..., run_tokens: _Optional[_Iterable[int]] = ..., steered_slots: _Optional[_Iterable[int]] = ..., steered_tokens: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class NewSequence(_message.Message):
-    __slots__ = ("slot", "request_id", "token_ids", "generated", "computed", "tables", "sampling", "guide")
+    __slots__ = ("slot", "request_id", "token_ids", "generated", "computed", "tables", "sampling", "grammar")
     SLOT_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -176,7 +176,7 @@ class NewSequence(_message.Message):
     COMPUTED_FIELD_NUMBER: _ClassVar[int]
     TABLES_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
-    GUIDE_FIELD_NUMBER: _ClassVar[int]
+    GRAMMAR_FIELD_NUMBER: _ClassVar[int]
     slot: int
     request_id: int
     token_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -184,8 +184,8 @@ class NewSequence(_message.Message):
     computed: int
     tables: _containers.RepeatedCompositeFieldContainer[BlockTable]
     sampling: Sampling
-    guide: Guide
-    def __init__(self, slot: _Optional[int] = ..., request_id: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., generated: _Optional[int] = ..., computed: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[BlockTable, _Mapping]]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., guide: _Optional[_Union[Guide, _Mapping]] = ...) -> None: ...
+    grammar: Grammar
+    def __init__(self, slot: _Optional[int] = ..., request_id: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., generated: _Optional[int] = ..., computed: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[BlockTable, _Mapping]]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., grammar: _Optional[_Union[Grammar, _Mapping]] = ...) -> None: ...
 
 class BlockTable(_message.Message):
     __slots__ = ("group", "blocks")
@@ -307,46 +307,46 @@ class Watermark(_message.Message):
     key: int
     def __init__(self, gamma: _Optional[float] = ..., delta: _Optional[float] = ..., key: _Optional[int] = ...) -> None: ...
 
-class Guide(_message.Message):
-    __slots__ = ("kind", "text", "complete", "max_new_tokens", "end_token_ids", "thoughts")
+class Grammar(_message.Message):
+    __slots__ = ("kind", "text", "complete", "max_new_tokens", "end_token_ids", "reasoning")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
-        KIND_UNSPECIFIED: _ClassVar[Guide.Kind]
-        KIND_JSON_SCHEMA: _ClassVar[Guide.Kind]
-        KIND_REGEX: _ClassVar[Guide.Kind]
-        KIND_GRAMMAR: _ClassVar[Guide.Kind]
-        KIND_CALLS: _ClassVar[Guide.Kind]
-    KIND_UNSPECIFIED: Guide.Kind
-    KIND_JSON_SCHEMA: Guide.Kind
-    KIND_REGEX: Guide.Kind
-    KIND_GRAMMAR: Guide.Kind
-    KIND_CALLS: Guide.Kind
+        KIND_UNSPECIFIED: _ClassVar[Grammar.Kind]
+        KIND_JSON_SCHEMA: _ClassVar[Grammar.Kind]
+        KIND_REGEX: _ClassVar[Grammar.Kind]
+        KIND_GRAMMAR: _ClassVar[Grammar.Kind]
+        KIND_CALLS: _ClassVar[Grammar.Kind]
+    KIND_UNSPECIFIED: Grammar.Kind
+    KIND_JSON_SCHEMA: Grammar.Kind
+    KIND_REGEX: Grammar.Kind
+    KIND_GRAMMAR: Grammar.Kind
+    KIND_CALLS: Grammar.Kind
     KIND_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     COMPLETE_FIELD_NUMBER: _ClassVar[int]
     MAX_NEW_TOKENS_FIELD_NUMBER: _ClassVar[int]
     END_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
-    THOUGHTS_FIELD_NUMBER: _ClassVar[int]
-    kind: Guide.Kind
+    REASONING_FIELD_NUMBER: _ClassVar[int]
+    kind: Grammar.Kind
     text: str
     complete: bool
     max_new_tokens: int
     end_token_ids: _containers.RepeatedScalarFieldContainer[int]
-    thoughts: Thoughts
-    def __init__(self, kind: _Optional[_Union[Guide.Kind, str]] = ..., text: _Optional[str] = ..., complete: bool = ..., max_new_tokens: _Optional[int] = ..., end_token_ids: _Optional[_Iterable[int]] = ..., thoughts: _Optional[_Union[Thoughts, _Mapping]] = ...) -> None: ...
+    reasoning: Reasoning
+    def __init__(self, kind: _Optional[_Union[Grammar.Kind, str]] = ..., text: _Optional[str] = ..., complete: bool = ..., max_new_tokens: _Optional[int] = ..., end_token_ids: _Optional[_Iterable[int]] = ..., reasoning: _Optional[_Union[Reasoning, _Mapping]] = ...) -> None: ...
 
-class Thoughts(_message.Message):
-    __slots__ = ("open", "close", "begun")
+class Reasoning(_message.Message):
+    __slots__ = ("open", "close", "started")
     OPEN_FIELD_NUMBER: _ClassVar[int]
     CLOSE_FIELD_NUMBER: _ClassVar[int]
-    BEGUN_FIELD_NUMBER: _ClassVar[int]
+    STARTED_FIELD_NUMBER: _ClassVar[int]
     open: str
     close: str
-    begun: bool
-    def __init__(self, open: _Optional[str] = ..., close: _Optional[str] = ..., begun: bool = ...) -> None: ...
+    started: bool
+    def __init__(self, open: _Optional[str] = ..., close: _Optional[str] = ..., started: bool = ...) -> None: ...
 
 class StepReply(_message.Message):
-    __slots__ = ("epoch", "step", "slots", "counts", "token_ids", "logprobs", "errors", "timing", "closing", "top_counts", "top_token_ids", "top_logprobs", "prompts")
+    __slots__ = ("epoch", "step", "slots", "counts", "token_ids", "logprobs", "errors", "timing", "closing", "top_counts", "top_token_ids", "top_logprobs", "prompt_logprobs")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     SLOTS_FIELD_NUMBER: _ClassVar[int]
@@ -359,7 +359,7 @@ class StepReply(_message.Message):
     TOP_COUNTS_FIELD_NUMBER: _ClassVar[int]
     TOP_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
-    PROMPTS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     step: int
     slots: _containers.RepeatedScalarFieldContainer[int]
@@ -372,8 +372,8 @@ class StepReply(_message.Message):
     top_counts: _containers.RepeatedScalarFieldContainer[int]
     top_token_ids: _containers.RepeatedScalarFieldContainer[int]
     top_logprobs: _containers.RepeatedScalarFieldContainer[float]
-    prompts: _containers.RepeatedCompositeFieldContainer[PromptLogprobs]
-    def __init__(self, epoch: _Optional[int] = ..., step: _Optional[int] = ..., slots: _Optional[_Iterable[int]] = ..., counts: _Optional[_Iterable[int]] = ..., token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[float]] = ..., errors: _Optional[_Iterable[_Union[SlotError, _Mapping]]] = ..., timing: _Optional[_Union[StepTiming, _Mapping]] = ..., closing: _Optional[_Iterable[int]] = ..., top_counts: _Optional[_Iterable[int]] = ..., top_token_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[_Iterable[float]] = ..., prompts: _Optional[_Iterable[_Union[PromptLogprobs, _Mapping]]] = ...) -> None: ...
+    prompt_logprobs: _containers.RepeatedCompositeFieldContainer[PromptLogprobs]
+    def __init__(self, epoch: _Optional[int] = ..., step: _Optional[int] = ..., slots: _Optional[_Iterable[int]] = ..., counts: _Optional[_Iterable[int]] = ..., token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[float]] = ..., errors: _Optional[_Iterable[_Union[SlotError, _Mapping]]] = ..., timing: _Optional[_Union[StepTiming, _Mapping]] = ..., closing: _Optional[_Iterable[int]] = ..., top_counts: _Optional[_Iterable[int]] = ..., top_token_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[_Iterable[float]] = ..., prompt_logprobs: _Optional[_Iterable[_Union[PromptLogprobs, _Mapping]]] = ...) -> None: ...
 
 class PromptLogprobs(_message.Message):
     __slots__ = ("request_id", "start", "logprobs", "ranks", "top", "top_token_ids", "top_logprobs")

@@ -8,8 +8,8 @@ What a request may ask is applied in this order, transformers' where it has the 
 4. watermark
 5. temperature, top_k, top_p, min_p, typical_p, each on what the one before it left
 
-1 to 4 are `penstock_kernels.adjust`, 5 is `penstock_kernels.sample`; the formulas are there.
-transformers adds its watermark after 5; here it is on the model's logits, as in its paper.
+1 to 4 are `penstock_kernels.process_logits`, 5 is `penstock_kernels.sample`; the formulas are
+there. transformers adds its watermark after 5; here it is on the model's logits, as in its paper.
 Temperature 0 takes the likeliest token after 4.
 """
 

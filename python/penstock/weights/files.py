@@ -27,7 +27,7 @@ DTYPES = {
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredTensor:
     """A tensor in a file: row-major, from byte `offset` on."""
 
     path: Path
@@ -60,7 +60,7 @@ class Checkpoint:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._stack = ExitStack()
-        self._stored: dict[str, Stored] = {}
+        self._stored: dict[str, StoredTensor] = {}
 
     def __enter__(self) -> Checkpoint:
         with ExitStack() as opened:
@@ -82,7 +82,7 @@ class Checkpoint:
     def __iter__(self) -> Iterator[str]:
         return iter(self._stored)
 
-    def __getitem__(self, name: str) -> Stored:
+    def __getitem__(self, name: str) -> StoredTensor:
         return self._stored[name]
 
     def _index(self) -> dict[str, str]:
@@ -99,7 +99,7 @@ class Checkpoint:
                 raise BadModel(f"{index} names no file for {key}, but {name!r}; download it again")
         return names
 
-    def _open(self, path: Path) -> dict[str, Stored]:
+    def _open(self, path: Path) -> dict[str, StoredTensor]:
         if not path.is_file():
             others = sorted(p.name for p in self.directory.glob("*.bin"))
             hint = f"; {others[0]} is a pickle, convert it to safetensors" if others else ""
@@ -114,7 +114,7 @@ class Checkpoint:
                 f"{path} ({size} bytes) is truncated or damaged: {error}; download it again"
             ) from error
 
-    def _tensors(self, path: Path) -> dict[str, Stored]:
+    def _tensors(self, path: Path) -> dict[str, StoredTensor]:
         file = os.open(path, os.O_RDONLY)
         self._stack.callback(os.close, file)
         length = int.from_bytes(os.pread(file, 8, 0), "little")
@@ -129,5 +129,5 @@ class Checkpoint:
                     "loaded, so take the unquantized model"
                 )
             offset = 8 + length + entry["data_offsets"][0]
-            found[name] = Stored(path, file, offset, tuple(entry["shape"]), dtype)
+            found[name] = StoredTensor(path, file, offset, tuple(entry["shape"]), dtype)
         return found

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from penstock.weights.files import Stored
+from penstock.weights.files import StoredTensor
 from penstock.weights.target import Target
 
 BUFFER_BYTES = 16 << 20
@@ -25,7 +25,7 @@ BUFFER_BYTES = 16 << 20
 class Move:
     """`rows` rows of a tensor, from row `row` on, that belong into `destination`."""
 
-    stored: Stored
+    stored: StoredTensor
     row: int
     rows: int
     region: tuple[slice, ...]  # of each row; the rest of the dimensions
@@ -37,10 +37,10 @@ class Move:
         return self.rows * self.stored.row_bytes
 
 
-def moves(stored: Stored, target: Target) -> Iterator[Move]:
+def moves(stored: StoredTensor, target: Target) -> Iterator[Move]:
     """The target's region, in parts that fit a buffer (or of one row, if that does not)."""
     if not target.region:  # a scalar is one row
-        alone = Stored(stored.path, stored.file, stored.offset, (1,), stored.dtype)
+        alone = StoredTensor(stored.path, stored.file, stored.offset, (1,), stored.dtype)
         yield Move(alone, 0, 1, (), target.destination.view(1))
         return
     first, *rest = target.region
@@ -62,12 +62,12 @@ class Mover:
     def __call__(self, move: Move) -> int:
         """Returns the bytes written. Raises BadModel if the file cannot be read to the end."""
         with torch.inference_mode():  # a setting of each thread
-            lane = self._lane(move.bytes)
-            lane.wait()
-            part = lane.buffer[: move.bytes]
+            staging = self._staging(move.bytes)
+            staging.wait()
+            part = staging.buffer[: move.bytes]
             move.stored.read(move.row, part.numpy().data)
             rows = part.view(move.stored.dtype).view(move.rows, *move.stored.shape[1:])
-            lane.send(rows, move)
+            staging.send(rows, move)
         return int(move.destination.nbytes)
 
     def finish(self) -> None:
@@ -75,16 +75,16 @@ class Mover:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
-    def _lane(self, size: int) -> _Lane:
-        lane: _Lane | None = getattr(self._own, "lane", None)
-        if lane is None or len(lane.buffer) < size:
-            if lane is not None:
-                lane.wait()
-            lane = self._own.lane = _Lane(max(size, BUFFER_BYTES), self.device)
-        return lane
+    def _staging(self, size: int) -> _StagingBuffer:
+        staging: _StagingBuffer | None = getattr(self._own, "staging", None)
+        if staging is None or len(staging.buffer) < size:
+            if staging is not None:
+                staging.wait()
+            staging = self._own.staging = _StagingBuffer(max(size, BUFFER_BYTES), self.device)
+        return staging
 
 
-class _Lane:
+class _StagingBuffer:
     """A thread's buffer, and the stream that empties it."""
 
     def __init__(self, size: int, device: torch.device) -> None:

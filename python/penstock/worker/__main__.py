@@ -19,7 +19,7 @@ from pathlib import Path
 import grpc
 
 from penstock.worker import logs
-from penstock.worker.service import Shard, attach
+from penstock.worker.service import ShardService, attach
 
 CALLS = 24  # RPCs served at once: one step stream, the router's 16 of Prepare, health checks
 MESSAGE_BYTES = 256 << 20  # a step may bring many sequences in full
@@ -38,7 +38,7 @@ def main() -> None:
     # Ctrl-C reaches the whole foreground group; draining is the launcher's decision.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ended = threading.Event()
-    shard = Shard(arguments.rank, ended.set, arguments.trace)
+    shard = ShardService(arguments.rank, ended.set, arguments.trace)
     server = serve(arguments.socket, shard)
     threading.Thread(target=watch_lease, args=(ended,), name="lease", daemon=True).start()
     # Long, and needed by Load: done while the router connects.
@@ -50,7 +50,7 @@ def main() -> None:
     os._exit(0)
 
 
-def serve(socket: str, shard: Shard) -> grpc.Server:
+def serve(socket: str, shard: ShardService) -> grpc.Server:
     """Starts the service on a unix socket; exits with a message if the socket is unusable."""
     options = [
         ("grpc.max_receive_message_length", MESSAGE_BYTES),

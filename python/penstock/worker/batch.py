@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from penstock.worker.adjustment import MOST_STOP_IDS
+from penstock.worker.logits_processor_params import MOST_STOP_IDS
 from penstock.worker.shape import (
     CHUNKS,
     MIXED_DECODES,
@@ -47,7 +47,7 @@ def most_samples(limits: Limits) -> int:
     return max(padded_decodes(limits.slots), MIXED_DECODES[-1] + CHUNKS)
 
 
-def capacity(limits: Limits) -> int:
+def buffer_words(limits: Limits) -> int:
     """Words that the largest possible step needs."""
     rows = most_samples(limits)
     largest = Shape(max(limits.step_tokens, TOKENS[-1]) + rows, rows, rows, rows)

@@ -24,7 +24,7 @@ import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
-    from penstock_kernels.building import Build
+    from penstock_kernels.compile_ahead import CompileFn
 
 KERNELS = "penstock_kernels"
 DONE = b"1"
@@ -46,7 +46,7 @@ class Compilers:
                 command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()]
             )
 
-    def compile(self, key: str, build: Build) -> bool:
+    def compile(self, key: str, build: CompileFn) -> bool:
         """Whether what `build` would compile was not in the cache, by its key, and is there now."""
         job = job_of(key, build)
         if job is None:
@@ -69,7 +69,7 @@ class Compilers:
         self.process.wait()
 
 
-def job_of(key: str, build: Build) -> bytes | None:
+def job_of(key: str, build: CompileFn) -> bytes | None:
     """What `build` would compile, for another process; None if it is compiled already, or where
     this version of Triton hides it."""
     job = io.BytesIO()

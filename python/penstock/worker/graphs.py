@@ -29,7 +29,7 @@ log = logging.getLogger("penstock.worker")
 
 T = TypeVar("T")
 Tokens = tuple[Tensor, Tensor]  # ids and their log-probabilities, [R] each
-Choice = Callable[[Tensor], Tokens]
+Sampler = Callable[[Tensor], Tokens]
 SIGHTINGS = 2  # of a shape before it is captured
 MOST_GRAPHS = 256  # each holds a few MB
 MOST_TOKENS = 1 << 20  # no limit but memory's
@@ -42,13 +42,15 @@ class Stages:
     """The two halves of a step that yields tokens."""
 
     forward: Callable[[], Tensor]  # -> logits [R, vocab]
-    choices: tuple[Choice, ...]  # by Choosing: logits -> tokens, which become their slots' last
+    samplers: tuple[
+        Sampler, ...
+    ]  # by SamplerVariant: logits -> tokens, which become their slots' last
 
 
 class Capture(Protocol):
     """Makes graphs of one kind."""
 
-    all_choices: bool  # whether they hold every choice, or the plain one alone
+    all_samplers: bool  # whether they hold every choice, or the plain one alone
 
     def takes(self, shape: Shape) -> bool:
         """Whether steps of this shape come again, and are small enough to gain from a graph."""
@@ -63,7 +65,7 @@ class Capture(Protocol):
 class DeviceCapture:
     """Captures on a stream of its own. The graphs share memory: they never run side by side."""
 
-    all_choices = True
+    all_samplers = True
 
     def __init__(self, device: torch.device) -> None:
         self.stream = torch.cuda.Stream(device)
@@ -96,7 +98,7 @@ class DeviceCapture:
 class TapeCapture:
     """Records the CPU backend's kernels, of which the plain choice is one."""
 
-    all_choices = False
+    all_samplers = False
 
     def __init__(self) -> None:
         # Imported here: a GPU's worker needs no extension.
@@ -123,7 +125,7 @@ class Graphs:
         self.sightings: Counter[Shape] = Counter()
         self.captured: dict[Shape, Stages] = {}
 
-    def of(self, shape: Shape, stages: Stages) -> Stages:
+    def lookup(self, shape: Shape, stages: Stages) -> Stages:
         """`stages` as graphs, or as they are: while the shape is new or where graphs cannot be."""
         found = self.captured.get(shape)
         if found is not None:
@@ -155,26 +157,26 @@ class Graphs:
     def _captured(self, stages: Stages, rows: int) -> Stages:
         logits = self.logits[:rows]
         forward = self.capture(lambda: logits.copy_(stages.forward()))
-        plain, *others = stages.choices
+        plain, *others = stages.samplers
         choose = self.capture(lambda: plain(logits))
-        if self.capture.all_choices:
+        if self.capture.all_samplers:
             others = [self._captured_later(other, logits) for other in others]
         return Stages(forward, (lambda _: choose(), *others))
 
-    def _captured_later(self, choose: Choice, logits: Tensor) -> Choice:
+    def _captured_later(self, choose: Sampler, logits: Tensor) -> Sampler:
         """`choose` as it is at its first call, which warms what a capture needs, then a graph."""
-        made: list[Choice] = []
+        made: list[Sampler] = []
 
         def launch(given: Tensor) -> Tokens:
             if len(made) < SIGHTINGS - 1:
                 made.append(choose)
             elif len(made) < SIGHTINGS:
-                made.append(self._captured_choice(choose, logits))
+                made.append(self._captured_sampler(choose, logits))
             return made[-1](given)
 
         return launch
 
-    def _captured_choice(self, choose: Choice, logits: Tensor) -> Choice:
+    def _captured_sampler(self, choose: Sampler, logits: Tensor) -> Sampler:
         try:
             graph = self.capture(lambda: choose(logits))
         except RuntimeError as error:  # out of memory included

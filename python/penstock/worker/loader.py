@@ -16,19 +16,19 @@ from penstock.cache import KvGeometry
 from penstock.config import ModelConfig, read_config
 from penstock.faults import BadSetting, TooLittleMemory
 from penstock.layers import Build, rope_table
-from penstock.models import DTYPES, Model, abridged, family
+from penstock.models import DTYPES, Model, family, fewer_layers
 from penstock.parallel import Group
-from penstock.quant import LinearMethod, Plain
+from penstock.quant import LinearMethod, Unquantized
 from penstock.weights import Checkpoint, load_weights
 from penstock.worker import memory
 from penstock.worker.compilers import Compilers
 from penstock.worker.graphs import Capture, DeviceCapture, TapeCapture
-from penstock.worker.rehearsal import Rehearsal
-from penstock.worker.runner import Runner, Shard
+from penstock.worker.runner import RankModel, Runner
 from penstock.worker.settings import Loaded, MemoryReport, Settings
 from penstock.worker.shape import step_sizes
+from penstock.worker.startup import import_kernels
 from penstock.worker.state import Limits, State
-from penstock.worker.waking import import_kernels
+from penstock.worker.warmup import Warmup
 
 BLOCK_TOKENS = 16
 Progress = Callable[[str, int, int], None]  # (phase, done, total)
@@ -43,18 +43,18 @@ def load(
     Runs on the thread that will launch steps: device and thread settings are per thread. Closes
     `compilers` when everything is compiled.
     """
-    with Rehearsal(settings.world_size, compilers) as rehearsal:
-        return _load(settings, progress, rehearsal)
+    with Warmup(settings.world_size, compilers) as warmup:
+        return _load(settings, progress, warmup)
 
 
-def _load(settings: Settings, progress: Progress, rehearsal: Rehearsal) -> tuple[Runner, Loaded]:
+def _load(settings: Settings, progress: Progress, warmup: Warmup) -> tuple[Runner, Loaded]:
     raw = read_config(settings.model)
     cls = family(raw)
     config = cls.read_config(raw)
     dtype = DTYPES.get(settings.dtype)
     if dtype is None:
         raise BadSetting(f"dtype {settings.dtype!r} is unknown; choose one of {', '.join(DTYPES)}")
-    promise = _promise(settings, config)
+    capacity = _capacity(settings, config)
     device = _device(settings)
     if device.type == "cuda":
         import_kernels()
@@ -63,7 +63,7 @@ def _load(settings: Settings, progress: Progress, rehearsal: Rehearsal) -> tuple
     group = Group.join(settings.rank, settings.world_size, settings.rendezvous, device)
     try:
         build = Build(dtype, device, group, _linear(dtype, device))
-        return _Loader(settings, config, promise, build, progress).load(cls, rehearsal)
+        return _Loader(settings, config, capacity, build, progress).load(cls, warmup)
     except torch.OutOfMemoryError as error:
         group.leave()
         raise TooLittleMemory(
@@ -76,18 +76,18 @@ def _load(settings: Settings, progress: Progress, rehearsal: Rehearsal) -> tuple
         raise
 
 
-class _Laps:
+class _PhaseTimer:
     """What each phase of a load took, for the log."""
 
     def __init__(self) -> None:
         self.last = time.monotonic()
-        self.told = [f"{_age():.2f} s after the worker's start"]
+        self.lines = [f"{_age():.2f} s after the worker's start"]
 
-    def lap(self, phase: str, size: int = 0) -> None:
+    def end(self, phase: str, size: int = 0) -> None:
         """A phase ended that moved `size` bytes."""
         seconds, self.last = time.monotonic() - self.last, time.monotonic()
         rate = f" ({size / seconds / 1e9:.1f} GB/s)" if size else ""
-        self.told.append(f"{phase} {seconds:.2f} s{rate}")
+        self.lines.append(f"{phase} {seconds:.2f} s{rate}")
 
 
 def _age() -> float:
@@ -106,16 +106,16 @@ class _Loader:
         self,
         settings: Settings,
         config: ModelConfig,
-        promise: memory.Promise,
+        capacity: memory.Capacity,
         build: Build,
         progress: Progress,
     ) -> None:
         self.settings = settings
         self.config = config
-        self.promise = promise
+        self.capacity = capacity
         self.build = build
         self.progress = progress
-        self.laps = _Laps()
+        self.phases = _PhaseTimer()
         self.geometry = KvGeometry(
             layers=config.layers,
             kv_heads=build.group.share(config.kv_heads, "num_key_value_heads"),
@@ -124,33 +124,33 @@ class _Loader:
             dtype=build.dtype,
         )
 
-    def load(self, cls: type[Model], rehearsal: Rehearsal) -> tuple[Runner, Loaded]:
+    def load(self, cls: type[Model], warmup: Warmup) -> tuple[Runner, Loaded]:
         """Weights, then memory, then a warm-up."""
-        device, promise = self.build.device, self.promise
+        device, capacity = self.build.device, self.capacity
         model, weights = self._model(cls)
-        table = rope_table(self.config.rope, self.config.head_dim, promise.sequence_tokens)
+        table = rope_table(self.config.rope, self.config.head_dim, capacity.sequence_tokens)
         cos_sin = table.to(device)
-        self.laps.lap("weights", weights)
-        promise = self.promise = self._sized(promise)
+        self.phases.end("weights", weights)
+        capacity = self.capacity = self._sized(capacity)
         self.progress("memory", 0, 1)
-        budget = self._budget(model, cos_sin, rehearsal)
-        self.laps.lap(f"largest step, of {promise.step_tokens} tokens,")
-        blocks = self.build.group.minimum(budget.blocks(promise, self.geometry), device)
-        shard = Shard(
+        budget = self._budget(model, cos_sin, warmup)
+        self.phases.end(f"largest step, of {capacity.step_tokens} tokens,")
+        blocks = self.build.group.minimum(budget.blocks(capacity, self.geometry), device)
+        rank_model = RankModel(
             model, self.build.group, self.geometry.allocate(blocks, device), cos_sin, device
         )
-        self.laps.lap("KV memory")
-        runner = Runner(shard, State(self._limits(blocks)), _capture(self.build))
-        rehearsal.play(runner)
-        self.laps.lap("rehearsal")
+        self.phases.end("KV memory")
+        runner = Runner(rank_model, State(self._limits(blocks)), _capture(self.build))
+        warmup.run(runner)
+        self.phases.end("warm-up")
         self.progress("memory", 1, 1)
-        log.info("loaded: %s", ", ".join(self.laps.told))
+        log.info("loaded: %s", ", ".join(self.phases.lines))
         return runner, self._loaded(budget, weights, blocks)
 
     def _model(self, cls: type[Model]) -> tuple[Model, int]:
         with Checkpoint(self.settings.model) as checkpoint:
             model = cls(self.config, self.build)
-            self.laps.lap("device")
+            self.phases.end("device")
 
             def report(done: int, total: int) -> None:
                 self.progress("weights", done, total)
@@ -159,12 +159,12 @@ class _Loader:
         model.finish()
         return model, weights
 
-    def _sized(self, promise: memory.Promise) -> memory.Promise:
+    def _sized(self, capacity: memory.Capacity) -> memory.Capacity:
         """With the sizes of step and batch that the worker chooses, once the weights are there. The
         same on all ranks."""
         device, settings = self.build.device, self.settings
-        if promise.step_tokens and promise.slots:
-            return promise
+        if capacity.step_tokens and capacity.slots:
+            return capacity
         step_tokens, slots = memory.CPU_STEP, memory.CPU_SLOTS
         if device.type == "cuda":
             room = memory.room_left((settings.kv_memory_bytes, settings.memory_fraction))
@@ -172,29 +172,29 @@ class _Loader:
             step_tokens = memory.gpu_step(room, windows=any(self.config.windows))
             slots = memory.gpu_slots(room)
         return replace(
-            promise, step_tokens=promise.step_tokens or step_tokens, slots=promise.slots or slots
+            capacity, step_tokens=capacity.step_tokens or step_tokens, slots=capacity.slots or slots
         )
 
-    def _budget(self, model: Model, cos_sin: torch.Tensor, rehearsal: Rehearsal) -> memory.Budget:
-        settings, promise = self.settings, self.promise
-        wanted = settings.kv_memory_bytes
+    def _budget(self, model: Model, cos_sin: torch.Tensor, warmup: Warmup) -> memory.Budget:
+        settings, capacity = self.settings, self.capacity
+        kv_bytes = settings.kv_memory_bytes
         if self.build.device.type == "cpu":
-            context = memory.prompts_context(promise, self.geometry, cos_sin, 1)
-            memory.exercise(model, promise, context)
-            return memory.cpu_budget(promise, self.geometry, wanted)
-        context = memory.prompts_context(promise, self.geometry, cos_sin, promise.step_tokens)
-        with rehearsal.building(), abridged(model):
-            memory.exercise(model, promise, context)
-            rehearsal.begin(model, promise, self.geometry, cos_sin)
-        activations = memory.measure_activations(model, promise, context)
+            context = memory.prompts_context(capacity, self.geometry, cos_sin, 1)
+            memory.exercise(model, capacity, context)
+            return memory.cpu_budget(capacity, self.geometry, kv_bytes)
+        context = memory.prompts_context(capacity, self.geometry, cos_sin, capacity.step_tokens)
+        with warmup.compile_ahead(), fewer_layers(model):
+            memory.exercise(model, capacity, context)
+            warmup.begin(model, capacity, self.geometry, cos_sin)
+        activations = memory.measure_activations(model, capacity, context)
         share = settings.memory_fraction
-        return memory.cuda_budget(promise, self.geometry, (wanted, share), activations)
+        return memory.cuda_budget(capacity, self.geometry, (kv_bytes, share), activations)
 
     def _limits(self, blocks: int) -> Limits:
         return Limits(
-            slots=self.promise.slots,
-            step_tokens=self.promise.step_tokens,
-            sequence_tokens=self.promise.sequence_tokens,
+            slots=self.capacity.slots,
+            step_tokens=self.capacity.step_tokens,
+            sequence_tokens=self.capacity.sequence_tokens,
             block_tokens=self.geometry.block_tokens,
             blocks=blocks,
             vocab=self.config.vocab,
@@ -227,7 +227,7 @@ def full_sums() -> None:
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
 
 
-def _promise(settings: Settings, config: ModelConfig) -> memory.Promise:
+def _capacity(settings: Settings, config: ModelConfig) -> memory.Capacity:
     if settings.max_sequence_tokens > config.max_positions:
         raise BadSetting(
             f"max_sequence_tokens is {settings.max_sequence_tokens}, but the model was made for "
@@ -237,7 +237,7 @@ def _promise(settings: Settings, config: ModelConfig) -> memory.Promise:
         raise BadSetting(
             f"memory_fraction must be above 0 and at most 1, found {settings.memory_fraction}"
         )
-    return memory.Promise(
+    return memory.Capacity(
         step_tokens=settings.max_step_tokens,
         slots=settings.max_slots,
         sequence_tokens=settings.max_sequence_tokens or config.max_positions,
@@ -254,7 +254,7 @@ def _linear(dtype: torch.dtype, device: torch.device) -> LinearMethod:
 
         if dtype in cpu.DTYPES and cpu.install():
             return Panels(dtype, device)
-    return Plain(dtype, device)
+    return Unquantized(dtype, device)
 
 
 def _capture(build: Build) -> Capture | None:

@@ -14,7 +14,7 @@ PART = select.PIPE_BUF  # a pipe that can be written takes at least this much wi
 log = logging.getLogger("penstock.worker")
 
 
-class Lines(logging.Handler):
+class NonBlockingHandler(logging.Handler):
     """Writes lines to a file descriptor that can be written now, and drops them where it cannot.
 
     `dropped` counts lines; the next line that comes through says how many were lost before it.
@@ -24,7 +24,7 @@ class Lines(logging.Handler):
         super().__init__()
         self.descriptor = descriptor
         self.dropped = 0
-        self._told = 0
+        self._reported = 0
         self._broken = False  # a line was cut: its rest was dropped
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -34,9 +34,9 @@ class Lines(logging.Handler):
         except Exception:
             self.dropped += 1
             return
-        lost = self.dropped - self._told
+        lost = self.dropped - self._reported
         if lost and self._write(f"WARNING {lost} lines of this log could not be written"):
-            self._told += lost
+            self._reported += lost
         if not self._write(line):
             self.dropped += 1
 
@@ -64,7 +64,7 @@ class Lines(logging.Handler):
 def start() -> None:
     """Sends what Python says to stderr: log lines, warnings, errors that end a thread."""
     logging.basicConfig(
-        handlers=[Lines(sys.stderr.fileno())],
+        handlers=[NonBlockingHandler(sys.stderr.fileno())],
         level=logging.INFO,
         format="%(levelname)s %(message)s",
     )

@@ -13,10 +13,10 @@ from penstock.cache import KvGeometry
 from penstock.faults import TooLittleMemory
 from penstock.models import Model
 from penstock.sampling import SamplingRows, choose
-from penstock.worker import adjust
-from penstock.worker.batch import capacity
+from penstock.worker import logits_processors
+from penstock.worker.batch import buffer_words
+from penstock.worker.logprobs import PIECE
 from penstock.worker.state import Limits
-from penstock.worker.telling import PIECE
 
 MIB = 1 << 20
 CPU_DEFAULT = 512 * MIB
@@ -34,7 +34,7 @@ GRAPHS_SHARE = 0.02  # of a GPU's memory, kept for CUDA graphs
 
 
 @dataclass(frozen=True)
-class Promise:
+class Capacity:
     """The largest step and batch that a worker must survive."""
 
     step_tokens: int
@@ -61,30 +61,30 @@ def room_left(settings: tuple[int, float]) -> int:
     return int(total * fraction) - (total - free) - wanted
 
 
-def slot_bytes(promise: Promise, geometry: KvGeometry) -> int:
+def slot_bytes(capacity: Capacity, geometry: KvGeometry) -> int:
     """Device-resident state of all slots, and of the one that padding uses: tables, last tokens,
     rules of logits; and the buffer of a step's inputs."""
-    width = geometry.blocks_for(promise.sequence_tokens)
+    width = geometry.blocks_for(capacity.sequence_tokens)
     limits = Limits(
-        slots=promise.slots,
-        step_tokens=promise.step_tokens,
-        sequence_tokens=promise.sequence_tokens,
+        slots=capacity.slots,
+        step_tokens=capacity.step_tokens,
+        sequence_tokens=capacity.sequence_tokens,
         block_tokens=geometry.block_tokens,
-        blocks=promise.slots * width,
-        vocab=promise.vocab,
+        blocks=capacity.slots * width,
+        vocab=capacity.vocab,
     )
-    slot = 4 * width + 8 + adjust.slot_bytes(promise.vocab)
-    return 4 * capacity(limits) + (promise.slots + 1) * slot
+    slot = 4 * width + 8 + logits_processors.slot_bytes(capacity.vocab)
+    return 4 * buffer_words(limits) + (capacity.slots + 1) * slot
 
 
-def exercise(model: Model, promise: Promise, context: StepContext) -> None:
+def exercise(model: Model, capacity: Capacity, context: StepContext) -> None:
     """The largest step: a forward pass, sampling for every slot, and logits of a prompt's rows."""
     device = context.positions.device
     hidden = exercise_layers(model, context)
-    rows = hidden[torch.zeros(promise.slots, dtype=torch.int64, device=device)]
-    whole = torch.zeros(promise.slots, dtype=torch.int64, device=device)
-    half = torch.full((promise.slots,), 0.5, dtype=torch.float32, device=device)
-    limit = torch.full((promise.slots,), 50, dtype=torch.int32, device=device)
+    rows = hidden[torch.zeros(capacity.slots, dtype=torch.int64, device=device)]
+    whole = torch.zeros(capacity.slots, dtype=torch.int64, device=device)
+    half = torch.full((capacity.slots,), 0.5, dtype=torch.float32, device=device)
+    limit = torch.full((capacity.slots,), 50, dtype=torch.int32, device=device)
     logits = model.logits(rows)
     adjusted = logits.float()  # as the rules of a slot make them
     choose(adjusted, SamplingRows(half, limit, half, whole, whole, half, half))
@@ -98,45 +98,45 @@ def exercise_layers(model: Model, context: StepContext) -> torch.Tensor:
 
 
 def prompts_context(
-    promise: Promise, geometry: KvGeometry, cos_sin: torch.Tensor, tokens: int
+    capacity: Capacity, geometry: KvGeometry, cos_sin: torch.Tensor, tokens: int
 ) -> StepContext:
     """A step of `tokens` tokens in chunks as long as may be, over a scratch cache of one block.
 
     Nothing is stored (slot_mapping -1), and every table points at that block.
     """
     device = cos_sin.device
-    length = min(tokens, promise.sequence_tokens)
+    length = min(tokens, capacity.sequence_tokens)
     starts = [*range(0, tokens, length), tokens]
     lengths = [b - a for a, b in itertools.pairwise(starts)]
 
     def ints(values: list[int]) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.int32, device=device)
 
-    table, nowhere, caches = _scratch(promise, geometry, tokens, device)
+    table, nowhere, caches = _scratch(capacity, geometry, tokens, device)
     chunks = Chunks(table, ints([0] * len(lengths)), ints(starts), ints(lengths), length)
     positions = torch.arange(tokens, dtype=torch.int32, device=device) % length
     return StepContext(positions, nowhere, cos_sin, caches, None, chunks)
 
 
 def decoding_context(
-    promise: Promise, geometry: KvGeometry, cos_sin: torch.Tensor, count: int
+    capacity: Capacity, geometry: KvGeometry, cos_sin: torch.Tensor, count: int
 ) -> StepContext:
     """A step of `count` sequences that take their first token each, over a scratch cache.
 
     Nothing is stored.
     """
-    table, nowhere, caches = _scratch(promise, geometry, count, cos_sin.device)
+    table, nowhere, caches = _scratch(capacity, geometry, count, cos_sin.device)
     first = torch.zeros_like(nowhere)
     decodes = Decodes(count, table, first, torch.ones_like(nowhere))
     return StepContext(first, nowhere, cos_sin, caches, decodes, None)
 
 
 def _scratch(
-    promise: Promise, geometry: KvGeometry, tokens: int, device: torch.device
+    capacity: Capacity, geometry: KvGeometry, tokens: int, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:
     """A table that names block 0 throughout, a slot_mapping that stores nothing, and one block as
     the cache of every layer."""
-    width = geometry.blocks_for(promise.sequence_tokens)
+    width = geometry.blocks_for(capacity.sequence_tokens)
     table = torch.zeros((1, width), dtype=torch.int32, device=device)
     nowhere = torch.full((tokens,), -1, dtype=torch.int32, device=device)
     return table, nowhere, [geometry.allocate(1, device)[0]] * geometry.layers
@@ -152,10 +152,10 @@ class Budget:
     slots: int
     kv: int
 
-    def blocks(self, promise: Promise, geometry: KvGeometry) -> int:
+    def blocks(self, capacity: Capacity, geometry: KvGeometry) -> int:
         """Blocks that fit. Raises TooLittleMemory if not even one sequence of full length does."""
         blocks = self.kv // geometry.block_bytes
-        needed = geometry.blocks_for(promise.sequence_tokens)
+        needed = geometry.blocks_for(capacity.sequence_tokens)
         if blocks < needed:
             advice = (
                 f"raise --kv-memory to that or lower --max-len to {blocks * geometry.block_tokens}"
@@ -167,18 +167,18 @@ class Budget:
                 )
             raise TooLittleMemory(
                 f"KV memory of {self.kv / MIB:.1f} MiB is too small for one sequence of "
-                f"{promise.sequence_tokens} tokens, which needs "
+                f"{capacity.sequence_tokens} tokens, which needs "
                 f"{needed * geometry.block_bytes / MIB:.1f} MiB; {advice} "
                 f"(device {self.total / MIB:.0f} MiB, activations {self.activations / MIB:.0f} MiB,"
                 f" graphs {self.graphs / MIB:.0f} MiB, slots {self.slots / MIB:.0f} MiB)"
             )
         # More than all slots can use would only cost memory.
-        return min(blocks, promise.slots * needed)
+        return min(blocks, capacity.slots * needed)
 
 
-def cpu_budget(promise: Promise, geometry: KvGeometry, wanted: int) -> Budget:
+def cpu_budget(capacity: Capacity, geometry: KvGeometry, wanted: int) -> Budget:
     """`wanted` bytes, or 512 MiB, or what one full sequence needs if that is more."""
-    one = geometry.blocks_for(promise.sequence_tokens) * geometry.block_bytes
+    one = geometry.blocks_for(capacity.sequence_tokens) * geometry.block_bytes
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     kv = wanted or max(CPU_DEFAULT, one)
     if kv > total:
@@ -186,18 +186,18 @@ def cpu_budget(promise: Promise, geometry: KvGeometry, wanted: int) -> Budget:
             f"KV memory of {kv / MIB:.0f} MiB is more than this machine's {total / MIB:.0f} MiB; "
             "lower --kv-memory or --max-len"
         )
-    return Budget(total, 0, 0, slot_bytes(promise, geometry), kv)
+    return Budget(total, 0, 0, slot_bytes(capacity, geometry), kv)
 
 
 def cuda_budget(
-    promise: Promise, geometry: KvGeometry, settings: tuple[int, float], activations: int
+    capacity: Capacity, geometry: KvGeometry, settings: tuple[int, float], activations: int
 ) -> Budget:
     """`settings` are (KV bytes wanted, share of the device in all); the rest is measured now."""
     wanted, fraction = settings
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info()
     graphs = int(total * GRAPHS_SHARE)
-    slots = slot_bytes(promise, geometry)
+    slots = slot_bytes(capacity, geometry)
     room = room_left((0, fraction)) - activations - graphs - slots
     if wanted > max(room, 0):
         raise TooLittleMemory(
@@ -209,7 +209,7 @@ def cuda_budget(
     return Budget(total, activations, graphs, slots, wanted or max(room, 0))
 
 
-def measure_activations(model: Model, promise: Promise, context: StepContext) -> int:
+def measure_activations(model: Model, capacity: Capacity, context: StepContext) -> int:
     """Peak bytes of the largest step beyond what is allocated now, on the current GPU.
 
     It must have been exercised before: workspaces that are made then stay allocated.
@@ -217,6 +217,6 @@ def measure_activations(model: Model, promise: Promise, context: StepContext) ->
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    exercise(model, promise, context)
+    exercise(model, capacity, context)
     torch.cuda.synchronize()
     return int(torch.cuda.max_memory_allocated() - before)

@@ -12,14 +12,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock.faults import BadStep, Fault
-from penstock.guidance import Cursor, Ends, Kind, Refused, Thoughts, Wanted
+from penstock.grammar import (
+    EndConditions,
+    GrammarKind,
+    GrammarRejected,
+    GrammarSpec,
+    Matcher,
+    Reasoning,
+)
 from penstock.rpc import shard_pb2 as pb
 
 if TYPE_CHECKING:
-    from penstock.guidance.library import Library
+    from penstock.grammar.cache import GrammarCache
     from penstock.worker.settings import Loaded, Settings
     from penstock.worker.step import (
-        Adjustment,
+        LogitsProcessors,
         NewSequence,
         Outcome,
         Sampling,
@@ -27,34 +34,42 @@ if TYPE_CHECKING:
         Step,
     )
 
-MOST_TOLD = 20  # alternatives of one token
+MOST_LOGPROBS = 20  # alternatives of one token
 WHOLE_VOCABULARY = (1 << 32) - 1  # as many alternatives as there are, of a prompt's token
-MOST_NAMED = 128  # tokens told by their ids: they bound what a step reads and tells
+MOST_LOGPROB_TOKEN_IDS = 128  # tokens told by their ids: they bound what a step reads and tells
 MOST_TOP_K = (1 << 31) - 1  # of the device's int32; above any vocabulary, where it means "off"
 
 
-def bad_sampling(sampling: pb.Sampling, vocab: int) -> str | None:
+def sampling_error(sampling: pb.Sampling, vocab: int) -> str | None:
     """Why these parameters cannot be, or None."""
-    from penstock.worker.adjustment import misfit, misfit_stops
+    from penstock.worker.logits_processor_params import (
+        logits_processors_error,
+        stop_token_ids_error,
+    )
 
     if not 0 <= sampling.temperature < math.inf:
         return f"temperature must be a number >= 0, found {sampling.temperature}"
     if not 0 < sampling.top_p <= 1:
         return f"top_p must be above 0 and at most 1, found {sampling.top_p}"
-    told = max(sampling.top_logprobs, sampling.prompt_logprobs)
-    whole = sampling.prompt_logprobs == WHOLE_VOCABULARY and sampling.top_logprobs <= MOST_TOLD
-    if told > MOST_TOLD and not whole:
-        return f"log-probabilities of {told} tokens were asked for; at most {MOST_TOLD} are told"
+    most = max(sampling.top_logprobs, sampling.prompt_logprobs)
+    whole = sampling.prompt_logprobs == WHOLE_VOCABULARY and sampling.top_logprobs <= MOST_LOGPROBS
+    if most > MOST_LOGPROBS and not whole:
+        return (
+            f"log-probabilities of {most} tokens were asked for; at most {MOST_LOGPROBS} are told"
+        )
     named = sampling.logprob_token_ids
-    if len(named) > MOST_NAMED:
-        return f"{len(named)} logprob_token_ids were given; at most {MOST_NAMED} are possible"
+    if len(named) > MOST_LOGPROB_TOKEN_IDS:
+        limit = MOST_LOGPROB_TOKEN_IDS
+        return f"{len(named)} logprob_token_ids were given; at most {limit} are possible"
     if named and max(named) >= vocab:
         return f"logprob token id {max(named)} is outside the vocabulary of {vocab}"
     try:
-        adjustment = to_adjustment(sampling)
+        logits_processors = to_logits_processors(sampling)
     except OverflowError:  # of an id that is no int32
         return f"a token id is outside the vocabulary of {vocab}"
-    return misfit_stops(sampling.stop_token_ids, vocab) or misfit(adjustment, vocab)
+    return stop_token_ids_error(sampling.stop_token_ids, vocab) or logits_processors_error(
+        logits_processors, vocab
+    )
 
 
 def to_settings(request: pb.LoadRequest) -> Settings:
@@ -133,16 +148,16 @@ def to_sampling(sampling: pb.Sampling) -> Sampling:
         seed=_signed(sampling.seed),
         min_tokens=sampling.min_tokens,
         stop_token_ids=np.array(sampling.stop_token_ids, np.int64),
-        adjustment=to_adjustment(sampling),
-        top_logprobs=min(sampling.top_logprobs, MOST_TOLD),
+        logits_processors=to_logits_processors(sampling),
+        top_logprobs=min(sampling.top_logprobs, MOST_LOGPROBS),
         prompt_logprobs=sampling.prompt_logprobs if sampling.HasField("prompt_logprobs") else None,
         logprob_token_ids=_ints(sampling.logprob_token_ids) if sampling.logprob_token_ids else None,
     )
 
 
-def to_adjustment(sampling: pb.Sampling) -> Adjustment | None:
+def to_logits_processors(sampling: pb.Sampling) -> LogitsProcessors | None:
     """What is asked of the logits, typed; None if nothing is."""
-    from penstock.worker.step import Adjustment, Watermark
+    from penstock.worker.step import LogitsProcessors, Watermark
 
     fields = ("penalties", "logit_bias", "allowed", "watermark")
     numbers = sampling.min_p != 0 or sampling.typical_p not in (0, 1)
@@ -159,7 +174,7 @@ def to_adjustment(sampling: pb.Sampling) -> Adjustment | None:
     if sampling.HasField("logit_bias"):
         given = sampling.logit_bias
         bias = _ints(given.token_ids), np.array(given.values, np.float32)
-    return Adjustment(
+    return LogitsProcessors(
         min_p=sampling.min_p,
         typical_p=sampling.typical_p or 1.0,
         repetition=penalties.repetition,
@@ -173,28 +188,28 @@ def to_adjustment(sampling: pb.Sampling) -> Adjustment | None:
     )
 
 
-def to_wanted(guide: pb.Guide) -> Wanted:
-    """What a guide's masks depend on. Raises Refused for a kind of a later version."""
+def to_grammar_spec(grammar: pb.Grammar) -> GrammarSpec:
+    """What a grammar's masks depend on. Raises GrammarRejected for a kind of a later version."""
     kinds = {
-        pb.Guide.KIND_JSON_SCHEMA: Kind.JSON_SCHEMA,
-        pb.Guide.KIND_REGEX: Kind.REGEX,
-        pb.Guide.KIND_GRAMMAR: Kind.GRAMMAR,
-        pb.Guide.KIND_CALLS: Kind.CALLS,
+        pb.Grammar.KIND_JSON_SCHEMA: GrammarKind.JSON_SCHEMA,
+        pb.Grammar.KIND_REGEX: GrammarKind.REGEX,
+        pb.Grammar.KIND_GRAMMAR: GrammarKind.GRAMMAR,
+        pb.Grammar.KIND_CALLS: GrammarKind.CALLS,
     }
-    if guide.kind not in kinds:
-        raise Refused(f"this worker knows no guide of kind {guide.kind}")
-    thoughts = None
-    if guide.HasField("thoughts"):
-        told = guide.thoughts
-        thoughts = Thoughts(told.open.encode(), told.close.encode(), told.begun)
-    return Wanted(kinds[guide.kind], guide.text, guide.complete, thoughts)
+    if grammar.kind not in kinds:
+        raise GrammarRejected(f"this worker knows no grammar of kind {grammar.kind}")
+    reasoning = None
+    if grammar.HasField("reasoning"):
+        marks = grammar.reasoning
+        reasoning = Reasoning(marks.open.encode(), marks.close.encode(), marks.started)
+    return GrammarSpec(kinds[grammar.kind], grammar.text, grammar.complete, reasoning)
 
 
-def to_sequence(new: pb.NewSequence, library: Library) -> NewSequence:
-    """A sequence in full, its guide advanced to where it was."""
+def to_sequence(new: pb.NewSequence, grammar_cache: GrammarCache) -> NewSequence:
+    """A sequence in full, its grammar advanced to where it was."""
     from penstock.worker.step import NewSequence
 
-    guide, fault = _cursor(new, library) if new.HasField("guide") else (None, None)
+    matcher, fault = _matcher(new, grammar_cache) if new.HasField("grammar") else (None, None)
     return NewSequence(
         slot=new.slot,
         token_ids=_ints(new.token_ids),
@@ -203,31 +218,33 @@ def to_sequence(new: pb.NewSequence, library: Library) -> NewSequence:
         blocks=_blocks(new.tables),
         sampling=to_sampling(new.sampling),
         request_id=new.request_id,
-        guide=guide,
+        matcher=matcher,
         fault=fault,
     )
 
 
-def _cursor(new: pb.NewSequence, library: Library) -> tuple[Cursor, None] | tuple[None, SlotFault]:
-    """Where a sequence is in its guide, or why it cannot run."""
+def _matcher(
+    new: pb.NewSequence, grammar_cache: GrammarCache
+) -> tuple[Matcher, None] | tuple[None, SlotFault]:
+    """Where a sequence is in its grammar, or why it cannot run."""
     from penstock.worker.step import FaultKind, SlotFault
 
-    ends = Ends(tuple(new.guide.end_token_ids), new.guide.max_new_tokens)
+    ends = EndConditions(tuple(new.grammar.end_token_ids), new.grammar.max_new_tokens)
     emitted = new.token_ids[len(new.token_ids) - new.generated :] if new.generated else []
     try:
-        wanted = to_wanted(new.guide)
-        if not library.holds(wanted):
-            text = "the guide was dropped for want of memory; prepare the request again"
+        spec = to_grammar_spec(new.grammar)
+        if not grammar_cache.holds(spec):
+            text = "the grammar was dropped for want of memory; prepare the request again"
             return None, SlotFault(new.slot, text, FaultKind.UNPREPARED)
-        return library.cursor(wanted, ends, emitted), None
+        return grammar_cache.matcher(spec, ends, emitted), None
     except Fault as error:
-        if not library.agreed(error):
+        if not grammar_cache.agreed(error):
             # The other ranks may run it, and would wait for this one for ever.
-            raise BadStep(f"a guide that all ranks had prepared is lost: {error}") from error
+            raise BadStep(f"a grammar that all ranks had prepared is lost: {error}") from error
         return None, SlotFault(new.slot, str(error))
 
 
-def to_step(request: pb.StepRequest, library: Library) -> Step:
+def to_step(request: pb.StepRequest, grammar_cache: GrammarCache) -> Step:
     """A StepRequest as arrays. Raises BadStep if it uses what this worker did not declare."""
     from penstock.worker.step import Fork, Step
 
@@ -239,7 +256,7 @@ def to_step(request: pb.StepRequest, library: Library) -> Step:
     destinations = [block for copies in request.copies for block in copies.destinations]
     if len(sources) != len(destinations):
         raise BadStep("copies.sources and copies.destinations differ in length")
-    new = [to_sequence(n, library) for n in request.new]
+    new = [to_sequence(n, grammar_cache) for n in request.new]
     forks = [
         Fork(f.source, f.destination, _blocks(f.tables), _signed(f.seed)) for f in request.forks
     ]
@@ -269,15 +286,17 @@ def _slot_error(fault: SlotFault) -> pb.SlotError:
 def from_outcome(outcome: Outcome) -> pb.StepReply:
     """A StepReply: one token for each slot that yielded."""
     errors = [_slot_error(fault) for fault in outcome.faults]
-    told: dict[str, Any] = {}
-    if outcome.tops is not None:
-        tops = outcome.tops
-        told = {"top_counts": tops.counts, "top_token_ids": tops.token_ids}
-        told["top_logprobs"] = tops.logprobs
-    if outcome.prompts:
-        told["prompts"] = [pb.PromptLogprobs(**asdict(prompt)) for prompt in outcome.prompts]
+    logprob_fields: dict[str, Any] = {}
+    if outcome.top_logprobs is not None:
+        tops = outcome.top_logprobs
+        logprob_fields = {"top_counts": tops.counts, "top_token_ids": tops.token_ids}
+        logprob_fields["top_logprobs"] = tops.logprobs
+    if outcome.prompt_logprobs:
+        logprob_fields["prompt_logprobs"] = [
+            pb.PromptLogprobs(**asdict(prompt)) for prompt in outcome.prompt_logprobs
+        ]
     return pb.StepReply(
-        **told,
+        **logprob_fields,
         epoch=outcome.epoch,
         step=outcome.step,
         slots=outcome.slots,

@@ -2,7 +2,8 @@
 
     request stream --receive--> inbox --launch--> outbox --reply--> reply stream
 
-Launching step N + 1 does not wait until the tokens of step N are on the host, but in a guided step,
+Launching step N + 1 does not wait until the tokens of step N are on the host, but in a constrained
+step,
 whose masks follow from them. All device work, loading included, runs on the one launch thread:
 device and thread-pool settings are per thread.
 """
@@ -33,7 +34,7 @@ QUIET_SECONDS = 0.05  # without a request or a step on the device, before spare 
 NONE_LEFT = object()
 
 
-class Closed(Exception):
+class ChannelClosed(Exception):
     """The other end of a channel is gone."""
 
 
@@ -49,28 +50,30 @@ class Channel(Generic[T]):
         self._closed = threading.Event()
 
     def put(self, item: T) -> None:
-        """Waits for room. Raises Closed if the reader is gone."""
+        """Waits for room. Raises ChannelClosed if the reader is gone."""
         self._put(item)
 
     def end(self) -> None:
-        """The writer's last act: the reader gets what was put, then Closed."""
-        with contextlib.suppress(Closed):
+        """The writer's last act: the reader gets what was put, then ChannelClosed."""
+        with contextlib.suppress(ChannelClosed):
             self._put(None)
 
     def get(self, seconds: float | None = None) -> T:
-        """Waits for an item, so long at most. Raises Closed at the end, queue.Empty at no item."""
+        """Waits for an item, so long at most. Raises ChannelClosed at the end, queue.Empty at no
+        item."""
         item = self._items.get(timeout=seconds)
         self._places.put(None)
         if item is None:
-            raise Closed
+            raise ChannelClosed
         return item
 
     def cut(self) -> None:
-        """The reader gets what was put, then Closed, even now that it waits. Never waits itself."""
+        """The reader gets what was put, then ChannelClosed, even now that it waits. Never waits
+        itself."""
         self._items.put(None)
 
     def close(self) -> None:
-        """The reader's last act: writers get Closed from now on."""
+        """The reader's last act: writers get ChannelClosed from now on."""
         self._closed.set()
 
     def _put(self, item: T | None) -> None:
@@ -78,7 +81,7 @@ class Channel(Generic[T]):
             with contextlib.suppress(queue.Empty):
                 self._places.get(timeout=POLL_SECONDS)
                 return self._items.put(item)
-        raise Closed
+        raise ChannelClosed
 
 
 Inbox = Channel[Step | Exception]
@@ -145,7 +148,7 @@ class Pipeline:
         all ranks of a group must run the same steps. The next stream finds the device idle: host
         buffers that nobody waited for are free."""
         pending: Pending | None = None
-        with contextlib.suppress(Closed):
+        with contextlib.suppress(ChannelClosed):
             try:
                 while True:
                     item = self._next(inbox, pending)
@@ -154,9 +157,9 @@ class Pipeline:
                     pending = self.runner.launch(item)
                     try:
                         outbox.put(pending)
-                    except Closed:
+                    except ChannelClosed:
                         pending.arrive()
-            except Closed:
+            except ChannelClosed:
                 outbox.end()
             except BaseException as error:
                 outbox.put(_plain(error))
@@ -187,7 +190,7 @@ class Pipeline:
         while True:
             try:
                 item = outbox.get()
-            except Closed:
+            except ChannelClosed:
                 return
             if isinstance(item, Exception):
                 raise item
@@ -202,12 +205,12 @@ def _receive(requests: Iterator[Step], inbox: Inbox) -> None:
     try:
         for step in requests:
             inbox.put(step)
-    except Closed:
+    except ChannelClosed:
         pass
     except grpc.RpcError:
         log.debug("the client of the step stream has left")
     except BaseException as error:  # of a request that is not what the protocol says, or our own
-        with contextlib.suppress(Closed):
+        with contextlib.suppress(ChannelClosed):
             inbox.put(_plain(error))
     finally:
         inbox.end()

@@ -1,6 +1,6 @@
 """Runs packed steps on the device: slot state, model, sampler.
 
-Launches only. A guided step waits for the tokens before it, and a capture for the device.
+Launches only. A constrained step waits for the tokens before it, and a capture for the device.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from penstock.faults import BadStep
 from penstock.models import Model
 from penstock.parallel import Group
 from penstock.sampling import choose, mask_tokens
-from penstock.worker.adjust import Adjuster
-from penstock.worker.batch import Packed, Packer, capacity, most_samples
+from penstock.worker.batch import Packed, Packer, buffer_words, most_samples
+from penstock.worker.grammar_masks import ForwardPass, GrammarMasks
 from penstock.worker.graphs import Capture, Graphs, Stages, Tokens
-from penstock.worker.guiding import Forward, Guiding
+from penstock.worker.logits_processors import DeviceLogitsProcessors
+from penstock.worker.logprobs import PIECE, LogprobCollector
 from penstock.worker.shape import Shape, Views, fill_padding, sampling_rows, tensors
 from penstock.worker.state import State, Work
 from penstock.worker.step import FaultKind, Ints, Longs, Outcome, SlotFault, Step
-from penstock.worker.telling import PIECE, Telling
 
 # Host buffers in rotation. A step's buffer is written again only after its outcome was taken: one
 # step is being launched, two wait in the reply queue, one is being taken from it.
@@ -38,7 +38,7 @@ VIEWS_KEPT = 512  # of step shapes: more than are padded
 
 
 @dataclass(frozen=True)
-class Shard:
+class RankModel:
     """One rank's model and its memory on the device. Made by the loader."""
 
     model: Model
@@ -72,7 +72,9 @@ class Pending:
     host: HostBuffers
     host_us: int
     launched: tuple[float, float]  # begin and end of the launch, on the host's clock
-    telling: Telling | None = None  # log-probabilities beside those of the tokens
+    logprob_collector: LogprobCollector | None = (
+        None  # log-probabilities beside those of the tokens
+    )
 
     def arrived(self) -> bool:
         """Whether the device is done with the step, and with all before it."""
@@ -109,30 +111,30 @@ class Pending:
                 outcome.slots.append(slot)
                 outcome.token_ids.append(token_id)
                 outcome.logprobs.append(logprob)
-        if self.telling is not None:
-            told = ~(np.isnan(logprobs) | np.isin(slots, [*work.refused, *work.late]))
-            self.telling.add_to(outcome, work.run_order[told])
+        if self.logprob_collector is not None:
+            yielded = ~(np.isnan(logprobs) | np.isin(slots, [*work.refused, *work.late]))
+            self.logprob_collector.add_to(outcome, work.run_order[yielded])
         return outcome
 
 
 class Runner:
     """Device-resident state of the slots, and the launch of a step. Used by one thread only."""
 
-    def __init__(self, shard: Shard, state: State, capture: Capture | None = None) -> None:
-        self.shard = shard
+    def __init__(self, rank_model: RankModel, state: State, capture: Capture | None = None) -> None:
+        self.rank_model = rank_model
         self.state = state
-        limits, device = state.limits, shard.device
+        limits, device = state.limits, rank_model.device
         self.packer = Packer(state, pad=device.type == "cuda")
-        words, samples = capacity(limits), most_samples(limits)
+        words, samples = buffer_words(limits), most_samples(limits)
         self.ring = [HostBuffers(words, samples, device) for _ in range(RING)]
         self.launched = 0
-        self.guiding = Guiding(limits.vocab, device, shard.group.size)
+        self.grammar_masks = GrammarMasks(limits.vocab, device, rank_model.group.size)
         # One for all steps, so that graphs find them at the same place.
         self.inputs = torch.zeros_like(self.ring[0].inputs, device=device)
         self.views = lru_cache(VIEWS_KEPT)(lambda shape: tensors(shape, self.inputs))
         self.graphs: Graphs | None = None
         if capture is not None:
-            kind = shard.caches[0].dtype
+            kind = rank_model.caches[0].dtype
             logits = torch.empty((samples, limits.vocab), dtype=kind, device=device)
             self.graphs = Graphs(capture, logits)
         # Pieces of work for when no step is asked for.
@@ -141,7 +143,7 @@ class Runner:
         rows = limits.slots + 1
         self.last_token = torch.zeros(rows, dtype=torch.int64, device=device)
         self.tables = torch.zeros((rows, limits.table_blocks), dtype=torch.int32, device=device)
-        self.adjuster = Adjuster(limits, device)
+        self.logits_processors = DeviceLogitsProcessors(limits, device)
 
     def launch(self, step: Step) -> Pending:
         """Folds and launches one step. Raises BadStep if it breaks the protocol."""
@@ -155,33 +157,39 @@ class Runner:
 
     def _launch(self, step: Step) -> Pending:
         began = time.perf_counter()
-        if step.forks and self.state.guides:
-            self.guiding.read()
+        if step.forks and self.state.matchers:
+            self.grammar_masks.read()
         work = self.state.fold(step)
         host = self.ring[self.launched % RING]
-        self.guiding.release(host)
+        self.grammar_masks.release(host)
         self.launched += 1
         packed = self.packer.pack(step, work, host.array)
         packed_at = time.perf_counter()
         if host.begin is not None:
             host.begin.record()
-        telling = Telling(work.asked, self.shard.device) if work.asked is not None else None
-        self._set_rules(work)
-        self._run(packed, host, work, telling)
+        collector = (
+            LogprobCollector(work.logprob_requests, self.rank_model.device)
+            if work.logprob_requests is not None
+            else None
+        )
+        self._update_logits_processors(work)
+        self._run(packed, host, work, collector)
         if host.end is not None:
             host.end.record()
         host_us = int((packed_at - began) * 1e6)
         launched = began, time.perf_counter()
-        return Pending(step, work, packed.samples, host, host_us, launched, telling)
+        return Pending(step, work, packed.samples, host, host_us, launched, collector)
 
-    def _set_rules(self, work: Work) -> None:
+    def _update_logits_processors(self, work: Work) -> None:
         """Brings what entering sequences ask of their logits to the device; rarely anything."""
-        for new in work.rule_entries:
-            self.adjuster.enter(new)
-        for source, destination in work.rule_forks:
-            self.adjuster.fork(source, destination)
+        for new in work.processor_entries:
+            self.logits_processors.enter(new)
+        for source, destination in work.processor_forks:
+            self.logits_processors.fork(source, destination)
 
-    def _run(self, packed: Packed, host: HostBuffers, work: Work, telling: Telling | None) -> None:
+    def _run(
+        self, packed: Packed, host: HostBuffers, work: Work, collector: LogprobCollector | None
+    ) -> None:
         buffer = self.inputs
         buffer[: packed.words].copy_(host.inputs[: packed.words], non_blocking=True)
         masks = self._apply_extras(packed, buffer)
@@ -190,103 +198,104 @@ class Runner:
             return
         views = self.views(shape)
         stages = self.stages(shape, views)
-        if telling is not None and telling.asked.spans:
+        if collector is not None and collector.requests.spans:
             # Every row's hidden state is needed here, which a captured forward does not compute.
             hidden = self.hidden(shape, views)
-            telling.tell_prompts(hidden, self.shard.model.logits, work)
+            collector.add_prompt_logprobs(hidden, self.rank_model.model.logits, work)
             head = partial(self.logits_of, hidden, views)
             stages = replace(stages, forward=head)
         elif shape.samples == 0:
             self.hidden(shape, views, views["sample_row"])
         elif self.graphs is not None:
-            stages = self.graphs.of(shape, stages)
+            stages = self.graphs.lookup(shape, stages)
         if shape.samples == 0:
             return
-        forward = Forward(self.shard.device) if work.guided else None
+        forward = ForwardPass(self.rank_model.device) if work.constrained else None
         logits = stages.forward()
         if masks is not None:
             mask_tokens(logits, *masks)
         if forward is not None:
             forward.launched()
-            self._guide(logits, packed, work, host, forward)
-        ids, logprobs = stages.choices[work.choosing](logits)
-        if telling is not None:
-            telling.tell_tops(logits, ids, packed)
+            self._apply_grammar_masks(logits, packed, work, host, forward)
+        ids, logprobs = stages.samplers[work.sampler_variant](logits)
+        if collector is not None:
+            collector.add_top_logprobs(logits, ids, packed)
         host.ids[: shape.samples].copy_(ids, non_blocking=True)
         host.logprobs[: shape.samples].copy_(logprobs, non_blocking=True)
-        if work.guided and host.end is None:
-            self.guiding.read()  # the tokens are here: the next masks may begin
+        if work.constrained and host.end is None:
+            self.grammar_masks.read()  # the tokens are here: the next masks may begin
 
-    def _guide(
-        self, logits: Tensor, packed: Packed, work: Work, host: HostBuffers, forward: Forward
+    def _apply_grammar_masks(
+        self, logits: Tensor, packed: Packed, work: Work, host: HostBuffers, forward: ForwardPass
     ) -> None:
-        """Masks the logits of guided rows. Where a mask is late, the token of that row becomes
+        """Masks the logits of constrained rows. Where a mask is late, the token of that row becomes
         nobody's: it is chosen for the spare slot."""
-        guided = self.guiding.masks(work, packed.samples, forward)
-        if guided is not None:
-            apply_mask(logits, *guided)
-        self.guiding.expect(work, packed.samples, host)
+        filled = self.grammar_masks.masks(work, packed.samples, forward)
+        if filled is not None:
+            apply_mask(logits, *filled)
+        self.grammar_masks.expect(work, packed.samples, host)
         if work.late:
             slots = work.slots[work.yields].tolist()
             places = [place for place, slot in enumerate(slots) if slot in work.late]
-            rows = torch.as_tensor(packed.samples[places], device=self.shard.device)
+            rows = torch.as_tensor(packed.samples[places], device=self.rank_model.device)
             views = self.views(packed.shape)
             views["sample_slot"].index_fill_(0, rows, self.packer.spare)
             self.state.sit_out(work.late)
 
-    def rehearse(self, shape: Shape) -> Stages:
+    def warmup_stages(self, shape: Shape) -> Stages:
         """A step of no sequence: its inputs are set, its stages are to be run."""
         views = self.views(shape)
         fill_padding(views, self.packer.spare)
         return self.stages(shape, views)
 
-    def rehearse_extras(self, shape: Shape) -> None:
-        """What steps launch beside their stages, on a GPU, to tell of a prompt, for guides and for
+    def warmup_extras(self, shape: Shape) -> None:
+        """What steps launch beside their stages, on a GPU, to tell of a prompt, for grammars and
+        for
         forks. Nothing changes: all tokens may follow, and a block is copied to its own place."""
         views = self.views(shape)
         fill_padding(views, self.packer.spare)
         hidden = self.hidden(shape, views)
-        rows = torch.zeros(PIECE, dtype=torch.int64, device=self.shard.device)
-        logits = self.shard.model.logits(hidden.index_select(0, rows))
+        rows = torch.zeros(PIECE, dtype=torch.int64, device=self.rank_model.device)
+        logits = self.rank_model.model.logits(hidden.index_select(0, rows))
         top_logprobs(logits, rows, rows, 1)
-        first = torch.zeros(1, dtype=torch.int32, device=self.shard.device)
-        apply_mask(logits, first, first.new_full((1, self.guiding.words), -1))
-        copy_blocks(self.shard.caches[0], first.long(), first.long())
+        first = torch.zeros(1, dtype=torch.int32, device=self.rank_model.device)
+        apply_mask(logits, first, first.new_full((1, self.grammar_masks.words), -1))
+        copy_blocks(self.rank_model.caches[0], first.long(), first.long())
 
     def stages(self, shape: Shape, views: Views) -> Stages:
         """What a step launches, kernel by kernel."""
-        choices = self.choose, self.choose_further, self.choose_adjusted
+        samplers = self.choose, self.choose_with_min_p, self.choose_with_logits_processors
         return Stages(
             partial(self.forward, shape, views),
-            tuple(partial(choice, views) for choice in choices),
+            tuple(partial(sampler, views) for sampler in samplers),
         )
 
     def hidden(self, shape: Shape, views: Views, rows: Tensor | None = None) -> Tensor:
         """Hidden states [T, hidden], or of `rows`. Reads only static tensors."""
         last = self.last_token.index_select(0, views["id_slot"])
         ids = torch.where(views["ids"] < 0, last, views["ids"])
-        return self.shard.model.forward(ids, self._context(shape, views), rows)
+        return self.rank_model.model.forward(ids, self._context(shape, views), rows)
 
     def forward(self, shape: Shape, views: Views) -> Tensor:
         """Logits of the rows that yield [R, vocab]."""
         rows = None if shape.samples_every_row else views["sample_row"]
-        return self.shard.model.logits(self.hidden(shape, views, rows))
+        return self.rank_model.model.logits(self.hidden(shape, views, rows))
 
     def logits_of(self, hidden: Tensor, views: Views) -> Tensor:
         """Of hidden states of all rows [T, hidden], the logits of those that yield."""
-        return self.shard.model.logits(hidden.index_select(0, views["sample_row"]))
+        return self.rank_model.model.logits(hidden.index_select(0, views["sample_row"]))
 
     def choose(self, views: Views, logits: Tensor) -> Tokens:
         """Token ids and log-probabilities of [R, vocab]; the ids become their slots' last."""
         return self._chosen(views, choose(logits, sampling_rows(views)))
 
-    def choose_further(self, views: Views, logits: Tensor) -> Tokens:
+    def choose_with_min_p(self, views: Views, logits: Tensor) -> Tokens:
         """The same, by min_p and typical_p as well."""
-        return self._chosen(views, choose(logits, self.adjuster.rows(views)))
+        return self._chosen(views, choose(logits, self.logits_processors.rows(views)))
 
-    def choose_adjusted(self, views: Views, logits: Tensor) -> Tokens:
+    def choose_with_logits_processors(self, views: Views, logits: Tensor) -> Tokens:
         """The same, of logits that sequences want changed."""
-        return self._chosen(views, self.adjuster.choose(logits, views, self.last_token))
+        return self._chosen(views, self.logits_processors.choose(logits, views, self.last_token))
 
     def _chosen(self, views: Views, tokens: Tokens) -> Tokens:
         self.last_token.index_copy_(0, views["sample_slot"], tokens[0])
@@ -301,9 +310,14 @@ class Runner:
             slots, lengths = views["chunk_slot"], views["chunk_kv_len"]
             start = views["query_start"]
             chunks = Chunks(self.tables, slots, start, lengths, shape.max_query)
-        shard = self.shard
+        rank_model = self.rank_model
         return StepContext(
-            views["position"], views["kv_slot"], shard.cos_sin, shard.caches, decodes, chunks
+            views["position"],
+            views["kv_slot"],
+            rank_model.cos_sin,
+            rank_model.caches,
+            decodes,
+            chunks,
         )
 
     def _apply_extras(self, packed: Packed, buffer: Tensor) -> tuple[Tensor, Tensor] | None:
@@ -324,7 +338,7 @@ class Runner:
         if forks is not None:
             self.last_token[forks[1].long()] = self.last_token[forks[0]]
         if copies is not None:
-            for cache in self.shard.caches:
+            for cache in self.rank_model.caches:
                 copy_blocks(cache, copies[0], copies[1].long())
         if steered is not None:
             self.last_token[steered[0]] = steered[1].long()

@@ -12,42 +12,42 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import grpc
 
-from penstock.faults import Abandoned, BadModel, BadSetting, BadStep, Fault, TooLittleMemory
-from penstock.guidance import Refused
-from penstock.guidance.turns import Caller, Withdrawn
+from penstock.faults import BadModel, BadSetting, BadStep, Fault, LoadCancelled, TooLittleMemory
+from penstock.grammar import GrammarRejected
+from penstock.grammar.fair_queue import Caller, CompilationCancelled
 from penstock.rpc import shard_pb2 as pb
 from penstock.rpc import shard_pb2_grpc as rpc
 from penstock.worker.messages import (
-    bad_sampling,
     from_loaded,
     from_outcome,
+    sampling_error,
+    to_grammar_spec,
     to_settings,
     to_step,
-    to_wanted,
 )
-from penstock.worker.waking import begin_compilers, wake_driver
+from penstock.worker.startup import begin_compilers, begin_cuda_context
 
 if TYPE_CHECKING:
-    from penstock.guidance.library import Library
+    from penstock.grammar.cache import GrammarCache
     from penstock.worker.pipeline import LaunchThread, Pipeline
 
 PROTOCOL_VERSION = 1
 NO_MODEL = "no model is loaded; call Load first"
 CLIENT = "penstock-client"  # metadata of Prepare
-TAKE_SECONDS = 10  # a stream that its client has left may still be ending
+ACQUIRE_SECONDS = 10  # a stream that its client has left may still be ending
 CODES: dict[type[Exception], grpc.StatusCode] = {
     BadSetting: grpc.StatusCode.INVALID_ARGUMENT,
     BadModel: grpc.StatusCode.FAILED_PRECONDITION,
     BadStep: grpc.StatusCode.FAILED_PRECONDITION,
     TooLittleMemory: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    Abandoned: grpc.StatusCode.CANCELLED,
-    Withdrawn: grpc.StatusCode.CANCELLED,
+    LoadCancelled: grpc.StatusCode.CANCELLED,
+    CompilationCancelled: grpc.StatusCode.CANCELLED,
 }
 log = logging.getLogger("penstock.worker")
 Context = grpc.ServicerContext
 
 
-class Shard(rpc.ShardServicer):
+class ShardService(rpc.ShardServicer):
     """One worker's side of the protocol. torch is imported by the first Load, not before."""
 
     def __init__(self, rank: int, stop: Callable[[], None], trace_file: Path | None = None) -> None:
@@ -58,13 +58,13 @@ class Shard(rpc.ShardServicer):
         self.pipeline: Pipeline | None = None
         self.load: tuple[pb.LoadRequest, pb.LoadProgress] | None = None  # asked, answered
         self.vocab = 0
-        self.library: Library | None = None  # of guides
+        self.grammar_cache: GrammarCache | None = None  # of grammars
         self.epoch = 0
         self.busy = threading.Lock()  # held by the Load or the Step stream that runs
 
     def Load(self, request: pb.LoadRequest, context: Context) -> Iterator[pb.LoadProgress]:
         """Streams progress, then Loaded: at once if this very Load was answered before."""
-        self._take(context)
+        self._acquire(context)
         try:
             self._check_load(request)
             if self.load is None:
@@ -94,21 +94,21 @@ class Shard(rpc.ShardServicer):
         """Ends with the load itself: one whose client has left stops where it next reports."""
         compilers = None
         if request.device == "cuda":
-            wake_driver(request.rank)
+            begin_cuda_context(request.rank)
             compilers = begin_compilers(max(request.world_size, 1))
-        from penstock.guidance.library import Library
+        from penstock.grammar.cache import GrammarCache
         from penstock.worker.loader import load
         from penstock.worker.pipeline import LaunchThread, Pipeline
         from penstock.worker.trace import Trace
 
         settings = to_settings(request)
         events: SimpleQueue[pb.LoadProgress | None] = SimpleQueue()
-        abandoned = threading.Event()
-        context.add_callback(abandoned.set)
+        cancelled = threading.Event()
+        context.add_callback(cancelled.set)
 
         def progress(phase: str, done: int, total: int) -> None:
-            if abandoned.is_set():
-                raise Abandoned("the client of this Load has left; nothing is loaded")
+            if cancelled.is_set():
+                raise LoadCancelled("the client of this Load has left; nothing is loaded")
             events.put(pb.LoadProgress(progress=pb.Progress(phase=phase, done=done, total=total)))
 
         def finished(_: Future[Any]) -> None:
@@ -121,15 +121,15 @@ class Shard(rpc.ShardServicer):
             yield from iter(events.get, None)
         finally:
             # Also when this iterator is dropped: the next Load must find the thread free.
-            abandoned.set()
+            cancelled.set()
             wait([job])
         runner, loaded = job.result()
         self.vocab = loaded.limits.vocab
         tokenizer = settings.model / "tokenizer.json"
-        self.library = Library(tokenizer, self.vocab, settings.world_size)
+        self.grammar_cache = GrammarCache(tokenizer, self.vocab, settings.world_size)
         trace = None
         if self.trace_file is not None:
-            trace = thread.submit(lambda: Trace(runner.shard.device)).result()
+            trace = thread.submit(lambda: Trace(runner.rank_model.device)).result()
         self.pipeline = Pipeline(runner, thread, trace)
         answer = pb.LoadProgress(loaded=from_loaded(loaded))
         self.load = request, answer
@@ -138,19 +138,19 @@ class Shard(rpc.ShardServicer):
     def Prepare(self, request: pb.PrepareRequest, context: Context) -> pb.PrepareReply:
         """Checks what one request asks of this worker."""
         self._require_model(context)
-        message = bad_sampling(request.sampling, self.vocab)
+        message = sampling_error(request.sampling, self.vocab)
         kind = pb.RequestError.KIND_INVALID
-        if message is None and request.HasField("guide"):
+        if message is None and request.HasField("grammar"):
             caller = Caller(_client(context))
             # Also called when the call ends by itself: nothing is left to withdraw then.
-            if not context.add_callback(caller.withdraw):
-                caller.withdraw()
+            if not context.add_callback(caller.cancel):
+                caller.cancel()
             try:
-                wanted, most = to_wanted(request.guide), request.guide.max_new_tokens
-                self._guides().prepare(wanted, most, caller)
-            except Withdrawn as error:
+                spec, most = to_grammar_spec(request.grammar), request.grammar.max_new_tokens
+                self._grammar_cache().prepare(spec, most, caller)
+            except CompilationCancelled as error:
                 _abort(context, error)
-            except Refused as error:
+            except GrammarRejected as error:
                 message = str(error)
             except Fault as error:
                 message, kind = str(error), pb.RequestError.KIND_INTERNAL
@@ -158,18 +158,20 @@ class Shard(rpc.ShardServicer):
             return pb.PrepareReply()
         return pb.PrepareReply(error=pb.RequestError(kind=kind, message=message))
 
-    def _guides(self) -> Library:
-        assert self.library is not None, "a model is loaded"
-        return self.library
+    def _grammar_cache(self) -> GrammarCache:
+        assert self.grammar_cache is not None, "a model is loaded"
+        return self.grammar_cache
 
     def Step(self, requests: Iterator[pb.StepRequest], context: Context) -> Iterator[pb.StepReply]:
         """One reply for each request, in order."""
-        self._take(context)
+        self._acquire(context)
         try:
             if self.pipeline is None:
                 raise BadStep(NO_MODEL)
-            library = self._guides()
-            for outcome in self.pipeline.run(to_step(request, library) for request in requests):
+            grammar_cache = self._grammar_cache()
+            for outcome in self.pipeline.run(
+                to_step(request, grammar_cache) for request in requests
+            ):
                 self.epoch = max(self.epoch, outcome.epoch)
                 yield from_outcome(outcome)
         except Exception as error:
@@ -208,16 +210,16 @@ class Shard(rpc.ShardServicer):
         if self.pipeline is None:
             _abort(context, BadStep(NO_MODEL))
 
-    def _take(self, context: Context) -> None:
-        if not self.busy.acquire(timeout=TAKE_SECONDS):
+    def _acquire(self, context: Context) -> None:
+        if not self.busy.acquire(timeout=ACQUIRE_SECONDS):
             context.abort(
                 grpc.StatusCode.FAILED_PRECONDITION,
                 f"another Load or Step stream is running on this worker, or has been left and did "
-                f"not end within {TAKE_SECONDS} s; end it first, or start a new worker",
+                f"not end within {ACQUIRE_SECONDS} s; end it first, or start a new worker",
             )
 
 
-def attach(server: grpc.Server, shard: Shard) -> None:
+def attach(server: grpc.Server, shard: ShardService) -> None:
     """Adds a shard to a server."""
     rpc.add_ShardServicer_to_server(shard, server)
 

@@ -14,17 +14,17 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.faults import BadStep
-from penstock.guidance import Cursor
-from penstock.worker.adjustment import misfit, misfit_stops
-from penstock.worker.asking import Asked, Asking
+from penstock.grammar import Matcher
+from penstock.worker.logits_processor_params import logits_processors_error, stop_token_ids_error
+from penstock.worker.logprob_requests import LogprobRequests, StepLogprobRequests
 from penstock.worker.step import (
     Bools,
-    Choosing,
     FaultKind,
     Fork,
     Ints,
     Longs,
     NewSequence,
+    SamplerVariant,
     SlotFault,
     Step,
 )
@@ -70,16 +70,22 @@ class Work:
     writes: list[TableWrite] = field(default_factory=list)
     forks: list[tuple[int, int]] = field(default_factory=list)
     masked: list[tuple[int, Longs]] = field(default_factory=list)  # (run, ids not to yield)
-    choosing: Choosing = Choosing.PLAIN  # what the runs that yield need between them
-    rule_entries: list[NewSequence] = field(default_factory=list)  # whose rules go to the device
-    rule_forks: list[tuple[int, int]] = field(default_factory=list)
-    # Runs that follow a guide: (place among the yielding runs, where the sequence is).
-    guided: list[tuple[int, Cursor]] = field(default_factory=list)
-    refused: dict[int, str] = field(default_factory=dict)  # slot -> why its guide cannot go on
-    closing: list[int] = field(default_factory=list)  # slots whose guide lets nothing be opened
+    sampler_variant: SamplerVariant = (
+        SamplerVariant.TOP_P
+    )  # what the runs that yield need between them
+    processor_entries: list[NewSequence] = field(
+        default_factory=list
+    )  # whose rules go to the device
+    processor_forks: list[tuple[int, int]] = field(default_factory=list)
+    # Runs that follow a grammar: (place among the yielding runs, where the sequence is).
+    constrained: list[tuple[int, Matcher]] = field(default_factory=list)
+    refused: dict[int, str] = field(default_factory=dict)  # slot -> why its grammar cannot go on
+    closing: list[int] = field(default_factory=list)  # slots whose grammar lets nothing be opened
     late: set[int] = field(default_factory=set)  # slots that sit the step out: no mask yet
     faults: list[SlotFault] = field(default_factory=list)
-    asked: Asked | None = None  # log-probabilities to tell, beside those of the tokens
+    logprob_requests: StepLogprobRequests | None = (
+        None  # log-probabilities to tell, beside those of the tokens
+    )
 
     @property
     def yielding(self) -> int:
@@ -111,9 +117,9 @@ class State:
         self.ids: list[Ints] = [np.zeros(0, np.int32)] * n  # the first `held`, known to the host
         self.held = np.zeros(n, np.int32)
         # What the slots' rules on the device make of the choice, of slots not in use as well.
-        self.choosing = np.zeros(n, np.int8)
-        self.guides: dict[int, Cursor] = {}  # by slot; the runner advances them
-        self.asking = Asking(limits.slots, limits.vocab)
+        self.sampler_variant = np.zeros(n, np.int8)
+        self.matchers: dict[int, Matcher] = {}  # by slot; the runner advances them
+        self.logprob_requests = LogprobRequests(limits.slots, limits.vocab)
 
         # All of a slot's state but its table and seed, which a fork has for itself; what a slot has
         # on the device is copied by its owner, from `Work.forks`.
@@ -129,23 +135,28 @@ class State:
         faults: list[SlotFault] = []
         writes: list[TableWrite] = []
         self.active[step.finished] = False
-        if self.guides:
+        if self.matchers:
             for slot in step.finished.tolist():
-                self.guides.pop(slot, None)
-        self.asking.leave(step.finished)
+                self.matchers.pop(slot, None)
+        self.logprob_requests.leave(step.finished)
         for sequence in step.new:
             self._enter(sequence, writes, faults)
-        entries = [new for new in step.new if self._rule(new)]
+        entries = [new for new in step.new if self._enter_logits_processors(new)]
         forks = [(f.source, f.destination) for f in step.forks if self._fork(f, writes, faults)]
         self._steer(step)
         self._grow(step, writes)
         work = self._run(step, faults)
         work.writes, work.forks = writes, forks
-        work.rule_entries, work.rule_forks = entries, [f for f in forks if self._fork_rules(*f)]
-        work.choosing = Choosing((self.choosing[work.slots] * work.yields).max(initial=0))
-        if self.asking.slots:
+        work.processor_entries, work.processor_forks = (
+            entries,
+            [f for f in forks if self._fork_logits_processors(*f)],
+        )
+        work.sampler_variant = SamplerVariant(
+            (self.sampler_variant[work.slots] * work.yields).max(initial=0)
+        )
+        if self.logprob_requests.slots:
             runs = work.slots, work.starts, work.counts
-            work.asked = self.asking.of(runs, work.yields, self.ids)
+            work.logprob_requests = self.logprob_requests.for_step(runs, work.yields, self.ids)
         return work
 
     def sit_out(self, slots: set[int]) -> None:
@@ -161,8 +172,8 @@ class State:
         if step.epoch > self.epoch:
             self.epoch, self.next_step, self.broken = step.epoch, 0, False
             self.active[:] = False
-            self.guides.clear()
-            self.asking.clear()
+            self.matchers.clear()
+            self.logprob_requests.clear()
         if self.broken:
             raise BadStep(f"epoch {step.epoch} ended with a failed step; Reset to a newer one")
         if step.epoch < self.epoch or step.step != self.next_step:
@@ -211,7 +222,7 @@ class State:
     def _enter(self, new: NewSequence, writes: list[TableWrite], faults: list[SlotFault]) -> None:
         slot, sampling = new.slot, new.sampling
         fault = new.fault
-        if fault is None and (error := self._misfit(new)) is not None:
+        if fault is None and (error := self._sequence_error(new)) is not None:
             fault = SlotFault(slot, error)
         self.active[slot] = fault is None
         self.ids[slot] = new.token_ids
@@ -228,27 +239,27 @@ class State:
         self.seed[slot] = sampling.seed
         self.min_tokens[slot] = sampling.min_tokens
         self.stop_ids[slot] = sampling.stop_token_ids
-        if new.guide is not None:
-            self.guides[slot] = new.guide
+        if new.matcher is not None:
+            self.matchers[slot] = new.matcher
         self._set_table(slot, new.blocks, writes)
-        self.asking.enter(new)
+        self.logprob_requests.enter(new)
 
-    def _rule(self, new: NewSequence) -> bool:
+    def _enter_logits_processors(self, new: NewSequence) -> bool:
         """Whether the slot's rules on the device change with this sequence."""
-        asked = new.sampling.adjustment
-        choosing = Choosing.PLAIN if asked is None else asked.choosing
-        if not self.active[new.slot] or not (choosing or self.choosing[new.slot]):
+        processors = new.sampling.logits_processors
+        sampler_variant = SamplerVariant.TOP_P if processors is None else processors.sampler_variant
+        if not self.active[new.slot] or not (sampler_variant or self.sampler_variant[new.slot]):
             return False
-        self.choosing[new.slot] = choosing
+        self.sampler_variant[new.slot] = sampler_variant
         return True
 
-    def _fork_rules(self, source: int, destination: int) -> bool:
+    def _fork_logits_processors(self, source: int, destination: int) -> bool:
         """The same of a fork."""
-        changes = bool(self.choosing[source] or self.choosing[destination])
-        self.choosing[destination] = self.choosing[source]
+        changes = bool(self.sampler_variant[source] or self.sampler_variant[destination])
+        self.sampler_variant[destination] = self.sampler_variant[source]
         return changes
 
-    def _misfit(self, new: NewSequence) -> str | None:
+    def _sequence_error(self, new: NewSequence) -> str | None:
         ids, limits = new.token_ids, self.limits
         if not 0 < len(ids) <= limits.sequence_tokens:
             return f"a sequence has {len(ids)} tokens; 1 to {limits.sequence_tokens} are possible"
@@ -260,11 +271,11 @@ class State:
                 f"a sequence of {len(ids)}"
             )
         sampling = new.sampling
-        asked = misfit_stops(sampling.stop_token_ids, limits.vocab)
-        asked = asked or misfit(sampling.adjustment, limits.vocab)
-        return asked or self._bad_table(new.blocks)
+        error = stop_token_ids_error(sampling.stop_token_ids, limits.vocab)
+        error = error or logits_processors_error(sampling.logits_processors, limits.vocab)
+        return error or self._table_error(new.blocks)
 
-    def _bad_table(self, blocks: Ints) -> str | None:
+    def _table_error(self, blocks: Ints) -> str | None:
         if len(blocks) > self.limits.table_blocks:
             return f"a table has {len(blocks)} blocks; at most {self.limits.table_blocks} fit"
         if len(blocks) and not 0 <= blocks.min() <= blocks.max() < self.limits.blocks:
@@ -278,7 +289,7 @@ class State:
 
     def _fork(self, fork: Fork, writes: list[TableWrite], faults: list[SlotFault]) -> bool:
         source, slot = fork.source, fork.destination
-        error = self._bad_table(fork.blocks)
+        error = self._table_error(fork.blocks)
         if not self.active[source]:
             error = f"slot {source}, to be forked, holds no sequence"
         self.active[slot] = error is None
@@ -290,9 +301,9 @@ class State:
         for values in self._copied_lists:
             values[slot] = values[source]
         self.seed[slot] = fork.seed
-        if source in self.guides:
-            self.guides[slot] = self.guides[source].copy()
-        self.asking.fork(source, slot)
+        if source in self.matchers:
+            self.matchers[slot] = self.matchers[source].copy()
+        self.logprob_requests.fork(source, slot)
         self._set_table(slot, fork.blocks, writes)
         return True
 
@@ -321,7 +332,7 @@ class State:
         fits &= ends <= self.blocks[slots] * self.limits.block_tokens
         if np.count_nonzero(fits) < len(fits):
             failed = {fault.slot for fault in faults}
-            faults += self._misrun(slots[~fits], counts[~fits], failed)
+            faults += self._run_faults(slots[~fits], counts[~fits], failed)
             slots, counts = slots[fits], counts[fits]
         chunks = counts != 1
         order = chunks.argsort(kind="stable")
@@ -337,7 +348,7 @@ class State:
             positions=known,
             run_order=order[yields].argsort(kind="stable"),
             masked=self._masked(slots, yields),
-            guided=self._guided(slots, yields) if self.guides else [],
+            constrained=self._constrained(slots, yields) if self.matchers else [],
             faults=faults,
         )
         self.computed[slots] += counts
@@ -346,7 +357,7 @@ class State:
         self.generated[yielding] += 1
         return work
 
-    def _misrun(self, slots: Ints, counts: Ints, failed: set[int]) -> list[SlotFault]:
+    def _run_faults(self, slots: Ints, counts: Ints, failed: set[int]) -> list[SlotFault]:
         """Why these runs cannot be; a slot that failed already is passed over in silence."""
         faults = []
         for slot, count in zip(slots.tolist(), counts.tolist(), strict=True):
@@ -362,9 +373,9 @@ class State:
             self.active[slot] = False
         return faults
 
-    def _guided(self, slots: Ints, yields: Bools) -> list[tuple[int, Cursor]]:
+    def _constrained(self, slots: Ints, yields: Bools) -> list[tuple[int, Matcher]]:
         yielding = enumerate(slots[yields].tolist())
-        return [(place, self.guides[slot]) for place, slot in yielding if slot in self.guides]
+        return [(place, self.matchers[slot]) for place, slot in yielding if slot in self.matchers]
 
     def _masked(self, slots: Ints, yields: Bools) -> list[tuple[int, Longs]]:
         early = yields & (self.generated[slots] < self.min_tokens[slots])

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from penstock.guidance import Cursor
+from penstock.grammar import Matcher
 
 Ints = npt.NDArray[np.int32]
 Longs = npt.NDArray[np.int64]
@@ -25,16 +25,16 @@ class Watermark:
     key: int  # as signed 64 bits
 
 
-class Choosing(enum.IntEnum):
+class SamplerVariant(enum.IntEnum):
     """By what a token is chosen; each holds what those before it do."""
 
-    PLAIN = 0  # temperature, top_k, top_p
-    FURTHER = 1  # min_p, typical_p
-    ADJUSTED = 2  # what changes logits before that
+    TOP_P = 0  # temperature, top_k, top_p
+    MIN_P = 1  # min_p, typical_p
+    LOGITS_PROCESSORS = 2  # what changes logits before that
 
 
 @dataclass(frozen=True)
-class Adjustment:
+class LogitsProcessors:
     """What one sequence asks of its logits; the order in which it is done is in `sampling`."""
 
     min_p: float = 0.0  # 0 = off
@@ -54,12 +54,12 @@ class Adjustment:
         return (self.repetition, self.frequency, self.presence) != (1.0, 0.0, 0.0)
 
     @property
-    def choosing(self) -> Choosing:
+    def sampler_variant(self) -> SamplerVariant:
         """What the sequence needs its tokens chosen by."""
         changes = self.bias, self.allowed, self.banned, self.watermark
         if self.counts or self.bad_words or any(change is not None for change in changes):
-            return Choosing.ADJUSTED
-        return Choosing.FURTHER
+            return SamplerVariant.LOGITS_PROCESSORS
+        return SamplerVariant.MIN_P
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Sampling:
     seed: int  # as signed 64 bits
     min_tokens: int
     stop_token_ids: Longs
-    adjustment: Adjustment | None = None  # None = nothing is asked
+    logits_processors: LogitsProcessors | None = None  # None = nothing is asked
     top_logprobs: int = 0  # alternatives told with each generated token
     prompt_logprobs: int | None = None  # alternatives told with each token of the prompt
     logprob_token_ids: Ints | None = None  # told with each generated token too; None = none
@@ -105,7 +105,7 @@ class NewSequence:
     computed: int  # tokens whose KV is in the blocks
     blocks: Ints
     sampling: Sampling
-    guide: Cursor | None = None  # where it is in what its tokens must spell
+    matcher: Matcher | None = None  # where it is in what its tokens must spell
     fault: SlotFault | None = None  # why it cannot be
     request_id: int = 0
 
@@ -141,7 +141,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Tops:
+class TopLogprobs:
     """The likeliest tokens in the place of each token of an outcome."""
 
     counts: list[int]  # one per token of the outcome
@@ -150,7 +150,7 @@ class Tops:
 
 
 @dataclass(frozen=True)
-class PromptTold:
+class PromptLogprobs:
     """What a run tells of the prompt tokens from position `start` on."""
 
     request_id: int
@@ -172,8 +172,8 @@ class Outcome:
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     faults: list[SlotFault] = field(default_factory=list)
-    closing: list[int] = field(default_factory=list)  # slots whose guide lets nothing be opened
-    tops: Tops | None = None
-    prompts: list[PromptTold] = field(default_factory=list)
+    closing: list[int] = field(default_factory=list)  # slots whose grammar lets nothing be opened
+    top_logprobs: TopLogprobs | None = None
+    prompt_logprobs: list[PromptLogprobs] = field(default_factory=list)
     host_us: int = 0
     device_us: int = 0

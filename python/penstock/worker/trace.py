@@ -12,7 +12,7 @@ import torch
 
 from penstock.worker.runner import Pending
 
-KEPT = 100_000  # steps, the newest: some minutes
+MOST_STEPS = 100_000  # steps, the newest: some minutes
 LANES = ("inbox", "launch", "device", "reply")
 Span = tuple[float, float]  # seconds on the host's monotonic clock
 
@@ -30,7 +30,7 @@ class Trace:
     """Remembers steps. Made by the launch thread, added to by the reply thread."""
 
     def __init__(self, device: torch.device) -> None:
-        self._steps: deque[StepTimes] = deque(maxlen=KEPT)
+        self._steps: deque[StepTimes] = deque(maxlen=MOST_STEPS)
         self._zero_event: torch.cuda.Event | None = None
         if device.type == "cuda":
             self._zero_event = torch.cuda.Event(enable_timing=True)

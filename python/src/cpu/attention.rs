@@ -5,7 +5,7 @@ use std::ops::Range;
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 
-use super::element::{Bf16, Element, Kind};
+use super::element::{Bf16, DType, Element};
 use super::memory::{Memory, Views};
 use super::tape::{self, Op};
 use super::tensor::Tensor;
@@ -63,10 +63,10 @@ struct Call {
 
 impl Op for Call {
     fn run(&self, memory: &mut Memory) -> PyResult<bool> {
-        let mut views = Views::of(memory);
+        let mut views = Views::new(memory);
         let queries = queries(self, &mut views)?;
         match self.q.kind {
-            Kind::Bfloat16 => attend_as::<Bf16>(self, views, &queries),
+            DType::Bfloat16 => attend_as::<Bf16>(self, views, &queries),
             _ => attend_as::<f32>(self, views, &queries),
         }?;
         Ok(true)

@@ -2,7 +2,7 @@
 
 /// What a tensor's memory is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum DType {
     Float32,
     Bfloat16,
     Int32,
@@ -13,9 +13,9 @@ pub(crate) enum Kind {
 /// A number in memory of one kind.
 ///
 /// # Safety
-/// `KIND` must be the kind whose memory this type can stand for, whatever its bits.
+/// `DTYPE` must be the kind whose memory this type can stand for, whatever its bits.
 pub(crate) unsafe trait Stored: Copy + Send + Sync + 'static {
-    const KIND: Kind;
+    const DTYPE: DType;
 }
 
 /// A number that is computed with as float32.
@@ -33,32 +33,32 @@ pub(super) struct Bf16(u16);
 
 // SAFETY: the same size, and any bits are a value.
 unsafe impl Stored for f32 {
-    const KIND: Kind = Kind::Float32;
+    const DTYPE: DType = DType::Float32;
 }
 
 // SAFETY: torch stores the upper halves of float32 too; any bits are a value.
 unsafe impl Stored for Bf16 {
-    const KIND: Kind = Kind::Bfloat16;
+    const DTYPE: DType = DType::Bfloat16;
 }
 
 // SAFETY: the same size, and any bits are a value.
 unsafe impl Stored for i32 {
-    const KIND: Kind = Kind::Int32;
+    const DTYPE: DType = DType::Int32;
 }
 
 // SAFETY: the same size, and any bits are a value. For what is not a number, such as masks.
 unsafe impl Stored for u32 {
-    const KIND: Kind = Kind::Int32;
+    const DTYPE: DType = DType::Int32;
 }
 
 // SAFETY: the same size, and any bits are a value.
 unsafe impl Stored for i64 {
-    const KIND: Kind = Kind::Int64;
+    const DTYPE: DType = DType::Int64;
 }
 
 // SAFETY: the same size, and any bits are a value, of which torch writes 0 and 1.
 unsafe impl Stored for u8 {
-    const KIND: Kind = Kind::Bool;
+    const DTYPE: DType = DType::Bool;
 }
 
 impl Element for f32 {

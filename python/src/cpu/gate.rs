@@ -3,7 +3,7 @@
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use super::element::{Bf16, Element, Kind};
+use super::element::{Bf16, DType, Element};
 use super::memory::{Memory, Views};
 use super::tape::{self, Op};
 use super::tensor::Tensor;
@@ -24,7 +24,7 @@ struct Call {
 impl Op for Call {
     fn run(&self, memory: &mut Memory) -> PyResult<bool> {
         match self.x.kind {
-            Kind::Bfloat16 => silu_mul_as::<Bf16>(self, memory),
+            DType::Bfloat16 => silu_mul_as::<Bf16>(self, memory),
             _ => silu_mul_as::<f32>(self, memory),
         }?;
         Ok(true)
@@ -32,7 +32,7 @@ impl Op for Call {
 }
 
 fn silu_mul_as<T: Element>(call: &Call, memory: &mut Memory) -> PyResult<()> {
-    let mut views = Views::of(memory);
+    let mut views = Views::new(memory);
     let (x, out) = (views.rows::<T>(&call.x)?, views.rows_mut::<T>(&call.out)?);
     if x.width() != 2 * out.width() || x.count() != out.count() {
         return Err(PyValueError::new_err(

@@ -3,7 +3,7 @@
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use super::element::{Bf16, Element, Kind};
+use super::element::{Bf16, DType, Element};
 use super::memory::{Memory, Views};
 use super::tape::{self, Op};
 use super::tensor::Tensor;
@@ -37,13 +37,13 @@ struct Call {
 
 impl Op for Call {
     fn run(&self, memory: &mut Memory) -> PyResult<bool> {
-        let mut views = Views::of(memory);
+        let mut views = Views::new(memory);
         let temperature = views.slice::<f32>(&self.temperature)?;
         if temperature.iter().any(|&t| t != 0.0) {
             return Ok(false);
         }
         match self.logits.kind {
-            Kind::Bfloat16 => greedy_as::<Bf16>(self, views),
+            DType::Bfloat16 => greedy_as::<Bf16>(self, views),
             _ => greedy_as::<f32>(self, views),
         }?;
         Ok(true)

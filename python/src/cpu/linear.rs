@@ -8,7 +8,7 @@
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use super::element::{Bf16, Element, Kind};
+use super::element::{Bf16, DType, Element};
 use super::memory::{self, Memory, Views};
 use super::tape::{self, Op};
 use super::tensor::Tensor;
@@ -39,9 +39,9 @@ type Panel<W> = [W; LANES];
 )]
 pub(super) fn pack(matrix: Tensor, panels: Tensor) -> PyResult<()> {
     let mut memory = memory::lock();
-    let views = Views::of(&mut memory);
+    let views = Views::new(&mut memory);
     match matrix.kind {
-        Kind::Bfloat16 => pack_as::<Bf16>(views, &matrix, &panels),
+        DType::Bfloat16 => pack_as::<Bf16>(views, &matrix, &panels),
         _ => pack_as::<f32>(views, &matrix, &panels),
     }
 }
@@ -100,9 +100,9 @@ struct Call {
 impl Op for Call {
     fn run(&self, memory: &mut Memory) -> PyResult<bool> {
         match (self.x.kind, self.panels.kind) {
-            (Kind::Float32, Kind::Float32) => linear_as::<f32, f32>(self, memory),
-            (Kind::Float32, _) => linear_as::<f32, Bf16>(self, memory),
-            (_, Kind::Float32) => linear_as::<Bf16, f32>(self, memory),
+            (DType::Float32, DType::Float32) => linear_as::<f32, f32>(self, memory),
+            (DType::Float32, _) => linear_as::<f32, Bf16>(self, memory),
+            (_, DType::Float32) => linear_as::<Bf16, f32>(self, memory),
             _ => linear_as::<Bf16, Bf16>(self, memory),
         }?;
         Ok(true)
@@ -110,7 +110,7 @@ impl Op for Call {
 }
 
 fn linear_as<A: Element, W: Element>(call: &Call, memory: &mut Memory) -> PyResult<()> {
-    let mut views = Views::of(memory);
+    let mut views = Views::new(memory);
     let (x, out) = (views.rows::<A>(&call.x)?, views.rows_mut::<A>(&call.out)?);
     let bias = call.bias.as_ref();
     let bias = bias.map(|bias| views.slice::<A>(bias)).transpose()?;
@@ -127,7 +127,7 @@ fn linear_as<A: Element, W: Element>(call: &Call, memory: &mut Memory) -> PyResu
     let product = Product {
         weights,
         inputs: x.width(),
-        x: &Tiles::of(x),
+        x: &Tiles::new(x),
         bias,
     };
     product.run(out, call.threads.min(1 + work / THREAD_WORK));
@@ -143,7 +143,7 @@ struct Tiles {
 }
 
 impl Tiles {
-    fn of<A: Element>(x: Rows<'_, A>) -> Self {
+    fn new<A: Element>(x: Rows<'_, A>) -> Self {
         let full = if x.count() % ROWS == 1 {
             x.count() / ROWS
         } else {

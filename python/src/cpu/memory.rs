@@ -43,7 +43,7 @@ struct Span {
 
 impl<'m> Views<'m> {
     /// Of an op that has the memory to itself for as long as the views live.
-    pub(crate) fn of(_: &'m mut Memory) -> Self {
+    pub(crate) fn new(_: &'m mut Memory) -> Self {
         Self {
             spans: Vec::with_capacity(8),
             memory: PhantomData,
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn no_shared_byte_is_missed() {
+    fn overlap_finds_every_shared_byte() {
         let mut all = Vec::new();
         for start in [0, 1, 2, 3, 6, 8, 13, 40] {
             for count in 0..4 {

@@ -3,7 +3,7 @@
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use super::element::{Bf16, Element, Kind};
+use super::element::{Bf16, DType, Element};
 use super::memory::{Memory, Views};
 use super::tape::{self, Op};
 use super::tensor::Tensor;
@@ -42,7 +42,7 @@ struct Call {
 impl Op for Call {
     fn run(&self, memory: &mut Memory) -> PyResult<bool> {
         match self.x.kind {
-            Kind::Bfloat16 => rms_norm_as::<Bf16>(self, memory),
+            DType::Bfloat16 => rms_norm_as::<Bf16>(self, memory),
             _ => rms_norm_as::<f32>(self, memory),
         }?;
         Ok(true)
@@ -50,7 +50,7 @@ impl Op for Call {
 }
 
 fn rms_norm_as<T: Element>(call: &Call, memory: &mut Memory) -> PyResult<()> {
-    let mut views = Views::of(memory);
+    let mut views = Views::new(memory);
     let (x, out) = (views.rows::<T>(&call.x)?, views.rows_mut::<T>(&call.out)?);
     let weight = views.slice::<T>(&call.weight)?;
     let residual = match &call.residual {

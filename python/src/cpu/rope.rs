@@ -3,7 +3,7 @@
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 
-use super::element::{Bf16, Element, Kind};
+use super::element::{Bf16, DType, Element};
 use super::memory::{Memory, Views};
 use super::tape::{self, Op};
 use super::tensor::Tensor;
@@ -50,7 +50,7 @@ struct Call {
 impl Op for Call {
     fn run(&self, memory: &mut Memory) -> PyResult<bool> {
         match self.q.kind {
-            Kind::Bfloat16 => rope_as::<Bf16>(self, memory),
+            DType::Bfloat16 => rope_as::<Bf16>(self, memory),
             _ => rope_as::<f32>(self, memory),
         }?;
         Ok(true)
@@ -58,7 +58,7 @@ impl Op for Call {
 }
 
 fn rope_as<T: Element>(call: &Call, memory: &mut Memory) -> PyResult<()> {
-    let mut views = Views::of(memory);
+    let mut views = Views::new(memory);
     let cache = &call.cache;
     let &[blocks, 2, heads, block_tokens, size] = cache.shape() else {
         return Err(PyValueError::new_err(

@@ -4,7 +4,7 @@
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 
-use super::element::{Bf16, Kind, Stored};
+use super::element::{Bf16, DType, Stored};
 use super::memory::{Memory, Views};
 use super::tape::{self, Op};
 use super::tensor::Tensor;
@@ -58,8 +58,8 @@ struct Gather {
 
 impl Op for Gather {
     fn run(&self, memory: &mut Memory) -> PyResult<bool> {
-        let mut views = Views::of(memory);
-        let index = Integers::of(&mut views, &self.index)?;
+        let mut views = Views::new(memory);
+        let index = Integers::new(&mut views, &self.index)?;
         if self.out.shape().first() != Some(&index.len()) {
             return Err(mismatch());
         }
@@ -76,8 +76,8 @@ struct Scatter {
 
 impl Op for Scatter {
     fn run(&self, memory: &mut Memory) -> PyResult<bool> {
-        let mut views = Views::of(memory);
-        let index = Integers::of(&mut views, &self.index)?;
+        let mut views = Views::new(memory);
+        let index = Integers::new(&mut views, &self.index)?;
         if self.source.shape().first() != Some(&index.len()) {
             return Err(mismatch());
         }
@@ -93,7 +93,7 @@ struct Copy {
 
 impl Op for Copy {
     fn run(&self, memory: &mut Memory) -> PyResult<bool> {
-        let views = Views::of(memory);
+        let views = Views::new(memory);
         if self.source.shape() != self.out.shape() {
             return Err(mismatch());
         }
@@ -111,8 +111,8 @@ struct Less {
 
 impl Op for Less {
     fn run(&self, memory: &mut Memory) -> PyResult<bool> {
-        let mut views = Views::of(memory);
-        let numbers = Integers::of(&mut views, &self.numbers)?;
+        let mut views = Views::new(memory);
+        let numbers = Integers::new(&mut views, &self.numbers)?;
         let out = views.slice_mut::<u8>(&self.out)?;
         if numbers.len() != out.len() {
             return Err(mismatch());
@@ -133,10 +133,10 @@ struct Pick {
 
 impl Op for Pick {
     fn run(&self, memory: &mut Memory) -> PyResult<bool> {
-        let mut views = Views::of(memory);
+        let mut views = Views::new(memory);
         let (a, b) = (
-            Integers::of(&mut views, &self.a)?,
-            Integers::of(&mut views, &self.b)?,
+            Integers::new(&mut views, &self.a)?,
+            Integers::new(&mut views, &self.b)?,
         );
         let condition = views.slice::<u8>(&self.condition)?;
         let out = views.slice_mut::<i64>(&self.out)?;
@@ -162,11 +162,11 @@ fn rows<'m>(
     out: &'m Tensor,
 ) -> PyResult<bool> {
     match source.kind {
-        Kind::Float32 => rows_as::<f32>(views, source, moves, out),
-        Kind::Bfloat16 => rows_as::<Bf16>(views, source, moves, out),
-        Kind::Int32 => rows_as::<i32>(views, source, moves, out),
-        Kind::Int64 => rows_as::<i64>(views, source, moves, out),
-        Kind::Bool => rows_as::<u8>(views, source, moves, out),
+        DType::Float32 => rows_as::<f32>(views, source, moves, out),
+        DType::Bfloat16 => rows_as::<Bf16>(views, source, moves, out),
+        DType::Int32 => rows_as::<i32>(views, source, moves, out),
+        DType::Int64 => rows_as::<i64>(views, source, moves, out),
+        DType::Bool => rows_as::<u8>(views, source, moves, out),
     }?;
     Ok(true)
 }
@@ -199,9 +199,9 @@ enum Integers<'a> {
 }
 
 impl<'a> Integers<'a> {
-    fn of(views: &mut Views<'a>, tensor: &'a Tensor) -> PyResult<Self> {
+    fn new(views: &mut Views<'a>, tensor: &'a Tensor) -> PyResult<Self> {
         match tensor.kind {
-            Kind::Int32 => Ok(Self::Short(views.slice(tensor)?)),
+            DType::Int32 => Ok(Self::Short(views.slice(tensor)?)),
             _ => Ok(Self::Long(views.slice(tensor)?)),
         }
     }

@@ -62,7 +62,7 @@ pub(super) struct Team {
     job: AtomicPtr<Job<'static>>,
     helpers: Vec<Helper>,
     /// Of the one caller that has help at a time.
-    pace: Mutex<Pace>,
+    account: Mutex<HelpAccount>,
     /// Wakes the caller when nobody is inside any more.
     left: (Mutex<()>, Condvar),
 }
@@ -75,13 +75,13 @@ struct Helper {
 
 /// Whether help pays.
 #[derive(Default)]
-struct Pace {
+struct HelpAccount {
     credit: Duration,
     alone_until: Option<Instant>,
 }
 
 /// How a call with help went.
-struct Course {
+struct JobTiming {
     /// The time in which the caller took pieces.
     own: Duration,
     /// In which it woke helpers, and waited for those amid a piece.
@@ -92,7 +92,7 @@ struct Course {
     pieces: usize,
 }
 
-impl Course {
+impl JobTiming {
     /// How long the caller would have taken for the pieces of others.
     fn saved(&self) -> Duration {
         let others = self.pieces.saturating_sub(self.taken) as u32;
@@ -100,12 +100,12 @@ impl Course {
     }
 }
 
-impl Pace {
+impl HelpAccount {
     /// Takes a call into account that ended `now`.
-    fn learn(&mut self, course: &Course, now: Instant) {
-        let credit = (self.credit + course.saved()).min(CREDIT + course.cost);
-        let debt = course.cost.saturating_sub(credit);
-        self.credit = credit.saturating_sub(course.cost);
+    fn learn(&mut self, timing: &JobTiming, now: Instant) {
+        let credit = (self.credit + timing.saved()).min(CREDIT + timing.cost);
+        let debt = timing.cost.saturating_sub(credit);
+        self.credit = credit.saturating_sub(timing.cost);
         self.alone_until = (!debt.is_zero()).then(|| now + debt * REPAID);
     }
 }
@@ -130,7 +130,7 @@ impl Team {
                 asleep,
             })
         };
-        let team = Arc::new(Self::of((0..count).map_while(start).collect()));
+        let team = Arc::new(Self::with_helpers((0..count).map_while(start).collect()));
         for _ in &team.helpers {
             // It waits for it, or has ended.
             let _ = sender.send(Arc::clone(&team));
@@ -138,12 +138,12 @@ impl Team {
         team
     }
 
-    fn of(helpers: Vec<Helper>) -> Self {
+    fn with_helpers(helpers: Vec<Helper>) -> Self {
         Self {
             state: AtomicU64::new(0),
             job: AtomicPtr::default(),
             helpers,
-            pace: Mutex::default(),
+            account: Mutex::default(),
             left: Default::default(),
         }
     }
@@ -152,8 +152,8 @@ impl Team {
     /// done on return. If another thread has the help, or helpers were of no use lately, it is
     /// called here alone.
     pub(super) fn run(&self, helpers: usize, pieces: usize, work: &(dyn Fn(End) -> usize + Sync)) {
-        let mut pace = match self.pace.try_lock() {
-            Ok(pace) => pace,
+        let mut account = match self.account.try_lock() {
+            Ok(account) => account,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => {
                 work(End::Front);
@@ -161,7 +161,7 @@ impl Team {
             }
         };
         let began = Instant::now();
-        if pace.alone_until.is_some_and(|until| began < until) {
+        if account.alone_until.is_some_and(|until| began < until) {
             work(End::Front);
             return;
         }
@@ -169,19 +169,19 @@ impl Team {
             work,
             panic: Mutex::default(),
         };
-        let open = Open::of(self, &job, helpers);
+        let open = OpenJob::new(self, &job, helpers);
         let opened = Instant::now();
         let taken = work(End::Front);
         let own = opened.elapsed();
         drop(open);
         let ended = Instant::now();
-        let course = Course {
+        let timing = JobTiming {
             own,
             cost: (ended - began).saturating_sub(own),
             taken,
             pieces,
         };
-        pace.learn(&course, ended);
+        account.learn(&timing, ended);
         let panic = job.panic.into_inner();
         if let Some(panic) = panic.unwrap_or_else(PoisonError::into_inner) {
             resume_unwind(panic);
@@ -221,7 +221,7 @@ impl Team {
             return;
         }
         let job = self.job.load(Ordering::SeqCst);
-        // SAFETY: `Open` has put it there before the seat, and its caller does not leave the frame
+        // SAFETY: `OpenJob` has put it there before the seat, and its caller does not leave the frame
         // that holds the job before nobody is inside; this thread is until it subtracts itself.
         let job: &Job<'_> = unsafe { &*job };
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| (job.work)(End::Back))) {
@@ -238,12 +238,12 @@ impl Team {
 }
 
 /// A job that helpers may enter. Dropping it closes it and waits for those inside.
-struct Open<'a> {
+struct OpenJob<'a> {
     team: &'a Team,
 }
 
-impl<'a> Open<'a> {
-    fn of(team: &'a Team, job: &'a Job<'_>, helpers: usize) -> Self {
+impl<'a> OpenJob<'a> {
+    fn new(team: &'a Team, job: &'a Job<'_>, helpers: usize) -> Self {
         let helpers = &team.helpers[..helpers.min(team.helpers.len())];
         let job = ptr::from_ref(job).cast_mut();
         team.job.store(job.cast(), Ordering::SeqCst);
@@ -259,7 +259,7 @@ impl<'a> Open<'a> {
     }
 }
 
-impl Drop for Open<'_> {
+impl Drop for OpenJob<'_> {
     fn drop(&mut self) {
         let state = &self.team.state;
         let inside = || state.load(Ordering::SeqCst) & INSIDE != 0;
@@ -314,8 +314,8 @@ mod tests {
         }
     }
 
-    fn course(own: u64, cost: u64, taken: usize) -> Course {
-        Course {
+    fn timing(own: u64, cost: u64, taken: usize) -> JobTiming {
+        JobTiming {
             own: Duration::from_micros(own),
             cost: Duration::from_micros(cost),
             taken,
@@ -325,7 +325,7 @@ mod tests {
 
     /// A team whose one helper never gets a core by itself.
     fn without_cores() -> Team {
-        Team::of(vec![Helper {
+        Team::with_helpers(vec![Helper {
             thread: thread::current(),
             asleep: Arc::default(),
         }])
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_a_helper_that_does_not_come() {
+    fn caller_does_not_wait_for_a_late_helper() {
         let team = without_cores();
         let pieces = Pieces::new(5);
         team.run(1, 5, &|_| pieces.take());
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_long_sleeps_and_then_works_alone() {
+    fn caller_sleeps_in_a_long_wait_and_then_works_alone() {
         let (team, inside) = (without_cores(), AtomicBool::new(false));
         let caller = thread::current().id();
         let work = |_| {
@@ -400,10 +400,10 @@ mod tests {
             team.run(1, 1, &work);
         });
         assert!(inside.load(Ordering::SeqCst));
-        let mut pace = team.pace.lock().unwrap();
-        assert!(pace.alone_until.is_some());
-        pace.alone_until = Some(Instant::now() + Duration::from_secs(3600));
-        drop(pace);
+        let mut account = team.account.lock().unwrap();
+        assert!(account.alone_until.is_some());
+        account.alone_until = Some(Instant::now() + Duration::from_secs(3600));
+        drop(account);
         team.run(1, 1, &|_| {
             assert!(!team.has_seat(), "help is asked for again");
             1
@@ -411,11 +411,11 @@ mod tests {
     }
 
     #[test]
-    fn help_that_costs_more_than_it_saves_is_left_for_a_while() {
-        let (mut pace, now) = (Pace::default(), Instant::now());
+    fn helpers_rest_while_they_cost_more_than_they_save() {
+        let (mut account, now) = (HelpAccount::default(), Instant::now());
         let mut alone = |own, cost, taken| {
-            pace.learn(&course(own, cost, taken), now);
-            pace.alone_until.map(|until| (until - now).as_micros())
+            account.learn(&timing(own, cost, taken), now);
+            account.alone_until.map(|until| (until - now).as_micros())
         };
         // Half of the pieces were helped with: that saved as long as the caller took for its own.
         assert_eq!(alone(10, 10, 4), None);
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn panics_of_a_helper_are_the_callers() {
+    fn helper_panics_reach_the_caller() {
         let team = without_cores();
         let caller = thread::current().id();
         let begun = AtomicBool::new(false);

@@ -8,7 +8,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::PyTuple;
 use pyo3::{Borrowed, intern};
 
-use super::element::{Kind, Stored};
+use super::element::{DType, Stored};
 use super::views::Layout;
 
 /// Dimensions of a tensor, at most.
@@ -20,7 +20,7 @@ pub(crate) struct Tensor {
     shape: [usize; RANK],
     strides: [usize; RANK],
     rank: usize,
-    pub(super) kind: Kind,
+    pub(super) kind: DType,
     /// Holds the memory; nobody else may.
     _owner: Py<PyAny>,
 }
@@ -64,18 +64,18 @@ fn sizes(tuple: &Bound<'_, PyAny>) -> PyResult<([usize; RANK], usize)> {
 }
 
 /// The kind that a `torch.dtype` stands for; torch has one object for each.
-fn kind(dtype: &Bound<'_, PyAny>) -> PyResult<Kind> {
-    static KINDS: PyOnceLock<[(Py<PyAny>, Kind); 5]> = PyOnceLock::new();
+fn kind(dtype: &Bound<'_, PyAny>) -> PyResult<DType> {
+    static DTYPES: PyOnceLock<[(Py<PyAny>, DType); 5]> = PyOnceLock::new();
     let py = dtype.py();
-    let kinds = KINDS.get_or_try_init(py, || {
+    let kinds = DTYPES.get_or_try_init(py, || {
         let torch = py.import("torch")?;
         let named = |name, kind| Ok::<_, PyErr>((torch.getattr(name)?.unbind(), kind));
         Ok::<_, PyErr>([
-            named("float32", Kind::Float32)?,
-            named("bfloat16", Kind::Bfloat16)?,
-            named("int32", Kind::Int32)?,
-            named("int64", Kind::Int64)?,
-            named("bool", Kind::Bool)?,
+            named("float32", DType::Float32)?,
+            named("bfloat16", DType::Bfloat16)?,
+            named("int32", DType::Int32)?,
+            named("int64", DType::Int64)?,
+            named("bool", DType::Bool)?,
         ])
     })?;
     let found = kinds.iter().find(|(object, _)| dtype.is(object));
@@ -139,10 +139,10 @@ impl Tensor {
     }
 
     fn expect_kind<T: Stored>(&self) -> PyResult<()> {
-        if self.kind == T::KIND {
+        if self.kind == T::DTYPE {
             return Ok(());
         }
-        let text = format!("a tensor is {:?}; expected {:?}", self.kind, T::KIND);
+        let text = format!("a tensor is {:?}; expected {:?}", self.kind, T::DTYPE);
         Err(PyValueError::new_err(text))
     }
 

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn dot_takes_what_fills_no_lanes() {
+    fn dot_handles_a_partial_vector() {
         for n in [0, 1, 15, 16, 17, 33] {
             let a: Vec<f32> = (0..n).map(|i| i as f32).collect();
             let expected: f32 = a.iter().map(|x| x * x).sum();

@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_has_no_blocks() {
+    fn empty_rows_have_no_blocks() {
         for along in [Along::Rows, Along::Columns] {
             let blocks = rows(&mut [], 0, 1).into_blocks(along, 4);
             assert!(blocks.take(End::Back).is_none());

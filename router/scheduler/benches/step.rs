@@ -1,10 +1,10 @@
 //! One step of 1,024 running sequences: `plan` and `complete`, pipelined as the engine does it.
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use penstock_scheduler::config::{KvGroup, Reads, Reserve, SchedulerConfig};
+use penstock_scheduler::config::{DecodeReads, KvGroup, Reserve, SchedulerConfig};
 use penstock_scheduler::ids::{Micros, RequestId, TokenId};
 use penstock_scheduler::plan::{StepOutcome, StepPlan};
-use penstock_scheduler::request::{Class, Pipelining, Request};
+use penstock_scheduler::request::{Pipelining, Request, SchedulingClass};
 use penstock_scheduler::{FirstComeFirstServed, Scheduler};
 use std::collections::VecDeque;
 use std::hint::black_box;
@@ -31,7 +31,7 @@ fn config() -> SchedulerConfig {
         reserve: Reserve::Growth,
         latency_target: 1_000_000,
         aging: 1_000_000,
-        reads: Reads::default(),
+        decode_reads: DecodeReads::default(),
     }
 }
 
@@ -50,7 +50,7 @@ struct Traffic {
     next_id: u64,
     now: u64,
     /// Slots whose sequence yields in the step being built.
-    reading: Vec<u32>,
+    prefill_left: Vec<u32>,
 }
 
 impl Traffic {
@@ -59,13 +59,13 @@ impl Traffic {
         let Ok(scheduler) = scheduler else {
             unreachable!("the configuration is valid")
         };
-        let reading = vec![0; RUNNING as usize];
+        let prefill_left = vec![0; RUNNING as usize];
         let mut traffic = Self {
             scheduler,
             wire: VecDeque::new(),
             next_id: 0,
             now: 0,
-            reading,
+            prefill_left,
         };
         for _ in 0..RUNNING {
             traffic.arrive(shape);
@@ -86,11 +86,11 @@ impl Traffic {
             min_new_tokens: 0,
             stop_token_ids: vec![TokenId(2), TokenId(32_001)],
             cache_salt: Vec::new(),
-            cached_at_most: u32::MAX,
+            max_cached_tokens: u32::MAX,
             preparing: false,
             pipelining: Pipelining::Ahead,
-            branches: 1,
-            class: Class::default(),
+            sequences: 1,
+            class: SchedulingClass::default(),
         };
         let added = self.scheduler.add(request, Micros(self.now));
         assert!(added.is_ok(), "{added:?}");
@@ -99,7 +99,7 @@ impl Traffic {
     /// The workers' answer to a plan. Built outside of the measured time.
     fn answer(&mut self, plan: &StepPlan) -> StepOutcome {
         for new in &plan.new {
-            self.reading[new.slot.0 as usize] = new.token_ids.len() as u32 - new.computed;
+            self.prefill_left[new.slot.0 as usize] = new.token_ids.len() as u32 - new.computed;
         }
         let mut outcome = StepOutcome {
             epoch: plan.epoch,
@@ -107,7 +107,7 @@ impl Traffic {
             ..StepOutcome::default()
         };
         for run in &plan.runs {
-            let left = &mut self.reading[run.slot.0 as usize];
+            let left = &mut self.prefill_left[run.slot.0 as usize];
             *left = left.saturating_sub(run.tokens);
             if *left == 0 {
                 outcome.slots.push(run.slot);

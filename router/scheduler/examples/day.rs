@@ -13,10 +13,10 @@
     reason = "a program around the scheduler, not the scheduler: it reports and measures itself"
 )]
 
-use penstock_scheduler::config::{KvGroup, Reads, Reserve, SchedulerConfig};
+use penstock_scheduler::config::{DecodeReads, KvGroup, Reserve, SchedulerConfig};
 use penstock_scheduler::ids::{Micros, RequestId, TokenId};
 use penstock_scheduler::plan::{StepOutcome, StepPlan};
-use penstock_scheduler::request::{Class, Pipelining, Request};
+use penstock_scheduler::request::{Pipelining, Request, SchedulingClass};
 use penstock_scheduler::{FirstComeFirstServed, Scheduler};
 use std::collections::VecDeque;
 use std::error::Error;
@@ -49,7 +49,7 @@ fn config() -> SchedulerConfig {
         reserve: Reserve::Growth,
         latency_target: 50_000,
         aging: 10_000_000,
-        reads: Reads::default(),
+        decode_reads: DecodeReads::default(),
     }
 }
 
@@ -137,18 +137,18 @@ impl Arrivals {
             min_new_tokens: 0,
             stop_token_ids: Vec::new(),
             cache_salt: Vec::new(),
-            cached_at_most: u32::MAX,
+            max_cached_tokens: u32::MAX,
             preparing: false,
             pipelining: Pipelining::Ahead,
-            branches: 1,
-            class: Class::default(),
+            sequences: 1,
+            class: SchedulingClass::default(),
         }
     }
 }
 
 /// The workers: they know how many prompt tokens each slot has left, and how long steps take.
 struct Worker {
-    unread: Vec<u32>,
+    prefill_left: Vec<u32>,
     free_at: u64,
     in_flight: VecDeque<(u64, StepOutcome)>,
 }
@@ -156,7 +156,7 @@ struct Worker {
 impl Worker {
     fn new() -> Self {
         Self {
-            unread: vec![0; SLOTS as usize],
+            prefill_left: vec![0; SLOTS as usize],
             free_at: 0,
             in_flight: VecDeque::new(),
         }
@@ -164,7 +164,7 @@ impl Worker {
 
     fn step(&mut self, plan: &StepPlan, now: u64) {
         for new in &plan.new {
-            self.unread[new.slot.0 as usize] = new.token_ids.len() as u32 - new.computed;
+            self.prefill_left[new.slot.0 as usize] = new.token_ids.len() as u32 - new.computed;
         }
         let mut outcome = StepOutcome {
             epoch: plan.epoch,
@@ -173,13 +173,13 @@ impl Worker {
         };
         let (mut decodes, mut prompt) = (0, 0);
         for run in &plan.runs {
-            let unread = &mut self.unread[run.slot.0 as usize];
-            match *unread {
+            let prefill_left = &mut self.prefill_left[run.slot.0 as usize];
+            match *prefill_left {
                 0 => decodes += 1,
                 _ => prompt += u64::from(run.tokens),
             }
-            *unread = unread.saturating_sub(run.tokens);
-            if *unread == 0 {
+            *prefill_left = prefill_left.saturating_sub(run.tokens);
+            if *prefill_left == 0 {
                 outcome.slots.push(run.slot);
                 outcome.counts.push(1);
                 outcome

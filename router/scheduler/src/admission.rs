@@ -1,13 +1,13 @@
 //! Who enters a slot: room is checked for all known tokens and some growth, of everyone.
 
 use crate::config::Reserve;
-use crate::draft::{Draft, Shortage, full, tables};
 use crate::flight::Reach;
 use crate::ids::Micros;
 use crate::memory::{Group, Hits};
+use crate::plan_builder::{PlanBuilder, Shortage, full, tables};
 use crate::planner::chunk;
 use crate::scheduler::Scheduler;
-use crate::sequence::{Place, Sequence, Standing};
+use crate::sequence::{QueueClass, Sequence, SequenceKey};
 
 /// Queued sequences that a plan tries in vain: bounds the time that it takes behind a long queue.
 const MISSES: usize = 16;
@@ -24,7 +24,7 @@ enum Admission {
 }
 
 /// What a prefix search found over all groups.
-struct Found {
+struct PrefixMatch {
     /// Leading tokens, a whole number of blocks in every group.
     tokens: u32,
     hits: Vec<Hits>,
@@ -33,25 +33,25 @@ struct Found {
 impl Scheduler {
     /// Admits from the queue while tokens and slots are left. A sequence without room is passed by
     /// later ones until it has waited for `aging`; then everybody behind it waits too.
-    pub(crate) fn admit(&mut self, draft: &mut Draft) {
-        let nothing = self.queue.is_empty() || self.slots.free() == 0 || draft.budget == 0;
-        if nothing || draft.shortage == Shortage::Blocks {
+    pub(crate) fn admit(&mut self, builder: &mut PlanBuilder) {
+        let nothing = self.queue.is_empty() || self.slots.free() == 0 || builder.budget == 0;
+        if nothing || builder.shortage == Shortage::Blocks {
             return;
         }
-        let mut spare = self.spare(draft);
+        let mut spare = self.spare(builder);
         if spare.iter().any(|&blocks| blocks < 1) {
             // The block of the last known token is never found: everyone needs at least that one.
             return;
         }
-        let aged = draft.now.0.checked_sub(self.config.aging).map(Micros);
+        let aged = builder.now.0.checked_sub(self.config.aging).map(Micros);
         let is_aged = |sequence: &Sequence| aged.is_some_and(|aged| sequence.since <= aged);
         let mut misses = 0;
-        for place in self.queue.candidates(aged, self.slots.free() + MISSES) {
-            if self.slots.free() == 0 || draft.budget == 0 || misses == MISSES {
+        for key in self.queue.candidates(aged, self.slots.free() + MISSES) {
+            if self.slots.free() == 0 || builder.budget == 0 || misses == MISSES {
                 return;
             }
-            let aged = is_aged(&self.store[place]);
-            match self.try_admit(place, aged, &mut spare, draft) {
+            let aged = is_aged(&self.store[key]);
+            match self.try_admit(key, aged, &mut spare, builder) {
                 Admission::Entered => {}
                 Admission::NoRoom if aged => return,
                 Admission::NoRoom | Admission::Later => misses += 1,
@@ -60,16 +60,16 @@ impl Scheduler {
     }
 
     /// Blocks per group that nobody needs for its target.
-    fn spare(&self, draft: &Draft) -> Vec<i64> {
+    fn spare(&self, builder: &PlanBuilder) -> Vec<i64> {
         // With a target of one block beyond what is known, those who decode were counted on the way.
-        let (wanting, places) = match self.config.reserve {
-            Reserve::Growth => (draft.tally.wanting, &draft.others),
+        let (wanting, keys) = match self.config.reserve {
+            Reserve::Growth => (builder.decode_stats.wanting, &builder.others),
             Reserve::ToFinish => (0, &self.running),
         };
         let spare = |group: &Group| i64::from(group.pool.available()) - i64::from(wanting);
         let mut spare: Vec<_> = self.groups.iter().map(spare).collect();
-        for &place in places {
-            let sequence = &self.store[place];
+        for &key in keys {
+            let sequence = &self.store[key];
             for (spare, group) in spare.iter_mut().zip(&self.groups) {
                 let block_tokens = group.geometry.block_tokens;
                 // At least the blocks that are missing: `room` is the least over all groups.
@@ -77,7 +77,7 @@ impl Scheduler {
                     .target(sequence, block_tokens)
                     .saturating_sub(sequence.room);
                 let missing = short.div_ceil(block_tokens);
-                *spare -= i64::from(missing.min(self.most_held(group)));
+                *spare -= i64::from(missing.min(self.max_held_blocks(group)));
             }
         }
         spare
@@ -93,26 +93,26 @@ impl Scheduler {
     }
 
     /// Blocks of a group that a sequence holds at most at once.
-    fn most_held(&self, group: &Group) -> u32 {
+    fn max_held_blocks(&self, group: &Group) -> u32 {
         let plans = u32::from(self.config.depth);
-        group.most_held(self.config.max_step_tokens.saturating_mul(plans))
+        group.max_held_blocks(self.config.max_step_tokens.saturating_mul(plans))
     }
 
     fn try_admit(
         &mut self,
-        place: Place,
+        key: SequenceKey,
         aged: bool,
         spare: &mut [i64],
-        draft: &mut Draft,
+        builder: &mut PlanBuilder,
     ) -> Admission {
-        if self.store[place].in_flight > 0 {
+        if self.store[key].in_flight > 0 {
             return Admission::Later;
         }
-        let found = self.search(place);
-        if !aged && self.claimed(place, found.tokens, &draft.claimants) {
+        let found = self.search(key);
+        if !aged && self.claimed(key, found.tokens, &builder.claimants) {
             return Admission::Later;
         }
-        let needs = self.needs(place, &found);
+        let needs = self.needs(key, &found);
         if needs
             .iter()
             .zip(spare.iter())
@@ -120,36 +120,36 @@ impl Scheduler {
         {
             return Admission::NoRoom;
         }
-        let remaining = self.store[place].len() - found.tokens;
+        let remaining = self.store[key].len() - found.tokens;
         // With nothing to compute before the last token, forks find what their parent finds.
-        let unborn = match remaining {
+        let forks_to_make = match remaining {
             1 => 0,
-            _ => self.store[place].unborn,
+            _ => self.store[key].forks_to_make,
         };
         let (tokens, reach) = chunk(
             remaining,
-            unborn,
-            draft.budget,
+            forks_to_make,
+            builder.budget,
             self.config.max_tokens_per_run,
         );
-        if tokens == 0 || !draft.has_turn(remaining) {
+        if tokens == 0 || !builder.may_prefill(remaining) {
             return Admission::Later;
         }
         for (spare, need) in spare.iter_mut().zip(needs) {
             *spare -= need;
         }
-        self.begin(place, &found, draft.now);
-        self.first_run(place, tokens, reach, draft);
+        self.begin(key, &found, builder.now);
+        self.first_run(key, tokens, reach, builder);
         if remaining == 1 {
-            self.divide(place, draft.now);
+            self.make_forks(key, builder.now);
         }
         Admission::Entered
     }
 
-    fn search(&mut self, place: Place) -> Found {
-        let sequence = &mut self.store[place];
-        let last = (sequence.len() - 1).min(sequence.cached_at_most);
-        let mut found = Found {
+    fn search(&mut self, key: SequenceKey) -> PrefixMatch {
+        let sequence = &mut self.store[key];
+        let last = (sequence.len() - 1).min(sequence.max_cached_tokens);
+        let mut found = PrefixMatch {
             tokens: 0,
             hits: vec![Hits::default(); self.groups.len()],
         };
@@ -176,61 +176,62 @@ impl Scheduler {
     }
 
     /// Whether a running sequence is about to compute the next block that this one lacks.
-    fn claimed(&self, place: Place, hit: u32, claimants: &[Place]) -> bool {
+    fn claimed(&self, key: SequenceKey, hit: u32, claimants: &[SequenceKey]) -> bool {
         let Some(group) = self.groups.first() else {
             return false;
         };
         let block = (hit / group.geometry.block_tokens) as usize;
         let end = hit + group.geometry.block_tokens;
-        let sequence = &self.store[place];
-        if end >= sequence.len() || end > sequence.cached_at_most {
+        let sequence = &self.store[key];
+        if end >= sequence.len() || end > sequence.max_cached_tokens {
             return false;
         }
-        let key = sequence
+        let block_key = sequence
             .chains
             .first()
             .and_then(|chain| chain.keys.get(block));
-        key.is_some()
+        block_key.is_some()
             && claimants
                 .iter()
                 .map(|&claimant| &self.store[claimant])
                 .any(|other| {
                     let theirs = other.chains.first().and_then(|chain| chain.keys.get(block));
-                    theirs == key && other.computed < end && end <= other.claimed
+                    theirs == block_key && other.computed < end && end <= other.claimed
                 })
     }
 
     /// Blocks per group that admission takes from what is spare. A resumed sequence needs room to
     /// generate as many tokens as it recomputes, or it would be preempted again for nothing.
-    fn needs(&self, place: Place, found: &Found) -> Vec<i64> {
-        let sequence = &self.store[place];
-        let recomputed = match sequence.standing {
-            Standing::Resumed => sequence.len() - found.tokens,
-            Standing::Fresh => 0,
+    fn needs(&self, key: SequenceKey, found: &PrefixMatch) -> Vec<i64> {
+        let sequence = &self.store[key];
+        let recomputed = match sequence.queue_class {
+            QueueClass::Resumed => sequence.len() - found.tokens,
+            QueueClass::Fresh => 0,
         };
         let need = |(group, hits): (&Group, &Hits)| {
             let headroom = recomputed.max(group.geometry.block_tokens);
             let target = group.blocks_for(self.target(sequence, headroom));
             let shared = i64::from(hits.blocks - hits.unleased);
-            (i64::from(target) - shared).min(i64::from(self.most_held(group)))
+            (i64::from(target) - shared).min(i64::from(self.max_held_blocks(group)))
         };
         self.groups.iter().zip(&found.hits).map(need).collect()
     }
 
     /// Moves a sequence from the queue into a slot, with the blocks that were found.
-    fn begin(&mut self, place: Place, found: &Found, now: Micros) {
+    fn begin(&mut self, key: SequenceKey, found: &PrefixMatch, now: Micros) {
         let Some(slot) = self.slots.take() else {
             return;
         };
-        self.dequeue(place);
-        self.counters.begun(&self.store[place], found.tokens, now);
-        let sequence = &mut self.store[place];
+        self.dequeue(key);
+        self.counters
+            .count_start(&self.store[key], found.tokens, now);
+        let sequence = &mut self.store[key];
         sequence.computed = found.tokens;
         sequence.planned = found.tokens;
         let (chains, contents) = sequence.parts();
         for (group, chain) in self.groups.iter_mut().zip(chains) {
             group.lease_hits(chain, contents, found.tokens / group.geometry.block_tokens);
-            group.pass(chain, found.tokens);
+            group.release_behind_window(chain, found.tokens);
         }
         let smallest = self
             .groups
@@ -245,22 +246,28 @@ impl Scheduler {
                 .map_or(1, |group| group.geometry.block_tokens);
             sequence.claimed = sequence.len() / size * size;
         }
-        self.enter(place, slot);
+        self.enter(key, slot);
     }
 
-    fn first_run(&mut self, place: Place, tokens: u32, reach: Reach, draft: &mut Draft) {
-        let sequence = &self.store[place];
+    fn first_run(
+        &mut self,
+        key: SequenceKey,
+        tokens: u32,
+        reach: Reach,
+        builder: &mut PlanBuilder,
+    ) {
+        let sequence = &self.store[key];
         let Some(slot) = sequence.slot() else { return };
         let wanted = match reach {
             Reach::Yields => sequence.room_to_yield(self.config.max_tokens_per_run),
             Reach::Part => sequence.planned + tokens,
         };
-        self.extend(place, wanted);
-        let sequence = &self.store[place];
-        draft.claimants.push(place);
-        draft
+        self.extend(key, wanted);
+        let sequence = &self.store[key];
+        builder.claimants.push(key);
+        builder
             .new
             .push(full(sequence, slot, tables(sequence), sequence.planned));
-        self.push_prompt(place, tokens, reach, draft);
+        self.push_prompt(key, tokens, reach, builder);
     }
 }

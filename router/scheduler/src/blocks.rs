@@ -17,7 +17,7 @@ pub(crate) struct BlockLease(BlockId);
 
 /// What becomes of a block whose last reference is released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Afterlife {
+pub(crate) enum AfterRelease {
     /// Its contents are in the prefix index: it stays until it is the least recently released.
     Cached,
     /// Nobody can find its contents: it is free.
@@ -28,14 +28,14 @@ pub(crate) enum Afterlife {
 struct Block {
     references: u32,
     /// How often it left the cached ones: its older turns in the queue no longer count.
-    departures: u32,
+    generation: u32,
 }
 
 /// A turn in the queue of cached blocks.
 #[derive(Clone, Copy, Debug)]
-struct Turn {
+struct LruEntry {
     block: u32,
-    departures: u32,
+    generation: u32,
 }
 
 /// Reference counts, free list and LRU queue of one group's blocks.
@@ -45,7 +45,7 @@ pub(crate) struct Pool {
     free: Vec<u32>,
     /// Oldest first. Turns that no longer count are dropped when they reach the front, or all
     /// together when the queue is twice as long as there are blocks.
-    released: VecDeque<Turn>,
+    lru: VecDeque<LruEntry>,
     cached: u32,
     total_references: u64,
 }
@@ -61,7 +61,7 @@ impl Pool {
         Self {
             blocks: vec![Block::default(); blocks as usize],
             free: (0..blocks).rev().collect(),
-            released: VecDeque::new(),
+            lru: VecDeque::new(),
             cached: 0,
             total_references: 0,
         }
@@ -99,15 +99,15 @@ impl Pool {
     /// Leases a free block; None when only cached or leased ones are left.
     pub(crate) fn lease_free(&mut self) -> Option<BlockLease> {
         let block = self.free.pop()?;
-        Some(self.refer(block))
+        Some(self.add_reference(block))
     }
 
     /// Leases the cached block that was released first, for new contents.
     pub(crate) fn lease_oldest(&mut self) -> Option<BlockLease> {
-        while let Some(turn) = self.released.pop_front() {
-            if self.counts(turn) {
-                self.depart(turn.block);
-                return Some(self.refer(turn.block));
+        while let Some(entry) = self.lru.pop_front() {
+            if self.is_current(entry) {
+                self.uncache(entry.block);
+                return Some(self.add_reference(entry.block));
             }
         }
         None
@@ -116,13 +116,13 @@ impl Pool {
     /// One more reference to a leased or cached block.
     pub(crate) fn share(&mut self, block: BlockId) -> BlockLease {
         if self.references(block) == 0 {
-            self.depart(block.0);
+            self.uncache(block.0);
         }
-        self.refer(block.0)
+        self.add_reference(block.0)
     }
 
     #[expect(clippy::needless_pass_by_value, reason = "the lease ends here")]
-    pub(crate) fn release(&mut self, lease: BlockLease, afterlife: Afterlife) {
+    pub(crate) fn release(&mut self, lease: BlockLease, after_release: AfterRelease) {
         let block = lease.0.0;
         let references = &mut self.blocks[block as usize].references;
         *references -= 1;
@@ -130,49 +130,49 @@ impl Pool {
         if *references > 0 {
             return;
         }
-        match afterlife {
-            Afterlife::Free => self.free.push(block),
-            Afterlife::Cached => self.enqueue(block),
+        match after_release {
+            AfterRelease::Free => self.free.push(block),
+            AfterRelease::Cached => self.enqueue(block),
         }
     }
 
     /// Cached blocks, the next to be evicted first.
     pub(crate) fn cached_blocks(&self) -> impl Iterator<Item = BlockId> + '_ {
-        let turns = self.released.iter().copied();
-        turns
-            .filter(|&turn| self.counts(turn))
-            .map(|turn| BlockId(turn.block))
+        let entries = self.lru.iter().copied();
+        entries
+            .filter(|&entry| self.is_current(entry))
+            .map(|entry| BlockId(entry.block))
     }
 
     pub(crate) fn free_blocks(&self) -> impl Iterator<Item = BlockId> + '_ {
         self.free.iter().copied().map(BlockId)
     }
 
-    fn refer(&mut self, block: u32) -> BlockLease {
+    fn add_reference(&mut self, block: u32) -> BlockLease {
         self.blocks[block as usize].references += 1;
         self.total_references += 1;
         BlockLease(BlockId(block))
     }
 
     fn enqueue(&mut self, block: u32) {
-        if self.released.len() >= 2 * self.blocks.len() {
-            let mut released = std::mem::take(&mut self.released);
-            released.retain(|&turn| self.counts(turn));
-            self.released = released;
+        if self.lru.len() >= 2 * self.blocks.len() {
+            let mut lru = std::mem::take(&mut self.lru);
+            lru.retain(|&entry| self.is_current(entry));
+            self.lru = lru;
         }
-        let departures = self.blocks[block as usize].departures;
-        self.released.push_back(Turn { block, departures });
+        let generation = self.blocks[block as usize].generation;
+        self.lru.push_back(LruEntry { block, generation });
         self.cached += 1;
     }
 
-    fn depart(&mut self, block: u32) {
-        let departures = &mut self.blocks[block as usize].departures;
-        *departures = departures.wrapping_add(1);
+    fn uncache(&mut self, block: u32) {
+        let generation = &mut self.blocks[block as usize].generation;
+        *generation = generation.wrapping_add(1);
         self.cached -= 1;
     }
 
-    fn counts(&self, turn: Turn) -> bool {
-        self.blocks[turn.block as usize].departures == turn.departures
+    fn is_current(&self, entry: LruEntry) -> bool {
+        self.blocks[entry.block as usize].generation == entry.generation
     }
 }
 
@@ -186,11 +186,11 @@ mod tests {
         let leases: Vec<_> = (0..4).map(|_| pool.lease_free().unwrap()).collect();
         let blocks: Vec<_> = leases.iter().map(BlockLease::block).collect();
         for lease in leases {
-            pool.release(lease, Afterlife::Cached);
+            pool.release(lease, AfterRelease::Cached);
         }
         // A hit on the oldest one makes it the newest, once it is released again.
         let shared = pool.share(blocks[0]);
-        pool.release(shared, Afterlife::Cached);
+        pool.release(shared, AfterRelease::Cached);
         let order = [blocks[1], blocks[2], blocks[3], blocks[0]];
         assert_eq!(pool.cached_blocks().collect::<Vec<_>>(), order);
         for expected in order {
@@ -205,13 +205,13 @@ mod tests {
         let mut pool = Pool::new(2);
         let [first, second] = [(); 2].map(|()| pool.lease_free().unwrap());
         let (hit, other) = (first.block(), second.block());
-        pool.release(second, Afterlife::Cached);
-        pool.release(first, Afterlife::Cached);
+        pool.release(second, AfterRelease::Cached);
+        pool.release(first, AfterRelease::Cached);
         for _ in 0..100 {
             let lease = pool.share(hit);
-            pool.release(lease, Afterlife::Cached);
+            pool.release(lease, AfterRelease::Cached);
         }
-        assert!(pool.released.len() <= 4);
+        assert!(pool.lru.len() <= 4);
         assert_eq!(pool.cached_blocks().collect::<Vec<_>>(), [other, hit]);
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::memory::Group;
 use crate::scheduler::Scheduler;
-use crate::sequence::{Phase, Sequence, Standing, State};
+use crate::sequence::{Phase, QueueClass, Sequence, State};
 
 /// An invariant that does not hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ impl Scheduler {
         }
         self.check_slots()?;
         self.check_counters()?;
-        let consistent = self.queue.is_consistent(|place| self.store[place].since);
+        let consistent = self.queue.is_consistent(|key| self.store[key].since);
         ensure(consistent, || {
             "the queue's ageing index is not what waits".to_owned()
         })?;
@@ -61,14 +61,19 @@ impl Scheduler {
                 counted[lease.block().0 as usize] += 1;
             }
         }
-        let copies = self.births.iter().flat_map(|birth| &birth.copies);
+        let copies = self
+            .pending_forks
+            .iter()
+            .flat_map(|pending| &pending.copies);
         for copy in copies.filter(|copy| copy.group == index) {
             counted[copy.source.block().0 as usize] += 1;
         }
         for (block, &count) in counted.iter().enumerate() {
-            let kept = pool.references(crate::ids::BlockId(block as u32));
-            ensure(kept == count, || {
-                format!("group {index}, block {block}: {kept} references counted, {count} held")
+            let references = pool.references(crate::ids::BlockId(block as u32));
+            ensure(references == count, || {
+                format!(
+                    "group {index}, block {block}: {references} references counted, {count} held"
+                )
             })?;
         }
         Ok(())
@@ -79,9 +84,9 @@ impl Scheduler {
         for slot in self.slots.free_slots() {
             holders[slot.0 as usize] += 1;
         }
-        for &place in &self.running {
-            let Some(slot) = self.store[place].slot() else {
-                return Err(Violation(format!("place {place} runs without a slot")));
+        for &key in &self.running {
+            let Some(slot) = self.store[key].slot() else {
+                return Err(Violation(format!("sequence {key} runs without a slot")));
             };
             holders[slot.0 as usize] += 1;
         }
@@ -91,7 +96,7 @@ impl Scheduler {
         let sorted = self
             .running
             .iter()
-            .is_sorted_by_key(|&place| self.store[place].order);
+            .is_sorted_by_key(|&key| self.store[key].order);
         ensure(sorted, || "running sequences are out of order".to_owned())
     }
 
@@ -105,27 +110,28 @@ impl Scheduler {
         let queued = count(|s| s.state == State::Queued);
         let preparing = count(|s| s.state == State::Preparing);
         let running = count(|s| s.slot().is_some());
-        let reading = count(|s| s.slot().is_some() && s.phase == Phase::Reading);
+        let prefilling = count(|s| s.slot().is_some() && s.phase == Phase::Prefill);
         let tokens = |wanted: fn(&Sequence) -> bool| -> u64 {
             let sequences = self.store.iter().map(|(_, sequence)| sequence);
             let lengths = sequences.filter(|s| wanted(s)).map(|s| u64::from(s.len()));
             lengths.sum()
         };
         let waiting = tokens(|s| s.slot().is_none());
-        let fresh: fn(&Sequence) -> bool = |s| s.slot().is_none() && s.standing == Standing::Fresh;
+        let fresh: fn(&Sequence) -> bool =
+            |s| s.slot().is_none() && s.queue_class == QueueClass::Fresh;
         let counters = &self.counters;
         ensure(
             (counters.queued, counters.preparing) == (queued, preparing)
                 && self.queue.len() == queued
                 && self.running.len() == running
-                && counters.reading as usize == reading
+                && counters.prefilling as usize == prefilling
                 && counters.waiting_tokens == waiting
                 && (counters.fresh, counters.fresh_tokens) == (count(fresh), tokens(fresh))
                 && self.store.live() == queued + preparing + running,
             || {
                 format!(
                     "counters {counters:?} and queue of {} against {queued} queued, {preparing} \
-                     preparing, {running} running, {reading} reading, {waiting} tokens",
+                     preparing, {running} running, {prefilling} prefilling, {waiting} tokens",
                     self.queue.len()
                 )
             },
@@ -137,7 +143,7 @@ impl Scheduler {
         ensure(sequence.len() < sequence.max_tokens, || {
             format!("{id:?} outlived its limit")
         })?;
-        ensure(sequence.counts_its_tokens(), || {
+        ensure(sequence.lengths_agree(), || {
             format!("{id:?} does not know its length")
         })?;
         ensure(sequence.yielding <= sequence.in_flight, || {
@@ -153,7 +159,7 @@ impl Scheduler {
         }
         let positions = sequence.computed < sequence.len()
             && sequence.planned <= sequence.len()
-            && (sequence.phase == Phase::Decoding || sequence.computed <= sequence.planned);
+            && (sequence.phase == Phase::Decode || sequence.computed <= sequence.planned);
         ensure(positions, || {
             let (computed, planned) = (sequence.computed, sequence.planned);
             format!(
@@ -163,13 +169,16 @@ impl Scheduler {
         })?;
         for (group, chain) in self.groups.iter().zip(&sequence.chains) {
             let held = chain.len();
-            let behind = group.behind(sequence.computed);
-            ensure((chain.passed..=chain.passed + 1).contains(&behind), || {
-                format!(
-                    "{id:?}: {} of {behind} blocks were given back",
-                    chain.passed
-                )
-            })?;
+            let behind = group.blocks_behind_window(sequence.computed);
+            ensure(
+                (chain.behind_window..=chain.behind_window + 1).contains(&behind),
+                || {
+                    format!(
+                        "{id:?}: {} of {behind} blocks were given back",
+                        chain.behind_window
+                    )
+                },
+            )?;
             let room = held * group.geometry.block_tokens;
             ensure(room >= sequence.computed && room >= sequence.room, || {
                 format!("{id:?}: {held} blocks for {} tokens", sequence.computed)

@@ -36,13 +36,13 @@ pub struct SchedulerConfig {
     /// Microseconds after which a waiting request may no longer be passed by later ones.
     pub aging: u64,
     /// What decoding reads; from Load.
-    pub reads: Reads,
+    pub decode_reads: DecodeReads,
 }
 
 /// Bytes that a step of decodes reads from the device's memory; zeros: unknown, as where windows bound
 /// what is read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reads {
+pub struct DecodeReads {
     /// The weights, however many decode.
     pub weights: u64,
     /// Keys and values of each token that is attended to.
@@ -185,7 +185,7 @@ mod tests {
             reserve: Reserve::Growth,
             latency_target: 0,
             aging: 0,
-            reads: Reads::default(),
+            decode_reads: DecodeReads::default(),
         }
     }
 

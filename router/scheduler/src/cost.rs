@@ -11,14 +11,14 @@
 //! weights are, which is right within a tenth for large models on GPUs; where contexts differ, what is
 //! seen outweighs that.
 
-use crate::config::Reads;
+use crate::config::DecodeReads;
 use crate::fit::{Fit, LEARNING, Prior};
 use crate::ids::Micros;
 use crate::sizes::SizeCosts;
 
 /// What a step was made of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Load {
+pub(crate) struct StepLoad {
     /// Runs of sequences that decode.
     pub(crate) decodes: u32,
     /// Tokens that they attend to.
@@ -40,29 +40,29 @@ const CONSTANT: f64 = 0.1;
 /// too. Of one that takes less by this factor, what was expected had been learnt from disturbed ones.
 const DISTURBED: f64 = 2.0;
 /// A fit that is wrong by more than this factor, so many times in a row, was learnt from such a step.
-const WRONG: f64 = 1.5;
-const WRONGS: u32 = 16;
+const DRIFT_RATIO: f64 = 1.5;
+const DRIFT_STEPS: u32 = 16;
 
 /// Features of decodes to leave out where a slope would be negative, tried in turn. The constant
 /// stays: a step of decodes reads the weights, however few they are. Contexts go first: they grow
 /// with the number of decodes, so that either can stand for both, but all of the other's cost laid
 /// upon contexts would be wrong wherever these are longer.
-const DECODING: &[&[usize]] = &[&[], &[2], &[1], &[1, 2]];
+const DECODE_FALLBACKS: &[&[usize]] = &[&[], &[2], &[1], &[1, 2]];
 /// Where it is known what contexts should cost, that keeps the others' cost off them.
-const TIED: &[&[usize]] = &[&[], &[1], &[2], &[1, 2]];
+const DECODE_FALLBACKS_WITH_PRIOR: &[&[usize]] = &[&[], &[1], &[2], &[1, 2]];
 /// Of prompts the tokens stay, as they are certain to cost.
-const READING: Prior = Prior {
+const PREFILL_PRIOR: Prior = Prior {
     last_slope: 0.0,
-    leaving_out: &[&[], &[2], &[0], &[0, 2]],
+    fallbacks: &[&[], &[2], &[0], &[0, 2]],
 };
 
 /// The fitted model.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StepCost {
     /// Microseconds: constant, per decode, per token that they attend to.
-    decoding: Fit,
+    decode: Fit,
     /// Microseconds: constant, per prompt token, per pair.
-    reading: Fit,
+    prefill: Fit,
     /// Of steps with prompts, without attention.
     sizes: SizeCosts,
     /// The slope of contexts, in constants, as it should be; 0 = unknown.
@@ -71,19 +71,19 @@ pub(crate) struct StepCost {
 
 impl StepCost {
     /// Knows nothing yet. `sizes`: tokens of a step with prompts that suit the workers, rising.
-    pub(crate) fn new(sizes: &[u32], reads: Reads) -> Self {
+    pub(crate) fn new(sizes: &[u32], decode_reads: DecodeReads) -> Self {
         Self {
             sizes: SizeCosts::new(sizes),
-            context_slope: match reads.weights {
+            context_slope: match decode_reads.weights {
                 0 => 0.0,
-                weights => reads.token as f64 / weights as f64 / CONTEXT,
+                weights => decode_reads.token as f64 / weights as f64 / CONTEXT,
             },
             ..Self::default()
         }
     }
 
     /// Learns from a step that took `duration` microseconds; 0 = unknown.
-    pub(crate) fn observe(&mut self, load: Load, duration: u64, now: Micros) {
+    pub(crate) fn observe(&mut self, load: StepLoad, duration: u64, now: Micros) {
         self.sizes.tick(now);
         if duration == 0 {
             return;
@@ -102,19 +102,21 @@ impl StepCost {
             }
         }
         if load.prompt > 0 {
-            self.doubt(load, took);
-            let alone = self.decoding.at(load.decoding()).max(0.0);
-            self.reading.observe(load.reading(), took - alone, &READING);
+            self.check_drift(load, took);
+            let alone = self.decode.at(load.decode_features()).max(0.0);
+            self.prefill
+                .observe(load.prefill_features(), took - alone, &PREFILL_PRIOR);
             if self.is_known() {
                 self.sizes
                     .observe(load.tokens(), took - self.attention(load));
             }
             return;
         }
-        self.decoding.observe(load.decoding(), took, &self.prior());
-        if self.decoding.observed == LEARNING {
+        self.decode
+            .observe(load.decode_features(), took, &self.prior());
+        if self.decode.observed == LEARNING {
             // What was learnt of prompts before contains the constant costs of all steps.
-            self.reading = Fit::default();
+            self.prefill = Fit::default();
         }
     }
 
@@ -123,31 +125,35 @@ impl StepCost {
         let known = self.context_slope > 0.0;
         Prior {
             last_slope: self.context_slope,
-            leaving_out: if known { TIED } else { DECODING },
+            fallbacks: if known {
+                DECODE_FALLBACKS_WITH_PRIOR
+            } else {
+                DECODE_FALLBACKS
+            },
         }
     }
 
     /// Whether the last step of this kind was disturbed: of decodes, or of this size with prompts. (Of
     /// all with prompts, others would hide that one size takes as long again and again.)
-    fn disturbed(&mut self, load: Load) -> &mut bool {
+    fn disturbed(&mut self, load: StepLoad) -> &mut bool {
         match (load.prompt, self.sizes.disturbed(load.tokens())) {
-            (0, _) => &mut self.decoding.disturbed,
+            (0, _) => &mut self.decode.disturbed,
             (_, Some(disturbed)) => disturbed,
-            (_, None) => &mut self.reading.disturbed,
+            (_, None) => &mut self.prefill.disturbed,
         }
     }
 
     /// Begins again: what was learnt came from disturbed steps (the first ones may compile).
-    fn forget(&mut self, load: Load) {
+    fn forget(&mut self, load: StepLoad) {
         match load.prompt {
             0 => {
                 // What they seemed to take stands until the next one: without, nothing paced prompts.
-                self.decoding.forget_observations();
-                self.reading = Fit::default();
+                self.decode.forget_observations();
+                self.prefill = Fit::default();
             }
             // What its size is known to cost too: that alone would make the next step a surprise again.
             _ => {
-                self.reading = Fit::default();
+                self.prefill = Fit::default();
                 self.sizes.forget(load.tokens());
             }
         }
@@ -155,127 +161,138 @@ impl StepCost {
 
     /// What reading costs is learnt anew if it is wrong again and again, whatever sizes are known to
     /// cost.
-    fn doubt(&mut self, load: Load, took: f64) {
-        let Some(line) = self.line(load) else { return };
-        if line > took * WRONG || line * WRONG < took {
-            self.reading.wrongs += 1;
+    fn check_drift(&mut self, load: StepLoad, took: f64) {
+        let Some(line) = self.predicted_by_fit(load) else {
+            return;
+        };
+        if line > took * DRIFT_RATIO || line * DRIFT_RATIO < took {
+            self.prefill.drift_steps += 1;
         } else {
-            self.reading.wrongs = 0;
+            self.prefill.drift_steps = 0;
         }
-        if self.reading.wrongs == WRONGS {
-            self.reading.forget_observations();
+        if self.prefill.drift_steps == DRIFT_STEPS {
+            self.prefill.forget_observations();
         }
     }
 
     /// Microseconds that a step takes; None until enough steps of its kind were seen.
-    pub(crate) fn predict(&self, load: Load) -> Option<f64> {
-        match self.seen(load) {
+    pub(crate) fn predict(&self, load: StepLoad) -> Option<f64> {
+        match self.predicted_by_size(load) {
             Some(seen) if self.sizes.is_recent(load.tokens()) => Some(seen),
             // It may have been disturbed then, and would keep its size from being tried again.
-            Some(seen) => Some(self.line(load).map_or(seen, |line| line.min(seen))),
-            None => self.line(load),
+            Some(seen) => Some(
+                self.predicted_by_fit(load)
+                    .map_or(seen, |line| line.min(seen)),
+            ),
+            None => self.predicted_by_fit(load),
         }
     }
 
     /// The same, by what its size was last seen to cost; None of decodes alone.
-    fn seen(&self, load: Load) -> Option<f64> {
+    fn predicted_by_size(&self, load: StepLoad) -> Option<f64> {
         let known = self.sizes.known(load.tokens()).filter(|_| load.prompt > 0);
         known.map(|micros| micros + self.attention(load))
     }
 
     /// The same, by the fits alone.
-    fn line(&self, load: Load) -> Option<f64> {
-        let decoding = self.decoding.at(load.decoding()).max(0.0);
+    fn predicted_by_fit(&self, load: StepLoad) -> Option<f64> {
+        let decode = self.decode.at(load.decode_features()).max(0.0);
         if load.prompt == 0 {
-            return self.decoding.is_known().then_some(decoding);
+            return self.decode.is_known().then_some(decode);
         }
-        let reading = self.reading.at(load.reading()).max(0.0);
-        self.reading.is_known().then_some(decoding + reading)
+        let prefill = self.prefill.at(load.prefill_features()).max(0.0);
+        self.prefill.is_known().then_some(decode + prefill)
     }
 
     /// Microseconds of a step with a prompt. A size that nobody has tried of late is hoped to be bound by
     /// nothing but the products' rate or the reading of the weights (the roofline model; Williams,
     /// Waterman and Patterson, 2009), if that is less than `predict` says, so that good ones are tried.
-    pub(crate) fn hope(&self, load: Load) -> Option<f64> {
+    pub(crate) fn predict_optimistic(&self, load: StepLoad) -> Option<f64> {
         let predicted = self.predict(load)?;
         if self.sizes.is_recent(load.tokens()) {
             return Some(predicted);
         }
-        let weights = self.decoding.at([1.0, 0.0, 0.0]);
+        let weights = self.decode.at([1.0, 0.0, 0.0]);
         let bound = |products: f64| products.max(weights) + self.attention(load);
-        let hoped = self.sizes.hoped(load.tokens()).map(bound);
+        let hoped = self.sizes.best_case(load.tokens()).map(bound);
         Some(hoped.unwrap_or(predicted).min(predicted))
     }
 
     /// Microseconds that `load`'s decodes take alone: as predicted, but no more than `least_seen`. Where
     /// prompts keep coming, no step of decodes tells what a disturbed one did to the fit, and short
     /// chunks would seem free.
-    pub(crate) fn alone(&self, load: Load) -> Option<f64> {
-        let predicted = self.line(load.without_prompt())?;
+    pub(crate) fn alone(&self, load: StepLoad) -> Option<f64> {
+        let predicted = self.predicted_by_fit(load.without_prompt())?;
         let seen = self.least_seen(load);
         Some(seen.map_or(predicted, |seen| predicted.min(seen)))
     }
 
     /// Microseconds that any step with prompts took of late, of as many tokens as `load` has decodes or
     /// more, if it attended to what they do.
-    fn least_seen(&self, load: Load) -> Option<f64> {
+    fn least_seen(&self, load: StepLoad) -> Option<f64> {
         let size = self.sizes.least(load.decodes)?;
         Some(size + self.attention(load.without_prompt()))
     }
 
     fn is_known(&self) -> bool {
-        self.decoding.is_known() && self.reading.is_known()
+        self.decode.is_known() && self.prefill.is_known()
     }
 
     /// Microseconds that what a step attends to adds.
-    fn attention(&self, load: Load) -> f64 {
-        let [.., context] = self.decoding.weights;
-        let [.., pair] = self.reading.weights;
+    fn attention(&self, load: StepLoad) -> f64 {
+        let [.., context] = self.decode.weights;
+        let [.., pair] = self.prefill.weights;
         let (contexts, pairs) = (load.context as f64 * CONTEXT, load.pairs as f64 * PAIRS);
         context * contexts + pair * pairs
     }
 
     /// Microseconds of a step that are for what its decodes attend to; None where steps alone tell that,
     /// badly, or do not.
-    pub(crate) fn attending(&self, load: Load) -> Option<f64> {
-        let micros = self.attention(Load { pairs: 0, ..load });
+    pub(crate) fn decode_attention(&self, load: StepLoad) -> Option<f64> {
+        let micros = self.attention(StepLoad { pairs: 0, ..load });
         (self.context_slope > 0.0 && micros > 0.0).then_some(micros)
     }
 
     /// Microseconds of a step with a prompt, beside `load`'s decodes, before the first of its tokens.
-    pub(crate) fn least(&self, load: Load) -> Option<f64> {
-        let [constant, ..] = self.reading.weights;
+    pub(crate) fn least(&self, load: StepLoad) -> Option<f64> {
+        let [constant, ..] = self.prefill.weights;
         let line = self.alone(load)? + (constant * CONSTANT).max(0.0);
         let least = self.least_seen(load).map_or(line, |seen| line.min(seen));
-        self.reading.is_known().then_some(least)
+        self.prefill.is_known().then_some(least)
     }
 
     /// Tokens of a prompt from `position` on that fit a step of `target` microseconds beside
     /// `load`'s decodes; None until enough steps were seen.
-    pub(crate) fn prompt_tokens(&self, load: Load, position: u32, target: f64) -> Option<u32> {
-        let decoding = self.predict(Load { prompt: 0, ..load })?;
-        if !self.reading.is_known() {
+    pub(crate) fn prompt_tokens(&self, load: StepLoad, position: u32, target: f64) -> Option<u32> {
+        let decode = self.predict(StepLoad { prompt: 0, ..load })?;
+        if !self.prefill.is_known() {
             return None;
         }
-        let [constant, token, _] = self.reading.weights;
-        let left = target - decoding - constant * CONSTANT;
-        Some(self.within(left, token * TOKENS, position))
+        let [constant, token, _] = self.prefill.weights;
+        let left = target - decode - constant * CONSTANT;
+        Some(self.tokens_within(left, token * TOKENS, position))
     }
 
     /// How many of a prompt's `most` next tokens, from `position` on, fit a step of `target`
     /// microseconds beside `load`'s decodes, if it is as large as all of them make it.
-    pub(crate) fn fitting(&self, load: Load, position: u32, most: u32, target: f64) -> Option<u32> {
+    pub(crate) fn tokens_that_fit(
+        &self,
+        load: StepLoad,
+        position: u32,
+        most: u32,
+        target: f64,
+    ) -> Option<u32> {
         let mut all = load;
-        all.read(position, most);
-        let without = Load { pairs: 0, ..all };
+        all.add_prompt(position, most);
+        let without = StepLoad { pairs: 0, ..all };
         let left = target - (self.predict(all)? - self.attention(all) + self.attention(without));
-        Some(self.within(left, 0.0, position).min(most))
+        Some(self.tokens_within(left, 0.0, position).min(most))
     }
 
     /// Tokens of a prompt from `position` on that take `left` microseconds, at `token` each and what
     /// they attend to.
-    fn within(&self, left: f64, token: f64, position: u32) -> u32 {
-        let [.., pair] = self.reading.weights;
+    fn tokens_within(&self, left: f64, token: f64, position: u32) -> u32 {
+        let [.., pair] = self.prefill.weights;
         // n tokens attend to n * position + n^2 / 2 others: the positive root of that equation.
         let left = left.max(0.0);
         let curve = pair * PAIRS;
@@ -285,9 +302,9 @@ impl StepCost {
     }
 }
 
-impl Load {
+impl StepLoad {
     /// Adds `tokens` of a prompt from `position` on.
-    pub(crate) fn read(&mut self, position: u32, tokens: u32) {
+    pub(crate) fn add_prompt(&mut self, position: u32, tokens: u32) {
         let (position, tokens) = (u64::from(position), u64::from(tokens));
         self.prompt += tokens as u32;
         self.pairs += tokens * position + tokens * tokens / 2;
@@ -306,12 +323,12 @@ impl Load {
         self.decodes + self.prompt
     }
 
-    fn decoding(&self) -> [f64; 3] {
+    fn decode_features(&self) -> [f64; 3] {
         let (decodes, context) = (f64::from(self.decodes), self.context as f64);
         [1.0, decodes * TOKENS, context * CONTEXT]
     }
 
-    fn reading(&self) -> [f64; 3] {
+    fn prefill_features(&self) -> [f64; 3] {
         let (prompt, pairs) = (f64::from(self.prompt), self.pairs as f64);
         [CONSTANT, prompt * TOKENS, pairs * PAIRS]
     }

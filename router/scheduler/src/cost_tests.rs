@@ -1,25 +1,25 @@
 use super::*;
 
-fn load(decodes: u32, context: u64, position: u32, prompt: u32) -> Load {
-    let mut load = Load {
+fn load(decodes: u32, context: u64, position: u32, prompt: u32) -> StepLoad {
+    let mut load = StepLoad {
         decodes,
         context,
-        ..Load::default()
+        ..StepLoad::default()
     };
     if prompt > 0 {
-        load.read(position, prompt);
+        load.add_prompt(position, prompt);
     }
     load
 }
 
-fn took(load: Load) -> u64 {
-    let decoding = 5_000 + 30 * u64::from(load.decodes) + load.context / 50;
-    let reading = 4 * u64::from(load.prompt) + load.pairs / 2_000;
-    decoding + reading
+fn took(load: StepLoad) -> u64 {
+    let decode = 5_000 + 30 * u64::from(load.decodes) + load.context / 50;
+    let prefill = 4 * u64::from(load.prompt) + load.pairs / 2_000;
+    decode + prefill
 }
 
 /// Decodes with and without prompts, of all depths.
-fn taught() -> StepCost {
+fn fitted() -> StepCost {
     let mut cost = StepCost::default();
     for step in 0..2_000_u32 {
         let context = u64::from(step % 37) * 2_000;
@@ -31,8 +31,8 @@ fn taught() -> StepCost {
 }
 
 #[test]
-fn recovers_the_costs_it_was_shown() {
-    let cost = taught();
+fn the_fit_recovers_known_costs() {
+    let cost = fitted();
     for seen in [
         load(100, 50_000, 0, 0),
         load(10, 5_000, 8_000, 1_000),
@@ -45,8 +45,8 @@ fn recovers_the_costs_it_was_shown() {
 
 /// 32 streams whose contexts grow by a token a step, on a device that slows by as much as their
 /// attention grows: so much of a step seems to be attention.
-fn warming(reads: Reads) -> f64 {
-    let mut cost = StepCost::new(&[], reads);
+fn warming(decode_reads: DecodeReads) -> f64 {
+    let mut cost = StepCost::new(&[], decode_reads);
     for step in 0..600 {
         let load = load(32, 20_000 + 32 * step, 0, 0);
         let took = 5_000.0 + load.context as f64 * 0.03 + step as f64 * 32.0 * 0.03;
@@ -57,11 +57,11 @@ fn warming(reads: Reads) -> f64 {
 }
 
 #[test]
-fn a_device_that_warms_does_not_pass_for_attention() {
+fn device_slowdown_is_not_attributed_to_attention() {
     // 1.2 of 6.8 milliseconds, and as much again since the beginning.
     let (weights, token) = (16_000_000_000, 96_000);
-    let known = warming(Reads { weights, token });
-    let unknown = warming(Reads::default());
+    let known = warming(DecodeReads { weights, token });
+    let unknown = warming(DecodeReads::default());
     assert!((0.15..0.22).contains(&known), "{known}");
     assert!(unknown > 0.3, "{unknown}");
 }
@@ -69,10 +69,10 @@ fn a_device_that_warms_does_not_pass_for_attention() {
 /// A small model: launches take longer than weights, and a token's keys and values weigh much
 /// beside these.
 #[test]
-fn steps_outweigh_what_contexts_should_take() {
+fn observations_outweigh_the_attention_prior() {
     let (weights, token) = (23_080_000, 4_096);
-    let mut cost = StepCost::new(&[], Reads { weights, token });
-    let took = |load: Load| 400.0 + 0.3 * f64::from(load.decodes) + load.context as f64 / 1e3;
+    let mut cost = StepCost::new(&[], DecodeReads { weights, token });
+    let took = |load: StepLoad| 400.0 + 0.3 * f64::from(load.decodes) + load.context as f64 / 1e3;
     let step = |step: u32| {
         let decodes = [256, 8][(step / 100 % 2) as usize];
         load(decodes, u64::from(decodes * (100 + step % 400)), 0, 0)
@@ -88,7 +88,7 @@ fn steps_outweigh_what_contexts_should_take() {
 
 #[test]
 fn a_chunk_shrinks_with_the_depth_of_its_prompt() {
-    let cost = taught();
+    let cost = fitted();
     let beside = load(32, 20_000, 0, 0);
     let target = 2 * took(beside);
     let chunks = [0, 16_000, 32_000].map(|position| {
@@ -102,8 +102,8 @@ fn a_chunk_shrinks_with_the_depth_of_its_prompt() {
 
 /// Reading the weights is paid once: a short chunk beside decodes costs less than alone.
 #[test]
-fn a_chunk_may_hide_behind_decodes() {
-    let hidden = |load: Load| 3_000 + 25 * u64::from(load.decodes + load.prompt).max(200);
+fn a_chunk_beside_decodes_costs_less_than_alone() {
+    let hidden = |load: StepLoad| 3_000 + 25 * u64::from(load.decodes + load.prompt).max(200);
     let mut cost = StepCost::default();
     for step in 0..500_u32 {
         let load = load(32, 0, 0, if step % 3 == 0 { 0 } else { 200 + step % 100 });
@@ -115,7 +115,7 @@ fn a_chunk_may_hide_behind_decodes() {
 
 /// A quiet night: few streams, now and then a prompt. The fit must neither drift nor diverge.
 #[test]
-fn keeps_what_it_knows_through_steady_traffic() {
+fn the_fit_is_stable_under_steady_traffic() {
     let mut cost = StepCost::default();
     for step in 0..1_000_000_u32 {
         let prompt = if step % 1_000 == 0 { 500 } else { 0 };
@@ -130,8 +130,8 @@ fn keeps_what_it_knows_through_steady_traffic() {
 
 /// A large step that compiled a kernel says nothing of those to come.
 #[test]
-fn a_disturbed_step_counts_for_nothing() {
-    let (mut cost, large) = (taught(), load(32, 9_000, 0, 8_000));
+fn a_single_outlier_step_is_ignored() {
+    let (mut cost, large) = (fitted(), load(32, 9_000, 0, 8_000));
     let before = cost.predict(large).unwrap();
     cost.observe(large, 1_600_000, Micros(0));
     let after = cost.predict(large).unwrap();
@@ -142,8 +142,8 @@ fn a_disturbed_step_counts_for_nothing() {
 }
 
 #[test]
-fn steps_that_stay_slow_are_believed() {
-    let (mut cost, beside) = (taught(), load(32, 9_000, 0, 0));
+fn persistently_slow_steps_are_learnt() {
+    let (mut cost, beside) = (fitted(), load(32, 9_000, 0, 0));
     for _ in 0..1_000 {
         cost.observe(beside, 10 * took(beside), Micros(0));
     }
@@ -154,30 +154,33 @@ fn steps_that_stay_slow_are_believed() {
 #[test]
 fn slow_first_steps_are_forgotten() {
     let mut cost = StepCost::default();
-    let [decode, read] = [load(32, 9_000, 0, 0), load(32, 9_000, 0, 512)];
+    let [decode, prefill] = [load(32, 9_000, 0, 0), load(32, 9_000, 0, 512)];
     for step in 0..40 {
         let compiling = if step < 2 { 3_000_000 } else { 0 };
         cost.observe(decode, took(decode) + compiling, Micros(0));
-        cost.observe(read, took(read) + compiling, Micros(0));
+        cost.observe(prefill, took(prefill) + compiling, Micros(0));
     }
-    let ratio = cost.predict(read).unwrap() / took(read) as f64;
+    let ratio = cost.predict(prefill).unwrap() / took(prefill) as f64;
     assert!((0.95..1.05).contains(&ratio), "{ratio}");
 }
 
 /// What sizes cost is known all the same, so no step is a surprise.
 #[test]
-fn a_fit_of_a_disturbed_step_is_forgotten() {
-    let mut cost = StepCost::new(&[128, 256, 1_024], Reads::default());
-    let [decode, read] = [load(32, 9_000, 0, 0), load(32, 9_000, 0, 200)];
+fn a_fit_learnt_from_an_outlier_is_discarded() {
+    let mut cost = StepCost::new(&[128, 256, 1_024], DecodeReads::default());
+    let [decode, prefill] = [load(32, 9_000, 0, 0), load(32, 9_000, 0, 200)];
     for step in 0..60 {
         let compiling = if step == 5 { 3_000_000 } else { 0 };
         cost.observe(decode, took(decode), Micros(step));
         // Prompts are seen for the first time when a kernel is compiled for them.
         if step >= 5 {
-            cost.observe(read, took(read) + compiling, Micros(step));
+            cost.observe(prefill, took(prefill) + compiling, Micros(step));
         }
         if let Some(least) = cost.least(decode) {
-            assert!(least < 2.0 * took(read) as f64, "{least} us at step {step}");
+            assert!(
+                least < 2.0 * took(prefill) as f64,
+                "{least} us at step {step}"
+            );
         }
     }
     let other = load(32, 9_000, 0, 900);
@@ -188,27 +191,28 @@ fn a_fit_of_a_disturbed_step_is_forgotten() {
 /// Decodes that were disturbed, and then none alone: prompts keep coming.
 #[test]
 fn decodes_take_no_longer_than_with_a_chunk_beside_them() {
-    let mut cost = StepCost::new(&[64, 256], Reads::default());
+    let mut cost = StepCost::new(&[64, 256], DecodeReads::default());
     let decode = load(32, 9_000, 0, 0);
-    let read = load(32, 9_000, 0, 32);
+    let prefill = load(32, 9_000, 0, 32);
     for step in 0..200 {
         if step < 8 {
             cost.observe(decode, 2 * took(decode), Micros(step));
         }
-        cost.observe(read, took(read), Micros(step));
+        cost.observe(prefill, took(prefill), Micros(step));
     }
-    assert!(cost.predict(decode).unwrap() > 1.5 * took(read) as f64);
+    assert!(cost.predict(decode).unwrap() > 1.5 * took(prefill) as f64);
     let alone = cost.alone(decode).unwrap();
-    assert!(alone < 1.05 * took(read) as f64, "{alone}");
+    assert!(alone < 1.05 * took(prefill) as f64, "{alone}");
 }
 
 /// A size whose step was disturbed seems too long for any pace: nothing would correct that.
 #[test]
 fn a_size_that_was_slow_long_ago_is_tried_again() {
-    let mut cost = StepCost::new(&[256, 512, 1_024], Reads::default());
-    let [decode, short, read, large] = [0, 200, 480, 900].map(|prompt| load(32, 9_000, 0, prompt));
+    let mut cost = StepCost::new(&[256, 512, 1_024], DecodeReads::default());
+    let [decode, short, prefill, large] =
+        [0, 200, 480, 900].map(|prompt| load(32, 9_000, 0, prompt));
     for step in 0..100 {
-        for seen in [decode, short, read] {
+        for seen in [decode, short, prefill] {
             cost.observe(seen, took(seen), Micros(step));
         }
         if step == 20 {
@@ -217,16 +221,16 @@ fn a_size_that_was_slow_long_ago_is_tried_again() {
     }
     let target = 1.2 * took(large) as f64;
     assert!(cost.predict(large).unwrap() > target);
-    cost.observe(read, took(read), Micros(20_000_000));
+    cost.observe(prefill, took(prefill), Micros(20_000_000));
     let again = cost.predict(large).unwrap();
     assert!(again < target, "{again}");
-    assert_eq!(cost.fitting(decode, 0, 900, target), Some(900));
+    assert_eq!(cost.tokens_that_fit(decode, 0, 900, target), Some(900));
 }
 
 /// Streams that decode beside each other for long, whose contexts seem to cost nothing at times:
 /// what another context would take does not jump from step to step.
 #[test]
-fn contexts_that_hardly_cost_move_no_prediction() {
+fn cheap_contexts_do_not_make_predictions_jump() {
     let mut cost = StepCost::default();
     let longer = load(32, 64_000, 0, 0);
     let mut last = None;
@@ -248,16 +252,16 @@ fn contexts_that_hardly_cost_move_no_prediction() {
 
 /// A step that compiled a kernel, among the first with prompts, all short.
 #[test]
-fn deep_prompts_never_seem_free() {
+fn deep_prompts_are_never_predicted_free() {
     let beside = load(32, 16_000, 0, 0);
     for disturbed in 0..8 {
         let mut cost = StepCost::default();
         for step in 0..16 {
             cost.observe(beside, took(beside), Micros(step));
-            let read = load(32, 16_000, 0, 512 - 16 * (step as u32 % 3));
+            let prefill = load(32, 16_000, 0, 512 - 16 * (step as u32 % 3));
             let compiling = if step == disturbed { 300_000 } else { 0 };
-            cost.observe(read, took(read) + compiling, Micros(step));
-            let fits = |position, target| cost.fitting(beside, position, 8_160, target);
+            cost.observe(prefill, took(prefill) + compiling, Micros(step));
+            let fits = |position, target| cost.tokens_that_fit(beside, position, 8_160, target);
             let long = took(load(32, 16_000, 0, 4_000)) as f64;
             let fitting = fits(24_000, long).unwrap_or(0);
             assert!(fitting < 8_160, "{disturbed}, {step}: {fitting}");
@@ -267,8 +271,8 @@ fn deep_prompts_never_seem_free() {
 
 /// The first step of a size, which nothing was known of, was disturbed.
 #[test]
-fn what_a_size_cost_by_mistake_is_forgotten() {
-    let mut cost = StepCost::new(&[256, 768], Reads::default());
+fn a_size_cost_learnt_from_an_outlier_is_discarded() {
+    let mut cost = StepCost::new(&[256, 768], DecodeReads::default());
     let [decode, short] = [load(32, 9_000, 0, 0), load(32, 9_000, 0, 200)];
     for step in 0..8 {
         cost.observe(decode, took(decode), Micros(step));
@@ -289,7 +293,7 @@ fn what_a_size_cost_by_mistake_is_forgotten() {
 }
 
 #[test]
-fn says_nothing_before_it_has_seen_enough() {
+fn predicts_nothing_before_enough_observations() {
     let mut cost = StepCost::default();
     cost.observe(load(1, 0, 0, 0), 10, Micros(0));
     cost.observe(load(1, 0, 0, 0), 0, Micros(0));
@@ -300,8 +304,8 @@ fn says_nothing_before_it_has_seen_enough() {
 /// Chunks that cost nothing beside decodes, and now and then a large one that takes more than twice as
 /// long: not every surprise is a disturbance.
 #[test]
-fn what_takes_twice_the_line_again_and_again_is_learnt() {
-    let mut cost = StepCost::new(&[128, 512], Reads::default());
+fn a_repeatedly_underestimated_size_is_learnt() {
+    let mut cost = StepCost::new(&[128, 512], DecodeReads::default());
     let [decode, short, large] = [0, 90, 480].map(|prompt| load(29, 9_000, 0, prompt));
     for step in 0..900 {
         let (seen, took) = match step % 15 {
@@ -317,18 +321,18 @@ fn what_takes_twice_the_line_again_and_again_is_learnt() {
 
 /// What decodes seemed to take was wrong, while prompts keep coming: a pace is kept.
 #[test]
-fn decodes_that_take_half_do_not_unpace_prompts() {
-    let mut cost = StepCost::new(&[128, 512], Reads::default());
-    let [decode, read] = [0, 400].map(|prompt| load(32, 9_000, 0, prompt));
+fn halved_decode_times_keep_the_prompt_budget_limited() {
+    let mut cost = StepCost::new(&[128, 512], DecodeReads::default());
+    let [decode, prefill] = [0, 400].map(|prompt| load(32, 9_000, 0, prompt));
     for step in 0..40 {
         cost.observe(decode, 8_000, Micros(step));
-        cost.observe(read, 9_000, Micros(step));
+        cost.observe(prefill, 9_000, Micros(step));
     }
     cost.observe(decode, 3_000, Micros(40));
     let alone = cost.alone(decode).unwrap();
     assert!((2_900.0..3_100.0).contains(&alone), "{alone}");
     for step in 41..60 {
-        cost.observe(read, 4_000, Micros(step));
+        cost.observe(prefill, 4_000, Micros(step));
     }
     let least = cost.least(decode).unwrap();
     assert!((2_900.0..4_100.0).contains(&least), "{least}");

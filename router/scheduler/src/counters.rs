@@ -1,7 +1,7 @@
 //! What is counted as things happen.
 
 use crate::ids::Micros;
-use crate::sequence::{Sequence, Standing};
+use crate::sequence::{QueueClass, Sequence};
 
 /// What `pace` and `snapshot` read.
 #[derive(Clone, Debug, Default)]
@@ -15,7 +15,7 @@ pub(crate) struct Counters {
     pub(crate) fresh: usize,
     pub(crate) fresh_tokens: u64,
     /// Running sequences that still read known tokens.
-    pub(crate) reading: u32,
+    pub(crate) prefilling: u32,
     pub(crate) preemptions: u64,
     pub(crate) prefix_hit_tokens: u64,
     pub(crate) recomputed_tokens: u64,
@@ -33,29 +33,29 @@ impl Counters {
     }
 
     /// A sequence without a slot begins to wait.
-    pub(crate) fn wait(&mut self, sequence: &Sequence) {
+    pub(crate) fn start_waiting(&mut self, sequence: &Sequence) {
         let tokens = u64::from(sequence.len());
         self.waiting_tokens += tokens;
-        if sequence.standing == Standing::Fresh {
+        if sequence.queue_class == QueueClass::Fresh {
             self.fresh += 1;
             self.fresh_tokens += tokens;
         }
     }
 
     /// It waits no longer.
-    pub(crate) fn wait_no_more(&mut self, sequence: &Sequence) {
+    pub(crate) fn stop_waiting(&mut self, sequence: &Sequence) {
         let tokens = u64::from(sequence.len());
         self.waiting_tokens -= tokens;
-        if sequence.standing == Standing::Fresh {
+        if sequence.queue_class == QueueClass::Fresh {
             self.fresh -= 1;
             self.fresh_tokens -= tokens;
         }
     }
 
     /// A sequence left the queue for a slot.
-    pub(crate) fn begun(&mut self, sequence: &Sequence, hit: u32, now: Micros) {
+    pub(crate) fn count_start(&mut self, sequence: &Sequence, hit: u32, now: Micros) {
         self.prefix_hit_tokens += u64::from(hit);
-        if sequence.standing == Standing::Resumed {
+        if sequence.queue_class == QueueClass::Resumed {
             self.recomputed_tokens += u64::from(sequence.len() - hit);
         }
         // Only a gap during which it waited says something about the backlog.

@@ -31,7 +31,7 @@ pub(crate) struct Fit {
     /// Whether the last step was disturbed.
     pub(crate) disturbed: bool,
     /// Steps in a row for which it was wrong.
-    pub(crate) wrongs: u32,
+    pub(crate) drift_steps: u32,
 }
 
 /// What is known of a fit before anything was observed.
@@ -39,7 +39,7 @@ pub(crate) struct Prior {
     /// The last slope, in constants; 0 = unknown.
     pub(crate) last_slope: f64,
     /// Features to leave out where a slope would be negative, tried in turn.
-    pub(crate) leaving_out: &'static [&'static [usize]],
+    pub(crate) fallbacks: &'static [&'static [usize]],
 }
 
 impl Fit {
@@ -63,7 +63,7 @@ impl Fit {
 
     /// Learns that `x` takes `y`. Nothing takes less for there being more of it, but disturbed steps, or
     /// steps much alike, may say so, and work unlike theirs would seem free: the features of the first of
-    /// the prior's `leaving_out` with which no slope is negative, or else of the last, get no weight. What
+    /// the prior's `fallbacks` with which no slope is negative, or else of the last, get no weight. What
     /// is negative even then is 0.
     pub(crate) fn observe(&mut self, x: [f64; 3], y: f64, prior: &Prior) {
         self.observed = self.observed.saturating_add(1);
@@ -77,7 +77,7 @@ impl Fit {
             equations[i][i] += PULL;
             equations[i][3] = self.moments[i] + PULL * self.weights[i];
         }
-        for features in prior.leaving_out {
+        for features in prior.fallbacks {
             let slope = match features.contains(&2) {
                 true => 0.0,
                 false => prior.last_slope,

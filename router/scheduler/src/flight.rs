@@ -1,13 +1,13 @@
 //! Plans whose outcome has not come: what each run was, so that its outcome can be read.
 
-use crate::cost::Load;
+use crate::cost::StepLoad;
 use crate::ids::{Micros, Slot, StepId};
-use crate::sequence::Place;
+use crate::sequence::SequenceKey;
 
 /// One run of a plan in flight.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FlightRun {
-    pub(crate) place: Place,
+    pub(crate) key: SequenceKey,
     /// Of the sequence that held the place: another one means that the run is nobody's now.
     pub(crate) generation: u32,
     pub(crate) slot: Slot,
@@ -30,5 +30,5 @@ pub(crate) struct Flight {
     pub(crate) step: StepId,
     pub(crate) planned: Micros,
     pub(crate) runs: Vec<FlightRun>,
-    pub(crate) load: Load,
+    pub(crate) load: StepLoad,
 }

@@ -1,12 +1,12 @@
 //! `Scheduler::fork`: a second line of tokens from a live sequence.
 
-use crate::draft::{full, tables};
 use crate::ids::{GroupId, Micros, SequenceId};
 use crate::memory::Chain;
 use crate::plan::{BlockCopy, Fork, NewSequence, Table};
+use crate::plan_builder::{full, tables};
 use crate::request::AddError;
-use crate::scheduler::{Birth, BirthCopy, Scheduler};
-use crate::sequence::{Order, Place, Sequence, Standing, State};
+use crate::scheduler::{PendingCopy, PendingFork, Scheduler};
+use crate::sequence::{Order, QueueClass, Sequence, SequenceKey, State};
 
 /// Why `fork` refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,24 +55,24 @@ impl Scheduler {
         if !shares && !may_wait {
             return Err(ForkError::Refused(AddError::QueueFull));
         }
-        let place = self.bear(parent, tokens as u32);
+        let key = self.insert_child(parent, tokens as u32);
         if shares {
-            self.share(parent, place);
+            self.share(parent, key);
         } else if self.store[parent].state == State::Preparing {
-            self.park(place);
+            self.park(key);
         } else {
-            self.enqueue(place, now);
+            self.enqueue(key, now);
         }
-        Ok(self.store[place].id)
+        Ok(self.store[key].id)
     }
 
     /// Makes the forks that a running sequence's request wants. They share its blocks as far as
     /// there are slots and blocks for them, and otherwise queue and find them in the prefix cache;
     /// their request was admitted with all its branches, so none is refused.
-    pub(crate) fn divide(&mut self, parent: Place, now: Micros) {
-        let unborn = std::mem::take(&mut self.store[parent].unborn);
-        for _ in 0..unborn {
-            let child = self.bear(parent, self.store[parent].max_tokens);
+    pub(crate) fn make_forks(&mut self, parent: SequenceKey, now: Micros) {
+        let forks_to_make = std::mem::take(&mut self.store[parent].forks_to_make);
+        for _ in 0..forks_to_make {
+            let child = self.insert_child(parent, self.store[parent].max_tokens);
             if self.can_share(parent) {
                 self.share(parent, child);
             } else {
@@ -82,7 +82,7 @@ impl Scheduler {
     }
 
     /// Stores a child of `parent`; its state is the caller's to set.
-    pub(crate) fn bear(&mut self, parent: Place, max_tokens: u32) -> Place {
+    pub(crate) fn insert_child(&mut self, parent: SequenceKey, max_tokens: u32) -> SequenceKey {
         let number = self.next_number();
         let parent = &mut self.store[parent];
         parent.flush();
@@ -91,33 +91,33 @@ impl Scheduler {
     }
 
     /// Births of this plan: as forks of a slot, or in full where the parent has left its slot.
-    pub(crate) fn seal_births(
+    pub(crate) fn flush_forks(
         &mut self,
         new: &mut Vec<NewSequence>,
     ) -> (Vec<Fork>, Vec<BlockCopy>) {
         let mut forks = Vec::new();
         let mut copies = Vec::new();
-        for birth in std::mem::take(&mut self.births) {
-            let child = &self.store[birth.child];
+        for pending in std::mem::take(&mut self.pending_forks) {
+            let child = &self.store[pending.child];
             let Some(destination) = child.slot() else {
                 continue;
             };
-            let tables = birth_tables(child, &birth);
-            let parent = &self.store[birth.parent];
-            let alive = parent.generation == birth.parent_generation
-                && parent.slot() == Some(birth.parent_slot);
+            let tables = pending_tables(child, &pending);
+            let parent = &self.store[pending.parent];
+            let alive = parent.generation == pending.parent_generation
+                && parent.slot() == Some(pending.parent_slot);
             if alive {
                 let sequence = child.id;
                 forks.push(Fork {
                     sequence,
-                    source: birth.parent_slot,
+                    source: pending.parent_slot,
                     destination,
                     tables,
                 });
             } else {
                 new.push(full(child, destination, tables, child.computed));
             }
-            for copy in birth.copies {
+            for copy in pending.copies {
                 copies.push(BlockCopy {
                     group: GroupId(copy.group as u32),
                     source: copy.source.block(),
@@ -129,16 +129,19 @@ impl Scheduler {
         (forks, copies)
     }
 
-    pub(crate) fn can_share(&self, parent: Place) -> bool {
+    pub(crate) fn can_share(&self, parent: SequenceKey) -> bool {
         let sequence = &self.store[parent];
         let ready = sequence.slot().is_some() && sequence.in_flight == 0 && sequence.computed > 0;
-        let born = self.births.iter().all(|birth| birth.child != parent);
+        let not_pending = self
+            .pending_forks
+            .iter()
+            .all(|pending| pending.child != parent);
         let room = self.groups.iter().all(|group| group.pool.available() > 0);
-        ready && born && room && self.slots.free() > 0
+        ready && not_pending && room && self.slots.free() > 0
     }
 
     /// Puts `child` into a slot with the parent's computed blocks.
-    pub(crate) fn share(&mut self, parent: Place, child: Place) {
+    pub(crate) fn share(&mut self, parent: SequenceKey, child: SequenceKey) {
         let Some(slot) = self.slots.take() else {
             return;
         };
@@ -146,7 +149,7 @@ impl Scheduler {
             return;
         };
         let computed = self.store[parent].computed;
-        let mut birth = Birth {
+        let mut pending = PendingFork {
             child,
             parent,
             parent_generation: self.store[parent].generation,
@@ -158,8 +161,8 @@ impl Scheduler {
         let mut room = u32::MAX;
         for (index, group) in self.groups.iter_mut().enumerate() {
             let original = &self.store[parent].chains[index];
-            let full = (computed / group.geometry.block_tokens - original.passed) as usize;
-            let mut chain = original.twin(Vec::with_capacity(full + 1));
+            let full = (computed / group.geometry.block_tokens - original.behind_window) as usize;
+            let mut chain = original.copy_with(Vec::with_capacity(full + 1));
             for lease in &original.leases[..full] {
                 chain.leases.push(group.pool.share(lease.block()));
             }
@@ -168,7 +171,7 @@ impl Scheduler {
             {
                 let source = group.pool.share(original.leases[full].block());
                 let destination = copy.block();
-                birth.copies.push(BirthCopy {
+                pending.copies.push(PendingCopy {
                     group: index,
                     source,
                     destination,
@@ -176,10 +179,10 @@ impl Scheduler {
                 chain.leases.push(copy);
             }
             room = room.min(chain.len() * group.geometry.block_tokens);
-            birth.blocks.push(chain.len() as usize);
+            pending.blocks.push(chain.len() as usize);
             chains.push(chain);
         }
-        self.births.push(birth);
+        self.pending_forks.push(pending);
         let (planned, phase) = (self.store[parent].planned, self.store[parent].phase);
         let boundary = self.store[parent].boundary;
         let sequence = &mut self.store[child];
@@ -198,9 +201,9 @@ impl Sequence {
     fn child(&self, max_tokens: u32, number: u64) -> Self {
         Self {
             pipelining: self.pipelining,
-            standing: match self.state {
-                State::Running(_) => Standing::Resumed,
-                State::Vacant | State::Preparing | State::Queued => self.standing,
+            queue_class: match self.state {
+                State::Running(_) => QueueClass::Resumed,
+                State::Vacant | State::Preparing | State::Queued => self.queue_class,
             },
             order: Order {
                 rank: self.order.rank,
@@ -214,7 +217,7 @@ impl Sequence {
             stop_filter: self.stop_filter,
             stops: self.stops.clone(),
             salt: self.salt.clone(),
-            cached_at_most: u32::MAX,
+            max_cached_tokens: u32::MAX,
             class: self.class.clone(),
             chains: self.chains.iter().map(|_| Chain::default()).collect(),
             ..Self::default()
@@ -222,9 +225,9 @@ impl Sequence {
     }
 }
 
-fn birth_tables(child: &Sequence, birth: &Birth) -> Vec<Table> {
+fn pending_tables(child: &Sequence, pending: &PendingFork) -> Vec<Table> {
     let mut tables = tables(child);
-    for (table, &blocks) in tables.iter_mut().zip(&birth.blocks) {
+    for (table, &blocks) in tables.iter_mut().zip(&pending.blocks) {
         table.blocks.truncate(blocks);
     }
     tables

@@ -53,5 +53,5 @@ pub struct SequenceId {
     /// The request that the sequence belongs to.
     pub request: RequestId,
     /// 0 for the sequence that `add` made; forks get the next free number.
-    pub branch: u32,
+    pub index: u32,
 }

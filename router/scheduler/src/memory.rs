@@ -5,7 +5,7 @@
 //! blocks that the sequence still holds, so a later request finds its prefix only while memory lasts.
 //! A hit needs all blocks from the first on, also those that the window has passed.
 
-use crate::blocks::{Afterlife, BlockLease, Pool};
+use crate::blocks::{AfterRelease, BlockLease, Pool};
 use crate::config::KvGroup;
 use crate::ids::{BlockId, TokenId};
 use crate::prefix::{Link, Node, Prefix, block_key, root_key};
@@ -14,10 +14,10 @@ use crate::prefix::{Link, Node, Prefix, block_key, root_key};
 #[repr(C)]
 #[derive(Debug, Default)]
 pub(crate) struct Chain {
-    /// Its blocks but for the first `passed`.
+    /// Its blocks but for the first `behind_window`.
     pub(crate) leases: Vec<BlockLease>,
     /// Leading blocks that lie behind the window, and were given back.
-    pub(crate) passed: u32,
+    pub(crate) behind_window: u32,
     /// Leading blocks whose contents the prefix index knows (in this block or an equal one).
     pub(crate) indexed: u32,
     /// Entry of the last indexed block.
@@ -57,23 +57,24 @@ pub(crate) struct Group {
 impl Chain {
     /// Its blocks, those that were given back included.
     pub(crate) fn len(&self) -> u32 {
-        self.passed + self.leases.len() as u32
+        self.behind_window + self.leases.len() as u32
     }
 
     pub(crate) fn lease(&self, block: u32) -> Option<&BlockLease> {
-        self.leases.get(block.checked_sub(self.passed)? as usize)
+        self.leases
+            .get(block.checked_sub(self.behind_window)? as usize)
     }
 
     /// The block of every position. Nobody reads where the window has passed: any block does there.
     pub(crate) fn blocks(&self) -> Vec<BlockId> {
         let held = self.leases.iter().map(BlockLease::block);
         let any = self.leases.first().map_or(BlockId(0), BlockLease::block);
-        let passed = std::iter::repeat_n(any, self.passed as usize);
-        passed.chain(held).collect()
+        let behind_window = std::iter::repeat_n(any, self.behind_window as usize);
+        behind_window.chain(held).collect()
     }
 
     /// A chain of the same tokens, with leases of its own.
-    pub(crate) fn twin(&self, leases: Vec<BlockLease>) -> Self {
+    pub(crate) fn copy_with(&self, leases: Vec<BlockLease>) -> Self {
         Self {
             leases,
             keys: self.keys.clone(),
@@ -120,10 +121,10 @@ impl Group {
     }
 
     /// Reads what `take` will read `count` times, so that its cache misses overlap.
-    pub(crate) fn read_ahead(&self, count: usize) {
+    pub(crate) fn prefetch(&self, count: usize) {
         let evicted = count.saturating_sub(self.pool.free() as usize);
         let oldest = self.pool.cached_blocks().take(evicted);
-        self.prefix.read_ahead_of_removal(oldest);
+        self.prefix.prefetch_removal(oldest);
     }
 
     /// Takes the blocks that `tokens` tokens need beyond those held, as far as there are any. How
@@ -138,7 +139,7 @@ impl Group {
     }
 
     /// Blocks that lie behind the window of whatever runs after `computed` tokens.
-    pub(crate) fn behind(&self, computed: u32) -> u32 {
+    pub(crate) fn blocks_behind_window(&self, computed: u32) -> u32 {
         match self.geometry.window {
             0 => 0,
             window => (computed + 1).saturating_sub(window) / self.geometry.block_tokens,
@@ -147,19 +148,19 @@ impl Group {
 
     /// Gives the blocks behind the window back. Runs in flight do not read them either: they come
     /// after `computed`.
-    pub(crate) fn pass(&mut self, chain: &mut Chain, computed: u32) {
-        let count = self.behind(computed) - chain.passed;
+    pub(crate) fn release_behind_window(&mut self, chain: &mut Chain, computed: u32) {
+        let count = self.blocks_behind_window(computed) - chain.behind_window;
         if count == 0 {
             return;
         }
         for lease in chain.leases.drain(..count as usize) {
             self.give_back(lease);
         }
-        chain.passed += count;
+        chain.behind_window += count;
     }
 
     /// Blocks that a sequence holds at most, with `running` tokens in flight.
-    pub(crate) fn most_held(&self, running: u32) -> u32 {
+    pub(crate) fn max_held_blocks(&self, running: u32) -> u32 {
         match self.geometry.window {
             0 => u32::MAX,
             window => self.blocks_for(window.saturating_add(running)) + 2,
@@ -178,11 +179,11 @@ impl Group {
     }
 
     pub(crate) fn give_back(&mut self, lease: BlockLease) {
-        let afterlife = match self.prefix.contains(lease.block()) {
-            true => Afterlife::Cached,
-            false => Afterlife::Free,
+        let after_release = match self.prefix.contains(lease.block()) {
+            true => AfterRelease::Cached,
+            false => AfterRelease::Free,
         };
-        self.pool.release(lease, afterlife);
+        self.pool.release(lease, after_release);
     }
 
     /// How many leading blocks of `contents`, at most `limit`, are cached or leased by others.

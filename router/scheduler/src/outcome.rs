@@ -5,7 +5,7 @@ use crate::ids::{Micros, Slot, TokenId};
 use crate::plan::{Emission, Finish, StepOutcome};
 use crate::request::Pipelining;
 use crate::scheduler::Scheduler;
-use crate::sequence::{Place, Sequence, State};
+use crate::sequence::{Sequence, SequenceKey, State};
 use std::ops::Range;
 
 /// Reads an outcome's yields in run order.
@@ -18,10 +18,10 @@ struct Yields<'a> {
 }
 
 /// What `complete` gathers.
-struct News {
+struct Completion {
     emissions: Vec<Emission>,
     /// Sequences with a full block to settle. All at the end: the misses of one overlap those of others.
-    at_boundary: Vec<Place>,
+    at_boundary: Vec<SequenceKey>,
 }
 
 impl<'a> Yields<'a> {
@@ -44,7 +44,7 @@ impl<'a> Yields<'a> {
 
     /// Goes past the token of `single`; where it is.
     #[inline]
-    fn pass_single(&mut self) -> Range<usize> {
+    fn take_single(&mut self) -> Range<usize> {
         self.slots = &self.slots[1..];
         self.counts = &self.counts[1..];
         self.start += 1;
@@ -52,7 +52,7 @@ impl<'a> Yields<'a> {
     }
 
     /// Where the tokens of a run are. Empty if it yielded none.
-    fn of(&mut self, run: &FlightRun) -> Range<usize> {
+    fn take_range(&mut self, run: &FlightRun) -> Range<usize> {
         let start = self.start;
         if let ([slot, slots @ ..], [count, counts @ ..]) = (self.slots, self.counts)
             && *slot == run.slot
@@ -78,7 +78,7 @@ impl Scheduler {
         self.cost
             .observe(flight.load, self.duration(&flight, outcome, now), now);
         self.last_outcome = now;
-        let mut news = News {
+        let mut completion = Completion {
             emissions: Vec::with_capacity(outcome.slots.len()),
             at_boundary: Vec::new(),
         };
@@ -86,51 +86,51 @@ impl Scheduler {
         let mut runs = &flight.runs[..];
         while !runs.is_empty() {
             runs = match outcome.failed.is_empty() && outcome.unprepared.is_empty() {
-                true => self.settle_plainly(runs, &mut yields, &mut news),
+                true => self.settle_fast_path(runs, &mut yields, &mut completion),
                 false => runs,
             };
             let Some((run, rest)) = runs.split_first() else {
                 break;
             };
             runs = rest;
-            let tokens = yields.of(run);
-            if self.store[run.place].generation == run.generation {
+            let tokens = yields.take_range(run);
+            if self.store[run.key].generation == run.generation {
                 let emission = if outcome.failed.contains(&run.slot) {
                     self.fail(run, tokens.start)
                 } else if outcome.unprepared.contains(&run.slot) {
-                    self.part(run);
+                    self.park_unprepared(run);
                     None
                 } else {
                     self.settle(run, tokens, &outcome.token_ids)
                 };
-                news.emissions.extend(emission);
+                completion.emissions.extend(emission);
             }
         }
-        self.settle_together(&news.at_boundary);
+        self.settle_together(&completion.at_boundary);
         flight.runs.clear();
         self.spare_runs = flight.runs;
-        news.emissions
+        completion.emissions
     }
 
     /// Settles runs for as long as they are the common case: one token that does not end its
     /// sequence. The runs that are left to `settle`.
-    fn settle_plainly<'a>(
+    fn settle_fast_path<'a>(
         &mut self,
         runs: &'a [FlightRun],
         yields: &mut Yields<'_>,
-        news: &mut News,
+        completion: &mut Completion,
     ) -> &'a [FlightRun] {
         for (at, run) in runs.iter().enumerate() {
-            let sequence = &mut self.store[run.place];
-            let plain = sequence.generation == run.generation && run.reach == Reach::Yields;
-            let Some(token) = yields.single(run).filter(|_| plain) else {
+            let sequence = &mut self.store[run.key];
+            let fast = sequence.generation == run.generation && run.reach == Reach::Yields;
+            let Some(token) = yields.single(run).filter(|_| fast) else {
                 return &runs[at..];
             };
-            if !sequence.push_plainly(token) {
+            if !sequence.push_fast_path(token) {
                 return &runs[at..];
             }
-            let tokens = yields.pass_single();
-            news.emissions.push(Emission {
+            let tokens = yields.take_single();
+            completion.emissions.push(Emission {
                 sequence: sequence.id,
                 slot: run.slot,
                 tokens,
@@ -138,7 +138,7 @@ impl Scheduler {
                 steered: false,
             });
             if sequence.computed >= sequence.boundary {
-                news.at_boundary.push(run.place);
+                completion.at_boundary.push(run.key);
             }
         }
         &[]
@@ -161,14 +161,14 @@ impl Scheduler {
 
     /// Takes a sequence out of its slot until its request is prepared again. Runs of it that were
     /// planned since come to nothing either.
-    fn part(&mut self, run: &FlightRun) {
-        let sequence = &mut self.store[run.place];
+    fn park_unprepared(&mut self, run: &FlightRun) {
+        let sequence = &mut self.store[run.key];
         sequence.in_flight -= 1;
         sequence.yielding -= u16::from(run.reach == Reach::Yields);
         if sequence.slot() == Some(run.slot) {
             let request = sequence.id.request;
-            self.vacate(run.place);
-            self.park(run.place);
+            self.vacate(run.key);
+            self.park(run.key);
             self.unprepared.push(request);
         }
     }
@@ -179,20 +179,20 @@ impl Scheduler {
         range: Range<usize>,
         token_ids: &[TokenId],
     ) -> Option<Emission> {
-        let sequence = &mut self.store[run.place];
+        let sequence = &mut self.store[run.key];
         sequence.in_flight -= 1;
         if run.reach == Reach::Part {
             if sequence.slot().is_some() {
                 sequence.computed += run.tokens;
-                self.settle_blocks(run.place);
+                self.settle_blocks(run.key);
             }
             return None;
         }
         sequence.yielding -= 1;
         let yielded = &token_ids[range.clone()];
-        let (kept, finish) = sequence.keep(yielded);
+        let (accepted, finish) = sequence.count_accepted(yielded);
         let before = sequence.len();
-        sequence.extend(&yielded[..kept]);
+        sequence.extend(&yielded[..accepted]);
         match sequence.state {
             State::Running(_) => {
                 // All but the last yielded token were run; without any, the last one runs again.
@@ -202,16 +202,16 @@ impl Scheduler {
                     sequence.computed -= 1;
                 }
                 if sequence.computed >= sequence.boundary {
-                    self.settle_blocks(run.place);
+                    self.settle_blocks(run.key);
                 }
             }
-            State::Queued => self.counters.waiting_tokens += kept as u64,
+            State::Queued => self.counters.waiting_tokens += accepted as u64,
             State::Preparing | State::Vacant => {}
         }
-        if kept > 0 && finish.is_none() {
-            self.hold(run.place);
+        if accepted > 0 && finish.is_none() {
+            self.hold(run.key);
         }
-        self.emit(run, range.start..range.start + kept, finish)
+        self.emit(run, range.start..range.start + accepted, finish)
     }
 
     fn emit(
@@ -220,10 +220,10 @@ impl Scheduler {
         tokens: Range<usize>,
         finish: Option<Finish>,
     ) -> Option<Emission> {
-        let sequence = self.store[run.place].id;
-        let steered = self.store[run.place].pipelining == Pipelining::Steered;
+        let sequence = self.store[run.key].id;
+        let steered = self.store[run.key].pipelining == Pipelining::Steered;
         if finish.is_some() {
-            self.remove(run.place);
+            self.remove(run.key);
         } else if tokens.is_empty() {
             return None;
         }
@@ -238,36 +238,36 @@ impl Scheduler {
 
     /// Settles the blocks of several sequences in passes, each of which overlaps its cache misses:
     /// the ends of their lists, then where their blocks' keys are to stand, then the work.
-    fn settle_together(&mut self, places: &[Place]) {
-        for &place in places {
-            self.store[place].read_ahead();
+    fn settle_together(&mut self, keys: &[SequenceKey]) {
+        for &key in keys {
+            self.store[key].prefetch();
         }
         if self.config.prefix_cache {
-            self.read_homes(places);
+            self.prefetch_index(keys);
         }
-        for &place in places {
-            self.settle_blocks(place);
+        for &key in keys {
+            self.settle_blocks(key);
         }
     }
 
     /// Makes the keys of the next blocks, and reads where they are to stand.
-    fn read_homes(&mut self, places: &[Place]) {
-        let mut keys = Vec::with_capacity(places.len());
+    fn prefetch_index(&mut self, keys: &[SequenceKey]) {
+        let mut block_keys = Vec::with_capacity(keys.len());
         for (index, group) in self.groups.iter().enumerate() {
-            for &place in places {
-                let sequence = &mut self.store[place];
+            for &key in keys {
+                let sequence = &mut self.store[key];
                 sequence.flush();
                 let (chains, contents) = sequence.parts();
-                keys.extend(group.next_key(&mut chains[index], contents));
+                block_keys.extend(group.next_key(&mut chains[index], contents));
             }
-            group.prefix.read_ahead(keys.drain(..));
+            group.prefix.prefetch(block_keys.drain(..));
         }
     }
 
     /// Makes the full blocks of a running sequence's computed tokens findable, and gives back those
     /// behind its window.
-    fn settle_blocks(&mut self, place: Place) {
-        let sequence = &mut self.store[place];
+    fn settle_blocks(&mut self, key: SequenceKey) {
+        let sequence = &mut self.store[key];
         sequence.flush();
         let computed = sequence.computed;
         let (chains, contents) = sequence.parts();
@@ -276,7 +276,7 @@ impl Scheduler {
             if self.config.prefix_cache {
                 group.index(chain, contents, computed);
             }
-            group.pass(chain, computed);
+            group.release_behind_window(chain, computed);
             let size = group.geometry.block_tokens;
             boundary = boundary.min((computed / size + 1) * size);
         }
@@ -288,31 +288,31 @@ impl Sequence {
     /// Takes one token if it does not end the sequence; settling a full block is the caller's.
     /// Otherwise does nothing. Whether it took it.
     #[inline]
-    fn push_plainly(&mut self, token: TokenId) -> bool {
+    fn push_fast_path(&mut self, token: TokenId) -> bool {
         let length = self.len();
-        let plain = length + 1 < self.max_tokens
+        let fast = length + 1 < self.max_tokens
             && self.has_tail_room()
             && self.pipelining != Pipelining::Steered
             && matches!(self.state, State::Running(_))
             && !self.stops_at(token);
-        if plain {
+        if fast {
             self.in_flight -= 1;
             self.yielding -= 1;
             self.computed = length;
             self.push(token);
         }
-        plain
+        fast
     }
 
     /// How many of the yielded tokens belong to the sequence, and whether they end it.
-    fn keep(&self, yielded: &[TokenId]) -> (usize, Option<Finish>) {
+    fn count_accepted(&self, yielded: &[TokenId]) -> (usize, Option<Finish>) {
         let left = (self.max_tokens - self.len()) as usize;
-        let kept = yielded.len().min(left);
+        let accepted = yielded.len().min(left);
         let masked = self.min_tokens.saturating_sub(self.len()) as usize;
         let stop = |&token: &TokenId| self.stops_at(token);
-        if let Some(at) = yielded[..kept].iter().skip(masked).position(stop) {
+        if let Some(at) = yielded[..accepted].iter().skip(masked).position(stop) {
             return (masked + at + 1, Some(Finish::StopToken));
         }
-        (kept, (kept == left).then_some(Finish::Length))
+        (accepted, (accepted == left).then_some(Finish::Length))
     }
 }

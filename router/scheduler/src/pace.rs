@@ -16,7 +16,7 @@
 //! filled as far as the limit allows (deep in a prompt, attention takes more than the products that
 //! padding shares).
 
-use crate::cost::Load;
+use crate::cost::StepLoad;
 use crate::scheduler::Scheduler;
 use crate::sequence::{Phase, Sequence};
 
@@ -33,7 +33,7 @@ const FIRST_SHARE: f64 = 0.5;
 /// how much longer for the n-th further one, times n,
 const FURTHER_SHARE: f64 = 0.1;
 /// and how long at most.
-const MOST_SHARES: f64 = 2.5;
+const MAX_SHARES: f64 = 2.5;
 /// Prompts are never read more slowly than this many tokens per step, whatever that takes.
 const MIN_CHUNK: u32 = 64;
 /// Prompt tokens of a step while it is not known what prompts cost.
@@ -42,7 +42,7 @@ const PROBE: u32 = 512;
 /// What a prompt is read beside, and how fast.
 struct Pace {
     /// The decodes.
-    beside: Load,
+    beside: StepLoad,
     /// Where the prompt's next tokens begin.
     position: u32,
     /// Microseconds that the step may take.
@@ -52,35 +52,35 @@ struct Pace {
 impl Scheduler {
     /// Prompt tokens of the next step.
     pub(crate) fn prompt_budget(&self) -> u32 {
-        let decodes = self.running.len() as u32 - self.counters.reading;
+        let decodes = self.running.len() as u32 - self.counters.prefilling;
         let k = self.config.max_tokens_per_run;
         let left = self.config.max_step_tokens.saturating_sub(decodes * k);
         // Those whose last token is in flight decode no more.
         let streams = decodes.min(self.streams.sequences);
-        if streams == 0 || self.counters.reading == 0 && self.queue.is_empty() {
-            return self.unpaced().min(left);
+        if streams == 0 || self.counters.prefilling == 0 && self.queue.is_empty() {
+            return self.budget_without_streams().min(left);
         }
-        let beside = Load {
+        let beside = StepLoad {
             decodes: streams,
             context: self.streams.context,
-            ..Load::default()
+            ..StepLoad::default()
         };
         if self.cost.alone(beside).is_none() {
             return self.largest_size().min(left);
         }
         let pace = self.pace(beside);
-        let paced = pace.and_then(|pace| self.paced(&pace, decodes * k));
+        let paced = pace.and_then(|pace| self.budget_for_pace(&pace, decodes * k));
         paced.unwrap_or(PROBE).max(k).min(left)
     }
 
     /// Prompt tokens of a step that holds up no stream.
-    fn unpaced(&self) -> u32 {
+    fn budget_without_streams(&self) -> u32 {
         let most = self.config.max_step_tokens;
-        let full = Load {
+        let full = StepLoad {
             prompt: most,
-            ..Load::default()
+            ..StepLoad::default()
         };
-        let plenty = self.unread(self.entering()) >= PLENTY * f64::from(most);
+        let plenty = self.waiting_prompt_tokens(self.entering()) >= PLENTY * f64::from(most);
         if plenty && self.cost.predict(full).is_some_and(|took| took <= LONGEST) {
             most
         } else {
@@ -100,17 +100,17 @@ impl Scheduler {
     }
 
     /// The pace beside decodes; None until the cost of prompts is known.
-    fn pace(&self, beside: Load) -> Option<Pace> {
+    fn pace(&self, beside: StepLoad) -> Option<Pace> {
         let least = self.cost.least(beside)?;
         Some(Pace {
             beside,
-            position: self.readers().last().map_or(0, |first| first.planned),
+            position: self.prefills().last().map_or(0, |first| first.planned),
             target: self.time_limit(beside, least),
         })
     }
 
     /// Microseconds that a step with prompts may take beside decodes. `least`: what it takes at least.
-    fn time_limit(&self, beside: Load, least: f64) -> f64 {
+    fn time_limit(&self, beside: StepLoad, least: f64) -> f64 {
         let always = STRETCH * least;
         let stretched = |attending: f64| {
             let products = (least - attending).max(0.0);
@@ -119,22 +119,22 @@ impl Scheduler {
         let latency = self.config.latency_target as f64;
         let smooth = self
             .cost
-            .attending(beside)
+            .decode_attention(beside)
             .map_or(0.0, stretched)
             .min(latency);
-        let further = (f64::from(self.counters.reading) + self.entering() - 1.0).max(0.0);
+        let further = (f64::from(self.counters.prefilling) + self.entering() - 1.0).max(0.0);
         let sum = further * (further + 1.0) / 2.0;
-        let shares = (FIRST_SHARE + FURTHER_SHARE * sum).min(MOST_SHARES);
+        let shares = (FIRST_SHARE + FURTHER_SHARE * sum).min(MAX_SHARES);
         always.max(smooth).max(shares * latency)
     }
 
     /// Tokens of a prompt at this pace, such that with `decodes` tokens beside them the step fills a
     /// size that suits the workers, or what time allows of it: the smallest that there is, or a better
     /// one.
-    fn paced(&self, pace: &Pace, decodes: u32) -> Option<u32> {
+    fn budget_for_pace(&self, pace: &Pace, decodes: u32) -> Option<u32> {
         let fitting = |room| {
             let (beside, position, target) = (pace.beside, pace.position, pace.target);
-            self.cost.fitting(beside, position, room, target)
+            self.cost.tokens_that_fit(beside, position, room, target)
         };
         let room = |size: &u32| size.checked_sub(decodes).filter(|&room| room >= MIN_CHUNK);
         let mut rooms = self.config.step_sizes.iter().filter_map(room);
@@ -146,11 +146,12 @@ impl Scheduler {
         };
         let load = |tokens| {
             let mut load = pace.beside;
-            load.read(pace.position, tokens);
+            load.add_prompt(pace.position, tokens);
             load
         };
         // What was not tried yet is hoped to be good, so that it is tried.
-        let price = |tokens| self.cost.hope(load(tokens)).unwrap_or(0.0) / f64::from(tokens);
+        let price =
+            |tokens| self.cost.predict_optimistic(load(tokens)).unwrap_or(0.0) / f64::from(tokens);
         let least = fitting(smallest).map_or(smallest, |tokens| tokens.max(MIN_CHUNK));
         let better = rooms.filter_map(|room| fitting(room).filter(|&tokens| tokens >= MIN_CHUNK));
         std::iter::once(least)
@@ -159,17 +160,17 @@ impl Scheduler {
     }
 
     /// Prompt tokens that are unread, those of the first `entering` in the queue included.
-    fn unread(&self, entering: f64) -> f64 {
+    fn waiting_prompt_tokens(&self, entering: f64) -> f64 {
         let waiting = self.counters.waiting().max(1) as f64;
         let queued = self.counters.waiting_tokens as f64 * entering / waiting;
-        let read_on = |sequence: &Sequence| f64::from(sequence.len() - sequence.planned);
-        queued + self.readers().map(read_on).sum::<f64>()
+        let left = |sequence: &Sequence| f64::from(sequence.len() - sequence.planned);
+        queued + self.prefills().map(left).sum::<f64>()
     }
 
     /// Sequences that read, the most junior first. They are mostly the newest: looks from the end.
-    fn readers(&self) -> impl Iterator<Item = &Sequence> {
-        let juniors_first = self.running.iter().rev().map(|&place| &self.store[place]);
-        let readers = juniors_first.filter(|sequence| sequence.phase == Phase::Reading);
-        readers.take(self.counters.reading as usize)
+    fn prefills(&self) -> impl Iterator<Item = &Sequence> {
+        let juniors_first = self.running.iter().rev().map(|&key| &self.store[key]);
+        let prefills = juniors_first.filter(|sequence| sequence.phase == Phase::Prefill);
+        prefills.take(self.counters.prefilling as usize)
     }
 }

@@ -24,7 +24,7 @@ pub struct StepPlan {
     /// Blocks to copy whole before anything runs.
     pub copies: Vec<BlockCopy>,
     /// Slots whose last known token becomes another.
-    pub steered: Vec<Steered>,
+    pub steered: Vec<SteeredToken>,
     /// Blocks appended to the tables of the sequences in `runs`; one entry per KV group that grows.
     pub growth: Vec<Growth>,
     /// Sequences that run, in order: decodes first, then prompt chunks.
@@ -83,7 +83,7 @@ pub struct BlockCopy {
 
 /// The last known token of a slot's sequence, which has not run, is replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Steered {
+pub struct SteeredToken {
     /// The sequence's slot.
     pub slot: Slot,
     /// What it goes on with.

@@ -1,27 +1,27 @@
 //! `Scheduler::plan`: running sequences in order of seniority, then admissions.
 
-use crate::cost::Load;
+use crate::cost::StepLoad;
 use crate::counters::Streams;
-use crate::draft::{Draft, Growing, Lane, Shortage, Tally};
 use crate::flight::{Flight, Reach};
 use crate::ids::{Micros, StepId};
 use crate::plan::StepPlan;
-use crate::policy::Facts;
+use crate::plan_builder::{DecodeStats, PendingGrowth, PlanBuilder, PlanSection, Shortage};
+use crate::policy::SequenceFacts;
 use crate::request::Pipelining;
 use crate::scheduler::Scheduler;
-use crate::sequence::{Phase, Place, Sequence};
+use crate::sequence::{Phase, Sequence, SequenceKey};
 
 /// Plans that may be in flight however long they take: one runs, one waits.
-const PLAIN_DEPTH: usize = 2;
+const BASE_DEPTH: usize = 2;
 
 /// What one running sequence may do in a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Demand {
     Nothing,
     Decode,
-    Read,
+    Prefill,
     /// Its prompt is computed but for the last token: its forks are born.
-    Divide,
+    Fork,
 }
 
 impl Scheduler {
@@ -32,19 +32,19 @@ impl Scheduler {
             return None;
         }
         loop {
-            let mut draft = self.draft(now);
-            self.plan_running(&mut draft);
-            self.admit(&mut draft);
-            self.read_overtaken(&mut draft);
-            if !draft.decodes.runs.is_empty() || !draft.prompts.runs.is_empty() {
-                return Some(self.seal(draft));
+            let mut builder = self.plan_builder(now);
+            self.plan_running(&mut builder);
+            self.admit(&mut builder);
+            self.prefill_deferred(&mut builder);
+            if !builder.decodes.runs.is_empty() || !builder.prompts.runs.is_empty() {
+                return Some(self.finish_plan(builder));
             }
-            if self.births.is_empty() && !self.evict_held(now) {
+            if self.pending_forks.is_empty() && !self.evict_held(now) {
                 return None;
             }
             // The blocks that unborn forks are to be copied from may be all that is missing.
-            while let Some(birth) = self.births.last() {
-                self.evict(birth.child, now);
+            while let Some(pending) = self.pending_forks.last() {
+                self.evict(pending.child, now);
             }
         }
     }
@@ -58,24 +58,24 @@ impl Scheduler {
             // What a step takes is not known at first.
             time.is_none_or(|time| time >= self.config.lead as f64)
         };
-        flying >= usize::from(self.config.depth) || flying >= PLAIN_DEPTH && long()
+        flying >= usize::from(self.config.depth) || flying >= BASE_DEPTH && long()
     }
 
-    fn draft(&mut self, now: Micros) -> Draft {
+    fn plan_builder(&mut self, now: Micros) -> PlanBuilder {
         let runs = std::mem::take(&mut self.spare_runs);
         let groups = self.groups.len();
-        Draft {
+        PlanBuilder {
             now,
             new: Vec::new(),
-            decodes: Lane::new(groups, runs, self.running.len()),
-            prompts: Lane::new(groups, Vec::new(), 0),
-            reading: Load::default(),
+            decodes: PlanSection::new(groups, runs, self.running.len()),
+            prompts: PlanSection::new(groups, Vec::new(), 0),
+            prefill: StepLoad::default(),
             streams: Streams::default(),
-            growing: Vec::new(),
+            pending_growth: Vec::new(),
             others: Vec::new(),
-            tally: Tally::default(),
+            decode_stats: DecodeStats::default(),
             budget: self.prompt_budget(),
-            overtaken: None,
+            deferred: None,
             claimants: Vec::new(),
             shortage: Shortage::None,
         }
@@ -83,183 +83,193 @@ impl Scheduler {
 
     /// Gives running sequences their tokens, the most senior first. Preemption takes from the end
     /// of the list, so that nobody in this plan is preempted by it.
-    fn plan_running(&mut self, draft: &mut Draft) {
-        let mut at = self.decode_plainly(0, draft);
-        while let Some(&place) = self.running.get(at) {
+    fn plan_running(&mut self, builder: &mut PlanBuilder) {
+        let mut at = self.decode_fast_path(0, builder);
+        while let Some(&key) = self.running.get(at) {
             at += 1;
-            let sequence = &self.store[place];
+            let sequence = &self.store[key];
             if sequence.computed < sequence.claimed {
-                draft.claimants.push(place);
+                builder.claimants.push(key);
             }
             match demand(sequence) {
                 Demand::Nothing => {
-                    draft.others.push(place);
+                    builder.others.push(key);
                     // One that is steered decodes in the next plan.
-                    if sequence.phase == Phase::Decoding {
-                        draft.streams.count(sequence);
+                    if sequence.phase == Phase::Decode {
+                        builder.streams.count(sequence);
                     }
                 }
-                Demand::Decode => self.decode(place, at, draft),
-                Demand::Read => {
-                    draft.others.push(place);
-                    if !self.is_overtaken(place, draft) {
-                        self.read(place, at, draft);
+                Demand::Decode => self.decode(key, at, builder),
+                Demand::Prefill => {
+                    builder.others.push(key);
+                    if !self.yields_to_shorter(key, builder) {
+                        self.prefill(key, at, builder);
                     }
                 }
-                Demand::Divide => {
-                    draft.others.push(place);
+                Demand::Fork => {
+                    builder.others.push(key);
                     // The blocks of decodes are reserved first.
-                    self.grow_decodes(draft);
-                    self.divide(place, draft.now);
-                    self.read(place, at, draft);
+                    self.grow_decodes(builder);
+                    self.make_forks(key, builder.now);
+                    self.prefill(key, at, builder);
                 }
             }
-            at = self.decode_plainly(at, draft);
+            at = self.decode_fast_path(at, builder);
         }
-        self.grow_decodes(draft);
+        self.grow_decodes(builder);
     }
 
     /// Plans decodes, from the member `at` of the list on, for as long as all that they need is
     /// there. The first member that is left to others.
-    fn decode_plainly(&mut self, mut at: usize, draft: &mut Draft) -> usize {
+    fn decode_fast_path(&mut self, mut at: usize, builder: &mut PlanBuilder) -> usize {
         let k = self.config.max_tokens_per_run;
         // A copy, so that it stays in registers.
-        let mut tally = draft.tally;
-        while let Some(&place) = self.running.get(at) {
-            let sequence = &mut self.store[place];
-            let plain = demand(sequence) == Demand::Decode
+        let mut decode_stats = builder.decode_stats;
+        while let Some(&key) = self.running.get(at) {
+            let sequence = &mut self.store[key];
+            let fast = demand(sequence) == Demand::Decode
                 && sequence.room_to_yield(k) <= sequence.room
                 && sequence.computed >= sequence.claimed;
-            if !plain {
+            if !fast {
                 break;
             }
-            draft.decodes.push_decode(sequence, place);
-            tally.count(sequence);
+            builder.decodes.push_decode(sequence, key);
+            decode_stats.count(sequence);
             at += 1;
         }
-        draft.tally = tally;
+        builder.decode_stats = decode_stats;
         at
     }
 
-    fn decode(&mut self, place: Place, after: usize, draft: &mut Draft) {
-        let wanted = self.store[place].room_to_yield(self.config.max_tokens_per_run);
-        let run = draft.decodes.runs.len();
-        if wanted > self.store[place].room {
-            if self.can_grow_later(place, wanted, draft) {
-                draft.growing.push(Growing { place, run, wanted });
+    fn decode(&mut self, key: SequenceKey, after: usize, builder: &mut PlanBuilder) {
+        let wanted = self.store[key].room_to_yield(self.config.max_tokens_per_run);
+        let run = builder.decodes.runs.len();
+        if wanted > self.store[key].room {
+            if self.can_grow_later(key, wanted, builder) {
+                builder
+                    .pending_growth
+                    .push(PendingGrowth { key, run, wanted });
             } else {
-                self.grow_decodes(draft);
-                if self.make_room(place, wanted, after, draft) < wanted {
+                self.grow_decodes(builder);
+                if self.make_room(key, wanted, after, builder) < wanted {
                     return;
                 }
-                self.grow(place, wanted, run, &mut draft.decodes);
+                self.grow(key, wanted, run, &mut builder.decodes);
             }
         }
-        let sequence = &mut self.store[place];
-        draft.decodes.push_decode(sequence, place);
-        draft.tally.count(sequence);
+        let sequence = &mut self.store[key];
+        builder.decodes.push_decode(sequence, key);
+        builder.decode_stats.count(sequence);
     }
 
-    /// Whether one block per group does, beside those that `draft.growing` will take.
-    fn can_grow_later(&self, place: Place, wanted: u32, draft: &Draft) -> bool {
-        let missing = wanted - self.store[place].room;
+    /// Whether one block per group does, beside those that `builder.pending_growth` will take.
+    fn can_grow_later(&self, key: SequenceKey, wanted: u32, builder: &PlanBuilder) -> bool {
+        let missing = wanted - self.store[key].room;
         self.groups.iter().all(|group| {
             missing <= group.geometry.block_tokens
-                && group.pool.available() as usize > draft.growing.len()
+                && group.pool.available() as usize > builder.pending_growth.len()
         })
     }
 
     /// Takes the blocks of decodes together, so that the misses of one overlap those of others.
-    fn grow_decodes(&mut self, draft: &mut Draft) {
-        for growing in &draft.growing {
-            self.store[growing.place].read_ahead();
+    fn grow_decodes(&mut self, builder: &mut PlanBuilder) {
+        for pending_growth in &builder.pending_growth {
+            self.store[pending_growth.key].prefetch();
         }
         for group in &self.groups {
-            group.read_ahead(draft.growing.len());
+            group.prefetch(builder.pending_growth.len());
         }
-        for Growing { place, run, wanted } in draft.growing.drain(..) {
-            self.grow(place, wanted, run, &mut draft.decodes);
+        for PendingGrowth { key, run, wanted } in builder.pending_growth.drain(..) {
+            self.grow(key, wanted, run, &mut builder.decodes);
         }
     }
 
-    pub(crate) fn read(&mut self, place: Place, after: usize, draft: &mut Draft) {
-        let sequence = &self.store[place];
+    pub(crate) fn prefill(&mut self, key: SequenceKey, after: usize, builder: &mut PlanBuilder) {
+        let sequence = &self.store[key];
         let k = self.config.max_tokens_per_run;
         let remaining = sequence.len() - sequence.planned;
-        let (mut tokens, mut reach) = chunk(remaining, sequence.unborn, draft.budget, k);
+        let (mut tokens, mut reach) = chunk(remaining, sequence.forks_to_make, builder.budget, k);
         let planned = sequence.planned;
         let mut wanted = match reach {
             Reach::Yields => sequence.room_to_yield(k),
             Reach::Part => planned + tokens,
         };
-        if tokens == 0 || !draft.has_turn(remaining) {
+        if tokens == 0 || !builder.may_prefill(remaining) {
             return;
         }
         let room = match wanted <= sequence.room {
             true => wanted,
             false => {
-                self.grow_decodes(draft);
-                self.make_room(place, wanted, after, draft)
+                self.grow_decodes(builder);
+                self.make_room(key, wanted, after, builder)
             }
         };
         if room < wanted {
             (tokens, reach, wanted) = (tokens.min(room.saturating_sub(planned)), Reach::Part, room);
-            tokens = tokens.min(self.store[place].len() - planned - 1);
+            tokens = tokens.min(self.store[key].len() - planned - 1);
             if tokens == 0 {
                 return;
             }
         }
-        let run = draft.prompts.runs.len();
-        self.grow(place, wanted, run, &mut draft.prompts);
-        self.push_prompt(place, tokens, reach, draft);
+        let run = builder.prompts.runs.len();
+        self.grow(key, wanted, run, &mut builder.prompts);
+        self.push_prompt(key, tokens, reach, builder);
     }
 
     /// Records a run over known tokens whose blocks are there.
     pub(crate) fn push_prompt(
         &mut self,
-        place: Place,
+        key: SequenceKey,
         tokens: u32,
         reach: Reach,
-        draft: &mut Draft,
+        builder: &mut PlanBuilder,
     ) {
-        let sequence = &mut self.store[place];
+        let sequence = &mut self.store[key];
         sequence.planned += tokens;
         sequence.in_flight += 1;
         let mut spent = tokens;
         if reach == Reach::Yields {
-            sequence.phase = Phase::Decoding;
+            sequence.phase = Phase::Decode;
             sequence.yielding += 1;
-            draft.streams.count(sequence);
-            self.counters.reading -= 1;
+            builder.streams.count(sequence);
+            self.counters.prefilling -= 1;
             spent += self.config.max_tokens_per_run - 1;
         }
-        draft.budget -= spent;
-        draft.reading.read(sequence.planned - tokens, tokens);
-        draft.prompts.push(sequence, place, tokens, reach);
+        builder.budget -= spent;
+        builder
+            .prefill
+            .add_prompt(sequence.planned - tokens, tokens);
+        builder.prompts.push(sequence, key, tokens, reach);
     }
 
-    /// Preempts juniors (members from `after` on) until `place` can hold `wanted` tokens. How many
+    /// Preempts juniors (members from `after` on) until `key` can hold `wanted` tokens. How many
     /// it can hold, at most `wanted`.
-    fn make_room(&mut self, place: Place, wanted: u32, after: usize, draft: &mut Draft) -> u32 {
+    fn make_room(
+        &mut self,
+        key: SequenceKey,
+        wanted: u32,
+        after: usize,
+        builder: &mut PlanBuilder,
+    ) -> u32 {
         loop {
-            let possible = self.possible_room(place).min(wanted);
+            let possible = self.possible_room(key).min(wanted);
             if possible >= wanted {
                 return wanted;
             }
-            draft.shortage = Shortage::Blocks;
+            builder.shortage = Shortage::Blocks;
             if self.running.len() <= after {
                 return possible;
             }
             let victim = self.victim(after);
-            draft.claimants.retain(|&claimant| claimant != victim);
+            builder.claimants.retain(|&claimant| claimant != victim);
             self.counters.preemptions += 1;
-            self.evict(victim, draft.now);
+            self.evict(victim, builder.now);
         }
     }
 
     /// Tokens that a sequence could hold with all blocks that are available.
-    pub(crate) fn possible_room(&self, place: Place) -> u32 {
-        let sequence = &self.store[place];
+    pub(crate) fn possible_room(&self, key: SequenceKey) -> u32 {
+        let sequence = &self.store[key];
         let rooms = self
             .groups
             .iter()
@@ -271,18 +281,18 @@ impl Scheduler {
         rooms.min().unwrap_or(0).min(u64::from(u32::MAX)) as u32
     }
 
-    fn victim(&self, after: usize) -> Place {
+    fn victim(&self, after: usize) -> SequenceKey {
         let juniors: Vec<_> = self.running[after..]
             .iter()
-            .map(|&place| self.facts(place))
+            .map(|&key| self.facts(key))
             .collect();
         let chosen = self.policy.victim(&juniors).min(juniors.len() - 1);
         self.running[after + chosen]
     }
 
-    fn facts(&self, place: Place) -> Facts<'_> {
-        let sequence = &self.store[place];
-        Facts {
+    fn facts(&self, key: SequenceKey) -> SequenceFacts<'_> {
+        let sequence = &self.store[key];
+        SequenceFacts {
             sequence: sequence.id,
             class: &sequence.class,
             tokens: sequence.len(),
@@ -292,21 +302,21 @@ impl Scheduler {
     }
 
     /// Takes the blocks for `wanted` tokens, which must be available, and records them as growth.
-    fn grow(&mut self, place: Place, wanted: u32, run: usize, lane: &mut Lane) {
-        let sequence = &mut self.store[place];
+    fn grow(&mut self, key: SequenceKey, wanted: u32, run: usize, section: &mut PlanSection) {
+        let sequence = &mut self.store[key];
         let mut room = u32::MAX;
         let chains = self.groups.iter_mut().zip(&mut sequence.chains);
         for (index, (group, chain)) in chains.enumerate() {
             let held = chain.leases.len();
             room = room.min(group.extend(chain, wanted));
-            lane.gain(run, index, &chain.leases[held..]);
+            section.gain(run, index, &chain.leases[held..]);
         }
         sequence.room = room;
     }
 
     /// Takes the blocks for `wanted` tokens, which must be available.
-    pub(crate) fn extend(&mut self, place: Place, wanted: u32) {
-        let sequence = &mut self.store[place];
+    pub(crate) fn extend(&mut self, key: SequenceKey, wanted: u32) {
+        let sequence = &mut self.store[key];
         let chains = self.groups.iter_mut().zip(&mut sequence.chains);
         let room = chains
             .map(|(group, chain)| group.extend(chain, wanted))
@@ -314,24 +324,24 @@ impl Scheduler {
         sequence.room = room.unwrap_or(0);
     }
 
-    fn seal(&mut self, draft: Draft) -> StepPlan {
-        let Draft {
+    fn finish_plan(&mut self, builder: PlanBuilder) -> StepPlan {
+        let PlanBuilder {
             now,
             mut new,
             mut decodes,
             prompts,
-            reading,
+            prefill,
             streams,
-            tally,
+            decode_stats,
             ..
-        } = draft;
+        } = builder;
         decodes.append(prompts);
-        let (forks, copies) = self.seal_births(&mut new);
-        let steered = self.seal_steered(&new);
+        let (forks, copies) = self.flush_forks(&mut new);
+        let steered = self.flush_steered(&new);
         let plan = StepPlan {
             epoch: self.epoch,
             step: self.step,
-            finished: self.slots.take_departed(),
+            finished: self.slots.take_finished(),
             new,
             forks,
             copies,
@@ -341,13 +351,13 @@ impl Scheduler {
         };
         let runs = decodes.flight;
         self.streams = Streams {
-            sequences: streams.sequences + tally.decodes - tally.ending,
-            context: streams.context + tally.context,
+            sequences: streams.sequences + decode_stats.decodes - decode_stats.ending,
+            context: streams.context + decode_stats.context,
         };
-        let load = Load {
-            decodes: tally.decodes,
-            context: tally.context,
-            ..reading
+        let load = StepLoad {
+            decodes: decode_stats.decodes,
+            context: decode_stats.context,
+            ..prefill
         };
         self.flights.push_back(Flight {
             step: self.step,
@@ -368,19 +378,19 @@ fn demand(sequence: &Sequence) -> Demand {
         return Demand::Nothing;
     }
     match sequence.phase {
-        Phase::Reading if sequence.readable() > 0 => Demand::Read,
-        Phase::Reading if sequence.in_flight > 0 => Demand::Nothing,
-        Phase::Reading => Demand::Divide,
-        Phase::Decoding if sequence.will_end() => Demand::Nothing,
-        Phase::Decoding => Demand::Decode,
+        Phase::Prefill if sequence.prefill_left() > 0 => Demand::Prefill,
+        Phase::Prefill if sequence.in_flight > 0 => Demand::Nothing,
+        Phase::Prefill => Demand::Fork,
+        Phase::Decode if sequence.will_end() => Demand::Nothing,
+        Phase::Decode => Demand::Decode,
     }
 }
 
-/// How many of `remaining` known tokens fit `budget`; not the last one while there are `unborn`
+/// How many of `remaining` known tokens fit `budget`; not the last one while there are `forks_to_make`
 /// forks to run it too. A run that reaches it may yield `k` tokens, of which all but one run in the
 /// same step.
-pub(crate) fn chunk(remaining: u32, unborn: u32, budget: u32, k: u32) -> (u32, Reach) {
-    if unborn == 0 && remaining + k - 1 <= budget {
+pub(crate) fn chunk(remaining: u32, forks_to_make: u32, budget: u32, k: u32) -> (u32, Reach) {
+    if forks_to_make == 0 && remaining + k - 1 <= budget {
         (remaining, Reach::Yields)
     } else {
         (budget.min(remaining - 1), Reach::Part)

@@ -1,15 +1,15 @@
 //! Who goes first, and who yields when memory runs out.
 
 use crate::ids::{Micros, SequenceId};
-use crate::request::Class;
+use crate::request::SchedulingClass;
 
 /// What a policy may look at.
 #[derive(Clone, Copy, Debug)]
-pub struct Facts<'a> {
+pub struct SequenceFacts<'a> {
     /// Whose facts they are.
     pub sequence: SequenceId,
     /// As the request came with it.
-    pub class: &'a Class,
+    pub class: &'a SchedulingClass,
     /// Tokens known when asked: prompt and generated.
     pub tokens: u32,
     /// Tokens that the sequence may have in all.
@@ -25,12 +25,12 @@ pub struct Facts<'a> {
 /// queueing numbers requests on arrival), and keep the queue a sorted map.
 pub trait Policy: Send {
     /// Smaller ranks run earlier; equal ranks run in order of arrival.
-    fn rank(&mut self, facts: &Facts<'_>) -> u64;
+    fn rank(&mut self, facts: &SequenceFacts<'_>) -> u64;
 
     /// Picks who is preempted among running sequences that rank after the one that needs memory,
     /// in order of rank; the answer is an index into `juniors`, which is never empty. Only juniors
     /// are offered, so that the first in rank always proceeds and no two preempt each other.
-    fn victim(&self, juniors: &[Facts<'_>]) -> usize {
+    fn victim(&self, juniors: &[SequenceFacts<'_>]) -> usize {
         juniors.len() - 1
     }
 }
@@ -40,7 +40,7 @@ pub trait Policy: Send {
 pub struct FirstComeFirstServed;
 
 impl Policy for FirstComeFirstServed {
-    fn rank(&mut self, _: &Facts<'_>) -> u64 {
+    fn rank(&mut self, _: &SequenceFacts<'_>) -> u64 {
         0
     }
 }

@@ -46,7 +46,7 @@ struct Entry {
 pub(crate) struct Prefix {
     table: Vec<u64>,
     /// Where in the table each block is; `ABSENT` if it is not.
-    places: Vec<u32>,
+    buckets: Vec<u32>,
     entries: Vec<Entry>,
     tokens: Vec<TokenId>,
     /// Of first blocks that have any; the other first blocks have the empty salt.
@@ -56,8 +56,8 @@ pub(crate) struct Prefix {
 }
 
 /// Where a search of the table ends.
-enum Spot {
-    Holds(BlockId, Node),
+enum Lookup {
+    Found(BlockId, Node),
     Empty(usize),
 }
 
@@ -65,7 +65,7 @@ impl Prefix {
     pub(crate) fn new(blocks: u32, block_tokens: u32) -> Self {
         Self {
             table: vec![0; 2 * (blocks as usize).next_power_of_two()],
-            places: vec![ABSENT; blocks as usize],
+            buckets: vec![ABSENT; blocks as usize],
             entries: vec![Entry::default(); blocks as usize],
             tokens: vec![TokenId(0); blocks as usize * block_tokens as usize],
             salts: BTreeMap::new(),
@@ -75,24 +75,24 @@ impl Prefix {
     }
 
     pub(crate) fn contains(&self, block: BlockId) -> bool {
-        self.places[block.0 as usize] != ABSENT
+        self.buckets[block.0 as usize] != ABSENT
     }
 
     pub(crate) fn find(&self, link: &Link<'_>) -> Option<(BlockId, Node)> {
         match self.search(link) {
-            Spot::Holds(block, node) => Some((block, node)),
-            Spot::Empty(_) => None,
+            Lookup::Found(block, node) => Some((block, node)),
+            Lookup::Empty(_) => None,
         }
     }
 
     /// Makes a computed block findable. If another block holds the same already, that one stays,
     /// and its node continues the chain.
     pub(crate) fn insert(&mut self, block: BlockId, link: &Link<'_>) -> Node {
-        let place = match self.search(link) {
-            Spot::Holds(_, node) => return node,
-            Spot::Empty(place) => place,
+        let bucket = match self.search(link) {
+            Lookup::Found(_, node) => return node,
+            Lookup::Empty(bucket) => bucket,
         };
-        self.put(place, (link.key & TAG) | u64::from(block.0 + 1));
+        self.put(bucket, (link.key & TAG) | u64::from(block.0 + 1));
         self.last_node += 1;
         let node = Node(self.last_node);
         self.entries[block.0 as usize] = Entry {
@@ -109,27 +109,27 @@ impl Prefix {
     }
 
     /// Reads where the searches for `keys` begin, so that their cache misses overlap.
-    pub(crate) fn read_ahead(&self, keys: impl Iterator<Item = u64>) {
+    pub(crate) fn prefetch(&self, keys: impl Iterator<Item = u64>) {
         black_box(keys.fold(0, |sum, key| sum ^ self.table[self.home(key)]));
     }
 
     /// Reads what removing `blocks` will read.
-    pub(crate) fn read_ahead_of_removal(&self, blocks: impl Iterator<Item = BlockId>) {
-        let places = blocks.map(|block| self.places[block.0 as usize] as usize);
-        let found = places.map(|place| self.table.get(place).copied().unwrap_or(0));
+    pub(crate) fn prefetch_removal(&self, blocks: impl Iterator<Item = BlockId>) {
+        let buckets = blocks.map(|block| self.buckets[block.0 as usize] as usize);
+        let found = buckets.map(|bucket| self.table.get(bucket).copied().unwrap_or(0));
         black_box(found.fold(0, |sum, word| sum ^ word));
     }
 
     pub(crate) fn remove(&mut self, block: BlockId) {
-        let place = std::mem::replace(&mut self.places[block.0 as usize], ABSENT);
-        if place == ABSENT {
+        let bucket = std::mem::replace(&mut self.buckets[block.0 as usize], ABSENT);
+        if bucket == ABSENT {
             return;
         }
         if !self.salts.is_empty() {
             self.salts.remove(&block);
         }
         // Later members of the run move up, unless they would come to stand before their home.
-        let mut hole = place as usize;
+        let mut hole = bucket as usize;
         let mut next = self.after(hole);
         while self.table[next] != 0 {
             let distance = next.wrapping_sub(self.home(self.table[next])) & (self.table.len() - 1);
@@ -155,24 +155,24 @@ impl Prefix {
         self.find(&link).is_some_and(|(found, _)| found == block)
     }
 
-    fn put(&mut self, place: usize, word: u64) {
-        self.table[place] = word;
-        self.places[word as u32 as usize - 1] = place as u32;
+    fn put(&mut self, bucket: usize, word: u64) {
+        self.table[bucket] = word;
+        self.buckets[word as u32 as usize - 1] = bucket as u32;
     }
 
-    fn search(&self, link: &Link<'_>) -> Spot {
-        let mut place = self.home(link.key);
+    fn search(&self, link: &Link<'_>) -> Lookup {
+        let mut bucket = self.home(link.key);
         loop {
-            let found = self.table[place];
+            let found = self.table[bucket];
             if found == 0 {
-                return Spot::Empty(place);
+                return Lookup::Empty(bucket);
             }
             let block = found as u32;
             if (found ^ link.key) & TAG == 0 && self.holds(block - 1, link) {
                 let block = BlockId(block - 1);
-                return Spot::Holds(block, self.entries[block.0 as usize].node);
+                return Lookup::Found(block, self.entries[block.0 as usize].node);
             }
-            place = self.after(place);
+            bucket = self.after(bucket);
         }
     }
 
@@ -180,8 +180,8 @@ impl Prefix {
         (key >> 32) as usize & (self.table.len() - 1)
     }
 
-    fn after(&self, place: usize) -> usize {
-        (place + 1) & (self.table.len() - 1)
+    fn after(&self, bucket: usize) -> usize {
+        (bucket + 1) & (self.table.len() - 1)
     }
 
     fn holds(&self, block: u32, link: &Link<'_>) -> bool {
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_keys_are_told_apart_by_tokens_and_salt() {
+    fn equal_keys_are_distinguished_by_tokens_and_salt() {
         let (tokens, others) = ([TokenId(1)], [TokenId(2)]);
         let plain = link(5, &tokens);
         let salted = Link {

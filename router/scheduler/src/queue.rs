@@ -1,20 +1,20 @@
 //! Sequences that wait for a slot, in the order in which they are tried.
 
 use crate::ids::Micros;
-use crate::sequence::{Order, Place, Sequence, Standing};
+use crate::sequence::{Order, QueueClass, Sequence, SequenceKey};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Position in the queue: resumed sequences first, then seniority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Ticket {
-    pub(crate) standing: Standing,
+    pub(crate) queue_class: QueueClass,
     pub(crate) order: Order,
 }
 
 impl Ticket {
-    pub(crate) fn of(sequence: &Sequence) -> Self {
+    pub(crate) fn new(sequence: &Sequence) -> Self {
         Self {
-            standing: sequence.standing,
+            queue_class: sequence.queue_class,
             order: sequence.order,
         }
     }
@@ -23,7 +23,7 @@ impl Ticket {
 /// The queue in order of trial, and its fresh sequences in order of waiting time.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
-    by_ticket: BTreeMap<Ticket, Place>,
+    by_ticket: BTreeMap<Ticket, SequenceKey>,
     by_time: BTreeSet<(Micros, Ticket)>,
 }
 
@@ -36,9 +36,9 @@ impl Queue {
         self.by_ticket.is_empty()
     }
 
-    pub(crate) fn insert(&mut self, ticket: Ticket, since: Micros, place: Place) {
-        self.by_ticket.insert(ticket, place);
-        if ticket.standing == Standing::Fresh {
+    pub(crate) fn insert(&mut self, ticket: Ticket, since: Micros, key: SequenceKey) {
+        self.by_ticket.insert(ticket, key);
+        if ticket.queue_class == QueueClass::Fresh {
             self.by_time.insert((since, ticket));
         }
     }
@@ -50,27 +50,27 @@ impl Queue {
 
     /// The first `limit` to try: the resumed, then whoever of the others waits longest if that is
     /// since before `aged`, then by ticket.
-    pub(crate) fn candidates(&self, aged: Option<Micros>, limit: usize) -> Vec<Place> {
+    pub(crate) fn candidates(&self, aged: Option<Micros>, limit: usize) -> Vec<SequenceKey> {
         let oldest = self.by_time.first();
         let oldest = oldest.filter(|(since, _)| aged.is_some_and(|aged| *since <= aged));
         let oldest = oldest.and_then(|(_, ticket)| self.by_ticket.get(ticket).copied());
         let begin = Ticket {
-            standing: Standing::Fresh,
+            queue_class: QueueClass::Fresh,
             order: Order::default(),
         };
-        let resumed = self.by_ticket.range(..begin).map(|(_, &place)| place);
-        let fresh = self.by_ticket.range(begin..).map(|(_, &place)| place);
-        let fresh = fresh.filter(|&place| Some(place) != oldest);
+        let resumed = self.by_ticket.range(..begin).map(|(_, &key)| key);
+        let fresh = self.by_ticket.range(begin..).map(|(_, &key)| key);
+        let fresh = fresh.filter(|&key| Some(key) != oldest);
         resumed.chain(oldest).chain(fresh).take(limit).collect()
     }
 
     /// Whether both orders hold the same fresh sequences, and `since` is when each began to wait.
-    pub(crate) fn is_consistent(&self, since: impl Fn(Place) -> Micros) -> bool {
-        let fresh = |ticket: &Ticket| ticket.standing == Standing::Fresh;
+    pub(crate) fn is_consistent(&self, since: impl Fn(SequenceKey) -> Micros) -> bool {
+        let fresh = |ticket: &Ticket| ticket.queue_class == QueueClass::Fresh;
         self.by_time.len() == self.by_ticket.keys().filter(|ticket| fresh(ticket)).count()
             && self.by_time.iter().all(|(time, ticket)| {
-                let place = self.by_ticket.get(ticket);
-                fresh(ticket) && place.is_some_and(|&place| since(place) == *time)
+                let key = self.by_ticket.get(ticket);
+                fresh(ticket) && key.is_some_and(|&key| since(key) == *time)
             })
     }
 }
@@ -79,20 +79,20 @@ impl Queue {
 mod tests {
     use super::*;
 
-    fn ticket(standing: Standing, order: u64) -> Ticket {
+    fn ticket(queue_class: QueueClass, order: u64) -> Ticket {
         let order = Order {
             number: order,
             ..Order::default()
         };
-        Ticket { standing, order }
+        Ticket { queue_class, order }
     }
 
     #[test]
     fn the_longest_waiting_goes_first_once_it_has_aged() {
         let mut queue = Queue::default();
-        queue.insert(ticket(Standing::Fresh, 1), Micros(50), 1);
-        queue.insert(ticket(Standing::Fresh, 2), Micros(10), 2);
-        queue.insert(ticket(Standing::Resumed, 3), Micros(0), 3);
+        queue.insert(ticket(QueueClass::Fresh, 1), Micros(50), 1);
+        queue.insert(ticket(QueueClass::Fresh, 2), Micros(10), 2);
+        queue.insert(ticket(QueueClass::Resumed, 3), Micros(0), 3);
         assert_eq!(queue.candidates(None, 9), [3, 1, 2]);
         assert_eq!(queue.candidates(Some(Micros(9)), 9), [3, 1, 2]);
         assert_eq!(queue.candidates(Some(Micros(10)), 9), [3, 2, 1]);
@@ -104,15 +104,15 @@ mod tests {
         let mut queue = Queue::default();
         for (order, since) in [(1, 30), (2, 10), (3, 20)] {
             queue.insert(
-                ticket(Standing::Fresh, order),
+                ticket(QueueClass::Fresh, order),
                 Micros(since),
-                order as Place,
+                order as SequenceKey,
             );
         }
-        queue.remove(ticket(Standing::Fresh, 2), Micros(10));
+        queue.remove(ticket(QueueClass::Fresh, 2), Micros(10));
         assert_eq!(queue.candidates(Some(Micros(40)), 9), [3, 1]);
-        assert!(queue.is_consistent(|place| Micros(if place == 1 { 30 } else { 20 })));
-        queue.remove(ticket(Standing::Fresh, 3), Micros(0));
+        assert!(queue.is_consistent(|key| Micros(if key == 1 { 30 } else { 20 })));
+        queue.remove(ticket(QueueClass::Fresh, 3), Micros(0));
         assert!(!queue.is_consistent(|_| Micros(30)));
     }
 }

@@ -21,7 +21,7 @@ pub struct Request {
     pub cache_salt: Vec<u64>,
     /// Leading tokens whose KV may come from the prefix cache; `u32::MAX` = as many as are found.
     /// Fewer where the logits after a token are wanted, not only what they lead to.
-    pub cached_at_most: u32,
+    pub max_cached_tokens: u32,
     /// Whether the request must wait for `Scheduler::prepared` before it may run.
     pub preparing: bool,
     /// How far plans may run ahead of outcomes.
@@ -29,9 +29,9 @@ pub struct Request {
     /// Sequences that continue the known tokens, at least 1: branches 0 to this, exclusive. The
     /// first computes all known tokens but the last; then the others are forked from it, and each
     /// runs the last one for itself. Until then they have no news, and end with branch 0.
-    pub branches: u32,
+    pub sequences: u32,
     /// Read by the policy.
-    pub class: Class,
+    pub class: SchedulingClass,
 }
 
 /// How far plans may run ahead of outcomes.
@@ -49,7 +49,7 @@ pub enum Pipelining {
 
 /// Facts for the policy; the first-come-first-served policy reads none of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Class {
+pub struct SchedulingClass {
     /// Smaller runs earlier.
     pub priority: i32,
     /// Who pays: an opaque number made by the engine.

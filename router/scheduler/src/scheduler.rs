@@ -7,29 +7,29 @@ use crate::counters::{Counters, Streams};
 use crate::flight::{Flight, FlightRun};
 use crate::ids::{BlockId, Epoch, Micros, RequestId, SequenceId, Slot, StepId};
 use crate::memory::{Chain, Group};
-use crate::policy::{Facts, Policy};
+use crate::policy::{Policy, SequenceFacts};
 use crate::queue::{Queue, Ticket};
 use crate::request::{AddError, Request};
-use crate::sequence::{Order, Phase, Place, Sequence, Standing, State, Store, stop_filter};
+use crate::sequence::{Order, Phase, QueueClass, Sequence, SequenceKey, State, Store, stop_filter};
 use crate::slots::Slots;
 use std::collections::VecDeque;
 
 /// A fork that shares its parent's blocks and that no plan has carried yet.
 #[derive(Debug)]
-pub(crate) struct Birth {
-    pub(crate) child: Place,
-    pub(crate) parent: Place,
+pub(crate) struct PendingFork {
+    pub(crate) child: SequenceKey,
+    pub(crate) parent: SequenceKey,
     pub(crate) parent_generation: u32,
     pub(crate) parent_slot: Slot,
     /// Blocks per group that the child was born with.
     pub(crate) blocks: Vec<usize>,
     /// Per group at most one block to copy. The lease keeps the source until the plan is made.
-    pub(crate) copies: Vec<BirthCopy>,
+    pub(crate) copies: Vec<PendingCopy>,
 }
 
 /// One partial block of a fork.
 #[derive(Debug)]
-pub(crate) struct BirthCopy {
+pub(crate) struct PendingCopy {
     pub(crate) group: usize,
     pub(crate) source: BlockLease,
     pub(crate) destination: BlockId,
@@ -44,8 +44,8 @@ pub struct Scheduler {
     pub(crate) queue: Queue,
     pub(crate) slots: Slots,
     /// Sequences in slots, sorted by seniority.
-    pub(crate) running: Vec<Place>,
-    pub(crate) births: Vec<Birth>,
+    pub(crate) running: Vec<SequenceKey>,
+    pub(crate) pending_forks: Vec<PendingFork>,
     /// Running sequences that were steered since the last plan.
     pub(crate) steered: Vec<SequenceId>,
     /// Requests that `take_unprepared` will name.
@@ -74,13 +74,13 @@ impl Scheduler {
                 .map(|&geometry| Group::new(geometry))
                 .collect(),
             slots: Slots::new(config.usable_slots()),
-            cost: StepCost::new(&config.step_sizes, config.reads),
+            cost: StepCost::new(&config.step_sizes, config.decode_reads),
             config,
             policy,
             store: Store::default(),
             queue: Queue::default(),
             running: Vec::new(),
-            births: Vec::new(),
+            pending_forks: Vec::new(),
             steered: Vec::new(),
             unprepared: Vec::new(),
             flights: VecDeque::new(),
@@ -98,7 +98,7 @@ impl Scheduler {
     pub fn add(&mut self, request: Request, now: Micros) -> Result<(), AddError> {
         let known = request.token_ids.len() as u64;
         let prompt = known.saturating_sub(u64::from(request.generated));
-        let nothing = prompt == 0 || request.branches == 0;
+        let nothing = prompt == 0 || request.sequences == 0;
         if nothing || request.max_new_tokens <= request.generated {
             return Err(AddError::Empty);
         }
@@ -116,22 +116,22 @@ impl Scheduler {
         }
         let preparing = request.preparing;
         let (id, sequence) = self.sequence(request, now);
-        let place = self.store.insert(id, sequence);
+        let key = self.store.insert(id, sequence);
         if preparing {
-            self.park(place);
+            self.park(key);
         } else {
-            self.enqueue(place, now);
+            self.enqueue(key, now);
         }
         Ok(())
     }
 
     /// Ends a request's preparation: its sequences join the queue. Does nothing otherwise.
     pub fn prepared(&mut self, id: RequestId, now: Micros) {
-        for place in self.store.branches(id) {
-            let sequence = &self.store[place];
+        for key in self.store.sequences(id) {
+            let sequence = &self.store[key];
             if sequence.state == State::Preparing && !sequence.held {
-                self.unpark(place);
-                self.enqueue(place, now);
+                self.unpark(key);
+                self.enqueue(key, now);
             }
         }
     }
@@ -145,10 +145,10 @@ impl Scheduler {
     /// Takes a request's sequences out of the queue until `prepared`: new workers have not prepared it.
     /// Those that run, run on.
     pub fn prepare_again(&mut self, id: RequestId) {
-        for place in self.store.branches(id) {
-            if self.store[place].state == State::Queued {
-                self.dequeue(place);
-                self.park(place);
+        for key in self.store.sequences(id) {
+            if self.store[key].state == State::Queued {
+                self.dequeue(key);
+                self.park(key);
             }
         }
     }
@@ -156,18 +156,18 @@ impl Scheduler {
     /// Ends a sequence from outside (a stop string). Its computed blocks stay cached; outcomes in
     /// flight are dropped. Does nothing if it is over already.
     pub fn finish(&mut self, sequence: SequenceId) {
-        if let Some(place) = self.store.find(sequence) {
-            self.remove(place);
+        if let Some(key) = self.store.find(sequence) {
+            self.remove(key);
         }
     }
 
     /// Ends all sequences of a request, whatever their state. Whether there were any.
     pub fn abort(&mut self, id: RequestId) -> bool {
-        let places = self.store.branches(id);
-        for &place in &places {
-            self.remove(place);
+        let keys = self.store.sequences(id);
+        for &key in &keys {
+            self.remove(key);
         }
-        !places.is_empty()
+        !keys.is_empty()
     }
 
     /// Ends all requests; their ids, in order.
@@ -183,14 +183,14 @@ impl Scheduler {
     /// running sequences go back to the queue's head with the token ids that are known; outcomes
     /// of older epochs will be dropped.
     pub fn worker_lost(&mut self, now: Micros) -> Epoch {
-        while let Some(&place) = self.running.last() {
-            self.evict(place, now);
+        while let Some(&key) = self.running.last() {
+            self.evict(key, now);
         }
         self.flights.clear();
         self.unprepared.clear();
-        let places: Vec<_> = self.store.iter().map(|(place, _)| place).collect();
-        for place in places {
-            let sequence = &mut self.store[place];
+        let keys: Vec<_> = self.store.iter().map(|(key, _)| key).collect();
+        for key in keys {
+            let sequence = &mut self.store[key];
             sequence.in_flight = 0;
             sequence.yielding = 0;
         }
@@ -212,7 +212,7 @@ impl Scheduler {
             self.worker_lost(now);
         }
         // Other workers: what the last ones took says little.
-        self.cost = StepCost::new(&config.step_sizes, config.reads);
+        self.cost = StepCost::new(&config.step_sizes, config.decode_reads);
         self.config = config;
         self.reset_memory();
         let misfits = |s: &Sequence| self.config.admits(u64::from(s.max_tokens)).is_err();
@@ -239,10 +239,10 @@ impl Scheduler {
             .collect();
         self.slots = Slots::new(self.config.usable_slots());
         let groups = self.groups.len();
-        let places: Vec<_> = self.store.iter().map(|(place, _)| place).collect();
-        for place in places {
+        let keys: Vec<_> = self.store.iter().map(|(key, _)| key).collect();
+        for key in keys {
             // Keys depend on the block size.
-            self.store[place].chains = std::iter::repeat_with(Chain::default)
+            self.store[key].chains = std::iter::repeat_with(Chain::default)
                 .take(groups)
                 .collect();
         }
@@ -251,10 +251,10 @@ impl Scheduler {
     fn sequence(&mut self, request: Request, now: Micros) -> (RequestId, Sequence) {
         let prompt = request.token_ids.len() as u32 - request.generated;
         let max_tokens = prompt + request.max_new_tokens;
-        let facts = Facts {
+        let facts = SequenceFacts {
             sequence: SequenceId {
                 request: request.id,
-                branch: 0,
+                index: 0,
             },
             class: &request.class,
             tokens: request.token_ids.len() as u32,
@@ -268,7 +268,7 @@ impl Scheduler {
                 number: self.next_number(),
             },
             pipelining: request.pipelining,
-            unborn: request.branches - 1,
+            forks_to_make: request.sequences - 1,
             length: request.token_ids.len() as u32,
             tokens: request.token_ids,
             prompt,
@@ -277,7 +277,7 @@ impl Scheduler {
             stop_filter: stop_filter(&request.stop_token_ids),
             stops: request.stop_token_ids,
             salt: request.cache_salt,
-            cached_at_most: request.cached_at_most,
+            max_cached_tokens: request.max_cached_tokens,
             class: request.class,
             chains: self.groups.iter().map(|_| Chain::default()).collect(),
             ..Sequence::default()
@@ -291,113 +291,117 @@ impl Scheduler {
     }
 
     /// Puts a sequence without slot or blocks into the queue.
-    pub(crate) fn enqueue(&mut self, place: Place, now: Micros) {
-        let sequence = &mut self.store[place];
+    pub(crate) fn enqueue(&mut self, key: SequenceKey, now: Micros) {
+        let sequence = &mut self.store[key];
         sequence.state = State::Queued;
         sequence.since = now;
-        self.queue.insert(Ticket::of(sequence), now, place);
+        self.queue.insert(Ticket::new(sequence), now, key);
         self.counters.queued += 1;
-        self.counters.wait(sequence);
+        self.counters.start_waiting(sequence);
     }
 
     /// Takes a sequence out of the queue; its state is the caller's to set.
-    pub(crate) fn dequeue(&mut self, place: Place) {
-        let sequence = &self.store[place];
-        self.queue.remove(Ticket::of(sequence), sequence.since);
+    pub(crate) fn dequeue(&mut self, key: SequenceKey) {
+        let sequence = &self.store[key];
+        self.queue.remove(Ticket::new(sequence), sequence.since);
         self.counters.queued -= 1;
-        self.counters.wait_no_more(sequence);
+        self.counters.stop_waiting(sequence);
     }
 
     /// Takes slot and blocks from a running sequence and queues it, to be recomputed later.
-    pub(crate) fn evict(&mut self, place: Place, now: Micros) {
-        self.vacate(place);
-        if self.store[place].held {
-            self.park(place);
+    pub(crate) fn evict(&mut self, key: SequenceKey, now: Micros) {
+        self.vacate(key);
+        if self.store[key].held {
+            self.park(key);
         } else {
-            self.enqueue(place, now);
+            self.enqueue(key, now);
         }
     }
 
     /// Takes slot and blocks from a sequence that will go on later, before those that are fresh.
-    pub(crate) fn vacate(&mut self, place: Place) {
-        self.leave(place);
-        self.store[place].standing = Standing::Resumed;
+    pub(crate) fn vacate(&mut self, key: SequenceKey) {
+        self.leave(key);
+        self.store[key].queue_class = QueueClass::Resumed;
     }
 
     /// Keeps a sequence without slot and blocks out of the queue.
-    pub(crate) fn park(&mut self, place: Place) {
-        let sequence = &mut self.store[place];
+    pub(crate) fn park(&mut self, key: SequenceKey) {
+        let sequence = &mut self.store[key];
         sequence.state = State::Preparing;
         self.counters.preparing += 1;
-        self.counters.wait(sequence);
+        self.counters.start_waiting(sequence);
     }
 
     /// Takes a sequence back that was parked; its state is the caller's to set.
-    pub(crate) fn unpark(&mut self, place: Place) {
+    pub(crate) fn unpark(&mut self, key: SequenceKey) {
         self.counters.preparing -= 1;
-        self.counters.wait_no_more(&self.store[place]);
+        self.counters.stop_waiting(&self.store[key]);
     }
 
     /// Ends a sequence in whatever state it is.
-    pub(crate) fn remove(&mut self, place: Place) {
-        match self.store[place].state {
+    pub(crate) fn remove(&mut self, key: SequenceKey) {
+        match self.store[key].state {
             State::Vacant => return,
-            State::Preparing => self.unpark(place),
-            State::Queued => self.dequeue(place),
-            State::Running(_) => self.leave(place),
+            State::Preparing => self.unpark(key),
+            State::Queued => self.dequeue(key),
+            State::Running(_) => self.leave(key),
         }
-        self.store.remove(place);
+        self.store.remove(key);
     }
 
     /// Puts a sequence into a slot.
-    pub(crate) fn enter(&mut self, place: Place, slot: Slot) {
-        self.store[place].state = State::Running(slot);
-        self.counters.reading += u32::from(self.store[place].phase == Phase::Reading);
-        let order = self.store[place].order;
+    pub(crate) fn enter(&mut self, key: SequenceKey, slot: Slot) {
+        self.store[key].state = State::Running(slot);
+        self.counters.prefilling += u32::from(self.store[key].phase == Phase::Prefill);
+        let order = self.store[key].order;
         let at = self
             .running
             .partition_point(|&other| self.store[other].order < order);
-        self.running.insert(at, place);
+        self.running.insert(at, key);
     }
 
     /// Gives a running sequence's slot and blocks back. Steps in flight may still write to the
     /// blocks: whoever gets them next writes in a later step, and steps run in order.
-    fn leave(&mut self, place: Place) {
-        let Some(slot) = self.store[place].slot() else {
+    fn leave(&mut self, key: SequenceKey) {
+        let Some(slot) = self.store[key].slot() else {
             return;
         };
-        let order = self.store[place].order;
+        let order = self.store[key].order;
         if let Ok(at) = self
             .running
             .binary_search_by_key(&order, |&other| self.store[other].order)
         {
             self.running.remove(at);
         }
-        if self.cancel_birth(place) {
+        if self.cancel_pending_fork(key) {
             self.slots.give_back(slot);
         } else {
-            self.slots.depart(slot);
+            self.slots.release(slot);
         }
-        let sequence = &mut self.store[place];
+        let sequence = &mut self.store[key];
         sequence.flush();
         for (group, chain) in self.groups.iter_mut().zip(&mut sequence.chains) {
             group.release(chain);
         }
-        self.counters.reading -= u32::from(sequence.phase == Phase::Reading);
-        sequence.read_on();
-        sequence.phase = Phase::Reading;
+        self.counters.prefilling -= u32::from(sequence.phase == Phase::Prefill);
+        sequence.raise_cached_limit();
+        sequence.phase = Phase::Prefill;
         sequence.computed = 0;
         sequence.planned = 0;
         sequence.room = 0;
         sequence.claimed = 0;
     }
 
-    /// Forgets that `place` was to be born in the next plan; whether it was.
-    fn cancel_birth(&mut self, place: Place) -> bool {
-        let Some(at) = self.births.iter().position(|birth| birth.child == place) else {
+    /// Forgets that `key` was to be born in the next plan; whether it was.
+    fn cancel_pending_fork(&mut self, key: SequenceKey) -> bool {
+        let Some(at) = self
+            .pending_forks
+            .iter()
+            .position(|pending| pending.child == key)
+        else {
             return false;
         };
-        for copy in self.births.remove(at).copies {
+        for copy in self.pending_forks.remove(at).copies {
             self.groups[copy.group].give_back(copy.source);
         }
         true

@@ -3,7 +3,7 @@
 use crate::blocks::BlockLease;
 use crate::ids::{Micros, RequestId, SequenceId, Slot, TokenId};
 use crate::memory::{Chain, Contents};
-use crate::request::{Class, Pipelining};
+use crate::request::{Pipelining, SchedulingClass};
 use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::ops::{Index, IndexMut};
@@ -32,7 +32,7 @@ pub(crate) enum State {
 
 /// Whether a queued sequence has run before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Standing {
+pub(crate) enum QueueClass {
     /// It was preempted, its worker was lost, or it is a fork of one that runs: it goes first.
     Resumed,
     /// It has not run.
@@ -45,9 +45,9 @@ pub(crate) enum Standing {
 pub(crate) enum Phase {
     /// It has known tokens that no plan has run yet.
     #[default]
-    Reading,
+    Prefill,
     /// A plan has reached its last known token: from here each run is one token on the worker.
-    Decoding,
+    Decode,
 }
 
 /// Tokens that wait to be appended to the others: as many as fill a cache line.
@@ -86,7 +86,7 @@ pub(crate) struct Sequence {
     pub(crate) phase: Phase,
     pub(crate) pipelining: Pipelining,
     /// How many tokens are in `tail`.
-    pub(crate) late: u8,
+    pub(crate) tail_length: u8,
     /// Whether it waits to be steered: its last token is provisional.
     pub(crate) held: bool,
     /// The newest tokens of a running sequence: with a thousand sequences, appending each token to
@@ -96,23 +96,23 @@ pub(crate) struct Sequence {
     pub(crate) tokens: Vec<TokenId>,
     /// One per KV group.
     pub(crate) chains: Vec<Chain>,
-    /// Leading known tokens that plans have run or found; final once `phase` is Decoding.
+    /// Leading known tokens that plans have run or found; final once `phase` is Decode.
     pub(crate) planned: u32,
     /// Tokens of the prompt.
     pub(crate) prompt: u32,
     /// Forks that it makes once all its known tokens but the last are computed.
-    pub(crate) unborn: u32,
+    pub(crate) forks_to_make: u32,
     /// Stop tokens count from this length on.
     pub(crate) min_tokens: u32,
-    pub(crate) standing: Standing,
+    pub(crate) queue_class: QueueClass,
     pub(crate) order: Order,
     /// When it entered the queue.
     pub(crate) since: Micros,
     pub(crate) stops: Vec<TokenId>,
     pub(crate) salt: Vec<u64>,
     /// Leading tokens that may come from the prefix cache.
-    pub(crate) cached_at_most: u32,
-    pub(crate) class: Class,
+    pub(crate) max_cached_tokens: u32,
+    pub(crate) class: SchedulingClass,
 }
 
 impl Sequence {
@@ -121,21 +121,21 @@ impl Sequence {
     }
 
     pub(crate) fn has_tail_room(&self) -> bool {
-        usize::from(self.late) < TAIL
+        usize::from(self.tail_length) < TAIL
     }
 
     /// Appends a token; there must be room in the tail.
     pub(crate) fn push(&mut self, token: TokenId) {
-        self.tail[usize::from(self.late) % TAIL] = token;
-        self.late += 1;
+        self.tail[usize::from(self.tail_length) % TAIL] = token;
+        self.tail_length += 1;
         self.length += 1;
     }
 
     /// Moves the tail to the other tokens.
     pub(crate) fn flush(&mut self) {
-        let late = std::mem::take(&mut self.late);
+        let tail_length = std::mem::take(&mut self.tail_length);
         self.tokens
-            .extend_from_slice(&self.tail[..usize::from(late)]);
+            .extend_from_slice(&self.tail[..usize::from(tail_length)]);
     }
 
     pub(crate) fn extend(&mut self, tokens: &[TokenId]) {
@@ -158,12 +158,12 @@ impl Sequence {
     }
 
     /// Whether `length` and the two parts of the tokens agree; for `check`.
-    pub(crate) fn counts_its_tokens(&self) -> bool {
-        self.length as usize == self.tokens.len() + usize::from(self.late)
+    pub(crate) fn lengths_agree(&self) -> bool {
+        self.length as usize == self.tokens.len() + usize::from(self.tail_length)
     }
 
     /// Reads where its lists end, so that the cache misses of several sequences overlap.
-    pub(crate) fn read_ahead(&self) {
+    pub(crate) fn prefetch(&self) {
         black_box(self.tokens.last().copied());
         for chain in &self.chains {
             black_box(chain.leases.last().map(BlockLease::block));
@@ -172,16 +172,16 @@ impl Sequence {
 
     /// Known tokens that plans may still run: all, but while its forks are unborn not the last one,
     /// which each of them runs for itself.
-    pub(crate) fn readable(&self) -> u32 {
-        self.len() - self.planned - u32::from(self.unborn > 0)
+    pub(crate) fn prefill_left(&self) -> u32 {
+        self.len() - self.planned - u32::from(self.forks_to_make > 0)
     }
 
     /// Before it forgets what is computed: the logits after these tokens are known, so that they
     /// may come from the cache when it runs again; all may, once those of the prompt are.
-    pub(crate) fn read_on(&mut self) {
-        self.cached_at_most = match self.computed >= self.prompt {
+    pub(crate) fn raise_cached_limit(&mut self) {
+        self.max_cached_tokens = match self.computed >= self.prompt {
             true => u32::MAX,
-            false => self.cached_at_most.max(self.computed),
+            false => self.max_cached_tokens.max(self.computed),
         };
     }
 
@@ -234,22 +234,22 @@ pub(crate) fn stop_filter(stops: &[TokenId]) -> u32 {
 }
 
 /// A sequence's place in the store.
-pub(crate) type Place = u32;
+pub(crate) type SequenceKey = u32;
 
 /// The branches of one live request.
 #[derive(Debug, Default)]
-struct Branches {
+struct RequestSequences {
     /// Number of the next fork.
     next: u32,
-    live: Vec<(u32, Place)>,
+    live: Vec<(u32, SequenceKey)>,
 }
 
 /// Live sequences, densely stored; places are reused.
 #[derive(Debug, Default)]
 pub(crate) struct Store {
-    places: Vec<Sequence>,
-    vacant: Vec<Place>,
-    requests: BTreeMap<RequestId, Branches>,
+    entries: Vec<Sequence>,
+    vacant: Vec<SequenceKey>,
+    requests: BTreeMap<RequestId, RequestSequences>,
 }
 
 impl Store {
@@ -258,7 +258,7 @@ impl Store {
     }
 
     pub(crate) fn live(&self) -> usize {
-        self.places.len() - self.vacant.len()
+        self.entries.len() - self.vacant.len()
     }
 
     pub(crate) fn requests(&self) -> impl Iterator<Item = RequestId> + '_ {
@@ -266,76 +266,77 @@ impl Store {
     }
 
     /// Places of a request's live branches, in the order of their birth.
-    pub(crate) fn branches(&self, request: RequestId) -> Vec<Place> {
-        let branches = self.requests.get(&request);
-        branches.map_or_else(Vec::new, |b| {
-            b.live.iter().map(|&(_, place)| place).collect()
-        })
+    pub(crate) fn sequences(&self, request: RequestId) -> Vec<SequenceKey> {
+        let sequences = self.requests.get(&request);
+        sequences.map_or_else(Vec::new, |b| b.live.iter().map(|&(_, key)| key).collect())
     }
 
-    pub(crate) fn find(&self, id: SequenceId) -> Option<Place> {
+    pub(crate) fn find(&self, id: SequenceId) -> Option<SequenceKey> {
         let live = &self.requests.get(&id.request)?.live;
         live.iter()
-            .find(|&&(branch, _)| branch == id.branch)
-            .map(|&(_, place)| place)
+            .find(|&&(index, _)| index == id.index)
+            .map(|&(_, key)| key)
     }
 
     /// Stores `sequence` as the next branch of `request` and sets its id and generation.
-    pub(crate) fn insert(&mut self, request: RequestId, mut sequence: Sequence) -> Place {
-        let place = self.vacant.pop().unwrap_or(self.places.len() as Place);
-        let branches = self.requests.entry(request).or_default();
+    pub(crate) fn insert(&mut self, request: RequestId, mut sequence: Sequence) -> SequenceKey {
+        let key = self
+            .vacant
+            .pop()
+            .unwrap_or(self.entries.len() as SequenceKey);
+        let sequences = self.requests.entry(request).or_default();
         sequence.id = SequenceId {
             request,
-            branch: branches.next,
+            index: sequences.next,
         };
-        branches.live.push((branches.next, place));
-        branches.next += 1;
-        match self.places.get_mut(place as usize) {
+        sequences.live.push((sequences.next, key));
+        sequences.next += 1;
+        match self.entries.get_mut(key as usize) {
             Some(old) => {
                 sequence.generation = old.generation;
                 *old = sequence;
             }
-            None => self.places.push(sequence),
+            None => self.entries.push(sequence),
         }
-        place
+        key
     }
 
     /// Empties a place. The sequence must have given back its slot and blocks.
-    pub(crate) fn remove(&mut self, place: Place) {
-        let SequenceId { request, branch } = self[place].id;
-        let generation = self[place].generation.wrapping_add(1);
-        self[place] = Sequence {
+    pub(crate) fn remove(&mut self, key: SequenceKey) {
+        let SequenceId { request, index } = self[key].id;
+        let generation = self[key].generation.wrapping_add(1);
+        self[key] = Sequence {
             generation,
             ..Sequence::default()
         };
-        self.vacant.push(place);
-        if let Some(branches) = self.requests.get_mut(&request) {
-            branches.live.retain(|&(live, _)| live != branch);
-            if branches.live.is_empty() {
+        self.vacant.push(key);
+        if let Some(sequences) = self.requests.get_mut(&request) {
+            sequences.live.retain(|&(live, _)| live != index);
+            if sequences.live.is_empty() {
                 self.requests.remove(&request);
             }
         }
     }
 
     /// Live sequences with their places.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (Place, &Sequence)> + '_ {
-        let places = self.places.iter().enumerate();
-        places
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (SequenceKey, &Sequence)> + '_ {
+        let entries = self.entries.iter().enumerate();
+        entries
             .filter(|(_, s)| s.state != State::Vacant)
-            .map(|(place, s)| (place as Place, s))
+            .map(|(key, s)| (key as SequenceKey, s))
     }
 }
 
-impl Index<Place> for Store {
+impl Index<SequenceKey> for Store {
     type Output = Sequence;
-    fn index(&self, place: Place) -> &Sequence {
-        &self.places[place as usize]
+    fn index(&self, key: SequenceKey) -> &Sequence {
+        &self.entries[key as usize]
     }
 }
 
-impl IndexMut<Place> for Store {
-    fn index_mut(&mut self, place: Place) -> &mut Sequence {
-        &mut self.places[place as usize]
+impl IndexMut<SequenceKey> for Store {
+    fn index_mut(&mut self, key: SequenceKey) -> &mut Sequence {
+        &mut self.entries[key as usize]
     }
 }
 
@@ -345,7 +346,7 @@ mod tests {
     use std::mem::offset_of;
 
     #[test]
-    fn what_every_step_touches_is_on_two_cache_lines() {
+    fn hot_fields_are_on_two_cache_lines() {
         assert!(offset_of!(Sequence, tail) <= 64);
         assert!(offset_of!(Sequence, tokens) <= 128);
     }

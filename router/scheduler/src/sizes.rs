@@ -13,14 +13,14 @@ const REMEMBERED: u64 = 10_000_000;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SizeCosts {
     /// By size, rising.
-    seen: Vec<Seen>,
+    sizes: Vec<SizeCost>,
     /// When the last step ended.
     now: Micros,
 }
 
 /// What is known of a size.
 #[derive(Clone, Copy, Debug)]
-struct Seen {
+struct SizeCost {
     size: u32,
     /// Moving average.
     micros: f64,
@@ -32,14 +32,14 @@ struct Seen {
 
 impl SizeCosts {
     pub(crate) fn new(sizes: &[u32]) -> Self {
-        let seen = |&size| Seen {
+        let seen = |&size| SizeCost {
             size,
             micros: 0.0,
             last: None,
             disturbed: false,
         };
         Self {
-            seen: sizes.iter().map(seen).collect(),
+            sizes: sizes.iter().map(seen).collect(),
             now: Micros(0),
         }
     }
@@ -53,7 +53,7 @@ impl SizeCosts {
     pub(crate) fn observe(&mut self, tokens: u32, micros: f64) {
         let known = self.known(tokens).filter(|_| self.is_recent(tokens));
         let at = self.at(tokens);
-        if let Some(seen) = self.seen.get_mut(at) {
+        if let Some(seen) = self.sizes.get_mut(at) {
             seen.micros = known.map_or(micros, |known| known + NEWEST * (micros - known));
             seen.last = Some(self.now);
         }
@@ -62,51 +62,51 @@ impl SizeCosts {
     /// Forgets what was seen of the size of a step of so many tokens.
     pub(crate) fn forget(&mut self, tokens: u32) {
         let at = self.at(tokens);
-        if let Some(seen) = self.seen.get_mut(at) {
+        if let Some(seen) = self.sizes.get_mut(at) {
             seen.last = None;
         }
     }
 
     /// What a step of so many tokens cost, if its size was ever seen.
     pub(crate) fn known(&self, tokens: u32) -> Option<f64> {
-        self.seen.get(self.at(tokens))?.known()
+        self.sizes.get(self.at(tokens))?.known()
     }
 
     /// Whether its size was seen of late.
     pub(crate) fn is_recent(&self, tokens: u32) -> bool {
-        let seen = self.seen.get(self.at(tokens));
+        let seen = self.sizes.get(self.at(tokens));
         seen.is_some_and(|seen| seen.is_recent(self.now))
     }
 
     /// The least that steps of so many tokens or more were seen to cost of late.
     pub(crate) fn least(&self, tokens: u32) -> Option<f64> {
-        let sizes = self.seen[self.at(tokens)..].iter();
+        let sizes = self.sizes[self.at(tokens)..].iter();
         let recent = sizes.filter(|seen| seen.is_recent(self.now));
-        recent.filter_map(Seen::known).min_by(f64::total_cmp)
+        recent.filter_map(SizeCost::known).min_by(f64::total_cmp)
     }
 
     /// Whether the last step of such a size was disturbed; None of steps beyond all sizes.
     pub(crate) fn disturbed(&mut self, tokens: u32) -> Option<&mut bool> {
         let at = self.at(tokens);
-        self.seen.get_mut(at).map(|seen| &mut seen.disturbed)
+        self.sizes.get_mut(at).map(|seen| &mut seen.disturbed)
     }
 
     /// What it costs at best, if products were all there is: its share of the size that costs the
     /// least per token.
-    pub(crate) fn hoped(&self, tokens: u32) -> Option<f64> {
-        let each = |seen: &Seen| Some(seen.known()? / f64::from(seen.size));
-        let least = self.seen.iter().filter_map(each).min_by(f64::total_cmp)?;
-        let size = self.seen.get(self.at(tokens))?.size;
+    pub(crate) fn best_case(&self, tokens: u32) -> Option<f64> {
+        let each = |seen: &SizeCost| Some(seen.known()? / f64::from(seen.size));
+        let least = self.sizes.iter().filter_map(each).min_by(f64::total_cmp)?;
+        let size = self.sizes.get(self.at(tokens))?.size;
         Some(least * f64::from(size))
     }
 
     /// The place of the size that a step of so many tokens is padded to.
     fn at(&self, tokens: u32) -> usize {
-        self.seen.partition_point(|seen| seen.size < tokens)
+        self.sizes.partition_point(|seen| seen.size < tokens)
     }
 }
 
-impl Seen {
+impl SizeCost {
     fn known(&self) -> Option<f64> {
         self.last.map(|_| self.micros)
     }
@@ -150,26 +150,26 @@ mod tests {
     }
 
     #[test]
-    fn a_size_that_was_not_seen_is_hoped_to_be_as_good_as_the_best() {
+    fn an_unobserved_size_is_assumed_as_good_as_the_best() {
         let mut costs = SizeCosts::new(&[64, 128, 256]);
-        assert_eq!(costs.hoped(256), None);
+        assert_eq!(costs.best_case(256), None);
         costs.observe(128, 6_400.0);
         costs.observe(60, 4_800.0);
         assert_eq!(
-            (costs.hoped(256), costs.hoped(129)),
+            (costs.best_case(256), costs.best_case(129)),
             (Some(12_800.0), Some(12_800.0))
         );
     }
 
     #[test]
-    fn what_was_seen_long_ago_is_tried_again() {
+    fn old_observations_are_tried_again() {
         let mut costs = SizeCosts::new(&[64, 128]);
         costs.observe(128, 60_000.0);
         costs.tick(Micros(REMEMBERED));
         costs.observe(64, 6_400.0);
         assert!(costs.is_recent(64) && !costs.is_recent(128));
         assert_eq!(
-            (costs.known(128), costs.hoped(128)),
+            (costs.known(128), costs.best_case(128)),
             (Some(60_000.0), Some(12_800.0))
         );
         costs.observe(128, 8_000.0);
@@ -185,11 +185,11 @@ mod tests {
         let mut costs = SizeCosts::new(&[64]);
         costs.observe(65, 5_000.0);
         assert_eq!(
-            (costs.known(65), costs.hoped(65), costs.hoped(64)),
+            (costs.known(65), costs.best_case(65), costs.best_case(64)),
             (None, None, None)
         );
         let mut none = SizeCosts::default();
         none.observe(1, 1.0);
-        assert_eq!((none.known(1), none.hoped(1)), (None, None));
+        assert_eq!((none.known(1), none.best_case(1)), (None, None));
     }
 }

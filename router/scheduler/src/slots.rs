@@ -8,14 +8,14 @@ use std::collections::BinaryHeap;
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
     free: BinaryHeap<Reverse<Slot>>,
-    departed: Vec<Slot>,
+    finished: Vec<Slot>,
 }
 
 impl Slots {
     pub(crate) fn new(count: u32) -> Self {
         Self {
             free: (0..count).map(|slot| Reverse(Slot(slot))).collect(),
-            departed: Vec::new(),
+            finished: Vec::new(),
         }
     }
 
@@ -29,8 +29,8 @@ impl Slots {
 
     /// Gives back a slot that the workers know: the next plan drops it, and may fill it again at
     /// once, since workers apply `finished` before `new`.
-    pub(crate) fn depart(&mut self, slot: Slot) {
-        self.departed.push(slot);
+    pub(crate) fn release(&mut self, slot: Slot) {
+        self.finished.push(slot);
         self.free.push(Reverse(slot));
     }
 
@@ -39,8 +39,8 @@ impl Slots {
         self.free.push(Reverse(slot));
     }
 
-    pub(crate) fn take_departed(&mut self) -> Vec<Slot> {
-        std::mem::take(&mut self.departed)
+    pub(crate) fn take_finished(&mut self) -> Vec<Slot> {
+        std::mem::take(&mut self.finished)
     }
 
     pub(crate) fn free_slots(&self) -> impl Iterator<Item = Slot> + '_ {

@@ -1,6 +1,6 @@
 //! Counts for metrics, and how long a new request would wait.
 
-use crate::cost::Load;
+use crate::cost::StepLoad;
 use crate::scheduler::Scheduler;
 
 /// The scheduler's state in numbers; read by the engine for metrics and `Retry-After`.
@@ -60,12 +60,13 @@ impl Scheduler {
     }
 
     fn live_references(&self) -> u64 {
-        let chains = self
-            .running
-            .iter()
-            .flat_map(|&place| &self.store[place].chains);
+        let chains = self.running.iter().flat_map(|&key| &self.store[key].chains);
         let held: usize = chains.map(|chain| chain.leases.len()).sum();
-        let copies: usize = self.births.iter().map(|birth| birth.copies.len()).sum();
+        let copies: usize = self
+            .pending_forks
+            .iter()
+            .map(|pending| pending.copies.len())
+            .sum();
         (held + copies) as u64
     }
 
@@ -80,8 +81,8 @@ impl Scheduler {
         let starts = self.counters.start_gap.unwrap_or(0).saturating_mul(waiting);
         let tokens = self.counters.waiting_tokens;
         let step = f64::from(self.config.max_step_tokens);
-        let mut full = Load::default();
-        full.read(0, self.config.max_step_tokens);
+        let mut full = StepLoad::default();
+        full.add_prompt(0, self.config.max_step_tokens);
         let each = self.cost.predict(full).unwrap_or(0.0) / step;
         starts.max((each * tokens as f64) as u64)
     }

@@ -6,10 +6,10 @@
 //! parked outside the queue until it is steered.
 
 use crate::ids::{Micros, SequenceId, TokenId};
-use crate::plan::{NewSequence, Steered};
+use crate::plan::{NewSequence, SteeredToken};
 use crate::request::Pipelining;
 use crate::scheduler::Scheduler;
-use crate::sequence::{Place, State};
+use crate::sequence::{SequenceKey, State};
 
 impl Scheduler {
     /// Goes on with a held sequence: it takes the first of `tokens` in the place of its last token,
@@ -23,7 +23,7 @@ impl Scheduler {
         tokens: &[TokenId],
         now: Micros,
     ) -> Vec<SequenceId> {
-        let held = |&place: &Place| self.store[place].held;
+        let held = |&key: &SequenceKey| self.store[key].held;
         let Some(parent) = self.store.find(sequence).filter(held) else {
             return Vec::new();
         };
@@ -31,9 +31,9 @@ impl Scheduler {
             self.remove(parent);
             return Vec::new();
         };
-        let mut born = Vec::with_capacity(others.len());
+        let mut children = Vec::with_capacity(others.len());
         for &token in others {
-            let child = self.bear(parent, self.store[parent].max_tokens);
+            let child = self.insert_child(parent, self.store[parent].max_tokens);
             if self.can_share(parent) {
                 self.share(parent, child);
                 self.release(child, token, now);
@@ -41,49 +41,49 @@ impl Scheduler {
                 self.park(child);
                 self.release(child, token, now);
             }
-            born.push(self.store[child].id);
+            children.push(self.store[child].id);
         }
         self.release(parent, first, now);
-        born
+        children
     }
 
     /// Holds a sequence that has yielded a token, if it is to be steered.
-    pub(crate) fn hold(&mut self, place: Place) {
-        if self.store[place].pipelining != Pipelining::Steered {
+    pub(crate) fn hold(&mut self, key: SequenceKey) {
+        if self.store[key].pipelining != Pipelining::Steered {
             return;
         }
-        self.store[place].held = true;
-        if self.store[place].state == State::Queued {
-            self.dequeue(place);
-            self.park(place);
+        self.store[key].held = true;
+        if self.store[key].state == State::Queued {
+            self.dequeue(key);
+            self.park(key);
         }
     }
 
     /// Frees what the youngest held sequence holds, for those that cannot run; false if there is
     /// none, or nobody wants to run.
     pub(crate) fn evict_held(&mut self, now: Micros) -> bool {
-        let held = |&&place: &&Place| self.store[place].held;
-        let waiting = !self.queue.is_empty() || !self.running.iter().all(|place| held(&place));
+        let held = |&&key: &&SequenceKey| self.store[key].held;
+        let waiting = !self.queue.is_empty() || !self.running.iter().all(|key| held(&key));
         if !waiting || !self.flights.is_empty() {
             return false;
         }
         let held = self.running.iter().rev().find(held).copied();
-        if let Some(place) = held {
-            self.evict(place, now);
+        if let Some(key) = held {
+            self.evict(key, now);
         }
         held.is_some()
     }
 
     /// What the workers must know of those steered since the last plan. Who enters a slot with this
     /// plan brings its tokens along.
-    pub(crate) fn seal_steered(&mut self, new: &[NewSequence]) -> Vec<Steered> {
+    pub(crate) fn flush_steered(&mut self, new: &[NewSequence]) -> Vec<SteeredToken> {
         let ids = std::mem::take(&mut self.steered).into_iter();
         let known = ids.filter(|&id| new.iter().all(|new| new.sequence != id));
         let steered = known.filter_map(|id| {
-            let place = self.store.find(id)?;
-            let sequence = &mut self.store[place];
+            let key = self.store.find(id)?;
+            let sequence = &mut self.store[key];
             sequence.flush();
-            Some(Steered {
+            Some(SteeredToken {
                 slot: sequence.slot()?,
                 token: *sequence.tokens.last()?,
             })
@@ -92,21 +92,21 @@ impl Scheduler {
     }
 
     /// Lets a held sequence run on with `token`.
-    fn release(&mut self, place: Place, token: TokenId, now: Micros) {
+    fn release(&mut self, key: SequenceKey, token: TokenId, now: Micros) {
         let sizes: Vec<_> = self
             .groups
             .iter()
             .map(|g| g.geometry.block_tokens)
             .collect();
-        let sequence = &mut self.store[place];
+        let sequence = &mut self.store[key];
         sequence.replace_last(token, &sizes);
         sequence.held = false;
         let id = sequence.id;
         match sequence.state {
             State::Running(_) => self.steered.push(id),
             State::Preparing => {
-                self.unpark(place);
-                self.enqueue(place, now);
+                self.unpark(key);
+                self.enqueue(key, now);
             }
             State::Queued | State::Vacant => {}
         }

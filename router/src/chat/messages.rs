@@ -2,13 +2,13 @@
 
 use minijinja::value::Value;
 
-use super::jinja::{self, Names};
-use super::{Chat, ChatMessage, DEVELOPER, MARK, SYSTEM, Turn};
+use super::jinja::{self, TemplateNames};
+use super::{CONTENT_END_MARK, Chat, ChatMessage, DEVELOPER, GenerationPrompt, SYSTEM};
 use crate::error::ApiError;
 
 /// How a template takes a message's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Content {
+enum ContentShape {
     /// As a text.
     Text,
     /// As a text, or part by part if it came in parts.
@@ -17,23 +17,23 @@ enum Content {
     Parts,
 }
 
-impl Content {
-    fn of(names: &Names) -> Self {
-        match (names.loops_over_content, names.asks_for_text) {
+impl ContentShape {
+    fn from_names(names: &TemplateNames) -> Self {
+        match (names.loops_over_content, names.checks_for_text) {
             (false, _) => Self::Text,
             (true, true) => Self::Either,
             (true, false) => Self::Parts,
         }
     }
 
-    /// The content; `open` if `MARK` ends it.
+    /// The content; `open` if `CONTENT_END_MARK` ends it.
     fn value(self, text: &str, parts: &[String], open: bool) -> Value {
         let part = |text: String| {
             Value::from_pairs([("type", Value::from("text")), ("text", Value::from(text))])
         };
         let marked = |text: &str, open: bool| {
             if open {
-                format!("{text}{MARK}")
+                format!("{text}{CONTENT_END_MARK}")
             } else {
                 text.to_owned()
             }
@@ -57,14 +57,14 @@ impl Content {
     }
 }
 
-/// The messages; `MARK` ends the last one if it stays open. Templates that do not know the role
+/// The messages; `CONTENT_END_MARK` ends the last one if it stays open. Templates that do not know the role
 /// `developer` are told `system`.
 pub(super) fn messages(
     chat: &Chat,
-    names: &Names,
+    names: &TemplateNames,
     knows_developer: bool,
 ) -> Result<Value, ApiError> {
-    let content = Content::of(names);
+    let content = ContentShape::from_names(names);
     let mut messages = Vec::with_capacity(chat.messages.len() + 1);
     let system = chat.system.as_deref();
     if let Some(text) = system.filter(|_| !chat.messages.iter().any(ChatMessage::is_system)) {
@@ -75,7 +75,8 @@ pub(super) fn messages(
         messages.push(Value::from_pairs(entries));
     }
     for (index, message) in chat.messages.iter().enumerate() {
-        let open = chat.turn == Turn::Continue && index + 1 == chat.messages.len();
+        let open = chat.generation_prompt == GenerationPrompt::ContinueFinalMessage
+            && index + 1 == chat.messages.len();
         let mut entries: Vec<(&str, Value)> = Vec::with_capacity(8);
         if let Some(thought) = &message.reasoning_content {
             // The name that gpt-oss's template knows.
@@ -116,11 +117,13 @@ fn tool_calls(json: &str) -> Result<Value, serde_json::Error> {
     let Ok(list) = calls.try_iter() else {
         return Ok(calls);
     };
-    Ok(list.map(|call| with(&call, "function", called)).collect())
+    Ok(list
+        .map(|call| with_item(&call, "function", with_parsed_arguments))
+        .collect())
 }
 
-fn called(function: &Value) -> Value {
-    with(function, "arguments", |arguments| {
+fn with_parsed_arguments(function: &Value) -> Value {
+    with_item(function, "arguments", |arguments| {
         let parsed = arguments
             .as_str()
             .and_then(|text| jinja::from_json(text).ok());
@@ -130,7 +133,7 @@ fn called(function: &Value) -> Value {
 }
 
 /// The same dict with the item `name` changed, if it has one.
-fn with(dict: &Value, name: &str, change: impl Fn(&Value) -> Value) -> Value {
+fn with_item(dict: &Value, name: &str, change: impl Fn(&Value) -> Value) -> Value {
     let Some(entries) = dict.as_object().and_then(|object| object.try_iter_pairs()) else {
         return dict.clone();
     };

@@ -1,19 +1,19 @@
 //! Chat templates: messages in, the prompt's text out.
 
-mod apart;
 mod jinja;
 mod messages;
 mod template;
-mod words;
+mod template_sandbox;
+mod tool_prompt;
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use self::apart::{MOST_TEMPLATE, Renderer};
-pub use self::apart::{Templates, render_job};
 pub use self::template::ChatTemplate;
-use crate::tools::Reading;
+pub(crate) use self::template_sandbox::{MOST_TEMPLATE, TemplateSandbox};
+pub use self::template_sandbox::{RequestTemplates, render_job};
+use crate::tool_parsers::OutputParserOptions;
 
 /// One turn of a conversation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,14 +37,14 @@ pub struct ChatMessage {
 
 /// What follows the last message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Turn {
+pub enum GenerationPrompt {
     /// The opening of an assistant's turn: the model answers.
     #[default]
-    Open,
+    Add,
     /// Nothing: the prompt ends where the template ends.
-    Bare,
+    Omit,
     /// The last message stays open, and the model goes on with it.
-    Continue,
+    ContinueFinalMessage,
 }
 
 /// A conversation to render.
@@ -53,7 +53,7 @@ pub struct Chat {
     /// In order; not empty.
     pub messages: Vec<ChatMessage>,
     /// What follows them.
-    pub turn: Turn,
+    pub generation_prompt: GenerationPrompt,
     /// What the system says in a conversation without a system turn; set by the server.
     pub system: Option<Arc<str>>,
     /// What introduces the tools where the template knows none. Default: how to call them.
@@ -63,20 +63,20 @@ pub struct Chat {
     /// More variables of the template: a JSON object, parsed only when the chat is rendered.
     pub variables: Option<String>,
     /// More variables, which only some templates speak of.
-    pub special: Vec<Variable>,
+    pub optional_variables: Vec<TemplateVariable>,
     /// The client's own template, rendered apart from the server.
     pub template: Option<String>,
     /// The prompt's text, once that has been rendered.
-    pub rendered: Option<String>,
+    pub rendered_prompt: Option<String>,
     /// What the answer's content begins with, before what the model says.
-    pub echoed: Option<String>,
+    pub echo_prefix: Option<String>,
     /// How the answer is read; whether it begins in a thought is found when the chat is rendered.
-    pub reading: Reading,
+    pub parser_options: OutputParserOptions,
 }
 
 /// A variable that only some templates speak of.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Variable {
+pub struct TemplateVariable {
     /// What templates call it.
     pub name: String,
     /// Its value.
@@ -86,12 +86,15 @@ pub struct Variable {
     pub neutral: bool,
 }
 
-impl Variable {
+impl TemplateVariable {
     /// How much the model is to think. `thinks`: whether the model shows thoughts.
     pub(crate) fn effort(effort: &str, thinks: bool) -> Self {
         Self {
             neutral: effort == MEDIUM || (effort == "none" && !thinks),
-            ..Self::needed(EFFORT, serde_json::Value::from(effort).to_string())
+            ..Self::required(
+                REASONING_EFFORT,
+                serde_json::Value::from(effort).to_string(),
+            )
         }
     }
 
@@ -99,7 +102,7 @@ impl Variable {
     pub(crate) fn verbosity(verbosity: &str) -> Self {
         Self {
             neutral: verbosity == MEDIUM,
-            ..Self::needed("verbosity", serde_json::Value::from(verbosity).to_string())
+            ..Self::required("verbosity", serde_json::Value::from(verbosity).to_string())
         }
     }
 
@@ -107,12 +110,12 @@ impl Variable {
     pub(crate) fn thinking(wanted: bool, thinks: bool) -> Self {
         Self {
             neutral: wanted == thinks,
-            ..Self::needed(THINKING, wanted.to_string())
+            ..Self::required(THINKING, wanted.to_string())
         }
     }
 
     /// One that may not be left out.
-    pub(crate) fn needed(name: &str, json: String) -> Self {
+    pub(crate) fn required(name: &str, json: String) -> Self {
         Self {
             name: name.to_owned(),
             json,
@@ -122,7 +125,7 @@ impl Variable {
 }
 
 /// What chat templates call the effort of thinking.
-pub(crate) const EFFORT: &str = "reasoning_effort";
+pub(crate) const REASONING_EFFORT: &str = "reasoning_effort";
 /// What chat templates call it whether there is any.
 const THINKING: &str = "enable_thinking";
 /// What OpenAI's models do unless they are told otherwise.
@@ -137,13 +140,13 @@ impl Chat {
             &self.variables,
             &self.tool_prompt,
             &self.template,
-            &self.rendered,
+            &self.rendered_prompt,
         ];
-        let texts = texts
-            .into_iter()
-            .flatten()
-            .chain(&self.echoed)
-            .chain(self.special.iter().map(|variable| &variable.json));
+        let texts = texts.into_iter().flatten().chain(&self.echo_prefix).chain(
+            self.optional_variables
+                .iter()
+                .map(|variable| &variable.json),
+        );
         messages.chain(texts.map(String::len)).sum()
     }
 }
@@ -151,7 +154,7 @@ impl Chat {
 /// Stands at the end of a message that stays open: characters for private use, which no template
 /// writes, trims or escapes. Looking for the content itself would find it in what follows, such as
 /// a "<" in `<|im_end|>`.
-const MARK: &str = "\u{E000}\u{E0A5}\u{E000}";
+const CONTENT_END_MARK: &str = "\u{E000}\u{E0A5}\u{E000}";
 
 const SYSTEM: &str = "system";
 /// The newer name of the role `system`.
@@ -180,7 +183,7 @@ impl ChatMessage {
 }
 
 /// A call as `ChatMessage::tool_calls` lists it; `arguments` are JSON: an object, or a string that holds one.
-pub(crate) fn call_json(id: Option<String>, name: String, arguments: &str) -> String {
+pub(crate) fn tool_call_json(id: Option<String>, name: String, arguments: &str) -> String {
     use serde_json::Value;
     let id = id.map_or_else(String::new, |id| format!("\"id\":{},", Value::from(id)));
     let name = Value::from(name);

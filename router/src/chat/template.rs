@@ -5,10 +5,13 @@ use std::collections::BTreeMap;
 use minijinja::value::Value;
 use minijinja::{Environment, Error, ErrorKind as JinjaKind, context};
 
-use super::jinja::{self, Names};
+use super::jinja::{self, TemplateNames};
 use super::messages::messages;
-use super::words::{self, Place};
-use super::{Chat, DEVELOPER, EFFORT, MARK, THINKING, Turn, Variable};
+use super::tool_prompt::{self, ToolPromptPosition};
+use super::{
+    CONTENT_END_MARK, Chat, DEVELOPER, GenerationPrompt, REASONING_EFFORT, THINKING,
+    TemplateVariable,
+};
 use crate::error::{ApiError, ErrorKind};
 
 /// A compiled chat template with the special tokens that it may write.
@@ -18,9 +21,9 @@ pub struct ChatTemplate {
     special_tokens: Vec<(String, String)>,
     source: String,
     /// What it speaks of.
-    names: Names,
+    names: TemplateNames,
     /// Whether it writes the calls of earlier turns.
-    knows_calls: bool,
+    writes_tool_calls: bool,
     /// Whether it speaks of the role `developer`. One that does not refuses such a turn, leaves it
     /// out, or writes a role that its model has never seen.
     knows_developer: bool,
@@ -29,7 +32,7 @@ pub struct ChatTemplate {
 /// The template itself refused the conversation.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-struct Raised(String);
+struct TemplateException(String);
 
 const NAME: &str = "chat_template";
 
@@ -46,7 +49,7 @@ impl ChatTemplate {
             special_tokens,
             source: source.to_owned(),
             names,
-            knows_calls: source.contains("tool_calls"),
+            writes_tool_calls: source.contains("tool_calls"),
             knows_developer: source.contains(DEVELOPER),
         })
     }
@@ -68,25 +71,32 @@ impl ChatTemplate {
 
     /// The prompt's text. Fails when the template raises an exception or meets what it cannot use.
     pub fn render(&self, chat: &Chat) -> Result<String, ApiError> {
-        let calls = !self.knows_calls && chat.messages.iter().any(words::speaks_of_tools);
+        let calls = !self.writes_tool_calls && chat.messages.iter().any(tool_prompt::uses_tools);
         if self.knows_tools() || !(calls || chat.tools.is_some()) {
             return self.render_turns(chat);
         }
-        let told = self.render_turns(&words::in_words(chat, Place::System)?);
-        match told {
+        let rendered = self.render_turns(&tool_prompt::with_tool_prompt(
+            chat,
+            ToolPromptPosition::System,
+        )?);
+        match rendered {
             // Some templates take no system turn.
             Err(error) if error.kind == ErrorKind::Template && chat.tools.is_some() => {
-                let words = words::in_words(chat, Place::FirstUser)?;
-                self.render_turns(&words).map_err(|_| error)
+                let with_prompt =
+                    tool_prompt::with_tool_prompt(chat, ToolPromptPosition::FirstUser)?;
+                self.render_turns(&with_prompt).map_err(|_| error)
             }
-            told => told,
+            rendered => rendered,
         }
     }
 
     /// A variable that only some templates speak of.
     /// `None` if it may be left out here.
-    fn special<'a>(&self, variable: &'a Variable) -> Result<Option<(&'a str, Value)>, ApiError> {
-        let Variable {
+    fn optional_variable<'a>(
+        &self,
+        variable: &'a TemplateVariable,
+    ) -> Result<Option<(&'a str, Value)>, ApiError> {
+        let TemplateVariable {
             name,
             json,
             neutral,
@@ -100,7 +110,10 @@ impl ChatTemplate {
         };
         if !self.names.variables.contains(name) {
             // Of templates that only know whether there are thoughts, no effort asks for none.
-            if name == EFFORT && json == "\"none\"" && self.names.variables.contains(THINKING) {
+            if name == REASONING_EFFORT
+                && json == "\"none\""
+                && self.names.variables.contains(THINKING)
+            {
                 return Ok(Some((THINKING, Value::from(false))));
             }
             if *neutral {
@@ -118,16 +131,16 @@ impl ChatTemplate {
             .iter()
             .map(|(name, token)| (name.as_str(), Value::from(token.as_str())));
         let given = chat
-            .special
+            .optional_variables
             .iter()
-            .filter_map(|variable| self.special(variable).transpose());
+            .filter_map(|variable| self.optional_variable(variable).transpose());
         let mut given: BTreeMap<_, _> = given.collect::<Result<_, _>>()?;
         // As transformers does: what is not given is none, not undefined.
         let context = context! {
             messages => messages(chat, &self.names, self.knows_developer)?,
             tools => json_variable("tools", chat.tools.as_deref())?,
             documents => given.remove("documents"),
-            add_generation_prompt => chat.turn == Turn::Open,
+            add_generation_prompt => chat.generation_prompt == GenerationPrompt::Add,
             ..context! {
                 ..json_variable("chat_template_kwargs", chat.variables.as_deref())?,
                 ..Value::from_pairs(special.chain(given))
@@ -138,9 +151,9 @@ impl ChatTemplate {
             .get_template(NAME)
             .map_err(|e| template_error(&e))?;
         let text = template.render(context).map_err(|e| template_error(&e))?;
-        match chat.turn {
-            Turn::Continue => leave_open(text),
-            Turn::Open | Turn::Bare => Ok(text),
+        match chat.generation_prompt {
+            GenerationPrompt::ContinueFinalMessage => cut_after_content(text),
+            GenerationPrompt::Add | GenerationPrompt::Omit => Ok(text),
         }
     }
 }
@@ -152,9 +165,9 @@ fn json_variable(name: &'static str, json: Option<&str>) -> Result<Value, ApiErr
     Ok(value.unwrap_or_else(|| Value::from(())))
 }
 
-/// Cuts what the template writes after the last message's content, which `MARK` ends.
-fn leave_open(mut text: String) -> Result<String, ApiError> {
-    let end = text.rfind(MARK).ok_or_else(|| {
+/// Cuts what the template writes after the last message's content, which `CONTENT_END_MARK` ends.
+fn cut_after_content(mut text: String) -> Result<String, ApiError> {
+    let end = text.rfind(CONTENT_END_MARK).ok_or_else(|| {
         let message = "the chat template does not write the last message's content as it is, \
                        so it cannot be continued; set `continue_final_message` to false";
         ApiError::new(ErrorKind::Template, message)
@@ -164,9 +177,12 @@ fn leave_open(mut text: String) -> Result<String, ApiError> {
 }
 
 fn template_error(error: &Error) -> ApiError {
-    let raised = std::error::Error::source(error).and_then(|s| s.downcast_ref::<Raised>());
+    let raised =
+        std::error::Error::source(error).and_then(|s| s.downcast_ref::<TemplateException>());
     let message = match raised {
-        Some(Raised(message)) => format!("the chat template refuses `messages`: {message}"),
+        Some(TemplateException(message)) => {
+            format!("the chat template refuses `messages`: {message}")
+        }
         None => format!("the chat template failed on `messages`: {error}"),
     };
     ApiError {
@@ -176,7 +192,8 @@ fn template_error(error: &Error) -> ApiError {
 }
 
 fn raise_exception(message: String) -> Result<String, Error> {
-    Err(Error::new(JinjaKind::InvalidOperation, message.clone()).with_source(Raised(message)))
+    Err(Error::new(JinjaKind::InvalidOperation, message.clone())
+        .with_source(TemplateException(message)))
 }
 
 /// `datetime.now().strftime(format)`, in UTC.

@@ -9,11 +9,15 @@ fn user(content: &str) -> ChatMessage {
     }
 }
 
-fn render(source: &str, messages: Vec<ChatMessage>, turn: Turn) -> Result<String, ApiError> {
+fn render(
+    source: &str,
+    messages: Vec<ChatMessage>,
+    generation_prompt: GenerationPrompt,
+) -> Result<String, ApiError> {
     let tokens = vec![("bos_token".to_owned(), "<s>".to_owned())];
     let chat = Chat {
         messages,
-        turn,
+        generation_prompt,
         ..Chat::default()
     };
     ChatTemplate::new(source, tokens).unwrap().render(&chat)
@@ -24,10 +28,10 @@ const PLAIN: &str = "{{ bos_token }}{% for m in messages %}\n<{{ m.role }}>{{ m[
 
 #[test]
 fn renders_turns_and_trims_blocks_as_jinja_does() {
-    let text = render(PLAIN, vec![user("a"), user("b")], Turn::Open).unwrap();
+    let text = render(PLAIN, vec![user("a"), user("b")], GenerationPrompt::Add).unwrap();
     assert_eq!(text, "<s><user>a</>\n<user>b</>\n<assistant>");
     assert_eq!(
-        render(PLAIN, vec![user("a")], Turn::Bare).unwrap(),
+        render(PLAIN, vec![user("a")], GenerationPrompt::Omit).unwrap(),
         "<s><user>a</>\n"
     );
 }
@@ -35,10 +39,20 @@ fn renders_turns_and_trims_blocks_as_jinja_does() {
 #[test]
 fn a_continued_message_stays_open() {
     assert_eq!(
-        render(PLAIN, vec![user("a"), user("b ")], Turn::Continue).unwrap(),
+        render(
+            PLAIN,
+            vec![user("a"), user("b ")],
+            GenerationPrompt::ContinueFinalMessage
+        )
+        .unwrap(),
         "<s><user>a</>\n<user>b "
     );
-    let silent = render("{{ bos_token }}", vec![user("a")], Turn::Continue).unwrap_err();
+    let silent = render(
+        "{{ bos_token }}",
+        vec![user("a")],
+        GenerationPrompt::ContinueFinalMessage,
+    )
+    .unwrap_err();
     assert!(
         silent.message.contains("continue_final_message"),
         "{silent}"
@@ -46,10 +60,15 @@ fn a_continued_message_stays_open() {
 }
 
 #[test]
-fn a_continued_message_may_look_like_what_follows_it() {
+fn a_continued_message_may_equal_the_text_that_closes_it() {
     for content in ["<", "/", ">", "</>", ""] {
         assert_eq!(
-            render(PLAIN, vec![user("a"), user(content)], Turn::Continue).unwrap(),
+            render(
+                PLAIN,
+                vec![user("a"), user(content)],
+                GenerationPrompt::ContinueFinalMessage
+            )
+            .unwrap(),
             format!("<s><user>a</>\n<user>{content}")
         );
     }
@@ -60,7 +79,7 @@ fn an_exception_reaches_the_client() {
     let error = render(
         "{{ raise_exception('no such role') }}",
         vec![user("a")],
-        Turn::Open,
+        GenerationPrompt::Add,
     );
     let error = error.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Template);
@@ -74,7 +93,7 @@ fn json_has_pythons_spacing() {
     let text = render(
         "{{ messages[0].tool_calls | tojson }}",
         vec![message.clone()],
-        Turn::Open,
+        GenerationPrompt::Add,
     );
     assert_eq!(
         text.unwrap(),
@@ -83,7 +102,7 @@ fn json_has_pythons_spacing() {
     let text = render(
         "{{ messages[0].tool_calls[0] | tojson(indent=2) }}",
         vec![message],
-        Turn::Open,
+        GenerationPrompt::Add,
     );
     let expected =
         "{\n  \"b\": \"<é'>\",\n  \"a\": [\n    1,\n    2.5,\n    null,\n    true,\n    {}\n  ]\n}";
@@ -95,7 +114,7 @@ fn python_methods_loop_controls_and_training_marks_work() {
     let source = "{% for m in messages %}{% if loop.index > 1 %}{% break %}{% endif %}\
                   {% generation %}{{ m.content.strip().upper() }}{% endgeneration %}{% endfor %}";
     assert_eq!(
-        render(source, vec![user(" a "), user("b")], Turn::Open).unwrap(),
+        render(source, vec![user(" a "), user("b")], GenerationPrompt::Add).unwrap(),
         "A"
     );
 }
@@ -105,11 +124,18 @@ fn dates_are_formatted_as_python_does() {
     let text = render(
         "{{ strftime_now('%d %b %Y') }}",
         vec![user("a")],
-        Turn::Open,
+        GenerationPrompt::Add,
     )
     .unwrap();
     assert_eq!(text.len(), 11, "{text}");
-    assert!(render("{{ strftime_now('%!') }}", vec![user("a")], Turn::Open).is_err());
+    assert!(
+        render(
+            "{{ strftime_now('%!') }}",
+            vec![user("a")],
+            GenerationPrompt::Add
+        )
+        .is_err()
+    );
 }
 
 fn with_calls() -> Vec<ChatMessage> {
@@ -126,11 +152,11 @@ fn with_calls() -> Vec<ChatMessage> {
 }
 
 #[test]
-fn a_template_that_knows_no_tools_is_told_in_words() {
+fn tools_are_described_in_the_system_message_if_the_template_has_none() {
     let mut chat = Chat {
         messages: with_calls(),
         tools: Some(r#"[{"z":1,"a":2},{}]"#.into()),
-        turn: Turn::Bare,
+        generation_prompt: GenerationPrompt::Omit,
         ..Chat::default()
     };
     let template = ChatTemplate::new(PLAIN, Vec::new()).unwrap();
@@ -160,7 +186,7 @@ fn a_template_that_knows_no_tools_is_told_in_words() {
 }
 
 #[test]
-fn a_template_without_system_turns_tells_the_first_user() {
+fn tools_go_to_the_first_user_message_if_the_template_has_no_system_role() {
     let source = "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}\
                   {% endif %}<{{ m.role }}>{{ m.content }}{% endfor %}";
     let template = ChatTemplate::new(source, Vec::new()).unwrap();
@@ -168,7 +194,7 @@ fn a_template_without_system_turns_tells_the_first_user() {
         messages: vec![user("go")],
         tools: Some("[{}]".into()),
         tool_prompt: Some("Call:".into()),
-        turn: Turn::Bare,
+        generation_prompt: GenerationPrompt::Omit,
         ..Chat::default()
     };
     assert_eq!(template.render(&chat).unwrap(), "<user>Call:\n{}\n\ngo");
@@ -178,12 +204,12 @@ fn a_template_without_system_turns_tells_the_first_user() {
 }
 
 #[test]
-fn a_conversation_without_a_system_turn_has_the_servers() {
+fn the_default_system_prompt_fills_in_for_a_missing_system_message() {
     let template = ChatTemplate::new(PLAIN, Vec::new()).unwrap();
     let mut chat = Chat {
         messages: vec![user("a")],
         system: Some("Be brief.".into()),
-        turn: Turn::Bare,
+        generation_prompt: GenerationPrompt::Omit,
         ..Chat::default()
     };
     assert_eq!(
@@ -204,7 +230,7 @@ fn a_conversation_without_a_system_turn_has_the_servers() {
 }
 
 #[test]
-fn tools_keep_their_order_and_absent_ones_are_none() {
+fn tools_keep_their_key_order_and_are_none_if_absent() {
     let source = "{% if tools is not none %}{{ tools | tojson }}{% else %}bare{% endif %}\
                   {% if deep %}{{ deep.value }}{% endif %}";
     let template = ChatTemplate::new(source, Vec::new()).unwrap();
@@ -243,10 +269,10 @@ fn none_is_not_iterable_and_a_template_that_sets_tools_knows_them() {
 }
 
 #[test]
-fn a_message_has_what_it_was_given_and_nothing_else() {
+fn a_message_has_only_the_keys_that_were_given() {
     let mut chat = Chat {
         messages: with_calls(),
-        turn: Turn::Bare,
+        generation_prompt: GenerationPrompt::Omit,
         ..Chat::default()
     };
     chat.messages[4].reasoning_content = Some("hm".into());
@@ -259,7 +285,7 @@ fn a_message_has_what_it_was_given_and_nothing_else() {
 }
 
 #[test]
-fn content_comes_in_parts_where_the_template_goes_over_it() {
+fn content_is_a_list_of_parts_if_the_template_loops_over_it() {
     let mut parts = user("ab");
     parts.parts = vec!["a".into(), "b".into()];
     let render = |source: &str, turn| {
@@ -267,33 +293,36 @@ fn content_comes_in_parts_where_the_template_goes_over_it() {
         render(source, messages, turn).unwrap()
     };
     let text = "{% for m in messages %}<{{ m.content }}>{% endfor %}";
-    assert_eq!(render(text, Turn::Bare), "<x><ab>");
+    assert_eq!(render(text, GenerationPrompt::Omit), "<x><ab>");
     let either = "{% for m in messages %}{% if m['content'] is string %}<{{ m.content }}>{% else %}\
                   {% for part in m['content'] %}[{{ part.text }}]{% endfor %}{% endif %}{% endfor %}";
-    assert_eq!(render(either, Turn::Bare), "<x>[a][b]");
-    assert_eq!(render(either, Turn::Continue), "<x>[a][b");
+    assert_eq!(render(either, GenerationPrompt::Omit), "<x>[a][b]");
+    assert_eq!(
+        render(either, GenerationPrompt::ContinueFinalMessage),
+        "<x>[a][b"
+    );
     // A macro's parameter and a variable may hold the content, too.
     let only = "{% macro all(content) %}{% for part in content %}[{{ part['text'] }}]{% endfor %}\
                 {% endmacro %}{% for m in messages %}{{ all(m.content) }}{% endfor %}";
-    assert_eq!(render(only, Turn::Bare), "[x][a][b]");
+    assert_eq!(render(only, GenerationPrompt::Omit), "[x][a][b]");
     let set = "{% for m in messages %}{% set said = m.content %}{% for part in said %}\
                [{{ part.text }}]{% endfor %}{% endfor %}";
-    assert_eq!(render(set, Turn::Bare), "[x][a][b]");
+    assert_eq!(render(set, GenerationPrompt::Omit), "[x][a][b]");
 }
 
 #[test]
-fn integers_of_any_size_stay_what_they_are() {
+fn integers_of_any_size_are_rendered_exactly() {
     let mut message = user("x");
     let big = "340282366920938463463374607431768211456";
     message.tool_calls = Some(format!("[{{\"a\": {big}, \"b\": 18446744073709551616}}]"));
     let source = "{{ messages[0].tool_calls | tojson }} {{ messages[0].tool_calls[0].b + 1 }}";
-    let text = render(source, vec![message], Turn::Open).unwrap();
+    let text = render(source, vec![message], GenerationPrompt::Add).unwrap();
     let wanted = format!("[{{\"a\": {big}, \"b\": 18446744073709551616}}] 18446744073709551617");
     assert_eq!(text, wanted);
 }
 
 #[test]
-fn a_broken_template_is_told_with_its_line() {
+fn a_syntax_error_names_its_line() {
     for source in [
         "a\n{% if %}",
         "a\n{{ 1 + }}",

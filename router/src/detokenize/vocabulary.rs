@@ -51,7 +51,7 @@ impl Vocabulary {
         let decoder = tokenizer
             .get_decoder()
             .and_then(|d| serde_json::to_value(d).ok());
-        let rule = decoder.as_ref().map_or(Rule::Window, Rule::of);
+        let rule = decoder.as_ref().map_or(Rule::Window, Rule::from_decoder);
         let last = tokenizer.get_vocab(true).into_values().max();
         let size = last.map_or(0, |id| id as usize + 1);
         let mut new = Self {
@@ -166,7 +166,7 @@ impl IdSet {
 
 impl Rule {
     /// The rule equal to a decoder's JSON, or `Window` if there is none.
-    fn of(decoder: &Value) -> Self {
+    fn from_decoder(decoder: &Value) -> Self {
         if decoder["type"] == "ByteLevel" {
             return Self::Bytes;
         }
@@ -175,13 +175,13 @@ impl Rule {
             (Some("Sequence"), Some(steps)) => steps.as_slice(),
             _ => &single,
         };
-        Texts::of(steps).map_or(Self::Window, Self::Texts)
+        Texts::from_steps(steps).map_or(Self::Window, Self::Texts)
     }
 }
 
 impl Texts {
     /// Accepts (Replace | Metaspace)* ByteFallback? Fuse? Strip?, in this order.
-    fn of(steps: &[Value]) -> Option<Self> {
+    fn from_steps(steps: &[Value]) -> Option<Self> {
         let mut texts = Self::default();
         let mut stage = 0;
         for step in steps {

@@ -6,25 +6,25 @@
 
 use penstock_scheduler::ids::{SequenceId, TokenId};
 
-use super::lineage::{Lineage, Node};
-use super::types::{Beam, Candidate, EarlyStopping, End, EngineRequest, Stopping, Token};
+use super::token_tree::{Node, TokenTree};
+use super::types::{BeamParameters, Candidate, EarlyStopping, End, EngineRequest, Stopping, Token};
 
 /// The beam search of one request.
-pub(super) struct Search {
-    beam: Beam,
+pub(super) struct BeamSearch {
+    beam: BeamParameters,
     stopping: Stopping,
     /// Tokens of lines and answers.
-    lineage: Lineage,
+    token_tree: TokenTree,
     /// Those that go on, with the same number of tokens each.
-    lines: Vec<Line>,
+    hypotheses: Vec<Hypothesis>,
     /// Tokens of each line.
     length: u32,
     /// At most `width`, the best first.
-    answers: Vec<Answer>,
+    answers: Vec<FinishedHypothesis>,
 }
 
 /// A sequence that goes on.
-struct Line {
+struct Hypothesis {
     sequence: SequenceId,
     /// Its last token; none before the first.
     last: Option<usize>,
@@ -33,11 +33,11 @@ struct Line {
     /// What could follow, once its step has told.
     next: Option<Vec<Candidate>>,
     /// Place of what is told of that.
-    tops: Option<usize>,
+    top_logprobs: Option<usize>,
 }
 
 /// A complete answer.
-struct Answer {
+struct FinishedHypothesis {
     /// Its last token.
     last: usize,
     end: End,
@@ -47,10 +47,10 @@ struct Answer {
 
 /// An answer with its tokens.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Found {
+pub(super) struct BeamOutput {
     pub(super) tokens: Vec<Token>,
     /// The alternatives of each; empty if nobody asks.
-    pub(super) tops: Vec<Vec<Candidate>>,
+    pub(super) top_logprobs: Vec<Vec<Candidate>>,
     pub(super) end: End,
 }
 
@@ -62,29 +62,29 @@ struct Continuation {
     score: f32,
 }
 
-impl Beam {
+impl BeamParameters {
     /// Continuations of one sequence that can matter: `width` that do not end are among them.
     #[must_use]
-    pub fn looked_at(&self, end_tokens: usize) -> usize {
+    pub fn candidate_count(&self, end_tokens: usize) -> usize {
         self.width as usize + end_tokens
     }
 }
 
-impl Search {
+impl BeamSearch {
     /// The search of a request whose first sequence is `sequence`; none if it has none.
     pub(super) fn new(request: &EngineRequest, sequence: SequenceId) -> Option<Self> {
-        let first = Line {
+        let first = Hypothesis {
             sequence,
             last: None,
             score: 0.0,
             next: None,
-            tops: None,
+            top_logprobs: None,
         };
         Some(Self {
             beam: request.beam?,
             stopping: request.stopping.clone(),
-            lineage: Lineage::default(),
-            lines: vec![first],
+            token_tree: TokenTree::default(),
+            hypotheses: vec![first],
             length: 0,
             answers: Vec::new(),
         })
@@ -98,37 +98,37 @@ impl Search {
         sequence: SequenceId,
         next: Vec<Candidate>,
         steer: impl FnMut(SequenceId, &[TokenId]) -> Vec<SequenceId>,
-    ) -> Option<Vec<Found>> {
-        if let Some(line) = self.lines.iter_mut().find(|l| l.sequence == sequence) {
+    ) -> Option<Vec<BeamOutput>> {
+        if let Some(line) = self.hypotheses.iter_mut().find(|l| l.sequence == sequence) {
             line.next = Some(next);
         }
-        if self.lines.iter().any(|line| line.next.is_none()) {
+        if self.hypotheses.iter().any(|line| line.next.is_none()) {
             return None;
         }
         self.length += 1;
-        self.note_tops();
+        self.record_top_logprobs();
         let best = self.best();
-        let going = self.sort_out(&best);
+        let going = self.select(&best);
         if self.is_over(&going) {
             return Some(self.answers.iter().map(|a| self.found(a)).collect());
         }
-        self.go_on(&going, steer);
+        self.advance(&going, steer);
         None
     }
 
     /// Keeps what is told of this step.
-    fn note_tops(&mut self) {
-        let told = self.beam.told as usize;
-        for line in self.lines.iter_mut().filter(|_| told > 0) {
-            let next = line.next.iter().flatten().take(told);
-            line.tops = Some(self.lineage.add_tops(next.copied().collect()));
+    fn record_top_logprobs(&mut self) {
+        let count = self.beam.top_logprobs as usize;
+        for line in self.hypotheses.iter_mut().filter(|_| count > 0) {
+            let next = line.next.iter().flatten().take(count);
+            line.top_logprobs = Some(self.token_tree.add_top_logprobs(next.copied().collect()));
         }
     }
 
-    /// The continuations of all lines, the best first.
+    /// The continuations of all hypotheses, the best first.
     fn best(&self) -> Vec<Continuation> {
         let mut all = Vec::new();
-        for (line, Line { score, next, .. }) in self.lines.iter().enumerate() {
+        for (line, Hypothesis { score, next, .. }) in self.hypotheses.iter().enumerate() {
             let possible = next.iter().flatten().filter(|c| c.logprob.is_finite());
             all.extend(possible.map(|&Candidate { id, logprob }| Continuation {
                 line,
@@ -141,14 +141,14 @@ impl Search {
     }
 
     /// Keeps the answers among `best`; those that go on.
-    fn sort_out(&mut self, best: &[Continuation]) -> Vec<Continuation> {
+    fn select(&mut self, best: &[Continuation]) -> Vec<Continuation> {
         let width = self.beam.width as usize;
         let mut going = Vec::with_capacity(width);
         for (rank, continuation) in best.iter().enumerate() {
             match self.end(continuation) {
                 None if going.len() < width => going.push(*continuation),
                 Some(end) if rank < width => {
-                    let answer = Answer {
+                    let answer = FinishedHypothesis {
                         last: self.add(continuation),
                         end,
                         rating: self.rated(continuation.score, self.length),
@@ -175,19 +175,19 @@ impl Search {
     }
 
     fn add(&mut self, continuation: &Continuation) -> usize {
-        let line = &self.lines[continuation.line];
-        self.lineage.add(Node {
+        let line = &self.hypotheses[continuation.line];
+        self.token_tree.add(Node {
             before: line.last,
             token: continuation.token,
-            tops: line.tops,
+            top_logprobs: line.top_logprobs,
         })
     }
 
-    fn found(&self, answer: &Answer) -> Found {
-        let (tokens, tops) = self.lineage.of(answer.last);
-        Found {
+    fn found(&self, answer: &FinishedHypothesis) -> BeamOutput {
+        let (tokens, top_logprobs) = self.token_tree.path_to(answer.last);
+        BeamOutput {
             tokens,
-            tops,
+            top_logprobs,
             end: answer.end.clone(),
         }
     }
@@ -205,46 +205,49 @@ impl Search {
         let Some(worst) = self.answers.last().filter(|_| full) else {
             return false;
         };
-        let hoped = match self.beam.early_stopping {
+        let hoped_length = match self.beam.early_stopping {
             EarlyStopping::WhenFull => return true,
             EarlyStopping::Never if self.beam.length_penalty > 0.0 => self.stopping.max_new_tokens,
             EarlyStopping::Never | EarlyStopping::Heuristic => self.length,
         };
-        self.rated(best.score, hoped) <= worst.rating
+        self.rated(best.score, hoped_length) <= worst.rating
     }
 
-    fn go_on(
+    fn advance(
         &mut self,
         going: &[Continuation],
         mut steer: impl FnMut(SequenceId, &[TokenId]) -> Vec<SequenceId>,
     ) {
-        let mut plans: Vec<(usize, Vec<&Continuation>)> = (0..self.lines.len())
+        let mut plans: Vec<(usize, Vec<&Continuation>)> = (0..self.hypotheses.len())
             .map(|line| (line, going.iter().filter(|c| c.line == line).collect()))
             .collect();
         // Those that end make room for forks of the others.
         plans.sort_by_key(|(_, taken)| !taken.is_empty());
-        let mut lines = Vec::with_capacity(going.len());
+        let mut hypotheses = Vec::with_capacity(going.len());
         for (line, taken) in plans {
-            let sequence = self.lines[line].sequence;
+            let sequence = self.hypotheses[line].sequence;
             let ids: Vec<_> = taken.iter().map(|c| TokenId(c.token.id)).collect();
             let born = steer(sequence, &ids);
             let sequences = std::iter::once(sequence).chain(born);
             for (sequence, continuation) in sequences.zip(taken) {
-                lines.push(Line {
+                hypotheses.push(Hypothesis {
                     sequence,
                     last: Some(self.add(continuation)),
                     score: continuation.score,
                     next: None,
-                    tops: None,
+                    top_logprobs: None,
                 });
             }
         }
-        // Equal scores are told apart by the order of lines: that of their scores.
-        lines.sort_by(|a, b| b.score.total_cmp(&a.score));
-        self.lines = lines;
-        let lines = self.lines.iter_mut().filter_map(|line| line.last.as_mut());
+        // Equal scores are told apart by the order of hypotheses: that of their scores.
+        hypotheses.sort_by(|a, b| b.score.total_cmp(&a.score));
+        self.hypotheses = hypotheses;
+        let hypotheses = self
+            .hypotheses
+            .iter_mut()
+            .filter_map(|line| line.last.as_mut());
         let answers = self.answers.iter_mut().map(|answer| &mut answer.last);
-        self.lineage.forget_all_but(lines.chain(answers));
+        self.token_tree.prune_to(hypotheses.chain(answers));
     }
 }
 

@@ -8,11 +8,11 @@ use crate::engine::types::Sampling;
 fn id(branch: u32) -> SequenceId {
     SequenceId {
         request: RequestId(1),
-        branch,
+        index: branch,
     }
 }
 
-fn request(beam: Beam, max_new_tokens: u32) -> EngineRequest {
+fn request(beam: BeamParameters, max_new_tokens: u32) -> EngineRequest {
     EngineRequest {
         cache_salt: Box::default(),
         prompt: vec![1],
@@ -22,7 +22,7 @@ fn request(beam: Beam, max_new_tokens: u32) -> EngineRequest {
             min_new_tokens: 0,
             stop_token_ids: vec![0],
         },
-        branches: 1,
+        choices: 1,
         beam: Some(beam),
     }
 }
@@ -33,8 +33,8 @@ fn next(logprobs: &[(u32, f32)]) -> Vec<Candidate> {
     logprobs.iter().map(candidate).collect()
 }
 
-fn run(beam: Beam, steps: u32, model: &[(u32, f32)]) -> (Vec<Vec<u32>>, u32) {
-    let mut search = Search::new(&request(beam, steps), id(0)).unwrap();
+fn run(beam: BeamParameters, steps: u32, model: &[(u32, f32)]) -> (Vec<Vec<u32>>, u32) {
+    let mut search = BeamSearch::new(&request(beam, steps), id(0)).unwrap();
     let (mut born, mut asked) = (0, 0);
     let mut live = vec![id(0)];
     loop {
@@ -50,7 +50,7 @@ fn run(beam: Beam, steps: u32, model: &[(u32, f32)]) -> (Vec<Vec<u32>>, u32) {
                 forks
             });
             if let Some(found) = found {
-                let ids = |f: &Found| f.tokens.iter().map(|t| t.id).collect();
+                let ids = |f: &BeamOutput| f.tokens.iter().map(|t| t.id).collect();
                 return (found.iter().map(ids).collect(), asked);
             }
         }
@@ -62,12 +62,12 @@ fn run(beam: Beam, steps: u32, model: &[(u32, f32)]) -> (Vec<Vec<u32>>, u32) {
 const MODEL: &[(u32, f32)] = &[(5, -0.5), (6, -1.0), (0, -3.0), (7, -4.0)];
 
 #[test]
-fn the_best_lines_win_at_the_limit() {
-    let beam = Beam {
+fn the_best_hypotheses_win_at_max_new_tokens() {
+    let beam = BeamParameters {
         width: 2,
         length_penalty: 1.0,
         early_stopping: EarlyStopping::Never,
-        told: 0,
+        top_logprobs: 0,
     };
     let (found, asked) = run(beam, 3, MODEL);
     assert_eq!((found[0].clone(), asked), (vec![5, 5, 5], 3));
@@ -78,13 +78,13 @@ fn the_best_lines_win_at_the_limit() {
 /// The scheduler has the blocks of the ended sequences when it copies the others.
 #[test]
 fn sequences_without_continuation_end_before_others_fork() {
-    let beam = Beam {
+    let beam = BeamParameters {
         width: 2,
         length_penalty: 1.0,
         early_stopping: EarlyStopping::Never,
-        told: 0,
+        top_logprobs: 0,
     };
-    let mut search = Search::new(&request(beam, 9), id(0)).unwrap();
+    let mut search = BeamSearch::new(&request(beam, 9), id(0)).unwrap();
     let far_apart = next(&[(5, -0.1), (6, -9.0)]);
     assert_eq!(search.take(id(0), far_apart, |_, _| vec![id(1)]), None);
     let mut steered = Vec::new();
@@ -100,21 +100,21 @@ fn sequences_without_continuation_end_before_others_fork() {
 }
 
 #[test]
-fn a_long_search_keeps_what_its_lines_are_made_of() {
-    let beam = Beam {
+fn pruning_keeps_the_tokens_of_all_hypotheses() {
+    let beam = BeamParameters {
         width: 8,
         length_penalty: 1.0,
         early_stopping: EarlyStopping::Never,
-        told: 1,
+        top_logprobs: 1,
     };
-    let mut search = Search::new(&request(beam, 6_000), id(0)).unwrap();
+    let mut search = BeamSearch::new(&request(beam, 6_000), id(0)).unwrap();
     let (mut live, mut newest) = (vec![id(0)], 0);
     let mut hashes = HashMap::from([(id(0), 0)]);
     for step in 0..5_000_u32 {
         let mut then = Vec::new();
         for sequence in std::mem::take(&mut live) {
             // Which line is the best one changes all the time.
-            let lead = ((step * 7 + sequence.branch) % 11) as f32 / 10.0;
+            let lead = ((step * 7 + sequence.index) % 11) as f32 / 10.0;
             let model = [(5, -0.5 - lead), (6, -1.0 - lead), (7, -4.0)];
             let found = search.take(sequence, next(&model), |sequence, tokens| {
                 let first = newest + 1;
@@ -135,23 +135,27 @@ fn a_long_search_keeps_what_its_lines_are_made_of() {
         }
         live = then;
     }
-    for line in &search.lines {
-        let (tokens, tops) = search.lineage.of(line.last.unwrap());
-        assert_eq!((tokens.len(), tops.len()), (5_000, 5_000));
+    for line in &search.hypotheses {
+        let (tokens, top_logprobs) = search.token_tree.path_to(line.last.unwrap());
+        assert_eq!((tokens.len(), top_logprobs.len()), (5_000, 5_000));
         let folded = tokens.iter().fold(0, |before, t| hash(before, t.id));
         assert_eq!(Some(&folded), hashes.get(&line.sequence));
     }
-    assert!(search.lineage.len() < 12_000, "{}", search.lineage.len());
+    assert!(
+        search.token_tree.len() < 12_000,
+        "{}",
+        search.token_tree.len()
+    );
 }
 
 #[test]
 fn early_stopping_ends_when_there_are_enough_answers() {
     let ends = &[(0, -0.1), (5, -2.0), (6, -3.0), (7, -4.0)];
-    let beam = |early_stopping| Beam {
+    let beam = |early_stopping| BeamParameters {
         width: 2,
         length_penalty: 5.0,
         early_stopping,
-        told: 0,
+        top_logprobs: 0,
     };
     let (found, asked) = run(beam(EarlyStopping::WhenFull), 9, ends);
     assert_eq!((found.len(), asked), (2, 2));
@@ -202,11 +206,11 @@ fn all_answers(most: usize, length_penalty: f32) -> Vec<(Vec<u32>, f32)> {
 #[test]
 fn a_wide_search_finds_the_best_of_all_answers() {
     for length_penalty in [-0.5, 0.0, 1.0, 2.5] {
-        let beam = Beam {
+        let beam = BeamParameters {
             width: 200,
             length_penalty,
             early_stopping: EarlyStopping::Never,
-            told: 2,
+            top_logprobs: 2,
         };
         let found = search_with(beam, 4);
         let expected = all_answers(4, length_penalty);
@@ -220,16 +224,16 @@ fn a_wide_search_finds_the_best_of_all_answers() {
             let stopped = tokens.last() == Some(&0);
             let end = [End::Length, End::StopToken][usize::from(stopped)].clone();
             assert_eq!(found.end, end);
-            for (at, tops) in found.tops.iter().enumerate() {
-                assert_eq!(tops[..], model(&tokens[..at])[..2], "place {at}");
+            for (at, top_logprobs) in found.top_logprobs.iter().enumerate() {
+                assert_eq!(top_logprobs[..], model(&tokens[..at])[..2], "place {at}");
             }
-            assert_eq!(found.tops.len(), tokens.len());
+            assert_eq!(found.top_logprobs.len(), tokens.len());
         }
     }
 }
 
-fn search_with(beam: Beam, most: u32) -> Vec<Found> {
-    let mut search = Search::new(&request(beam, most), id(0)).unwrap();
+fn search_with(beam: BeamParameters, most: u32) -> Vec<BeamOutput> {
+    let mut search = BeamSearch::new(&request(beam, most), id(0)).unwrap();
     let mut histories = HashMap::from([(id(0), Vec::new())]);
     let mut newest = 0;
     loop {
@@ -257,7 +261,7 @@ fn search_with(beam: Beam, most: u32) -> Vec<Found> {
 /// Whether a search goes on once it has as many answers as it is wide: two here, after two steps, rated
 /// by their length or not.
 #[test]
-fn a_search_ends_where_no_better_answer_is_hoped_for() {
+fn a_beam_search_ends_when_no_better_answer_is_possible() {
     use EarlyStopping::{Heuristic, Never, WhenFull};
     // The lines are at -0.2 and less a token, the answers at -0.1 and -0.3.
     let hopeless: &[_] = &[(0, -0.1), (5, -0.2), (6, -3.0), (7, -4.0)];
@@ -275,11 +279,11 @@ fn a_search_ends_where_no_better_answer_is_hoped_for() {
         (hopeful, Never, -1.0, 4),
     ];
     for (model, early_stopping, length_penalty, asked) in rows {
-        let beam = Beam {
+        let beam = BeamParameters {
             width: 2,
             length_penalty,
             early_stopping,
-            told: 0,
+            top_logprobs: 0,
         };
         let row = (early_stopping, length_penalty, model[0].0);
         assert_eq!(run(beam, 6, model).1, asked, "{row:?}");
@@ -288,11 +292,11 @@ fn a_search_ends_where_no_better_answer_is_hoped_for() {
 
 #[test]
 fn continuations_that_are_impossible_or_end_too_low_are_no_answers() {
-    let beam = Beam {
+    let beam = BeamParameters {
         width: 2,
         length_penalty: 1.0,
         early_stopping: EarlyStopping::Never,
-        told: 0,
+        top_logprobs: 0,
     };
     // The end is third, beyond the best two, until the last step.
     let low: &[_] = &[(5, -1.0), (6, -1.5), (0, -2.0), (7, f32::NEG_INFINITY)];
@@ -302,12 +306,12 @@ fn continuations_that_are_impossible_or_end_too_low_are_no_answers() {
 }
 
 #[test]
-fn a_search_looks_at_as_many_as_may_end_and_its_width() {
-    let beam = Beam {
+fn candidate_count_is_width_plus_end_tokens() {
+    let beam = BeamParameters {
         width: 3,
         length_penalty: 1.0,
         early_stopping: EarlyStopping::Never,
-        told: 0,
+        top_logprobs: 0,
     };
-    assert_eq!([0, 2].map(|ends| beam.looked_at(ends)), [3, 5]);
+    assert_eq!([0, 2].map(|ends| beam.candidate_count(ends)), [3, 5]);
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use penstock_scheduler::config::{KvGroup, Reads, Reserve, SchedulerConfig};
+use penstock_scheduler::config::{DecodeReads, KvGroup, Reserve, SchedulerConfig};
 
 use super::types::Sampling;
 use crate::shard::{Loaded, StepLimits};
@@ -31,7 +31,7 @@ pub struct EngineConfig {
     /// What to do after the workers were lost.
     pub restart: RestartPolicy,
     /// Which requests the workers prepare before their first step.
-    pub preparing: Preparing,
+    pub prepare_policy: PreparePolicy,
 }
 
 /// How lost workers are brought back.
@@ -49,7 +49,7 @@ pub struct RestartPolicy {
 
 /// Which requests the workers prepare before their first step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Preparing {
+pub enum PreparePolicy {
     /// Those that need it: requests with a guide.
     #[default]
     WhenNeeded,
@@ -57,10 +57,10 @@ pub enum Preparing {
     Always,
 }
 
-impl Preparing {
+impl PreparePolicy {
     /// Whether the workers prepare a request that asks for this.
     pub(super) fn needs(self, sampling: &Sampling) -> bool {
-        self == Self::Always || sampling.guide.is_some()
+        self == Self::Always || sampling.grammar.is_some()
     }
 }
 
@@ -77,7 +77,7 @@ impl Default for EngineConfig {
             aging: Duration::from_secs(5),
             step_limits: StepLimits::default(),
             restart: RestartPolicy::default(),
-            preparing: Preparing::default(),
+            prepare_policy: PreparePolicy::default(),
         }
     }
 }
@@ -126,18 +126,18 @@ pub(super) fn scheduler_config(config: &EngineConfig, loaded: &Loaded) -> Schedu
         reserve: config.reserve,
         latency_target: micros(config.latency_target),
         aging: micros(config.aging),
-        reads: reads(loaded),
+        decode_reads: decode_reads(loaded),
     }
 }
 
 /// What a rank's step of decodes reads, as far as the workers tell. Contexts are counted in full, so
 /// nothing is known of what layers with windows read.
-fn reads(loaded: &Loaded) -> Reads {
+fn decode_reads(loaded: &Loaded) -> DecodeReads {
     if loaded.kv_groups.iter().any(|group| group.window > 0) {
-        return Reads::default();
+        return DecodeReads::default();
     }
     let groups = loaded.kv_groups.iter().zip(&loaded.block_bytes);
-    Reads {
+    DecodeReads {
         weights: loaded.memory.weights,
         token: groups
             .map(|(group, bytes)| bytes / u64::from(group.block_tokens.max(1)))
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn the_scheduler_hears_what_workers_and_settings_say() {
+    fn scheduler_config_combines_worker_limits_and_settings() {
         let config = EngineConfig {
             lead: Duration::from_millis(3),
             latency_target: Duration::from_millis(25),
@@ -213,17 +213,20 @@ mod tests {
         assert_eq!((limits.lead, limits.latency_target), (3_000, 25_000));
         assert_eq!(limits.aging, u64::MAX);
         let (weights, token) = (1_000, 576);
-        assert_eq!(limits.reads, Reads { weights, token });
+        assert_eq!(limits.decode_reads, DecodeReads { weights, token });
         let windows = loaded(&[(16, 5, 0), (8, 20, 64)], &[8_192, 512]);
-        assert_eq!(scheduler_config(&config, &windows).reads, Reads::default());
+        assert_eq!(
+            scheduler_config(&config, &windows).decode_reads,
+            DecodeReads::default()
+        );
         // The smallest group bounds what all sequences hold.
         assert_eq!(two.kv_groups.iter().map(kv_tokens).min(), Some(80));
     }
 
     #[test]
-    fn what_has_a_guide_is_prepared_or_all() {
+    fn requests_with_a_grammar_need_prepare_unless_policy_is_always() {
         let plain = Sampling::default();
-        assert!(!Preparing::WhenNeeded.needs(&plain));
-        assert!(Preparing::Always.needs(&plain));
+        assert!(!PreparePolicy::WhenNeeded.needs(&plain));
+        assert!(PreparePolicy::Always.needs(&plain));
     }
 }

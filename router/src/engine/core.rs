@@ -17,13 +17,16 @@ use penstock_scheduler::{
 
 use super::{
     EngineMetrics,
+    event_router::EventBatch,
     metrics::StepFacts,
-    post::Outbox,
-    records::{Answer, Heard, Left, Record, Records, Stage, Submission, error, see_log},
-    types::{Candidate, Sampling, Stopping, SubmitError, Token, TokenEvent, Told},
+    records::{
+        CloseOutcome, EmitOutcome, Record, Records, Stage, Submission, SubmitReply, see_log,
+        slot_error_message,
+    },
+    types::{Candidate, Logprobs, Sampling, Stopping, SubmitError, Token, TokenEvent},
 };
 use crate::client::Client;
-use crate::shard::{PrepareError, StepAnswer, StepTold};
+use crate::shard::{PrepareError, StepAnswer, StepLogprobs};
 
 /// Least and greatest answer to "when shall I try again".
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
@@ -42,10 +45,10 @@ pub(super) struct Core {
     pub(super) facts: VecDeque<StepFacts>,
     /// The last step's answer and news, from `absorb` to `deliver`.
     pub(super) arrived: Option<(StepAnswer, Vec<Emission>)>,
-    pub(super) outbox: Outbox,
+    pub(super) event_batch: EventBatch,
     began: Instant,
     /// When the scheduler's figures were published last, and what they were.
-    pub(super) counted: Instant,
+    pub(super) published_at: Instant,
     pub(super) published: Snapshot,
     /// Totals of schedulers that a panic has ended.
     pub(super) earlier: Snapshot,
@@ -69,9 +72,9 @@ impl Core {
             records: Records::default(),
             facts: VecDeque::new(),
             arrived: None,
-            outbox: Outbox::default(),
+            event_batch: EventBatch::default(),
             began: Instant::now(),
-            counted: Instant::now(),
+            published_at: Instant::now(),
             published: Snapshot::default(),
             earlier: Snapshot::default(),
             salt: RandomState::new().hash_one(0_u64),
@@ -140,9 +143,12 @@ impl Core {
         ids.dedup();
         ids.retain(|&id| !under_way(id));
         ids.retain(|&id| {
-            let may = self.records.get_mut(id).is_some_and(Record::may_lack);
+            let may = self
+                .records
+                .get_mut(id)
+                .is_some_and(Record::may_prepare_again);
             if !may {
-                let why = "the workers lack the memory for what guides this request";
+                let why = "the workers lack the memory for the grammar of this request";
                 self.fail(id, unavailable(why.to_owned()));
             }
             may
@@ -163,8 +169,8 @@ impl Core {
             Err(PrepareError::Invalid(why)) => self.fail(id, SubmitError::Invalid(why)),
             Err(PrepareError::Internal(why)) => {
                 tracing::warn!(request = id.0, "the workers could not prepare it: {why}");
-                let told = "the workers could not prepare this request";
-                self.fail(id, SubmitError::Internal(see_log(told, id)));
+                let message = "the workers could not prepare this request";
+                self.fail(id, SubmitError::Internal(see_log(message, id)));
             }
         }
     }
@@ -176,20 +182,20 @@ impl Core {
         let Some(record) = self.records.get_mut(id.request) else {
             return true;
         };
-        let left = record.close(id.branch);
-        match left {
-            Left::Nobody => self.end(id.request),
-            Left::Others { begun: true } => self.scheduler.finish(id),
-            Left::Others { begun: false } => {}
+        let outcome = record.close(id.index);
+        match outcome {
+            CloseOutcome::LastChoice => self.end(id.request),
+            CloseOutcome::OthersOpen { started: true } => self.scheduler.finish(id),
+            CloseOutcome::OthersOpen { started: false } => {}
         }
-        matches!(left, Left::Nobody)
+        matches!(outcome, CloseOutcome::LastChoice)
     }
 
     /// The next step, if one may be sent now.
     pub(super) fn plan(&mut self) -> Option<StepPlan> {
         let plan = self.scheduler.plan(self.now())?;
         self.records.note_entries(&plan);
-        let facts = StepFacts::of(&plan);
+        let facts = StepFacts::new(&plan);
         self.metrics.sent(facts);
         self.facts.push_back(facts);
         Some(plan)
@@ -216,16 +222,16 @@ impl Core {
         }
         let mut emissions = self.scheduler.complete(&answer.outcome, self.now());
         if emissions.iter().any(|emission| emission.steered) {
-            self.search(&mut answer, &mut emissions);
+            self.steer_searches(&mut answer, &mut emissions);
         }
         self.arrived = Some((answer, emissions));
     }
 
     /// Steers the beam searches that a step has brought on, so that the next can be planned. Takes
     /// their emissions out. A sequence that fails ends its whole request, whose others wait for it.
-    fn search(&mut self, answer: &mut StepAnswer, emissions: &mut Vec<Emission>) {
+    fn steer_searches(&mut self, answer: &mut StepAnswer, emissions: &mut Vec<Emission>) {
         // A search may be over now: of its prompt all must have been told.
-        self.tell_prompts(answer);
+        self.send_prompt_logprobs(answer);
         let now = self.now();
         emissions.retain(|emission| {
             let sequence = emission.sequence;
@@ -236,18 +242,18 @@ impl Core {
                 return false;
             };
             if emission.finish == Some(Finish::Failed) {
-                let why = error(sequence.request, emission.slot, &answer.errors);
+                let why = slot_error_message(sequence.request, emission.slot, &answer.errors);
                 self.fail(sequence.request, SubmitError::Internal(why));
                 return false;
             }
             let Some(next) = candidates(answer, emission) else {
-                let untold =
+                let message =
                     "the worker did not tell the likeliest tokens, which beam search needs";
-                self.fail(sequence.request, SubmitError::Internal(untold.into()));
+                self.fail(sequence.request, SubmitError::Internal(message.into()));
                 return false;
             };
             let steer = |id, tokens: &[TokenId]| self.scheduler.steer(id, tokens, now);
-            if record.search(sequence, next, steer, &mut self.outbox) {
+            if record.search(sequence, next, steer, &mut self.event_batch) {
                 self.end(sequence.request);
             }
             false
@@ -263,33 +269,36 @@ impl Core {
         let Some((mut answer, emissions)) = self.arrived.take() else {
             return;
         };
-        self.tell_prompts(&mut answer);
+        self.send_prompt_logprobs(&mut answer);
         for emission in emissions {
-            let SequenceId { request, branch } = emission.sequence;
+            let SequenceId {
+                request,
+                index: branch,
+            } = emission.sequence;
             let Some(record) = self.records.get_mut(request) else {
                 continue;
             };
-            let event = event(&answer, &emission, record.named());
+            let event = event(&answer, &emission, record.logprob_token_ids());
             record.note_closing(&emission, &answer.closing);
             let end = record.end(&emission, &answer.errors);
-            match record.emit(branch, TokenEvent { end, ..event }, &mut self.outbox) {
-                Heard::Request => self.end(request),
-                Heard::Branch => {}
-                Heard::Nobody => self.scheduler.finish(emission.sequence),
+            match record.emit(branch, TokenEvent { end, ..event }, &mut self.event_batch) {
+                EmitOutcome::RequestEnded => self.end(request),
+                EmitOutcome::Delivered => {}
+                EmitOutcome::Closed => self.scheduler.finish(emission.sequence),
             }
         }
-        self.outbox.post();
+        self.event_batch.flush();
     }
 
     /// Hands every client what a step tells of its prompt.
-    fn tell_prompts(&mut self, answer: &mut StepAnswer) {
+    fn send_prompt_logprobs(&mut self, answer: &mut StepAnswer) {
         for part in answer
-            .told
+            .step_logprobs
             .iter_mut()
-            .flat_map(|told| told.prompts.drain(..))
+            .flat_map(|step| step.prompts.drain(..))
         {
             if let Some(record) = self.records.get_mut(part.request) {
-                record.tell_prompt(part, &mut self.outbox);
+                record.send_prompt_logprobs(part, &mut self.event_batch);
             }
         }
     }
@@ -300,7 +309,7 @@ impl Core {
         self.scheduler.abort(id);
     }
 
-    fn add(&mut self, submission: Submission, stage: fn(Answer) -> Stage) -> bool {
+    fn add(&mut self, submission: Submission, stage: fn(SubmitReply) -> Stage) -> bool {
         let (id, arrived) = (submission.id, self.now());
         let record = Record::new(submission, stage, arrived);
         if let Err(error) = self
@@ -360,8 +369,13 @@ fn micros(time: Duration) -> u64 {
 
 /// What could follow a sequence that is searched on, if the worker has told it.
 fn candidates(answer: &StepAnswer, emission: &Emission) -> Option<Vec<Candidate>> {
-    let tops = |told: &StepTold| told.tops.of(emission.tokens.clone(), &[]);
-    answer.told.as_deref().and_then(tops)?.pop()
+    let top_logprobs =
+        |step: &StepLogprobs| step.top_logprobs.for_tokens(emission.tokens.clone(), &[]);
+    answer
+        .step_logprobs
+        .as_deref()
+        .and_then(top_logprobs)?
+        .pop()
 }
 
 fn event(answer: &StepAnswer, emission: &Emission, named: &[u32]) -> TokenEvent {
@@ -371,14 +385,22 @@ fn event(answer: &StepAnswer, emission: &Emission, named: &[u32]) -> TokenEvent 
         .iter()
         .zip(logprobs)
         .map(|(id, &logprob)| Token { id: id.0, logprob });
-    let tops = |told: &StepTold| told.tops.of(emission.tokens.clone(), named);
-    let told = answer.told.as_deref().and_then(tops).map(|tops| {
-        let prompt = Vec::new();
-        Box::new(Told { tops, prompt })
-    });
+    let top_logprobs =
+        |step: &StepLogprobs| step.top_logprobs.for_tokens(emission.tokens.clone(), named);
+    let logprobs = answer
+        .step_logprobs
+        .as_deref()
+        .and_then(top_logprobs)
+        .map(|top_logprobs| {
+            let prompt = Vec::new();
+            Box::new(Logprobs {
+                top_logprobs,
+                prompt,
+            })
+        });
     TokenEvent {
         tokens: tokens.collect(),
         end: None,
-        told,
+        logprobs,
     }
 }

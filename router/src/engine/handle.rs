@@ -19,7 +19,7 @@ use crate::client::Client;
 use super::{
     EngineConfig, EngineMetrics, EngineRequest, EngineState, Limits, SubmitError, TokenStream,
     Workers,
-    post::PostOffice,
+    event_router::EventRouter,
     records::Submission,
     state::Shared,
     task::{Command, Task},
@@ -32,7 +32,7 @@ pub struct Engine {
     commands: mpsc::UnboundedSender<Command>,
     shared: Arc<Shared>,
     next_id: Arc<AtomicU64>,
-    office: PostOffice,
+    event_router: EventRouter,
 }
 
 impl Engine {
@@ -60,7 +60,7 @@ impl Engine {
             commands,
             shared,
             next_id: Arc::default(),
-            office: PostOffice::open(),
+            event_router: EventRouter::start(),
         }
     }
 
@@ -68,7 +68,7 @@ impl Engine {
     /// engine's: one wake-up per step carries the tokens of all of them there.
     pub fn on_this_runtime(&self) -> Self {
         Self {
-            office: PostOffice::open(),
+            event_router: EventRouter::start(),
             ..self.clone()
         }
     }
@@ -87,18 +87,19 @@ impl Engine {
         request: EngineRequest,
     ) -> Result<Vec<TokenStream>, SubmitError> {
         let id = RequestId(self.next_id.fetch_add(1, Ordering::Relaxed));
-        let ids = (0..request.branches.max(1)).map(|branch| SequenceId {
+        let ids = (0..request.choices.max(1)).map(|branch| SequenceId {
             request: id,
-            branch,
+            index: branch,
         });
-        let ends = ids.map(|id| TokenStream::new(id, self.office.clone(), self.commands.clone()));
-        let (outlets, mut streams): (Vec<_>, Vec<_>) = ends.unzip();
+        let ends =
+            ids.map(|id| TokenStream::new(id, self.event_router.clone(), self.commands.clone()));
+        let (event_senders, mut streams): (Vec<_>, Vec<_>) = ends.unzip();
         let (sender, answer) = oneshot::channel();
         let submission = Box::new(Submission {
             id,
             request,
             client: Client::current(),
-            outlets,
+            event_senders,
             answer: sender,
         });
         let sent = self.commands.send(Command::Submit(submission)).is_ok();

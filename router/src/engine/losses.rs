@@ -18,7 +18,7 @@ use super::{
 };
 
 /// How old the scheduler's figures may be while steps run.
-const COUNTING: Duration = Duration::from_millis(100);
+const METRICS_INTERVAL: Duration = Duration::from_millis(100);
 
 /// What came of filling a new scheduler.
 enum Refilled {
@@ -30,15 +30,15 @@ enum Refilled {
 impl Core {
     /// Takes the loss of the workers: requests that had begun fail, the others stay queued for
     /// the workers' next life. `reason` is for the clients.
-    pub(super) fn lose(&mut self, reason: &str) {
+    pub(super) fn on_workers_lost(&mut self, reason: &str) {
         self.deliver();
-        for id in self.fail_begun(reason) {
+        for id in self.fail_started(reason) {
             self.scheduler.abort(id);
         }
         self.facts.clear();
         self.epoch = self.scheduler.worker_lost(self.now());
         self.metrics.lost();
-        self.count();
+        self.publish_metrics();
     }
 
     /// Takes a panic of the engine: the same as a loss of the workers, but the scheduler may be half
@@ -47,8 +47,8 @@ impl Core {
         // Their requests have begun: they are told that they failed.
         self.arrived = None;
         // What is in there already may be the last that a client is told.
-        self.outbox.post();
-        self.fail_begun(reason);
+        self.event_batch.flush();
+        self.fail_started(reason);
         self.facts.clear();
         self.scheduler = loop {
             match self.refill()? {
@@ -59,7 +59,7 @@ impl Core {
         self.epoch = Epoch(0);
         self.earlier = self.published;
         self.metrics.lost();
-        self.count();
+        self.publish_metrics();
         Ok(())
     }
 
@@ -70,7 +70,7 @@ impl Core {
             record.fail(unavailable(reason.to_owned()));
         }
         self.scheduler.drain();
-        self.count();
+        self.publish_metrics();
     }
 
     /// A new scheduler with all requests that are left, in their order. Whoever makes that panic is
@@ -114,20 +114,20 @@ impl Core {
     }
 
     /// Fails the requests that a loss hits; their ids.
-    fn fail_begun(&mut self, reason: &str) -> Vec<RequestId> {
-        let begun = self.records.take_begun().into_iter();
-        let told = || unavailable(format!("{reason}; the request may be sent again"));
-        begun
+    fn fail_started(&mut self, reason: &str) -> Vec<RequestId> {
+        let started = self.records.take_started().into_iter();
+        let error = || unavailable(format!("{reason}; the request may be sent again"));
+        started
             .map(|(id, record)| {
-                record.fail(told());
+                record.fail(error());
                 id
             })
             .collect()
     }
 
     /// Publishes the scheduler's figures.
-    pub(super) fn count(&mut self) {
-        self.counted = Instant::now();
+    pub(super) fn publish_metrics(&mut self) {
+        self.published_at = Instant::now();
         let (now, earlier) = (self.scheduler.snapshot(), self.earlier);
         self.published = Snapshot {
             prefix_hit_tokens: now.prefix_hit_tokens + earlier.prefix_hit_tokens,
@@ -140,9 +140,9 @@ impl Core {
 
     /// The same, now and then. The figures cost time proportional to the running sequences, and
     /// nobody reads them as often as there are steps or refusals.
-    pub(super) fn count_sometimes(&mut self) {
-        if self.is_idle() || self.counted.elapsed() >= COUNTING {
-            self.count();
+    pub(super) fn publish_metrics_if_due(&mut self) {
+        if self.is_idle() || self.published_at.elapsed() >= METRICS_INTERVAL {
+            self.publish_metrics();
         }
     }
 }

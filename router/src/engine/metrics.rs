@@ -82,7 +82,7 @@ pub(super) struct StepFacts {
 }
 
 impl StepFacts {
-    pub(super) fn of(plan: &StepPlan) -> Self {
+    pub(super) fn new(plan: &StepPlan) -> Self {
         let prompt = plan.runs.iter().any(|run| run.tokens > 1);
         let method = if prompt {
             MethodName::prefill

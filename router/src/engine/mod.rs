@@ -3,26 +3,26 @@
 mod beam;
 mod config;
 mod core;
+mod event_router;
 mod handle;
-mod lineage;
 mod losses;
 mod metrics;
-mod post;
 mod preparations;
 mod records;
 mod state;
 mod stream;
 mod task;
+mod token_tree;
 pub mod types;
 mod workers;
 
-pub use config::{EngineConfig, Preparing, RestartPolicy};
+pub use config::{EngineConfig, PreparePolicy, RestartPolicy};
 pub use handle::Engine;
 pub use metrics::EngineMetrics;
 pub use state::{EngineState, Limits, ProgressSink};
 pub use stream::TokenStream;
 pub use types::{
-    Beam, Candidate, EarlyStopping, End, EngineRequest, Entry, PromptToken, Sampling, Stopping,
-    SubmitError, Telling, Token, TokenEvent, Tokens, Told,
+    BeamParameters, Candidate, EarlyStopping, End, EngineRequest, Entry, LogprobOptions, Logprobs,
+    PromptToken, Sampling, Stopping, SubmitError, Token, TokenEvent, Tokens,
 };
 pub use workers::{AttachedWorkers, Workers, WorkersError};

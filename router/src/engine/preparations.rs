@@ -13,12 +13,12 @@ use tokio::{
     task::{AbortHandle, Id, JoinError, JoinSet},
 };
 
-use crate::{client::Client, panic_words, shard::PrepareError};
+use crate::{client::Client, panic_message, shard::PrepareError};
 
 /// Calls under way at once: more wait here, where they cost a worker no thread.
-const AT_ONCE: usize = 16;
+const MAX_CALLS: usize = 16;
 /// And of one client: the others' need not wait behind all of its calls.
-const OF_A_CLIENT: usize = AT_ONCE / 2;
+const MAX_CALLS_PER_CLIENT: usize = MAX_CALLS / 2;
 
 /// A request, and what came of its call.
 type Ended = (RequestId, Result<(), PrepareError>);
@@ -43,7 +43,7 @@ impl Default for Preparations {
             calls: JoinSet::new(),
             handles: HashMap::new(),
             requests: HashMap::new(),
-            turns: Arc::new(Semaphore::new(AT_ONCE)),
+            turns: Arc::new(Semaphore::new(MAX_CALLS)),
             shares: HashMap::new(),
         }
     }
@@ -73,7 +73,7 @@ impl Preparations {
             return share;
         }
         self.shares.retain(|_, share| share.strong_count() > 0);
-        let share = Arc::new(Semaphore::new(OF_A_CLIENT));
+        let share = Arc::new(Semaphore::new(MAX_CALLS_PER_CLIENT));
         self.shares.insert(client, Arc::downgrade(&share));
         share
     }
@@ -135,7 +135,7 @@ impl Preparations {
 /// The request must hear of a call that has panicked: it would wait for ever.
 #[expect(clippy::needless_pass_by_value, reason = "as `JoinError` gives it")]
 fn failed(panic: Box<dyn Any + Send>) -> Result<(), PrepareError> {
-    let words = panic_words(&*panic);
+    let words = panic_message(&*panic);
     Err(PrepareError::Internal(format!("the call failed: {words}")))
 }
 
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_client_has_half_of_the_turns_at_most() {
+    async fn one_client_has_at_most_half_of_the_prepare_calls() {
         let mut calls = Preparations::default();
         let client = |last| Some(Client::at([10, 0, 0, last].into()));
         let (own, others) = (Arc::new(()), Arc::new(()));

@@ -6,27 +6,27 @@ use foldhash::HashMap;
 use penstock_scheduler::{
     ids::{Micros, RequestId, SequenceId, Slot, TokenId},
     plan::{Emission, Finish, StepPlan},
-    request::{Class, Pipelining, Request},
+    request::{Pipelining, Request, SchedulingClass},
 };
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
-use super::beam::{Found, Search};
-use super::post::{Outbox, Outlet};
+use super::beam::{BeamOutput, BeamSearch};
+use super::event_router::{EventBatch, EventSender};
 use super::types::{
-    Candidate, End, EngineRequest, Sampling, Stopping, SubmitError, TokenEvent, Told,
+    Candidate, End, EngineRequest, Logprobs, Sampling, Stopping, SubmitError, TokenEvent,
     WHOLE_VOCABULARY,
 };
 use crate::client::Client;
-use crate::shard::{PromptPart, SlotError};
+use crate::shard::{PromptLogprobs, SlotError};
 
 /// A request that entered a slot unprepared more often than this, without a token between, fails.
-const MOST_LACKS: u8 = 3;
+const MAX_UNPREPARED_ENTRIES: u8 = 3;
 /// A request that was being prepared at so many losses of the workers fails.
-const MOST_LOSSES: u8 = 2;
+const MAX_LOSSES_WHILE_PREPARING: u8 = 2;
 
 /// The answer to a submission, to be given once.
-pub(super) type Answer = oneshot::Sender<Result<(), SubmitError>>;
+pub(super) type SubmitReply = oneshot::Sender<Result<(), SubmitError>>;
 
 /// A request on its way in.
 #[derive(Debug)]
@@ -36,22 +36,22 @@ pub(super) struct Submission {
     /// Whose it is, if that is known.
     pub(super) client: Option<Client>,
     /// One per branch.
-    pub(super) outlets: Vec<Outlet>,
-    pub(super) answer: Answer,
+    pub(super) event_senders: Vec<EventSender>,
+    pub(super) answer: SubmitReply,
 }
 
 /// One request. It outlives the workers.
 #[repr(C)]
 pub(super) struct Record {
     /// First, since only they are touched for every token.
-    branches: SmallVec<[Branch; 1]>,
+    choices: SmallVec<[Choice; 1]>,
     pub(super) request: EngineRequest,
     /// Leading tokens of the prompt of which nothing is left to tell; of the first, nothing is told.
-    prompt_told: u32,
+    prompt_logprobs_sent: u32,
     pub(super) stage: Stage,
-    search: Option<Box<Search>>,
+    search: Option<Box<BeamSearch>>,
     /// How often its sequences entered a slot unprepared since a token came.
-    lacks: u8,
+    unprepared_entries: u8,
     /// Whose it is, if that is known: read when the workers prepare it.
     pub(super) client: Option<Client>,
     /// How often the workers were lost while they prepared it.
@@ -61,10 +61,10 @@ pub(super) struct Record {
 }
 
 /// One of the answers to a request.
-struct Branch {
-    outlet: Outlet,
+struct Choice {
+    event_sender: EventSender,
     /// Whether it has had tokens.
-    begun: bool,
+    started: bool,
     /// Whether somebody waits for more.
     open: bool,
     /// Its guide had to close what was open: its tokens ran short.
@@ -73,31 +73,31 @@ struct Branch {
 
 /// Who waits for more of a request after one of its branches was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Left {
-    Nobody,
-    Others {
+pub(super) enum CloseOutcome {
+    LastChoice,
+    OthersOpen {
         /// Whether the closed branch has had tokens.
-        begun: bool,
+        started: bool,
     },
 }
 
 /// What became of news.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Heard {
+pub(super) enum EmitOutcome {
     /// They went to the branch's client.
-    Branch,
+    Delivered,
     /// They were the last of the whole request.
-    Request,
+    RequestEnded,
     /// The branch was closed.
-    Nobody,
+    Closed,
 }
 
 /// How far a request has come.
 pub(super) enum Stage {
     /// Just handed in.
-    Submitted(Answer),
+    Submitted(SubmitReply),
     /// The workers prepare it; its submitter waits for the answer.
-    Preparing(Answer),
+    Preparing(SubmitReply),
     /// Accepted; no worker has seen its tokens.
     Waiting,
     /// It has entered a slot.
@@ -117,34 +117,38 @@ impl Submission {
 
 impl Record {
     /// A request with a way out for each of its branches.
-    pub(super) fn new(submission: Submission, stage: fn(Answer) -> Stage, arrived: Micros) -> Self {
+    pub(super) fn new(
+        submission: Submission,
+        stage: fn(SubmitReply) -> Stage,
+        arrived: Micros,
+    ) -> Self {
         let Submission {
             id,
             request,
             client,
-            outlets,
+            event_senders,
             answer,
         } = submission;
         let first = SequenceId {
             request: id,
-            branch: 0,
+            index: 0,
         };
-        let branch = |outlet| Branch {
-            outlet,
-            begun: false,
+        let choice = |event_sender| Choice {
+            event_sender,
+            started: false,
             open: true,
             closing: false,
         };
         Self {
-            search: Search::new(&request, first).map(Box::new),
+            search: BeamSearch::new(&request, first).map(Box::new),
             request,
-            prompt_told: 1,
+            prompt_logprobs_sent: 1,
             stage: stage(answer),
-            lacks: 0,
+            unprepared_entries: 0,
             client,
             losses: 0,
             arrived,
-            branches: outlets.into_iter().map(branch).collect(),
+            choices: event_senders.into_iter().map(choice).collect(),
         }
     }
 
@@ -171,7 +175,7 @@ impl Record {
             min_new_tokens: stopping.min_new_tokens,
             stop_token_ids,
             cache_salt: salted(salt, &self.request.cache_salt),
-            cached_at_most: match self.request.sampling.telling.prompt {
+            max_cached_tokens: match self.request.sampling.logprob_options.prompt {
                 Some(_) => 0, // every position's logits are needed
                 None => u32::MAX,
             },
@@ -180,23 +184,23 @@ impl Record {
                 Some(_) => Pipelining::Steered,
                 None => Pipelining::Ahead,
             },
-            branches: match self.request.beam {
+            sequences: match self.request.beam {
                 Some(_) => 1,
-                None => self.request.branches.max(1),
+                None => self.request.choices.max(1),
             },
-            class: Class::default(),
+            class: SchedulingClass::default(),
         }
     }
 
     /// Whether it may be prepared once more: the workers drop what they made when they need the
     /// memory, but seldom before it is used.
-    pub(super) fn may_lack(&mut self) -> bool {
-        self.lacks = self.lacks.saturating_add(1);
-        self.lacks <= MOST_LACKS
+    pub(super) fn may_prepare_again(&mut self) -> bool {
+        self.unprepared_entries = self.unprepared_entries.saturating_add(1);
+        self.unprepared_entries <= MAX_UNPREPARED_ENTRIES
     }
 
     /// Whether a worker may have seen its tokens.
-    fn has_begun(&self) -> bool {
+    fn has_started(&self) -> bool {
         matches!(self.stage, Stage::Submitted(_) | Stage::Started)
     }
 
@@ -204,12 +208,12 @@ impl Record {
     fn was_preparing_too_often(&mut self) -> bool {
         let preparing = matches!(self.stage, Stage::Preparing(_));
         self.losses = self.losses.saturating_add(u8::from(preparing));
-        preparing && self.losses >= MOST_LOSSES
+        preparing && self.losses >= MAX_LOSSES_WHILE_PREPARING
     }
 
     /// Tokens whose log-probabilities the client asked for by their ids.
-    pub(super) fn named(&self) -> &[u32] {
-        &self.request.sampling.telling.token_ids
+    pub(super) fn logprob_token_ids(&self) -> &[u32] {
+        &self.request.sampling.logprob_options.token_ids
     }
 
     /// Tells the submitter that the request is accepted.
@@ -223,66 +227,75 @@ impl Record {
 
     /// Hands a branch's client what a step brought. A client that has gone away sends an abort. A
     /// branch that fails takes the whole request with it: its answers are asked for together.
-    pub(super) fn emit(&mut self, branch: u32, event: TokenEvent, outbox: &mut Outbox) -> Heard {
-        let Some(own) = self.branches.get_mut(branch as usize) else {
-            return Heard::Nobody;
+    pub(super) fn emit(
+        &mut self,
+        choice: u32,
+        event: TokenEvent,
+        event_batch: &mut EventBatch,
+    ) -> EmitOutcome {
+        let Some(own) = self.choices.get_mut(choice as usize) else {
+            return EmitOutcome::Closed;
         };
         if !own.open {
-            return Heard::Nobody;
+            return EmitOutcome::Closed;
         }
         let end = event.end.clone();
         let failure = end.filter(|end| matches!(end, End::Failed(_)));
         own.open = event.end.is_none();
-        own.begun = true;
-        self.lacks = 0;
-        own.outlet.put(event, outbox);
+        own.started = true;
+        self.unprepared_entries = 0;
+        own.event_sender.put(event, event_batch);
         if let Some(failure) = failure {
             self.fail_open(&failure);
         }
         if self.is_open() {
-            Heard::Branch
+            EmitOutcome::Delivered
         } else {
-            Heard::Request
+            EmitOutcome::RequestEnded
         }
     }
 
     /// Takes note of whether a step's guides began to close a branch, of which this is the news.
     pub(super) fn note_closing(&mut self, emission: &Emission, closing: &[Slot]) {
-        let branch = emission.sequence.branch as usize;
-        if let Some(branch) = self.branches.get_mut(branch) {
-            branch.closing |= closing.contains(&emission.slot);
+        let choice = emission.sequence.index as usize;
+        if let Some(choice) = self.choices.get_mut(choice) {
+            choice.closing |= closing.contains(&emission.slot);
         }
     }
 
     /// Hands all clients what a step tells of their prompt, but for what they have been told: a part
     /// of a prompt is told again if its sequence was preempted before the scheduler knew of it.
-    pub(super) fn tell_prompt(&mut self, part: PromptPart, outbox: &mut Outbox) {
-        let skipped = self.prompt_told.saturating_sub(part.start) as usize;
+    pub(super) fn send_prompt_logprobs(
+        &mut self,
+        part: PromptLogprobs,
+        event_batch: &mut EventBatch,
+    ) {
+        let skipped = self.prompt_logprobs_sent.saturating_sub(part.start) as usize;
         let mut prompt: Vec<_> = part.tokens.into_iter().skip(skipped).collect();
-        if prompt.is_empty() || part.start > self.prompt_told {
+        if prompt.is_empty() || part.start > self.prompt_logprobs_sent {
             return;
         }
-        if self.request.sampling.telling.prompt != Some(WHOLE_VOCABULARY) {
+        if self.request.sampling.logprob_options.prompt != Some(WHOLE_VOCABULARY) {
             for token in &mut prompt {
                 // An impossible token is no alternative.
                 token.top.retain(|candidate| candidate.logprob.is_finite());
             }
         }
-        self.prompt_told += u32::try_from(prompt.len()).unwrap_or(u32::MAX);
-        if self.prompt_told as usize >= self.request.prompt.len() {
+        self.prompt_logprobs_sent += u32::try_from(prompt.len()).unwrap_or(u32::MAX);
+        if self.prompt_logprobs_sent as usize >= self.request.prompt.len() {
             // All is told: what the sequence recomputes from now on tells nothing.
-            self.request.sampling.telling.prompt = None;
+            self.request.sampling.logprob_options.prompt = None;
         }
-        for branch in self.branches.iter_mut().filter(|branch| branch.open) {
-            let told = Told {
-                tops: Vec::new(),
+        for choice in self.choices.iter_mut().filter(|choice| choice.open) {
+            let logprobs = Logprobs {
+                top_logprobs: Vec::new(),
                 prompt: prompt.clone(),
             };
             let event = TokenEvent {
-                told: Some(Box::new(told)),
+                logprobs: Some(Box::new(logprobs)),
                 ..TokenEvent::default()
             };
-            branch.outlet.put(event, outbox);
+            choice.event_sender.put(event, event_batch);
         }
     }
 
@@ -293,27 +306,37 @@ impl Record {
         sequence: SequenceId,
         next: Vec<Candidate>,
         steer: impl FnMut(SequenceId, &[TokenId]) -> Vec<SequenceId>,
-        outbox: &mut Outbox,
+        event_batch: &mut EventBatch,
     ) -> bool {
         let search = self.search.as_mut();
         let Some(found) = search.and_then(|search| search.take(sequence, next, steer)) else {
             return false;
         };
         let mut found = found.into_iter();
-        for branch in &mut self.branches {
-            let Some(Found { tokens, tops, end }) = found.next() else {
+        for choice in &mut self.choices {
+            let Some(BeamOutput {
+                tokens,
+                top_logprobs,
+                end,
+            }) = found.next()
+            else {
                 break;
             };
-            if branch.open {
+            if choice.open {
                 let prompt = Vec::new();
-                let told = (!tops.is_empty()).then(|| Box::new(Told { tops, prompt }));
+                let logprobs = (!top_logprobs.is_empty()).then(|| {
+                    Box::new(Logprobs {
+                        top_logprobs,
+                        prompt,
+                    })
+                });
                 let event = TokenEvent {
                     tokens: tokens.into(),
                     end: Some(end),
-                    told,
+                    logprobs,
                 };
-                branch.outlet.put(event, outbox);
-                branch.open = false;
+                choice.event_sender.put(event, event_batch);
+                choice.open = false;
             }
         }
         // Where little is possible at all, there may be fewer answers than were asked for.
@@ -322,16 +345,16 @@ impl Record {
     }
 
     /// Takes note that nobody waits for a branch any more.
-    pub(super) fn close(&mut self, branch: u32) -> Left {
-        let mut begun = false;
-        if let Some(branch) = self.branches.get_mut(branch as usize) {
-            branch.open = false;
-            begun = branch.begun;
+    pub(super) fn close(&mut self, choice: u32) -> CloseOutcome {
+        let mut started = false;
+        if let Some(choice) = self.choices.get_mut(choice as usize) {
+            choice.open = false;
+            started = choice.started;
         }
         if self.is_open() {
-            Left::Others { begun }
+            CloseOutcome::OthersOpen { started }
         } else {
-            Left::Nobody
+            CloseOutcome::LastChoice
         }
     }
 
@@ -339,25 +362,29 @@ impl Record {
     pub(super) fn end(&self, emission: &Emission, errors: &[SlotError]) -> Option<End> {
         Some(match emission.finish? {
             Finish::Length => End::Length,
-            Finish::StopToken if self.closes(emission.sequence.branch) => End::Length,
+            Finish::StopToken if self.is_closing(emission.sequence.index) => End::Length,
             Finish::StopToken => End::StopToken,
-            Finish::Failed => End::Failed(error(emission.sequence.request, emission.slot, errors)),
+            Finish::Failed => End::Failed(slot_error_message(
+                emission.sequence.request,
+                emission.slot,
+                errors,
+            )),
         })
     }
 
-    fn closes(&self, branch: u32) -> bool {
-        let found = self.branches.get(branch as usize);
-        found.is_some_and(|branch| branch.closing)
+    fn is_closing(&self, choice: u32) -> bool {
+        let found = self.choices.get(choice as usize);
+        found.is_some_and(|choice| choice.closing)
     }
 
     fn is_open(&self) -> bool {
-        self.branches.iter().any(|branch| branch.open)
+        self.choices.iter().any(|choice| choice.open)
     }
 
     fn fail_open(&mut self, failure: &End) {
-        for branch in self.branches.iter_mut().filter(|branch| branch.open) {
-            branch.open = false;
-            branch.outlet.end(failure.clone());
+        for choice in self.choices.iter_mut().filter(|choice| choice.open) {
+            choice.open = false;
+            choice.event_sender.end(failure.clone());
         }
     }
 
@@ -373,7 +400,7 @@ impl Record {
 
 /// What a client is told of its sequence, which failed in a slot: the worker's words if the request is
 /// to blame. Else they go to the log, since they may name files of this host.
-pub(super) fn error(id: RequestId, slot: Slot, errors: &[SlotError]) -> String {
+pub(super) fn slot_error_message(id: RequestId, slot: Slot, errors: &[SlotError]) -> String {
     let own = errors.iter().find(|error| error.slot == slot);
     if let Some(invalid) = own.filter(|error| error.invalid) {
         return invalid.message.clone();
@@ -435,11 +462,11 @@ impl Records {
         ids
     }
 
-    /// Requests that no worker has seen the tokens of, as far as `wanted` says so, in order of arrival.
-    pub(super) fn waiting(&self, wanted: impl Fn(&Sampling) -> bool) -> Vec<RequestId> {
+    /// Requests that no worker has seen the tokens of, as far as `needed` says so, in order of arrival.
+    pub(super) fn waiting(&self, needed: impl Fn(&Sampling) -> bool) -> Vec<RequestId> {
         let waits = |id: &RequestId| {
             let record = self.0.get(id);
-            record.is_some_and(|record| !record.has_begun() && wanted(&record.request.sampling))
+            record.is_some_and(|record| !record.has_started() && needed(&record.request.sampling))
         };
         self.ids().into_iter().filter(waits).collect()
     }
@@ -452,18 +479,18 @@ impl Records {
         for (id, cached) in new.chain(forks) {
             if let Some(record) = self.0.get_mut(&id.request) {
                 record.stage = Stage::Started;
-                if let Some(branch) = record.branches.get_mut(id.branch as usize) {
-                    branch.outlet.enter(cached);
+                if let Some(choice) = record.choices.get_mut(id.index as usize) {
+                    choice.event_sender.enter(cached);
                 }
             }
         }
     }
 
     /// Removes those that the loss of the workers hits: all that have run, and those that were being
-    /// prepared at `MOST_LOSSES` losses, since it may be they that end the workers.
-    pub(super) fn take_begun(&mut self) -> Vec<(RequestId, Record)> {
+    /// prepared at `MAX_LOSSES_WHILE_PREPARING` losses, since it may be they that end the workers.
+    pub(super) fn take_started(&mut self) -> Vec<(RequestId, Record)> {
         self.0
-            .extract_if(|_, record| record.has_begun() || record.was_preparing_too_often())
+            .extract_if(|_, record| record.has_started() || record.was_preparing_too_often())
             .collect()
     }
 

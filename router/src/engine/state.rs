@@ -69,7 +69,7 @@ pub struct ProgressSink {
 }
 
 impl EngineState {
-    pub(super) fn beginning() -> Self {
+    pub(super) fn initial() -> Self {
         Self::Loading {
             phase: "start".into(),
             done: 0,
@@ -94,7 +94,7 @@ impl Limits {
 
 impl Shared {
     pub(super) fn new() -> Self {
-        let state = watch::Sender::new(EngineState::beginning());
+        let state = watch::Sender::new(EngineState::initial());
         Self {
             state,
             limits: watch::Sender::new(None),

@@ -11,7 +11,7 @@ use penstock_scheduler::ids::SequenceId;
 use tokio::sync::mpsc;
 
 use super::{
-    post::{Inbox, Outlet, PostOffice},
+    event_router::{EventRouter, EventSender, Inbox},
     task::Command,
     types::{Entry, TokenEvent},
 };
@@ -24,7 +24,7 @@ use super::{
 pub struct TokenStream {
     id: SequenceId,
     inbox: Arc<Inbox>,
-    office: PostOffice,
+    event_router: EventRouter,
     commands: mpsc::UnboundedSender<Command>,
     state: State,
 }
@@ -39,18 +39,18 @@ enum State {
 impl TokenStream {
     pub(super) fn new(
         id: SequenceId,
-        office: PostOffice,
+        event_router: EventRouter,
         commands: mpsc::UnboundedSender<Command>,
-    ) -> (Outlet, Self) {
-        let (outlet, inbox) = office.stream(id);
+    ) -> (EventSender, Self) {
+        let (event_sender, inbox) = event_router.stream(id);
         let stream = Self {
             id,
             inbox,
-            office,
+            event_router,
             commands,
             state: State::Running,
         };
-        (outlet, stream)
+        (event_sender, stream)
     }
 
     /// Ends the branch because the answer is complete (a stop string was found): not an abort,
@@ -94,7 +94,7 @@ impl Stream for TokenStream {
 
 impl Drop for TokenStream {
     fn drop(&mut self) {
-        self.office.close(self.id);
+        self.event_router.close(self.id);
         self.close(Command::Abort(self.id));
     }
 }

@@ -29,7 +29,7 @@ use super::{
     state::Shared,
     types::SubmitError,
 };
-use crate::panic_words;
+use crate::panic_message;
 use crate::shard::{Loaded, Preparer, ShardError, ShardGroup};
 
 /// How long a client is told to wait when the workers are down.
@@ -65,9 +65,9 @@ pub(super) struct Task {
 }
 
 /// Publishes the end of the engine, however it comes.
-struct LastWord(Arc<Shared>);
+struct PublishStopOnDrop(Arc<Shared>);
 
-impl Drop for LastWord {
+impl Drop for PublishStopOnDrop {
     fn drop(&mut self) {
         if !matches!(self.0.state(), EngineState::Stopped { .. }) {
             let reason = "the engine failed, and could not be started again".into();
@@ -77,14 +77,14 @@ impl Drop for LastWord {
 }
 
 /// Why a life of the workers is over.
-enum Over {
+enum SessionEnd {
     /// The engine ends, for this reason.
     Stop(String),
     /// The workers must be started again, because of this.
     Lost(String),
 }
 
-impl From<ShardError> for Over {
+impl From<ShardError> for SessionEnd {
     fn from(error: ShardError) -> Self {
         Self::Lost(error.to_string())
     }
@@ -116,39 +116,39 @@ impl Task {
     }
 
     pub(super) async fn run(mut self, mut workers: Box<dyn Workers>) {
-        let last_word = LastWord(Arc::clone(&self.shared));
+        let publish_stop = PublishStopOnDrop(Arc::clone(&self.shared));
         let mut core = None;
         let serving = AssertUnwindSafe(self.serve(&mut core, workers.as_mut()));
         let reason = match serving.catch_unwind().await {
             Ok(reason) => reason,
-            Err(panic) => format!("the engine failed: {}", panic_words(&*panic)),
+            Err(panic) => format!("the engine failed: {}", panic_message(&*panic)),
         };
         if let Some(core) = &mut core {
-            let told = match self.drain {
+            let message = match self.drain {
                 Some(_) => "the server has shut down",
                 None => "the engine has stopped; the server's log says why",
             };
             // After a panic another one may follow: what is left in the records ends with them.
-            let _ = catch_unwind(AssertUnwindSafe(|| core.fail_all(told)));
+            let _ = catch_unwind(AssertUnwindSafe(|| core.fail_all(message)));
         }
         workers.stop().await;
         // Published before the queue closes: whoever finds it closed reads the reason.
         self.shared.publish(EngineState::Stopped { reason });
-        drop(last_word);
+        drop(publish_stop);
     }
 
     /// Lives of the workers, one after the other; returns why there is no further one.
     async fn serve(&mut self, core: &mut Option<Core>, workers: &mut dyn Workers) -> String {
         let mut losses = 0;
         loop {
-            let living = AssertUnwindSafe(self.live(core, workers));
-            let over = match living.catch_unwind().await {
-                Ok(over) => over,
-                Err(panic) => self.failed(core, panic_words(&*panic)).await,
+            let session = AssertUnwindSafe(self.run_worker_session(core, workers));
+            let session_end = match session.catch_unwind().await {
+                Ok(session_end) => session_end,
+                Err(panic) => self.on_panic(core, panic_message(&*panic)).await,
             };
-            let lost = match over {
-                Over::Stop(reason) => return reason,
-                Over::Lost(reason) => reason,
+            let lost = match session_end {
+                SessionEnd::Stop(reason) => return reason,
+                SessionEnd::Lost(reason) => reason,
             };
             if core.is_none() || self.drain.is_some() {
                 // What never ran will not run at the second try: better to say so at once.
@@ -175,7 +175,8 @@ impl Task {
             );
             self.shared
                 .publish(EngineState::Restarting { reason: lost });
-            if let Err(Over::Stop(reason)) = self.meanwhile(core.as_mut(), sleep(wait)).await {
+            if let Err(SessionEnd::Stop(reason)) = self.while_down(core.as_mut(), sleep(wait)).await
+            {
                 return reason;
             }
         }
@@ -183,54 +184,60 @@ impl Task {
 
     /// Takes a panic of the engine or of its scheduler as a loss: the workers start again too, since
     /// nobody knows what the last plan told them.
-    async fn failed(&mut self, core: &mut Option<Core>, words: &str) -> Over {
+    async fn on_panic(&mut self, core: &mut Option<Core>, words: &str) -> SessionEnd {
         let reason = format!("the engine failed: {words}");
         self.preparing.end().await;
         self.metrics.failed();
-        let told = self.lost("the engine failed");
-        match core.as_mut().map(|core| core.rebuild(&told)) {
-            Some(Err(error)) => Over::Stop(format!("{reason}; and then: {error}")),
-            _ => Over::Lost(reason),
+        let message = self.record_loss("the engine failed");
+        match core.as_mut().map(|core| core.rebuild(&message)) {
+            Some(Err(error)) => SessionEnd::Stop(format!("{reason}; and then: {error}")),
+            _ => SessionEnd::Lost(reason),
         }
     }
 
     /// Counts a loss; what clients are told of it. What happened is in the log alone, which may name
     /// files of this host.
-    fn lost(&mut self, what: &str) -> String {
+    fn record_loss(&mut self, what: &str) -> String {
         self.losses += 1;
         format!("{what} (loss {} in the server's log)", self.losses)
     }
 
     /// One life of the workers, from start to end.
-    async fn live(&mut self, core: &mut Option<Core>, workers: &mut dyn Workers) -> Over {
+    async fn run_worker_session(
+        &mut self,
+        core: &mut Option<Core>,
+        workers: &mut dyn Workers,
+    ) -> SessionEnd {
         let progress = ProgressSink::new(Arc::clone(&self.shared));
         let (mut group, loaded) = match self
-            .meanwhile(core.as_mut(), workers.start(&progress))
+            .while_down(core.as_mut(), workers.start(&progress))
             .await
         {
             Ok(Ok(started)) => started,
-            Ok(Err(error)) => return Over::Lost(error.to_string()),
-            Err(over) => return over,
+            Ok(Err(error)) => return SessionEnd::Lost(error.to_string()),
+            Err(session_end) => return session_end,
         };
-        let Err(over) = self.work(core, &mut group, &loaded).await;
+        let Err(session_end) = self.run_epoch(core, &mut group, &loaded).await;
         self.preparing.end().await;
-        match (&over, core) {
-            (Over::Lost(_), Some(core)) => core.lose(&self.lost("the workers were lost")),
-            (Over::Stop(_), _) if workers.end_with_engine() => group.shutdown().await,
+        match (&session_end, core) {
+            (SessionEnd::Lost(_), Some(core)) => {
+                core.on_workers_lost(&self.record_loss("the workers were lost"))
+            }
+            (SessionEnd::Stop(_), _) if workers.end_with_engine() => group.shutdown().await,
             _ => {}
         }
-        over
+        session_end
     }
 
     /// Adopts what the workers can do, begins an epoch and steps on until something ends it.
-    async fn work(
+    async fn run_epoch(
         &mut self,
         core: &mut Option<Core>,
         group: &mut ShardGroup,
         loaded: &Loaded,
-    ) -> Result<Infallible, Over> {
+    ) -> Result<Infallible, SessionEnd> {
         let config = scheduler_config(&self.config, loaded);
-        let unusable = |e| Over::Lost(format!("the workers' limits are unusable: {e}"));
+        let unusable = |e| SessionEnd::Lost(format!("the workers' limits are unusable: {e}"));
         let core = match core {
             Some(core) => {
                 core.adopt(config).map_err(unusable)?;
@@ -243,28 +250,28 @@ impl Task {
         };
         let epoch = core.epoch();
         let limits = self.config.step_limits;
-        self.meanwhile(Some(core), group.begin(epoch, limits))
+        self.while_down(Some(core), group.begin(epoch, limits))
             .await??;
         self.shared.set_loaded(loaded);
         self.ready = Some(Instant::now());
         self.shared.publish(EngineState::Ready);
         let preparer = group.preparer();
-        for id in core.prepare_again(|sampling| self.config.preparing.needs(sampling)) {
+        for id in core.prepare_again(|sampling| self.config.prepare_policy.needs(sampling)) {
             self.prepare(id, core, &preparer);
         }
-        self.step_on(core, group).await
+        self.run_steps(core, group).await
     }
 
-    async fn step_on(
+    async fn run_steps(
         &mut self,
         core: &mut Core,
         group: &mut ShardGroup,
-    ) -> Result<Infallible, Over> {
+    ) -> Result<Infallible, SessionEnd> {
         let preparer = group.preparer();
         loop {
             // Answers come first below, and there may always be one.
             while let Ok(command) = self.commands.try_recv() {
-                self.obey(command, core, &preparer);
+                self.handle_command(command, core, &preparer);
             }
             while let Some((id, result)) = self.preparing.ended() {
                 core.prepared(id, result);
@@ -280,7 +287,7 @@ impl Task {
                 }
                 core.deliver();
             }
-            core.count_sometimes();
+            core.publish_metrics_if_due();
             if self.drain.is_some() && core.is_idle() {
                 return Err(drained());
             }
@@ -294,14 +301,14 @@ impl Task {
                 }
                 (id, result) = self.preparing.next() => core.prepared(id, result),
                 command = self.commands.recv() => {
-                    self.obey(command.ok_or_else(abandoned)?, core, &preparer);
+                    self.handle_command(command.ok_or_else(no_handles_left)?, core, &preparer);
                 }
                 () = until(self.drain) => return Err(drained()),
             }
         }
     }
 
-    fn obey(&mut self, command: Command, core: &mut Core, preparer: &Preparer) {
+    fn handle_command(&mut self, command: Command, core: &mut Core, preparer: &Preparer) {
         match command {
             Command::Submit(submission) if self.drain.is_some() => {
                 submission.refuse(SubmitError::Draining);
@@ -324,7 +331,11 @@ impl Task {
 
     fn admit(&mut self, submission: Submission, core: &mut Core, preparer: &Preparer) {
         let id = submission.id;
-        if !self.config.preparing.needs(&submission.request.sampling) {
+        if !self
+            .config
+            .prepare_policy
+            .needs(&submission.request.sampling)
+        {
             core.admit(submission);
         } else if core.admit_preparing(submission) {
             self.prepare(id, core, preparer);
@@ -340,17 +351,17 @@ impl Task {
     }
 
     /// Does `work` while the workers are down: requests are refused, and a drain ends the engine.
-    async fn meanwhile<T>(
+    async fn while_down<T>(
         &mut self,
         mut core: Option<&mut Core>,
         work: impl Future<Output = T>,
-    ) -> Result<T, Over> {
+    ) -> Result<T, SessionEnd> {
         let mut work = pin!(work);
         loop {
             tokio::select! {
                 done = &mut work => return Ok(done),
-                command = self.commands.recv() => match command.ok_or_else(abandoned)? {
-                    Command::Submit(submission) => submission.refuse(self.down()),
+                command = self.commands.recv() => match command.ok_or_else(no_handles_left)? {
+                    Command::Submit(submission) => submission.refuse(self.down_error()),
                     Command::Drain { .. } => {
                         self.shared.publish(EngineState::Draining);
                         return Err(drained());
@@ -358,7 +369,7 @@ impl Task {
                     Command::Abort(id) | Command::Finish(id) => {
                         if let Some(core) = &mut core {
                             core.close(id);
-                            core.count();
+                            core.publish_metrics();
                         }
                     }
                 },
@@ -366,7 +377,7 @@ impl Task {
         }
     }
 
-    fn down(&self) -> SubmitError {
+    fn down_error(&self) -> SubmitError {
         let reason = match self.shared.state() {
             EngineState::Loading { .. } => "the model is still loading".into(),
             EngineState::Restarting { .. } => {
@@ -391,12 +402,12 @@ fn send_steps(core: &mut Core, group: &mut ShardGroup) -> Result<bool, ShardErro
     Ok(sent)
 }
 
-fn drained() -> Over {
-    Over::Stop("the server has shut down".into())
+fn drained() -> SessionEnd {
+    SessionEnd::Stop("the server has shut down".into())
 }
 
-fn abandoned() -> Over {
-    Over::Stop("nobody uses the engine any more".into())
+fn no_handles_left() -> SessionEnd {
+    SessionEnd::Stop("nobody uses the engine any more".into())
 }
 
 async fn until(deadline: Option<Instant>) {

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
 
-use crate::adjustment::Adjustment;
+use crate::logits_processors::LogitsProcessors;
 
 /// A validated request: nobody re-checks it after this type exists.
 #[derive(Clone, Debug)]
@@ -16,16 +16,16 @@ pub struct EngineRequest {
     /// When the answer ends; read by the scheduler.
     pub stopping: Stopping,
     /// Answers to make of the one prompt, each with a seed of its own; at least 1.
-    pub branches: u32,
-    /// Search for the likeliest answers instead of sampling; `branches` of them are told.
-    pub beam: Option<Beam>,
+    pub choices: u32,
+    /// Search for the likeliest answers instead of sampling; `choices` of them are told.
+    pub beam: Option<BeamParameters>,
     /// Computed blocks are shared only among requests with the same one; empty = the common cache.
     pub cache_salt: Box<str>,
 }
 
 /// How beam search goes. The names are those of `transformers`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Beam {
+pub struct BeamParameters {
     /// Sequences that go on from each step.
     pub width: u32,
     /// Answers are ranked by the sum of log-probabilities / length^this: above 0 favours long ones.
@@ -33,7 +33,7 @@ pub struct Beam {
     /// When the search ends before `max_new_tokens`.
     pub early_stopping: EarlyStopping,
     /// Alternatives to tell of each token of an answer; 0 = none. Set when the request is valid.
-    pub told: u32,
+    pub top_logprobs: u32,
 }
 
 /// When a beam search with `width` answers ends.
@@ -50,9 +50,9 @@ pub enum EarlyStopping {
 
 /// What the tokens of an answer must spell.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Guide {
+pub struct GrammarSpec {
     /// What `text` is written in.
-    pub kind: GuideKind,
+    pub kind: GrammarFormat,
     /// What the client calls it; read by error messages.
     pub field: &'static str,
     /// A JSON schema, a regular expression or a grammar, as the client sent it; or calls.
@@ -62,29 +62,29 @@ pub struct Guide {
     /// The model's end tokens: what may follow where the text is whole.
     pub end_token_ids: Vec<u32>,
     /// What may come before the text; known when the prompt is.
-    pub thoughts: Option<Thoughts>,
+    pub reasoning: Option<ReasoningMarkers>,
 }
 
 /// What a model says to itself before it answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Thoughts {
+pub struct ReasoningMarkers {
     /// What opens and what closes them: text, or a special token.
     pub marks: [&'static str; 2],
     /// Whether the prompt ends inside them.
-    pub begun: bool,
+    pub started: bool,
 }
 
 /// What a guide is written in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GuideKind {
+pub enum GrammarFormat {
     /// A JSON schema: the answer is a document of it.
     JsonSchema,
     /// A regular expression that matches the whole answer.
     Regex,
     /// A grammar in Lark's syntax, or in EBNF with `root ::=`.
-    Grammar,
+    Ebnf,
     /// Tool calls, as proto/README.md describes them.
-    Calls,
+    ToolCalls,
 }
 
 /// How tokens are chosen.
@@ -99,11 +99,11 @@ pub struct Sampling {
     /// Seed of the counter-based generator; chosen by the router when the client gave none.
     pub seed: u64,
     /// What is asked of the logits before.
-    pub adjustment: Adjustment,
+    pub logits_processors: LogitsProcessors,
     /// What the answer must spell; the workers prepare it before the client hears of success.
-    pub guide: Option<Box<Guide>>,
+    pub grammar: Option<Box<GrammarSpec>>,
     /// What is told beside the tokens; by the same message to the workers.
-    pub telling: Telling,
+    pub logprob_options: LogprobOptions,
 }
 
 impl Default for Sampling {
@@ -114,16 +114,16 @@ impl Default for Sampling {
             top_k: 0,
             top_p: 1.0,
             seed: 0,
-            adjustment: Adjustment::default(),
-            guide: None,
-            telling: Telling::default(),
+            logits_processors: LogitsProcessors::default(),
+            grammar: None,
+            logprob_options: LogprobOptions::default(),
         }
     }
 }
 
 /// Log-probabilities to tell beside those of the chosen tokens.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Telling {
+pub struct LogprobOptions {
     /// Alternatives of each generated token.
     pub top: u32,
     /// Alternatives of each prompt token, beside its own; `None` = nothing is told of the prompt,
@@ -141,11 +141,11 @@ impl Sampling {
     /// only answer to the same request without n. For the others one derived by the finalizer of
     /// SplitMix64 (Steele, Lea, Flood 2014), so that branches draw independent noise.
     #[must_use]
-    pub fn branch_seed(&self, branch: u32) -> u64 {
-        if branch == 0 {
+    pub fn choice_seed(&self, choice: u32) -> u64 {
+        if choice == 0 {
             return self.seed;
         }
-        let step = u64::from(branch).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let step = u64::from(choice).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mut z = self.seed.wrapping_add(step);
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -173,14 +173,14 @@ pub struct TokenEvent {
     /// Set on the last event.
     pub end: Option<End>,
     /// What was asked to be told beside the tokens. Boxed, since it is nearly always absent.
-    pub told: Option<Box<Told>>,
+    pub logprobs: Option<Box<Logprobs>>,
 }
 
 /// Log-probabilities that a request asks for, beside those of its tokens.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Told {
+pub struct Logprobs {
     /// For each token of the event, what might have been in its place; empty if nobody asks.
-    pub tops: Vec<Vec<Candidate>>,
+    pub top_logprobs: Vec<Vec<Candidate>>,
     /// Of the prompt's tokens, from the second on, each after those of earlier events.
     pub prompt: Vec<PromptToken>,
 }
@@ -237,17 +237,20 @@ pub enum End {
     Failed(String),
 }
 
-impl Told {
+impl Logprobs {
     /// Joins what came later.
     pub(super) fn extend(&mut self, later: Self) {
-        self.tops.extend(later.tops);
+        self.top_logprobs.extend(later.top_logprobs);
         self.prompt.extend(later.prompt);
     }
 
     /// Takes what belongs to the first `tokens` tokens, and all that is told of the prompt.
     pub(super) fn split_off_front(&mut self, tokens: usize) -> Self {
         Self {
-            tops: self.tops.drain(..tokens.min(self.tops.len())).collect(),
+            top_logprobs: self
+                .top_logprobs
+                .drain(..tokens.min(self.top_logprobs.len()))
+                .collect(),
             prompt: std::mem::take(&mut self.prompt),
         }
     }
@@ -287,9 +290,9 @@ mod tests {
 
     /// The first outputs of SplitMix64 from the state 0, as its authors' program prints them.
     #[test]
-    fn seeds_of_branches_are_the_outputs_of_splitmix64() {
+    fn seeds_of_choices_are_the_outputs_of_splitmix64() {
         let sampling = Sampling::default();
-        let seeds = [0, 1, 2, 3].map(|branch| sampling.branch_seed(branch));
+        let seeds = [0, 1, 2, 3].map(|choice| sampling.choice_seed(choice));
         let outputs = [
             0,
             0xe220_a839_7b1d_cdaf,

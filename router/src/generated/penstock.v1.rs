@@ -135,7 +135,7 @@ pub struct PrepareRequest {
     pub sampling: ::core::option::Option<Sampling>,
     /// as in the NewSequence to come
     #[prost(message, optional, tag = "10")]
-    pub guide: ::core::option::Option<Guide>,
+    pub grammar: ::core::option::Option<Grammar>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PrepareReply {
@@ -255,7 +255,7 @@ pub struct NewSequence {
     pub sampling: ::core::option::Option<Sampling>,
     /// absent = none
     #[prost(message, optional, tag = "10")]
-    pub guide: ::core::option::Option<Guide>,
+    pub grammar: ::core::option::Option<Grammar>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct BlockTable {
@@ -402,8 +402,8 @@ pub struct Watermark {
 }
 /// What the tokens of a sequence must spell.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct Guide {
-    #[prost(enumeration = "guide::Kind", tag = "1")]
+pub struct Grammar {
+    #[prost(enumeration = "grammar::Kind", tag = "1")]
     pub kind: i32,
     #[prost(string, tag = "2")]
     pub text: ::prost::alloc::string::String,
@@ -418,10 +418,10 @@ pub struct Guide {
     pub end_token_ids: ::prost::alloc::vec::Vec<u32>,
     /// what may come before the text; nothing if absent
     #[prost(message, optional, tag = "6")]
-    pub thoughts: ::core::option::Option<Thoughts>,
+    pub reasoning: ::core::option::Option<Reasoning>,
 }
-/// Nested message and enum types in `Guide`.
-pub mod guide {
+/// Nested message and enum types in `Grammar`.
+pub mod grammar {
     #[derive(
         Clone,
         Copy,
@@ -473,7 +473,7 @@ pub mod guide {
 }
 /// What a model says to itself before it answers, between two marks.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct Thoughts {
+pub struct Reasoning {
     /// a mark: text, or what a special token is called
     #[prost(string, tag = "1")]
     pub open: ::prost::alloc::string::String,
@@ -481,7 +481,7 @@ pub struct Thoughts {
     pub close: ::prost::alloc::string::String,
     /// the prompt ends inside: `close` must come
     #[prost(bool, tag = "3")]
-    pub begun: bool,
+    pub started: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct StepReply {
@@ -506,7 +506,7 @@ pub struct StepReply {
     pub errors: ::prost::alloc::vec::Vec<SlotError>,
     #[prost(message, optional, tag = "8")]
     pub timing: ::core::option::Option<StepTiming>,
-    /// slots whose guide forbids to open anything: few tokens are left
+    /// slots whose grammar forbids to open anything: few tokens are left
     #[prost(uint32, repeated, tag = "17")]
     pub closing: ::prost::alloc::vec::Vec<u32>,
     /// alternatives of each token: sum(counts) of them, or none at all
@@ -519,7 +519,7 @@ pub struct StepReply {
     #[prost(float, repeated, tag = "11")]
     pub top_logprobs: ::prost::alloc::vec::Vec<f32>,
     #[prost(message, repeated, tag = "12")]
-    pub prompts: ::prost::alloc::vec::Vec<PromptLogprobs>,
+    pub prompt_logprobs: ::prost::alloc::vec::Vec<PromptLogprobs>,
 }
 /// What a run over a part of a prompt tells of the prompt's tokens.
 #[derive(Clone, PartialEq, ::prost::Message)]

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, ready};
 use futures_core::Stream;
 
 use super::event::{FinishReason, TextEnd, TextEvent, TextToken};
-use super::facts::Facts;
+use super::facts::GenerationFacts;
 use crate::backend::{Sources, TokenSource};
 use crate::detokenize::Detokenizer;
 use crate::engine::types::{End, PromptToken, Sampling, Token, TokenEvent};
@@ -17,8 +17,8 @@ use crate::error::{ApiError, ErrorKind};
 use crate::metrics::{RequestTimer, Timings};
 use crate::model_text::ModelText;
 use crate::stop::StopMatcher;
-use crate::tools::{CallSpans, Reading};
-use crate::validate::{Shown, ValidRequest};
+use crate::tool_parsers::{CallSpans, OutputParserOptions};
+use crate::validate::{OutputTextOptions, ValidRequest};
 
 /// Room that an answer's text begins with: it is not to move at each of its first tokens.
 const ANSWER_BYTES: usize = 256;
@@ -38,23 +38,23 @@ pub struct Generation {
     /// How much of it went into deltas.
     sent: usize,
     stop: StopMatcher,
-    facts: Facts,
+    facts: GenerationFacts,
     timer: RequestTimer,
     /// Said by the engine beside its last tokens, to be told after them; then `source` is gone.
     failure: Option<String>,
-    reading: Reading,
+    parser_options: OutputParserOptions,
     /// Read as far as the last stop string that was found.
     calls: Option<Box<CallSpans>>,
     /// Special tokens that are part of the text.
-    shown: ShownTokens,
+    visible: VisibleSpecialTokens,
     /// Whether the stop string that ends the answer is part of it.
     keeps_stop: bool,
-    prompt: ToldPrompt,
+    prompt: PromptOutput,
 }
 
 /// The prompt, as far as the answer tells of it.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct ToldPrompt {
+pub struct PromptOutput {
     /// Its ids, if anything is told of them.
     pub ids: Vec<u32>,
     /// Its text, if the answer begins with it.
@@ -65,42 +65,42 @@ pub struct ToldPrompt {
 
 /// What an answer needs to know of its request after the request has gone to the engine.
 #[derive(Clone)]
-pub(super) struct Begun {
+pub(super) struct PendingGeneration {
     text: Arc<ModelText>,
     detokenizer: Detokenizer,
     stop: StopMatcher,
-    reading: Reading,
-    shown: Shown,
-    facts: Facts,
+    parser_options: OutputParserOptions,
+    output_text: OutputTextOptions,
+    facts: GenerationFacts,
     sampling: Sampling,
-    prompt: ToldPrompt,
+    prompt: PromptOutput,
     max_new_tokens: u32,
 }
 
 /// Special tokens that are part of an answer's text.
-enum ShownTokens {
+enum VisibleSpecialTokens {
     These(Vec<u32>),
     All,
 }
 
-impl Begun {
+impl PendingGeneration {
     pub(super) fn new(model: &Arc<ModelText>, request: &ValidRequest) -> Self {
         let engine = &request.engine;
-        let facts = Facts {
+        let facts = GenerationFacts {
             prompt_tokens: engine.prompt.len(),
             cached_tokens: 0,
             generated_tokens: 0,
             seed: None,
             last_token: 0,
             logprob_sum: 0.0,
-            branch: 0,
-            wanted: request.wanted,
+            choice: 0,
+            logprob_request: request.logprob_request,
             min_new_tokens: engine.stopping.min_new_tokens,
             prompt_only: request.prompt_only,
         };
-        let told = request.wanted.of_prompt();
-        let prompt = ToldPrompt {
-            ids: if told {
+        let keep_ids = request.logprob_request.includes_prompt();
+        let prompt = PromptOutput {
+            ids: if keep_ids {
                 engine.prompt.clone()
             } else {
                 Vec::new()
@@ -112,8 +112,8 @@ impl Begun {
             text: Arc::clone(model),
             detokenizer: Detokenizer::new(Arc::clone(&model.vocabulary), &engine.prompt),
             stop: StopMatcher::new(&request.stop),
-            reading: request.reading.clone(),
-            shown: request.shown,
+            parser_options: request.parser_options.clone(),
+            output_text: request.output_text,
             facts,
             sampling: engine.sampling.clone(),
             prompt,
@@ -128,35 +128,35 @@ impl Begun {
 
     /// The answers that `sources` bring, one per branch.
     pub(super) fn generations(self, sources: Sources, timer: RequestTimer) -> Vec<Generation> {
-        let others = (1..sources.len()).map(|_| timer.branch());
+        let others = (1..sources.len()).map(|_| timer.for_choice());
         let timers: Vec<_> = others.collect();
-        let branches = sources
+        let choices = sources
             .into_iter()
             .zip((0_u32..).zip(once(timer).chain(timers)));
-        let generation = |(source, (branch, timer))| self.generation(source, branch, timer);
-        branches.map(generation).collect()
+        let generation = |(source, (choice, timer))| self.generation(source, choice, timer);
+        choices.map(generation).collect()
     }
 
     fn generation(
         &self,
         source: Box<dyn TokenSource>,
-        branch: u32,
+        choice: u32,
         timer: RequestTimer,
     ) -> Generation {
         let sampled = self.sampling.temperature > 0.0;
-        let facts = Facts {
-            branch,
-            seed: sampled.then(|| self.sampling.branch_seed(branch)),
+        let facts = GenerationFacts {
+            choice,
+            seed: sampled.then(|| self.sampling.choice_seed(choice)),
             ..self.facts.clone()
         };
         Generation {
             source: Some(source),
             detokenizer: self.detokenizer.clone(),
             stop: self.stop.clone(),
-            shown: self.shown_tokens(),
-            keeps_stop: self.shown.stop_string,
-            calls: CallSpans::of(&self.reading),
-            reading: self.reading.clone(),
+            visible: self.visible_special_tokens(),
+            keeps_stop: self.output_text.stop_string,
+            calls: CallSpans::for_options(&self.parser_options),
+            parser_options: self.parser_options.clone(),
             text: Arc::clone(&self.text),
             answer: String::with_capacity(ANSWER_BYTES),
             sent: 0,
@@ -168,17 +168,17 @@ impl Begun {
     }
 
     /// The special tokens that the client wants to see, or that its answer's reading must see.
-    fn shown_tokens(&self) -> ShownTokens {
-        if self.shown.special_tokens {
-            return ShownTokens::All;
+    fn visible_special_tokens(&self) -> VisibleSpecialTokens {
+        if self.output_text.special_tokens {
+            return VisibleSpecialTokens::All;
         }
-        let (text, marks) = (&self.text, self.reading.marks());
+        let (text, marks) = (&self.text, self.parser_options.marks());
         let ids = marks.filter_map(|mark| text.tokenizer.token_to_id(mark));
-        ShownTokens::These(ids.filter(|id| text.vocabulary.is_special(*id)).collect())
+        VisibleSpecialTokens::These(ids.filter(|id| text.vocabulary.is_special(*id)).collect())
     }
 }
 
-impl ShownTokens {
+impl VisibleSpecialTokens {
     fn contain(&self, id: u32) -> bool {
         match self {
             Self::These(ids) => ids.contains(&id),
@@ -189,8 +189,8 @@ impl ShownTokens {
 
 impl Generation {
     /// How the answer's text is to be read.
-    pub fn reading(&self) -> &Reading {
-        &self.reading
+    pub fn parser_options(&self) -> &OutputParserOptions {
+        &self.parser_options
     }
 
     /// Ends the answer here: what the model would say next is not wanted.
@@ -202,12 +202,12 @@ impl Generation {
     }
 
     /// What is known of the request, and how many tokens it has by now.
-    pub fn facts(&self) -> &Facts {
+    pub fn facts(&self) -> &GenerationFacts {
         &self.facts
     }
 
     /// The prompt, as far as the answer tells of it.
-    pub fn prompt(&self) -> &ToldPrompt {
+    pub fn prompt(&self) -> &PromptOutput {
         &self.prompt
     }
 
@@ -243,8 +243,8 @@ impl Generation {
                 self.timer.entered(entry.map(|entry| entry.at));
                 self.facts.cached_tokens = entry.map_or(0, |entry| entry.cached_tokens as usize);
             }
-            if let Some(told) = &mut step.told {
-                self.prompt.tokens.append(&mut told.prompt);
+            if let Some(logprobs) = &mut step.logprobs {
+                self.prompt.tokens.append(&mut logprobs.prompt);
             }
             // What only tells of the prompt is shown with what comes after it.
             if !step.tokens.is_empty() || step.end.is_some() {
@@ -281,8 +281,8 @@ impl Generation {
         if self.facts.prompt_only {
             return self.end(FinishReason::Length, (0, 0), event);
         }
-        if let Some(told) = &mut step.told {
-            event.tops = std::mem::take(&mut told.tops);
+        if let Some(logprobs) = &mut step.logprobs {
+            event.top_logprobs = std::mem::take(&mut logprobs.top_logprobs);
         }
         let end = match step.end {
             Some(End::Length) => Some(FinishReason::Length),
@@ -317,7 +317,7 @@ impl Generation {
             special = true;
         } else if !special {
             self.detokenizer.push(token.id, &mut self.answer);
-        } else if self.shown.contain(token.id) {
+        } else if self.visible.contain(token.id) {
             self.detokenizer.finish(&mut self.answer);
             self.answer
                 .push_str(&self.text.vocabulary.special_text(token.id));
@@ -368,7 +368,7 @@ impl Generation {
         let (answer, calls) = (&self.answer, &mut self.calls);
         let mut called = |start| {
             let calls = calls.as_mut();
-            calls.is_some_and(|calls| calls.holds(answer, start))
+            calls.is_some_and(|calls| calls.contains(answer, start))
         };
         let counts = |start| !early && !called(start);
         let found = self.stop.feed(&answer[from..], counts)?;

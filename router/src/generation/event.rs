@@ -10,7 +10,7 @@ pub struct TextEvent {
     /// Set on the last event.
     pub end: Option<TextEnd>,
     /// For each of the tokens, what might have been in its place; empty unless asked for.
-    pub tops: Vec<Vec<Candidate>>,
+    pub top_logprobs: Vec<Vec<Candidate>>,
     pub(super) text: String,
     pub(super) delta: String,
 }
@@ -73,7 +73,7 @@ impl TextEvent {
 
     /// What might have been in the place of token `index`.
     pub fn top(&self, index: usize) -> &[Candidate] {
-        self.tops.get(index).map_or(&[], Vec::as_slice)
+        self.top_logprobs.get(index).map_or(&[], Vec::as_slice)
     }
 
     /// What the event adds to the answer that may be shown.
@@ -88,7 +88,7 @@ impl TextEvent {
 
     pub(super) fn clear(&mut self) {
         self.tokens.clear();
-        self.tops.clear();
+        self.top_logprobs.clear();
         self.text.clear();
         self.delta.clear();
         self.end = None;

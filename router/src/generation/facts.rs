@@ -2,11 +2,11 @@
 
 use std::cmp::Ordering;
 
-use crate::logprobs::Wanted;
+use crate::logprobs::LogprobRequest;
 
 /// What is known of a request when its answer begins, and how many tokens it has by now.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Facts {
+pub struct GenerationFacts {
     /// Tokens of the prompt as the model gets it.
     pub prompt_tokens: usize,
     /// Of these, found in the prefix cache; known once the first event has come.
@@ -20,16 +20,16 @@ pub struct Facts {
     /// Sum of the generated tokens' log-probabilities.
     pub logprob_sum: f64,
     /// Which of the answers to its request it is.
-    pub branch: u32,
+    pub choice: u32,
     /// What the answer tells of probabilities.
-    pub wanted: Wanted,
+    pub logprob_request: LogprobRequest,
     pub(super) min_new_tokens: u32,
     pub(super) prompt_only: bool,
 }
 
 /// Tokens that an answer has cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cost {
+pub struct TokenUsage {
     /// Of the prompt.
     pub prompt: usize,
     /// Of these, found in the prefix cache.
@@ -38,21 +38,21 @@ pub struct Cost {
     pub generated: u32,
 }
 
-impl Facts {
+impl GenerationFacts {
     /// Tokens to pay for. The first of a request's answers pays for the prompt of all of them.
-    pub fn cost(&self) -> Cost {
-        match self.branch {
-            0 => self.own_cost(),
-            _ => Cost {
+    pub fn usage(&self) -> TokenUsage {
+        match self.choice {
+            0 => self.own_usage(),
+            _ => TokenUsage {
                 generated: self.generated_tokens,
-                ..Cost::default()
+                ..TokenUsage::default()
             },
         }
     }
 
     /// Tokens of this answer and of its prompt.
-    pub fn own_cost(&self) -> Cost {
-        Cost {
+    pub fn own_usage(&self) -> TokenUsage {
+        TokenUsage {
             prompt: self.prompt_tokens,
             cached: self.cached_tokens,
             generated: self.generated_tokens,
@@ -60,7 +60,7 @@ impl Facts {
     }
 
     /// Orders the better of two answers first: by the mean log-probability of their tokens.
-    pub fn rank(&self, other: &Self) -> Ordering {
+    pub fn cmp_by_mean_logprob(&self, other: &Self) -> Ordering {
         other.mean_logprob().total_cmp(&self.mean_logprob())
     }
 

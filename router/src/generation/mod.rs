@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use futures_util::future::try_join_all;
 
-use self::answer::Begun;
-pub use self::answer::{Generation, ToldPrompt};
+use self::answer::PendingGeneration;
+pub use self::answer::{Generation, PromptOutput};
 pub use self::event::{FinishReason, TextEnd, TextEvent, TextToken};
-pub use self::facts::{Cost, Facts};
+pub use self::facts::{GenerationFacts, TokenUsage};
 use crate::backend::Backend;
-use crate::chat::{Chat, Renderer, Turn};
+use crate::chat::{Chat, GenerationPrompt, TemplateSandbox};
 use crate::config::RouterConfig;
 use crate::detokenize::Detokenizer;
 use crate::engine::types::SubmitError;
@@ -24,7 +24,7 @@ use crate::error::{ApiError, ErrorKind};
 use crate::metrics::{Metrics, RequestTimer};
 use crate::model_text::ModelText;
 use crate::tokenize::{self, SpecialTokens, TokenizerPool};
-use crate::tools::{Reading, ThoughtFormat, ToolFormat};
+use crate::tool_parsers::{OutputParserOptions, ReasoningFormat, ToolFormat};
 use crate::validate::{
     FieldNames, GenerateInput, Prompt, TokenLimits, ValidParameters, ValidRequest, too_long,
 };
@@ -39,9 +39,9 @@ pub struct Generator {
 struct Inner {
     text: Arc<ModelText>,
     pool: TokenizerPool,
-    renderer: Renderer,
+    renderer: TemplateSandbox,
     tool_format: Option<ToolFormat>,
-    thought_format: Option<ThoughtFormat>,
+    reasoning_format: Option<ReasoningFormat>,
     config: RouterConfig,
     metrics: Arc<Metrics>,
 }
@@ -64,14 +64,16 @@ impl Generator {
         // Told of tools in words, a model is told this format, too.
         let in_words = template.is_some_and(|t| !t.knows_tools());
         let in_words = in_words.then_some(ToolFormat::Hermes);
-        let tool_format = |source: &str| ToolFormat::of_template(source).or(in_words);
+        let tool_format = |source: &str| ToolFormat::from_template(source).or(in_words);
         Self {
             inner: Arc::new(Inner {
-                tool_format: config.tool_format.of(source, tool_format),
-                thought_format: config.thought_format.of(source, ThoughtFormat::of_template),
+                tool_format: config.tool_format.resolve(source, tool_format),
+                reasoning_format: config
+                    .reasoning_format
+                    .resolve(source, ReasoningFormat::from_template),
                 text: Arc::new(model),
                 pool,
-                renderer: Renderer::new(config.templates.clone()),
+                renderer: TemplateSandbox::new(config.templates.clone()),
                 config,
                 metrics,
             }),
@@ -105,8 +107,8 @@ impl Generator {
         inputs: impl Iterator<Item = GenerateInput>,
     ) -> Result<Vec<Generation>, ApiError> {
         let prepared = try_join_all(inputs.map(|input| self.prepared(input))).await?;
-        let begun = try_join_all(prepared.into_iter().map(|request| self.begin(request))).await?;
-        Ok(begun.into_iter().flatten().collect())
+        let pending = try_join_all(prepared.into_iter().map(|request| self.begin(request))).await?;
+        Ok(pending.into_iter().flatten().collect())
     }
 
     async fn prepared(&self, input: GenerateInput) -> Result<Prepared, ApiError> {
@@ -117,17 +119,17 @@ impl Generator {
     }
 
     async fn begin(&self, (mut timer, request): Prepared) -> Result<Vec<Generation>, ApiError> {
-        let begun = Begun::new(&self.inner.text, &request);
-        let guide = request.engine.sampling.guide.as_ref();
-        let guide = guide.map(|guide| guide.field);
+        let pending = PendingGeneration::new(&self.inner.text, &request);
+        let grammar = request.engine.sampling.grammar.as_ref();
+        let grammar = grammar.map(|grammar| grammar.field);
         let sources = self.backend.submit(request.engine).await;
         let sources = sources.map_err(|error| {
-            let error = of_guide(error, guide);
+            let error = grammar_error(error, grammar);
             timer.failed(error.kind);
             error
         })?;
-        begun.count(&mut timer);
-        Ok(begun.generations(sources, timer))
+        pending.count(&mut timer);
+        Ok(pending.generations(sources, timer))
     }
 
     /// What the engine is doing.
@@ -136,7 +138,7 @@ impl Generator {
     }
 
     /// Why a request sent now would not run; `None` if it would.
-    pub fn unready(&self) -> Option<String> {
+    pub fn not_ready_reason(&self) -> Option<String> {
         obstacle(&self.state())
     }
 
@@ -167,8 +169,8 @@ impl Generator {
     }
 
     /// How the model writes its thoughts; `None` if it shows none.
-    pub fn thought_format(&self) -> Option<ThoughtFormat> {
-        self.inner.thought_format
+    pub fn reasoning_format(&self) -> Option<ReasoningFormat> {
+        self.inner.reasoning_format
     }
 
     /// The metrics that requests are counted in.
@@ -181,7 +183,7 @@ impl Generator {
         chat.system.clone_from(&self.inner.config.system_prompt);
         let template = self.inner.text.chat_template.as_ref();
         let special_tokens = template.map_or(&[][..], |template| template.special_tokens());
-        chat.rendered = self.inner.renderer.render(chat, special_tokens).await?;
+        chat.rendered_prompt = self.inner.renderer.render(chat, special_tokens).await?;
         Ok(())
     }
 
@@ -240,10 +242,10 @@ fn to_ids(
     mut parameters: ValidParameters,
 ) -> Result<ValidRequest, ApiError> {
     parameters.forbid(|text| tokenize::encode(&model.tokenizer, text, SpecialTokens::AsIs))?;
-    let mut reading = Reading::default();
+    let mut parser_options = OutputParserOptions::default();
     let echo = parameters.echo();
     let echoed = match &mut prompt {
-        Prompt::Chat(chat) => chat.echoed.take(),
+        Prompt::Chat(chat) => chat.echo_prefix.take(),
         Prompt::Text(text, _) if echo && !parameters.truncates() => Some(text.clone()),
         _ => None,
     };
@@ -252,8 +254,8 @@ fn to_ids(
         Prompt::Chat(chat) => {
             let (text, read) = prompt_text(model, chat)?;
             parameters.check_length(&text, model.bound)?;
-            reading = read;
-            parameters.think_first(reading.thoughts_to_come());
+            parser_options = read;
+            parameters.allow_reasoning_first(parser_options.expected_reasoning());
             tokenize::encode(&model.tokenizer, &text, SpecialTokens::AsIs)?
         }
         Prompt::Infill {
@@ -271,31 +273,37 @@ fn to_ids(
     let request = parameters.with_ids(ids, &model.eos_ids)?;
     // Of a prompt that was cut only what the model gets stands before the answer.
     let echoed = match echoed {
-        None if echo => text_of(model, &request.engine.prompt),
+        None if echo => decode_ids(model, &request.engine.prompt),
         echoed => echoed.unwrap_or_default(),
     };
     Ok(ValidRequest {
-        reading,
+        parser_options,
         echoed,
         ..request
     })
 }
 
 /// A conversation as its prompt, and how the answer to that is read.
-fn prompt_text(model: &ModelText, mut chat: Chat) -> Result<(String, Reading), ApiError> {
-    let text = match chat.rendered.take() {
+fn prompt_text(
+    model: &ModelText,
+    mut chat: Chat,
+) -> Result<(String, OutputParserOptions), ApiError> {
+    let text = match chat.rendered_prompt.take() {
         Some(text) => text,
         None => {
             let template = model.chat_template.as_ref().ok_or_else(no_template)?;
-            template.render(&chat).map_err(of_messages)?
+            template.render(&chat).map_err(template_error)?
         }
     };
-    let reading = chat.reading.after(&text, chat.turn == Turn::Continue);
-    Ok((text, reading))
+    let parser_options = chat.parser_options.after_prompt(
+        &text,
+        chat.generation_prompt == GenerationPrompt::ContinueFinalMessage,
+    );
+    Ok((text, parser_options))
 }
 
 /// The text of token ids that a client gave.
-fn text_of(model: &ModelText, ids: &[u32]) -> String {
+fn decode_ids(model: &ModelText, ids: &[u32]) -> String {
     let mut text = String::new();
     let mut detokenizer = Detokenizer::new(Arc::clone(&model.vocabulary), &[]);
     for &id in ids {
@@ -308,8 +316,8 @@ fn text_of(model: &ModelText, ids: &[u32]) -> String {
 }
 
 /// What the workers refuse beforehand of a request with a guide is its guide.
-fn of_guide(error: SubmitError, guide: Option<&'static str>) -> ApiError {
-    match (error, guide) {
+fn grammar_error(error: SubmitError, grammar: Option<&'static str>) -> ApiError {
+    match (error, grammar) {
         (SubmitError::Invalid(rule), Some(field)) => {
             ApiError::validation(field, format!("`{field}` cannot be kept: {rule}"))
         }
@@ -318,7 +326,7 @@ fn of_guide(error: SubmitError, guide: Option<&'static str>) -> ApiError {
 }
 
 /// A template's complaint is about the messages, whatever it says.
-fn of_messages(error: ApiError) -> ApiError {
+fn template_error(error: ApiError) -> ApiError {
     ApiError {
         param: error.param.or(Some("messages".into())),
         ..error

@@ -4,33 +4,33 @@ use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
 
-use crate::engine::types::{Beam, EarlyStopping};
+use crate::engine::types::{BeamParameters, EarlyStopping};
 use crate::error::ApiError;
 
 /// `early_stopping` as clients send it: `true`, `false` or `"never"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct WireEarly(EarlyStopping);
+pub(super) struct WireEarlyStopping(EarlyStopping);
 
 /// What a request says of beam search.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct BeamFields {
-    pub(super) wanted: Option<bool>,
+    pub(super) enabled: Option<bool>,
     pub(super) width: Option<u32>,
     pub(super) length_penalty: Option<f32>,
-    pub(super) early_stopping: Option<WireEarly>,
+    pub(super) early_stopping: Option<WireEarlyStopping>,
 }
 
 impl BeamFields {
     /// The search, if one is wanted; as wide as `usual` unless the request says it.
-    pub(super) fn beam(self, usual: u32) -> Result<Option<Beam>, ApiError> {
-        if self.wanted == Some(true) {
-            return Ok(Some(Beam {
+    pub(super) fn beam(self, usual: u32) -> Result<Option<BeamParameters>, ApiError> {
+        if self.enabled == Some(true) {
+            return Ok(Some(BeamParameters {
                 width: self.width.unwrap_or(usual),
                 length_penalty: self.length_penalty.unwrap_or(1.0),
                 early_stopping: self
                     .early_stopping
                     .map_or_else(Default::default, |early| early.0),
-                told: 0,
+                top_logprobs: 0,
             }));
         }
         let alone = [
@@ -55,7 +55,7 @@ impl BeamFields {
     }
 }
 
-impl<'de> Deserialize<'de> for WireEarly {
+impl<'de> Deserialize<'de> for WireEarlyStopping {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         from.deserialize_any(EarlyVisitor)
     }
@@ -64,22 +64,22 @@ impl<'de> Deserialize<'de> for WireEarly {
 struct EarlyVisitor;
 
 impl Visitor<'_> for EarlyVisitor {
-    type Value = WireEarly;
+    type Value = WireEarlyStopping;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("true, false or \"never\"")
     }
 
-    fn visit_bool<E>(self, full: bool) -> Result<WireEarly, E> {
-        Ok(WireEarly(match full {
+    fn visit_bool<E>(self, full: bool) -> Result<WireEarlyStopping, E> {
+        Ok(WireEarlyStopping(match full {
             true => EarlyStopping::WhenFull,
             false => EarlyStopping::Heuristic,
         }))
     }
 
-    fn visit_str<E: Error>(self, text: &str) -> Result<WireEarly, E> {
+    fn visit_str<E: Error>(self, text: &str) -> Result<WireEarlyStopping, E> {
         match text {
-            "never" => Ok(WireEarly(EarlyStopping::Never)),
+            "never" => Ok(WireEarlyStopping(EarlyStopping::Never)),
             other => Err(E::invalid_value(serde::de::Unexpected::Str(other), &self)),
         }
     }

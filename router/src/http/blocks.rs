@@ -6,11 +6,11 @@ use std::task::{Context, Poll, ready};
 use bytes::BytesMut;
 
 use super::ids::call_id;
-use super::reading::{Read, ReadEnd, poll_step};
-use super::sse::{Desk, EventSource, Flow};
+use super::parsed_output::{GenerationParser, OutputEnd, poll_step};
+use super::sse::{EventSource, Flow, FrameBuffer};
 use crate::error::ApiError;
 use crate::generation::{FinishReason, Generation, TextEvent};
-use crate::tools::{Piece, Reading};
+use crate::tool_parsers::{OutputDelta, OutputParserOptions};
 
 /// What a block is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub(super) enum Block {
     /// Text for the user.
     Text,
     /// What the model thought.
-    Thought,
+    Reasoning,
     /// A call, whose text is its arguments.
     Call {
         /// Its id.
@@ -30,68 +30,68 @@ pub(super) enum Block {
 
 /// What happens to an answer's blocks. One is open at a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Change {
+pub(super) enum BlockChange {
     /// A block begins.
     Begin(Block),
     /// The open block has more text.
-    More(String),
+    Delta(String),
     /// The open block ends; `cut`: because the tokens ran out.
     End { cut: bool },
 }
 
 /// Tells an answer's blocks to a client.
-pub(super) trait Teller: Send + Unpin + 'static {
+pub(super) trait BlockWriter: Send + Unpin + 'static {
     /// Appends what comes before the first block.
     fn begin(&mut self, out: &mut BytesMut);
 
     /// Appends what a change says.
-    fn change(&mut self, change: Change, out: &mut BytesMut);
+    fn write_change(&mut self, change: BlockChange, out: &mut BytesMut);
 
     /// Appends what comes after the last block.
-    fn finish(&mut self, generation: &Generation, end: &ReadEnd, out: &mut BytesMut);
+    fn finish(&mut self, generation: &Generation, end: &OutputEnd, out: &mut BytesMut);
 
     /// Appends how the answer failed.
     fn fail(&mut self, error: &ApiError, out: &mut BytesMut);
 
     /// Whether each token is shown to `token` before the changes that it brings.
-    fn heeds_tokens(&self) -> bool {
+    fn wants_tokens(&self) -> bool {
         false
     }
 
     /// Takes note of the token at `index` of an event, with its own text.
-    fn token(&mut self, _: &Generation, _: &TextEvent, _index: usize, _text: &str) {}
+    fn on_token(&mut self, _: &Generation, _: &TextEvent, _index: usize, _text: &str) {}
 }
 
 /// Reads an answer and has it told.
 pub(super) struct BlockStream<T> {
     generation: Generation,
-    read: Read,
-    blocks: Blocks,
-    teller: T,
-    begun: bool,
+    parser: GenerationParser,
+    blocks: BlockBuilder,
+    writer: T,
+    started: bool,
 }
 
 /// Makes blocks of pieces.
 #[derive(Debug, Default)]
-struct Blocks {
-    open: Option<Kind>,
+struct BlockBuilder {
+    open: Option<OpenBlockKind>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum OpenBlockKind {
     Text,
-    Thought,
+    Reasoning,
     Call,
 }
 
-impl<T: Teller> BlockStream<T> {
-    pub(super) fn new(generation: Generation, teller: T) -> Self {
+impl<T: BlockWriter> BlockStream<T> {
+    pub(super) fn new(generation: Generation, writer: T) -> Self {
         Self {
-            read: Read::new(generation.reading()),
+            parser: GenerationParser::new(generation.parser_options()),
             generation,
-            blocks: Blocks::default(),
-            teller,
-            begun: false,
+            blocks: BlockBuilder::default(),
+            writer,
+            started: false,
         }
     }
 
@@ -102,7 +102,7 @@ impl<T: Teller> BlockStream<T> {
         while poll_fn(|cx| self.poll(cx, &mut event, &mut out)).await? == Flow::More {
             out.clear();
         }
-        Ok((self.generation, self.teller))
+        Ok((self.generation, self.writer))
     }
 
     fn poll(
@@ -111,83 +111,96 @@ impl<T: Teller> BlockStream<T> {
         event: &mut TextEvent,
         out: &mut BytesMut,
     ) -> Poll<Result<Flow, ApiError>> {
-        if !std::mem::replace(&mut self.begun, true) {
-            self.teller.begin(out);
+        if !std::mem::replace(&mut self.started, true) {
+            self.writer.begin(out);
         }
         ready!(poll_step(&mut self.generation, event, cx))?;
-        if self.teller.heeds_tokens() {
+        if self.writer.wants_tokens() {
             for (index, (_, text, delta)) in event.tokens().enumerate() {
-                self.teller.token(&self.generation, event, index, text);
-                self.read.feed(delta);
-                self.tell(out);
+                self.writer.on_token(&self.generation, event, index, text);
+                self.parser.feed(delta);
+                self.write_pieces(out);
             }
-            self.read.feed(event.rest());
+            self.parser.feed(event.rest());
         } else {
-            self.read.feed(event.delta());
+            self.parser.feed(event.delta());
         }
-        self.read.close(&mut self.generation, event);
-        self.tell(out);
-        let Some(end) = self.read.end() else {
+        self.parser.close(&mut self.generation, event);
+        self.write_pieces(out);
+        let Some(end) = self.parser.end() else {
             return Poll::Ready(Ok(Flow::More));
         };
         let cut = end.reason == FinishReason::Length;
-        let teller = &mut self.teller;
+        let writer = &mut self.writer;
         self.blocks
-            .end(cut, &mut |change| teller.change(change, out));
-        teller.finish(&self.generation, end, out);
+            .end(cut, &mut |change| writer.write_change(change, out));
+        writer.finish(&self.generation, end, out);
         Poll::Ready(Ok(Flow::End))
     }
 
-    fn tell(&mut self, out: &mut BytesMut) {
-        let teller = &mut self.teller;
-        let mut tell = |change| teller.change(change, out);
-        for piece in self.read.drain() {
+    fn write_pieces(&mut self, out: &mut BytesMut) {
+        let writer = &mut self.writer;
+        let mut emit = |change| writer.write_change(change, out);
+        for piece in self.parser.drain() {
             self.blocks
-                .take(piece, self.generation.reading(), &mut tell);
+                .take(piece, self.generation.parser_options(), &mut emit);
         }
     }
 }
 
-impl<T: Teller> EventSource for BlockStream<T> {
-    fn poll_events(&mut self, cx: &mut Context<'_>, desk: &mut Desk) -> Poll<Flow> {
-        let Desk { event, out } = desk;
+impl<T: BlockWriter> EventSource for BlockStream<T> {
+    fn poll_events(&mut self, cx: &mut Context<'_>, buffer: &mut FrameBuffer) -> Poll<Flow> {
+        let FrameBuffer { event, out } = buffer;
         let flow = ready!(self.poll(cx, event, out)).unwrap_or_else(|error| {
-            self.teller.fail(&error, out);
+            self.writer.fail(&error, out);
             Flow::End
         });
         Poll::Ready(flow)
     }
 }
 
-impl Blocks {
-    fn take(&mut self, piece: Piece, reading: &Reading, tell: &mut impl FnMut(Change)) {
+impl BlockBuilder {
+    fn take(
+        &mut self,
+        piece: OutputDelta,
+        parser_options: &OutputParserOptions,
+        emit: &mut impl FnMut(BlockChange),
+    ) {
         match piece {
-            Piece::Content(text) => self.more(Kind::Text, Block::Text, text, tell),
-            Piece::Thought(text) => self.more(Kind::Thought, Block::Thought, text, tell),
-            Piece::Call(name) => {
-                self.end(false, tell);
-                self.open = Some(Kind::Call);
-                let id = call_id(reading);
-                tell(Change::Begin(Block::Call { id, name }));
+            OutputDelta::Content(text) => self.more(OpenBlockKind::Text, Block::Text, text, emit),
+            OutputDelta::Reasoning(text) => {
+                self.more(OpenBlockKind::Reasoning, Block::Reasoning, text, emit)
             }
-            Piece::Arguments(text) => tell(Change::More(text)),
-            Piece::CallEnd => self.end(false, tell),
+            OutputDelta::CallStart(name) => {
+                self.end(false, emit);
+                self.open = Some(OpenBlockKind::Call);
+                let id = call_id(parser_options);
+                emit(BlockChange::Begin(Block::Call { id, name }));
+            }
+            OutputDelta::Arguments(text) => emit(BlockChange::Delta(text)),
+            OutputDelta::CallEnd => self.end(false, emit),
         }
     }
 
     /// Adds to the open block if it is of this kind, or to a new one.
-    fn more(&mut self, kind: Kind, block: Block, text: String, tell: &mut impl FnMut(Change)) {
+    fn more(
+        &mut self,
+        kind: OpenBlockKind,
+        block: Block,
+        text: String,
+        emit: &mut impl FnMut(BlockChange),
+    ) {
         if self.open != Some(kind) {
-            self.end(false, tell);
+            self.end(false, emit);
             self.open = Some(kind);
-            tell(Change::Begin(block));
+            emit(BlockChange::Begin(block));
         }
-        tell(Change::More(text));
+        emit(BlockChange::Delta(text));
     }
 
-    fn end(&mut self, cut: bool, tell: &mut impl FnMut(Change)) {
+    fn end(&mut self, cut: bool, emit: &mut impl FnMut(BlockChange)) {
         if self.open.take().is_some() {
-            tell(Change::End { cut });
+            emit(BlockChange::End { cut });
         }
     }
 }

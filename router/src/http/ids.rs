@@ -3,7 +3,7 @@
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 
-use crate::tools::Reading;
+use crate::tool_parsers::OutputParserOptions;
 
 /// `prefix` and 32 random hexadecimal digits.
 pub(super) fn unique(prefix: &str) -> String {
@@ -24,8 +24,8 @@ pub(super) fn unguessable(prefix: &str) -> String {
 }
 
 /// A new id for a call: `call_` and 24 letters and digits, or only nine where templates insist.
-pub(super) fn call_id(reading: &Reading) -> String {
-    let short = reading
+pub(super) fn call_id(parser_options: &OutputParserOptions) -> String {
+    let short = parser_options
         .tools
         .as_ref()
         .is_some_and(|(format, _)| format.short_ids());

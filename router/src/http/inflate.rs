@@ -20,7 +20,7 @@ pub(super) enum Coding {
 }
 
 /// The bytes of a body so far.
-pub(super) struct Collected {
+pub(super) struct BodyBuffer {
     bytes: Vec<u8>,
     /// Bytes that there may be.
     limit: usize,
@@ -30,14 +30,14 @@ pub(super) struct Collected {
 }
 
 /// The same, of a body that may be compressed.
-pub(super) enum Coded {
-    Plain(Collected),
-    Gzip(Box<MultiGzDecoder<Collected>>),
+pub(super) enum BodyDecoder {
+    Plain(BodyBuffer),
+    Gzip(Box<MultiGzDecoder<BodyBuffer>>),
 }
 
 impl Coding {
     /// What the headers say.
-    pub(super) fn of(headers: &HeaderMap) -> Result<Self, ApiError> {
+    pub(super) fn from_headers(headers: &HeaderMap) -> Result<Self, ApiError> {
         let mut coding = Self::Plain;
         for value in headers.get_all(header::CONTENT_ENCODING) {
             let name = value.to_str().unwrap_or("").trim().to_ascii_lowercase();
@@ -59,7 +59,7 @@ fn unknown(name: &str) -> ApiError {
     ApiError::new(ErrorKind::MediaType, message)
 }
 
-impl Collected {
+impl BodyBuffer {
     /// At most `limit` bytes, with space for `room` from the start.
     pub(super) fn new(limit: usize, room: usize, holding: Holding) -> Self {
         Self {
@@ -70,10 +70,10 @@ impl Collected {
         }
     }
 
-    pub(super) fn coded(self, coding: Coding) -> Coded {
+    pub(super) fn with_coding(self, coding: Coding) -> BodyDecoder {
         match coding {
-            Coding::Plain => Coded::Plain(self),
-            Coding::Gzip => Coded::Gzip(Box::new(MultiGzDecoder::new(self))),
+            Coding::Plain => BodyDecoder::Plain(self),
+            Coding::Gzip => BodyDecoder::Gzip(Box::new(MultiGzDecoder::new(self))),
         }
     }
 
@@ -92,7 +92,7 @@ pub(super) fn too_large(limit: usize) -> ApiError {
     ApiError::new(ErrorKind::TooLarge, message)
 }
 
-impl Write for Collected {
+impl Write for BodyBuffer {
     fn write(&mut self, part: &[u8]) -> io::Result<usize> {
         self.take(part).map_err(|refused| {
             self.refused = Some(refused);
@@ -106,7 +106,7 @@ impl Write for Collected {
     }
 }
 
-impl Coded {
+impl BodyDecoder {
     /// Takes the next bytes that came.
     pub(super) async fn add(&mut self, part: &[u8]) -> Result<(), ApiError> {
         let decoder = match self {
@@ -118,7 +118,7 @@ impl Coded {
                 tokio::task::yield_now().await;
             }
             if let Err(error) = decoder.write_all(part) {
-                return Err(why(decoder, &error));
+                return Err(inflate_error(decoder, &error));
             }
         }
         Ok(())
@@ -130,7 +130,7 @@ impl Coded {
             Self::Plain(collected) => collected,
             Self::Gzip(mut decoder) => {
                 if let Err(error) = decoder.try_finish() {
-                    return Err(why(&mut decoder, &error));
+                    return Err(inflate_error(&mut decoder, &error));
                 }
                 decoder.finish().map_err(|error| not_gzip(&error))?
             }
@@ -140,7 +140,7 @@ impl Coded {
 }
 
 /// Why a body was not inflated: it is too large, or it is no gzip.
-fn why(decoder: &mut MultiGzDecoder<Collected>, error: &io::Error) -> ApiError {
+fn inflate_error(decoder: &mut MultiGzDecoder<BodyBuffer>, error: &io::Error) -> ApiError {
     let refused = decoder.get_mut().refused.take();
     refused.unwrap_or_else(|| not_gzip(error))
 }

@@ -14,7 +14,7 @@ use crate::error::ApiError;
 
 /// The fields that tell the routes apart.
 #[derive(Deserialize)]
-struct Telling {
+struct RouteFields {
     inputs: Option<IgnoredAny>,
     messages: Option<IgnoredAny>,
     prompt: Option<IgnoredAny>,
@@ -30,11 +30,11 @@ struct Telling {
     )
 )]
 pub(super) async fn invocations(State(app): State<App>, request: Request) -> Response {
-    match told(&app, request).await {
-        Ok((telling, request)) if telling.messages.is_some() => {
+    match route_fields(&app, request).await {
+        Ok((fields, request)) if fields.messages.is_some() => {
             openai::chat(State(app), request).await.into_response()
         }
-        Ok((telling, request)) if telling.prompt.is_some() => {
+        Ok((fields, request)) if fields.prompt.is_some() => {
             openai::completions(State(app), request)
                 .await
                 .into_response()
@@ -47,7 +47,7 @@ pub(super) async fn invocations(State(app): State<App>, request: Request) -> Res
 }
 
 /// What the body tells, and the request as it came.
-async fn told(app: &App, request: Request) -> Result<(Telling, Request), ApiError> {
+async fn route_fields(app: &App, request: Request) -> Result<(RouteFields, Request), ApiError> {
     json::check_media_type(&request)?;
     let (mut parts, body) = request.into_parts();
     // The charge ends here: whoever reads the body next takes it anew.
@@ -56,11 +56,11 @@ async fn told(app: &App, request: Request) -> Result<(Telling, Request), ApiErro
         body.headers_mut().insert(header::CONTENT_ENCODING, coding);
     }
     let (bytes, _) = json::read_bytes(body, app).await?;
-    let telling: Telling = json::parse(&bytes)?;
-    if telling.inputs.is_none() && telling.messages.is_none() && telling.prompt.is_none() {
+    let fields: RouteFields = json::parse(&bytes)?;
+    if fields.inputs.is_none() && fields.messages.is_none() && fields.prompt.is_none() {
         let rule = "one of `inputs`, `messages` and `prompt` must be given";
         return Err(ApiError::validation("inputs", rule));
     }
     parts.headers.remove(header::CONTENT_LENGTH);
-    Ok((telling, Request::from_parts(parts, Body::from(bytes))))
+    Ok((fields, Request::from_parts(parts, Body::from(bytes))))
 }

@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use serde_json::error::Category;
 
 use super::App;
-use super::inflate::{Coding, Collected, too_large};
+use super::inflate::{BodyBuffer, Coding, too_large};
 use crate::budget::Charge;
 use crate::error::{ApiError, ErrorKind, Excerpt};
 
@@ -27,11 +27,11 @@ pub(super) async fn read<T: DeserializeOwned + Send + 'static>(
 ) -> Result<(T, Charge), ApiError> {
     check_media_type(&request)?;
     let (bytes, charge) = read_bytes(request, app).await?;
-    Ok((read_apart(bytes, &charge, parse).await??, charge))
+    Ok((parse_off_thread(bytes, &charge, parse).await??, charge))
 }
 
 /// Runs `parse` on a body that has come; a long one off the threads that serve connections.
-pub(super) async fn read_apart<T: Send + 'static>(
+pub(super) async fn parse_off_thread<T: Send + 'static>(
     bytes: Vec<u8>,
     charge: &Charge,
     parse: impl FnOnce(&[u8]) -> T + Send + 'static,
@@ -73,7 +73,7 @@ pub(super) async fn read_at_most(
 
 /// The body's bytes, inflated and charged as they come: what a client only announces takes nothing.
 async fn collect(limit: usize, request: Request, app: &App) -> Result<(Vec<u8>, Charge), ApiError> {
-    let coding = Coding::of(request.headers())?;
+    let coding = Coding::from_headers(request.headers())?;
     let declared = request.headers().get(header::CONTENT_LENGTH);
     let declared = declared.and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
     if declared.is_some_and(|length| length > limit) {
@@ -81,7 +81,7 @@ async fn collect(limit: usize, request: Request, app: &App) -> Result<(Vec<u8>, 
     }
     app.bodies.check(declared.unwrap_or(0))?;
     let room = declared.unwrap_or(0).min(PARSED_AT_ONCE);
-    let mut collected = Collected::new(limit, room, app.bodies.hold()).coded(coding);
+    let mut collected = BodyBuffer::new(limit, room, app.bodies.hold()).with_coding(coding);
     let mut body = request.into_body();
     while let Some(frame) = body.frame().await {
         let broken = |error| {
@@ -128,7 +128,7 @@ pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
 }
 
 fn explain(path: &str, error: &serde_json::Error) -> ApiError {
-    let message = with_likely_fields(&in_words(&with_excerpt(&error.to_string())));
+    let message = with_likely_fields(&describe_numbers(&with_excerpt(&error.to_string())));
     let message = message.replacen("unknown variant `", "unknown value `", 1);
     // "?" is where a name or a value should have begun.
     let path = Some(path).filter(|path| !matches!(*path, "." | "?"));
@@ -159,7 +159,7 @@ fn own_field(message: &str) -> Option<&str> {
 }
 
 /// Says what kind of number is expected in words that are not Rust's.
-fn in_words(message: &str) -> String {
+fn describe_numbers(message: &str) -> String {
     const NUMBERS: [(&str, &str); 6] = [
         ("u32", "a whole number from 0 to 4294967295"),
         ("u64", "a whole number from 0 to 18446744073709551615"),
@@ -183,7 +183,7 @@ fn in_words(message: &str) -> String {
 
 /// In place of a long list of fields: those that the unknown one may have been meant to be.
 fn with_likely_fields(message: &str) -> String {
-    let told = message.strip_prefix("unknown field `").and_then(|rest| {
+    let parts = message.strip_prefix("unknown field `").and_then(|rest| {
         let (given, rest) = rest.split_once("`, expected one of ")?;
         let (list, place) = rest.rsplit_once(" at line ")?;
         let fields: Vec<&str> = list
@@ -192,7 +192,7 @@ fn with_likely_fields(message: &str) -> String {
             .collect();
         (fields.len() > MOST_FIELDS).then_some((given, fields, place))
     });
-    let Some((given, fields, place)) = told else {
+    let Some((given, fields, place)) = parts else {
         return message.to_owned();
     };
     let alike = |field: &&&str| strsim::jaro_winkler(given, field) > 0.85;

@@ -1,13 +1,12 @@
 //! The HTTP server: routes, and what all of them share.
 
 mod anthropic;
-mod attended;
 mod beam;
 mod blocks;
+mod connection_limit;
+mod connection_service;
 mod docs;
 mod error;
-mod facts;
-mod guide;
 mod ids;
 mod inflate;
 mod invocations;
@@ -17,14 +16,15 @@ mod native;
 mod neutral;
 mod nulls;
 mod openai;
-mod patience;
-mod reading;
-mod seats;
+mod parsed_output;
+mod response_headers;
 mod server;
 mod sse;
 mod strict;
+mod structured_output;
 mod threads;
 mod tokens;
+mod write_timeout;
 
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, OnceLock};
@@ -41,13 +41,13 @@ use futures_util::FutureExt;
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
 pub use self::docs::openapi_json;
-pub use self::guide::structured_outputs;
-pub use self::openai::conversation_of;
+pub use self::openai::parse_chat_request;
 pub use self::server::{Listeners, serve};
+pub use self::structured_output::parse_structured_outputs;
 use crate::budget::Budget;
 use crate::config::{Cors, RouterConfig};
 use crate::engine::EngineState;
-use crate::error::{ApiError, ErrorKind, Excerpt, panic_words};
+use crate::error::{ApiError, ErrorKind, Excerpt, panic_message};
 use crate::generation::Generator;
 
 /// What every handler can reach.
@@ -124,7 +124,7 @@ impl App {
             .route("/ping", get(health))
             .route("/docs", get(docs::page))
             .route("/v2", get(kserve::server))
-            .route("/v2/models/stats", get(kserve::stats_of_all))
+            .route("/v2/models/stats", get(kserve::all_stats))
             .route("/v2/repository/index", post(kserve::index))
             .route("/v2/health/live", get(health))
             .route("/v2/health/ready", get(ready))
@@ -191,8 +191,8 @@ fn kserve_routes(model: &str) -> Router<App> {
 async fn health(State(app): State<App>, uri: Uri) -> Response {
     match app.generator.state() {
         EngineState::Stopped { .. } => {
-            let told = "the engine has stopped; the server's log says why";
-            unavailable(&uri, told.to_owned())
+            let reason = "the engine has stopped; the server's log says why";
+            unavailable(&uri, reason.to_owned())
         }
         _ => StatusCode::OK.into_response(),
     }
@@ -204,7 +204,7 @@ async fn health(State(app): State<App>, uri: Uri) -> Response {
     responses((status = 200), (status = 503, body = native::wire::ErrorResponse))
 )]
 async fn ready(State(app): State<App>, uri: Uri) -> Response {
-    match app.generator.unready() {
+    match app.generator.not_ready_reason() {
         None => StatusCode::OK.into_response(),
         Some(reason) => unavailable(&uri, reason),
     }
@@ -229,7 +229,7 @@ async fn metrics(State(app): State<App>) -> Response {
 
 async fn not_found(uri: Uri) -> Response {
     let path = Excerpt::new(uri.path());
-    let reason = if uri.path().starts_with(kserve::LOADED) {
+    let reason = if uri.path().starts_with(kserve::REPOSITORY_MODELS) {
         "; models are neither loaded nor unloaded on request"
     } else {
         ""
@@ -264,7 +264,7 @@ async fn count(
 
 /// The answer to a request over which the server itself has failed.
 fn failed(path: &str, panic: &(dyn std::any::Any + Send)) -> Response {
-    tracing::error!("a request to {path} failed: {}", panic_words(panic));
+    tracing::error!("a request to {path} failed: {}", panic_message(panic));
     let message = "the server failed over this request; its log says why";
     error::for_path(path, ApiError::new(ErrorKind::Internal, message))
 }

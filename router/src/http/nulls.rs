@@ -7,7 +7,7 @@ use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, IntoDeserializ
 use serde::de::{MapAccess, Visitor};
 
 /// Reads an object as `visitor` does, which never sees unknown fields that are null.
-pub(super) struct NullsSkipped<V> {
+pub(super) struct SkipUnknownNulls<V> {
     pub(super) visitor: V,
     /// Names that `visitor` knows.
     pub(super) fields: &'static [&'static str],
@@ -22,7 +22,7 @@ struct Fields<M> {
 }
 
 /// Reads a field's name.
-struct NameOf(&'static [&'static str]);
+struct FieldNameSeed(&'static [&'static str]);
 
 /// A field's name.
 enum Name {
@@ -30,7 +30,7 @@ enum Name {
     Unknown(String),
 }
 
-impl<'de, V: Visitor<'de>> Visitor<'de> for NullsSkipped<V> {
+impl<'de, V: Visitor<'de>> Visitor<'de> for SkipUnknownNulls<V> {
     type Value = V::Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -54,7 +54,7 @@ impl<'de, M: MapAccess<'de>> MapAccess<'de> for Fields<M> {
         seed: K,
     ) -> Result<Option<K::Value>, M::Error> {
         self.read = false;
-        while let Some(name) = self.map.next_key_seed(NameOf(self.known))? {
+        while let Some(name) = self.map.next_key_seed(FieldNameSeed(self.known))? {
             match name {
                 Name::Known(name) => return seed.deserialize(name.into_deserializer()).map(Some),
                 Name::Unknown(name) => {
@@ -77,7 +77,7 @@ impl<'de, M: MapAccess<'de>> MapAccess<'de> for Fields<M> {
     }
 }
 
-impl<'de> DeserializeSeed<'de> for NameOf {
+impl<'de> DeserializeSeed<'de> for FieldNameSeed {
     type Value = Name;
 
     fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Name, D::Error> {
@@ -85,7 +85,7 @@ impl<'de> DeserializeSeed<'de> for NameOf {
     }
 }
 
-impl Visitor<'_> for NameOf {
+impl Visitor<'_> for FieldNameSeed {
     type Value = Name;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -9,8 +9,8 @@ use prometheus_client::metrics::counter::Counter;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{oneshot, watch};
 
-use super::seats::{Room, Seat};
-use super::threads::{Arrival, Kind, Threads};
+use super::connection_limit::{ConnectionLimit, ConnectionPermit};
+use super::threads::{ConnectionKind, NewConnection, Threads};
 use super::{App, kserve};
 use crate::config::RouterConfig;
 use crate::generation::Generator;
@@ -62,8 +62,8 @@ pub async fn serve(
         tokio::select! {
             () = &mut shutdown => break,
             accepted = server.accept(&listener) => {
-                if let Some((stream, seat, kind)) = accepted {
-                    server.hand_over(stream, seat, kind)?;
+                if let Some((stream, permit, kind)) = accepted {
+                    server.hand_over(stream, permit, kind)?;
                 }
             }
             () = ended(kserve.as_mut()) => {
@@ -90,8 +90,8 @@ async fn ended(grpc: Option<&mut oneshot::Receiver<()>>) {
 
 struct Server {
     threads: Threads,
-    room: Room,
-    spare: Room,
+    limit: ConnectionLimit,
+    spare: ConnectionLimit,
     /// Connections that were closed at once.
     refused: Counter,
     stop: watch::Sender<bool>,
@@ -101,15 +101,18 @@ impl Server {
     fn new(app: &App, connections: usize) -> io::Result<Self> {
         Ok(Self {
             threads: Threads::start(app)?,
-            room: Room::new(connections, LEAST_IDLE),
+            limit: ConnectionLimit::new(connections, LEAST_IDLE),
             // Whoever says nothing there gives way at once: a health check says what it wants.
-            spare: Room::new(app.config.spare_connections, Duration::ZERO),
+            spare: ConnectionLimit::new(app.config.spare_connections, Duration::ZERO),
             refused: app.generator.metrics().http.refused.clone(),
             stop: watch::Sender::new(false),
         })
     }
 
-    async fn accept(&self, listener: &TcpListener) -> Option<(TcpStream, Seat, Kind)> {
+    async fn accept(
+        &self,
+        listener: &TcpListener,
+    ) -> Option<(TcpStream, ConnectionPermit, ConnectionKind)> {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
@@ -118,26 +121,31 @@ impl Server {
                 return None;
             }
         };
-        if let Some(seat) = self.room.seat().await {
-            return Some((stream, seat, Kind::Full));
+        if let Some(permit) = self.limit.acquire().await {
+            return Some((stream, permit, ConnectionKind::Full));
         }
-        let Some(seat) = self.spare.seat().await else {
+        let Some(permit) = self.spare.acquire().await else {
             self.refused.inc();
             return None;
         };
-        Some((stream, seat, Kind::Spare))
+        Some((stream, permit, ConnectionKind::Spare))
     }
 
-    fn hand_over(&self, stream: TcpStream, seat: Seat, kind: Kind) -> io::Result<()> {
+    fn hand_over(
+        &self,
+        stream: TcpStream,
+        permit: ConnectionPermit,
+        kind: ConnectionKind,
+    ) -> io::Result<()> {
         // Without it the first token waits for the client's delayed acknowledgement.
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!("TCP_NODELAY: {error}");
         }
         let stop = self.stop.subscribe();
         match stream.into_std() {
-            Ok(stream) => self.threads.serve(Arrival {
+            Ok(stream) => self.threads.serve(NewConnection {
                 stream,
-                seat,
+                permit,
                 kind,
                 stop,
             }),
@@ -150,7 +158,7 @@ impl Server {
 
     async fn finish(&self) {
         self.stop.send_replace(true);
-        self.room.empty().await;
-        self.spare.empty().await;
+        self.limit.wait_until_empty().await;
+        self.spare.wait_until_empty().await;
     }
 }

@@ -17,36 +17,36 @@ use tokio::time::{Instant, Sleep, sleep};
 use crate::generation::TextEvent;
 
 /// Bytes that a thread's frames are written into, again and again.
-const FRAMES: usize = 4 << 10;
+const FRAME_CAPACITY: usize = 4 << 10;
 /// A frame larger than this does not leave its room behind.
 const LARGE_FRAME: usize = 64 << 10;
 
 thread_local! {
-    static DESK: RefCell<Desk> = RefCell::default();
+    static FRAME_BUFFER: RefCell<FrameBuffer> = RefCell::default();
 }
 
 /// Where the answers of one thread are read and written, one after the other. Hundreds of streams
 /// that each had buffers of their own would find none of them in the cache at their next token.
-pub(super) struct Desk {
+pub(super) struct FrameBuffer {
     /// What a step brought for the answer that is being written.
     pub(super) event: TextEvent,
     /// The frame that is being written.
     pub(super) out: BytesMut,
 }
 
-impl Default for Desk {
+impl Default for FrameBuffer {
     fn default() -> Self {
         Self {
             event: TextEvent::default(),
-            out: BytesMut::with_capacity(FRAMES),
+            out: BytesMut::with_capacity(FRAME_CAPACITY),
         }
     }
 }
 
 /// Makes the events of one stream.
 pub(super) trait EventSource: Send + Unpin + 'static {
-    /// Appends all that is ready to `desk.out`. After `End` it is not polled again.
-    fn poll_events(&mut self, cx: &mut Context<'_>, desk: &mut Desk) -> Poll<Flow>;
+    /// Appends all that is ready to `buffer.out`. After `End` it is not polled again.
+    fn poll_events(&mut self, cx: &mut Context<'_>, buffer: &mut FrameBuffer) -> Poll<Flow>;
 }
 
 /// Whether a stream goes on.
@@ -62,11 +62,11 @@ pub(super) enum Flow {
 struct SseBody<S> {
     source: S,
     ended: bool,
-    silence: Silence,
+    keep_alive_timer: KeepAliveTimer,
 }
 
 /// Goes off when a stream has shown nothing for a while.
-struct Silence {
+struct KeepAliveTimer {
     keep_alive: Duration,
     last_frame: Instant,
     timer: Pin<Box<Sleep>>,
@@ -80,7 +80,7 @@ pub(super) fn respond(source: impl EventSource, keep_alive: Duration) -> Respons
     let body = SseBody {
         source,
         ended: false,
-        silence: Silence::new(keep_alive),
+        keep_alive_timer: KeepAliveTimer::new(keep_alive),
     };
     let mut response = Response::new(Body::new(body));
     for (name, value) in [
@@ -97,33 +97,33 @@ pub(super) fn respond(source: impl EventSource, keep_alive: Duration) -> Respons
 
 impl<S: EventSource> SseBody<S> {
     /// The next frame; none if the stream has ended.
-    fn poll_next(&mut self, cx: &mut Context<'_>, desk: &mut Desk) -> Poll<Option<Bytes>> {
+    fn poll_next(&mut self, cx: &mut Context<'_>, buffer: &mut FrameBuffer) -> Poll<Option<Bytes>> {
         // Of a stream that panicked.
-        desk.out.clear();
+        buffer.out.clear();
         // Once for a frame; again only if what was ready showed nothing, for then nothing will wake us.
-        while !self.ended && desk.out.is_empty() {
-            match self.source.poll_events(cx, desk) {
+        while !self.ended && buffer.out.is_empty() {
+            match self.source.poll_events(cx, buffer) {
                 Poll::Ready(flow) => self.ended = flow == Flow::End,
                 Poll::Pending => break,
             }
         }
-        if desk.out.is_empty() {
+        if buffer.out.is_empty() {
             if self.ended {
                 return Poll::Ready(None);
             }
-            ready!(self.silence.poll(cx));
-            desk.out.put_slice(b":\n\n");
+            ready!(self.keep_alive_timer.poll(cx));
+            buffer.out.put_slice(b":\n\n");
         }
-        self.silence.last_frame = Instant::now();
-        let frame = desk.out.split().freeze();
+        self.keep_alive_timer.last_frame = Instant::now();
+        let frame = buffer.out.split().freeze();
         if frame.len() > LARGE_FRAME {
-            *desk = Desk::default();
+            *buffer = FrameBuffer::default();
         }
         Poll::Ready(Some(frame))
     }
 }
 
-impl Silence {
+impl KeepAliveTimer {
     fn new(keep_alive: Duration) -> Self {
         Self {
             keep_alive,
@@ -162,7 +162,7 @@ impl<S: EventSource> http_body::Body for SseBody<S> {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let next = DESK.with_borrow_mut(|desk| self.poll_next(cx, desk));
+        let next = FRAME_BUFFER.with_borrow_mut(|buffer| self.poll_next(cx, buffer));
         next.map(|frame| frame.map(|frame| Ok(Frame::data(frame))))
     }
 
@@ -188,7 +188,7 @@ pub(super) fn put_event(out: &mut BytesMut, json: &str) {
 }
 
 /// Appends an event of a name, whose data `write` appends.
-pub(super) fn put_named(out: &mut BytesMut, name: &str, write: impl FnOnce(&mut BytesMut)) {
+pub(super) fn put_named_event(out: &mut BytesMut, name: &str, write: impl FnOnce(&mut BytesMut)) {
     for part in ["event: ", name, "\ndata: "] {
         out.put_slice(part.as_bytes());
     }
@@ -207,11 +207,11 @@ mod tests {
     struct Script(std::vec::IntoIter<&'static str>);
 
     impl EventSource for Script {
-        fn poll_events(&mut self, _: &mut Context<'_>, desk: &mut Desk) -> Poll<Flow> {
+        fn poll_events(&mut self, _: &mut Context<'_>, buffer: &mut FrameBuffer) -> Poll<Flow> {
             let Some(text) = self.0.next() else {
                 panic!("polled after its end");
             };
-            desk.out.put_slice(text.as_bytes());
+            buffer.out.put_slice(text.as_bytes());
             let last = self.0.len() == 0;
             Poll::Ready(if last { Flow::End } else { Flow::More })
         }
@@ -221,9 +221,9 @@ mod tests {
     struct Live(mpsc::UnboundedReceiver<&'static str>);
 
     impl EventSource for Live {
-        fn poll_events(&mut self, cx: &mut Context<'_>, desk: &mut Desk) -> Poll<Flow> {
+        fn poll_events(&mut self, cx: &mut Context<'_>, buffer: &mut FrameBuffer) -> Poll<Flow> {
             let text = ready!(self.0.poll_recv(cx));
-            desk.out.put_slice(text.unwrap_or_default().as_bytes());
+            buffer.out.put_slice(text.unwrap_or_default().as_bytes());
             Poll::Ready(text.map_or(Flow::End, |_| Flow::More))
         }
     }
@@ -236,40 +236,40 @@ mod tests {
         }
 
         /// As if the last frame had been shown `keep_alive` ago, with the timer set before it.
-        fn be_silent(&mut self) {
-            let Silence {
+        fn expire_keep_alive(&mut self) {
+            let KeepAliveTimer {
                 keep_alive,
                 last_frame,
                 timer,
                 ..
-            } = &mut self.silence;
+            } = &mut self.keep_alive_timer;
             *last_frame = Instant::now().checked_sub(*keep_alive).unwrap();
             timer.as_mut().reset(Instant::now());
         }
     }
 
     #[tokio::test]
-    async fn a_comment_comes_after_a_silence_and_none_while_frames_flow() {
+    async fn a_keep_alive_comment_is_sent_only_when_no_frames_flow() {
         let (sender, texts) = mpsc::unbounded_channel();
         let keep_alive = Duration::from_secs(60);
         let mut body = SseBody {
             source: Live(texts),
             ended: false,
-            silence: Silence::new(keep_alive),
+            keep_alive_timer: KeepAliveTimer::new(keep_alive),
         };
         assert_eq!(body.ready(), None);
         for text in ["a", "b", "c"] {
             // Its timer goes off, but a frame was shown in the meantime.
-            body.be_silent();
+            body.expire_keep_alive();
             sender.send(text).unwrap();
             assert_eq!(body.ready().as_deref(), Some(text.as_bytes()));
             sleep(Duration::from_millis(5)).await;
             assert_eq!(body.ready(), None, "a comment although {text} was shown");
-            let due = body.silence.last_frame + keep_alive;
-            assert_eq!(body.silence.timer.deadline(), due);
+            let due = body.keep_alive_timer.last_frame + keep_alive;
+            assert_eq!(body.keep_alive_timer.timer.deadline(), due);
         }
         for _ in 0..2 {
-            body.be_silent();
+            body.expire_keep_alive();
             sleep(Duration::from_millis(5)).await;
             assert_eq!(body.ready().as_deref(), Some(&b":\n\n"[..]));
             sleep(Duration::from_millis(5)).await;
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_shows_nothing_holds_nothing_up_and_the_end_is_polled_once() {
+    async fn a_poll_without_output_does_not_stall_the_stream_and_the_end_is_polled_once() {
         let script = vec!["", "a", "", "", "b", ""].into_iter();
         let response = respond(Script(script), Duration::from_secs(3600));
         let body = response.into_body().collect().await.unwrap().to_bytes();

@@ -8,7 +8,7 @@ use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, MapAccess, Se
 use serde::forward_to_deserialize_any;
 use serde_json::Value;
 
-use super::nulls::NullsSkipped;
+use super::nulls::SkipUnknownNulls;
 
 /// Serde would read a list as an object's fields in order; this reads objects only. A field that the
 /// object has not may be null: clients send all that they know, and null asks for nothing.
@@ -32,7 +32,7 @@ pub(crate) struct JsonText(String);
 
 /// A value beside the text that it was read from, which is to be told again.
 #[derive(Clone, Debug)]
-pub(crate) struct Kept<T> {
+pub(crate) struct WithSource<T> {
     /// As it came, compact.
     pub(crate) text: JsonText,
     /// What it means.
@@ -41,7 +41,7 @@ pub(crate) struct Kept<T> {
 
 /// A text, or a list of entries in its place.
 #[derive(Debug)]
-pub(super) enum TextOr<T> {
+pub(super) enum StringOrList<T> {
     /// A text.
     Text(String),
     /// At most `T::MOST` entries.
@@ -49,7 +49,7 @@ pub(super) enum TextOr<T> {
 }
 
 /// What a list may hold that stands in the place of a text.
-pub(super) trait InPlaceOfText {
+pub(super) trait StringOrListEntry {
     /// What is expected, in words.
     const EXPECTED: &'static str;
     /// Entries of one list.
@@ -122,7 +122,7 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for ObjectOnly<D> {
         fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, D::Error> {
-        self.0.deserialize_map(NullsSkipped { visitor, fields })
+        self.0.deserialize_map(SkipUnknownNulls { visitor, fields })
     }
 
     forward_to_deserialize_any! {
@@ -159,29 +159,29 @@ fn gather<'de, T: Deserialize<'de>, A: SeqAccess<'de>>(
     Ok(())
 }
 
-impl<'de, T: InPlaceOfText + Deserialize<'de>> Deserialize<'de> for TextOr<T> {
+impl<'de, T: StringOrListEntry + Deserialize<'de>> Deserialize<'de> for StringOrList<T> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_any(TextOrVisitor(PhantomData))
+        from.deserialize_any(StringOrListVisitor(PhantomData))
     }
 }
 
-struct TextOrVisitor<T>(PhantomData<T>);
+struct StringOrListVisitor<T>(PhantomData<T>);
 
-impl<'de, T: InPlaceOfText + Deserialize<'de>> Visitor<'de> for TextOrVisitor<T> {
-    type Value = TextOr<T>;
+impl<'de, T: StringOrListEntry + Deserialize<'de>> Visitor<'de> for StringOrListVisitor<T> {
+    type Value = StringOrList<T>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(T::EXPECTED)
     }
 
     fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
-        Ok(TextOr::Text(text.to_owned()))
+        Ok(StringOrList::Text(text.to_owned()))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<Self::Value, A::Error> {
         let mut list = Vec::new();
         gather(&mut list, T::MOST, &mut entries)?;
-        Ok(TextOr::List(list))
+        Ok(StringOrList::List(list))
     }
 }
 
@@ -212,7 +212,7 @@ impl<'de> Deserialize<'de> for JsonText {
     }
 }
 
-impl<'de, T: for<'text> Deserialize<'text>> Deserialize<'de> for Kept<T> {
+impl<'de, T: for<'text> Deserialize<'text>> Deserialize<'de> for WithSource<T> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let text = JsonText::deserialize(from)?;
         let value = read_text(text.as_str())?;

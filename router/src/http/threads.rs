@@ -19,9 +19,9 @@ use tokio::runtime::Builder;
 use tokio::sync::{mpsc, watch};
 
 use super::App;
-use super::attended::Attending;
-use super::patience::Patient;
-use super::seats::{Seat, Sitter};
+use super::connection_limit::{ConnectionPermit, ConnectionState};
+use super::connection_service::ConnectionService;
+use super::write_timeout::WriteTimeout;
 use crate::client::Client;
 
 /// A connection beyond the bound must ask within this.
@@ -30,18 +30,18 @@ const SPARE_TIMEOUT: Duration = Duration::from_secs(5);
 const READ_BUFFER: usize = 64 << 10;
 
 /// A connection on its way to its thread.
-pub(super) struct Arrival {
+pub(super) struct NewConnection {
     pub(super) stream: std::net::TcpStream,
     /// Its place among the connections that may be open, given back when it ends.
-    pub(super) seat: Seat,
-    pub(super) kind: Kind,
+    pub(super) permit: ConnectionPermit,
+    pub(super) kind: ConnectionKind,
     /// Changes when the connection may take no further request.
     pub(super) stop: watch::Receiver<bool>,
 }
 
 /// What a connection is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ConnectionKind {
     /// All routes, request after request.
     Full,
     /// One answer to a health check, or a 503: all other places are taken.
@@ -52,28 +52,28 @@ pub(super) enum Kind {
 pub(super) struct Threads(Vec<Thread>);
 
 struct Thread {
-    arrivals: mpsc::UnboundedSender<(Arrival, Arc<()>)>,
+    new_connections: mpsc::UnboundedSender<(NewConnection, Arc<()>)>,
     /// Cloned by every open connection.
     load: Arc<()>,
 }
 
 /// What a thread needs to serve a connection.
 struct Service {
-    full: Offer,
-    spare: Offer,
+    full: ServedRoutes,
+    spare: ServedRoutes,
     write_timeout: Duration,
     /// How many connections there are, for the metrics.
     open: Gauge,
 }
 
 /// Routes, and how they are offered.
-struct Offer {
+struct ServedRoutes {
     router: Router,
     http: http1::Builder,
 }
 
 /// Counts a connection as open.
-struct Open(Gauge);
+struct OpenGauge(Gauge);
 
 impl Threads {
     pub(super) fn start(app: &App) -> io::Result<Self> {
@@ -86,12 +86,16 @@ impl Threads {
 
     /// Gives a connection to the thread that has the fewest. Fails if that thread is gone, which only a
     /// fault in it can bring about: a server without it would lose connections.
-    pub(super) fn serve(&self, arrival: Arrival) -> io::Result<()> {
+    pub(super) fn serve(&self, new_connection: NewConnection) -> io::Result<()> {
         let idle = self
             .0
             .iter()
             .min_by_key(|thread| Arc::strong_count(&thread.load));
-        let sent = idle.map(|thread| thread.arrivals.send((arrival, Arc::clone(&thread.load))));
+        let sent = idle.map(|thread| {
+            thread
+                .new_connections
+                .send((new_connection, Arc::clone(&thread.load)))
+        });
         match sent {
             Some(Ok(())) => Ok(()),
             _ => Err(io::Error::other("a serving thread has failed")),
@@ -107,16 +111,19 @@ impl Thread {
             Service::new(app.on_this_runtime())
         };
         // Bounded by the places.
-        let (arrivals, mut inbox) = mpsc::unbounded_channel();
+        let (new_connections, mut inbox) = mpsc::unbounded_channel();
         let work = async move {
-            while let Some((arrival, load)) = inbox.recv().await {
-                service.spawn(arrival, load);
+            while let Some((new_connection, load)) = inbox.recv().await {
+                service.spawn(new_connection, load);
             }
         };
         let thread = thread::Builder::new().name(format!("http-{index}"));
         thread.spawn(move || runtime.block_on(work))?;
         let load = Arc::default();
-        Ok(Self { arrivals, load })
+        Ok(Self {
+            new_connections,
+            load,
+        })
     }
 }
 
@@ -134,75 +141,75 @@ impl Service {
         Self {
             write_timeout: app.config.write_timeout,
             open: app.generator.metrics().http.connections.clone(),
-            spare: Offer {
+            spare: ServedRoutes {
                 router: app.clone().spare_routes(),
                 http: once,
             },
-            full: Offer {
+            full: ServedRoutes {
                 router: app.routes(),
                 http,
             },
         }
     }
 
-    fn spawn(&self, arrival: Arrival, load: Arc<()>) {
-        let Arrival {
+    fn spawn(&self, new_connection: NewConnection, load: Arc<()>) {
+        let NewConnection {
             stream,
-            seat,
+            permit,
             kind,
             stop,
-        } = arrival;
+        } = new_connection;
         let opened = stream.peer_addr().map(|address| Client::at(address.ip()));
         let opened = opened.and_then(|client| Ok((client, TcpStream::from_std(stream)?)));
         let (client, stream) = match opened {
             Ok(opened) => opened,
             Err(error) => return tracing::warn!("cannot serve a connection: {error}"),
         };
-        let offer = match kind {
-            Kind::Full => &self.full,
-            Kind::Spare => &self.spare,
+        let routes = match kind {
+            ConnectionKind::Full => &self.full,
+            ConnectionKind::Spare => &self.spare,
         };
-        let (sitter, router) = (seat.sitter(), offer.router.clone());
-        let io = Patient::new(stream, self.write_timeout, Arc::clone(&sitter));
-        let service = Attending {
+        let (state, router) = (permit.state(), routes.router.clone());
+        let io = WriteTimeout::new(stream, self.write_timeout, Arc::clone(&state));
+        let service = ConnectionService {
             router,
-            sitter: Arc::clone(&sitter),
+            state: Arc::clone(&state),
         };
-        let connection = offer.http.serve_connection(TokioIo::new(io), service);
-        let open = Open::count(&self.open);
+        let connection = routes.http.serve_connection(TokioIo::new(io), service);
+        let open = OpenGauge::count(&self.open);
         tokio::spawn(client.scope(async move {
-            if let Err(error) = until_stopped(connection, stop, &sitter).await {
+            if let Err(error) = until_stopped(connection, stop, &state).await {
                 tracing::debug!("connection ended: {error}");
             }
-            drop((open, seat, load));
+            drop((open, permit, load));
         }));
     }
 }
 
-impl Open {
+impl OpenGauge {
     fn count(open: &Gauge) -> Self {
         open.inc();
         Self(open.clone())
     }
 }
 
-impl Drop for Open {
+impl Drop for OpenGauge {
     fn drop(&mut self) {
         self.0.dec();
     }
 }
 
-type Connection = http1::Connection<TokioIo<Patient>, Attending>;
+type Connection = http1::Connection<TokioIo<WriteTimeout>, ConnectionService>;
 
 /// Serves a connection; after the stop it ends with the response that it is sending. One that must
 /// leave ends at once: it is idle.
 async fn until_stopped(
     connection: Connection,
     mut stop: watch::Receiver<bool>,
-    sitter: &Sitter,
+    state: &ConnectionState,
 ) -> hyper::Result<()> {
     let mut connection = pin!(connection);
-    let told = stop.clone();
+    let stopped = stop.clone();
     let mut stopping = Box::pin(stop.changed());
     let mut listens = false;
     let ended = poll_fn(|cx| {
@@ -211,11 +218,11 @@ async fn until_stopped(
         }
         // A task keeps its waker, so that it need not listen anew for every token: that takes a
         // lock which all connections share.
-        if listens && matches!(told.has_changed(), Ok(false)) && !sitter.must_leave() {
+        if listens && matches!(stopped.has_changed(), Ok(false)) && !state.must_close() {
             return Poll::Pending;
         }
         listens = true;
-        if sitter.leaves(cx.waker()) {
+        if state.register_must_close(cx.waker()) {
             return Poll::Ready(Some(Ok(())));
         }
         stopping.as_mut().poll(cx).map(|_| None)

@@ -39,7 +39,7 @@ enum Subject {
     /// A request, by its first answer.
     Request,
     /// A further answer to a request: only its tokens count.
-    Branch,
+    Choice,
 }
 
 /// How long the parts of a request took.
@@ -76,10 +76,10 @@ impl RequestTimer {
     }
 
     /// A timer for a further answer to the same request, which no token of it has reached.
-    pub(crate) fn branch(&self) -> Self {
+    pub(crate) fn for_choice(&self) -> Self {
         Self {
             metrics: Arc::clone(&self.metrics),
-            subject: Subject::Branch,
+            subject: Subject::Choice,
             gaps: SmallVec::new(),
             ..*self
         }
@@ -139,7 +139,7 @@ impl RequestTimer {
         self.end();
         let timings = self.timings();
         self.metrics.generated_tokens.observe(self.tokens as f64);
-        if self.subject == Subject::Branch {
+        if self.subject == Subject::Choice {
             return;
         }
         self.metrics.success.inc();

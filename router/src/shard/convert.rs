@@ -5,11 +5,11 @@ use penstock_scheduler::{
     plan::{BlockCopy, Fork, Growth, NewSequence, StepOutcome, StepPlan, Table},
 };
 
-use super::{PrepareError, StepTold, told::step_told};
+use super::{PrepareError, StepLogprobs, logprobs::parse_logprobs};
 use crate::{
-    adjustment::{Adjustment, Penalties},
-    engine::types::{Guide, GuideKind, Sampling, Stopping},
+    engine::types::{GrammarFormat, GrammarSpec, Sampling, Stopping},
     generated::v1,
+    logits_processors::{LogitsProcessors, Penalties},
 };
 
 /// What a step brought, split into what the scheduler reads and what only the client does.
@@ -26,7 +26,7 @@ pub struct StepAnswer {
     /// As the worker measured it; for metrics.
     pub timing: Timing,
     /// What somebody asked to be told beside the tokens.
-    pub told: Option<Box<StepTold>>,
+    pub step_logprobs: Option<Box<StepLogprobs>>,
 }
 
 /// A sequence that failed in a step.
@@ -61,45 +61,46 @@ impl Timing {
 }
 
 /// The sampling parameters of one sequence. `branch` tells forks of one request apart.
-pub(super) fn sampling(sampling: &Sampling, stopping: &Stopping, branch: u32) -> v1::Sampling {
+pub(super) fn sampling(sampling: &Sampling, stopping: &Stopping, choice: u32) -> v1::Sampling {
     v1::Sampling {
         temperature: sampling.temperature,
         top_k: sampling.top_k,
         top_p: sampling.top_p,
-        seed: sampling.branch_seed(branch),
+        seed: sampling.choice_seed(choice),
         min_tokens: stopping.min_new_tokens,
         stop_token_ids: stopping.stop_token_ids.clone(),
-        top_logprobs: sampling.telling.top,
-        prompt_logprobs: sampling.telling.prompt,
-        logprob_token_ids: sampling.telling.token_ids.clone(),
-        ..adjustment(&sampling.adjustment)
+        top_logprobs: sampling.logprob_options.top,
+        prompt_logprobs: sampling.logprob_options.prompt,
+        logprob_token_ids: sampling.logprob_options.token_ids.clone(),
+        ..logits_processors(&sampling.logits_processors)
     }
 }
 
 /// What is asked of the logits, and nothing else. Absent says that nothing is.
-fn adjustment(asked: &Adjustment) -> v1::Sampling {
-    let penalties = (asked.penalties != Penalties::default()).then_some(v1::Penalties {
-        repetition: asked.penalties.repetition,
-        frequency: asked.penalties.frequency,
-        presence: asked.penalties.presence,
+fn logits_processors(processors: &LogitsProcessors) -> v1::Sampling {
+    let penalties = (processors.penalties != Penalties::default()).then_some(v1::Penalties {
+        repetition: processors.penalties.repetition,
+        frequency: processors.penalties.frequency,
+        presence: processors.penalties.presence,
     });
-    let (token_ids, values) = asked.logit_bias.iter().copied().unzip();
-    let logit_bias = (!asked.logit_bias.is_empty()).then_some(v1::LogitBias { token_ids, values });
-    let allowed = asked.allowed.clone();
-    let watermark = asked.watermark.map(|mark| v1::Watermark {
+    let (token_ids, values) = processors.logit_bias.iter().copied().unzip();
+    let logit_bias =
+        (!processors.logit_bias.is_empty()).then_some(v1::LogitBias { token_ids, values });
+    let allowed = processors.allowed.clone();
+    let watermark = processors.watermark.map(|mark| v1::Watermark {
         gamma: mark.gamma,
         delta: mark.delta,
         key: mark.key,
     });
-    let words = asked.bad_words.iter().cloned();
+    let words = processors.bad_words.iter().cloned();
     let bad_words = words.map(|token_ids| v1::BadWord { token_ids });
     v1::Sampling {
-        min_p: asked.min_p,
-        typical_p: asked.typical_p,
+        min_p: processors.min_p,
+        typical_p: processors.typical_p,
         penalties,
         logit_bias,
         allowed: allowed.map(|token_ids| v1::TokenSet { token_ids }),
-        banned_token_ids: asked.banned.clone(),
+        banned_token_ids: processors.banned.clone(),
         bad_words: bad_words.collect(),
         watermark,
         ..Default::default()
@@ -107,31 +108,31 @@ fn adjustment(asked: &Adjustment) -> v1::Sampling {
 }
 
 /// The guide of a request; `None` if it has none.
-pub(super) fn guide(sampling: &Sampling, stopping: &Stopping) -> Option<v1::Guide> {
-    let Guide {
+pub(super) fn grammar(sampling: &Sampling, stopping: &Stopping) -> Option<v1::Grammar> {
+    let GrammarSpec {
         kind,
         text,
         complete,
         end_token_ids,
-        thoughts,
+        reasoning,
         field: _,
-    } = sampling.guide.as_deref()?;
+    } = sampling.grammar.as_deref()?;
     let kind = match kind {
-        GuideKind::JsonSchema => v1::guide::Kind::JsonSchema,
-        GuideKind::Regex => v1::guide::Kind::Regex,
-        GuideKind::Grammar => v1::guide::Kind::Grammar,
-        GuideKind::Calls => v1::guide::Kind::Calls,
+        GrammarFormat::JsonSchema => v1::grammar::Kind::JsonSchema,
+        GrammarFormat::Regex => v1::grammar::Kind::Regex,
+        GrammarFormat::Ebnf => v1::grammar::Kind::Grammar,
+        GrammarFormat::ToolCalls => v1::grammar::Kind::Calls,
     };
-    Some(v1::Guide {
+    Some(v1::Grammar {
         kind: kind.into(),
         text: text.clone(),
         complete: *complete,
         max_new_tokens: stopping.max_new_tokens,
         end_token_ids: end_token_ids.clone(),
-        thoughts: thoughts.map(|thoughts| v1::Thoughts {
-            open: thoughts.marks[0].to_owned(),
-            close: thoughts.marks[1].to_owned(),
-            begun: thoughts.begun,
+        reasoning: reasoning.map(|reasoning| v1::Reasoning {
+            open: reasoning.marks[0].to_owned(),
+            close: reasoning.marks[1].to_owned(),
+            started: reasoning.started,
         }),
     })
 }
@@ -142,18 +143,20 @@ pub(super) fn step_request<'a>(
     plan: &StepPlan,
     parameters: impl Fn(RequestId) -> Option<(&'a Sampling, &'a Stopping)>,
 ) -> Result<v1::StepRequest, RequestId> {
-    let asked = |sequence: SequenceId| parameters(sequence.request).ok_or(sequence.request);
-    let of = |sequence: SequenceId| {
-        let (wanted, stopping) = asked(sequence)?;
-        let guide = guide(wanted, stopping);
-        Ok((sampling(wanted, stopping, sequence.branch), guide))
+    let parameters_of = |sequence: SequenceId| parameters(sequence.request).ok_or(sequence.request);
+    let sampling_and_grammar = |sequence: SequenceId| {
+        let (own_sampling, stopping) = parameters_of(sequence)?;
+        let grammar = grammar(own_sampling, stopping);
+        Ok((sampling(own_sampling, stopping, sequence.index), grammar))
     };
     let new = plan
         .new
         .iter()
-        .map(|new| Ok(new_sequence(new, of(new.sequence)?)));
+        .map(|new| Ok(new_sequence(new, sampling_and_grammar(new.sequence)?)));
     let forks = plan.forks.iter().map(|fork| {
-        let seed = asked(fork.sequence)?.0.branch_seed(fork.sequence.branch);
+        let seed = parameters_of(fork.sequence)?
+            .0
+            .choice_seed(fork.sequence.index);
         Ok(slot_fork(fork, seed))
     });
     Ok(v1::StepRequest {
@@ -175,7 +178,7 @@ pub(super) fn step_request<'a>(
 /// for the caller, who knows when the step began.
 pub(super) fn step_answer(mut reply: v1::StepReply) -> Result<StepAnswer, String> {
     check_lengths(&reply)?;
-    let told = step_told(&mut reply)?;
+    let step_logprobs = parse_logprobs(&mut reply)?;
     let (unprepared, failed): (Vec<_>, Vec<_>) = reply.errors.into_iter().partition(is_unprepared);
     let errors: Vec<SlotError> = failed.into_iter().map(slot_error).collect();
     let timing = reply.timing.unwrap_or_default();
@@ -199,7 +202,7 @@ pub(super) fn step_answer(mut reply: v1::StepReply) -> Result<StepAnswer, String
         errors,
         closing: reply.closing.into_iter().map(Slot).collect(),
         timing,
-        told,
+        step_logprobs,
     })
 }
 
@@ -254,7 +257,7 @@ fn slot_error(error: v1::SlotError) -> SlotError {
 
 fn new_sequence(
     new: &NewSequence,
-    (sampling, guide): (v1::Sampling, Option<v1::Guide>),
+    (sampling, grammar): (v1::Sampling, Option<v1::Grammar>),
 ) -> v1::NewSequence {
     v1::NewSequence {
         slot: new.slot.0,
@@ -264,7 +267,7 @@ fn new_sequence(
         computed: new.computed,
         tables: tables(&new.tables),
         sampling: Some(sampling),
-        guide,
+        grammar,
     }
 }
 

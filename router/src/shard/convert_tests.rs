@@ -1,18 +1,18 @@
 use penstock_scheduler::{
     ids::GroupId,
-    plan::{Run, Steered},
+    plan::{Run, SteeredToken},
 };
 
 use super::*;
-use crate::engine::types::{Candidate, PromptToken, Telling};
+use crate::engine::types::{Candidate, LogprobOptions, PromptToken};
 
-fn wanted() -> (Sampling, Stopping) {
+fn sampling_and_stopping() -> (Sampling, Stopping) {
     let sampling = Sampling {
         temperature: 0.5,
         top_k: 3,
         top_p: 0.9,
         seed: 11,
-        telling: Telling {
+        logprob_options: LogprobOptions {
             top: 2,
             prompt: Some(3),
             token_ids: vec![8, 5],
@@ -30,7 +30,7 @@ fn wanted() -> (Sampling, Stopping) {
 fn sequence(request: u64, branch: u32) -> SequenceId {
     SequenceId {
         request: RequestId(request),
-        branch,
+        index: branch,
     }
 }
 
@@ -70,7 +70,7 @@ fn plan() -> StepPlan {
             tables: table(&[6, 7]),
         }],
         copies: vec![copy(0, 1), copy(0, 2), copy(1, 3)],
-        steered: vec![Steered {
+        steered: vec![SteeredToken {
             slot: Slot(4),
             token: TokenId(12),
         }],
@@ -88,7 +88,7 @@ fn plan() -> StepPlan {
 
 #[test]
 fn a_plan_becomes_a_message_with_the_parameters_of_its_requests() {
-    let (sampling, stopping) = wanted();
+    let (sampling, stopping) = sampling_and_stopping();
     let parameters = |id| (id == RequestId(40)).then_some((&sampling, &stopping));
     let request = step_request(&plan(), parameters).expect("the request is known");
     assert_eq!(
@@ -130,7 +130,7 @@ fn a_plan_becomes_a_message_with_the_parameters_of_its_requests() {
 
 #[test]
 fn copies_are_gathered_by_group() {
-    let (sampling, stopping) = wanted();
+    let (sampling, stopping) = sampling_and_stopping();
     let request = step_request(&plan(), |_| Some((&sampling, &stopping))).expect("known");
     let copies = |group, sources: &[u32], destinations: &[u32]| v1::BlockCopies {
         group,
@@ -192,7 +192,7 @@ fn errors_name_their_slots() {
 }
 
 #[test]
-fn who_must_be_prepared_again_has_not_failed() {
+fn an_unprepared_slot_is_not_a_failed_one() {
     let error = |slot, kind: v1::request_error::Kind| v1::SlotError {
         slot,
         error: Some(v1::RequestError {
@@ -220,7 +220,7 @@ fn who_must_be_prepared_again_has_not_failed() {
     assert_eq!(invalid, [false, true]);
 }
 
-fn telling() -> v1::StepReply {
+fn reply_with_logprobs() -> v1::StepReply {
     v1::StepReply {
         slots: vec![1, 2],
         counts: vec![2, 1],
@@ -229,7 +229,7 @@ fn telling() -> v1::StepReply {
         top_counts: vec![2, 0, 1],
         top_token_ids: vec![7, 3, 4],
         top_logprobs: vec![-1.0, -2.0, f32::NEG_INFINITY],
-        prompts: vec![v1::PromptLogprobs {
+        prompt_logprobs: vec![v1::PromptLogprobs {
             request_id: 40,
             start: 1,
             logprobs: vec![-3.0, -4.0],
@@ -243,17 +243,31 @@ fn telling() -> v1::StepReply {
 }
 
 #[test]
-fn what_is_told_is_split_by_token() {
-    let answer = step_answer(telling()).expect("a right reply");
-    let told = answer.told.expect("something is told");
+fn step_logprobs_are_split_by_token() {
+    let answer = step_answer(reply_with_logprobs()).expect("a right reply");
+    let step_logprobs = answer.step_logprobs.expect("something is told");
     let of = |id, logprob| Candidate { id, logprob };
     let first = vec![of(7, -1.0), of(3, -2.0)];
-    assert_eq!(told.tops.of(0..2, &[]), Some(vec![first, vec![]]));
-    assert_eq!(told.tops.of(1..2, &[]), None, "nobody asked about it");
-    assert_eq!(told.tops.of(2..3, &[5]), Some(vec![vec![]]), "impossible");
+    assert_eq!(
+        step_logprobs.top_logprobs.for_tokens(0..2, &[]),
+        Some(vec![first, vec![]])
+    );
+    assert_eq!(
+        step_logprobs.top_logprobs.for_tokens(1..2, &[]),
+        None,
+        "nobody asked about it"
+    );
+    assert_eq!(
+        step_logprobs.top_logprobs.for_tokens(2..3, &[5]),
+        Some(vec![vec![]]),
+        "impossible"
+    );
     let named = of(4, f32::NEG_INFINITY);
-    assert_eq!(told.tops.of(2..3, &[5, 4]), Some(vec![vec![named]]));
-    let part = &told.prompts[0];
+    assert_eq!(
+        step_logprobs.top_logprobs.for_tokens(2..3, &[5, 4]),
+        Some(vec![vec![named]])
+    );
+    let part = &step_logprobs.prompts[0];
     assert_eq!((part.request, part.start), (RequestId(40), 1));
     let second = PromptToken {
         logprob: -4.0,
@@ -264,7 +278,7 @@ fn what_is_told_is_split_by_token() {
 }
 
 #[test]
-fn what_is_told_in_unequal_arrays_is_refused() {
+fn logprobs_in_arrays_of_unequal_length_are_refused() {
     let broken: [fn(&mut v1::StepReply); 5] = [
         |reply| {
             reply.top_counts.pop();
@@ -274,12 +288,12 @@ fn what_is_told_in_unequal_arrays_is_refused() {
         },
         |reply| reply.top_counts[1] = 1,
         |reply| {
-            reply.prompts[0].ranks.pop();
+            reply.prompt_logprobs[0].ranks.pop();
         },
-        |reply| reply.prompts[0].top = 2,
+        |reply| reply.prompt_logprobs[0].top = 2,
     ];
     for (number, spoil) in broken.into_iter().enumerate() {
-        let mut reply = telling();
+        let mut reply = reply_with_logprobs();
         spoil(&mut reply);
         assert!(step_answer(reply).is_err(), "{number}");
     }

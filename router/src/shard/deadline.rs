@@ -11,9 +11,9 @@ use tokio::time::{Instant, Sleep, sleep_until};
 /// Steps that compile kernels and fill caches, after a group begins.
 const FIRST_STEPS: u64 = 8;
 /// A step may take this many times as long as the slowest of the recent ones.
-const PATIENCE: u32 = 20;
+const SLOWEST_STEP_FACTOR: u32 = 20;
 /// And always this many times as long.
-const LEAST_PATIENCE: u32 = 2;
+const MIN_SLOWEST_STEP_FACTOR: u32 = 2;
 /// How much of the slowest step is remembered from one step to the next.
 const MEMORY: f64 = 0.99;
 
@@ -70,8 +70,8 @@ impl Deadline {
         } else {
             limits.least
         };
-        let most = limits.first.max(*slowest * LEAST_PATIENCE);
-        bound.max((*slowest * PATIENCE).min(most))
+        let most = limits.first.max(*slowest * MIN_SLOWEST_STEP_FACTOR);
+        bound.max((*slowest * SLOWEST_STEP_FACTOR).min(most))
     }
 
     /// Ready when the step that began at `since` has had its time. With no step under way the

@@ -256,7 +256,7 @@ impl Preparer {
         let workers = Arc::clone(&self.0);
         let message = v1::PrepareRequest {
             request_id: request.0,
-            guide: convert::guide(sampling, stopping),
+            grammar: convert::grammar(sampling, stopping),
             sampling: Some(convert::sampling(sampling, stopping, 0)),
         };
         async move {
@@ -288,9 +288,9 @@ fn agreed(workers: &[Worker], all: Vec<Loaded>) -> Result<Loaded, ShardError> {
 
 /// No token is past the vocabulary: the tokenizer has no text for it, and the workers no embedding.
 fn check_ids(reply: &v1::StepReply, vocab_size: u32) -> Result<(), String> {
-    let tops = reply.prompts.iter().map(|part| &part.top_token_ids);
+    let prompt_ids = reply.prompt_logprobs.iter().map(|part| &part.top_token_ids);
     let lists = [&reply.token_ids, &reply.top_token_ids];
-    let mut lists = lists.into_iter().chain(tops);
+    let mut lists = lists.into_iter().chain(prompt_ids);
     match lists.find_map(|ids| ids.iter().find(|&&id| id >= vocab_size)) {
         Some(id) => Err(format!(
             "it answered token id {id}, but the vocabulary has {vocab_size} entries"

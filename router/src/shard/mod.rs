@@ -7,8 +7,8 @@ mod deadline;
 mod endpoint;
 mod error;
 mod group;
+mod logprobs;
 mod stream;
-mod told;
 mod worker;
 
 pub use config::{LoadConfig, Loaded, MemoryReport, Progress};
@@ -17,4 +17,4 @@ pub use deadline::StepLimits;
 pub use endpoint::{Endpoint, EndpointError};
 pub use error::{PrepareError, ShardError};
 pub use group::{Preparer, ShardGroup};
-pub use told::{PromptPart, StepTold, Tops};
+pub use logprobs::{PromptLogprobs, StepLogprobs, TopLogprobs};

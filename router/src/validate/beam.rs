@@ -2,12 +2,12 @@
 
 use super::range::Range;
 use super::{FieldNames, Parameters};
-use crate::adjustment::Penalties;
-use crate::engine::types::Beam;
+use crate::engine::types::BeamParameters;
 use crate::error::ApiError;
+use crate::logits_processors::Penalties;
 
 /// Log-probabilities of so many continuations come from the workers at most.
-pub(crate) const LOOKED_AT: usize = 20;
+pub(crate) const MAX_BEAM_CANDIDATES: usize = 20;
 
 pub(crate) const LENGTH_PENALTY: Range<f32> = Range::new(-100.0, 100.0);
 
@@ -43,36 +43,36 @@ fn unmixable(name: &'static str) -> ApiError {
 
 /// What changes the choice of tokens, with the field that says so.
 fn sampling(parameters: &Parameters) -> impl Iterator<Item = (&'static str, bool)> {
-    let adjustment = &parameters.adjustment;
+    let logits_processors = &parameters.logits_processors;
     let Penalties {
         repetition,
         frequency,
         presence,
-    } = adjustment.penalties;
+    } = logits_processors.penalties;
     [
         ("temperature", parameters.temperature != 0.0),
         ("top_k", parameters.top_k != 0),
         ("top_p", parameters.top_p != 1.0),
-        ("min_p", adjustment.min_p != 0.0),
-        ("typical_p", adjustment.typical_p != 1.0),
+        ("min_p", logits_processors.min_p != 0.0),
+        ("typical_p", logits_processors.typical_p != 1.0),
         ("repetition_penalty", repetition != 1.0),
         ("frequency_penalty", frequency != 0.0),
         ("presence_penalty", presence != 0.0),
-        ("logit_bias", !adjustment.logit_bias.is_empty()),
-        ("allowed_token_ids", adjustment.allowed.is_some()),
+        ("logit_bias", !logits_processors.logit_bias.is_empty()),
+        ("allowed_token_ids", logits_processors.allowed.is_some()),
         (
             "bad_words_ids",
-            !(adjustment.banned.is_empty() && adjustment.bad_words.is_empty()),
+            !(logits_processors.banned.is_empty() && logits_processors.bad_words.is_empty()),
         ),
         ("bad_words", !parameters.bad_words.is_empty()),
-        ("watermark", adjustment.watermark.is_some()),
+        ("watermark", logits_processors.watermark.is_some()),
     ]
     .into_iter()
 }
 
 /// What else a search cannot do.
 fn rest(parameters: &Parameters, names: FieldNames) -> impl Iterator<Item = (&'static str, bool)> {
-    let guide = parameters.guide.as_ref();
+    let grammar = parameters.grammar.as_ref();
     [
         ("stop", !parameters.stop.is_empty()),
         (names.min_new_tokens, parameters.min_new_tokens != 0),
@@ -81,8 +81,8 @@ fn rest(parameters: &Parameters, names: FieldNames) -> impl Iterator<Item = (&'s
             !parameters.logprob_token_ids.is_empty(),
         ),
         (
-            guide.map_or("grammar", |guide| guide.field),
-            guide.is_some(),
+            grammar.map_or("grammar", |grammar| grammar.field),
+            grammar.is_some(),
         ),
     ]
     .into_iter()
@@ -90,15 +90,17 @@ fn rest(parameters: &Parameters, names: FieldNames) -> impl Iterator<Item = (&'s
 
 /// How many continuations of a sequence the workers tell, after checking the width against the model's
 /// end tokens and its vocabulary.
-pub(super) fn looked_at(
-    beam: &Beam,
+pub(super) fn candidate_count(
+    beam: &BeamParameters,
     end_tokens: usize,
     vocabulary: usize,
 ) -> Result<u32, ApiError> {
-    let most = LOOKED_AT.min(vocabulary).saturating_sub(end_tokens);
+    let most = MAX_BEAM_CANDIDATES
+        .min(vocabulary)
+        .saturating_sub(end_tokens);
     let width = beam.width;
     if (1..=most).contains(&(width as usize)) {
-        return Ok(beam.looked_at(end_tokens) as u32);
+        return Ok(beam.candidate_count(end_tokens) as u32);
     }
     let rule = format!("`beam_width` must be > 0 and <= {most} for this model. Given: {width}");
     Err(ApiError::validation("beam_width", rule))

@@ -2,7 +2,7 @@
 
 use crate::error::ApiError;
 
-use super::adjustment::{MAX_STOP_TOKEN_IDS, check_ids};
+use super::logits_processors::{MAX_STOP_TOKEN_IDS, check_ids};
 use super::{AtEos, FieldNames, Parameters};
 
 /// Bytes of one stop string: its automaton takes memory several times its length for as long as the
@@ -12,7 +12,7 @@ pub(crate) const MAX_STOP_BYTES: usize = 4096;
 impl Parameters {
     pub(super) fn check_ends(&self, names: FieldNames, max_stop: usize) -> Result<(), ApiError> {
         let name = names.max_new_tokens;
-        if self.max_new_tokens == Some(0) && !self.wanted.echo {
+        if self.max_new_tokens == Some(0) && !self.logprob_request.echo {
             return Err(ApiError::validation(
                 name,
                 format!("`{name}` must be strictly positive"),

@@ -1,11 +1,11 @@
 //! What a client asks for, in whatever dialect.
 
-use crate::adjustment::{Adjustment, Watermark};
 use crate::budget::Charge;
 use crate::chat::Chat;
-use crate::engine::types::{Beam, Guide};
+use crate::engine::types::{BeamParameters, GrammarSpec};
 use crate::error::ApiError;
-use crate::logprobs::Wanted;
+use crate::logits_processors::{LogitsProcessors, Watermark};
+use crate::logprobs::LogprobRequest;
 use crate::tokenize::SpecialTokens;
 
 use super::{Choices, FieldNames};
@@ -67,23 +67,23 @@ pub struct Parameters {
     /// More tokens that end the answer.
     pub stop_token_ids: Vec<u32>,
     /// What is asked of the logits; its watermark is set by `watermark`.
-    pub adjustment: Adjustment,
-    /// Texts that the answer may not have; they join `adjustment` when they are tokens.
+    pub logits_processors: LogitsProcessors,
+    /// Texts that the answer may not have; they join `logits_processors` when they are tokens.
     pub bad_words: Vec<String>,
     /// Whether the server's watermark is wanted.
     pub watermark: bool,
     /// What is told of probabilities.
-    pub wanted: Wanted,
+    pub logprob_request: LogprobRequest,
     /// Tokens whose log-probabilities are told in the place of each generated token.
     pub logprob_token_ids: Vec<u32>,
     /// How many answers to make of the prompt.
     pub choices: Choices,
     /// What the answer must spell; its end tokens are filled in here.
-    pub guide: Option<Box<Guide>>,
+    pub grammar: Option<Box<GrammarSpec>>,
     /// Search for the likeliest answers instead of sampling.
-    pub beam: Option<Beam>,
+    pub beam: Option<BeamParameters>,
     /// What usually is left out of the text.
-    pub shown: Shown,
+    pub output_text: OutputTextOptions,
     /// Computed blocks are shared only among requests with the same one.
     pub cache_salt: Option<String>,
 }
@@ -118,7 +118,7 @@ pub enum TruncationSide {
 
 /// What usually is left out of an answer's text, and is not if this says so.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Shown {
+pub struct OutputTextOptions {
     /// The stop string that ends it.
     pub stop_string: bool,
     /// Special tokens, but for the one that ends it.
@@ -160,15 +160,15 @@ impl Default for Parameters {
             truncate: None,
             at_eos: AtEos::Stop,
             stop_token_ids: Vec::new(),
-            adjustment: Adjustment::default(),
+            logits_processors: LogitsProcessors::default(),
             bad_words: Vec::new(),
             watermark: false,
             choices: Choices::default(),
-            guide: None,
-            wanted: Wanted::default(),
+            grammar: None,
+            logprob_request: LogprobRequest::default(),
             logprob_token_ids: Vec::new(),
             beam: None,
-            shown: Shown::default(),
+            output_text: OutputTextOptions::default(),
             cache_salt: None,
         }
     }
@@ -225,6 +225,6 @@ impl Prompt {
 
 impl Parameters {
     pub(super) fn set_watermark(&mut self, servers: Watermark) {
-        self.adjustment.watermark = self.watermark.then_some(servers);
+        self.logits_processors.watermark = self.watermark.then_some(servers);
     }
 }

@@ -5,13 +5,13 @@ use crate::config::RouterConfig;
 use crate::error::ApiError;
 use crate::logprobs;
 
-pub(crate) mod adjustment;
 pub(crate) mod beam;
 pub(crate) mod choices;
 pub(crate) mod ends;
-pub(crate) mod guide;
+pub(crate) mod grammar;
 pub(crate) mod input;
 mod limits;
+pub(crate) mod logits_processors;
 mod names;
 pub(crate) mod range;
 pub(crate) mod sampling;
@@ -19,7 +19,7 @@ mod valid;
 
 pub use choices::Choices;
 pub use input::{
-    AtEos, GenerateInput, Keep, Parameters, Prompt, Shown, Truncation, TruncationSide,
+    AtEos, GenerateInput, Keep, OutputTextOptions, Parameters, Prompt, Truncation, TruncationSide,
 };
 pub use limits::TokenLimits;
 pub(crate) use limits::too_long;
@@ -41,23 +41,23 @@ impl GenerateInput {
         } = self;
         prompt.check(names.prompt)?;
         parameters.check_sampling()?;
-        parameters.adjustment.check(limits.vocabulary)?;
-        adjustment::check_texts(&parameters.bad_words)?;
+        parameters.logits_processors.check(limits.vocabulary)?;
+        logits_processors::check_texts(&parameters.bad_words)?;
         parameters.set_watermark(config.watermark);
         parameters.check_stop_token_ids(limits.vocabulary)?;
         parameters.check_ends(names, config.max_stop_sequences)?;
         parameters.choices.check(config.max_best_of)?;
         beam::check(&parameters, names)?;
-        parameters.check_guide(names, config.guides)?;
+        parameters.check_grammar(names, config.structured_output)?;
         limits::check_truncate(parameters.truncate, names, limits)?;
         input::check_salt(parameters.cache_salt.as_deref())?;
-        adjustment::check_ids(
+        logits_processors::check_ids(
             "logprob_token_ids",
             &parameters.logprob_token_ids,
-            logprobs::MOST_NAMED,
+            logprobs::MAX_LOGPROB_TOKEN_IDS,
             limits.vocabulary,
         )?;
-        (parameters.wanted).check(names.top_logprobs, config.max_top_tokens)?;
+        (parameters.logprob_request).check(names.top_logprobs, config.max_top_tokens)?;
         Ok((
             prompt,
             ValidParameters {

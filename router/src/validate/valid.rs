@@ -2,15 +2,15 @@
 
 use std::collections::HashSet;
 
-use crate::engine::types::{EngineRequest, Sampling, Stopping, Thoughts};
+use crate::engine::types::{EngineRequest, ReasoningMarkers, Sampling, Stopping};
 use crate::error::ApiError;
-use crate::logprobs::Wanted;
+use crate::logprobs::LogprobRequest;
 use crate::text_bound::TextBound;
-use crate::tools::Reading;
+use crate::tool_parsers::OutputParserOptions;
 
 use super::limits::{new_tokens, room_for_prompt, too_long};
-use super::{FieldNames, Parameters, Shown, TokenLimits};
-use super::{adjustment, beam};
+use super::{FieldNames, OutputTextOptions, Parameters, TokenLimits};
+use super::{beam, logits_processors};
 
 /// Parameters that keep every rule.
 #[derive(Clone, Debug)]
@@ -28,13 +28,13 @@ pub struct ValidRequest {
     /// For the text of the answer.
     pub stop: Vec<String>,
     /// What the text of the answer means; set for chats.
-    pub reading: Reading,
+    pub parser_options: OutputParserOptions,
     /// What is told of probabilities.
-    pub wanted: Wanted,
+    pub logprob_request: LogprobRequest,
     /// The prompt's text, if the answer begins with it.
     pub echoed: String,
     /// What else is part of the text of the answer.
-    pub shown: Shown,
+    pub output_text: OutputTextOptions,
     /// Whether the answer is the prompt alone: the token that the engine makes then is not told.
     pub prompt_only: bool,
 }
@@ -42,7 +42,7 @@ pub struct ValidRequest {
 impl ValidParameters {
     /// Whether the answer begins with the prompt.
     pub(crate) fn echo(&self) -> bool {
-        self.parameters.wanted.echo
+        self.parameters.logprob_request.echo
     }
 
     /// Whether only the prompt's end may be kept.
@@ -61,15 +61,17 @@ impl ValidParameters {
         tokens: impl Fn(&str) -> Result<Vec<u32>, ApiError>,
     ) -> Result<(), ApiError> {
         for text in std::mem::take(&mut self.parameters.bad_words) {
-            self.parameters.adjustment.forbid_text(&text, &tokens)?;
+            self.parameters
+                .logits_processors
+                .forbid_text(&text, &tokens)?;
         }
         Ok(())
     }
 
     /// Lets thoughts come before what the answer must spell.
-    pub(crate) fn think_first(&mut self, thoughts: Option<Thoughts>) {
-        if let Some(guide) = &mut self.parameters.guide {
-            guide.thoughts = thoughts;
+    pub(crate) fn allow_reasoning_first(&mut self, reasoning: Option<ReasoningMarkers>) {
+        if let Some(grammar) = &mut self.parameters.grammar {
+            grammar.reasoning = reasoning;
         }
     }
 
@@ -106,29 +108,34 @@ impl ValidParameters {
             limits,
         } = self;
         // A text's as well: a tokenizer may know tokens that its model has no row for.
-        adjustment::check_ids(names.prompt, &ids, usize::MAX, limits.vocabulary)?;
+        logits_processors::check_ids(names.prompt, &ids, usize::MAX, limits.vocabulary)?;
         if let Some(truncation) = parameters.truncate {
             truncation.cut(&mut ids, room_for_prompt(&parameters, limits));
         }
         let max_new_tokens = new_tokens(&parameters, names, limits, ids.len())?;
         let answers = parameters.choices.made();
-        let told = (ids.len(), answers);
-        (parameters.wanted).check_prompt(names.prompt, told, limits.vocabulary)?;
+        let prompt_and_answers = (ids.len(), answers);
+        (parameters.logprob_request).check_prompt(
+            names.prompt,
+            prompt_and_answers,
+            limits.vocabulary,
+        )?;
         let stop_token_ids = parameters.stop_token_ids(eos_ids);
         let early = parameters.min_new_tokens > 0;
         let impossible = if early { &*stop_token_ids } else { &[] };
-        parameters.adjustment.check_possible(impossible)?;
-        let mut telling = parameters.wanted.telling();
-        telling.token_ids = each_once(&parameters.logprob_token_ids);
+        parameters.logits_processors.check_possible(impossible)?;
+        let mut logprob_options = parameters.logprob_request.logprob_options();
+        logprob_options.token_ids = each_once(&parameters.logprob_token_ids);
         let mut beam = parameters.beam;
         if let Some(beam) = &mut beam {
-            beam.told = telling.top;
-            let looked_at = beam::looked_at(beam, stop_token_ids.len(), limits.vocabulary)?;
-            telling.top = looked_at.max(telling.top);
+            beam.top_logprobs = logprob_options.top;
+            let candidate_count =
+                beam::candidate_count(beam, stop_token_ids.len(), limits.vocabulary)?;
+            logprob_options.top = candidate_count.max(logprob_options.top);
         }
-        let guide = parameters.guide.clone().map(|mut guide| {
-            guide.end_token_ids = eos_ids.to_vec();
-            guide
+        let grammar = parameters.grammar.clone().map(|mut grammar| {
+            grammar.end_token_ids = eos_ids.to_vec();
+            grammar
         });
         let engine = EngineRequest {
             prompt: ids,
@@ -137,25 +144,25 @@ impl ValidParameters {
                 top_k: parameters.top_k,
                 top_p: parameters.top_p,
                 seed: parameters.seed(),
-                adjustment: parameters.adjustment,
-                guide,
-                telling,
+                logits_processors: parameters.logits_processors,
+                grammar,
+                logprob_options,
             },
             stopping: Stopping {
                 max_new_tokens: max_new_tokens.max(1),
                 min_new_tokens: parameters.min_new_tokens,
                 stop_token_ids,
             },
-            branches: parameters.choices.made(),
+            choices: parameters.choices.made(),
             beam,
             cache_salt: parameters.cache_salt.unwrap_or_default().into_boxed_str(),
         };
         Ok(ValidRequest {
             engine,
             stop: parameters.stop,
-            reading: Reading::default(),
-            wanted: parameters.wanted,
-            shown: parameters.shown,
+            parser_options: OutputParserOptions::default(),
+            logprob_request: parameters.logprob_request,
+            output_text: parameters.output_text,
             echoed: String::new(),
             prompt_only: max_new_tokens == 0,
         })

@@ -3,7 +3,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each test uses its own part")]
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
-use penstock_router::{RouterConfig, config::Format, tools::ThoughtFormat};
+use penstock_router::{RouterConfig, config::Format, tool_parsers::ReasoningFormat};
 use serde_json::{Value, json};
 
 use crate::scripted::Server;
@@ -23,10 +23,10 @@ pub fn server() -> Server {
 
 pub fn server_with(change: impl FnOnce(&mut RouterConfig)) -> Server {
     let server = Server::with(Some(TEMPLATE), |config| {
-        config.thought_format = Format::Fixed(ThoughtFormat::Think);
+        config.reasoning_format = Format::Fixed(ReasoningFormat::Think);
         change(config);
     });
-    server.stage.set_length(2000);
+    server.backend.set_length(2000);
     server
 }
 
@@ -43,6 +43,6 @@ pub fn tool() -> Value {
 }
 
 pub fn prompt(server: &Server) -> String {
-    let ids = server.stage.last().prompt;
+    let ids = server.backend.last().prompt;
     ids.iter().map(|&id| id as u8 as char).collect()
 }

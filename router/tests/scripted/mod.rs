@@ -47,7 +47,7 @@ pub const EOS: u32 = 256;
 pub const MAX_TOTAL: u32 = 100;
 
 /// What the backend does with one branch of a request.
-pub enum Act {
+pub enum ScriptedReply {
     /// Brings these events, then nothing more.
     Play(Vec<TokenEvent>),
     /// Brings what the test sends.
@@ -58,11 +58,11 @@ pub enum Act {
 
 /// Plays its acts, one per branch of a request, and notes what it saw.
 #[derive(Clone, Default)]
-pub struct Stage(Arc<Notes>);
+pub struct ScriptedBackend(Arc<BackendState>);
 
 #[derive(Default)]
-struct Notes {
-    acts: Mutex<VecDeque<Act>>,
+struct BackendState {
+    acts: Mutex<VecDeque<ScriptedReply>>,
     requests: Mutex<Vec<EngineRequest>>,
     clients: Mutex<Vec<Option<Client>>>,
     state: Mutex<Option<EngineState>>,
@@ -76,9 +76,9 @@ struct Notes {
     aborted: AtomicUsize,
 }
 
-struct Played {
+struct ScriptedSource {
     events: Events,
-    notes: Arc<Notes>,
+    shared: Arc<BackendState>,
     over: bool,
 }
 
@@ -87,21 +87,21 @@ enum Events {
     Live(mpsc::UnboundedReceiver<TokenEvent>),
 }
 
-impl Stage {
-    pub fn act(&self, act: Act) -> &Self {
+impl ScriptedBackend {
+    pub fn act(&self, act: ScriptedReply) -> &Self {
         self.0.acts.lock().unwrap().push_back(act);
         self
     }
 
     /// Plays an answer of one event per text; each byte is a token.
     pub fn play(&self, texts: &[&str], end: End) -> &Self {
-        self.act(Act::Play(script(texts, end)))
+        self.act(ScriptedReply::Play(script(texts, end)))
     }
 
     /// Answers with what is sent into the returned channel.
     pub fn follow(&self) -> mpsc::UnboundedSender<TokenEvent> {
         let (sender, receiver) = mpsc::unbounded_channel();
-        self.act(Act::Follow(receiver));
+        self.act(ScriptedReply::Follow(receiver));
         sender
     }
 
@@ -147,22 +147,22 @@ impl Stage {
     fn source(&self) -> Result<Box<dyn TokenSource>, SubmitError> {
         let act = self.0.acts.lock().unwrap().pop_front();
         let events = match act.expect("no act left") {
-            Act::Play(events) => Events::Script(events.into()),
-            Act::Follow(events) => Events::Live(events),
-            Act::Refuse(error) => return Err(error),
+            ScriptedReply::Play(events) => Events::Script(events.into()),
+            ScriptedReply::Follow(events) => Events::Live(events),
+            ScriptedReply::Refuse(error) => return Err(error),
         };
-        Ok(Box::new(Played {
+        Ok(Box::new(ScriptedSource {
             events,
-            notes: Arc::clone(&self.0),
+            shared: Arc::clone(&self.0),
             over: false,
         }))
     }
 }
 
 #[async_trait]
-impl Backend for Stage {
+impl Backend for ScriptedBackend {
     async fn submit(&self, request: EngineRequest) -> Result<Sources, SubmitError> {
-        let branches = request.branches;
+        let branches = request.choices;
         self.0.requests.lock().unwrap().push(request);
         self.0.clients.lock().unwrap().push(Client::current());
         (0..branches).map(|_| self.source()).collect()
@@ -196,7 +196,7 @@ impl Backend for Stage {
     }
 }
 
-impl Stream for Played {
+impl Stream for ScriptedSource {
     type Item = TokenEvent;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<TokenEvent>> {
@@ -211,14 +211,14 @@ impl Stream for Played {
     }
 }
 
-impl TokenSource for Played {
+impl TokenSource for ScriptedSource {
     fn finish(mut self: Box<Self>) {
         self.over = true;
-        self.notes.finished.fetch_add(1, Ordering::SeqCst);
+        self.shared.finished.fetch_add(1, Ordering::SeqCst);
     }
 
     fn entered(&self) -> Option<Entry> {
-        let cached = *self.notes.cached.lock().unwrap();
+        let cached = *self.shared.cached.lock().unwrap();
         cached.map(|cached_tokens| Entry {
             at: Instant::now(),
             cached_tokens,
@@ -226,10 +226,10 @@ impl TokenSource for Played {
     }
 }
 
-impl Drop for Played {
+impl Drop for ScriptedSource {
     fn drop(&mut self) {
         if !self.over {
-            self.notes.aborted.fetch_add(1, Ordering::SeqCst);
+            self.shared.aborted.fetch_add(1, Ordering::SeqCst);
         }
     }
 }
@@ -308,7 +308,7 @@ pub const TEMPLATE: &str = "{% for m in messages %}\
 
 /// A server over a script.
 pub struct Server {
-    pub stage: Stage,
+    pub backend: ScriptedBackend,
     pub generator: Generator,
     pub config: RouterConfig,
     pub router: Router,
@@ -338,14 +338,14 @@ impl Server {
         let mut config = RouterConfig::new("brook");
         config.max_body_bytes = 64 << 10;
         change(&mut config);
-        let stage = Stage::default();
+        let backend = ScriptedBackend::default();
         let template = template.map(|source| ChatTemplate::new(source, Vec::new()).unwrap());
         let text = ModelText::new(tokenizer, template, vec![EOS]);
         let metrics = Arc::new(Metrics::new(Registry::default()));
-        let generator = Generator::new(stage.clone(), text, &config, metrics);
+        let generator = Generator::new(backend.clone(), text, &config, metrics);
         let router = penstock_router::http::router(generator.clone(), config.clone()).unwrap();
         Self {
-            stage,
+            backend,
             generator,
             config,
             router,

@@ -25,7 +25,7 @@ use penstock_router::{
 use prometheus_client::{encoding::text::encode, registry::Registry};
 
 /// No test waits longer for anything.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Starts mock workers as a launcher would: `lives[n]` says how those of the n-th life behave,
 /// the last one how all further ones do.
@@ -163,7 +163,7 @@ pub async fn started(geometry: Geometry) -> (Engine, Registry) {
 
 pub async fn reach(engine: &Engine, wanted: impl Fn(&EngineState) -> bool) -> EngineState {
     let mut watch = engine.watch();
-    let state = tokio::time::timeout(PATIENCE, watch.wait_for(|state| wanted(state))).await;
+    let state = tokio::time::timeout(TIMEOUT, watch.wait_for(|state| wanted(state))).await;
     state
         .expect("the state is reached in time")
         .expect("the engine lives")
@@ -198,7 +198,7 @@ pub fn request(prompt: Vec<u32>, max_new_tokens: u32) -> EngineRequest {
             min_new_tokens: 0,
             stop_token_ids: Vec::new(),
         },
-        branches: 1,
+        choices: 1,
         beam: None,
     }
 }
@@ -225,7 +225,7 @@ pub async fn collect(stream: TokenStream) -> (Vec<u32>, End) {
         }
         (ids, end.expect("a stream ends with an end"))
     };
-    tokio::time::timeout(PATIENCE, gather)
+    tokio::time::timeout(TIMEOUT, gather)
         .await
         .expect("the stream ends in time")
 }

@@ -22,7 +22,7 @@ pub enum Fault {
     /// No Prepare is ever answered.
     HangPrepare,
     /// The likeliest tokens are left out, whoever asks for them.
-    TellNothing,
+    OmitLogprobs,
     /// Load fails with this text.
     LoadError(String),
 }
@@ -31,7 +31,7 @@ pub enum Fault {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` is not a fault: write crash@STEP, hang@STEP, error-slot@STEP, \
-     drop-prepared@STEP, alien-token@STEP, closing@STEP, hang-prepare, tell-nothing, refuse-prepare=TEXT or load-error=TEXT"
+     drop-prepared@STEP, alien-token@STEP, closing@STEP, hang-prepare, omit-logprobs, refuse-prepare=TEXT or load-error=TEXT"
 )]
 pub struct FaultError(String);
 
@@ -49,7 +49,7 @@ impl FromStr for Fault {
         }
         match text {
             "hang-prepare" => return Ok(Self::HangPrepare),
-            "tell-nothing" => return Ok(Self::TellNothing),
+            "omit-logprobs" => return Ok(Self::OmitLogprobs),
             _ => {}
         }
         let (kind, step) = text.split_once('@').ok_or_else(unknown)?;
@@ -83,7 +83,7 @@ mod tests {
             Ok(Fault::RefusePrepare("a=b".into()))
         );
         assert_eq!("hang-prepare".parse(), Ok(Fault::HangPrepare));
-        assert_eq!("tell-nothing".parse(), Ok(Fault::TellNothing));
+        assert_eq!("omit-logprobs".parse(), Ok(Fault::OmitLogprobs));
         assert_eq!("load-error=no".parse(), Ok(Fault::LoadError("no".into())));
         for text in ["", "crash", "crash@x", "melt@1", "melt=1"] {
             assert_eq!(text.parse::<Fault>(), Err(FaultError(text.into())));

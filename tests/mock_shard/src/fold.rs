@@ -12,8 +12,8 @@ use crate::{
     Fault,
     config::{Check, MockConfig},
     kv::Kv,
+    logprobs::{push_prompt_logprobs, push_top_logprobs, tidy},
     sequence::Sequence,
-    telling::{tell_prompt, tell_tops, tidy},
 };
 
 /// What a worker is after the steps so far.
@@ -237,7 +237,7 @@ impl State {
             let before = self.slots.get(slot).map_or(0, |own| own.computed);
             self.write(*slot, *tokens as usize)?;
             if let Some(sequence) = self.slots.get(slot) {
-                tell_prompt(sequence, before, reply);
+                push_prompt_logprobs(sequence, before, reply);
             }
         }
         let fault = self.slot_fault();
@@ -413,8 +413,8 @@ fn yield_tokens(
     let count = sequence.stride(most);
     for position in 0..count {
         let token = sequence.next_token(config.eos);
-        if !config.faults.contains(&Fault::TellNothing) {
-            tell_tops(sequence, token, config.eos, reply);
+        if !config.faults.contains(&Fault::OmitLogprobs) {
+            push_top_logprobs(sequence, token, config.eos, reply);
         }
         sequence.learn(token);
         sequence.generated += 1;

@@ -78,7 +78,7 @@ fn refused(change: impl FnOnce(&mut StepRequest), rule: &str) {
 }
 
 #[test]
-fn right_steps_are_taken() {
+fn valid_steps_are_accepted() {
     assert_eq!(next(|_| ()), Ok(()));
     assert_eq!(next(|step| step.growth.push(growth(&[1], &[5]))), Ok(()));
     assert_eq!(
@@ -91,13 +91,13 @@ fn right_steps_are_taken() {
 }
 
 #[test]
-fn numbers_follow_one_another() {
+fn step_and_epoch_numbers_must_be_consecutive() {
     refused(|step| step.step = 2, "step 2 of epoch 0: step 1 is due");
     refused(|step| step.epoch = 1, "the worker is in epoch 0");
 }
 
 #[test]
-fn slots_are_known_and_held_once() {
+fn slots_must_exist_and_be_held_once() {
     refused(
         |step| step.finished.push(1),
         "finished names slot 1, which is empty",
@@ -115,7 +115,7 @@ fn slots_are_known_and_held_once() {
 }
 
 #[test]
-fn counts_fit_together() {
+fn run_and_growth_counts_must_match() {
     refused(
         |step| step.run_tokens.push(1),
         "1 run_slots, but 2 run_tokens",
@@ -137,7 +137,7 @@ fn counts_fit_together() {
 }
 
 #[test]
-fn blocks_exist_and_are_in_a_table_once() {
+fn blocks_must_exist_and_appear_once_per_table() {
     refused(
         |step| step.growth.push(growth(&[1], &[8])),
         "block 8 is outside the pool of 8",
@@ -182,7 +182,7 @@ fn two_sequences_must_not_write_to_one_block() {
 }
 
 #[test]
-fn what_is_said_to_be_computed_must_be_there() {
+fn computed_positions_must_have_been_written() {
     let shared = |computed, first| {
         move |step: &mut StepRequest| {
             let mut other = sequence(1, 6, &[0, 2]);
@@ -201,7 +201,7 @@ fn what_is_said_to_be_computed_must_be_there() {
 }
 
 #[test]
-fn a_fork_goes_on_from_its_own_copy() {
+fn fork_continues_from_its_own_block_copy() {
     let fork = |copied: bool| {
         move |step: &mut StepRequest| {
             let tables = vec![BlockTable {
@@ -254,7 +254,7 @@ fn without_room(tokens_per_run: u32) -> Result<Vec<u32>, String> {
 }
 
 #[test]
-fn a_run_without_room_for_its_token_yields_nothing_where_runs_yield_several() {
+fn run_without_room_yields_nothing_with_several_tokens_per_run() {
     for tokens_per_run in 2..=4 {
         assert_eq!(without_room(tokens_per_run), Ok(Vec::new()));
     }
@@ -263,7 +263,7 @@ fn a_run_without_room_for_its_token_yields_nothing_where_runs_yield_several() {
 }
 
 #[test]
-fn stop_tokens_are_impossible_before_the_minimum() {
+fn stop_tokens_are_masked_before_min_tokens() {
     let eos = Eos { id: 3, every: 1 };
     let config = MockConfig {
         eos,

@@ -5,10 +5,10 @@ mod config;
 mod fault;
 mod fold;
 mod kv;
+mod logprobs;
 mod sequence;
 mod server;
 mod service;
-mod telling;
 
 pub use config::{Check, Cost, Eos, Geometry, MockConfig};
 pub use fault::{Fault, FaultError};

@@ -19,7 +19,7 @@ struct Arguments {
     /// Microseconds per token of a step.
     #[arg(long, default_value_t = 0.0)]
     token_us: f64,
-    /// crash@STEP, hang@STEP, error-slot@STEP, drop-prepared@STEP, hang-prepare, tell-nothing,
+    /// crash@STEP, hang@STEP, error-slot@STEP, drop-prepared@STEP, hang-prepare, omit-logprobs,
     /// refuse-prepare=TEXT or load-error=TEXT; repeatable.
     #[arg(long)]
     fault: Vec<Fault>,

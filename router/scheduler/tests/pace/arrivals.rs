@@ -7,7 +7,7 @@ use crate::server::{Server, Speed, percentile};
 
 /// What clients saw. Times are in milliseconds.
 #[derive(Clone, Copy, Debug)]
-struct Seen {
+struct Latencies {
     first_mean: f64,
     first_p99: f64,
     gap_p99: f64,
@@ -16,14 +16,14 @@ struct Seen {
 }
 
 /// What the clients behind the first `warm` ones saw; the first of them arrived at `began`.
-fn seen(server: &Server, warm: usize, began: u64) -> Seen {
+fn latencies(server: &Server, warm: usize, began: u64) -> Latencies {
     let clients = || server.clients.values().skip(warm);
     let firsts: Vec<_> = clients().filter_map(|client| client.waited()).collect();
     let pairs = clients().flat_map(|client| client.tokens.windows(2));
     let gaps: Vec<_> = pairs.map(|pair| pair[1] - pair[0]).collect();
     let mean = |of: &[u64]| of.iter().sum::<u64>() as f64 / of.len() as f64 / 1e3;
     let tokens: usize = clients().map(|client| client.tokens.len()).sum();
-    Seen {
+    Latencies {
         first_mean: mean(&firsts),
         first_p99: percentile(&firsts, 99) as f64 / 1e3,
         gap_p99: percentile(&gaps, 99) as f64 / 1e3,
@@ -40,7 +40,7 @@ fn warmed(speed: Speed) -> Server {
 }
 
 /// `rate` requests per second for `seconds`: prompts of 140 to 1,260 tokens, answers of 40 to 360.
-fn poisson(speed: Speed, rate: f64, seconds: u64) -> Seen {
+fn poisson(speed: Speed, rate: f64, seconds: u64) -> Latencies {
     let mut server = warmed(speed);
     let (warm, began) = (server.clients.len(), server.now);
     let mut random = Random::new(rate as u64);
@@ -52,20 +52,20 @@ fn poisson(speed: Speed, rate: f64, seconds: u64) -> Seen {
         server.arrive(random.within(140, 1_260), random.within(40, 360));
     }
     server.answer_all();
-    seen(&server, warm, began)
+    latencies(&server, warm, began)
 }
 
-fn closed(speed: Speed, clients: (u32, u32), shape: (u32, u32)) -> Seen {
+fn closed(speed: Speed, clients: (u32, u32), shape: (u32, u32)) -> Latencies {
     let mut server = warmed(speed);
     let (warm, began) = (server.clients.len(), server.now);
     server.closed_loop(clients, shape, |_, _| ());
-    seen(&server, warm, began)
+    latencies(&server, warm, began)
 }
 
 /// Rows of a benchmark in which vLLM 0.24 on the same GPU gave the first tokens in the third column and
 /// gaps with a p99 of 29, 31 and 38 ms; half of that is the bound.
 #[test]
-fn first_tokens_come_soon_at_any_rate_and_streams_stay_smooth() {
+fn ttft_and_token_gaps_stay_low_at_every_arrival_rate() {
     let rows = [
         (8.0, (42.0, 82.0), 14.5),
         (16.0, (49.0, 101.0), 15.5),
@@ -81,7 +81,7 @@ fn first_tokens_come_soon_at_any_rate_and_streams_stay_smooth() {
 
 /// Below saturation: first tokens within 200 ms and gaps within 30 ms, both as p99.
 #[test]
-fn the_largest_rate_within_limits_leaves_the_device_little_room() {
+fn ttft_and_token_gaps_stay_within_limits_near_saturation() {
     for speed in [Speed::Burst, Speed::Sustained] {
         let seen = poisson(speed, 32.0, 30);
         println!("{speed:?}, 32 requests/s: {seen:.1?}");
@@ -92,7 +92,7 @@ fn the_largest_rate_within_limits_leaves_the_device_little_room() {
 /// Closed loops that keep the device full: vLLM's first tokens came after 0.92 and 1.9 s, with gaps whose
 /// p99 was 200 ms.
 #[test]
-fn a_full_device_delays_first_tokens_little() {
+fn ttft_stays_low_on_a_saturated_device() {
     let rows = [
         ((64, 256), (2_048, 128), 920.0, 2_000.0),
         ((512, 1_536), (256, 256), 1_900.0, 15_100.0),
@@ -108,7 +108,7 @@ fn a_full_device_delays_first_tokens_little() {
 /// What a client is told when to come again is about how long it would wait: for those before it to
 /// start, which nobody waited for yet in the first case, or for their prompts to be read.
 #[test]
-fn the_backlog_is_the_time_until_a_first_token() {
+fn backlog_estimates_the_time_to_first_token() {
     for starts in [false, true] {
         let mut server = Server::new(Speed::Burst);
         match starts {
@@ -121,14 +121,14 @@ fn the_backlog_is_the_time_until_a_first_token() {
         for _ in 0..600 {
             server.arrive(4_096, 1);
         }
-        let told = server.scheduler.backlog();
+        let estimate = server.scheduler.backlog();
         let last = server.arrive(4_096, 1);
         server.answer_all();
         let waited = server.clients[&last].waited().unwrap();
-        println!("told {told} us, waited {waited}");
+        println!("estimate {estimate} us, waited {waited}");
         assert!(
-            told > waited * 2 / 3 && told < waited * 3 / 2,
-            "{told} of {waited}"
+            estimate > waited * 2 / 3 && estimate < waited * 3 / 2,
+            "{estimate} of {waited}"
         );
     }
 }

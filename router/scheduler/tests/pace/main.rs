@@ -13,14 +13,15 @@ mod server;
 
 use penstock_scheduler::request::Pipelining;
 use server::{
-    COMPILING, Client, FAST_LAUNCHING, LAUNCHING, READ, STEP, Server, Speed, least, percentile,
+    COMPILING, Client, FAST_LAUNCHING, LAUNCHING, PREFILL_SIZE, STEP, Server, Speed, least,
+    percentile,
 };
 
 const SECOND: u64 = 1_000_000;
 
 /// 32 streams, and a prompt of 32,768 tokens every two seconds.
 #[test]
-fn long_prompts_leave_streams_their_pace() {
+fn long_prompts_do_not_slow_streams() {
     let mut server = Server::new(Speed::Burst);
     for _ in 0..32 {
         server.arrive(512, 4_500);
@@ -49,7 +50,7 @@ fn long_prompts_leave_streams_their_pace() {
 
 /// Beside 32 streams and a prompt of 131,072 tokens.
 #[test]
-fn short_prompts_go_before_a_long_one() {
+fn short_prompts_are_prefilled_before_a_long_one() {
     let mut longest = Vec::new();
     for shorts in [0, 100] {
         let mut server = Server::new(Speed::Burst);
@@ -84,9 +85,9 @@ fn short_prompts_go_before_a_long_one() {
 
 /// A step is stretched beyond what streams are promised by no more than it takes to read at all.
 #[test]
-fn long_prompts_keep_what_streams_are_promised() {
+fn long_prompts_respect_the_latency_target() {
     for (promised, times) in [(5_000, 2.3), (13_000, 2.5)] {
-        let mut server = Server::promising(promised);
+        let mut server = Server::with_latency_target(promised);
         for _ in 0..32 {
             server.arrive(512, 1_000);
         }
@@ -103,7 +104,7 @@ fn long_prompts_keep_what_streams_are_promised() {
 /// The same, after 256 streams, whose contexts tell nothing apart from their number, on a device that
 /// gets faster or slower for some seconds then.
 #[test]
-fn a_device_that_warms_or_cools_leaves_streams_their_pace() {
+fn changing_device_speed_does_not_slow_streams() {
     for heat in [-0.1, -0.03, 0.03, 0.1] {
         let mut server = Server::new(Speed::Burst);
         server.closed_loop((256, 768), (1_024, 256), |_, _| ());
@@ -115,7 +116,7 @@ fn a_device_that_warms_or_cools_leaves_streams_their_pace() {
         let from = server.now + 4 * SECOND;
         server.stream(from);
         let undisturbed = percentile(&server.gaps(512, from - 3 * SECOND), 50);
-        server.read_long_prompts(from);
+        server.send_long_prompts(from);
         let p99 = percentile(&server.gaps(512, from), 99);
         let waits: Vec<_> = server.long().filter_map(Client::waited).collect();
         println!("{heat}: undisturbed {undisturbed} us, beside long prompts p99 {p99}, {waits:?}");
@@ -130,7 +131,7 @@ fn a_device_that_warms_or_cools_leaves_streams_their_pace() {
 /// The same, after first steps of which any may have compiled or captured something: whatever was
 /// learnt from them.
 #[test]
-fn a_cold_start_does_not_unpace_long_prompts() {
+fn after_a_cold_start_long_prompts_are_still_limited() {
     let (mut gaps, mut waits) = (Vec::new(), Vec::new());
     for seed in 0..64 {
         let mut server = Server::cold(seed, COMPILING);
@@ -143,7 +144,7 @@ fn a_cold_start_does_not_unpace_long_prompts() {
         let from = server.now + 4 * SECOND;
         server.stream(from);
         server.warm();
-        server.read_long_prompts(from);
+        server.send_long_prompts(from);
         let all = server.gaps(512, from);
         let gap = percentile(&all, 99);
         // Each of the streams has each of them.
@@ -171,7 +172,7 @@ fn a_cold_start_does_not_unpace_long_prompts() {
 /// 256 streams, whatever was learnt from first steps that waited for a kernel or a graph: these take
 /// their time, but what comes after them does not.
 #[test]
-fn a_cold_start_slows_no_crowd() {
+fn a_cold_start_does_not_slow_many_streams() {
     for longer in [FAST_LAUNCHING, LAUNCHING, COMPILING] {
         let rates = (0..32).map(|seed| {
             let mut server = Server::cold(seed, longer);
@@ -193,41 +194,50 @@ fn a_cold_start_slows_no_crowd() {
 
 /// 16 clients that want one token each: whole steps, as long as more waits behind them.
 #[test]
-fn with_nothing_running_prompts_fill_the_steps() {
+fn prompts_fill_whole_steps_when_nothing_decodes() {
     let mut server = Server::new(Speed::Burst);
     server.closed_loop((16, 32), (4_096, 1), |_, _| ());
     let warm = server.steps.len();
     server.closed_loop((16, 128), (4_096, 1), |_, _| ());
-    let read: Vec<_> = server.steps[warm..].iter().map(|s| s.prompt).collect();
-    let end = read.iter().rposition(|&tokens| tokens > READ).unwrap();
-    assert!(read[..end].iter().all(|&t| t >= STEP - 8), "{read:?}");
-    assert!(read[end + 1..].iter().all(|&t| t <= READ), "{read:?}");
-    let last: u32 = read[end + 1..].iter().sum();
-    assert!((STEP..STEP * 3 / 2).contains(&last), "{read:?}");
+    let prefills: Vec<_> = server.steps[warm..].iter().map(|s| s.prompt).collect();
+    let end = prefills
+        .iter()
+        .rposition(|&tokens| tokens > PREFILL_SIZE)
+        .unwrap();
+    assert!(
+        prefills[..end].iter().all(|&t| t >= STEP - 8),
+        "{prefills:?}"
+    );
+    assert!(
+        prefills[end + 1..].iter().all(|&t| t <= PREFILL_SIZE),
+        "{prefills:?}"
+    );
+    let last: u32 = prefills[end + 1..].iter().sum();
+    assert!((STEP..STEP * 3 / 2).contains(&last), "{prefills:?}");
 }
 
 /// Where such a step takes more than half a second, whoever comes next would wait for too long.
 #[test]
-fn with_nothing_running_slow_steps_are_not_filled() {
+fn slow_steps_are_not_filled_when_nothing_decodes() {
     let mut server = Server::new(Speed::Slow);
     server.closed_loop((16, 64), (4_096, 1), |_, _| ());
     let largest = server.steps.iter().map(|step| step.prompt).max();
-    assert_eq!(largest, Some(READ));
+    assert_eq!(largest, Some(PREFILL_SIZE));
 }
 
 /// Nothing is known yet of what a step costs.
 #[test]
-fn a_crowd_right_after_a_start_reads_no_whole_steps_beside_streams() {
+fn right_after_a_start_prefills_do_not_fill_steps_with_decodes() {
     let mut server = Server::new(Speed::Burst);
     server.closed_loop((256, 256), (1_024, 256), |_, _| ());
     let beside = server.steps.iter().filter(|step| step.decodes > 0);
     let largest = beside.map(|step| step.decodes + step.prompt).max();
-    assert!(largest <= Some(READ + 256), "{largest:?}");
+    assert!(largest <= Some(PREFILL_SIZE + 256), "{largest:?}");
 }
 
 /// Its decodes are in every other plan only.
 #[test]
-fn a_stream_whose_plans_wait_for_outcomes_keeps_its_pace() {
+fn a_stream_that_waits_for_outcomes_is_not_slowed() {
     let mut server = Server::new(Speed::Burst);
     server.closed_loop((16, 32), (512, 16), |_, _| ());
     let warm = server.steps.len();
@@ -244,22 +254,22 @@ fn a_stream_whose_plans_wait_for_outcomes_keeps_its_pace() {
 
 /// Of a few, the first are not kept waiting for all.
 #[test]
-fn with_nothing_running_a_few_prompts_are_read_in_turns() {
+fn with_nothing_running_a_few_prompts_are_prefilled_in_turns() {
     let mut server = Server::new(Speed::Burst);
     for _ in 0..6 {
         server.arrive(4_096, 1);
     }
     server.answer_all();
-    let read: Vec<_> = server.steps.iter().map(|step| step.prompt).collect();
+    let prefills: Vec<_> = server.steps.iter().map(|step| step.prompt).collect();
     assert!(
-        read.len() == 3 && read.iter().all(|&t| t == READ),
-        "{read:?}"
+        prefills.len() == 3 && prefills.iter().all(|&t| t == PREFILL_SIZE),
+        "{prefills:?}"
     );
 }
 
 /// 256 clients that send the next request when the last is answered.
 #[test]
-fn a_crowd_fills_the_batch_and_keeps_it_full() {
+fn many_requests_keep_the_batch_full() {
     let mut server = Server::new(Speed::Burst);
     for _ in 0..32 {
         server.arrive(32, 32);
@@ -294,7 +304,7 @@ fn a_crowd_fills_the_batch_and_keeps_it_full() {
 
 /// 32 clients of 512 + 256 tokens: short prompts come in beside streams that leave the device room.
 #[test]
-fn short_prompts_ride_along() {
+fn short_prompts_share_steps_with_decodes() {
     let mut server = Server::new(Speed::Burst);
     for _ in 0..32 {
         server.arrive(32, 16);
@@ -324,7 +334,7 @@ fn short_prompts_ride_along() {
 
 /// Where a step takes as long whatever it reads, much is read at once.
 #[test]
-fn what_is_free_is_taken() {
+fn prompts_fill_steps_of_constant_cost() {
     let mut server = Server::new(Speed::Hosted);
     for _ in 0..32 {
         server.arrive(32, 16);
@@ -333,19 +343,19 @@ fn what_is_free_is_taken() {
     let first = server.steps.len();
     server.closed_loop((32, 128), (512, 256), |_, _| ());
     let beside = server.steps[first..].iter();
-    let read: Vec<_> = beside
+    let prefills: Vec<_> = beside
         .filter(|step| step.decodes > 0 && step.prompt > 0)
         .map(|step| u64::from(step.prompt))
         .collect();
-    let median = percentile(&read, 50);
-    println!("{median} prompt tokens in {} steps", read.len());
+    let median = percentile(&prefills, 50);
+    println!("{median} prompt tokens in {} steps", prefills.len());
     assert!(median > 400, "{median}");
 }
 
 /// What the order of work costs under load, where a prompt's token costs the same in every step: the
 /// streams of the first prompts and of the last answers decode in steps that are not full.
 #[test]
-fn under_load_little_is_lost_by_the_order_of_work() {
+fn scheduling_overhead_under_load_is_small() {
     for (streams, requests, shape) in [(256, 768, (1_024, 256)), (32, 128, (512, 256))] {
         let mut server = Server::new(Speed::Sustained);
         for _ in 0..32 {

@@ -2,10 +2,10 @@
 //! H200, and clients that note when their tokens come.
 
 use crate::random::Random;
-use penstock_scheduler::config::{KvGroup, Reads, Reserve, SchedulerConfig};
+use penstock_scheduler::config::{DecodeReads, KvGroup, Reserve, SchedulerConfig};
 use penstock_scheduler::ids::{Micros, RequestId, TokenId};
 use penstock_scheduler::plan::{StepOutcome, StepPlan};
-use penstock_scheduler::request::{Class, Pipelining, Request};
+use penstock_scheduler::request::{Pipelining, Request, SchedulingClass};
 use penstock_scheduler::{FirstComeFirstServed, Scheduler};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -40,7 +40,7 @@ const CONTEXT: f64 = 0.0322;
 pub(crate) const SLOTS: u32 = 512;
 pub(crate) const STEP: u32 = 16_896;
 /// Tokens of the largest step beside decodes, and of one while few prompts wait.
-pub(crate) const READ: u32 = 8_192;
+pub(crate) const PREFILL_SIZE: u32 = 8_192;
 
 /// Under load for seconds on end, microseconds of a prompt's token in steps of any size, and of one
 /// that a decode attends to, as on an H200 of 708 TFLOP/s: 256 decodes take 16.5 ms.
@@ -142,7 +142,7 @@ impl Cold {
     }
 
     /// Microseconds that a step takes longer.
-    fn more(&mut self, step: Step) -> u64 {
+    fn delay(&mut self, step: Step) -> u64 {
         let tokens = step.decodes + step.prompt;
         let shape = match step.prompt {
             0 => (0, step.decodes.next_multiple_of(8)),
@@ -176,7 +176,7 @@ impl Server {
     }
 
     /// One that promises streams gaps of so many microseconds.
-    pub(crate) fn promising(latency_target: u64) -> Self {
+    pub(crate) fn with_latency_target(latency_target: u64) -> Self {
         let config = SchedulerConfig {
             latency_target,
             ..config()
@@ -220,11 +220,11 @@ impl Server {
             min_new_tokens: 0,
             stop_token_ids: Vec::new(),
             cache_salt: Vec::new(),
-            cached_at_most: u32::MAX,
+            max_cached_tokens: u32::MAX,
             preparing: false,
             pipelining,
-            branches: 1,
-            class: Class::default(),
+            sequences: 1,
+            class: SchedulingClass::default(),
         };
         self.scheduler.add(request, Micros(self.now)).unwrap();
         let client = Client {
@@ -278,7 +278,7 @@ impl Server {
     }
 
     /// Eight long prompts, two seconds apart, the first at `from`.
-    pub(crate) fn read_long_prompts(&mut self, from: u64) {
+    pub(crate) fn send_long_prompts(&mut self, from: u64) {
         for prompt in 1..=8 {
             self.arrive(LONG, 16);
             self.stream(from + prompt * 2_000_000);
@@ -378,7 +378,7 @@ impl Server {
         };
         let (began, heat) = self.heat;
         let took = took * (1.0 + heat * (-((self.now - began) as f64) / 2e6).exp());
-        let more = self.cold.as_mut().map_or(0, |cold| cold.more(step));
+        let more = self.cold.as_mut().map_or(0, |cold| cold.delay(step));
         self.disturbed += more;
         step.took = took as u64 + more;
         // What the workers report trembles by 3 %.
@@ -409,7 +409,7 @@ fn config() -> SchedulerConfig {
         reserve: Reserve::Growth,
         latency_target: 25_000,
         aging: 5_000_000,
-        reads: Reads {
+        decode_reads: DecodeReads {
             weights: 16_060_522_496,
             token: 131_072,
         },
@@ -419,7 +419,7 @@ fn config() -> SchedulerConfig {
 /// What a worker on a GPU declares.
 fn sizes() -> Vec<u32> {
     let padded = PRODUCTS.iter().map(|(tokens, _)| *tokens);
-    let larger = (2_560..=READ).step_by(512);
+    let larger = (2_560..=PREFILL_SIZE).step_by(512);
     padded
         .skip_while(|&tokens| tokens < 64)
         .chain(larger)

@@ -63,11 +63,11 @@ scenarios! {
     latency_target
     no_slot_no_forks
     one_step_ahead
-    overtaking
+    short_prompts_first
     passing_and_ageing
     preemption
     prepared_again
-    prompt_read_once
+    prompt_prefilled_once
     reserve_to_finish
     several_tokens_per_run
     unprepared

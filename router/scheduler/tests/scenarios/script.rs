@@ -1,9 +1,9 @@
 //! The events of scenario files, and plans and emissions as text.
 
-use penstock_scheduler::config::{KvGroup, Reads, Reserve, SchedulerConfig};
+use penstock_scheduler::config::{DecodeReads, KvGroup, Reserve, SchedulerConfig};
 use penstock_scheduler::ids::{Micros, RequestId, SequenceId, Slot, TokenId};
 use penstock_scheduler::plan::{Emission, StepOutcome, StepPlan};
-use penstock_scheduler::request::{Class, Pipelining, Request};
+use penstock_scheduler::request::{Pipelining, Request, SchedulingClass};
 use penstock_scheduler::{FirstComeFirstServed, Scheduler};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Display;
@@ -61,10 +61,10 @@ impl<'a> Words<'a> {
     }
 
     fn sequence(&self) -> SequenceId {
-        let (request, branch) = self.bare[1].split_once('.').unwrap_or((self.bare[1], "0"));
+        let (request, index) = self.bare[1].split_once('.').unwrap_or((self.bare[1], "0"));
         SequenceId {
             request: RequestId(request.parse().unwrap()),
-            branch: branch.parse().unwrap(),
+            index: index.parse().unwrap(),
         }
     }
 }
@@ -102,16 +102,16 @@ impl Script {
             "fork" => {
                 let max_new_tokens = words.number("max", 0) as u32;
                 return match scheduler.fork(words.sequence(), max_new_tokens, self.now) {
-                    Ok(child) => vec![format!("born {}", name(child))],
+                    Ok(child) => vec![format!("forked {}", name(child))],
                     Err(error) => vec![format!("refused: {error}")],
                 };
             }
             "steer" => {
                 let tokens = words.tokens("tokens");
-                let born = scheduler.steer(words.sequence(), &tokens, self.now);
-                return born
+                let children = scheduler.steer(words.sequence(), &tokens, self.now);
+                return children
                     .iter()
-                    .map(|&id| format!("born {}", name(id)))
+                    .map(|&id| format!("forked {}", name(id)))
                     .collect();
             }
             "lost" => {
@@ -163,9 +163,10 @@ impl Script {
                 .push((outcome.token_ids.len() - before) as u32);
         }
         let news = scheduler.complete(&outcome, self.now);
-        let told = news.iter().map(|news| describe_emission(news, &outcome));
-        let lacking = scheduler.take_unprepared();
-        told.chain(lacking.iter().map(|id| format!("unprepared {id}")))
+        let emitted = news.iter().map(|news| describe_emission(news, &outcome));
+        let unprepared = scheduler.take_unprepared();
+        emitted
+            .chain(unprepared.iter().map(|id| format!("unprepared {id}")))
             .collect()
     }
 }
@@ -194,7 +195,7 @@ fn config(words: &Words<'_>) -> SchedulerConfig {
         },
         latency_target: words.number("latency", 1_000_000),
         aging: words.number("aging", 1_000_000),
-        reads: Reads::default(),
+        decode_reads: DecodeReads::default(),
     }
 }
 
@@ -213,15 +214,15 @@ fn request(words: &Words<'_>) -> Request {
             .values
             .get("salt")
             .map_or_else(Vec::new, |s| vec![s.parse().unwrap()]),
-        cached_at_most: words.number("cached", u64::from(u32::MAX)) as u32,
+        max_cached_tokens: words.number("cached", u64::from(u32::MAX)) as u32,
         preparing: words.bare.contains(&"preparing"),
         pipelining: match words.bare.last() {
             Some(&"waits") => Pipelining::Waits,
             Some(&"steered") => Pipelining::Steered,
             _ => Pipelining::Ahead,
         },
-        branches: words.number("branches", 1) as u32,
-        class: Class::default(),
+        sequences: words.number("sequences", 1) as u32,
+        class: SchedulingClass::default(),
     }
 }
 
@@ -295,9 +296,9 @@ fn describe_emission(emission: &Emission, outcome: &StepOutcome) -> String {
 
 /// `3` for a request's first sequence, `3.1` for a fork.
 fn name(id: SequenceId) -> String {
-    match id.branch {
+    match id.index {
         0 => id.request.to_string(),
-        branch => format!("{}.{branch}", id.request),
+        index => format!("{}.{index}", id.request),
     }
 }
 

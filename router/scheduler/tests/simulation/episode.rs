@@ -2,11 +2,11 @@
 
 use crate::random::{Random, hash};
 use crate::worker::{VOCABULARY, Worker, World, extend_history, next_token, root};
-use penstock_scheduler::config::{KvGroup, Reads, Reserve, SchedulerConfig};
+use penstock_scheduler::config::{DecodeReads, KvGroup, Reserve, SchedulerConfig};
 use penstock_scheduler::ids::{Epoch, Micros, RequestId, SequenceId, TokenId};
 use penstock_scheduler::plan::{Emission, Finish, StepOutcome, StepPlan};
-use penstock_scheduler::request::{Class, Pipelining, Request};
-use penstock_scheduler::{Facts, FirstComeFirstServed, Policy, Scheduler};
+use penstock_scheduler::request::{Pipelining, Request, SchedulingClass};
+use penstock_scheduler::{FirstComeFirstServed, Policy, Scheduler, SequenceFacts};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Most sequences of a request that is steered.
@@ -55,11 +55,11 @@ pub(crate) struct Summary {
 struct Erratic;
 
 impl Policy for Erratic {
-    fn rank(&mut self, facts: &Facts<'_>) -> u64 {
+    fn rank(&mut self, facts: &SequenceFacts<'_>) -> u64 {
         (i64::from(facts.class.priority) + 1000) as u64
     }
 
-    fn victim(&self, juniors: &[Facts<'_>]) -> usize {
+    fn victim(&self, juniors: &[SequenceFacts<'_>]) -> usize {
         let words: Vec<_> = juniors
             .iter()
             .map(|facts| u64::from(facts.tokens))
@@ -81,7 +81,7 @@ pub(crate) struct Episode {
     /// Requests that wait for `prepared`.
     preparing: Vec<RequestId>,
     /// Requests whose forks may be unborn.
-    undivided: BTreeSet<RequestId>,
+    unforked: BTreeSet<RequestId>,
     salts: BTreeMap<u64, Vec<u64>>,
     epoch: Epoch,
     now: u64,
@@ -118,7 +118,7 @@ impl Episode {
             stale: Vec::new(),
             live: BTreeMap::new(),
             preparing: Vec::new(),
-            undivided: BTreeSet::new(),
+            unforked: BTreeSet::new(),
             salts: BTreeMap::new(),
             epoch: Epoch(0),
             now: 0,
@@ -200,15 +200,15 @@ impl Episode {
             min_new_tokens: request.min_new_tokens,
             stops: request.stop_token_ids,
         };
-        for branch in 0..request.branches {
+        for index in 0..request.sequences {
             let id = SequenceId {
                 request: request.id,
-                branch,
+                index,
             };
             self.live.insert(id, record.clone());
         }
-        if request.branches > 1 {
-            self.undivided.insert(request.id);
+        if request.sequences > 1 {
+            self.unforked.insert(request.id);
             self.forked = true;
         }
     }
@@ -239,7 +239,7 @@ impl Episode {
                 vec![]
             },
             cache_salt: random.pick(&[&[][..], &[], &[], &[7], &[7, 8]]).to_vec(),
-            cached_at_most: random.pick(&[u32::MAX, u32::MAX, 0, length / 2]),
+            max_cached_tokens: random.pick(&[u32::MAX, u32::MAX, 0, length / 2]),
             preparing: random.chance(10),
             pipelining: random.pick(&[
                 Pipelining::Ahead,
@@ -247,10 +247,10 @@ impl Episode {
                 Pipelining::Waits,
                 Pipelining::Steered,
             ]),
-            branches: random.pick(&[1, 1, 1, 2, 5]),
-            class: Class {
+            sequences: random.pick(&[1, 1, 1, 2, 5]),
+            class: SchedulingClass {
                 priority: random.within(0, 2) as i32,
-                ..Class::default()
+                ..SchedulingClass::default()
             },
         }
     }
@@ -265,7 +265,7 @@ impl Episode {
         let Some(parent) = self.pick_live() else {
             return;
         };
-        if self.undivided.contains(&parent.request) || self.live[&parent].steered {
+        if self.unforked.contains(&parent.request) || self.live[&parent].steered {
             return;
         }
         let max_new_tokens = self.live[&parent].generated + self.random.within(0, 9);
@@ -282,7 +282,7 @@ impl Episode {
             ..*record
         };
         let old = self.live.insert(child, record);
-        assert!(old.is_none(), "{child:?} was born twice");
+        assert!(old.is_none(), "{child:?} was forked twice");
     }
 
     fn abort(&mut self) {
@@ -294,7 +294,7 @@ impl Episode {
 
     fn finish(&mut self) {
         let Some(id) = self.pick_live() else { return };
-        if self.undivided.contains(&id.request) {
+        if self.unforked.contains(&id.request) {
             // The end of its first branch ends a request whose forks are not born.
             self.scheduler.abort(id.request);
             self.end_request(id.request);
@@ -308,8 +308,8 @@ impl Episode {
     /// Once all branches of a request to be steered have news: some end, some go on, some are forked.
     fn steer(&mut self, request: RequestId) {
         let of = |id: &SequenceId| id.request == request;
-        let mut branches = self.live.iter().filter(|(id, _)| of(id));
-        if self.undivided.contains(&request) || !branches.all(|(_, record)| record.held) {
+        let mut sequences = self.live.iter().filter(|(id, _)| of(id));
+        if self.unforked.contains(&request) || !sequences.all(|(_, record)| record.held) {
             return;
         }
         let ids: Vec<_> = self.live.keys().filter(|id| of(id)).copied().collect();
@@ -320,11 +320,11 @@ impl Episode {
             let tokens: Vec<_> = (0..count)
                 .map(|_| TokenId(self.random.within(0, VOCABULARY - 1)))
                 .collect();
-            let born = self.scheduler.steer(id, &tokens, Micros(self.now));
+            let children = self.scheduler.steer(id, &tokens, Micros(self.now));
             let record = self.live.remove(&id).unwrap();
-            let going = std::iter::once(id).chain(born.iter().copied());
+            let going = std::iter::once(id).chain(children.iter().copied());
             assert_eq!(
-                born.len() + 1,
+                children.len() + 1,
                 tokens.len().max(1),
                 "one sequence per token"
             );
@@ -338,7 +338,7 @@ impl Episode {
                 };
                 assert!(
                     self.live.insert(id, record).is_none(),
-                    "{id:?} was born twice"
+                    "{id:?} was forked twice"
                 );
                 self.forked = true;
                 self.summary.steered += 1;
@@ -350,7 +350,7 @@ impl Episode {
     fn end_request(&mut self, id: RequestId) {
         self.live.retain(|live, _| live.request != id);
         self.preparing.retain(|&request| request != id);
-        self.undivided.remove(&id);
+        self.unforked.remove(&id);
     }
 
     fn prepare(&mut self) {
@@ -411,7 +411,7 @@ impl Episode {
         let mut gone = BTreeSet::new();
         for emission in news {
             let id = emission.sequence.request;
-            if emission.finish == Some(Finish::Failed) && self.undivided.remove(&id) {
+            if emission.finish == Some(Finish::Failed) && self.unforked.remove(&id) {
                 // Perhaps its forks are born, perhaps not: none has had a word.
                 self.scheduler.abort(id);
                 self.end_request(id);
@@ -428,7 +428,7 @@ impl Episode {
     /// Every token is the one that the sequence would have got alone, and it ends when it should.
     fn receive(&mut self, emission: &Emission, outcome: &StepOutcome) {
         let id = emission.sequence;
-        self.undivided.remove(&id.request);
+        self.unforked.remove(&id.request);
         let Some(record) = self.live.get_mut(&id) else {
             panic!("news of {id:?}, which is over")
         };
@@ -570,6 +570,6 @@ fn random_config(random: &mut Random) -> SchedulerConfig {
         ]),
         latency_target: random.pick(&[0, 900, 1_500, 1_000_000]),
         aging: random.pick(&[0, 5, 50, 1_000]),
-        reads: Reads::default(),
+        decode_reads: DecodeReads::default(),
     }
 }

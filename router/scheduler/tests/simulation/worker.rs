@@ -13,7 +13,7 @@ const GARBAGE: u64 = 1;
 
 /// The token that follows a history in a sequence: the model.
 pub(crate) fn next_token(history: u64, sequence: SequenceId) -> TokenId {
-    let seed = hash(&[sequence.request.0 % 3, u64::from(sequence.branch)]);
+    let seed = hash(&[sequence.request.0 % 3, u64::from(sequence.index)]);
     TokenId((hash(&[history, seed]) % u64::from(VOCABULARY)) as u32)
 }
 

@@ -3,7 +3,7 @@
 use minijinja::Error;
 use minijinja::value::{Kwargs, Value};
 
-use super::kinds::raised;
+use super::python_types::py_error;
 
 /// The arguments of one call.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ impl Args {
     }
 
     /// All of them in the form of a call, behind `first`.
-    pub(super) fn behind(&self, first: Value) -> Vec<Value> {
+    pub(super) fn prepended_with(&self, first: Value) -> Vec<Value> {
         let mut all = vec![first];
         all.extend(self.values.iter().cloned());
         if !self.named.is_empty() {
@@ -72,7 +72,7 @@ impl Args {
         let given = self.values.len();
         if given > N {
             let message = format!("{name}() takes at most {N} arguments ({given} given)");
-            return Err(raised("TypeError", message));
+            return Err(py_error("TypeError", message));
         }
         let mut bound = [const { None }; N];
         for (place, value) in bound.iter_mut().zip(self.values) {
@@ -85,11 +85,11 @@ impl Args {
                 Some(place @ None) => *place = Some(value),
                 Some(Some(_)) => {
                     let message = format!("{name}() got multiple values for argument '{key}'");
-                    return Err(raised("TypeError", message));
+                    return Err(py_error("TypeError", message));
                 }
                 None => {
                     let message = format!("{name}() got an unexpected keyword argument '{key}'");
-                    return Err(raised("TypeError", message));
+                    return Err(py_error("TypeError", message));
                 }
             }
         }
@@ -100,7 +100,7 @@ impl Args {
 /// A parameter that must be given.
 pub(super) fn needed(value: Option<Value>, name: &str) -> Result<Value, Error> {
     let message = || format!("missing a required argument: '{name}'");
-    value.ok_or_else(|| raised("TypeError", message()))
+    value.ok_or_else(|| py_error("TypeError", message()))
 }
 
 /// A whole number, or `default` where none is given.
@@ -115,7 +115,7 @@ pub(super) fn count(value: Option<&Value>, default: i64) -> Result<i64, Error> {
             .filter(|_| value.is_integer())
             .ok_or_else(|| {
                 let message = format!("an integer is required, not '{value}'");
-                raised("TypeError", message)
+                py_error("TypeError", message)
             }),
     }
 }
@@ -123,7 +123,7 @@ pub(super) fn count(value: Option<&Value>, default: i64) -> Result<i64, Error> {
 /// A text that must be one.
 pub(super) fn text(value: &Value) -> Result<&str, Error> {
     value.as_str().ok_or_else(|| {
-        let name = super::kinds::type_name(value);
-        raised("TypeError", format!("must be str, not {name}"))
+        let name = super::python_types::type_name(value);
+        py_error("TypeError", format!("must be str, not {name}"))
     })
 }

@@ -8,15 +8,15 @@ use minijinja::value::Value;
 use minijinja::{Error, State};
 
 use super::args::{Args, count, needed};
-use super::kinds::{
-    Generator, Kind, dict, items as items_of, kind, len, pair, pairs, raised, type_name,
-};
 use super::lookups::order;
 use super::ops::add;
+use super::python_types::{
+    Kind, PyGenerator, dict, items as items_of, kind, len, pair, pairs, py_error, type_name,
+};
 use super::text::to_str;
 
 /// `environment.getitem(item, part)` along a path such as `a.0.b`.
-pub(super) fn along(item: &Value, path: &Value) -> Result<Value, Error> {
+pub(super) fn get_path(item: &Value, path: &Value) -> Result<Value, Error> {
     let Some(path) = path.as_str() else {
         return if path.is_none() {
             Ok(item.clone())
@@ -37,7 +37,7 @@ pub(super) fn along(item: &Value, path: &Value) -> Result<Value, Error> {
 
 fn part(item: &Value, key: &Value) -> Result<Value, Error> {
     if item.is_undefined() {
-        return Err(super::kinds::undefined());
+        return Err(super::python_types::undefined());
     }
     item.get_item(key)
 }
@@ -87,7 +87,7 @@ pub(super) fn sort(_: &mut State<'_, '_>, value: Value, args: Args) -> Result<Va
     let keyed = items_of(&value)?.into_iter().map(|item| {
         let keys = paths
             .iter()
-            .map(|path| Ok(folded(along(&item, path)?, case_sensitive)));
+            .map(|path| Ok(folded(get_path(&item, path)?, case_sensitive)));
         Ok((Value::from(keys.collect::<Result<Vec<_>, Error>>()?), item))
     });
     sorted(keyed.collect::<Result<_, Error>>()?, is(reverse)).map(Value::from)
@@ -102,7 +102,7 @@ pub(super) fn dict_sort(_: &mut State<'_, '_>, value: Value, args: Args) -> Resu
         Some("value") => true,
         Some(_) => {
             let message = "You can only sort by either \"key\" or \"value\"";
-            return Err(raised("FilterArgumentError", message));
+            return Err(py_error("FilterArgumentError", message));
         }
     };
     need_dict(&value)?;
@@ -118,7 +118,7 @@ fn need_dict(value: &Value) -> Result<(), Error> {
         return Ok(());
     }
     let name = type_name(value);
-    Err(raised(
+    Err(py_error(
         "TypeError",
         format!("a mapping is required, not '{name}'"),
     ))
@@ -127,10 +127,12 @@ fn need_dict(value: &Value) -> Result<(), Error> {
 pub(super) fn items(_: &mut State<'_, '_>, value: Value, args: Args) -> Result<Value, Error> {
     let [] = args.bind("items", [])?;
     if value.is_undefined() {
-        return Ok(Generator::of(Vec::new()));
+        return Ok(PyGenerator::new_value(Vec::new()));
     }
     need_dict(&value)?;
-    Ok(Generator::of(pairs(&value).into_iter().map(pair).collect()))
+    Ok(PyGenerator::new_value(
+        pairs(&value).into_iter().map(pair).collect(),
+    ))
 }
 
 pub(super) fn unique(_: &mut State<'_, '_>, value: Value, args: Args) -> Result<Value, Error> {
@@ -140,14 +142,14 @@ pub(super) fn unique(_: &mut State<'_, '_>, value: Value, args: Args) -> Result<
     let mut seen = Vec::new();
     let mut kept = Vec::new();
     for item in items_of(&value)? {
-        let key = folded(along(&item, &attribute)?, case_sensitive);
+        let key = folded(get_path(&item, &attribute)?, case_sensitive);
         super::lookups::hashable(&key)?;
         if !seen.contains(&key) {
             seen.push(key);
             kept.push(item);
         }
     }
-    Ok(Generator::of(kept))
+    Ok(PyGenerator::new_value(kept))
 }
 
 pub(super) fn min(_: &mut State<'_, '_>, value: Value, args: Args) -> Result<Value, Error> {
@@ -164,7 +166,7 @@ fn extreme(value: &Value, args: Args, name: &str, wanted: Ordering) -> Result<Va
     let attribute = attribute.unwrap_or(Value::from(()));
     let mut best: Option<(Value, Value)> = None;
     for item in items_of(value)? {
-        let key = folded(along(&item, &attribute)?, case_sensitive);
+        let key = folded(get_path(&item, &attribute)?, case_sensitive);
         let better = match &best {
             None => true,
             Some((found, _)) => order("<", &key, found)? == Some(wanted),
@@ -184,7 +186,7 @@ pub(super) fn join(_: &mut State<'_, '_>, value: Value, args: Args) -> Result<Va
         out.push_str(if index > 0 { &separator } else { "" });
         let attribute = attribute.as_ref().filter(|attribute| !attribute.is_none());
         match attribute {
-            Some(attribute) => out.push_str(&to_str(&along(item, attribute)?)),
+            Some(attribute) => out.push_str(&to_str(&get_path(item, attribute)?)),
             None => super::text::write_str(item, &mut out),
         }
     }
@@ -206,8 +208,11 @@ pub(super) fn last(_: &mut State<'_, '_>, value: Value, args: Args) -> Result<Va
 }
 
 fn reversible(value: &Value) -> Result<(), Error> {
-    if value.downcast_object_ref::<Generator>().is_some() {
-        return Err(raised("TypeError", "'generator' object is not reversible"));
+    if value.downcast_object_ref::<PyGenerator>().is_some() {
+        return Err(py_error(
+            "TypeError",
+            "'generator' object is not reversible",
+        ));
     }
     Ok(())
 }
@@ -219,7 +224,7 @@ pub(super) fn reverse(_: &mut State<'_, '_>, value: Value, args: Args) -> Result
     }
     let mut list = items_of(&value)?;
     list.reverse();
-    Ok(Generator::of(list))
+    Ok(PyGenerator::new_value(list))
 }
 
 pub(super) fn list(_: &mut State<'_, '_>, value: Value, args: Args) -> Result<Value, Error> {
@@ -237,11 +242,11 @@ pub(super) fn sum(_: &mut State<'_, '_>, value: Value, args: Args) -> Result<Val
     let attribute = attribute.unwrap_or(Value::from(()));
     let start = start.unwrap_or_else(|| Value::from(0));
     if start.as_str().is_some() {
-        return Err(raised("TypeError", "sum() can't sum strings"));
+        return Err(py_error("TypeError", "sum() can't sum strings"));
     }
     let list = items_of(&value)?;
     list.iter()
-        .try_fold(start, |sum, item| add(&sum, &along(item, &attribute)?))
+        .try_fold(start, |sum, item| add(&sum, &get_path(item, &attribute)?))
 }
 
 pub(super) fn batch(_: &mut State<'_, '_>, value: Value, args: Args) -> Result<Value, Error> {
@@ -257,7 +262,7 @@ pub(super) fn batch(_: &mut State<'_, '_>, value: Value, args: Args) -> Result<V
         }
         Value::from(chunk)
     });
-    Ok(Generator::of(batches.collect::<Vec<_>>()))
+    Ok(PyGenerator::new_value(batches.collect::<Vec<_>>()))
 }
 
 pub(super) fn slice(_: &mut State<'_, '_>, value: Value, args: Args) -> Result<Value, Error> {
@@ -266,7 +271,7 @@ pub(super) fn slice(_: &mut State<'_, '_>, value: Value, args: Args) -> Result<V
     let slices = usize::try_from(slices).unwrap_or(0);
     let list = items_of(&value)?;
     if slices == 0 {
-        return Err(raised(
+        return Err(py_error(
             "ZeroDivisionError",
             "integer division or modulo by zero",
         ));
@@ -281,7 +286,7 @@ pub(super) fn slice(_: &mut State<'_, '_>, value: Value, args: Args) -> Result<V
         part.extend(fill.clone().filter(|_| index >= extra));
         Value::from(part)
     });
-    Ok(Generator::of(parts.collect()))
+    Ok(PyGenerator::new_value(parts.collect()))
 }
 
 pub(super) fn group_by(_: &mut State<'_, '_>, value: Value, args: Args) -> Result<Value, Error> {
@@ -290,7 +295,7 @@ pub(super) fn group_by(_: &mut State<'_, '_>, value: Value, args: Args) -> Resul
     let attribute = needed(attribute, "attribute")?;
     let case_sensitive = is(case_sensitive);
     let key = |item: &Value| -> Result<Value, Error> {
-        let found = along(item, &attribute)?;
+        let found = get_path(item, &attribute)?;
         Ok(match &default {
             Some(default) if found.is_undefined() => default.clone(),
             _ => found,
@@ -310,7 +315,7 @@ pub(super) fn group_by(_: &mut State<'_, '_>, value: Value, args: Args) -> Resul
     }
     let groups = groups.into_iter();
     Ok(groups
-        .map(|(_, shown, group)| super::kinds::Group::of(shown, group))
+        .map(|(_, shown, group)| super::python_types::GroupTuple::new_value(shown, group))
         .collect())
 }
 
@@ -322,34 +327,38 @@ pub(super) fn map(state: &mut State<'_, '_>, value: Value, args: Args) -> Result
         Vec::new()
     };
     let Some(filter) = values else {
-        let attribute =
-            named.ok_or_else(|| raised("FilterArgumentError", "map requires a filter argument"))?;
+        let attribute = named
+            .ok_or_else(|| py_error("FilterArgumentError", "map requires a filter argument"))?;
         let default = args.named("default").filter(|default| !default.is_none());
         let [_, _] = args.bind("map", ["attribute", "default"])?;
         let mapped = list.iter().map(|item| {
-            let found = along(item, &attribute)?;
+            let found = get_path(item, &attribute)?;
             Ok(match &default {
                 Some(default) if found.is_undefined() => default.clone(),
                 _ => found,
             })
         });
-        return Ok(Generator::of(mapped.collect::<Result<_, Error>>()?));
+        return Ok(PyGenerator::new_value(
+            mapped.collect::<Result<_, Error>>()?,
+        ));
     };
     let mut rest = args;
     rest.take_first();
     let name = super::args::text(&filter)?.to_owned();
     let mapped = list
         .into_iter()
-        .map(|item| state.apply_filter(&name, &rest.behind(item)));
-    Ok(Generator::of(mapped.collect::<Result<_, Error>>()?))
+        .map(|item| state.apply_filter(&name, &rest.prepended_with(item)));
+    Ok(PyGenerator::new_value(
+        mapped.collect::<Result<_, Error>>()?,
+    ))
 }
 
 pub(super) fn select(state: &mut State<'_, '_>, value: Value, args: Args) -> Result<Value, Error> {
-    chosen(state, &value, (None, args), true)
+    select_items(state, &value, (None, args), true)
 }
 
 pub(super) fn reject(state: &mut State<'_, '_>, value: Value, args: Args) -> Result<Value, Error> {
-    chosen(state, &value, (None, args), false)
+    select_items(state, &value, (None, args), false)
 }
 
 pub(super) fn select_attr(
@@ -358,7 +367,7 @@ pub(super) fn select_attr(
     mut args: Args,
 ) -> Result<Value, Error> {
     let attribute = args.take_first();
-    chosen(state, &value, (Some(attribute), args), true)
+    select_items(state, &value, (Some(attribute), args), true)
 }
 
 pub(super) fn reject_attr(
@@ -367,11 +376,11 @@ pub(super) fn reject_attr(
     mut args: Args,
 ) -> Result<Value, Error> {
     let attribute = args.take_first();
-    chosen(state, &value, (Some(attribute), args), false)
+    select_items(state, &value, (Some(attribute), args), false)
 }
 
 /// The items whose test answers `wanted`; without a test, whether they are true.
-fn chosen(
+fn select_items(
     state: &mut State<'_, '_>,
     value: &Value,
     (attribute, mut args): (Option<Value>, Args),
@@ -380,22 +389,22 @@ fn chosen(
     let test = args.take_first();
     let mut kept = Vec::new();
     if !value.is_true() {
-        return Ok(Generator::of(kept));
+        return Ok(PyGenerator::new_value(kept));
     }
     for item in items_of(value)? {
         let tested = match &attribute {
-            Some(attribute) => along(&item, attribute)?,
+            Some(attribute) => get_path(&item, attribute)?,
             None => item.clone(),
         };
         let holds = match test.as_str() {
-            Some(name) => state.perform_test(name, &args.behind(tested))?,
+            Some(name) => state.perform_test(name, &args.prepended_with(tested))?,
             None => tested.is_true(),
         };
         if holds == wanted {
             kept.push(item);
         }
     }
-    Ok(Generator::of(kept))
+    Ok(PyGenerator::new_value(kept))
 }
 
 pub(super) fn random(_: &mut State<'_, '_>, value: Value, args: Args) -> Result<Value, Error> {
@@ -416,7 +425,7 @@ pub(super) fn new_dict(mut args: Args) -> Result<Value, Error> {
             let pairs = items_of(&first)?.into_iter().map(|pair| {
                 <[Value; 2]>::try_from(items_of(&pair)?)
                     .map(|[key, value]| (key, value))
-                    .map_err(|_| raised("ValueError", "a pair has two items"))
+                    .map_err(|_| py_error("ValueError", "a pair has two items"))
             });
             pairs.collect::<Result<_, Error>>()?
         }

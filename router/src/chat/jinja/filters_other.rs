@@ -6,8 +6,10 @@ use minijinja::value::Value;
 use minijinja::{Error, State};
 
 use super::args::{Args, count, needed, text};
-use super::kinds::{Kind, from_i128, integer, items, kind, pairs, raised, type_name, undefined};
 use super::ops::Number;
+use super::python_types::{
+    Kind, from_i128, integer, items, kind, pairs, py_error, type_name, undefined,
+};
 use super::text::{is_space, to_repr, to_str};
 
 pub(super) fn default(_: &mut State<'_, '_>, value: Value, args: Args) -> Result<Value, Error> {
@@ -22,13 +24,13 @@ pub(super) fn default(_: &mut State<'_, '_>, value: Value, args: Args) -> Result
 
 pub(super) fn abs(_: &mut State<'_, '_>, value: Value, args: Args) -> Result<Value, Error> {
     let [] = args.bind("abs", [])?;
-    match Number::of(&value) {
+    match Number::from_value(&value) {
         Some(Number::Int(number)) => Ok(from_i128(number.saturating_abs())),
         Some(Number::Float(number)) => Ok(Value::from(number.abs())),
         None if value.is_undefined() => Err(undefined()),
         None => {
             let name = type_name(&value);
-            Err(raised(
+            Err(py_error(
                 "TypeError",
                 format!("bad operand type for abs(): '{name}'"),
             ))
@@ -56,7 +58,7 @@ pub(super) fn int(_: &mut State<'_, '_>, value: Value, args: Args) -> Result<Val
             None
         }
     };
-    let parsed = match (value.as_str(), Number::of(&value)) {
+    let parsed = match (value.as_str(), Number::from_value(&value)) {
         (Some(text), _) => parse_int(text, base).or_else(|| parse_float(text).and_then(whole)),
         (_, Some(Number::Int(number))) => Some(from_i128(number)),
         (_, Some(Number::Float(number))) => whole(number),
@@ -123,7 +125,7 @@ pub(super) fn float(_: &mut State<'_, '_>, value: Value, args: Args) -> Result<V
     }
     let parsed = match value.as_str() {
         Some(text) => parse_float(text),
-        None => Number::of(&value).map(Number::as_float),
+        None => Number::from_value(&value).map(Number::as_float),
     };
     Ok(parsed.map_or_else(|| default.unwrap_or_else(|| Value::from(0.0)), Value::from))
 }
@@ -133,12 +135,12 @@ pub(super) fn round(_: &mut State<'_, '_>, value: Value, args: Args) -> Result<V
     let precision = count(precision.as_ref(), 0)?.clamp(-400, 400);
     let precision = i32::try_from(precision).unwrap_or(0);
     let method = method.map_or_else(|| "common".to_owned(), |method| to_str(&method));
-    let number = Number::of(&value).ok_or_else(|| {
+    let number = Number::from_value(&value).ok_or_else(|| {
         if value.is_undefined() {
             return undefined();
         }
         let name = type_name(&value);
-        raised(
+        py_error(
             "TypeError",
             format!("type {name} doesn't define __round__ method"),
         )
@@ -152,7 +154,7 @@ pub(super) fn round(_: &mut State<'_, '_>, value: Value, args: Args) -> Result<V
         ("floor", _) => ((float * scale).floor() + 0.0) / scale,
         _ => {
             let message = "method must be common, ceil or floor";
-            return Err(raised("FilterArgumentError", message));
+            return Err(py_error("FilterArgumentError", message));
         }
     };
     Ok(Value::from(rounded))
@@ -190,7 +192,7 @@ pub(super) fn attr(_: &mut State<'_, '_>, value: Value, args: Args) -> Result<Va
     let name = needed(name, "name")?;
     let name = text(&name)?;
     if super::methods::exists(&value, name) {
-        return Ok(Value::from_object(super::kinds::Bound {
+        return Ok(Value::from_object(super::python_types::BoundMethod {
             method: name.to_owned(),
             value,
         }));

@@ -6,9 +6,9 @@ use minijinja::value::Value;
 use minijinja::{Error, State};
 
 use super::args::{Args, count, needed, text};
-use super::kinds::{Kind, items, kind, len, pairs, raised, tuple, type_name, undefined};
 use super::ops::{Number, escaped};
 use super::printf::printf;
+use super::python_types::{Kind, items, kind, len, pairs, py_error, tuple, type_name, undefined};
 use super::strings::{self, strip};
 use super::strings_parts::lines;
 use super::text::{is_space, to_str};
@@ -117,7 +117,7 @@ pub(super) fn truncate(_: &mut State<'_, '_>, value: Value, args: Args) -> Resul
     let ending = i64::try_from(len(&Value::from(end))?).unwrap_or(i64::MAX);
     if length < ending || leeway < 0 {
         let message = format!("expected length >= {ending}, got {length}");
-        return Err(raised("AssertionError", message));
+        return Err(py_error("AssertionError", message));
     }
     if i64::try_from(len(&value)?).is_ok_and(|size| size <= length.saturating_add(leeway)) {
         return Ok(value);
@@ -168,7 +168,7 @@ pub(super) fn format(_: &mut State<'_, '_>, value: Value, args: Args) -> Result<
     let values = match (values.is_empty(), named.is_empty()) {
         (false, false) => {
             let message = "can't handle positional and keyword arguments at the same time";
-            return Err(raised("FilterArgumentError", message));
+            return Err(py_error("FilterArgumentError", message));
         }
         (_, true) => tuple(values),
         _ => Value::from_pairs(named),
@@ -217,7 +217,7 @@ pub(super) fn urlencode(_: &mut State<'_, '_>, value: Value, args: Args) -> Resu
                 let pair = items(&pair)?;
                 match <[Value; 2]>::try_from(pair) {
                     Ok([key, value]) => Ok((key, value)),
-                    Err(_) => Err(raised("ValueError", "a pair has two items")),
+                    Err(_) => Err(py_error("ValueError", "a pair has two items")),
                 }
             });
             pairs.collect::<Result<_, Error>>()?
@@ -255,7 +255,7 @@ pub(super) fn xml_attributes(
     if kind(&value) != Kind::Dict {
         let name = type_name(&value);
         let message = format!("'{name}' object has no attribute 'items'");
-        return Err(raised("AttributeError", message));
+        return Err(py_error("AttributeError", message));
     }
     let mut out = String::new();
     for (key, value) in pairs(&value) {
@@ -265,7 +265,7 @@ pub(super) fn xml_attributes(
         let key = to_str(&key);
         if key.contains(|c: char| c.is_ascii_whitespace() || "/>=".contains(c)) {
             let message = format!("Invalid character in attribute name: '{key}'");
-            return Err(raised("ValueError", message));
+            return Err(py_error("ValueError", message));
         }
         let value = escaped(&to_str(&value));
         out.push_str(if out.is_empty() { "" } else { " " });
@@ -279,10 +279,10 @@ pub(super) fn file_size(_: &mut State<'_, '_>, value: Value, args: Args) -> Resu
     let [binary] = args.bind("filesizeformat", ["binary"])?;
     let binary = binary.is_some_and(|binary| binary.is_true());
     let parsed = value.as_str().and_then(|text| text.trim().parse().ok());
-    let size = parsed.or_else(|| Number::of(&value).map(Number::as_float));
+    let size = parsed.or_else(|| Number::from_value(&value).map(Number::as_float));
     let size: f64 = size.ok_or_else(|| {
         let name = type_name(&value);
-        raised(
+        py_error(
             "TypeError",
             format!("float() argument must be a string or a real number, not '{name}'"),
         )

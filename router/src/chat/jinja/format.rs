@@ -4,9 +4,9 @@ use minijinja::value::Value;
 use minijinja::{Error, State};
 
 use super::args::Args;
-use super::kinds::{Kind, kind, raised, type_name};
 use super::numbers::{Digits, float, integer};
 use super::ops::Number;
+use super::python_types::{Kind, kind, py_error, type_name};
 use super::text::{self, to_ascii, to_repr, to_str};
 
 /// Characters of a width or of a precision.
@@ -34,7 +34,7 @@ impl Fields<'_> {
     /// `depth`: how deep fields may stand in formats of fields.
     fn expand(&mut self, state: &State<'_, '_>, text: &str, depth: u8) -> Result<String, Error> {
         if depth == 0 {
-            return Err(raised("ValueError", "Max string recursion exceeded"));
+            return Err(py_error("ValueError", "Max string recursion exceeded"));
         }
         let mut out = String::with_capacity(text.len());
         let mut rest = text;
@@ -47,7 +47,7 @@ impl Fields<'_> {
                 rest = after;
             } else if mark == "}" {
                 let message = "Single '}' encountered in format string";
-                return Err(raised("ValueError", message));
+                return Err(py_error("ValueError", message));
             } else {
                 let end = end_of_field(rest)?;
                 self.field(state, &rest[..end], depth, &mut out)?;
@@ -78,7 +78,7 @@ impl Fields<'_> {
             Some("a") => Value::from(to_ascii(&value)),
             Some(other) => {
                 let message = format!("Unknown conversion specifier '{other}'");
-                return Err(raised("ValueError", message));
+                return Err(py_error("ValueError", message));
             }
         };
         let spec = self.expand(state, spec, depth - 1).or_else(|error| {
@@ -98,7 +98,7 @@ impl Fields<'_> {
         let number = first.parse().ok();
         if (first.is_empty() && self.numbered) || (number.is_some() && self.next > 0) {
             let message = "cannot switch between manual and automatic field numbering";
-            return Err(raised("ValueError", message));
+            return Err(py_error("ValueError", message));
         }
         self.numbered |= number.is_some();
         let mut value = if first.is_empty() {
@@ -107,7 +107,7 @@ impl Fields<'_> {
         } else if let Some(index) = number {
             self.positional(index)?
         } else {
-            let missing = || raised("KeyError", format!("'{first}'"));
+            let missing = || py_error("KeyError", format!("'{first}'"));
             self.args.named(first).ok_or_else(missing)?
         };
         while !path.is_empty() {
@@ -120,7 +120,7 @@ impl Fields<'_> {
                 let inner = path.strip_prefix('[').unwrap_or(path);
                 let end = inner
                     .find(']')
-                    .ok_or_else(|| raised("ValueError", "Missing ']' in format string"))?;
+                    .ok_or_else(|| py_error("ValueError", "Missing ']' in format string"))?;
                 let text = &inner[..end];
                 key = text
                     .parse::<i64>()
@@ -136,7 +136,7 @@ impl Fields<'_> {
         let missing = || {
             let message =
                 format!("Replacement index {index} out of range for positional args tuple");
-            raised("IndexError", message)
+            py_error("IndexError", message)
         };
         self.args.positional(index).cloned().ok_or_else(missing)
     }
@@ -153,7 +153,7 @@ fn end_of_field(rest: &str) -> Result<usize, Error> {
             _ => {}
         }
     }
-    Err(raised("ValueError", "expected '}' before end of string"))
+    Err(py_error("ValueError", "expected '}' before end of string"))
 }
 
 /// What stands behind a field's colon.
@@ -196,12 +196,12 @@ impl Spec {
         spec.width = number(&mut rest)?.unwrap_or(0);
         spec.grouping = rest.next_if(|c| [',', '_'].contains(c));
         if rest.next_if_eq(&'.').is_some() {
-            let missing = || raised("ValueError", "Format specifier missing precision");
+            let missing = || py_error("ValueError", "Format specifier missing precision");
             spec.precision = Some(number(&mut rest)?.ok_or_else(missing)?);
         }
         spec.kind = rest.next();
         if rest.next().is_some() {
-            return Err(raised(
+            return Err(py_error(
                 "ValueError",
                 format!("Invalid format specifier '{text}'"),
             ));
@@ -211,7 +211,7 @@ impl Spec {
 
     fn write(&self, value: &Value, out: &mut String) -> Result<(), Error> {
         let kind = kind(value);
-        match (kind, Number::of(value)) {
+        match (kind, Number::from_value(value)) {
             (Kind::Bool, _) if self.kind.is_none() => self.write_text(&to_str(value), out),
             (_, Some(number)) if self.kind != Some('s') => return self.write_number(number, out),
             (Kind::Str | Kind::Int, _) if matches!(self.kind, None | Some('s')) => {
@@ -220,13 +220,13 @@ impl Spec {
             (Kind::Str, _) => {
                 let code = self.kind.unwrap_or('s');
                 let message = format!("Unknown format code '{code}' for object of type 'str'");
-                return Err(raised("ValueError", message));
+                return Err(py_error("ValueError", message));
             }
             _ if self.is_empty() => out.push_str(&to_str(value)),
             _ => {
                 let name = type_name(value);
                 let message = format!("unsupported format string passed to {name}.__format__");
-                return Err(raised("TypeError", message));
+                return Err(py_error("TypeError", message));
             }
         }
         Ok(())
@@ -249,7 +249,7 @@ impl Spec {
             (Number::Int(code), Some('c')) => {
                 let c = u32::try_from(code).ok().and_then(char::from_u32);
                 let c =
-                    c.ok_or_else(|| raised("OverflowError", "%c arg not in range(0x110000)"))?;
+                    c.ok_or_else(|| py_error("OverflowError", "%c arg not in range(0x110000)"))?;
                 self.write_text(&c.to_string(), out);
                 return Ok(());
             }
@@ -267,7 +267,7 @@ impl Spec {
                     "float"
                 };
                 let message = format!("Unknown format code '{other}' for object of type '{name}'");
-                return Err(raised("ValueError", message));
+                return Err(py_error("ValueError", message));
             }
         };
         self.write_digits(&digits, out);
@@ -372,7 +372,7 @@ fn number(rest: &mut std::iter::Peekable<std::str::Chars<'_>>) -> Result<Option<
         let digit = usize::try_from(digit.to_digit(10).unwrap_or(0)).unwrap_or(0);
         let sum = found.unwrap_or(0) * 10 + digit;
         if sum > MOST {
-            return Err(raised(
+            return Err(py_error(
                 "ValueError",
                 "Too many decimal digits in format string",
             ));

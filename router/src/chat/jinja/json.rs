@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 
 use super::args::{Args, count};
 use super::filters_list::sorted;
-use super::kinds::{Kind, dict, integer, items, kind, pair, pairs, raised, type_name};
+use super::python_types::{Kind, dict, integer, items, kind, pair, pairs, py_error, type_name};
 use super::text;
 
 /// `json.dumps(value, ...)` with `ensure_ascii` off: Python's spacing, nothing escaped for HTML.
@@ -28,7 +28,7 @@ pub(super) fn to_json(_: &mut State<'_, '_>, value: Value, args: Args) -> Result
         None => (", ".to_owned(), ": ".to_owned()),
         Some(separators) => match items(&separators)?.as_slice() {
             [item, key] => (item.to_string(), key.to_string()),
-            _ => return Err(raised("ValueError", "separators are a pair")),
+            _ => return Err(py_error("ValueError", "separators are a pair")),
         },
     };
     let writer = Writer {
@@ -68,7 +68,7 @@ impl Writer {
             _ => {
                 let name = type_name(value);
                 let message = format!("Object of type {name} is not JSON serializable");
-                return Err(raised("TypeError", message));
+                return Err(py_error("TypeError", message));
             }
         }
         Ok(())
@@ -105,7 +105,7 @@ impl Writer {
                 _ => {
                     let name = type_name(key);
                     let message = format!("keys must be str, int, float, bool or None, not {name}");
-                    return Err(raised("TypeError", message));
+                    return Err(py_error("TypeError", message));
                 }
             };
             self.string(&name, out);

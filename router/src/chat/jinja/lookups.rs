@@ -5,9 +5,9 @@ use std::cmp::Ordering;
 use minijinja::Error;
 use minijinja::value::Value;
 
-use super::kinds::{Bound, Kind, items, kind, raised, tuple, type_name, undefined};
 use super::methods;
-use super::ops::{Both, Number, both};
+use super::ops::{Number, NumberPair, number_pair};
+use super::python_types::{BoundMethod, Kind, items, kind, py_error, tuple, type_name, undefined};
 
 /// `item in container`.
 pub(super) fn contains(item: &Value, container: &Value) -> Result<bool, Error> {
@@ -16,7 +16,7 @@ pub(super) fn contains(item: &Value, container: &Value) -> Result<bool, Error> {
             let part = item.as_str().ok_or_else(|| {
                 let name = type_name(item);
                 let message = format!("'in <string>' requires string as left operand, not {name}");
-                raised("TypeError", message)
+                py_error("TypeError", message)
             })?;
             Ok(container.as_str().is_some_and(|text| text.contains(part)))
         }
@@ -30,7 +30,7 @@ pub(super) fn contains(item: &Value, container: &Value) -> Result<bool, Error> {
         _ => {
             let name = type_name(container);
             let message = format!("argument of type '{name}' is not iterable");
-            Err(raised("TypeError", message))
+            Err(py_error("TypeError", message))
         }
     }
 }
@@ -40,7 +40,7 @@ pub(super) fn hashable(key: &Value) -> Result<(), Error> {
     match kind(key) {
         Kind::List | Kind::Dict => {
             let name = type_name(key);
-            Err(raised("TypeError", format!("unhashable type: '{name}'")))
+            Err(py_error("TypeError", format!("unhashable type: '{name}'")))
         }
         Kind::Tuple => items(key)?.iter().try_for_each(hashable),
         _ => Ok(()),
@@ -49,9 +49,9 @@ pub(super) fn hashable(key: &Value) -> Result<(), Error> {
 
 /// How `a` compares with `b`; none if one of them is not a number.
 pub(super) fn order(operator: &str, a: &Value, b: &Value) -> Result<Option<Ordering>, Error> {
-    match both(a, b) {
-        Some(Both::Ints(a, b)) => return Ok(Some(a.cmp(&b))),
-        Some(Both::Floats(a, b)) => return Ok(a.partial_cmp(&b)),
+    match number_pair(a, b) {
+        Some(NumberPair::Ints(a, b)) => return Ok(Some(a.cmp(&b))),
+        Some(NumberPair::Floats(a, b)) => return Ok(a.partial_cmp(&b)),
         None => {}
     }
     if let (Some(a), Some(b)) = (a.as_str(), b.as_str()) {
@@ -73,14 +73,14 @@ pub(super) fn order(operator: &str, a: &Value, b: &Value) -> Result<Option<Order
             let (a, b) = (type_name(a), type_name(b));
             let message =
                 format!("'{operator}' not supported between instances of '{a}' and '{b}'");
-            Err(raised("TypeError", message))
+            Err(py_error("TypeError", message))
         }
     }
 }
 
 /// An index of a slice; none if it is not given.
 fn bound(value: &Value) -> Result<Option<i64>, Error> {
-    match Number::of(value) {
+    match Number::from_value(value) {
         Some(Number::Int(number)) => {
             let clamped = number.clamp(i64::MIN.into(), i64::MAX.into());
             Ok(i64::try_from(clamped).ok())
@@ -88,7 +88,7 @@ fn bound(value: &Value) -> Result<Option<i64>, Error> {
         _ if value.is_none() => Ok(None),
         _ => {
             let message = "slice indices must be integers or None";
-            Err(raised("TypeError", message))
+            Err(py_error("TypeError", message))
         }
     }
 }
@@ -107,12 +107,12 @@ pub(super) fn slice(
     if !matches!(kind, Kind::Str | Kind::List | Kind::Tuple) {
         let name = type_name(value);
         let message = format!("'{name}' object is not subscriptable");
-        return Err(raised("TypeError", message));
+        return Err(py_error("TypeError", message));
     }
     let (start, stop, step) = (bound(start)?, bound(stop)?, bound(step)?);
     let step = step.unwrap_or(1);
     if step == 0 {
-        return Err(raised("ValueError", "slice step cannot be zero"));
+        return Err(py_error("ValueError", "slice step cannot be zero"));
     }
     Ok(match value.as_str() {
         Some(text) => {
@@ -166,7 +166,7 @@ fn indices(
 /// An attribute whose name is also a method of Python's types: there, the method comes first.
 pub(super) fn attribute(value: &Value, name: &str) -> Result<Value, Error> {
     if methods::exists(value, name) {
-        return Ok(Value::from_object(Bound {
+        return Ok(Value::from_object(BoundMethod {
             value: value.clone(),
             method: name.to_owned(),
         }));
@@ -175,7 +175,7 @@ pub(super) fn attribute(value: &Value, name: &str) -> Result<Value, Error> {
 }
 
 /// What a loop iterates over: Python refuses what does not iterate.
-pub(super) fn iterated(value: Value) -> Result<Value, Error> {
+pub(super) fn require_iterable(value: Value) -> Result<Value, Error> {
     match kind(&value) {
         Kind::None | Kind::Bool | Kind::Int | Kind::Float | Kind::Other => {
             items(&value).map(Value::from)

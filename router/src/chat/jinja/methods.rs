@@ -4,8 +4,10 @@ use minijinja::value::Value;
 use minijinja::{Error, ErrorKind, State};
 
 use super::args::{Args, count, needed};
-use super::kinds::{Kind, Part, View, dict, items, kind, pairs, raised, type_name, undefined};
 use super::lookups::hashable;
+use super::python_types::{
+    DictPart, DictView, Kind, dict, items, kind, pairs, py_error, type_name, undefined,
+};
 use super::strings;
 
 const LIST: [&str; 3] = ["copy", "count", "index"];
@@ -76,7 +78,7 @@ fn change(value: &Value, method: &str) -> Error {
     let message = format!(
         "access to attribute '{method}' of '{name}' object is not allowed: it would change it"
     );
-    raised("SecurityError", message)
+    py_error("SecurityError", message)
 }
 
 fn list(value: &Value, method: &str, args: Args) -> Result<Value, Error> {
@@ -107,7 +109,7 @@ fn list(value: &Value, method: &str, args: Args) -> Result<Value, Error> {
             let found = (0_i64..)
                 .zip(&list)
                 .find(|(index, found)| (start..stop).contains(index) && **found == item);
-            let missing = || raised("ValueError", "the value is not in the list");
+            let missing = || py_error("ValueError", "the value is not in the list");
             found
                 .map(|(index, _)| Value::from(index))
                 .ok_or_else(missing)
@@ -135,9 +137,9 @@ fn map(value: &Value, method: &str, args: Args) -> Result<Value, Error> {
         _ => {
             let [] = args.bind(method, [])?;
             Ok(match method {
-                "items" => View::of(value, Part::Items),
-                "keys" => View::of(value, Part::Keys),
-                "values" => View::of(value, Part::Values),
+                "items" => DictView::new_value(value, DictPart::Items),
+                "keys" => DictView::new_value(value, DictPart::Keys),
+                "values" => DictView::new_value(value, DictPart::Values),
                 _ => dict(pairs(value)),
             })
         }

@@ -1,16 +1,16 @@
 //! Jinja2 as `transformers` sets it up: the sandbox, with blocks trimmed. minijinja parses and runs
 //! templates; what its operators, filters, tests and methods do otherwise than Python's is here.
-//! The source is rewritten so that operators are filters of ours (see `rewrite.rs`).
+//! The source is rewritten so that operators are filters of ours (see `expressions.rs`).
 
 mod args;
-mod checks;
-mod cycles;
+mod cycler;
+mod expressions;
 mod filters_list;
 mod filters_other;
 mod filters_text;
 mod format;
+mod jinja_tests;
 mod json;
-mod kinds;
 mod lookups;
 mod methods;
 mod names;
@@ -19,12 +19,12 @@ mod ops;
 mod postfix;
 mod predicates;
 mod printf;
-mod reader;
-mod rewrite;
+mod python_types;
 mod source;
 mod statements;
 mod strings;
 mod strings_parts;
+mod tag_parser;
 mod text;
 mod tokens;
 mod wrap;
@@ -34,8 +34,8 @@ use minijinja::{Environment, Error, State};
 
 use self::args::{Args, count};
 pub(super) use self::json::from_json;
-use self::kinds::{Range, raised};
-pub(super) use self::names::Names;
+pub(super) use self::names::TemplateNames;
+use self::python_types::{Range, py_error};
 
 type Function = fn(Args) -> Result<Value, Error>;
 type Filter = fn(&mut State<'_, '_>, Value, Args) -> Result<Value, Error>;
@@ -98,8 +98,10 @@ const FILTERS: [(&str, Filter); 53] = [
 ];
 
 /// An environment that renders as `transformers` does, and the source for it.
-pub(super) fn environment(source: &str) -> Result<(Environment<'static>, String, Names), Error> {
-    let (source, names) = source::rewritten(source)?;
+pub(super) fn environment(
+    source: &str,
+) -> Result<(Environment<'static>, String, TemplateNames), Error> {
+    let (source, names) = source::rewrite(source)?;
     let mut environment = Environment::new();
     let syntax = minijinja::syntax::SyntaxConfig::builder()
         .trim_blocks(true)
@@ -123,12 +125,12 @@ pub(super) fn environment(source: &str) -> Result<(Environment<'static>, String,
         environment.add_filter(name, applied);
     }
     ops::install(&mut environment);
-    checks::install(&mut environment);
+    jinja_tests::install(&mut environment);
     environment.add_function("range", range);
     let functions: [(&'static str, Function); 3] = [
-        ("cycler", cycles::cycler),
+        ("cycler", cycler::cycler),
         ("dict", filters_list::new_dict),
-        ("joiner", cycles::joiner),
+        ("joiner", cycler::joiner),
     ];
     let namespace = environment.globals().find(|(name, _)| *name == "namespace");
     let namespace = namespace.map(|(_, value)| value).unwrap_or_default();
@@ -150,10 +152,10 @@ pub(super) fn environment(source: &str) -> Result<(Environment<'static>, String,
 fn range(args: Rest<ValueOrKwargs>) -> Result<Value, Error> {
     let [start, stop, step] = Args::new(&args.into_values()).bind("range", ["", "", ""])?;
     let first =
-        start.ok_or_else(|| raised("TypeError", "range expected at least 1 argument, got 0"))?;
+        start.ok_or_else(|| py_error("TypeError", "range expected at least 1 argument, got 0"))?;
     let first = count(Some(&first), 0)?;
     match stop {
-        None => Range::of(0, first, 1),
-        Some(stop) => Range::of(first, count(Some(&stop), 0)?, count(step.as_ref(), 1)?),
+        None => Range::new_value(0, first, 1),
+        Some(stop) => Range::new_value(first, count(Some(&stop), 0)?, count(step.as_ref(), 1)?),
     }
 }

@@ -5,9 +5,11 @@ use std::cmp::Ordering;
 use minijinja::value::Value;
 use minijinja::{Environment, Error};
 
-use super::kinds::{Kind, from_i128, integer, items, kind, raised, tuple, type_name, undefined};
-use super::lookups::{attribute, contains, hashable, iterated, order, slice};
+use super::lookups::{attribute, contains, hashable, order, require_iterable, slice};
 use super::printf::printf;
+use super::python_types::{
+    Kind, from_i128, integer, items, kind, py_error, tuple, type_name, undefined,
+};
 use super::text::{to_str, write_str};
 
 /// Bytes or items of what a product of a sequence may have.
@@ -21,7 +23,7 @@ pub(super) enum Number {
 }
 
 impl Number {
-    pub(super) fn of(value: &Value) -> Option<Self> {
+    pub(super) fn from_value(value: &Value) -> Option<Self> {
         match kind(value) {
             Kind::Bool => Some(Self::Int(i128::from(value.is_true()))),
             Kind::Int => i128::try_from(value.clone()).ok().map(Self::Int),
@@ -40,15 +42,15 @@ impl Number {
 }
 
 /// Two numbers, as floats if one is a float.
-pub(super) enum Both {
+pub(super) enum NumberPair {
     Ints(i128, i128),
     Floats(f64, f64),
 }
 
-pub(super) fn both(a: &Value, b: &Value) -> Option<Both> {
-    Some(match (Number::of(a)?, Number::of(b)?) {
-        (Number::Int(a), Number::Int(b)) => Both::Ints(a, b),
-        (a, b) => Both::Floats(a.as_float(), b.as_float()),
+pub(super) fn number_pair(a: &Value, b: &Value) -> Option<NumberPair> {
+    Some(match (Number::from_value(a)?, Number::from_value(b)?) {
+        (Number::Int(a), Number::Int(b)) => NumberPair::Ints(a, b),
+        (a, b) => NumberPair::Floats(a.as_float(), b.as_float()),
     })
 }
 
@@ -80,7 +82,7 @@ pub(super) fn install(environment: &mut Environment<'static>) {
     });
     environment.add_filter("py_slice", slice);
     environment.add_filter("py_attr", attribute);
-    environment.add_filter("py_iter", iterated);
+    environment.add_filter("py_iter", require_iterable);
 }
 
 /// The error of an operator that does not know its operands.
@@ -90,11 +92,11 @@ fn unsupported(operator: &str, a: &Value, b: &Value) -> Error {
     }
     let (a, b) = (type_name(a), type_name(b));
     let message = format!("unsupported operand type(s) for {operator}: '{a}' and '{b}'");
-    raised("TypeError", message)
+    py_error("TypeError", message)
 }
 
 fn too_large() -> Error {
-    raised("OverflowError", "the result has more than 128 bits")
+    py_error("OverflowError", "the result has more than 128 bits")
 }
 
 fn whole(result: Option<i128>) -> Result<Value, Error> {
@@ -102,9 +104,9 @@ fn whole(result: Option<i128>) -> Result<Value, Error> {
 }
 
 pub(super) fn add(a: &Value, b: &Value) -> Result<Value, Error> {
-    match both(a, b) {
-        Some(Both::Ints(a, b)) => return whole(a.checked_add(b)),
-        Some(Both::Floats(a, b)) => return Ok(Value::from(a + b)),
+    match number_pair(a, b) {
+        Some(NumberPair::Ints(a, b)) => return whole(a.checked_add(b)),
+        Some(NumberPair::Floats(a, b)) => return Ok(Value::from(a + b)),
         None => {}
     }
     if let (Some(left), Some(right)) = (a.as_str(), b.as_str()) {
@@ -141,31 +143,31 @@ pub(super) fn escaped(text: &str) -> String {
 }
 
 fn sub(a: &Value, b: &Value) -> Result<Value, Error> {
-    match both(a, b) {
-        Some(Both::Ints(a, b)) => whole(a.checked_sub(b)),
-        Some(Both::Floats(a, b)) => Ok(Value::from(a - b)),
+    match number_pair(a, b) {
+        Some(NumberPair::Ints(a, b)) => whole(a.checked_sub(b)),
+        Some(NumberPair::Floats(a, b)) => Ok(Value::from(a - b)),
         None => Err(unsupported("-", a, b)),
     }
 }
 
 fn mul(a: &Value, b: &Value) -> Result<Value, Error> {
-    match both(a, b) {
-        Some(Both::Ints(a, b)) => return whole(a.checked_mul(b)),
-        Some(Both::Floats(a, b)) => return Ok(Value::from(a * b)),
+    match number_pair(a, b) {
+        Some(NumberPair::Ints(a, b)) => return whole(a.checked_mul(b)),
+        Some(NumberPair::Floats(a, b)) => return Ok(Value::from(a * b)),
         None => {}
     }
-    let (sequence, times) = match (Number::of(a), Number::of(b)) {
+    let (sequence, times) = match (Number::from_value(a), Number::from_value(b)) {
         (None, Some(Number::Int(times))) => (a, times),
         (Some(Number::Int(times)), None) => (b, times),
         _ => return Err(unsupported("*", a, b)),
     };
     if i64::try_from(times).is_err() {
         let message = "cannot fit 'int' into an index-sized integer";
-        return Err(raised("OverflowError", message));
+        return Err(py_error("OverflowError", message));
     }
     let times = usize::try_from(times.max(0)).unwrap_or(usize::MAX);
     let fits = |len: usize| len.checked_mul(times).is_some_and(|len| len <= MOST);
-    let large = || raised("OverflowError", "the repeated sequence is too large");
+    let large = || py_error("OverflowError", "the repeated sequence is too large");
     match (kind(sequence), sequence.as_str()) {
         (_, Some(text)) if fits(text.len()) => Ok(Value::from(text.repeat(times))),
         (_, Some(_)) => Err(large()),
@@ -185,11 +187,11 @@ fn mul(a: &Value, b: &Value) -> Result<Value, Error> {
 }
 
 fn by_zero() -> Error {
-    raised("ZeroDivisionError", "division by zero")
+    py_error("ZeroDivisionError", "division by zero")
 }
 
 fn div(a: &Value, b: &Value) -> Result<Value, Error> {
-    let (Some(x), Some(y)) = (Number::of(a), Number::of(b)) else {
+    let (Some(x), Some(y)) = (Number::from_value(a), Number::from_value(b)) else {
         return Err(unsupported("/", a, b));
     };
     let y = y.as_float();
@@ -200,10 +202,10 @@ fn div(a: &Value, b: &Value) -> Result<Value, Error> {
 }
 
 fn floor_div(a: &Value, b: &Value) -> Result<Value, Error> {
-    match both(a, b) {
-        Some(Both::Ints(_, 0)) => Err(by_zero()),
-        Some(Both::Floats(_, 0.0)) => Err(by_zero()),
-        Some(Both::Ints(a, b)) => whole(a.checked_div_euclid(b).map(|quotient| {
+    match number_pair(a, b) {
+        Some(NumberPair::Ints(_, 0)) => Err(by_zero()),
+        Some(NumberPair::Floats(_, 0.0)) => Err(by_zero()),
+        Some(NumberPair::Ints(a, b)) => whole(a.checked_div_euclid(b).map(|quotient| {
             // Euclid rounds towards minus infinity for positive divisors only.
             let exact = quotient * b == a;
             if b < 0 && !exact {
@@ -212,7 +214,7 @@ fn floor_div(a: &Value, b: &Value) -> Result<Value, Error> {
                 quotient
             }
         })),
-        Some(Both::Floats(a, b)) => Ok(Value::from(float_div_mod(a, b).0)),
+        Some(NumberPair::Floats(a, b)) => Ok(Value::from(float_div_mod(a, b).0)),
         None => Err(unsupported("//", a, b)),
     }
 }
@@ -241,11 +243,11 @@ pub(super) fn modulo(a: &Value, b: &Value) -> Result<Value, Error> {
     if let Some(format) = a.as_str() {
         return printf(format, b).map(Value::from);
     }
-    match both(a, b) {
-        Some(Both::Ints(_, 0)) => Err(by_zero()),
-        Some(Both::Floats(_, 0.0)) => Err(by_zero()),
-        Some(Both::Ints(_, -1)) => Ok(Value::from(0)),
-        Some(Both::Ints(a, b)) => {
+    match number_pair(a, b) {
+        Some(NumberPair::Ints(_, 0)) => Err(by_zero()),
+        Some(NumberPair::Floats(_, 0.0)) => Err(by_zero()),
+        Some(NumberPair::Ints(_, -1)) => Ok(Value::from(0)),
+        Some(NumberPair::Ints(a, b)) => {
             let remainder = a % b;
             let other_side = remainder != 0 && (remainder < 0) != (b < 0);
             Ok(from_i128(if other_side {
@@ -254,34 +256,34 @@ pub(super) fn modulo(a: &Value, b: &Value) -> Result<Value, Error> {
                 remainder
             }))
         }
-        Some(Both::Floats(a, b)) => Ok(Value::from(float_div_mod(a, b).1)),
+        Some(NumberPair::Floats(a, b)) => Ok(Value::from(float_div_mod(a, b).1)),
         None => Err(unsupported("%", a, b)),
     }
 }
 
 fn pow(a: &Value, b: &Value) -> Result<Value, Error> {
-    let Some(numbers) = both(a, b) else {
+    let Some(numbers) = number_pair(a, b) else {
         return Err(unsupported("** or pow()", a, b));
     };
     let (x, y) = match numbers {
-        Both::Ints(a, b) if b >= 0 => {
+        NumberPair::Ints(a, b) if b >= 0 => {
             let power = u32::try_from(b).ok().and_then(|b| a.checked_pow(b));
             return whole(power.or(if matches!(a, 0 | 1) { Some(a) } else { None }));
         }
         #[allow(clippy::cast_precision_loss, reason = "Python rounds too")]
-        Both::Ints(a, b) => (a as f64, b as f64),
-        Both::Floats(a, b) => (a, b),
+        NumberPair::Ints(a, b) => (a as f64, b as f64),
+        NumberPair::Floats(a, b) => (a, b),
     };
     if x == 0.0 && y < 0.0 {
         let message = "0.0 cannot be raised to a negative power";
-        return Err(raised("ZeroDivisionError", message));
+        return Err(py_error("ZeroDivisionError", message));
     }
     let power = x.powf(y);
     if power.is_nan() && !x.is_nan() && !y.is_nan() {
-        return Err(raised("TypeError", "the result is a complex number"));
+        return Err(py_error("TypeError", "the result is a complex number"));
     }
     if power.is_infinite() && x.is_finite() && y.is_finite() {
-        return Err(raised("OverflowError", "the result is too large"));
+        return Err(py_error("OverflowError", "the result is too large"));
     }
     Ok(Value::from(power))
 }
@@ -293,7 +295,7 @@ fn concat(a: &Value, b: &Value) -> Value {
 }
 
 fn neg(value: &Value) -> Result<Value, Error> {
-    match Number::of(value) {
+    match Number::from_value(value) {
         Some(Number::Int(number)) => whole(number.checked_neg()),
         Some(Number::Float(number)) => Ok(Value::from(-number)),
         None => Err(bad_unary("-", value)),
@@ -301,7 +303,7 @@ fn neg(value: &Value) -> Result<Value, Error> {
 }
 
 fn pos(value: &Value) -> Result<Value, Error> {
-    match Number::of(value) {
+    match Number::from_value(value) {
         Some(Number::Int(number)) => Ok(from_i128(number)),
         Some(Number::Float(number)) => Ok(Value::from(number)),
         None => Err(bad_unary("+", value)),
@@ -313,7 +315,7 @@ fn bad_unary(operator: &str, value: &Value) -> Error {
         return undefined();
     }
     let name = type_name(value);
-    raised(
+    py_error(
         "TypeError",
         format!("bad operand type for unary {operator}: '{name}'"),
     )

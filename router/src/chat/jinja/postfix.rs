@@ -1,33 +1,33 @@
 //! What stands behind a value: attributes, items, calls, filters and tests.
 
+use super::expressions::{Expression, Precedence};
 use super::methods;
-use super::reader::{Reader, Result};
-use super::rewrite::{Bond, Written};
+use super::tag_parser::{Result, TagParser};
 use super::tokens::Token;
 
-impl Reader<'_, '_> {
-    pub(super) fn postfix(&mut self, mut written: Written) -> Result<Written> {
+impl TagParser<'_, '_> {
+    pub(super) fn postfix(&mut self, mut written: Expression) -> Result<Expression> {
         loop {
             if self.skip_sign(".") {
                 written = self.attribute(written)?;
             } else if self.skip_sign("[") {
                 written = self.subscript(written)?;
             } else if self.skip_sign("(") {
-                written = self.called(written)?;
+                written = self.call(written)?;
             } else {
                 return Ok(written);
             }
         }
     }
 
-    fn attribute(&mut self, written: Written) -> Result<Written> {
-        let base = written.at_least(Bond::Tight);
+    fn attribute(&mut self, written: Expression) -> Result<Expression> {
+        let base = written.at_least(Precedence::Tight);
         let text = match self.next() {
             Some(Token::Name(name)) => {
-                self.names.mention(name);
+                self.names.record_mention(name);
                 if methods::is_known(name) && !self.is_sign("(") {
                     let text = format!("({base}|py_attr(\"{name}\"))");
-                    return Ok(Written::new(text, Bond::Tight));
+                    return Ok(Expression::new(text, Precedence::Tight));
                 }
                 format!("{base}.{name}")
             }
@@ -38,10 +38,10 @@ impl Reader<'_, '_> {
                 .fold(base, |base, index| format!("{base}[{index}]")),
             _ => return Err("an attribute needs a name behind its `.`".to_owned()),
         };
-        Ok(Written::new(text, Bond::Tight))
+        Ok(Expression::new(text, Precedence::Tight))
     }
 
-    fn subscript(&mut self, written: Written) -> Result<Written> {
+    fn subscript(&mut self, written: Expression) -> Result<Expression> {
         let mut parts: Vec<Option<String>> = vec![None];
         while !self.skip_sign("]") {
             if self.skip_sign(":") {
@@ -54,8 +54,8 @@ impl Reader<'_, '_> {
             }
         }
         if let [Some(index)] = parts.as_slice() {
-            let text = format!("{}[{index}]", written.at_least(Bond::Tight));
-            return Ok(Written::new(text, Bond::Tight));
+            let text = format!("{}[{index}]", written.at_least(Precedence::Tight));
+            return Ok(Expression::new(text, Precedence::Tight));
         }
         if parts.len() == 1 || parts.len() > 3 {
             return Err("a subscript has an index or a slice".to_owned());
@@ -80,9 +80,9 @@ impl Reader<'_, '_> {
             }
             let named = self.tokens.get(self.at + 1);
             let arg = if self.skip_sign("**") {
-                format!("**{}", self.expression()?.at_least(Bond::Tight))
+                format!("**{}", self.expression()?.at_least(Precedence::Tight))
             } else if self.skip_sign("*") {
-                format!("*{}", self.expression()?.at_least(Bond::Tight))
+                format!("*{}", self.expression()?.at_least(Precedence::Tight))
             } else if let (Some(Token::Name(name)), Some(Token::Sign("="))) = (self.peek(), named) {
                 let name = *name;
                 self.at += 2;
@@ -104,21 +104,25 @@ impl Reader<'_, '_> {
     }
 
     /// A call of what is `written`, behind its opening bracket.
-    fn called(&mut self, written: Written) -> Result<Written> {
+    fn call(&mut self, written: Expression) -> Result<Expression> {
         let args = self.arguments()?;
-        let text = format!("{}({args})", written.at_least(Bond::Tight));
-        Ok(Written::new(text, Bond::Tight))
+        let text = format!("{}({args})", written.at_least(Precedence::Tight));
+        Ok(Expression::new(text, Precedence::Tight))
     }
 
-    pub(super) fn filters(&mut self, mut written: Written) -> Result<Written> {
+    pub(super) fn filters(&mut self, mut written: Expression) -> Result<Expression> {
         loop {
             if self.skip_sign("|") {
-                let text = format!("{}|{}", written.at_least(Bond::Filtered), self.filter()?);
-                written = Written::new(text, Bond::Filtered);
+                let text = format!(
+                    "{}|{}",
+                    written.at_least(Precedence::Filtered),
+                    self.filter()?
+                );
+                written = Expression::new(text, Precedence::Filtered);
             } else if self.skip_name("is") {
                 written = self.test(written)?;
             } else if self.skip_sign("(") {
-                written = self.called(written)?;
+                written = self.call(written)?;
             } else {
                 return Ok(written);
             }
@@ -136,10 +140,10 @@ impl Reader<'_, '_> {
         Ok(format!("{name}({args})"))
     }
 
-    fn test(&mut self, written: Written) -> Result<Written> {
+    fn test(&mut self, written: Expression) -> Result<Expression> {
         let not = if self.skip_name("not") { "not " } else { "" };
         let name = self.dotted()?;
-        self.names.tested(&name);
+        self.names.record_test(&name);
         let args = if self.skip_sign("(") {
             self.arguments()?
         } else if self.begins_argument() {
@@ -148,10 +152,10 @@ impl Reader<'_, '_> {
         } else {
             String::new()
         };
-        let base = written.at_least(Bond::Filtered);
-        Ok(Written::new(
+        let base = written.at_least(Precedence::Filtered);
+        Ok(Expression::new(
             format!("{base} is {not}{name}({args})"),
-            Bond::Loose,
+            Precedence::Loose,
         ))
     }
 

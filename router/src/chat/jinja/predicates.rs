@@ -3,7 +3,7 @@
 use super::text::{is_printable, is_space};
 
 /// Whether the answer of `method` is yes; none if there is no such method.
-pub(super) fn holds(s: &str, method: &str) -> Option<bool> {
+pub(super) fn evaluate(s: &str, method: &str) -> Option<bool> {
     let all = |is: fn(char) -> bool| !s.is_empty() && s.chars().all(is);
     Some(match method {
         "isascii" => s.is_ascii(),

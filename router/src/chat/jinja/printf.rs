@@ -3,9 +3,9 @@
 use minijinja::Error;
 use minijinja::value::Value;
 
-use super::kinds::{Kind, items, kind, raised, type_name};
 use super::numbers::{Digits, float, integer};
 use super::ops::Number;
+use super::python_types::{Kind, items, kind, py_error, type_name};
 use super::text::{to_ascii, to_repr, to_str};
 
 /// Characters of a width or of a precision.
@@ -25,15 +25,15 @@ struct Conversion {
 }
 
 /// The values that conversions take, in their order or by their names.
-struct Values {
+struct FormatValues {
     list: std::vec::IntoIter<Value>,
     mapping: Option<Value>,
     /// Whether all of them must be used.
     strict: bool,
 }
 
-impl Values {
-    fn of(value: &Value) -> Result<Self, Error> {
+impl FormatValues {
+    fn from_value(value: &Value) -> Result<Self, Error> {
         let kind = kind(value);
         let list = if kind == Kind::Tuple {
             items(value)?
@@ -50,20 +50,20 @@ impl Values {
     }
 
     fn next(&mut self) -> Result<Value, Error> {
-        let missing = || raised("TypeError", "not enough arguments for format string");
+        let missing = || py_error("TypeError", "not enough arguments for format string");
         self.list.next().ok_or_else(missing)
     }
 
     fn named(&self, name: &str) -> Result<Value, Error> {
         let dict = self.mapping.as_ref().and_then(Value::as_object);
-        let dict = dict.ok_or_else(|| raised("TypeError", "format requires a mapping"))?;
+        let dict = dict.ok_or_else(|| py_error("TypeError", "format requires a mapping"))?;
         dict.get_value(&Value::from(name))
-            .ok_or_else(|| raised("KeyError", format!("'{name}'")))
+            .ok_or_else(|| py_error("KeyError", format!("'{name}'")))
     }
 }
 
 pub(super) fn printf(format: &str, values: &Value) -> Result<String, Error> {
-    let mut values = Values::of(values)?;
+    let mut values = FormatValues::from_value(values)?;
     let mut out = String::with_capacity(format.len());
     let mut rest = format;
     while let Some(at) = rest.find('%') {
@@ -86,14 +86,17 @@ pub(super) fn printf(format: &str, values: &Value) -> Result<String, Error> {
     out.push_str(rest);
     if values.strict && values.list.len() > 0 {
         let message = "not all arguments converted during string formatting";
-        return Err(raised("TypeError", message));
+        return Err(py_error("TypeError", message));
     }
     Ok(out)
 }
 
 /// Reads a conversion behind its `%`, and the name in its parentheses.
-fn parse(rest: &mut &str, values: &mut Values) -> Result<(Conversion, Option<String>), Error> {
-    let incomplete = || raised("ValueError", "incomplete format");
+fn parse(
+    rest: &mut &str,
+    values: &mut FormatValues,
+) -> Result<(Conversion, Option<String>), Error> {
+    let incomplete = || py_error("ValueError", "incomplete format");
     let mut name = None;
     if let Some(after) = rest.strip_prefix('(') {
         let end = after.find(')').ok_or_else(incomplete)?;
@@ -128,11 +131,11 @@ fn parse(rest: &mut &str, values: &mut Values) -> Result<(Conversion, Option<Str
 }
 
 /// A width or a precision: digits, or `*` for one of the values.
-fn size(rest: &mut &str, values: &mut Values) -> Result<Option<i64>, Error> {
+fn size(rest: &mut &str, values: &mut FormatValues) -> Result<Option<i64>, Error> {
     if let Some(after) = rest.strip_prefix('*') {
         *rest = after;
         let value = values.next()?;
-        let wanted = || raised("TypeError", "* wants int");
+        let wanted = || py_error("TypeError", "* wants int");
         return value.as_i64().map(Some).ok_or_else(wanted);
     }
     let end = rest.find(|c: char| !c.is_ascii_digit());
@@ -141,13 +144,13 @@ fn size(rest: &mut &str, values: &mut Values) -> Result<Option<i64>, Error> {
     if digits.is_empty() {
         return Ok(None);
     }
-    let large = |_| raised("ValueError", "width or precision too big");
+    let large = |_| py_error("ValueError", "width or precision too big");
     digits.parse().map(Some).map_err(large)
 }
 
 fn bounded(size: u64) -> Result<usize, Error> {
     let size = usize::try_from(size).ok().filter(|size| *size <= MOST);
-    size.ok_or_else(|| raised("ValueError", "width or precision too big"))
+    size.ok_or_else(|| py_error("ValueError", "width or precision too big"))
 }
 
 impl Conversion {
@@ -159,9 +162,9 @@ impl Conversion {
             'c' => character(value)?,
             'd' | 'i' | 'u' | 'o' | 'x' | 'X' => return self.write_integer(value, out),
             'e' | 'E' | 'f' | 'F' | 'g' | 'G' => {
-                let number = Number::of(value).ok_or_else(|| {
+                let number = Number::from_value(value).ok_or_else(|| {
                     let name = type_name(value);
-                    raised("TypeError", format!("must be real number, not {name}"))
+                    py_error("TypeError", format!("must be real number, not {name}"))
                 })?;
                 let precision = self.precision.unwrap_or(6);
                 let digits = float(number.as_float(), self.letter, precision, self.alternate);
@@ -170,7 +173,7 @@ impl Conversion {
             }
             other => {
                 let message = format!("unsupported format character '{other}'");
-                return Err(raised("ValueError", message));
+                return Err(py_error("ValueError", message));
             }
         };
         let text: String = match self.precision.filter(|_| self.letter != 'c') {
@@ -188,7 +191,7 @@ impl Conversion {
     fn write_integer(&self, value: &Value, out: &mut String) -> Result<(), Error> {
         let decimal = matches!(self.letter, 'd' | 'i' | 'u');
         #[allow(clippy::cast_possible_truncation, reason = "saturates past 128 bits")]
-        let number = match Number::of(value) {
+        let number = match Number::from_value(value) {
             Some(Number::Int(number)) => number,
             Some(Number::Float(number)) if decimal && number.is_finite() => number.trunc() as i128,
             _ if decimal && kind(value) == Kind::Int => {
@@ -212,7 +215,7 @@ impl Conversion {
                     "an integer"
                 };
                 let message = format!("%{letter} format: {what} is required, not {name}");
-                return Err(raised("TypeError", message));
+                return Err(py_error("TypeError", message));
             }
         };
         let mut digits = integer(number, self.letter, self.alternate);
@@ -251,5 +254,5 @@ fn character(value: &Value) -> Result<String, Error> {
     let one = value.as_str().filter(|text| text.chars().count() == 1);
     let text = one.map(str::to_owned);
     text.or_else(|| code.and_then(char::from_u32).map(String::from))
-        .ok_or_else(|| raised("TypeError", "%c requires an int or a unicode character"))
+        .ok_or_else(|| py_error("TypeError", "%c requires an int or a unicode character"))
 }

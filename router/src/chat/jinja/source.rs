@@ -2,14 +2,14 @@
 
 use minijinja::{Error, ErrorKind};
 
-use super::names::Names;
-use super::reader::{Reader, Result};
-use super::tokens::tokens;
+use super::names::TemplateNames;
+use super::tag_parser::{Result, TagParser};
+use super::tokens::tokenize;
 
 /// The source that the engine is to run, and what the template speaks of.
-pub(super) fn rewritten(source: &str) -> std::result::Result<(String, Names), Error> {
+pub(super) fn rewrite(source: &str) -> std::result::Result<(String, TemplateNames), Error> {
     let source = source.replace("\r\n", "\n").replace('\r', "\n");
-    let mut names = Names::default();
+    let mut names = TemplateNames::default();
     let mut out = String::with_capacity(source.len() * 2);
     let mut at = 0;
     while let Some(start) = source[at..]
@@ -31,7 +31,7 @@ pub(super) fn rewritten(source: &str) -> std::result::Result<(String, Names), Er
 }
 
 /// Writes the tag that begins at `start`; where it ends.
-fn tag(source: &str, start: usize, names: &mut Names, out: &mut String) -> Result<usize> {
+fn tag(source: &str, start: usize, names: &mut TemplateNames, out: &mut String) -> Result<usize> {
     let rest = &source[start..];
     if rest.starts_with("{#") {
         let end = rest.find("#}").ok_or("a comment has no `#}`")? + 2;
@@ -45,15 +45,15 @@ fn tag(source: &str, start: usize, names: &mut Names, out: &mut String) -> Resul
     let end_mark = if rest.starts_with("{{") { "}}" } else { "%}" };
     let marked = rest[2..].starts_with(['-', '+']);
     let inner = start + 2 + usize::from(marked);
-    let (tokens, end) = tokens(source, inner, end_mark)?;
-    let mut reader = Reader::new(&tokens, names);
+    let (tokens, end) = tokenize(source, inner, end_mark)?;
+    let mut parser = TagParser::new(&tokens, names);
     let text = if end_mark == "}}" {
-        reader.names.begin();
-        let text = reader.tuple(true)?;
-        reader.done()?;
+        parser.names.begin_expression();
+        let text = parser.tuple(true)?;
+        parser.done()?;
         text
     } else {
-        let text = super::statements::statement(&mut reader)?;
+        let text = super::statements::statement(&mut parser)?;
         match text {
             Some(text) => text,
             None => source[inner..end].trim().to_owned(),

@@ -1,84 +1,84 @@
 //! Statements: `for`, `set`, `macro` and their kin, with their expressions rewritten.
 
-use super::reader::{Reader, Result};
+use super::tag_parser::{Result, TagParser};
 use super::tokens::Token;
 
 /// The statement's text; none for one that has no expressions.
-pub(super) fn statement(reader: &mut Reader<'_, '_>) -> Result<Option<String>> {
-    let Some(Token::Name(keyword)) = reader.peek().cloned() else {
-        return Err(reader.unexpected("a statement"));
+pub(super) fn statement(parser: &mut TagParser<'_, '_>) -> Result<Option<String>> {
+    let Some(Token::Name(keyword)) = parser.peek().cloned() else {
+        return Err(parser.unexpected("a statement"));
     };
-    reader.next();
-    reader.names.begin();
+    parser.next();
+    parser.names.begin_expression();
     let text = match keyword {
-        "for" => for_loop(reader)?,
-        "if" | "elif" => format!("{keyword} {}", reader.tuple(false)?),
-        "set" => set(reader)?,
+        "for" => for_loop(parser)?,
+        "if" | "elif" => format!("{keyword} {}", parser.tuple(false)?),
+        "set" => set(parser)?,
         "macro" => {
-            let name = reader.name()?;
-            reader.expect_sign("(")?;
-            let Parameters { text, names, later } = parameters(reader)?;
-            reader.names.bind(&names);
+            let name = parser.name()?;
+            parser.expect_sign("(")?;
+            let Parameters { text, names, later } = parameters(parser)?;
+            parser.names.bind(&names);
             format!("macro {name}({text}){later}")
         }
         "call" => {
             let mut before = String::new();
             let mut names = Vec::new();
-            if reader.skip_sign("(") {
-                let parameters = parameters(reader)?;
+            if parser.skip_sign("(") {
+                let parameters = parameters(parser)?;
                 before = format!("({}) ", parameters.text);
                 names = parameters.names;
             }
-            let call = reader.expression()?.text;
-            reader.names.bind(&names);
+            let call = parser.expression()?.text;
+            parser.names.bind(&names);
             format!("call {before}{call}")
         }
         "filter" => {
-            let mut chain = reader.filter()?;
-            while reader.skip_sign("|") {
-                chain = format!("{chain}|{}", reader.filter()?);
+            let mut chain = parser.filter()?;
+            while parser.skip_sign("|") {
+                chain = format!("{chain}|{}", parser.filter()?);
             }
             format!("filter {chain}")
         }
-        "with" => with(reader)?,
-        "autoescape" | "do" => format!("{keyword} {}", reader.expression()?.text),
+        "with" => with(parser)?,
+        "autoescape" | "do" => format!("{keyword} {}", parser.expression()?.text),
         // What a model is trained on: a block with variables of its own.
         "generation" => "with".to_owned(),
         "endgeneration" => "endwith".to_owned(),
         "endfor" | "endmacro" | "endcall" => {
-            reader.names.unbind();
+            parser.names.unbind();
             return Ok(None);
         }
         _ => return Ok(None),
     };
-    reader.done()?;
+    parser.done()?;
     Ok(Some(text))
 }
 
-fn for_loop(reader: &mut Reader<'_, '_>) -> Result<String> {
-    let (targets, names) = targets(reader)?;
-    if !reader.skip_name("in") {
-        return Err(reader.unexpected("`in`"));
+fn for_loop(parser: &mut TagParser<'_, '_>) -> Result<String> {
+    let (targets, names) = targets(parser)?;
+    if !parser.skip_name("in") {
+        return Err(parser.unexpected("`in`"));
     }
-    let iterated = reader.tuple(false)?;
-    reader.names.looped();
-    reader.names.bind(&names);
+    let iterated = parser.tuple(false)?;
+    parser.names.record_loop();
+    parser.names.bind(&names);
     let mut text = format!("for {targets} in ({iterated})|py_iter()");
-    if reader.skip_name("if") {
-        text = format!("{text} if {}", reader.expression()?.text);
+    if parser.skip_name("if") {
+        text = format!("{text} if {}", parser.expression()?.text);
     }
-    if reader.skip_name("recursive") {
+    if parser.skip_name("recursive") {
         text.push_str(" recursive");
     }
     Ok(text)
 }
 
 /// Names to assign to, with the names alone.
-fn targets<'s>(reader: &mut Reader<'s, '_>) -> Result<(String, Vec<&'s str>)> {
+fn targets<'s>(parser: &mut TagParser<'s, '_>) -> Result<(String, Vec<&'s str>)> {
     let mut text = String::new();
     let mut names = Vec::new();
     loop {
-        match reader.peek() {
+        match parser.peek() {
             Some(Token::Name("in")) | None | Some(Token::Sign("=" | "|")) => break,
             Some(Token::Sign(sign @ ("," | "(" | ")" | "."))) => text.push_str(sign),
             Some(Token::Name(name)) => {
@@ -87,26 +87,26 @@ fn targets<'s>(reader: &mut Reader<'s, '_>) -> Result<(String, Vec<&'s str>)> {
                 }
                 text.push_str(name);
             }
-            Some(_) => return Err(reader.unexpected("a name to assign to")),
+            Some(_) => return Err(parser.unexpected("a name to assign to")),
         }
-        reader.next();
+        parser.next();
     }
     if names.is_empty() {
-        return Err(reader.unexpected("a name to assign to"));
+        return Err(parser.unexpected("a name to assign to"));
     }
     Ok((text, names))
 }
 
-fn set(reader: &mut Reader<'_, '_>) -> Result<String> {
-    let (targets, names) = targets(reader)?;
-    if reader.skip_sign("=") {
-        let value = reader.tuple(true)?;
-        reader.names.set(&names);
+fn set(parser: &mut TagParser<'_, '_>) -> Result<String> {
+    let (targets, names) = targets(parser)?;
+    if parser.skip_sign("=") {
+        let value = parser.tuple(true)?;
+        parser.names.record_assignment(&names);
         return Ok(format!("set {targets} = {value}"));
     }
     let mut text = format!("set {targets}");
-    while reader.skip_sign("|") {
-        text = format!("{text}|{}", reader.filter()?);
+    while parser.skip_sign("|") {
+        text = format!("{text}|{}", parser.filter()?);
     }
     Ok(text)
 }
@@ -121,22 +121,22 @@ struct Parameters<'s> {
 }
 
 /// A macro's parameters up to the closing parenthesis.
-fn parameters<'s>(reader: &mut Reader<'s, '_>) -> Result<Parameters<'s>> {
+fn parameters<'s>(parser: &mut TagParser<'s, '_>) -> Result<Parameters<'s>> {
     let mut written = Vec::new();
     let mut names: Vec<&str> = Vec::new();
     let mut later = String::new();
-    while !reader.skip_sign(")") {
+    while !parser.skip_sign(")") {
         if !names.is_empty() {
-            reader.expect_sign(",")?;
-            if reader.skip_sign(")") {
+            parser.expect_sign(",")?;
+            if parser.skip_sign(")") {
                 break;
             }
         }
-        let name = reader.name()?;
-        written.push(if reader.skip_sign("=") {
-            let from = reader.at;
-            let default = reader.expression()?.text;
-            let mut read = reader.tokens[from..reader.at].iter();
+        let name = parser.name()?;
+        written.push(if parser.skip_sign("=") {
+            let from = parser.at;
+            let default = parser.expression()?.text;
+            let mut read = parser.tokens[from..parser.at].iter();
             if read.any(|token| matches!(token, Token::Name(name) if names.contains(name))) {
                 later = format!(
                     "{later} %}}{{% if {name} is undefined() %}}{{% set {name} = {default} %}}{{% endif"
@@ -157,17 +157,17 @@ fn parameters<'s>(reader: &mut Reader<'s, '_>) -> Result<Parameters<'s>> {
     })
 }
 
-fn with(reader: &mut Reader<'_, '_>) -> Result<String> {
+fn with(parser: &mut TagParser<'_, '_>) -> Result<String> {
     let mut parts = Vec::new();
-    while !reader.is_done() {
+    while !parser.is_done() {
         if !parts.is_empty() {
-            reader.expect_sign(",")?;
+            parser.expect_sign(",")?;
         }
-        let (targets, names) = targets(reader)?;
-        reader.expect_sign("=")?;
-        reader.names.begin();
-        let value = reader.expression()?.text;
-        reader.names.set(&names);
+        let (targets, names) = targets(parser)?;
+        parser.expect_sign("=")?;
+        parser.names.begin_expression();
+        let value = parser.expression()?.text;
+        parser.names.record_assignment(&names);
         parts.push(format!("{targets} = {value}"));
     }
     Ok(format!("with {}", parts.join(", ")))

@@ -5,8 +5,8 @@ use minijinja::{Error, ErrorKind, State};
 
 use super::args::{Args, count, needed, text};
 use super::format::{format, pad};
-use super::kinds::{dict, integer, items, raised, type_name};
 use super::predicates;
+use super::python_types::{dict, integer, items, py_error, type_name};
 use super::strings_parts::{edges, find, parts};
 use super::text::is_space;
 
@@ -71,7 +71,7 @@ pub(super) fn call(
         "format_map" => {
             let [mapping] = args.bind(method, ["mapping"])?;
             let mapping = needed(mapping, "mapping")?;
-            let named = super::kinds::pairs(&mapping).into_iter();
+            let named = super::python_types::pairs(&mapping).into_iter();
             let named = named.map(|(key, value)| (key.to_string(), value));
             let named: minijinja::value::Kwargs = named.collect();
             format(state, s, &Args::new(&[named.into()])).map(Value::from)
@@ -108,7 +108,7 @@ fn plain(s: &str, method: &str) -> Result<Value, Error> {
         "capitalize" => Value::from(capitalize(s)),
         "title" => Value::from(title(s)),
         "swapcase" => Value::from(swapcase(s)),
-        _ => match predicates::holds(s, method) {
+        _ => match predicates::evaluate(s, method) {
             Some(holds) => Value::from(holds),
             None => return Err(Error::from(ErrorKind::UnknownMethod)),
         },
@@ -189,7 +189,7 @@ fn padded(s: &str, method: &str, args: Args) -> Result<Value, Error> {
             let mut chars = text(fill)?.chars();
             let one = chars.next().filter(|_| chars.as_str().is_empty());
             one.ok_or_else(|| {
-                raised(
+                py_error(
                     "TypeError",
                     "The fill character must be exactly one character long",
                 )
@@ -230,7 +230,7 @@ fn join(s: &str, iterable: &Value) -> Result<String, Error> {
         let part = item.as_str().ok_or_else(|| {
             let name = type_name(item);
             let message = format!("sequence item {index}: expected str instance, {name} found");
-            raised("TypeError", message)
+            py_error("TypeError", message)
         })?;
         out.push_str(if index > 0 { s } else { "" });
         out.push_str(part);

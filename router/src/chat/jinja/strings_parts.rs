@@ -4,7 +4,7 @@ use minijinja::Error;
 use minijinja::value::Value;
 
 use super::args::{Args, count, needed, text};
-use super::kinds::{Kind, items, kind, raised, tuple, type_name};
+use super::python_types::{Kind, items, kind, py_error, tuple, type_name};
 use super::text::is_space;
 
 /// The part of `s` that `start` and `stop` name, and the characters before it; none if it is past the end.
@@ -62,7 +62,7 @@ pub(super) fn find(s: &str, method: &str, args: Args) -> Result<Value, Error> {
     match found {
         Some(at) => Ok(Value::from(at)),
         None if method.ends_with("find") => Ok(Value::from(-1)),
-        None => Err(raised("ValueError", "substring not found")),
+        None => Err(py_error("ValueError", "substring not found")),
     }
 }
 
@@ -75,7 +75,7 @@ pub(super) fn edges(s: &str, method: &str, args: Args) -> Result<Value, Error> {
         _ => {
             let name = type_name(&edge);
             let message = format!("{method} first arg must be str or a tuple of str, not {name}");
-            return Err(raised("TypeError", message));
+            return Err(py_error("TypeError", message));
         }
     };
     let Some((part, _)) = window(s, start.as_ref(), stop.as_ref())? else {
@@ -144,7 +144,7 @@ pub(super) fn parts(s: &str, method: &str, args: Args) -> Result<Value, Error> {
 fn separator(sep: &Value) -> Result<&str, Error> {
     let sep = text(sep)?;
     if sep.is_empty() {
-        return Err(raised("ValueError", "empty separator"));
+        return Err(py_error("ValueError", "empty separator"));
     }
     Ok(sep)
 }

@@ -2,7 +2,7 @@
 
 use minijinja::value::Value;
 
-use super::kinds::{Kind, Range, View, kind, pairs};
+use super::python_types::{DictView, Kind, Range, kind, pairs};
 
 /// `str(value)`.
 pub(super) fn to_str(value: &Value) -> String {
@@ -52,7 +52,7 @@ fn write_sequence(value: &Value, out: &mut String) {
         out.push_str(&range.text());
         return;
     }
-    let view = value.downcast_object_ref::<View>();
+    let view = value.downcast_object_ref::<DictView>();
     let (open, close) = match kind(value) {
         Kind::Tuple => ("(", ")"),
         Kind::Iterable if view.is_none() => {
@@ -62,7 +62,7 @@ fn write_sequence(value: &Value, out: &mut String) {
         Kind::Iterable => ("([", "])"),
         _ => ("[", "]"),
     };
-    out.push_str(view.map_or("", View::name));
+    out.push_str(view.map_or("", DictView::name));
     out.push_str(open);
     let items: Vec<Value> = value.try_iter().into_iter().flatten().collect();
     for (index, item) in items.iter().enumerate() {

@@ -23,7 +23,7 @@ const SIGNS: [&str; 26] = [
 
 /// The words of a tag that begins at `from`, up to its end; where the end mark (with its `-` or `+`)
 /// begins. The message says what is no word.
-pub(super) fn tokens<'s>(
+pub(super) fn tokenize<'s>(
     source: &'s str,
     from: usize,
     end: &str,

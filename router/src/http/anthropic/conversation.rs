@@ -3,28 +3,31 @@
 use super::wire::{
     Block, BlockKind, Content, FIELDS, Message, MessagesRequest, OutputConfig, Role,
 };
-use crate::chat::{Chat, ChatMessage, Turn, call_json};
-use crate::engine::types::Guide;
+use crate::chat::{Chat, ChatMessage, GenerationPrompt, tool_call_json};
+use crate::engine::types::GrammarSpec;
 use crate::error::ApiError;
 use crate::generation::Generator;
-use crate::http::reading::{Offered, read_offer};
+use crate::http::parsed_output::{ToolPlan, plan_tools};
 use crate::http::strict::JsonText;
-use crate::tools::{Choice, Offer, Tool};
+use crate::tool_parsers::{Tool, ToolChoiceMode, ToolSet};
 
 /// The conversation of a request, and the guide to its answer if calls are guided.
 pub(super) fn conversation(
     body: &mut MessagesRequest,
     generator: &Generator,
-) -> Result<(Chat, Option<Box<Guide>>), ApiError> {
-    let offer = offer(body)?;
-    let format = body.output_config.take().map(OutputConfig::guide);
-    let guide = format.transpose()?.flatten();
-    let Offered {
+) -> Result<(Chat, Option<Box<GrammarSpec>>), ApiError> {
+    let tool_set = tool_set(body)?;
+    let format = body.output_config.take().map(OutputConfig::into_grammar);
+    let grammar = format.transpose()?.flatten();
+    let ToolPlan {
         tools,
-        reading,
-        guide,
-    } = read_offer((offer.as_ref(), FIELDS), generator, guide)?;
-    let thinks = body.thinking.as_ref().map(super::wire::Thinking::wanted);
+        parser_options,
+        grammar,
+    } = plan_tools((tool_set.as_ref(), FIELDS), generator, grammar)?;
+    let thinks = body
+        .thinking
+        .as_ref()
+        .map(super::wire::Thinking::is_enabled);
     let mut messages = Vec::new();
     if let Some(system) = body.system.take() {
         messages.push(turn("system", texts(system, "system")?));
@@ -41,37 +44,41 @@ pub(super) fn conversation(
         .is_some_and(|m| m.role == "assistant" && m.content.is_some() && m.tool_calls.is_none());
     let chat = Chat {
         messages,
-        turn: if open { Turn::Continue } else { Turn::Open },
+        generation_prompt: if open {
+            GenerationPrompt::ContinueFinalMessage
+        } else {
+            GenerationPrompt::Add
+        },
         tools,
         variables: thinks.map(|on| format!("{{\"enable_thinking\":{on}}}")),
-        reading,
+        parser_options,
         ..Chat::default()
     };
-    Ok((chat, guide))
+    Ok((chat, grammar))
 }
 
 /// The tools of a request, checked; `None` if it offers none.
-fn offer(body: &mut MessagesRequest) -> Result<Option<Offer>, ApiError> {
+fn tool_set(body: &mut MessagesRequest) -> Result<Option<ToolSet>, ApiError> {
     let tools = body.tools.take().unwrap_or_default();
     let choice = body.tool_choice.take();
     let single = choice
         .as_ref()
         .and_then(|choice| choice.disable_parallel_tool_use);
-    let choice = choice.map_or(Ok(Choice::Auto), |choice| choice.into_choice())?;
+    let choice = choice.map_or(Ok(ToolChoiceMode::Auto), |choice| choice.into_choice())?;
     if tools.is_empty() {
-        if matches!(choice, Choice::Required | Choice::Named(_)) {
+        if matches!(choice, ToolChoiceMode::Required | ToolChoiceMode::Named(_)) {
             let rule = "must be `auto` or `none` when there are no `tools`";
             return Err(ApiError::at("tool_choice.type", rule));
         }
         return Ok(None);
     }
-    let offer = Offer {
+    let tool_set = ToolSet {
         tools: tools.into_iter().map(Tool::from).collect(),
         choice,
         parallel: single != Some(true),
     };
-    offer.check(FIELDS)?;
-    Ok(Some(offer))
+    tool_set.check(FIELDS)?;
+    Ok(Some(tool_set))
 }
 
 fn turn(role: &str, content: String) -> ChatMessage {
@@ -138,7 +145,7 @@ fn assistant(message: Message, at: &str) -> Result<ChatMessage, ApiError> {
         Content::List(blocks) => blocks,
     };
     let mut content: Option<String> = None;
-    let mut thought: Option<String> = None;
+    let mut reasoning: Option<String> = None;
     let mut calls = Vec::new();
     for (index, block) in blocks.into_iter().enumerate() {
         let at = format!("{at}.content[{index}]");
@@ -146,7 +153,7 @@ fn assistant(message: Message, at: &str) -> Result<ChatMessage, ApiError> {
             BlockKind::ToolUse => calls.push(call(block, &at)?),
             BlockKind::Thinking => {
                 let text = block.thinking.ok_or_else(|| missing(&at, "thinking"))?;
-                thought.get_or_insert_default().push_str(&text);
+                reasoning.get_or_insert_default().push_str(&text);
             }
             BlockKind::RedactedThinking => {}
             _ => content.get_or_insert_default().push_str(&text(block, &at)?),
@@ -161,7 +168,7 @@ fn assistant(message: Message, at: &str) -> Result<ChatMessage, ApiError> {
     Ok(ChatMessage {
         role: "assistant".to_owned(),
         content,
-        reasoning_content: thought,
+        reasoning_content: reasoning,
         tool_calls: (!calls.is_empty()).then(|| format!("[{}]", calls.join(","))),
         ..ChatMessage::default()
     })
@@ -177,7 +184,7 @@ fn call(block: Block, at: &str) -> Result<String, ApiError> {
     if !input.starts_with('{') {
         return Err(ApiError::at(&format!("{at}.input"), "must be an object"));
     }
-    Ok(call_json(Some(id), name, &input))
+    Ok(tool_call_json(Some(id), name, &input))
 }
 
 /// The text of a text, or of a list of text blocks.

@@ -1,7 +1,7 @@
 //! Anthropic's messages, as its official clients expect them.
 
-mod answer;
 mod conversation;
+mod response;
 mod stream;
 pub(super) mod wire;
 
@@ -9,22 +9,22 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 
-use self::answer::{MessageAnswer, TokenCount, Usage, blocks, stop_reason};
 use self::conversation::conversation;
-use self::stream::MessageTeller;
+use self::response::{MessageResponse, TokenCount, Usage, blocks, stop_reason};
+use self::stream::MessageWriter;
 use self::wire::MessagesRequest;
 use super::blocks::BlockStream;
 use super::error::AnthropicError;
 use super::ids::unique;
 use super::openai::check_model;
-use super::{App, facts, json, reading, sse};
+use super::{App, json, parsed_output, response_headers, sse};
 use crate::error::ApiError;
 use crate::validate::{FieldNames, GenerateInput, Parameters, Prompt};
 
 /// Answers a conversation, in one piece or as a stream of events.
 #[utoipa::path(
     post, path = "/v1/messages", tag = "anthropic", request_body = MessagesRequest,
-    responses((status = 200, body = MessageAnswer), (status = "4XX"), (status = "5XX"))
+    responses((status = 200, body = MessageResponse), (status = "4XX"), (status = "5XX"))
 )]
 pub(super) async fn messages(
     State(app): State<App>,
@@ -37,9 +37,9 @@ pub(super) async fn messages(
     let max_tokens = body.max_tokens.ok_or_else(|| {
         ApiError::validation("max_tokens", "`max_tokens` is missing: it must be > 0")
     })?;
-    let (chat, guide) = conversation(&mut body, &app.generator)?;
+    let (chat, grammar) = conversation(&mut body, &app.generator)?;
     let parameters = Parameters {
-        guide,
+        grammar,
         max_new_tokens: Some(max_tokens),
         temperature: body.temperature.unwrap_or(1.0),
         top_p: body.top_p.unwrap_or(1.0),
@@ -56,18 +56,18 @@ pub(super) async fn messages(
     let generation = app.generator.generate(input).await;
     // The rules of `stop` are those of `stop_sequences` here.
     let mut generation = generation.map_err(|error| error.renamed("stop", "stop_sequences"))?;
-    let mut answer = begin(&app, Usage::of(generation.facts()));
+    let mut answer = begin(&app, Usage::from_facts(generation.facts()));
     if stream {
-        let headers = facts::stream_headers(&app, std::slice::from_ref(&generation));
-        let events = BlockStream::new(generation, MessageTeller::new(answer));
+        let headers = response_headers::stream_headers(&app, std::slice::from_ref(&generation));
+        let events = BlockStream::new(generation, MessageWriter::new(answer));
         return Ok((headers, sse::respond(events, app.config.keep_alive)).into_response());
     }
-    let (read, end) = reading::collect(&mut generation, |_, _| {}).await?;
-    let headers = facts::whole_headers(&app, std::slice::from_ref(&generation));
-    answer.stop_reason = Some(stop_reason(end.reason, !read.calls.is_empty()));
+    let (output, end) = parsed_output::collect(&mut generation, |_, _| {}).await?;
+    let headers = response_headers::whole_headers(&app, std::slice::from_ref(&generation));
+    answer.stop_reason = Some(stop_reason(end.reason, !output.calls.is_empty()));
     answer.stop_sequence = end.stop_string;
-    answer.usage = Usage::of(generation.facts());
-    answer.content = blocks(read);
+    answer.usage = Usage::from_facts(generation.facts());
+    answer.content = blocks(output);
     Ok((headers, Json(answer)).into_response())
 }
 
@@ -93,8 +93,8 @@ pub(super) async fn count_tokens(
     }))
 }
 
-fn begin(app: &App, usage: Usage) -> MessageAnswer {
-    MessageAnswer {
+fn begin(app: &App, usage: Usage) -> MessageResponse {
+    MessageResponse {
         id: unique("msg_"),
         r#type: "message",
         role: "assistant",

@@ -3,18 +3,18 @@
 use bytes::{BufMut, BytesMut};
 use serde_json::{Value, json};
 
-use super::answer::{MessageAnswer, Usage, stop_reason};
+use super::response::{MessageResponse, Usage, stop_reason};
 use crate::error::ApiError;
 use crate::generation::Generation;
-use crate::http::blocks::{Block, Change, Teller};
+use crate::http::blocks::{Block, BlockChange, BlockWriter};
 use crate::http::error::anthropic_json;
-use crate::http::reading::ReadEnd;
-use crate::http::sse::put_named;
+use crate::http::parsed_output::OutputEnd;
+use crate::http::sse::put_named_event;
 
 /// Writes the events of one answer.
-pub(super) struct MessageTeller {
+pub(super) struct MessageWriter {
     /// What the first event tells.
-    start: MessageAnswer,
+    start: MessageResponse,
     /// Blocks that have begun and ended.
     blocks: usize,
     /// What the open block's deltas are: their type, and the name of their text.
@@ -22,8 +22,8 @@ pub(super) struct MessageTeller {
     calls: bool,
 }
 
-impl MessageTeller {
-    pub(super) fn new(start: MessageAnswer) -> Self {
+impl MessageWriter {
+    pub(super) fn new(start: MessageResponse) -> Self {
         Self {
             start,
             blocks: 0,
@@ -39,7 +39,7 @@ impl MessageTeller {
                 self.delta = ("text_delta", "text");
                 json!({"type": "text", "text": ""})
             }
-            Block::Thought => {
+            Block::Reasoning => {
                 self.delta = ("thinking_delta", "thinking");
                 json!({"type": "thinking", "thinking": "", "signature": ""})
             }
@@ -52,7 +52,7 @@ impl MessageTeller {
     }
 }
 
-impl Teller for MessageTeller {
+impl BlockWriter for MessageWriter {
     fn begin(&mut self, out: &mut BytesMut) {
         put(
             out,
@@ -61,19 +61,19 @@ impl Teller for MessageTeller {
         put(out, &json!({"type": "ping"}));
     }
 
-    fn change(&mut self, change: Change, out: &mut BytesMut) {
+    fn write_change(&mut self, change: BlockChange, out: &mut BytesMut) {
         let index = self.blocks;
         let event = match change {
-            Change::Begin(block) => {
+            BlockChange::Begin(block) => {
                 let block = self.open(block);
                 json!({"type": "content_block_start", "index": index, "content_block": block})
             }
-            Change::More(text) => {
+            BlockChange::Delta(text) => {
                 let (kind, name) = self.delta;
                 let delta = json!({"type": kind, name: text});
                 json!({"type": "content_block_delta", "index": index, "delta": delta})
             }
-            Change::End { .. } => {
+            BlockChange::End { .. } => {
                 self.blocks += 1;
                 json!({"type": "content_block_stop", "index": index})
             }
@@ -81,11 +81,11 @@ impl Teller for MessageTeller {
         put(out, &event);
     }
 
-    fn finish(&mut self, generation: &Generation, end: &ReadEnd, out: &mut BytesMut) {
+    fn finish(&mut self, generation: &Generation, end: &OutputEnd, out: &mut BytesMut) {
         let reason = stop_reason(end.reason, self.calls);
         let delta = json!({"stop_reason": reason, "stop_sequence": end.stop_string});
         // All of it: at the start nothing is known of the prefix cache.
-        let usage = Usage::of(generation.facts());
+        let usage = Usage::from_facts(generation.facts());
         put(
             out,
             &json!({"type": "message_delta", "delta": delta, "usage": usage}),
@@ -94,7 +94,7 @@ impl Teller for MessageTeller {
     }
 
     fn fail(&mut self, error: &ApiError, out: &mut BytesMut) {
-        put_named(out, "error", |out| {
+        put_named_event(out, "error", |out| {
             out.put_slice(anthropic_json(error).as_bytes());
         });
     }
@@ -103,7 +103,7 @@ impl Teller for MessageTeller {
 /// Appends an event, named by its type.
 fn put(out: &mut BytesMut, event: &Value) {
     let name = event["type"].as_str().unwrap_or_default();
-    put_named(out, name, |out| {
+    put_named_event(out, name, |out| {
         out.put_slice(event.to_string().as_bytes());
     });
 }

@@ -4,12 +4,12 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error, IgnoredAny};
 use utoipa::ToSchema;
 
-use crate::engine::types::Guide;
+use crate::engine::types::GrammarSpec;
 use crate::error::{ApiError, ErrorKind, Excerpt};
-use crate::http::guide::schema_guide;
 use crate::http::neutral::{self, Neutral, Neutrals};
-use crate::http::strict::{self, InPlaceOfText, JsonText, TextOr, from_object};
-use crate::tools::{Choice, MOST_TOOLS, OfferFields};
+use crate::http::strict::{self, JsonText, StringOrList, StringOrListEntry, from_object};
+use crate::http::structured_output::schema_grammar;
+use crate::tool_parsers::{MOST_TOOLS, ToolChoiceMode, ToolFields};
 
 from_object!(
     MessagesRequest,
@@ -25,7 +25,7 @@ from_object!(
 /// Messages that are read: more than a context has room for.
 pub(crate) const MOST_MESSAGES: usize = 1 << 16;
 /// Where this dialect keeps what may be wrong.
-pub(super) const FIELDS: OfferFields = OfferFields {
+pub(super) const FIELDS: ToolFields = ToolFields {
     list: "tools",
     name: "name",
     parameters: "input_schema",
@@ -127,7 +127,7 @@ pub(crate) enum Role {
 }
 
 /// A text, or blocks.
-pub(super) type Content = TextOr<Block>;
+pub(super) type Content = StringOrList<Block>;
 
 /// One block of a message; which fields it has follows from its type, and others have no effect.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -314,7 +314,7 @@ fn custom<'de, D: Deserializer<'de>>(from: D) -> Result<(), D::Error> {
     }
 }
 
-impl InPlaceOfText for Block {
+impl StringOrListEntry for Block {
     const EXPECTED: &'static str = "a string or a list of blocks";
     const MOST: usize = 1 << 14;
 }
@@ -336,16 +336,16 @@ impl MessagesRequest {
 
 impl OutputConfig {
     /// What the answer must spell, if anything.
-    pub(super) fn guide(self) -> Result<Option<Box<Guide>>, ApiError> {
+    pub(super) fn into_grammar(self) -> Result<Option<Box<GrammarSpec>>, ApiError> {
         neutral::check(&NEUTRAL_OUTPUT, [&self.effort])?;
         let schema = self.format.map(|format| format.schema);
         schema
-            .map(|schema| schema_guide("output_config", schema))
+            .map(|schema| schema_grammar("output_config", schema))
             .transpose()
     }
 }
 
-impl From<Tool> for crate::tools::Tool {
+impl From<Tool> for crate::tool_parsers::Tool {
     fn from(tool: Tool) -> Self {
         Self {
             name: tool.name,
@@ -357,12 +357,12 @@ impl From<Tool> for crate::tools::Tool {
 }
 
 impl ToolChoice {
-    pub(super) fn into_choice(self) -> Result<Choice, ApiError> {
+    pub(super) fn into_choice(self) -> Result<ToolChoiceMode, ApiError> {
         match (self.r#type, self.name) {
-            (ChoiceKind::Auto, _) => Ok(Choice::Auto),
-            (ChoiceKind::Any, _) => Ok(Choice::Required),
-            (ChoiceKind::None, _) => Ok(Choice::None),
-            (ChoiceKind::Tool, Some(name)) => Ok(Choice::Named(name)),
+            (ChoiceKind::Auto, _) => Ok(ToolChoiceMode::Auto),
+            (ChoiceKind::Any, _) => Ok(ToolChoiceMode::Required),
+            (ChoiceKind::None, _) => Ok(ToolChoiceMode::None),
+            (ChoiceKind::Tool, Some(name)) => Ok(ToolChoiceMode::Named(name)),
             (ChoiceKind::Tool, None) => {
                 let rule = "`tool_choice.name` must name a tool when the type is `tool`";
                 Err(ApiError::validation("tool_choice.name", rule))
@@ -373,7 +373,7 @@ impl ToolChoice {
 
 impl Thinking {
     /// Whether thoughts are wanted.
-    pub(super) fn wanted(&self) -> bool {
+    pub(super) fn is_enabled(&self) -> bool {
         self.r#type != ThinkingKind::Disabled
     }
 }

@@ -6,16 +6,16 @@ use serde_json::{Map, Value, json};
 
 use crate::chat::MOST_TEMPLATE;
 use crate::config::RouterConfig;
-use crate::engine::types::GuideKind;
+use crate::engine::types::GrammarFormat;
 use crate::http::neutral::Neutral;
 use crate::http::openai::wire::responses::MOST_INCLUDED;
-use crate::http::{anthropic, guide, kserve, native, openai, tokens};
+use crate::http::{anthropic, kserve, native, openai, structured_output, tokens};
 use crate::logprobs;
-use crate::tools::{LONGEST_NAME, MOST_TOOLS, NAME_SYMBOLS};
-use crate::validate::adjustment as logits;
-use crate::validate::beam::{LENGTH_PENALTY, LOOKED_AT};
-use crate::validate::guide::most_bytes;
+use crate::tool_parsers::{LONGEST_TOOL_NAME, MOST_TOOLS, TOOL_NAME_SYMBOLS};
+use crate::validate::beam::{LENGTH_PENALTY, MAX_BEAM_CANDIDATES};
+use crate::validate::grammar::max_grammar_bytes;
 use crate::validate::input::MAX_SALT_BYTES;
+use crate::validate::logits_processors as logits;
 use crate::validate::range::{Ends, Number, Range};
 use crate::validate::{choices, ends, sampling};
 
@@ -75,7 +75,7 @@ fn unused<'a>(
 /// How many there may be of something.
 fn counts(config: &RouterConfig) -> Vec<Bound> {
     let choices = range(choices::range(config.max_best_of));
-    let told = range(logprobs::range(config.max_top_tokens));
+    let top_logprobs = range(logprobs::range(config.max_top_tokens));
     let positive = json!({ "minimum": 1 });
     vec![
         (SEVERAL, "n", choices.clone()),
@@ -85,15 +85,15 @@ fn counts(config: &RouterConfig) -> Vec<Bound> {
         (
             &["ChatRequest", "ResponsesRequest"],
             "top_logprobs",
-            told.clone(),
+            top_logprobs.clone(),
         ),
-        (COMPLETION, "logprobs", told.clone()),
+        (COMPLETION, "logprobs", top_logprobs.clone()),
         (
             SEVERAL,
             "prompt_logprobs",
             json!({ "minimum": -1, "maximum": config.max_top_tokens }),
         ),
-        (NATIVE, "top_n_tokens", told),
+        (NATIVE, "top_n_tokens", top_logprobs),
         (
             &["ChatRequest", "ResponsesRequest"],
             "max_tokens",
@@ -104,7 +104,11 @@ fn counts(config: &RouterConfig) -> Vec<Bound> {
         (MESSAGES, "max_tokens", positive.clone()),
         (NATIVE, "max_new_tokens", positive.clone()),
         (NATIVE, "truncate", positive),
-        (SEARCHED, "beam_width", range(Range::new(1, LOOKED_AT))),
+        (
+            SEARCHED,
+            "beam_width",
+            range(Range::new(1, MAX_BEAM_CANDIDATES)),
+        ),
     ]
 }
 
@@ -147,7 +151,11 @@ fn token_ids() -> Vec<Bound> {
             items(1..=logits::MAX_TOKEN_IDS),
         ),
         (OPENAI, "bad_words_ids", words),
-        (OPENAI, "logprob_token_ids", items(0..=logprobs::MOST_NAMED)),
+        (
+            OPENAI,
+            "logprob_token_ids",
+            items(0..=logprobs::MAX_LOGPROB_TOKEN_IDS),
+        ),
         (
             OPENAI,
             "stop_token_ids",
@@ -159,7 +167,7 @@ fn token_ids() -> Vec<Bound> {
 
 fn lists() -> Vec<Bound> {
     use openai::wire::chat as wire;
-    let choice = items(1..=guide::MOST_CHOICES);
+    let choice = items(1..=structured_output::MOST_CHOICES);
     let choice = with(choice, json!({ "items": { "minLength": 1 } }));
     let turns = items(1..=anthropic::wire::MOST_MESSAGES);
     vec![
@@ -220,16 +228,16 @@ fn items(count: RangeInclusive<usize>) -> Value {
 /// Lengths are of bytes when they are checked: of other texts than ASCII fewer characters fit.
 fn texts(config: &RouterConfig) -> Vec<Bound> {
     let some = json!({ "minLength": 1 });
-    let regex = text(1..=most_bytes(GuideKind::Regex));
-    let grammar = text(1..=most_bytes(GuideKind::Grammar));
+    let regex = text(1..=max_grammar_bytes(GrammarFormat::Regex));
+    let grammar = text(1..=max_grammar_bytes(GrammarFormat::Ebnf));
     let bad = with(
         text(1..=logits::MAX_TEXT_BYTES),
         json!({ "pattern": "\\S" }),
     );
     let bad = json!({ "items": bad });
     let name = with(
-        text(1..=LONGEST_NAME),
-        json!({ "pattern": format!("^[a-zA-Z0-9{NAME_SYMBOLS}]+$") }),
+        text(1..=LONGEST_TOOL_NAME),
+        json!({ "pattern": format!("^[a-zA-Z0-9{TOOL_NAME_SYMBOLS}]+$") }),
     );
     vec![
         (NATIVE, "stop", stops(config)),

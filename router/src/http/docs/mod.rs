@@ -49,7 +49,7 @@ use crate::config::RouterConfig;
         kserve::model_ready,
         kserve::config,
         kserve::stats,
-        kserve::stats_of_all,
+        kserve::all_stats,
         kserve::index,
         kserve::infer,
         kserve::generate,
@@ -112,7 +112,7 @@ pub(super) async fn openapi(State(app): State<App>) -> Response {
 /// The description that follows from the types, with the examples and the bounds.
 fn describe(config: &RouterConfig) -> Value {
     let mut api = serde_json::to_value(Description::openapi()).unwrap_or_default();
-    shapes::mend(&mut api["components"]);
+    shapes::fix_schema(&mut api["components"]);
     let examples: Value = serde_json::from_str(EXAMPLES).unwrap_or_default();
     for (path, body) in entries(&examples["bodies"]) {
         api["paths"][path]["post"]["requestBody"]["content"]["application/json"]["example"] =

@@ -7,7 +7,7 @@ use crate::config::RouterConfig;
 use crate::http::openai::wire::chat::{REFUSAL, TEXT};
 use crate::http::openai::wire::items::{Item, Part};
 use crate::http::openai::wire::one_or_many::MOST_PROMPTS;
-use crate::http::strict::InPlaceOfText;
+use crate::http::strict::StringOrListEntry;
 use crate::http::{anthropic, openai};
 use crate::validate::ends;
 
@@ -72,7 +72,7 @@ pub(super) fn all(config: &RouterConfig) -> Vec<Shaped> {
         ("ChatRequest", "truncate_prompt_tokens", keep.clone()),
         ("CompletionRequest", "truncate_prompt_tokens", keep),
         ("CalledFunction", "arguments", arguments),
-        ("ResponseAsked", "tool_choice", flat_choice()),
+        ("RequestEcho", "tool_choice", flat_choice()),
         ("InputTensor", "data", elements.clone()),
         ("OutputTensor", "data", elements),
     ]
@@ -102,7 +102,7 @@ fn parts() -> Value {
 }
 
 /// A text, or a list of schemas in its place.
-fn listed<T: InPlaceOfText>(schema: &str, least: usize) -> Value {
+fn listed<T: StringOrListEntry>(schema: &str, least: usize) -> Value {
     let mut list = json!({
         "type": "array",
         "maxItems": T::MOST,
@@ -169,17 +169,17 @@ fn flat_choice() -> Value {
 
 /// Puts right what `utoipa` writes: the names of unsigned formats, and a type in place of `allOf` where a
 /// field's type is told at the field.
-pub(super) fn mend(schema: &mut Value) {
+pub(super) fn fix_schema(schema: &mut Value) {
     match schema {
-        Value::Array(schemas) => schemas.iter_mut().for_each(mend),
+        Value::Array(schemas) => schemas.iter_mut().for_each(fix_schema),
         Value::Object(words) => {
-            words.values_mut().for_each(mend);
-            let told = words
+            words.values_mut().for_each(fix_schema);
+            let inner = words
                 .get("allOf")
                 .and_then(|all| all.as_array()?.first().cloned());
-            if let Some(Value::Object(told)) = told.filter(|told| told["enum"].is_array()) {
+            if let Some(Value::Object(inner)) = inner.filter(|inner| inner["enum"].is_array()) {
                 let of_field = words["allOf"][1]["description"].take();
-                *words = told;
+                *words = inner;
                 words.insert("description".into(), of_field);
             }
             if let Some(Value::String(format)) = words.get_mut("format") {

@@ -27,7 +27,7 @@ fn messages() -> Value {
         "type": "object", "required": ["output_tokens"],
         "properties": {"output_tokens": {"type": "integer", "minimum": 0}},
     });
-    let message = json!({"$ref": "#/components/schemas/MessageAnswer"});
+    let message = json!({"$ref": "#/components/schemas/MessageResponse"});
     json!({
         "description": "The data of one event, whose name is its `type`.",
         "oneOf": [

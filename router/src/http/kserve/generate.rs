@@ -9,17 +9,17 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
-use super::answer::Answer;
-use super::ask::{Ask, Delivery};
+use super::generation_request::{Delivery, GenerationRequest};
+use super::output_stream::OutputStream;
 use super::tensor::OutTensor;
-use super::{Named, VERSION, check};
+use super::{ModelPath, VERSION, check};
 use crate::budget::Charge;
 use crate::error::{ApiError, Excerpt};
 use crate::http::error::{NativeError, native_json};
 use crate::http::native::wire::ErrorResponse;
-use crate::http::sse::{self, Desk, EventSource, Flow, put_event};
+use crate::http::sse::{self, EventSource, Flow, FrameBuffer, put_event};
 use crate::http::strict::JsonText;
-use crate::http::{App, facts, json as body};
+use crate::http::{App, json as body, response_headers};
 
 /// Longest text of a field that is no text or list of ids.
 const LONGEST: usize = 64 << 10;
@@ -88,7 +88,7 @@ struct Head {
 /// Writes an answer's events.
 struct Stream {
     head: Head,
-    answer: Answer,
+    answer: OutputStream,
 }
 
 /// Answers a prompt in one piece, from named fields.
@@ -105,14 +105,18 @@ struct Stream {
 )]
 pub(crate) async fn generate(
     State(app): State<App>,
-    named: Result<Path<Named>, PathRejection>,
+    model_path: Result<Path<ModelPath>, PathRejection>,
     request: Request,
 ) -> Result<Response, NativeError> {
-    let (head, ask, charge) = read(&app, named, request).await?;
-    ask.agree(Delivery::Whole, "generate_stream")?;
-    let mut answer = Answer::new(ask.begin(&app, Delivery::Whole, charge).await?);
+    let (head, generation_request, charge) = read(&app, model_path, request).await?;
+    generation_request.check_stream(Delivery::Whole, "generate_stream")?;
+    let mut answer = OutputStream::new(
+        generation_request
+            .begin(&app, Delivery::Whole, charge)
+            .await?,
+    );
     let tensors = answer.whole().await?;
-    let headers = facts::whole_headers(&app, std::slice::from_ref(answer.generation()));
+    let headers = response_headers::whole_headers(&app, std::slice::from_ref(answer.generation()));
     Ok((headers, Json(head.response(tensors))).into_response())
 }
 
@@ -130,40 +134,46 @@ pub(crate) async fn generate(
 )]
 pub(crate) async fn generate_stream(
     State(app): State<App>,
-    named: Result<Path<Named>, PathRejection>,
+    model_path: Result<Path<ModelPath>, PathRejection>,
     request: Request,
 ) -> Result<Response, NativeError> {
-    let (head, ask, charge) = read(&app, named, request).await?;
-    ask.agree(Delivery::Pieces, "generate")?;
-    let answer = Answer::new(ask.begin(&app, Delivery::Pieces, charge).await?);
-    let headers = facts::stream_headers(&app, std::slice::from_ref(answer.generation()));
+    let (head, generation_request, charge) = read(&app, model_path, request).await?;
+    generation_request.check_stream(Delivery::Stream, "generate")?;
+    let answer = OutputStream::new(
+        generation_request
+            .begin(&app, Delivery::Stream, charge)
+            .await?,
+    );
+    let headers = response_headers::stream_headers(&app, std::slice::from_ref(answer.generation()));
     let stream = Stream { head, answer };
     Ok((headers, sse::respond(stream, app.config.keep_alive)).into_response())
 }
 
 async fn read(
     app: &App,
-    named: Result<Path<Named>, PathRejection>,
+    model_path: Result<Path<ModelPath>, PathRejection>,
     request: Request,
-) -> Result<(Head, Ask, Charge), ApiError> {
-    let name = check(app, named)?;
+) -> Result<(Head, GenerationRequest, Charge), ApiError> {
+    let name = check(app, model_path)?;
     body::check_media_type(&request)?;
     let (bytes, charge) = body::read_bytes(request, app).await?;
     let fields: Map<String, Value> = body::parse::<Fields>(&bytes)?.0;
-    let mut ask = Ask::default();
+    let mut generation_request = GenerationRequest::default();
     let mut head = Head { name, id: None };
     for (field, value) in fields {
         match (field.as_str(), value) {
             ("id", value) => head.id = Some(value),
-            ("parameters", Value::Object(parameters)) => ask.parameters(parameters)?,
+            ("parameters", Value::Object(parameters)) => {
+                generation_request.parameters(parameters)?
+            }
             ("parameters", _) => {
                 let rule = "`parameters` must be a JSON object";
                 return Err(ApiError::validation("parameters", rule));
             }
-            (field, value) => ask.set(field, value)?,
+            (field, value) => generation_request.set(field, value)?,
         }
     }
-    Ok((head, ask, charge))
+    Ok((head, generation_request, charge))
 }
 
 /// The fields of an object. Only the prompt may be long, and only token ids may be a long list.
@@ -226,8 +236,8 @@ impl Head {
 }
 
 impl EventSource for Stream {
-    fn poll_events(&mut self, cx: &mut Context<'_>, desk: &mut Desk) -> Poll<Flow> {
-        let out = &mut desk.out;
+    fn poll_events(&mut self, cx: &mut Context<'_>, buffer: &mut FrameBuffer) -> Poll<Flow> {
+        let out = &mut buffer.out;
         Poll::Ready(match ready!(self.answer.poll_next(cx)) {
             Some(Ok(tensors)) => {
                 put_event(out, &self.head.response(tensors).to_string());

@@ -19,10 +19,10 @@ use tokio::sync::{Semaphore, oneshot, watch};
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::{Code, Request, Response, Status, Streaming};
 
-use super::answer::Answer;
-use super::ask::{Ask, Delivery};
-use super::placed::Placed;
-use super::tensor::{Datatype, Elements, OutTensor, Tensor, text_of, wrong};
+use super::generation_request::{Delivery, GenerationRequest};
+use super::limited_stream::LimitedStream;
+use super::output_stream::OutputStream;
+use super::tensor::{Datatype, Elements, OutTensor, Tensor, utf8_value, wrong};
 use super::{VERSION, check_version, model_metadata, repository, server_metadata};
 use crate::budget::Charge;
 use crate::engine::EngineState;
@@ -81,7 +81,7 @@ pub(in crate::http) fn start(
         .http2_keepalive_interval(Some(PING))
         .http2_keepalive_timeout(Some(PING))
         .add_service(service)
-        .serve_with_incoming_shutdown(placed(listener, connections), stopped);
+        .serve_with_incoming_shutdown(limited_connections(listener, connections), stopped);
     let (ended, end) = oneshot::channel();
     thread::Builder::new()
         .name("kserve-grpc".into())
@@ -95,15 +95,15 @@ pub(in crate::http) fn start(
 }
 
 /// The connections that come, while there is a place for them; others are closed.
-fn placed(
+fn limited_connections(
     listener: TcpListener,
     connections: usize,
-) -> impl Stream<Item = io::Result<Placed>> + Send + 'static {
-    let places = Arc::new(Semaphore::new(connections));
+) -> impl Stream<Item = io::Result<LimitedStream>> + Send + 'static {
+    let permits = Arc::new(Semaphore::new(connections));
     TcpListenerStream::new(listener).filter_map(move |accepted| {
-        let place = Arc::clone(&places).try_acquire_owned();
-        ready(match (accepted, place) {
-            (Ok(stream), Ok(place)) => Some(Ok(Placed::new(stream, place))),
+        let permit = Arc::clone(&permits).try_acquire_owned();
+        ready(match (accepted, permit) {
+            (Ok(stream), Ok(permit)) => Some(Ok(LimitedStream::new(stream, permit))),
             (Ok(_), Err(_)) => None,
             (Err(error), _) => Some(Err(error)),
         })
@@ -113,10 +113,10 @@ fn placed(
 struct Service(App);
 
 /// The answer to one request of a stream.
-struct Answers {
+struct StreamResponses {
     id: String,
     model: String,
-    answer: Answer,
+    answer: OutputStream,
     marks_end: bool,
     ended: bool,
 }
@@ -140,7 +140,7 @@ impl GrpcInferenceService for Service {
         &self,
         _: Request<ServerReadyRequest>,
     ) -> Result<Response<ServerReadyResponse>, Status> {
-        let ready = self.0.generator.unready().is_none();
+        let ready = self.0.generator.not_ready_reason().is_none();
         Ok(Response::new(ServerReadyResponse { ready }))
     }
 
@@ -150,7 +150,7 @@ impl GrpcInferenceService for Service {
     ) -> Result<Response<ModelReadyResponse>, Status> {
         let ModelReadyRequest { name, version } = request.into_inner();
         check_version(&self.0, &name, &version).map_err(status)?;
-        let ready = self.0.generator.unready().is_none();
+        let ready = self.0.generator.not_ready_reason().is_none();
         Ok(Response::new(ModelReadyResponse { ready }))
     }
 
@@ -246,9 +246,13 @@ impl GrpcInferenceService for Service {
         let request = request.into_inner();
         let (id, model) = (request.id.clone(), request.model_name.clone());
         let infer = async {
-            let (ask, charge) = read(&self.0, request)?;
-            ask.agree(Delivery::Whole, "ModelStreamInfer")?;
-            let mut answer = Answer::new(ask.begin(&self.0, Delivery::Whole, charge).await?);
+            let (generation_request, charge) = read(&self.0, request)?;
+            generation_request.check_stream(Delivery::Whole, "ModelStreamInfer")?;
+            let mut answer = OutputStream::new(
+                generation_request
+                    .begin(&self.0, Delivery::Whole, charge)
+                    .await?,
+            );
             answer.whole().await
         };
         let tensors = infer.await.map_err(status)?;
@@ -274,47 +278,47 @@ impl GrpcInferenceService for Service {
     }
 }
 
-fn config(told: repository::ModelConfig) -> ModelConfig {
+fn config(source: repository::ModelConfig) -> ModelConfig {
     // Every datatype of a tensor has a name there.
     let data_type = |name: &str| DataType::from_str_name(name).unwrap_or_default().into();
-    let inputs = told.input.into_iter().map(|tensor| ModelInput {
+    let inputs = source.input.into_iter().map(|tensor| ModelInput {
         name: tensor.name.into(),
         data_type: data_type(&tensor.data_type),
         dims: tensor.dims.into(),
         optional: tensor.optional.unwrap_or(false),
     });
-    let outputs = told.output.into_iter().map(|tensor| ModelOutput {
+    let outputs = source.output.into_iter().map(|tensor| ModelOutput {
         name: tensor.name.into(),
         data_type: data_type(&tensor.data_type),
         dims: tensor.dims.into(),
     });
     ModelConfig {
-        name: told.name,
-        platform: told.platform.into(),
-        backend: told.backend.into(),
-        max_batch_size: told.max_batch_size,
+        name: source.name,
+        platform: source.platform.into(),
+        backend: source.backend.into(),
+        max_batch_size: source.max_batch_size,
         input: inputs.collect(),
         output: outputs.collect(),
         model_transaction_policy: Some(ModelTransactionPolicy {
-            decoupled: told.model_transaction_policy.decoupled,
+            decoupled: source.model_transaction_policy.decoupled,
         }),
     }
 }
 
-fn statistics(told: repository::ModelStatistics) -> ModelStatistics {
-    let duration = |told: repository::Duration| {
+fn statistics(source: repository::ModelStatistics) -> ModelStatistics {
+    let duration = |source: repository::Duration| {
         Some(StatisticDuration {
-            count: told.count,
-            ns: told.ns,
+            count: source.count,
+            ns: source.ns,
         })
     };
-    let times = told.inference_stats;
+    let times = source.inference_stats;
     ModelStatistics {
-        name: told.name,
-        version: told.version.into(),
-        last_inference: told.last_inference,
-        inference_count: told.inference_count,
-        execution_count: told.execution_count,
+        name: source.name,
+        version: source.version.into(),
+        last_inference: source.last_inference,
+        inference_count: source.inference_count,
+        execution_count: source.execution_count,
         inference_stats: Some(InferStatistics {
             success: duration(times.success),
             fail: duration(times.fail),
@@ -335,10 +339,10 @@ async fn stream(app: &App, request: ModelInferRequest) -> BoxStream<Streamed> {
     let asks = asks.and_then(|parameter| parameter.parameter_choice.as_ref());
     let marks_end = matches!(asks, Some(ParameterChoice::BoolParam(true)));
     let began = async {
-        let (ask, charge) = read(app, request)?;
-        let delivery = ask.delivery();
-        let running = ask.begin(app, delivery, charge).await?;
-        Ok((Answer::new(running), delivery))
+        let (generation_request, charge) = read(app, request)?;
+        let delivery = generation_request.delivery();
+        let running = generation_request.begin(app, delivery, charge).await?;
+        Ok((OutputStream::new(running), delivery))
     };
     match began.await {
         Err(error) => one(Ok(failure(&id, &model, &error))),
@@ -346,7 +350,7 @@ async fn stream(app: &App, request: ModelInferRequest) -> BoxStream<Streamed> {
             Ok(tensors) => success(response(&id, &model, tensors), marks_end),
             Err(error) => failure(&id, &model, &error),
         })),
-        Ok((answer, Delivery::Pieces)) => Box::pin(Answers {
+        Ok((answer, Delivery::Stream)) => Box::pin(StreamResponses {
             id,
             model,
             answer,
@@ -360,7 +364,7 @@ fn one(streamed: Streamed) -> BoxStream<Streamed> {
     Box::pin(futures_util::stream::once(std::future::ready(streamed)))
 }
 
-impl Stream for Answers {
+impl Stream for StreamResponses {
     type Item = Streamed;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Streamed>> {
@@ -369,7 +373,7 @@ impl Stream for Answers {
             return Poll::Ready(None);
         }
         this.answer.poll_next(cx).map(|next| {
-            let told = match next {
+            let streamed = match next {
                 Some(Ok(tensors)) => success(response(&this.id, &this.model, tensors), false),
                 Some(Err(error)) => {
                     this.ended = true;
@@ -383,7 +387,7 @@ impl Stream for Answers {
                     success(response(&this.id, &this.model, Vec::new()), true)
                 }
             };
-            Some(Ok(told))
+            Some(Ok(streamed))
         })
     }
 }
@@ -427,17 +431,17 @@ fn response(id: &str, model: &str, tensors: Vec<OutTensor>) -> ModelInferRespons
 }
 
 /// What a request asks; its bytes are charged as a body's are.
-fn read(app: &App, request: ModelInferRequest) -> Result<(Ask, Charge), ApiError> {
+fn read(app: &App, request: ModelInferRequest) -> Result<(GenerationRequest, Charge), ApiError> {
     check_version(app, &request.model_name, &request.model_version)?;
     let mut holding = app.bodies.hold();
     holding.add(request.encoded_len())?;
-    let mut ask = Ask::default();
+    let mut generation_request = GenerationRequest::default();
     let mut raw = request.raw_input_contents.iter();
     let are_raw = !request.raw_input_contents.is_empty();
     for input in request.inputs {
         let tensor = tensor(input, are_raw.then(|| raw.next()))?;
         let name = tensor.name.clone();
-        ask.set(&name, tensor.value(Ask::is_list(&name))?)?;
+        generation_request.set(&name, tensor.value(GenerationRequest::is_list(&name))?)?;
     }
     if raw.next().is_some() {
         let rule = "`raw_input_contents` has more entries than `inputs`";
@@ -447,11 +451,11 @@ fn read(app: &App, request: ModelInferRequest) -> Result<(Ask, Charge), ApiError
     for (name, parameter) in request.parameters {
         parameters.insert(name, value(parameter));
     }
-    ask.parameters(parameters)?;
+    generation_request.parameters(parameters)?;
     for output in request.outputs {
-        ask.request(&output.name)?;
+        generation_request.add_requested_output(&output.name)?;
     }
-    Ok((ask, holding.charge()))
+    Ok((generation_request, holding.charge()))
 }
 
 /// `raw` is the input's entry of the raw contents, if the request has such.
@@ -497,7 +501,7 @@ fn elements(
         Datatype::Bytes => {
             let texts = contents.bytes_contents.iter();
             texts
-                .map(|text| text_of(text, name))
+                .map(|text| utf8_value(text, name))
                 .collect::<Result<_, _>>()?
         }
     }))

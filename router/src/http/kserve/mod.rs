@@ -1,12 +1,12 @@
 //! The Open Inference Protocol (KServe v2), with Triton's generate extension: HTTP here, gRPC in
 //! `grpc`. Names of tensors are those of Triton's vLLM backend, and of TurboMind's.
 
-mod answer;
-mod ask;
 mod generate;
+mod generation_request;
 pub(super) mod grpc;
+mod limited_stream;
 mod output;
-mod placed;
+mod output_stream;
 mod repository;
 mod tensor;
 mod wire;
@@ -18,16 +18,15 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 
-use self::answer::Answer;
-use self::ask::Delivery;
-pub(super) use self::ask::input_names;
 pub(super) use self::generate::{
     __path_generate, __path_generate_stream, generate, generate_stream,
 };
+use self::generation_request::Delivery;
+pub(super) use self::generation_request::input_names;
 use self::output::Output;
+use self::output_stream::OutputStream;
 pub(super) use self::repository::{
-    __path_config, __path_index, __path_stats, __path_stats_of_all, config, index, stats,
-    stats_of_all,
+    __path_all_stats, __path_config, __path_index, __path_stats, all_stats, config, index, stats,
 };
 pub(super) use self::tensor::DATATYPES;
 use self::wire::{InferRequest, InferResponse, ModelMetadata, ServerMetadata, TensorMetadata};
@@ -35,13 +34,13 @@ pub(super) use self::wire::{MOST_DIMENSIONS, MOST_TENSORS};
 use super::error::NativeError;
 use super::native::wire::ErrorResponse;
 use super::openai::check_model;
-use super::{App, facts, json};
+use super::{App, json, response_headers};
 use crate::error::{ApiError, ErrorKind, Excerpt};
 
 /// The path of a model.
 pub(super) const MODEL: &str = "/v2/models/{model}";
 /// Where Triton has models loaded and unloaded.
-pub(super) const LOADED: &str = "/v2/repository/models/";
+pub(super) const REPOSITORY_MODELS: &str = "/v2/repository/models/";
 /// The only version of a model.
 const VERSION: &str = "1";
 /// How long the JSON at the start of a body is; the rest are raw tensors.
@@ -76,7 +75,7 @@ pub(super) fn output_names() -> [&'static str; 7] {
 
 /// A model in a path, and perhaps its version.
 #[derive(Debug, Deserialize)]
-pub(super) struct Named {
+pub(super) struct ModelPath {
     model: String,
     version: Option<String>,
 }
@@ -95,9 +94,9 @@ pub(super) async fn server() -> Json<ServerMetadata> {
 )]
 pub(super) async fn model(
     State(app): State<App>,
-    named: Result<Path<Named>, PathRejection>,
+    model_path: Result<Path<ModelPath>, PathRejection>,
 ) -> Result<Json<ModelMetadata>, NativeError> {
-    let name = check(&app, named)?;
+    let name = check(&app, model_path)?;
     Ok(Json(model_metadata(&app, &name)))
 }
 
@@ -114,10 +113,10 @@ pub(super) async fn model(
 )]
 pub(super) async fn model_ready(
     State(app): State<App>,
-    named: Result<Path<Named>, PathRejection>,
+    model_path: Result<Path<ModelPath>, PathRejection>,
 ) -> Result<StatusCode, NativeError> {
-    check(&app, named)?;
-    match app.generator.unready() {
+    check(&app, model_path)?;
+    match app.generator.not_ready_reason() {
         None => Ok(StatusCode::OK),
         Some(reason) => Err(ApiError::new(ErrorKind::Unavailable, reason).into()),
     }
@@ -136,10 +135,10 @@ pub(super) async fn model_ready(
 )]
 pub(super) async fn infer(
     State(app): State<App>,
-    named: Result<Path<Named>, PathRejection>,
+    model_path: Result<Path<ModelPath>, PathRejection>,
     request: Request,
 ) -> Result<Response, NativeError> {
-    let name = check(&app, named)?;
+    let name = check(&app, model_path)?;
     let header_length = header_length(request.headers())?;
     if header_length.is_none() {
         json::check_media_type(&request)?;
@@ -154,16 +153,18 @@ pub(super) async fn infer(
     };
     let body: InferRequest = json::parse(head)?;
     let id = body.id.clone();
-    let (ask, binary) = body.into_ask(tail)?;
+    let (generation_request, binary) = body.into_generation_request(tail)?;
     drop(bytes);
-    ask.agree(
+    generation_request.check_stream(
         Delivery::Whole,
         "generate_stream, or ModelStreamInfer of gRPC",
     )?;
-    let running = ask.begin(&app, Delivery::Whole, charge).await?;
-    let mut answer = Answer::new(running);
+    let running = generation_request
+        .begin(&app, Delivery::Whole, charge)
+        .await?;
+    let mut answer = OutputStream::new(running);
     let tensors = answer.whole().await?;
-    let headers = facts::whole_headers(&app, std::slice::from_ref(answer.generation()));
+    let headers = response_headers::whole_headers(&app, std::slice::from_ref(answer.generation()));
     let (response, tail) = InferResponse::new(name, id, tensors, &binary);
     Ok((headers, with_tail(&response, tail)).into_response())
 }
@@ -193,8 +194,11 @@ fn header_length(headers: &HeaderMap) -> Result<Option<usize>, ApiError> {
 }
 
 /// The name that the client knows the model by, if it is served.
-fn check(app: &App, named: Result<Path<Named>, PathRejection>) -> Result<String, ApiError> {
-    let Path(Named { model, version }) = named.map_err(|_| {
+fn check(
+    app: &App,
+    model_path: Result<Path<ModelPath>, PathRejection>,
+) -> Result<String, ApiError> {
+    let Path(ModelPath { model, version }) = model_path.map_err(|_| {
         let message = "the model's name in the path must be percent-encoded UTF-8";
         ApiError::new(ErrorKind::Syntax, message)
     })?;
@@ -226,7 +230,7 @@ fn server_metadata() -> ServerMetadata {
     }
 }
 
-fn model_metadata(app: &App, asked: &str) -> ModelMetadata {
+fn model_metadata(app: &App, requested_name: &str) -> ModelMetadata {
     let inputs = INPUTS.iter().map(|(name, datatype, size)| TensorMetadata {
         name,
         datatype,
@@ -238,7 +242,7 @@ fn model_metadata(app: &App, asked: &str) -> ModelMetadata {
         shape: [-1],
     });
     ModelMetadata {
-        name: app.config.served_name(asked).to_owned(),
+        name: app.config.served_name(requested_name).to_owned(),
         versions: [VERSION],
         platform: "penstock",
         inputs: inputs.collect(),

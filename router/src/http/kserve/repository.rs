@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::output::Output;
-use super::{INPUTS, Named, VERSION, check};
+use super::{INPUTS, ModelPath, VERSION, check};
 use crate::http::error::NativeError;
 use crate::http::native::wire::ErrorResponse;
 use crate::http::strict::from_object;
@@ -152,9 +152,9 @@ pub(crate) struct IndexedModel {
 )]
 pub(in crate::http) async fn config(
     State(app): State<App>,
-    named: Result<Path<Named>, PathRejection>,
+    model_path: Result<Path<ModelPath>, PathRejection>,
 ) -> Result<Json<ModelConfig>, NativeError> {
-    let name = check(&app, named)?;
+    let name = check(&app, model_path)?;
     Ok(Json(model_config(&app, &name)))
 }
 
@@ -166,9 +166,9 @@ pub(in crate::http) async fn config(
 )]
 pub(in crate::http) async fn stats(
     State(app): State<App>,
-    named: Result<Path<Named>, PathRejection>,
+    model_path: Result<Path<ModelPath>, PathRejection>,
 ) -> Result<Json<AllStatistics>, NativeError> {
-    let name = check(&app, named)?;
+    let name = check(&app, model_path)?;
     Ok(Json(all_statistics(&app, &name)))
 }
 
@@ -177,7 +177,7 @@ pub(in crate::http) async fn stats(
     get, path = "/v2/models/stats", tag = "kserve", operation_id = "kserve_all_stats",
     responses((status = 200, body = AllStatistics))
 )]
-pub(in crate::http) async fn stats_of_all(State(app): State<App>) -> Json<AllStatistics> {
+pub(in crate::http) async fn all_stats(State(app): State<App>) -> Json<AllStatistics> {
     Json(all_statistics(&app, &app.config.model_id))
 }
 
@@ -200,7 +200,7 @@ pub(in crate::http) async fn index(
     Ok(Json(models(&app, asked.ready == Some(true))))
 }
 
-pub(super) fn model_config(app: &App, asked: &str) -> ModelConfig {
+pub(super) fn model_config(app: &App, requested_name: &str) -> ModelConfig {
     let inputs = INPUTS.iter().map(|(name, datatype, size)| TensorConfig {
         name,
         data_type: data_type(datatype),
@@ -214,7 +214,7 @@ pub(super) fn model_config(app: &App, asked: &str) -> ModelConfig {
         optional: None,
     });
     ModelConfig {
-        name: app.config.served_name(asked).to_owned(),
+        name: app.config.served_name(requested_name).to_owned(),
         platform: "penstock",
         backend: "penstock",
         max_batch_size: 0,
@@ -232,13 +232,13 @@ fn data_type(datatype: &str) -> String {
     }
 }
 
-fn all_statistics(app: &App, asked: &str) -> AllStatistics {
+fn all_statistics(app: &App, requested_name: &str) -> AllStatistics {
     AllStatistics {
-        model_stats: [model_statistics(app, asked)],
+        model_stats: [model_statistics(app, requested_name)],
     }
 }
 
-pub(super) fn model_statistics(app: &App, asked: &str) -> ModelStatistics {
+pub(super) fn model_statistics(app: &App, requested_name: &str) -> ModelStatistics {
     let Statistics {
         last_success,
         success,
@@ -248,7 +248,7 @@ pub(super) fn model_statistics(app: &App, asked: &str) -> ModelStatistics {
         inference,
     } = app.generator.metrics().statistics();
     ModelStatistics {
-        name: app.config.served_name(asked).to_owned(),
+        name: app.config.served_name(requested_name).to_owned(),
         version: VERSION,
         last_inference: last_success,
         inference_count: success.count,
@@ -269,7 +269,7 @@ pub(super) fn model_statistics(app: &App, asked: &str) -> ModelStatistics {
 
 /// The model by each of its names, if it would answer now or `ready` is false.
 pub(super) fn models(app: &App, ready: bool) -> Vec<IndexedModel> {
-    let obstacle = app.generator.unready();
+    let obstacle = app.generator.not_ready_reason();
     if ready && obstacle.is_some() {
         return Vec::new();
     }

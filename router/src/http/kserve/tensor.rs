@@ -230,14 +230,14 @@ fn texts(mut raw: &[u8], tensor: &str) -> Result<Elements, ApiError> {
         });
         let (text, rest) =
             taken.ok_or_else(|| wrong(tensor, "has raw data that ends within an element"))?;
-        values.push(text_of(text, tensor)?);
+        values.push(utf8_value(text, tensor)?);
         raw = rest;
     }
     Ok(Elements(values))
 }
 
 /// One element of BYTES.
-pub(super) fn text_of(bytes: &[u8], tensor: &str) -> Result<Value, ApiError> {
+pub(super) fn utf8_value(bytes: &[u8], tensor: &str) -> Result<Value, ApiError> {
     let text = std::str::from_utf8(bytes).map_err(|_| wrong(tensor, "must be UTF-8"))?;
     Ok(Value::from(text))
 }

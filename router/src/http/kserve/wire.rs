@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use super::ask::Ask;
+use super::generation_request::GenerationRequest;
 use super::output::Output;
 use super::tensor::{Datatype, Elements, OutTensor, Tensor, wrong};
 use crate::error::ApiError;
@@ -158,12 +158,15 @@ pub(crate) struct ServerMetadata {
 
 impl InferRequest {
     /// What is asked and how the outputs are sent. `tail` is what follows the JSON.
-    pub(super) fn into_ask(self, mut tail: &[u8]) -> Result<(Ask, Binary), ApiError> {
-        let mut ask = Ask::default();
+    pub(super) fn into_generation_request(
+        self,
+        mut tail: &[u8],
+    ) -> Result<(GenerationRequest, Binary), ApiError> {
+        let mut generation_request = GenerationRequest::default();
         for input in self.inputs {
             let tensor = input.into_tensor(&mut tail)?;
             let name = tensor.name.clone();
-            ask.set(&name, tensor.value(Ask::is_list(&name))?)?;
+            generation_request.set(&name, tensor.value(GenerationRequest::is_list(&name))?)?;
         }
         if !tail.is_empty() {
             let left = tail.len();
@@ -175,9 +178,9 @@ impl InferRequest {
             Some(Value::Bool(true)) => Binary::All,
             _ => Binary::Only(Vec::new()),
         };
-        ask.parameters(parameters)?;
+        generation_request.parameters(parameters)?;
         for output in self.outputs.into_iter().flatten() {
-            ask.request(&output.name)?;
+            generation_request.add_requested_output(&output.name)?;
             let parameters = object("outputs", output.parameters.as_ref())?;
             let raw = parameters.get("binary_data") == Some(&Value::Bool(true));
             if let (Binary::Only(names), Some(output), true) =
@@ -186,7 +189,7 @@ impl InferRequest {
                 names.push(output);
             }
         }
-        Ok((ask, binary))
+        Ok((generation_request, binary))
     }
 }
 

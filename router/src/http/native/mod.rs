@@ -11,11 +11,11 @@ use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use futures_util::future::try_join_all;
 
-use self::parameters::{Shape, check_streamable, split};
+use self::parameters::{ResponseOptions, check_streamable, parse_request};
 use self::stream::NativeStream;
 use self::wire::{Details, GenerateRequest, GenerateResponse, Info, PrefillToken, Token};
 use super::error::NativeError;
-use super::{App, facts, json, sse};
+use super::{App, json, response_headers, sse};
 use crate::budget::Charge;
 use crate::engine::Candidate;
 use crate::error::ApiError;
@@ -36,7 +36,7 @@ pub(super) async fn generate(
     request: Request,
 ) -> Result<Response, NativeError> {
     let (body, charge): (GenerateRequest, _) = json::read(request, &app).await?;
-    agree(body.stream, false, "/generate_stream")?;
+    check_stream(body.stream, false, "/generate_stream")?;
     let (headers, answer) = whole(&app, body, charge).await?;
     Ok((headers, Json(answer)).into_response())
 }
@@ -55,7 +55,7 @@ pub(super) async fn generate_stream(
     request: Request,
 ) -> Result<Response, NativeError> {
     let (body, charge): (GenerateRequest, _) = json::read(request, &app).await?;
-    agree(body.stream, true, "/generate")?;
+    check_stream(body.stream, true, "/generate")?;
     Ok(streamed(&app, body, charge).await?)
 }
 
@@ -106,7 +106,7 @@ pub(super) async fn info(State(app): State<App>) -> Json<Info> {
     })
 }
 
-fn agree(stream: Option<bool>, here: bool, other: &str) -> Result<(), ApiError> {
+fn check_stream(stream: Option<bool>, here: bool, other: &str) -> Result<(), ApiError> {
     match stream {
         Some(asked) if asked != here => {
             let rule = format!("`stream` must be {here} on this route; use {other}");
@@ -118,16 +118,16 @@ fn agree(stream: Option<bool>, here: bool, other: &str) -> Result<(), ApiError> 
 
 async fn streamed(app: &App, body: GenerateRequest, charge: Charge) -> Result<Response, ApiError> {
     let characters = body.inputs.chars().count();
-    let (input, shape) = split(body, charge)?;
+    let (input, options) = parse_request(body, charge)?;
     if input.parameters.choices.rank() {
         let rule = "`best_of` != 1 is not supported when streaming tokens";
         return Err(ApiError::validation("best_of", rule));
     }
     check_streamable(&input)?;
     let generation = app.generator.generate(input).await?;
-    let mut headers = facts::stream_headers(app, std::slice::from_ref(&generation));
-    facts::put_characters(&mut headers, characters);
-    let stream = NativeStream::new(generation, shape);
+    let mut headers = response_headers::stream_headers(app, std::slice::from_ref(&generation));
+    response_headers::put_prompt_characters(&mut headers, characters);
+    let stream = NativeStream::new(generation, options);
     Ok((headers, sse::respond(stream, app.config.keep_alive)).into_response())
 }
 
@@ -137,41 +137,51 @@ async fn whole(
     charge: Charge,
 ) -> Result<(HeaderMap, GenerateResponse), ApiError> {
     let characters = body.inputs.chars().count();
-    let (input, shape) = split(body, charge)?;
+    let (input, options) = parse_request(body, charge)?;
     let mut generations = app.generator.generate_all(input).await?;
-    let answers = generations.iter_mut().map(|each| collect(each, &shape));
+    let answers = generations.iter_mut().map(|each| collect(each, &options));
     let answers = try_join_all(answers).await?;
-    let mut headers = facts::whole_headers(app, &generations);
-    facts::put_characters(&mut headers, characters);
+    let mut headers = response_headers::whole_headers(app, &generations);
+    response_headers::put_prompt_characters(&mut headers, characters);
     let mut ranked: Vec<_> = generations.iter().zip(answers).collect();
-    ranked.sort_by(|(a, _), (b, _)| a.facts().rank(b.facts()));
+    ranked.sort_by(|(a, _), (b, _)| a.facts().cmp_by_mean_logprob(b.facts()));
     let mut ranked = ranked.into_iter().map(|(_, answer)| answer);
-    let mut answer = ranked.next().ok_or_else(facts::unfinished)?;
+    let mut answer = ranked
+        .next()
+        .ok_or_else(response_headers::incomplete_generation)?;
     if let Some(details) = &mut answer.details {
         details.best_of_sequences = ranked.filter_map(GenerateResponse::into_sequence).collect();
     }
     Ok((headers, answer))
 }
 
-async fn collect(generation: &mut Generation, shape: &Shape) -> Result<GenerateResponse, ApiError> {
+async fn collect(
+    generation: &mut Generation,
+    options: &ResponseOptions,
+) -> Result<GenerateResponse, ApiError> {
     let (mut tokens, mut top_tokens) = (Vec::new(), Vec::new());
     let mut event = TextEvent::default();
     while let Some(outcome) = generation.next(&mut event).await {
         outcome?;
-        if shape.details {
+        if options.details {
             tokens.extend(event.tokens().map(|(token, text, _)| Token {
                 id: token.id,
                 text: text.to_owned(),
                 logprob: token.logprob,
                 special: token.special,
             }));
-            top_tokens.extend(event.tops.iter().map(|top| candidates(generation, top)));
+            top_tokens.extend(
+                event
+                    .top_logprobs
+                    .iter()
+                    .map(|top| candidates(generation, top)),
+            );
         }
         let Some(end) = event.end.take() else {
             continue;
         };
         let facts = generation.facts();
-        let details = shape.details.then(|| Details {
+        let details = options.details.then(|| Details {
             finish_reason: finish_reason(end.reason),
             generated_tokens: facts.generated_tokens,
             seed: facts.seed,
@@ -182,11 +192,11 @@ async fn collect(generation: &mut Generation, shape: &Shape) -> Result<GenerateR
             best_of_sequences: Vec::new(),
         });
         return Ok(GenerateResponse {
-            generated_text: format!("{}{}", shape.prefix, end.text),
+            generated_text: format!("{}{}", options.prefix, end.text),
             details,
         });
     }
-    Err(facts::unfinished())
+    Err(response_headers::incomplete_generation())
 }
 
 /// Likely tokens in the place of one.
@@ -204,13 +214,13 @@ fn candidates(generation: &Generation, top: &[Candidate]) -> Vec<Token> {
 /// The prompt's tokens, if asked for.
 fn prefill(generation: &Generation) -> Vec<PrefillToken> {
     let prompt = generation.prompt();
-    let told = prompt.tokens.iter().map(|token| Some(token.logprob));
-    let logprobs = std::iter::once(None).chain(told);
+    let prompt_logprobs = prompt.tokens.iter().map(|token| Some(token.logprob));
+    let logprobs = std::iter::once(None).chain(prompt_logprobs);
     let tokens = prompt.ids.iter().zip(logprobs);
     let token = |(&id, logprob): (&u32, Option<f32>)| PrefillToken {
         id,
         text: generation.model_text().vocabulary.piece_text(id),
-        logprob: logprob.map(logprobs::shown),
+        logprob: logprob.map(logprobs::clamp_logprob),
     };
     tokens.map(token).collect()
 }

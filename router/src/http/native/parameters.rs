@@ -1,13 +1,13 @@
 //! From the native wire types to a request, with TGI's rules where they are stricter than ours.
 
 use super::wire::{GenerateParameters, GenerateRequest};
-use crate::adjustment::{Adjustment, Penalties};
 use crate::budget::Charge;
 use crate::error::ApiError;
 use crate::http::beam::BeamFields;
-use crate::http::guide::Grammar;
 use crate::http::neutral::{self, Neutral, Neutrals};
-use crate::logprobs::Wanted;
+use crate::http::structured_output::Grammar;
+use crate::logits_processors::{LogitsProcessors, Penalties};
+use crate::logprobs::LogprobRequest;
 use crate::tokenize::SpecialTokens;
 use crate::validate::range::Range;
 use crate::validate::{Choices, FieldNames, GenerateInput, Parameters, Prompt, Truncation};
@@ -22,7 +22,7 @@ pub(crate) const SHARE: Range<f32> = Range::between(0.0, 1.0);
 
 /// What the answer's shape depends on.
 #[derive(Clone, Debug)]
-pub(super) struct Shape {
+pub(super) struct ResponseOptions {
     /// Whether details are told.
     pub(super) details: bool,
     /// Put before the answer's text: the prompt, or nothing.
@@ -32,10 +32,10 @@ pub(super) struct Shape {
 }
 
 /// Splits a body into what is asked of the engine and how the answer is told.
-pub(super) fn split(
+pub(super) fn parse_request(
     request: GenerateRequest,
     charge: Charge,
-) -> Result<(GenerateInput, Shape), ApiError> {
+) -> Result<(GenerateInput, ResponseOptions), ApiError> {
     let GenerateRequest {
         inputs, parameters, ..
     } = request;
@@ -51,22 +51,22 @@ pub(super) fn split(
     } else {
         String::new()
     };
-    let guide = wire.grammar.take().map(Grammar::guide).transpose()?;
-    let shape = Shape {
+    let grammar = wire.grammar.take().map(Grammar::into_grammar).transpose()?;
+    let options = ResponseOptions {
         details: wire.details == Some(true) || wire.decoder_input_details == Some(true),
         _charge: (!prefix.is_empty()).then(|| charge.clone()),
         prefix,
     };
     let seeded = wire.seed.is_some();
     let beam = BeamFields {
-        wanted: wire.use_beam_search,
+        enabled: wire.use_beam_search,
         width: wire.beam_width,
         length_penalty: wire.length_penalty,
         early_stopping: wire.early_stopping,
     };
     let mut parameters = Parameters {
-        guide,
-        ..parameters_of(wire)
+        grammar,
+        ..to_parameters(wire)
     };
     parameters.beam = beam.beam(parameters.choices.made())?;
     if parameters.beam.is_some() {
@@ -79,10 +79,10 @@ pub(super) fn split(
         names: FieldNames::NATIVE,
         charge,
     };
-    Ok((input, shape))
+    Ok((input, options))
 }
 
-fn parameters_of(wire: GenerateParameters) -> Parameters {
+fn to_parameters(wire: GenerateParameters) -> Parameters {
     let warped = wire.temperature.is_some_and(|t| t != 1.0)
         || wire.top_k.is_some()
         || wire.top_p.is_some()
@@ -105,21 +105,21 @@ fn parameters_of(wire: GenerateParameters) -> Parameters {
         stop: wire.stop.unwrap_or_default(),
         truncate: wire.truncate.map(Truncation::to_last),
         watermark: wire.watermark.unwrap_or(false),
-        adjustment: Adjustment {
+        logits_processors: LogitsProcessors {
             typical_p: wire.typical_p.unwrap_or(1.0),
             penalties: Penalties {
                 repetition: wire.repetition_penalty.unwrap_or(1.0),
                 frequency: wire.frequency_penalty.unwrap_or(0.0),
                 presence: 0.0,
             },
-            ..Adjustment::default()
+            ..LogitsProcessors::default()
         },
-        wanted: Wanted {
+        logprob_request: LogprobRequest {
             tokens: wire.top_n_tokens.filter(|&count| count > 0),
             echo: false,
             prompt: (wire.decoder_input_details == Some(true)).then_some(0),
             ids: false,
-            ..Wanted::default()
+            ..LogprobRequest::default()
         },
         ..Parameters::default()
     }
@@ -140,7 +140,7 @@ fn check_best_of(parameters: &Parameters, seeded: bool) -> Result<(), ApiError> 
 
 /// Fails if the answer would not be what TGI can stream.
 pub(super) fn check_streamable(input: &GenerateInput) -> Result<(), ApiError> {
-    match input.parameters.wanted.prompt {
+    match input.parameters.logprob_request.prompt {
         None => Ok(()),
         Some(_) => {
             let rule = "`decoder_input_details` == true is not supported when streaming tokens";

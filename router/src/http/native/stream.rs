@@ -4,22 +4,25 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{BufMut, BytesMut};
 
-use super::parameters::Shape;
+use super::parameters::ResponseOptions;
 use super::{candidates, finish_reason, wire};
 use crate::engine::Candidate;
 use crate::generation::{Generation, TextEnd, TextEvent, TextToken};
 use crate::http::error::native_json;
-use crate::http::sse::{Desk, EventSource, Flow, put_event, put_json};
+use crate::http::sse::{EventSource, Flow, FrameBuffer, put_event, put_json};
 
 /// Writes an answer's events.
 pub(super) struct NativeStream {
     generation: Generation,
-    shape: Shape,
+    options: ResponseOptions,
 }
 
 impl NativeStream {
-    pub(super) fn new(generation: Generation, shape: Shape) -> Self {
-        Self { generation, shape }
+    pub(super) fn new(generation: Generation, options: ResponseOptions) -> Self {
+        Self {
+            generation,
+            options,
+        }
     }
 
     fn put_tokens(&self, event: &TextEvent, out: &mut BytesMut) {
@@ -54,12 +57,12 @@ impl NativeStream {
             out.put_slice(b",\"generated_text\":null,\"details\":null}\n\n");
             return;
         };
-        let text = format!("{}{}", self.shape.prefix, end.text);
+        let text = format!("{}{}", self.options.prefix, end.text);
         out.put_slice(b",\"generated_text\":");
         put_json(out, &text);
         out.put_slice(b",\"details\":");
         let facts = self.generation.facts();
-        let details = self.shape.details.then(|| wire::StreamDetails {
+        let details = self.options.details.then(|| wire::StreamDetails {
             finish_reason: finish_reason(end.reason),
             generated_tokens: facts.generated_tokens,
             seed: facts.seed,
@@ -88,8 +91,8 @@ fn put_token(out: &mut BytesMut, index: usize, token: &TextToken, text: &str) {
 }
 
 impl EventSource for NativeStream {
-    fn poll_events(&mut self, cx: &mut Context<'_>, desk: &mut Desk) -> Poll<Flow> {
-        let Desk { event, out } = desk;
+    fn poll_events(&mut self, cx: &mut Context<'_>, buffer: &mut FrameBuffer) -> Poll<Flow> {
+        let FrameBuffer { event, out } = buffer;
         Poll::Ready(match ready!(self.generation.poll_event(cx, event)) {
             Some(Ok(())) => {
                 self.put_tokens(event, out);

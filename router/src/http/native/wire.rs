@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::http::beam::WireEarly;
-use crate::http::guide::Grammar;
+use crate::http::beam::WireEarlyStopping;
 use crate::http::strict::{self, JsonText, from_object};
+use crate::http::structured_output::Grammar;
 
 from_object!(GenerateRequest, GenerateParameters);
 
@@ -43,7 +43,7 @@ pub(crate) struct GenerateParameters {
     /// Only with beam search: true ends it once it has `beam_width` answers, false (default) when
     /// no running one seems better, "never" when none can be.
     #[schema(value_type = Option<bool>)]
-    pub(crate) early_stopping: Option<WireEarly>,
+    pub(crate) early_stopping: Option<WireEarlyStopping>,
     /// > 0. Without it and without the other sampling parameters, the answer is greedy.
     pub(crate) temperature: Option<f32>,
     /// From 0.000001 to 1000000: divides positive logits, and multiplies others, of tokens that prompt

@@ -7,24 +7,24 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use serde::de::IgnoredAny;
 
-use super::kind::Kind;
+use super::chunk_kind::ChunkKind;
 use super::wire::answer::{
     AssistantMessage, ChatChoice, ChatCompletion, FunctionCall, ToolCall, Usage,
 };
 use super::wire::chat::{ChatRequest, Message};
 use super::wire::tools::ToolChoice;
 use super::wire::{Common, ErrorBody};
-use super::{Answer, Answering, FINGERPRINT, check_model, respond};
-use crate::chat::{Chat, Turn};
-use crate::engine::types::Guide;
+use super::{ChoiceOutput, FINGERPRINT, ResponseMeta, check_model, respond};
+use crate::chat::{Chat, GenerationPrompt};
+use crate::engine::types::GrammarSpec;
 use crate::error::{ApiError, Excerpt};
 use crate::generation::Generator;
 use crate::http::error::{NativeError, OpenAiError};
 use crate::http::native::wire::{ChatTokens, ErrorResponse, SimpleToken};
-use crate::http::reading::{Offered, read_offer};
+use crate::http::parsed_output::{ToolPlan, plan_tools};
 use crate::http::strict::JsonText;
 use crate::http::{App, json};
-use crate::tools::{Choice, Offer, OfferFields, Tool};
+use crate::tool_parsers::{Tool, ToolChoiceMode, ToolFields, ToolSet};
 use crate::validate::{Dialect, FieldNames, GenerateInput, Parameters, Prompt};
 
 /// Answers a conversation.
@@ -42,30 +42,30 @@ pub(crate) async fn chat(
 ) -> Result<Response, OpenAiError> {
     let (mut body, charge): (ChatRequest, _) = json::read(request, &app).await?;
     body.check()?;
-    body.drop_idle_format();
+    body.drop_unused_format();
     let newer = ("max_completion_tokens", body.max_completion_tokens);
-    let bound = bound(body.max_tokens, newer)?;
-    let wanted = body.wanted()?;
+    let token_limit = token_limit(body.max_tokens, newer)?;
+    let logprob_request = body.logprob_request()?;
     let Common {
         model,
         mut parameters,
         delivery,
-    } = body.common(bound.tokens)?;
-    parameters.wanted = wanted;
+    } = body.common(token_limit.tokens)?;
+    parameters.logprob_request = logprob_request;
     check_model(&app, model.as_deref())?;
-    let (chat, guide) = conversation(&app.generator, body, parameters.guide.take())?;
-    parameters.guide = guide;
+    let (chat, grammar) = conversation(&app.generator, body, parameters.grammar.take())?;
+    parameters.grammar = grammar;
     let prompt = Prompt::Chat(chat);
     let input = GenerateInput {
         prompt,
         parameters,
-        names: FieldNames::CHAT.with_bound(bound.name),
+        names: FieldNames::CHAT.with_bound(token_limit.name),
         charge,
     };
     let choices = input.parameters.choices;
     let generations = app.generator.generate_all(input).await?;
-    let told = (Kind::Chat, delivery, choices);
-    Ok(respond(&app, told, generations, whole).await?)
+    let options = (ChunkKind::Chat, delivery, choices);
+    Ok(respond(&app, options, generations, whole).await?)
 }
 
 /// Tells the prompt that a conversation becomes, and its tokens.
@@ -98,23 +98,23 @@ pub(crate) async fn chat_tokenize(
     }))
 }
 
-fn whole(answering: Answering, (mut answers, usage): (Vec<Answer>, Usage)) -> ChatCompletion {
-    let mut told = answers
+fn whole(meta: ResponseMeta, (mut answers, usage): (Vec<ChoiceOutput>, Usage)) -> ChatCompletion {
+    let mut prompt_logprobs_of_choices = answers
         .iter_mut()
         .map(|answer| answer.prompt_logprobs.take());
-    let prompt_logprobs = told.next().flatten();
-    drop(told);
+    let prompt_logprobs = prompt_logprobs_of_choices.next().flatten();
+    drop(prompt_logprobs_of_choices);
     let prompt_token_ids = answers
         .first_mut()
         .and_then(|answer| answer.ids.as_mut()?.take_prompt());
-    let choice = |(index, mut answer): (usize, Answer)| ChatChoice {
+    let choice = |(index, mut answer): (usize, ChoiceOutput)| ChatChoice {
         index,
         token_ids: answer.ids.as_mut().map(|ids| ids.take()),
         finish_reason: answer.reason,
         logprobs: answer.logprobs.take(),
         message: message(answer),
     };
-    let Answering { id, created, model } = answering;
+    let ResponseMeta { id, created, model } = meta;
     ChatCompletion {
         id,
         object: "chat.completion",
@@ -128,7 +128,7 @@ fn whole(answering: Answering, (mut answers, usage): (Vec<Answer>, Usage)) -> Ch
     }
 }
 
-fn message(answer: Answer) -> AssistantMessage {
+fn message(answer: ChoiceOutput) -> AssistantMessage {
     let calls = answer.calls.into_iter().map(|call| ToolCall {
         id: call.id,
         r#type: "function",
@@ -143,29 +143,29 @@ fn message(answer: Answer) -> AssistantMessage {
     let function = tool_calls
         .pop_if(|_| answer.older)
         .map(|call| call.function);
-    let thought = Some(answer.thought).filter(|text| !text.is_empty());
+    let reasoning = Some(answer.reasoning).filter(|text| !text.is_empty());
     AssistantMessage {
         role: "assistant",
         content,
         function_call: function,
-        reasoning_content: thought.clone(),
-        reasoning: thought,
+        reasoning_content: reasoning.clone(),
+        reasoning,
         tool_calls,
     }
 }
 
 /// How many tokens an answer may have.
-pub(super) struct Bound {
+pub(super) struct TokenLimit {
     pub(super) tokens: Option<u32>,
     /// The field that says so, if one was sent.
     pub(super) name: Option<&'static str>,
 }
 
 /// The bound that `max_tokens` and its newer name set.
-pub(super) fn bound(
+pub(super) fn token_limit(
     old: Option<u32>,
     (name, new): (&'static str, Option<u32>),
-) -> Result<Bound, ApiError> {
+) -> Result<TokenLimit, ApiError> {
     match (old, new) {
         (Some(old), Some(new)) if old != new => {
             let rule = format!(
@@ -173,11 +173,11 @@ pub(super) fn bound(
             );
             Err(ApiError::validation(name, rule))
         }
-        (old, None) => Ok(Bound {
+        (old, None) => Ok(TokenLimit {
             tokens: old,
             name: old.map(|_| "max_tokens"),
         }),
-        (_, new) => Ok(Bound {
+        (_, new) => Ok(TokenLimit {
             tokens: new,
             name: Some(name),
         }),
@@ -189,14 +189,14 @@ pub(super) fn bound(
 ///
 /// # Errors
 /// What is refused in requests.
-pub fn conversation_of(
+pub fn parse_chat_request(
     body: &str,
     mut parameters: Parameters,
     generator: &Generator,
 ) -> Result<(Chat, Parameters), ApiError> {
     let body: ChatRequest = json::parse(body.as_bytes())?;
-    let (chat, guide) = conversation(generator, body, parameters.guide.take())?;
-    parameters.guide = guide;
+    let (chat, grammar) = conversation(generator, body, parameters.grammar.take())?;
+    parameters.grammar = grammar;
     Ok((chat, parameters))
 }
 
@@ -204,19 +204,23 @@ pub fn conversation_of(
 pub(crate) fn conversation(
     generator: &Generator,
     mut body: ChatRequest,
-    guide: Option<Box<Guide>>,
-) -> Result<(Chat, Option<Box<Guide>>), ApiError> {
-    let asked = body.asked()?;
-    let fields = asked.fields;
-    let offer = offer(asked.tools, asked.choice, (asked.parallel, fields))?;
-    let Offered {
+    grammar: Option<Box<GrammarSpec>>,
+) -> Result<(Chat, Option<Box<GrammarSpec>>), ApiError> {
+    let requested = body.take_tools()?;
+    let fields = requested.fields;
+    let tool_set = tool_set(
+        requested.tools,
+        requested.choice,
+        (requested.parallel, fields),
+    )?;
+    let ToolPlan {
         tools,
-        mut reading,
-        guide,
-    } = read_offer((offer.as_ref(), fields), generator, guide)?;
-    reading.older = asked.older;
-    reading.shown = body.shown_thoughts();
-    let special = body.special_variables(generator.thought_format().is_some())?;
+        mut parser_options,
+        grammar,
+    } = plan_tools((tool_set.as_ref(), fields), generator, grammar)?;
+    parser_options.legacy_function_call = requested.older;
+    parser_options.reasoning_display = body.reasoning_visibility();
+    let special = body.special_variables(generator.reasoning_format().is_some())?;
     let variables = body.chat_template_kwargs.take();
     let variables = variables.map(template_variables).transpose()?;
     let messages = Message::into_turns(body.messages)?;
@@ -232,37 +236,37 @@ pub(crate) fn conversation(
             let rule = "`continue_final_message` and `add_generation_prompt` cannot both be true";
             return Err(ApiError::validation("continue_final_message", rule));
         }
-        (true, _) => Turn::Continue,
-        (false, Some(false)) => Turn::Bare,
-        (false, _) => Turn::Open,
+        (true, _) => GenerationPrompt::ContinueFinalMessage,
+        (false, Some(false)) => GenerationPrompt::Omit,
+        (false, _) => GenerationPrompt::Add,
     };
     let chat = Chat {
         messages,
-        turn,
+        generation_prompt: turn,
         tools,
         tool_prompt: body.tool_prompt,
         template: body.chat_template,
         variables,
-        special,
-        reading,
-        echoed,
+        optional_variables: special,
+        parser_options,
+        echo_prefix: echoed,
         ..Chat::default()
     };
-    Ok((chat, guide))
+    Ok((chat, grammar))
 }
 
 /// The tools of a request, checked; `None` if it offers none.
-pub(super) fn offer(
+pub(super) fn tool_set(
     mut tools: Vec<Tool>,
     choice: Option<ToolChoice>,
-    (parallel, fields): (Option<bool>, OfferFields),
-) -> Result<Option<Offer>, ApiError> {
+    (parallel, fields): (Option<bool>, ToolFields),
+) -> Result<Option<ToolSet>, ApiError> {
     let choice = choice.map(ToolChoice::into_parts);
     let (choice, allowed) = choice.unwrap_or_default();
     if tools.is_empty() {
         return match choice {
-            Choice::None | Choice::Auto => Ok(None),
-            Choice::Required | Choice::Named(_) => {
+            ToolChoiceMode::None | ToolChoiceMode::Auto => Ok(None),
+            ToolChoiceMode::Required | ToolChoiceMode::Named(_) => {
                 let list = fields.list;
                 let rule = format!("must be `none` or `auto` when there are no `{list}`");
                 Err(ApiError::at(fields.choice, &rule))
@@ -272,13 +276,13 @@ pub(super) fn offer(
     if let Some(allowed) = allowed {
         keep_allowed(&mut tools, &allowed)?;
     }
-    let offer = Offer {
+    let tool_set = ToolSet {
         tools,
         choice,
         parallel: parallel.unwrap_or(true),
     };
-    offer.check(fields)?;
-    Ok(Some(offer))
+    tool_set.check(fields)?;
+    Ok(Some(tool_set))
 }
 
 /// Takes the tools off the offer that `tool_choice` does not allow.

@@ -3,11 +3,11 @@
 use axum::extract::{Request, State};
 use axum::response::Response;
 
-use super::kind::Kind;
+use super::chunk_kind::ChunkKind;
 use super::wire::answer::{Completion, TextChoice, Usage};
 use super::wire::completions::CompletionRequest;
 use super::wire::{Common, Delivery, ErrorBody};
-use super::{Answer, Answering, FINGERPRINT, check_model, respond};
+use super::{ChoiceOutput, FINGERPRINT, ResponseMeta, check_model, respond};
 use crate::error::{ApiError, ErrorKind};
 use crate::http::error::OpenAiError;
 use crate::http::{App, json};
@@ -29,9 +29,9 @@ pub(crate) async fn completions(
     let (mut body, charge): (CompletionRequest, _) = json::read(request, &app).await?;
     body.check()?;
     let mut common = body.common(body.max_tokens)?;
-    body.choose(&mut common.parameters);
+    body.apply_best_of(&mut common.parameters);
     check_stream(&common)?;
-    common.parameters.wanted = body.wanted()?;
+    common.parameters.logprob_request = body.logprob_request()?;
     check_model(&app, common.model.as_deref())?;
     check_batch(body.prompt.len(), app.config.max_client_batch_size)?;
     let Common {
@@ -50,8 +50,8 @@ pub(crate) async fn completions(
             charge: charge.clone(),
         });
     let generations = app.generator.generate_batch(inputs).await?;
-    let told = (Kind::Text, delivery, choices);
-    Ok(respond(&app, told, generations, whole).await?)
+    let options = (ChunkKind::Text, delivery, choices);
+    Ok(respond(&app, options, generations, whole).await?)
 }
 
 fn check_stream(common: &Common) -> Result<(), ApiError> {
@@ -80,7 +80,7 @@ fn check_batch(given: usize, most: usize) -> Result<(), ApiError> {
     }
 }
 
-fn whole(answering: Answering, (answers, usage): (Vec<Answer>, Usage)) -> Completion {
+fn whole(meta: ResponseMeta, (answers, usage): (Vec<ChoiceOutput>, Usage)) -> Completion {
     let choices = answers
         .into_iter()
         .enumerate()
@@ -93,10 +93,10 @@ fn whole(answering: Answering, (answers, usage): (Vec<Answer>, Usage)) -> Comple
             prompt_logprobs: answer.prompt_logprobs,
             finish_reason: answer.reason,
         });
-    let Answering { id, created, model } = answering;
+    let ResponseMeta { id, created, model } = meta;
     Completion {
         id,
-        object: Kind::Text.object(),
+        object: ChunkKind::Text.object(),
         created,
         model,
         system_fingerprint: FINGERPRINT,

@@ -3,11 +3,11 @@
 use serde::{Serialize, Serializer};
 use utoipa::ToSchema;
 
-use super::kind::Kind;
+use super::chunk_kind::ChunkKind;
 use crate::detokenize::{Detokenizer, Vocabulary};
 use crate::engine::Candidate;
 use crate::generation::{Generation, TextEvent};
-use crate::logprobs::{Ranked, TokenNames, ranked, shown};
+use crate::logprobs::{RankedToken, TokenNames, clamp_logprob, rank_candidates};
 
 /// Log-probabilities of a choice.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
@@ -29,7 +29,7 @@ pub(crate) struct TextLogprobs {
     pub(crate) token_logprobs: Vec<Option<f32>>,
     /// Likely tokens in the place of each, and the token itself; null for the first of a prompt.
     #[schema(value_type = Vec<Option<Object>>)]
-    pub(crate) top_logprobs: Vec<Option<ByText>>,
+    pub(crate) top_logprobs: Vec<Option<LogprobsByText>>,
     /// Where each begins in the choice's text, in characters.
     pub(crate) text_offset: Vec<usize>,
 }
@@ -68,11 +68,11 @@ pub(crate) struct ChatCandidate {
 
 /// Log-probabilities by tokens' texts, the likeliest first.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct ByText(Vec<(String, f32)>);
+pub(crate) struct LogprobsByText(Vec<(String, f32)>);
 
 /// What the tokens before a prompt token say of it, by token id; as vLLM has it.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct ById(Vec<(u32, PromptCandidate)>);
+pub(crate) struct LogprobsById(Vec<(u32, PromptCandidate)>);
 
 /// A token in some place of a prompt.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
@@ -87,9 +87,9 @@ pub(crate) struct PromptCandidate {
 
 /// Gathers a choice's log-probabilities, token by token.
 #[derive(Debug)]
-pub(super) struct Gathering {
+pub(super) struct LogprobsBuilder {
     gathered: Logprobs,
-    kind: Kind,
+    kind: ChunkKind,
     /// Alternatives of each token.
     top: usize,
     /// How tokens are written.
@@ -100,13 +100,13 @@ pub(super) struct Gathering {
     fresh: bool,
 }
 
-impl Gathering {
+impl LogprobsBuilder {
     /// For an answer, if its request asks; the prompt's tokens are taken by `add_prompt`.
-    pub(super) fn begin(kind: Kind, generation: &Generation) -> Option<Self> {
-        let wanted = generation.facts().wanted;
-        let top = wanted.tokens?;
+    pub(super) fn begin(kind: ChunkKind, generation: &Generation) -> Option<Self> {
+        let logprob_request = generation.facts().logprob_request;
+        let top = logprob_request.tokens?;
         Some(Self {
-            names: wanted.names,
+            names: logprob_request.names,
             gathered: Logprobs::empty(kind),
             kind,
             top: top as usize,
@@ -117,7 +117,7 @@ impl Gathering {
 
     /// Takes what a step brought; before the first, the prompt if that is echoed.
     pub(super) fn add_event(&mut self, generation: &Generation, event: &TextEvent) {
-        if std::mem::take(&mut self.fresh) && generation.facts().wanted.echo {
+        if std::mem::take(&mut self.fresh) && generation.facts().logprob_request.echo {
             self.add_prompt(generation);
         }
         for (index, (_, text, _)) in event.tokens().enumerate() {
@@ -132,12 +132,12 @@ impl Gathering {
         let vocabulary = &generation.model_text().vocabulary;
         let mut text = String::new();
         let mut detokenizer = Detokenizer::new(vocabulary.clone(), &[]);
-        let told = std::iter::once(None).chain(prompt.tokens.iter().map(Some));
-        for (&id, told) in prompt.ids.iter().zip(told) {
-            let candidate = told.map(|told| {
-                let logprob = told.logprob;
-                let top = self.top.min(told.top.len());
-                (Candidate { id, logprob }, &told.top[..top])
+        let token_logprobs = std::iter::once(None).chain(prompt.tokens.iter().map(Some));
+        for (&id, token_logprobs) in prompt.ids.iter().zip(token_logprobs) {
+            let candidate = token_logprobs.map(|token_logprobs| {
+                let logprob = token_logprobs.logprob;
+                let top = self.top.min(token_logprobs.top.len());
+                (Candidate { id, logprob }, &token_logprobs.top[..top])
             });
             self.add_token(vocabulary, id, candidate);
             text.clear();
@@ -160,8 +160,8 @@ impl Gathering {
         let token = event.tokens[index];
         let (id, logprob) = (token.id, token.logprob);
         let vocabulary = &generation.model_text().vocabulary;
-        let told = Some((Candidate { id, logprob }, event.top(index)));
-        self.add_token(vocabulary, id, told);
+        let token_logprobs = Some((Candidate { id, logprob }, event.top(index)));
+        self.add_token(vocabulary, id, token_logprobs);
         if !token.special {
             self.offset += text.chars().count();
         }
@@ -194,26 +194,28 @@ impl Gathering {
         &mut self,
         vocabulary: &Vocabulary,
         id: u32,
-        told: Option<(Candidate, &[Candidate])>,
+        token_logprobs: Option<(Candidate, &[Candidate])>,
     ) {
         let names = self.names;
         match &mut self.gathered {
             Logprobs::Text(lists) => {
-                lists.tokens.push(text_of(vocabulary, names, id));
+                lists.tokens.push(token_text(vocabulary, names, id));
                 lists.text_offset.push(self.offset);
                 lists
                     .token_logprobs
-                    .push(told.map(|(own, _)| shown(own.logprob)));
-                lists
-                    .top_logprobs
-                    .push(told.map(|told| ByText::of(vocabulary, names, told)));
+                    .push(token_logprobs.map(|(own, _)| clamp_logprob(own.logprob)));
+                lists.top_logprobs.push(
+                    token_logprobs.map(|token_logprobs| {
+                        LogprobsByText::new(vocabulary, names, token_logprobs)
+                    }),
+                );
             }
-            Logprobs::Chat(turn) => turn.content.extend(told.map(|(own, top)| {
+            Logprobs::Chat(turn) => turn.content.extend(token_logprobs.map(|(own, top)| {
                 ChatToken {
-                    token: ChatCandidate::of(vocabulary, names, own),
+                    token: ChatCandidate::new(vocabulary, names, own),
                     top_logprobs: top
                         .iter()
-                        .map(|&c| ChatCandidate::of(vocabulary, names, c))
+                        .map(|&c| ChatCandidate::new(vocabulary, names, c))
                         .collect(),
                 }
             })),
@@ -222,11 +224,11 @@ impl Gathering {
 }
 
 /// A prompt's log-probabilities, if asked for by `prompt_logprobs`: an entry per token.
-pub(super) fn of_prompt(generation: &Generation) -> Option<Vec<Option<ById>>> {
-    let top = generation.facts().wanted.prompt? as usize;
+pub(super) fn prompt_logprobs(generation: &Generation) -> Option<Vec<Option<LogprobsById>>> {
+    let top = generation.facts().logprob_request.prompt? as usize;
     let prompt = generation.prompt();
     let vocabulary = &generation.model_text().vocabulary;
-    let entry = |token: Ranked| {
+    let entry = |token: RankedToken| {
         let candidate = PromptCandidate {
             logprob: token.logprob,
             rank: token.rank.unwrap_or(0),
@@ -234,28 +236,28 @@ pub(super) fn of_prompt(generation: &Generation) -> Option<Vec<Option<ById>>> {
         };
         (token.id, candidate)
     };
-    let told = prompt.ids.iter().skip(1).zip(&prompt.tokens);
-    let told = told.map(|(&id, told)| {
-        let logprob = told.logprob;
-        let top = &told.top[..top.min(told.top.len())];
-        let entries = ranked(Candidate { id, logprob }, Some(told.rank), top);
-        Some(ById(entries.into_iter().map(entry).collect()))
+    let token_logprobs = prompt.ids.iter().skip(1).zip(&prompt.tokens);
+    let token_logprobs = token_logprobs.map(|(&id, token_logprobs)| {
+        let logprob = token_logprobs.logprob;
+        let top = &token_logprobs.top[..top.min(token_logprobs.top.len())];
+        let entries = rank_candidates(Candidate { id, logprob }, Some(token_logprobs.rank), top);
+        Some(LogprobsById(entries.into_iter().map(entry).collect()))
     });
-    Some(std::iter::once(None).chain(told).collect())
+    Some(std::iter::once(None).chain(token_logprobs).collect())
 }
 
 impl Logprobs {
-    fn empty(kind: Kind) -> Self {
+    fn empty(kind: ChunkKind) -> Self {
         match kind {
-            Kind::Chat => Self::Chat(ChatLogprobs::default()),
-            Kind::Text => Self::Text(TextLogprobs::default()),
+            ChunkKind::Chat => Self::Chat(ChatLogprobs::default()),
+            ChunkKind::Text => Self::Text(TextLogprobs::default()),
         }
     }
 }
 
-impl ByText {
+impl LogprobsByText {
     /// The likely tokens and the token itself. Of tokens with one text, the likeliest stays.
-    fn of(
+    fn new(
         vocabulary: &Vocabulary,
         names: TokenNames,
         (own, top): (Candidate, &[Candidate]),
@@ -263,9 +265,9 @@ impl ByText {
         let mut entries: Vec<(String, f32)> = Vec::with_capacity(top.len() + 1);
         let own = Some(own).filter(|own| top.iter().all(|c| c.id != own.id));
         for candidate in top.iter().copied().chain(own) {
-            let text = text_of(vocabulary, names, candidate.id);
+            let text = token_text(vocabulary, names, candidate.id);
             if entries.iter().all(|(other, _)| *other != text) {
-                entries.push((text, shown(candidate.logprob)));
+                entries.push((text, clamp_logprob(candidate.logprob)));
             }
         }
         Self(entries)
@@ -273,13 +275,13 @@ impl ByText {
 }
 
 impl ChatCandidate {
-    fn of(vocabulary: &Vocabulary, names: TokenNames, candidate: Candidate) -> Self {
+    fn new(vocabulary: &Vocabulary, names: TokenNames, candidate: Candidate) -> Self {
         Self {
             token: match names {
                 TokenNames::Texts => vocabulary.piece_text(candidate.id),
                 TokenNames::Ids => id_text(candidate.id),
             },
-            logprob: shown(candidate.logprob),
+            logprob: clamp_logprob(candidate.logprob),
             bytes: vocabulary.piece(candidate.id).into_owned(),
         }
     }
@@ -287,7 +289,7 @@ impl ChatCandidate {
 
 /// A token as completions write it: different tokens have different texts, also when they are
 /// parts of a character.
-fn text_of(vocabulary: &Vocabulary, names: TokenNames, id: u32) -> String {
+fn token_text(vocabulary: &Vocabulary, names: TokenNames, id: u32) -> String {
     if names == TokenNames::Ids {
         return id_text(id);
     }
@@ -305,13 +307,13 @@ fn id_text(id: u32) -> String {
     format!("token_id:{id}")
 }
 
-impl Serialize for ByText {
+impl Serialize for LogprobsByText {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.collect_map(self.0.iter().map(|(text, logprob)| (text, logprob)))
     }
 }
 
-impl Serialize for ById {
+impl Serialize for LogprobsById {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.collect_map(self.0.iter().map(|(id, candidate)| (id, candidate)))
     }

@@ -1,8 +1,8 @@
 //! The OpenAI routes, as the official clients expect them.
 
 mod chat;
+mod chunk_kind;
 mod completions;
-mod kind;
 mod logprobs;
 mod models;
 mod responses;
@@ -18,12 +18,12 @@ use futures_util::future::try_join_all;
 use serde::Serialize;
 use serde_json::json;
 
-pub use self::chat::conversation_of;
+pub use self::chat::parse_chat_request;
 pub(super) use self::chat::{__path_chat, __path_chat_tokenize, chat, chat_tokenize};
 pub(super) use self::chat::{OWN_VARIABLES, conversation};
+use self::chunk_kind::ChunkKind;
 pub(super) use self::completions::{__path_completions, completions};
-use self::kind::Kind;
-use self::logprobs::{ById, Gathering, Logprobs};
+use self::logprobs::{Logprobs, LogprobsBuilder, LogprobsById};
 pub(super) use self::models::{__path_model, __path_models, model, models};
 pub(super) use self::responses::{
     __path_delete_response, __path_input_items, __path_input_tokens, __path_responses,
@@ -35,11 +35,11 @@ use self::token_ids::TokenIds;
 use self::wire::Delivery;
 use self::wire::answer::Usage;
 use super::ids::unique;
-use super::reading::{self, Call};
-use super::{App, facts, sse};
+use super::parsed_output::{self, Call};
+use super::{App, response_headers, sse};
 use crate::error::{ApiError, ErrorKind, Excerpt};
-use crate::generation::{Facts, FinishReason, Generation, TextEvent};
-use crate::tools::Reading;
+use crate::generation::{FinishReason, Generation, GenerationFacts, TextEvent};
+use crate::tool_parsers::OutputParserOptions;
 use crate::validate::Choices;
 
 /// Names that reach the served model whatever it is called. `dummy` is what `huggingface_hub`
@@ -49,7 +49,7 @@ const FINGERPRINT: &str = concat!("penstock-", env!("CARGO_PKG_VERSION"));
 
 /// What all chunks and answers of one request begin with.
 #[derive(Clone, Debug)]
-struct Answering {
+struct ResponseMeta {
     id: String,
     created: u64,
     model: String,
@@ -57,23 +57,23 @@ struct Answering {
 
 /// An answer in one piece.
 #[derive(Clone, Debug, PartialEq)]
-struct Answer {
+struct ChoiceOutput {
     /// After the prompt, if that is echoed.
     text: String,
     /// What the model thought before.
-    thought: String,
+    reasoning: String,
     /// Tools that it calls.
     calls: Vec<Call>,
     /// Whether they are told by their older name.
     older: bool,
     reason: wire::answer::FinishReason,
-    facts: Facts,
+    facts: GenerationFacts,
     logprobs: Option<Logprobs>,
-    prompt_logprobs: Option<Vec<Option<ById>>>,
+    prompt_logprobs: Option<Vec<Option<LogprobsById>>>,
     ids: Option<Box<TokenIds>>,
 }
 
-impl Answering {
+impl ResponseMeta {
     fn new(prefix: &str, app: &App) -> Self {
         Self {
             id: unique(&format!("{prefix}-")),
@@ -126,36 +126,40 @@ pub(super) fn check_model(app: &App, model: Option<&str>) -> Result<(), ApiError
 }
 
 /// Runs an answer to its end.
-async fn collect(kind: Kind, generation: &mut Generation) -> Result<Answer, ApiError> {
-    let mut gathering = Gathering::begin(kind, generation);
+async fn collect(kind: ChunkKind, generation: &mut Generation) -> Result<ChoiceOutput, ApiError> {
+    let mut logprobs_builder = LogprobsBuilder::begin(kind, generation);
     let mut ids = TokenIds::begin(generation);
-    if !generation.reading().is_plain() {
-        let heed = |generation: &Generation, event: &TextEvent| {
-            if let Some(gathering) = &mut gathering {
-                gathering.add_event(generation, event);
+    if !generation.parser_options().is_plain() {
+        let on_event = |generation: &Generation, event: &TextEvent| {
+            if let Some(logprobs_builder) = &mut logprobs_builder {
+                logprobs_builder.add_event(generation, event);
             }
             if let Some(ids) = &mut ids {
                 ids.add_event(event);
             }
         };
-        let (read, end) = reading::collect(generation, heed).await?;
-        return Ok(Answer {
-            text: format!("{}{}", generation.prompt().text, read.content),
-            thought: read.thought,
-            reason: finish_reason(end.reason, !read.calls.is_empty(), generation.reading()),
-            calls: read.calls,
-            older: generation.reading().older,
+        let (output, end) = parsed_output::collect(generation, on_event).await?;
+        return Ok(ChoiceOutput {
+            text: format!("{}{}", generation.prompt().text, output.content),
+            reasoning: output.reasoning,
+            reason: finish_reason(
+                end.reason,
+                !output.calls.is_empty(),
+                generation.parser_options(),
+            ),
+            calls: output.calls,
+            older: generation.parser_options().legacy_function_call,
             facts: generation.facts().clone(),
-            logprobs: gathering.as_mut().map(Gathering::take),
-            prompt_logprobs: logprobs::of_prompt(generation),
+            logprobs: logprobs_builder.as_mut().map(LogprobsBuilder::take),
+            prompt_logprobs: logprobs::prompt_logprobs(generation),
             ids,
         });
     }
     let mut event = TextEvent::default();
     while let Some(outcome) = generation.next(&mut event).await {
         outcome?;
-        if let Some(gathering) = &mut gathering {
-            gathering.add_event(generation, &event);
+        if let Some(logprobs_builder) = &mut logprobs_builder {
+            logprobs_builder.add_event(generation, &event);
         }
         if let Some(ids) = &mut ids {
             ids.add_event(&event);
@@ -164,72 +168,72 @@ async fn collect(kind: Kind, generation: &mut Generation) -> Result<Answer, ApiE
             end.text.truncate(end.content_len);
             let facts = generation.facts();
             let echo = &generation.prompt().text;
-            return Ok(Answer {
+            return Ok(ChoiceOutput {
                 text: format!("{echo}{}", end.text),
-                thought: String::new(),
+                reasoning: String::new(),
                 calls: Vec::new(),
                 older: false,
                 reason: end.reason.into(),
                 facts: facts.clone(),
-                logprobs: gathering.as_mut().map(Gathering::take),
-                prompt_logprobs: logprobs::of_prompt(generation),
+                logprobs: logprobs_builder.as_mut().map(LogprobsBuilder::take),
+                prompt_logprobs: logprobs::prompt_logprobs(generation),
                 ids,
             });
         }
     }
-    Err(facts::unfinished())
+    Err(response_headers::incomplete_generation())
 }
 
 /// Sends the answers to one request, prompt by prompt: as they come, or the best of each prompt
 /// together once all are complete.
 async fn respond<T: Serialize>(
     app: &App,
-    (kind, delivery, choices): (Kind, Delivery, Choices),
+    (kind, delivery, choices): (ChunkKind, Delivery, Choices),
     mut generations: Vec<Generation>,
-    whole: impl FnOnce(Answering, (Vec<Answer>, Usage)) -> T,
+    whole: impl FnOnce(ResponseMeta, (Vec<ChoiceOutput>, Usage)) -> T,
 ) -> Result<Response, ApiError> {
-    let answering = Answering::new(kind.id_prefix(), app);
+    let meta = ResponseMeta::new(kind.id_prefix(), app);
     match delivery {
         Delivery::Stream { usage } => {
-            let headers = facts::stream_headers(app, &generations);
-            let stream = ChunkStream::new(kind, answering, generations, usage);
+            let headers = response_headers::stream_headers(app, &generations);
+            let stream = ChunkStream::new(kind, meta, generations, usage);
             Ok((headers, sse::respond(stream, app.config.keep_alive)).into_response())
         }
         Delivery::Whole => {
             let each = generations.iter_mut().map(|each| collect(kind, each));
             let answers = try_join_all(each).await?;
-            let headers = facts::whole_headers(app, &generations);
-            let usage = Usage::sum(answers.iter().map(|answer| answer.facts.cost()));
+            let headers = response_headers::whole_headers(app, &generations);
+            let usage = Usage::sum(answers.iter().map(|answer| answer.facts.usage()));
             let answers = (best(answers, choices), usage);
-            Ok((headers, Json(whole(answering, answers))).into_response())
+            Ok((headers, Json(whole(meta, answers))).into_response())
         }
     }
 }
 
 /// Of the answers to each prompt the `n` best, the best first; all of them in their order if that is
 /// how many were made.
-fn best(mut answers: Vec<Answer>, choices: Choices) -> Vec<Answer> {
+fn best(mut answers: Vec<ChoiceOutput>, choices: Choices) -> Vec<ChoiceOutput> {
     if !choices.rank() {
         return answers;
     }
     let (n, made) = (choices.n as usize, choices.made() as usize);
     for prompt in answers.chunks_mut(made) {
-        prompt.sort_by(|a, b| a.facts.rank(&b.facts));
+        prompt.sort_by(|a, b| a.facts.cmp_by_mean_logprob(&b.facts));
     }
-    let places = answers.into_iter().enumerate();
-    let told = places.filter(|(place, _)| place % made < n);
-    told.map(|(_, answer)| answer).collect()
+    let indexed = answers.into_iter().enumerate();
+    let selected = indexed.filter(|(index, _)| index % made < n);
+    selected.map(|(_, answer)| answer).collect()
 }
 
 /// An answer that calls tools says so, unless it was cut off, or the request had named the function.
 fn finish_reason(
     reason: FinishReason,
     calls: bool,
-    reading: &Reading,
+    parser_options: &OutputParserOptions,
 ) -> wire::answer::FinishReason {
-    let decided = calls && !reading.named;
+    let decided = calls && !parser_options.named_choice;
     match wire::answer::FinishReason::from(reason) {
-        wire::answer::FinishReason::Stop if decided && reading.older => {
+        wire::answer::FinishReason::Stop if decided && parser_options.legacy_function_call => {
             wire::answer::FinishReason::FunctionCall
         }
         wire::answer::FinishReason::Stop if decided => wire::answer::FinishReason::ToolCalls,

@@ -18,7 +18,7 @@ pub(super) struct TokenIds {
 impl TokenIds {
     /// For an answer, if its request asks.
     pub(super) fn begin(generation: &Generation) -> Option<Box<Self>> {
-        let asked = generation.facts().wanted.ids;
+        let asked = generation.facts().logprob_request.ids;
         asked.then(|| {
             Box::new(Self {
                 prompt: Some(generation.prompt().ids.clone()),
@@ -56,7 +56,7 @@ impl TokenIds {
     }
 
     /// Adds what was not told yet to the JSON of a choice.
-    pub(super) fn tell(&mut self, choice: &mut Value) {
+    pub(super) fn add_to(&mut self, choice: &mut Value) {
         if let Some(ids) = self.take_prompt() {
             choice["prompt_token_ids"] = json!(ids);
         }

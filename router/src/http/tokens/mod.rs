@@ -49,7 +49,7 @@ pub(super) async fn tokenize(State(app): State<App>, request: Request) -> Respon
         let dialect: Dialect = json::parse(bytes).unwrap_or_default();
         (dialect, json::parse::<TokenizeRequest>(bytes))
     };
-    let (dialect, body) = match json::read_apart(bytes, &charge, read).await {
+    let (dialect, body) = match json::parse_off_thread(bytes, &charge, read).await {
         Ok(read) => read,
         Err(error) => return NativeError::from(error).into_response(),
     };
@@ -138,7 +138,7 @@ pub(super) async fn tokenizer_info(State(app): State<App>) -> Json<TokenizerInfo
     const CLASS: &str = "PreTrainedTokenizerFast";
     let text = app.generator.model_text();
     let config = text.tokenizer_config.iter();
-    let told =
+    let entries =
         config.filter(|(name, _)| !["tokenizer_class", "chat_template"].contains(&name.as_str()));
     let class = text.tokenizer_config.get("tokenizer_class");
     let class = class.and_then(serde_json::Value::as_str);
@@ -146,7 +146,7 @@ pub(super) async fn tokenizer_info(State(app): State<App>) -> Json<TokenizerInfo
     Json(TokenizerInfo {
         tokenizer_class: class.unwrap_or(CLASS).to_owned(),
         chat_template: template.map(|template| template.source().to_owned()),
-        more: told.map(|(k, v)| (k.clone(), v.clone())).collect(),
+        more: entries.map(|(k, v)| (k.clone(), v.clone())).collect(),
     })
 }
 

@@ -2,23 +2,23 @@
 
 use serde_json::Value;
 
-use crate::chat::{ChatMessage, Turn, call_json};
+use crate::chat::{ChatMessage, GenerationPrompt, tool_call_json};
 use crate::error::ApiError;
 use crate::http::openai::wire::items::{Item, ItemKind, Role, Status, joined};
-use crate::http::strict::TextOr;
+use crate::http::strict::StringOrList;
 
 /// The turns so far. Items of the assistant that follow each other are one turn: what it thought,
 /// what it said and what it called.
 #[derive(Default)]
 struct Turns {
     done: Vec<ChatMessage>,
-    said: Said,
+    assistant: AssistantTurn,
 }
 
 /// The assistant's turn that is being put together.
 #[derive(Default)]
-struct Said {
-    thought: Option<String>,
+struct AssistantTurn {
+    reasoning: Option<String>,
     content: Option<String>,
     calls: Vec<String>,
 }
@@ -27,8 +27,8 @@ struct Said {
 pub(super) fn turns(
     instructions: Option<String>,
     earlier: Vec<Item>,
-    input: TextOr<Item>,
-) -> Result<(Vec<ChatMessage>, Turn), ApiError> {
+    input: StringOrList<Item>,
+) -> Result<(Vec<ChatMessage>, GenerationPrompt), ApiError> {
     let mut turns = Turns::default();
     if let Some(text) = instructions {
         turns.add("system", text);
@@ -37,19 +37,19 @@ pub(super) fn turns(
         turns.take(item, "previous_response_id")?;
     }
     let items = match input {
-        TextOr::Text(text) => {
+        StringOrList::Text(text) => {
             turns.add("user", text);
-            return Ok((turns.done, Turn::Open));
+            return Ok((turns.done, GenerationPrompt::Add));
         }
-        TextOr::List(items) => items,
+        StringOrList::List(items) => items,
     };
     let Some(last) = items.last() else {
         return Err(ApiError::at("input", "cannot be empty"));
     };
     let turn = if is_open(last) {
-        Turn::Continue
+        GenerationPrompt::ContinueFinalMessage
     } else {
-        Turn::Open
+        GenerationPrompt::Add
     };
     for (index, item) in items.into_iter().enumerate() {
         turns.take(item, &format!("input[{index}]"))?;
@@ -73,7 +73,7 @@ impl Turns {
             ItemKind::FunctionCallOutput => self.result(item, at),
             ItemKind::Reasoning => {
                 if let Some(content) = item.content {
-                    self.thought(&joined(content));
+                    self.add_reasoning(&joined(content));
                 }
                 Ok(())
             }
@@ -87,7 +87,7 @@ impl Turns {
             Role::User => self.add("user", content),
             Role::System => self.add("system", content),
             Role::Developer => self.add("developer", content),
-            Role::Assistant => self.say(&content),
+            Role::Assistant => self.add_assistant_text(&content),
         }
         Ok(())
     }
@@ -97,7 +97,9 @@ impl Turns {
         let name = item.name.ok_or_else(|| missing(at, "name"))?;
         let arguments = item.arguments.ok_or_else(|| missing(at, "arguments"))?;
         let arguments = Value::from(arguments).to_string();
-        self.said.calls.push(call_json(Some(id), name, &arguments));
+        self.assistant
+            .calls
+            .push(tool_call_json(Some(id), name, &arguments));
         Ok(())
     }
 
@@ -112,19 +114,25 @@ impl Turns {
     }
 
     /// Thoughts come first in a turn.
-    fn thought(&mut self, text: &str) {
-        if self.said.content.is_some() || !self.said.calls.is_empty() {
+    fn add_reasoning(&mut self, text: &str) {
+        if self.assistant.content.is_some() || !self.assistant.calls.is_empty() {
             self.end();
         }
-        self.said.thought.get_or_insert_default().push_str(text);
+        self.assistant
+            .reasoning
+            .get_or_insert_default()
+            .push_str(text);
     }
 
     /// Text behind calls is of their turn; text behind text is a turn of its own.
-    fn say(&mut self, text: &str) {
-        if self.said.calls.is_empty() && self.said.content.is_some() {
+    fn add_assistant_text(&mut self, text: &str) {
+        if self.assistant.calls.is_empty() && self.assistant.content.is_some() {
             self.end();
         }
-        self.said.content.get_or_insert_default().push_str(text);
+        self.assistant
+            .content
+            .get_or_insert_default()
+            .push_str(text);
     }
 
     fn add(&mut self, role: &str, content: String) {
@@ -138,18 +146,18 @@ impl Turns {
 
     /// Ends the assistant's turn, if there is one: thoughts alone are none.
     fn end(&mut self) {
-        let Said {
-            thought,
+        let AssistantTurn {
+            reasoning,
             content,
             calls,
-        } = std::mem::take(&mut self.said);
+        } = std::mem::take(&mut self.assistant);
         if content.is_none() && calls.is_empty() {
             return;
         }
         self.done.push(ChatMessage {
             role: "assistant".to_owned(),
             content,
-            reasoning_content: thought,
+            reasoning_content: reasoning,
             tool_calls: (!calls.is_empty()).then(|| format!("[{}]", calls.join(","))),
             ..ChatMessage::default()
         });

@@ -1,11 +1,11 @@
 //! `/v1/responses`: a request has the whole conversation, or goes on from a stored response.
 
-mod answer;
-mod asked;
 mod conversation;
-mod kept;
-mod kept_items;
+mod request_echo;
+mod response_object;
 mod store;
+mod stored_items;
+mod stored_responses;
 mod stream;
 
 use axum::Json;
@@ -13,32 +13,32 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 
-use self::answer::{InputTokens, ResponseObject, Status, Told};
-use self::asked::Asked;
 use self::conversation::turns;
-pub(crate) use self::kept::{
+use self::request_echo::RequestEcho;
+use self::response_object::{InputTokens, ResponseObject, ResponseState, Status};
+pub(crate) use self::store::ResponseStore;
+pub(crate) use self::stored_responses::{
     __path_delete_response, __path_input_items, __path_stored_response, delete_response,
     input_items, stored_response,
 };
-use self::kept::{Earlier, Keeping};
-pub(crate) use self::store::ResponseStore;
-use self::stream::ResponseTeller;
-use super::chat::{bound, offer, template_variables};
+use self::stored_responses::{PendingStore, PreviousConversation};
+use self::stream::ResponseWriter;
+use super::chat::{template_variables, token_limit, tool_set};
 use super::wire::items::Item;
 use super::wire::responses::{FLAT_FIELDS, ResponsesRequest};
 use super::wire::{Common, Delivery, ErrorBody};
 use super::{check_model, unix_time};
 use crate::chat::Chat;
-use crate::chat::{EFFORT, Variable};
-use crate::engine::types::Guide;
+use crate::chat::{REASONING_EFFORT, TemplateVariable};
+use crate::engine::types::GrammarSpec;
 use crate::error::ApiError;
 use crate::generation::Generator;
 use crate::http::blocks::BlockStream;
 use crate::http::error::OpenAiError;
 use crate::http::ids::unguessable;
-use crate::http::reading::{Offered, read_offer};
-use crate::http::{App, facts, json, sse};
-use crate::tools::Tool;
+use crate::http::parsed_output::{ToolPlan, plan_tools};
+use crate::http::{App, json, response_headers, sse};
+use crate::tool_parsers::Tool;
 use crate::validate::{FieldNames, GenerateInput, Prompt};
 
 /// Answers a conversation of items.
@@ -56,45 +56,49 @@ pub(crate) async fn responses(
 ) -> Result<Response, OpenAiError> {
     let (mut body, charge): (ResponsesRequest, _) = json::read(request, &app).await?;
     body.check()?;
-    body.settle_format()?;
+    body.resolve_text_format()?;
     let newer = ("max_output_tokens", body.max_output_tokens);
-    let bound = bound(body.max_tokens, newer)?;
-    let wanted = body.wanted()?;
+    let token_limit = token_limit(body.max_tokens, newer)?;
+    let logprob_request = body.logprob_request()?;
     let Common {
         model,
         mut parameters,
         delivery,
-    } = body.common(bound.tokens)?;
-    parameters.wanted = wanted;
+    } = body.common(token_limit.tokens)?;
+    parameters.logprob_request = logprob_request;
     check_model(&app, model.as_deref())?;
-    let asked = Asked::of(&body, &parameters, charge.clone());
+    let echo = RequestEcho::new(&body, &parameters, charge.clone());
     // Held until the prompt is token ids.
-    let earlier = Earlier::of(&app, body.previous_response_id.as_deref())?;
-    let keeping = Keeping::of(&app.responses, &body, &earlier)?;
-    let guide = parameters.guide.take();
-    let (chat, guide) = conversation(&app.generator, earlier.items()?, body, guide)?;
-    parameters.guide = guide;
+    let earlier = PreviousConversation::load(&app, body.previous_response_id.as_deref())?;
+    let pending_store = PendingStore::new(&app.responses, &body, &earlier)?;
+    let grammar = parameters.grammar.take();
+    let (chat, grammar) = conversation(&app.generator, earlier.items()?, body, grammar)?;
+    parameters.grammar = grammar;
     let input = GenerateInput {
         prompt: Prompt::Chat(chat),
         parameters,
-        names: FieldNames::RESPONSES.with_bound(bound.name),
+        names: FieldNames::RESPONSES.with_bound(token_limit.name),
         charge,
     };
-    let generation = app.generator.generate(input).await.map_err(in_our_words)?;
+    let generation = app
+        .generator
+        .generate(input)
+        .await
+        .map_err(with_responses_field_names)?;
     drop(earlier);
     let stream = delivery != Delivery::Whole;
-    let told = begin(&app, keeping.is_some());
-    let teller = ResponseTeller::new(told, asked, keeping, &generation, stream);
+    let state = begin(&app, pending_store.is_some());
+    let writer = ResponseWriter::new(state, echo, pending_store, &generation, stream);
     if stream {
-        let headers = facts::stream_headers(&app, std::slice::from_ref(&generation));
-        let events = BlockStream::new(generation, teller);
+        let headers = response_headers::stream_headers(&app, std::slice::from_ref(&generation));
+        let events = BlockStream::new(generation, writer);
         return Ok((headers, sse::respond(events, app.config.keep_alive)).into_response());
     }
-    let (generation, teller) = BlockStream::new(generation, teller).run().await?;
-    let mut headers = facts::whole_headers(&app, std::slice::from_ref(&generation));
+    let (generation, writer) = BlockStream::new(generation, writer).run().await?;
+    let mut headers = response_headers::whole_headers(&app, std::slice::from_ref(&generation));
     let json = HeaderValue::from_static("application/json");
     headers.insert(header::CONTENT_TYPE, json);
-    Ok((headers, teller.body().freeze()).into_response())
+    Ok((headers, writer.body().freeze()).into_response())
 }
 
 /// Counts the tokens of a conversation as `/v1/responses` would read it.
@@ -109,12 +113,12 @@ pub(crate) async fn input_tokens(
     let (body, charge): (ResponsesRequest, _) = json::read(request, &app).await?;
     body.check()?;
     check_model(&app, body.model.as_deref())?;
-    let earlier = Earlier::of(&app, body.previous_response_id.as_deref())?;
+    let earlier = PreviousConversation::load(&app, body.previous_response_id.as_deref())?;
     let (chat, _) = conversation(&app.generator, earlier.items()?, body, None)?;
     let names = FieldNames::RESPONSES;
     let counted = app.generator.tokenize_chat(chat, names, charge).await;
-    let (_, tokens) = counted.map_err(in_our_words)?;
-    Ok(Json(InputTokens::of(tokens.len())))
+    let (_, tokens) = counted.map_err(with_responses_field_names)?;
+    Ok(Json(InputTokens::new(tokens.len())))
 }
 
 /// The conversation after `earlier`, and the guide to its answer: `guide`, or what tools make of it.
@@ -122,48 +126,50 @@ fn conversation(
     generator: &Generator,
     earlier: Vec<Item>,
     body: ResponsesRequest,
-    guide: Option<Box<Guide>>,
-) -> Result<(Chat, Option<Box<Guide>>), ApiError> {
+    grammar: Option<Box<GrammarSpec>>,
+) -> Result<(Chat, Option<Box<GrammarSpec>>), ApiError> {
     let tools = body.tools.unwrap_or_default();
-    let offer = offer(
+    let tool_set = tool_set(
         tools.into_iter().map(Tool::from).collect(),
         body.tool_choice.map(|choice| choice.value.0),
         (body.parallel_tool_calls, FLAT_FIELDS),
     )?;
     // A format is that of an answer's text: one of nothing but calls has none.
-    let forced = offer.as_ref().is_some_and(crate::tools::Offer::forces);
+    let forced = tool_set
+        .as_ref()
+        .is_some_and(crate::tool_parsers::ToolSet::forces_call);
     let of_text = ["text.format", "response_format"];
-    let guide = guide.filter(|guide| !(forced && of_text.contains(&guide.field)));
-    let Offered {
+    let grammar = grammar.filter(|grammar| !(forced && of_text.contains(&grammar.field)));
+    let ToolPlan {
         tools,
-        reading,
-        guide,
-    } = read_offer((offer.as_ref(), FLAT_FIELDS), generator, guide)?;
-    let thinks = generator.thought_format().is_some();
+        parser_options,
+        grammar,
+    } = plan_tools((tool_set.as_ref(), FLAT_FIELDS), generator, grammar)?;
+    let thinks = generator.reasoning_format().is_some();
     let effort = body.reasoning.and_then(|reasoning| reasoning.effort);
     let verbosity = body.text.and_then(|text| text.verbosity);
     let special = [
-        effort.map(|effort| Variable::effort(&effort, thinks)),
-        verbosity.map(|verbosity| Variable::verbosity(&verbosity)),
+        effort.map(|effort| TemplateVariable::effort(&effort, thinks)),
+        verbosity.map(|verbosity| TemplateVariable::verbosity(&verbosity)),
     ];
     let variables = body.chat_template_kwargs.map(template_variables);
     let (messages, turn) = turns(body.instructions, earlier, body.input)?;
     let chat = Chat {
         messages,
-        turn,
+        generation_prompt: turn,
         tools,
         variables: variables.transpose()?,
-        special: special.into_iter().flatten().collect(),
-        reading,
+        optional_variables: special.into_iter().flatten().collect(),
+        parser_options,
         ..Chat::default()
     };
-    Ok((chat, guide))
+    Ok((chat, grammar))
 }
 
 /// Rules speak of fields by the names that chats have for them.
-fn in_our_words(error: ApiError) -> ApiError {
+fn with_responses_field_names(error: ApiError) -> ApiError {
     let prompt = FieldNames::RESPONSES.prompt;
-    let error = error.renamed(EFFORT, "reasoning.effort");
+    let error = error.renamed(REASONING_EFFORT, "reasoning.effort");
     let error = error.renamed("verbosity", "text.verbosity");
     let error = error.renamed("messages", prompt);
     match error.param.as_deref() {
@@ -175,8 +181,8 @@ fn in_our_words(error: ApiError) -> ApiError {
     }
 }
 
-fn begin(app: &App, store: bool) -> Told {
-    Told {
+fn begin(app: &App, store: bool) -> ResponseState {
+    ResponseState {
         id: unguessable("resp_"),
         object: "response",
         created_at: unix_time(),

@@ -13,9 +13,9 @@ use crate::metrics::StoreMetrics;
 /// store: a long one does not push out all others.
 const LARGEST: usize = 8;
 /// Bytes of an entry beside its texts, about: tables, pointers, allocations.
-const AROUND: usize = 512;
+const ENTRY_OVERHEAD: usize = 512;
 /// Bytes of a turn in the list of an entry.
-const POINTER: usize = size_of::<Arc<KeptTurn>>();
+const POINTER: usize = size_of::<Arc<StoredTurn>>();
 
 /// The responses of all clients. Cheap to clone.
 #[derive(Clone)]
@@ -39,33 +39,33 @@ struct Entries {
 }
 
 struct Entry {
-    kept: KeptResponse,
+    response: StoredResponse,
     used_at: u64,
     _charge: StoreCharge,
 }
 
 /// A stored response.
 #[derive(Clone)]
-pub(crate) struct KeptResponse {
+pub(crate) struct StoredResponse {
     /// As it was sent, in one piece.
     pub(crate) body: Bytes,
     /// The conversation with the response's own turn at the end.
-    pub(crate) turns: Vec<Arc<KeptTurn>>,
+    pub(crate) turns: Vec<Arc<StoredTurn>>,
 }
 
 /// What one request added to a conversation. Responses that go on from each other share their turns.
-pub(crate) struct KeptTurn {
+pub(crate) struct StoredTurn {
     /// The items of the request.
-    pub(crate) input: Vec<KeptItem>,
+    pub(crate) input: Vec<StoredItem>,
     /// The items of the response.
-    pub(crate) output: Vec<KeptItem>,
+    pub(crate) output: Vec<StoredItem>,
     /// Held while an entry or a running request needs it.
     _charge: StoreCharge,
 }
 
 /// One item of a conversation.
 #[derive(Clone, Debug)]
-pub(crate) struct KeptItem {
+pub(crate) struct StoredItem {
     /// Unique.
     pub(crate) id: String,
     /// The item, as `/v1/responses` takes and tells it.
@@ -90,7 +90,7 @@ impl ResponseStore {
     }
 
     /// Whether anything is stored.
-    pub(crate) fn is_on(&self) -> bool {
+    pub(crate) fn is_enabled(&self) -> bool {
         self.0.most > 0
     }
 
@@ -100,47 +100,47 @@ impl ResponseStore {
     }
 
     /// The response of that id, which is now the most recently used.
-    pub(crate) fn get(&self, id: &str) -> Option<KeptResponse> {
-        self.entries().touch(id).map(|entry| entry.kept.clone())
+    pub(crate) fn get(&self, id: &str) -> Option<StoredResponse> {
+        self.entries().touch(id).map(|entry| entry.response.clone())
     }
 
     /// Removes the response of that id; false if there is none.
     pub(crate) fn remove(&self, id: &str) -> bool {
         // Dropped before the bytes are shown.
         let removed = self.entries().remove(id).is_some();
-        self.show();
+        self.update_gauges();
         removed
     }
 
     /// Stores a response whose conversation so far is `before`, and evicts what was not used for the
     /// longest time; false if it is too large.
-    pub(crate) fn keep(
+    pub(crate) fn store(
         &self,
         id: &str,
-        (before, input): (&[Arc<KeptTurn>], Vec<KeptItem>),
-        (output, body): (Vec<KeptItem>, Bytes),
+        (before, input): (&[Arc<StoredTurn>], Vec<StoredItem>),
+        (output, body): (Vec<StoredItem>, Bytes),
     ) -> bool {
         let items = input.iter().chain(&output);
-        let of_turn = items.map(KeptItem::bytes).sum::<usize>() + AROUND;
-        let of_entry = body.len() + id.len() + (before.len() + 1) * POINTER + AROUND;
+        let of_turn = items.map(StoredItem::bytes).sum::<usize>() + ENTRY_OVERHEAD;
+        let of_entry = body.len() + id.len() + (before.len() + 1) * POINTER + ENTRY_OVERHEAD;
         let of_chain: usize = before.iter().map(|turn| turn.bytes()).sum();
         if of_chain + of_turn + of_entry > self.largest() {
             self.0.metrics.too_large.inc();
             return false;
         }
-        let turn = KeptTurn {
+        let turn = StoredTurn {
             input,
             output,
             _charge: self.charge(of_turn),
         };
         let turns = before.iter().cloned().chain([Arc::new(turn)]);
-        let kept = KeptResponse {
+        let response = StoredResponse {
             body,
             turns: turns.collect(),
         };
         let charge = self.charge(of_entry);
         let mut entries = self.entries();
-        entries.insert(id.into(), kept, charge);
+        entries.insert(id.into(), response, charge);
         let mut evicted = 0;
         while self.used() > self.0.most {
             match entries.evict() {
@@ -152,7 +152,7 @@ impl ResponseStore {
         }
         drop(entries);
         self.0.metrics.evicted.inc_by(evicted);
-        self.show();
+        self.update_gauges();
         true
     }
 
@@ -177,7 +177,7 @@ impl ResponseStore {
     }
 
     /// Sets the gauges.
-    fn show(&self) {
+    fn update_gauges(&self) {
         let count = self.entries().by_id.len();
         let gauge = |value: usize| i64::try_from(value).unwrap_or(i64::MAX);
         self.0.metrics.entries.set(gauge(count));
@@ -186,11 +186,11 @@ impl ResponseStore {
 }
 
 impl Entries {
-    fn insert(&mut self, id: Arc<str>, kept: KeptResponse, charge: StoreCharge) {
+    fn insert(&mut self, id: Arc<str>, response: StoredResponse, charge: StoreCharge) {
         self.uses += 1;
         self.by_use.insert(self.uses, Arc::clone(&id));
         let entry = Entry {
-            kept,
+            response,
             used_at: self.uses,
             _charge: charge,
         };
@@ -220,14 +220,14 @@ impl Entries {
     }
 }
 
-impl KeptItem {
+impl StoredItem {
     /// Bytes that it takes.
     pub(crate) fn bytes(&self) -> usize {
         size_of::<Self>() + self.id.len() + self.json.len()
     }
 }
 
-impl KeptTurn {
+impl StoredTurn {
     /// Bytes that it takes.
     pub(crate) fn bytes(&self) -> usize {
         self._charge.bytes

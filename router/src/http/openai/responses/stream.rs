@@ -4,30 +4,30 @@
 use bytes::{BufMut, BytesMut};
 use serde::Serialize;
 
-use super::answer::{
+use super::request_echo::RequestEcho;
+use super::response_object::{
     IncompleteDetails, InputDetails, OutputDetails, OutputItem, OutputPart, ResponseError,
-    ResponseUsage, Status, Told,
+    ResponseState, ResponseUsage, Status,
 };
-use super::asked::Asked;
-use super::kept::Keeping;
+use super::stored_responses::PendingStore;
 use crate::error::ApiError;
 use crate::generation::{FinishReason, Generation, TextEvent};
-use crate::http::blocks::{Block, Change, Teller};
-use crate::http::openai::kind::Kind;
-use crate::http::openai::logprobs::{ChatToken, Gathering};
+use crate::http::blocks::{Block, BlockChange, BlockWriter};
+use crate::http::openai::chunk_kind::ChunkKind;
+use crate::http::openai::logprobs::{ChatToken, LogprobsBuilder};
 use crate::http::openai::unix_time;
-use crate::http::reading::ReadEnd;
-use crate::http::sse::{put_json, put_named};
+use crate::http::parsed_output::OutputEnd;
+use crate::http::sse::{put_json, put_named_event};
 
 /// Makes one response, and writes its events.
-pub(super) struct ResponseTeller {
-    told: Told,
-    asked: Asked,
+pub(super) struct ResponseWriter {
+    state: ResponseState,
+    echo: RequestEcho,
     /// Taken when it is whole.
-    keeping: Option<Keeping>,
+    pending_store: Option<PendingStore>,
     events: Events,
     /// Of the tokens since the last text, if log-probabilities are told.
-    gathering: Option<Gathering>,
+    logprobs_builder: Option<LogprobsBuilder>,
     /// Whether thoughts may come, whose tokens are counted.
     thinks: bool,
     /// Tokens so far; counted only if one of these two is.
@@ -68,25 +68,25 @@ struct Event<'a> {
     logprobs: Option<&'a [ChatToken]>,
 }
 
-impl ResponseTeller {
+impl ResponseWriter {
     /// For an answer that has begun; `stream`: with events.
     pub(super) fn new(
-        told: Told,
-        asked: Asked,
-        keeping: Option<Keeping>,
+        state: ResponseState,
+        echo: RequestEcho,
+        pending_store: Option<PendingStore>,
         generation: &Generation,
         stream: bool,
     ) -> Self {
         Self {
-            told,
-            asked,
-            keeping,
+            state,
+            echo,
+            pending_store,
             events: Events {
                 on: stream,
                 count: 0,
             },
-            gathering: Gathering::begin(Kind::Chat, generation),
-            thinks: generation.reading().thoughts.is_some(),
+            logprobs_builder: LogprobsBuilder::begin(ChunkKind::Chat, generation),
+            thinks: generation.parser_options().reasoning.is_some(),
             tokens: 0,
             reasoning_tokens: 0,
         }
@@ -95,22 +95,22 @@ impl ResponseTeller {
     /// The response as JSON.
     pub(super) fn body(&self) -> BytesMut {
         let mut out = BytesMut::new();
-        put_response(&mut out, &self.told, &self.asked);
+        put_response(&mut out, &self.state, &self.echo);
         out
     }
 
     fn begin_item(&mut self, block: Block, out: &mut BytesMut) {
-        let at = self.told.output.len();
-        self.told.output.push(OutputItem::of(block));
-        let item = &mut self.told.output[at];
+        let at = self.state.output.len();
+        self.state.output.push(OutputItem::from_block(block));
+        let item = &mut self.state.output[at];
         let added = Event {
             item: Some(item),
-            ..Event::of("response.output_item.added", at)
+            ..Event::new("response.output_item.added", at)
         };
         self.events.put(out, added);
         item.begin_part();
         if let Some(part) = item.part() {
-            let event = Event::in_part("response.content_part.added", at, item);
+            let event = Event::for_part("response.content_part.added", at, item);
             let part = Some(part);
             self.events.put(out, Event { part, ..event });
         }
@@ -118,24 +118,27 @@ impl ResponseTeller {
 
     fn add(&mut self, text: &str, out: &mut BytesMut) {
         // Tokens that showed no text of a message are told nowhere.
-        let gathered = self.gathering.as_mut().map(Gathering::take_tokens);
+        let gathered = self
+            .logprobs_builder
+            .as_mut()
+            .map(LogprobsBuilder::take_tokens);
         let gathered = gathered.unwrap_or_default();
-        let at = self.told.output.len().saturating_sub(1);
-        let Some(item) = self.told.output.last_mut() else {
+        let at = self.state.output.len().saturating_sub(1);
+        let Some(item) = self.state.output.last_mut() else {
             return;
         };
         let event = Event {
             delta: Some(text),
             logprobs: item.logprobs().map(|_| gathered.as_slice()),
-            ..Event::in_part(item.names().0, at, item)
+            ..Event::for_part(item.names().0, at, item)
         };
         self.events.put(out, event);
         item.add(text, gathered);
     }
 
     fn end_item(&mut self, cut: bool, out: &mut BytesMut) {
-        let at = self.told.output.len().saturating_sub(1);
-        let Some(item) = self.told.output.last_mut() else {
+        let at = self.state.output.len().saturating_sub(1);
+        let Some(item) = self.state.output.last_mut() else {
             return;
         };
         *item.status() = if cut {
@@ -147,47 +150,47 @@ impl ResponseTeller {
             // The token at hand has shown something else, unless the thoughts were cut off.
             self.reasoning_tokens = self.tokens.saturating_sub(u32::from(!cut));
         }
-        self.events.put(out, Event::of_whole(at, item));
+        self.events.put(out, Event::text_done(at, item));
         if let Some(part) = item.part() {
-            let event = Event::in_part("response.content_part.done", at, item);
+            let event = Event::for_part("response.content_part.done", at, item);
             let part = Some(part);
             self.events.put(out, Event { part, ..event });
         }
         let done = Event {
             item: Some(item),
-            ..Event::of("response.output_item.done", at)
+            ..Event::new("response.output_item.done", at)
         };
         self.events.put(out, done);
     }
 
     fn put(&mut self, kind: &'static str, out: &mut BytesMut) {
         self.events
-            .put_response(out, kind, (&self.told, &self.asked));
+            .put_response(out, kind, (&self.state, &self.echo));
     }
 }
 
-impl Teller for ResponseTeller {
+impl BlockWriter for ResponseWriter {
     fn begin(&mut self, out: &mut BytesMut) {
         self.put("response.created", out);
         self.put("response.in_progress", out);
     }
 
-    fn change(&mut self, change: Change, out: &mut BytesMut) {
+    fn write_change(&mut self, change: BlockChange, out: &mut BytesMut) {
         match change {
-            Change::Begin(block) => self.begin_item(block, out),
-            Change::More(text) => self.add(&text, out),
-            Change::End { cut } => self.end_item(cut, out),
+            BlockChange::Begin(block) => self.begin_item(block, out),
+            BlockChange::Delta(text) => self.add(&text, out),
+            BlockChange::End { cut } => self.end_item(cut, out),
         }
     }
 
-    fn finish(&mut self, generation: &Generation, end: &ReadEnd, out: &mut BytesMut) {
+    fn finish(&mut self, generation: &Generation, end: &OutputEnd, out: &mut BytesMut) {
         let cut = end.reason == FinishReason::Length;
-        if self.told.output.is_empty() {
+        if self.state.output.is_empty() {
             self.begin_item(Block::Text, out);
             self.end_item(cut, out);
         }
         let facts = generation.facts();
-        self.told.usage = Some(ResponseUsage {
+        self.state.usage = Some(ResponseUsage {
             input_tokens: facts.prompt_tokens,
             input_tokens_details: InputDetails::cached(facts.cached_tokens),
             output_tokens: facts.generated_tokens,
@@ -197,42 +200,47 @@ impl Teller for ResponseTeller {
             total_tokens: facts.prompt_tokens + facts.generated_tokens as usize,
         });
         let kind = if cut {
-            self.told.status = Status::Incomplete;
-            self.told.incomplete_details = Some(IncompleteDetails::MAX_OUTPUT_TOKENS);
+            self.state.status = Status::Incomplete;
+            self.state.incomplete_details = Some(IncompleteDetails::MAX_OUTPUT_TOKENS);
             "response.incomplete"
         } else {
-            self.told.status = Status::Completed;
-            self.told.completed_at = Some(unix_time());
+            self.state.status = Status::Completed;
+            self.state.completed_at = Some(unix_time());
             "response.completed"
         };
         // Before it is told that it is: the client may ask for it at once.
-        if let Some(keeping) = self.keeping.take() {
-            let output = self.told.output.iter().map(OutputItem::kept).collect();
+        if let Some(pending_store) = self.pending_store.take() {
+            let output = self
+                .state
+                .output
+                .iter()
+                .map(OutputItem::to_stored)
+                .collect();
             let body = self.body().freeze();
-            self.told.store = keeping.keep(&self.told.id, output, body);
+            self.state.store = pending_store.store(&self.state.id, output, body);
         }
         self.put(kind, out);
     }
 
     fn fail(&mut self, error: &ApiError, out: &mut BytesMut) {
-        let status = self.told.output.last_mut().map(OutputItem::status);
+        let status = self.state.output.last_mut().map(OutputItem::status);
         if let Some(status) = status.filter(|status| **status == Status::InProgress) {
             *status = Status::Incomplete;
         }
-        self.told.status = Status::Failed;
-        self.told.store = false;
-        self.told.error = Some(ResponseError::from(error));
+        self.state.status = Status::Failed;
+        self.state.store = false;
+        self.state.error = Some(ResponseError::from(error));
         self.put("response.failed", out);
     }
 
-    fn heeds_tokens(&self) -> bool {
-        self.thinks || self.gathering.is_some()
+    fn wants_tokens(&self) -> bool {
+        self.thinks || self.logprobs_builder.is_some()
     }
 
-    fn token(&mut self, generation: &Generation, event: &TextEvent, index: usize, text: &str) {
+    fn on_token(&mut self, generation: &Generation, event: &TextEvent, index: usize, text: &str) {
         self.tokens += 1;
-        if let Some(gathering) = &mut self.gathering {
-            gathering.add(generation, event, index, text);
+        if let Some(logprobs_builder) = &mut self.logprobs_builder {
+            logprobs_builder.add(generation, event, index, text);
         }
     }
 }
@@ -244,7 +252,7 @@ impl Events {
                 sequence_number,
                 ..event
             };
-            put_named(out, event.r#type, |out| put_json(out, &event));
+            put_named_event(out, event.r#type, |out| put_json(out, &event));
         }
     }
 
@@ -252,13 +260,13 @@ impl Events {
         &mut self,
         out: &mut BytesMut,
         kind: &'static str,
-        (told, asked): (&Told, &Asked),
+        (state, echo): (&ResponseState, &RequestEcho),
     ) {
         let Some(number) = self.next() else { return };
-        put_named(out, kind, |out| {
+        put_named_event(out, kind, |out| {
             let head = format!("{{\"type\":\"{kind}\",\"sequence_number\":{number},\"response\":");
             out.put_slice(head.as_bytes());
-            put_response(out, told, asked);
+            put_response(out, state, echo);
             out.put_u8(b'}');
         });
     }
@@ -272,15 +280,15 @@ impl Events {
 }
 
 /// Appends a response: one object of both parts.
-fn put_response(out: &mut BytesMut, told: &Told, asked: &Asked) {
-    put_json(out, told);
+fn put_response(out: &mut BytesMut, state: &ResponseState, echo: &RequestEcho) {
+    put_json(out, state);
     out.truncate(out.len().saturating_sub(1));
-    out.put_slice(asked.members.as_bytes());
+    out.put_slice(echo.members.as_bytes());
     out.put_u8(b'}');
 }
 
 impl<'a> Event<'a> {
-    fn of(kind: &'static str, output_index: usize) -> Self {
+    fn new(kind: &'static str, output_index: usize) -> Self {
         Self {
             r#type: kind,
             output_index,
@@ -289,17 +297,17 @@ impl<'a> Event<'a> {
     }
 
     /// About an item's text.
-    fn in_part(kind: &'static str, output_index: usize, item: &'a OutputItem) -> Self {
+    fn for_part(kind: &'static str, output_index: usize, item: &'a OutputItem) -> Self {
         Self {
             item_id: Some(item.id()),
             content_index: item.part().map(|_| 0),
-            ..Self::of(kind, output_index)
+            ..Self::new(kind, output_index)
         }
     }
 
     /// That an item's text is whole.
-    fn of_whole(output_index: usize, item: &'a OutputItem) -> Self {
-        let event = Self::in_part(item.names().1, output_index, item);
+    fn text_done(output_index: usize, item: &'a OutputItem) -> Self {
+        let event = Self::for_part(item.names().1, output_index, item);
         match item {
             OutputItem::FunctionCall {
                 name, arguments, ..

@@ -3,8 +3,8 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::generation::Cost;
-use crate::http::openai::logprobs::{ById, Logprobs};
+use crate::generation::TokenUsage;
+use crate::http::openai::logprobs::{Logprobs, LogprobsById};
 
 /// What a request cost.
 #[derive(Clone, Copy, Debug, Default, Serialize, ToSchema)]
@@ -60,7 +60,7 @@ pub(crate) struct ChatCompletion {
     /// Of the prompt's tokens, if asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Vec<Option<Object>>>)]
-    pub(crate) prompt_logprobs: Option<Vec<Option<ById>>>,
+    pub(crate) prompt_logprobs: Option<Vec<Option<LogprobsById>>>,
     /// Of the prompt, if asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) prompt_token_ids: Option<Vec<u32>>,
@@ -154,7 +154,7 @@ pub(crate) struct TextChoice {
     /// Of the prompt's tokens, if asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Vec<Option<Object>>>)]
-    pub(crate) prompt_logprobs: Option<Vec<Option<ById>>>,
+    pub(crate) prompt_logprobs: Option<Vec<Option<LogprobsById>>>,
     /// Why it ended.
     pub(crate) finish_reason: FinishReason,
     /// Of the prompt, if asked for.
@@ -191,8 +191,8 @@ pub(crate) struct Model {
 
 impl Usage {
     /// The sum of several.
-    pub(crate) fn sum(parts: impl Iterator<Item = Cost>) -> Self {
-        let add = |sum: Self, cost: Cost| {
+    pub(crate) fn sum(parts: impl Iterator<Item = TokenUsage>) -> Self {
+        let add = |sum: Self, cost: TokenUsage| {
             let completion_tokens = sum.completion_tokens + cost.generated as usize;
             let prompt_tokens = sum.prompt_tokens + cost.prompt;
             let cached_tokens = sum.prompt_tokens_details.cached_tokens + cost.cached;

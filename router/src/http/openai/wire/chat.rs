@@ -4,16 +4,16 @@ use serde::de::{Deserializer, Error, IgnoredAny};
 use serde::{Deserialize, de};
 use utoipa::ToSchema;
 
-use super::answered::KnownCalls;
 use super::common::{prompt_logprobs, request};
-use super::functions::{Asked, FunctionChoice, Words};
+use super::functions::{FunctionChoice, RequestedTools, ToolRequestFields};
+use super::tool_call_ids::ToolCallIds;
 use super::tools::{CalledFunction, Function, MessageCall, Tool, ToolChoice};
-use crate::chat::{ChatMessage, Variable};
+use crate::chat::{ChatMessage, TemplateVariable};
 use crate::error::{ApiError, Excerpt};
 use crate::http::neutral::{self, Neutral, Neutrals};
-use crate::http::strict::{self, InPlaceOfText, JsonText, TextOr, from_object};
-use crate::logprobs::{TokenNames, Wanted};
-use crate::tools::ShownThoughts;
+use crate::http::strict::{self, JsonText, StringOrList, StringOrListEntry, from_object};
+use crate::logprobs::{LogprobRequest, TokenNames};
+use crate::tool_parsers::ReasoningDisplay;
 
 from_object!(Message, Part);
 
@@ -148,7 +148,7 @@ pub(crate) struct Message {
     role: String,
     /// A text, or a list of text parts; null only beside calls.
     #[schema(value_type = Option<String>, example = "What is 12 + 30?")]
-    content: Option<TextOr<PartText>>,
+    content: Option<StringOrList<PartText>>,
     /// The speaker's name.
     name: Option<String>,
     /// What the model thought before an assistant's turn.
@@ -193,7 +193,7 @@ fn calls<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Vec<MessageCall>>,
     strict::list_or_null::<MOST_CALLS, _, _>(from)
 }
 
-impl InPlaceOfText for PartText {
+impl StringOrListEntry for PartText {
     const EXPECTED: &'static str = "a string or a list of parts with `type` and `text`";
     const MOST: usize = 1 << 14;
 }
@@ -204,10 +204,10 @@ fn text_of(json: Option<JsonText>) -> Option<String> {
 }
 
 /// What a turn says, and the texts of its parts if it came in parts.
-fn said(content: TextOr<PartText>) -> (String, Vec<String>) {
+fn text_and_parts(content: StringOrList<PartText>) -> (String, Vec<String>) {
     match content {
-        TextOr::Text(text) => (text, Vec::new()),
-        TextOr::List(parts) => {
+        StringOrList::Text(text) => (text, Vec::new()),
+        StringOrList::List(parts) => {
             let parts: Vec<String> = parts.into_iter().map(|PartText(text)| text).collect();
             (parts.concat(), parts)
         }
@@ -231,8 +231,8 @@ impl<'de> de::Deserialize<'de> for PartText {
 
 impl ChatRequest {
     /// Takes the tools, and what is to be done with them.
-    pub(crate) fn asked(&mut self) -> Result<Asked, ApiError> {
-        Asked::of(Words {
+    pub(crate) fn take_tools(&mut self) -> Result<RequestedTools, ApiError> {
+        RequestedTools::from_fields(ToolRequestFields {
             tools: self.tools.take(),
             choice: self.tool_choice.take(),
             parallel: self.parallel_tool_calls,
@@ -242,33 +242,36 @@ impl ChatRequest {
     }
 
     /// What is to be told of probabilities.
-    pub(crate) fn wanted(&self) -> Result<Wanted, ApiError> {
+    pub(crate) fn logprob_request(&self) -> Result<LogprobRequest, ApiError> {
         let top = self.top_logprobs.unwrap_or(0);
         if top > 0 && self.logprobs != Some(true) {
             let rule =
                 format!("`top_logprobs` is only allowed when `logprobs` is true. Given: {top}");
             return Err(ApiError::validation("top_logprobs", rule));
         }
-        Ok(Wanted {
+        Ok(LogprobRequest {
             tokens: (self.logprobs == Some(true) || self.names_tokens()).then_some(top),
             echo: false,
             prompt: prompt_logprobs(self.prompt_logprobs, self.stream)?,
             ids: self.return_token_ids == Some(true),
-            names: TokenNames::of(self.return_tokens_as_token_ids),
+            names: TokenNames::from_flag(self.return_tokens_as_token_ids),
         })
     }
 
     /// Where the answer shows its thoughts.
-    pub(crate) fn shown_thoughts(&self) -> ShownThoughts {
+    pub(crate) fn reasoning_visibility(&self) -> ReasoningDisplay {
         match (self.include_reasoning, self.separate_reasoning) {
-            (Some(false), _) => ShownThoughts::Nowhere,
-            (_, Some(false)) => ShownThoughts::InContent,
-            _ => ShownThoughts::Apart,
+            (Some(false), _) => ReasoningDisplay::Hidden,
+            (_, Some(false)) => ReasoningDisplay::InContent,
+            _ => ReasoningDisplay::Separate,
         }
     }
 
     /// Variables that only some chat templates speak of. `thinks`: whether the model shows thoughts.
-    pub(crate) fn special_variables(&mut self, thinks: bool) -> Result<Vec<Variable>, ApiError> {
+    pub(crate) fn special_variables(
+        &mut self,
+        thinks: bool,
+    ) -> Result<Vec<TemplateVariable>, ApiError> {
         let documents = self.documents.take().map(JsonText::into_string);
         let documents = documents.filter(|list| !matches!(list.as_str(), "null" | "[]"));
         if let Some(given) = documents.as_ref().filter(|list| !list.starts_with("[{")) {
@@ -277,16 +280,16 @@ impl ChatRequest {
             return Err(ApiError::validation("documents", rule));
         }
         let given = [
-            documents.map(|list| Variable::needed("documents", list)),
-            (self.reasoning_effort.take()).map(|effort| Variable::effort(&effort, thinks)),
-            (self.enable_thinking).map(|wanted| Variable::thinking(wanted, thinks)),
-            (self.verbosity.take()).map(|verbosity| Variable::verbosity(&verbosity)),
+            documents.map(|list| TemplateVariable::required("documents", list)),
+            (self.reasoning_effort.take()).map(|effort| TemplateVariable::effort(&effort, thinks)),
+            (self.enable_thinking).map(|wanted| TemplateVariable::thinking(wanted, thinks)),
+            (self.verbosity.take()).map(|verbosity| TemplateVariable::verbosity(&verbosity)),
         ];
         Ok(given.into_iter().flatten().collect())
     }
 
     /// A format is that of an answer's text: one of nothing but calls has none.
-    pub(crate) fn drop_idle_format(&mut self) {
+    pub(crate) fn drop_unused_format(&mut self) {
         let function = self.function_call.as_ref();
         let tool = self.tool_choice.as_ref();
         if tool.is_some_and(ToolChoice::forces) || function.is_some_and(FunctionChoice::forces) {
@@ -312,7 +315,7 @@ impl ChatRequest {
 impl Message {
     /// The turns as templates see them.
     pub(crate) fn into_turns(messages: Vec<Self>) -> Result<Vec<ChatMessage>, ApiError> {
-        let mut known = KnownCalls::default();
+        let mut known = ToolCallIds::default();
         let turns = messages.into_iter().enumerate();
         turns
             .map(|(index, message)| message.into_turn(index, &mut known))
@@ -320,7 +323,7 @@ impl Message {
     }
 
     /// The turn as templates see it. `index` is its place.
-    fn into_turn(self, index: usize, known: &mut KnownCalls) -> Result<ChatMessage, ApiError> {
+    fn into_turn(self, index: usize, known: &mut ToolCallIds) -> Result<ChatMessage, ApiError> {
         let at =
             |rule: &str| ApiError::validation("messages", format!("`messages[{index}]` {rule}"));
         if self.role.is_empty() {
@@ -333,20 +336,20 @@ impl Message {
             }
             let id = format!("call{index:05}");
             known.older = Some(id.clone());
-            calls.push(MessageCall::of(function, id));
+            calls.push(MessageCall::new(function, id));
         }
-        known.made(&calls);
-        let thought = self.reasoning_content.or_else(|| text_of(self.reasoning));
+        known.add_calls(&calls);
+        let reasoning = self.reasoning_content.or_else(|| text_of(self.reasoning));
         // An answer that ended in its thoughts says nothing.
-        let silence = (thought.is_some() && calls.is_empty()).then(String::new);
-        let (content, parts) = self.content.map(said).unzip();
-        let content = content.or(self.refusal).or(silence);
+        let empty_content = (reasoning.is_some() && calls.is_empty()).then(String::new);
+        let (content, parts) = self.content.map(text_and_parts).unzip();
+        let content = content.or(self.refusal).or(empty_content);
         if content.is_none() && calls.is_empty() {
             return Err(at("must have `content`, `tool_calls` or `function_call`"));
         }
         let (role, answered) = match self.role.as_str() {
             "tool" => {
-                let id = known.answered(self.tool_call_id);
+                let id = known.take_answered(self.tool_call_id);
                 let id = id.ok_or_else(|| {
                     at("must have a `tool_call_id`: no call before it waits for an answer")
                 })?;
@@ -363,7 +366,7 @@ impl Message {
             role,
             content,
             parts: parts.unwrap_or_default(),
-            reasoning_content: thought,
+            reasoning_content: reasoning,
             name: self.name,
             tool_calls: (!calls.is_empty()).then(|| MessageCall::list_to_json(calls)),
             tool_call_id: answered,

@@ -192,14 +192,14 @@ macro_rules! request {
             #[schema(inline)]
             pub(crate) truncation_side: Option<super::common::WireSide>,
             /// What the answer must spell.
-            pub(crate) response_format: Option<crate::http::guide::ResponseFormat>,
+            pub(crate) response_format: Option<crate::http::structured_output::ResponseFormat>,
             /// A JSON schema (vLLM's name).
             #[schema(value_type = Option<Object>)]
             pub(crate) guided_json: Option<crate::http::strict::JsonText>,
             /// A regular expression for the whole answer (vLLM's name).
             pub(crate) guided_regex: Option<String>,
             /// The texts that the answer is one of (vLLM's name).
-            #[serde(default, deserialize_with = "crate::http::guide::choices")]
+            #[serde(default, deserialize_with = "crate::http::structured_output::choices")]
             #[schema(value_type = Option<Vec<String>>)]
             pub(crate) guided_choice: Option<Vec<String>>,
             /// A grammar, in Lark's syntax or EBNF (vLLM's name).
@@ -212,7 +212,7 @@ macro_rules! request {
             #[schema(value_type = Option<String>)]
             pub(crate) json_schema: Option<crate::http::strict::JsonText>,
             /// The same in one object, as newer clients send it.
-            pub(crate) structured_outputs: Option<crate::http::guide::StructuredOutputs>,
+            pub(crate) structured_outputs: Option<crate::http::structured_output::StructuredOutputs>,
             /// Whether the answer is whole when its tokens run out. Default: for JSON.
             pub(crate) guided_complete: Option<bool>,
             /// Search for the likeliest answers instead of sampling, as `generate` of `transformers`
@@ -226,7 +226,7 @@ macro_rules! request {
             /// Only with beam search: true ends it once it has `beam_width` answers, false (default)
             /// when no running one seems better, "never" when none can be.
             #[schema(value_type = Option<bool>)]
-            pub(crate) early_stopping: Option<crate::http::beam::WireEarly>,
+            pub(crate) early_stopping: Option<crate::http::beam::WireEarlyStopping>,
         }
 
         crate::http::strict::from_object!($name);
@@ -266,15 +266,15 @@ macro_rules! request {
                         },
                         logprob_token_ids: self.logprob_token_ids.clone().unwrap_or_default(),
                         stop_token_ids: self.stop_token_ids.take().unwrap_or_default(),
-                        adjustment: self.adjustment(),
+                        logits_processors: self.logits_processors(),
                         bad_words: std::mem::take(&mut self.bad_words),
                         watermark: self.watermark.unwrap_or(false),
                         truncate: super::common::truncation(
                             self.truncate_prompt_tokens,
                             self.truncation_side,
                         )?,
-                        guide: self.guide()?,
-                        shown: crate::validate::Shown {
+                        grammar: self.take_grammar()?,
+                        output_text: crate::validate::OutputTextOptions {
                             stop_string: self.include_stop_str_in_output == Some(true),
                             special_tokens: self.skip_special_tokens == Some(false),
                         },
@@ -292,10 +292,10 @@ macro_rules! request {
                 named.is_some_and(|ids| !ids.is_empty())
             }
 
-            fn guide(
+            fn take_grammar(
                 &mut self,
-            ) -> Result<Option<Box<crate::engine::types::Guide>>, crate::error::ApiError> {
-                crate::http::guide::GuideFields {
+            ) -> Result<Option<Box<crate::engine::types::GrammarSpec>>, crate::error::ApiError> {
+                crate::http::structured_output::StructuredOutputFields {
                     response_format: self.response_format.take(),
                     guided_json: self.guided_json.take(),
                     guided_regex: self.guided_regex.take(),
@@ -307,12 +307,12 @@ macro_rules! request {
                     structured_outputs: self.structured_outputs.take(),
                     guided_complete: self.guided_complete,
                 }
-                .guide()
+                .into_grammar()
             }
 
-            fn beam(&self) -> Result<Option<crate::engine::Beam>, crate::error::ApiError> {
+            fn beam(&self) -> Result<Option<crate::engine::BeamParameters>, crate::error::ApiError> {
                 let fields = crate::http::beam::BeamFields {
-                    wanted: self.use_beam_search,
+                    enabled: self.use_beam_search,
                     width: self.beam_width,
                     length_penalty: self.length_penalty,
                     early_stopping: self.early_stopping,
@@ -320,11 +320,11 @@ macro_rules! request {
                 fields.beam(self.n.unwrap_or(1))
             }
 
-            fn adjustment(&mut self) -> crate::adjustment::Adjustment {
-                let mut adjustment = crate::adjustment::Adjustment {
+            fn logits_processors(&mut self) -> crate::logits_processors::LogitsProcessors {
+                let mut logits_processors = crate::logits_processors::LogitsProcessors {
                     min_p: self.min_p.unwrap_or(0.0),
                     typical_p: self.typical_p.unwrap_or(1.0),
-                    penalties: crate::adjustment::Penalties {
+                    penalties: crate::logits_processors::Penalties {
                         repetition: self.repetition_penalty.unwrap_or(1.0),
                         frequency: self.frequency_penalty.unwrap_or(0.0),
                         presence: self.presence_penalty.unwrap_or(0.0),
@@ -334,9 +334,9 @@ macro_rules! request {
                     ..Default::default()
                 };
                 for word in std::mem::take(&mut self.bad_words_ids) {
-                    adjustment.forbid(word);
+                    logits_processors.forbid(word);
                 }
-                adjustment
+                logits_processors
             }
         }
     };

@@ -3,7 +3,7 @@
 use super::common::{prompt_logprobs, request};
 use super::one_or_many::WirePrompt;
 use crate::error::ApiError;
-use crate::logprobs::{TokenNames, Wanted};
+use crate::logprobs::{LogprobRequest, TokenNames};
 use crate::tokenize::SpecialTokens;
 use crate::validate::{Parameters, Prompt};
 
@@ -38,7 +38,7 @@ request! {
 
 impl CompletionRequest {
     /// Adds what it says of `best_of`, which chats do not have: of beam search it is the width.
-    pub(crate) fn choose(&self, parameters: &mut Parameters) {
+    pub(crate) fn apply_best_of(&self, parameters: &mut Parameters) {
         match &mut parameters.beam {
             Some(beam) => beam.width = self.beam_width.or(self.best_of).unwrap_or(beam.width),
             None => parameters.choices.best_of = self.best_of,
@@ -94,13 +94,13 @@ impl CompletionRequest {
     }
 
     /// What is to be told of probabilities.
-    pub(crate) fn wanted(&self) -> Result<Wanted, ApiError> {
-        Ok(Wanted {
+    pub(crate) fn logprob_request(&self) -> Result<LogprobRequest, ApiError> {
+        Ok(LogprobRequest {
             tokens: self.logprobs.or(self.names_tokens().then_some(0)),
             echo: self.echo == Some(true),
             prompt: prompt_logprobs(self.prompt_logprobs, self.stream)?,
             ids: self.return_token_ids == Some(true),
-            names: TokenNames::of(self.return_tokens_as_token_ids),
+            names: TokenNames::from_flag(self.return_tokens_as_token_ids),
         })
     }
 }

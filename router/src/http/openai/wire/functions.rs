@@ -7,10 +7,10 @@ use serde::de::{Deserializer, Error};
 use super::tools::{Function, NamedFunction, Tool, ToolChoice};
 use crate::error::{ApiError, Excerpt};
 use crate::http::strict::{self, JsonText};
-use crate::tools::{Choice, MOST_TOOLS, OfferFields};
+use crate::tool_parsers::{MOST_TOOLS, ToolChoiceMode, ToolFields};
 
 /// Where this dialect keeps what may be wrong.
-const FIELDS: OfferFields = OfferFields {
+const FIELDS: ToolFields = ToolFields {
     list: "functions",
     name: "name",
     parameters: "parameters",
@@ -20,20 +20,20 @@ const FIELDS: OfferFields = OfferFields {
 
 /// `none`, `auto`, or the function that is to be called.
 #[derive(Debug)]
-pub(crate) struct FunctionChoice(Choice);
+pub(crate) struct FunctionChoice(ToolChoiceMode);
 
 /// The tools that a request asks for, in either words.
-pub(crate) struct Asked {
-    pub(crate) tools: Vec<crate::tools::Tool>,
+pub(crate) struct RequestedTools {
+    pub(crate) tools: Vec<crate::tool_parsers::Tool>,
     pub(crate) choice: Option<ToolChoice>,
     pub(crate) parallel: Option<bool>,
-    pub(crate) fields: OfferFields,
+    pub(crate) fields: ToolFields,
     /// Whether it was in the older ones, and so must be the answer.
     pub(crate) older: bool,
 }
 
 /// What a request says of tools.
-pub(super) struct Words {
+pub(super) struct ToolRequestFields {
     pub(super) tools: Option<Vec<Tool>>,
     pub(super) choice: Option<ToolChoice>,
     pub(super) parallel: Option<bool>,
@@ -51,33 +51,33 @@ pub(super) fn functions<'de, D: Deserializer<'de>>(
 impl FunctionChoice {
     /// Whether the answer is nothing but a call.
     pub(super) fn forces(&self) -> bool {
-        matches!(self.0, Choice::Named(_))
+        matches!(self.0, ToolChoiceMode::Named(_))
     }
 }
 
-impl Asked {
+impl RequestedTools {
     /// Of either words: not of both. Older ones that ask for nothing are as good as absent.
-    pub(super) fn of(words: Words) -> Result<Self, ApiError> {
-        let functions = words.functions.unwrap_or_default();
-        let call = words.function_call;
+    pub(super) fn from_fields(given: ToolRequestFields) -> Result<Self, ApiError> {
+        let functions = given.functions.unwrap_or_default();
+        let call = given.function_call;
         let older = if !functions.is_empty() {
             "functions"
         } else if call.as_ref().is_some_and(FunctionChoice::forces) {
             "function_call"
         } else {
             return Ok(Self {
-                tools: all(words.tools.unwrap_or_default()),
-                choice: words.choice,
-                parallel: words.parallel,
+                tools: all(given.tools.unwrap_or_default()),
+                choice: given.choice,
+                parallel: given.parallel,
                 fields: super::tools::FIELDS,
                 older: false,
             });
         };
-        if words.tools.is_some() || words.choice.is_some() {
+        if given.tools.is_some() || given.choice.is_some() {
             let rule = "cannot go with `tools` or `tool_choice`, which are the newer names";
             return Err(ApiError::at(older, rule));
         }
-        if words.parallel == Some(true) {
+        if given.parallel == Some(true) {
             let rule = format!(
                 "must be false beside `{older}`: such an answer has one call at most. Given: true"
             );
@@ -93,8 +93,11 @@ impl Asked {
     }
 }
 
-fn all(tools: Vec<Tool>) -> Vec<crate::tools::Tool> {
-    tools.into_iter().map(crate::tools::Tool::from).collect()
+fn all(tools: Vec<Tool>) -> Vec<crate::tool_parsers::Tool> {
+    tools
+        .into_iter()
+        .map(crate::tool_parsers::Tool::from)
+        .collect()
 }
 
 impl<'de> Deserialize<'de> for FunctionChoice {
@@ -105,8 +108,8 @@ impl<'de> Deserialize<'de> for FunctionChoice {
             return Ok(Self(named.into_choice()));
         }
         match serde_json::from_str(text.as_str()) {
-            Ok("none") => Ok(Self(Choice::None)),
-            Ok("auto") => Ok(Self(Choice::Auto)),
+            Ok("none") => Ok(Self(ToolChoiceMode::None)),
+            Ok("auto") => Ok(Self(ToolChoiceMode::Auto)),
             _ => Err(D::Error::custom(format_args!(
                 "must be `none`, `auto`, or an object with the `name` of a function. Given: {}",
                 Excerpt::new(text.as_str())

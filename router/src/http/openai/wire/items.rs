@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error, IgnoredAny};
 use utoipa::ToSchema;
 
-use crate::http::strict::{InPlaceOfText, ObjectOnly, TextOr, from_object};
+use crate::http::strict::{ObjectOnly, StringOrList, StringOrListEntry, from_object};
 
 from_object!(Item);
 
@@ -22,7 +22,7 @@ pub(crate) struct Item {
     pub(crate) role: Option<Role>,
     /// Of a message, or of `reasoning`: a text, or a list of text parts.
     #[schema(value_type = Option<String>)]
-    pub(crate) content: Option<TextOr<Part>>,
+    pub(crate) content: Option<StringOrList<Part>>,
     /// Whether it is whole. An assistant's message that is last and `incomplete` is gone on with.
     #[schema(inline)]
     pub(crate) status: Option<Status>,
@@ -34,7 +34,7 @@ pub(crate) struct Item {
     pub(crate) arguments: Option<String>,
     /// Of `function_call_output`: a text, or a list of text parts.
     #[schema(value_type = Option<String>)]
-    pub(crate) output: Option<TextOr<Part>>,
+    pub(crate) output: Option<StringOrList<Part>>,
     /// Has no effect.
     #[serde(rename = "id")]
     #[schema(value_type = Option<String>)]
@@ -127,12 +127,12 @@ pub(crate) enum PartKind {
     Refusal,
 }
 
-impl InPlaceOfText for Item {
+impl StringOrListEntry for Item {
     const EXPECTED: &'static str = "a string or a list of items";
     const MOST: usize = super::chat::MOST_MESSAGES;
 }
 
-impl InPlaceOfText for Part {
+impl StringOrListEntry for Part {
     const EXPECTED: &'static str = "a string or a list of parts with `type` and `text`";
     const MOST: usize = 1 << 14;
 }
@@ -145,10 +145,10 @@ impl Item {
 }
 
 /// A text, or the texts of its parts.
-pub(crate) fn joined(content: TextOr<Part>) -> String {
+pub(crate) fn joined(content: StringOrList<Part>) -> String {
     match content {
-        TextOr::Text(text) => text,
-        TextOr::List(parts) => parts.into_iter().filter_map(Part::into_text).collect(),
+        StringOrList::Text(text) => text,
+        StringOrList::List(parts) => parts.into_iter().filter_map(Part::into_text).collect(),
     }
 }
 

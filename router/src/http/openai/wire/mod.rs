@@ -1,7 +1,6 @@
 //! JSON of the OpenAI routes.
 
 pub(crate) mod answer;
-mod answered;
 pub(crate) mod chat;
 mod common;
 pub(crate) mod completions;
@@ -11,6 +10,7 @@ pub(crate) mod metadata;
 pub(crate) mod one_or_many;
 pub(crate) mod responses;
 mod token_ids;
+mod tool_call_ids;
 pub(crate) mod tools;
 
 pub(crate) use self::common::{Common, Delivery, NEUTRAL, StreamUsage, TOP_K};

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, SeqAccess, Visitor};
 
-use crate::http::strict::{InPlaceOfText, TextOr, check_room};
+use crate::http::strict::{StringOrList, StringOrListEntry, check_room};
 
 /// Strings or prompts that are read: more than any configuration allows. Token ids are not counted:
 /// they take hardly more memory than their text.
@@ -27,10 +27,10 @@ enum Entry {
 
 /// A string, a list of strings, or null for none.
 pub(super) fn strings<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
-    Ok(match Option::<TextOr<String>>::deserialize(from)? {
+    Ok(match Option::<StringOrList<String>>::deserialize(from)? {
         None => Vec::new(),
-        Some(TextOr::Text(text)) => vec![text],
-        Some(TextOr::List(texts)) => texts,
+        Some(StringOrList::Text(text)) => vec![text],
+        Some(StringOrList::List(texts)) => texts,
     })
 }
 
@@ -39,7 +39,7 @@ pub(super) fn prompts<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<WireProm
     from.deserialize_any(Prompts)
 }
 
-impl InPlaceOfText for String {
+impl StringOrListEntry for String {
     const EXPECTED: &'static str = "a string or a list of strings";
     const MOST: usize = MOST_PROMPTS;
 }

@@ -7,13 +7,13 @@ use utoipa::ToSchema;
 use super::common::request;
 use super::items::Item;
 use super::metadata::Metadata;
-use super::tools::{ALLOWED, Kind, Mode, ToolChoice, kind};
+use super::tools::{ALLOWED, Mode, ToolChoice, TypeField, kind};
 use crate::error::ApiError;
-use crate::http::guide::ResponseFormat;
 use crate::http::neutral::{self, Neutral, Neutrals};
-use crate::http::strict::{self, JsonText, Kept, TextOr, from_object};
-use crate::logprobs::{TokenNames, Wanted};
-use crate::tools::{Choice, MOST_TOOLS, OfferFields};
+use crate::http::strict::{self, JsonText, StringOrList, WithSource, from_object};
+use crate::http::structured_output::ResponseFormat;
+use crate::logprobs::{LogprobRequest, TokenNames};
+use crate::tool_parsers::{MOST_TOOLS, ToolChoiceMode, ToolFields};
 
 from_object!(
     FunctionTool,
@@ -25,7 +25,7 @@ from_object!(
 );
 
 /// Where this dialect keeps what may be wrong.
-pub(crate) const FLAT_FIELDS: OfferFields = OfferFields {
+pub(crate) const FLAT_FIELDS: ToolFields = ToolFields {
     list: "tools",
     name: "name",
     parameters: "parameters",
@@ -51,7 +51,7 @@ request! {
     ResponsesRequest {
         /// What is to be answered: a text, or a list of items; not empty.
         #[schema(value_type = String, example = "What is 12 + 30?")]
-        input: TextOr<Item>,
+        input: StringOrList<Item>,
         /// What the system says before it.
         instructions: Option<String>,
         /// > 0: bounds thoughts and answer together. `max_tokens` is the same here.
@@ -62,7 +62,7 @@ request! {
         /// `none`: as if there were no tools. `auto`: the model decides. `required`: the answer is one
         /// call or more. A function, as an object: a call of that. Default `auto`.
         #[schema(value_type = Option<String>, example = "auto")]
-        tool_choice: Option<Kept<FlatChoice>>,
+        tool_choice: Option<WithSource<FlatChoice>>,
         /// Whether one answer may have several calls. Default true.
         parallel_tool_calls: Option<bool>,
         /// What the answer must spell.
@@ -215,7 +215,7 @@ pub(crate) struct AllowedFunctions {
 pub(crate) struct TextConfig {
     /// A format; without one the text is free.
     #[schema(value_type = Option<TextFormat>)]
-    pub(crate) format: Option<Kept<TextFormat>>,
+    pub(crate) format: Option<WithSource<TextFormat>>,
     /// How much the model is to say, where its chat template speaks of `verbosity`. Elsewhere only
     /// `medium`, which changes nothing.
     pub(crate) verbosity: Option<String>,
@@ -278,26 +278,26 @@ fn included<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Vec<Include>>, 
 
 impl ResponsesRequest {
     /// What is to be told of probabilities.
-    pub(crate) fn wanted(&self) -> Result<Wanted, ApiError> {
+    pub(crate) fn logprob_request(&self) -> Result<LogprobRequest, ApiError> {
         let top = self.top_logprobs.unwrap_or(0);
-        let told = self.include.as_deref().unwrap_or_default();
-        let told = told.contains(&Include::Logprobs);
-        if top > 0 && !told {
+        let logprobs = self.include.as_deref().unwrap_or_default();
+        let logprobs = logprobs.contains(&Include::Logprobs);
+        if top > 0 && !logprobs {
             let rule = format!(
                 "`top_logprobs` is only allowed when `include` has `message.output_text.logprobs`. \
                  Given: {top}"
             );
             return Err(ApiError::validation("top_logprobs", rule));
         }
-        Ok(Wanted {
-            tokens: (told || self.names_tokens()).then_some(top),
-            names: TokenNames::of(self.return_tokens_as_token_ids),
-            ..Wanted::default()
+        Ok(LogprobRequest {
+            tokens: (logprobs || self.names_tokens()).then_some(top),
+            names: TokenNames::from_flag(self.return_tokens_as_token_ids),
+            ..LogprobRequest::default()
         })
     }
 
     /// Says what the answer must spell in the words of the other routes.
-    pub(crate) fn settle_format(&mut self) -> Result<(), ApiError> {
+    pub(crate) fn resolve_text_format(&mut self) -> Result<(), ApiError> {
         const NAME: &str = "text.format";
         let format = self.text.as_mut().and_then(|text| text.format.as_mut());
         let Some(format) = format.map(|format| &mut format.value) else {
@@ -311,7 +311,7 @@ impl ResponsesRequest {
         self.response_format = match (format.r#type, schema) {
             (TextKind::Text, None) => None,
             (TextKind::JsonObject, None) => Some(ResponseFormat::any_object(NAME)),
-            (TextKind::JsonSchema, Some(schema)) => Some(ResponseFormat::of_schema(NAME, schema)),
+            (TextKind::JsonSchema, Some(schema)) => Some(ResponseFormat::from_schema(NAME, schema)),
             (TextKind::JsonSchema, None) => {
                 return Err(ApiError::at("text.format.schema", "is missing"));
             }
@@ -344,7 +344,7 @@ impl ResponsesRequest {
     }
 }
 
-impl From<FunctionTool> for crate::tools::Tool {
+impl From<FunctionTool> for crate::tool_parsers::Tool {
     fn from(tool: FunctionTool) -> Self {
         let parameters = tool.parameters.map(JsonText::into_string);
         Self {
@@ -357,15 +357,15 @@ impl From<FunctionTool> for crate::tools::Tool {
 }
 
 impl FlatChoice {
-    fn of_object<E: Error>(text: &str) -> Result<ToolChoice, E> {
-        let kind: Kind = strict::read_text(text)?;
+    fn from_json_object<E: Error>(text: &str) -> Result<ToolChoice, E> {
+        let kind: TypeField = strict::read_text(text)?;
         if kind.r#type.as_deref() != Some(ALLOWED) {
             let named: FunctionName = strict::read_text(text)?;
-            return Ok(Choice::Named(named.name).into());
+            return Ok(ToolChoiceMode::Named(named.name).into());
         }
         let AllowedFunctions { mode, tools, .. } = strict::read_text(text)?;
         let names = tools.into_iter().map(|tool| tool.name).collect();
-        Ok(ToolChoice::of_parts(mode.into(), Some(names)))
+        Ok(ToolChoice::from_parts(mode.into(), Some(names)))
     }
 }
 
@@ -373,10 +373,10 @@ impl<'de> Deserialize<'de> for FlatChoice {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let text = JsonText::deserialize(from)?;
         let choice = match text.as_str() {
-            "\"none\"" => Choice::None.into(),
-            "\"auto\"" => Choice::Auto.into(),
-            "\"required\"" => Choice::Required.into(),
-            object if object.starts_with('{') => Self::of_object(object)?,
+            "\"none\"" => ToolChoiceMode::None.into(),
+            "\"auto\"" => ToolChoiceMode::Auto.into(),
+            "\"required\"" => ToolChoiceMode::Required.into(),
+            object if object.starts_with('{') => Self::from_json_object(object)?,
             other => {
                 return Err(D::Error::custom(format_args!(
                     "must be `none`, `auto`, `required`, or an object that names a function. \

@@ -6,7 +6,7 @@ use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 
 use crate::error::Excerpt;
 use crate::http::strict::{check_room, list, list_or_null};
-use crate::validate::adjustment::{
+use crate::validate::logits_processors::{
     MAX_BAD_TEXTS, MAX_LOGIT_BIASES, MAX_TOKEN_IDS, MAX_WORD_TOKENS,
 };
 

@@ -4,10 +4,10 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error, IgnoredAny};
 use utoipa::ToSchema;
 
-use crate::chat::call_json;
+use crate::chat::tool_call_json;
 use crate::error::Excerpt;
 use crate::http::strict::{self, JsonText, from_object};
-use crate::tools::{Choice, MOST_TOOLS, OfferFields};
+use crate::tool_parsers::{MOST_TOOLS, ToolChoiceMode, ToolFields};
 
 from_object!(
     Tool,
@@ -21,7 +21,7 @@ from_object!(
 );
 
 /// Where this dialect keeps what may be wrong.
-pub(crate) const FIELDS: OfferFields = OfferFields {
+pub(crate) const FIELDS: ToolFields = ToolFields {
     list: "tools",
     name: "function.name",
     parameters: "function.parameters",
@@ -68,7 +68,7 @@ pub(crate) struct Function {
 /// the first, of some of the tools.
 #[derive(Debug)]
 pub(crate) struct ToolChoice {
-    choice: Choice,
+    choice: ToolChoiceMode,
     /// Names of the tools that alone are on offer; `None` = all.
     allowed: Option<Vec<String>>,
 }
@@ -141,7 +141,7 @@ pub(crate) enum Mode {
 
 /// Which of the two an object is.
 #[derive(Deserialize)]
-pub(super) struct Kind {
+pub(super) struct TypeField {
     pub(super) r#type: Option<String>,
 }
 
@@ -190,7 +190,7 @@ pub(super) fn kind<'de, D: Deserializer<'de>>(from: D) -> Result<(), D::Error> {
 }
 
 impl MessageCall {
-    pub(super) fn of(function: CalledFunction, id: String) -> Self {
+    pub(super) fn new(function: CalledFunction, id: String) -> Self {
         Self {
             id: Some(id),
             _type: (),
@@ -211,11 +211,11 @@ impl MessageCall {
     fn into_json(self) -> String {
         let CalledFunction { name, arguments } = self.function;
         let arguments = arguments.map_or_else(|| "{}".to_owned(), JsonText::into_string);
-        call_json(self.id, name, &arguments)
+        tool_call_json(self.id, name, &arguments)
     }
 }
 
-impl From<Tool> for crate::tools::Tool {
+impl From<Tool> for crate::tool_parsers::Tool {
     fn from(tool: Tool) -> Self {
         let Tool {
             r#type: (),
@@ -234,46 +234,49 @@ impl From<Tool> for crate::tools::Tool {
 impl ToolChoice {
     /// Whether the answer is nothing but calls.
     pub(super) fn forces(&self) -> bool {
-        matches!(self.choice, Choice::Required | Choice::Named(_))
+        matches!(
+            self.choice,
+            ToolChoiceMode::Required | ToolChoiceMode::Named(_)
+        )
     }
 
     /// A choice among the tools of these names, or among all.
-    pub(super) fn of_parts(choice: Choice, allowed: Option<Vec<String>>) -> Self {
+    pub(super) fn from_parts(choice: ToolChoiceMode, allowed: Option<Vec<String>>) -> Self {
         Self { choice, allowed }
     }
 
     /// What the model is to do, and the names of the tools that alone are on offer for it.
-    pub(crate) fn into_parts(self) -> (Choice, Option<Vec<String>>) {
+    pub(crate) fn into_parts(self) -> (ToolChoiceMode, Option<Vec<String>>) {
         (self.choice, self.allowed)
     }
 
-    fn of_object<E: Error>(text: &str) -> Result<Self, E> {
-        let kind: Kind = strict::read_text(text)?;
+    fn from_json_object<E: Error>(text: &str) -> Result<Self, E> {
+        let kind: TypeField = strict::read_text(text)?;
         if kind.r#type.as_deref() != Some(ALLOWED) {
             let named: NamedChoice = strict::read_text(text)?;
-            return Ok(Choice::Named(named.function.name).into());
+            return Ok(ToolChoiceMode::Named(named.function.name).into());
         }
         let AllowedChoice { allowed_tools, .. } = strict::read_text(text)?;
         let names = allowed_tools
             .tools
             .into_iter()
             .map(|tool| tool.function.name);
-        Ok(Self::of_parts(
+        Ok(Self::from_parts(
             allowed_tools.mode.into(),
             Some(names.collect()),
         ))
     }
 }
 
-impl From<Choice> for ToolChoice {
-    fn from(choice: Choice) -> Self {
-        Self::of_parts(choice, None)
+impl From<ToolChoiceMode> for ToolChoice {
+    fn from(choice: ToolChoiceMode) -> Self {
+        Self::from_parts(choice, None)
     }
 }
 
 impl NamedFunction {
-    pub(super) fn into_choice(self) -> Choice {
-        Choice::Named(self.name)
+    pub(super) fn into_choice(self) -> ToolChoiceMode {
+        ToolChoiceMode::Named(self.name)
     }
 }
 
@@ -286,7 +289,7 @@ impl From<Function> for Tool {
     }
 }
 
-impl From<Mode> for Choice {
+impl From<Mode> for ToolChoiceMode {
     fn from(mode: Mode) -> Self {
         match mode {
             Mode::Auto => Self::Auto,
@@ -299,7 +302,7 @@ impl<'de> Deserialize<'de> for ToolChoice {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let text = JsonText::deserialize(from)?;
         if text.as_str().starts_with('{') {
-            return Self::of_object(text.as_str());
+            return Self::from_json_object(text.as_str());
         }
         let word: String = serde_json::from_str(text.as_str()).map_err(|_| {
             D::Error::custom(
@@ -307,10 +310,10 @@ impl<'de> Deserialize<'de> for ToolChoice {
             )
         })?;
         let choice = match word.as_str() {
-            "none" => Choice::None,
-            "auto" => Choice::Auto,
-            "required" => Choice::Required,
-            _ => Choice::Named(word),
+            "none" => ToolChoiceMode::None,
+            "auto" => ToolChoiceMode::Auto,
+            "required" => ToolChoiceMode::Required,
+            _ => ToolChoiceMode::Named(word),
         };
         Ok(choice.into())
     }

@@ -1,0 +1,141 @@
+"""Grammars made of others: one behind a special token, and one of two."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from penstock.grammar.protocol import CompiledGrammar, EndConditions, Ints, Matcher, set_bits
+
+
+class SpecialTokenGrammar:
+    """A `CompiledGrammar`: a special token, which no text spells, and then another grammar's
+    text."""
+
+    def __init__(self, inner: CompiledGrammar, mark: int) -> None:
+        self.inner = inner
+        self.mark = mark
+        self.shortest = 1 + inner.shortest
+        self.size = inner.size
+
+    def start(self, ends: EndConditions, prefix: bytes = b"") -> SpecialTokenMatcher:
+        """A matcher before the special token."""
+        assert not prefix, "no text is the beginning of a special token"
+        return SpecialTokenMatcher(self, ends)
+
+    def needed(self, prefix: bytes) -> int | None:
+        """Tokens that complete a text which has begun so; None if none does."""
+        needed = None if prefix else self.inner.needed(b"")
+        return None if needed is None else 1 + needed
+
+
+class SpecialTokenMatcher:
+    """A `Matcher`: before the special token, or in the grammar behind it."""
+
+    unconstrained = False
+
+    def __init__(self, grammar: SpecialTokenGrammar, ends: EndConditions) -> None:
+        self.grammar = grammar
+        self.ends = ends
+        self.inner: Matcher | None = None
+        self._lost = False  # something else came first
+
+    @property
+    def is_accepting(self) -> bool:
+        """Whether the text may end here."""
+        return self.inner is not None and self.inner.is_accepting
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing of the text can follow."""
+        return self._lost if self.inner is None else self.inner.ended
+
+    def advance(self, token: int) -> None:
+        """Takes one emitted token."""
+        if self.inner is not None:
+            self.inner.advance(token)
+        elif token == self.grammar.mark and not self._lost:
+            self.inner = self.grammar.inner.start(replace(self.ends, most=self.ends.most - 1))
+        else:
+            self._lost = True
+
+    def fill(self, row: Ints) -> bool:
+        """Writes the mask of the next token."""
+        if self.inner is not None:
+            return self.inner.fill(row)
+        row[:] = 0
+        set_bits(row, self.ends.tokens if self._lost else (self.grammar.mark,))
+        return False
+
+    def copy(self) -> SpecialTokenMatcher:
+        """Another sequence at the same place."""
+        twin = SpecialTokenMatcher(self.grammar, self.ends)
+        twin.inner = None if self.inner is None else self.inner.copy()
+        twin._lost = self._lost
+        return twin
+
+
+class UnionGrammar:
+    """A `CompiledGrammar`: a text of the one grammar or of the other."""
+
+    def __init__(self, grammars: Sequence[CompiledGrammar]) -> None:
+        self.grammars = tuple(grammars)
+        self.shortest = min(grammar.shortest for grammar in grammars)
+        self.size = sum(grammar.size for grammar in grammars)
+
+    def start(self, ends: EndConditions, prefix: bytes = b"") -> UnionMatcher:
+        """A matcher in all grammars whose texts there are tokens for."""
+        able = [g for g in self.grammars if _fits(g.needed(prefix), ends.most)] or self.grammars
+        return UnionMatcher(ends, [grammar.start(ends, prefix) for grammar in able])
+
+    def needed(self, prefix: bytes) -> int | None:
+        """Tokens that complete a text which has begun so; None if none does."""
+        found = (grammar.needed(prefix) for grammar in self.grammars)
+        return min((needed for needed in found if needed is not None), default=None)
+
+
+def _fits(needed: int | None, most: int) -> bool:
+    return needed is not None and needed <= most
+
+
+class UnionMatcher:
+    """A `Matcher`: those that what has come may still belong to."""
+
+    unconstrained = False
+
+    def __init__(self, ends: EndConditions, matchers: list[Matcher]) -> None:
+        self.ends = ends
+        self.matchers = matchers
+
+    @property
+    def is_accepting(self) -> bool:
+        """Whether the text may end here."""
+        return any(matcher.is_accepting for matcher in self.matchers)
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing of the text can follow."""
+        return not self.matchers
+
+    def advance(self, token: int) -> None:
+        """Takes one emitted token."""
+        for matcher in self.matchers:
+            matcher.advance(token)
+        self.matchers = [matcher for matcher in self.matchers if not matcher.ended]
+
+    def fill(self, row: Ints) -> bool:
+        """Writes the mask of the next token: what any of them allows."""
+        own, narrowed = np.zeros_like(row), False
+        row[:] = 0
+        for matcher in self.matchers:
+            narrowed |= matcher.fill(own)
+            row |= own
+        if not self.matchers:
+            set_bits(row, self.ends.tokens)
+        return narrowed
+
+    def copy(self) -> UnionMatcher:
+        """Another sequence at the same place."""
+        return UnionMatcher(self.ends, [matcher.copy() for matcher in self.matchers])

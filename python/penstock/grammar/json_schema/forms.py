@@ -1,0 +1,108 @@
+"""Alternatives: for each kind of value the rules of which one must be kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from penstock.grammar.json_schema.rules import ANY, EvaluatedMembers, Rule, without
+
+MOST_RULES = 96  # of a kind: what alternatives multiply to
+MANY = (
+    f"the schema has more than {MOST_RULES} alternatives for one value, and none of the first fits"
+)
+
+
+@dataclass(frozen=True)
+class Form:
+    """`rules`: by kind. `unsupported`: by kind, why more values may be valid than they say."""
+
+    rules: dict[str, tuple[Rule, ...]]
+    unsupported: dict[str, str]
+
+    @property
+    def empty(self) -> bool:
+        """Whether surely no value is valid."""
+        return not self.rules and not self.unsupported
+
+
+NONE = Form({}, {})
+EVERY = Form({kind: (rule,) for kind, rule in ANY.items()}, {})
+
+
+def only(kind: str, *rules: Rule) -> Form:
+    """Values of one kind."""
+    return Form({kind: rules}, {})
+
+
+def besides(*kinds: str) -> Form:
+    """Values of all other kinds."""
+    return Form({kind: (rule,) for kind, rule in ANY.items() if kind not in kinds}, {})
+
+
+def unsupported(kind: str, reason: str) -> Form:
+    """Values of a kind that no rule says."""
+    return Form({}, {kind: reason})
+
+
+def where(kind: str, rule: Rule) -> Form:
+    """All values, those of a kind if they keep a rule."""
+    return Form({**EVERY.rules, kind: (rule,)}, {})
+
+
+def union(forms: Iterable[Form]) -> Form:
+    """What is valid under one of them."""
+    rules: dict[str, list[Rule]] = {}
+    gone: dict[str, str] = {}
+    for form in forms:
+        for kind, more in form.rules.items():
+            rules.setdefault(kind, []).extend(more)
+        for kind, reason in form.unsupported.items():
+            gone.setdefault(kind, reason)
+    return bounded({kind: _joined(kind, found) for kind, found in rules.items()}, gone)
+
+
+def bounded(rules: dict[str, list[Rule]], gone: dict[str, str]) -> Form:
+    """A form of so many rules at most."""
+    for kind, found in rules.items():
+        if len(found) > MOST_RULES:
+            gone.setdefault(kind, MANY)
+    return Form({kind: tuple(found[:MOST_RULES]) for kind, found in rules.items() if found}, gone)
+
+
+def unseen(form: Form) -> Form:
+    """A form that has looked at no members and items, as far as `unevaluatedItems` knows."""
+    rules = dict(form.rules)
+    for kind, blank in (("array", 0), ("object", EvaluatedMembers())):
+        if kind in rules:
+            rules[kind] = tuple(replace(rule, seen=blank) for rule in rules[kind])  # type: ignore[call-arg]
+    return Form(rules, form.unsupported)
+
+
+def first(form: Form, most: int) -> Form:
+    """A form of fewer rules."""
+    gone = dict(form.unsupported)
+    for kind, rules in form.rules.items():
+        if len(rules) > most:
+            gone.setdefault(kind, MANY)
+    return Form({kind: rules[:most] for kind, rules in form.rules.items()}, gone)
+
+
+def _joined(kind: str, rules: list[Rule]) -> list[Rule]:
+    """Without rules that are there twice, and with those of a few values as one."""
+    if ANY[kind] in rules:
+        return [ANY[kind]]
+    found: list[Rule] = []
+    listed: list[tuple[Rule, list[Any]]] = []  # what else is known of some values, and these
+    for rule in rules:
+        if rule.values is None:
+            if rule not in found:
+                found.append(rule)
+            continue
+        blank = rule.listing(())
+        values = next((values for each, values in listed if each == blank), None)
+        if values is None:
+            listed.append((blank, values := []))
+        values += rule.values
+    return [*(blank.listing(without(values, ())) for blank, values in listed), *found]

@@ -1,0 +1,240 @@
+"""Rules of objects as schemas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import combinations, islice
+from typing import TYPE_CHECKING, Any
+
+from penstock.grammar.json_schema.expander import concerns, search
+from penstock.grammar.json_schema.rules import (
+    ANYTHING,
+    UNBOUNDED,
+    Conjunction,
+    ObjectRule,
+    StringRule,
+    ordered,
+)
+from penstock.grammar.json_schema.scalars import string
+from penstock.grammar.json_schema.unsupported import UnsupportedKeyword
+
+if TYPE_CHECKING:
+    from penstock.grammar.json_schema.emit import Emitter
+
+MOST_SETS = 48  # of members of which one set must be there
+
+
+class Objects:
+    """Of one schema."""
+
+    def __init__(self, emitter: Emitter) -> None:
+        self.emitter = emitter
+        self.expander = emitter.expander
+
+    def schemas(self, rule: ObjectRule) -> list[dict[str, Any]]:
+        """Schemas of which one holds where a rule does: not more, and sometimes less."""
+        if rule.excluded:
+            return self._excluding(rule)
+        if rule.some:
+            return self._choosing(rule)
+        members = self._members(rule)
+        if any(members.get(name, True) is False for name in rule.required):
+            return []
+        return self._counted(rule, members)
+
+    def _choosing(self, rule: ObjectRule) -> list[dict[str, Any]]:
+        """With one of the members that have names as the one that is asked for."""
+        some = rule.some[0]
+        names = ordered((*rule.members, *rule.required, *self._listed(rule)))
+        found: list[dict[str, Any]] = []
+        for name in names:
+            whole = self.expander.member(rule, name) | some.conj
+            if not concerns(some, name) or self.expander.empty(whole):
+                continue
+            members = {**rule.members, name: rule.members.get(name, ANYTHING) | some.conj}
+            required = ordered((*rule.required, name))
+            chosen = replace(rule, members=members, required=required, some=rule.some[1:])
+            found += self.schemas(chosen)
+            if len(found) > MOST_SETS:
+                break
+        if not found:
+            raise UnsupportedKeyword("not", "for members that have no names in the schema")
+        return found[:MOST_SETS]
+
+    def _members(self, rule: ObjectRule) -> dict[str, Any]:
+        """The schemas of all members with names: False of those that may not be there."""
+        names = [*rule.members, *rule.required, *self._listed(rule)]
+        names += [name for rest in rule.rests for name in sorted(rest.names)]
+        return {
+            name: self.emitter.schema_of(self.expander.member(rule, name))
+            for name in ordered(names)
+        }
+
+    def _listed(self, rule: ObjectRule) -> list[str]:
+        """The names that members may have alone, if they are a few."""
+        if not rule.names:
+            return []
+        found = self.expander.form(rule.names).rules.get("string", ())
+        if any(each.values is None for each in found):
+            return []
+        return [name for each in found for name in each.values or ()]
+
+    def _excluding(self, rule: ObjectRule) -> list[dict[str, Any]]:
+        """With as many members as no excluded value has, where that is possible."""
+        if any(rule.excluded) or rule.most == 0:
+            raise UnsupportedKeyword("not", "for listed objects with members")
+        return self.schemas(replace(rule, least=max(rule.least, 1), excluded=()))
+
+    def _counted(self, rule: ObjectRule, members: dict[str, Any]) -> list[dict[str, Any]]:
+        """With as many members as there must and may be."""
+        others = self._others(rule)
+        free = [n for n, each in members.items() if each is not False and n not in rule.required]
+        least = rule.least - len(rule.required)
+        most = UNBOUNDED if rule.most == UNBOUNDED else rule.most - len(rule.required)
+        if most >= (UNBOUNDED if others else len(free)) and least <= 0:
+            return [_schema(members, rule.required, others)]
+        if not free and others and least <= 1:
+            found = _schema(members, rule.required, others)
+            if least > 0:
+                found["minProperties"] = rule.least
+            if rule.most < UNBOUNDED:
+                found["maxProperties"] = rule.most
+            return [found]
+        return list(islice(self._sets(rule, members, max(least, 0), most), 2 * MOST_SETS))
+
+    def _sets(
+        self, rule: ObjectRule, members: dict[str, Any], least: int, most: int
+    ) -> Iterator[dict[str, Any]]:
+        """One schema for each choice of the members that must and may be there."""
+        others = self._others(rule)
+        free = [n for n, each in members.items() if each is not False and n not in rule.required]
+        if most < (UNBOUNDED if others else len(free)):
+            if most < len(free):
+                for chosen in islice(combinations(free, most), MOST_SETS):
+                    gone = {name: False for name in free if name not in chosen}
+                    yield from self._least({**members, **gone}, rule.required, least, {})
+            else:
+                yield from self._least(members, rule.required, least, {})
+            if least <= 1 <= most and others and most < UNBOUNDED:
+                yield self._others_alone(rule, members, others)
+            return
+        yield from self._least(members, rule.required, least, others)
+        if least <= 1 and others:
+            yield self._others_alone(rule, members, others)
+
+    def _others_alone(
+        self, rule: ObjectRule, members: dict[str, Any], others: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Of the members that need not be there, those without names alone."""
+        gone = {n: each if n in rule.required else False for n, each in members.items()}
+        found = _schema(gone, rule.required, others)
+        found["minProperties"] = max(rule.least, 1)
+        if rule.most < UNBOUNDED:
+            found["maxProperties"] = rule.most
+        return found
+
+    def _least(
+        self, members: dict[str, Any], required: tuple[str, ...], least: int, others: dict[str, Any]
+    ) -> Iterator[dict[str, Any]]:
+        """So many more than the required ones are there: which are the first of those."""
+        if not least:
+            yield _schema(members, required, others)
+            return
+        free = [n for n, each in members.items() if each is not False and n not in required]
+        for chosen in islice(combinations(free, least), MOST_SETS):
+            last = free.index(chosen[-1])
+            gone = {name: False for name in free[:last] if name not in chosen}
+            yield _schema({**members, **gone}, (*required, *chosen), others)
+
+    def _others(self, rule: ObjectRule) -> dict[str, Any]:
+        """`patternProperties` and `additionalProperties` for members without names; empty if there
+        are none."""
+        groups = self._groups(rule)
+        if groups is None:
+            return {}
+        rest = ANYTHING
+        for each in rule.rests:
+            rest |= each.conj
+        matching = {}
+        for pattern, conj in groups.items():
+            matching[pattern] = self.emitter.schema_of(conj)
+        name = self._name(rule)
+        if name is None:
+            return {}
+        additional = self.emitter.schema_of(rest)
+        if name:
+            if matching:  # of which names keep both is not known
+                return {}
+            matching, additional = {name: additional}, False
+        if all(each is False for each in (*matching.values(), additional)):
+            return {}
+        return {"patternProperties": matching, "additionalProperties": additional}
+
+    def _name(self, rule: ObjectRule) -> str | None:
+        """A pattern of the names that members may have; empty if they may have any, None if that
+        cannot be said."""
+        if not rule.names:
+            return ""
+        form = self.expander.form(rule.names)
+        for each in form.rules.get("string", ()):
+            if not isinstance(each, StringRule) or each.values is not None:
+                continue
+            schema = string(each)
+            if schema is None or schema.keys() - {"type", "pattern", "minLength", "maxLength"}:
+                continue
+            lengths = schema.keys() & {"minLength", "maxLength"}
+            if "pattern" in schema and lengths:
+                continue
+            if lengths:
+                most = "" if each.most >= UNBOUNDED else each.most
+                return f"^[\\s\\S]{{{each.least},{most}}}$"
+            return str(schema.get("pattern", ""))
+        return None
+
+    def _groups(self, rule: ObjectRule) -> dict[str, Conjunction] | None:
+        """What members hold whose names match patterns that exclude each other; None if there is a
+        pattern that every name matches: it is then written as a rest."""
+        found: dict[str, Conjunction] = {}
+        patterns = ordered((*rule.matching, *(p for r in rule.rests for p in sorted(r.patterns))))
+        for pattern in patterns:
+            conj = rule.matching.get(pattern, ANYTHING)
+            for rest in rule.rests:
+                if pattern not in rest.patterns:
+                    conj |= rest.conj
+            found[pattern] = conj
+        return self._apart(found)
+
+    def _apart(self, groups: dict[str, Conjunction]) -> dict[str, Conjunction]:
+        """Patterns that may match the same name become one, whose members hold what both say."""
+        found: list[tuple[str, Conjunction]] = []
+        for pattern, conj in groups.items():
+            near = [each for each in found if not self.emitter.disjoint(each[0], pattern)]
+            found = [each for each in found if each not in near]
+            for other, more in near:
+                pattern, conj = f"(?:{other})|(?:{pattern})", conj | more
+            found.append((pattern, conj))
+        return dict(found)
+
+
+def _schema(
+    members: dict[str, Any], required: tuple[str, ...], others: dict[str, Any]
+) -> dict[str, Any]:
+    """Of an object. Members that may not be there need no mention where no others may."""
+    additional = others.get("additionalProperties", False)
+    matching = others.get("patternProperties", {})
+    found: dict[str, Any] = {"type": "object"}
+    open = bool(others)
+    properties = {n: each for n, each in members.items() if each is not False or open}
+    for name, each in properties.items():
+        if any(each == more and search(pattern, name) for pattern, more in matching.items()):
+            properties[name] = True  # the pattern says it; llguidance joins the two
+    if properties:
+        found["properties"] = properties
+    if required:
+        found["required"] = list(required)
+    if matching:
+        found["patternProperties"] = matching
+    if additional is not True:
+        found["additionalProperties"] = additional
+    return found

@@ -1,0 +1,226 @@
+"""A grammar behind a model's thoughts, which may be anything, and which end in time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from penstock.grammar.lazy import NEVER, TokenNeeds
+from penstock.grammar.opening import BLANKS, Opening, OpeningDetector
+from penstock.grammar.protocol import (
+    CompiledGrammar,
+    EndConditions,
+    Ints,
+    Matcher,
+    Reasoning,
+    clear_bits,
+    set_bits,
+)
+from penstock.grammar.vocabulary import Vocabulary
+
+MOST_BLANKS = 2  # tokens of nothing else between the thoughts and the text
+SOME_BLANKS = (b"\n", b"\n\n", b" ")
+
+
+class ReasoningGrammar:
+    """A `CompiledGrammar`: thoughts, if the model or the prompt begins with them, then a text."""
+
+    def __init__(
+        self, inner: CompiledGrammar, reasoning: Reasoning, vocabulary: Vocabulary, steered: bool
+    ) -> None:
+        self.inner = inner
+        self.reasoning = reasoning
+        self.vocabulary = vocabulary
+        self.detector = OpeningDetector(Opening(reasoning.close))
+        self.must = not inner.start(
+            EndConditions((), NEVER)
+        ).is_accepting  # whether a text has to come
+        self.closing = self._spelt(reasoning.close)
+        steered = steered and inner.shortest > 0 and bool(self.closing)
+        self.reserve = len(self.closing) + inner.shortest if steered else 0
+        self.shortest = self.reserve if reasoning.started and steered else inner.shortest
+        self.size = inner.size + (1 << 12)
+        self._closers = [self._rated(state) for state in range(self.detector.marked)]
+        self.blanks = tuple(id for text in SOME_BLANKS if (id := self._id(text)) is not None)
+
+    def start(self, ends: EndConditions, prefix: bytes = b"") -> ReasoningMatcher:
+        """A matcher before the first token."""
+        assert not prefix, "thoughts come first"
+        matcher = ReasoningMatcher(self, ends)
+        if self.reasoning.started:
+            matcher.state = 0
+        else:
+            matcher.seen, matcher.inner = b"", self.inner.start(ends)
+        return matcher
+
+    def needed(self, prefix: bytes) -> int | None:
+        """Tokens that complete the text; None behind a beginning: thoughts come first."""
+        return None if prefix else self.shortest
+
+    def text(self, token: int) -> bytes:
+        """What a token says: of special ones only the marks do."""
+        if token >= self.vocabulary.size:
+            return b""
+        for mark in (self.reasoning.open, self.reasoning.close):
+            if token == self.vocabulary.special_tokens.get(mark):
+                return mark
+        return self.vocabulary.tokens[token]
+
+    def barred(self, state: int, left: int) -> Ints:
+        """Tokens that may not follow in thoughts: they end them, and go on as no text can."""
+        return self._closers[state].barred(left)
+
+    def opening(self, seen: bytes, left: int) -> tuple[int, ...]:
+        """Tokens that open thoughts, or go on to, after the beginning `seen` of the mark."""
+        rest = self.reasoning.open[len(seen) :]
+        parts = [(rest[:size], rest[size:]) for size in range(1, len(rest) + 1)]
+        parts += [(rest + blank, b"") for blank in SOME_BLANKS]
+        found = [(self._id(part), after) for part, after in parts]
+        return tuple(
+            token
+            for token, after in found
+            if token is not None and left > self.reserve + len(self._spelt(after))
+        )
+
+    def _id(self, text: bytes) -> int | None:
+        """The token of a text, or the special one of a mark."""
+        special = self.vocabulary.special_tokens.get(text)
+        if special is not None:
+            return special
+        spelt = self.vocabulary.shortest_tokenization(text)
+        return spelt[0] if spelt is not None and len(spelt) == 1 else None
+
+    def _spelt(self, text: bytes) -> tuple[int, ...]:
+        """The fewest tokens that spell a text, if any do."""
+        token = self._id(text) if text else None
+        if token is not None:
+            return (token,)
+        return tuple(self.vocabulary.shortest_tokenization(text) or ())
+
+    def _rated(self, state: int) -> TokenNeeds:
+        followers = self.detector.followers(state, self.vocabulary)
+        closing = [
+            (each.token, each.rest.lstrip(BLANKS)) for each in followers if each.rest is not None
+        ]
+        needs = {rest: self.inner.needed(rest) for rest in {rest for _, rest in closing}}
+        rated = [needs[rest] for _, rest in closing]
+        return TokenNeeds(
+            [token for token, _ in closing], [NEVER if need is None else need for need in rated]
+        )
+
+
+class ReasoningMatcher:
+    """A `Matcher`: before thoughts, inside, or behind them."""
+
+    def __init__(self, grammar: ReasoningGrammar, ends: EndConditions) -> None:
+        self.grammar = grammar
+        self.ends = ends
+        self.left = ends.most
+        self.seen: bytes | None = None  # before: the text that has come, a beginning of the mark
+        self.state: int | None = None  # inside: the detector's
+        self.inner: Matcher | None = None  # before and behind: the text's
+        self.blanks = 0  # behind: tokens of blanks that may still come before it
+
+    @property
+    def is_accepting(self) -> bool:
+        """Whether the text may end here."""
+        return not self.grammar.must if self.inner is None else self.inner.is_accepting
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing of the text can follow."""
+        return self.inner is not None and self.inner.ended and not self.seen
+
+    @property
+    def plain(self) -> Matcher | None:
+        """What alone says what may follow, if anything does: the text's matcher, well behind."""
+        return self.inner if self.seen is None and not self.blanks else None
+
+    @property
+    def unconstrained(self) -> bool:
+        """Whether every token may follow."""
+        if self.state is None:
+            return self.inner is not None and self.inner.unconstrained
+        grammar = self.grammar
+        return not (grammar.must or len(grammar.barred(self.state, self.left)))
+
+    def advance(self, token: int) -> None:
+        """Takes one emitted token."""
+        self.left -= 1
+        text = self.grammar.text(token)
+        if self.state is not None:
+            self._advance_reasoning(text)
+        elif self.seen is not None and text:
+            self._decide(token, text)
+        elif self.blanks and text and not text.strip(BLANKS):
+            self.blanks -= 1
+            self._begin(b"")
+        elif self.inner is not None:
+            self.blanks = 0
+            self.inner.advance(token)
+
+    def fill(self, row: Ints) -> bool:
+        """Writes the mask of the next token."""
+        if self.state is not None:
+            self._fill_reasoning(self.state, row)
+            return False
+        assert self.inner is not None
+        narrowed = False
+        if self.seen and self.inner.ended:
+            row[:] = 0  # only thoughts may follow
+        else:
+            narrowed = self.inner.fill(row)
+        if self.seen is not None:
+            set_bits(row, self.grammar.opening(self.seen, self.left))
+        if self.blanks and self.left > self.grammar.inner.shortest:
+            set_bits(row, self.grammar.blanks)
+        return narrowed
+
+    def copy(self) -> ReasoningMatcher:
+        """Another sequence at the same place."""
+        twin = ReasoningMatcher(self.grammar, self.ends)
+        twin.left, twin.seen, twin.state, twin.blanks = (
+            self.left,
+            self.seen,
+            self.state,
+            self.blanks,
+        )
+        twin.inner = None if self.inner is None else self.inner.copy()
+        return twin
+
+    def _decide(self, token: int, text: bytes) -> None:
+        """Whether the model thinks first."""
+        assert self.seen is not None
+        assert self.inner is not None
+        mark = self.grammar.reasoning.open
+        seen = (self.seen + text).lstrip(BLANKS)
+        if seen.startswith(mark):
+            self.seen, self.inner, self.state = None, None, 0
+            self._advance_reasoning(seen[len(mark) :])
+            return
+        self.inner.advance(token)
+        self.seen = seen if mark.startswith(seen) else None
+
+    def _advance_reasoning(self, text: bytes) -> None:
+        assert self.state is not None
+        self.state, rest = self.grammar.detector.run(self.state, text)
+        if rest is not None:
+            self.state, self.blanks = None, MOST_BLANKS
+            self._begin(rest.lstrip(BLANKS))
+
+    def _begin(self, text: bytes) -> None:
+        self.blanks *= not text
+        self.inner = self.grammar.inner.start(replace(self.ends, most=self.left), text)
+
+    def _fill_reasoning(self, state: int, row: Ints) -> None:
+        grammar = self.grammar
+        if self.left <= grammar.reserve:
+            row[:] = 0
+            place = min(grammar.reserve - self.left, len(grammar.closing) - 1)
+            set_bits(row, (grammar.closing[place],))
+            return
+        row[:] = -1
+        clear_bits(row, grammar.barred(state, self.left))
+        if grammar.must:
+            clear_bits(row, np.array(sorted(set(self.ends.tokens)), np.int32))

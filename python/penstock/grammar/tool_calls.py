@@ -1,0 +1,190 @@
+"""Tool calls as a grammar: literal text around documents of the tools' schemas.
+
+The router says how the model writes a call; here it becomes one expression where outlines keeps
+all schemas, else one Lark grammar for llguidance. Either way the schemas are checked like any
+other, and an answer ends within its tokens.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from penstock.grammar import schema
+from penstock.grammar.composite import SpecialTokenGrammar
+from penstock.grammar.growth import MinDocumentTokens, schema_growth
+from penstock.grammar.json_schema.emit import normalize
+from penstock.grammar.json_schema.keywords import ASSERTIONS
+from penstock.grammar.lazy import LazyGrammar
+from penstock.grammar.llguidance_backend import WHITESPACE, Growth
+from penstock.grammar.opening import Opening, OpeningHead
+from penstock.grammar.protocol import CompiledGrammar, GrammarKind, GrammarRejected, GrammarSpec
+from penstock.grammar.vocabulary import Vocabulary
+
+MOST_BYTES = 1 << 20  # of the whole text
+MOST_EXPRESSION = 32 << 10  # characters; longer ones are left to llguidance
+MOST_CHOICES = 8  # tools whose names begin with few enough tokens that each of them is tried
+NOTHING = {"type": "object", "additionalProperties": False}  # the arguments of a tool without any
+
+
+@dataclass(frozen=True)
+class Call:
+    """One tool and how a call of it is written."""
+
+    name: str
+    before: str
+    schema: dict[str, Any]  # of its arguments; checked
+    after: str
+
+
+@dataclass(frozen=True)
+class Calls:
+    """A text of one call, or of one or more."""
+
+    begin: str
+    between: str
+    end: str
+    many: bool
+    calls: tuple[Call, ...]
+
+
+def parse(text: str, marks: Mapping[bytes, int]) -> Calls:
+    """What the router sent: {"mark", "begin", "between", "end", "many", "calls": [{"name",
+    "before", "schema", "after"}]}. A mark that is one of the special `marks` is left out. Raises
+    GrammarRejected, naming the tool whose schema cannot be kept."""
+    if len(text) > MOST_BYTES:
+        raise GrammarRejected(
+            f"the tools have {len(text)} bytes; at most {MOST_BYTES} are possible"
+        )
+    try:
+        spec = json.loads(text)
+        calls = tuple(
+            Call(call["name"], call["before"], _checked(call), call["after"])
+            for call in spec["calls"]
+        )
+        mark = spec.get("mark", "")
+        begin = spec["begin"] if mark.encode() in marks else mark + spec["begin"]
+        return Calls(begin, spec["between"], spec["end"], spec["many"], calls)
+    except (ValueError, RecursionError, KeyError, TypeError) as error:
+        raise GrammarRejected(f"the tools cannot be read: {error}") from error
+
+
+def framed(grammar: CompiledGrammar, text: str, vocabulary: Vocabulary) -> CompiledGrammar:
+    """`grammar`, made of such a text, and what the text says of where it stands: behind a special
+    token, or in free text (see `opening`)."""
+    spec = json.loads(text)
+    opened = opening(spec)
+    if opened is not None:
+        return LazyGrammar(grammar, opened, vocabulary)
+    mark = vocabulary.special_tokens.get(spec.get("mark", "").encode())
+    return grammar if mark is None else SpecialTokenGrammar(grammar, mark)
+
+
+def opening(spec: dict[str, Any]) -> Opening | None:
+    """What opens the calls in an answer that may say other things before: {"opening": {"mark",
+    "spelt", "heads": [{"parts", "spelt"}], "at_start", "again"}}. None if the calls are all."""
+    found = spec.get("opening")
+    if found is None:
+        return None
+    mark, spelt, again = (found.get(key, "").encode() for key in ("mark", "spelt", "again"))
+    heads = (
+        OpeningHead(tuple(part.encode() for part in head["parts"]), head["spelt"].encode())
+        for head in found.get("heads", ())
+    )
+    return Opening(mark, spelt, tuple(heads), found.get("at_start", False), again)
+
+
+def alternatives(spec: GrammarSpec) -> tuple[GrammarSpec, GrammarSpec] | None:
+    """The document that may come instead of the calls, {"document": {"kind", "text", "complete"}},
+    and the calls. None if there is no such document."""
+    if spec.kind is not GrammarKind.CALLS:
+        return None
+    frame = json.loads(spec.text)
+    document = frame.pop("document", None)
+    if document is None:
+        return None
+    other = GrammarSpec(GrammarKind(document["kind"]), document["text"], document["complete"])
+    return other, replace(spec, text=json.dumps(frame, ensure_ascii=False))
+
+
+def _checked(call: dict[str, Any]) -> dict[str, Any]:
+    found = call["schema"]
+    constrained = ASSERTIONS.intersection(found) - {"type", "properties"}
+    if not found.get("properties") and not any(found[key] for key in constrained):
+        return NOTHING
+    try:
+        # Arguments are an object, whatever else the schema allows.
+        made: dict[str, Any] = normalize({**found, "type": "object"})
+    except GrammarRejected as error:
+        raise GrammarRejected(f"the parameters of `{call['name']}`: {error}") from error
+    return made
+
+
+def expression(calls: Calls) -> str | None:
+    """One expression of them all; None if it would not keep every schema."""
+    each = []
+    for call in calls.calls:
+        document = r"\{\}" if call.schema is NOTHING else schema.expression(call.schema)
+        if document is None:
+            return None
+        each.append(f"{_escaped(call.before)}(?:{document}){_escaped(call.after)}")
+    one = f"(?:{'|'.join(each)})"
+    more = f"(?:{_escaped(calls.between)}{one})*" if calls.many else ""
+    whole = f"{_escaped(calls.begin)}{one}{more}{_escaped(calls.end)}"
+    return whole if len(whole) <= MOST_EXPRESSION else None
+
+
+def _escaped(text: str) -> str:
+    return re.sub(r"[\\.+*?()|\[\]{}^$#&~/-]", r"\\\g<0>", text)
+
+
+def lark(calls: Calls) -> str:
+    """A Lark grammar of them all."""
+    more = f"({_quoted(calls.between)} call)*" if calls.many else ""
+    names = [f"call_{index}" for index in range(len(calls.calls))]
+    lines = [
+        _rule("start", _quoted(calls.begin), "call", more, _quoted(calls.end)),
+        _rule("call", " | ".join(names)),
+    ]
+    for index, call in enumerate(calls.calls):
+        spacing = {"whitespace_flexible": True, "whitespace_pattern": WHITESPACE}
+        document = json.dumps({**call.schema, "x-guidance": spacing})
+        before, after = _quoted(call.before), _quoted(call.after)
+        lines.append(_rule(names[index], before, f"arguments_{index}", after))
+        lines.append(f"arguments_{index}: %json {document}")
+    return "\n".join(lines) + "\n"
+
+
+def _rule(name: str, *parts: str) -> str:
+    return f"{name}: {' '.join(part for part in parts if part)}"
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False) if text else ""
+
+
+def growth(calls: Calls, vocabulary: Vocabulary) -> Growth:
+    """By how many tokens one can lengthen what the calls still need: as in a schema, and where
+    there is a choice of tools or of one more call, by a whole call."""
+    each, once, jump, merged = 0, 0, 0, False
+    for call in calls.calls:
+        opened, word = schema_growth(call.schema, vocabulary)
+        after, before = call.after.encode(), (calls.between + call.before).encode()
+        each, once = max(each, opened), max(once, word, vocabulary.max_suffix_tokens(before))
+        around = vocabulary.max_suffix_tokens(after) + vocabulary.max_suffix_tokens(before)
+        jump = max(
+            jump, around + MinDocumentTokens(call.schema, vocabulary).tokens_for(call.schema)
+        )
+        merged |= any(b"}" + after + before[:1] in text for text in vocabulary.texts)
+    if not calls.many and len(calls.calls) == 1:
+        return Growth(each, once)
+    if calls.many and merged:  # a token ends one call and begins another
+        each = max(each, jump)
+    names = [call.name.encode() for call in calls.calls]
+    starts = (name[:size] for name in names for size in range(1, len(name) + 1))
+    choices = sum(start in vocabulary.texts for start in starts)
+    # A few tokens hold the end of a name and what follows it.
+    return Growth(each, once, jump, choices + 8 * len(names) if len(names) > MOST_CHOICES else 0)

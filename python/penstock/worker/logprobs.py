@@ -1,0 +1,194 @@
+"""Computes the log-probabilities that a step is asked for, on their way to the host.
+
+Launched only in steps in which somebody asks, outside the captured graphs. Of a prompt's rows the
+logits of one piece exist at a time: a piece is joined from the ranks like any logits, so that all
+ranks go through the same pieces.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from penstock_kernels import top_logprobs
+from torch import Tensor
+
+from penstock.worker.batch import Packed
+from penstock.worker.logprob_requests import PromptSpan, StepLogprobRequests
+from penstock.worker.state import Work
+from penstock.worker.step import (
+    Bools,
+    FaultKind,
+    Ints,
+    Longs,
+    Outcome,
+    PromptLogprobs,
+    SlotFault,
+    TopLogprobs,
+)
+
+# Prompt rows whose logits exist at once: 31 MiB for 128k bfloat16 words. The head's weights are
+# read once a piece.
+PIECE = 128
+# Alternatives that are sought one by one; more are sorted.
+MOST_SOUGHT = 20
+
+# The same where the whole vocabulary is told, which is sorted: 12 MiB of places for 128k words.
+WHOLE_PIECE = 8
+
+TopLogprobsTensors = tuple[Tensor, Tensor, Tensor, Tensor]  # as top_logprobs returns it
+
+
+@dataclass
+class LogprobCollector:
+    """What one step tells. Filled by the launch thread, read by the reply thread after the step."""
+
+    requests: StepLogprobRequests
+    device: torch.device
+    top_logprobs: TopLogprobsTensors | None = None
+    token_id_logprobs: Tensor | None = None  # log-probabilities of the tokens named, run after run
+    prompt_logprobs: list[tuple[list[PromptSpan], TopLogprobsTensors]] = field(default_factory=list)
+
+    def add_top_logprobs(self, logits: Tensor, ids: Tensor, packed: Packed) -> None:
+        """The likeliest tokens beside the chosen `ids` [R], from their logits [R, V]."""
+        if not len(self.requests.indices):
+            return
+        rows = _to_device(packed.samples[self.requests.indices], self.device)
+        most = int(self.requests.counts.max())
+        found = top_logprobs(logits, rows, ids.index_select(0, rows), most)
+        self.top_logprobs = self._all_to_host(found)
+        if self.requests.token_ids:
+            counts = [len(ids) for ids in self.requests.token_ids]
+            rows = _to_device(np.repeat(packed.samples[self.requests.indices], counts), self.device)
+            targets = _to_device(np.concatenate(self.requests.token_ids), self.device)
+            self.token_id_logprobs = _to_host(top_logprobs(logits, rows, targets, 0)[0])
+
+    def add_prompt_logprobs(
+        self, hidden: Tensor, head: Callable[[Tensor], Tensor], work: Work
+    ) -> None:
+        """All spans, from the hidden states [T, hidden] of the step."""
+        first = np.cumsum(work.counts) - work.counts
+        whole = [span for span in self.requests.spans if span.top > MOST_SOUGHT]
+        few = [span for span in self.requests.spans if span.top <= MOST_SOUGHT]
+        for spans, piece in ((few, PIECE), (whole, WHOLE_PIECE)):
+            if spans:
+                found = self._compute_spans(spans, first, piece, lambda rows: head(hidden[rows]))
+                self.prompt_logprobs.append((spans, found))
+
+    def _compute_spans(
+        self,
+        spans: list[PromptSpan],
+        first: Ints,
+        piece: int,
+        logits_of: Callable[[Tensor], Tensor],
+    ) -> TopLogprobsTensors:
+        """What these spans tell, of rows that begin with `first` of each run."""
+        rows = np.concatenate([first[s.run] + np.arange(len(s.targets)) for s in spans])
+        targets = np.concatenate([s.targets for s in spans])
+        # Pieces of one size on a GPU: the kernels of each size would have to be compiled.
+        spare = -len(rows) % piece if self.device.type == "cuda" else 0
+        both = _to_device(np.pad(np.stack((rows, targets)), ((0, 0), (0, spare))), self.device)
+        most = max(span.top for span in spans)
+        parts = []
+        for part in both.split(piece, dim=1):
+            logits = logits_of(part[0])
+            each = torch.arange(part.shape[1], device=self.device)
+            compute = top_logprobs if most <= MOST_SOUGHT else _all_logprobs
+            parts.append(compute(logits, each, part[1], most))
+        joined = [torch.cat(part) for part in zip(*parts, strict=True)]
+        return self._all_to_host((joined[0], joined[1], joined[2], joined[3]))
+
+    def add_to(self, outcome: Outcome, places: Longs) -> None:
+        """Once the step is done. `places` are those of the outcome's tokens among yielding runs."""
+        if self.top_logprobs is not None:
+            self._add_top_logprobs(outcome, self.top_logprobs, places)
+        for spans, found in self.prompt_logprobs:
+            at = 0
+            for span in spans:
+                logprobs = _prompt_logprobs(span, found, at)
+                at += len(span.targets)
+                if any(math.isnan(logprob) for logprob in logprobs.logprobs):
+                    text = "the model's logits are not finite numbers for this prompt"
+                    outcome.faults.append(SlotFault(span.slot, text, FaultKind.INTERNAL))
+                else:
+                    outcome.prompt_logprobs.append(logprobs)
+
+    def _add_top_logprobs(self, outcome: Outcome, found: TopLogprobsTensors, places: Longs) -> None:
+        """Those who ask get their token's log-probability from the same sum as the others'."""
+        own, _, ids, logprobs = (tensor.numpy() for tensor in found)
+        requests = self.requests
+        at = np.minimum(np.searchsorted(requests.indices, places), len(requests.indices) - 1)
+        asks = requests.indices[at] == places
+        rows = at[asks]
+        for token, logprob in zip(np.flatnonzero(asks), own[rows].tolist(), strict=True):
+            outcome.logprobs[token] = logprob
+        counts = np.where(asks, requests.counts[at], 0)
+        included = np.arange(ids.shape[1]) < counts[asks][:, None]
+        top = ids[rows][included].tolist(), logprobs[rows][included].tolist()
+        outcome.top_logprobs = TopLogprobs(counts.tolist(), *top)
+        if self.token_id_logprobs is not None:
+            self._add_token_ids(outcome.top_logprobs, asks, rows)
+
+    def _add_token_ids(self, tops: TopLogprobs, asks: Bools, rows: Longs) -> None:
+        """Puts the tokens named behind the likeliest of each token, but for those among them."""
+        assert self.token_id_logprobs is not None
+        values = self.token_id_logprobs.tolist()
+        ends = np.cumsum([len(ids) for ids in self.requests.token_ids]).tolist()
+        ids, logprobs = list[int](), list[float]()
+        start = 0
+        for token, row in zip(np.flatnonzero(asks).tolist(), rows.tolist(), strict=True):
+            likely = tops.token_ids[start : start + tops.counts[token]]
+            ids += likely
+            logprobs += tops.logprobs[start : start + len(likely)]
+            start += len(likely)
+            token_ids = self.requests.token_ids[row].tolist()
+            pairs = zip(token_ids, values[ends[row] - len(token_ids) : ends[row]], strict=True)
+            others = [pair for pair in pairs if pair[0] not in likely]
+            ids += [token_id for token_id, _ in others]
+            logprobs += [logprob for _, logprob in others]
+            tops.counts[token] += len(others)
+        tops.token_ids[:], tops.logprobs[:] = ids, logprobs
+
+    def _all_to_host(self, found: TopLogprobsTensors) -> TopLogprobsTensors:
+        chosen, ranks, ids, logprobs = (_to_host(tensor) for tensor in found)
+        return chosen, ranks, ids, logprobs
+
+
+def _to_device(values: Longs, device: torch.device) -> Tensor:
+    tensor = torch.from_numpy(values.astype(np.int64, copy=False))
+    if device.type == "cpu":
+        return tensor
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def _to_host(tensor: Tensor) -> Tensor:
+    """A copy in pinned memory, there when the step is done."""
+    if tensor.device.type == "cpu":
+        return tensor
+    home = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    return home.copy_(tensor, non_blocking=True)
+
+
+def _all_logprobs(logits: Tensor, rows: Tensor, targets: Tensor, _: int) -> TopLogprobsTensors:
+    """As top_logprobs, for all tokens: sorted, of equally likely ones the lower id first."""
+    chosen, ranks, _ids, _none = top_logprobs(logits, rows, targets, 0)
+    inner = logits if logits.dtype == torch.float64 else logits.float()
+    found, ids = inner.log_softmax(-1).sort(dim=-1, descending=True, stable=True)
+    return chosen, ranks, ids.int(), found.float()
+
+
+def _prompt_logprobs(span: PromptSpan, found: TopLogprobsTensors, at: int) -> PromptLogprobs:
+    part = slice(at, at + len(span.targets))
+    chosen, ranks, ids, logprobs = (tensor.numpy()[part] for tensor in found)
+    return PromptLogprobs(
+        request_id=span.request_id,
+        start=span.start,
+        logprobs=chosen.tolist(),
+        ranks=ranks.tolist(),
+        top=span.top,
+        top_token_ids=ids[:, : span.top].ravel().tolist(),
+        top_logprobs=logprobs[:, : span.top].ravel().tolist(),
+    )

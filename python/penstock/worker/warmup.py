@@ -1,0 +1,149 @@
+"""Compiles the kernels of the steps to come, many at once, and captures the steps as graphs.
+
+A kernel's variants depend on a step's shape, and each takes up to a second to compile when Triton's
+cache has none. The largest step comes first; the worker goes on when that one ran. What smaller
+steps launch goes on compiling: a step that needs a kernel which is not there yet waits for it.
+Shapes are captured while no step is asked for or on the device: each would hold up running streams
+by tens of milliseconds, and all of them the first answer by seconds. A group's ranks capture before
+that.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+
+from penstock_kernels.compile_ahead import compile_ahead
+from torch import Tensor
+
+from penstock.cache import KvGeometry
+from penstock.models import Model, fewer_layers
+from penstock.worker import shape as shapes
+from penstock.worker.compilers import Compilers
+from penstock.worker.graphs import Graphs
+from penstock.worker.memory import (
+    Capacity,
+    decoding_context,
+    exercise_layers,
+    prompts_context,
+)
+from penstock.worker.runner import Runner
+from penstock.worker.shape import Shape, padded_shape
+from penstock.worker.state import Limits
+from penstock.worker.step import SamplerVariant
+
+THREADS = 16  # at most; a compilation is one core's work
+# Where kernels change with a step's size: sequences that decode, and tokens of a step with prompts.
+DECODES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+TOKENS = (16, 32, 64, 128, 192, 256, 384, 512, 1024, 2048)
+# Decodes beside prompts, one for each size of MIXED_DECODES; the first ones have all kernels.
+BESIDE = (0, *(decodes + 1 for decodes in shapes.MIXED_DECODES[:-1]))
+COMPILED_BESIDE = BESIDE[:3]
+
+
+class Warmup:
+    """The threads that compile, or have `compilers` do it; they end when nothing is left."""
+
+    def __init__(self, ranks: int = 1, compilers: Compilers | None = None) -> None:
+        cores = len(os.sched_getaffinity(0)) // ranks
+        threads = max(min(THREADS, cores), 1)
+        self.pool = ThreadPoolExecutor(threads, thread_name_prefix="compile")
+        self.compilers = compilers
+
+    def __enter__(self) -> Warmup:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Waits for nothing. After a failure, nothing more is begun."""
+        self.pool.shutdown(wait=False, cancel_futures=kind is not None)
+        if self.compilers is not None:
+            done = (self.pool, self.compilers)
+            threading.Thread(target=_close, args=done, name="warmup", daemon=True).start()
+
+    def compile_ahead(self) -> AbstractContextManager[None]:
+        """Inside, kernels are compiled instead of launched."""
+        compilers = self.compilers
+        return compile_ahead(self.pool, compilers.compile if compilers is not None else None)
+
+    def begin(
+        self, model: Model, capacity: Capacity, geometry: KvGeometry, cos_sin: Tensor
+    ) -> None:
+        """Layers of small steps, over scratch memory: attention's kernels take longest to compile,
+        and need not wait until it is known how much memory there is."""
+        most = min(capacity.slots, capacity.step_tokens)
+        prompt = min(TOKENS[0], capacity.step_tokens)
+        exercise_layers(model, prompts_context(capacity, geometry, cos_sin, prompt))
+        for count in (count for count in DECODES if count <= most):
+            exercise_layers(model, decoding_context(capacity, geometry, cos_sin, count))
+
+    def run(self, runner: Runner) -> None:
+        """Goes through steps of all kinds; every rank of a group goes through the same."""
+        # Steps that are not padded take kernels that need no warm-up.
+        if runner.packer.pad and runner.graphs is not None:
+            with self.compile_ahead(), fewer_layers(runner.rank_model.model):
+                _compile(runner, runner.graphs.logits)
+            captures = _captures(runner, runner.graphs)
+            if runner.rank_model.group.size == 1:
+                runner.spare_work = captures
+            else:
+                # Ranks meet within a step, so all must capture it before one runs it.
+                deque(captures, maxlen=0)
+
+
+def _close(pool: ThreadPoolExecutor, compilers: Compilers) -> None:
+    """When all is compiled, nobody needs the processes any more."""
+    pool.shutdown()
+    compilers.close()
+
+
+def _captures(runner: Runner, graphs: Graphs) -> Iterator[None]:
+    """Captures a shape at a time, the likeliest first."""
+    for shape in captured_shapes(runner.state.limits):
+        # Where a smaller one found no memory, none is tried.
+        if shape not in graphs.captured and shape.tokens <= graphs.largest:
+            graphs.make(shape, runner.warmup_stages(shape))
+            yield
+
+
+def _compile(runner: Runner, logits: Tensor) -> None:
+    """Goes through the steps whose kernels differ; what few requests ask for comes last."""
+    compiled = _compiled(runner.state.limits)
+    for shape in compiled:
+        stages = runner.warmup_stages(shape)
+        stages.samplers[SamplerVariant.TOP_P](stages.forward())
+        runner.last_token.zero_()  # what was to be written there was never chosen
+    for shape in compiled:
+        for choose in runner.warmup_stages(shape).samplers[SamplerVariant.TOP_P + 1 :]:
+            choose(logits[: shape.samples])
+            runner.last_token.zero_()
+    for shape in compiled[:1]:
+        runner.warmup_extras(shape)
+
+
+def _compiled(limits: Limits) -> list[Shape]:
+    """What the first request will need is first: a short prompt, and decodes of one."""
+    decodes = [(count, 0, 0) for count in DECODES]
+    return _padded([(0, 1, TOKENS[0]), *decodes, *_with_prompts(TOKENS, COMPILED_BESIDE)], limits)
+
+
+def captured_shapes(limits: Limits) -> list[Shape]:
+    """What is captured before a step asks for it: all that is padded."""
+    decodes = [(count, 0, 0) for count in range(1, limits.slots + 1)]
+    return _padded(decodes + _with_prompts(shapes.TOKENS, BESIDE), limits)
+
+
+def _with_prompts(sizes: Iterable[int], beside: Iterable[int]) -> list[tuple[int, int, int]]:
+    pairs = itertools.product(sizes, beside)
+    return [(decodes, 1, tokens - decodes) for tokens, decodes in pairs if tokens > decodes]
+
+
+def _padded(sizes_of_steps: list[tuple[int, int, int]], limits: Limits) -> list[Shape]:
+    """The shapes of (decodes, chunks, chunks' tokens) that a worker can meet, each once."""
+    fitting = [sizes for sizes in sizes_of_steps if sizes[0] + sizes[1] <= limits.slots]
+    found = dict.fromkeys(padded_shape(*sizes) for sizes in fitting)
+    return [shape for shape in found if shape and shape.tokens <= limits.step_tokens]

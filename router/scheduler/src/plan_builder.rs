@@ -1,0 +1,219 @@
+//! A plan in the making.
+
+use crate::blocks::BlockLease;
+use crate::cost::StepLoad;
+use crate::counters::Streams;
+use crate::flight::{FlightRun, Reach};
+use crate::ids::{BlockId, GroupId, Micros, Slot};
+use crate::plan::{Growth, NewSequence, Run, Table};
+use crate::sequence::{Sequence, SequenceKey};
+
+/// Runs of one kind, with the blocks that they gain per group.
+#[derive(Debug, Default)]
+pub(crate) struct PlanSection {
+    pub(crate) runs: Vec<Run>,
+    pub(crate) flight: Vec<FlightRun>,
+    growth: Vec<Gains>,
+}
+
+/// What the runs of a lane gain in one group.
+#[derive(Clone, Debug, Default)]
+struct Gains {
+    /// Which run gains how many blocks, for those that gain any.
+    counts: Vec<(usize, u32)>,
+    blocks: Vec<BlockId>,
+}
+
+/// A decode that needs one more block in some groups.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PendingGrowth {
+    pub(crate) key: SequenceKey,
+    /// Its position among the lane's runs.
+    pub(crate) run: usize,
+    /// Tokens that it needs room for.
+    pub(crate) wanted: u32,
+}
+
+/// What the decodes of a plan add up to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct DecodeStats {
+    pub(crate) decodes: u32,
+    /// Tokens that they attend to.
+    pub(crate) context: u64,
+    /// Those that will have all their tokens.
+    pub(crate) ending: u32,
+    /// Those that will want another block in each group.
+    pub(crate) wanting: u32,
+}
+
+/// A plan in the making.
+#[derive(Debug)]
+pub(crate) struct PlanBuilder {
+    pub(crate) now: Micros,
+    pub(crate) new: Vec<NewSequence>,
+    pub(crate) decodes: PlanSection,
+    pub(crate) prompts: PlanSection,
+    /// What prompts add to the step.
+    pub(crate) prefill: StepLoad,
+    /// Prompts that will decode in the next plan.
+    pub(crate) streams: Streams,
+    /// Decodes whose next block is reserved, but not taken yet.
+    pub(crate) pending_growth: Vec<PendingGrowth>,
+    /// Running sequences that do not decode in this plan.
+    pub(crate) others: Vec<SequenceKey>,
+    pub(crate) decode_stats: DecodeStats,
+    /// Tokens left for prompts.
+    pub(crate) budget: u32,
+    /// A long prompt whose turn comes last.
+    pub(crate) deferred: Option<DeferredPrompt>,
+    /// Running sequences whose blocks others wait for.
+    pub(crate) claimants: Vec<SequenceKey>,
+    /// Whether memory ran out for a running sequence.
+    pub(crate) shortage: Shortage,
+}
+
+/// A prompt that is read last in a plan; see `short_prompts_first`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DeferredPrompt {
+    pub(crate) key: SequenceKey,
+    /// Tokens that whoever overtakes may have left to read.
+    pub(crate) max_remaining: u32,
+    /// Tokens of the step that are kept for it.
+    pub(crate) reserved: u32,
+}
+
+/// Whether running sequences got the blocks they needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shortage {
+    None,
+    /// One was preempted or stalled: nobody is admitted in this plan.
+    Blocks,
+}
+
+impl PlanBuilder {
+    /// Whether a prompt of which so many tokens are left may be read now.
+    pub(crate) fn may_prefill(&self, left: u32) -> bool {
+        self.deferred
+            .is_none_or(|deferred| left <= deferred.max_remaining)
+    }
+}
+
+impl PlanSection {
+    pub(crate) fn new(groups: usize, flight: Vec<FlightRun>, capacity: usize) -> Self {
+        let runs = Vec::with_capacity(capacity);
+        Self {
+            runs,
+            flight,
+            growth: vec![Gains::default(); groups],
+        }
+    }
+
+    /// Records blocks that a run gains; in the order of runs.
+    pub(crate) fn gain(&mut self, run: usize, group: usize, leases: &[BlockLease]) {
+        if !leases.is_empty() {
+            let gains = &mut self.growth[group];
+            gains.counts.push((run, leases.len() as u32));
+            gains.blocks.extend(leases.iter().map(BlockLease::block));
+        }
+    }
+
+    /// Records a decode whose room is there or reserved.
+    #[inline]
+    pub(crate) fn push_decode(&mut self, sequence: &mut Sequence, key: SequenceKey) {
+        sequence.in_flight += 1;
+        sequence.yielding += 1;
+        self.push(sequence, key, 1, Reach::Yields);
+    }
+
+    #[inline]
+    pub(crate) fn push(
+        &mut self,
+        sequence: &Sequence,
+        key: SequenceKey,
+        tokens: u32,
+        reach: Reach,
+    ) {
+        let Some(slot) = sequence.slot() else { return };
+        self.runs.push(Run { slot, tokens });
+        let generation = sequence.generation;
+        self.flight.push(FlightRun {
+            key,
+            generation,
+            slot,
+            tokens,
+            reach,
+        });
+    }
+
+    pub(crate) fn append(&mut self, mut other: Self) {
+        let before = self.runs.len();
+        self.runs.append(&mut other.runs);
+        self.flight.append(&mut other.flight);
+        for (gains, mut more) in self.growth.iter_mut().zip(other.growth) {
+            gains.counts.extend(
+                more.counts
+                    .iter()
+                    .map(|&(run, count)| (before + run, count)),
+            );
+            gains.blocks.append(&mut more.blocks);
+        }
+    }
+
+    /// The plan's `growth`: one entry per group that grows.
+    pub(crate) fn take_growth(&mut self) -> Vec<Growth> {
+        let runs = self.runs.len();
+        let groups = std::mem::take(&mut self.growth).into_iter().enumerate();
+        let grown = groups.filter(|(_, gains)| !gains.blocks.is_empty());
+        let growth = |(group, gains): (usize, Gains)| {
+            let mut counts = vec![0; runs];
+            for (run, count) in gains.counts {
+                counts[run] = count;
+            }
+            Growth {
+                group: GroupId(group as u32),
+                counts,
+                blocks: gains.blocks,
+            }
+        };
+        grown.map(growth).collect()
+    }
+}
+
+impl DecodeStats {
+    /// Counts a decode that was recorded.
+    #[inline]
+    pub(crate) fn count(&mut self, sequence: &Sequence) {
+        self.decodes += 1;
+        self.context += u64::from(sequence.len());
+        self.ending += u32::from(sequence.will_end());
+        self.wanting += u32::from(sequence.room < sequence.max_room());
+    }
+}
+
+/// A sequence as a fresh worker needs it.
+pub(crate) fn full(
+    sequence: &Sequence,
+    slot: Slot,
+    tables: Vec<Table>,
+    computed: u32,
+) -> NewSequence {
+    NewSequence {
+        sequence: sequence.id,
+        slot,
+        token_ids: sequence.tokens.clone(),
+        generated: sequence.generated(),
+        computed,
+        tables,
+    }
+}
+
+/// Tables of all of a sequence's blocks.
+pub(crate) fn tables(sequence: &Sequence) -> Vec<Table> {
+    let chains = sequence.chains.iter().enumerate();
+    chains
+        .map(|(g, chain)| Table {
+            group: GroupId(g as u32),
+            blocks: chain.blocks(),
+        })
+        .collect()
+}

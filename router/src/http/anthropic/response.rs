@@ -1,0 +1,94 @@
+//! JSON that Anthropic's clients expect.
+
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+use utoipa::ToSchema;
+
+use crate::generation::{FinishReason, GenerationFacts};
+use crate::http::parsed_output::{Call, ParsedOutput};
+
+/// An answer in one piece.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct MessageResponse {
+    /// Unique.
+    pub(super) id: String,
+    /// Always `message`.
+    pub(super) r#type: &'static str,
+    /// Always `assistant`.
+    pub(super) role: &'static str,
+    /// The served model.
+    pub(super) model: String,
+    /// Blocks: thoughts first, then text, then calls.
+    #[schema(value_type = Vec<Object>)]
+    pub(super) content: Vec<Value>,
+    /// `end_turn`, `max_tokens`, `stop_sequence` or `tool_use`; null while it streams.
+    pub(super) stop_reason: Option<&'static str>,
+    /// The stop sequence that ended it.
+    pub(super) stop_sequence: Option<String>,
+    /// What it cost.
+    pub(super) usage: Usage,
+}
+
+/// What a request cost.
+#[derive(Clone, Copy, Debug, Default, Serialize, ToSchema)]
+#[schema(as = AnthropicUsage)]
+pub(crate) struct Usage {
+    /// Tokens of the prompt that were not found in the prefix cache.
+    pub(super) input_tokens: usize,
+    /// Tokens of the prompt that were: with `input_tokens`, the whole prompt.
+    pub(super) cache_read_input_tokens: usize,
+    /// Always 0: what is computed is cached anyway.
+    pub(super) cache_creation_input_tokens: usize,
+    /// Tokens of the answer, end tokens included.
+    pub(super) output_tokens: u32,
+}
+
+/// How long a prompt is.
+#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
+pub(crate) struct TokenCount {
+    /// Tokens.
+    pub(super) input_tokens: usize,
+}
+
+impl Usage {
+    pub(super) fn from_facts(facts: &GenerationFacts) -> Self {
+        Self {
+            input_tokens: facts.prompt_tokens - facts.cached_tokens,
+            cache_read_input_tokens: facts.cached_tokens,
+            cache_creation_input_tokens: 0,
+            output_tokens: facts.generated_tokens,
+        }
+    }
+}
+
+/// Why an answer ended.
+pub(super) fn stop_reason(reason: FinishReason, calls: bool) -> &'static str {
+    match reason {
+        FinishReason::Length => "max_tokens",
+        _ if calls => "tool_use",
+        FinishReason::StopToken => "end_turn",
+        FinishReason::StopString => "stop_sequence",
+    }
+}
+
+/// The blocks of an answer.
+pub(super) fn blocks(answer: ParsedOutput) -> Vec<Value> {
+    let mut blocks = Vec::new();
+    if !answer.reasoning.is_empty() {
+        blocks.push(json!({"type": "thinking", "thinking": answer.reasoning, "signature": ""}));
+    }
+    if !answer.content.is_empty() {
+        blocks.push(json!({"type": "text", "text": answer.content}));
+    }
+    blocks.extend(answer.calls.into_iter().map(tool_use));
+    blocks
+}
+
+/// Arguments must be an object here: what was cut off stands under a name of its own.
+fn tool_use(call: Call) -> Value {
+    let input: Map<String, Value> = serde_json::from_str(&call.arguments).unwrap_or_else(|_| {
+        let cut = ("incomplete_json".to_owned(), Value::from(call.arguments));
+        Map::from_iter([cut])
+    });
+    json!({"type": "tool_use", "id": call.id, "name": call.name, "input": input})
+}

@@ -1,0 +1,112 @@
+//! The routes as a connection's service, which tells the connection's place when it is busy.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{Request, Response, header};
+use bytes::Bytes;
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use hyper::body::Incoming;
+use hyper::service::Service;
+use tower::ServiceExt;
+
+use super::connection_limit::{ActiveRequest, ConnectionState};
+
+/// Routes, for one connection.
+pub(super) struct ConnectionService {
+    pub(super) router: Router,
+    pub(super) state: Arc<ConnectionState>,
+}
+
+/// A request's body, which tells when it has come in whole.
+struct RequestBody {
+    body: Incoming,
+    state: Arc<ConnectionState>,
+}
+
+/// A response's body. The connection is busy as long as there is one.
+pub(super) struct ResponseBody {
+    body: Body,
+    active: ActiveRequest,
+    /// Set while a comment may be sent, to find out whether the client is still there.
+    comment: bool,
+}
+
+impl Service<Request<Incoming>> for ConnectionService {
+    type Response = Response<ResponseBody>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
+
+    fn call(&self, request: Request<Incoming>) -> Self::Future {
+        let active = self.state.begin_request(request.body().is_end_stream());
+        let state = Arc::clone(&self.state);
+        let request = request.map(|body| Body::new(RequestBody { body, state }));
+        let response = self.router.clone().oneshot(request);
+        Box::pin(async move {
+            let response = response.await?;
+            let kind = response.headers().get(header::CONTENT_TYPE);
+            let comment = kind.is_some_and(|kind| kind == "text/event-stream");
+            Ok(response.map(|body| ResponseBody {
+                body,
+                active,
+                comment,
+            }))
+        })
+    }
+}
+
+impl HttpBody for RequestBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let frame = Pin::new(&mut self.body).poll_frame(cx);
+        self.state.set_receiving(frame.is_pending());
+        let frame = ready!(frame);
+        if frame.is_none() || self.body.is_end_stream() {
+            self.state.request_received();
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl HttpBody for ResponseBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let frame = Pin::new(&mut self.body).poll_frame(cx);
+        if frame.is_pending() && self.comment && self.active.state().is_half_closed() {
+            self.comment = false;
+            return Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(b":\n\n")))));
+        }
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

@@ -1,0 +1,327 @@
+//! What is stored of responses: clients ask for it again, or go on from it.
+
+use axum::Json;
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
+use axum::http::{HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::sync::Arc;
+use utoipa::ToSchema;
+
+use super::response_object::ResponseObject;
+use super::store::{ResponseStore, StoredItem, StoredResponse, StoredTurn};
+use crate::budget::Charge;
+use crate::error::{ApiError, ErrorKind, Excerpt};
+use crate::http::App;
+use crate::http::error::OpenAiError;
+use crate::http::json;
+use crate::http::openai::wire::ErrorBody;
+use crate::http::openai::wire::items::Item;
+use crate::http::openai::wire::responses::ResponsesRequest;
+
+/// Items of one page.
+const PAGE: usize = 20;
+const LARGEST_PAGE: usize = 100;
+
+/// The conversation that a request goes on from; empty without `previous_response_id`.
+#[derive(Default)]
+pub(super) struct PreviousConversation {
+    /// Oldest first.
+    turns: Vec<Arc<StoredTurn>>,
+    /// Of the texts that are read from them.
+    _charge: Charge,
+}
+
+/// What a response needs to be stored once it is whole.
+pub(super) struct PendingStore {
+    store: ResponseStore,
+    earlier: Vec<Arc<StoredTurn>>,
+    input: Vec<StoredItem>,
+}
+
+/// That a response is gone.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct DeletedResponse {
+    /// Of the response.
+    id: String,
+    /// Always `response`.
+    object: &'static str,
+    /// Always true.
+    deleted: bool,
+}
+
+/// Items that a response answers.
+#[derive(Serialize, ToSchema)]
+#[allow(dead_code, reason = "written by `Page::to_json`; here for the schema")]
+pub(crate) struct InputItemList {
+    /// Always `list`.
+    object: &'static str,
+    /// The items of one page.
+    #[schema(value_type = Vec<Object>)]
+    data: (),
+    /// Id of the first item of the page; null if there is none.
+    first_id: Option<String>,
+    /// Id of the last item of the page; null if there is none.
+    last_id: Option<String>,
+    /// Whether there are more after it.
+    has_more: bool,
+}
+
+/// How a stored response is to be told.
+#[derive(Debug, Default, Deserialize)]
+pub(crate) struct StoredResponseQuery {
+    stream: Option<bool>,
+}
+
+/// Which items are asked for.
+#[derive(Debug, Default, Deserialize)]
+pub(crate) struct Page {
+    after: Option<String>,
+    limit: Option<usize>,
+    #[serde(default)]
+    order: Order,
+}
+
+/// The order of items.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Order {
+    Asc,
+    #[default]
+    Desc,
+}
+
+/// Tells a stored response again.
+#[utoipa::path(
+    get, path = "/v1/responses/{id}", tag = "openai",
+    params(("id" = String, Path, description = "The response's id")),
+    responses((status = 200, body = ResponseObject), (status = "4XX", body = ErrorBody))
+)]
+pub(crate) async fn stored_response(
+    State(app): State<App>,
+    id: Result<Path<String>, PathRejection>,
+    query: Result<Query<StoredResponseQuery>, QueryRejection>,
+) -> Result<Response, OpenAiError> {
+    let Query(query) = query.map_err(|error| in_query(&error))?;
+    if query.stream == Some(true) {
+        return Err(ApiError::unsupported("stream", "false").into());
+    }
+    Ok(as_json(find(&app, id)?.body))
+}
+
+/// Deletes a stored response. Responses that went on from it keep their conversation.
+#[utoipa::path(
+    delete, path = "/v1/responses/{id}", tag = "openai",
+    params(("id" = String, Path, description = "The response's id")),
+    responses((status = 200, body = DeletedResponse), (status = "4XX", body = ErrorBody))
+)]
+pub(crate) async fn delete_response(
+    State(app): State<App>,
+    id: Result<Path<String>, PathRejection>,
+) -> Result<Json<DeletedResponse>, OpenAiError> {
+    let id = readable(id)?;
+    if !app.responses.remove(&id) {
+        return Err(absent(&id).into());
+    }
+    Ok(Json(DeletedResponse {
+        id,
+        object: "response",
+        deleted: true,
+    }))
+}
+
+/// Lists the items that a stored response answers, those of earlier turns included.
+#[utoipa::path(
+    get, path = "/v1/responses/{id}/input_items", tag = "openai",
+    params(
+        ("id" = String, Path, description = "The response's id"),
+        ("after" = Option<String>, Query, description = "The id of the item that the page follows"),
+        ("limit" = Option<usize>, Query, minimum = 1, maximum = 100, description = "Items of a page; default 20"),
+        ("order" = Option<String>, Query, description = "`asc` or `desc`, the default: the newest first"),
+    ),
+    responses((status = 200, body = InputItemList), (status = "4XX", body = ErrorBody))
+)]
+pub(crate) async fn input_items(
+    State(app): State<App>,
+    id: Result<Path<String>, PathRejection>,
+    page: Result<Query<Page>, QueryRejection>,
+) -> Result<Response, OpenAiError> {
+    let Query(page) = page.map_err(|error| in_query(&error))?;
+    Ok(as_json(page.to_json(&find(&app, id)?)?.into()))
+}
+
+fn as_json(body: Bytes) -> Response {
+    let json = HeaderValue::from_static("application/json");
+    ([(header::CONTENT_TYPE, json)], body).into_response()
+}
+
+fn find(app: &App, id: Result<Path<String>, PathRejection>) -> Result<StoredResponse, ApiError> {
+    let id = readable(id)?;
+    app.responses.get(&id).ok_or_else(|| absent(&id))
+}
+
+fn readable(id: Result<Path<String>, PathRejection>) -> Result<String, ApiError> {
+    let unreadable = |_| {
+        let message = "the response's id in the path must be percent-encoded UTF-8";
+        ApiError::new(ErrorKind::Syntax, message)
+    };
+    id.map(|Path(id)| id).map_err(unreadable)
+}
+
+fn absent(id: &str) -> ApiError {
+    let id = Excerpt::new(id);
+    let message = format!(
+        "Response with id '{id}' not found: it was deleted, evicted from the store \
+         (--response-store) or never stored"
+    );
+    ApiError::new(ErrorKind::NotFound, message)
+}
+
+/// Of a field that asks for a store where there is none.
+fn store_disabled(field: &'static str) -> ApiError {
+    let rule = format!(
+        "`{field}` is not supported: this server stores no responses (--response-store 0). Leave it out, \
+         and send the items of earlier turns in `input`"
+    );
+    ApiError {
+        param: Some(field.into()),
+        ..ApiError::new(ErrorKind::Unsupported, rule)
+    }
+}
+
+fn in_query(error: &QueryRejection) -> ApiError {
+    let text = error.body_text();
+    ApiError::new(ErrorKind::Syntax, Excerpt::of_message(&text).to_string())
+}
+
+impl Page {
+    /// The items of this page, as JSON.
+    fn to_json(&self, response: &StoredResponse) -> Result<String, ApiError> {
+        let limit = self.limit.unwrap_or(PAGE);
+        if !(1..=LARGEST_PAGE).contains(&limit) {
+            let rule = format!("`limit` must be from 1 to {LARGEST_PAGE}. Given: {limit}");
+            return Err(ApiError::validation("limit", rule));
+        }
+        let mut items = answered(response);
+        if self.order == Order::Desc {
+            items.reverse();
+        }
+        let start = self.after.as_ref().map(|after| {
+            let found = items.iter().position(|item| item.id == *after);
+            found.map(|found| found + 1).ok_or_else(|| {
+                let after = Excerpt::new(after);
+                let rule =
+                    format!("`after` must be the id of an item that is listed. Given: `{after}`");
+                ApiError::validation("after", rule)
+            })
+        });
+        let rest = &items[start.transpose()?.unwrap_or(0)..];
+        let page = &rest[..limit.min(rest.len())];
+        let id = |item: Option<&&StoredItem>| Value::from(item.map(|item| item.id.as_str()));
+        let data: Vec<&str> = page.iter().map(|item| item.json.as_str()).collect();
+        Ok(format!(
+            "{{\"object\":\"list\",\"data\":[{}],\"first_id\":{},\"last_id\":{},\"has_more\":{}}}",
+            data.join(","),
+            id(page.first()),
+            id(page.last()),
+            rest.len() > page.len()
+        ))
+    }
+}
+
+/// The items that a response answers, oldest first: all but its own.
+fn answered(response: &StoredResponse) -> Vec<&StoredItem> {
+    let last = response.turns.len().saturating_sub(1);
+    let turns = response.turns.iter().enumerate();
+    turns
+        .flat_map(|(index, turn)| {
+            let own = if index == last { &[][..] } else { &turn.output };
+            turn.input.iter().chain(own)
+        })
+        .collect()
+}
+
+impl PreviousConversation {
+    /// The conversation that `id` ends.
+    pub(super) fn load(app: &App, id: Option<&str>) -> Result<Self, ApiError> {
+        let Some(id) = id else {
+            return Ok(Self::default());
+        };
+        if !app.responses.is_enabled() {
+            return Err(store_disabled("previous_response_id"));
+        }
+        let response = app.responses.get(id).ok_or_else(|| {
+            let message = format!("`previous_response_id`: {}", absent(id).message);
+            let error = ApiError::new(ErrorKind::PreviousResponse, message);
+            ApiError {
+                param: Some("previous_response_id".into()),
+                ..error
+            }
+        })?;
+        let mut texts = app.bodies.hold();
+        texts.add(response.turns.iter().map(|turn| turn.bytes()).sum())?;
+        Ok(Self {
+            turns: response.turns,
+            _charge: texts.charge(),
+        })
+    }
+
+    /// Bytes that it takes.
+    pub(super) fn bytes(&self) -> usize {
+        self.turns.iter().map(|turn| turn.bytes()).sum()
+    }
+
+    /// Its items.
+    pub(super) fn items(&self) -> Result<Vec<Item>, ApiError> {
+        let turns = self.turns.iter();
+        let items = turns.flat_map(|turn| turn.input.iter().chain(&turn.output));
+        // They were made here: that they are read again is no client's matter.
+        let unreadable = |error: ApiError| ApiError::new(ErrorKind::Internal, error.message);
+        items
+            .map(|item| json::parse(item.json.as_bytes()).map_err(unreadable))
+            .collect()
+    }
+}
+
+impl PendingStore {
+    /// What is needed to store the response to `body`; `None` if it is not to be stored.
+    pub(super) fn new(
+        store: &ResponseStore,
+        body: &ResponsesRequest,
+        earlier: &PreviousConversation,
+    ) -> Result<Option<Self>, ApiError> {
+        match body.store {
+            Some(true) if !store.is_enabled() => return Err(store_disabled("store")),
+            Some(false) => return Ok(None),
+            _ if !store.is_enabled() => return Ok(None),
+            _ => {}
+        }
+        let input = StoredItem::all(&body.input);
+        let bytes = earlier.bytes() + input.iter().map(StoredItem::bytes).sum::<usize>();
+        if bytes <= store.largest() {
+            return Ok(Some(Self {
+                store: store.clone(),
+                earlier: earlier.turns.clone(),
+                input,
+            }));
+        }
+        if body.store.is_none() {
+            return Ok(None);
+        }
+        let most = store.largest();
+        let rule = format!(
+            "`store` must be false for this conversation: it takes {bytes} bytes, and one response may \
+             take {most} (an eighth of --response-store)"
+        );
+        Err(ApiError::validation("store", rule))
+    }
+
+    /// Stores a response that is whole; false if it is too large.
+    pub(super) fn store(self, id: &str, output: Vec<StoredItem>, body: Bytes) -> bool {
+        self.store
+            .store(id, (&self.earlier, self.input), (output, body))
+    }
+}

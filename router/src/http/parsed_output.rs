@@ -1,0 +1,241 @@
+//! Answers read as thoughts, content and tool calls, as they come or in one piece.
+
+use std::task::{Context, Poll, ready};
+
+use super::ids::call_id;
+use super::response_headers;
+use crate::engine::types::{GrammarFormat, GrammarSpec};
+use crate::error::ApiError;
+use crate::generation::{FinishReason, Generation, TextEnd, TextEvent};
+use crate::tool_parsers::{
+    OutputDelta, OutputDeltas, OutputParser, OutputParserOptions, ToolChoiceMode, ToolFields,
+    ToolFormat, ToolSet,
+};
+
+/// An answer that is read as it comes.
+pub(super) struct GenerationParser {
+    reader: OutputParser,
+    pieces: OutputDeltas,
+    end: Option<OutputEnd>,
+}
+
+/// How an answer ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct OutputEnd {
+    pub(super) reason: FinishReason,
+    /// The stop string that ended it.
+    pub(super) stop_string: Option<String>,
+}
+
+/// An answer that has been read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct ParsedOutput {
+    pub(super) content: String,
+    pub(super) reasoning: String,
+    pub(super) calls: Vec<Call>,
+}
+
+/// A call, complete unless the answer was cut off in it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Call {
+    pub(super) id: String,
+    pub(super) name: String,
+    /// JSON.
+    pub(super) arguments: String,
+}
+
+impl GenerationParser {
+    pub(super) fn new(parser_options: &OutputParserOptions) -> Self {
+        Self {
+            reader: parser_options.parser(),
+            pieces: OutputDeltas::default(),
+            end: None,
+        }
+    }
+
+    /// Waits for the next step of the answer and reads it; `drain` gives what it brought.
+    pub(super) fn poll(
+        &mut self,
+        generation: &mut Generation,
+        event: &mut TextEvent,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), ApiError>> {
+        ready!(poll_step(generation, event, cx))?;
+        self.feed(event.delta());
+        self.close(generation, event);
+        Poll::Ready(Ok(()))
+    }
+
+    /// Reads more of a step's text: whoever waits by `poll_step` reads each part of it.
+    pub(super) fn feed(&mut self, text: &str) {
+        self.reader.feed(text, &mut self.pieces);
+    }
+
+    /// Reads what a step says of the answer's end, once its text is read.
+    pub(super) fn close(&mut self, generation: &mut Generation, event: &mut TextEvent) {
+        self.end = event.end.take().as_ref().map(OutputEnd::from_text_end);
+        if self.end.is_some() {
+            self.reader.finish(&mut self.pieces);
+        } else if self.reader.is_over() {
+            generation.finish();
+            self.end = Some(OutputEnd {
+                reason: FinishReason::StopToken,
+                stop_string: None,
+            });
+        }
+    }
+
+    /// The pieces that have come.
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = OutputDelta> + '_ {
+        self.pieces.drain()
+    }
+
+    /// How the answer has ended, if it has.
+    pub(super) fn end(&self) -> Option<&OutputEnd> {
+        self.end.as_ref()
+    }
+}
+
+/// Waits for the next step of an answer, which must not break off.
+pub(super) fn poll_step(
+    generation: &mut Generation,
+    event: &mut TextEvent,
+    cx: &mut Context<'_>,
+) -> Poll<Result<(), ApiError>> {
+    let outcome = ready!(generation.poll_event(cx, event));
+    Poll::Ready(outcome.unwrap_or_else(|| Err(response_headers::incomplete_generation())))
+}
+
+/// Runs an answer to its end; `heed` is shown each event.
+pub(super) async fn collect(
+    generation: &mut Generation,
+    mut on_event: impl FnMut(&Generation, &TextEvent),
+) -> Result<(ParsedOutput, OutputEnd), ApiError> {
+    let mut parser = GenerationParser::new(generation.parser_options());
+    let mut event = TextEvent::default();
+    let mut answer = ParsedOutput::default();
+    loop {
+        std::future::poll_fn(|cx| parser.poll(generation, &mut event, cx)).await?;
+        on_event(generation, &event);
+        for piece in parser.drain() {
+            answer.take(piece, generation.parser_options());
+        }
+        if let Some(end) = parser.end.take() {
+            return Ok((answer, end));
+        }
+    }
+}
+
+impl OutputEnd {
+    fn from_text_end(end: &TextEnd) -> Self {
+        let stop_string = end.text[end.content_len..].to_owned();
+        Self {
+            reason: end.reason,
+            stop_string: Some(stop_string).filter(|_| end.reason == FinishReason::StopString),
+        }
+    }
+}
+
+impl ParsedOutput {
+    fn take(&mut self, piece: OutputDelta, parser_options: &OutputParserOptions) {
+        match (piece, self.calls.last_mut()) {
+            (OutputDelta::Content(text), _) => self.content.push_str(&text),
+            (OutputDelta::Reasoning(text), _) => self.reasoning.push_str(&text),
+            (OutputDelta::CallStart(name), _) => self.calls.push(Call {
+                id: call_id(parser_options),
+                name,
+                arguments: String::new(),
+            }),
+            (OutputDelta::Arguments(text), Some(call)) => call.arguments.push_str(&text),
+            (OutputDelta::Arguments(_), None) | (OutputDelta::CallEnd, _) => {}
+        }
+    }
+}
+
+/// What follows from a request's offer of tools.
+#[derive(Debug, Default)]
+pub(super) struct ToolPlan {
+    /// The tools as the chat template is told of them.
+    pub(super) tools: Option<String>,
+    /// How the answer is read.
+    pub(super) parser_options: OutputParserOptions,
+    /// What it must spell, if anything.
+    pub(super) grammar: Option<Box<GrammarSpec>>,
+}
+
+/// What follows from an offer beside `guide`, what the answer must spell if it is no call.
+pub(super) fn plan_tools(
+    (tool_set, fields): (Option<&ToolSet>, ToolFields),
+    generator: &crate::Generator,
+    grammar: Option<Box<GrammarSpec>>,
+) -> Result<ToolPlan, ApiError> {
+    let mut parser_options = OutputParserOptions {
+        reasoning: generator.reasoning_format(),
+        ..OutputParserOptions::default()
+    };
+    let Some(tool_set) = tool_set.filter(|tool_set| tool_set.choice != ToolChoiceMode::None) else {
+        return Ok(ToolPlan {
+            parser_options,
+            grammar,
+            ..ToolPlan::default()
+        });
+    };
+    let format = generator.tool_format();
+    let Some(format) = format else {
+        let rule =
+            "cannot be used: the server knows no format of this model's calls (--tool-parser)";
+        return Err(ApiError::at(fields.list, rule));
+    };
+    parser_options.tools = Some((format, tool_set.names()));
+    parser_options.one_call = !tool_set.parallel;
+    parser_options.named_choice = matches!(tool_set.choice, ToolChoiceMode::Named(_));
+    parser_options.strict = tool_set.is_strict();
+    Ok(ToolPlan {
+        tools: Some(tool_set.to_json()),
+        parser_options,
+        grammar: grammar_with_calls(format, (tool_set, fields), grammar)?,
+    })
+}
+
+/// The guide to an answer that may be calls.
+fn grammar_with_calls(
+    format: ToolFormat,
+    (tool_set, fields): (&ToolSet, ToolFields),
+    grammar: Option<Box<GrammarSpec>>,
+) -> Result<Option<Box<GrammarSpec>>, ApiError> {
+    let Some(document) = grammar else {
+        let text = format.call_grammar(tool_set);
+        return Ok(text.map(|text| calls_grammar(fields.list, text)));
+    };
+    let field = document.field;
+    if tool_set.forces_call() {
+        let rule =
+            format!("that forces a call cannot go with `{field}`: the answer is nothing but calls");
+        return Err(ApiError::at(fields.choice, &rule));
+    }
+    let text = format.call_grammar_or(tool_set, &document).ok_or_else(|| {
+        let ToolFields {
+            list,
+            choice,
+            forcing,
+            ..
+        } = fields;
+        let rule = format!(
+            "`{field}` cannot go with `{list}` and `{choice}` `auto`: this model writes its calls as \
+             JSON objects, which cannot be told from a document. Send `{choice}` `none` or {forcing}"
+        );
+        ApiError::validation(field, rule)
+    })?;
+    Ok(Some(calls_grammar(field, text)))
+}
+
+fn calls_grammar(field: &'static str, text: String) -> Box<GrammarSpec> {
+    Box::new(GrammarSpec {
+        kind: GrammarFormat::ToolCalls,
+        field,
+        text,
+        complete: true,
+        end_token_ids: Vec::new(),
+        reasoning: None,
+    })
+}

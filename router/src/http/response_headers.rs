@@ -1,0 +1,61 @@
+//! Response headers that say what a request cost.
+
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
+
+use super::App;
+use crate::error::{ApiError, ErrorKind};
+use crate::generation::Generation;
+
+/// Headers of a stream, of one answer or several: what is known at its start.
+pub(super) fn stream_headers(app: &App, generations: &[Generation]) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    let device = app
+        .generator
+        .limits()
+        .map_or_else(String::new, |limits| limits.device_name);
+    if let Ok(device) = HeaderValue::from_str(&device.replace(' ', "-").to_lowercase()) {
+        headers.insert("x-compute-type", device);
+    }
+    let facts = generations.iter().map(Generation::facts);
+    let prompt_tokens: usize = facts.map(|facts| facts.usage().prompt).sum();
+    headers.insert("x-prompt-tokens", prompt_tokens.into());
+    headers
+}
+
+/// Headers of finished answers; times in milliseconds, but `x-compute-time` in seconds. Several
+/// answers run side by side: tokens are summed, times are those of the answer that took longest.
+pub(super) fn whole_headers(app: &App, generations: &[Generation]) -> HeaderMap {
+    let mut headers = stream_headers(app, generations);
+    let timings = generations.iter().map(Generation::timings);
+    let timings = timings
+        .max_by_key(|timings| timings.total)
+        .unwrap_or_default();
+    let times = [
+        ("x-total-time", timings.total),
+        ("x-validation-time", timings.validation),
+        ("x-queue-time", timings.queue),
+        ("x-inference-time", timings.inference),
+        ("x-time-per-token", timings.per_token),
+    ];
+    for (name, time) in times {
+        let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        headers.insert(HeaderName::from_static(name), millis.into());
+    }
+    if let Ok(seconds) = HeaderValue::from_str(&timings.total.as_secs_f64().to_string()) {
+        headers.insert("x-compute-time", seconds);
+    }
+    let facts = generations.iter().map(Generation::facts);
+    let generated: u32 = facts.map(|facts| facts.generated_tokens).sum();
+    headers.insert("x-generated-tokens", generated.into());
+    headers
+}
+
+/// Says how long a text prompt is.
+pub(super) fn put_prompt_characters(headers: &mut HeaderMap, characters: usize) {
+    headers.insert("x-compute-characters", characters.into());
+}
+
+/// An answer that stopped without an end: cannot happen while the engine keeps its contract.
+pub(super) fn incomplete_generation() -> ApiError {
+    ApiError::new(ErrorKind::Generation, "the answer broke off")
+}

@@ -1,0 +1,350 @@
+//! Calls as a Python list: the whole answer is `[name(key="value"), ..]`. A list is one of calls only
+//! if it begins with a function on offer. A call goes out when it is complete, as JSON.
+
+use serde_json::{Map, Value};
+
+use super::content_buffer::{ContentBuffer, MarkFinder};
+use super::{OutputDeltas, ToolCallParser, ToolNames};
+
+/// Llama 4 puts its calls between these.
+pub(super) const MARKS: [&str; 2] = ["<|python_start|>", "<|python_end|>"];
+/// Lists and dictionaries inside each other.
+const DEPTH: usize = 64;
+
+/// Reads pythonic calls.
+#[derive(Debug)]
+pub(super) struct PythonicParser {
+    names: ToolNames,
+    state: State,
+    finder: MarkFinder,
+    content_buffer: ContentBuffer,
+    /// Whether a call of the list has been read.
+    listed: bool,
+    /// The call that is being read.
+    call: String,
+    scan: CallScanner,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Before anything but blanks.
+    Start,
+    /// Before a call.
+    Before,
+    /// In a call.
+    Call,
+    /// After a call.
+    After,
+    /// After the list.
+    End,
+    Text,
+}
+
+/// Finds the end of a call.
+#[derive(Clone, Copy, Debug, Default)]
+struct CallScanner {
+    depth: usize,
+    quote: Option<char>,
+    escaped: bool,
+}
+
+impl CallScanner {
+    /// Takes one character; says whether the call ends with it.
+    fn step(&mut self, c: char) -> bool {
+        match (self.quote, c) {
+            (Some(_), _) if self.escaped => self.escaped = false,
+            (Some(_), '\\') => self.escaped = true,
+            (Some(quote), c) if c == quote => self.quote = None,
+            (Some(_), _) => {}
+            (None, '"' | '\'') => self.quote = Some(c),
+            (None, '(' | '[' | '{') => self.depth += 1,
+            (None, ')' | ']' | '}') => {
+                self.depth = self.depth.saturating_sub(1);
+                return self.depth == 0;
+            }
+            (None, _) => {}
+        }
+        false
+    }
+}
+
+impl PythonicParser {
+    pub(super) fn new(names: ToolNames) -> Self {
+        Self {
+            names,
+            state: State::Start,
+            finder: MarkFinder::new(&MARKS),
+            content_buffer: ContentBuffer::new(&[]),
+            listed: false,
+            call: String::new(),
+            scan: CallScanner::default(),
+        }
+    }
+
+    /// A character that belongs to no mark.
+    fn plain(&mut self, c: char, out: &mut OutputDeltas) {
+        let blank = c.is_whitespace();
+        match (self.state, c) {
+            (State::Start, '[') => {
+                self.state = State::Before;
+                self.listed = false;
+                self.content_buffer.hold("[");
+            }
+            (State::Start, _) if blank => self.content_buffer.hold(c.encode_utf8(&mut [0; 4])),
+            (State::Before, _) if blank => self.content_buffer.hold(c.encode_utf8(&mut [0; 4])),
+            (State::Before, ']') => self.give_up(c, out),
+            (State::Before | State::Call, _) => self.call(c, out),
+            (State::After, ',') => self.state = State::Before,
+            (State::After, ']') => self.state = State::End,
+            (State::After | State::End, _) if blank => {}
+            _ => self.give_up(c, out),
+        }
+    }
+
+    fn give_up(&mut self, c: char, out: &mut OutputDeltas) {
+        self.state = State::Text;
+        self.content_buffer.give_up(out);
+        let call = std::mem::take(&mut self.call);
+        call.chars().chain([c]).for_each(|c| {
+            self.content_buffer.push(c, out);
+        });
+    }
+
+    fn call(&mut self, c: char, out: &mut OutputDeltas) {
+        self.state = State::Call;
+        if self.scan.depth == 0 && !(c == '(' || is_name(c)) {
+            return self.give_up(c, out);
+        }
+        if c == '(' && self.scan.depth == 0 && !self.names.contains(&self.call) {
+            return self.give_up(c, out);
+        }
+        self.call.push(c);
+        if !self.scan.step(c) {
+            return;
+        }
+        self.scan = CallScanner::default();
+        match parse(&self.call) {
+            Some((name, arguments)) => {
+                self.content_buffer.call_started();
+                self.call.clear();
+                out.call(name);
+                out.arguments(&Value::Object(arguments).to_string());
+                out.end_call();
+                self.state = State::After;
+                self.listed = true;
+            }
+            None => {
+                self.call.pop();
+                self.give_up(c, out);
+            }
+        }
+    }
+}
+
+impl ToolCallParser for PythonicParser {
+    fn push(&mut self, c: char, out: &mut OutputDeltas) {
+        // Inside a call a mark is an argument's text.
+        if matches!(self.state, State::Call) {
+            return self.call(c, out);
+        }
+        let (found, text) = self.finder.push(c);
+        for c in text.chars() {
+            self.plain(c, out);
+        }
+        if found == Some(0) && self.state == State::Text {
+            self.state = State::Start;
+        }
+    }
+
+    fn finish(&mut self, out: &mut OutputDeltas) {
+        let rest = self.finder.take();
+        self.content_buffer.hold(&std::mem::take(&mut self.call));
+        self.content_buffer.hold(&rest);
+        self.content_buffer.finish(out);
+    }
+
+    /// From the first call's arguments to the end of the list, with what is between its calls.
+    fn in_call(&self) -> bool {
+        match self.state {
+            State::After => true,
+            State::Before => self.listed,
+            State::Call => self.listed || self.scan.depth > 0,
+            State::Start | State::End | State::Text => false,
+        }
+    }
+}
+
+fn is_name(c: char) -> bool {
+    c.is_alphanumeric() || "_-.".contains(c)
+}
+
+/// `name(key=literal, ..)`; `None` if it is not that.
+fn parse(call: &str) -> Option<(String, Map<String, Value>)> {
+    let (name, rest) = call.split_once('(')?;
+    let mut literal = LiteralParser { rest, depth: 0 };
+    let mut arguments = Map::new();
+    literal.entries(')', |literal| {
+        if let Some(rest) = literal.rest.strip_prefix("**") {
+            literal.rest = rest;
+            arguments.extend(literal.object()?);
+            return Some(());
+        }
+        let end = literal.rest.find(|c| !is_name(c))?;
+        let (key, rest) = literal.rest.split_at(end);
+        literal.rest = rest;
+        literal.eat('=')?;
+        arguments.insert(key.to_owned(), literal.value()?);
+        Some(())
+    })?;
+    literal
+        .rest
+        .is_empty()
+        .then(|| (name.to_owned(), arguments))
+}
+
+/// Reads Python literals.
+struct LiteralParser<'a> {
+    rest: &'a str,
+    depth: usize,
+}
+
+impl LiteralParser<'_> {
+    fn eat(&mut self, c: char) -> Option<()> {
+        self.rest = self.rest.trim_start().strip_prefix(c)?;
+        Some(())
+    }
+
+    /// Entries up to `close`, with commas between and perhaps after them.
+    fn entries(
+        &mut self,
+        close: char,
+        mut entry: impl FnMut(&mut Self) -> Option<()>,
+    ) -> Option<()> {
+        self.depth += 1;
+        if self.depth > DEPTH {
+            return None;
+        }
+        while self.eat(close).is_none() {
+            self.rest = self.rest.trim_start();
+            entry(self)?;
+            if self.eat(',').is_none() {
+                self.eat(close)?;
+                break;
+            }
+        }
+        self.depth -= 1;
+        Some(())
+    }
+
+    fn value(&mut self) -> Option<Value> {
+        self.rest = self.rest.trim_start();
+        match self.rest.chars().next()? {
+            quote @ ('"' | '\'') => self.text(quote).map(Value::String),
+            '[' => self.list(('[', ']')),
+            '(' => self.list(('(', ')')),
+            '{' => {
+                self.eat('{')?;
+                let mut map = Map::new();
+                self.entries('}', |literal| {
+                    let Value::String(key) = literal.value()? else {
+                        return None;
+                    };
+                    literal.eat(':')?;
+                    map.insert(key, literal.value()?);
+                    Some(())
+                })?;
+                Some(Value::Object(map))
+            }
+            _ => self.word(),
+        }
+    }
+
+    /// A dictionary that stands for arguments: JSON where it is that, which forced calls are.
+    fn object(&mut self) -> Option<Map<String, Value>> {
+        let mut json = serde_json::Deserializer::from_str(self.rest).into_iter();
+        if let Some(Ok(map)) = json.next() {
+            self.rest = &self.rest[json.byte_offset()..];
+            return Some(map);
+        }
+        match self.value()? {
+            Value::Object(map) => Some(map),
+            _ => None,
+        }
+    }
+
+    fn list(&mut self, (open, close): (char, char)) -> Option<Value> {
+        self.eat(open)?;
+        let mut list = Vec::new();
+        self.entries(close, |literal| {
+            list.push(literal.value()?);
+            Some(())
+        })?;
+        Some(Value::Array(list))
+    }
+
+    /// A number, or one of Python's and JSON's words.
+    fn word(&mut self) -> Option<Value> {
+        let end = self
+            .rest
+            .find(|c: char| c.is_whitespace() || ",)]}:".contains(c))?;
+        let (word, rest) = self.rest.split_at(end);
+        self.rest = rest;
+        match word {
+            "True" | "true" => Some(Value::Bool(true)),
+            "False" | "false" => Some(Value::Bool(false)),
+            "None" | "null" => Some(Value::Null),
+            number => serde_json::from_str::<serde_json::Number>(number)
+                .ok()
+                .map(Value::Number),
+        }
+    }
+
+    fn text(&mut self, quote: char) -> Option<String> {
+        let mut text = String::new();
+        let mut chars = self.rest.char_indices().skip(1);
+        while let Some((at, c)) = chars.next() {
+            match c {
+                c if c == quote => {
+                    self.rest = &self.rest[at + 1..];
+                    return Some(text);
+                }
+                '\\' => {
+                    let (_, escape) = chars.next()?;
+                    let digits = match escape {
+                        'x' => 2,
+                        'u' => 4,
+                        'U' => 8,
+                        _ => 0,
+                    };
+                    if digits > 0 {
+                        let code: String = chars.by_ref().take(digits).map(|(_, c)| c).collect();
+                        let code = u32::from_str_radix(&code, 16).ok()?;
+                        text.push(char::from_u32(code)?);
+                    } else {
+                        unescape(escape, &mut text);
+                    }
+                }
+                c => text.push(c),
+            }
+        }
+        None
+    }
+}
+
+/// What a backslash before `c` means in Python.
+fn unescape(c: char, text: &mut String) {
+    match c {
+        'n' => text.push('\n'),
+        't' => text.push('\t'),
+        'r' => text.push('\r'),
+        'b' => text.push('\u{8}'),
+        'f' => text.push('\u{c}'),
+        '0' => text.push('\0'),
+        '\n' => {}
+        '\\' | '\'' | '"' => text.push(c),
+        other => {
+            text.push('\\');
+            text.push(other);
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Thoughts at the start of an answer: `<think>..</think>`. Blanks around them are left out.
+
+use super::content_buffer::MarkFinder;
+use super::{OutputDeltas, ReasoningDisplay, ReasoningFormat};
+
+/// Splits thoughts from what follows.
+#[derive(Debug)]
+pub(super) struct ReasoningSplitter {
+    state: State,
+    finder: MarkFinder,
+    /// Blanks that are shown if text follows them.
+    blanks: String,
+    reasoning_display: ReasoningDisplay,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Before anything but blanks.
+    Start,
+    /// Between the marks; whether text has come.
+    Inside(bool),
+    /// After the closing mark, before anything but blanks.
+    Closed,
+    /// All the rest.
+    Rest,
+}
+
+impl ReasoningSplitter {
+    /// For an answer to a prompt that ends inside the thoughts, if `open`.
+    pub(super) fn new(
+        format: ReasoningFormat,
+        open: bool,
+        reasoning_display: ReasoningDisplay,
+    ) -> Self {
+        Self {
+            state: if open {
+                State::Inside(false)
+            } else {
+                State::Start
+            },
+            finder: MarkFinder::new(format.marks()),
+            blanks: String::new(),
+            reasoning_display,
+        }
+    }
+
+    /// Takes one character, and passes on the text that is no thought.
+    pub(super) fn push(
+        &mut self,
+        c: char,
+        out: &mut OutputDeltas,
+        rest: &mut dyn FnMut(&str, &mut OutputDeltas),
+    ) {
+        match self.state {
+            State::Rest => rest(c.encode_utf8(&mut [0; 4]), out),
+            State::Closed if c.is_whitespace() => {}
+            State::Closed => {
+                self.state = State::Rest;
+                rest(c.encode_utf8(&mut [0; 4]), out);
+            }
+            State::Start if c.is_whitespace() && self.finder.is_idle() => self.blanks.push(c),
+            State::Start => self.start(c, out, rest),
+            State::Inside(_) => self.inside(c, out),
+        }
+    }
+
+    fn start(
+        &mut self,
+        c: char,
+        out: &mut OutputDeltas,
+        rest: &mut dyn FnMut(&str, &mut OutputDeltas),
+    ) {
+        let (found, text) = self.finder.push(c);
+        if let Some(mark) = found
+            && self.in_content()
+        {
+            out.content(&std::mem::take(&mut self.blanks));
+            return self.pass_mark(mark, out);
+        }
+        match found {
+            Some(0) => {
+                self.blanks.clear();
+                self.state = State::Inside(false);
+            }
+            // It closes what the prompt has opened, or nothing.
+            Some(_) => {
+                self.blanks.clear();
+                self.state = State::Closed;
+            }
+            None if text.is_empty() => {}
+            None => {
+                self.state = State::Rest;
+                let text = std::mem::take(&mut self.blanks) + &text + &self.finder.take();
+                rest(&text, out);
+            }
+        }
+    }
+
+    fn inside(&mut self, c: char, out: &mut OutputDeltas) {
+        let (found, text) = self.finder.push(c);
+        if self.in_content() {
+            out.content(&text);
+            return found.map_or((), |mark| self.pass_mark(mark, out));
+        }
+        text.chars().for_each(|c| self.push_reasoning(c, out));
+        match found {
+            // The prompt has opened them, and the model does so again.
+            Some(0) if self.state == State::Inside(false) => {}
+            Some(0) => {
+                let mark = self.finder.mark(0);
+                mark.chars().for_each(|c| self.push_reasoning(c, out));
+            }
+            Some(_) => {
+                self.blanks.clear();
+                self.state = State::Closed;
+            }
+            None => {}
+        }
+    }
+
+    fn in_content(&self) -> bool {
+        self.reasoning_display == ReasoningDisplay::InContent
+    }
+
+    /// Shows a mark in the content. What follows the closing one is the rest, blanks included.
+    fn pass_mark(&mut self, mark: usize, out: &mut OutputDeltas) {
+        out.content(self.finder.mark(mark));
+        self.state = match mark {
+            0 => State::Inside(false),
+            _ => State::Rest,
+        };
+    }
+
+    fn push_reasoning(&mut self, c: char, out: &mut OutputDeltas) {
+        if self.reasoning_display == ReasoningDisplay::Hidden {
+            return;
+        }
+        if c.is_whitespace() {
+            self.blanks.push(c);
+            return;
+        }
+        if self.state == State::Inside(true) {
+            out.reasoning(&self.blanks);
+        }
+        self.blanks.clear();
+        self.state = State::Inside(true);
+        out.reasoning(c.encode_utf8(&mut [0; 4]));
+    }
+
+    /// The answer is over.
+    pub(super) fn finish(
+        &mut self,
+        out: &mut OutputDeltas,
+        rest: &mut dyn FnMut(&str, &mut OutputDeltas),
+    ) {
+        let text = self.finder.take();
+        match self.state {
+            State::Start => rest(&(std::mem::take(&mut self.blanks) + &text), out),
+            State::Inside(_) if self.in_content() => out.content(&text),
+            State::Inside(_) => text.chars().for_each(|c| self.push_reasoning(c, out)),
+            State::Closed | State::Rest => {}
+        }
+    }
+}

@@ -1,0 +1,89 @@
+"""A model that thinks first, and a server that renders no templates of requests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+import reasoning_model
+from jsonschema import validate
+
+CITY = {
+    "type": "object",
+    "properties": {"city": {"enum": ["Rome", "Oslo"]}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": CITY}}
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[openai.OpenAI]:
+    options = ["--no-request-chat-template"]
+    with reasoning_model.server(tmp_path_factory.mktemp("thinking"), *options) as server:
+        yield openai.OpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0)
+
+
+def ask(client: openai.OpenAI, **fields: Any) -> Any:
+    story = {"role": "user", "content": "Tell me a story about a fox."}
+    asked: Any = {"model": "brook", "messages": [story], "temperature": 0, **fields}
+    return client.chat.completions.create(**asked).choices[0]
+
+
+def test_forced_call_follows_the_reasoning(client: openai.OpenAI) -> None:
+    for choice in ("required", "get_weather"):
+        answer = ask(client, tools=[TOOL], tool_choice=choice, max_tokens=70)
+        assert len(answer.message.reasoning_content) > 40
+        (call,) = answer.message.tool_calls
+        validate(json.loads(call.function.arguments), CITY)
+        assert answer.message.content is None
+    closed = {"chat_template_kwargs": {"enable_thinking": False}}
+    answer = ask(client, tools=[TOOL], tool_choice="required", max_tokens=70, extra_body=closed)
+    assert answer.message.tool_calls
+
+
+def test_document_follows_the_reasoning(client: openai.OpenAI) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": CITY}}
+    for tools in ({}, {"tools": [TOOL]}):
+        answer = ask(client, response_format=form, max_tokens=60, **tools)
+        assert len(answer.message.reasoning_content) > 40
+        if not answer.message.tool_calls:
+            validate(json.loads(answer.message.content), CITY)
+    with pytest.raises(openai.BadRequestError, match="allow at least"):
+        ask(client, response_format=form, max_tokens=8)
+
+
+def test_responses_return_reasoning_as_an_item(client: openai.OpenAI) -> None:
+    story: Any = [{"role": "user", "content": "Tell me a story about a fox."}]
+    form = {"format": {"type": "json_schema", "name": "x", "schema": CITY}}
+    ask: Any = {"model": "brook", "temperature": 0, "text": form, "max_output_tokens": 60}
+    whole = client.responses.create(input=story, **ask)
+    thought, said = whole.output
+    assert thought.type == "reasoning"
+    assert thought.content
+    assert len(thought.content[0].text) > 40
+    assert said.type == "message"
+    validate(json.loads(whole.output_text), CITY)
+    assert whole.usage is not None
+    tokens = whole.usage.output_tokens_details.reasoning_tokens
+    assert 0 < tokens < whole.usage.output_tokens
+    kinds = []
+    text = ""
+    for event in client.responses.create(input=story, stream=True, **ask):
+        type(event).model_validate(event.model_dump(by_alias=True), strict=True)
+        kinds.append(event.type)
+        text += event.delta if event.type == "response.reasoning_text.delta" else ""
+    assert text == thought.content[0].text
+    assert kinds.count("response.reasoning_text.done") == 1
+    again = client.responses.create(input=[*story, *whole.output, *story], **ask)
+    assert again.output_text
+
+
+def test_request_templates_can_be_disabled(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        ask(client, max_tokens=4, extra_body={"chat_template": "{{ messages[0].content }}"})
+    assert caught.value.param == "chat_template"
+    assert "not offered" in str(caught.value)
