@@ -1,5 +1,5 @@
-//! The way of events from tokio's threads to Python. One thread of its own waits for the
-//! interpreter's lock, so that Python code that holds it never holds up the engine.
+//! Delivers events from tokio's threads to Python. A dedicated thread waits for the GIL, so that
+//! Python code that holds it never blocks the engine.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -12,60 +12,60 @@ use penstock_router::tool_parsers::{OutputDelta, OutputDeltas, OutputParser};
 use penstock_router::{ApiError, ErrorKind};
 use pyo3::prelude::*;
 
-/// Events that are handed over before other Python threads get a turn.
+/// Events delivered before other Python threads get a turn.
 const BATCH: usize = 256;
 
-/// What one step brought for one answer of a request.
+/// The output of one step for one choice of a request.
 #[pyclass(frozen, get_all)]
 #[derive(Debug, Default)]
 pub(crate) struct Event {
-    /// Which of the request's answers.
+    /// Index of the choice.
     choice: u32,
-    /// What the answer's text grows by.
+    /// New text of the choice.
     text: String,
-    /// What else the answer's text grows by, in order: ("reasoning" | "call" | "arguments", text).
+    /// Other new output, in order: ("reasoning" | "call" | "arguments", text).
     pieces: Vec<(&'static str, String)>,
     /// New tokens.
     token_ids: Vec<u32>,
     /// Natural log of each new token's probability.
     logprobs: Vec<f32>,
-    /// For each new token what might have been in its place, itself included; empty unless asked for.
+    /// For each new token, the top-k candidates of its position and the token itself; empty unless
+    /// requested.
     top_logprobs: Vec<Vec<TokenLogprob>>,
-    /// The same of the prompt's tokens, nothing for the first; on the first event, if asked for.
+    /// The same for the prompt's tokens, empty for the first; on the first event, if requested.
     prompt_logprobs: Option<Vec<Vec<TokenLogprob>>>,
-    /// Set on the last event of an answer: "length" or "stop".
+    /// Set on the last event of a choice: "length" or "stop".
     finish_reason: Option<&'static str>,
-    /// Set on the last event of a request that failed: what is wrong, for people.
+    /// Error message, on the last event of a request that failed.
     error: Option<String>,
-    /// Whether the request itself is at fault.
+    /// Whether the request is invalid; false for a failure of the engine.
     invalid: bool,
-    /// Tokens of the prompt.
+    /// Number of prompt tokens.
     prompt_tokens: usize,
 }
 
-/// Hands events to Python functions.
+/// Calls Python functions with events.
 #[derive(Debug)]
 pub(crate) struct Delivery {
-    // Bounded by the tokens that requests ask for.
+    // The queue is bounded by the tokens that requests generate.
     queue: Sender<QueuedEvent>,
     thread: JoinHandle<()>,
 }
 
-/// The Python function that takes one request's events.
+/// A sender to the Python function that takes one request's events.
 #[derive(Clone)]
 pub(crate) struct EventSender {
     queue: Sender<QueuedEvent>,
     deliver: Arc<Py<PyAny>>,
 }
 
-/// A token in some place: its id, the natural log of its probability, its rank if that is known, and
-/// its text.
+/// A candidate token: its id, the natural log of its probability, its rank if known, and its text.
 type TokenLogprob = (u32, f32, Option<u32>, String);
 
 type QueuedEvent = (Arc<Py<PyAny>>, Event);
 
 impl Event {
-    /// What a step brought; with the `first`, what is told of the prompt.
+    /// Converts one step's output; the `first` event also carries the prompt's logprobs.
     pub(crate) fn step(event: &TextEvent, generation: &Generation, first: bool) -> Self {
         let facts = generation.facts();
         Self {
@@ -84,8 +84,8 @@ impl Event {
         }
     }
 
-    /// Takes the event's text apart: content, thoughts, calls. Says whether the answer ends here
-    /// though the model would go on.
+    /// Parses the event's text into content, reasoning and tool calls. Returns whether the output
+    /// ends here although the model would go on.
     pub(crate) fn parse(&mut self, event: &TextEvent, reader: &mut OutputParser) -> bool {
         let mut pieces = OutputDeltas::default();
         reader.feed(event.delta(), &mut pieces);
@@ -108,7 +108,7 @@ impl Event {
         over
     }
 
-    /// The end of a request that failed.
+    /// The last event of a request that failed.
     pub(crate) fn failed(error: &ApiError) -> Self {
         use ErrorKind::{BatchSize, ContextLength, Template, TooLarge, Unsupported, Validation};
         let invalid = matches!(
@@ -153,7 +153,7 @@ fn prompt_logprobs(generation: &Generation) -> Option<Vec<Vec<TokenLogprob>>> {
     Some(std::iter::once(Vec::new()).chain(each).collect())
 }
 
-/// The likely tokens in a place and the one that is there, with its rank if that is known.
+/// Returns the candidates of one position and the token itself, with its rank if known.
 fn token_logprobs(
     generation: &Generation,
     (own, rank): (Candidate, Option<u32>),
@@ -170,7 +170,7 @@ fn token_logprobs(
 }
 
 impl Delivery {
-    /// Starts the thread.
+    /// Starts the delivery thread.
     pub(crate) fn start() -> std::io::Result<Self> {
         let (queue, inbox) = channel();
         let name = "penstock-delivery".to_owned();
@@ -180,7 +180,7 @@ impl Delivery {
         Ok(Self { queue, thread })
     }
 
-    /// A way to `deliver`.
+    /// Returns a sender to `deliver`.
     pub(crate) fn sender(&self, deliver: Py<PyAny>) -> EventSender {
         EventSender {
             queue: self.queue.clone(),
@@ -188,22 +188,22 @@ impl Delivery {
         }
     }
 
-    /// Waits until everything is handed over; all mailboxes must be gone, and the caller must not
-    /// hold Python's lock.
+    /// Waits until every event is delivered. All senders must be dropped, and the caller must not
+    /// hold the GIL.
     pub(crate) fn finish(self) {
         drop(self.queue);
-        // A function that is called from the thread cannot wait for it.
+        // A callback on the delivery thread must not join that thread.
         if self.thread.thread().id() != thread::current().id() {
-            // It only ends by itself.
+            // Nothing is left to do if the thread panicked.
             let _ = self.thread.join();
         }
     }
 }
 
 impl EventSender {
-    /// Sends an event on its way.
+    /// Queues an event.
     pub(crate) fn send(&self, event: Event) {
-        // Without the thread, nobody listens any more.
+        // The send fails only after the thread has ended; the event is then irrelevant.
         let _ = self.queue.send((Arc::clone(&self.deliver), event));
     }
 }
@@ -218,7 +218,7 @@ fn deliver_all(inbox: &Receiver<QueuedEvent>) {
                 .for_each(|queued| hand_over(py, queued));
         });
         if handed.is_none() {
-            // The interpreter is ending.
+            // The interpreter is shutting down.
             return;
         }
     }

@@ -1,5 +1,5 @@
-//! An engine inside somebody else's Python process: no HTTP, no signal handlers, workers as child
-//! processes. Several may live at once; each has a runtime of its own.
+//! An engine inside a Python process: no HTTP, no signal handlers, workers as child processes.
+//! Several engines can run at once; each has its own tokio runtime.
 
 use std::path::PathBuf;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -27,17 +27,17 @@ use tokio::task::{AbortHandle, JoinHandle};
 use crate::delivery::{Delivery, Event, EventSender};
 use crate::request::{PromptArgument, SamplingParams, completion, conversation};
 
-/// Threads that carry events; computing is the workers' work.
+/// Threads of the tokio runtime. They only carry events; the workers compute.
 const THREADS: usize = 2;
-/// How long Ctrl-C may go unnoticed.
+/// Interval between checks for Ctrl-C.
 const SIGNAL_POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// What is left to do when an engine ends is cut off here.
+/// Timeout of the runtime's shutdown.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A loaded model that answers.
+/// A running engine with a loaded model.
 #[pyclass(frozen)]
 pub(crate) struct Engine {
-    // None once it is closed.
+    // None after `close`.
     open: Mutex<Option<OpenEngine>>,
 }
 
@@ -48,7 +48,7 @@ struct OpenEngine {
     delivery: Delivery,
 }
 
-/// A request on its way; it ends by itself or when it is cancelled.
+/// A running request. It ends by itself or when it is cancelled.
 #[pyclass(frozen)]
 pub(crate) struct Request {
     task: AbortHandle,
@@ -56,8 +56,8 @@ pub(crate) struct Request {
 
 #[pymethods]
 impl Engine {
-    /// Loads a model. `flags` are those of `penstock serve` that concern the engine; `report` is
-    /// called with phase, done and total while it loads.
+    /// Loads a model. `flags` are the engine flags of `penstock serve`; `report` is called with
+    /// phase, done and total while the model loads.
     #[new]
     fn new(
         py: Python<'_>,
@@ -66,7 +66,7 @@ impl Engine {
         package: PathBuf,
         report: &Bound<'_, PyAny>,
     ) -> PyResult<Self> {
-        // What errors only refer to is told there: how workers were lost, for one.
+        // Some errors only refer to the log, such as the loss of a worker.
         logs::start(LogFormat::Text, LogLevel::Warn);
         let (typed, sources) =
             read_engine(flags, &std::env::vars_os().collect()).map_err(|f| to_py_error(&f))?;
@@ -90,14 +90,14 @@ impl Engine {
                 })),
             }),
             Err(error) => {
-                // Whoever has pressed Ctrl-C does not wait for a download.
+                // Ctrl-C must not wait for a download.
                 py.detach(|| runtime.shutdown_timeout(SHUTDOWN_TIMEOUT));
                 Err(error)
             }
         }
     }
 
-    /// Begins to complete a prompt; every event goes to `deliver`, on a thread of the engine.
+    /// Starts the completion of a prompt. Events go to `deliver`, on a thread of the engine.
     fn generate(
         &self,
         prompt: PromptArgument,
@@ -107,26 +107,26 @@ impl Engine {
         self.begin(completion(prompt, params)?, deliver)
     }
 
-    /// Begins an answer in a conversation; `body` is that of `/v1/chat/completions`, as far as it
-    /// tells of the conversation and of tools.
+    /// Starts a chat completion. `body` is a body of `/v1/chat/completions` with only the fields of
+    /// the conversation and of tools.
     fn chat(&self, body: &str, params: SamplingParams, deliver: Py<PyAny>) -> PyResult<Request> {
         let generator = self.with(|open| open.running.generator.clone())?;
         self.begin(conversation(body, params, &generator)?, deliver)
     }
 
-    /// Sequences that run at once.
+    /// Maximum number of concurrent sequences.
     #[getter]
     fn max_slots(&self) -> PyResult<u32> {
         self.with(|open| open.limits.max_slots)
     }
 
-    /// Prompt and answer of one request, in tokens.
+    /// Maximum tokens of one sequence, prompt included.
     #[getter]
     fn max_tokens(&self) -> PyResult<u32> {
         self.with(|open| open.limits.max_sequence_tokens)
     }
 
-    /// Ends the engine and its workers; running requests fail. May be called again.
+    /// Stops the engine and its workers; running requests fail. Idempotent.
     fn close(&self, py: Python<'_>) {
         let open = self
             .open
@@ -173,7 +173,7 @@ impl Engine {
 
 #[pymethods]
 impl Request {
-    /// Gives the answer up: its memory is free at once, and no further event comes.
+    /// Aborts the request: its memory is freed at once, and no further event arrives.
     fn cancel(&self) {
         self.task.abort();
     }
@@ -190,7 +190,7 @@ async fn run_request(generator: Generator, input: GenerateInput, sender: EventSe
     join_all(branches).await;
 }
 
-/// Sends one answer's events on their way.
+/// Forwards the events of one choice.
 async fn forward_events(mut generation: Generation, sender: &EventSender) {
     let mut event = TextEvent::default();
     let mut first = true;
@@ -210,7 +210,7 @@ async fn forward_events(mut generation: Generation, sender: &EventSender) {
     }
 }
 
-/// Starts an engine and waits until requests run.
+/// Starts an engine and waits until it accepts requests.
 fn start(
     py: Python<'_>,
     runtime: &Runtime,
@@ -234,7 +234,7 @@ fn start(
     Ok((running, limits, Delivery::start()?))
 }
 
-/// Waits until requests run, telling `report` and listening to Ctrl-C.
+/// Waits until the engine accepts requests; reports progress to `report` and checks for Ctrl-C.
 fn load(
     py: Python<'_>,
     runtime: &Runtime,
@@ -245,7 +245,7 @@ fn load(
     let watched = running.clone();
     let ready = runtime.spawn(async move {
         let on_progress = |phase: &str, done, total| {
-            // Nobody listens once loading was given up.
+            // The receiver is gone when loading was cancelled.
             let _ = sender.send((phase.to_owned(), done, total));
         };
         watched.ready(on_progress).await
@@ -263,7 +263,7 @@ fn load(
     wait(py, runtime, ready)?.map_err(|failure| to_py_error(&failure))
 }
 
-/// Waits for a task while listening to Ctrl-C.
+/// Waits for a task and checks for Ctrl-C meanwhile.
 fn wait<T: Send + 'static>(
     py: Python<'_>,
     runtime: &Runtime,

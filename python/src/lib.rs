@@ -2,7 +2,7 @@
 
 #[allow(
     unsafe_code,
-    reason = "a tensor's memory becomes a slice there, and nowhere else"
+    reason = "only this module turns a tensor's memory into slices"
 )]
 mod cpu;
 mod delivery;
@@ -22,7 +22,7 @@ use crate::delivery::Event;
 use crate::engine::{Engine, Request};
 
 /// Runs the launcher with `argv` (the program's name first) and returns its exit code. Workers run
-/// in `executable`, whose package `penstock` is the directory `package`.
+/// in the interpreter `executable` with the package `penstock` from the directory `package`.
 #[pyfunction]
 #[pyo3(name = "main")]
 fn run(py: Python<'_>, argv: Vec<OsString>, executable: PathBuf, package: PathBuf) -> u8 {

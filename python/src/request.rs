@@ -1,4 +1,4 @@
-//! What Python asks for, as the router takes it.
+//! Converts requests of the Python API to requests of the router.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use penstock_router::{ApiError, Charge, Generator};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-/// `penstock.SamplingParams`, read attribute by attribute.
+/// `penstock.SamplingParams`, extracted attribute by attribute.
 #[derive(FromPyObject)]
 pub(crate) struct SamplingParams {
     max_tokens: Option<u32>,
@@ -49,33 +49,33 @@ pub(crate) struct SamplingParams {
     early_stopping: EarlyStoppingArgument,
 }
 
-/// When a beam search ends; as transformers has it.
+/// When a beam search ends, as in transformers.
 #[derive(FromPyObject)]
 enum EarlyStoppingArgument {
-    /// True: as soon as there are enough answers. False: when no better one is likely.
+    /// True: as soon as there are enough finished beams. False: when no better one is likely.
     Full(bool),
-    /// "never": when no better one is possible.
+    /// "never": when no better beam is possible.
     Named(String),
 }
 
 /// `penstock.StructuredOutputsParams`.
 #[derive(FromPyObject)]
 struct StructuredOutputs {
-    /// As the router reads them.
+    /// JSON for the router's parser.
     wire: String,
 }
 
-/// Where an answer begins.
+/// A prompt.
 #[derive(FromPyObject)]
 pub(crate) enum PromptArgument {
-    /// Text, for the tokenizer.
+    /// Text to tokenize.
     Text(String),
-    /// Token ids, as they are.
+    /// Token ids.
     Ids(Vec<u32>),
 }
 
 impl SamplingParams {
-    /// The search that is asked for.
+    /// Returns the parameters of the requested beam search, if any.
     fn beam(&self) -> Option<BeamParameters> {
         self.use_beam_search.then(|| BeamParameters {
             width: self.beam_width.or(self.best_of).unwrap_or(self.n),
@@ -94,15 +94,15 @@ impl SamplingParams {
     fn parameters(self) -> PyResult<Parameters> {
         let beam = self.beam();
         let grammar = match &self.structured_outputs {
-            Some(asked) => {
-                parse_structured_outputs(&asked.wire).map_err(|error| to_py_error(&error))?
+            Some(outputs) => {
+                parse_structured_outputs(&outputs.wire).map_err(|error| to_py_error(&error))?
             }
             None => None,
         };
         let mut parameters = Parameters {
             max_new_tokens: self.max_tokens,
             min_new_tokens: self.min_tokens,
-            // A search ranks by probabilities at temperature 1, and draws nothing.
+            // Beam search ranks at temperature 1 and does not sample.
             temperature: if beam.is_some() && self.temperature == 1.0 {
                 0.0
             } else {
@@ -156,7 +156,7 @@ impl SamplingParams {
     }
 }
 
-/// A completion of a prompt.
+/// Builds a completion request.
 pub(crate) fn completion(
     prompt: PromptArgument,
     params: SamplingParams,
@@ -173,7 +173,7 @@ pub(crate) fn completion(
     })
 }
 
-/// An answer in a conversation: `body` is that of `/v1/chat/completions`, as far as it tells of the
+/// Builds a chat request. `body` is a body of `/v1/chat/completions` with only the fields of the
 /// conversation and of tools.
 pub(crate) fn conversation(
     body: &str,

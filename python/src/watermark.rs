@@ -1,13 +1,13 @@
-//! The watermark's test, for Python.
+//! The watermark detector, for Python.
 
 use penstock_router::logits_processors::Watermark;
 use penstock_router::watermark;
 use pyo3::prelude::*;
 
-/// (pairs, green, z, p) of token ids.
+/// Returns (pairs, green, z, p) for token ids.
 #[allow(
     clippy::needless_pass_by_value,
-    reason = "a Python list comes by value"
+    reason = "PyO3 extracts a Python list by value"
 )]
 #[pyfunction]
 pub(crate) fn watermark_score(ids: Vec<u32>, gamma: f64, key: u64) -> (u64, u64, f64, f64) {

@@ -1,4 +1,4 @@
-//! Attention over the paged cache, one query at a time: scores, softmax, sum of values.
+//! Attention over the paged KV cache, one query at a time: scores, softmax, weighted sum of values.
 
 use std::ops::Range;
 
@@ -13,14 +13,14 @@ use super::threads;
 use super::vectors::{self, Kernel, dot, exp};
 use super::views::{Along, Blocks, End, Rows, RowsMut};
 
-/// Multiplications from which another thread pays.
+/// Multiplications per additional thread.
 const THREAD_WORK: usize = 256 << 10;
 
-/// out = softmax(scale q K^T) V for queries q [T, Hq, D] over cache [blocks, 2, Hkv, block_tokens,
-/// D]. `sequences` are (block tables of all slots, slots, query_start or nothing, kv_len): without
-/// query_start, each sequence has one query, its last token, and a kv_len of 0 gives zeros. `rule`
-/// is (scale, window, most threads). As `penstock_kernels.paged_decode_attention` and
-/// `paged_prefill_attention`.
+/// Computes out = softmax(scale q K^T) V for queries q [T, Hq, D] over cache [blocks, 2, Hkv,
+/// block_tokens, D]. `sequences` are (block tables of all slots, slots, query_start or None,
+/// kv_len). Without query_start, each sequence has one query, its last token, and a kv_len of 0
+/// gives zeros. `rule` is (scale, window, max threads). Same semantics as
+/// `penstock_kernels.paged_decode_attention` and `paged_prefill_attention`.
 #[pyfunction]
 pub(super) fn paged_attention(
     py: Python<'_>,
@@ -56,7 +56,7 @@ struct Call {
     kv_len: Tensor,
     scale: f32,
     window: usize,
-    /// That may work on it, at most.
+    /// Maximum number of threads.
     threads: usize,
     out: Tensor,
 }
@@ -123,16 +123,16 @@ fn attend_as<'m, T: Element>(
     Ok(())
 }
 
-/// One query and what it sees.
+/// One query and its visible keys.
 struct Query {
     row: usize,
-    /// Its sequence's row of the block tables.
+    /// Row of the block tables.
     slot: usize,
-    /// Positions of the visible keys; empty for a row of padding.
+    /// Positions of the visible keys; empty for a padding row.
     seen: Range<usize>,
 }
 
-/// In the order of their rows; each row has one at most.
+/// Returns the queries in row order, at most one per row.
 fn queries<'m>(call: &'m Call, views: &mut Views<'m>) -> PyResult<Vec<Query>> {
     let slots = views.slice::<i32>(&call.slots)?;
     let kv_len = views.slice::<i32>(&call.kv_len)?;
@@ -183,7 +183,7 @@ struct Cache<'a, T> {
     size: usize,
 }
 
-/// Which half of a block.
+/// The half of a block.
 #[derive(Clone, Copy)]
 enum Half {
     Keys = 0,
@@ -191,7 +191,8 @@ enum Half {
 }
 
 impl<'a, T: Element> Cache<'a, T> {
-    /// Block by block, what one head keeps for the positions `seen`: whole rows of `size`.
+    /// Yields, block by block, what one head stores for the positions `seen`, as whole rows of
+    /// `size`.
     #[inline(always)]
     fn blocks(
         self,
@@ -221,7 +222,7 @@ struct Attention<'a, T> {
 }
 
 impl<T: Element> Attention<'_, T> {
-    /// Shares the queries among so many threads, by the rows of out.
+    /// Splits the queries among `threads` threads, by the rows of out.
     fn run(self, out: RowsMut<'_, T>, threads: usize) {
         let size = threads::block(out.count(), threads);
         let rows = &out.into_blocks(Along::Rows, size);
@@ -234,7 +235,8 @@ impl<T: Element> Attention<'_, T> {
         });
     }
 
-    /// The query heads `group` of one key head; both have this row's numbers of all those heads.
+    /// Computes the query heads `group` of one KV head; `group` and `out` hold this row's values of
+    /// all those heads.
     #[inline(always)]
     fn head(&self, head: usize, query: &Query, group: &[T], out: &mut [T], scratch: &mut Scratch) {
         let size = self.cache.size;
@@ -279,18 +281,18 @@ impl<T: Element> Attention<'_, T> {
     }
 }
 
-/// What one thread works with.
+/// Per-thread scratch buffers.
 #[derive(Default)]
 struct Scratch {
-    /// The queries of a group, scaled.
+    /// Scaled queries of a group.
     q: Vec<f32>,
-    /// Their scores, then weights: query by query.
+    /// Their scores, then softmax weights, query by query.
     scores: Vec<f32>,
-    /// Their weighted sums of values.
+    /// Their weighted sums of values, in float32.
     sums: Vec<f32>,
 }
 
-/// What one thread does: blocks of rows while any is left.
+/// The work of one thread: it takes blocks of rows until none is left.
 struct Part<'a, T> {
     attention: Attention<'a, T>,
     rows: &'a Blocks<'a, T>,
@@ -300,7 +302,7 @@ struct Part<'a, T> {
 impl<T: Element> Kernel for Part<'_, T> {
     type Output = usize;
 
-    /// Returns how many blocks it has done.
+    /// Returns the number of blocks taken.
     #[inline(always)]
     fn run(self) -> usize {
         let Self {
@@ -332,7 +334,7 @@ impl<T: Element> Kernel for Part<'_, T> {
     }
 }
 
-/// Scores to weights, in place.
+/// Computes the softmax in place.
 #[inline(always)]
 fn softmax(scores: &mut [f32]) {
     let most = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);

@@ -1,6 +1,6 @@
-//! Numbers as they lie in a tensor.
+//! Element types of tensors.
 
-/// What a tensor's memory is made of.
+/// The dtype of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DType {
     Float32,
@@ -10,23 +10,23 @@ pub(crate) enum DType {
     Bool,
 }
 
-/// A number in memory of one kind.
+/// A type that can be stored in a tensor.
 ///
 /// # Safety
-/// `DTYPE` must be the kind whose memory this type can stand for, whatever its bits.
+/// Memory of dtype `DTYPE` must be valid for this type, whatever its bits.
 pub(crate) unsafe trait Stored: Copy + Send + Sync + 'static {
     const DTYPE: DType;
 }
 
-/// A number that is computed with as float32.
+/// A floating-point element. All arithmetic on it is in float32.
 pub(super) trait Element: Stored {
-    /// Its value, exactly.
+    /// Converts to float32 exactly.
     fn wide(self) -> f32;
-    /// The nearest number of this kind; of two, the even one.
+    /// Rounds to the nearest value, ties to even.
     fn narrow(value: f32) -> Self;
 }
 
-/// The upper half of a float32.
+/// A bfloat16: the upper half of a float32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub(super) struct Bf16(u16);
@@ -46,7 +46,7 @@ unsafe impl Stored for i32 {
     const DTYPE: DType = DType::Int32;
 }
 
-// SAFETY: the same size, and any bits are a value. For what is not a number, such as masks.
+// SAFETY: the same size, and any bits are a value. For bit masks.
 unsafe impl Stored for u32 {
     const DTYPE: DType = DType::Int32;
 }
@@ -56,7 +56,7 @@ unsafe impl Stored for i64 {
     const DTYPE: DType = DType::Int64;
 }
 
-// SAFETY: the same size, and any bits are a value, of which torch writes 0 and 1.
+// SAFETY: the same size, and any bits are a value; torch writes only 0 and 1.
 unsafe impl Stored for u8 {
     const DTYPE: DType = DType::Bool;
 }

@@ -1,4 +1,4 @@
-//! The gate of a SwiGLU feed-forward layer.
+//! The activation of a SwiGLU feed-forward layer.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -10,7 +10,7 @@ use super::tensor::Tensor;
 use super::vectors::{self, Kernel, exp};
 use super::views::{Rows, RowsMut};
 
-/// out [T, I] = silu(gate) * up, where x [T, 2 I] = (gate | up).
+/// Computes out [T, I] = silu(gate) * up, where x [T, 2 I] = (gate | up).
 #[pyfunction]
 pub(super) fn silu_mul(x: Tensor, out: Tensor) -> PyResult<()> {
     tape::launch(Call { x, out }).map(drop)

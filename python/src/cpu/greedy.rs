@@ -1,4 +1,4 @@
-//! The most probable token of each row.
+//! Greedy sampling.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -10,9 +10,9 @@ use super::tensor::Tensor;
 use super::vectors::{self, Kernel, LANES, each, exp, sum};
 use super::views::Rows;
 
-/// ids [S] int64 of the largest logit [S, V] of each row, the first of equal ones, and logprobs
-/// [S] float32, the logarithm of its share of the row's softmax. False, with nothing done, if a
-/// `temperature` [S] float32 is not 0.
+/// Writes ids [S] int64, the index of the largest logit of each row of logits [S, V] (the first of
+/// equal ones), and logprobs [S] float32, the log of its softmax probability. Returns false and
+/// writes nothing if a `temperature` [S] float32 is not 0.
 #[pyfunction]
 pub(super) fn greedy(
     logits: Tensor,
@@ -81,7 +81,8 @@ impl<T: Element> Kernel for Greedy<'_, T> {
         for (index, (id, logprob)) in self.ids.iter_mut().zip(self.logprobs).enumerate() {
             let row = self.logits.row(index);
             let most = largest(row);
-            // NaN is nowhere in the row, then: it makes the sum NaN, and the row a fault.
+            // No element equals `most` only if all are NaN. NaN makes the sum, and so the logprob,
+            // NaN, which fails the row.
             let place = row
                 .iter()
                 .position(|logit| logit.wide() == most)
@@ -111,7 +112,7 @@ fn largest<T: Element>(row: &[T]) -> f32 {
         .fold(f32::NEG_INFINITY, f32::max)
 }
 
-/// The sum of e^(logit - most).
+/// Returns the sum of e^(logit - most).
 #[inline(always)]
 fn total<T: Element>(row: &[T], most: f32) -> f32 {
     let (lanes, rest) = row.as_chunks::<LANES>();

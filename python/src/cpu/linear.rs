@@ -1,9 +1,9 @@
-//! x W^T + b with W packed for it.
+//! Linear layers x W^T + b with packed weights.
 //!
-//! W [outputs, inputs] lies in panels of `LANES` outputs: panel, then input, then output. A tile of
-//! `PANELS` panels and up to `ROWS` rows of x stays in registers while the inputs pass by, so that
-//! W is read once, from one place to the next, for all rows. Goto and van de Geijn, Anatomy of
-//! High-Performance Matrix Multiplication, 2008, for a matrix that is packed once and for all.
+//! W [outputs, inputs] is stored in panels of `LANES` outputs: panel, then input, then output. A
+//! tile of `PANELS` panels and up to `ROWS` rows of x stays in registers during the loop over the
+//! inputs, so W is read once, sequentially, for all rows. Source: Goto and van de Geijn, Anatomy of
+//! High-Performance Matrix Multiplication, 2008; here the matrix is packed once, at load.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -16,26 +16,26 @@ use super::threads;
 use super::vectors::{self, Kernel, LANES, Lanes, each};
 use super::views::{Along, Blocks, End, Rows, RowsMut};
 
-/// Panels of a tile. On a 2.8 GHz AVX-512 core, 12 million bfloat16 weights and one row took 2.7 ms
+/// Panels per tile. On a 2.8 GHz AVX-512 core, 12 million bfloat16 weights and one row took 2.7 ms
 /// with one panel, 2.0 with two, 1.6 with four and with eight.
 const PANELS: usize = 4;
-/// Rows of a tile. With 48 rows: 101 GFLOP/s with four, 113 with six, which one to three do not
-/// divide; above eight accumulators leave their registers.
+/// Rows per tile. With 48 rows: 101 GFLOP/s with four, 113 with six, but small batches leave more
+/// of such a tile empty; above eight, accumulators spill from registers.
 const ROWS: usize = 4;
-/// Inputs summed before the sum joins those before it: shorter sums round less.
+/// Inputs per partial sum. Shorter partial sums round less.
 const DEPTH: usize = 1024;
-/// Multiplications from which another thread pays: 10 us of work. With one row, brook's step on two
-/// threads took 0.48 ms instead of 0.84.
+/// Multiplications per additional thread: 10 us of work. With one row, a step of brook took 0.48 ms
+/// on two threads instead of 0.84.
 const THREAD_WORK: usize = 128 << 10;
 
 type Panel<W> = [W; LANES];
 
-/// Packs a contiguous matrix [outputs, inputs] into `panels` [ceil(outputs / 16), inputs, 16], of
+/// Packs a contiguous matrix [outputs, inputs] into `panels` [ceil(outputs / 16), inputs, 16] of
 /// the same dtype; missing outputs are zero.
 #[pyfunction]
 #[expect(
     clippy::needless_pass_by_value,
-    reason = "as Python hands arguments over"
+    reason = "PyO3 passes arguments by value"
 )]
 pub(super) fn pack(matrix: Tensor, panels: Tensor) -> PyResult<()> {
     let mut memory = memory::lock();
@@ -67,8 +67,8 @@ fn pack_as<'m, W: Element>(
     Ok(())
 }
 
-/// out [T, outputs] = x [T, inputs] W^T + bias, where `panels` is W packed and `threads` the most
-/// that may work on it. A row of out depends on its row of x alone, to the last bit.
+/// Computes out [T, outputs] = x [T, inputs] W^T + bias. `panels` is the packed W, `threads` the
+/// maximum number of threads. A row of out depends only on its row of x, to the last bit.
 #[pyfunction]
 pub(super) fn linear(
     py: Python<'_>,
@@ -93,7 +93,7 @@ struct Call {
     panels: Tensor,
     bias: Option<Tensor>,
     out: Tensor,
-    /// That may work on it, at most.
+    /// Maximum number of threads.
     threads: usize,
 }
 
@@ -134,11 +134,11 @@ fn linear_as<A: Element, W: Element>(call: &Call, memory: &mut Memory) -> PyResu
     Ok(())
 }
 
-/// Rows of x by tiles: of each input the numbers of all rows of a tile, side by side.
+/// The rows of x in tiles. For each input, the values of all rows of a tile are adjacent.
 struct Tiles {
-    /// Tiles of `ROWS` rows, one after another; rows that are missing are zero.
+    /// Tiles of `ROWS` rows, one after another; missing rows are zero.
     full: Vec<[f32; ROWS]>,
-    /// A last tile of one row, or nothing.
+    /// A last tile of one row, or empty.
     single: Vec<[f32; 1]>,
 }
 
@@ -168,7 +168,7 @@ impl Tiles {
     }
 }
 
-/// One product, by its panels.
+/// One matrix product.
 #[derive(Clone, Copy)]
 struct Product<'a, A, W> {
     weights: &'a [Panel<W>],
@@ -178,7 +178,7 @@ struct Product<'a, A, W> {
 }
 
 impl<A: Element, W: Element> Product<'_, A, W> {
-    /// Shares all outputs among so many threads, in blocks of whole tiles.
+    /// Splits the outputs among `threads` threads, in blocks of whole tiles.
     fn run(self, out: RowsMut<'_, A>, threads: usize) {
         let tiles = out.width().div_ceil(PANELS * LANES);
         let size = threads::block(tiles, threads) * PANELS * LANES;
@@ -192,7 +192,7 @@ impl<A: Element, W: Element> Product<'_, A, W> {
         });
     }
 
-    /// The outputs of `P` panels from `panel` on, which begin at `column` of `out`.
+    /// Computes the outputs of `P` panels from `panel` on, which begin at `column` of `out`.
     #[inline(always)]
     fn panels<const P: usize>(&self, panel: usize, out: &mut RowsMut<'_, A>, column: usize) {
         let weights: [_; P] =
@@ -212,7 +212,8 @@ impl<A: Element, W: Element> Product<'_, A, W> {
         }
     }
 
-    /// `out` begins at panel `panel`; the last panel may have more lanes than there are outputs left.
+    /// Adds the bias and stores. `out` begins at panel `panel`; the last panel may have more lanes
+    /// than outputs are left.
     #[inline(always)]
     fn store<const P: usize>(&self, panel: usize, sums: [Lanes; P], out: &mut [A]) {
         let (full, rest) = out.as_chunks_mut::<LANES>();
@@ -236,7 +237,7 @@ impl<A: Element, W: Element> Product<'_, A, W> {
     }
 }
 
-/// What one thread does of a product: blocks of outputs while any is left.
+/// The work of one thread: it takes blocks of outputs until none is left.
 struct Part<'a, A, W> {
     product: Product<'a, A, W>,
     outputs: &'a Blocks<'a, A>,
@@ -246,7 +247,7 @@ struct Part<'a, A, W> {
 impl<A: Element, W: Element> Kernel for Part<'_, A, W> {
     type Output = usize;
 
-    /// Returns how many blocks it has done.
+    /// Returns the number of blocks taken.
     #[inline(always)]
     fn run(self) -> usize {
         let mut done = 0;
@@ -269,7 +270,7 @@ impl<A: Element, W: Element> Kernel for Part<'_, A, W> {
     }
 }
 
-/// For `P` panels and `M` rows, the sum over the inputs.
+/// Returns the sums over all inputs for `P` panels and `M` rows.
 #[inline(always)]
 fn tile<W: Element, const P: usize, const M: usize>(
     weights: [&[Panel<W>]; P],

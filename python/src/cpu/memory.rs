@@ -1,12 +1,12 @@
-//! The right to touch the memory of tensors, and the views that an op gets of them: the one place
-//! where an address becomes a slice.
+//! Access to tensor memory, and the views that an op gets. This is the only place that turns an
+//! address into a slice.
 //!
-//! `Memory` exists once in a process, behind a lock: one op (or one replay of a tape) at a time has
-//! it. `Views` borrows it for the length of an op, and refuses a view to write of memory that the op
-//! has another view of. So safe code cannot get two slices of the same memory of which one is
-//! mutable, however many `Tensor`s of it there are. What remains is a promise that Rust cannot
-//! check, the same as with torch's own functions: Python and torch do not touch a tensor while an op
-//! writes it, nor write one that it reads.
+//! `Memory` exists once per process, behind a lock: one op (or one replay of a tape) holds it at a
+//! time. `Views` borrows it for the duration of an op, and refuses a mutable view of memory that
+//! the op has another view of. So safe code cannot get two slices of the same memory if one is
+//! mutable, however many `Tensor`s refer to it. One condition remains that Rust cannot check, the
+//! same as with torch's own functions: Python and torch must not touch a tensor while an op writes
+//! it, nor write one that an op reads.
 
 use std::marker::PhantomData;
 use std::slice;
@@ -19,30 +19,30 @@ use super::element::Stored;
 use super::tensor::Tensor;
 use super::views::{Layout, Rows, RowsMut};
 
-/// The right to touch the memory of tensors; `lock` gives it.
+/// The token for access to tensor memory; `lock` returns it.
 pub(crate) struct Memory(());
 
 static MEMORY: Mutex<Memory> = Mutex::new(Memory(()));
 
-/// Waits until no other op of this process runs.
+/// Waits until no other op of this process runs, and returns the token.
 pub(crate) fn lock() -> MutexGuard<'static, Memory> {
     MEMORY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What one op sees of its tensors.
+/// The views of one op on its tensors.
 pub(crate) struct Views<'m> {
     spans: Vec<Span>,
     memory: PhantomData<&'m mut Memory>,
 }
 
-/// Where a view's rows lie, in bytes.
+/// The rows of a view, in bytes.
 struct Span {
     rows: Layout<usize>,
     written: bool,
 }
 
 impl<'m> Views<'m> {
-    /// Of an op that has the memory to itself for as long as the views live.
+    /// Creates the views of an op that has exclusive access to the memory while they live.
     pub(crate) fn new(_: &'m mut Memory) -> Self {
         Self {
             spans: Vec::with_capacity(8),
@@ -50,19 +50,20 @@ impl<'m> Views<'m> {
         }
     }
 
-    /// The elements of a contiguous tensor.
+    /// Returns the elements of a contiguous tensor.
     pub(super) fn slice<T: Stored>(&mut self, tensor: &'m Tensor) -> PyResult<&'m [T]> {
         let layout = tensor.whole::<T>()?;
         self.claim::<T>(&layout, false)?;
-        // SAFETY: memory of `T` by the tensor's dtype and layout, alive as long as the tensor is
-        // borrowed. Nobody writes it: no other op runs, and this one has no view that does.
+        // SAFETY: the tensor's dtype and layout match `T`, and the memory lives as long as the
+        // tensor is borrowed. Nothing writes it: no other op runs, and this op has no mutable view
+        // of it.
         Ok(unsafe { slice::from_raw_parts(layout.start, layout.width) })
     }
 
-    /// The elements of a contiguous tensor, to be written.
+    /// Returns the elements of a contiguous tensor, mutable.
     #[expect(
         clippy::mut_from_ref,
-        reason = "a tensor only says where; `Memory`, borrowed for 'm, is what is lent"
+        reason = "a tensor is only an address; the borrow is that of `Memory` for 'm"
     )]
     pub(crate) fn slice_mut<T: Stored>(&mut self, tensor: &'m Tensor) -> PyResult<&'m mut [T]> {
         let layout = tensor.whole::<T>()?;
@@ -71,7 +72,7 @@ impl<'m> Views<'m> {
         Ok(unsafe { slice::from_raw_parts_mut(layout.start, layout.width) })
     }
 
-    /// The rows of a tensor [rows, ...] of which each is contiguous.
+    /// Returns the rows of a tensor [rows, ...]; each row must be contiguous.
     pub(super) fn rows<T: Stored>(&mut self, tensor: &'m Tensor) -> PyResult<Rows<'m, T>> {
         let Layout {
             start,
@@ -90,15 +91,16 @@ impl<'m> Views<'m> {
         Ok(unsafe { Rows::new(layout) })
     }
 
-    /// The rows of a tensor [rows, ...] of which each is contiguous, to be written.
+    /// Returns the rows of a tensor [rows, ...], mutable; each row must be contiguous.
     pub(super) fn rows_mut<T: Stored>(&mut self, tensor: &'m Tensor) -> PyResult<RowsMut<'m, T>> {
         let layout = tensor.rows::<T>()?;
         self.claim::<T>(&layout, true)?;
-        // SAFETY: as for `slice_mut`; `Tensor::rows` has checked that they do not overlap.
+        // SAFETY: as for `slice_mut`; `Tensor::rows` has checked that the rows do not overlap.
         Ok(unsafe { RowsMut::new(layout) })
     }
 
-    /// Notes a view down. ValueError if it or another one writes what both have.
+    /// Records a view. Returns ValueError if it shares memory with another view and either is
+    /// mutable.
     fn claim<T>(&mut self, layout: &Layout<impl Address>, written: bool) -> PyResult<()> {
         let size = size_of::<T>();
         let rows = Layout {
@@ -135,8 +137,8 @@ impl<T> Address for *mut T {
     }
 }
 
-/// Whether two sets of rows have a byte in common. True too where it cannot be ruled out soon: rows
-/// at different distances that lie between each other.
+/// Whether two sets of rows share a byte. Conservative: also true where a cheap test cannot exclude
+/// it, for interleaved rows of different strides.
 fn overlap(a: &Layout<usize>, b: &Layout<usize>) -> bool {
     let empty = |rows: &Layout<usize>| rows.count == 0 || rows.width == 0;
     let end = |rows: &Layout<usize>| rows.start + (rows.count - 1) * rows.stride + rows.width;
@@ -150,8 +152,8 @@ fn overlap(a: &Layout<usize>, b: &Layout<usize>) -> bool {
         _ if a.stride == b.stride => a.stride,
         _ => return true,
     };
-    // Columns of one matrix, as q, k and v are of their product: b's begin behind a's, and end
-    // before a's begin in the next row.
+    // Columns of one matrix, such as q, k and v of their joint projection: b's columns begin behind
+    // a's and end before a's begin in the next row.
     let (first, second) = if a.start <= b.start { (a, b) } else { (b, a) };
     let distance = (second.start - first.start) % stride;
     distance < first.width || distance + second.width > stride
@@ -170,7 +172,7 @@ mod tests {
         }
     }
 
-    /// Byte by byte.
+    /// Lists every byte.
     fn bytes(rows: &Layout<usize>) -> Vec<usize> {
         let row = |index| {
             let start = rows.start + index * rows.stride;

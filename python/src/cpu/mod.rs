@@ -1,10 +1,10 @@
 //! Kernels for tensors in host memory: `penstock._core.cpu`, called by `penstock.cpu`.
 //!
-//! The kernels are safe Rust over slices. Unsafe code is in five modules: `memory` makes slices of a
-//! tensor's memory, `views` splits them for threads, `team` shares a job with threads, `vectors` picks
-//! the widest instructions of this CPU, and `element` names the types of numbers. Each kernel
-//! computes a row from that row alone, in one fixed order: a sequence's numbers do not depend on who
-//! shares its batch.
+//! The kernels are safe Rust over slices. Unsafe code is in five modules: `memory` turns a tensor's
+//! memory into slices, `views` splits them for threads, `team` shares a job with threads, `vectors`
+//! selects the widest instructions of this CPU, and `element` declares the element types. Each
+//! kernel computes a row from that row alone, in one fixed order: a sequence's values do not depend
+//! on the rest of the batch.
 
 mod attention;
 mod element;

@@ -10,8 +10,8 @@ use super::tensor::Tensor;
 use super::vectors::{self, Kernel, dot};
 use super::views::{Rows, RowsMut};
 
-/// out = x / sqrt(mean(x^2) + eps) * weight, row by row; with `sum`, [x, residual] come as one
-/// pair: sum = x + residual is stored and normalised.
+/// Computes out = x / sqrt(mean(x^2) + eps) * weight, row by row. With `residual` (residual, sum),
+/// it stores sum = x + residual and normalises that.
 #[pyfunction]
 pub(super) fn rms_norm(
     x: Tensor,
@@ -34,7 +34,7 @@ struct Call {
     x: Tensor,
     weight: Tensor,
     eps: f32,
-    /// What is added to x, and where the sum goes.
+    /// The tensor added to x, and the destination of the sum.
     residual: Option<(Tensor, Tensor)>,
     out: Tensor,
 }
@@ -86,7 +86,7 @@ struct RmsNorm<'a, T> {
     x: Rows<'a, T>,
     weight: &'a [T],
     eps: f32,
-    /// What is added to x, and where the sum goes.
+    /// The tensor added to x, and the destination of the sum.
     residual: Option<(Rows<'a, T>, RowsMut<'a, T>)>,
     out: RowsMut<'a, T>,
 }

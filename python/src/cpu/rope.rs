@@ -10,9 +10,10 @@ use super::tensor::Tensor;
 use super::vectors::{self, Kernel};
 use super::views::{Rows, RowsMut};
 
-/// Rotates q [T, Hq, D] in place and writes the rotated k, and v [T, Hkv, D], to the cache
-/// [blocks, 2, Hkv, block_tokens, D]: as `penstock_kernels.rope_kv_write`. `places` are
-/// (slot_mapping, kv_len): tokens whose kv_len is 0 are left alone, none if there is no kv_len.
+/// Rotates q [T, Hq, D] in place and writes the rotated k, and v [T, Hkv, D], to the cache [blocks,
+/// 2, Hkv, block_tokens, D]. Same semantics as `penstock_kernels.rope_kv_write`. `angles` are
+/// (cos_sin, positions), `places` are (slot_mapping, kv_len): tokens whose kv_len is 0 are skipped;
+/// without kv_len, none is.
 #[pyfunction]
 #[pyo3(signature = (q, k, v, angles, places, cache))]
 pub(super) fn rope_kv_write(
@@ -131,7 +132,7 @@ impl<T: Element> Kernel for RopeKvWrite<'_, T> {
     #[inline(always)]
     fn run(mut self) {
         let size = self.cos_sin.width();
-        let plane = self.heads * self.block_tokens * size; // of keys, or of values, in a block
+        let plane = self.heads * self.block_tokens * size; // the keys, or the values, of a block
         for (token, (&position, &slot)) in self.positions.iter().zip(self.slots).enumerate() {
             if self.kv_len.is_some_and(|lengths| lengths[token] == 0) {
                 continue;
@@ -159,7 +160,7 @@ impl<T: Element> Kernel for RopeKvWrite<'_, T> {
     }
 }
 
-/// The halves (a | b) of a head, by `angles` (cos | sin).
+/// Rotates the halves (a | b) of a head by `angles` (cos | sin).
 #[inline(always)]
 fn rotate<T: Element>(a: &mut [T], b: &mut [T], angles: &[f32]) {
     let (cos, sin) = angles.split_at(a.len());

@@ -1,5 +1,4 @@
-//! Rows moved about, and what a step does with token ids: the few things of torch's own that a tape
-//! holds.
+//! Row copies and operations on token ids: the torch operations that a tape needs.
 
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
@@ -9,25 +8,27 @@ use super::memory::{Memory, Views};
 use super::tape::{self, Op};
 use super::tensor::Tensor;
 
-/// out[i] = source[index[i]], for rows of source [N, ...] of any kind and index [T] int32 or int64.
+/// Computes out[i] = source[index[i]] for rows of source [N, ...] of any dtype and index [T] int32
+/// or int64.
 #[pyfunction]
 pub(super) fn gather(source: Tensor, index: Tensor, out: Tensor) -> PyResult<()> {
     tape::launch(Gather { source, index, out }).map(drop)
 }
 
-/// out[index[i]] = source[i], for rows of out [N, ...] of any kind; of equal indices the last wins.
+/// Computes out[index[i]] = source[i] for rows of out [N, ...] of any dtype; of equal indices the
+/// last wins.
 #[pyfunction]
 pub(super) fn scatter(source: Tensor, index: Tensor, out: Tensor) -> PyResult<()> {
     tape::launch(Scatter { source, index, out }).map(drop)
 }
 
-/// out = source, row by row.
+/// Copies source to out, row by row.
 #[pyfunction]
 pub(super) fn copy(source: Tensor, out: Tensor) -> PyResult<()> {
     tape::launch(Copy { source, out }).map(drop)
 }
 
-/// out [T] bool = numbers [T] int32 or int64 < bound.
+/// Computes out [T] bool = numbers [T] int32 or int64 < bound.
 #[pyfunction]
 pub(super) fn less(numbers: Tensor, bound: i64, out: Tensor) -> PyResult<()> {
     let op = Less {
@@ -38,7 +39,7 @@ pub(super) fn less(numbers: Tensor, bound: i64, out: Tensor) -> PyResult<()> {
     tape::launch(op).map(drop)
 }
 
-/// out [T] int64 = a where condition [T] bool, else b; both int32 or int64.
+/// Computes out [T] int64 = a where condition [T] bool, else b; both int32 or int64.
 #[pyfunction]
 pub(super) fn pick(condition: Tensor, a: Tensor, b: Tensor, out: Tensor) -> PyResult<()> {
     let op = Pick {
@@ -154,7 +155,7 @@ impl Op for Pick {
     }
 }
 
-/// Copies rows: (of source, of out) in turn.
+/// Copies rows in the order of `moves`: (row of source, row of out).
 fn rows<'m>(
     views: Views<'m>,
     source: &'m Tensor,
@@ -191,7 +192,7 @@ fn rows_as<'m, T: Stored>(
     Ok(())
 }
 
-/// The numbers of a contiguous tensor of either integer kind.
+/// A contiguous int32 or int64 tensor.
 #[derive(Clone, Copy)]
 enum Integers<'a> {
     Short(&'a [i32]),
@@ -213,7 +214,7 @@ impl<'a> Integers<'a> {
         }
     }
 
-    /// Panics if there is no number `at`.
+    /// Returns element `at`. Panics if out of range.
     fn get(self, at: usize) -> i64 {
         match self {
             Self::Short(numbers) => i64::from(numbers[at]),

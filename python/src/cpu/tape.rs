@@ -1,8 +1,9 @@
-//! A step's ops, noted down once and run again as one call: what a CUDA graph is for a GPU.
+//! The ops of a step, recorded once and replayed as one call: the CPU's counterpart of a CUDA
+//! graph.
 //!
-//! While a thread records, ops that it calls are kept instead of run, with the tensors they are to
-//! work on. A replay runs them in that order, on whatever the tensors hold by then, with no Python
-//! between them and without the interpreter's lock.
+//! While a thread records, the ops that it calls are stored with their tensors instead of run. A
+//! replay runs them in that order, on the current contents of the tensors, without Python between
+//! them and without the GIL.
 
 use std::cell::RefCell;
 
@@ -11,10 +12,11 @@ use pyo3::prelude::*;
 
 use super::memory::{self, Memory};
 
-/// An op with its arguments; it owns them, so that it can run whenever and as often as wanted.
+/// An op with its arguments. It owns them, so it can run repeatedly.
 pub(super) trait Op: Send + Sync + 'static {
-    /// Computes. False, with nothing done, if the numbers found are none that this op is for.
-    /// Tensors that do not fit and indices out of range are errors.
+    /// Runs the op. Returns false and writes nothing if the op does not support the values found,
+    /// such as a temperature above 0 for `greedy`. Tensors that do not fit and indices out of range
+    /// are errors.
     fn run(&self, memory: &mut Memory) -> PyResult<bool>;
 }
 
@@ -22,7 +24,7 @@ thread_local! {
     static RECORDING: RefCell<Option<Vec<Box<dyn Op>>>> = const { RefCell::new(None) };
 }
 
-/// Runs an op, or keeps it while this thread records; it counts as done then.
+/// Runs an op, or stores it while this thread records; a stored op returns true.
 pub(super) fn launch(op: impl Op) -> PyResult<bool> {
     match keep(op) {
         None => Ok(true),
@@ -30,7 +32,7 @@ pub(super) fn launch(op: impl Op) -> PyResult<bool> {
     }
 }
 
-/// As `launch`, for ops long enough to let other threads run Python meanwhile.
+/// As `launch`, for long ops: releases the GIL while the op runs.
 pub(super) fn launch_detached(py: Python<'_>, op: impl Op) -> PyResult<bool> {
     match keep(op) {
         None => Ok(true),
@@ -38,7 +40,7 @@ pub(super) fn launch_detached(py: Python<'_>, op: impl Op) -> PyResult<bool> {
     }
 }
 
-/// The op itself if nothing is being recorded.
+/// Stores the op if this thread records; else returns it.
 fn keep<O: Op>(op: O) -> Option<O> {
     RECORDING.with_borrow_mut(|recording| match recording {
         Some(ops) => {
@@ -49,7 +51,7 @@ fn keep<O: Op>(op: O) -> Option<O> {
     })
 }
 
-/// Recorded ops. Nobody may write what they read while `replay` runs.
+/// Recorded ops. Their tensors must not be written by others during `replay`.
 #[pyclass(frozen, module = "penstock._core")]
 pub(super) struct Tape {
     ops: Vec<Box<dyn Op>>,
@@ -57,13 +59,13 @@ pub(super) struct Tape {
 
 #[pymethods]
 impl Tape {
-    /// From now on, ops that this thread calls are recorded. RuntimeError if it records already.
+    /// Starts recording the ops that this thread calls. Raises RuntimeError if it already records.
     #[staticmethod]
     fn begin() -> PyResult<()> {
         RECORDING.with_borrow_mut(|recording| {
             if recording.is_some() {
                 return Err(PyRuntimeError::new_err(
-                    "this thread records a tape already",
+                    "this thread already records a tape",
                 ));
             }
             *recording = Some(Vec::new());
@@ -71,7 +73,7 @@ impl Tape {
         })
     }
 
-    /// Ends the recording that this thread began, and returns it. RuntimeError without one.
+    /// Ends this thread's recording and returns it. Raises RuntimeError if it records nothing.
     #[staticmethod]
     fn end() -> PyResult<Self> {
         let ops = RECORDING.take();
@@ -79,8 +81,8 @@ impl Tape {
         Ok(Self { ops })
     }
 
-    /// Runs the ops in the order of their recording, without the interpreter's lock. False if one
-    /// of them is not for the numbers it found: those before it have run, it and the rest have not.
+    /// Runs the ops in order, without the GIL. Returns false at the first op that does not support
+    /// the values it found: the ops before it have run, it and the rest have not.
     fn replay(&self, py: Python<'_>) -> PyResult<bool> {
         py.detach(|| {
             let mut memory = memory::lock();

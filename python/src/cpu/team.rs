@@ -1,15 +1,16 @@
-//! Threads that help one that calls, and that it never has to wait for if they get no core.
+//! Helper threads for a caller that never waits for a helper without a core.
 //!
-//! The caller does the work itself, and takes it piece by piece as its helpers do: what a helper has
-//! not begun, the caller does. At the end it closes the job, so that who comes late finds none, and
-//! waits for those alone that are amid a piece: it looks for `SPIN`, then sleeps in the kernel. It
-//! never yields: beside a busy process, each yield gives it the core for milliseconds. A helper that
-//! has nothing to do yields for `LINGER`, since whoever wants its core comes first, and sleeps then.
+//! The caller works on the job itself and takes it piece by piece, as its helpers do: it also does
+//! the pieces that no helper has begun. At the end it closes the job to late helpers and waits only
+//! for helpers that still run a piece: it spins for `SPIN`, then sleeps in the kernel. It never
+//! yields: beside a busy process, each yield gives the core away for milliseconds. An idle helper
+//! yields for `LINGER`, so other processes come first, then sleeps.
 //!
-//! A helper may lose its core amid a piece, and the caller waits until it has it back. So the caller
-//! keeps an account: the time that help has saved, less the time that it has cost. When that is
-//! overdrawn, other processes want the cores, and it works alone for `REPAID` times the debt. So a
-//! fixed share of time is lost at most, and soon after the cores are free again, they are used.
+//! A helper may lose its core in the middle of a piece, and the caller then waits until the helper
+//! runs again. So the caller keeps an account: the time saved by helpers minus the time that they
+//! cost. An overdrawn account means that other processes need the cores; the caller then works
+//! alone for `REPAID` times the debt. This bounds the loss to a fixed share of the time, and
+//! helpers are used again soon after the cores are free.
 
 use std::any::Any;
 use std::hint::spin_loop;
@@ -22,78 +23,78 @@ use std::time::{Duration, Instant};
 
 use super::views::End;
 
-/// How long the caller looks before it sleeps.
+/// How long the caller spins before it sleeps.
 const SPIN: Duration = Duration::from_micros(50);
-/// How long a helper yields before it sleeps: longer than what lies between two matrices of a step,
-/// so that helpers stay awake within one.
+/// How long a helper yields before it sleeps: longer than the gap between two matrices of a step,
+/// so helpers stay awake within a step.
 const LINGER: Duration = Duration::from_micros(50);
-/// The caller works alone for so many times its debt.
+/// The caller works alone for this multiple of its debt.
 const REPAID: u32 = 16;
-/// What the account holds at most: about what a busy process takes from a helper at once. The router's
-/// threads take less; they run on the same cores, and cost less than help saves.
+/// Maximum credit: about the time that a busy process takes from a helper at once. The router's
+/// threads run on the same cores; they take less time than helpers save.
 const CREDIT: Duration = Duration::from_millis(4);
 
-/// In `Team::state`: helpers that are amid the job.
+/// In `Team::state`: the number of helpers inside the job.
 const INSIDE: u64 = (1 << 31) - 1;
-/// The caller sleeps until nobody is inside.
+/// Set while the caller sleeps until no helper is inside.
 const AWAITED: u64 = 1 << 31;
-/// One more helper may enter; the bits from here on count them. None may if the job is closed.
+/// One seat: one more helper may enter. The bits from here on count seats; a closed job has none.
 const SEAT: u64 = 1 << 32;
 
-/// What is to be done, in the frame of the caller.
+/// A job, in the stack frame of the caller.
 struct Job<'a> {
-    /// Takes pieces from its end while any is left, and returns how many it took.
+    /// Takes pieces from its end until none is left, and returns the number it took.
     work: &'a (dyn Fn(End) -> usize + Sync),
-    /// Of a helper.
+    /// The first panic of a helper.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
-/// Helpers share it.
+/// Helpers share the job, so it must be `Sync`.
 const _: fn() = || {
     fn sync<T: Sync>() {}
     sync::<Job<'static>>();
 };
 
-/// The helpers, and the job that they work on.
+/// The helpers and their current job.
 pub(super) struct Team {
-    /// Seats, whether the caller sleeps, and how many are inside.
+    /// Seats, `AWAITED`, and the number of helpers inside.
     state: AtomicU64,
-    /// Valid for those inside.
+    /// The current job; valid for helpers inside.
     job: AtomicPtr<Job<'static>>,
     helpers: Vec<Helper>,
-    /// Of the one caller that has help at a time.
+    /// The account; its lock admits one caller with helpers at a time.
     account: Mutex<HelpAccount>,
-    /// Wakes the caller when nobody is inside any more.
+    /// Wakes the caller when the last helper has left.
     left: (Mutex<()>, Condvar),
 }
 
 struct Helper {
     thread: Thread,
-    /// Whether it sleeps, or is about to.
+    /// Whether the helper sleeps or is about to.
     asleep: Arc<AtomicBool>,
 }
 
-/// Whether help pays.
+/// An account of whether helpers save time.
 #[derive(Default)]
 struct HelpAccount {
     credit: Duration,
     alone_until: Option<Instant>,
 }
 
-/// How a call with help went.
+/// The timing of a call with helpers.
 struct JobTiming {
-    /// The time in which the caller took pieces.
+    /// Time in which the caller worked on pieces.
     own: Duration,
-    /// In which it woke helpers, and waited for those amid a piece.
+    /// Time in which the caller woke helpers and waited for their last pieces.
     cost: Duration,
-    /// Pieces that it took.
+    /// Pieces done by the caller.
     taken: usize,
     /// Pieces in all.
     pieces: usize,
 }
 
 impl JobTiming {
-    /// How long the caller would have taken for the pieces of others.
+    /// Returns the time that the caller would have needed for the helpers' pieces.
     fn saved(&self) -> Duration {
         let others = self.pieces.saturating_sub(self.taken) as u32;
         self.own * others / self.taken.max(1) as u32
@@ -101,7 +102,7 @@ impl JobTiming {
 }
 
 impl HelpAccount {
-    /// Takes a call into account that ended `now`.
+    /// Updates the account with a call that ended `now`.
     fn learn(&mut self, timing: &JobTiming, now: Instant) {
         let credit = (self.credit + timing.saved()).min(CREDIT + timing.cost);
         let debt = timing.cost.saturating_sub(credit);
@@ -111,7 +112,7 @@ impl HelpAccount {
 }
 
 impl Team {
-    /// Helpers as many as the system gives, `count` at most.
+    /// Starts up to `count` helpers, as many as the system permits.
     pub(super) fn start(count: usize) -> Arc<Self> {
         let (sender, receiver) = std::sync::mpsc::channel::<Arc<Self>>();
         let receiver = Arc::new(Mutex::new(receiver));
@@ -132,7 +133,7 @@ impl Team {
         };
         let team = Arc::new(Self::with_helpers((0..count).map_while(start).collect()));
         for _ in &team.helpers {
-            // It waits for it, or has ended.
+            // The helper waits for this message, or has ended.
             let _ = sender.send(Arc::clone(&team));
         }
         team
@@ -148,9 +149,9 @@ impl Team {
         }
     }
 
-    /// Calls `work` here, and on `helpers` threads at most that come in time. All its `pieces` are
-    /// done on return. If another thread has the help, or helpers were of no use lately, it is
-    /// called here alone.
+    /// Calls `work` on this thread and on up to `helpers` helpers that arrive in time. All `pieces`
+    /// are done on return. If another caller has the helpers, or they recently cost more than they
+    /// saved, only this thread works.
     pub(super) fn run(&self, helpers: usize, pieces: usize, work: &(dyn Fn(End) -> usize + Sync)) {
         let mut account = match self.account.try_lock() {
             Ok(account) => account,
@@ -188,7 +189,7 @@ impl Team {
         }
     }
 
-    /// The life of a helper.
+    /// Runs a helper's loop.
     fn help(&self, asleep: &AtomicBool) {
         loop {
             self.work_once();
@@ -211,7 +212,7 @@ impl Team {
         self.state.load(Ordering::SeqCst) >= SEAT
     }
 
-    /// Works on the job, if there is one that a helper may still enter.
+    /// Works on the job if it has a free seat.
     fn work_once(&self) {
         let enter = |state: u64| (state >= SEAT).then(|| state - SEAT + 1);
         let entered = self
@@ -221,15 +222,16 @@ impl Team {
             return;
         }
         let job = self.job.load(Ordering::SeqCst);
-        // SAFETY: `OpenJob` has put it there before the seat, and its caller does not leave the frame
-        // that holds the job before nobody is inside; this thread is until it subtracts itself.
+        // SAFETY: `OpenJob` stores the job before it adds seats, and its caller does not leave the
+        // frame that holds the job while a helper is inside; this thread is inside until it
+        // subtracts itself.
         let job: &Job<'_> = unsafe { &*job };
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| (job.work)(End::Back))) {
             let mut first = job.panic.lock().unwrap_or_else(PoisonError::into_inner);
             first.get_or_insert(panic);
         }
         let before = self.state.fetch_sub(1, Ordering::SeqCst);
-        // From here on the job may be gone, but the team is not.
+        // From here on the job may be freed, but the team is not.
         if before & AWAITED != 0 && before & INSIDE == 1 {
             let _lock = self.left.0.lock().unwrap_or_else(PoisonError::into_inner);
             self.left.1.notify_all();
@@ -237,7 +239,7 @@ impl Team {
     }
 }
 
-/// A job that helpers may enter. Dropping it closes it and waits for those inside.
+/// A job that helpers may enter. Dropping it closes the job and waits for the helpers inside.
 struct OpenJob<'a> {
     team: &'a Team,
 }
@@ -250,7 +252,7 @@ impl<'a> OpenJob<'a> {
         let seats = SEAT * helpers.len() as u64;
         team.state.fetch_add(seats, Ordering::SeqCst);
         for helper in helpers {
-            // Not looked at first: it says so before it looks for seats for the last time.
+            // `swap`, not a load first: the helper sets `asleep` before its last check for seats.
             if helper.asleep.swap(false, Ordering::SeqCst) {
                 helper.thread.unpark();
             }
@@ -323,7 +325,7 @@ mod tests {
         }
     }
 
-    /// A team whose one helper never gets a core by itself.
+    /// A team whose only helper never gets a core by itself.
     fn without_cores() -> Team {
         Team::with_helpers(vec![Helper {
             thread: thread::current(),
@@ -334,7 +336,7 @@ mod tests {
     fn wait_for(condition: impl Fn() -> bool) {
         let began = Instant::now();
         while !condition() {
-            assert!(began.elapsed() < Duration::from_secs(60), "it never came");
+            assert!(began.elapsed() < Duration::from_secs(60), "timed out");
             thread::yield_now();
         }
     }
@@ -353,7 +355,7 @@ mod tests {
                     .all(|piece| piece.load(Ordering::Relaxed) == 1)
             );
             if round % 500 == 0 {
-                thread::sleep(2 * SPIN); // helpers sleep by then
+                thread::sleep(2 * SPIN); // helpers are asleep now
             }
         }
     }
@@ -374,7 +376,7 @@ mod tests {
         assert_eq!(
             pieces.next.load(Ordering::Relaxed),
             next,
-            "it came too late"
+            "a late helper takes no piece"
         );
     }
 
@@ -389,7 +391,7 @@ mod tests {
             }
             inside.store(true, Ordering::SeqCst);
             wait_for(|| team.state.load(Ordering::SeqCst) & AWAITED != 0);
-            thread::sleep(Duration::from_millis(50)); // far more than the caller can have saved
+            thread::sleep(Duration::from_millis(50)); // far more than the helpers can have saved
             0
         };
         thread::scope(|scope| {
@@ -405,7 +407,7 @@ mod tests {
         account.alone_until = Some(Instant::now() + Duration::from_secs(3600));
         drop(account);
         team.run(1, 1, &|_| {
-            assert!(!team.has_seat(), "help is asked for again");
+            assert!(!team.has_seat(), "helpers are used again");
             1
         });
     }
@@ -417,16 +419,16 @@ mod tests {
             account.learn(&timing(own, cost, taken), now);
             account.alone_until.map(|until| (until - now).as_micros())
         };
-        // Half of the pieces were helped with: that saved as long as the caller took for its own.
+        // Helpers did half of the pieces and so saved as much time as the caller worked.
         assert_eq!(alone(10, 10, 4), None);
         assert_eq!(alone(10, 15, 4), Some(16 * 5));
         assert_eq!(alone(10, 0, 4), None);
-        assert_eq!(alone(10, 20, 4), None, "the last one's savings pay for it");
+        assert_eq!(alone(10, 20, 4), None, "the last call's savings cover it");
         assert_eq!(alone(0, 1, 0), Some(16));
-        // However much was saved, a busy process is noticed at once.
+        // Credit is capped, so a busy process is noticed at once.
         assert_eq!(alone(1_000_000, 0, 4), None);
         assert_eq!(alone(10, 4500, 4), Some(16 * 490));
-        // A call that was long enough itself is no debt.
+        // A call that saves enough itself leaves no debt.
         assert_eq!(alone(10_000, 9000, 4), None);
     }
 
@@ -456,7 +458,7 @@ mod tests {
         assert_eq!(
             pieces.taken[0].load(Ordering::Relaxed),
             1,
-            "it is of use after that"
+            "the team still works"
         );
     }
 
@@ -486,7 +488,7 @@ mod tests {
             assert!(catch_unwind(AssertUnwindSafe(|| team.run(1, 2, &work))).is_err());
             assert!(
                 ended.load(Ordering::SeqCst),
-                "the helper had the caller's frame"
+                "the helper still used the caller's frame"
             );
         });
     }

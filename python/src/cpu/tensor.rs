@@ -1,6 +1,7 @@
-//! Torch tensors: what they hold, and where. `memory` makes slices of them.
+//! Torch tensors: dtype, shape and address. `memory` turns them into slices.
 //!
-//! A `Tensor` keeps the Python object that holds the memory, so that it lives as long as the op.
+//! A `Tensor` holds a reference to the Python object that owns the memory, so the memory lives as
+//! long as the op.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -11,7 +12,7 @@ use pyo3::{Borrowed, intern};
 use super::element::{DType, Stored};
 use super::views::Layout;
 
-/// Dimensions of a tensor, at most.
+/// Maximum number of dimensions.
 const RANK: usize = 5;
 
 /// A tensor in host memory.
@@ -21,7 +22,7 @@ pub(crate) struct Tensor {
     strides: [usize; RANK],
     rank: usize,
     pub(super) kind: DType,
-    /// Holds the memory; nobody else may.
+    /// Keeps the memory alive; possibly the only reference.
     _owner: Py<PyAny>,
 }
 
@@ -48,7 +49,7 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Tensor {
     }
 }
 
-/// The numbers of a tuple, and how many they are.
+/// Returns the values of a tuple and its length.
 fn sizes(tuple: &Bound<'_, PyAny>) -> PyResult<([usize; RANK], usize)> {
     let tuple = tuple.cast::<PyTuple>()?;
     let mut sizes = [0; RANK];
@@ -63,7 +64,7 @@ fn sizes(tuple: &Bound<'_, PyAny>) -> PyResult<([usize; RANK], usize)> {
     Ok((sizes, tuple.len()))
 }
 
-/// The kind that a `torch.dtype` stands for; torch has one object for each.
+/// Converts a `torch.dtype`. Torch has one object per dtype.
 fn kind(dtype: &Bound<'_, PyAny>) -> PyResult<DType> {
     static DTYPES: PyOnceLock<[(Py<PyAny>, DType); 5]> = PyOnceLock::new();
     let py = dtype.py();
@@ -85,7 +86,7 @@ fn kind(dtype: &Bound<'_, PyAny>) -> PyResult<DType> {
 }
 
 impl Tensor {
-    /// Elements along each dimension.
+    /// Returns the size of each dimension.
     pub(crate) fn shape(&self) -> &[usize] {
         &self.shape[..self.rank]
     }
@@ -94,7 +95,7 @@ impl Tensor {
         &self.strides[..self.rank]
     }
 
-    /// Where the elements of a contiguous tensor lie: as one row.
+    /// Returns the layout of a contiguous tensor, as one row.
     pub(super) fn whole<T: Stored>(&self) -> PyResult<Layout<*mut T>> {
         self.expect_kind::<T>()?;
         if !contiguous(self.shape(), self.strides()) {
@@ -109,14 +110,15 @@ impl Tensor {
         })
     }
 
-    /// Where the rows of a tensor [rows, ...] lie, of which each is contiguous; they do not overlap.
+    /// Returns the layout of the rows of a tensor [rows, ...]. Each row is contiguous; rows do not
+    /// overlap.
     pub(super) fn rows<T: Stored>(&self) -> PyResult<Layout<*mut T>> {
         self.expect_kind::<T>()?;
         let (Some((&count, inner)), Some((&stride, strides))) =
             (self.shape().split_first(), self.strides().split_first())
         else {
             return Err(PyValueError::new_err(
-                "expected a tensor of rows, found a number",
+                "expected a tensor of at least one dimension, found a scalar",
             ));
         };
         if !contiguous(inner, strides) {
@@ -146,7 +148,7 @@ impl Tensor {
         Err(PyValueError::new_err(text))
     }
 
-    /// Never null, as slices want it: an empty tensor may have no memory.
+    /// Returns a non-null pointer, as slices require: an empty tensor may have no memory.
     fn pointer<T>(&self) -> *mut T {
         if self.address == 0 {
             return std::ptr::dangling_mut();

@@ -1,4 +1,4 @@
-//! Work on several cores: blocks that any thread may take while one is left.
+//! Parallel work in blocks: any thread may take the next block.
 
 use std::sync::{Arc, OnceLock};
 use std::thread::available_parallelism;
@@ -6,11 +6,11 @@ use std::thread::available_parallelism;
 use super::team::Team;
 use super::views::End;
 
-/// Blocks for each thread. The last block of a call is what threads may wait for at its end; and a
-/// thread that gets its core late has lost less.
+/// Blocks per thread. More blocks shorten the wait for the last one at the end of a call, and the
+/// loss when a thread gets its core late.
 const BLOCKS: usize = 4;
 
-/// Units (rows, tiles) of a block, where so many threads share so many of them.
+/// Returns the number of units (rows, tiles) per block for `units` units on `threads` threads.
 pub(super) fn block(units: usize, threads: usize) -> usize {
     if threads < 2 {
         return units.max(1);
@@ -18,9 +18,9 @@ pub(super) fn block(units: usize, threads: usize) -> usize {
     units.div_ceil(threads * BLOCKS).max(1)
 }
 
-/// Calls `work` on this thread and beside it on others, `threads` in all at most. It takes blocks
-/// from its end until none of `blocks` is left, and returns how many it took. `share` returns when
-/// all are done.
+/// Calls `work` on this thread and on up to `threads - 1` others. `work` takes blocks from its end
+/// until none of `blocks` is left, and returns the number it took. `share` returns when all blocks
+/// are done.
 pub(super) fn share(threads: usize, blocks: usize, work: &(dyn Fn(End) -> usize + Sync)) {
     static TEAM: OnceLock<Arc<Team>> = OnceLock::new();
     if threads < 2 || blocks < 2 {

@@ -1,25 +1,26 @@
-//! The widest vector instructions of this CPU, and the arithmetic on lanes that uses them.
+//! Dispatch to the widest vector instructions of this CPU, and lane-wise arithmetic.
 
 use pyo3::prelude::*;
 
 use super::element::Element;
 
-/// Numbers that are computed side by side: one AVX-512 register, two of AVX2, four of NEON.
+/// Lanes per vector: one AVX-512 register, two of AVX2, four of NEON.
 pub(super) const LANES: usize = 16;
 
-/// `LANES` numbers side by side.
+/// A vector of `LANES` numbers.
 pub(super) type Lanes = [f32; LANES];
 
-/// Work to be compiled once for each set of instructions.
+/// Work that is compiled once per instruction set.
 pub(super) trait Kernel {
-    /// What it computes.
+    /// The result.
     type Output;
 
-    /// Must be `#[inline(always)]`, with all that it calls: only then it is compiled anew.
+    /// Runs the kernel. It and everything it calls must be `#[inline(always)]`: otherwise the code
+    /// is not recompiled for the instruction set.
     fn run(self) -> Self::Output;
 }
 
-/// Runs `kernel` with the widest instructions that this CPU has.
+/// Runs `kernel` with the widest instructions of this CPU.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn run<K: Kernel>(kernel: K) -> K::Output {
     if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw") {
@@ -33,7 +34,7 @@ pub(super) fn run<K: Kernel>(kernel: K) -> K::Output {
     }
 }
 
-/// Runs `kernel`; what is wider than the target's own instructions is known for x86-64 alone.
+/// Runs `kernel` with the target's baseline instructions; only x86-64 has run-time dispatch.
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) fn run<K: Kernel>(kernel: K) -> K::Output {
     kernel.run()
@@ -51,23 +52,23 @@ fn run_avx2<K: Kernel>(kernel: K) -> K::Output {
     kernel.run()
 }
 
-/// Whether this CPU multiplies and adds in one instruction. Without it these kernels are correct,
-/// but slower than torch's.
+/// Returns whether this CPU has fused multiply-add. Without it these kernels are correct, but
+/// slower than torch's.
 #[pyfunction]
 #[cfg(target_arch = "x86_64")]
 pub(super) fn fast() -> bool {
     is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")
 }
 
-/// Whether this CPU multiplies and adds in one instruction. Without it these kernels are correct,
-/// but slower than torch's.
+/// Returns whether this CPU has fused multiply-add. Without it these kernels are correct, but
+/// slower than torch's.
 #[pyfunction]
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) fn fast() -> bool {
     cfg!(target_arch = "aarch64")
 }
 
-/// `f` of every lane.
+/// Returns `f` of every lane.
 #[inline(always)]
 pub(super) fn each(mut f: impl FnMut(usize) -> f32) -> Lanes {
     let mut out = [0.0; LANES];
@@ -77,7 +78,7 @@ pub(super) fn each(mut f: impl FnMut(usize) -> f32) -> Lanes {
     out
 }
 
-/// The sum of the lanes, by halves.
+/// Returns the sum of the lanes by pairwise halving.
 #[inline(always)]
 pub(super) fn sum(lanes: Lanes) -> f32 {
     let mut eight = [0.0; 8];
@@ -91,7 +92,7 @@ pub(super) fn sum(lanes: Lanes) -> f32 {
     (four[0] + four[2]) + (four[1] + four[3])
 }
 
-/// The sum of a[i] b[i].
+/// Returns the sum of a[i] b[i].
 #[inline(always)]
 pub(super) fn dot<A: Element, B: Element>(a: &[A], b: &[B]) -> f32 {
     let (a_lanes, a_rest) = a.as_chunks::<LANES>();
@@ -104,10 +105,11 @@ pub(super) fn dot<A: Element, B: Element>(a: &[A], b: &[B]) -> f32 {
     rest.fold(sum(total), |sum, (a, b)| a.wide().mul_add(b.wide(), sum))
 }
 
-/// e^x to two units in the last place, for x in -87 .. 88; beyond, e to that bound. NaN stays NaN.
+/// Returns e^x to two units in the last place for x in -87 .. 88; x is clamped to that range. NaN
+/// stays NaN.
 ///
-/// x = n ln 2 + r with |r| <= ln 2 / 2; e^r by its Taylor series, of which the eighth term is below
-/// half a unit; 2^n by its bits. ln 2 is split in two, so that n ln 2 loses nothing.
+/// x = n ln 2 + r with |r| <= ln 2 / 2. e^r is a Taylor series whose eighth term is below half a
+/// unit; 2^n is built from its bits. ln 2 is split in two, so n ln 2 loses no bits.
 #[inline(always)]
 pub(super) fn exp(x: f32) -> f32 {
     const LN_2_HIGH: f32 = 0.693_359_4;
@@ -144,7 +146,7 @@ mod tests {
             let x = i as f32 * 1e-4;
             let expected = f64::from(x).exp();
             let error = (f64::from(exp(x)) - expected).abs() / expected;
-            assert!(error < 2.4e-7, "exp({x}) is wrong by {error:e} of itself");
+            assert!(error < 2.4e-7, "exp({x}) has relative error {error:e}");
         }
         assert!(exp(f32::NAN).is_nan());
         assert_eq!(exp(0.0), 1.0);

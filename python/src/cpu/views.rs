@@ -1,26 +1,27 @@
-//! Views of rows in memory: `Rows` to read, `RowsMut` to write, `Blocks` to write on several threads.
+//! Views of rows in memory: `Rows` to read, `RowsMut` to write, `Blocks` to write on several
+//! threads.
 //!
-//! By their types, memory that one view writes is in no other view. `RowsMut` is neither `Copy` nor
-//! `Clone`, lends a row only for as long as it is borrowed itself, and is used up when it becomes
-//! `Blocks`. `Blocks` gives away each part once. `tests/cpu/test_views.py` compiles this file alone
-//! and shows what the compiler refuses.
+//! The types guarantee that memory written through one view is in no other view. `RowsMut` is
+//! neither `Copy` nor `Clone`, lends a row only while it is borrowed itself, and is consumed by the
+//! conversion to `Blocks`. `Blocks` returns each block once. `tests/cpu/test_views.py` compiles
+//! this file alone and checks that misuse does not compile.
 
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::slice;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Where rows of equal width lie. All but the start is counted in elements.
+/// The layout of rows of equal width, in elements except for the start.
 #[derive(Debug)]
 pub(super) struct Layout<P> {
     pub(super) start: P,
     pub(super) count: usize,
     pub(super) width: usize,
-    /// From the start of a row to the start of the next.
+    /// Distance between the starts of two rows.
     pub(super) stride: usize,
 }
 
-/// Rows that are read.
+/// Read-only rows.
 pub(super) struct Rows<'a, T> {
     layout: Layout<*const T>,
     memory: PhantomData<&'a [T]>,
@@ -42,14 +43,14 @@ impl<P: Copy> Clone for Layout<P> {
 
 impl<P: Copy> Copy for Layout<P> {}
 
-// SAFETY: it stands for shared slices of `T`.
+// SAFETY: `Rows` is equivalent to shared slices of `T`.
 unsafe impl<T: Sync> Send for Rows<'_, T> {}
 // SAFETY: as above.
 unsafe impl<T: Sync> Sync for Rows<'_, T> {}
 
 impl<'a, T> Rows<'a, T> {
     /// # Safety
-    /// All rows are initialised memory of `T` that nobody writes for `'a`.
+    /// All rows must be initialised memory of `T` that is not written during `'a`.
     pub(super) unsafe fn new(layout: Layout<*const T>) -> Self {
         let memory = PhantomData;
         Self { layout, memory }
@@ -63,30 +64,31 @@ impl<'a, T> Rows<'a, T> {
         self.layout.width
     }
 
-    /// Row `index`. Panics if there is none.
+    /// Returns row `index`. Panics if out of range.
     #[inline(always)]
     pub(super) fn row(&self, index: usize) -> &'a [T] {
         let Layout { start, count, .. } = self.layout;
         assert!(index < count, "row {index} of {count}");
-        // SAFETY: in bounds; memory of `T` that nobody writes for 'a, as `new` was promised.
+        // SAFETY: in bounds; the caller of `new` guarantees memory of `T` that is not written
+        // during 'a.
         unsafe { slice::from_raw_parts(start.add(index * self.layout.stride), self.layout.width) }
     }
 }
 
-/// Rows that are written, by whoever holds this view and nobody else.
+/// Mutable rows; no other view has their memory.
 pub(super) struct RowsMut<'a, T> {
     layout: Layout<*mut T>,
     memory: PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: it stands for exclusive slices of `T`.
+// SAFETY: `RowsMut` is equivalent to exclusive slices of `T`.
 unsafe impl<T: Send> Send for RowsMut<'_, T> {}
-// SAFETY: a shared one only reads.
+// SAFETY: a shared `RowsMut` only reads.
 unsafe impl<T: Sync> Sync for RowsMut<'_, T> {}
 
 impl<'a, T> RowsMut<'a, T> {
     /// # Safety
-    /// All rows are initialised memory of `T` that nobody else reads or writes for `'a`. They do
+    /// All rows must be initialised memory of `T` that is not accessed otherwise during `'a`. They must
     /// not overlap: the stride is at least the width unless there is one row.
     pub(super) unsafe fn new(layout: Layout<*mut T>) -> Self {
         let memory = PhantomData;
@@ -101,18 +103,18 @@ impl<'a, T> RowsMut<'a, T> {
         self.layout.width
     }
 
-    /// Row `index`. Panics if there is none.
+    /// Returns row `index`. Panics if out of range.
     #[inline(always)]
     pub(super) fn row(&self, index: usize) -> &[T] {
-        // SAFETY: `at` has checked the bounds; while this view is shared, nobody writes.
+        // SAFETY: `at` has checked the bounds; while this view is shared, no row is written.
         unsafe { slice::from_raw_parts(self.at(index), self.layout.width) }
     }
 
-    /// Row `index`, to be written. Panics if there is none.
+    /// Returns row `index`, mutable. Panics if out of range.
     #[inline(always)]
     pub(super) fn row_mut(&mut self, index: usize) -> &mut [T] {
-        // SAFETY: `at` has checked the bounds; this view is borrowed exclusively, so that no other
-        // slice of its rows is alive, and no other view has its memory.
+        // SAFETY: `at` has checked the bounds; this view is borrowed exclusively, so no other slice
+        // of its rows exists, and no other view has its memory.
         unsafe { slice::from_raw_parts_mut(self.at(index), self.layout.width) }
     }
 
@@ -124,14 +126,14 @@ impl<'a, T> RowsMut<'a, T> {
         unsafe { start.add(index * self.layout.stride) }
     }
 
-    /// These rows in parts of `size` rows each, or of `size` columns of every row.
+    /// Splits the rows into blocks of `size` rows each, or of `size` columns of every row.
     pub(super) fn into_blocks(self, along: Along, size: usize) -> Blocks<'a, T> {
         let extent = match along {
             Along::Rows => self.layout.count,
             Along::Columns => self.layout.width,
         };
         let size = size.max(1);
-        // Few enough to be counted from either end in half of `taken`.
+        // Limits the number of blocks to 32 bits, half of `taken`, for each end.
         let size = size.max(extent.div_ceil(u32::MAX as usize));
         Blocks {
             rows: self,
@@ -143,49 +145,49 @@ impl<'a, T> RowsMut<'a, T> {
     }
 }
 
-/// What blocks are cut from.
+/// The axis along which blocks are cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Along {
     Rows,
     Columns,
 }
 
-/// Where a thread takes blocks. Two threads that begin at either end get much the same blocks of a
-/// matrix each time, which their cores' caches may still hold.
+/// The end from which a thread takes blocks. Two threads that start at opposite ends get nearly the
+/// same blocks of a matrix each time, which their cores' caches may still hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     Front,
     Back,
 }
 
-/// Parts of rows that do not overlap, which any thread may take: each of them once.
+/// Disjoint blocks of rows. Any thread may take one; each is returned once.
 pub(super) struct Blocks<'a, T> {
     rows: RowsMut<'a, T>,
     along: Along,
     size: usize,
-    /// Rows or columns in all.
+    /// Total number of rows or columns.
     extent: usize,
-    /// How many parts have been taken from the front (the upper half) and from the back.
+    /// Blocks taken from the front (the upper half) and from the back (the lower half).
     taken: AtomicU64,
 }
 
-/// A part of rows.
+/// A block of rows.
 pub(super) struct Block<'a, T> {
-    /// The rows or columns that are in it.
+    /// Rows or columns of the block.
     pub(super) range: Range<usize>,
     pub(super) rows: RowsMut<'a, T>,
 }
 
-// SAFETY: what a shared one hands out is an exclusive part of `T`s, each part to one thread.
+// SAFETY: a shared `Blocks` returns exclusive blocks of `T`, each to one thread.
 unsafe impl<T: Send> Sync for Blocks<'_, T> {}
 
 impl<T> Blocks<'_, T> {
-    /// Parts in all, taken or not.
+    /// Returns the number of blocks, taken or not.
     pub(super) fn count(&self) -> usize {
         self.extent.div_ceil(self.size)
     }
 
-    /// A part that nobody has taken, the next from this end. None if all have been.
+    /// Takes the next block from this end. Returns None if all are taken.
     #[inline(always)]
     pub(super) fn take(&self, end: End) -> Option<Block<'_, T>> {
         let count = self.count();
@@ -198,7 +200,7 @@ impl<T> Blocks<'_, T> {
             };
             (front + back < count).then_some(taken + one)
         };
-        // Relaxed: what others wrote is read only when all threads have been waited for.
+        // Relaxed: other threads' writes are read only after all threads have been joined.
         let taken = self
             .taken
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, claim);
@@ -220,11 +222,11 @@ impl<T> Blocks<'_, T> {
                 start
             }
         };
-        // SAFETY: `start` is less than the rows or columns that there are, so this is within them.
+        // SAFETY: `start` is less than the number of rows or columns, so the result is within them.
         layout.start = unsafe { layout.start.add(before) };
-        // SAFETY: each count from the front and from the back is had once, and both together are at
+        // SAFETY: each count from the front and from the back is claimed once, and their sum is at
         // most `count`, so no other block has these rows or columns. The rows themselves belong to
-        // this object, which gives them away in blocks alone.
+        // this object, which lends them only as blocks.
         let rows = unsafe { RowsMut::new(layout) };
         Some(Block { range, rows })
     }
