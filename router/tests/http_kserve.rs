@@ -124,7 +124,7 @@ async fn unsupported_extensions_are_not_listed() {
         let path = format!("/v2/repository/models/penstock/{what}");
         let reply = server.post(&path, json!({})).await;
         assert_eq!(reply.status, 404);
-        let rule = "models are neither loaded nor unloaded on request";
+        let rule = "models cannot be loaded or unloaded by request";
         assert!(reply.text().contains(rule), "{}", reply.text());
     }
 }

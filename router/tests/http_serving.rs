@@ -356,7 +356,7 @@ async fn handler_panic_returns_500_and_harms_no_other_request() {
     let served = served(|_| {}).await;
     // The script has no act for it, which is a panic.
     let mut socket = served.generate("/generate").await;
-    let answer = read_until(&mut socket, "the server failed over this request").await;
+    let answer = read_until(&mut socket, "the server failed on this request").await;
     assert!(answer.starts_with("HTTP/1.1 500"), "{answer}");
     let act = || ScriptedReply::Play(scripted::script(&["x"], End::Length));
     served.server.backend.act(act());

@@ -1,4 +1,4 @@
-//! The fields of beam search, which the native and OpenAI's routes share.
+//! The fields of beam search, shared by the native and OpenAI routes.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use crate::error::ApiError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WireEarlyStopping(EarlyStopping);
 
-/// What a request says of beam search.
+/// The beam search fields of a request.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct BeamFields {
     pub(super) enabled: Option<bool>,
@@ -21,7 +21,7 @@ pub(super) struct BeamFields {
 }
 
 impl BeamFields {
-    /// The search, if one is wanted; as wide as `usual` unless the request says it.
+    /// Returns the beam search that is requested, if any; its width defaults to `usual`.
     pub(super) fn beam(self, usual: u32) -> Result<Option<BeamParameters>, ApiError> {
         if self.enabled == Some(true) {
             return Ok(Some(BeamParameters {

@@ -1,4 +1,5 @@
-//! An answer as blocks of one kind each, begun, filled and ended one after the other.
+//! Splits an output into typed blocks, which stream one after the other. Used by the Messages and
+//! Responses APIs.
 
 use std::future::poll_fn;
 use std::task::{Context, Poll, ready};
@@ -12,57 +13,57 @@ use crate::error::ApiError;
 use crate::generation::{FinishReason, Generation, TextEvent};
 use crate::tool_parsers::{OutputDelta, OutputParserOptions};
 
-/// What a block is.
+/// The type of a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Block {
     /// Text for the user.
     Text,
-    /// What the model thought.
+    /// Reasoning.
     Reasoning,
-    /// A call, whose text is its arguments.
+    /// A tool call, whose text is its arguments.
     Call {
-        /// Its id.
+        /// The call's id.
         id: String,
         /// The function's name.
         name: String,
     },
 }
 
-/// What happens to an answer's blocks. One is open at a time.
+/// A change of an output's blocks. At most one block is open at a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum BlockChange {
     /// A block begins.
     Begin(Block),
-    /// The open block has more text.
+    /// The open block is extended.
     Delta(String),
-    /// The open block ends; `cut`: because the tokens ran out.
+    /// The open block ends; `cut` if the token limit was reached.
     End { cut: bool },
 }
 
-/// Tells an answer's blocks to a client.
+/// Writes an output's blocks in the format of an API.
 pub(super) trait BlockWriter: Send + Unpin + 'static {
-    /// Appends what comes before the first block.
+    /// Appends the events before the first block.
     fn begin(&mut self, out: &mut BytesMut);
 
-    /// Appends what a change says.
+    /// Appends the events of a change.
     fn write_change(&mut self, change: BlockChange, out: &mut BytesMut);
 
-    /// Appends what comes after the last block.
+    /// Appends the events after the last block.
     fn finish(&mut self, generation: &Generation, end: &OutputEnd, out: &mut BytesMut);
 
-    /// Appends how the answer failed.
+    /// Appends the event of an error.
     fn fail(&mut self, error: &ApiError, out: &mut BytesMut);
 
-    /// Whether each token is shown to `token` before the changes that it brings.
+    /// Whether `on_token` is called with each token, before the changes that it causes.
     fn wants_tokens(&self) -> bool {
         false
     }
 
-    /// Takes note of the token at `index` of an event, with its own text.
+    /// Records the token at `index` of an event; `text` is the token's own text.
     fn on_token(&mut self, _: &Generation, _: &TextEvent, _index: usize, _text: &str) {}
 }
 
-/// Reads an answer and has it told.
+/// Parses an output and writes its blocks.
 pub(super) struct BlockStream<T> {
     generation: Generation,
     parser: GenerationParser,
@@ -71,7 +72,7 @@ pub(super) struct BlockStream<T> {
     started: bool,
 }
 
-/// Makes blocks of pieces.
+/// Turns parsed pieces into block changes.
 #[derive(Debug, Default)]
 struct BlockBuilder {
     open: Option<OpenBlockKind>,
@@ -95,7 +96,7 @@ impl<T: BlockWriter> BlockStream<T> {
         }
     }
 
-    /// Runs the answer to its end. What the teller writes on the way is dropped.
+    /// Runs the generation to its end and drops the events that were written.
     pub(super) async fn run(mut self) -> Result<(Generation, T), ApiError> {
         let mut event = TextEvent::default();
         let mut out = BytesMut::new();
@@ -182,7 +183,7 @@ impl BlockBuilder {
         }
     }
 
-    /// Adds to the open block if it is of this kind, or to a new one.
+    /// Extends the open block if it has this kind; otherwise opens a new one.
     fn more(
         &mut self,
         kind: OpenBlockKind,

@@ -1,5 +1,5 @@
-//! Who may be connected. A bounded number of connections is served; for one more, the one that has been
-//! idle for the longest is closed.
+//! Limits the number of open connections. A connection beyond the limit replaces the one that has
+//! been idle for the longest.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,17 +11,17 @@ use futures_util::task::AtomicWaker;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-/// How long the place of a connection that is to close is waited for. Its task only has to run once.
+/// Time to wait for the permit of a connection that is being closed. Its task only has to run once.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// A number of places. Clones share them.
+/// A limit on open connections. Clones share it.
 #[derive(Clone)]
 pub(super) struct ConnectionLimit(Arc<Shared>);
 
 struct Shared {
     permits: Arc<Semaphore>,
     size: u32,
-    /// A connection must have been idle for so long to be closed for another.
+    /// Idle time after which a connection may be closed to make room.
     least_idle: Duration,
     began: Instant,
     open: Mutex<OpenConnections>,
@@ -33,7 +33,7 @@ struct OpenConnections {
     connections: HashMap<u64, Arc<ConnectionState>>,
 }
 
-/// A connection's place, given back when it is dropped.
+/// A connection's permit, released when it is dropped.
 pub(super) struct ConnectionPermit {
     limit: ConnectionLimit,
     number: u64,
@@ -41,29 +41,29 @@ pub(super) struct ConnectionPermit {
     _permit: OwnedSemaphorePermit,
 }
 
-/// What is known of a connection, by its task and by whoever looks for a place.
+/// State of a connection, shared by its task and the limit.
 pub(super) struct ConnectionState {
-    /// Microseconds from the room's beginning until it became idle, or one of the two below.
+    /// When it became idle, in microseconds since `began`; or `BUSY`; or `CLOSING`.
     since: AtomicU64,
-    /// Its task.
+    /// Waker of the connection's task.
     task: AtomicWaker,
-    /// Whether the request has come in whole, and its answer has not gone out whole.
+    /// Whether the request has been received completely and its response has not ended.
     answering: AtomicBool,
-    /// Whether whoever reads the request has read all that has come, and waits for more of it.
+    /// Whether the handler has read all received bytes of the body and waits for more.
     receiving: AtomicBool,
-    /// Whether some of that answer has been written.
+    /// Whether any byte of the response has been written.
     written: AtomicBool,
-    /// Whether the client has ended its side while it was answered.
+    /// Whether the client has shut down its sending side during a response.
     half_closed: AtomicBool,
     began: Instant,
 }
 
-/// Handles a request.
+/// `since` of a connection that handles a request.
 const BUSY: u64 = u64::MAX;
-/// Must close.
+/// `since` of a connection that must close.
 const CLOSING: u64 = u64::MAX - 1;
 
-/// A request that is being handled; idle again when this is dropped.
+/// A request in progress; its connection is idle again when this is dropped.
 pub(super) struct ActiveRequest(Arc<ConnectionState>);
 
 impl ConnectionLimit {
@@ -78,7 +78,8 @@ impl ConnectionLimit {
         }))
     }
 
-    /// A place: a free one, or that of the connection which is idle for the longest.
+    /// Returns a permit: a free one, or that of the connection that has been idle for the longest.
+    /// `None` if no connection could be closed in time.
     pub(super) async fn acquire(&self) -> Option<ConnectionPermit> {
         let permits = &self.0.permits;
         if let Ok(permit) = Arc::clone(permits).try_acquire_owned() {
@@ -91,9 +92,9 @@ impl ConnectionLimit {
         Some(self.admit(permit.ok()?.ok()?))
     }
 
-    /// Returns when all places are free.
+    /// Returns when no connection is open.
     pub(super) async fn wait_until_empty(&self) {
-        // Never closed: an error cannot be.
+        // The semaphore is never closed, so this cannot fail.
         let _ = self.0.permits.acquire_many(self.0.size).await;
     }
 
@@ -121,7 +122,7 @@ impl ConnectionLimit {
         }
     }
 
-    /// Whether there was one to close.
+    /// Closes the connection that has been idle for the longest. Returns whether there was one.
     fn close_longest_idle(&self) -> bool {
         let least = u64::try_from(self.0.least_idle.as_micros()).unwrap_or(u64::MAX);
         let Some(latest) = micros(self.0.began).checked_sub(least) else {
@@ -133,7 +134,7 @@ impl ConnectionLimit {
             .connections
             .iter()
             .filter(|(_, state)| since(state) <= latest);
-        // Of several at the same moment, the first that came.
+        // Ties go to the oldest connection.
         let idlest = idle.min_by_key(|(number, state)| (since(state), **number));
         idlest.is_some_and(|(_, state)| state.close())
     }
@@ -158,7 +159,7 @@ impl Drop for ConnectionPermit {
 }
 
 impl ConnectionState {
-    /// Tells the connection to close, unless it has begun to handle a request.
+    /// Makes the connection close, unless it handles a request. Returns whether it will close.
     fn close(&self) -> bool {
         let since = self.since.load(Ordering::Relaxed);
         if since >= CLOSING {
@@ -173,7 +174,8 @@ impl ConnectionState {
         exchanged.is_ok()
     }
 
-    /// Whether the connection must close; wakes its task when that changes.
+    /// Returns whether the connection must close, and registers `task` to be woken when that
+    /// changes.
     pub(super) fn register_must_close(&self, task: &Waker) -> bool {
         self.task.register(task);
         self.must_close()
@@ -183,7 +185,7 @@ impl ConnectionState {
         self.since.load(Ordering::Acquire) == CLOSING
     }
 
-    /// A request has come; `whole` if nothing of it is still to come.
+    /// Marks the connection as busy; `whole` if the request has no more body to come.
     pub(super) fn begin_request(self: &Arc<Self>, whole: bool) -> ActiveRequest {
         self.since.store(BUSY, Ordering::Release);
         self.written.store(false, Ordering::Relaxed);
@@ -192,12 +194,12 @@ impl ConnectionState {
         ActiveRequest(Arc::clone(self))
     }
 
-    /// The request has come in whole.
+    /// Marks the request as received completely.
     pub(super) fn request_received(&self) {
         self.answering.store(true, Ordering::Relaxed);
     }
 
-    /// Whether more of the request is waited for, now that all that has come was read.
+    /// Sets whether the handler has read all received bytes of the body and waits for more.
     pub(super) fn set_receiving(&self, waits: bool) {
         self.receiving.store(waits, Ordering::Relaxed);
     }
@@ -206,7 +208,7 @@ impl ConnectionState {
         self.receiving.load(Ordering::Relaxed)
     }
 
-    /// Whether a request is being handled.
+    /// Returns whether a request is being handled.
     pub(super) fn is_busy(&self) -> bool {
         self.since.load(Ordering::Relaxed) == BUSY
     }
@@ -215,7 +217,7 @@ impl ConnectionState {
         self.answering.load(Ordering::Relaxed)
     }
 
-    /// Some bytes went out.
+    /// Records that bytes were written.
     pub(super) fn wrote(&self) {
         if self.is_answering() {
             self.written.store(true, Ordering::Relaxed);
@@ -226,7 +228,7 @@ impl ConnectionState {
         self.written.load(Ordering::Relaxed)
     }
 
-    /// The client sends no more.
+    /// Records that the client has shut down its sending side.
     pub(super) fn half_close(&self) {
         self.half_closed.store(true, Ordering::Relaxed);
     }
@@ -264,12 +266,12 @@ mod tests {
         let second = limit.acquire().await.unwrap();
         let third = limit.acquire().await.unwrap();
         let busy = first.state().begin_request(true);
-        assert!(limit.acquire().await.is_none(), "it has not left yet");
+        assert!(limit.acquire().await.is_none(), "it has not closed yet");
         assert!(second.state().must_close());
         assert!(!first.state().must_close() && !third.state().must_close());
         drop(second);
         let second = limit.acquire().await.unwrap();
-        // Now the first is the one that became idle last.
+        // `first` is now the connection that became idle last.
         drop(busy);
         assert!(limit.acquire().await.is_none());
         assert!(third.state().must_close());

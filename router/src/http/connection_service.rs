@@ -1,4 +1,5 @@
-//! The routes as a connection's service, which tells the connection's place when it is busy.
+//! The routes as the service of one connection. It reports to the connection's state when a request
+//! begins and ends.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -17,23 +18,23 @@ use tower::ServiceExt;
 
 use super::connection_limit::{ActiveRequest, ConnectionState};
 
-/// Routes, for one connection.
+/// The routes, for one connection.
 pub(super) struct ConnectionService {
     pub(super) router: Router,
     pub(super) state: Arc<ConnectionState>,
 }
 
-/// A request's body, which tells when it has come in whole.
+/// A request's body that records when it has been received completely.
 struct RequestBody {
     body: Incoming,
     state: Arc<ConnectionState>,
 }
 
-/// A response's body. The connection is busy as long as there is one.
+/// A response's body. The connection counts as busy until it is dropped.
 pub(super) struct ResponseBody {
     body: Body,
     active: ActiveRequest,
-    /// Set while a comment may be sent, to find out whether the client is still there.
+    /// Whether an SSE comment may still be sent to probe whether the client is still connected.
     comment: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The one table that gives an error its status, its type and its JSON shape.
+//! Maps each kind of error to its HTTP status, its type and its JSON shape.
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -6,27 +6,28 @@ use serde_json::json;
 
 use crate::error::{ApiError, ErrorKind, Excerpt};
 
-/// An error in the shape of the native routes: `{"error", "error_type"}`.
+/// An error in the format of the native routes: `{"error", "error_type"}`.
 #[derive(Debug)]
 pub(super) struct NativeError(ApiError);
 
-/// An error in the shape of the OpenAI routes: `{"error": {"message", "type", "param", "code"}}`.
+/// An error in the format of the OpenAI routes: `{"error": {"message", "type", "param", "code"}}`.
 #[derive(Debug)]
 pub(super) struct OpenAiError(ApiError);
 
-/// An error in the shape of the Anthropic routes: `{"type": "error", "error": {"type", "message"}}`.
+/// An error in the format of the Anthropic routes: `{"type": "error", "error": {"type",
+/// "message"}}`.
 #[derive(Debug)]
 pub(super) struct AnthropicError(ApiError);
 
-/// What clients see of a kind of error.
+/// How clients see a kind of error.
 struct Row {
-    /// On native routes.
+    /// Status on native routes.
     status: StatusCode,
     /// `error_type` of the native routes.
     native: &'static str,
     /// `type` and `code` of the OpenAI routes.
     openai: (&'static str, Option<&'static str>),
-    /// Put before the message on native routes, as TGI does.
+    /// Prefix of the message on native routes, as in TGI.
     prefix: &'static str,
 }
 
@@ -77,16 +78,16 @@ fn table(kind: ErrorKind) -> Row {
     }
 }
 
-/// The JSON of an error on a native route, in a body or in a stream.
+/// Returns the JSON of an error on a native route, for a body or a stream.
 pub(super) fn native_json(error: &ApiError) -> String {
     let row = table(error.kind);
-    // Values are cut where they are quoted; a template's exception may be of any length.
+    // Quoted values are already cut, but a template's exception may have any length.
     let message = Excerpt::of_message(&error.message);
     let message = format!("{}{message}", row.prefix);
     json!({ "error": message, "error_type": row.native }).to_string()
 }
 
-/// The JSON of an error on an OpenAI route, in a body or in a stream.
+/// Returns the JSON of an error on an OpenAI route, for a body or a stream.
 pub(super) fn openai_json(error: &ApiError) -> String {
     let row = table(error.kind);
     let (kind, code) = row.openai;
@@ -96,7 +97,7 @@ pub(super) fn openai_json(error: &ApiError) -> String {
     json!({ "error": fields }).to_string()
 }
 
-/// The JSON of an error on an Anthropic route, in a body or in a stream.
+/// Returns the JSON of an error on an Anthropic route, for a body or a stream.
 pub(super) fn anthropic_json(error: &ApiError) -> String {
     let kind = match table(error.kind).status {
         StatusCode::NOT_FOUND => "not_found_error",
@@ -109,13 +110,13 @@ pub(super) fn anthropic_json(error: &ApiError) -> String {
     let message = Excerpt::of_message(&error.message).to_string();
     let mut fields = json!({ "type": kind, "message": message });
     if error.kind == ErrorKind::MessageThread {
-        // The tool runner of Anthropic's clients looks for this code.
+        // The tool runner of Anthropic's clients checks for this code.
         fields["details"] = json!({ "error_code": "thread_unsupported_request" });
     }
     json!({ "type": "error", "error": fields }).to_string()
 }
 
-/// An error in the shape that `path` speaks.
+/// Returns an error in the format of the routes under `path`.
 pub(super) fn for_path(path: &str, error: ApiError) -> Response {
     if path.starts_with("/v1/messages") {
         AnthropicError(error).into_response()
@@ -126,7 +127,8 @@ pub(super) fn for_path(path: &str, error: ApiError) -> Response {
     }
 }
 
-/// The status on the routes of OpenAI and Anthropic: their clients know invalid input by 400 alone.
+/// Returns the status on the OpenAI and Anthropic routes, whose clients recognise invalid input
+/// only by 400.
 fn client_status(kind: ErrorKind) -> StatusCode {
     match table(kind).status {
         StatusCode::UNPROCESSABLE_ENTITY => StatusCode::BAD_REQUEST,

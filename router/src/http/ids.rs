@@ -1,17 +1,17 @@
-//! Names that answers and calls are given.
+//! Ids of responses and tool calls.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 
 use crate::tool_parsers::OutputParserOptions;
 
-/// `prefix` and 32 random hexadecimal digits.
+/// Returns `prefix` and 32 random hexadecimal digits.
 pub(super) fn unique(prefix: &str) -> String {
     format!("{prefix}{:016x}{:016x}", random(0), random(1))
 }
 
-/// `prefix` and 32 hexadecimal digits that nobody can guess: the id is all that it takes to read what it
-/// names.
+/// Returns `prefix` and 32 hexadecimal digits that cannot be guessed: the id alone grants access to
+/// the object.
 pub(super) fn unguessable(prefix: &str) -> String {
     let mut bytes = [0; 16];
     match getrandom::fill(&mut bytes) {
@@ -23,7 +23,8 @@ pub(super) fn unguessable(prefix: &str) -> String {
     }
 }
 
-/// A new id for a call: `call_` and 24 letters and digits, or only nine where templates insist.
+/// Returns a new tool-call id: `call_` and 24 letters and digits, or only nine where chat templates
+/// require that.
 pub(super) fn call_id(parser_options: &OutputParserOptions) -> String {
     let short = parser_options
         .tools
@@ -41,7 +42,7 @@ pub(super) fn call_id(parser_options: &OutputParserOptions) -> String {
     id
 }
 
-/// A fresh hasher has fresh random keys.
+/// Returns 64 random bits: a new hasher has new random keys.
 fn random(part: u64) -> u64 {
     RandomState::new().hash_one(part)
 }

@@ -1,5 +1,5 @@
-//! Bodies as they are collected: plain ones, and those that came compressed. What is inflated is bounded
-//! and charged like any other body, so that a few bytes cannot become many.
+//! Collects request bodies, plain or gzip. Inflated bytes are limited and charged like those of any
+//! other body, so that a small body cannot take much memory.
 
 use std::io::{self, Write};
 
@@ -9,34 +9,34 @@ use flate2::write::MultiGzDecoder;
 use crate::budget::{Charge, Holding};
 use crate::error::{ApiError, ErrorKind, Excerpt};
 
-/// Compressed bytes that are inflated before others have their turn: at most some MiB come of them.
+/// Compressed bytes inflated between two yields to other tasks. They inflate to a few MiB at most.
 const AT_ONCE: usize = 4 << 10;
 
-/// How a body is coded.
+/// The content encoding of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Coding {
     Plain,
     Gzip,
 }
 
-/// The bytes of a body so far.
+/// The decoded bytes of a body so far.
 pub(super) struct BodyBuffer {
     bytes: Vec<u8>,
-    /// Bytes that there may be.
+    /// Maximum number of bytes.
     limit: usize,
     holding: Holding,
-    /// Why no more are taken.
+    /// Why the body was refused.
     refused: Option<ApiError>,
 }
 
-/// The same, of a body that may be compressed.
+/// Collects a body that may be compressed.
 pub(super) enum BodyDecoder {
     Plain(BodyBuffer),
     Gzip(Box<MultiGzDecoder<BodyBuffer>>),
 }
 
 impl Coding {
-    /// What the headers say.
+    /// Returns the encoding that the headers declare.
     pub(super) fn from_headers(headers: &HeaderMap) -> Result<Self, ApiError> {
         let mut coding = Self::Plain;
         for value in headers.get_all(header::CONTENT_ENCODING) {
@@ -60,7 +60,7 @@ fn unknown(name: &str) -> ApiError {
 }
 
 impl BodyBuffer {
-    /// At most `limit` bytes, with space for `room` from the start.
+    /// Creates a buffer of at most `limit` bytes, with capacity for `room`.
     pub(super) fn new(limit: usize, room: usize, holding: Holding) -> Self {
         Self {
             bytes: Vec::with_capacity(room),
@@ -107,7 +107,7 @@ impl Write for BodyBuffer {
 }
 
 impl BodyDecoder {
-    /// Takes the next bytes that came.
+    /// Adds the next bytes received.
     pub(super) async fn add(&mut self, part: &[u8]) -> Result<(), ApiError> {
         let decoder = match self {
             Self::Plain(collected) => return collected.take(part),
@@ -124,7 +124,7 @@ impl BodyDecoder {
         Ok(())
     }
 
-    /// The whole body.
+    /// Returns the complete body and its charge.
     pub(super) fn end(self) -> Result<(Vec<u8>, Charge), ApiError> {
         let collected = match self {
             Self::Plain(collected) => collected,
@@ -139,7 +139,7 @@ impl BodyDecoder {
     }
 }
 
-/// Why a body was not inflated: it is too large, or it is no gzip.
+/// Returns why a body was not inflated: it is too large, or it is not gzip.
 fn inflate_error(decoder: &mut MultiGzDecoder<BodyBuffer>, error: &io::Error) -> ApiError {
     let refused = decoder.get_mut().refused.take();
     refused.unwrap_or_else(|| not_gzip(error))

@@ -1,4 +1,4 @@
-//! SageMaker's one route: which route is meant, the body's fields say.
+//! SageMaker's `/invocations` route, which dispatches on the fields of the body.
 
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -12,7 +12,7 @@ use super::native::wire::{ErrorResponse, GenerateRequest, GenerateResponse};
 use super::{App, json, native, openai};
 use crate::error::ApiError;
 
-/// The fields that tell the routes apart.
+/// The fields that decide the route.
 #[derive(Deserialize)]
 struct RouteFields {
     inputs: Option<IgnoredAny>,
@@ -20,7 +20,7 @@ struct RouteFields {
     prompt: Option<IgnoredAny>,
 }
 
-/// `/`, `/v1/chat/completions` or `/v1/completions`: whichever takes such a body.
+/// Serves a body of `/`, `/v1/chat/completions` or `/v1/completions`.
 #[utoipa::path(
     post, path = "/invocations", tag = "native", request_body = GenerateRequest,
     responses(
@@ -46,11 +46,11 @@ pub(super) async fn invocations(State(app): State<App>, request: Request) -> Res
     }
 }
 
-/// What the body tells, and the request as it came.
+/// Returns the fields that decide the route, and the request with its body decoded.
 async fn route_fields(app: &App, request: Request) -> Result<(RouteFields, Request), ApiError> {
     json::check_media_type(&request)?;
     let (mut parts, body) = request.into_parts();
-    // The charge ends here: whoever reads the body next takes it anew.
+    // The charge ends here: the route charges the body again when it reads it.
     let mut body = Request::new(body);
     if let Some(coding) = parts.headers.remove(header::CONTENT_ENCODING) {
         body.headers_mut().insert(header::CONTENT_ENCODING, coding);

@@ -1,4 +1,4 @@
-//! Reads a request's JSON body, with an error that says what is wrong and where.
+//! Reads a JSON request body; errors name the field at fault.
 
 use std::borrow::Cow;
 
@@ -13,14 +13,14 @@ use super::inflate::{BodyBuffer, Coding, too_large};
 use crate::budget::Charge;
 use crate::error::{ApiError, ErrorKind, Excerpt};
 
-/// A longer body is parsed off the threads that serve connections.
+/// Bodies longer than this many bytes are parsed on the blocking pool, not on the serving threads.
 const PARSED_AT_ONCE: usize = 64 << 10;
 
-/// More fields than these are not listed in an error.
+/// Longest list of field names in an error.
 const MOST_FIELDS: usize = 16;
 
-/// Reads and parses the body within the configured size and time. Whoever keeps text of it keeps
-/// the charge too.
+/// Reads and parses the body within the configured size and time. Keep the charge for as long as
+/// any text of the body is kept.
 pub(super) async fn read<T: DeserializeOwned + Send + 'static>(
     request: Request,
     app: &App,
@@ -30,7 +30,7 @@ pub(super) async fn read<T: DeserializeOwned + Send + 'static>(
     Ok((parse_off_thread(bytes, &charge, parse).await??, charge))
 }
 
-/// Runs `parse` on a body that has come; a long one off the threads that serve connections.
+/// Runs `parse` on a body; a long one is parsed on the blocking pool.
 pub(super) async fn parse_off_thread<T: Send + 'static>(
     bytes: Vec<u8>,
     charge: &Charge,
@@ -49,12 +49,12 @@ pub(super) async fn parse_off_thread<T: Send + 'static>(
     parsing.await.map_err(failed)
 }
 
-/// Reads the body within the configured size and time, whatever it is.
+/// Reads the body, of any type, within the configured size and time.
 pub(super) async fn read_bytes(request: Request, app: &App) -> Result<(Vec<u8>, Charge), ApiError> {
     read_at_most(usize::MAX, request, app).await
 }
 
-/// The same of a body that has at most so many bytes.
+/// Reads a body of at most `limit` bytes, within the configured size and time.
 pub(super) async fn read_at_most(
     limit: usize,
     request: Request,
@@ -71,7 +71,8 @@ pub(super) async fn read_at_most(
         })?
 }
 
-/// The body's bytes, inflated and charged as they come: what a client only announces takes nothing.
+/// Collects the body's bytes, inflated and charged as they arrive: a declared length alone reserves
+/// no memory.
 async fn collect(limit: usize, request: Request, app: &App) -> Result<(Vec<u8>, Charge), ApiError> {
     let coding = Coding::from_headers(request.headers())?;
     let declared = request.headers().get(header::CONTENT_LENGTH);
@@ -85,7 +86,7 @@ async fn collect(limit: usize, request: Request, app: &App) -> Result<(Vec<u8>, 
     let mut body = request.into_body();
     while let Some(frame) = body.frame().await {
         let broken = |error| {
-            let message = format!("the request's body broke off: {error}");
+            let message = format!("the request's body is incomplete: {error}");
             ApiError::new(ErrorKind::Syntax, message)
         };
         let Ok(part) = frame.map_err(broken)?.into_data() else {
@@ -96,7 +97,7 @@ async fn collect(limit: usize, request: Request, app: &App) -> Result<(Vec<u8>, 
     collected.end()
 }
 
-/// Fails unless the body is declared as JSON.
+/// Fails unless the body is declared to be JSON.
 pub(super) fn check_media_type(request: &Request) -> Result<(), ApiError> {
     let value = request
         .headers()
@@ -118,7 +119,7 @@ pub(super) fn check_media_type(request: &Request) -> Result<(), ApiError> {
     Err(ApiError::new(ErrorKind::MediaType, message))
 }
 
-/// Parses a whole text.
+/// Parses a complete JSON text.
 pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     let mut json = serde_json::Deserializer::from_slice(bytes);
     let value = serde_path_to_error::deserialize(&mut json)
@@ -130,7 +131,7 @@ pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
 fn explain(path: &str, error: &serde_json::Error) -> ApiError {
     let message = with_likely_fields(&describe_numbers(&with_excerpt(&error.to_string())));
     let message = message.replacen("unknown variant `", "unknown value `", 1);
-    // "?" is where a name or a value should have begun.
+    // The path is "?" where a key or a value was expected.
     let path = Some(path).filter(|path| !matches!(*path, "." | "?"));
     let fault = match (path, own_field(&message)) {
         (Some(path), Some(field)) => Some(format!("{path}.{field}")),
@@ -151,14 +152,14 @@ fn explain(path: &str, error: &serde_json::Error) -> ApiError {
     }
 }
 
-/// The field of an object that is unknown, there twice or not at all: the path ends at the object.
+/// Returns the field that is unknown, duplicate or missing: the path ends at its object.
 fn own_field(message: &str) -> Option<&str> {
     let named = ["unknown field `", "duplicate field `", "missing field `"];
     let rest = named.iter().find_map(|start| message.strip_prefix(start))?;
     rest.split_once('`').map(|(field, _)| field)
 }
 
-/// Says what kind of number is expected in words that are not Rust's.
+/// Replaces the names of Rust's number types by ranges.
 fn describe_numbers(message: &str) -> String {
     const NUMBERS: [(&str, &str); 6] = [
         ("u32", "a whole number from 0 to 4294967295"),
@@ -181,7 +182,7 @@ fn describe_numbers(message: &str) -> String {
     named.unwrap_or_else(|| message.to_owned())
 }
 
-/// In place of a long list of fields: those that the unknown one may have been meant to be.
+/// Replaces a long list of expected fields by those that resemble the unknown one.
 fn with_likely_fields(message: &str) -> String {
     let parts = message.strip_prefix("unknown field `").and_then(|rest| {
         let (given, rest) = rest.split_once("`, expected one of ")?;
@@ -218,7 +219,7 @@ fn with_excerpt(message: &str) -> String {
     ];
     let found = quotes.into_iter().find_map(|(open, close)| {
         let start = message.find(open)? + open.len();
-        // The last one: the string itself may hold such words.
+        // The last match: the quoted string itself may contain this text.
         let end = message.rfind(close).filter(|end| *end >= start)?;
         Some((start, end))
     });

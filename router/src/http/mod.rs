@@ -1,4 +1,4 @@
-//! The HTTP server: routes, and what all of them share.
+//! The HTTP server: its routes and the state that they share.
 
 mod anthropic;
 mod beam;
@@ -50,7 +50,7 @@ use crate::engine::EngineState;
 use crate::error::{ApiError, ErrorKind, Excerpt, panic_message};
 use crate::generation::Generator;
 
-/// What every handler can reach.
+/// State shared by all handlers.
 #[derive(Clone)]
 struct App {
     generator: Generator,
@@ -58,13 +58,13 @@ struct App {
     bodies: Budget,
     responses: openai::ResponseStore,
     cors: Arc<CorsLayer>,
-    /// The routes' description, made when it is first asked for.
+    /// The OpenAPI description, built at the first request for it.
     description: Arc<OnceLock<Bytes>>,
-    /// Unix time in seconds; set at start, shown by `/v1/models`.
+    /// Start of the server in Unix seconds; `created` of `/v1/models`.
     started: u64,
 }
 
-/// All routes. Fails on a CORS origin that is none.
+/// Returns all routes. Fails if an origin of the CORS configuration is not a valid header value.
 pub fn router(generator: Generator, config: RouterConfig) -> std::io::Result<Router> {
     Ok(App::new(generator, config)?.routes())
 }
@@ -84,7 +84,7 @@ impl App {
         })
     }
 
-    /// The same, for requests that are served on the current runtime.
+    /// Returns a copy that serves requests on the current runtime.
     fn on_this_runtime(&self) -> Self {
         Self {
             generator: self.generator.on_this_runtime(),
@@ -119,7 +119,7 @@ impl App {
             .route("/v1/models", get(openai::models))
             .route("/v1/models/{*model}", get(openai::model))
             .route("/openapi.json", get(docs::openapi))
-            // TGI's names of both.
+            // TGI's paths for these two routes.
             .route("/api-doc/openapi.json", get(docs::openapi))
             .route("/ping", get(health))
             .route("/docs", get(docs::page))
@@ -143,7 +143,8 @@ impl App {
             .with_state(self)
     }
 
-    /// What is answered on a connection beyond the bound.
+    /// Returns the routes of a connection beyond the limit: health checks; everything else gets
+    /// 503.
     fn spare_routes(self) -> Router {
         Router::new()
             .route("/", get(health).post(full))
@@ -168,7 +169,7 @@ async fn full(uri: Uri) -> Response {
     error::for_path(uri.path(), error)
 }
 
-/// The routes of a model, with or without its version.
+/// Returns the routes of a model; `model` is its path, with or without a version.
 fn kserve_routes(model: &str) -> Router<App> {
     Router::new()
         .route(model, get(kserve::model))
@@ -183,7 +184,7 @@ fn kserve_routes(model: &str) -> Router<App> {
         )
 }
 
-/// Alive: the process answers. It stays so while the model loads or workers restart.
+/// Liveness: 200 while the process answers, also while the model loads or workers restart.
 #[utoipa::path(
     get, path = "/health", tag = "operations",
     responses((status = 200), (status = 503, body = native::wire::ErrorResponse))
@@ -198,7 +199,7 @@ async fn health(State(app): State<App>, uri: Uri) -> Response {
     }
 }
 
-/// Ready: a request sent now would run.
+/// Readiness: 200 if a request sent now would run.
 #[utoipa::path(
     get, path = "/ready", tag = "operations",
     responses((status = 200), (status = 503, body = native::wire::ErrorResponse))
@@ -230,7 +231,7 @@ async fn metrics(State(app): State<App>) -> Response {
 async fn not_found(uri: Uri) -> Response {
     let path = Excerpt::new(uri.path());
     let reason = if uri.path().starts_with(kserve::REPOSITORY_MODELS) {
-        "; models are neither loaded nor unloaded on request"
+        "; models cannot be loaded or unloaded by request"
     } else {
         ""
     };
@@ -251,7 +252,7 @@ async fn count(
     next: Next,
 ) -> Response {
     let path = request.uri().path().to_owned();
-    // A connection's task would end without an answer, and without a count.
+    // Without this, a panic ends the connection's task without a response and is not counted.
     let handled = AssertUnwindSafe(next.run(request)).catch_unwind().await;
     let response = handled.unwrap_or_else(|panic| failed(&path, &*panic));
     let route = route.as_ref().map_or("other", MatchedPath::as_str);
@@ -262,10 +263,10 @@ async fn count(
     response
 }
 
-/// The answer to a request over which the server itself has failed.
+/// Logs a panic of a handler and returns its response, a 500.
 fn failed(path: &str, panic: &(dyn std::any::Any + Send)) -> Response {
     tracing::error!("a request to {path} failed: {}", panic_message(panic));
-    let message = "the server failed over this request; its log says why";
+    let message = "the server failed on this request; its log says why";
     error::for_path(path, ApiError::new(ErrorKind::Internal, message))
 }
 
@@ -289,7 +290,7 @@ fn cors(cors: &Cors) -> std::io::Result<CorsLayer> {
     let methods = [Method::GET, Method::POST, Method::DELETE];
     Ok(CorsLayer::new()
         .allow_methods(methods)
-        // `*` would leave Authorization out.
+        // `*` does not cover the Authorization header.
         .allow_headers(AllowHeaders::mirror_request())
         .allow_origin(origin))
 }

@@ -1,30 +1,30 @@
-//! Parameters that clients may send and Penstock does not offer yet: refused by name, unless they
-//! have the value that changes nothing.
+//! Parameters that clients may send and Penstock does not support yet. They are refused by name
+//! unless they have a neutral value, which changes nothing.
 
 use serde_json::{Value, json};
 
 use super::strict::JsonText;
 use crate::error::ApiError;
 
-/// A longer value is none that changes nothing.
+/// A text longer than this many bytes is never neutral.
 const LONGEST: usize = 64;
 
-/// The value of a parameter that changes nothing. Null always does.
+/// The neutral values of a parameter. Null is always one.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Neutral {
     /// Only null.
     Null,
     /// One of these strings.
     Text(&'static [&'static str]),
-    /// This JSON.
+    /// This JSON value.
     Json(&'static str),
 }
 
-/// Fields with the values that change nothing.
+/// Fields with their neutral values.
 pub(super) type Neutrals<const N: usize> = [(&'static str, Neutral); N];
 
-/// Fails with the name of the first field whose value would change something; `values` are in the order
-/// of `fields`.
+/// Fails with the name of the first field whose value is not neutral; `values` are in the order of
+/// `fields`.
 pub(super) fn check<const N: usize>(
     fields: &Neutrals<N>,
     values: [&Option<JsonText>; N],
@@ -52,7 +52,7 @@ impl Neutral {
         }
     }
 
-    /// As a JSON schema says it, beside the field's type.
+    /// Returns the JSON schema of the neutral values; the type comes from the field.
     pub(super) fn schema(self) -> Value {
         match self {
             Self::Null => json!({ "enum": [null] }),

@@ -1,4 +1,4 @@
-//! Objects without the fields that they do not know and that are null.
+//! Skips unknown fields that are null.
 
 use std::fmt;
 
@@ -6,18 +6,18 @@ use serde::de::value::UnitDeserializer;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, IntoDeserializer};
 use serde::de::{MapAccess, Visitor};
 
-/// Reads an object as `visitor` does, which never sees unknown fields that are null.
+/// Reads an object with `visitor`, hiding unknown fields that are null.
 pub(super) struct SkipUnknownNulls<V> {
     pub(super) visitor: V,
-    /// Names that `visitor` knows.
+    /// Names of the fields that `visitor` knows.
     pub(super) fields: &'static [&'static str],
 }
 
-/// The fields that are left.
+/// The remaining fields.
 struct Fields<M> {
     map: M,
     known: &'static [&'static str],
-    /// Whether the value of the last field was read: that of an unknown one.
+    /// Whether the value of the last field, an unknown one, was already read.
     read: bool,
 }
 
@@ -70,7 +70,7 @@ impl<'de, M: MapAccess<'de>> MapAccess<'de> for Fields<M> {
 
     fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, M::Error> {
         if self.read {
-            // Whoever goes on after the name of an unknown field ignores its value.
+            // The visitor ignores the value of an unknown field.
             return seed.deserialize(UnitDeserializer::new());
         }
         self.map.next_value_seed(seed)

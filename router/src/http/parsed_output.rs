@@ -1,4 +1,4 @@
-//! Answers read as thoughts, content and tool calls, as they come or in one piece.
+//! Parses outputs into reasoning, content and tool calls, as a stream or as a whole.
 
 use std::task::{Context, Poll, ready};
 
@@ -12,14 +12,14 @@ use crate::tool_parsers::{
     ToolFormat, ToolSet,
 };
 
-/// An answer that is read as it comes.
+/// Parses the output of a generation as it streams.
 pub(super) struct GenerationParser {
     reader: OutputParser,
     pieces: OutputDeltas,
     end: Option<OutputEnd>,
 }
 
-/// How an answer ended.
+/// How an output ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct OutputEnd {
     pub(super) reason: FinishReason,
@@ -27,7 +27,7 @@ pub(super) struct OutputEnd {
     pub(super) stop_string: Option<String>,
 }
 
-/// An answer that has been read.
+/// A parsed output.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ParsedOutput {
     pub(super) content: String,
@@ -35,12 +35,12 @@ pub(super) struct ParsedOutput {
     pub(super) calls: Vec<Call>,
 }
 
-/// A call, complete unless the answer was cut off in it.
+/// A tool call, complete unless the output was cut off in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Call {
     pub(super) id: String,
     pub(super) name: String,
-    /// JSON.
+    /// JSON text.
     pub(super) arguments: String,
 }
 
@@ -53,7 +53,7 @@ impl GenerationParser {
         }
     }
 
-    /// Waits for the next step of the answer and reads it; `drain` gives what it brought.
+    /// Waits for the next step of the generation and parses its text; `drain` returns the pieces.
     pub(super) fn poll(
         &mut self,
         generation: &mut Generation,
@@ -66,12 +66,12 @@ impl GenerationParser {
         Poll::Ready(Ok(()))
     }
 
-    /// Reads more of a step's text: whoever waits by `poll_step` reads each part of it.
+    /// Parses more of a step's text. Callers of `poll_step` pass each part of it.
     pub(super) fn feed(&mut self, text: &str) {
         self.reader.feed(text, &mut self.pieces);
     }
 
-    /// Reads what a step says of the answer's end, once its text is read.
+    /// Takes the end of the output from a step, after its text was parsed.
     pub(super) fn close(&mut self, generation: &mut Generation, event: &mut TextEvent) {
         self.end = event.end.take().as_ref().map(OutputEnd::from_text_end);
         if self.end.is_some() {
@@ -85,18 +85,18 @@ impl GenerationParser {
         }
     }
 
-    /// The pieces that have come.
+    /// Returns the pieces parsed since the last call.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = OutputDelta> + '_ {
         self.pieces.drain()
     }
 
-    /// How the answer has ended, if it has.
+    /// Returns how the output ended, if it has.
     pub(super) fn end(&self) -> Option<&OutputEnd> {
         self.end.as_ref()
     }
 }
 
-/// Waits for the next step of an answer, which must not break off.
+/// Waits for the next step of a generation. A stream that ends without an end event is an error.
 pub(super) fn poll_step(
     generation: &mut Generation,
     event: &mut TextEvent,
@@ -106,7 +106,7 @@ pub(super) fn poll_step(
     Poll::Ready(outcome.unwrap_or_else(|| Err(response_headers::incomplete_generation())))
 }
 
-/// Runs an answer to its end; `heed` is shown each event.
+/// Runs a generation to its end and calls `on_event` with each event.
 pub(super) async fn collect(
     generation: &mut Generation,
     mut on_event: impl FnMut(&Generation, &TextEvent),
@@ -152,18 +152,18 @@ impl ParsedOutput {
     }
 }
 
-/// What follows from a request's offer of tools.
+/// How a request's tools affect its prompt and its output.
 #[derive(Debug, Default)]
 pub(super) struct ToolPlan {
-    /// The tools as the chat template is told of them.
+    /// The tools as JSON for the chat template.
     pub(super) tools: Option<String>,
-    /// How the answer is read.
+    /// How the output is parsed.
     pub(super) parser_options: OutputParserOptions,
-    /// What it must spell, if anything.
+    /// The grammar of the output, if any.
     pub(super) grammar: Option<Box<GrammarSpec>>,
 }
 
-/// What follows from an offer beside `guide`, what the answer must spell if it is no call.
+/// Combines the tools with the response grammar, which applies to outputs that are no tool call.
 pub(super) fn plan_tools(
     (tool_set, fields): (Option<&ToolSet>, ToolFields),
     generator: &crate::Generator,
@@ -183,7 +183,7 @@ pub(super) fn plan_tools(
     let format = generator.tool_format();
     let Some(format) = format else {
         let rule =
-            "cannot be used: the server knows no format of this model's calls (--tool-parser)";
+            "cannot be used: the server has no tool-call parser for this model; set --tool-parser";
         return Err(ApiError::at(fields.list, rule));
     };
     parser_options.tools = Some((format, tool_set.names()));
@@ -197,7 +197,7 @@ pub(super) fn plan_tools(
     })
 }
 
-/// The guide to an answer that may be calls.
+/// Returns the grammar of an output that may contain tool calls.
 fn grammar_with_calls(
     format: ToolFormat,
     (tool_set, fields): (&ToolSet, ToolFields),
@@ -209,8 +209,7 @@ fn grammar_with_calls(
     };
     let field = document.field;
     if tool_set.forces_call() {
-        let rule =
-            format!("that forces a call cannot go with `{field}`: the answer is nothing but calls");
+        let rule = format!("that forces a call cannot go with `{field}`: the output is only calls");
         return Err(ApiError::at(fields.choice, &rule));
     }
     let text = format.call_grammar_or(tool_set, &document).ok_or_else(|| {
@@ -222,7 +221,7 @@ fn grammar_with_calls(
         } = fields;
         let rule = format!(
             "`{field}` cannot go with `{list}` and `{choice}` `auto`: this model writes its calls as \
-             JSON objects, which cannot be told from a document. Send `{choice}` `none` or {forcing}"
+             JSON objects, which look like any JSON document. Send `{choice}` `none` or {forcing}"
         );
         ApiError::validation(field, rule)
     })?;

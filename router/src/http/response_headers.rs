@@ -1,4 +1,4 @@
-//! Response headers that say what a request cost.
+//! Response headers with the usage and timing of a request.
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 
@@ -6,7 +6,7 @@ use super::App;
 use crate::error::{ApiError, ErrorKind};
 use crate::generation::Generation;
 
-/// Headers of a stream, of one answer or several: what is known at its start.
+/// Returns the headers of a stream of one or several choices: those known at its start.
 pub(super) fn stream_headers(app: &App, generations: &[Generation]) -> HeaderMap {
     let mut headers = HeaderMap::new();
     let device = app
@@ -22,8 +22,8 @@ pub(super) fn stream_headers(app: &App, generations: &[Generation]) -> HeaderMap
     headers
 }
 
-/// Headers of finished answers; times in milliseconds, but `x-compute-time` in seconds. Several
-/// answers run side by side: tokens are summed, times are those of the answer that took longest.
+/// Returns the headers of finished choices. Times are in milliseconds, except `x-compute-time` in
+/// seconds. Choices run in parallel: tokens are summed, and times are those of the slowest choice.
 pub(super) fn whole_headers(app: &App, generations: &[Generation]) -> HeaderMap {
     let mut headers = stream_headers(app, generations);
     let timings = generations.iter().map(Generation::timings);
@@ -50,12 +50,16 @@ pub(super) fn whole_headers(app: &App, generations: &[Generation]) -> HeaderMap 
     headers
 }
 
-/// Says how long a text prompt is.
+/// Adds the length of a text prompt in characters.
 pub(super) fn put_prompt_characters(headers: &mut HeaderMap, characters: usize) {
     headers.insert("x-compute-characters", characters.into());
 }
 
-/// An answer that stopped without an end: cannot happen while the engine keeps its contract.
+/// The error of a generation that stopped without an end event, which the engine's contract
+/// excludes.
 pub(super) fn incomplete_generation() -> ApiError {
-    ApiError::new(ErrorKind::Generation, "the answer broke off")
+    ApiError::new(
+        ErrorKind::Generation,
+        "the generation stopped without an end",
+    )
 }

@@ -1,4 +1,4 @@
-//! Accepts connections, with a bound on their number, and hands them to the serving threads.
+//! Accepts connections up to a limit and hands them to the serving threads.
 
 use std::future::{Future, pending};
 use std::io;
@@ -15,20 +15,21 @@ use super::{App, kserve};
 use crate::config::RouterConfig;
 use crate::generation::Generator;
 
-/// Wait after the system refused a connection, such as for want of file descriptors.
+/// Pause after the system refused to accept a connection, for example for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// A connection that has been idle for less is not closed for another: its request may be on its way.
+/// Shortest idle time after which a connection may be closed to make room. A connection that became
+/// idle more recently may have a request on its way.
 const LEAST_IDLE: Duration = Duration::from_secs(1);
-/// Of so many connections one may be to the gRPC server.
+/// One in this many connections is reserved for the gRPC server, if it runs.
 const GRPC_SHARE: usize = 8;
 
-/// Where clients are listened for.
+/// The sockets on which the server listens.
 #[derive(Debug)]
 pub struct Listeners {
     /// All HTTP routes.
     pub http: TcpListener,
-    /// KServe's gRPC, if it is offered.
+    /// KServe's gRPC service, if enabled.
     pub kserve: Option<TcpListener>,
 }
 
@@ -38,8 +39,8 @@ impl From<TcpListener> for Listeners {
     }
 }
 
-/// Serves until `shutdown` completes; then accepts nothing more, lets the open responses end and
-/// returns. Whoever wants them to end in bounded time drains the engine.
+/// Serves until `shutdown` completes. Then it accepts no more connections, waits until the open
+/// responses have ended and returns. To bound that wait, drain the engine.
 pub async fn serve(
     listeners: impl Into<Listeners>,
     generator: Generator,
@@ -79,10 +80,10 @@ pub async fn serve(
     Ok(())
 }
 
-/// Waits for the end of the gRPC server; for ever if there is none.
+/// Waits for the end of the gRPC server; forever if there is none.
 async fn ended(grpc: Option<&mut oneshot::Receiver<()>>) {
     match grpc {
-        // It sends nothing: it closes.
+        // The sender never sends; it is dropped when the server ends.
         Some(ended) => drop(ended.await),
         None => pending().await,
     }
@@ -92,7 +93,7 @@ struct Server {
     threads: Threads,
     limit: ConnectionLimit,
     spare: ConnectionLimit,
-    /// Connections that were closed at once.
+    /// Connections closed right after they were accepted.
     refused: Counter,
     stop: watch::Sender<bool>,
 }
@@ -102,7 +103,8 @@ impl Server {
         Ok(Self {
             threads: Threads::start(app)?,
             limit: ConnectionLimit::new(connections, LEAST_IDLE),
-            // Whoever says nothing there gives way at once: a health check says what it wants.
+            // An idle spare connection may be closed at once: a health check sends its request
+            // immediately.
             spare: ConnectionLimit::new(app.config.spare_connections, Duration::ZERO),
             refused: app.generator.metrics().http.refused.clone(),
             stop: watch::Sender::new(false),
@@ -137,7 +139,8 @@ impl Server {
         permit: ConnectionPermit,
         kind: ConnectionKind,
     ) -> io::Result<()> {
-        // Without it the first token waits for the client's delayed acknowledgement.
+        // With Nagle's algorithm the first token would wait for the client's delayed
+        // acknowledgement.
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!("TCP_NODELAY: {error}");
         }

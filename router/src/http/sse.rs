@@ -1,4 +1,4 @@
-//! Server-sent events: a response body that polls its answer and writes what is ready.
+//! Server-sent events: a response body that polls its source and writes the events that are ready.
 
 use std::cell::RefCell;
 use std::convert::Infallible;
@@ -16,21 +16,21 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use crate::generation::TextEvent;
 
-/// Bytes that a thread's frames are written into, again and again.
+/// Initial capacity of a thread's frame buffer, in bytes.
 const FRAME_CAPACITY: usize = 4 << 10;
-/// A frame larger than this does not leave its room behind.
+/// After a frame larger than this the buffer is replaced, so that its memory is freed.
 const LARGE_FRAME: usize = 64 << 10;
 
 thread_local! {
     static FRAME_BUFFER: RefCell<FrameBuffer> = RefCell::default();
 }
 
-/// Where the answers of one thread are read and written, one after the other. Hundreds of streams
-/// that each had buffers of their own would find none of them in the cache at their next token.
+/// Buffers that all streams of a thread use in turn. If each of hundreds of streams had its own,
+/// none would be in the cache at its next token.
 pub(super) struct FrameBuffer {
-    /// What a step brought for the answer that is being written.
+    /// The event of the step that is being written.
     pub(super) event: TextEvent,
-    /// The frame that is being written.
+    /// The frame that is being built.
     pub(super) out: BytesMut,
 }
 
@@ -43,29 +43,30 @@ impl Default for FrameBuffer {
     }
 }
 
-/// Makes the events of one stream.
+/// Produces the events of one stream.
 pub(super) trait EventSource: Send + Unpin + 'static {
-    /// Appends all that is ready to `buffer.out`. After `End` it is not polled again.
+    /// Appends all events that are ready to `buffer.out`. It is not polled again after `End`.
     fn poll_events(&mut self, cx: &mut Context<'_>, buffer: &mut FrameBuffer) -> Poll<Flow>;
 }
 
-/// Whether a stream goes on.
+/// Whether a stream continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flow {
-    /// There may be more.
+    /// More events may follow.
     More,
-    /// That was all.
+    /// The stream has ended.
     End,
 }
 
-/// One task per stream: no channel, no extra wake-up between engine and socket.
+/// A streaming body. It polls the engine's output directly: no channel and no extra wake-up between
+/// engine and socket.
 struct SseBody<S> {
     source: S,
     ended: bool,
     keep_alive_timer: KeepAliveTimer,
 }
 
-/// Goes off when a stream has shown nothing for a while.
+/// Fires when a stream has sent nothing for `keep_alive`.
 struct KeepAliveTimer {
     keep_alive: Duration,
     last_frame: Instant,
@@ -74,8 +75,8 @@ struct KeepAliveTimer {
     listens: bool,
 }
 
-/// A response that streams the events of `source`, with a comment after each `keep_alive` of
-/// silence.
+/// Returns a response that streams the events of `source`, with a comment after every `keep_alive`
+/// without an event.
 pub(super) fn respond(source: impl EventSource, keep_alive: Duration) -> Response {
     let body = SseBody {
         source,
@@ -96,11 +97,12 @@ pub(super) fn respond(source: impl EventSource, keep_alive: Duration) -> Respons
 }
 
 impl<S: EventSource> SseBody<S> {
-    /// The next frame; none if the stream has ended.
+    /// Returns the next frame; `None` if the stream has ended.
     fn poll_next(&mut self, cx: &mut Context<'_>, buffer: &mut FrameBuffer) -> Poll<Option<Bytes>> {
-        // Of a stream that panicked.
+        // Leftovers of a stream that panicked on this thread.
         buffer.out.clear();
-        // Once for a frame; again only if what was ready showed nothing, for then nothing will wake us.
+        // One poll per frame. Poll again only if a ready poll wrote nothing, since no waker is
+        // registered then.
         while !self.ended && buffer.out.is_empty() {
             match self.source.poll_events(cx, buffer) {
                 Poll::Ready(flow) => self.ended = flow == Flow::End,
@@ -133,9 +135,9 @@ impl KeepAliveTimer {
         }
     }
 
-    /// The timer is not moved for every frame, which would cost more than the frame: when it goes
-    /// off, it is set again for what is left of the silence. Nor does it take the task's waker for
-    /// every frame: it keeps the first, and a body stays with its connection's task.
+    /// Completes when a keep-alive comment is due. Moving the timer for every frame would cost more
+    /// than the frame, so it is reset only when it fires, to the end of the current interval. It
+    /// keeps the first waker it was given: a body stays with its connection's task.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.listens && !self.timer.is_elapsed() {
             return Poll::Pending;
@@ -171,7 +173,7 @@ impl<S: EventSource> http_body::Body for SseBody<S> {
     }
 }
 
-/// Appends the JSON of a value that always has one: text, a number, a plain struct.
+/// Appends the JSON of a value that cannot fail to serialize: text, a number, a plain struct.
 pub(super) fn put_json(out: &mut BytesMut, value: &(impl Serialize + ?Sized)) {
     let start = out.len();
     if serde_json::to_writer((&mut *out).writer(), value).is_err() {
@@ -187,7 +189,7 @@ pub(super) fn put_event(out: &mut BytesMut, json: &str) {
     out.put_slice(b"\n\n");
 }
 
-/// Appends an event of a name, whose data `write` appends.
+/// Appends an event called `name`; `write` appends its data.
 pub(super) fn put_named_event(out: &mut BytesMut, name: &str, write: impl FnOnce(&mut BytesMut)) {
     for part in ["event: ", name, "\ndata: "] {
         out.put_slice(part.as_bytes());
@@ -203,7 +205,7 @@ mod tests {
     use http_body_util::BodyExt;
     use tokio::sync::mpsc;
 
-    /// Plays one text per poll, empty ones too. Wakes nobody.
+    /// Yields one text per poll, empty ones too, and registers no waker.
     struct Script(std::vec::IntoIter<&'static str>);
 
     impl EventSource for Script {
@@ -217,7 +219,7 @@ mod tests {
         }
     }
 
-    /// Brings what the test sends.
+    /// Yields the texts that the test sends.
     struct Live(mpsc::UnboundedReceiver<&'static str>);
 
     impl EventSource for Live {
@@ -229,13 +231,14 @@ mod tests {
     }
 
     impl<S: EventSource> SseBody<S> {
-        /// What is ready now.
+        /// Returns the frame that is ready now, if any.
         fn ready(&mut self) -> Option<Bytes> {
             let frame = self.frame().now_or_never()??;
             frame.unwrap().into_data().ok()
         }
 
-        /// As if the last frame had been shown `keep_alive` ago, with the timer set before it.
+        /// Pretends that the last frame was sent `keep_alive` ago and that the timer was set before
+        /// it.
         fn expire_keep_alive(&mut self) {
             let KeepAliveTimer {
                 keep_alive,
@@ -259,12 +262,12 @@ mod tests {
         };
         assert_eq!(body.ready(), None);
         for text in ["a", "b", "c"] {
-            // Its timer goes off, but a frame was shown in the meantime.
+            // The timer fires, but a frame was sent in the meantime.
             body.expire_keep_alive();
             sender.send(text).unwrap();
             assert_eq!(body.ready().as_deref(), Some(text.as_bytes()));
             sleep(Duration::from_millis(5)).await;
-            assert_eq!(body.ready(), None, "a comment although {text} was shown");
+            assert_eq!(body.ready(), None, "a comment although {text} was sent");
             let due = body.keep_alive_timer.last_frame + keep_alive;
             assert_eq!(body.keep_alive_timer.timer.deadline(), due);
         }
@@ -273,7 +276,7 @@ mod tests {
             sleep(Duration::from_millis(5)).await;
             assert_eq!(body.ready().as_deref(), Some(&b":\n\n"[..]));
             sleep(Duration::from_millis(5)).await;
-            assert_eq!(body.ready(), None, "one comment for one silence");
+            assert_eq!(body.ready(), None, "one comment per interval");
         }
         sender.send("d").unwrap();
         drop(sender);

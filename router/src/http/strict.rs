@@ -1,5 +1,5 @@
-//! Reading JSON more strictly than serde does by itself: an object is never given as a list, lists
-//! are bounded, and what is only looked at or passed on takes no more memory than it did as text.
+//! JSON deserialization that is stricter than serde's: objects cannot be given as lists, lists have
+//! a maximum length, and values that are only passed on take no more memory than their text.
 
 use std::fmt::{self, Write as _};
 use std::marker::PhantomData;
@@ -10,8 +10,8 @@ use serde_json::Value;
 
 use super::nulls::SkipUnknownNulls;
 
-/// Serde would read a list as an object's fields in order; this reads objects only. A field that the
-/// object has not may be null: clients send all that they know, and null asks for nothing.
+/// Deserializes objects only; serde would also accept a list of an object's fields in order.
+/// Unknown fields may be null: clients send all the fields they know, and null requests nothing.
 pub(super) struct ObjectOnly<D>(pub(super) D);
 
 /// Implements `Deserialize` for types that derive it with `remote = "Self"`, from objects only.
@@ -26,37 +26,37 @@ macro_rules! from_object {
 }
 pub(super) use from_object;
 
-/// Any JSON value, as compact text: a tree of it could take forty times as much.
+/// Any JSON value, as compact text: a tree could take forty times as much memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct JsonText(String);
 
-/// A value beside the text that it was read from, which is to be told again.
+/// A value with the JSON text that it was read from, which the response echoes.
 #[derive(Clone, Debug)]
 pub(crate) struct WithSource<T> {
-    /// As it came, compact.
+    /// The text, compact.
     pub(crate) text: JsonText,
-    /// What it means.
+    /// The parsed value.
     pub(crate) value: T,
 }
 
-/// A text, or a list of entries in its place.
+/// A string, or a list of entries.
 #[derive(Debug)]
 pub(super) enum StringOrList<T> {
-    /// A text.
+    /// A string.
     Text(String),
     /// At most `T::MOST` entries.
     List(Vec<T>),
 }
 
-/// What a list may hold that stands in the place of a text.
+/// An entry of a list that may replace a string.
 pub(super) trait StringOrListEntry {
-    /// What is expected, in words.
+    /// The expected type, for errors.
     const EXPECTED: &'static str;
-    /// Entries of one list.
+    /// Maximum length of a list.
     const MOST: usize;
 }
 
-/// A list of at most `MOST` entries.
+/// Deserializes a list of at most `MOST` entries.
 pub(super) fn list<'de, const MOST: usize, T, D>(from: D) -> Result<Vec<T>, D::Error>
 where
     T: Deserialize<'de>,
@@ -65,7 +65,7 @@ where
     from.deserialize_seq(List::<MOST, T>(Vec::new()))
 }
 
-/// The same, or null.
+/// Deserializes null or a list of at most `MOST` entries.
 pub(super) fn list_or_null<'de, const MOST: usize, T, D>(
     from: D,
 ) -> Result<Option<Vec<T>>, D::Error>
@@ -82,8 +82,8 @@ where
     Ok(Option::<Bounded<MOST, T>>::deserialize(from)?.map(|list| list.0))
 }
 
-/// Reads a part of a body that was kept as text. The error tells the place within it; lines and columns
-/// would be those of another text than the client's.
+/// Deserializes a part of a body that was kept as text. The error gives the path inside it, without
+/// line and column, which would not match the client's body.
 pub(super) fn read_text<'de, T: Deserialize<'de>, E: Error>(text: &'de str) -> Result<T, E> {
     let mut json = serde_json::Deserializer::from_str(text);
     serde_path_to_error::deserialize(&mut json).map_err(|error| {
@@ -99,7 +99,7 @@ pub(super) fn read_text<'de, T: Deserialize<'de>, E: Error>(text: &'de str) -> R
     })
 }
 
-/// Fails for a list that already has all the entries that it may have.
+/// Fails if a list of `length` entries is full.
 pub(super) fn check_room<E: Error>(length: usize, most: usize) -> Result<(), E> {
     if length < most {
         return Ok(());
@@ -146,7 +146,7 @@ impl<'de, const MOST: usize, T: Deserialize<'de>> Visitor<'de> for List<MOST, T>
     }
 }
 
-/// Adds the entries that are left of a list, which has room for `most`.
+/// Appends the remaining entries; fails if `list` would exceed `most`.
 fn gather<'de, T: Deserialize<'de>, A: SeqAccess<'de>>(
     list: &mut Vec<T>,
     most: usize,
@@ -186,17 +186,17 @@ impl<'de, T: StringOrListEntry + Deserialize<'de>> Visitor<'de> for StringOrList
 }
 
 impl JsonText {
-    /// The text.
+    /// Returns the text.
     pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The text itself.
+    /// Returns the text without copying it.
     pub(crate) fn into_string(self) -> String {
         self.0
     }
 
-    /// The value, if its text is no longer than `most` bytes.
+    /// Parses the value, if its text is no longer than `most` bytes.
     pub(crate) fn value(&self, most: usize) -> Option<Value> {
         let short = Some(self.as_str()).filter(|text| text.len() <= most);
         short.and_then(|text| serde_json::from_str(text).ok())
@@ -220,7 +220,7 @@ impl<'de, T: for<'text> Deserialize<'text>> Deserialize<'de> for WithSource<T> {
     }
 }
 
-/// Appends the value that it reads.
+/// Appends the JSON text of the value that it deserializes.
 struct Writer<'a>(&'a mut String);
 
 impl Writer<'_> {

@@ -1,5 +1,5 @@
-//! The threads that serve connections. Each has a runtime of its own, and a connection stays on the
-//! thread that it was given to: its state stays in one core's cache, and waking its task costs no
+//! The threads that serve connections. Each thread has its own runtime, and a connection stays on
+//! its thread: the connection's state stays in one core's cache, and waking its task costs no
 //! system call.
 
 use std::future::{Future, poll_fn};
@@ -24,55 +24,55 @@ use super::connection_service::ConnectionService;
 use super::write_timeout::WriteTimeout;
 use crate::client::Client;
 
-/// A connection beyond the bound must ask within this.
+/// Time within which a connection beyond the limit must send its request.
 const SPARE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Bytes that a connection buffers of what it reads.
+/// Bytes of a connection's read buffer.
 const READ_BUFFER: usize = 64 << 10;
 
-/// A connection on its way to its thread.
+/// A connection on its way to its serving thread.
 pub(super) struct NewConnection {
     pub(super) stream: std::net::TcpStream,
-    /// Its place among the connections that may be open, given back when it ends.
+    /// Permit that counts the connection against the limit; released when the connection ends.
     pub(super) permit: ConnectionPermit,
     pub(super) kind: ConnectionKind,
-    /// Changes when the connection may take no further request.
+    /// Becomes true when the connection may serve no further request.
     pub(super) stop: watch::Receiver<bool>,
 }
 
-/// What a connection is given.
+/// The routes that a connection may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConnectionKind {
-    /// All routes, request after request.
+    /// All routes, with keep-alive.
     Full,
-    /// One answer to a health check, or a 503: all other places are taken.
+    /// A single response, to a health check or a 503: the connection limit is reached.
     Spare,
 }
 
-/// All of them. When they are dropped, the connections that are open are cut off.
+/// All serving threads. Dropping them closes all open connections.
 pub(super) struct Threads(Vec<Thread>);
 
 struct Thread {
     new_connections: mpsc::UnboundedSender<(NewConnection, Arc<()>)>,
-    /// Cloned by every open connection.
+    /// Cloned by every open connection; its reference count is the thread's load.
     load: Arc<()>,
 }
 
-/// What a thread needs to serve a connection.
+/// What a thread needs to serve connections.
 struct Service {
     full: ServedRoutes,
     spare: ServedRoutes,
     write_timeout: Duration,
-    /// How many connections there are, for the metrics.
+    /// Gauge of open connections.
     open: Gauge,
 }
 
-/// Routes, and how they are offered.
+/// Routes with the HTTP settings under which they are served.
 struct ServedRoutes {
     router: Router,
     http: http1::Builder,
 }
 
-/// Counts a connection as open.
+/// Counts a connection as open until it is dropped.
 struct OpenGauge(Gauge);
 
 impl Threads {
@@ -84,8 +84,9 @@ impl Threads {
             .map(Self)
     }
 
-    /// Gives a connection to the thread that has the fewest. Fails if that thread is gone, which only a
-    /// fault in it can bring about: a server without it would lose connections.
+    /// Gives a connection to the thread that has the fewest connections. Fails if that thread has
+    /// ended, which only a bug can cause; the server must then stop, since it would lose
+    /// connections.
     pub(super) fn serve(&self, new_connection: NewConnection) -> io::Result<()> {
         let idle = self
             .0
@@ -110,7 +111,7 @@ impl Thread {
             let _inside = runtime.enter();
             Service::new(app.on_this_runtime())
         };
-        // Bounded by the places.
+        // The connection limit bounds this queue.
         let (new_connections, mut inbox) = mpsc::unbounded_channel();
         let work = async move {
             while let Some((new_connection, load)) = inbox.recv().await {
@@ -133,7 +134,7 @@ impl Service {
         http.timer(TokioTimer::new())
             .header_read_timeout(app.config.header_timeout)
             .max_buf_size(READ_BUFFER)
-            // A frame is small: copying it costs less than a vector of its pieces.
+            // Frames are small: copying one costs less than gathering its pieces.
             .writev(false);
         let mut once = http.clone();
         once.header_read_timeout(app.config.header_timeout.min(SPARE_TIMEOUT))
@@ -201,8 +202,8 @@ impl Drop for OpenGauge {
 
 type Connection = http1::Connection<TokioIo<WriteTimeout>, ConnectionService>;
 
-/// Serves a connection; after the stop it ends with the response that it is sending. One that must
-/// leave ends at once: it is idle.
+/// Serves a connection until it ends. After `stop`, it ends with the response in progress. A
+/// connection that must close ends at once: it is idle.
 async fn until_stopped(
     connection: Connection,
     mut stop: watch::Receiver<bool>,
@@ -216,8 +217,8 @@ async fn until_stopped(
         if let Poll::Ready(ended) = connection.as_mut().poll(cx) {
             return Poll::Ready(Some(ended));
         }
-        // A task keeps its waker, so that it need not listen anew for every token: that takes a
-        // lock which all connections share.
+        // The task's waker stays registered, so do not register it again for every token: that
+        // takes a lock shared by all connections.
         if listens && matches!(stopped.has_changed(), Ok(false)) && !state.must_close() {
             return Poll::Pending;
         }

@@ -1,13 +1,13 @@
-//! A connection that is given up when its client takes nothing for too long, and one whose client has
-//! ended its side while it waits for the answer.
+//! A connection that fails if its client reads nothing for too long, and that probes a client which
+//! has shut down its sending side.
 //!
-//! A client that sends nothing is bounded by the header and body timeouts, and one that is gone by
-//! the network; but one that stays and reads nothing would keep its place for ever.
+//! The header and body timeouts bound a client that sends nothing, and the network reports one that
+//! is gone; but a client that stays connected and reads nothing would hold its connection forever.
 //!
-//! A client that sends no more (`shutdown(SHUT_WR)`, `nc -N`) still wants its answer; one that has
-//! closed its socket looks the same, until it is sent something: then its system answers with a reset.
-//! So both are sent the first byte of what they get anyway: the `H` of `HTTP/1.1`, or a comment where
-//! a stream of events has begun (`threads.rs`).
+//! A client that shuts down its sending side (`shutdown(SHUT_WR)`, `nc -N`) still wants its
+//! response. One that has closed its socket looks the same until it is sent something: then its
+//! system replies with a reset. So both are sent the first byte of the response early: the `H` of
+//! `HTTP/1.1`, or a comment if an event stream has begun (`connection_service.rs`).
 
 use std::future::Future;
 use std::io::{self, IoSlice};
@@ -22,21 +22,22 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use super::connection_limit::ConnectionState;
 
-/// What every response begins with.
+/// The first byte of every response.
 const FIRST: u8 = b'H';
-/// How often a connection whose client sends no more is looked at.
+/// Interval at which a half-closed connection is checked.
 const CHECK_INTERVAL: Duration = Duration::from_millis(25);
 
-/// A stream whose writes fail after they have waited for `limit`.
+/// A TCP stream whose writes fail if they make no progress for `limit`.
 pub(super) struct WriteTimeout {
     stream: TcpStream,
     limit: Duration,
     state: Arc<ConnectionState>,
     /// Set while a write waits.
     timer: Option<Pin<Box<Sleep>>>,
-    /// Set while the client sends no more, and waits for an answer: the next look at it.
+    /// Time of the next check; set while the client has shut down its sending side and waits for a
+    /// response.
     next_check: Option<Pin<Box<Sleep>>>,
-    /// The response's first byte was sent before the rest.
+    /// Whether the response's first byte was sent ahead of the rest.
     first_byte_sent: bool,
 }
 
@@ -52,7 +53,7 @@ impl WriteTimeout {
         }
     }
 
-    /// Passes a write's result on; one that has waited for too long becomes an error.
+    /// Passes on the result of a write; a write that has waited for `limit` fails.
     fn with_timeout<T>(
         &mut self,
         cx: &mut Context<'_>,
@@ -66,13 +67,13 @@ impl WriteTimeout {
         let limit = self.limit;
         let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(limit)));
         timer.as_mut().poll(cx).map(|()| {
-            let message = format!("the client took nothing for {limit:?}");
+            let message = format!("the client read nothing for {limit:?}");
             Err(io::Error::new(io::ErrorKind::TimedOut, message))
         })
     }
 
-    /// Keeps the end of the client's side to itself until the client has its answer, is found to be
-    /// gone, or has ended in the middle of its request.
+    /// Hides the end of the client's side until the response has ended, the client is found to be
+    /// gone, or the client turns out to have ended in the middle of its request.
     fn poll_half_closed(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             if !self.state.is_busy() {
@@ -90,14 +91,15 @@ impl WriteTimeout {
                 .get_or_insert_with(|| Box::pin(sleep(CHECK_INTERVAL)));
             ready!(next_check.as_mut().poll(cx));
             next_check.as_mut().reset(Instant::now() + CHECK_INTERVAL);
-            // By now what has come was read. Was it not the whole request, no answer is waited for.
+            // All received bytes have been read by now. If the request is incomplete, no response
+            // is due.
             if self.state.is_receiving() {
                 return Poll::Ready(Ok(()));
             }
         }
     }
 
-    /// Writes without the byte that was sent before.
+    /// Writes `bytes` without the first byte if that was already sent.
     fn poll_write_rest(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let skipped = usize::from(self.first_byte_sent && bytes.first() == Some(&FIRST));
         let rest = &bytes[skipped..];
@@ -180,14 +182,14 @@ mod tests {
     use super::*;
 
     const LIMIT: Duration = Duration::from_millis(400);
-    /// Between the reads of a slow client.
+    /// Pause between the reads of a slow client.
     const PAUSE: Duration = Duration::from_millis(100);
-    /// Bytes that each end of a connection holds, about.
+    /// Approximate size of each end's socket buffer, in bytes.
     const BUFFER: u32 = 64 << 10;
-    /// Bytes of a write: more than is held.
+    /// Bytes of a write: more than the buffers hold.
     const PART: usize = 1 << 20;
 
-    /// Both ends of a connection that buffers little.
+    /// Returns both ends of a connection with small buffers.
     async fn connected() -> (WriteTimeout, TcpStream) {
         let (server, client) = (TcpSocket::new_v4().unwrap(), TcpSocket::new_v4().unwrap());
         server.set_send_buffer_size(BUFFER).unwrap();
@@ -204,11 +206,11 @@ mod tests {
         (stream, client.unwrap())
     }
 
-    /// How a client fared that takes a part now and then.
+    /// Result of serving a client that reads now and then.
     enum Outcome {
-        /// It was served for three times the limit.
+        /// The client was served for three times the limit.
         Served,
-        /// It was given up, so long after it had taken something.
+        /// The write timed out this long after the last successful one.
         TimedOut(Duration),
     }
 
@@ -219,22 +221,22 @@ mod tests {
             match timeout(PAUSE, stream.write(&part)).await {
                 Ok(Ok(_)) => took = Instant::now(),
                 Ok(Err(_)) => return Outcome::TimedOut(took.elapsed()),
-                // It takes all that is there.
+                // The client reads all that is there.
                 Err(_) => while client.try_read(&mut part).is_ok() {},
             }
         }
         Outcome::Served
     }
 
-    /// The limit is for one wait, not for all of them.
+    /// The limit applies to a single wait, not to their sum.
     #[tokio::test]
     async fn a_slow_client_that_keeps_reading_is_served() {
         for _ in 0..50 {
             let (mut stream, mut client) = connected().await;
             match serve_slowly(&mut stream, &mut client).await {
                 Outcome::Served => return,
-                // A busy machine may hold this test up for so long.
-                Outcome::TimedOut(after) => assert!(after >= LIMIT, "given up after {after:?}"),
+                // A busy machine may delay this test by that much.
+                Outcome::TimedOut(after) => assert!(after >= LIMIT, "timed out after {after:?}"),
             }
         }
         panic!("no client was served");

@@ -1,4 +1,4 @@
-//! Anthropic's messages as the chat template takes them.
+//! Converts Anthropic's messages for the chat template.
 
 use super::wire::{
     Block, BlockKind, Content, FIELDS, Message, MessagesRequest, OutputConfig, Role,
@@ -11,7 +11,7 @@ use crate::http::parsed_output::{ToolPlan, plan_tools};
 use crate::http::strict::JsonText;
 use crate::tool_parsers::{Tool, ToolChoiceMode, ToolSet};
 
-/// The conversation of a request, and the guide to its answer if calls are guided.
+/// Returns the conversation of a request, and the grammar of its output, if any.
 pub(super) fn conversation(
     body: &mut MessagesRequest,
     generator: &Generator,
@@ -57,7 +57,7 @@ pub(super) fn conversation(
     Ok((chat, grammar))
 }
 
-/// The tools of a request, checked; `None` if it offers none.
+/// Returns the tools of a request, validated; `None` if there are none.
 fn tool_set(body: &mut MessagesRequest) -> Result<Option<ToolSet>, ApiError> {
     let tools = body.tools.take().unwrap_or_default();
     let choice = body.tool_choice.take();
@@ -89,7 +89,7 @@ fn turn(role: &str, content: String) -> ChatMessage {
     }
 }
 
-/// A user's turn: results of tools are turns of their own, in their place.
+/// Appends a user's turn. Tool results become turns of their own, in order.
 fn user(message: Message, at: &str, out: &mut Vec<ChatMessage>) -> Result<(), ApiError> {
     let blocks = match message.content {
         Content::Text(text) => {
@@ -126,8 +126,8 @@ fn user(message: Message, at: &str, out: &mut Vec<ChatMessage>) -> Result<(), Ap
     Ok(())
 }
 
-/// What a failed tool has said: chat templates know no failures, so the text tells of it, unless it
-/// does already.
+/// Returns the result of a failed tool. Chat templates have no field for failures, so the text
+/// begins with `Error` unless it does already.
 fn failed(text: String) -> String {
     const WORD: &str = "Error";
     let start = text.trim_start();
@@ -174,7 +174,7 @@ fn assistant(message: Message, at: &str) -> Result<ChatMessage, ApiError> {
     })
 }
 
-/// A call as the chat template takes it.
+/// Returns a tool call in the format of the chat template.
 fn call(block: Block, at: &str) -> Result<String, ApiError> {
     let id = block.id.ok_or_else(|| missing(at, "id"))?;
     let name = block.name.ok_or_else(|| missing(at, "name"))?;
@@ -187,7 +187,7 @@ fn call(block: Block, at: &str) -> Result<String, ApiError> {
     Ok(tool_call_json(Some(id), name, &input))
 }
 
-/// The text of a text, or of a list of text blocks.
+/// Returns a text, or the joined texts of a list of text blocks.
 fn texts(content: Content, at: &str) -> Result<String, ApiError> {
     match content {
         Content::Text(text) => Ok(text),

@@ -1,4 +1,4 @@
-//! Anthropic's messages, as its official clients expect them.
+//! Anthropic's Messages API, as its official clients expect it.
 
 mod conversation;
 mod response;
@@ -21,7 +21,7 @@ use super::{App, json, parsed_output, response_headers, sse};
 use crate::error::ApiError;
 use crate::validate::{FieldNames, GenerateInput, Parameters, Prompt};
 
-/// Answers a conversation, in one piece or as a stream of events.
+/// Generates the next message of a conversation, as a whole or as a stream of events.
 #[utoipa::path(
     post, path = "/v1/messages", tag = "anthropic", request_body = MessagesRequest,
     responses((status = 200, body = MessageResponse), (status = "4XX"), (status = "5XX"))
@@ -54,7 +54,7 @@ pub(super) async fn messages(
         charge,
     };
     let generation = app.generator.generate(input).await;
-    // The rules of `stop` are those of `stop_sequences` here.
+    // Validation names the field `stop`; this route calls it `stop_sequences`.
     let mut generation = generation.map_err(|error| error.renamed("stop", "stop_sequences"))?;
     let mut answer = begin(&app, Usage::from_facts(generation.facts()));
     if stream {
@@ -71,7 +71,7 @@ pub(super) async fn messages(
     Ok((headers, Json(answer)).into_response())
 }
 
-/// Counts the tokens of a conversation as `/v1/messages` would read it.
+/// Counts the prompt tokens of a conversation, as `/v1/messages` would render it.
 #[utoipa::path(
     post, path = "/v1/messages/count_tokens", tag = "anthropic", request_body = MessagesRequest,
     responses((status = 200, body = TokenCount), (status = "4XX"))

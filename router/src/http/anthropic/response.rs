@@ -1,4 +1,4 @@
-//! JSON that Anthropic's clients expect.
+//! JSON of the responses to Anthropic's clients.
 
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -7,10 +7,10 @@ use utoipa::ToSchema;
 use crate::generation::{FinishReason, GenerationFacts};
 use crate::http::parsed_output::{Call, ParsedOutput};
 
-/// An answer in one piece.
+/// A complete message.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct MessageResponse {
-    /// Unique.
+    /// Unique id.
     pub(super) id: String,
     /// Always `message`.
     pub(super) r#type: &'static str,
@@ -18,35 +18,35 @@ pub(crate) struct MessageResponse {
     pub(super) role: &'static str,
     /// The served model.
     pub(super) model: String,
-    /// Blocks: thoughts first, then text, then calls.
+    /// Blocks: first reasoning, then text, then tool calls.
     #[schema(value_type = Vec<Object>)]
     pub(super) content: Vec<Value>,
     /// `end_turn`, `max_tokens`, `stop_sequence` or `tool_use`; null while it streams.
     pub(super) stop_reason: Option<&'static str>,
-    /// The stop sequence that ended it.
+    /// The stop sequence that ended the output.
     pub(super) stop_sequence: Option<String>,
-    /// What it cost.
+    /// Token counts.
     pub(super) usage: Usage,
 }
 
-/// What a request cost.
+/// Token counts of a request.
 #[derive(Clone, Copy, Debug, Default, Serialize, ToSchema)]
 #[schema(as = AnthropicUsage)]
 pub(crate) struct Usage {
-    /// Tokens of the prompt that were not found in the prefix cache.
+    /// Prompt tokens that were not in the prefix cache.
     pub(super) input_tokens: usize,
-    /// Tokens of the prompt that were: with `input_tokens`, the whole prompt.
+    /// Prompt tokens that were in the prefix cache. Together with `input_tokens` the whole prompt.
     pub(super) cache_read_input_tokens: usize,
-    /// Always 0: what is computed is cached anyway.
+    /// Always 0: all computed blocks are cached.
     pub(super) cache_creation_input_tokens: usize,
-    /// Tokens of the answer, end tokens included.
+    /// Output tokens, end tokens included.
     pub(super) output_tokens: u32,
 }
 
-/// How long a prompt is.
+/// The length of a prompt.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 pub(crate) struct TokenCount {
-    /// Tokens.
+    /// Number of tokens.
     pub(super) input_tokens: usize,
 }
 
@@ -61,7 +61,7 @@ impl Usage {
     }
 }
 
-/// Why an answer ended.
+/// Returns Anthropic's name of a finish reason.
 pub(super) fn stop_reason(reason: FinishReason, calls: bool) -> &'static str {
     match reason {
         FinishReason::Length => "max_tokens",
@@ -71,7 +71,7 @@ pub(super) fn stop_reason(reason: FinishReason, calls: bool) -> &'static str {
     }
 }
 
-/// The blocks of an answer.
+/// Returns the blocks of an output.
 pub(super) fn blocks(answer: ParsedOutput) -> Vec<Value> {
     let mut blocks = Vec::new();
     if !answer.reasoning.is_empty() {
@@ -84,7 +84,8 @@ pub(super) fn blocks(answer: ParsedOutput) -> Vec<Value> {
     blocks
 }
 
-/// Arguments must be an object here: what was cut off stands under a name of its own.
+/// Returns the block of a tool call. `input` must be an object, so arguments that were cut off go
+/// into its field `incomplete_json`.
 fn tool_use(call: Call) -> Value {
     let input: Map<String, Value> = serde_json::from_str(&call.arguments).unwrap_or_else(|_| {
         let cut = ("incomplete_json".to_owned(), Value::from(call.arguments));

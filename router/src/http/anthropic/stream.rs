@@ -1,4 +1,4 @@
-//! An answer as Anthropic's events: a message of blocks, each begun, filled and ended.
+//! Streams an output as Anthropic's events: a message whose blocks start, grow and stop.
 
 use bytes::{BufMut, BytesMut};
 use serde_json::{Value, json};
@@ -11,13 +11,13 @@ use crate::http::error::anthropic_json;
 use crate::http::parsed_output::OutputEnd;
 use crate::http::sse::put_named_event;
 
-/// Writes the events of one answer.
+/// Writes the events of one message.
 pub(super) struct MessageWriter {
-    /// What the first event tells.
+    /// The message in the first event.
     start: MessageResponse,
-    /// Blocks that have begun and ended.
+    /// Number of blocks that have ended: the index of the open one.
     blocks: usize,
-    /// What the open block's deltas are: their type, and the name of their text.
+    /// Type of the open block's deltas, and the name of their text field.
     delta: (&'static str, &'static str),
     calls: bool,
 }
@@ -32,7 +32,7 @@ impl MessageWriter {
         }
     }
 
-    /// The block as it begins.
+    /// Returns the block of a `content_block_start` event, and sets the type of its deltas.
     fn open(&mut self, block: Block) -> Value {
         match block {
             Block::Text => {
@@ -84,7 +84,7 @@ impl BlockWriter for MessageWriter {
     fn finish(&mut self, generation: &Generation, end: &OutputEnd, out: &mut BytesMut) {
         let reason = stop_reason(end.reason, self.calls);
         let delta = json!({"stop_reason": reason, "stop_sequence": end.stop_string});
-        // All of it: at the start nothing is known of the prefix cache.
+        // Repeat all counts: at the start the number of cached tokens was unknown.
         let usage = Usage::from_facts(generation.facts());
         put(
             out,
@@ -100,7 +100,7 @@ impl BlockWriter for MessageWriter {
     }
 }
 
-/// Appends an event, named by its type.
+/// Appends an event; its name is its `type`.
 fn put(out: &mut BytesMut, event: &Value) {
     let name = event["type"].as_str().unwrap_or_default();
     put_named_event(out, name, |out| {

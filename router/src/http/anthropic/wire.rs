@@ -1,4 +1,4 @@
-//! JSON that Anthropic's clients send.
+//! JSON of the requests of Anthropic's clients.
 
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, IgnoredAny};
@@ -22,9 +22,9 @@ from_object!(
     OutputFormat
 );
 
-/// Messages that are read: more than a context has room for.
+/// Maximum number of messages: more than a context holds.
 pub(crate) const MOST_MESSAGES: usize = 1 << 16;
-/// Where this dialect keeps what may be wrong.
+/// Names of the tool fields in this API, for errors.
 pub(super) const FIELDS: ToolFields = ToolFields {
     list: "tools",
     name: "name",
@@ -33,15 +33,15 @@ pub(super) const FIELDS: ToolFields = ToolFields {
     forcing: "an object of `type` `any`",
 };
 
-/// Not offered.
+/// Parameters that are not supported.
 pub(crate) const NEUTRAL: Neutrals<3> = [
     ("container", Neutral::Null),
     ("context_management", Neutral::Null),
     ("mcp_servers", Neutral::Json("[]")),
 ];
-/// Not offered, with an error of its own.
+/// Parameters that are not supported and have an error code of their own.
 pub(crate) const NEUTRAL_THREAD: Neutrals<1> = [("thread", Neutral::Null)];
-/// The type of tools that are offered.
+/// The only tool type that is supported.
 pub(crate) const CUSTOM: &str = "custom";
 
 /// Body of `/v1/messages`.
@@ -51,21 +51,21 @@ pub(crate) struct MessagesRequest {
     /// The served model's id.
     #[schema(example = "brook")]
     pub(super) model: String,
-    /// The conversation; not empty. If the last message is an assistant's, the answer goes on with it.
+    /// The conversation, not empty. If the last message is an assistant's, the output continues it.
     #[serde(deserialize_with = "messages")]
     pub(super) messages: Vec<Message>,
     /// > 0.
     #[schema(value_type = u32, example = 64)]
     pub(super) max_tokens: Option<u32>,
-    /// What comes before the conversation: a text, or a list of text blocks.
+    /// System prompt: a text, or a list of text blocks.
     #[schema(value_type = Option<String>)]
     pub(super) system: Option<Content>,
     /// Tools that the model may call.
     #[serde(default, deserialize_with = "tools")]
     pub(super) tools: Option<Vec<Tool>>,
-    /// Which of them it calls.
+    /// Whether the model calls tools, and which ones.
     pub(super) tool_choice: Option<ToolChoice>,
-    /// The answer ends before the first of these.
+    /// The output ends before the first of these texts.
     pub(super) stop_sequences: Option<Vec<String>>,
     /// Whether to stream.
     pub(super) stream: Option<bool>,
@@ -75,33 +75,34 @@ pub(crate) struct MessagesRequest {
     pub(super) top_p: Option<f32>,
     /// 0 = off.
     pub(super) top_k: Option<u32>,
-    /// Whether the model thinks first, where its chat template knows `enable_thinking`.
+    /// Whether the model reasons first, if its chat template has `enable_thinking`.
     pub(super) thinking: Option<Thinking>,
-    /// Has no effect on the answer.
+    /// Has no effect on the output.
     #[serde(rename = "metadata")]
     #[schema(value_type = Option<Object>)]
     _metadata: Option<IgnoredAny>,
-    /// Has no effect on the answer.
+    /// Has no effect on the output.
     #[serde(rename = "service_tier")]
     #[schema(value_type = Option<String>)]
     _service_tier: Option<IgnoredAny>,
-    /// Has no effect: prefixes are cached anyway.
+    /// Has no effect: prefixes are always cached.
     #[serde(rename = "cache_control")]
     #[schema(value_type = Option<Object>)]
     _cache_control: Option<IgnoredAny>,
-    /// Not offered.
+    /// Not supported.
     #[schema(value_type = Option<Object>)]
     container: Option<JsonText>,
-    /// Not offered.
+    /// Not supported.
     #[schema(value_type = Option<Object>)]
     context_management: Option<JsonText>,
-    /// Not offered; `[]` is neutral.
+    /// Not supported; `[]` is neutral.
     #[schema(value_type = Option<Vec<Object>>)]
     mcp_servers: Option<JsonText>,
-    /// Not offered: conversations are not stored. Anthropic's tool runner sends it first, and goes on without it.
+    /// Not supported: conversations are not stored. Anthropic's tool runner tries it first and then
+    /// continues without it.
     #[schema(value_type = Option<Object>)]
     thread: Option<JsonText>,
-    /// What the answer must spell.
+    /// Structured output.
     pub(super) output_config: Option<OutputConfig>,
 }
 
@@ -110,7 +111,7 @@ pub(crate) struct MessagesRequest {
 #[schema(as = AnthropicMessage)]
 #[serde(remote = "Self", expecting = "a message (a JSON object)")]
 pub(crate) struct Message {
-    /// Who says it.
+    /// Author of the message.
     #[schema(inline)]
     pub(super) role: Role,
     /// A text, or a list of blocks.
@@ -118,7 +119,7 @@ pub(crate) struct Message {
     pub(super) content: Content,
 }
 
-/// Who says a turn.
+/// The author of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Role {
@@ -126,50 +127,51 @@ pub(crate) enum Role {
     Assistant,
 }
 
-/// A text, or blocks.
+/// A text, or a list of blocks.
 pub(super) type Content = StringOrList<Block>;
 
-/// One block of a message; which fields it has follows from its type, and others have no effect.
+/// A block of a message. Its type decides which fields apply; others have no effect.
 #[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = AnthropicBlock)]
 #[serde(remote = "Self", expecting = "a block (a JSON object)")]
 pub(crate) struct Block {
-    /// What it is.
+    /// The block's type.
     #[schema(inline)]
     pub(super) r#type: BlockKind,
-    /// Of `text`.
+    /// Text of a `text` block.
     pub(super) text: Option<String>,
-    /// Of `tool_use`.
+    /// Id of a `tool_use` block.
     pub(super) id: Option<String>,
-    /// Of `tool_use`.
+    /// Function name of a `tool_use` block.
     pub(super) name: Option<String>,
-    /// Of `tool_use`: an object.
+    /// Arguments of a `tool_use` block, an object.
     #[schema(value_type = Option<Object>)]
     pub(super) input: Option<JsonText>,
-    /// Of `tool_result`: the id of the `tool_use` that it answers.
+    /// For `tool_result`: the id of its `tool_use` block.
     pub(super) tool_use_id: Option<String>,
-    /// Of `tool_result`: a text, or text blocks.
+    /// For `tool_result`: a text, or a list of text blocks.
     #[schema(value_type = Option<String>)]
     pub(super) content: Option<Content>,
-    /// Of `thinking`.
+    /// Text of a `thinking` block.
     pub(super) thinking: Option<String>,
-    /// Of `tool_result`: whether the tool failed. The model is told: the text begins with `Error: `.
+    /// For `tool_result`: whether the tool failed. The model sees the text with the prefix `Error:
+    /// `.
     pub(super) is_error: Option<bool>,
-    /// Of `thinking`: has no effect.
+    /// For `thinking`. Has no effect.
     #[serde(rename = "signature")]
     #[schema(value_type = Option<String>)]
     _signature: Option<IgnoredAny>,
-    /// Of `redacted_thinking`: has no effect.
+    /// For `redacted_thinking`. Has no effect.
     #[serde(rename = "data")]
     #[schema(value_type = Option<String>)]
     _data: Option<IgnoredAny>,
-    /// Has no effect: prefixes are cached anyway.
+    /// Has no effect: prefixes are always cached.
     #[serde(rename = "cache_control")]
     #[schema(value_type = Option<Object>)]
     _cache_control: Option<IgnoredAny>,
 }
 
-/// What a block is.
+/// The type of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum BlockKind {
@@ -180,32 +182,32 @@ pub(crate) enum BlockKind {
     RedactedThinking,
 }
 
-/// A tool on offer. Fields that are not listed have no effect.
+/// A tool. Fields that are not listed have no effect.
 #[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = AnthropicTool)]
 #[serde(remote = "Self", expecting = "a tool (a JSON object)")]
 pub(crate) struct Tool {
-    /// `custom`, if anything.
+    /// `custom` or absent.
     #[serde(default, deserialize_with = "custom", rename = "type")]
     #[schema(value_type = Option<String>)]
     _type: (),
     /// Up to 64 characters of a-z, A-Z, 0-9, `_`, `-` and `.`.
     #[schema(example = "get_weather")]
     name: String,
-    /// What it does, for the model.
+    /// Description for the model.
     description: Option<String>,
-    /// A JSON schema of its arguments.
+    /// JSON schema of the arguments.
     #[schema(value_type = Object)]
     input_schema: JsonText,
-    /// Has no effect: prefixes are cached anyway.
+    /// Has no effect: prefixes are always cached.
     #[serde(rename = "cache_control")]
     #[schema(value_type = Option<Object>)]
     _cache_control: Option<IgnoredAny>,
-    /// Whether calls that the model makes by itself keep the schema. Forced ones always do.
+    /// Whether the arguments of calls with `auto` are held to the schema. Forced calls always are.
     strict: Option<bool>,
 }
 
-/// Which tools are called.
+/// Whether the model calls tools, and which ones.
 #[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = AnthropicToolChoice)]
 #[serde(
@@ -214,16 +216,16 @@ pub(crate) struct Tool {
     expecting = "a choice (a JSON object)"
 )]
 pub(crate) struct ToolChoice {
-    /// `tool`: the one that is named; `any`: one or more.
+    /// `tool` forces the named tool; `any` forces one or more calls.
     #[schema(inline)]
     r#type: ChoiceKind,
-    /// With `tool`: which.
+    /// The tool, for type `tool`.
     name: Option<String>,
-    /// Whether the answer ends with its first call.
+    /// Whether the output ends after its first call.
     pub(super) disable_parallel_tool_use: Option<bool>,
 }
 
-/// Which tools are called.
+/// The type of a tool choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum ChoiceKind {
@@ -233,40 +235,40 @@ pub(crate) enum ChoiceKind {
     None,
 }
 
-/// Whether the model thinks.
+/// Whether the model reasons first.
 #[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = AnthropicThinking)]
 #[serde(remote = "Self", deny_unknown_fields, expecting = "a JSON object")]
 pub(crate) struct Thinking {
-    /// `adaptive` is `enabled` here.
+    /// `adaptive` is the same as `enabled`.
     #[schema(inline)]
     r#type: ThinkingKind,
-    /// Has no effect: `max_tokens` bounds thoughts and answer together.
+    /// Has no effect: `max_tokens` bounds reasoning and text together.
     #[serde(rename = "budget_tokens")]
     #[schema(value_type = Option<u32>)]
     _budget_tokens: Option<IgnoredAny>,
-    /// Has no effect: thoughts are told as they are.
+    /// Has no effect: reasoning is returned unchanged.
     #[serde(rename = "display")]
     #[schema(value_type = Option<String>)]
     _display: Option<IgnoredAny>,
 }
 
-/// What the answer must spell.
+/// The format of the output.
 #[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = AnthropicOutputConfig)]
 #[serde(remote = "Self", deny_unknown_fields, expecting = "a JSON object")]
 pub(crate) struct OutputConfig {
-    /// A format; without one the text is free.
+    /// A format; without one, the text is unconstrained.
     format: Option<OutputFormat>,
-    /// Not offered.
+    /// Not supported.
     #[schema(value_type = Option<String>)]
     effort: Option<JsonText>,
 }
 
-/// What is not offered of it.
+/// Fields of `output_config` that are not supported.
 pub(crate) const NEUTRAL_OUTPUT: Neutrals<1> = [("effort", Neutral::Null)];
 
-/// A format of answers.
+/// A format of outputs.
 #[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = AnthropicOutputFormat)]
 #[serde(remote = "Self", deny_unknown_fields, expecting = "a JSON object")]
@@ -280,14 +282,14 @@ pub(crate) struct OutputFormat {
     schema: JsonText,
 }
 
-/// What a format is.
+/// The type of a format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum OutputKind {
     JsonSchema,
 }
 
-/// Whether the model thinks.
+/// The type of reasoning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum ThinkingKind {
@@ -308,7 +310,7 @@ fn custom<'de, D: Deserializer<'de>>(from: D) -> Result<(), D::Error> {
     match Option::<String>::deserialize(from)?.as_deref() {
         None | Some(CUSTOM) => Ok(()),
         Some(other) => Err(D::Error::custom(format_args!(
-            "`type` must be `{CUSTOM}`: no tools run on this server. Given: `{}`",
+            "`type` must be `{CUSTOM}`: the server runs no tools itself. Given: `{}`",
             Excerpt::new(other)
         ))),
     }
@@ -320,7 +322,7 @@ impl StringOrListEntry for Block {
 }
 
 impl MessagesRequest {
-    /// Refuses what is not offered.
+    /// Fails if a parameter is not supported.
     pub(super) fn check(&self) -> Result<(), ApiError> {
         let values = [&self.container, &self.context_management, &self.mcp_servers];
         neutral::check(&NEUTRAL, values)?;
@@ -335,7 +337,7 @@ impl MessagesRequest {
 }
 
 impl OutputConfig {
-    /// What the answer must spell, if anything.
+    /// Returns the grammar of the output, if any.
     pub(super) fn into_grammar(self) -> Result<Option<Box<GrammarSpec>>, ApiError> {
         neutral::check(&NEUTRAL_OUTPUT, [&self.effort])?;
         let schema = self.format.map(|format| format.schema);
@@ -372,7 +374,7 @@ impl ToolChoice {
 }
 
 impl Thinking {
-    /// Whether thoughts are wanted.
+    /// Returns whether reasoning is enabled.
     pub(super) fn is_enabled(&self) -> bool {
         self.r#type != ThinkingKind::Disabled
     }

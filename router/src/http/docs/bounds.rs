@@ -1,4 +1,4 @@
-//! What a schema says of the values of a field, from the constants by which they are checked.
+//! Bounds of fields in the description, from the constants that validation uses.
 
 use std::ops::RangeInclusive;
 
@@ -19,7 +19,7 @@ use crate::validate::logits_processors as logits;
 use crate::validate::range::{Ends, Number, Range};
 use crate::validate::{choices, ends, sampling};
 
-/// Schemas, a field of theirs, and what is to be said of it.
+/// Schemas, one of their fields, and its bounds.
 pub(super) type Bound = (&'static [&'static str], &'static str, Value);
 
 const OPENAI: &[&str] = &["ChatRequest", "CompletionRequest", "ResponsesRequest"];
@@ -42,7 +42,7 @@ const SEARCHED: &[&str] = &[
     "GenerateParameters",
 ];
 
-/// All that is said of fields.
+/// Returns the bounds of all fields.
 pub(super) fn all(config: &RouterConfig) -> Vec<Bound> {
     let mut bounds = counts(config);
     bounds.extend(numbers());
@@ -62,7 +62,7 @@ pub(super) fn all(config: &RouterConfig) -> Vec<Bound> {
     bounds
 }
 
-/// Fields that have no effect yet, and may therefore say nothing else.
+/// Returns the bounds of unsupported fields: only their neutral values are allowed.
 fn unused<'a>(
     schemas: &'static [&'static str],
     fields: &'a [(&'static str, Neutral)],
@@ -72,7 +72,7 @@ fn unused<'a>(
     fields.iter().map(said)
 }
 
-/// How many there may be of something.
+/// Returns the bounds of counts.
 fn counts(config: &RouterConfig) -> Vec<Bound> {
     let choices = range(choices::range(config.max_best_of));
     let top_logprobs = range(logprobs::range(config.max_top_tokens));
@@ -216,7 +216,7 @@ fn lists() -> Vec<Bound> {
     ]
 }
 
-/// A list of so many.
+/// Returns the bounds of a list with a length in `count`.
 fn items(count: RangeInclusive<usize>) -> Value {
     least(
         "minItems",
@@ -225,7 +225,7 @@ fn items(count: RangeInclusive<usize>) -> Value {
     )
 }
 
-/// Lengths are of bytes when they are checked: of other texts than ASCII fewer characters fit.
+/// Validation counts bytes: texts other than ASCII may have fewer characters than the bound.
 fn texts(config: &RouterConfig) -> Vec<Bound> {
     let some = json!({ "minLength": 1 });
     let regex = text(1..=max_grammar_bytes(GrammarFormat::Regex));
@@ -271,7 +271,7 @@ fn texts(config: &RouterConfig) -> Vec<Bound> {
     ]
 }
 
-/// Strings by name.
+/// Returns the bounds of a map from strings to strings.
 fn metadata() -> Value {
     use openai::wire::metadata as wire;
     json!({
@@ -281,13 +281,13 @@ fn metadata() -> Value {
     })
 }
 
-/// Texts that end an answer.
+/// Returns the bounds of a list of stop strings.
 pub(super) fn stops(config: &RouterConfig) -> Value {
     let each = json!({ "items": text(1..=ends::MAX_STOP_BYTES) });
     with(items(0..=config.max_stop_sequences), each)
 }
 
-/// Texts that are one of a few.
+/// Returns the bounds of fields with a fixed set of values.
 fn words() -> Vec<Bound> {
     let one_of = |words: &[&str]| json!({ "enum": words });
     let function = one_of(&[openai::wire::tools::FUNCTION]);
@@ -331,13 +331,13 @@ fn words() -> Vec<Bound> {
     ]
 }
 
-/// A text of such a length.
+/// Returns the bounds of a text with a length in `length`.
 pub(super) fn text(length: RangeInclusive<usize>) -> Value {
     let most = json!({ "maxLength": length.end() });
     least("minLength", *length.start(), most)
 }
 
-/// Says a least number, unless it is none.
+/// Adds a lower bound if it is more than 0.
 fn least(word: &str, least: usize, mut said: Value) -> Value {
     if least > 0 {
         said[word] = least.into();
@@ -359,7 +359,7 @@ fn with(mut said: Value, more: Value) -> Value {
     said
 }
 
-/// Says more of a schema. What is one of a few values may be null too if the type allows it.
+/// Merges more keywords into a schema. An enum gets `null` if the type allows it.
 pub(super) fn merge(schema: &mut Value, more: Value) {
     let Value::Object(more) = more else {
         *schema = more;
@@ -392,7 +392,8 @@ fn with_null(mut values: Value, kind: &Value) -> Value {
     values
 }
 
-/// Says of whole numbers, and of those in lists, what their type holds where no rule says less.
+/// Adds the limits of integer types to a field, and to the items of lists, where no rule is
+/// stricter.
 pub(super) fn bound_whole_numbers(schema: &mut Value) {
     if schema["items"].is_object() {
         bound_whole_numbers(&mut schema["items"]);

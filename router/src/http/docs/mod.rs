@@ -1,4 +1,4 @@
-//! The description of all routes, for programs and for people.
+//! The OpenAPI description of all routes and its HTML page.
 
 mod bounds;
 mod shapes;
@@ -72,10 +72,10 @@ use crate::config::RouterConfig;
 )]
 struct Description;
 
-/// Examples of bodies by path, and of their fields by schema: a test sends every one of them.
+/// Example bodies by path, and examples of fields by schema. A test sends all of them.
 const EXAMPLES: &str = include_str!("../examples.json");
 
-/// Routes that answer as others do: path, that of the other, and a name of the operation.
+/// Aliases: the path, the path of its original, and the operation id.
 const ALIASES: [(&str, &str, &str); 5] = [
     ("/", "/health", "root"),
     ("/ping", "/health", "ping"),
@@ -83,20 +83,20 @@ const ALIASES: [(&str, &str, &str); 5] = [
     ("/v2/health/ready", "/ready", "kserve_ready"),
     ("/api-doc/openapi.json", "/openapi.json", "api_doc"),
 ];
-/// The route whose body may be left out; an empty one is no `null`.
+/// The route whose body is optional; an empty body is not `null`.
 const OPTIONAL_BODY: &str = "/v2/repository/index";
-/// What may follow the model in KServe's paths.
+/// The optional version in KServe's paths.
 const VERSION: &str = "/versions/{version}";
 
-/// The OpenAPI description of all routes, as `docs/openapi.json` has it: with the limits of a server
-/// that nobody configured.
+/// Returns the OpenAPI description of all routes with the limits of the default configuration, as
+/// stored in `docs/openapi.json`.
 pub fn openapi_json() -> String {
-    // A tree of JSON always has a text.
+    // A JSON tree always serializes.
     let api = describe(&RouterConfig::new("penstock"));
     serde_json::to_string_pretty(&api).unwrap_or_default() + "\n"
 }
 
-/// This description, with the limits of this server.
+/// Returns this description, with the limits of this server.
 #[utoipa::path(
     get, path = "/openapi.json", tag = "operations",
     responses((status = 200, body = Object))
@@ -109,7 +109,7 @@ pub(super) async fn openapi(State(app): State<App>) -> Response {
     (kind, Bytes::clone(text)).into_response()
 }
 
-/// The description that follows from the types, with the examples and the bounds.
+/// Builds the description from the types, the examples and the bounds.
 fn describe(config: &RouterConfig) -> Value {
     let mut api = serde_json::to_value(Description::openapi()).unwrap_or_default();
     shapes::fix_schema(&mut api["components"]);
@@ -130,7 +130,7 @@ fn describe(config: &RouterConfig) -> Value {
     for (schema, fields) in entries(&examples["fields"]) {
         let properties = &mut schemas[schema]["properties"];
         for (field, example) in entries(fields) {
-            // A field that is gone shows as one without a type, which a test finds.
+            // A field that was removed shows up without a type, and a test finds it.
             let property = &mut properties[field];
             property["example"] = example.clone();
             bounds::bound_whole_numbers(property);
@@ -148,12 +148,12 @@ fn add_aliases(paths: &mut Value) {
     for (path, other, name) in ALIASES {
         let mut operation = paths[other]["get"].clone();
         operation["operationId"] = name.into();
-        operation["description"] = format!("Answers as `{other}` does.").into();
+        operation["description"] = format!("An alias of `{other}`.").into();
         paths[path]["get"] = operation;
     }
 }
 
-/// The routes of a model with its version in the path.
+/// Adds the routes of a model with a version in the path.
 fn add_versions(paths: &mut Value) {
     let of_models: Vec<(String, Value)> = entries(paths)
         .filter_map(|(path, methods)| {
@@ -176,7 +176,7 @@ fn add_versions(paths: &mut Value) {
     }
 }
 
-/// What a status means, where the route says no more.
+/// Adds a description to each status that the route leaves undescribed.
 fn describe_responses(api: &mut Value) {
     let routes = api["paths"].as_object_mut().into_iter().flatten();
     let operations = routes.flat_map(|(_, methods)| methods.as_object_mut().into_iter().flatten());
@@ -192,14 +192,14 @@ fn describe_responses(api: &mut Value) {
 
 fn meaning(status: &str) -> &'static str {
     match status {
-        "200" => "The answer, or what was asked about.",
-        "404" => "Nothing of that name is served here.",
-        "503" => "No request would run now; the body says why.",
+        "200" => "The requested result.",
+        "404" => "The server has no object of this name.",
+        "503" => "The server is not ready; the body says why.",
         "4XX" => {
-            "The request is at fault: the body names field, rule and value. 429: too much is asked \
-                  at once; `Retry-After` says when to try again."
+            "The request is invalid: the body names field, rule and value. 429: the server is \
+                  overloaded; `Retry-After` says when to retry."
         }
-        _ => "The server is at fault; the body says what failed.",
+        _ => "The server failed; the body says how.",
     }
 }
 
@@ -207,7 +207,7 @@ fn entries(object: &Value) -> impl Iterator<Item = (&String, &Value)> {
     object.as_object().into_iter().flatten()
 }
 
-/// A page that shows this description; it loads nothing from elsewhere.
+/// Returns a page that shows this description. It loads nothing from other hosts.
 #[utoipa::path(
     get, path = "/docs", tag = "operations",
     responses((status = 200, body = String, content_type = "text/html"))

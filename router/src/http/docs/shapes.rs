@@ -1,4 +1,4 @@
-//! The shapes of fields that take more than one type.
+//! Schemas of fields that accept more than one type.
 
 use serde_json::{Value, json};
 
@@ -11,10 +11,10 @@ use crate::http::strict::StringOrListEntry;
 use crate::http::{anthropic, openai};
 use crate::validate::ends;
 
-/// A field of a schema, and its shapes.
+/// A schema, its field, and the schemas that the field accepts.
 type Shaped = (&'static str, &'static str, Value);
 
-/// All fields that take more than one type.
+/// Returns all fields that accept more than one type.
 pub(super) fn all(config: &RouterConfig) -> Vec<Shaped> {
     let schema = json!([
         {"type": "object"}, {"type": "string", "minLength": 1}, {"type": "boolean"}, {"type": "null"}
@@ -78,7 +78,7 @@ pub(super) fn all(config: &RouterConfig) -> Vec<Shaped> {
     ]
 }
 
-/// Gives a field these shapes in place of its own.
+/// Replaces the schema of a field by these alternatives.
 pub(super) fn take(property: &mut Value, shapes: Value) {
     for word in ["type", "items", "format", "minimum"] {
         property
@@ -101,7 +101,7 @@ fn parts() -> Value {
     }])
 }
 
-/// A text, or a list of schemas in its place.
+/// Returns the alternatives of a field that takes a text or a list of entries with this schema.
 fn listed<T: StringOrListEntry>(schema: &str, least: usize) -> Value {
     let mut list = json!({
         "type": "array",
@@ -167,8 +167,8 @@ fn flat_choice() -> Value {
     ])
 }
 
-/// Puts right what `utoipa` writes: the names of unsigned formats, and a type in place of `allOf` where a
-/// field's type is told at the field.
+/// Corrects what `utoipa` writes: the names of unsigned formats, and an `allOf` where a field with
+/// an inlined enum has its own description.
 pub(super) fn fix_schema(schema: &mut Value) {
     match schema {
         Value::Array(schemas) => schemas.iter_mut().for_each(fix_schema),

@@ -1,8 +1,8 @@
-//! The events of routes that stream if a request says so.
+//! Schemas of the events of streaming routes.
 
 use serde_json::{Value, json};
 
-/// Adds the events to the routes' answers.
+/// Adds the events to the responses of the routes.
 pub(super) fn describe(paths: &mut Value) {
     for (path, schema) in [
         ("/v1/messages", messages()),
@@ -43,7 +43,7 @@ fn messages() -> Value {
     })
 }
 
-/// An event that has all of these fields.
+/// Returns the schema of an event; all `fields` are required.
 fn event(name: &str, fields: &Value) -> Value {
     let mut properties = json!({"type": {"type": "string", "enum": [name]}});
     let mut required = vec![json!("type")];
@@ -54,7 +54,8 @@ fn event(name: &str, fields: &Value) -> Value {
     json!({"type": "object", "required": required, "properties": properties})
 }
 
-/// Chunks of OpenAI's completions, and the error that may end them; the last event is `[DONE]`.
+/// Returns the schema of the chunks of OpenAI's completions, and of the error that may end them.
+/// The last event is `[DONE]`.
 fn chunks(object: &str, text: &str) -> Value {
     let index = json!({"type": "integer", "minimum": 0});
     let choice = json!({

@@ -1,16 +1,16 @@
-//! Guides, made of what requests spell out.
+//! Grammars made of the fields of a request.
 
 use super::{NamedSchema, WireGrammarKind};
 use crate::engine::types::{GrammarFormat, GrammarSpec};
 use crate::error::{ApiError, Excerpt};
 use crate::http::strict::JsonText;
 
-/// Of a document that may hold anything.
+/// Schema of a JSON object with any content.
 pub(super) const ANY_OBJECT: &str = r#"{"type":"object"}"#;
-/// Characters that mean something in a regular expression.
+/// Characters with a meaning in regular expressions.
 const SPECIAL: &str = r"\.+*?()|[]{}^$#&-~/";
 
-/// A guide of a type.
+/// Returns the grammar of a type and its value.
 pub(super) fn typed_grammar(
     name: &'static str,
     kind: WireGrammarKind,
@@ -53,7 +53,7 @@ pub(super) fn missing(name: &'static str) -> ApiError {
     ApiError::validation(name, format!("`{name}` is missing"))
 }
 
-/// The guide to documents of a schema.
+/// Returns the grammar of the documents of a JSON schema.
 pub(in crate::http) fn schema_grammar(
     name: &'static str,
     value: JsonText,
@@ -63,7 +63,7 @@ pub(in crate::http) fn schema_grammar(
     Ok(grammar)
 }
 
-/// A schema given as JSON, or as a string that holds it.
+/// Returns the grammar of a schema that is given as JSON, or as a string that contains it.
 pub(super) fn json_grammar(
     name: &'static str,
     value: JsonText,
@@ -103,7 +103,7 @@ pub(super) fn choice_grammar(
     choice: &[String],
 ) -> Result<Box<GrammarSpec>, ApiError> {
     if choice.is_empty() || choice.iter().any(String::is_empty) {
-        let rule = format!("`{name}` must have a text to choose, and no empty one");
+        let rule = format!("`{name}` must have at least one text, and no empty text");
         return Err(ApiError::validation(name, rule));
     }
     let escaped: Vec<String> = choice.iter().map(|text| escape(text)).collect();
@@ -129,8 +129,9 @@ pub(super) fn check(grammar: &GrammarSpec) -> Result<(), ApiError> {
         return Err(ApiError::validation(name, rule));
     }
     if grammar.complete && grammar.kind == GrammarFormat::Ebnf {
-        let rule =
-            format!("`{name}` cannot be completed in time; only JSON and regular expressions can");
+        let rule = format!(
+            "`{name}` cannot be completed within the token limit; only JSON and regular expressions can"
+        );
         return Err(ApiError::validation(name, rule));
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! What the routes call grammars, and the one guide that they mean.
+//! The fields of structured output on all routes, and the one grammar that they define.
 
 mod grammar;
 
@@ -16,43 +16,44 @@ use crate::error::ApiError;
 
 from_object!(Grammar, ResponseFormat, NamedSchema, StructuredOutputs);
 
-/// Entries of a choice that are read.
+/// Maximum number of choices.
 pub(super) const MOST_CHOICES: usize = 4096;
-/// A grammar as the native routes take it.
+/// A grammar, in the format of the native routes.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
 #[serde(remote = "Self", deny_unknown_fields, expecting = "a JSON object")]
 pub(crate) struct Grammar {
-    /// `json_object` is `json` by another name.
+    /// `json_object` is an alias of `json`.
     #[schema(inline)]
     r#type: WireGrammarKind,
     /// A JSON schema, `{"name":…,"schema":…}`, a regular expression, or a grammar (Lark, EBNF).
     #[schema(value_type = Option<Object>)]
     value: Option<JsonText>,
-    /// Whether the answer is whole when its tokens run out. Default: for JSON.
+    /// Whether the output is completed within the token limit. Default: true for JSON, otherwise
+    /// false.
     complete: Option<bool>,
 }
 
-/// A format as OpenAI's routes take it.
+/// A response format, as on OpenAI's routes.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
 #[serde(remote = "Self", deny_unknown_fields, expecting = "a JSON object")]
 pub(crate) struct ResponseFormat {
-    /// What the route calls it.
+    /// Name of this field on the route, for errors.
     #[serde(skip, default = "response_format")]
     name: &'static str,
-    /// `text` is no format at all; the last three are TGI's.
+    /// `text` is unconstrained; `json`, `regex` and `grammar` are TGI's.
     #[schema(inline)]
     r#type: ResponseFormatKind,
-    /// With `json_schema`.
+    /// The schema of type `json_schema`.
     json_schema: Option<NamedSchema>,
-    /// With `json_object` or `json_schema`: the JSON schema by itself, as llama.cpp has it.
+    /// The JSON schema by itself, for `json_object` or `json_schema`, as in llama.cpp.
     #[schema(value_type = Option<Object>)]
     schema: Option<JsonText>,
-    /// As TGI has it: what the native `grammar` calls `value`.
+    /// Same as `value` of the native `grammar`, as in TGI.
     #[schema(value_type = Option<Object>)]
     value: Option<JsonText>,
 }
 
-/// What a grammar is.
+/// The type of a grammar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum WireGrammarKind {
@@ -63,7 +64,7 @@ pub(crate) enum WireGrammarKind {
     Grammar,
 }
 
-/// What a format is.
+/// The type of a response format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ResponseFormatKind {
@@ -75,25 +76,25 @@ pub(crate) enum ResponseFormatKind {
     Grammar,
 }
 
-/// A schema and what it is called.
+/// A JSON schema with a name.
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
 #[serde(remote = "Self", deny_unknown_fields, expecting = "a JSON object")]
 pub(crate) struct NamedSchema {
     /// The JSON schema.
     #[schema(value_type = Option<Object>)]
     schema: Option<JsonText>,
-    /// Has no effect on the answer.
+    /// Has no effect on the output.
     #[serde(rename = "name")]
     _name: Option<String>,
-    /// Has no effect on the answer.
+    /// Has no effect on the output.
     #[serde(rename = "description")]
     _description: Option<String>,
-    /// Has no effect: a schema is always kept strictly.
+    /// Has no effect: schemas are always enforced strictly.
     #[serde(rename = "strict")]
     _strict: Option<bool>,
 }
 
-/// A guide as vLLM's clients send it now.
+/// The constraint of an output, in the format of recent vLLM clients.
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
 #[serde(
     remote = "Self",
@@ -107,7 +108,7 @@ pub(crate) struct StructuredOutputs {
     json: Option<JsonText>,
     /// A regular expression.
     regex: Option<String>,
-    /// The texts to choose from.
+    /// The texts that are allowed.
     #[serde(deserialize_with = "choices")]
     choice: Option<Vec<String>>,
     /// A grammar (Lark, EBNF).
@@ -116,7 +117,7 @@ pub(crate) struct StructuredOutputs {
     json_object: Option<bool>,
 }
 
-/// The fields of OpenAI's routes that speak of a guide.
+/// The fields of OpenAI's routes that define a grammar.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StructuredOutputFields {
     pub(crate) response_format: Option<ResponseFormat>,
@@ -131,7 +132,7 @@ pub(crate) struct StructuredOutputFields {
     pub(crate) guided_complete: Option<bool>,
 }
 
-/// A guide on its way through the fields, in case another one asks for one too.
+/// The grammar found so far; a second one is an error.
 #[derive(Debug, Default)]
 struct SingleGrammar(Option<Box<GrammarSpec>>);
 
@@ -141,13 +142,13 @@ pub(crate) fn choices<'de, D: serde::Deserializer<'de>>(
     strict::list_or_null::<MOST_CHOICES, _, _>(from)
 }
 
-/// What chats and completions call a format.
+/// Returns the field's name on the chat and completions routes.
 fn response_format() -> &'static str {
     "response_format"
 }
 
 impl Grammar {
-    /// The guide, by the name `grammar`.
+    /// Returns the grammar; errors name the field `grammar`.
     pub(crate) fn into_grammar(self) -> Result<Box<GrammarSpec>, ApiError> {
         let mut grammar = typed_grammar("grammar", self.r#type, self.value)?;
         grammar.complete = self.complete.unwrap_or(grammar.complete);
@@ -157,7 +158,7 @@ impl Grammar {
 }
 
 impl StructuredOutputFields {
-    /// The one guide that these fields ask for, if any.
+    /// Returns the grammar that these fields define, if any. Several grammars are an error.
     pub(crate) fn into_grammar(self) -> Result<Option<Box<GrammarSpec>>, ApiError> {
         let mut found = SingleGrammar::default();
         if let Some(format) = self.response_format
@@ -199,11 +200,11 @@ impl StructuredOutputFields {
     }
 }
 
-/// The guide that `structured_outputs` means, as JSON with one more field, `complete`: what the
-/// Python package sends.
+/// Parses `{"complete": .., "outputs": ..}`, with `outputs` as in `structured_outputs`. The Python
+/// package sends this.
 ///
 /// # Errors
-/// What is not of that shape, and what is refused in requests.
+/// Invalid JSON or fields, and every rule that applies to requests.
 pub fn parse_structured_outputs(json: &str) -> Result<Option<Box<GrammarSpec>>, ApiError> {
     #[derive(Deserialize)]
     struct PythonBody {
@@ -223,7 +224,7 @@ pub fn parse_structured_outputs(json: &str) -> Result<Option<Box<GrammarSpec>>, 
 }
 
 impl ResponseFormat {
-    /// Any object, in a route that calls it `name`.
+    /// Returns the format of any JSON object; `name` is the field's name on the route.
     pub(crate) fn any_object(name: &'static str) -> Self {
         Self {
             name,
@@ -234,7 +235,7 @@ impl ResponseFormat {
         }
     }
 
-    /// Documents of a schema, in a route that calls it `name`.
+    /// Returns the format of documents of a schema; `name` is the field's name on the route.
     pub(crate) fn from_schema(name: &'static str, schema: JsonText) -> Self {
         let schema = NamedSchema {
             schema: Some(schema),
@@ -293,7 +294,7 @@ impl ResponseFormat {
 }
 
 impl ResponseFormatKind {
-    /// The grammar that it is; `None` = any text.
+    /// Returns the type of grammar; `None` for unconstrained text.
     fn grammar(self) -> Option<WireGrammarKind> {
         Some(match self {
             Self::Text => return None,
@@ -347,7 +348,7 @@ impl SingleGrammar {
             None => Ok(()),
             Some(other) => {
                 let other = other.field;
-                let rule = format!("only one grammar can be kept; `{other}` asks for one as well");
+                let rule = format!("only one grammar is allowed; `{other}` sets one as well");
                 Err(ApiError::validation(name, rule))
             }
         }

@@ -1,5 +1,4 @@
-//! Routes about tokens, as the clients of TGI and vLLM ask for them, and what vLLM's clients ask about
-//! the server.
+//! Routes of TGI and vLLM about tokens, and vLLM's routes about the server.
 
 pub(super) mod wire;
 
@@ -22,7 +21,7 @@ use crate::error::ApiError;
 use crate::tokenize::SpecialTokens;
 use crate::validate::FieldNames;
 
-/// Which dialect a body of `/tokenize` speaks: its errors are in the shape of that one.
+/// The fields that decide whether the errors of `/tokenize` have vLLM's or TGI's format.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Dialect {
@@ -30,8 +29,8 @@ struct Dialect {
     messages: Option<IgnoredAny>,
 }
 
-/// Tells the tokens of a text or of a conversation: with their places for `inputs`, as TGI does, or
-/// their number and their ids for `prompt` or `messages`, as vLLM does.
+/// Tokenizes a text or a conversation. With `inputs`, as in TGI, returns tokens and their offsets;
+/// with `prompt` or `messages`, as in vLLM, returns the count and the ids.
 #[utoipa::path(
     post, path = "/tokenize", tag = "tokens", request_body = TokenizeRequest,
     responses((status = 200, body = TokenizeResponse), (status = "4XX", body = ErrorResponse))
@@ -114,7 +113,7 @@ fn special_tokens(add: bool) -> SpecialTokens {
     }
 }
 
-/// Tells the text of tokens, special ones included.
+/// Returns the text of tokens, special tokens included.
 #[utoipa::path(
     post, path = "/detokenize", tag = "tokens", request_body = DetokenizeRequest,
     responses((status = 200, body = DetokenizeResponse), (status = "4XX", body = ErrorBody))
@@ -129,12 +128,12 @@ pub(super) async fn detokenize(
     Ok(Json(DetokenizeResponse { prompt }))
 }
 
-/// Tells about the model's tokenizer.
+/// Returns the configuration of the model's tokenizer.
 #[utoipa::path(
     get, path = "/tokenizer_info", tag = "tokens", responses((status = 200, body = TokenizerInfo))
 )]
 pub(super) async fn tokenizer_info(State(app): State<App>) -> Json<TokenizerInfo> {
-    /// What most fast tokenizers are, and all can be read as.
+    /// The class of most fast tokenizers; all of them can be loaded as this class.
     const CLASS: &str = "PreTrainedTokenizerFast";
     let text = app.generator.model_text();
     let config = text.tokenizer_config.iter();
@@ -150,7 +149,7 @@ pub(super) async fn tokenizer_info(State(app): State<App>) -> Json<TokenizerInfo
     })
 }
 
-/// Tells the server's version.
+/// Returns the server's version.
 #[utoipa::path(
     get, path = "/version", tag = "operations", responses((status = 200, body = Version))
 )]
@@ -160,7 +159,7 @@ pub(super) async fn version() -> Json<Version> {
     })
 }
 
-/// Tells how many requests wait or are being answered.
+/// Returns the number of requests that wait or run.
 #[utoipa::path(get, path = "/load", tag = "operations", responses((status = 200, body = Load)))]
 pub(super) async fn load(State(app): State<App>) -> Json<Load> {
     Json(Load {

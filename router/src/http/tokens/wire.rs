@@ -1,4 +1,4 @@
-//! JSON of the routes about tokens: TGI's and vLLM's `/tokenize`, and vLLM's `/detokenize`,
+//! JSON of the token routes: TGI's and vLLM's `/tokenize`, and vLLM's `/detokenize`,
 //! `/tokenizer_info`, `/version` and `/load`.
 
 use serde::{Deserialize, Deserializer, Serialize};
@@ -14,83 +14,85 @@ use crate::http::strict::{self, JsonText, from_object};
 
 from_object!(TokenizeRequest, DetokenizeRequest);
 
-/// Token ids of one request: more than a context has room for.
+/// Maximum number of token ids in a request: more than a context holds.
 pub(crate) const MOST_IDS: usize = 1 << 18;
 
-/// Not offered.
+/// Parameters that are not supported.
 pub(crate) const NEUTRAL: Neutrals<1> = [("mm_processor_kwargs", Neutral::Null)];
 
-/// Body of `/tokenize`: exactly one of `inputs` (as TGI's clients send), `prompt` and `messages` (as
-/// vLLM's send).
+/// Body of `/tokenize`. Exactly one of `inputs` (TGI), `prompt` and `messages` (vLLM) must be
+/// given.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(remote = "Self", deny_unknown_fields, expecting = "a JSON object")]
 pub(crate) struct TokenizeRequest {
-    /// A text; not empty. The answer is a list of tokens with their places.
+    /// A text, not empty. The response is a list of tokens with their offsets.
     pub(crate) inputs: Option<String>,
-    /// Only with `inputs`, so that a body for `/generate` fits; has no effect on tokens.
+    /// Only with `inputs`, so that a body for `/generate` is accepted. Has no effect on tokens.
     pub(crate) parameters: Option<GenerateParameters>,
     /// A text.
     pub(crate) prompt: Option<String>,
-    /// A conversation, which the chat template makes a text; not empty.
+    /// A conversation, not empty; rendered with the chat template.
     #[serde(default, deserialize_with = "messages")]
     pub(crate) messages: Option<Vec<Message>>,
     /// A name of the served model. Not with `inputs`.
     #[schema(example = "brook")]
     pub(crate) model: Option<String>,
-    /// Whether the tokenizer adds special tokens such as BOS. Default true with `prompt`, false with
-    /// `messages`: the chat template writes them. Not with `inputs`, which always gets them.
+    /// Whether the tokenizer adds special tokens such as BOS. Default: true with `prompt`, false
+    /// with `messages`, where the chat template writes them. Not with `inputs`, where they are
+    /// always added.
     pub(crate) add_special_tokens: Option<bool>,
-    /// Tell the tokens as the vocabulary writes them, too. Default false. Not with `inputs`.
+    /// Whether the response includes the tokens as the vocabulary spells them. Default false. Not
+    /// with `inputs`.
     pub(crate) return_token_strs: Option<bool>,
-    /// Only with `messages`: whether an assistant's turn is opened. Default: unless
-    /// `continue_final_message` is true.
+    /// Only with `messages`: whether the prompt ends with the start of an assistant message.
+    /// Default: true unless `continue_final_message` is true.
     pub(crate) add_generation_prompt: Option<bool>,
-    /// Only with `messages`: whether the last one stays open. Default false.
+    /// Only with `messages`: whether the last message stays open. Default false.
     pub(crate) continue_final_message: Option<bool>,
-    /// Only with `messages`: a chat template (Jinja) in place of the model's, unless the server refuses
-    /// them.
+    /// Only with `messages`: a chat template (Jinja) that replaces the model's, if the server
+    /// allows it.
     pub(crate) chat_template: Option<String>,
-    /// Only with `messages`: more variables of the chat template.
+    /// Only with `messages`: additional variables of the chat template.
     #[schema(value_type = Option<Object>)]
     pub(crate) chat_template_kwargs: Option<JsonText>,
     /// Only with `messages`: tools that the model may call.
     #[serde(default, deserialize_with = "crate::http::openai::wire::tools::tools")]
     pub(crate) tools: Option<Vec<Tool>>,
-    /// Not offered.
+    /// Not supported.
     #[schema(value_type = Option<Object>)]
     pub(crate) mm_processor_kwargs: Option<JsonText>,
 }
 
-/// What is to be tokenized.
+/// The input to tokenize.
 pub(super) enum Subject {
-    /// As TGI's clients ask.
+    /// A text, from TGI's clients.
     Inputs(String),
-    /// A text, as vLLM's clients ask.
+    /// A text, from vLLM's clients.
     Prompt(String),
-    /// A conversation, as vLLM's clients ask.
+    /// A conversation, from vLLM's clients.
     Messages(Box<ChatRequest>),
 }
 
-/// Answer of `/tokenize`.
+/// Response of `/tokenize`.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(untagged)]
 pub(crate) enum TokenizeResponse {
-    /// Of `inputs`.
+    /// For `inputs`.
     Pieces(Vec<SimpleToken>),
-    /// Of `prompt` or `messages`.
+    /// For `prompt` or `messages`.
     Count(TokenCount),
 }
 
 /// The tokens of a `prompt` or of `messages`.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct TokenCount {
-    /// How many.
+    /// Number of tokens.
     pub(crate) count: usize,
-    /// Tokens of prompt and answer together that the server takes.
+    /// Maximum number of tokens of prompt and output together.
     pub(crate) max_model_len: usize,
-    /// Their ids.
+    /// Token ids.
     pub(crate) tokens: Vec<u32>,
-    /// The tokens as the vocabulary writes them; null unless `return_token_strs` is true.
+    /// The tokens as the vocabulary spells them; null unless `return_token_strs` is true.
     pub(crate) token_strs: Option<Vec<String>>,
 }
 
@@ -106,37 +108,36 @@ pub(crate) struct DetokenizeRequest {
     pub(crate) tokens: Vec<u32>,
 }
 
-/// Answer of `/detokenize`.
+/// Response of `/detokenize`.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct DetokenizeResponse {
     /// The text of the tokens, special tokens included.
     pub(crate) prompt: String,
 }
 
-/// The model's tokenizer: what its `tokenizer_config.json` says, without names of files.
+/// The model's tokenizer: its `tokenizer_config.json` without file names.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct TokenizerInfo {
-    /// The class that reads it in Python.
+    /// The tokenizer's class in `transformers`.
     pub(crate) tokenizer_class: String,
-    /// The chat template that is served, in Jinja.
+    /// The chat template in use, in Jinja.
     pub(crate) chat_template: Option<String>,
-    /// Everything else that the file says, such as `bos_token`, `eos_token` and
-    /// `added_tokens_decoder`.
+    /// All other entries of the file, such as `bos_token`, `eos_token` and `added_tokens_decoder`.
     #[serde(flatten)]
     pub(crate) more: Map<String, Value>,
 }
 
-/// What answers here.
+/// The server's version.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Version {
     /// Penstock's version.
     pub(crate) version: &'static str,
 }
 
-/// How busy the server is.
+/// The server's load.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Load {
-    /// Requests that wait or are being answered, on whatever route they came.
+    /// Requests that wait or run, of all routes.
     pub(crate) server_load: u64,
 }
 
@@ -145,7 +146,8 @@ fn messages<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Vec<Message>>, 
 }
 
 impl TokenizeRequest {
-    /// What is to be tokenized; fails if that is not clear, or if a field does not go with it.
+    /// Returns the input to tokenize. Fails unless exactly one is given, or if a field does not
+    /// apply to it.
     pub(super) fn into_subject(self) -> Result<Subject, ApiError> {
         neutral::check(&NEUTRAL, [&self.mm_processor_kwargs])?;
         let subjects = [
@@ -182,7 +184,7 @@ impl TokenizeRequest {
         })
     }
 
-    /// Fails if a field does not go with `subject`.
+    /// Fails if a field does not apply to `subject`.
     fn check_beside(&self, subject: &str) -> Result<(), ApiError> {
         const CHAT: &[&str] = &["messages"];
         const COUNT: &[&str] = &["prompt", "messages"];
