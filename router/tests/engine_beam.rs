@@ -48,7 +48,7 @@ async fn a_beam_search_without_top_logprobs_fails_alone() {
     ready(&engine).await;
     let other = engine.submit(request(vec![3], 60)).await.unwrap();
     for (ids, end) in answers(&engine, search(vec![5; 40], 30, (3, 2))).await {
-        let why = matches!(&end, End::Failed(why) if why.contains("did not tell"));
+        let why = matches!(&end, End::Failed(why) if why.contains("no top logprobs"));
         assert!(ids.is_empty() && why, "{end:?}");
     }
     assert_eq!(collect(other).await.0.len(), 60);

@@ -101,7 +101,7 @@ async fn scheduler_panic_is_handled_like_a_worker_loss() {
     };
     assert_eq!(
         message,
-        "the engine failed over this request; the server's log says why"
+        "the engine failed on this request; the server's log says why"
     );
     let state = reach(&engine, |state| *state != EngineState::Ready).await;
     let reason = "the engine failed: on purpose".into();
@@ -130,7 +130,7 @@ async fn request_that_panics_the_scheduler_again_fails_alone() {
     support::eventually("a step hangs", || workers.view().steps == 4).await;
     assert!(engine.submit(request(vec![5; 7], 4)).await.is_err());
     assert!(matches!(collect(running).await.1, End::Failed(_)));
-    let message = "the engine failed over this request";
+    let message = "the engine failed on this request";
     assert_eq!(collect(guilty).await.1, End::Failed(message.into()));
     assert_eq!(collect(waiting).await.1, End::Length);
 }

@@ -1,8 +1,8 @@
-//! Beam search: which sequences of a request go on, and with which tokens.
+//! Beam search: which hypotheses of a request go on, and with which tokens.
 //!
-//! The result is that of `transformers`' `generate(num_beams=width)`, whose rules these are: scores are
-//! sums of float32 log-probabilities; of all continuations, those among the best `width` that end are
-//! answers, ranked by score / length^length_penalty; the best `width` that do not end go on.
+//! Produces the results of `transformers`' `generate(num_beams=width)`, with its rules: scores are
+//! sums of float32 logprobs. Among the best `width` continuations, those that end become finished
+//! hypotheses, ranked by score / length^length_penalty. The best `width` that do not end go on.
 
 use penstock_scheduler::ids::{SequenceId, TokenId};
 
@@ -13,48 +13,48 @@ use super::types::{BeamParameters, Candidate, EarlyStopping, End, EngineRequest,
 pub(super) struct BeamSearch {
     beam: BeamParameters,
     stopping: Stopping,
-    /// Tokens of lines and answers.
+    /// Tokens of all hypotheses.
     token_tree: TokenTree,
-    /// Those that go on, with the same number of tokens each.
+    /// Running hypotheses, all of the same length.
     hypotheses: Vec<Hypothesis>,
-    /// Tokens of each line.
+    /// Tokens of each running hypothesis.
     length: u32,
-    /// At most `width`, the best first.
+    /// Finished hypotheses, at most `width`, best first.
     answers: Vec<FinishedHypothesis>,
 }
 
-/// A sequence that goes on.
+/// A running hypothesis.
 struct Hypothesis {
     sequence: SequenceId,
-    /// Its last token; none before the first.
+    /// Index of its last token; `None` before the first.
     last: Option<usize>,
-    /// Sum of its tokens' log-probabilities.
+    /// Sum of its tokens' logprobs.
     score: f32,
-    /// What could follow, once its step has told.
+    /// Candidates for its next token, once its step has returned them.
     next: Option<Vec<Candidate>>,
-    /// Place of what is told of that.
+    /// Index of its recorded top logprobs.
     top_logprobs: Option<usize>,
 }
 
-/// A complete answer.
+/// A finished hypothesis.
 struct FinishedHypothesis {
-    /// Its last token.
+    /// Index of its last token.
     last: usize,
     end: End,
-    /// What it is ranked by.
+    /// Its length-penalised score.
     rating: f32,
 }
 
-/// An answer with its tokens.
+/// A finished hypothesis with its tokens.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct BeamOutput {
     pub(super) tokens: Vec<Token>,
-    /// The alternatives of each; empty if nobody asks.
+    /// Top logprobs of each token; empty if not requested.
     pub(super) top_logprobs: Vec<Vec<Candidate>>,
     pub(super) end: End,
 }
 
-/// One line with one more token.
+/// A hypothesis extended by one token.
 #[derive(Clone, Copy, Debug)]
 struct Continuation {
     line: usize,
@@ -63,7 +63,7 @@ struct Continuation {
 }
 
 impl BeamParameters {
-    /// Continuations of one sequence that can matter: `width` that do not end are among them.
+    /// Returns how many candidates per sequence can matter: at least `width` of them do not end.
     #[must_use]
     pub fn candidate_count(&self, end_tokens: usize) -> usize {
         self.width as usize + end_tokens
@@ -71,7 +71,8 @@ impl BeamParameters {
 }
 
 impl BeamSearch {
-    /// The search of a request whose first sequence is `sequence`; none if it has none.
+    /// Creates the search of a request whose first sequence is `sequence`; `None` without beam
+    /// search.
     pub(super) fn new(request: &EngineRequest, sequence: SequenceId) -> Option<Self> {
         let first = Hypothesis {
             sequence,
@@ -90,9 +91,9 @@ impl BeamSearch {
         })
     }
 
-    /// Takes what could follow a sequence. Once all have told, `steer` is called for each with the
-    /// tokens that it goes on with, and gives the ids of the forks that take the second to the last
-    /// of them. The answers, once the search is over.
+    /// Takes the candidates for a sequence's next token. Once all sequences have theirs, calls
+    /// `steer` for each with the tokens that it goes on with. `steer` returns the ids of the forks,
+    /// which take the second and later tokens. Returns the results once the search is over.
     pub(super) fn take(
         &mut self,
         sequence: SequenceId,
@@ -116,7 +117,7 @@ impl BeamSearch {
         None
     }
 
-    /// Keeps what is told of this step.
+    /// Records the top logprobs of this step.
     fn record_top_logprobs(&mut self) {
         let count = self.beam.top_logprobs as usize;
         for line in self.hypotheses.iter_mut().filter(|_| count > 0) {
@@ -125,7 +126,7 @@ impl BeamSearch {
         }
     }
 
-    /// The continuations of all hypotheses, the best first.
+    /// Returns the continuations of all hypotheses, best first.
     fn best(&self) -> Vec<Continuation> {
         let mut all = Vec::new();
         for (line, Hypothesis { score, next, .. }) in self.hypotheses.iter().enumerate() {
@@ -140,7 +141,7 @@ impl BeamSearch {
         all
     }
 
-    /// Keeps the answers among `best`; those that go on.
+    /// Keeps those of `best` that finish; returns those that go on.
     fn select(&mut self, best: &[Continuation]) -> Vec<Continuation> {
         let width = self.beam.width as usize;
         let mut going = Vec::with_capacity(width);
@@ -196,7 +197,7 @@ impl BeamSearch {
         score / f64::from(length).powf(self.beam.length_penalty.into()) as f32
     }
 
-    /// Whether no better answer is to be expected.
+    /// Whether no running hypothesis can still improve the results.
     fn is_over(&self, going: &[Continuation]) -> bool {
         let full = self.answers.len() == self.beam.width as usize;
         let Some(best) = going.first() else {
@@ -221,7 +222,7 @@ impl BeamSearch {
         let mut plans: Vec<(usize, Vec<&Continuation>)> = (0..self.hypotheses.len())
             .map(|line| (line, going.iter().filter(|c| c.line == line).collect()))
             .collect();
-        // Those that end make room for forks of the others.
+        // Sequences that end first free their blocks for forks of the others.
         plans.sort_by_key(|(_, taken)| !taken.is_empty());
         let mut hypotheses = Vec::with_capacity(going.len());
         for (line, taken) in plans {
@@ -239,7 +240,7 @@ impl BeamSearch {
                 });
             }
         }
-        // Equal scores are told apart by the order of hypotheses: that of their scores.
+        // Ties in the next step are broken by this order of hypotheses: by score.
         hypotheses.sort_by(|a, b| b.score.total_cmp(&a.score));
         self.hypotheses = hypotheses;
         let hypotheses = self

@@ -7,58 +7,60 @@ use penstock_scheduler::config::{DecodeReads, KvGroup, Reserve, SchedulerConfig}
 use super::types::Sampling;
 use crate::shard::{Loaded, StepLimits};
 
-/// What the launcher decides about the engine.
+/// Settings of the engine, chosen by the launcher.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineConfig {
-    /// Requests that may wait; one more is refused as overload.
+    /// Maximum waiting requests; a further one is refused as overload.
     pub max_waiting: usize,
-    /// Prompt tokens that may wait.
+    /// Maximum prompt tokens of waiting requests.
     pub max_waiting_tokens: u64,
-    /// Plans that may be in flight.
+    /// Maximum plans in flight.
     pub depth: u16,
-    /// Beyond two plans, another only while those in flight should take less together.
+    /// A third or later plan is sent only while the steps in flight should take less than this
+    /// together.
     pub lead: Duration,
     /// Whether computed blocks are kept for later requests.
     pub prefix_cache: bool,
-    /// How much memory must be free for a request to enter.
+    /// Memory that must be free for a request to be admitted.
     pub reserve: Reserve,
-    /// Gap between tokens of running streams that prefills may cause, twice that while many wait.
+    /// Inter-token gap of running streams that prefill may cause; twice that while many requests
+    /// wait.
     pub latency_target: Duration,
-    /// After this, a waiting request may no longer be passed by later ones.
+    /// Waiting time after which later requests may no longer overtake a request.
     pub aging: Duration,
-    /// When a step is given up.
+    /// Timeouts of a step.
     pub step_limits: StepLimits,
-    /// What to do after the workers were lost.
+    /// What to do after a loss of the workers.
     pub restart: RestartPolicy,
     /// Which requests the workers prepare before their first step.
     pub prepare_policy: PreparePolicy,
 }
 
-/// How lost workers are brought back.
+/// When lost workers are restarted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RestartPolicy {
-    /// Losses in a row, each soon after a start, before the engine gives up.
+    /// Losses in a row, each soon after a start, after which the engine gives up.
     pub attempts: u32,
-    /// A loss is soon if the workers had been ready for less than this.
+    /// A loss is soon if the workers were ready for less than this.
     pub soon: Duration,
-    /// Wait before the second attempt in a row; doubles with each further one.
+    /// Wait before the second attempt in a row; it doubles with each further one.
     pub backoff: Duration,
-    /// The wait never exceeds this.
+    /// Maximum wait.
     pub max_backoff: Duration,
 }
 
 /// Which requests the workers prepare before their first step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PreparePolicy {
-    /// Those that need it: requests with a guide.
+    /// Requests that need it: those with a grammar.
     #[default]
     WhenNeeded,
-    /// All: for workers that want to see every request first.
+    /// All requests, for workers that inspect each one first.
     Always,
 }
 
 impl PreparePolicy {
-    /// Whether the workers prepare a request that asks for this.
+    /// Whether the workers prepare a request with these sampling parameters.
     pub(super) fn needs(self, sampling: &Sampling) -> bool {
         self == Self::Always || sampling.grammar.is_some()
     }
@@ -94,7 +96,8 @@ impl Default for RestartPolicy {
 }
 
 impl RestartPolicy {
-    /// How long to wait before starting the workers after `losses` in a row; `None` = give up.
+    /// Returns how long to wait before restarting the workers after `losses` in a row; `None` =
+    /// give up.
     pub(super) fn wait(&self, losses: u32) -> Option<Duration> {
         if losses >= self.attempts {
             return None;
@@ -108,7 +111,7 @@ impl RestartPolicy {
     }
 }
 
-/// The scheduler's view of the settings and of what the workers can do.
+/// Combines the settings and the workers' limits into the scheduler's configuration.
 pub(super) fn scheduler_config(config: &EngineConfig, loaded: &Loaded) -> SchedulerConfig {
     let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
     SchedulerConfig {
@@ -130,8 +133,8 @@ pub(super) fn scheduler_config(config: &EngineConfig, loaded: &Loaded) -> Schedu
     }
 }
 
-/// What a rank's step of decodes reads, as far as the workers tell. Contexts are counted in full, so
-/// nothing is known of what layers with windows read.
+/// Returns the bytes that a decode step reads on a rank: the weights, and per token of context.
+/// Unknown (zero) with sliding-window layers, since the scheduler counts contexts in full.
 fn decode_reads(loaded: &Loaded) -> DecodeReads {
     if loaded.kv_groups.iter().any(|group| group.window > 0) {
         return DecodeReads::default();
@@ -145,7 +148,7 @@ fn decode_reads(loaded: &Loaded) -> DecodeReads {
     }
 }
 
-/// Tokens that the KV memory of one group holds.
+/// Returns the tokens that the KV memory of one group holds.
 pub(super) fn kv_tokens(group: &KvGroup) -> u64 {
     u64::from(group.block_tokens) * u64::from(group.blocks)
 }

@@ -1,4 +1,4 @@
-//! The engine without its task: scheduler and records, moved on by calls. It does no I/O.
+//! The engine without its task: scheduler and records, driven by calls. It does no I/O.
 
 use std::{
     collections::VecDeque,
@@ -28,31 +28,32 @@ use super::{
 use crate::client::Client;
 use crate::shard::{PrepareError, StepAnswer, StepLogprobs};
 
-/// Least and greatest answer to "when shall I try again".
+/// Bounds of the retry-after hint.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
-/// Makes the policy of a scheduler: one for each, since a policy may keep state.
+/// Creates the policy of a new scheduler. Each scheduler gets its own, since a policy may keep
+/// state.
 pub(super) type MakePolicy = Arc<dyn Fn() -> Box<dyn Policy> + Send + Sync>;
 
-/// Scheduler and records of one group of workers. What happens to them at a loss is in `losses`.
+/// Scheduler and records of one group of workers. `losses` handles what a loss does to them.
 pub(super) struct Core {
     pub(super) scheduler: Scheduler,
     pub(super) policy: MakePolicy,
     pub(super) config: SchedulerConfig,
     pub(super) epoch: Epoch,
     pub(super) records: Records,
-    /// What is known of the steps in flight, oldest first.
+    /// Facts about the steps in flight, oldest first.
     pub(super) facts: VecDeque<StepFacts>,
-    /// The last step's answer and news, from `absorb` to `deliver`.
+    /// The last step's answer and emissions, between `absorb` and `deliver`.
     pub(super) arrived: Option<(StepAnswer, Vec<Emission>)>,
     pub(super) event_batch: EventBatch,
     began: Instant,
-    /// When the scheduler's figures were published last, and what they were.
+    /// When the scheduler's metrics were last published.
     pub(super) published_at: Instant,
     pub(super) published: Snapshot,
-    /// Totals of schedulers that a panic has ended.
+    /// Counter totals of schedulers that a panic ended.
     pub(super) earlier: Snapshot,
-    /// Secret start of the prefix cache's hashes, so that nobody can make prompts that collide.
+    /// Secret seed of the prefix cache's hashes; prevents crafted collisions.
     pub(super) salt: u64,
     pub(super) metrics: EngineMetrics,
 }
@@ -90,7 +91,7 @@ impl Core {
         self.records.is_empty()
     }
 
-    /// Takes the limits of workers that were started again. Requests that no longer fit them fail.
+    /// Adopts the limits of restarted workers. Requests that no longer fit them fail.
     pub(super) fn adopt(&mut self, config: SchedulerConfig) -> Result<(), ConfigError> {
         if config == self.config {
             return Ok(());
@@ -106,7 +107,7 @@ impl Core {
         Ok(())
     }
 
-    /// Takes a request in, or answers why not.
+    /// Accepts a request, or replies with the reason for refusing it.
     pub(super) fn admit(&mut self, submission: Submission) {
         let id = submission.id;
         if self.add(submission, Stage::Submitted)
@@ -116,14 +117,14 @@ impl Core {
         }
     }
 
-    /// Takes a request in that waits for `prepared` before it is accepted; false if it was
-    /// refused at once.
+    /// Queues a request that must be prepared before it is accepted. Returns false if it was
+    /// refused.
     pub(super) fn admit_preparing(&mut self, submission: Submission) -> bool {
         self.add(submission, Stage::Preparing)
     }
 
-    /// Takes out of the queue what new workers must prepare: the requests that `needed` says and that no
-    /// worker has seen the tokens of.
+    /// Takes requests that restarted workers must prepare again out of the queue and returns them:
+    /// those that `needed` selects and whose tokens no worker has seen.
     pub(super) fn prepare_again(&mut self, needed: impl Fn(&Sampling) -> bool) -> Vec<RequestId> {
         let ids = self.records.waiting(needed);
         for &id in &ids {
@@ -132,8 +133,9 @@ impl Core {
         ids
     }
 
-    /// The requests of sequences that could not run in the last step: the workers had dropped what
-    /// they had prepared. Several sequences of a request wait for one call, which may be `under_way`.
+    /// Returns requests whose sequences could not run in the last step because the workers had
+    /// dropped their prepared state. Requests whose call is `under_way` are skipped: all sequences
+    /// of a request share one call. A request that exceeded its attempts fails.
     pub(super) fn take_unprepared(
         &mut self,
         under_way: impl Fn(RequestId) -> bool,
@@ -156,7 +158,7 @@ impl Core {
         ids
     }
 
-    /// Takes the workers' word on a request that they prepared.
+    /// Handles the result of preparing a request.
     pub(super) fn prepared(&mut self, id: RequestId, result: Result<(), PrepareError>) {
         let now = self.now();
         match result {
@@ -175,9 +177,9 @@ impl Core {
         }
     }
 
-    /// Ends a branch whose answer is complete or whose client is gone; the request with its last
-    /// one. A branch that has had no token yet ends at its first: the others may still be unborn.
-    /// Whether the request is over.
+    /// Closes a choice that is complete or whose client disconnected; with the last open choice,
+    /// ends the request. A choice without tokens is ended at its first one, because the scheduler
+    /// may not have forked the other choices yet. Returns whether the request ended.
     pub(super) fn close(&mut self, id: SequenceId) -> bool {
         let Some(record) = self.records.get_mut(id.request) else {
             return true;
@@ -191,7 +193,7 @@ impl Core {
         matches!(outcome, CloseOutcome::LastChoice)
     }
 
-    /// The next step, if one may be sent now.
+    /// Returns the next step, if one may be sent now.
     pub(super) fn plan(&mut self) -> Option<StepPlan> {
         let plan = self.scheduler.plan(self.now())?;
         self.records.note_entries(&plan);
@@ -201,18 +203,18 @@ impl Core {
         Some(plan)
     }
 
-    /// What the workers must know of a request that enters a slot.
+    /// Returns the parameters that the workers need when a request enters a slot.
     pub(super) fn parameters(&self, id: RequestId) -> Option<(&Sampling, &Stopping)> {
         self.records.parameters(id)
     }
 
-    /// Whose request it is, if that is known.
+    /// Returns the request's client, if known.
     pub(super) fn client(&self, id: RequestId) -> Option<Client> {
         self.records.client(id)
     }
 
-    /// Tells the scheduler what a step brought, so that the next can be planned. The clients hear
-    /// of it in `deliver`.
+    /// Passes a step's outcome to the scheduler, so that the next step can be planned. `deliver`
+    /// sends the tokens to the clients.
     pub(super) fn absorb(&mut self, mut answer: StepAnswer) {
         if let Some(facts) = self.facts.pop_front() {
             self.metrics.answered(facts, &answer);
@@ -227,10 +229,11 @@ impl Core {
         self.arrived = Some((answer, emissions));
     }
 
-    /// Steers the beam searches that a step has brought on, so that the next can be planned. Takes
-    /// their emissions out. A sequence that fails ends its whole request, whose others wait for it.
+    /// Steers the beam searches that a step advanced, so that the next step can be planned, and
+    /// removes their emissions. A failed sequence fails its request, since its other sequences wait
+    /// for it.
     fn steer_searches(&mut self, answer: &mut StepAnswer, emissions: &mut Vec<Emission>) {
-        // A search may be over now: of its prompt all must have been told.
+        // A search may end below; its prompt logprobs must be sent first.
         self.send_prompt_logprobs(answer);
         let now = self.now();
         emissions.retain(|emission| {
@@ -247,8 +250,7 @@ impl Core {
                 return false;
             }
             let Some(next) = candidates(answer, emission) else {
-                let message =
-                    "the worker did not tell the likeliest tokens, which beam search needs";
+                let message = "the worker returned no top logprobs, which beam search needs";
                 self.fail(sequence.request, SubmitError::Internal(message.into()));
                 return false;
             };
@@ -264,7 +266,7 @@ impl Core {
         self.arrived.is_some()
     }
 
-    /// Hands every client its share of the last step.
+    /// Delivers the last step to the clients.
     pub(super) fn deliver(&mut self) {
         let Some((mut answer, emissions)) = self.arrived.take() else {
             return;
@@ -290,7 +292,7 @@ impl Core {
         self.event_batch.flush();
     }
 
-    /// Hands every client what a step tells of its prompt.
+    /// Delivers a step's prompt logprobs to the clients.
     fn send_prompt_logprobs(&mut self, answer: &mut StepAnswer) {
         for part in answer
             .step_logprobs
@@ -303,7 +305,7 @@ impl Core {
         }
     }
 
-    /// Ends all that is left of a request that nobody waits for.
+    /// Removes a request that has no open choices.
     fn end(&mut self, id: RequestId) {
         self.records.remove(id);
         self.scheduler.abort(id);
@@ -339,13 +341,13 @@ impl Core {
                 "the prompt and `max_new_tokens` need {tokens} tokens, but the limit is {limit}"
             )),
             AddError::Empty => SubmitError::Invalid(
-                "the prompt must have a token, `max_new_tokens` be 1 or more".into(),
+                "the prompt must have a token, and `max_new_tokens` must be 1 or more".into(),
             ),
             AddError::Duplicate => SubmitError::Internal("a request id was given twice".into()),
         }
     }
 
-    /// How long the backlog will take, in whole seconds.
+    /// Estimates how long the backlog takes, in whole seconds.
     fn retry_after(&self) -> Duration {
         let backlog = Duration::from_micros(self.scheduler.backlog());
         Duration::from_secs(backlog.as_secs() + 1).clamp(RETRY.0, RETRY.1)
@@ -367,7 +369,7 @@ fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// What could follow a sequence that is searched on, if the worker has told it.
+/// Returns the candidates for the next token of a beam search's sequence, if the worker sent them.
 fn candidates(answer: &StepAnswer, emission: &Emission) -> Option<Vec<Candidate>> {
     let top_logprobs =
         |step: &StepLogprobs| step.top_logprobs.for_tokens(emission.tokens.clone(), &[]);

@@ -1,8 +1,8 @@
-//! The way of tokens from the engine's task to the threads that write them out.
+//! Routes tokens from the engine's task to the threads that write them out.
 //!
-//! A thread that serves hundreds of streams is woken once per step, by one message with what the
-//! step brought for all of them. It then fills their inboxes and wakes their tasks by itself, which
-//! costs no system call. Had the engine woken every task, each would have cost one.
+//! A thread that serves hundreds of streams is woken once per step, by one message with the step's
+//! events for all of them. It then fills their inboxes and wakes their tasks itself, which costs no
+//! system call. Waking every task from the engine would cost one each.
 
 use std::{
     mem,
@@ -18,10 +18,10 @@ use tokio::sync::mpsc;
 
 use super::types::{End, Entry, TokenEvent};
 
-/// Tokens that an event holds at most, however long its stream was not read.
+/// Maximum tokens in an event, however long its stream was not polled.
 const MAX_EVENT_TOKENS: usize = 64;
 
-/// Where the streams of one runtime get their events. Cheap to clone.
+/// Routes events to the streams of one runtime. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct EventRouter {
     sender: mpsc::UnboundedSender<Vec<RoutedEvent>>,
@@ -31,11 +31,11 @@ pub(super) struct EventRouter {
 type RoutedEvent = (SequenceId, TokenEvent);
 type Inboxes = Arc<Mutex<HashMap<SequenceId, Arc<Inbox>>>>;
 
-/// What has come for one stream since it looked last.
+/// Events of one stream that were not polled yet, merged into one.
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
     waiting: Mutex<Waiting>,
-    /// The first entry into a slot.
+    /// The sequence's first entry into a slot.
     entered: OnceLock<Entry>,
 }
 
@@ -45,8 +45,8 @@ struct Waiting {
     reader: Option<Waker>,
 }
 
-/// The engine's end of one stream. If it is dropped before it has sent an end, the stream is told
-/// that the engine is gone.
+/// The engine's end of one stream. If it is dropped before it has sent an end, the stream ends with
+/// an error.
 #[derive(Debug)]
 pub(super) struct EventSender {
     event_router: EventRouter,
@@ -55,21 +55,22 @@ pub(super) struct EventSender {
     ended: bool,
 }
 
-/// What the engine has for the streams, until it is posted: a message per office.
+/// Events of a step until `flush` sends them: one message per router.
 #[derive(Default)]
 pub(super) struct EventBatch(Vec<(EventRouter, Vec<RoutedEvent>)>);
 
 impl EventRouter {
-    /// The office of the current runtime. Ends with the last handle, stream and outlet.
+    /// Starts a router on the current runtime. Its task ends with the last handle, stream and event
+    /// sender.
     pub(super) fn start() -> Self {
-        // Bounded by the tokens that the office's requests may generate.
+        // Bounded by the tokens that the router's requests may generate.
         let (sender, arrivals) = mpsc::unbounded_channel();
         let inboxes = Inboxes::default();
         tokio::spawn(distribute(arrivals, Arc::clone(&inboxes)));
         Self { sender, inboxes }
     }
 
-    /// A stream's two ends.
+    /// Creates both ends of a stream.
     pub(super) fn stream(&self, id: SequenceId) -> (EventSender, Arc<Inbox>) {
         let inbox = Arc::new(Inbox::default());
         lock(&self.inboxes).insert(id, Arc::clone(&inbox));
@@ -82,7 +83,7 @@ impl EventRouter {
         (event_sender, inbox)
     }
 
-    /// Nobody reads the stream any more.
+    /// Removes a stream that was dropped.
     pub(super) fn close(&self, id: SequenceId) {
         let inbox = lock(&self.inboxes).remove(&id);
         drop(inbox);
@@ -94,7 +95,7 @@ impl EventRouter {
 }
 
 impl Inbox {
-    /// What has come since the last call, or as much of it as one event may hold.
+    /// Takes the tokens that arrived since the last call, up to `MAX_EVENT_TOKENS`.
     pub(super) fn poll(&self, cx: &mut Context<'_>) -> Poll<TokenEvent> {
         let mut waiting = lock(&self.waiting);
         if let Some(event) = waiting.take() {
@@ -107,7 +108,7 @@ impl Inbox {
         Poll::Pending
     }
 
-    /// How the request began to run; none while it waits.
+    /// Returns the first entry into a slot; `None` while the sequence waits.
     pub(super) fn entered(&self) -> Option<Entry> {
         self.entered.get().copied()
     }
@@ -151,14 +152,14 @@ impl Waiting {
 }
 
 impl EventSender {
-    /// Hands the stream an event with the next post.
+    /// Adds an event to the batch.
     pub(super) fn put(&mut self, event: TokenEvent, event_batch: &mut EventBatch) {
         self.ended |= event.end.is_some();
         event_batch.put(&self.event_router, (self.id, event));
     }
 
-    /// The request has entered a slot with so many tokens from the prefix cache. Only the first
-    /// entry counts: later ones follow a preemption.
+    /// Records that the sequence entered a slot with this many tokens from the prefix cache. Only
+    /// the first entry counts: later ones follow a preemption.
     pub(super) fn enter(&self, cached_tokens: u32) {
         let entry = || Entry {
             at: Instant::now(),
@@ -167,14 +168,14 @@ impl EventSender {
         self.inbox.entered.get_or_init(entry);
     }
 
-    /// Ends the stream at once.
+    /// Ends the stream without waiting for the next batch.
     pub(super) fn end(&mut self, end: End) {
         self.ended = true;
         let event = TokenEvent {
             end: Some(end),
             ..TokenEvent::default()
         };
-        // An office that is gone has no streams left.
+        // A router that is gone has no streams left.
         let _ = (self.event_router.sender).send(vec![(self.id, event)]);
     }
 }
@@ -201,34 +202,35 @@ impl EventBatch {
         }
     }
 
-    /// Sends everything on its way.
+    /// Sends all events.
     pub(super) fn flush(&mut self) {
         self.0.retain_mut(|(event_router, events)| {
             let room = events.len();
             let events = mem::replace(events, Vec::with_capacity(room));
-            // An office without news may be over: it is found again when there is some.
+            // Forget routers without events: their runtime may be gone. `put` adds them again.
             !events.is_empty() && event_router.sender.send(events).is_ok()
         });
     }
 }
 
-/// An office's task: runs where its streams are read.
+/// A router's task. Runs on the runtime of its streams.
 async fn distribute(mut arrivals: mpsc::UnboundedReceiver<Vec<RoutedEvent>>, inboxes: Inboxes) {
     while let Some(events) = arrivals.recv().await {
         let inboxes = lock(&inboxes);
         for (id, event) in events {
             if let Some(inbox) = inboxes.get(&id) {
-                // Waking runs code of the reader's runtime: whatever it does, the other streams go on.
+                // Waking runs code of the stream's runtime; a panic there must not affect other
+                // streams.
                 let put = AssertUnwindSafe(|| inbox.put(event));
                 if catch_unwind(put).is_err() {
-                    tracing::error!(request = id.request.0, "its reader cannot be woken");
+                    tracing::error!(request = id.request.0, "waking the stream's task panicked");
                 }
             }
         }
     }
 }
 
-/// Nothing that happens under these locks can leave a value half changed.
+/// Recovers from poisoning: no panic under these locks can leave a value half changed.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -255,8 +257,8 @@ mod tests {
         }
     }
 
-    /// What waits for a reader that comes late: all tokens, each with its alternatives, in events of
-    /// bounded size, the end with the last of them.
+    /// A late reader gets all tokens with their alternatives, in events of bounded size, and the
+    /// end with the last event.
     #[test]
     fn a_late_reader_gets_everything_in_events_of_64_tokens() {
         for total in [63, 64, 65, 128, 129, 200] {
@@ -286,7 +288,7 @@ mod tests {
         }
     }
 
-    /// One message per step and runtime, whoever its streams are; none where there is no news.
+    /// One message per step and runtime; none without events.
     #[tokio::test]
     async fn an_event_batch_sends_one_message_per_router() {
         let (sender, mut first) = mpsc::unbounded_channel();

@@ -25,8 +25,8 @@ use super::{
     task::{Command, Task},
 };
 
-/// Submits requests to the engine's task. The task ends when it is drained, when it gives up on
-/// its workers, or when all handles and token streams are gone.
+/// A handle that submits requests to the engine's task. The task ends when it is drained, when it
+/// gives up on its workers, or when all handles and token streams are gone.
 #[derive(Clone)]
 pub struct Engine {
     commands: mpsc::UnboundedSender<Command>,
@@ -36,21 +36,22 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Spawns the engine's task on the current tokio runtime; it begins to start the workers. The
-    /// handle is for streams that are read on this runtime too.
+    /// Spawns the engine's task on the current tokio runtime; the task starts the workers. Streams
+    /// of the returned handle must be polled on this runtime too.
     pub fn start(workers: Box<dyn Workers>, config: EngineConfig, metrics: EngineMetrics) -> Self {
         Self::start_with(workers, config, metrics, || Box::new(FirstComeFirstServed))
     }
 
-    /// The same with another order of requests: `policy` is called for every scheduler that the engine
-    /// makes, which is one unless a panic has ended the last.
+    /// Like `start`, with another scheduling policy. `policy` is called for every scheduler that
+    /// the engine creates: one, unless a panic ends it.
     pub fn start_with(
         workers: Box<dyn Workers>,
         config: EngineConfig,
         metrics: EngineMetrics,
         policy: impl Fn() -> Box<dyn Policy> + Send + Sync + 'static,
     ) -> Self {
-        // Bounded by its senders: one submission per request, one end per branch, one drain per caller.
+        // Bounded by its senders: one submission per request, one end per choice, one drain per
+        // caller.
         let (commands, queue) = mpsc::unbounded_channel();
         let shared = Arc::new(Shared::new());
         let task = Task::new(queue, Arc::clone(&shared), config, metrics);
@@ -64,8 +65,8 @@ impl Engine {
         }
     }
 
-    /// A handle for streams that are read on the current tokio runtime, which is another than the
-    /// engine's: one wake-up per step carries the tokens of all of them there.
+    /// Returns a handle for streams that are polled on the current tokio runtime, when that is not
+    /// the engine's: one wake-up per step carries the tokens of all of them there.
     pub fn on_this_runtime(&self) -> Self {
         Self {
             event_router: EventRouter::start(),
@@ -73,15 +74,15 @@ impl Engine {
         }
     }
 
-    /// Hands a request in of which the first branch is wanted. Returns once it is accepted and
-    /// prepared; dropping the future withdraws it.
+    /// Submits a request and returns its first choice once the request is accepted and prepared.
+    /// Dropping the future withdraws it.
     pub async fn submit(&self, request: EngineRequest) -> Result<TokenStream, SubmitError> {
         let mut streams = self.submit_all(request).await?;
         Ok(streams.swap_remove(0))
     }
 
-    /// Hands a request in. Returns a stream per branch once it is accepted and prepared; dropping
-    /// the future withdraws it.
+    /// Submits a request and returns a stream per choice once the request is accepted and prepared.
+    /// Dropping the future withdraws it.
     pub async fn submit_all(
         &self,
         request: EngineRequest,
@@ -103,7 +104,7 @@ impl Engine {
             answer: sender,
         });
         let sent = self.commands.send(Command::Submit(submission)).is_ok();
-        // Without an answer the engine's task is over, and the state says why.
+        // Without a reply the engine's task has ended, and the state has the reason.
         let answer = if sent { answer.await.ok() } else { None };
         match answer.unwrap_or_else(|| Err(self.stopped())) {
             Ok(()) => Ok(streams),
@@ -114,29 +115,29 @@ impl Engine {
         }
     }
 
-    /// What the engine is doing.
+    /// Returns the engine's current state.
     pub fn state(&self) -> EngineState {
         self.shared.state()
     }
 
-    /// Follows what the engine is doing.
+    /// Returns a receiver that follows the engine's state.
     pub fn watch(&self) -> watch::Receiver<EngineState> {
         self.shared.watch()
     }
 
-    /// What the loaded model can take; `None` until it is loaded.
+    /// Returns the limits of the loaded model; `None` until it is loaded.
     pub fn limits(&self) -> Option<Limits> {
         self.shared.limits()
     }
 
-    /// Refuses new requests, lets the accepted ones finish within `grace`, fails the rest, and
-    /// stops the workers. Returns when all is done.
+    /// Refuses new requests, lets accepted ones finish within `grace`, fails the rest and stops the
+    /// workers. Returns when all of this is done.
     pub async fn drain(&self, grace: Duration) {
         let mut state = self.watch();
-        // A stopped engine is drained already.
+        // A stopped engine is already drained.
         let _ = self.commands.send(Command::Drain { grace });
         let stopped = |state: &EngineState| matches!(state, EngineState::Stopped { .. });
-        // An error means that the task is gone: nothing is left to wait for.
+        // An error means that the task has ended; there is nothing to wait for.
         let _ = state.wait_for(stopped).await;
     }
 
@@ -147,9 +148,9 @@ impl Engine {
                 retry_after: Duration::from_secs(30),
             },
             EngineState::Draining => SubmitError::Draining,
-            // A panic while it was taken in.
+            // The task panicked while it accepted the request.
             _ => SubmitError::Internal(
-                "the engine failed over this request; the server's log says why".into(),
+                "the engine failed on this request; the server's log says why".into(),
             ),
         }
     }

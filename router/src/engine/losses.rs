@@ -1,4 +1,4 @@
-//! What becomes of the requests when the workers are lost, or the engine itself has failed.
+//! What a loss of the workers, or a failure of the engine itself, does to the requests.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -17,19 +17,19 @@ use super::{
     types::SubmitError,
 };
 
-/// How old the scheduler's figures may be while steps run.
+/// Maximum age of the published scheduler metrics while steps run.
 const METRICS_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What came of filling a new scheduler.
+/// The result of filling a new scheduler.
 enum Refilled {
     Whole(Box<Scheduler>),
-    /// It failed over this request.
+    /// Adding this request panicked.
     Failed(RequestId),
 }
 
 impl Core {
-    /// Takes the loss of the workers: requests that had begun fail, the others stay queued for
-    /// the workers' next life. `reason` is for the clients.
+    /// Handles a loss of the workers. Requests that have started fail; the others stay queued for
+    /// the restarted workers. `reason` is the clients' message.
     pub(super) fn on_workers_lost(&mut self, reason: &str) {
         self.deliver();
         for id in self.fail_started(reason) {
@@ -41,19 +41,19 @@ impl Core {
         self.publish_metrics();
     }
 
-    /// Takes a panic of the engine: the same as a loss of the workers, but the scheduler may be half
-    /// changed, so it is asked nothing more. A new one is filled from the records.
+    /// Handles a panic of the engine: like a loss of the workers, but the scheduler may be half
+    /// changed, so it is discarded. A new one is filled from the records.
     pub(super) fn rebuild(&mut self, reason: &str) -> Result<(), ConfigError> {
-        // Their requests have begun: they are told that they failed.
+        // These requests have started, so they fail below.
         self.arrived = None;
-        // What is in there already may be the last that a client is told.
+        // The batch may hold a client's last event.
         self.event_batch.flush();
         self.fail_started(reason);
         self.facts.clear();
         self.scheduler = loop {
             match self.refill()? {
                 Refilled::Whole(scheduler) => break *scheduler,
-                Refilled::Failed(id) => self.forget(id, "the engine failed over this request"),
+                Refilled::Failed(id) => self.forget(id, "the engine failed on this request"),
             }
         };
         self.epoch = Epoch(0);
@@ -63,7 +63,7 @@ impl Core {
         Ok(())
     }
 
-    /// Ends all requests.
+    /// Fails all requests.
     pub(super) fn fail_all(&mut self, reason: &str) {
         self.deliver();
         for (_, record) in self.records.take_all() {
@@ -73,8 +73,8 @@ impl Core {
         self.publish_metrics();
     }
 
-    /// A new scheduler with all requests that are left, in their order. Whoever makes that panic is
-    /// the one whom the panic was about.
+    /// Creates a scheduler with all remaining requests, in order. A request that makes it panic is
+    /// taken for the cause of the first panic.
     fn refill(&mut self) -> Result<Refilled, ConfigError> {
         let mut scheduler = Box::new(Scheduler::new(self.config.clone(), (self.policy)())?);
         let mut refused = Vec::new();
@@ -113,7 +113,7 @@ impl Core {
         }
     }
 
-    /// Fails the requests that a loss hits; their ids.
+    /// Fails the requests that a loss affects; returns their ids.
     fn fail_started(&mut self, reason: &str) -> Vec<RequestId> {
         let started = self.records.take_started().into_iter();
         let error = || unavailable(format!("{reason}; the request may be sent again"));
@@ -125,7 +125,7 @@ impl Core {
             .collect()
     }
 
-    /// Publishes the scheduler's figures.
+    /// Publishes the scheduler's metrics.
     pub(super) fn publish_metrics(&mut self) {
         self.published_at = Instant::now();
         let (now, earlier) = (self.scheduler.snapshot(), self.earlier);
@@ -138,8 +138,8 @@ impl Core {
         self.metrics.observe(&self.published);
     }
 
-    /// The same, now and then. The figures cost time proportional to the running sequences, and
-    /// nobody reads them as often as there are steps or refusals.
+    /// Publishes the metrics if they are due. They cost time proportional to the running sequences,
+    /// so not every step or refusal publishes them.
     pub(super) fn publish_metrics_if_due(&mut self) {
         if self.is_idle() || self.published_at.elapsed() >= METRICS_INTERVAL {
             self.publish_metrics();

@@ -1,4 +1,4 @@
-//! The engine's figures for Prometheus: touched once per step, never per token.
+//! The engine's Prometheus metrics. Updated once per step, never per token.
 
 use std::sync::Arc;
 
@@ -41,7 +41,8 @@ struct Metrics {
     step_device: Histogram,
 }
 
-/// TGI's label: what a step did. Ours may do both; one with prompt tokens counts as `prefill`.
+/// TGI's label for what a step did. A step may do both here; one with prompt tokens counts as
+/// `prefill`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Method {
     method: MethodName,
@@ -73,7 +74,7 @@ enum BlockState {
     cached,
 }
 
-/// What must be remembered of a step until its answer comes.
+/// Facts about a step that its answer's metrics need.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StepFacts {
     sequences: usize,
@@ -98,7 +99,7 @@ impl StepFacts {
 }
 
 impl EngineMetrics {
-    /// Creates the metrics and registers them. TGI's names where the meaning is TGI's.
+    /// Creates and registers the metrics, with TGI's names where the meaning is TGI's.
     pub fn register(registry: &mut Registry) -> Self {
         let metrics = Metrics::new();
         metrics.register_requests(registry);
@@ -194,7 +195,7 @@ impl Metrics {
     fn register_requests(&self, registry: &mut Registry) {
         registry.register(
             "tgi_queue_size",
-            "Requests that wait",
+            "Waiting requests",
             self.queue_size.clone(),
         );
         registry.register(
@@ -209,12 +210,12 @@ impl Metrics {
         );
         registry.register(
             "penstock_waiting_tokens",
-            "Known tokens of the sequences that wait, forks and the preempted among them",
+            "Known tokens of waiting sequences, including forks and preempted ones",
             self.waiting_tokens.clone(),
         );
         registry.register(
             "penstock_preemptions",
-            "Sequences that lost their slot to a senior one",
+            "Sequences that lost their slot to an earlier one",
             self.preemptions.clone(),
         );
     }
@@ -227,17 +228,17 @@ impl Metrics {
         );
         registry.register(
             "penstock_kv_blocks_dead",
-            "KV blocks owned by requests that are over; anything but 0 is a leak",
+            "KV blocks owned by ended requests; a value other than 0 is a leak",
             self.dead_blocks.clone(),
         );
         registry.register(
             "penstock_prefix_hit_tokens",
-            "Prompt tokens that were found in the prefix cache",
+            "Prompt tokens found in the prefix cache",
             self.prefix_hit_tokens.clone(),
         );
         registry.register(
             "penstock_recomputed_tokens",
-            "Tokens that ran again after a preemption or a loss",
+            "Tokens computed again after a preemption or a loss of the workers",
             self.recomputed_tokens.clone(),
         );
     }
@@ -256,12 +257,12 @@ impl Metrics {
         registry.register("penstock_steps", "Steps answered", self.steps.clone());
         registry.register(
             "penstock_computed_tokens",
-            "Tokens that ran in steps, of prompts and of answers",
+            "Tokens computed in steps, both prompt and generated",
             self.computed_tokens.clone(),
         );
         registry.register(
             "penstock_step_host_seconds",
-            "Seconds per step that the worker folds and launches",
+            "Seconds per step that the worker spends on the host preparing and launching it",
             self.step_host.clone(),
         );
         registry.register(
@@ -271,18 +272,18 @@ impl Metrics {
         );
         registry.register(
             "penstock_worker_losses",
-            "Times that the workers were lost and started again",
+            "Losses of the workers",
             self.worker_losses.clone(),
         );
         registry.register(
             "penstock_engine_failures",
-            "Panics of the engine or the scheduler, each of which counts as a loss too",
+            "Panics of the engine or the scheduler; each also counts as a loss of the workers",
             self.engine_failures.clone(),
         );
     }
 }
 
-/// TGI's buckets for durations: 0.1 ms, and half as much again 35 times over.
+/// TGI's buckets for durations: 35, from 0.1 ms, each 1.5 times the one before.
 fn seconds() -> Histogram {
     Histogram::new(exponential_buckets(0.0001, 1.5, 35))
 }
@@ -291,7 +292,7 @@ fn signed(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-/// Brings a counter up to a total that someone else keeps.
+/// Raises a counter to a total that is kept elsewhere.
 fn raise(counter: &Counter, total: u64) {
     counter.inc_by(total.saturating_sub(counter.get()));
 }

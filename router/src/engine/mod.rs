@@ -1,4 +1,4 @@
-//! The engine: one task that owns the scheduler, and the handle through which others reach it.
+//! The engine: one task that owns the scheduler, and the handle that submits requests to it.
 
 mod beam;
 mod config;

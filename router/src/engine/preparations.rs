@@ -1,4 +1,4 @@
-//! Requests that the workers prepare, beside the steps.
+//! Preparing of requests by the workers, concurrent with the steps.
 
 use std::{
     any::Any,
@@ -15,25 +15,25 @@ use tokio::{
 
 use crate::{client::Client, panic_message, shard::PrepareError};
 
-/// Calls under way at once: more wait here, where they cost a worker no thread.
+/// Maximum concurrent calls. Others wait here, where they occupy no worker thread.
 const MAX_CALLS: usize = 16;
-/// And of one client: the others' need not wait behind all of its calls.
+/// Maximum concurrent calls of one client, so that it cannot block other clients.
 const MAX_CALLS_PER_CLIENT: usize = MAX_CALLS / 2;
 
-/// A request, and what came of its call.
+/// A request, and the result of its call.
 type Ended = (RequestId, Result<(), PrepareError>);
 
-/// A task, and what its call returned.
+/// A task, and the result of its call.
 type Returned = (Id, Result<(), PrepareError>);
 
-/// The calls that are under way, each in a task of its own.
+/// The pending calls, each in its own task.
 pub(super) struct Preparations {
     calls: JoinSet<Result<(), PrepareError>>,
     handles: HashMap<RequestId, AbortHandle>,
-    /// Whose call a task is.
+    /// The request of each task.
     requests: HashMap<Id, RequestId>,
     turns: Arc<Semaphore>,
-    /// Of each client that has calls here.
+    /// Semaphores of the clients that have calls here.
     shares: HashMap<Option<Client>, Weak<Semaphore>>,
 }
 
@@ -58,7 +58,7 @@ impl Preparations {
     ) {
         let (turns, share) = (Arc::clone(&self.turns), self.share(client));
         let handle = self.calls.spawn(async move {
-            // Never closed: an error cannot be.
+            // The semaphores are never closed, so `acquire` cannot fail.
             let _share = share.acquire().await;
             let _turn = turns.acquire().await;
             call.await
@@ -67,7 +67,7 @@ impl Preparations {
         self.handles.insert(id, handle);
     }
 
-    /// The turns of one client.
+    /// Returns the client's semaphore.
     fn share(&mut self, client: Option<Client>) -> Arc<Semaphore> {
         if let Some(share) = self.shares.get(&client).and_then(Weak::upgrade) {
             return share;
@@ -78,19 +78,19 @@ impl Preparations {
         share
     }
 
-    /// Whether a request's call is under way.
+    /// Whether a call of this request is pending.
     pub(super) fn has(&self, id: RequestId) -> bool {
         self.handles.contains_key(&id)
     }
 
-    /// Withdraws a request: its call is dropped, which cancels it at the workers.
+    /// Cancels a request's call. Dropping it cancels it at the workers too.
     pub(super) fn cancel(&mut self, id: RequestId) {
         if let Some(handle) = self.handles.remove(&id) {
             handle.abort();
         }
     }
 
-    /// A call that has ended.
+    /// Returns a call that has ended, if there is one.
     pub(super) fn ended(&mut self) -> Option<Ended> {
         while let Some(ended) = self.calls.try_join_next_with_id() {
             let known = self.take(ended);
@@ -101,8 +101,7 @@ impl Preparations {
         None
     }
 
-    /// The next call that ends; waits for ever if there is none. May be dropped and called again at
-    /// any time.
+    /// Waits for the next call that ends; for ever if there is none. Cancel-safe.
     pub(super) async fn next(&mut self) -> Ended {
         while let Some(ended) = self.calls.join_next_with_id().await {
             if let Some(ended) = self.take(ended) {
@@ -112,7 +111,7 @@ impl Preparations {
         pending().await
     }
 
-    /// Whose call has ended; nobody's if it was cancelled.
+    /// Removes an ended call and returns its request and result; `None` if it was cancelled.
     fn take(&mut self, ended: Result<Returned, JoinError>) -> Option<Ended> {
         let (task, result) = match ended {
             Ok((task, result)) => (task, Some(result)),
@@ -124,7 +123,7 @@ impl Preparations {
         Some((id, result))
     }
 
-    /// Cancels all.
+    /// Cancels all calls.
     pub(super) async fn end(&mut self) {
         self.handles.clear();
         self.requests.clear();
@@ -132,7 +131,7 @@ impl Preparations {
     }
 }
 
-/// The request must hear of a call that has panicked: it would wait for ever.
+/// Converts a panic of a call to an error, so that the request does not wait for ever.
 #[expect(clippy::needless_pass_by_value, reason = "as `JoinError` gives it")]
 fn failed(panic: Box<dyn Any + Send>) -> Result<(), PrepareError> {
     let words = panic_message(&*panic);
@@ -161,7 +160,7 @@ mod tests {
         assert!(calls.requests.is_empty() && calls.handles.is_empty());
     }
 
-    /// A call that runs until it is cancelled; `running` is as large as there are such.
+    /// A call that runs until it is cancelled. Each running call holds a reference to `running`.
     async fn call(running: Arc<()>) -> Result<(), PrepareError> {
         let _running = running;
         pending().await
@@ -189,7 +188,7 @@ mod tests {
             });
         }
         settled().await;
-        // Twelve calls hold it; nine of them run.
+        // Twelve calls hold a reference; nine of them run and hold a second one.
         assert_eq!(Arc::strong_count(&own) - 1, 12 + 9);
         calls.end().await;
     }
@@ -210,12 +209,12 @@ mod tests {
             calls.begin(RequestId(id), client(2), begun(&others));
         }
         settled().await;
-        // A call that waits has one of the counter's references, one that runs two.
+        // A waiting call holds one reference to the counter, a running call two.
         let running = |counter: &Arc<()>| Arc::strong_count(counter) - 1 - 20;
         assert_eq!((running(&own), running(&others)), (8, 8));
         calls.begin(RequestId(40), client(3), async { Ok(()) });
         settled().await;
-        assert!(calls.ended().is_none(), "all turns are taken");
+        assert!(calls.ended().is_none(), "all permits are taken");
         for id in 0..40 {
             assert!(calls.has(RequestId(id)));
             calls.cancel(RequestId(id));

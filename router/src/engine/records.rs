@@ -1,4 +1,4 @@
-//! Everything the engine knows of the requests that it has accepted and not ended.
+//! The engine's state of the requests that it has accepted and not yet ended.
 
 use std::mem;
 
@@ -20,83 +20,83 @@ use super::types::{
 use crate::client::Client;
 use crate::shard::{PromptLogprobs, SlotError};
 
-/// A request that entered a slot unprepared more often than this, without a token between, fails.
+/// Entries into a slot while unprepared, without a token in between, after which a request fails.
 const MAX_UNPREPARED_ENTRIES: u8 = 3;
-/// A request that was being prepared at so many losses of the workers fails.
+/// Losses of the workers during its preparation after which a request fails.
 const MAX_LOSSES_WHILE_PREPARING: u8 = 2;
 
-/// The answer to a submission, to be given once.
+/// Replies to a submission; used once.
 pub(super) type SubmitReply = oneshot::Sender<Result<(), SubmitError>>;
 
-/// A request on its way in.
+/// A submitted request.
 #[derive(Debug)]
 pub(super) struct Submission {
     pub(super) id: RequestId,
     pub(super) request: EngineRequest,
-    /// Whose it is, if that is known.
+    /// The request's client, if known.
     pub(super) client: Option<Client>,
-    /// One per branch.
+    /// One per choice.
     pub(super) event_senders: Vec<EventSender>,
     pub(super) answer: SubmitReply,
 }
 
-/// One request. It outlives the workers.
+/// The state of one request. It outlives the workers.
 #[repr(C)]
 pub(super) struct Record {
-    /// First, since only they are touched for every token.
+    /// First field, since only the choices are touched for every token.
     choices: SmallVec<[Choice; 1]>,
     pub(super) request: EngineRequest,
-    /// Leading tokens of the prompt of which nothing is left to tell; of the first, nothing is told.
+    /// Prompt positions whose logprobs were already sent. Position 0 has none.
     prompt_logprobs_sent: u32,
     pub(super) stage: Stage,
     search: Option<Box<BeamSearch>>,
-    /// How often its sequences entered a slot unprepared since a token came.
+    /// Entries into a slot while unprepared since the last token.
     unprepared_entries: u8,
-    /// Whose it is, if that is known: read when the workers prepare it.
+    /// The request's client, if known; used when the workers prepare the request.
     pub(super) client: Option<Client>,
-    /// How often the workers were lost while they prepared it.
+    /// Losses of the workers while they prepared it.
     losses: u8,
-    /// When it came, on the scheduler's clock.
+    /// Arrival time on the scheduler's clock.
     pub(super) arrived: Micros,
 }
 
-/// One of the answers to a request.
+/// One of a request's choices.
 struct Choice {
     event_sender: EventSender,
-    /// Whether it has had tokens.
+    /// Whether it has produced tokens.
     started: bool,
-    /// Whether somebody waits for more.
+    /// Whether its client waits for more.
     open: bool,
-    /// Its guide had to close what was open: its tokens ran short.
+    /// Whether the grammar forced it to close because its tokens ran short.
     closing: bool,
 }
 
-/// Who waits for more of a request after one of its branches was closed.
+/// What remains of a request after one of its choices was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CloseOutcome {
     LastChoice,
     OthersOpen {
-        /// Whether the closed branch has had tokens.
+        /// Whether the closed choice has produced tokens.
         started: bool,
     },
 }
 
-/// What became of news.
+/// The result of delivering an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EmitOutcome {
-    /// They went to the branch's client.
+    /// The choice's client gets it.
     Delivered,
-    /// They were the last of the whole request.
+    /// It ended the request's last open choice.
     RequestEnded,
-    /// The branch was closed.
+    /// The choice was already closed.
     Closed,
 }
 
-/// How far a request has come.
+/// The stage of a request.
 pub(super) enum Stage {
-    /// Just handed in.
+    /// Just submitted.
     Submitted(SubmitReply),
-    /// The workers prepare it; its submitter waits for the answer.
+    /// The workers prepare it; its submitter waits for the result.
     Preparing(SubmitReply),
     /// Accepted; no worker has seen its tokens.
     Waiting,
@@ -104,19 +104,19 @@ pub(super) enum Stage {
     Started,
 }
 
-/// The requests by id.
+/// All requests by id.
 #[derive(Default)]
 pub(super) struct Records(HashMap<RequestId, Record>);
 
 impl Submission {
     pub(super) fn refuse(self, error: SubmitError) {
-        // A submitter that has gone away has nothing to hear.
+        // The submitter may be gone.
         let _ = self.answer.send(Err(error));
     }
 }
 
 impl Record {
-    /// A request with a way out for each of its branches.
+    /// Creates the record of a request, with an event sender for each choice.
     pub(super) fn new(
         submission: Submission,
         stage: fn(SubmitReply) -> Stage,
@@ -152,8 +152,8 @@ impl Record {
         }
     }
 
-    /// The request as the scheduler takes it: without tokens that it has brought. `salt` is the
-    /// prefix cache's.
+    /// Converts the request for the scheduler, without generated tokens. `salt` is the prefix
+    /// cache's.
     pub(super) fn to_scheduler(&self, id: RequestId, salt: u64) -> Request {
         let stopping = &self.request.stopping;
         let ids = self.request.prompt.iter();
@@ -192,8 +192,8 @@ impl Record {
         }
     }
 
-    /// Whether it may be prepared once more: the workers drop what they made when they need the
-    /// memory, but seldom before it is used.
+    /// Counts an unprepared entry and returns whether the request may be prepared again. Workers
+    /// drop prepared state when they need the memory, but seldom before its use.
     pub(super) fn may_prepare_again(&mut self) -> bool {
         self.unprepared_entries = self.unprepared_entries.saturating_add(1);
         self.unprepared_entries <= MAX_UNPREPARED_ENTRIES
@@ -204,29 +204,30 @@ impl Record {
         matches!(self.stage, Stage::Submitted(_) | Stage::Started)
     }
 
-    /// Takes note of a loss of the workers, if they were preparing it.
+    /// Counts a loss of the workers if they were preparing this request; returns whether that
+    /// happened too often.
     fn was_preparing_too_often(&mut self) -> bool {
         let preparing = matches!(self.stage, Stage::Preparing(_));
         self.losses = self.losses.saturating_add(u8::from(preparing));
         preparing && self.losses >= MAX_LOSSES_WHILE_PREPARING
     }
 
-    /// Tokens whose log-probabilities the client asked for by their ids.
+    /// Token ids whose logprobs the client requested.
     pub(super) fn logprob_token_ids(&self) -> &[u32] {
         &self.request.sampling.logprob_options.token_ids
     }
 
-    /// Tells the submitter that the request is accepted.
+    /// Reports to the submitter that the request is accepted.
     pub(super) fn accept(&mut self) {
         match mem::replace(&mut self.stage, Stage::Waiting) {
-            // A submitter that has gone away sends an abort.
+            // If the submitter is gone, its stream sends an abort.
             Stage::Submitted(answer) | Stage::Preparing(answer) => drop(answer.send(Ok(()))),
             later => self.stage = later,
         }
     }
 
-    /// Hands a branch's client what a step brought. A client that has gone away sends an abort. A
-    /// branch that fails takes the whole request with it: its answers are asked for together.
+    /// Delivers an event to a choice's client. If the client is gone, its stream sends an abort. A
+    /// failed choice fails the whole request, since its choices are returned together.
     pub(super) fn emit(
         &mut self,
         choice: u32,
@@ -255,7 +256,7 @@ impl Record {
         }
     }
 
-    /// Takes note of whether a step's guides began to close a branch, of which this is the news.
+    /// Records whether the grammar started forcing this choice to close.
     pub(super) fn note_closing(&mut self, emission: &Emission, closing: &[Slot]) {
         let choice = emission.sequence.index as usize;
         if let Some(choice) = self.choices.get_mut(choice) {
@@ -263,8 +264,8 @@ impl Record {
         }
     }
 
-    /// Hands all clients what a step tells of their prompt, but for what they have been told: a part
-    /// of a prompt is told again if its sequence was preempted before the scheduler knew of it.
+    /// Delivers prompt logprobs to all open choices, skipping positions already sent: a sequence
+    /// that was preempted before the scheduler saw them computes them again.
     pub(super) fn send_prompt_logprobs(
         &mut self,
         part: PromptLogprobs,
@@ -277,13 +278,13 @@ impl Record {
         }
         if self.request.sampling.logprob_options.prompt != Some(WHOLE_VOCABULARY) {
             for token in &mut prompt {
-                // An impossible token is no alternative.
+                // A token of probability 0 is no alternative.
                 token.top.retain(|candidate| candidate.logprob.is_finite());
             }
         }
         self.prompt_logprobs_sent += u32::try_from(prompt.len()).unwrap_or(u32::MAX);
         if self.prompt_logprobs_sent as usize >= self.request.prompt.len() {
-            // All is told: what the sequence recomputes from now on tells nothing.
+            // All positions are sent; do not request them again when the sequence is recomputed.
             self.request.sampling.logprob_options.prompt = None;
         }
         for choice in self.choices.iter_mut().filter(|choice| choice.open) {
@@ -299,8 +300,8 @@ impl Record {
         }
     }
 
-    /// Takes what could follow one of the sequences of a beam search; see `Search::take`. Whether
-    /// the search is over: then the clients have their answers.
+    /// Passes a sequence's candidates to the beam search; see `BeamSearch::take`. Returns whether
+    /// the search is over; its results are delivered then.
     pub(super) fn search(
         &mut self,
         sequence: SequenceId,
@@ -339,12 +340,14 @@ impl Record {
                 choice.open = false;
             }
         }
-        // Where little is possible at all, there may be fewer answers than were asked for.
-        self.fail_open(&End::Failed("the search has found no other answer".into()));
+        // With few possible continuations, the search may find fewer results than requested.
+        self.fail_open(&End::Failed(
+            "beam search found fewer results than requested".into(),
+        ));
         true
     }
 
-    /// Takes note that nobody waits for a branch any more.
+    /// Closes a choice that no client waits for.
     pub(super) fn close(&mut self, choice: u32) -> CloseOutcome {
         let mut started = false;
         if let Some(choice) = self.choices.get_mut(choice as usize) {
@@ -358,7 +361,7 @@ impl Record {
         }
     }
 
-    /// The scheduler's word for a branch's end, if this is it, in the client's terms.
+    /// Returns how a choice ends with this emission, in the client's terms; `None` if it goes on.
     pub(super) fn end(&self, emission: &Emission, errors: &[SlotError]) -> Option<End> {
         Some(match emission.finish? {
             Finish::Length => End::Length,
@@ -388,8 +391,8 @@ impl Record {
         }
     }
 
-    /// Ends the request with a message for the client: as the answer to its submission if that is
-    /// still open, else as its last event.
+    /// Ends the request with an error for the client: as the reply to its submission if that is
+    /// still pending, otherwise as its last event.
     pub(super) fn fail(mut self, error: SubmitError) {
         match self.stage {
             Stage::Submitted(answer) | Stage::Preparing(answer) => drop(answer.send(Err(error))),
@@ -398,24 +401,24 @@ impl Record {
     }
 }
 
-/// What a client is told of its sequence, which failed in a slot: the worker's words if the request is
-/// to blame. Else they go to the log, since they may name files of this host.
+/// Returns the client's message for a sequence that failed in a slot: the worker's message if the
+/// request is invalid. Other messages go only to the log, since they may name files of this host.
 pub(super) fn slot_error_message(id: RequestId, slot: Slot, errors: &[SlotError]) -> String {
     let own = errors.iter().find(|error| error.slot == slot);
     if let Some(invalid) = own.filter(|error| error.invalid) {
         return invalid.message.clone();
     }
-    let why = own.map_or("it does not say why", |error| error.message.as_str());
-    tracing::warn!(request = id.0, "the worker failed on it: {why}");
+    let why = own.map_or("the worker gave no reason", |error| error.message.as_str());
+    tracing::warn!(request = id.0, "the worker failed on this request: {why}");
     see_log("the worker failed on this request", id)
 }
 
-/// What a client is told where only the log says more.
+/// Returns a client message that refers to the log for the cause.
 pub(super) fn see_log(what: &str, id: RequestId) -> String {
     format!("{what}; the server's log says why (request {id})")
 }
 
-/// A request's own salt behind the cache's: its length, then its bytes.
+/// Returns the cache salt followed by the request's own: its length, then its bytes.
 fn salted(salt: u64, own: &str) -> Vec<u64> {
     let words = own.as_bytes().chunks(8).map(|bytes| {
         let mut word = [0; 8];
@@ -443,26 +446,26 @@ impl Records {
         self.0.is_empty()
     }
 
-    /// What the workers must know of a request that enters a slot.
+    /// Returns the parameters that the workers need when a request enters a slot.
     pub(super) fn parameters(&self, id: RequestId) -> Option<(&Sampling, &Stopping)> {
         self.0
             .get(&id)
             .map(|record| (&record.request.sampling, &record.request.stopping))
     }
 
-    /// Whose request it is, if that is known.
+    /// Returns the request's client, if known.
     pub(super) fn client(&self, id: RequestId) -> Option<Client> {
         self.0.get(&id)?.client
     }
 
-    /// All of them, in order of arrival.
+    /// Returns all request ids in order of arrival.
     pub(super) fn ids(&self) -> Vec<RequestId> {
         let mut ids: Vec<_> = self.0.keys().copied().collect();
         ids.sort_unstable();
         ids
     }
 
-    /// Requests that no worker has seen the tokens of, as far as `needed` says so, in order of arrival.
+    /// Returns requests selected by `needed` whose tokens no worker has seen, in order of arrival.
     pub(super) fn waiting(&self, needed: impl Fn(&Sampling) -> bool) -> Vec<RequestId> {
         let waits = |id: &RequestId| {
             let record = self.0.get(id);
@@ -471,10 +474,10 @@ impl Records {
         self.ids().into_iter().filter(waits).collect()
     }
 
-    /// Takes note of who enters a slot with this plan.
+    /// Records the sequences that enter a slot with this plan.
     pub(super) fn note_entries(&mut self, plan: &StepPlan) {
         let new = plan.new.iter().map(|new| (new.sequence, new.computed));
-        // A fork shares what its request has computed: none of it comes from the cache.
+        // A fork shares its parent's blocks; none of them count as cached.
         let forks = plan.forks.iter().map(|fork| (fork.sequence, 0));
         for (id, cached) in new.chain(forks) {
             if let Some(record) = self.0.get_mut(&id.request) {
@@ -486,8 +489,8 @@ impl Records {
         }
     }
 
-    /// Removes those that the loss of the workers hits: all that have run, and those that were being
-    /// prepared at `MAX_LOSSES_WHILE_PREPARING` losses, since it may be they that end the workers.
+    /// Removes the requests that a loss of the workers fails: all that have run, and those that
+    /// were being prepared at `MAX_LOSSES_WHILE_PREPARING` losses, since they may be the cause.
     pub(super) fn take_started(&mut self) -> Vec<(RequestId, Record)> {
         self.0
             .extract_if(|_, record| record.has_started() || record.was_preparing_too_often())

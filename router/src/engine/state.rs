@@ -1,4 +1,4 @@
-//! What the engine says about itself.
+//! The engine's published state.
 
 use std::{
     collections::BTreeMap,
@@ -10,58 +10,58 @@ use tokio::sync::watch;
 use super::config::kv_tokens;
 use crate::shard::{Loaded, Progress};
 
-/// What the engine is doing.
+/// The engine's state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EngineState {
     /// The workers start for the first time.
     Loading {
-        /// "start" before the workers say more, then theirs: "weights", "memory", "warm-up".
+        /// "start" until the workers report a phase of theirs: "weights", "memory", "warm-up".
         phase: String,
-        /// Over all workers; bytes for "weights".
+        /// Progress, summed over all workers; bytes for "weights".
         done: u64,
-        /// In the unit of `done`; 0 = unknown.
+        /// Total in the unit of `done`; 0 = unknown.
         total: u64,
     },
     /// Requests run.
     Ready,
-    /// The workers were lost and are started again.
+    /// The workers were lost and are restarting.
     Restarting {
         /// How they were lost. For the operator: it may name files of this host.
         reason: String,
     },
-    /// No new requests; those accepted run on.
+    /// New requests are refused; accepted ones run on.
     Draining,
-    /// The end.
+    /// The engine has ended.
     Stopped {
         /// Why. For the operator: it may name files of this host.
         reason: String,
     },
 }
 
-/// What the loaded model and its workers can take; from the last message of Load.
+/// Limits of the loaded model and its workers, from the last message of Load.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Prompt plus generated tokens of one request.
     pub max_sequence_tokens: u32,
-    /// Requests that run at once.
+    /// Maximum concurrent sequences.
     pub max_slots: u32,
-    /// Tokens of one step.
+    /// Maximum tokens of one step.
     pub max_step_tokens: u32,
-    /// Entries of the vocabulary: prompt ids are below it.
+    /// Size of the vocabulary; prompt ids are below it.
     pub vocab_size: u32,
     /// Tokens that the whole KV pool holds.
     pub kv_tokens: u64,
-    /// The workers' device, for people.
+    /// Name of the workers' device, for people.
     pub device_name: String,
 }
 
-/// What the engine's task shares with its handles.
+/// State shared by the engine's task and its handles.
 pub(super) struct Shared {
     state: watch::Sender<EngineState>,
     limits: watch::Sender<Option<Limits>>,
 }
 
-/// Takes the workers' news while they load; whoever watches the engine's state sees it.
+/// Publishes the workers' load progress in the engine's state.
 #[derive(Clone)]
 pub struct ProgressSink {
     shared: Arc<Shared>,
@@ -85,7 +85,7 @@ impl Limits {
             max_slots: loaded.max_slots,
             max_step_tokens: loaded.max_step_tokens,
             vocab_size: loaded.vocab_size,
-            // Every sequence needs blocks of every group: the smallest group bounds them.
+            // Every sequence needs blocks of every group, so the smallest group is the limit.
             kv_tokens: loaded.kv_groups.iter().map(kv_tokens).min().unwrap_or(0),
             device_name: loaded.device_name.clone(),
         }
@@ -130,8 +130,8 @@ impl ProgressSink {
         }
     }
 
-    /// Takes one worker's news. The published figures add up the ranks in the phase just
-    /// reported. While workers restart, the state keeps saying so.
+    /// Records one worker's progress. Publishes the sum over the ranks in the phase just reported.
+    /// While workers restart, the state stays `Restarting`.
     pub fn report(&self, news: Progress) {
         let phase = news.phase.clone();
         let mut ranks = self.ranks.lock().unwrap_or_else(PoisonError::into_inner);

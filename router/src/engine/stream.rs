@@ -1,4 +1,4 @@
-//! A request's tokens on their way out.
+//! The stream of a choice's tokens.
 
 use std::{
     pin::Pin,
@@ -16,10 +16,10 @@ use super::{
     types::{Entry, TokenEvent},
 };
 
-/// The tokens of one branch of a request, an event whenever some have come; ends after the event
-/// with `end` set. Dropping it before that aborts the branch at once, wherever it stands.
+/// The tokens of one choice of a request. Yields an event whenever tokens have arrived, and ends
+/// after the event with `end` set. Dropping it earlier aborts the choice immediately, at any stage.
 ///
-/// What nobody reads waits in one event, which holds at most `max_new_tokens` tokens.
+/// Unread tokens accumulate in a single event, which holds at most `max_new_tokens` tokens.
 #[derive(Debug)]
 pub struct TokenStream {
     id: SequenceId,
@@ -32,7 +32,7 @@ pub struct TokenStream {
 #[derive(Debug, PartialEq, Eq)]
 enum State {
     Running,
-    /// The engine has nothing more to say, and need not be told of the drop.
+    /// The engine sends no more events and needs no command on drop.
     Ended,
 }
 
@@ -53,13 +53,13 @@ impl TokenStream {
         (event_sender, stream)
     }
 
-    /// Ends the branch because the answer is complete (a stop string was found): not an abort,
-    /// what it has computed may serve later requests.
+    /// Ends the choice because its output is complete (a stop string was found). Unlike after an
+    /// abort, its computed blocks may serve later requests.
     pub fn finish(mut self) {
         self.close(Command::Finish(self.id));
     }
 
-    /// How the request began to run; none while it waits.
+    /// Returns the first entry into a slot; `None` while the sequence waits.
     pub fn entered(&self) -> Option<Entry> {
         self.inbox.entered()
     }

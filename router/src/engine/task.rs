@@ -1,4 +1,4 @@
-//! The engine's task: commands in, steps out, tokens to the clients.
+//! The engine's task: receives commands, sends steps, delivers tokens to the clients.
 
 use std::{
     convert::Infallible,
@@ -32,16 +32,16 @@ use super::{
 use crate::panic_message;
 use crate::shard::{Loaded, Preparer, ShardError, ShardGroup};
 
-/// How long a client is told to wait when the workers are down.
+/// Retry-after hint for clients while the workers are down.
 const DOWN_RETRY: Duration = Duration::from_secs(5);
 
-/// What the handles ask of the task.
+/// Commands that handles and streams send to the task.
 #[derive(Debug)]
 pub(super) enum Command {
     Submit(Box<Submission>),
-    /// The client is gone.
+    /// The client disconnected.
     Abort(SequenceId),
-    /// The answer is complete.
+    /// The choice is complete: a stop string was found.
     Finish(SequenceId),
     Drain {
         grace: Duration,
@@ -54,33 +54,33 @@ pub(super) struct Task {
     shared: Arc<Shared>,
     config: EngineConfig,
     metrics: EngineMetrics,
-    /// Set while draining: when patience ends.
+    /// Deadline of a drain in progress.
     drain: Option<Instant>,
-    /// Set while the workers can step: since when.
+    /// When the workers last became ready; `None` while they cannot step.
     ready: Option<Instant>,
     preparing: Preparations,
     policy: MakePolicy,
-    /// Losses so far; the log and the clients know each by its number.
+    /// Losses so far. The log and error messages refer to a loss by this number.
     losses: u64,
 }
 
-/// Publishes the end of the engine, however it comes.
+/// Publishes the end of the engine even if its task panics.
 struct PublishStopOnDrop(Arc<Shared>);
 
 impl Drop for PublishStopOnDrop {
     fn drop(&mut self) {
         if !matches!(self.0.state(), EngineState::Stopped { .. }) {
-            let reason = "the engine failed, and could not be started again".into();
+            let reason = "the engine failed and cannot restart".into();
             self.0.publish(EngineState::Stopped { reason });
         }
     }
 }
 
-/// Why a life of the workers is over.
+/// Why a session of the workers ended.
 enum SessionEnd {
-    /// The engine ends, for this reason.
+    /// The engine stops, for this reason.
     Stop(String),
-    /// The workers must be started again, because of this.
+    /// The workers must restart, for this reason.
     Lost(String),
 }
 
@@ -110,7 +110,7 @@ impl Task {
         }
     }
 
-    /// The same with another order of requests.
+    /// Replaces the scheduling policy.
     pub(super) fn with_policy(self, policy: MakePolicy) -> Self {
         Self { policy, ..self }
     }
@@ -128,16 +128,17 @@ impl Task {
                 Some(_) => "the server has shut down",
                 None => "the engine has stopped; the server's log says why",
             };
-            // After a panic another one may follow: what is left in the records ends with them.
+            // Another panic may follow. Dropping the records ends their streams anyway.
             let _ = catch_unwind(AssertUnwindSafe(|| core.fail_all(message)));
         }
         workers.stop().await;
-        // Published before the queue closes: whoever finds it closed reads the reason.
+        // Publish before the queue closes, so that a sender that finds it closed can read the
+        // reason.
         self.shared.publish(EngineState::Stopped { reason });
         drop(publish_stop);
     }
 
-    /// Lives of the workers, one after the other; returns why there is no further one.
+    /// Runs sessions of the workers until none may follow; returns the reason.
     async fn serve(&mut self, core: &mut Option<Core>, workers: &mut dyn Workers) -> String {
         let mut losses = 0;
         loop {
@@ -151,7 +152,7 @@ impl Task {
                 SessionEnd::Lost(reason) => reason,
             };
             if core.is_none() || self.drain.is_some() {
-                // What never ran will not run at the second try: better to say so at once.
+                // If the first load failed, a retry will fail too; report it now.
                 return lost;
             }
             let lasted = self
@@ -182,8 +183,8 @@ impl Task {
         }
     }
 
-    /// Takes a panic of the engine or of its scheduler as a loss: the workers start again too, since
-    /// nobody knows what the last plan told them.
+    /// Handles a panic of the engine or its scheduler as a loss. The workers restart too, since it
+    /// is unknown which plan they received last.
     async fn on_panic(&mut self, core: &mut Option<Core>, words: &str) -> SessionEnd {
         let reason = format!("the engine failed: {words}");
         self.preparing.end().await;
@@ -195,14 +196,14 @@ impl Task {
         }
     }
 
-    /// Counts a loss; what clients are told of it. What happened is in the log alone, which may name
-    /// files of this host.
+    /// Counts a loss and returns the message for clients. Details go only to the log, since they
+    /// may name files of this host.
     fn record_loss(&mut self, what: &str) -> String {
         self.losses += 1;
         format!("{what} (loss {} in the server's log)", self.losses)
     }
 
-    /// One life of the workers, from start to end.
+    /// Runs one session of the workers, from start to end.
     async fn run_worker_session(
         &mut self,
         core: &mut Option<Core>,
@@ -229,7 +230,7 @@ impl Task {
         session_end
     }
 
-    /// Adopts what the workers can do, begins an epoch and steps on until something ends it.
+    /// Adopts the workers' limits, begins an epoch and runs steps until something ends it.
     async fn run_epoch(
         &mut self,
         core: &mut Option<Core>,
@@ -269,7 +270,7 @@ impl Task {
     ) -> Result<Infallible, SessionEnd> {
         let preparer = group.preparer();
         loop {
-            // Answers come first below, and there may always be one.
+            // `select!` is biased towards step answers; drain commands here so they cannot starve.
             while let Ok(command) = self.commands.try_recv() {
                 self.handle_command(command, core, &preparer);
             }
@@ -282,7 +283,7 @@ impl Task {
             let sent = send_steps(core, group)?;
             if core.has_arrived() {
                 if sent {
-                    // Lets the connection write the step before the clients' tasks are woken.
+                    // Let the connection write the step before the clients' tasks wake.
                     yield_now().await;
                 }
                 core.deliver();
@@ -350,7 +351,7 @@ impl Task {
         }
     }
 
-    /// Does `work` while the workers are down: requests are refused, and a drain ends the engine.
+    /// Runs `work` while the workers are down. Requests are refused; a drain ends the engine.
     async fn while_down<T>(
         &mut self,
         mut core: Option<&mut Core>,
@@ -392,7 +393,7 @@ impl Task {
     }
 }
 
-/// Plans and sends while the scheduler has something to run; whether it had.
+/// Plans and sends steps while the scheduler has work; returns whether it sent any.
 fn send_steps(core: &mut Core, group: &mut ShardGroup) -> Result<bool, ShardError> {
     let mut sent = false;
     while let Some(plan) = core.plan() {
@@ -407,7 +408,7 @@ fn drained() -> SessionEnd {
 }
 
 fn no_handles_left() -> SessionEnd {
-    SessionEnd::Stop("nobody uses the engine any more".into())
+    SessionEnd::Stop("all handles of the engine were dropped".into())
 }
 
 async fn until(deadline: Option<Instant>) {

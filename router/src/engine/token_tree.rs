@@ -1,46 +1,47 @@
-//! What the lines of a beam search are made of: tokens that lines share as long as they went together.
+//! The token histories of a beam search, as a tree: hypotheses share their common prefix.
 //!
-//! Most tokens that ever went on lead nowhere soon. They are forgotten whenever there are twice as many
-//! as were left the last time, so a search holds about what its lines and answers consist of.
+//! Most nodes soon lead to no hypothesis. They are pruned whenever the tree has twice the nodes
+//! that the last pruning left, so a search holds little more than its running and finished
+//! hypotheses.
 
 use super::types::{Candidate, Token};
 
-/// Fewer tokens are not worth looking through.
+/// Smaller trees are not worth pruning.
 const MIN_NODES_TO_PRUNE: usize = 1024;
 
-/// Tokens, and what might have been in their places; those before others have smaller places.
+/// Tokens and their top logprobs. A node's parent has a smaller index.
 #[derive(Default)]
 pub(super) struct TokenTree {
     nodes: Vec<Node>,
     top_logprobs: Vec<Vec<Candidate>>,
-    /// How many nodes the last look left.
+    /// Number of nodes after the last pruning.
     kept_nodes: usize,
 }
 
-/// A token, and what is before it.
+/// A token and its parent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Node {
-    /// Place of the token before; none before the first.
+    /// Index of the parent; `None` for the first token.
     pub(super) before: Option<usize>,
     pub(super) token: Token,
-    /// Place of its alternatives, if they are told.
+    /// Index of its top logprobs, if requested.
     pub(super) top_logprobs: Option<usize>,
 }
 
 impl TokenTree {
-    /// Its place, until `prune_to`.
+    /// Adds a node and returns its index, valid until `prune_to`.
     pub(super) fn add(&mut self, node: Node) -> usize {
         self.nodes.push(node);
         self.nodes.len() - 1
     }
 
-    /// Their place, for the nodes that are added before `prune_to`.
+    /// Adds top logprobs and returns their index, for nodes that are added before `prune_to`.
     pub(super) fn add_top_logprobs(&mut self, top_logprobs: Vec<Candidate>) -> usize {
         self.top_logprobs.push(top_logprobs);
         self.top_logprobs.len() - 1
     }
 
-    /// All tokens up to the one at `last`, and the alternatives of those that have any.
+    /// Returns all tokens up to the one at `last`, and the top logprobs of those that have any.
     pub(super) fn path_to(&self, last: usize) -> (Vec<Token>, Vec<Vec<Candidate>>) {
         let node = |index: usize| self.nodes[index];
         let before = |index: &usize| node(*index).before;
@@ -57,7 +58,8 @@ impl TokenTree {
         )
     }
 
-    /// Forgets what leads to none of `lasts`, if that may be much, and renews those places.
+    /// Removes nodes that lead to none of `lasts`, if the tree has grown enough, and updates those
+    /// indices.
     pub(super) fn prune_to<'a>(&mut self, lasts: impl Iterator<Item = &'a mut usize>) {
         if self.nodes.len() < MIN_NODES_TO_PRUNE.max(2 * self.kept_nodes) {
             return;
@@ -79,7 +81,7 @@ impl TokenTree {
         self.kept_nodes = self.nodes.len();
     }
 
-    /// Keeps some nodes and their alternatives; the new places of those.
+    /// Keeps the marked nodes and their top logprobs; returns the new indices.
     fn compact(&mut self, kept: &[bool]) -> Vec<usize> {
         let mut new_indices = vec![0; self.nodes.len()];
         let mut new_top_logprobs = vec![None; self.top_logprobs.len()];

@@ -1,4 +1,4 @@
-//! What the engine takes and gives: token ids in, token ids out. Text is made and read elsewhere.
+//! Input and output of the engine: token ids in, token ids out. Text is handled elsewhere.
 
 use std::time::{Duration, Instant};
 
@@ -6,80 +6,82 @@ use smallvec::SmallVec;
 
 use crate::logits_processors::LogitsProcessors;
 
-/// A validated request: nobody re-checks it after this type exists.
+/// A validated request; no later code validates it again.
 #[derive(Clone, Debug)]
 pub struct EngineRequest {
-    /// Token ids of the whole prompt, chat template and truncation applied; never empty.
+    /// Token ids of the whole prompt, with chat template and truncation applied; never empty.
     pub prompt: Vec<u32>,
-    /// How tokens are chosen; travels to the workers.
+    /// Sampling parameters; sent to the workers.
     pub sampling: Sampling,
-    /// When the answer ends; read by the scheduler.
+    /// Stopping conditions; used by the scheduler.
     pub stopping: Stopping,
-    /// Answers to make of the one prompt, each with a seed of its own; at least 1.
+    /// Choices to generate from the prompt, each with its own seed; at least 1.
     pub choices: u32,
-    /// Search for the likeliest answers instead of sampling; `choices` of them are told.
+    /// Beam search in place of sampling; returns its best `choices` hypotheses.
     pub beam: Option<BeamParameters>,
-    /// Computed blocks are shared only among requests with the same one; empty = the common cache.
+    /// Prefix-cache salt: only requests with the same one share computed blocks; empty = the common
+    /// cache.
     pub cache_salt: Box<str>,
 }
 
-/// How beam search goes. The names are those of `transformers`.
+/// Parameters of beam search. The names are those of `transformers`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BeamParameters {
-    /// Sequences that go on from each step.
+    /// Beams kept at each step.
     pub width: u32,
-    /// Answers are ranked by the sum of log-probabilities / length^this: above 0 favours long ones.
+    /// Exponent of the length penalty: hypotheses are ranked by sum of logprobs / length^this.
+    /// Above 0 favours long ones.
     pub length_penalty: f32,
-    /// When the search ends before `max_new_tokens`.
+    /// When the search may end before `max_new_tokens`.
     pub early_stopping: EarlyStopping,
-    /// Alternatives to tell of each token of an answer; 0 = none. Set when the request is valid.
+    /// Top logprobs to return for each generated token; 0 = none. Set by validation.
     pub top_logprobs: u32,
 }
 
-/// When a beam search with `width` answers ends.
+/// When a beam search that has `width` finished hypotheses ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EarlyStopping {
-    /// When no running sequence, were it to end now, would be better than the worst answer.
+    /// When no running beam, if it ended now, would beat the worst finished hypothesis.
     #[default]
     Heuristic,
-    /// At once.
+    /// Immediately.
     WhenFull,
-    /// When no running sequence, however long, could be better than the worst answer.
+    /// When no running beam, at any length, could beat the worst finished hypothesis.
     Never,
 }
 
-/// What the tokens of an answer must spell.
+/// A constraint on the output text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GrammarSpec {
-    /// What `text` is written in.
+    /// The format of `text`.
     pub kind: GrammarFormat,
-    /// What the client calls it; read by error messages.
+    /// The client's field that holds it; named in error messages.
     pub field: &'static str,
-    /// A JSON schema, a regular expression or a grammar, as the client sent it; or calls.
+    /// A JSON schema, a regular expression or a grammar, as the client sent it; or tool calls.
     pub text: String,
-    /// Whether the answer is steered to an end before its tokens run out.
+    /// Whether the output is forced to complete before its tokens run out.
     pub complete: bool,
-    /// The model's end tokens: what may follow where the text is whole.
+    /// The model's end tokens, allowed where the text is complete.
     pub end_token_ids: Vec<u32>,
-    /// What may come before the text; known when the prompt is.
+    /// Markers of the reasoning that may precede the text; known once the prompt is rendered.
     pub reasoning: Option<ReasoningMarkers>,
 }
 
-/// What a model says to itself before it answers.
+/// The markers around a model's reasoning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReasoningMarkers {
-    /// What opens and what closes them: text, or a special token.
+    /// Opening and closing marker: text, or a special token.
     pub marks: [&'static str; 2],
-    /// Whether the prompt ends inside them.
+    /// Whether the prompt ends inside the reasoning.
     pub started: bool,
 }
 
-/// What a guide is written in.
+/// The format of a grammar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GrammarFormat {
-    /// A JSON schema: the answer is a document of it.
+    /// A JSON schema; the output is a document that matches it.
     JsonSchema,
-    /// A regular expression that matches the whole answer.
+    /// A regular expression that matches the whole output.
     Regex,
     /// A grammar in Lark's syntax, or in EBNF with `root ::=`.
     Ebnf,
@@ -87,7 +89,7 @@ pub enum GrammarFormat {
     ToolCalls,
 }
 
-/// How tokens are chosen.
+/// Sampling parameters.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampling {
     /// 0 = greedy.
@@ -96,18 +98,18 @@ pub struct Sampling {
     pub top_k: u32,
     /// 1 = off.
     pub top_p: f32,
-    /// Seed of the counter-based generator; chosen by the router when the client gave none.
+    /// Seed of the counter-based generator; chosen by the router if the client gave none.
     pub seed: u64,
-    /// What is asked of the logits before.
+    /// Logits processors, applied before temperature.
     pub logits_processors: LogitsProcessors,
-    /// What the answer must spell; the workers prepare it before the client hears of success.
+    /// Constraint on the output; the workers prepare it before the request is accepted.
     pub grammar: Option<Box<GrammarSpec>>,
-    /// What is told beside the tokens; by the same message to the workers.
+    /// Which logprobs to return; sent to the workers in the same message.
     pub logprob_options: LogprobOptions,
 }
 
 impl Default for Sampling {
-    /// All that the model says, at temperature 1.
+    /// Samples from the model's distribution at temperature 1.
     fn default() -> Self {
         Self {
             temperature: 1.0,
@@ -121,25 +123,26 @@ impl Default for Sampling {
     }
 }
 
-/// Log-probabilities to tell beside those of the chosen tokens.
+/// Logprobs to return in addition to those of the generated tokens.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogprobOptions {
-    /// Alternatives of each generated token.
+    /// Top logprobs for each generated token.
     pub top: u32,
-    /// Alternatives of each prompt token, beside its own; `None` = nothing is told of the prompt,
-    /// `WHOLE_VOCABULARY` = all there are.
+    /// Top logprobs for each prompt token, in addition to its own; `None` = no prompt logprobs,
+    /// `WHOLE_VOCABULARY` = all.
     pub prompt: Option<u32>,
-    /// Tokens that are told with each generated token too, however likely; each once.
+    /// Tokens whose logprobs are returned at each generated token, whatever their rank; no
+    /// duplicates.
     pub token_ids: Vec<u32>,
 }
 
-/// As many alternatives as there are, in the protocol too.
+/// Requests the logprobs of the whole vocabulary; also in the protocol.
 pub const WHOLE_VOCABULARY: u32 = u32::MAX;
 
 impl Sampling {
-    /// The seed of a request's branch: its own for branch 0, so that the first of n answers is the
-    /// only answer to the same request without n. For the others one derived by the finalizer of
-    /// SplitMix64 (Steele, Lea, Flood 2014), so that branches draw independent noise.
+    /// Returns the seed of a choice. Choice 0 uses the request's own seed, so that the first of n
+    /// choices equals the only choice of the same request without n. Other seeds are derived by the
+    /// finalizer of SplitMix64 (Steele, Lea, Flood 2014), so that choices draw independent noise.
     #[must_use]
     pub fn choice_seed(&self, choice: u32) -> u64 {
         if choice == 0 {
@@ -153,59 +156,59 @@ impl Sampling {
     }
 }
 
-/// When an answer ends.
+/// Stopping conditions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stopping {
     /// At least 1; prompt + this fits the model's limit.
     pub max_new_tokens: u32,
-    /// Stop tokens are masked before this many generated tokens.
+    /// Generated tokens before which stop tokens are masked.
     pub min_new_tokens: u32,
-    /// Tokens that end the answer; empty with `ignore_eos`.
+    /// Tokens that end the output; empty with `ignore_eos`.
     pub stop_token_ids: Vec<u32>,
 }
 
-/// What has come for one request since the last event: everything that is ready together. Nearly
-/// always what one step brought.
+/// Output of one choice since its last event. Nearly always the output of one step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TokenEvent {
-    /// New tokens, in order; empty only together with `end` or `told`.
+    /// New tokens, in order; empty only together with `end` or `logprobs`.
     pub tokens: Tokens,
     /// Set on the last event.
     pub end: Option<End>,
-    /// What was asked to be told beside the tokens. Boxed, since it is nearly always absent.
+    /// Requested logprobs. Boxed, since they are nearly always absent.
     pub logprobs: Option<Box<Logprobs>>,
 }
 
-/// Log-probabilities that a request asks for, beside those of its tokens.
+/// Logprobs of an event, in addition to those of its tokens.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Logprobs {
-    /// For each token of the event, what might have been in its place; empty if nobody asks.
+    /// Candidates at each token of the event; empty if not requested.
     pub top_logprobs: Vec<Vec<Candidate>>,
-    /// Of the prompt's tokens, from the second on, each after those of earlier events.
+    /// Logprobs of prompt tokens, from the second token on; each event continues where the last
+    /// ended.
     pub prompt: Vec<PromptToken>,
 }
 
-/// A token that might stand in some place.
+/// A candidate for a position.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Candidate {
     /// Vocabulary id.
     pub id: u32,
-    /// Natural log of its probability there, before temperature.
+    /// Natural log of its probability at that position, before temperature.
     pub logprob: f32,
 }
 
-/// What the tokens before a prompt token say of it.
+/// Logprobs of a prompt token, given the tokens before it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PromptToken {
     /// Natural log of its probability.
     pub logprob: f32,
-    /// 1 = it was the likeliest.
+    /// 1-based rank; 1 = the most likely token.
     pub rank: u32,
-    /// The likeliest tokens in its place, in order.
+    /// The most likely tokens at its position, in order.
     pub top: Vec<Candidate>,
 }
 
-/// Tokens of one step: nearly always one, so that it costs no allocation.
+/// Tokens of one step. Nearly always one, which costs no allocation.
 pub type Tokens = SmallVec<[Token; 2]>;
 
 /// One generated token.
@@ -217,34 +220,34 @@ pub struct Token {
     pub logprob: f32,
 }
 
-/// The first entry of a sequence into a slot: it begins to run.
+/// A sequence's first entry into a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// When.
+    /// When it entered.
     pub at: Instant,
-    /// Leading prompt tokens that were found in the prefix cache.
+    /// Leading prompt tokens found in the prefix cache.
     pub cached_tokens: u32,
 }
 
-/// How an answer ended.
+/// Why the output ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
     /// `max_new_tokens` reached.
     Length,
     /// The last token is a stop token.
     StopToken,
-    /// The request failed after it had begun; the message is for the client.
+    /// The request failed after it had started; the message is for the client.
     Failed(String),
 }
 
 impl Logprobs {
-    /// Joins what came later.
+    /// Appends later logprobs.
     pub(super) fn extend(&mut self, later: Self) {
         self.top_logprobs.extend(later.top_logprobs);
         self.prompt.extend(later.prompt);
     }
 
-    /// Takes what belongs to the first `tokens` tokens, and all that is told of the prompt.
+    /// Removes and returns the logprobs of the first `tokens` tokens, and all prompt logprobs.
     pub(super) fn split_off_front(&mut self, tokens: usize) -> Self {
         Self {
             top_logprobs: self
@@ -256,30 +259,30 @@ impl Logprobs {
     }
 }
 
-/// Why a request was not begun. Nothing has been sent to the client yet.
+/// Why a request was refused. Nothing has been sent to the client yet.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SubmitError {
     /// The queue is full.
     #[error("Model is overloaded")]
     Overloaded {
-        /// When to try again, from the backlog.
+        /// Retry-after hint, estimated from the backlog.
         retry_after: Duration,
     },
     /// No worker can step now (loading, restarting).
     #[error("{reason}")]
     Unavailable {
-        /// What is going on, for people.
+        /// Explanation for people.
         reason: String,
-        /// When to try again.
+        /// Retry-after hint.
         retry_after: Duration,
     },
-    /// The server drains.
+    /// The server is draining.
     #[error("server is shutting down")]
     Draining,
-    /// Worker or scheduler found the request itself impossible.
+    /// The worker or the scheduler rejected the request itself.
     #[error("{0}")]
     Invalid(String),
-    /// Preparing it failed on our side.
+    /// Preparing the request failed, and the request is not to blame.
     #[error("{0}")]
     Internal(String),
 }
@@ -288,7 +291,7 @@ pub enum SubmitError {
 mod tests {
     use super::*;
 
-    /// The first outputs of SplitMix64 from the state 0, as its authors' program prints them.
+    /// The first outputs of SplitMix64 from state 0, as its authors' program prints them.
     #[test]
     fn seeds_of_choices_are_the_outputs_of_splitmix64() {
         let sampling = Sampling::default();
