@@ -1,4 +1,4 @@
-//! A gRPC codec for the step stream: requests are encoded once for all ranks, replies per rank.
+//! A gRPC codec for the step stream: a request is encoded once for all ranks.
 
 use prost::{
     Message,
@@ -11,10 +11,10 @@ use tonic::{
 
 use crate::generated::v1;
 
-/// A step that admits many long prompts travels as one message.
+/// Large, since a step that admits many long prompts travels as one message.
 pub(super) const MAX_MESSAGE_BYTES: usize = 256 << 20;
 
-/// Sends bytes that are an encoded `StepRequest`; receives `StepReply`.
+/// Sends the bytes of an encoded `StepRequest`; receives `StepReply`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StepCodec;
 

@@ -1,4 +1,4 @@
-//! What a worker is told when it loads, and what it says once it has loaded.
+//! A worker's load configuration, and the limits that it reports once it has loaded.
 
 use penstock_scheduler::config::KvGroup;
 
@@ -7,7 +7,7 @@ use crate::generated::v1;
 /// The version of `shard.proto` that this router speaks.
 const PROTOCOL_VERSION: u32 = 1;
 
-/// Everything that one worker is told about its configuration; the launcher fills it.
+/// A worker's whole configuration; filled by the launcher.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LoadConfig {
     /// Directory with `config.json` and `*.safetensors`.
@@ -16,70 +16,70 @@ pub struct LoadConfig {
     pub device: String,
     /// "bfloat16", "float16", "float32" or "float64".
     pub dtype: String,
-    /// Place of this worker in its tensor-parallel group.
+    /// Rank of this worker in its tensor-parallel group.
     pub rank: u32,
     /// Workers in the group.
     pub world_size: u32,
-    /// How the ranks find one another (a torch.distributed init method); empty for a group of one.
+    /// How the ranks find each other (a torch.distributed init method); empty for a group of one.
     pub rendezvous: String,
     /// Prompt plus generated tokens of one sequence.
     pub max_sequence_tokens: u32,
-    /// Sequences that run at once; 0 = the worker's choice.
+    /// Maximum concurrent sequences; 0 = the worker's choice.
     pub max_slots: u32,
     /// Tokens of one step over all sequences; 0 = the worker's choice.
     pub max_step_tokens: u32,
     /// Bytes of this rank's KV pool; 0 = what memory allows.
     pub kv_memory_bytes: u64,
-    /// Share of the device's memory that the worker may use in all.
+    /// Share of the device's memory that the worker may use in total.
     pub memory_fraction: f32,
-    /// Wanted tokens per KV block; 0 = the worker's choice.
+    /// Requested tokens per KV block; 0 = the worker's choice.
     pub block_tokens: u32,
     /// CPU threads for compute; 0 = the worker's choice.
     pub threads: u32,
 }
 
-/// How far one worker has come with loading.
+/// Load progress of one worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// The worker that reports.
+    /// The reporting worker.
     pub rank: u32,
     /// "weights", "memory", "warm-up".
     pub phase: String,
-    /// Bytes for "weights", else steps.
+    /// Bytes for "weights", otherwise steps.
     pub done: u64,
     /// In the unit of `done`.
     pub total: u64,
 }
 
-/// What a loaded group can do; every rank says the same, apart from its memory.
+/// Limits of a loaded group. All ranks agree on them, except for memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loaded {
-    /// KV memory, one entry per kind; read by the scheduler.
+    /// KV memory, one entry per KV group; used by the scheduler.
     pub kv_groups: Vec<KvGroup>,
     /// Bytes of one block of each KV group on one rank; for the scheduler, logs and `--explain`.
     pub block_bytes: Vec<u64>,
-    /// Sequences that the worker can hold.
+    /// Maximum concurrent sequences.
     pub max_slots: u32,
-    /// Tokens of one step.
+    /// Maximum tokens of one step.
     pub max_step_tokens: u32,
     /// Prompt plus generated tokens of one sequence.
     pub max_sequence_tokens: u32,
-    /// Tokens that one sequence may yield in a step.
+    /// Maximum tokens that one sequence may yield in a step.
     pub max_tokens_per_run: u32,
-    /// Entries of the model's vocabulary.
+    /// Size of the model's vocabulary.
     pub vocab_size: u32,
     /// The device's name, for people.
     pub device_name: String,
     /// Rank 0's memory, in bytes; for the scheduler, logs and `--explain`.
     pub memory: MemoryReport,
-    /// Tokens of a step with prompts that suit the device, rising; empty where all do.
+    /// Efficient sizes of steps with prompt tokens, ascending; empty if all sizes are.
     pub step_sizes: Vec<u32>,
 }
 
-/// Bytes on one rank's device.
+/// Memory use of one rank's device, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryReport {
-    /// All of the device.
+    /// Total memory of the device.
     pub total: u64,
     /// Model weights.
     pub weights: u64,
@@ -115,7 +115,7 @@ impl LoadConfig {
 }
 
 impl Loaded {
-    /// Checks what a worker declares: no later stage has to meet an impossible geometry.
+    /// Validates what a worker reports, so that no later stage meets an impossible geometry.
     pub(super) fn from_proto(loaded: v1::Loaded) -> Result<Self, String> {
         let positive = [
             ("max_slots", loaded.max_slots),
@@ -157,7 +157,7 @@ impl Loaded {
         })
     }
 
-    /// The first field in which another rank of the same group differs. Memory may.
+    /// Returns the first field in which another rank of the group differs. Memory is not compared.
     pub(super) fn difference(&self, other: &Self) -> Option<&'static str> {
         let fields = [
             ("kv_groups", self.kv_groups == other.kv_groups),

@@ -1,4 +1,4 @@
-//! The scheduler's plans as messages, the workers' replies as outcomes.
+//! Conversion of the scheduler's plans to messages, and of the workers' replies to outcomes.
 
 use penstock_scheduler::{
     ids::{BlockId, Epoch, RequestId, SequenceId, Slot, StepId, TokenId},
@@ -12,47 +12,47 @@ use crate::{
     logits_processors::{LogitsProcessors, Penalties},
 };
 
-/// What a step brought, split into what the scheduler reads and what only the client does.
+/// The result of a step: the scheduler's part, and parts that only clients need.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepAnswer {
-    /// For the scheduler.
+    /// The scheduler's part.
     pub outcome: StepOutcome,
-    /// One per token of the outcome.
+    /// Logprobs, one per token of the outcome.
     pub logprobs: Vec<f32>,
     /// Why the sequences in `outcome.failed` failed, in the same order.
     pub errors: Vec<SlotError>,
-    /// Slots that may open nothing any more: their guide closes what is open.
+    /// Slots whose grammar only closes what is open, because their tokens run short.
     pub closing: Vec<Slot>,
-    /// As the worker measured it; for metrics.
+    /// The worker's measurements; for metrics.
     pub timing: Timing,
-    /// What somebody asked to be told beside the tokens.
+    /// Logprobs that requests ask for, in addition to those of the tokens.
     pub step_logprobs: Option<Box<StepLogprobs>>,
 }
 
 /// A sequence that failed in a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlotError {
-    /// Its slot.
+    /// The sequence's slot.
     pub slot: Slot,
-    /// The worker's words.
+    /// The worker's message.
     pub message: String,
-    /// Whether the request is to blame: then the words are for its client. Others are for the log, since
-    /// they may name files of the worker's host.
+    /// Whether the request is invalid. Then its client gets the message. Other messages go only to
+    /// the log, since they may name files of the worker's host.
     pub invalid: bool,
 }
 
-/// Microseconds of one step.
+/// Durations within one step, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timing {
-    /// Folding the request and launching.
+    /// Preparing the batch and launching it.
     pub host: u32,
-    /// From launch to tokens on the host.
+    /// From the launch until the tokens are on the host.
     pub device: u32,
 }
 
 impl Timing {
-    /// What a step costs when steps follow one another: the longer of what the host and the device
-    /// spend on it, since they work side by side. None if the worker does not say.
+    /// Returns a step's cost when steps follow one another: the longer of host and device time,
+    /// since both work in parallel. `None` if the worker did not report them.
     #[must_use]
     pub fn cost(self) -> Option<u64> {
         let cost = self.host.max(self.device);
@@ -60,7 +60,7 @@ impl Timing {
     }
 }
 
-/// The sampling parameters of one sequence. `branch` tells forks of one request apart.
+/// Converts the sampling parameters of one sequence. `choice` selects its seed.
 pub(super) fn sampling(sampling: &Sampling, stopping: &Stopping, choice: u32) -> v1::Sampling {
     v1::Sampling {
         temperature: sampling.temperature,
@@ -76,7 +76,7 @@ pub(super) fn sampling(sampling: &Sampling, stopping: &Stopping, choice: u32) ->
     }
 }
 
-/// What is asked of the logits, and nothing else. Absent says that nothing is.
+/// Converts the logits processors; all other fields stay empty. Absent fields mean "off".
 fn logits_processors(processors: &LogitsProcessors) -> v1::Sampling {
     let penalties = (processors.penalties != Penalties::default()).then_some(v1::Penalties {
         repetition: processors.penalties.repetition,
@@ -107,7 +107,7 @@ fn logits_processors(processors: &LogitsProcessors) -> v1::Sampling {
     }
 }
 
-/// The guide of a request; `None` if it has none.
+/// Converts the request's grammar; `None` if it has none.
 pub(super) fn grammar(sampling: &Sampling, stopping: &Stopping) -> Option<v1::Grammar> {
     let GrammarSpec {
         kind,
@@ -137,8 +137,8 @@ pub(super) fn grammar(sampling: &Sampling, stopping: &Stopping) -> Option<v1::Gr
     })
 }
 
-/// The plan as a message. `parameters` answers for every request that enters a slot; `None` from
-/// it is a fault of the caller and comes back as the id.
+/// Converts a plan. `parameters` must return the parameters of every request that enters a slot; if
+/// it returns `None`, the request's id is the error.
 pub(super) fn step_request<'a>(
     plan: &StepPlan,
     parameters: impl Fn(RequestId) -> Option<(&'a Sampling, &'a Stopping)>,
@@ -174,8 +174,8 @@ pub(super) fn step_request<'a>(
     })
 }
 
-/// The reply as an outcome, after checking that its arrays fit together. The duration is left
-/// for the caller, who knows when the step began.
+/// Converts a reply after checking that its arrays fit together. The caller fills in the duration,
+/// since it knows when the step began.
 pub(super) fn step_answer(mut reply: v1::StepReply) -> Result<StepAnswer, String> {
     check_lengths(&reply)?;
     let step_logprobs = parse_logprobs(&mut reply)?;
@@ -289,7 +289,7 @@ fn tables(tables: &[Table]) -> Vec<v1::BlockTable> {
     tables.iter().map(table).collect()
 }
 
-/// One message per run of copies within the same KV group.
+/// Groups copies into one message per run of the same KV group.
 fn block_copies(copies: &[BlockCopy]) -> Vec<v1::BlockCopies> {
     let chunks = copies.chunk_by(|a, b| a.group == b.group);
     let message = |chunk: &[BlockCopy]| v1::BlockCopies {

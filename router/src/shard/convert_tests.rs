@@ -125,7 +125,7 @@ fn a_plan_becomes_a_message_with_the_parameters_of_its_requests() {
         (&request.steered_slots[..], &request.steered_tokens[..]),
         (&[4][..], &[12][..])
     );
-    assert_ne!(request.forks[0].seed, 11, "a fork draws noise of its own");
+    assert_ne!(request.forks[0].seed, 11, "a fork draws independent noise");
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn replies_whose_arrays_do_not_fit_are_refused() {
     );
     let mut silent = reply;
     silent.logprobs.pop();
-    let message = step_answer(silent).expect_err("a log-probability is missing");
+    let message = step_answer(silent).expect_err("a logprob is missing");
     assert!(
         message.contains("sum to 3") && message.contains("2 logprobs"),
         "{message}"
@@ -187,7 +187,7 @@ fn errors_name_their_slots() {
     assert_eq!(answer.outcome.failed, [Slot(4)]);
     assert!(
         !answer.errors[0].message.is_empty(),
-        "an error without words gets some"
+        "an error without a message gets one"
     );
 }
 
@@ -215,7 +215,7 @@ fn an_unprepared_slot_is_not_a_failed_one() {
     let answer = step_answer(reply).expect("a right reply");
     assert_eq!(answer.outcome.unprepared, [Slot(3)]);
     assert_eq!(answer.outcome.failed, [Slot(4), Slot(5)]);
-    // Only where the request is to blame are the words for its client.
+    // Only messages of invalid requests are for the client.
     let invalid: Vec<_> = answer.errors.iter().map(|error| error.invalid).collect();
     assert_eq!(invalid, [false, true]);
 }
@@ -245,7 +245,7 @@ fn reply_with_logprobs() -> v1::StepReply {
 #[test]
 fn step_logprobs_are_split_by_token() {
     let answer = step_answer(reply_with_logprobs()).expect("a right reply");
-    let step_logprobs = answer.step_logprobs.expect("something is told");
+    let step_logprobs = answer.step_logprobs.expect("the reply has logprobs");
     let of = |id, logprob| Candidate { id, logprob };
     let first = vec![of(7, -1.0), of(3, -2.0)];
     assert_eq!(
@@ -255,7 +255,7 @@ fn step_logprobs_are_split_by_token() {
     assert_eq!(
         step_logprobs.top_logprobs.for_tokens(1..2, &[]),
         None,
-        "nobody asked about it"
+        "not requested"
     );
     assert_eq!(
         step_logprobs.top_logprobs.for_tokens(2..3, &[5]),

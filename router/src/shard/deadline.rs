@@ -1,4 +1,4 @@
-//! When a step that brings no answer is given up.
+//! The deadline of a step.
 
 use std::{
     pin::Pin,
@@ -8,25 +8,25 @@ use std::{
 
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// Steps that compile kernels and fill caches, after a group begins.
+/// Steps after a group begins that may compile kernels and fill caches.
 const FIRST_STEPS: u64 = 8;
-/// A step may take this many times as long as the slowest of the recent ones.
+/// A step may take this many times as long as the slowest recent one, within bounds.
 const SLOWEST_STEP_FACTOR: u32 = 20;
-/// And always this many times as long.
+/// The bounds never go below this many times the slowest recent step.
 const MIN_SLOWEST_STEP_FACTOR: u32 = 2;
-/// How much of the slowest step is remembered from one step to the next.
+/// Decay of the slowest step's time from one step to the next.
 const MEMORY: f64 = 0.99;
 
-/// Bounds of the step deadline; the launcher sets them.
+/// Bounds of the step deadline; set by the launcher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepLimits {
-    /// Every step has at least this long.
+    /// Minimum deadline of every step.
     pub least: Duration,
-    /// The first steps of a group have at least this long: kernels are compiled in them.
+    /// Minimum deadline of a group's first steps, which compile kernels.
     pub first: Duration,
 }
 
-/// Knows the recent step times and holds the one timer.
+/// Tracks recent step times and holds the one timer.
 pub(super) struct Deadline {
     limits: StepLimits,
     slowest: Duration,
@@ -53,14 +53,14 @@ impl Deadline {
         }
     }
 
-    /// Takes note of how long a step took on the workers.
+    /// Records how long a step took on the workers.
     pub(super) fn observe(&mut self, took: Duration) {
         self.slowest = self.slowest.mul_f64(MEMORY).max(took);
         self.steps += 1;
     }
 
-    /// How long the next step may take. Many times a step that compiled kernels would be an hour: the
-    /// time of first steps is enough, unless steps take that long by themselves.
+    /// Returns how long the next step may take. Many times a step that compiled kernels could be an
+    /// hour, so the deadline of first steps is the maximum, unless steps regularly take that long.
     pub(super) fn limit(&self) -> Duration {
         let Self {
             limits, slowest, ..
@@ -74,8 +74,8 @@ impl Deadline {
         bound.max((*slowest * SLOWEST_STEP_FACTOR).min(most))
     }
 
-    /// Ready when the step that began at `since` has had its time. With no step under way the
-    /// timer is left as it is: it is only moved when it fires, so a step costs no timer update.
+    /// Ready when the step that began at `since` has exceeded its deadline. The timer moves only
+    /// when it fires or when the deadline moves closer, so a step normally costs no timer update.
     pub(super) fn poll(&mut self, since: Option<Instant>, cx: &mut Context<'_>) -> Poll<()> {
         let Some(since) = since else {
             return Poll::Pending;
@@ -109,7 +109,7 @@ mod tests {
             deadline.observe(Duration::from_millis(20));
         }
         assert_eq!(deadline.limit(), limits.first);
-        // Where every step is slow, each has time enough.
+        // Consistently slow steps get enough time.
         let mut slow = Deadline::new(limits);
         for _ in 0..20 {
             slow.observe(Duration::from_secs(60));

@@ -1,4 +1,4 @@
-//! Where a worker listens.
+//! The address of a worker.
 
 use std::{fmt, future::Future, io, path::PathBuf, pin::Pin, str::FromStr, time::Duration};
 
@@ -7,7 +7,7 @@ use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint as Transport, Uri};
 use tower::service_fn;
 
-/// Bytes that may travel before the receiver acknowledges them: a step never waits for a window.
+/// HTTP/2 window in bytes, large enough that a step never waits for an acknowledgement.
 const WINDOW_BYTES: u32 = 16 << 20;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -20,18 +20,18 @@ pub enum Endpoint {
     Tcp(String),
 }
 
-/// Why a text is not an endpoint.
+/// The text is not a worker address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a worker address: write unix:PATH or HOST:PORT")]
 pub struct EndpointError(String);
 
 impl Endpoint {
-    /// Opens a connection. The error says only what went wrong, not where.
+    /// Opens a connection. The error has only the cause, not the address.
     pub(super) async fn connect(&self) -> Result<Channel, String> {
         match self {
             Self::Unix(path) => {
                 let path = path.clone();
-                // The authority is required by HTTP/2 and means nothing on a unix socket.
+                // HTTP/2 requires an authority; a unix socket ignores it.
                 let connector = service_fn(move |_: Uri| open_unix(path.clone()));
                 let transport = tuned(Transport::from_static("http://worker"));
                 transport
@@ -91,8 +91,8 @@ fn tuned(transport: Transport) -> Transport {
         .initial_connection_window_size(WINDOW_BYTES)
 }
 
-/// The innermost cause says what happened ("No such file or directory"); the outer ones only
-/// that something did.
+/// Returns the innermost cause, which says what happened ("No such file or directory"). The outer
+/// ones only say that something did.
 pub(super) fn root_cause(error: &dyn std::error::Error) -> String {
     let mut cause = error;
     while let Some(inner) = cause.source() {

@@ -1,18 +1,18 @@
-//! What can go wrong between the router and its workers, in words for people.
+//! Errors between the router and its workers. The messages are for people.
 
 use std::time::Duration;
 
 use super::Endpoint;
 
-/// The group of workers cannot be used, or no longer.
+/// The group of workers is unusable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ShardError {
-    /// Nothing answers at the endpoint.
+    /// No worker is reachable at the endpoint.
     #[error("cannot connect to the worker at {endpoint}: {message}")]
     Connect {
-        /// Where it was expected.
+        /// The endpoint of the worker.
         endpoint: Endpoint,
-        /// What the operating system said.
+        /// The operating system's message.
         message: String,
     },
     /// The worker refused to load; the message is the worker's.
@@ -20,25 +20,25 @@ pub enum ShardError {
     Load {
         /// Its rank.
         rank: u32,
-        /// The worker's own words.
+        /// The worker's message.
         message: String,
     },
-    /// A worker died or ended the conversation.
+    /// A worker exited or ended the connection.
     #[error("worker {rank} was lost: {message}")]
     Lost {
         /// Its rank.
         rank: u32,
-        /// What is known of the cause.
+        /// The cause, as far as known.
         message: String,
     },
     /// A worker did not answer a step in time.
     #[error("worker {rank} did not answer step {step} within {limit:?}")]
     Deadline {
-        /// The first rank that owes the answer.
+        /// The first rank that has not answered.
         rank: u32,
-        /// The oldest step that it owes.
+        /// The oldest unanswered step.
         step: u64,
-        /// The time that it had.
+        /// The deadline.
         limit: Duration,
     },
     /// The ranks of a group differ where they must agree, or a message breaks the protocol.
@@ -51,13 +51,13 @@ pub enum ShardError {
     },
 }
 
-/// Why a worker cannot prepare one request. Nobody else is concerned.
+/// Why a worker cannot prepare a request. Other requests are not affected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PrepareError {
-    /// The request asks for something impossible.
+    /// The request is invalid.
     #[error("{0}")]
     Invalid(String),
-    /// The worker failed at it.
+    /// The worker failed to prepare it.
     #[error("{0}")]
     Internal(String),
 }

@@ -1,4 +1,4 @@
-//! The workers of one tensor-parallel group, as if they were one.
+//! The workers of one tensor-parallel group, presented as one.
 
 use std::{
     collections::VecDeque,
@@ -26,35 +26,34 @@ use crate::{
     generated::v1,
 };
 
-/// All ranks get the same bytes; rank 0's reply is the answer, the others' are only checked.
-/// An error from any method means that the group is lost: drop it.
+/// A tensor-parallel group of workers. All ranks get the same bytes; rank 0's reply is the answer,
+/// the others' replies are only checked. After an error from any method the group is lost: drop it.
 pub struct ShardGroup {
     workers: Arc<[Worker]>,
-    /// One per worker, from `begin` on.
+    /// One per worker; empty before `begin`.
     streams: Vec<StepStream>,
     /// The epoch of plans and outcomes.
     epoch: Epoch,
-    /// The workers' number for it: they may have served another router before.
+    /// The workers' number of this epoch. It differs if they served another router before.
     workers_epoch: Epoch,
-    /// When the steps were sent that some rank still owes, oldest first.
+    /// Send times of the steps that some rank has not answered, oldest first.
     sent: VecDeque<Instant>,
     /// Steps that every rank has answered.
     settled: u64,
-    /// When rank 0 answered last.
+    /// When rank 0 last answered.
     answered_at: Option<Instant>,
     deadline: Deadline,
-    /// Entries of the vocabulary: token ids are below it.
+    /// Size of the vocabulary; token ids are below it.
     vocab_size: u32,
 }
 
-/// Sends `Prepare` to a group beside its step stream.
+/// Sends `Prepare` to a group, concurrent with its step stream.
 #[derive(Clone)]
 pub struct Preparer(Arc<[Worker]>);
 
 impl ShardGroup {
-    /// Connects to the workers and loads the model on all of them at once: `loads[i]` goes to
-    /// `endpoints[i]`. Fails with the first rank's error, or when the ranks disagree about what
-    /// they loaded.
+    /// Connects to the workers and loads the model on all of them in parallel: `loads[i]` goes to
+    /// `endpoints[i]`. Fails with the first rank's error, or if the ranks report different limits.
     pub async fn connect(
         endpoints: &[Endpoint],
         loads: &[LoadConfig],
@@ -80,8 +79,8 @@ impl ShardGroup {
         Ok((group, loaded))
     }
 
-    /// Begins an epoch: resets all ranks and opens their step streams at step 0. `epoch` is that of
-    /// the plans to come; on the workers it is the one after their last.
+    /// Begins an epoch: resets all ranks and opens their step streams at step 0. `epoch` is the
+    /// epoch of the following plans; the workers number it one above their last.
     pub async fn begin(&mut self, epoch: Epoch, limits: StepLimits) -> Result<(), ShardError> {
         self.streams.clear();
         self.sent.clear();
@@ -98,7 +97,8 @@ impl ShardGroup {
         Ok(())
     }
 
-    /// Sends a step to all ranks. `parameters` answers for the requests that enter a slot.
+    /// Sends a step to all ranks. `parameters` must return the parameters of each request that
+    /// enters a slot.
     pub fn send<'a>(
         &mut self,
         plan: &StepPlan,
@@ -120,18 +120,17 @@ impl ShardGroup {
         Ok(())
     }
 
-    /// Waits for the next answer; with no step in flight, for a loss. May be dropped and called
-    /// again at any time.
+    /// Waits for the next answer; with no step in flight, for a loss. Cancel-safe.
     pub async fn answer(&mut self) -> Result<StepAnswer, ShardError> {
         poll_fn(|cx| self.poll_answer(cx)).await
     }
 
-    /// A handle to prepare requests with, beside the step stream.
+    /// Returns a handle that prepares requests, concurrent with the step stream.
     pub fn preparer(&self) -> Preparer {
         Preparer(Arc::clone(&self.workers))
     }
 
-    /// Asks all workers to exit.
+    /// Requests all workers to exit.
     pub async fn shutdown(self) {
         drop(self.streams);
         join_all(self.workers.iter().map(Worker::shutdown)).await;
@@ -167,7 +166,7 @@ impl ShardGroup {
         Ok(answer)
     }
 
-    /// Takes the replies of the ranks above 0 as they come: they carry nothing but agreement.
+    /// Checks the replies of the other ranks as they arrive. Only their order matters.
     fn take_followers(&mut self, cx: &mut Context<'_>) -> Result<(), ShardError> {
         for rank in 1..self.streams.len() {
             while let Poll::Ready(reply) = self.streams[rank].poll(cx) {
@@ -179,13 +178,14 @@ impl ShardGroup {
         Ok(())
     }
 
-    /// The step that a rank's n-th reply must answer; none if so many were not sent.
+    /// Returns the step that a rank's n-th reply must answer; `None` if fewer were sent.
     fn due(&self, nth: u64) -> Option<(Epoch, u64)> {
         let sent = self.settled + self.sent.len() as u64;
         (nth <= sent).then(|| (self.workers_epoch, nth - 1))
     }
 
-    /// Time that the workers spent on the step just answered, without its wait for the one before.
+    /// Returns the time that the workers spent on the step just answered, excluding its wait for
+    /// the step before.
     fn time_step(&mut self) -> Duration {
         let now = Instant::now();
         let position = self.streams[0].answered - 1 - self.settled;
@@ -200,7 +200,7 @@ impl ShardGroup {
         took
     }
 
-    /// Forgets the steps that every rank has answered.
+    /// Drops the steps that every rank has answered.
     fn settle(&mut self) {
         let settled = self
             .streams
@@ -219,7 +219,7 @@ impl ShardGroup {
             .streams
             .first()
             .is_some_and(|s| s.answered == self.settled);
-        // Until rank 0 has answered the step before, this one only waits its turn.
+        // Until rank 0 has answered the step before, this step waits in the workers' queue.
         let turn = self.answered_at.filter(|_| leader_owes);
         let since = self
             .sent
@@ -245,7 +245,7 @@ impl ShardGroup {
 }
 
 impl Preparer {
-    /// Prepares one request of `client` on all ranks; ready when all are.
+    /// Prepares one request of `client`; ready when all ranks have prepared it.
     pub fn prepare(
         &self,
         request: RequestId,
@@ -286,7 +286,7 @@ fn agreed(workers: &[Worker], all: Vec<Loaded>) -> Result<Loaded, ShardError> {
     Ok(first)
 }
 
-/// No token is past the vocabulary: the tokenizer has no text for it, and the workers no embedding.
+/// Checks that all token ids are in the vocabulary: others have no text and no embedding.
 fn check_ids(reply: &v1::StepReply, vocab_size: u32) -> Result<(), String> {
     let prompt_ids = reply.prompt_logprobs.iter().map(|part| &part.top_token_ids);
     let lists = [&reply.token_ids, &reply.top_token_ids];
@@ -299,7 +299,7 @@ fn check_ids(reply: &v1::StepReply, vocab_size: u32) -> Result<(), String> {
     }
 }
 
-/// Replies come in the order of the requests.
+/// Checks that a reply is the next one in the order of the requests.
 fn check_order(
     worker: &Worker,
     reply: &v1::StepReply,

@@ -1,4 +1,4 @@
-//! What a step's reply tells beside tokens: log-probabilities that somebody asked for.
+//! The logprobs of a step's reply.
 
 use std::ops::Range;
 
@@ -9,37 +9,37 @@ use crate::{
     generated::v1,
 };
 
-/// Log-probabilities of one step.
+/// Requested logprobs of one step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepLogprobs {
-    /// For the generated tokens.
+    /// Logprobs of candidates at the generated tokens.
     pub top_logprobs: TopLogprobs,
-    /// For tokens of prompts.
+    /// Logprobs of prompt tokens.
     pub prompts: Vec<PromptLogprobs>,
 }
 
-/// What might have been in the place of each token of an outcome.
+/// The candidates at each token of an outcome.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TopLogprobs {
-    /// For each token, one past its last candidate; empty if nobody asks.
+    /// For each token, the end index of its candidates; empty if none were requested.
     ends: Vec<usize>,
     candidates: Vec<Candidate>,
 }
 
-/// What a run tells of prompt tokens that follow one another.
+/// Logprobs of consecutive prompt tokens.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PromptLogprobs {
-    /// Whose prompt.
+    /// The request of the prompt.
     pub request: RequestId,
-    /// Position of the first.
+    /// Position of the first token.
     pub start: u32,
-    /// From there on.
+    /// Logprobs from that position on.
     pub tokens: Vec<PromptToken>,
 }
 
 impl TopLogprobs {
-    /// For a range of the outcome's tokens, the likely ones in the place of each, and those that the
-    /// client `named`. `None` if there are none.
+    /// Returns the candidates at each token of a range of the outcome. Candidates of probability 0
+    /// are dropped unless the client `named` them. `None` if there are no candidates.
     pub fn for_tokens(&self, tokens: Range<usize>, named: &[u32]) -> Option<Vec<Vec<Candidate>>> {
         let ends = self.ends.get(tokens.clone())?;
         let mut start = match tokens.start {
@@ -52,7 +52,8 @@ impl TopLogprobs {
         let candidates_until = |&end: &usize| {
             let candidates = &self.candidates[start..end];
             start = end;
-            // An impossible token is no alternative, but the client may have asked about it.
+            // A token of probability 0 is no alternative, but the client may have requested its
+            // logprob.
             let is_shown = |c: &&Candidate| c.logprob.is_finite() || named.contains(&c.id);
             candidates.iter().filter(is_shown).copied().collect()
         };
@@ -60,7 +61,7 @@ impl TopLogprobs {
     }
 }
 
-/// Takes what a reply tells, after checking that its arrays fit together.
+/// Parses the logprobs of a reply after checking that its arrays fit together.
 pub(super) fn parse_logprobs(
     reply: &mut v1::StepReply,
 ) -> Result<Option<Box<StepLogprobs>>, String> {

@@ -1,4 +1,4 @@
-//! The client side of the shard protocol. Only this module names protocol types.
+//! The client side of the shard protocol. Only this module uses protocol types.
 
 mod codec;
 mod config;

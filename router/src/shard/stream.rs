@@ -17,19 +17,20 @@ use tonic::{
 use super::codec::{MAX_MESSAGE_BYTES, StepCodec};
 use crate::generated::v1;
 
-/// More than any sensible number of plans in flight: a full queue means that nobody reads it.
+/// More than any sensible number of plans in flight: a full queue means that the worker does not
+/// read it.
 const QUEUE: usize = 64;
 
-/// Requests go in at once; replies come out in the same order.
+/// A step stream. Requests are queued immediately; replies arrive in the same order.
 pub(super) struct StepStream {
     requests: mpsc::Sender<Bytes>,
     replies: Replies,
-    /// Replies taken so far.
+    /// Replies received so far.
     pub(super) answered: u64,
 }
 
-/// A server may hold its response headers back until the first reply, so that the call cannot be
-/// awaited before a request has been sent.
+/// A server may withhold its response headers until the first reply, so the call cannot be awaited
+/// before a request has been sent.
 enum Replies {
     Opening(Pin<Box<dyn Future<Output = Result<Streaming<v1::StepReply>, Status>> + Send>>),
     Open(Box<Streaming<v1::StepReply>>),
@@ -46,8 +47,8 @@ impl StepStream {
         }
     }
 
-    /// Queues an encoded `StepRequest`. A stream that has ended takes it silently: `poll` has, or
-    /// will have, the status that says why.
+    /// Queues an encoded `StepRequest`. An ended stream ignores it: `poll` returns the status with
+    /// the cause.
     pub(super) fn send(&self, step: Bytes) -> Result<(), &'static str> {
         match self.requests.try_send(step) {
             Err(mpsc::error::TrySendError::Full(_)) => Err("it reads no more steps"),
@@ -55,7 +56,7 @@ impl StepStream {
         }
     }
 
-    /// The next reply. An ended stream is an error: workers never end it by themselves.
+    /// Returns the next reply. A stream that ends is an error: workers never end it.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<v1::StepReply, String>> {
         if let Replies::Opening(call) = &mut self.replies {
             match ready!(call.as_mut().poll(cx)) {
@@ -90,7 +91,7 @@ async fn call(
     Ok(grpc.streaming(request, path, StepCodec).await?.into_inner())
 }
 
-/// A status in words: the worker's message, or the transport's innermost cause.
+/// Converts a status to text: the worker's message, or the transport's innermost cause.
 pub(super) fn describe(status: &Status) -> String {
     match std::error::Error::source(status) {
         Some(cause) => super::endpoint::root_cause(cause),

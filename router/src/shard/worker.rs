@@ -1,4 +1,4 @@
-//! One worker: the calls beside the step stream.
+//! A connection to one worker: all calls except the step stream.
 
 use std::time::Duration;
 
@@ -15,11 +15,11 @@ use super::{
 use crate::client::Client;
 use crate::generated::v1::{self, load_progress::Event, shard_client::ShardClient};
 
-/// Metadata of Prepare: whose request it is.
+/// Metadata key of Prepare: the request's client.
 const CLIENT: &str = "penstock-client";
-/// Calls that touch no device answer within this, or the worker is lost.
+/// Timeout of calls that use no device; after it the worker is lost.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// A worker bounds what it prepares by itself; this is for one that does not answer at all.
+/// Workers bound the preparation themselves; this timeout is for one that does not answer at all.
 const PREPARE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A connection to one worker.
@@ -47,7 +47,7 @@ impl Worker {
         })
     }
 
-    /// Loads the model, however long it takes, and reports progress on the way.
+    /// Loads the model and reports progress. Has no timeout.
     pub(super) async fn load(
         &self,
         config: &LoadConfig,
@@ -68,7 +68,7 @@ impl Worker {
         Err(self.load_error("the worker ended Load without a result".into()))
     }
 
-    /// The epoch that the worker is in.
+    /// Returns the worker's current epoch.
     pub(super) async fn epoch(&self) -> Result<Epoch, ShardError> {
         let mut client = self.client.clone();
         match timeout(CALL_TIMEOUT, client.health(v1::HealthRequest {})).await {
@@ -93,14 +93,14 @@ impl Worker {
         StepStream::open(self.channel.clone())
     }
 
-    /// `client`: whose request it is, if that is known.
+    /// Prepares a request of `client`, if the client is known.
     pub(super) async fn prepare(
         &self,
         message: v1::PrepareRequest,
         client: Option<Client>,
     ) -> Result<(), PrepareError> {
         let mut call = Request::new(message);
-        // An address is a value that metadata can have.
+        // An address is a valid metadata value.
         if let Some(name) = client.and_then(|client| client.name().parse().ok()) {
             call.metadata_mut().insert(CLIENT, name);
         }
@@ -113,7 +113,7 @@ impl Worker {
         }
     }
 
-    /// Asks the worker to exit. One that is dead already has nothing to answer.
+    /// Requests the worker to exit. A worker that has already exited does not answer.
     pub(super) async fn shutdown(&self) {
         let mut client = self.client.clone();
         let call = client.shutdown(v1::ShutdownRequest {});
