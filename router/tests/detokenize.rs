@@ -1,4 +1,4 @@
-//! Incremental detokenization says exactly what `Tokenizer::decode` says of the whole.
+//! Incremental detokenization gives exactly the text of `Tokenizer::decode`.
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 

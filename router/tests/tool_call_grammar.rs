@@ -1,4 +1,4 @@
-//! Guided calls: what the guide asks for is what the reader understands.
+//! What a tool-call grammar allows is what the output parser understands.
 
 #![allow(clippy::unwrap_used)]
 
@@ -8,7 +8,7 @@ use penstock_router::tool_parsers::{
 };
 use serde_json::{Value, json};
 
-/// The content of an answer, and its calls: names and arguments.
+/// Returns the content of an output and its calls as (name, arguments).
 fn read(parser_options: &OutputParserOptions, parts: &[&str]) -> (String, Vec<(String, String)>) {
     let mut pieces = OutputDeltas::default();
     let mut parser = parser_options.parser();
@@ -26,7 +26,7 @@ fn read(parser_options: &OutputParserOptions, parts: &[&str]) -> (String, Vec<(S
     (content, calls)
 }
 
-/// What an answer that a guide forces looks like.
+/// Writes an output that the grammar forces, with these (tool index, arguments).
 fn forced_answer(grammar: &Value, calls: &[(usize, &str)]) -> String {
     let part = |value: &Value| value.as_str().unwrap().to_owned();
     let written = calls.iter().map(|&(index, document)| {
@@ -111,7 +111,7 @@ fn tool_choice_decides_what_the_grammar_forces() {
     assert_eq!(named["calls"][0]["before"], before);
 }
 
-/// An offer of which the second tool is strict, and how its answers are read.
+/// Two tools, the second of them strict, and the parser options for their outputs.
 fn strict_tool_set(format: ToolFormat) -> (ToolSet, OutputParserOptions) {
     let mut tool_set = tool_set(ToolChoiceMode::Auto, true);
     tool_set.tools[1].strict = true;

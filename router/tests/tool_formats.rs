@@ -1,5 +1,5 @@
-//! Thoughts, content and calls in an answer's text: what each format means, and that the pieces are
-//! the same however the text is cut.
+//! Reasoning, content and calls in a model's output: each format's meaning, independent of how the
+//! text is cut into pieces.
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
@@ -11,13 +11,13 @@ use penstock_router::tool_parsers::{
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
-/// What an answer says, once its pieces are put together.
+/// An output after its deltas are joined.
 #[derive(Debug, Default, PartialEq)]
 struct ParsedOutput {
     content: String,
     reasoning: String,
     calls: Vec<(String, String)>,
-    /// Calls that came to their end.
+    /// The number of complete calls.
     complete: usize,
 }
 
@@ -64,7 +64,7 @@ impl ParsedOutput {
     }
 }
 
-/// The text, its content, and its calls with their arguments.
+/// A text, its content, and its calls with their arguments.
 type Case = (
     &'static str,
     &'static str,
@@ -102,7 +102,7 @@ fn hermes_calls() {
                 "Let me see.",
                 &[("f", "{}"), ("g", "{}")],
             ),
-            // Keys in any order, others too; arguments under their other names and kinds.
+            // Keys in any order, unknown keys, and other names and types of the arguments.
             (
                 "<tool_call>{\"id\": [{}], \"arguments\": {\"x\": 1}, \"name\": \"f\"}</tool_call>",
                 "",
@@ -146,7 +146,7 @@ fn hermes_tags_without_calls_and_truncated_calls() {
             ),
             ("<tool_call>{\"name\": 5}", "<tool_call>{\"name\": 5}", &[]),
             ("x <tool_call>{\"na", "x <tool_call>{\"na", &[]),
-            // Cut off, or without its end.
+            // Truncated, or without the closing tag.
             (
                 "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"b",
                 "",
@@ -364,7 +364,7 @@ fn formats_are_detected_from_the_chat_template() {
     assert_eq!(ReasoningFormat::from_template("think"), None);
 }
 
-/// Text that is likely to be cut badly: marks, parts of marks, and what stands in JSON.
+/// Text with critical boundaries: marks, partial marks and JSON punctuation.
 fn fragment() -> impl Strategy<Value = String> {
     let words = [
         "<tool_call>",
@@ -478,7 +478,7 @@ fn python(value: &Value) -> String {
 /// A call's name and arguments.
 type Call = (String, Map<String, Value>);
 
-/// Calls as a model of this format writes them.
+/// Writes calls as a model of this format does.
 fn written(format: ToolFormat, calls: &[Call]) -> String {
     let object =
         |key: &str, (name, arguments): &Call| json!({"name": name, key: arguments}).to_string();
@@ -519,7 +519,7 @@ fn whitespace_of_a_list_without_calls_is_content() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// However a text is cut, it is read the same; and no character of plain text is lost.
+    /// The result is the same for every cut, and no character of plain text is lost.
     #[test]
     fn parsing_does_not_depend_on_chunk_boundaries(
         format in any_format(),
@@ -541,7 +541,7 @@ proptest! {
         }
     }
 
-    /// What a model writes in its format comes back as the calls that it meant.
+    /// The calls that a model writes in its format are parsed back.
     #[test]
     fn written_calls_are_parsed_back(
         format in any_format(),

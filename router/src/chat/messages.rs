@@ -1,4 +1,4 @@
-//! Messages as templates see them.
+//! Messages as chat templates receive them.
 
 use minijinja::value::Value;
 
@@ -6,14 +6,14 @@ use super::jinja::{self, TemplateNames};
 use super::{CONTENT_END_MARK, Chat, ChatMessage, DEVELOPER, GenerationPrompt, SYSTEM};
 use crate::error::ApiError;
 
-/// How a template takes a message's content.
+/// The form in which a template takes a message's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ContentShape {
-    /// As a text.
+    /// A string.
     Text,
-    /// As a text, or part by part if it came in parts.
+    /// A string, or a list of parts if the content came in parts.
     Either,
-    /// Part by part, and nothing else.
+    /// A list of parts only.
     Parts,
 }
 
@@ -26,7 +26,7 @@ impl ContentShape {
         }
     }
 
-    /// The content; `open` if `CONTENT_END_MARK` ends it.
+    /// Returns the content, followed by `CONTENT_END_MARK` if `open`.
     fn value(self, text: &str, parts: &[String], open: bool) -> Value {
         let part = |text: String| {
             Value::from_pairs([("type", Value::from("text")), ("text", Value::from(text))])
@@ -57,8 +57,8 @@ impl ContentShape {
     }
 }
 
-/// The messages; `CONTENT_END_MARK` ends the last one if it stays open. Templates that do not know the role
-/// `developer` are told `system`.
+/// Returns the messages. `CONTENT_END_MARK` ends the last one if it stays open. For templates that
+/// do not know the role `developer`, the role becomes `system`.
 pub(super) fn messages(
     chat: &Chat,
     names: &TemplateNames,
@@ -79,7 +79,7 @@ pub(super) fn messages(
             && index + 1 == chat.messages.len();
         let mut entries: Vec<(&str, Value)> = Vec::with_capacity(8);
         if let Some(thought) = &message.reasoning_content {
-            // The name that gpt-oss's template knows.
+            // gpt-oss's template reads reasoning under this name.
             entries.push(("thinking", thought.into()));
         }
         let role = match message.role.as_str() {
@@ -87,7 +87,7 @@ pub(super) fn messages(
             role => role,
         };
         entries.push(("role", role.into()));
-        // What a message has not is left out: many templates write a none as `None`.
+        // Absent fields are omitted, because many templates print a none as `None`.
         if let Some(text) = &message.content {
             entries.push(("content", content.value(text, &message.parts, open)));
         }
@@ -111,7 +111,7 @@ pub(super) fn messages(
     Ok(Value::from(messages))
 }
 
-/// Templates expect a call's arguments as an object; clients send them as JSON in a string.
+/// Parses the calls' arguments: templates expect an object, clients send JSON in a string.
 fn tool_calls(json: &str) -> Result<Value, serde_json::Error> {
     let calls = jinja::from_json(json)?;
     let Ok(list) = calls.try_iter() else {
@@ -132,7 +132,7 @@ fn with_parsed_arguments(function: &Value) -> Value {
     })
 }
 
-/// The same dict with the item `name` changed, if it has one.
+/// Returns a copy of `dict` with the item `name` changed, if it exists.
 fn with_item(dict: &Value, name: &str, change: impl Fn(&Value) -> Value) -> Value {
     let Some(entries) = dict.as_object().and_then(|object| object.try_iter_pairs()) else {
         return dict.clone();

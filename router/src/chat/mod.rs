@@ -1,4 +1,4 @@
-//! Chat templates: messages in, the prompt's text out.
+//! Chat templates: they render messages to the prompt's text.
 
 mod jinja;
 mod messages;
@@ -15,79 +15,79 @@ pub(crate) use self::template_sandbox::{MOST_TEMPLATE, TemplateSandbox};
 pub use self::template_sandbox::{RequestTemplates, render_job};
 use crate::tool_parsers::OutputParserOptions;
 
-/// One turn of a conversation.
+/// One message of a conversation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChatMessage {
-    /// Free-form; the template decides which roles it knows.
+    /// The role. Any string; the template decides which roles it accepts.
     pub role: String,
-    /// Text; `None` only beside `tool_calls`.
+    /// The text; `None` only beside `tool_calls`.
     pub content: Option<String>,
-    /// The texts of the content's parts, where it came in parts; joined, they are `content`.
+    /// The texts of the content's parts, if it came in parts; joined, they are `content`.
     #[serde(default)]
     pub parts: Vec<String>,
-    /// What the model thought before it said that; read by templates that show it.
+    /// The reasoning that preceded the content, for templates that show it.
     pub reasoning_content: Option<String>,
-    /// The speaker's name; read by templates that show it.
+    /// The speaker's name, for templates that show it.
     pub name: Option<String>,
-    /// Calls made by an assistant's turn: a JSON list, parsed only when the turn is rendered.
+    /// An assistant's tool calls: a JSON list, parsed when the chat is rendered.
     pub tool_calls: Option<String>,
-    /// Which call a tool's turn answers.
+    /// The id of the call that a tool message answers.
     pub tool_call_id: Option<String>,
 }
 
 /// What follows the last message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum GenerationPrompt {
-    /// The opening of an assistant's turn: the model answers.
+    /// The opening of an assistant message: the model answers.
     #[default]
     Add,
     /// Nothing: the prompt ends where the template ends.
     Omit,
-    /// The last message stays open, and the model goes on with it.
+    /// Nothing: the last message stays open and the model continues it.
     ContinueFinalMessage,
 }
 
 /// A conversation to render.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Chat {
-    /// In order; not empty.
+    /// The messages in order; not empty.
     pub messages: Vec<ChatMessage>,
-    /// What follows them.
+    /// What follows the messages.
     pub generation_prompt: GenerationPrompt,
-    /// What the system says in a conversation without a system turn; set by the server.
+    /// The server's system prompt for conversations without a system message.
     pub system: Option<Arc<str>>,
-    /// What introduces the tools where the template knows none. Default: how to call them.
+    /// The introduction to the tools for templates that know none. Default: how to call them.
     pub tool_prompt: Option<String>,
-    /// Tools that the model may call: a JSON list, parsed only when the chat is rendered.
+    /// The tools: a JSON list, parsed when the chat is rendered.
     pub tools: Option<String>,
-    /// More variables of the template: a JSON object, parsed only when the chat is rendered.
+    /// Additional variables of the template: a JSON object, parsed when the chat is rendered.
     pub variables: Option<String>,
-    /// More variables, which only some templates speak of.
+    /// Additional variables that only some templates use.
     pub optional_variables: Vec<TemplateVariable>,
-    /// The client's own template, rendered apart from the server.
+    /// The client's own template, rendered in a sandbox process.
     pub template: Option<String>,
-    /// The prompt's text, once that has been rendered.
+    /// The prompt's text, once the client's own template has been rendered.
     pub rendered_prompt: Option<String>,
-    /// What the answer's content begins with, before what the model says.
+    /// Text that the reply's content repeats before the model's text.
     pub echo_prefix: Option<String>,
-    /// How the answer is read; whether it begins in a thought is found when the chat is rendered.
+    /// How to parse the output. Rendering determines whether it begins inside reasoning.
     pub parser_options: OutputParserOptions,
 }
 
-/// A variable that only some templates speak of.
+/// A variable that only some templates use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TemplateVariable {
-    /// What templates call it.
+    /// The name in templates.
     pub name: String,
-    /// Its value.
+    /// The value as JSON.
     pub json: String,
-    /// Whether a template that does not speak of it may leave it out: its value asks for what would
-    /// be done anyway. Else the request is refused there.
+    /// Whether the variable may be omitted for a template that does not use it, because its value
+    /// requests the default. Otherwise such a request is refused.
     pub neutral: bool,
 }
 
 impl TemplateVariable {
-    /// How much the model is to think. `thinks`: whether the model shows thoughts.
+    /// The reasoning effort. `thinks`: whether the model reasons by default.
     pub(crate) fn effort(effort: &str, thinks: bool) -> Self {
         Self {
             neutral: effort == MEDIUM || (effort == "none" && !thinks),
@@ -98,7 +98,7 @@ impl TemplateVariable {
         }
     }
 
-    /// How much the model is to say.
+    /// The verbosity of the reply.
     pub(crate) fn verbosity(verbosity: &str) -> Self {
         Self {
             neutral: verbosity == MEDIUM,
@@ -106,7 +106,7 @@ impl TemplateVariable {
         }
     }
 
-    /// Whether the model is to think. `thinks`: whether it shows thoughts.
+    /// Whether the model reasons. `thinks`: whether it does so by default.
     pub(crate) fn thinking(wanted: bool, thinks: bool) -> Self {
         Self {
             neutral: wanted == thinks,
@@ -114,7 +114,7 @@ impl TemplateVariable {
         }
     }
 
-    /// One that may not be left out.
+    /// A variable that may not be omitted.
     pub(crate) fn required(name: &str, json: String) -> Self {
         Self {
             name: name.to_owned(),
@@ -124,15 +124,16 @@ impl TemplateVariable {
     }
 }
 
-/// What chat templates call the effort of thinking.
+/// The variable of chat templates for the reasoning effort.
 pub(crate) const REASONING_EFFORT: &str = "reasoning_effort";
-/// What chat templates call it whether there is any.
+/// The variable of chat templates that enables reasoning.
 const THINKING: &str = "enable_thinking";
-/// What OpenAI's models do unless they are told otherwise.
+/// The default effort and verbosity of OpenAI's models.
 const MEDIUM: &str = "medium";
 
 impl Chat {
-    /// Bytes of its text, about: what rendering it will cost.
+    /// Returns the approximate size of the chat's text in bytes, which determines the cost of
+    /// rendering.
     pub(crate) fn size(&self) -> usize {
         let messages = self.messages.iter().map(ChatMessage::size);
         let texts = [
@@ -151,9 +152,9 @@ impl Chat {
     }
 }
 
-/// Stands at the end of a message that stays open: characters for private use, which no template
-/// writes, trims or escapes. Looking for the content itself would find it in what follows, such as
-/// a "<" in `<|im_end|>`.
+/// Marks the end of a message that stays open. It consists of private-use characters, which no
+/// template writes, trims or escapes. A search for the content itself could match later text, such
+/// as the "<" of `<|im_end|>`.
 const CONTENT_END_MARK: &str = "\u{E000}\u{E0A5}\u{E000}";
 
 const SYSTEM: &str = "system";
@@ -161,12 +162,12 @@ const SYSTEM: &str = "system";
 const DEVELOPER: &str = "developer";
 
 impl ChatMessage {
-    /// Whether it is the system's turn, also by its newer name.
+    /// Whether the role is `system` or its newer name.
     fn is_system(&self) -> bool {
         [SYSTEM, DEVELOPER].contains(&self.role.as_str())
     }
 
-    /// Bytes of its text, about, with what a template writes around it.
+    /// Returns the approximate size in bytes, including the text that a template adds.
     fn size(&self) -> usize {
         const AROUND: usize = 64;
         let texts = [
@@ -182,7 +183,8 @@ impl ChatMessage {
     }
 }
 
-/// A call as `ChatMessage::tool_calls` lists it; `arguments` are JSON: an object, or a string that holds one.
+/// Returns a call in the form of `ChatMessage::tool_calls`. `arguments` is JSON: an object, or a
+/// string that contains one.
 pub(crate) fn tool_call_json(id: Option<String>, name: String, arguments: &str) -> String {
     use serde_json::Value;
     let id = id.map_or_else(String::new, |id| format!("\"id\":{},", Value::from(id)));
@@ -192,7 +194,7 @@ pub(crate) fn tool_call_json(id: Option<String>, name: String, arguments: &str) 
     )
 }
 
-/// An earlier turn's calls, with their arguments as objects; clients send them as JSON in a string.
+/// Parses a message's calls. Clients send arguments as JSON in a string; the result has objects.
 fn tool_calls(json: &str) -> Result<serde_json::Value, serde_json::Error> {
     let mut calls: serde_json::Value = serde_json::from_str(json)?;
     for call in calls.as_array_mut().into_iter().flatten() {

@@ -20,16 +20,16 @@ pub struct ChatTemplate {
     environment: Environment<'static>,
     special_tokens: Vec<(String, String)>,
     source: String,
-    /// What it speaks of.
+    /// The variables that it uses.
     names: TemplateNames,
-    /// Whether it writes the calls of earlier turns.
+    /// Whether it writes earlier tool calls.
     writes_tool_calls: bool,
-    /// Whether it speaks of the role `developer`. One that does not refuses such a turn, leaves it
-    /// out, or writes a role that its model has never seen.
+    /// Whether it mentions the role `developer`. A template without it rejects such a message,
+    /// drops it, or writes a role that the model was not trained on.
     knows_developer: bool,
 }
 
-/// The template itself refused the conversation.
+/// An exception that the template raised.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct TemplateException(String);
@@ -37,8 +37,8 @@ struct TemplateException(String);
 const NAME: &str = "chat_template";
 
 impl ChatTemplate {
-    /// Compiles `source`. `special_tokens` are (name, content), such as (`bos_token`, `<s>`).
-    /// The error says where the source is wrong.
+    /// Compiles `source`. `special_tokens` are (name, content), such as (`bos_token`, `<s>`). The
+    /// error contains the position in the source.
     pub fn new(source: &str, special_tokens: Vec<(String, String)>) -> Result<Self, Error> {
         let (mut environment, rewritten, names) = jinja::environment(source)?;
         environment.add_function("raise_exception", raise_exception);
@@ -54,22 +54,22 @@ impl ChatTemplate {
         })
     }
 
-    /// The template as it was written.
+    /// Returns the template's source as it was given.
     pub fn source(&self) -> &str {
         &self.source
     }
 
-    /// The special tokens that it may write: names and contents.
+    /// Returns the special tokens that it may write, as (name, content).
     pub(crate) fn special_tokens(&self) -> &[(String, String)] {
         &self.special_tokens
     }
 
-    /// Whether it tells the model of tools.
+    /// Whether the template uses the variable `tools`.
     pub fn knows_tools(&self) -> bool {
         self.names.variables.contains("tools")
     }
 
-    /// The prompt's text. Fails when the template raises an exception or meets what it cannot use.
+    /// Renders the prompt's text. Fails if the template raises an exception or cannot use a value.
     pub fn render(&self, chat: &Chat) -> Result<String, ApiError> {
         let calls = !self.writes_tool_calls && chat.messages.iter().any(tool_prompt::uses_tools);
         if self.knows_tools() || !(calls || chat.tools.is_some()) {
@@ -80,7 +80,7 @@ impl ChatTemplate {
             ToolPromptPosition::System,
         )?);
         match rendered {
-            // Some templates take no system turn.
+            // Some templates reject system messages.
             Err(error) if error.kind == ErrorKind::Template && chat.tools.is_some() => {
                 let with_prompt =
                     tool_prompt::with_tool_prompt(chat, ToolPromptPosition::FirstUser)?;
@@ -90,8 +90,8 @@ impl ChatTemplate {
         }
     }
 
-    /// A variable that only some templates speak of.
-    /// `None` if it may be left out here.
+    /// Returns the name and value of a variable that only some templates use; `None` if it may be
+    /// omitted here.
     fn optional_variable<'a>(
         &self,
         variable: &'a TemplateVariable,
@@ -109,7 +109,7 @@ impl ChatTemplate {
             )
         };
         if !self.names.variables.contains(name) {
-            // Of templates that only know whether there are thoughts, no effort asks for none.
+            // Templates that know only `enable_thinking` express the effort `none` as `false`.
             if name == REASONING_EFFORT
                 && json == "\"none\""
                 && self.names.variables.contains(THINKING)
@@ -119,7 +119,7 @@ impl ChatTemplate {
             if *neutral {
                 return Ok(None);
             }
-            return Err(refused("the model's chat template does not speak of it"));
+            return Err(refused("the model's chat template does not use it"));
         }
         let value = jinja::from_json(json).map_err(|error| refused(&error.to_string()))?;
         Ok(Some((name, value)))
@@ -135,7 +135,7 @@ impl ChatTemplate {
             .iter()
             .filter_map(|variable| self.optional_variable(variable).transpose());
         let mut given: BTreeMap<_, _> = given.collect::<Result<_, _>>()?;
-        // As transformers does: what is not given is none, not undefined.
+        // As in transformers, an absent `tools` or `documents` is none, not undefined.
         let context = context! {
             messages => messages(chat, &self.names, self.knows_developer)?,
             tools => json_variable("tools", chat.tools.as_deref())?,
@@ -158,14 +158,14 @@ impl ChatTemplate {
     }
 }
 
-/// A variable that came as JSON in the request's field `name`; none if it did not come.
+/// Parses a variable from the JSON of the request's field `name`; none if the field is absent.
 fn json_variable(name: &'static str, json: Option<&str>) -> Result<Value, ApiError> {
     let wrong = |error| ApiError::validation(name, format!("`{name}` cannot be used: {error}"));
     let value = json.map(jinja::from_json).transpose().map_err(wrong)?;
     Ok(value.unwrap_or_else(|| Value::from(())))
 }
 
-/// Cuts what the template writes after the last message's content, which `CONTENT_END_MARK` ends.
+/// Cuts the text that the template writes after the last message's content, at `CONTENT_END_MARK`.
 fn cut_after_content(mut text: String) -> Result<String, ApiError> {
     let end = text.rfind(CONTENT_END_MARK).ok_or_else(|| {
         let message = "the chat template does not write the last message's content as it is, \
@@ -196,7 +196,7 @@ fn raise_exception(message: String) -> Result<String, Error> {
         .with_source(TemplateException(message)))
 }
 
-/// `datetime.now().strftime(format)`, in UTC.
+/// Implements `datetime.now().strftime(format)`, in UTC.
 fn strftime_now(format: &str) -> Result<String, Error> {
     let now = jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC);
     jiff::fmt::strtime::format(format, &now)

@@ -1,5 +1,5 @@
-//! Templates that clients send. A template is a program: it is rendered by a process of its own, whose
-//! time and memory are bounded, and which ends with it.
+//! Templates that clients send. A template is a program, so each one is rendered in its own process
+//! with bounded time and memory.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -16,37 +16,38 @@ use super::{Chat, ChatMessage, ChatTemplate, GenerationPrompt, TemplateVariable}
 use crate::error::{ApiError, ErrorKind};
 
 const NAME: &str = "chat_template";
-/// Bytes of a template.
+/// The maximum size of a template in bytes.
 pub(crate) const MOST_TEMPLATE: usize = 64 << 10;
-/// Bytes of a reply.
+/// The maximum size of a reply in bytes.
 const MOST_REPLY: u64 = 16 << 20;
-/// Processes at once.
+/// The maximum number of concurrent processes.
 const MAX_PROCESSES: usize = 2;
-/// For one of their turns.
+/// The maximum wait for a permit to start a process.
 const PERMIT_TIMEOUT: Duration = Duration::from_secs(10);
-/// For one of them, its start included; it allows itself less processor time.
+/// The maximum time of a process, including its start. The process itself sets a lower limit on its
+/// CPU time.
 const RENDER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What becomes of templates that requests bring.
+/// How the server handles templates in requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum RequestTemplates {
-    /// They are refused.
+    /// The server refuses them.
     #[default]
     Refused,
-    /// Each is rendered by a process: this program, with these arguments.
+    /// A process renders each one: this program with these arguments.
     Sandboxed(Vec<OsString>),
-    /// Whoever sends requests owns this process: it renders them itself.
+    /// This process renders them itself, because its owner is the only client.
     Trusted,
 }
 
-/// Starts the processes.
+/// Renders requests' templates in processes of their own.
 #[derive(Debug)]
 pub(crate) struct TemplateSandbox {
     templates: RequestTemplates,
     permits: Semaphore,
 }
 
-/// What such a process reads.
+/// The input of a render process.
 #[derive(Serialize, Deserialize)]
 struct RenderJob {
     template: String,
@@ -60,17 +61,17 @@ struct RenderJob {
     optional_variables: Vec<TemplateVariable>,
 }
 
-/// What it writes.
+/// The output of a render process.
 #[derive(Serialize, Deserialize)]
 enum RenderReply {
     Text(String),
     Refused(String),
 }
 
-/// Does a job, in the process that is there for it.
+/// Renders a job in the sandbox process.
 ///
 /// # Errors
-/// If it is none.
+/// If `job` is not valid.
 pub fn render_job(job: &str) -> Result<String, serde_json::Error> {
     let RenderJob {
         template,
@@ -97,7 +98,7 @@ pub fn render_job(job: &str) -> Result<String, serde_json::Error> {
     serde_json::to_string(&text.map_or_else(RenderReply::Refused, RenderReply::Text))
 }
 
-/// The prompt's text, or what is wrong.
+/// Renders the prompt's text in this process. The error is a message for the client.
 fn render_here(
     chat: &Chat,
     template: &str,
@@ -105,7 +106,7 @@ fn render_here(
 ) -> Result<String, String> {
     match ChatTemplate::new(template, special_tokens) {
         Ok(template) => template.render(chat).map_err(|error| error.message),
-        Err(error) => Err(format!("it cannot be read: {error}")),
+        Err(error) => Err(format!("it does not compile: {error}")),
     }
 }
 
@@ -117,7 +118,7 @@ impl TemplateSandbox {
         }
     }
 
-    /// The prompt's text by the template that the chat brings; `None` if it brings none.
+    /// Renders the chat with its own template; `None` if it has none.
     pub(crate) async fn render(
         &self,
         chat: &Chat,
@@ -135,7 +136,7 @@ impl TemplateSandbox {
             }
         };
         let Some((program, arguments)) = command.split_first() else {
-            let rule = format!("`{NAME}` is not offered by this server");
+            let rule = format!("`{NAME}` is not enabled on this server");
             return Err(ApiError::validation(NAME, rule));
         };
         let given = template.len();
@@ -144,14 +145,14 @@ impl TemplateSandbox {
             return Err(ApiError::validation(NAME, rule));
         }
         let failed = |error: &dyn std::fmt::Display| {
-            tracing::warn!("a chat template of a request could not be rendered: {error}");
+            tracing::warn!("failed to render a request's chat template: {error}");
             let message = format!("`{NAME}` could not be rendered; the server's log says why");
             ApiError::new(ErrorKind::Internal, message)
         };
         let job = RenderJob::new(chat, template, special_tokens);
         let job = serde_json::to_vec(&job).map_err(|error| failed(&error))?;
         let Ok(permit) = timeout(PERMIT_TIMEOUT, self.permits.acquire()).await else {
-            let message = format!("too many requests bring a `{NAME}`");
+            let message = format!("too many requests have a `{NAME}`; send fewer at once");
             return Err(ApiError::new(ErrorKind::Overloaded, message).retry(PERMIT_TIMEOUT));
         };
         let reply = timeout(RENDER_TIMEOUT, run(program, arguments, &job)).await;
@@ -164,7 +165,7 @@ impl TemplateSandbox {
     }
 }
 
-/// What the process has written, whatever became of it.
+/// Returns the output of the process, regardless of its exit status.
 async fn run(program: &OsStr, arguments: &[OsString], job: &[u8]) -> io::Result<Vec<u8>> {
     let mut child = Command::new(program)
         .args(arguments)
@@ -177,7 +178,8 @@ async fn run(program: &OsStr, arguments: &[OsString], job: &[u8]) -> io::Result<
     let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
     let write = async move {
         if let Some(mut stdin) = stdin {
-            // One that ends before it has read all has nothing to say either.
+            // A process that ends before it reads its whole input writes no reply; the caller
+            // handles that.
             let _ = stdin.write_all(job).await;
         }
     };

@@ -301,7 +301,7 @@ fn content_is_a_list_of_parts_if_the_template_loops_over_it() {
         render(either, GenerationPrompt::ContinueFinalMessage),
         "<x>[a][b"
     );
-    // A macro's parameter and a variable may hold the content, too.
+    // The content may also pass through a macro's parameter or a variable.
     let only = "{% macro all(content) %}{% for part in content %}[{{ part['text'] }}]{% endfor %}\
                 {% endmacro %}{% for m in messages %}{{ all(m.content) }}{% endfor %}";
     assert_eq!(render(only, GenerationPrompt::Omit), "[x][a][b]");

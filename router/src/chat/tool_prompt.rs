@@ -1,5 +1,5 @@
-//! Tools for chat templates that know none: they are told in words, in the system turn or, where the
-//! template takes none, in the first user's; calls and their results are text of the turns.
+//! Tools for chat templates that do not support them. The tools are described in the system message
+//! or, if the template rejects one, in the first user message. Calls and results become text.
 
 use serde_json::Value;
 
@@ -7,19 +7,19 @@ use super::{Chat, ChatMessage, tool_calls};
 use crate::error::ApiError;
 use crate::tool_parsers::ToolFormat;
 
-/// Where the tools are told.
+/// The message that describes the tools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ToolPromptPosition {
     System,
     FirstUser,
 }
 
-/// Whether a message says what only templates that know tools can write.
+/// Whether a message needs a template that supports tools.
 pub(super) fn uses_tools(message: &ChatMessage) -> bool {
     message.tool_calls.is_some() || message.role == "tool"
 }
 
-/// The same conversation for a template that knows no tools.
+/// Returns the conversation for a template that does not support tools.
 pub(super) fn with_tool_prompt(
     chat: &Chat,
     position: ToolPromptPosition,
@@ -60,7 +60,7 @@ fn text_message(role: &str, text: &str) -> ChatMessage {
     }
 }
 
-/// What introduces the tools, and a line of JSON for each.
+/// Returns the introduction and one line of JSON per tool.
 fn tool_prompt_text(chat: &Chat, tools: &str, format: ToolFormat) -> Result<String, ApiError> {
     let wrong = |error| ApiError::validation("tools", format!("`tools` cannot be used: {error}"));
     let tools: Vec<Value> = serde_json::from_str(tools).map_err(wrong)?;
@@ -78,7 +78,7 @@ fn tool_prompt_text(chat: &Chat, tools: &str, format: ToolFormat) -> Result<Stri
     Ok(text)
 }
 
-/// Puts the introduction where it belongs.
+/// Inserts the introduction at `position`.
 fn insert_tool_prompt(text: &str, position: ToolPromptPosition, messages: &mut Vec<ChatMessage>) {
     match position {
         ToolPromptPosition::System => {
@@ -109,8 +109,8 @@ fn join(message: &mut ChatMessage, text: &str) {
     said.push_str(text);
 }
 
-/// Results are what the user says, for there may be no other role; one that follows another, or is
-/// followed by the user's own words, makes one turn with it.
+/// Appends a message. A result becomes a user message, because the template may know no other role.
+/// Consecutive results, and a user message after them, are joined into one message.
 fn push_message(
     message: &ChatMessage,
     (index, format): (usize, ToolFormat),
@@ -145,7 +145,7 @@ fn is_result(message: &ChatMessage) -> bool {
     text.is_some_and(|text| text.starts_with("<tool_response>"))
 }
 
-/// The calls of a turn, as the model would have written them.
+/// Returns a message's calls as the model writes them.
 fn calls_text(calls: &str, format: ToolFormat) -> Option<String> {
     let calls = tool_calls(calls).ok()?;
     let calls: Vec<(String, String)> = calls

@@ -1,39 +1,41 @@
-//! Calls that are guided: how each format writes them, as a guide of the workers.
+//! Grammars for tool calls: the workers' description of how each format writes them.
 
 use serde_json::{Value, json};
 
 use super::{Tool, ToolChoiceMode, ToolFormat, ToolSet, hermes, llama, mistral, pythonic};
 use crate::engine::types::{GrammarFormat, GrammarSpec};
 
-/// How calls are written when an answer is nothing else.
+/// The text around and between calls when they are the whole output.
 struct CallSyntax {
     begin: &'static str,
     between: &'static str,
     end: &'static str,
 }
 
-/// Which tools' schemas are kept; others take any object.
+/// The tools whose schemas the grammar enforces; other tools accept any object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum EnforcedSchemas {
     All,
     Strict,
 }
 
-/// Of a tool that names no schema.
+/// The schema of a tool that has no `parameters`.
 const NO_SCHEMA: &str = r#"{"type":"object"}"#;
-/// Of a tool whose schema nobody wants kept.
+/// The schema of a tool whose own schema is not enforced.
 const ANY_OBJECT: &str = r#"{"type":"object","additionalProperties":true}"#;
 
 impl ToolFormat {
-    /// The text of a guide to calls of what `tool_set` asks for: one call, or one or more where it
-    /// allows several. Where it forces none, the guide begins with each call that the model makes, if
-    /// a tool is strict; else there is none. The schemas that are kept are in it as they came.
+    /// Returns the grammar text for the calls that `tool_set` requires: one call, or one or more if
+    /// parallel calls are allowed.
+    /// With `auto` and a strict tool, the grammar starts where the model begins a call. With `auto`
+    /// and no strict tool, there is no grammar. The schemas that it enforces are copied verbatim.
     pub fn call_grammar(self, tool_set: &ToolSet) -> Option<String> {
         match &tool_set.choice {
             ToolChoiceMode::None => None,
             ToolChoiceMode::Auto if !tool_set.is_strict() => None,
             ToolChoiceMode::Auto => {
-                // What opens a call opens the next one, too, but for calls in a list.
+                // In the other formats every call has its own opening, which starts the grammar
+                // again.
                 let many = tool_set.parallel && matches!(self, Self::Mistral | Self::Pythonic);
                 let opening = format!("\"opening\":{}", self.opening_member(&tool_set.tools));
                 Some(self.calls_json(&tool_set.tools, many, EnforcedSchemas::Strict, &opening))
@@ -55,8 +57,8 @@ impl ToolFormat {
         }
     }
 
-    /// The text of a guide to an answer that is calls, or `document`. `None` if the two could not be
-    /// told from each other.
+    /// Returns the grammar text for an output that is either calls or `document`. Returns `None` if
+    /// the format cannot distinguish the two.
     pub fn call_grammar_or(self, tool_set: &ToolSet, document: &GrammarSpec) -> Option<String> {
         let kind = match document.kind {
             GrammarFormat::JsonSchema => "json_schema",
@@ -78,7 +80,7 @@ impl ToolFormat {
         ))
     }
 
-    /// Calls as proto/README.md describes them, with more `members`.
+    /// Returns the calls as proto/README.md describes them, together with `members`.
     fn calls_json(
         self,
         tools: &[Tool],
@@ -101,8 +103,8 @@ impl ToolFormat {
         )
     }
 
-    /// What comes before calls that are the whole answer: a mark that may be a special token, which
-    /// no text can spell.
+    /// The mark before calls that are the whole output. It may be a special token, which no text
+    /// can spell.
     fn mark_member(self) -> String {
         format!("\"mark\":{}", Value::from(self.mark()))
     }
@@ -114,9 +116,9 @@ impl ToolFormat {
         }
     }
 
-    /// What opens a call, or a list of them, in an answer that may say other things: see
-    /// proto/README.md. Where that is no mark alone, it is a call up to its name: before, text may
-    /// begin alike.
+    /// Returns what opens a call or a list of calls in free text; see proto/README.md. If the mark
+    /// alone does not identify a call, the opening extends to the function's name, because text may
+    /// begin in the same way.
     fn opening_member(self, tools: &[Tool]) -> Value {
         let names = tools.iter().map(|tool| tool.name.as_str());
         match self {
@@ -148,7 +150,7 @@ impl ToolFormat {
         }
     }
 
-    /// These calls, (name, arguments), as the model writes them.
+    /// Writes `calls`, pairs of (name, arguments), as the model does.
     pub(crate) fn write_calls(self, calls: &[(&str, &str)]) -> String {
         let syntax = self.syntax();
         let written = calls.iter().map(|(name, arguments)| {
@@ -168,7 +170,7 @@ impl ToolFormat {
         format!("{{\"name\":{name},\"before\":{before},\"schema\":{schema},\"after\":{after}}}")
     }
 
-    /// What stands around the arguments of a call.
+    /// Returns the text before and after the arguments of a call.
     fn call_affixes(self, name: &str) -> (String, String) {
         match self {
             Self::Hermes => (

@@ -1,18 +1,19 @@
-//! Which parts of an answer are calls: stop strings are none of their business.
+//! The byte ranges of an output that belong to tool calls; stop strings are ignored there.
 
 use super::{OutputDeltas, OutputParser, OutputParserOptions};
 
-/// Finds the calls in an answer, as far as it has been read.
+/// Finds the calls in the output parsed so far.
 #[derive(Debug)]
 pub struct CallSpans {
     parser: OutputParser,
     parsed: usize,
-    /// From where to where: bytes of the answer, the last one perhaps open.
+    /// (start, end) byte offsets in the output. The end of the last span is `None` while it is
+    /// open.
     spans: Vec<(usize, Option<usize>)>,
 }
 
 impl CallSpans {
-    /// Of an answer that is read so; `None` if it can have no calls.
+    /// Creates one for an output with these options; `None` if it cannot contain calls.
     pub fn for_options(parser_options: &OutputParserOptions) -> Option<Box<Self>> {
         parser_options.tools.as_ref()?;
         Some(Box::new(Self {
@@ -22,8 +23,8 @@ impl CallSpans {
         }))
     }
 
-    /// Whether the byte at `position` of `answer` is one of a call. `answer` has all that was given
-    /// before, and more.
+    /// Returns whether the byte at `position` of `answer` belongs to a call. `answer` must extend
+    /// the text of the previous call.
     pub fn contains(&mut self, answer: &str, position: usize) -> bool {
         for c in answer[self.parsed..].chars() {
             self.parsed += c.len_utf8();

@@ -1,22 +1,23 @@
-//! The text around calls: looks for the marks that begin one, and keeps back what may belong to it.
+//! Content around calls. Finds the marks that begin a call and holds text back while it may belong
+//! to one.
 
 use super::OutputDeltas;
 
-/// Looks for one of several marks in what it is given, one character at a time.
+/// Finds the first of several marks in a stream of characters.
 #[derive(Debug)]
 pub(super) struct MarkFinder {
     marks: &'static [&'static str],
-    /// A beginning of a mark that has come.
+    /// A partial mark.
     held: String,
 }
 
-/// Content, up to a mark.
+/// Content up to the next mark.
 #[derive(Debug)]
 pub(super) struct ContentBuffer {
     finder: MarkFinder,
-    /// Blanks, a mark and what has come of a call: content, if it turns out to be none.
+    /// Whitespace, a mark and the beginning of a call. It is content if no call follows.
     held: String,
-    /// Whether a call has begun.
+    /// Whether a call was found.
     called: bool,
 }
 
@@ -26,7 +27,8 @@ impl MarkFinder {
         Self { marks, held }
     }
 
-    /// Takes one character. Gives which mark is complete, and the text that belongs to none.
+    /// Takes one character. Returns the index of the mark that it completes, and the text that
+    /// belongs to no mark.
     pub(super) fn push(&mut self, c: char) -> (Option<usize>, String) {
         self.held.push(c);
         let mut free = 0;
@@ -44,17 +46,17 @@ impl MarkFinder {
         (found, text)
     }
 
-    /// The text of a mark.
+    /// Returns the text of a mark.
     pub(super) fn mark(&self, index: usize) -> &'static str {
         self.marks[index]
     }
 
-    /// Whether nothing is kept back.
+    /// Whether no partial mark is held.
     pub(super) fn is_idle(&self) -> bool {
         self.held.is_empty()
     }
 
-    /// What is kept back.
+    /// Takes the partial mark.
     pub(super) fn take(&mut self) -> String {
         std::mem::take(&mut self.held)
     }
@@ -69,8 +71,8 @@ impl ContentBuffer {
         }
     }
 
-    /// Takes one character of text; says which mark it completes. Blanks are kept back, for those
-    /// before a call belong to it.
+    /// Takes one character of text and returns the index of the mark that it completes. Holds
+    /// trailing whitespace back, because whitespace before a call belongs to the call.
     pub(super) fn push(&mut self, c: char, out: &mut OutputDeltas) -> Option<usize> {
         let (found, text) = self.finder.push(c);
         self.held.push_str(&text);
@@ -86,29 +88,29 @@ impl ContentBuffer {
         None
     }
 
-    /// Keeps what comes after a mark.
+    /// Holds text that follows a mark.
     pub(super) fn hold(&mut self, text: &str) {
         self.held.push_str(text);
     }
 
-    /// Whether only blanks have been kept back, or nothing.
+    /// Whether the held text is empty or whitespace.
     pub(super) fn is_blank(&self) -> bool {
         self.held.trim().is_empty() && self.finder.is_idle()
     }
 
-    /// What was kept back is a call.
+    /// Drops the held text: it belongs to a call.
     pub(super) fn call_started(&mut self) {
         self.held.clear();
         self.called = true;
     }
 
-    /// What was kept back is content.
+    /// Emits the held text as content.
     pub(super) fn give_up(&mut self, out: &mut OutputDeltas) {
         out.content(&self.held);
         self.held.clear();
     }
 
-    /// The answer is over. Blanks after a call are nothing.
+    /// Ends the output. Whitespace after a call is dropped.
     pub(super) fn finish(&mut self, out: &mut OutputDeltas) {
         if !(self.called && self.is_blank()) {
             self.give_up(out);

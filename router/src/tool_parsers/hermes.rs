@@ -1,4 +1,4 @@
-//! Calls between tags, in an answer that may say other things: `<tool_call>{..}</tool_call>`.
+//! Calls between tags within other content: `<tool_call>{..}</tool_call>`.
 
 use super::content_buffer::{ContentBuffer, MarkFinder};
 use super::json_call::{JsonCallParser, Progress};
@@ -7,7 +7,7 @@ use super::{OutputDeltas, ToolCallParser};
 pub(super) const OPEN: &str = "<tool_call>";
 pub(super) const CLOSE: &str = "</tool_call>";
 
-/// Reads content and tagged calls.
+/// Parses content and tagged calls.
 #[derive(Debug)]
 pub(super) struct HermesParser {
     state: State,
@@ -55,7 +55,7 @@ impl ToolCallParser for HermesParser {
                 if found.is_some() {
                     self.state = State::Text;
                 } else if !text.is_empty() {
-                    // There is none: what came is text.
+                    // The closing tag is missing: parse the held characters as text.
                     let text = text + &close.take();
                     self.state = State::Text;
                     text.chars().for_each(|c| self.push(c, out));

@@ -1,41 +1,41 @@
-//! One call as a JSON object: `{"name": .., "arguments": {..}}`, with `parameters` for `arguments`
-//! where a model says so, and its keys in any order. Arguments go out as they come, byte for byte.
+//! One call as a JSON object: `{"name": .., "arguments": {..}}`, or with `parameters` instead of
+//! `arguments`. Keys may have any order. Arguments are emitted as they arrive, byte for byte.
 
 use super::content_buffer::ContentBuffer;
 use super::{OutputDeltas, ToolNames};
 
-/// How reading an object goes.
+/// The result of one character.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// It goes on; the character was taken.
+    /// The character was taken; the object goes on.
     More,
-    /// The object is complete; the character was its last.
+    /// The character was taken and ends the object.
     Done,
-    /// This is no call, or something comes after what was one. The character was not taken.
+    /// The object is no call, or invalid after its name. The character was not taken.
     Broken,
 }
 
-/// Where the name stands in a call.
+/// Where a call's name may be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum KeyOrder {
     /// Anywhere.
     #[default]
     Any,
-    /// First, or behind `"type": "function"`: an object that begins otherwise is no call.
+    /// First, or after `"type": "function"`. An object that begins otherwise is no call.
     NameFirst,
 }
 
-/// Reads one call.
+/// Parses one call.
 #[derive(Debug, Default)]
 pub(super) struct JsonCallParser {
     state: State,
-    /// The key or the string that is being read, as written.
+    /// The current key or string, as written.
     text: String,
-    /// Arguments that came before the name.
+    /// Arguments that precede the name.
     early_arguments: String,
     named: bool,
     has_arguments: bool,
-    /// Only these names make a call, if it is set.
+    /// The only names that make a call; `None` accepts every name.
     names: Option<ToolNames>,
     order: KeyOrder,
 }
@@ -44,7 +44,7 @@ pub(super) struct JsonCallParser {
 enum State {
     #[default]
     Start,
-    /// Before a key, or the end of an object that has none.
+    /// Before a key or the end of an empty object.
     BeforeKey,
     Key(JsonScanner),
     Colon,
@@ -53,22 +53,22 @@ enum State {
     Next,
 }
 
-/// What a value is for.
+/// The meaning of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     Name,
-    /// What the call is of.
+    /// The value of `type`.
     Kind,
-    /// Nothing of them has come.
+    /// The arguments, before their first character.
     Arguments,
     /// Arguments as an object.
     Object,
-    /// Arguments as anything else: understood when they are whole.
+    /// Arguments of another type, converted when they are complete.
     Whole,
     Other,
 }
 
-/// Finds the end of one JSON value without judging what is in it.
+/// Finds the end of one JSON value without validating it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct JsonScanner {
     depth: usize,
@@ -77,7 +77,7 @@ pub(super) struct JsonScanner {
     begun: bool,
 }
 
-/// Where a character stands to a value.
+/// The position of a character relative to a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ValuePosition {
     /// Before it.
@@ -86,12 +86,12 @@ pub(super) enum ValuePosition {
     Inside,
     /// Its last character.
     Last,
-    /// After it: a number or a word ends with what follows.
+    /// After it: a number or literal ends only at the next character.
     After,
 }
 
 impl Role {
-    /// Whether it may stand before a name that comes first.
+    /// Whether the value may precede a name that must come first.
     fn leads(self) -> bool {
         matches!(self, Self::Name | Self::Kind)
     }
@@ -138,7 +138,7 @@ impl JsonScanner {
 }
 
 impl JsonCallParser {
-    /// A call of one of `names` only.
+    /// Creates a parser that accepts only calls of `names`.
     pub(super) fn new(names: ToolNames, order: KeyOrder) -> Self {
         let names = Some(names);
         Self {
@@ -148,13 +148,13 @@ impl JsonCallParser {
         }
     }
 
-    /// Whether its name has come.
+    /// Whether the name is known.
     pub(super) fn is_named(&self) -> bool {
         self.named
     }
 
-    /// Takes one character. `content_buffer` keeps what has come until the call's name is known, and gives it
-    /// out as content if this is no call.
+    /// Takes one character. `content_buffer` holds the text until the call's name is known, and
+    /// emits it as content if the object is no call.
     pub(super) fn push(
         &mut self,
         c: char,
@@ -191,7 +191,7 @@ impl JsonCallParser {
         }
     }
 
-    /// A character that is no blank, outside keys and values.
+    /// Handles a non-blank character outside keys and values.
     fn between(&mut self, c: char, out: &mut OutputDeltas) -> Progress {
         match (&self.state, c) {
             (State::Start, '{') | (State::Next, ',') => self.state = State::BeforeKey,
@@ -255,7 +255,7 @@ impl JsonCallParser {
         }
     }
 
-    /// At the arguments' first character: an object goes out as it comes.
+    /// Handles the first character of the arguments: an object is emitted as it arrives.
     fn begin_arguments(&mut self, c: char) -> Role {
         self.has_arguments = true;
         let role = if c == '{' { Role::Object } else { Role::Whole };
@@ -306,7 +306,7 @@ impl JsonCallParser {
         Progress::More
     }
 
-    /// At the object's end.
+    /// Handles the end of the object.
     fn end(&mut self, out: &mut OutputDeltas) -> Progress {
         if !self.named {
             return Progress::Broken;
@@ -315,7 +315,7 @@ impl JsonCallParser {
         Progress::Done
     }
 
-    /// Ends a call that has begun.
+    /// Ends a call whose name was emitted.
     fn close(&mut self, out: &mut OutputDeltas) {
         if !self.has_arguments {
             out.arguments("{}");
@@ -324,7 +324,7 @@ impl JsonCallParser {
     }
 }
 
-/// Arguments that are no object: one in a string, or none.
+/// Converts arguments that are no object: a JSON string that contains one, or `null`.
 fn whole_arguments(text: String) -> String {
     if text == "null" {
         return "{}".to_owned();

@@ -1,5 +1,6 @@
-//! Calls that are the whole answer: `{"name": .., "parameters": {..}}`, several with `;` between,
-//! after `<|python_tag|>` or bare. An object is a call only if it names a function on offer.
+//! Calls that are the whole output: `{"name": .., "parameters": {..}}`, separated by `;`, with or
+//! without a leading `<|python_tag|>`. An object is a call only if it names one of the request's
+//! tools.
 
 use serde_json::{Value, json};
 
@@ -9,7 +10,8 @@ use super::{OutputDeltas, ToolCallParser, ToolNames};
 
 pub(super) const MARK: &str = "<|python_tag|>";
 
-/// What only a call of this function begins with: its name, or its type and its name.
+/// Returns the two beginnings that identify a call of this function: `name` first, or `type` and
+/// then `name`.
 pub(super) fn heads(name: &str) -> [Value; 2] {
     let name = format!("\"{name}\"");
     let spelt = format!("{{\"name\": {name}");
@@ -27,7 +29,7 @@ pub(super) fn heads(name: &str) -> [Value; 2] {
     [plain, typed].map(|parts| json!({"parts": parts, "spelt": spelt}))
 }
 
-/// Reads Llama 3's calls.
+/// Parses Llama 3's calls.
 #[derive(Debug)]
 pub(super) struct LlamaParser {
     names: ToolNames,
@@ -38,12 +40,12 @@ pub(super) struct LlamaParser {
 
 #[derive(Debug)]
 enum State {
-    /// Where a call may begin: at the start of the answer, after the mark, after another call.
+    /// Where a call may begin: at the start of the output, after the mark or after `;`.
     Open,
     Call(Box<JsonCallParser>),
     /// After a call.
     Between,
-    /// All is content, up to the mark.
+    /// Content up to the next mark.
     Text,
 }
 

@@ -1,5 +1,5 @@
-//! Mistral's calls: `[TOOL_CALLS]` and a list of objects, or a name, `[ARGS]` and the arguments,
-//! with `[CALL_ID]` and an id between in one generation of models.
+//! Mistral's calls: `[TOOL_CALLS]` and a list of objects, or `[TOOL_CALLS]name[ARGS]{..}`. One
+//! generation of models writes `[CALL_ID]` and an id before `[ARGS]`.
 
 use super::content_buffer::{ContentBuffer, MarkFinder};
 use super::json_call::{JsonCallParser, JsonScanner, Progress, ValuePosition};
@@ -9,7 +9,7 @@ pub(super) const MARK: &str = "[TOOL_CALLS]";
 pub(super) const ARGUMENTS: &str = "[ARGS]";
 pub(super) const ID: &str = "[CALL_ID]";
 
-/// Reads content and Mistral's calls.
+/// Parses content and Mistral's calls.
 #[derive(Debug)]
 pub(super) struct MistralParser {
     state: State,
@@ -30,12 +30,12 @@ enum State {
     Arguments(JsonScanner),
 }
 
-/// A name, up to its arguments.
+/// A name before its arguments.
 #[derive(Debug)]
 struct Name {
     name: String,
     finder: MarkFinder,
-    /// Whether the name is over and an id comes.
+    /// Whether the name is complete and an id follows.
     id: bool,
 }
 
@@ -150,7 +150,7 @@ impl MistralParser {
     }
 }
 
-/// Characters of names and ids.
+/// Whether names and ids may contain `c`.
 fn is_plain(c: char) -> bool {
     c.is_alphanumeric() || "_-./".contains(c)
 }
@@ -161,7 +161,7 @@ impl ToolCallParser for MistralParser {
             State::Text => self.text(c, out),
             State::Marked => self.marked(c, out),
             State::List if c == '{' => self.begin(c, out),
-            // Before the first call, all that came behind the mark may be content yet.
+            // Until the first call is confirmed, the text after the mark may be content.
             State::List if c.is_whitespace() && !self.content_buffer.is_blank() => {
                 self.content_buffer.hold(c.encode_utf8(&mut [0; 4]));
             }

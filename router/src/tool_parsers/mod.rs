@@ -1,7 +1,7 @@
-//! What an answer's text means: thoughts, content and tool calls.
+//! Parsers of a model's output: reasoning, content and tool calls.
 //!
-//! Each format is a machine that takes one character at a time, so the result cannot depend on how
-//! the text is cut into tokens. Text that begins like a call and turns out to be none is content.
+//! Each format is a state machine over characters, so the result does not depend on token
+//! boundaries. Text that begins like a call but is none becomes content.
 
 mod call_grammar;
 mod call_spans;
@@ -28,57 +28,58 @@ pub use self::tool_set::{MOST_TOOLS, Tool, ToolChoiceMode, ToolFields, ToolSet};
 pub enum ToolFormat {
     /// `<tool_call>\n{"name": .., "arguments": ..}\n</tool_call>`: Hermes, Qwen 2.5 and 3.
     Hermes,
-    /// The same without blanks: brook.
+    /// The same without whitespace: brook.
     Brook,
-    /// The whole answer is `{"name": .., "parameters": ..}`, several with `;` between: Llama 3.
+    /// The whole output is `{"name": .., "parameters": ..}`, separated by `;`: Llama 3.
     Llama3Json,
     /// `[TOOL_CALLS][{"name": .., "arguments": ..}]` or `[TOOL_CALLS]name[ARGS]{..}`: Mistral.
     Mistral,
-    /// The whole answer is `[name(key=value)]`: Llama 4 and 3.2, `ToolACE`.
+    /// The whole output is `[name(key=value)]`: Llama 4 and 3.2, `ToolACE`.
     Pythonic,
 }
 
-/// How a model writes its thoughts, always before the rest of its answer.
+/// How a model marks its reasoning, which always precedes the rest of its output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReasoningFormat {
-    /// `<think>..</think>`: DeepSeek R1, Qwen 3 and many more.
+    /// `<think>..</think>`: DeepSeek R1, Qwen 3 and many others.
     Think,
     /// `[THINK]..[/THINK]`: Magistral.
     Mistral,
 }
 
-/// A part of an answer. Parts of one kind that follow each other belong together.
+/// A part of the output. Consecutive parts of one kind belong together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OutputDelta {
-    /// Text for the user.
+    /// Text of the reply.
     Content(String),
-    /// What the model thought before it answered.
+    /// Reasoning that precedes the reply.
     Reasoning(String),
-    /// A call begins, of the function of this name.
+    /// The start of a call of this function.
     CallStart(String),
-    /// More of the arguments of the call that began last: JSON in pieces.
+    /// The next piece of JSON of the current call's arguments.
     Arguments(String),
-    /// The call that began last is complete.
+    /// The end of the current call.
     CallEnd,
 }
 
-/// Names of the functions that a request offers.
+/// The names of the request's tools.
 pub type ToolNames = Arc<[String]>;
 
-/// Pieces in order; text is appended to the last one where it is of the same kind.
+/// Deltas in order. Text is appended to the last one if that is of the same kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OutputDeltas(Vec<OutputDelta>);
 
-/// A machine that reads one format. `finish` comes once, after the last character.
+/// A parser of one call format. `finish` is called once, after the last character.
 trait ToolCallParser: std::fmt::Debug + Send {
     fn push(&mut self, c: char, out: &mut OutputDeltas);
     fn finish(&mut self, out: &mut OutputDeltas);
-    /// Whether what comes next belongs to a call: its mark has come, or where it has none its name.
+    /// Whether the next character belongs to a call: its mark was seen, or its name if the format
+    /// has no mark.
     fn in_call(&self) -> bool;
 }
 
 impl ToolFormat {
-    /// All, with the names that people type.
+    /// All formats with their names on the command line.
     pub const ALL: [(Self, &'static str); 5] = [
         (Self::Hermes, "hermes"),
         (Self::Brook, "brook"),
@@ -87,7 +88,7 @@ impl ToolFormat {
         (Self::Pythonic, "pythonic"),
     ];
 
-    /// The format that a chat template shows its model.
+    /// Returns the call format that a chat template contains.
     pub fn from_template(source: &str) -> Option<Self> {
         let has = |mark: &str| source.contains(mark);
         if has("<tool_call>{\"name\":") {
@@ -105,7 +106,7 @@ impl ToolFormat {
         }
     }
 
-    /// Marks that may be special tokens: the parser must see them.
+    /// Returns the marks that may be special tokens. The parser must see them as text.
     pub fn marks(self) -> &'static [&'static str] {
         match self {
             Self::Hermes | Self::Brook => &[hermes::OPEN, hermes::CLOSE],
@@ -115,7 +116,7 @@ impl ToolFormat {
         }
     }
 
-    /// Whether ids of calls must have the nine characters that Mistral's templates insist on.
+    /// Whether call ids must have exactly nine characters, as Mistral's templates require.
     pub fn short_ids(self) -> bool {
         self == Self::Mistral
     }
@@ -131,16 +132,16 @@ impl ToolFormat {
 }
 
 impl ReasoningFormat {
-    /// All, with the names that people type.
+    /// All formats with their names on the command line.
     pub const ALL: [(Self, &'static str); 2] = [(Self::Think, "think"), (Self::Mistral, "mistral")];
 
-    /// The format that a chat template shows.
+    /// Returns the reasoning format that a chat template contains.
     pub fn from_template(source: &str) -> Option<Self> {
         let mut all = Self::ALL.into_iter().map(|(format, _)| format);
         all.find(|format| format.marks().iter().any(|mark| source.contains(mark)))
     }
 
-    /// What opens and what closes the thoughts. They may be special tokens.
+    /// Returns the opening and closing mark of reasoning. They may be special tokens.
     pub fn marks(self) -> &'static [&'static str; 2] {
         match self {
             Self::Think => &["<think>", "</think>"],
@@ -148,12 +149,12 @@ impl ReasoningFormat {
         }
     }
 
-    /// Whether a prompt ends inside the model's thoughts.
+    /// Whether a prompt ends with the opening mark, so that the output begins with reasoning.
     pub fn is_open_after(self, prompt: &str) -> bool {
         prompt.trim_end().ends_with(self.marks()[0])
     }
 
-    /// Whether a prompt ends behind them: there are none then.
+    /// Whether a prompt ends with the closing mark, so that the output has no reasoning.
     pub fn is_closed_after(self, prompt: &str) -> bool {
         prompt.trim_end().ends_with(self.marks()[1])
     }
@@ -192,12 +193,12 @@ impl OutputDeltas {
         self.0.push(OutputDelta::CallEnd);
     }
 
-    /// Takes all pieces; the room that they took is kept.
+    /// Takes all deltas and keeps the allocation.
     pub fn drain(&mut self) -> impl Iterator<Item = OutputDelta> + '_ {
         self.0.drain(..)
     }
 
-    /// Leaves out what comes after the first call that is complete; says whether there is one.
+    /// Drops everything after the first complete call. Returns whether there is one.
     fn cut_after_call(&mut self) -> bool {
         let end = self
             .0

@@ -1,46 +1,47 @@
-//! An answer's text, piece by piece.
+//! The incremental parser of a model's output.
 
 use super::json_call::KeyOrder;
 use super::reasoning::ReasoningSplitter;
 use super::{OutputDeltas, ReasoningFormat, ToolCallParser, ToolFormat, ToolNames};
 use crate::engine::types::ReasoningMarkers;
 
-/// How an answer is to be read.
+/// How to parse an output.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OutputParserOptions {
-    /// Calls in this format, of functions of these names. `None`: all text is content.
+    /// The format of calls and the names of the tools. `None`: all text is content.
     pub tools: Option<(ToolFormat, ToolNames)>,
-    /// Whether calls that nothing forces are guided: only what a guide begins with is one then.
+    /// Whether a grammar constrains calls under `auto`. Only what begins as the grammar says is
+    /// then a call.
     pub strict: bool,
-    /// Thoughts in this format.
+    /// The format of reasoning, if any.
     pub reasoning: Option<ReasoningFormat>,
-    /// Whether the prompt ends inside the thoughts.
+    /// Whether the prompt ends inside the reasoning.
     pub in_reasoning: bool,
-    /// Whether the answer ends with its first call.
+    /// Whether the output ends with its first call.
     pub one_call: bool,
-    /// Whether the request says which function is called: that is no decision of the model then.
+    /// Whether the request names the function to call; the finish reason is then not `tool_calls`.
     pub named_choice: bool,
-    /// Whether its call is told by the older name, `function_call`.
+    /// Whether the call is reported in the deprecated field `function_call`.
     pub legacy_function_call: bool,
-    /// Whether thoughts may come first; known when the prompt is.
+    /// Whether the output may begin with reasoning; known once the prompt is.
     pub may_think: bool,
-    /// Where the answer shows its thoughts.
+    /// Where the reply shows reasoning.
     pub reasoning_display: ReasoningDisplay,
 }
 
-/// Where an answer shows its thoughts.
+/// Where the reply shows reasoning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReasoningDisplay {
     /// Apart from the content.
     #[default]
     Separate,
-    /// In the content, as the model wrote them, marks and blanks included.
+    /// In the content as the model wrote it, including marks and whitespace.
     InContent,
     /// Nowhere.
     Hidden,
 }
 
-/// Reads one answer.
+/// Parses one output.
 #[derive(Debug)]
 pub struct OutputParser {
     splitter: Option<ReasoningSplitter>,
@@ -56,14 +57,14 @@ impl OutputParserOptions {
         self.tools.is_none() && (self.reasoning.is_none() || !separate)
     }
 
-    /// Marks that may be special tokens, whose text must be part of the answer then.
+    /// Returns the marks that may be special tokens and must appear in the output's text.
     pub fn marks(&self) -> impl Iterator<Item = &'static str> {
         let tools = self.tools.iter().flat_map(|(format, _)| format.marks());
         let reasoning = self.reasoning.iter().flat_map(|format| format.marks());
         tools.chain(reasoning).copied()
     }
 
-    /// The same, for an answer to this prompt, which goes on with what the model has said if it
+    /// Returns these options for an output to `prompt`, which ends in the model's own text if it
     /// `continues`.
     #[must_use]
     pub fn after_prompt(self, prompt: &str, continues: bool) -> Self {
@@ -80,7 +81,7 @@ impl OutputParserOptions {
         }
     }
 
-    /// The thoughts that may come before what the answer must spell.
+    /// Returns the reasoning that may precede the constrained part of the output.
     pub fn expected_reasoning(&self) -> Option<ReasoningMarkers> {
         let format = self.reasoning.filter(|_| self.may_think)?;
         Some(ReasoningMarkers {
@@ -89,7 +90,7 @@ impl OutputParserOptions {
         })
     }
 
-    /// A reader at the start of an answer.
+    /// Returns a parser at the start of an output.
     pub fn parser(&self) -> OutputParser {
         let splitter =
             |format| ReasoningSplitter::new(format, self.in_reasoning, self.reasoning_display);
@@ -110,7 +111,7 @@ impl OutputParserOptions {
 }
 
 impl OutputParser {
-    /// Reads more text of the answer.
+    /// Parses more text of the output.
     pub fn feed(&mut self, text: &str, out: &mut OutputDeltas) {
         if self.over {
             return;
@@ -124,17 +125,17 @@ impl OutputParser {
         self.over = self.one_call && out.cut_after_call();
     }
 
-    /// Whether the answer has had its one call: nothing more of it counts.
+    /// Whether the only allowed call is complete; later text is ignored.
     pub fn is_over(&self) -> bool {
         self.over
     }
 
-    /// Whether what comes next belongs to a call.
+    /// Whether the next character belongs to a call.
     pub fn is_in_call(&self) -> bool {
         !self.over && self.tools.as_ref().is_some_and(|tools| tools.in_call())
     }
 
-    /// Reads the answer's end.
+    /// Handles the end of the output.
     pub fn finish(&mut self, out: &mut OutputDeltas) {
         if std::mem::replace(&mut self.over, true) {
             return;

@@ -1,33 +1,34 @@
-//! Calls as a Python list: the whole answer is `[name(key="value"), ..]`. A list is one of calls only
-//! if it begins with a function on offer. A call goes out when it is complete, as JSON.
+//! Calls as a Python list: the whole output is `[name(key="value"), ..]`. A list consists of calls
+//! only if it begins with the name of one of the request's tools. A call is emitted as JSON when it
+//! is complete.
 
 use serde_json::{Map, Value};
 
 use super::content_buffer::{ContentBuffer, MarkFinder};
 use super::{OutputDeltas, ToolCallParser, ToolNames};
 
-/// Llama 4 puts its calls between these.
+/// The marks around Llama 4's calls.
 pub(super) const MARKS: [&str; 2] = ["<|python_start|>", "<|python_end|>"];
-/// Lists and dictionaries inside each other.
+/// The maximum nesting of lists and dictionaries.
 const DEPTH: usize = 64;
 
-/// Reads pythonic calls.
+/// Parses pythonic calls.
 #[derive(Debug)]
 pub(super) struct PythonicParser {
     names: ToolNames,
     state: State,
     finder: MarkFinder,
     content_buffer: ContentBuffer,
-    /// Whether a call of the list has been read.
+    /// Whether the list has a complete call.
     listed: bool,
-    /// The call that is being read.
+    /// The current call's text.
     call: String,
     scan: CallScanner,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Before anything but blanks.
+    /// Before any non-blank character.
     Start,
     /// Before a call.
     Before,
@@ -49,7 +50,7 @@ struct CallScanner {
 }
 
 impl CallScanner {
-    /// Takes one character; says whether the call ends with it.
+    /// Takes one character. Returns whether it ends the call.
     fn step(&mut self, c: char) -> bool {
         match (self.quote, c) {
             (Some(_), _) if self.escaped => self.escaped = false,
@@ -81,7 +82,7 @@ impl PythonicParser {
         }
     }
 
-    /// A character that belongs to no mark.
+    /// Handles a character that belongs to no mark.
     fn plain(&mut self, c: char, out: &mut OutputDeltas) {
         let blank = c.is_whitespace();
         match (self.state, c) {
@@ -143,7 +144,7 @@ impl PythonicParser {
 
 impl ToolCallParser for PythonicParser {
     fn push(&mut self, c: char, out: &mut OutputDeltas) {
-        // Inside a call a mark is an argument's text.
+        // Inside a call, a mark is text of an argument.
         if matches!(self.state, State::Call) {
             return self.call(c, out);
         }
@@ -163,7 +164,7 @@ impl ToolCallParser for PythonicParser {
         self.content_buffer.finish(out);
     }
 
-    /// From the first call's arguments to the end of the list, with what is between its calls.
+    /// Spans the first call's arguments to the end of the list, including the text between calls.
     fn in_call(&self) -> bool {
         match self.state {
             State::After => true,
@@ -178,7 +179,7 @@ fn is_name(c: char) -> bool {
     c.is_alphanumeric() || "_-.".contains(c)
 }
 
-/// `name(key=literal, ..)`; `None` if it is not that.
+/// Parses `name(key=literal, ..)`.
 fn parse(call: &str) -> Option<(String, Map<String, Value>)> {
     let (name, rest) = call.split_once('(')?;
     let mut literal = LiteralParser { rest, depth: 0 };
@@ -202,7 +203,7 @@ fn parse(call: &str) -> Option<(String, Map<String, Value>)> {
         .then(|| (name.to_owned(), arguments))
 }
 
-/// Reads Python literals.
+/// Parses Python literals.
 struct LiteralParser<'a> {
     rest: &'a str,
     depth: usize,
@@ -214,7 +215,7 @@ impl LiteralParser<'_> {
         Some(())
     }
 
-    /// Entries up to `close`, with commas between and perhaps after them.
+    /// Parses entries up to `close`, separated by commas. A trailing comma is allowed.
     fn entries(
         &mut self,
         close: char,
@@ -259,7 +260,8 @@ impl LiteralParser<'_> {
         }
     }
 
-    /// A dictionary that stands for arguments: JSON where it is that, which forced calls are.
+    /// Parses the dictionary of `**{..}`: JSON if it is that (forced calls are), else a Python
+    /// literal.
     fn object(&mut self) -> Option<Map<String, Value>> {
         let mut json = serde_json::Deserializer::from_str(self.rest).into_iter();
         if let Some(Ok(map)) = json.next() {
@@ -282,7 +284,7 @@ impl LiteralParser<'_> {
         Some(Value::Array(list))
     }
 
-    /// A number, or one of Python's and JSON's words.
+    /// Parses a number or a constant of Python or JSON.
     fn word(&mut self) -> Option<Value> {
         let end = self
             .rest
@@ -331,7 +333,7 @@ impl LiteralParser<'_> {
     }
 }
 
-/// What a backslash before `c` means in Python.
+/// Appends the meaning of a backslash before `c` in Python.
 fn unescape(c: char, text: &mut String) {
     match c {
         'n' => text.push('\n'),

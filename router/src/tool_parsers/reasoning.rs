@@ -1,32 +1,32 @@
-//! Thoughts at the start of an answer: `<think>..</think>`. Blanks around them are left out.
+//! Reasoning at the start of an output: `<think>..</think>`. Whitespace around it is dropped.
 
 use super::content_buffer::MarkFinder;
 use super::{OutputDeltas, ReasoningDisplay, ReasoningFormat};
 
-/// Splits thoughts from what follows.
+/// Splits reasoning from the text that follows.
 #[derive(Debug)]
 pub(super) struct ReasoningSplitter {
     state: State,
     finder: MarkFinder,
-    /// Blanks that are shown if text follows them.
+    /// Whitespace that is emitted if text follows.
     blanks: String,
     reasoning_display: ReasoningDisplay,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Before anything but blanks.
+    /// Before any non-blank character.
     Start,
-    /// Between the marks; whether text has come.
+    /// Between the marks; `true` once non-blank text was seen.
     Inside(bool),
-    /// After the closing mark, before anything but blanks.
+    /// After the closing mark, before any non-blank character.
     Closed,
-    /// All the rest.
+    /// After the reasoning.
     Rest,
 }
 
 impl ReasoningSplitter {
-    /// For an answer to a prompt that ends inside the thoughts, if `open`.
+    /// Creates a splitter. `open` means that the prompt ends inside the reasoning.
     pub(super) fn new(
         format: ReasoningFormat,
         open: bool,
@@ -44,7 +44,7 @@ impl ReasoningSplitter {
         }
     }
 
-    /// Takes one character, and passes on the text that is no thought.
+    /// Takes one character. Passes text that is no reasoning to `rest`.
     pub(super) fn push(
         &mut self,
         c: char,
@@ -82,7 +82,7 @@ impl ReasoningSplitter {
                 self.blanks.clear();
                 self.state = State::Inside(false);
             }
-            // It closes what the prompt has opened, or nothing.
+            // The mark closes what the prompt opened, or nothing.
             Some(_) => {
                 self.blanks.clear();
                 self.state = State::Closed;
@@ -104,7 +104,7 @@ impl ReasoningSplitter {
         }
         text.chars().for_each(|c| self.push_reasoning(c, out));
         match found {
-            // The prompt has opened them, and the model does so again.
+            // The prompt opened the reasoning and the model repeats the mark.
             Some(0) if self.state == State::Inside(false) => {}
             Some(0) => {
                 let mark = self.finder.mark(0);
@@ -122,7 +122,8 @@ impl ReasoningSplitter {
         self.reasoning_display == ReasoningDisplay::InContent
     }
 
-    /// Shows a mark in the content. What follows the closing one is the rest, blanks included.
+    /// Emits a mark as content. Text after the closing mark belongs to the rest, including
+    /// whitespace.
     fn pass_mark(&mut self, mark: usize, out: &mut OutputDeltas) {
         out.content(self.finder.mark(mark));
         self.state = match mark {
@@ -147,7 +148,7 @@ impl ReasoningSplitter {
         out.reasoning(c.encode_utf8(&mut [0; 4]));
     }
 
-    /// The answer is over.
+    /// Ends the output.
     pub(super) fn finish(
         &mut self,
         out: &mut OutputDeltas,

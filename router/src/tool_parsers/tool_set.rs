@@ -1,4 +1,4 @@
-//! Tools that a request offers, and what it wants of them, in whatever dialect.
+//! The tools of a request and the choice among them, common to all dialects.
 
 use std::collections::HashSet;
 
@@ -7,67 +7,67 @@ use serde_json::{Map, Value};
 use super::ToolNames;
 use crate::error::{ApiError, Excerpt};
 
-/// Tools on offer.
+/// The tools of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToolSet {
-    /// In the client's order; not empty.
+    /// The tools in the client's order; not empty.
     pub tools: Vec<Tool>,
-    /// What the model is to do with them.
+    /// Which calls the model may or must make.
     pub choice: ToolChoiceMode,
-    /// Whether one answer may have several calls.
+    /// Whether one output may have several calls.
     pub parallel: bool,
 }
 
 /// A function that the model may call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tool {
-    /// What calls name.
+    /// The name that calls use.
     pub name: String,
-    /// What it does, for the model.
+    /// A description for the model.
     pub description: Option<String>,
-    /// A JSON schema of its arguments, as text with its keys in the client's order.
+    /// A JSON schema of the arguments, as text with its keys in the client's order.
     pub parameters: Option<String>,
-    /// Whether calls that nothing forces keep that schema, too.
+    /// Whether calls under `auto` must match the schema.
     pub strict: bool,
 }
 
-/// What the model is to do with the tools.
+/// Which calls the model may or must make.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ToolChoiceMode {
-    /// Not to know of them.
+    /// No calls; the prompt does not mention the tools.
     None,
-    /// To call some or none.
+    /// Any number of calls, including none.
     #[default]
     Auto,
-    /// To call at least one.
+    /// At least one call.
     Required,
-    /// To call this one.
+    /// A call of this function.
     Named(String),
 }
 
-/// Where a dialect keeps what may be wrong, and its words for what may be done.
+/// The names that a dialect gives to the fields checked here, for error messages.
 #[derive(Clone, Copy, Debug)]
 pub struct ToolFields {
-    /// The tools.
+    /// The list of tools.
     pub list: &'static str,
-    /// A tool's name, after its place in them.
+    /// A tool's name, after its index in the list.
     pub name: &'static str,
-    /// A tool's schema, after its place in them.
+    /// A tool's schema, after its index in the list.
     pub parameters: &'static str,
-    /// What is to be done with them.
+    /// The choice.
     pub choice: &'static str,
-    /// What it can be to force a call, in words.
+    /// The values of the choice that force a call, as text.
     pub forcing: &'static str,
 }
 
-/// Tools of one request.
+/// The maximum number of tools of a request.
 pub const MOST_TOOLS: usize = 1024;
 pub(crate) const LONGEST_TOOL_NAME: usize = 64;
-/// What a name may have beside letters and digits.
+/// The symbols allowed in a name beside letters and digits.
 pub(crate) const TOOL_NAME_SYMBOLS: &str = "_.-";
 
 impl ToolSet {
-    /// Checks every rule about tools.
+    /// Validates the names, schemas and choice.
     pub fn check(&self, fields: ToolFields) -> Result<(), ApiError> {
         let mut seen = HashSet::new();
         for (index, tool) in self.tools.iter().enumerate() {
@@ -91,7 +91,7 @@ impl ToolSet {
         }
     }
 
-    /// Whether the answer is nothing but calls.
+    /// Whether the output consists of calls alone.
     pub fn forces_call(&self) -> bool {
         matches!(
             self.choice,
@@ -99,17 +99,17 @@ impl ToolSet {
         )
     }
 
-    /// Whether calls that nothing forces are guided.
+    /// Whether a grammar constrains calls under `auto`.
     pub fn is_strict(&self) -> bool {
         self.choice == ToolChoiceMode::Auto && self.tools.iter().any(|tool| tool.strict)
     }
 
-    /// The names of all.
+    /// Returns the names of all tools.
     pub fn names(&self) -> ToolNames {
         self.tools.iter().map(|tool| tool.name.clone()).collect()
     }
 
-    /// The tools as chat templates take them: a JSON list.
+    /// Returns the tools as chat templates take them: a JSON list.
     pub fn to_json(&self) -> String {
         let tools: Vec<String> = self.tools.iter().map(Tool::to_json).collect();
         format!("[{}]", tools.join(","))
@@ -144,7 +144,7 @@ fn check_name(name: &str, at: &str) -> Result<(), ApiError> {
     Err(ApiError::at(at, &rule))
 }
 
-/// A schema is an object, of an object.
+/// Validates a schema: a JSON object of type `object`.
 fn check_schema(schema: &str, at: &str) -> Result<(), ApiError> {
     let Ok(schema) = serde_json::from_str::<Map<String, Value>>(schema) else {
         let rule = format!(

@@ -1,4 +1,4 @@
-//! The arguments of filters, tests and methods, bound to names as Python binds them.
+//! Arguments of filters, tests and methods, bound to parameters as in Python.
 
 use minijinja::Error;
 use minijinja::value::{Kwargs, Value};
@@ -29,7 +29,7 @@ impl Args {
         Self { values, named }
     }
 
-    /// Takes the first one off: what a filter or a test is applied to.
+    /// Takes the first argument: the value to which a filter or a test is applied.
     pub(super) fn take_first(&mut self) -> Value {
         if self.values.is_empty() {
             Value::UNDEFINED
@@ -53,7 +53,7 @@ impl Args {
         (self.values, self.named)
     }
 
-    /// All of them in the form of a call, behind `first`.
+    /// Returns `first` and all arguments in the form of a call.
     pub(super) fn prepended_with(&self, first: Value) -> Vec<Value> {
         let mut all = vec![first];
         all.extend(self.values.iter().cloned());
@@ -63,7 +63,7 @@ impl Args {
         all
     }
 
-    /// Binds them to the parameters of `name`; what is not given is none here.
+    /// Binds the arguments to the parameters of the function `name`. A missing argument is `None`.
     pub(super) fn bind<const N: usize>(
         self,
         name: &str,
@@ -97,13 +97,13 @@ impl Args {
     }
 }
 
-/// A parameter that must be given.
+/// Returns the value of a required parameter.
 pub(super) fn needed(value: Option<Value>, name: &str) -> Result<Value, Error> {
     let message = || format!("missing a required argument: '{name}'");
     value.ok_or_else(|| py_error("TypeError", message()))
 }
 
-/// A whole number, or `default` where none is given.
+/// Returns an integer, or `default` if the argument is missing.
 pub(super) fn count(value: Option<&Value>, default: i64) -> Result<i64, Error> {
     match value {
         None => Ok(default),
@@ -120,7 +120,7 @@ pub(super) fn count(value: Option<&Value>, default: i64) -> Result<i64, Error> {
     }
 }
 
-/// A text that must be one.
+/// Returns a string, or a `TypeError`.
 pub(super) fn text(value: &Value) -> Result<&str, Error> {
     value.as_str().ok_or_else(|| {
         let name = super::python_types::type_name(value);

@@ -1,13 +1,13 @@
-//! Expressions, rewritten: Python's operators become filters (`a % b` is `a|py_mod(b)`), so that they
-//! mean what they mean in Python. The engine parses and runs what comes out.
+//! Rewrites expressions. Python's operators become filters (`a % b` becomes `a|py_mod(b)`), which
+//! implement Python's semantics. minijinja parses and runs the result.
 
 use super::tag_parser::{Result, TagParser};
 use super::tokens::Token;
 
-/// How tightly a written expression holds together.
+/// The precedence of a rewritten expression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Precedence {
-    /// It needs parentheses wherever something is applied to it.
+    /// Needs parentheses before anything is applied to it.
     Loose,
     /// A filter may follow.
     Filtered,
@@ -15,7 +15,7 @@ pub(super) enum Precedence {
     Tight,
 }
 
-/// A written expression.
+/// A rewritten expression.
 #[derive(Clone, Debug)]
 pub(super) struct Expression {
     pub(super) text: String,
@@ -35,17 +35,18 @@ impl Expression {
         }
     }
 
-    /// The filter `name` applied to it.
+    /// Applies the filter `name`.
     pub(super) fn filtered(self, name: &str, args: &str) -> Self {
         let text = format!("{}|{name}({args})", self.at_least(Precedence::Filtered));
         Self::new(text, Precedence::Filtered)
     }
 }
 
-/// Bytes of what stands between two comparisons, as in `a < b < c`: it is written twice.
+/// The maximum size in bytes of an operand between two comparisons, as in `a < b < c`: it is
+/// written twice.
 const MAX_REPEATED_BYTES: usize = 1 << 10;
 
-/// `left sign right`.
+/// Writes `left sign right`.
 fn write_comparison(left: Expression, sign: &str, right: &Expression) -> Expression {
     let filter = match sign {
         "<" => "py_lt",
@@ -69,11 +70,11 @@ fn write_comparison(left: Expression, sign: &str, right: &Expression) -> Express
     left.filtered(filter, &right.text)
 }
 
-/// Expressions in expressions: each costs stack here and in the engine.
+/// The maximum nesting of expressions. Each level uses stack here and in minijinja.
 const MAX_DEPTH: usize = 100;
 
 impl TagParser<'_, '_> {
-    /// An expression, or several with commas between: a tuple.
+    /// Parses an expression, or a tuple of several separated by commas.
     pub(super) fn tuple(&mut self, conditional: bool) -> Result<String> {
         let first = self.item(conditional)?;
         if !self.is_sign(",") {
@@ -107,7 +108,7 @@ impl TagParser<'_, '_> {
         self.depth += 1;
         if self.depth > MAX_DEPTH {
             return Err(format!(
-                "expressions stand in expressions more than {MAX_DEPTH} deep"
+                "expressions are nested more than {MAX_DEPTH} levels deep"
             ));
         }
         let mut written = self.or()?;
@@ -180,7 +181,7 @@ impl TagParser<'_, '_> {
         while let Some(sign) = self.comparison() {
             let right = self.sum()?;
             if written.is_some() && left.text.len() > MAX_REPEATED_BYTES {
-                return Err("a comparison in a chain of comparisons is too long".to_owned());
+                return Err("an operand in a chain of comparisons is too long".to_owned());
             }
             let next = write_comparison(left.clone(), sign, &right);
             left = right;
@@ -195,7 +196,7 @@ impl TagParser<'_, '_> {
         Ok(written.unwrap_or(left))
     }
 
-    /// Operators of one level, each with the filter that it becomes.
+    /// Parses the operators of one precedence level, each with the filter that replaces it.
     fn binary(
         &mut self,
         operators: &[(&str, &str)],
@@ -246,7 +247,7 @@ impl TagParser<'_, '_> {
                 self.at += 1;
                 self.depth += 1;
                 if self.depth > MAX_DEPTH {
-                    return Err(format!("more than {MAX_DEPTH} signs stand in a row"));
+                    return Err(format!("more than {MAX_DEPTH} signs in a row"));
                 }
                 let operand = self.unary(false)?;
                 self.depth -= 1;
@@ -340,7 +341,7 @@ impl TagParser<'_, '_> {
     }
 }
 
-/// A string of the engine that says `text`.
+/// Returns a minijinja string literal for `text`.
 pub(super) fn literal(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');

@@ -15,7 +15,7 @@ use super::python_types::{
 };
 use super::text::to_str;
 
-/// `environment.getitem(item, part)` along a path such as `a.0.b`.
+/// Implements `environment.getitem(item, part)` along a path such as `a.0.b`.
 pub(super) fn get_path(item: &Value, path: &Value) -> Result<Value, Error> {
     let Some(path) = path.as_str() else {
         return if path.is_none() {
@@ -42,7 +42,7 @@ fn part(item: &Value, key: &Value) -> Result<Value, Error> {
     item.get_item(key)
 }
 
-/// The value that lists are ordered by: texts without their case.
+/// Returns the key by which lists are sorted: strings are lower-cased unless `case_sensitive`.
 fn folded(value: Value, case_sensitive: bool) -> Value {
     match value.as_str() {
         Some(text) if !case_sensitive => Value::from(text.to_lowercase()),
@@ -50,12 +50,12 @@ fn folded(value: Value, case_sensitive: bool) -> Value {
     }
 }
 
-/// A flag of a filter.
+/// Whether a flag of a filter is true.
 fn is(flag: Option<Value>) -> bool {
     flag.is_some_and(|flag| flag.is_true())
 }
 
-/// Sorts by the keys, which Python must know how to compare.
+/// Sorts by the keys. Fails if Python could not compare them.
 pub(super) fn sorted(mut keyed: Vec<(Value, Value)>, reverse: bool) -> Result<Vec<Value>, Error> {
     let mut wrong = None;
     keyed.sort_by(|(a, _), (b, _)| {
@@ -379,7 +379,7 @@ pub(super) fn reject_attr(
     select_items(state, &value, (Some(attribute), args), false)
 }
 
-/// The items whose test answers `wanted`; without a test, whether they are true.
+/// Returns the items for which the test gives `wanted`. Without a test, the item's truth counts.
 fn select_items(
     state: &mut State<'_, '_>,
     value: &Value,
@@ -415,7 +415,7 @@ pub(super) fn random(_: &mut State<'_, '_>, value: Value, args: Args) -> Result<
     Ok(list.get(index).cloned().unwrap_or_default())
 }
 
-/// `dict(mapping or pairs, **items)`.
+/// Implements `dict(mapping or pairs, **items)`.
 pub(super) fn new_dict(mut args: Args) -> Result<Value, Error> {
     let first = args.take_first();
     let mut entries = match kind(&first) {

@@ -1,4 +1,4 @@
-//! Jinja's filters on numbers and on any value.
+//! Jinja's filters on numbers and on values of any type.
 
 #![allow(clippy::needless_pass_by_value, reason = "the signature of a filter")]
 
@@ -43,7 +43,7 @@ pub(super) fn int(_: &mut State<'_, '_>, value: Value, args: Args) -> Result<Val
     let base = count(base.as_ref(), 10)?;
     let default = default.unwrap_or_else(|| Value::from(0));
     if value.is_undefined() {
-        // The engine's undefined value has no number to it.
+        // As in Jinja, an undefined value raises instead of giving `default`.
         return Err(undefined());
     }
     let whole = |number: f64| -> Option<Value> {
@@ -68,7 +68,7 @@ pub(super) fn int(_: &mut State<'_, '_>, value: Value, args: Args) -> Result<Val
     Ok(parsed.unwrap_or(default))
 }
 
-/// `int(text, base)`; `None` for what Python refuses.
+/// Implements `int(text, base)`; `None` where Python raises.
 fn parse_int(text: &str, base: i64) -> Option<Value> {
     let text = text.trim_matches(is_space);
     let (negative, digits) = match text.strip_prefix(['-', '+']) {
@@ -107,7 +107,7 @@ fn parse_int(text: &str, base: i64) -> Option<Value> {
     }
 }
 
-/// `float(text)`; `None` for what Python refuses.
+/// Implements `float(text)`; `None` where Python raises.
 fn parse_float(text: &str) -> Option<f64> {
     let text = text.trim_matches(is_space);
     let outer = text.starts_with('_') || text.ends_with('_') || text.contains("__");
@@ -160,7 +160,7 @@ pub(super) fn round(_: &mut State<'_, '_>, value: Value, args: Args) -> Result<V
     Ok(Value::from(rounded))
 }
 
-/// `round(number, places)`: halves go to the even digit, of the exact binary value.
+/// Implements `round(number, places)`: rounds the exact binary value, halves to the even digit.
 fn round_float(number: f64, places: i32) -> f64 {
     if !number.is_finite() {
         return number;
@@ -197,14 +197,15 @@ pub(super) fn attr(_: &mut State<'_, '_>, value: Value, args: Args) -> Result<Va
             value,
         }));
     }
-    // Items of a dict are no attributes.
+    // The items of a dict are not attributes.
     match kind(&value) {
         Kind::Other | Kind::List => value.get_attr(name),
         _ => Ok(Value::UNDEFINED),
     }
 }
 
-/// `pprint.pformat`: sorted keys, and a line for each item of what is wider than 80 characters.
+/// Implements `pprint.pformat`: keys are sorted, and a container wider than 80 characters has one
+/// item per line.
 pub(super) fn pprint(_: &mut State<'_, '_>, value: Value, args: Args) -> Result<Value, Error> {
     let [] = args.bind("pprint", [])?;
     let mut out = String::new();
@@ -212,7 +213,7 @@ pub(super) fn pprint(_: &mut State<'_, '_>, value: Value, args: Args) -> Result<
     Ok(Value::from(out))
 }
 
-/// `repr` with sorted keys.
+/// Implements `repr` with sorted keys.
 fn flat(value: &Value) -> String {
     let mut parts: Vec<String> = Vec::new();
     let (open, close) = match kind(value) {
@@ -246,7 +247,7 @@ fn by_key(value: &Value) -> Vec<(Value, Value)> {
     entries
 }
 
-/// `indent`: the column where the value begins; `after`: what must fit behind it.
+/// Writes a value that begins at column `indent` and is followed by `after` characters.
 fn pretty(value: &Value, (indent, after): (usize, usize), out: &mut String) {
     const WIDTH: usize = 80;
     let line = flat(value);

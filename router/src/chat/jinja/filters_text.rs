@@ -1,4 +1,4 @@
-//! Jinja's filters on texts.
+//! Jinja's filters on strings.
 
 #![allow(clippy::needless_pass_by_value, reason = "the signature of a filter")]
 
@@ -28,7 +28,7 @@ pub(super) fn capitalize(_: &mut State<'_, '_>, value: Value, args: Args) -> Res
     Ok(Value::from(strings::capitalize(&to_str(&value))))
 }
 
-/// Words begin behind blanks and behind `-({[<`.
+/// A word begins after whitespace or one of `-({[<`.
 pub(super) fn title(_: &mut State<'_, '_>, value: Value, args: Args) -> Result<Value, Error> {
     let [] = args.bind("title", [])?;
     let mut out = String::new();
@@ -162,7 +162,7 @@ pub(super) fn safe(_: &mut State<'_, '_>, value: Value, args: Args) -> Result<Va
     Ok(Value::from_safe_string(to_str(&value)))
 }
 
-/// `"%s" | format(value)`.
+/// Implements `"%s" | format(value)`.
 pub(super) fn format(_: &mut State<'_, '_>, value: Value, args: Args) -> Result<Value, Error> {
     let (values, named) = args.into_parts();
     let values = match (values.is_empty(), named.is_empty()) {
@@ -176,7 +176,7 @@ pub(super) fn format(_: &mut State<'_, '_>, value: Value, args: Args) -> Result<
     printf(&to_str(&value), &values).map(Value::from)
 }
 
-/// Takes tags and comments out, and writes each run of blanks as one.
+/// Removes tags and comments and collapses each run of whitespace into one space.
 pub(super) fn strip_tags(_: &mut State<'_, '_>, value: Value, args: Args) -> Result<Value, Error> {
     let [] = args.bind("striptags", [])?;
     let mut text = to_str(&value);

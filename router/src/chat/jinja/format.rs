@@ -1,4 +1,4 @@
-//! `"{} {name!r:>8}".format(...)`.
+//! Python's `str.format`: `"{} {name!r:>8}".format(...)`.
 
 use minijinja::value::Value;
 use minijinja::{Error, State};
@@ -9,18 +9,18 @@ use super::ops::Number;
 use super::python_types::{Kind, kind, py_error, type_name};
 use super::text::{self, to_ascii, to_repr, to_str};
 
-/// Characters of a width or of a precision.
+/// The maximum of a width or precision in characters.
 const MOST: usize = 1 << 16;
 
-/// Where replacement fields without a number are.
+/// The arguments and the state of automatic field numbering.
 struct Fields<'a> {
     args: &'a Args,
     next: usize,
-    /// Whether fields were named by number: then none may be without one.
+    /// Whether a field had an explicit number: later fields then need one, too.
     numbered: bool,
 }
 
-/// `format.format(*args)`.
+/// Implements `format.format(*args)`.
 pub(super) fn format(state: &State<'_, '_>, format: &str, args: &Args) -> Result<String, Error> {
     let mut fields = Fields {
         args,
@@ -31,7 +31,8 @@ pub(super) fn format(state: &State<'_, '_>, format: &str, args: &Args) -> Result
 }
 
 impl Fields<'_> {
-    /// `depth`: how deep fields may stand in formats of fields.
+    /// Expands the fields of `text`. `depth` is the number of levels at which format specifications
+    /// may contain fields.
     fn expand(&mut self, state: &State<'_, '_>, text: &str, depth: u8) -> Result<String, Error> {
         if depth == 0 {
             return Err(py_error("ValueError", "Max string recursion exceeded"));
@@ -91,7 +92,7 @@ impl Fields<'_> {
         Spec::parse(&spec)?.write(&value, out)
     }
 
-    /// The value of a field such as `0`, `name`, `0.attribute[item]`.
+    /// Returns the value of a field such as `0`, `name` or `0.attribute[item]`.
     fn value(&mut self, name: &str) -> Result<Value, Error> {
         let end = name.find(['.', '[']).unwrap_or(name.len());
         let (first, mut path) = name.split_at(end);
@@ -142,7 +143,8 @@ impl Fields<'_> {
     }
 }
 
-/// Where the field ends that begins at the start of `rest`; fields may stand in its format.
+/// Returns the end of the field at the start of `rest`. Its format specification may contain
+/// fields.
 fn end_of_field(rest: &str) -> Result<usize, Error> {
     let mut open = 0_usize;
     for (at, c) in rest.char_indices() {
@@ -156,7 +158,7 @@ fn end_of_field(rest: &str) -> Result<usize, Error> {
     Err(py_error("ValueError", "expected '}' before end of string"))
 }
 
-/// What stands behind a field's colon.
+/// A format specification: the text after a field's colon.
 #[derive(Debug, Default)]
 struct Spec {
     fill: Option<char>,
@@ -287,7 +289,7 @@ impl Spec {
         }
     }
 
-    /// A float without a letter: like `g`, but with a digit behind the point.
+    /// Formats a float without a presentation type: like `g`, but with a digit after the point.
     fn plain(&self, number: f64) -> Digits {
         let Some(precision) = self.precision else {
             return Digits {
@@ -338,7 +340,7 @@ impl Spec {
         }
     }
 
-    /// The digits before the point in groups; zeros that fill the width are grouped with them.
+    /// Groups the digits before the point. Zeros that fill the width are grouped as well.
     fn grouped(&self, digits: &str, width: usize) -> String {
         let Some(mark) = self.grouping else {
             return digits.to_owned();
@@ -382,7 +384,7 @@ fn number(rest: &mut std::iter::Peekable<std::str::Chars<'_>>) -> Result<Option<
     Ok(found)
 }
 
-/// Writes the text with its padding.
+/// Appends the text with its padding.
 pub(super) fn pad(text: &str, (fill, align, width): (char, char, usize), out: &mut String) {
     let missing = width.saturating_sub(text.chars().count());
     let before = match align {

@@ -120,7 +120,7 @@ const JINJA_TESTS: [(&str, JinjaTest); 39] = [
     }),
 ];
 
-/// Tests of the engine that Jinja has not.
+/// minijinja's tests that Jinja does not have.
 const NON_JINJA_TESTS: [&str; 5] = ["safe", "int", "startingwith", "endingwith", "tojson"];
 
 pub(super) fn install(environment: &mut Environment<'static>) {
@@ -161,7 +161,7 @@ fn divisible_by(value: &Value, args: Args) -> Result<bool, Error> {
     divided(value, &needed(number, "num")?).map(|rest| rest == Some(0))
 }
 
-/// `value % number`; none where a fraction is left.
+/// Returns `value % number`, or `None` if it is not an integer.
 fn divided(value: &Value, number: &Value) -> Result<Option<i128>, Error> {
     let rest = super::ops::modulo(value, number)?;
     Ok(match Number::from_value(&rest) {
@@ -190,13 +190,13 @@ fn is_iterable(value: &Value) -> bool {
         .is_some_and(|object| object.type_name().ends_with("::Loop"))
 }
 
-/// What has a length and items.
+/// Whether the value has a length and items.
 fn is_sequence(value: &Value) -> bool {
     use Kind::{Bytes, Dict, List, Str, Tuple, Undefined};
     matches!(kind(value), Str | Bytes | List | Tuple | Dict | Undefined)
 }
 
-/// `a is b`. Equal numbers and texts of one type are taken for the same.
+/// Approximates `a is b`: equal values of one type count as identical.
 fn same_as(a: &Value, b: &Value) -> Result<bool, Error> {
     Ok(type_name(a) == type_name(b) && a == b)
 }

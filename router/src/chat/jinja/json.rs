@@ -1,4 +1,4 @@
-//! JSON as Python reads and writes it.
+//! Python's JSON reader and writer.
 
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Error, State};
@@ -9,7 +9,7 @@ use super::filters_list::sorted;
 use super::python_types::{Kind, dict, integer, items, kind, pair, pairs, py_error, type_name};
 use super::text;
 
-/// `json.dumps(value, ...)` with `ensure_ascii` off: Python's spacing, nothing escaped for HTML.
+/// Implements `json.dumps(value, ...)` with `ensure_ascii` off: Python's spacing, no HTML escapes.
 #[allow(clippy::needless_pass_by_value, reason = "the signature of a filter")]
 pub(super) fn to_json(_: &mut State<'_, '_>, value: Value, args: Args) -> Result<Value, Error> {
     let names = ["ensure_ascii", "indent", "separators", "sort_keys"];
@@ -46,11 +46,11 @@ pub(super) fn to_json(_: &mut State<'_, '_>, value: Value, args: Args) -> Result
 struct Writer {
     ascii: bool,
     sort: bool,
-    /// What a level of indentation is.
+    /// The text of one indentation level.
     indent: Option<String>,
-    /// What stands between items.
+    /// The separator between items.
     item: String,
-    /// What stands behind a key.
+    /// The separator after a key.
     key: String,
 }
 
@@ -156,7 +156,7 @@ impl Writer {
     }
 }
 
-/// The entries in the order of their keys, which Python must know how to compare.
+/// Sorts the entries by key. Fails if Python could not compare the keys.
 fn sorted_by_key(entries: Vec<(Value, Value)>) -> Result<Vec<(Value, Value)>, Error> {
     let keyed = entries.into_iter();
     let keyed = keyed.map(|(key, value)| (key.clone(), pair((key, value))));
@@ -184,15 +184,15 @@ fn float(value: &Value) -> String {
     }
 }
 
-/// `json.loads(text)`: integers of any size stay what they are.
+/// Implements `json.loads(text)`. Integers of any size are exact.
 ///
 /// # Errors
-/// If it is no JSON.
+/// If `text` is not valid JSON.
 pub(crate) fn from_json(text: &str) -> Result<Value, serde_json::Error> {
     to_value(serde_json::from_str(text)?)
 }
 
-/// Deeper lists and objects than a JSON parser takes are not here.
+/// Converts a parsed value. The recursion is bounded because the JSON parser limits the depth.
 pub(crate) fn to_value(raw: &RawValue) -> Result<Value, serde_json::Error> {
     let text = raw.get();
     Ok(match text.as_bytes().first() {
@@ -219,7 +219,7 @@ pub(crate) fn to_value(raw: &RawValue) -> Result<Value, serde_json::Error> {
     })
 }
 
-/// An object's entries in their order.
+/// An object's entries in the order of the text.
 struct Entries<'a>(Vec<(String, &'a RawValue)>);
 
 impl<'de: 'a, 'a> serde::Deserialize<'de> for Entries<'a> {

@@ -9,7 +9,7 @@ use super::methods;
 use super::ops::{Number, NumberPair, number_pair};
 use super::python_types::{BoundMethod, Kind, items, kind, py_error, tuple, type_name, undefined};
 
-/// `item in container`.
+/// Implements `item in container`.
 pub(super) fn contains(item: &Value, container: &Value) -> Result<bool, Error> {
     match kind(container) {
         Kind::Str => {
@@ -35,7 +35,7 @@ pub(super) fn contains(item: &Value, container: &Value) -> Result<bool, Error> {
     }
 }
 
-/// Refuses what no dict takes as a key.
+/// Fails if `key` is not hashable.
 pub(super) fn hashable(key: &Value) -> Result<(), Error> {
     match kind(key) {
         Kind::List | Kind::Dict => {
@@ -47,7 +47,7 @@ pub(super) fn hashable(key: &Value) -> Result<(), Error> {
     }
 }
 
-/// How `a` compares with `b`; none if one of them is not a number.
+/// Compares `a` and `b` for the operator `operator`. Returns `None` if one of them is NaN.
 pub(super) fn order(operator: &str, a: &Value, b: &Value) -> Result<Option<Ordering>, Error> {
     match number_pair(a, b) {
         Some(NumberPair::Ints(a, b)) => return Ok(Some(a.cmp(&b))),
@@ -78,7 +78,7 @@ pub(super) fn order(operator: &str, a: &Value, b: &Value) -> Result<Option<Order
     }
 }
 
-/// An index of a slice; none if it is not given.
+/// Returns a bound of a slice, or `None` if it is absent.
 fn bound(value: &Value) -> Result<Option<i64>, Error> {
     match Number::from_value(value) {
         Some(Number::Int(number)) => {
@@ -93,7 +93,7 @@ fn bound(value: &Value) -> Result<Option<i64>, Error> {
     }
 }
 
-/// `value[start:stop:step]`; undefined for what has no slices.
+/// Implements `value[start:stop:step]`.
 pub(super) fn slice(
     value: &Value,
     start: &Value,
@@ -133,7 +133,7 @@ pub(super) fn slice(
     })
 }
 
-/// The indices that a slice picks from `len` items.
+/// Returns the indices that a slice selects from `len` items.
 fn indices(
     len: usize,
     (start, stop): (Option<i64>, Option<i64>),
@@ -163,7 +163,8 @@ fn indices(
         .filter_map(|index| usize::try_from(index).ok())
 }
 
-/// An attribute whose name is also a method of Python's types: there, the method comes first.
+/// Returns an attribute whose name is also a method of a Python type. If the value's type has that
+/// method, the method wins.
 pub(super) fn attribute(value: &Value, name: &str) -> Result<Value, Error> {
     if methods::exists(value, name) {
         return Ok(Value::from_object(BoundMethod {
@@ -174,7 +175,7 @@ pub(super) fn attribute(value: &Value, name: &str) -> Result<Value, Error> {
     value.get_attr(name)
 }
 
-/// What a loop iterates over: Python refuses what does not iterate.
+/// Returns the value of a `for` loop, or Python's error if it is not iterable.
 pub(super) fn require_iterable(value: Value) -> Result<Value, Error> {
     match kind(&value) {
         Kind::None | Kind::Bool | Kind::Int | Kind::Float | Kind::Other => {

@@ -1,4 +1,5 @@
-//! The methods of Python's types. The sandbox of Jinja refuses those that change a list or a dict.
+//! Methods of Python's types. As in Jinja's sandbox, methods that modify a list or a dict are
+//! refused.
 
 use minijinja::value::Value;
 use minijinja::{Error, ErrorKind, State};
@@ -15,13 +16,13 @@ const TUPLE: [&str; 2] = ["count", "index"];
 const DICT: [&str; 6] = ["copy", "fromkeys", "get", "items", "keys", "values"];
 const FLOAT: [&str; 2] = ["is_integer", "conjugate"];
 const INT: [&str; 4] = ["bit_length", "bit_count", "is_integer", "conjugate"];
-/// Methods that the sandbox refuses.
+/// The methods that the sandbox refuses.
 const CHANGES_LIST: [&str; 8] = [
     "append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort",
 ];
 const CHANGES_DICT: [&str; 5] = ["clear", "pop", "popitem", "setdefault", "update"];
 
-/// Whether the value's type has a method of that name.
+/// Whether the value's type has this method.
 pub(super) fn exists(value: &Value, name: &str) -> bool {
     match kind(value) {
         Kind::Str => strings::METHODS.contains(&name),
@@ -34,7 +35,7 @@ pub(super) fn exists(value: &Value, name: &str) -> bool {
     }
 }
 
-/// Whether some type has a method of that name.
+/// Whether any supported type has this method.
 pub(super) fn is_known(name: &str) -> bool {
     strings::METHODS.contains(&name)
         || [
@@ -49,7 +50,7 @@ pub(super) fn is_known(name: &str) -> bool {
         .any(|names| names.contains(&name))
 }
 
-/// Calls a method of a value that has none of its own.
+/// Calls a Python method that minijinja does not implement.
 pub(super) fn call(
     state: &mut State<'_, '_>,
     value: &Value,

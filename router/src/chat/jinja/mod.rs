@@ -1,6 +1,7 @@
-//! Jinja2 as `transformers` sets it up: the sandbox, with blocks trimmed. minijinja parses and runs
-//! templates; what its operators, filters, tests and methods do otherwise than Python's is here.
-//! The source is rewritten so that operators are filters of ours (see `expressions.rs`).
+//! Jinja2 as `transformers` configures it: the sandbox, with trimmed blocks. minijinja parses and
+//! runs templates; this module implements the operators, filters, tests and methods that differ
+//! from Python's. The source is rewritten so that operators become this module's filters (see
+//! `expressions.rs`).
 
 mod args;
 mod cycler;
@@ -40,7 +41,7 @@ use self::python_types::{Range, py_error};
 type Function = fn(Args) -> Result<Value, Error>;
 type Filter = fn(&mut State<'_, '_>, Value, Args) -> Result<Value, Error>;
 
-/// All of Jinja's filters but `urlize`.
+/// All of Jinja's filters except `urlize`.
 const FILTERS: [(&str, Filter); 53] = [
     ("abs", filters_other::abs),
     ("attr", filters_other::attr),
@@ -97,7 +98,7 @@ const FILTERS: [(&str, Filter); 53] = [
     ("xmlattr", filters_text::xml_attributes),
 ];
 
-/// An environment that renders as `transformers` does, and the source for it.
+/// Returns an environment that renders as `transformers` does, and the rewritten source.
 pub(super) fn environment(
     source: &str,
 ) -> Result<(Environment<'static>, String, TemplateNames), Error> {

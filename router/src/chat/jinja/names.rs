@@ -1,29 +1,29 @@
-//! What a template speaks of: the variables that it reads, and how it takes content.
+//! The names that a template uses: its variables and its access to message content.
 
 use std::collections::HashSet;
 
-/// Gathered while the template is rewritten.
+/// Names collected while the template is rewritten.
 #[derive(Debug, Default)]
 pub(crate) struct TemplateNames {
-    /// Variables that it reads and that neither a loop nor a macro binds there. Those that it sets
-    /// itself are here too: `{% set tools = tools or [] %}` speaks of tools.
+    /// The variables that it reads outside loops and macros that bind them. Variables that it also
+    /// sets are included: `{% set tools = tools or [] %}` reads `tools`.
     pub(crate) variables: HashSet<String>,
-    /// Whether a loop goes over a message's content.
+    /// Whether a loop iterates over a message's content.
     pub(crate) loops_over_content: bool,
-    /// Whether it asks of a value whether it is text.
+    /// Whether a test checks the type of a value, such as `is string`.
     pub(crate) checks_for_text: bool,
-    /// Names that inner tags bind: those of loops and of macros.
+    /// The names bound by the enclosing loops and macros.
     bound: Vec<Vec<String>>,
-    /// Names that hold a message's content.
+    /// Variables that hold a message's content.
     content: HashSet<String>,
-    /// Whether the expression that is read speaks of content.
+    /// Whether the current expression mentions content.
     mentions_content: bool,
 }
 
 const CONTENT: &str = "content";
 
 impl TemplateNames {
-    /// The template reads a variable.
+    /// Records that the template reads a variable.
     pub(super) fn record_variable(&mut self, name: &str) {
         if name == CONTENT || self.content.contains(name) {
             self.mentions_content = true;
@@ -33,7 +33,7 @@ impl TemplateNames {
         }
     }
 
-    /// It speaks of an attribute, or says a text that may be one's name.
+    /// Records an attribute, or a string that may name one.
     pub(super) fn record_mention(&mut self, name: &str) {
         self.mentions_content |= name == CONTENT;
     }
@@ -43,12 +43,12 @@ impl TemplateNames {
         self.checks_for_text |= kinds.contains(&test);
     }
 
-    /// Another expression begins.
+    /// Begins another expression.
     pub(super) fn begin_expression(&mut self) {
         self.mentions_content = false;
     }
 
-    /// The names are set to the expression that was read.
+    /// Records that `names` are set to the current expression.
     pub(super) fn record_assignment(&mut self, names: &[&str]) {
         if self.mentions_content {
             self.content
@@ -56,7 +56,7 @@ impl TemplateNames {
         }
     }
 
-    /// A loop goes over the expression that was read.
+    /// Records that a loop iterates over the current expression.
     pub(super) fn record_loop(&mut self) {
         self.loops_over_content |= self.mentions_content;
     }

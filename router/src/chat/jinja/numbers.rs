@@ -1,16 +1,16 @@
-//! How numbers are formatted by `%` and by `format`.
+//! Number formatting for `%` and `str.format`.
 
-/// Sign, prefix and digits of a number, before padding.
+/// The sign, prefix and digits of a number before padding.
 #[derive(Debug, Default)]
 pub(super) struct Digits {
-    /// Whether it is below zero.
+    /// Whether the number is negative.
     pub(super) negative: bool,
-    /// Such as `0x`.
+    /// A prefix such as `0x`.
     pub(super) prefix: &'static str,
     pub(super) digits: String,
 }
 
-/// An integer in base 2, 8, 10 or 16, by the letter of its conversion.
+/// Formats an integer in base 2, 8, 10 or 16, according to the conversion's letter.
 pub(super) fn integer(number: i128, conversion: char, alternate: bool) -> Digits {
     let size = number.unsigned_abs();
     let (prefix, digits) = match conversion {
@@ -27,7 +27,7 @@ pub(super) fn integer(number: i128, conversion: char, alternate: bool) -> Digits
     }
 }
 
-/// A float by the conversions `e`, `f` and `g`, in either case.
+/// Formats a float by the conversions `e`, `f` and `g`, in either case.
 pub(super) fn float(number: f64, conversion: char, precision: usize, alternate: bool) -> Digits {
     let size = number.abs();
     let digits = if size.is_nan() {
@@ -60,7 +60,7 @@ fn exponential(size: f64, precision: usize) -> String {
     format!("{mantissa}e{sign}{:02}", exponent.abs())
 }
 
-/// `precision` significant digits, without zeros at the end unless `alternate`.
+/// Formats `precision` significant digits, without trailing zeros unless `alternate`.
 fn general(size: f64, precision: usize, alternate: bool) -> String {
     let precision = precision.max(1);
     let rounded = exponential(size, precision - 1);

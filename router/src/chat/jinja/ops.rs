@@ -1,4 +1,4 @@
-//! Python's operators, as filters that the rewritten source applies.
+//! Python's operators, as the filters that the rewritten source uses.
 
 use std::cmp::Ordering;
 
@@ -12,10 +12,10 @@ use super::python_types::{
 };
 use super::text::{to_str, write_str};
 
-/// Bytes or items of what a product of a sequence may have.
+/// The maximum size of a repeated sequence in bytes or items.
 const MOST: usize = 100_000_000;
 
-/// A number: booleans are some, too.
+/// A number. Booleans are numbers, too.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Number {
     Int(i128),
@@ -41,7 +41,7 @@ impl Number {
     }
 }
 
-/// Two numbers, as floats if one is a float.
+/// Two numbers, both floats if one of them is.
 pub(super) enum NumberPair {
     Ints(i128, i128),
     Floats(f64, f64),
@@ -85,7 +85,7 @@ pub(super) fn install(environment: &mut Environment<'static>) {
     environment.add_filter("py_iter", require_iterable);
 }
 
-/// The error of an operator that does not know its operands.
+/// The error of an operator for unsupported operand types.
 fn unsupported(operator: &str, a: &Value, b: &Value) -> Error {
     if a.is_undefined() || b.is_undefined() {
         return undefined();
@@ -126,7 +126,7 @@ pub(super) fn add(a: &Value, b: &Value) -> Result<Value, Error> {
     }
 }
 
-/// Text for HTML, as markupsafe writes it.
+/// Escapes text for HTML as markupsafe does.
 pub(super) fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -206,7 +206,7 @@ fn floor_div(a: &Value, b: &Value) -> Result<Value, Error> {
         Some(NumberPair::Ints(_, 0)) => Err(by_zero()),
         Some(NumberPair::Floats(_, 0.0)) => Err(by_zero()),
         Some(NumberPair::Ints(a, b)) => whole(a.checked_div_euclid(b).map(|quotient| {
-            // Euclid rounds towards minus infinity for positive divisors only.
+            // Euclidean division rounds towards minus infinity for positive divisors only.
             let exact = quotient * b == a;
             if b < 0 && !exact {
                 quotient - 1
@@ -219,7 +219,7 @@ fn floor_div(a: &Value, b: &Value) -> Result<Value, Error> {
     }
 }
 
-/// `divmod(a, b)` of floats.
+/// Implements `divmod(a, b)` for floats.
 fn float_div_mod(a: f64, b: f64) -> (f64, f64) {
     let mut remainder = a % b;
     let mut quotient = (a - remainder) / b;

@@ -1,4 +1,4 @@
-//! What stands behind a value: attributes, items, calls, filters and tests.
+//! Postfix expressions: attributes, items, calls, filters and tests.
 
 use super::expressions::{Expression, Precedence};
 use super::methods;
@@ -36,7 +36,7 @@ impl TagParser<'_, '_> {
             Some(Token::Float(path)) => path
                 .split('.')
                 .fold(base, |base, index| format!("{base}[{index}]")),
-            _ => return Err("an attribute needs a name behind its `.`".to_owned()),
+            _ => return Err("an attribute needs a name after its `.`".to_owned()),
         };
         Ok(Expression::new(text, Precedence::Tight))
     }
@@ -58,7 +58,7 @@ impl TagParser<'_, '_> {
             return Ok(Expression::new(text, Precedence::Tight));
         }
         if parts.len() == 1 || parts.len() > 3 {
-            return Err("a subscript has an index or a slice".to_owned());
+            return Err("a subscript must be an index or a slice".to_owned());
         }
         parts.resize(3, None);
         let parts = parts
@@ -68,7 +68,7 @@ impl TagParser<'_, '_> {
         Ok(written.filtered("py_slice", &args))
     }
 
-    /// What stands in a call's parentheses, up to the closing one.
+    /// Parses a call's arguments up to the closing parenthesis.
     pub(super) fn arguments(&mut self) -> Result<String> {
         let mut args: Vec<String> = Vec::new();
         while !self.skip_sign(")") {
@@ -103,7 +103,7 @@ impl TagParser<'_, '_> {
         Ok(name)
     }
 
-    /// A call of what is `written`, behind its opening bracket.
+    /// Parses a call of `written` after its opening parenthesis.
     fn call(&mut self, written: Expression) -> Result<Expression> {
         let args = self.arguments()?;
         let text = format!("{}({args})", written.at_least(Precedence::Tight));
@@ -129,7 +129,7 @@ impl TagParser<'_, '_> {
         }
     }
 
-    /// A filter's name and its arguments.
+    /// Parses a filter's name and arguments.
     pub(super) fn filter(&mut self) -> Result<String> {
         let name = self.dotted()?;
         let args = if self.skip_sign("(") {

@@ -1,8 +1,8 @@
-//! The questions that `str` answers: `isalpha()` and its kin.
+//! The predicates of `str`, such as `isalpha()`.
 
 use super::text::{is_printable, is_space};
 
-/// Whether the answer of `method` is yes; none if there is no such method.
+/// Evaluates the predicate `method`; `None` if there is no such method.
 pub(super) fn evaluate(s: &str, method: &str) -> Option<bool> {
     let all = |is: fn(char) -> bool| !s.is_empty() && s.chars().all(is);
     Some(match method {
@@ -22,8 +22,8 @@ pub(super) fn evaluate(s: &str, method: &str) -> Option<bool> {
     })
 }
 
-/// A decimal digit: of the numbers, those that are neither letters nor fractions. Blocks of ten
-/// digits begin where Unicode says; those outside ASCII in use by templates are few.
+/// Whether `c` is a decimal digit. The table has the first code point of each common block of ten
+/// digits; rarer Unicode blocks are missing.
 fn is_decimal(c: char) -> bool {
     const ZEROS: [u32; 18] = [
         0x30, 0x660, 0x6f0, 0x7c0, 0x966, 0x9e6, 0xa66, 0xae6, 0xb66, 0xbe6, 0xc66, 0xce6, 0xd66,

@@ -1,4 +1,4 @@
-//! `format % values`.
+//! Python's `%` formatting: `format % values`.
 
 use minijinja::Error;
 use minijinja::value::Value;
@@ -8,7 +8,7 @@ use super::ops::Number;
 use super::python_types::{Kind, items, kind, py_error, type_name};
 use super::text::{to_ascii, to_repr, to_str};
 
-/// Characters of a width or of a precision.
+/// The maximum of a width or precision in characters.
 const MOST: usize = 1 << 16;
 
 /// One conversion, such as `%-5d`.
@@ -24,11 +24,11 @@ struct Conversion {
     letter: char,
 }
 
-/// The values that conversions take, in their order or by their names.
+/// The values for the conversions, by position or by name.
 struct FormatValues {
     list: std::vec::IntoIter<Value>,
     mapping: Option<Value>,
-    /// Whether all of them must be used.
+    /// Whether every value must be used.
     strict: bool,
 }
 
@@ -91,7 +91,7 @@ pub(super) fn printf(format: &str, values: &Value) -> Result<String, Error> {
     Ok(out)
 }
 
-/// Reads a conversion behind its `%`, and the name in its parentheses.
+/// Parses a conversion after its `%`, including the name in parentheses.
 fn parse(
     rest: &mut &str,
     values: &mut FormatValues,
@@ -130,7 +130,7 @@ fn parse(
     Ok((found, name))
 }
 
-/// A width or a precision: digits, or `*` for one of the values.
+/// Parses a width or precision: digits, or `*` for the next value.
 fn size(rest: &mut &str, values: &mut FormatValues) -> Result<Option<i64>, Error> {
     if let Some(after) = rest.strip_prefix('*') {
         *rest = after;

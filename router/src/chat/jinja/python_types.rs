@@ -1,4 +1,4 @@
-//! Python's types, as the engine's values show them, and the few that the engine has not.
+//! Python's types on top of minijinja's values, and the types that minijinja does not have.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,7 +19,7 @@ pub(super) enum Kind {
     List,
     Tuple,
     Dict,
-    /// What iterates and has no items: views of a dict, generators.
+    /// Iterables without indexing: dict views and generators.
     Iterable,
     /// Functions, macros, namespaces, `loop`.
     Other,
@@ -46,8 +46,8 @@ pub(super) fn kind(value: &Value) -> Kind {
     }
 }
 
-/// Macros, namespaces and `loop` are maps to the engine, but no dicts to Python. Their types are
-/// private to the engine, so that only their names tell them.
+/// Whether the value is a macro, a namespace or `loop`. minijinja treats them as maps; in Python
+/// they are no dicts. Their types are private to minijinja, so they are recognised by type name.
 fn is_engines_own(value: &Value) -> bool {
     const OWN: [&str; 4] = ["::Namespace", "::Macro", "::Loop", "::Module"];
     value
@@ -55,7 +55,7 @@ fn is_engines_own(value: &Value) -> bool {
         .is_some_and(|object| OWN.iter().any(|own| object.type_name().ends_with(own)))
 }
 
-/// Python's name of the value's type, for messages.
+/// Returns Python's name of the value's type, for messages.
 pub(super) fn type_name(value: &Value) -> &'static str {
     match kind(value) {
         Kind::Undefined => "Undefined",
@@ -74,7 +74,7 @@ pub(super) fn type_name(value: &Value) -> &'static str {
     }
 }
 
-/// An error of Python's type `TypeError`, `ValueError`, ...
+/// Returns an error of Python's type `TypeError`, `ValueError`, ...
 pub(super) fn py_error(error: &str, message: impl fmt::Display) -> Error {
     Error::new(ErrorKind::InvalidOperation, format!("{error}: {message}"))
 }
@@ -83,7 +83,7 @@ pub(super) fn undefined() -> Error {
     Error::new(ErrorKind::UndefinedError, "the value is undefined")
 }
 
-/// The items, as a `for` loop of Python sees them.
+/// Returns the items over which Python's `for` iterates.
 pub(super) fn items(value: &Value) -> Result<Vec<Value>, Error> {
     match kind(value) {
         Kind::None | Kind::Bool | Kind::Int | Kind::Float | Kind::Other => {
@@ -97,7 +97,7 @@ pub(super) fn items(value: &Value) -> Result<Vec<Value>, Error> {
     }
 }
 
-/// The keys and values of a dict.
+/// Returns the keys and values of a dict.
 pub(super) fn pairs(value: &Value) -> Vec<(Value, Value)> {
     let pairs = value.as_object().and_then(|dict| dict.try_iter_pairs());
     pairs.into_iter().flatten().collect()
@@ -115,7 +115,7 @@ pub(super) fn pair((key, value): (Value, Value)) -> Value {
     tuple(vec![key, value])
 }
 
-/// `len(value)`.
+/// Implements `len(value)`.
 pub(super) fn len(value: &Value) -> Result<usize, Error> {
     let counted = match kind(value) {
         Kind::Undefined => Some(0),
@@ -131,7 +131,7 @@ pub(super) fn len(value: &Value) -> Result<usize, Error> {
     })
 }
 
-/// An integer past the engine's 128 bits, which is only written and compared.
+/// An integer beyond minijinja's 128 bits. It can only be printed and compared.
 #[derive(Debug)]
 pub(super) struct BigInt(pub(super) String);
 
@@ -159,7 +159,7 @@ impl Object for BigInt {
     }
 }
 
-/// An integer from its decimal digits.
+/// Returns an integer from its decimal digits.
 pub(super) fn integer(digits: &str) -> Value {
     match digits.parse::<i128>() {
         Ok(number) => from_i128(number),
@@ -171,7 +171,7 @@ pub(super) fn from_i128(number: i128) -> Value {
     i64::try_from(number).map_or_else(|_| Value::from(number), Value::from)
 }
 
-/// What a filter such as `map` gives: it is always true, has no length, and yields its items once.
+/// The result of a filter such as `map`: always true, without a length, iterable once.
 #[derive(Debug)]
 pub(super) struct PyGenerator(Mutex<Vec<Value>>);
 
@@ -200,7 +200,7 @@ impl Object for PyGenerator {
     }
 }
 
-/// Which part of a dict a view shows.
+/// The part of a dict that a view shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DictPart {
     Keys,
@@ -208,7 +208,7 @@ pub(super) enum DictPart {
     Items,
 }
 
-/// `dict.keys()` and its kin.
+/// The result of `dict.keys()`, `dict.values()` or `dict.items()`.
 #[derive(Debug)]
 pub(super) struct DictView {
     pub(super) dict: Value,
@@ -269,7 +269,7 @@ pub(super) struct Range {
 }
 
 impl Range {
-    /// As many numbers as the sandbox of Jinja allows.
+    /// The maximum length, as in Jinja's sandbox.
     const MOST: usize = 100_000;
 
     pub(super) fn new_value(start: i64, stop: i64, step: i64) -> Result<Value, Error> {
@@ -323,7 +323,7 @@ impl Object for Range {
     }
 }
 
-/// A method that is named and not called, such as `d.items` in `{% if d.items %}`.
+/// A method that is accessed but not called, such as `d.items` in `{% if d.items %}`.
 #[derive(Debug)]
 pub(super) struct BoundMethod {
     pub(super) value: Value,
@@ -345,7 +345,7 @@ impl Object for BoundMethod {
     }
 }
 
-/// One group of `groupby`: a pair, whose items also have the names `grouper` and `list`.
+/// One group of `groupby`: a pair whose items are also named `grouper` and `list`.
 #[derive(Debug)]
 pub(super) struct GroupTuple {
     grouper: Value,

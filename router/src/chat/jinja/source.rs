@@ -1,4 +1,4 @@
-//! A template's source, tag by tag.
+//! Rewrites a template's source tag by tag.
 
 use minijinja::{Error, ErrorKind};
 
@@ -6,7 +6,7 @@ use super::names::TemplateNames;
 use super::tag_parser::{Result, TagParser};
 use super::tokens::tokenize;
 
-/// The source that the engine is to run, and what the template speaks of.
+/// Returns the source for minijinja and the names that the template uses.
 pub(super) fn rewrite(source: &str) -> std::result::Result<(String, TemplateNames), Error> {
     let source = source.replace("\r\n", "\n").replace('\r', "\n");
     let mut names = TemplateNames::default();
@@ -30,11 +30,14 @@ pub(super) fn rewrite(source: &str) -> std::result::Result<(String, TemplateName
     Ok((out, names))
 }
 
-/// Writes the tag that begins at `start`; where it ends.
+/// Writes the tag at `start` and returns its end.
 fn tag(source: &str, start: usize, names: &mut TemplateNames, out: &mut String) -> Result<usize> {
     let rest = &source[start..];
     if rest.starts_with("{#") {
-        let end = rest.find("#}").ok_or("a comment has no `#}`")? + 2;
+        let end = rest
+            .find("#}")
+            .ok_or("a comment is not closed: `#}` is missing")?
+            + 2;
         out.push_str(&rest[..end]);
         return Ok(start + end);
     }
@@ -63,7 +66,7 @@ fn tag(source: &str, start: usize, names: &mut TemplateNames, out: &mut String) 
         .find(end_mark)
         .map_or(source.len(), |at| end + at + 2);
     let written = format!("{} {text} ", &source[start..inner]);
-    // Lines are kept, for the engine's messages tell them.
+    // Keep the line breaks, because minijinja's errors contain line numbers.
     let lines = source[start..close].matches('\n').count();
     let missing = lines.saturating_sub(written.matches('\n').count());
     out.push_str(&written);
@@ -72,7 +75,7 @@ fn tag(source: &str, start: usize, names: &mut TemplateNames, out: &mut String) 
     Ok(close)
 }
 
-/// Where a raw block ends that begins here.
+/// Returns the end of a raw block that begins here.
 fn raw(rest: &str) -> Option<usize> {
     let opening = opening(rest, "raw")?;
     let mut at = opening;
@@ -86,7 +89,7 @@ fn raw(rest: &str) -> Option<usize> {
     None
 }
 
-/// Where the tag ends that begins here, if it says `name` and nothing else.
+/// Returns the end of a tag that begins here, if it contains only `name`.
 fn opening(rest: &str, name: &str) -> Option<usize> {
     let end = rest.find("%}")? + 2;
     let inner = rest.get(2..end - 2)?;

@@ -1,9 +1,9 @@
-//! Statements: `for`, `set`, `macro` and their kin, with their expressions rewritten.
+//! Rewrites statements such as `for`, `set` and `macro`.
 
 use super::tag_parser::{Result, TagParser};
 use super::tokens::Token;
 
-/// The statement's text; none for one that has no expressions.
+/// Returns the statement's text; `None` if it has no expressions.
 pub(super) fn statement(parser: &mut TagParser<'_, '_>) -> Result<Option<String>> {
     let Some(Token::Name(keyword)) = parser.peek().cloned() else {
         return Err(parser.unexpected("a statement"));
@@ -42,7 +42,8 @@ pub(super) fn statement(parser: &mut TagParser<'_, '_>) -> Result<Option<String>
         }
         "with" => with(parser)?,
         "autoescape" | "do" => format!("{keyword} {}", parser.expression()?.text),
-        // What a model is trained on: a block with variables of its own.
+        // `transformers` marks training text with this block; its variables are local, as in
+        // `with`.
         "generation" => "with".to_owned(),
         "endgeneration" => "endwith".to_owned(),
         "endfor" | "endmacro" | "endcall" => {
@@ -73,7 +74,7 @@ fn for_loop(parser: &mut TagParser<'_, '_>) -> Result<String> {
     Ok(text)
 }
 
-/// Names to assign to, with the names alone.
+/// Parses assignment targets. Returns their text and the names alone.
 fn targets<'s>(parser: &mut TagParser<'s, '_>) -> Result<(String, Vec<&'s str>)> {
     let mut text = String::new();
     let mut names = Vec::new();
@@ -115,12 +116,13 @@ fn set(parser: &mut TagParser<'_, '_>) -> Result<String> {
 struct Parameters<'s> {
     text: String,
     names: Vec<&'s str>,
-    /// Tags that set the parameters whose defaults speak of others: the engine knows no order of
-    /// parameters. Such a text ends inside a tag, as the macro's own does.
+    /// Tags that set the parameters whose defaults refer to other parameters, because minijinja
+    /// does not evaluate defaults in order. The text ends inside a tag, as the macro's own text
+    /// does.
     later: String,
 }
 
-/// A macro's parameters up to the closing parenthesis.
+/// Parses a macro's parameters up to the closing parenthesis.
 fn parameters<'s>(parser: &mut TagParser<'s, '_>) -> Result<Parameters<'s>> {
     let mut written = Vec::new();
     let mut names: Vec<&str> = Vec::new();

@@ -140,7 +140,8 @@ pub(super) fn capitalize(s: &str) -> String {
     first + &chars.as_str().to_lowercase()
 }
 
-/// Rust knows no title case; the few letters that have one of their own are pairs such as `ǆ`.
+/// Returns the title case. Rust has no such conversion; only pairs such as `ǆ` have a title case of
+/// their own.
 fn titlecase(c: char) -> String {
     match c {
         'Ǆ' | 'ǅ' | 'ǆ' => "ǅ".to_owned(),
@@ -215,7 +216,7 @@ fn padded(s: &str, method: &str, args: Args) -> Result<Value, Error> {
     Ok(Value::from(out))
 }
 
-/// `center`: the odd blank goes before the text if the width is odd.
+/// Implements `center`: the odd space goes before the text if the width is odd.
 pub(super) fn center(s: &str, fill: char, width: usize, out: &mut String) {
     let missing = width.saturating_sub(s.chars().count());
     let before = missing / 2 + (missing & width & 1);
@@ -271,7 +272,7 @@ fn changed(s: &str, method: &str, args: Args) -> Result<Value, Error> {
     })
 }
 
-/// `replace`; `most` is without bound below zero.
+/// Implements `replace`; a negative `most` means no limit.
 pub(super) fn replace(s: &str, old: &str, new: &str, most: i64) -> String {
     match usize::try_from(most) {
         Ok(most) => s.replacen(old, new, most),

@@ -1,4 +1,4 @@
-//! Methods of `str` that look for texts or split at them.
+//! Methods of `str` that search or split.
 
 use minijinja::Error;
 use minijinja::value::Value;
@@ -7,7 +7,8 @@ use super::args::{Args, count, needed, text};
 use super::python_types::{Kind, items, kind, py_error, tuple, type_name};
 use super::text::is_space;
 
-/// The part of `s` that `start` and `stop` name, and the characters before it; none if it is past the end.
+/// Returns `s[start:stop]` and the number of characters before it; `None` if `start` is past
+/// `stop`.
 fn window<'s>(
     s: &'s str,
     start: Option<&Value>,
@@ -149,7 +150,7 @@ fn separator(sep: &Value) -> Result<&str, Error> {
     Ok(sep)
 }
 
-/// Splits at blanks, at most `most` times.
+/// Splits at whitespace, at most `most` times.
 fn words(s: &str, most: usize, from_end: bool) -> Vec<&str> {
     let mut words = Vec::new();
     let mut rest = s.trim_matches(is_space);
@@ -173,7 +174,7 @@ fn words(s: &str, most: usize, from_end: bool) -> Vec<&str> {
     }
     if !rest.is_empty() {
         let at = rest.as_ptr() as usize - s.as_ptr() as usize;
-        // Where no more splits are allowed, the rest keeps its blanks on the far side.
+        // After the last split, the rest keeps its whitespace on the far side.
         words.push(match (words.len() < most, from_end) {
             (true, _) => rest,
             (false, false) => &s[at..],
@@ -186,7 +187,7 @@ fn words(s: &str, most: usize, from_end: bool) -> Vec<&str> {
     words
 }
 
-/// `splitlines`: all the line boundaries that Python knows.
+/// Implements `splitlines` with all of Python's line boundaries.
 pub(super) fn lines(s: &str, keep: bool) -> Vec<&str> {
     let is_end = |c: char| {
         matches!(

@@ -1,17 +1,17 @@
-//! A tag's words, read one after the other.
+//! A parser of one tag's tokens.
 
 use super::names::TemplateNames;
 use super::tokens::Token;
 
-/// A result, or what is wrong with the tag.
+/// A result whose error describes what is wrong with the tag.
 pub(super) type Result<T> = std::result::Result<T, String>;
 
-/// The words of one tag, read one after the other.
+/// The tokens of one tag and the position in them.
 pub(super) struct TagParser<'s, 'n> {
     pub(super) tokens: &'n [Token<'s>],
     pub(super) at: usize,
     pub(super) names: &'n mut TemplateNames,
-    /// How deep the expression that is read stands in others.
+    /// The nesting of the current expression.
     pub(super) depth: usize,
 }
 

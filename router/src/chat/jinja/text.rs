@@ -1,17 +1,17 @@
-//! `str()` and `repr()`: how Python writes values.
+//! Python's `str()` and `repr()`.
 
 use minijinja::value::Value;
 
 use super::python_types::{DictView, Kind, Range, kind, pairs};
 
-/// `str(value)`.
+/// Implements `str(value)`.
 pub(super) fn to_str(value: &Value) -> String {
     let mut out = String::new();
     write_str(value, &mut out);
     out
 }
 
-/// `repr(value)`.
+/// Implements `repr(value)`.
 pub(super) fn to_repr(value: &Value) -> String {
     let mut out = String::new();
     write_repr(value, &mut out);
@@ -77,7 +77,7 @@ fn write_sequence(value: &Value, out: &mut String) {
     out.push_str(close);
 }
 
-/// A string's `repr`: single quotes, unless it has such and no double ones.
+/// Appends a string's `repr`: in single quotes, unless it contains them and no double quotes.
 pub(super) fn quote(text: &str, out: &mut String) {
     let mark = if text.contains('\'') && !text.contains('"') {
         '"'
@@ -99,7 +99,7 @@ pub(super) fn quote(text: &str, out: &mut String) {
     out.push(mark);
 }
 
-/// `ascii(value)`: `repr` without characters outside ASCII.
+/// Implements `ascii(value)`: `repr` with non-ASCII characters escaped.
 pub(super) fn to_ascii(value: &Value) -> String {
     let mut out = String::new();
     for c in to_repr(value).chars() {
@@ -121,13 +121,13 @@ fn escape(c: char, out: &mut String) {
     });
 }
 
-/// Python's blanks: those of Unicode, and four more separators.
+/// Whether Python counts `c` as whitespace: Unicode's, and four separators.
 pub(super) fn is_space(c: char) -> bool {
     c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c)
 }
 
-/// Whether `repr` writes the character as it is. Rust's own idea of that knows combining characters
-/// too, which Python writes.
+/// Whether `repr` prints the character as it is. Unlike Rust's `escape_debug`, Python prints
+/// combining marks.
 pub(super) fn is_printable(c: char) -> bool {
     c == ' '
         || (!c.is_control()
@@ -137,7 +137,7 @@ pub(super) fn is_printable(c: char) -> bool {
                 || is_mark(c)))
 }
 
-/// Combining marks, which Rust escapes when they stand alone.
+/// Whether `c` is a combining mark, which Rust escapes on its own.
 fn is_mark(c: char) -> bool {
     let joined = format!("a{c}").escape_debug().to_string();
     !joined.contains("\\u{")
@@ -164,7 +164,8 @@ fn write_bytes(bytes: &[u8], out: &mut String) {
     out.push(mark);
 }
 
-/// A float's `repr`: the shortest digits that read back, with an exponent below 1e-4 and from 1e16.
+/// Returns a float's `repr`: the shortest digits that round-trip, with an exponent below 1e-4 and
+/// from 1e16.
 pub(super) fn float(number: f64) -> String {
     if number.is_nan() {
         return "nan".to_owned();

@@ -1,12 +1,12 @@
-//! The words of a tag.
+//! The tokens of a tag.
 
 use std::borrow::Cow;
 
-/// A word.
+/// A token.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Token<'s> {
     Name(&'s str),
-    /// What a string says.
+    /// The value of a string literal.
     Text(String),
     /// Decimal digits.
     Integer(String),
@@ -15,14 +15,14 @@ pub(super) enum Token<'s> {
     Sign(&'static str),
 }
 
-/// Longer ones first.
+/// Operators and brackets, longer ones first.
 const SIGNS: [&str; 26] = [
     "//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[", "]", "(", ")", "{", "}",
     ">", "<", "=", ".", ":", "|", ",", ";",
 ];
 
-/// The words of a tag that begins at `from`, up to its end; where the end mark (with its `-` or `+`)
-/// begins. The message says what is no word.
+/// Tokenizes the tag that begins at `from`. Returns the tokens and the position of the end mark
+/// (with its `-` or `+`). The error describes the invalid token.
 pub(super) fn tokenize<'s>(
     source: &'s str,
     from: usize,
@@ -40,7 +40,7 @@ pub(super) fn tokenize<'s>(
             return Ok((found, at));
         }
         let Some(first) = rest.chars().next() else {
-            return Err(format!("the tag has no `{end}`"));
+            return Err(format!("the tag is not closed: `{end}` is missing"));
         };
         let (token, length) = match first {
             '"' | '\'' => string(rest)?,
@@ -142,10 +142,10 @@ fn string(rest: &str) -> Result<(Token<'_>, usize), String> {
             _ => {}
         }
     }
-    Err("a string has no end".to_owned())
+    Err("a string is not closed".to_owned())
 }
 
-/// What Python makes of a string's source.
+/// Resolves a Python string literal's escapes.
 fn unescaped(text: &str) -> Result<String, String> {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -206,5 +206,5 @@ fn plain_escape(c: char, out: &mut String) {
 fn hex(after: &str, digits: usize) -> Result<u32, String> {
     let digits = after.get(1..=digits);
     let code = digits.and_then(|digits| u32::from_str_radix(digits, 16).ok());
-    code.ok_or_else(|| "a string has an escape without its digits".to_owned())
+    code.ok_or_else(|| "a string has an incomplete escape sequence".to_owned())
 }

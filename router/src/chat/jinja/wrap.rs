@@ -6,12 +6,12 @@ use minijinja::{Error, State};
 use super::args::{Args, count, text};
 use super::strings_parts::lines;
 
-/// How lines are broken.
+/// The options of `wordwrap`.
 struct Wrap {
     width: usize,
-    /// Whether a word that is longer than a line is broken.
+    /// Whether words longer than a line are broken.
     long_words: bool,
-    /// Whether a line may end behind a hyphen.
+    /// Whether a line may end after a hyphen.
     hyphens: bool,
 }
 
@@ -63,7 +63,7 @@ impl Wrap {
         lines
     }
 
-    /// Puts what fits of a word that is longer than a line into the rest of the current one.
+    /// Fills the current line with the beginning of a word that is longer than a line.
     fn long_word(&self, chunks: &mut Vec<Vec<char>>, current: &mut Vec<Vec<char>>, room: usize) {
         let Some(mut word) = chunks.pop() else {
             return;
@@ -81,7 +81,8 @@ impl Wrap {
         }
     }
 
-    /// Words and the blanks between them; a hyphen between letters ends a chunk.
+    /// Splits a line into words and the whitespace between them. A hyphen between letters ends a
+    /// chunk.
     fn chunks(&self, line: &str) -> Vec<Vec<char>> {
         let line: Vec<char> = line.chars().collect();
         let mut chunks: Vec<Vec<char>> = Vec::new();
@@ -98,7 +99,8 @@ impl Wrap {
     }
 }
 
-/// Whether a line may end behind the hyphen at `at`: two letters before it, and two behind.
+/// Whether a line may end after the hyphen at `at`: two letters precede it, and two letters, or a
+/// letter, a hyphen and a letter, follow it.
 fn breaks_behind(line: &[char], at: usize) -> bool {
     let letter = |index: Option<usize>| {
         index
