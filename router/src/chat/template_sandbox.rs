@@ -136,7 +136,7 @@ impl TemplateSandbox {
             }
         };
         let Some((program, arguments)) = command.split_first() else {
-            let rule = format!("`{NAME}` is not enabled on this server");
+            let rule = format!("`{NAME}` is not offered by this server");
             return Err(ApiError::validation(NAME, rule));
         };
         let given = template.len();
