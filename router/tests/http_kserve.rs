@@ -56,7 +56,7 @@ async fn every_completion_field_is_accepted_or_refused_by_name() {
             let reply = server.post(&path, body.clone()).await;
             assert_eq!(reply.status, 422, "{path} {name}");
             let message = reply.text();
-            let rule = format!("`{name}` is no sampling parameter here");
+            let rule = format!("`{name}` is not a sampling parameter");
             assert!(message.contains(&rule), "{message}");
         }
     }

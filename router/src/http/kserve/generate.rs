@@ -21,39 +21,39 @@ use crate::http::sse::{self, EventSource, Flow, FrameBuffer, put_event};
 use crate::http::strict::JsonText;
 use crate::http::{App, json as body, response_headers};
 
-/// Longest text of a field that is no text or list of ids.
+/// Maximum bytes of JSON in a field other than `text_input` and `input_ids`.
 const LONGEST: usize = 64 << 10;
 
-/// Body of `/v2/models/{model}/generate` and `/generate_stream`: what `/infer` takes as tensors.
+/// Body of `/v2/models/{model}/generate` and `/generate_stream`: the tensors of `/infer` as fields.
 #[derive(Debug, ToSchema)]
 #[allow(dead_code, reason = "read field by field; here for the schema")]
 pub(crate) struct KserveGenerateRequest {
     /// The prompt.
     #[schema(example = "Once upon a time")]
     text_input: Option<String>,
-    /// The prompt as token ids, instead.
+    /// The prompt as token ids, instead of `text_input`.
     input_ids: Option<Vec<u32>>,
-    /// Comes back in the response.
+    /// An id that the response repeats.
     id: Option<String>,
-    /// Sampling parameters by vLLM's names; also `stream` and `exclude_input_in_output`.
+    /// Sampling parameters with vLLM's names; also `stream` and `exclude_input_in_output`.
     parameters: Option<Object>,
-    /// Sampling parameters as the text of a JSON object.
+    /// Sampling parameters as a string that contains a JSON object.
     sampling_parameters: Option<String>,
     /// Must agree with the route.
     stream: Option<bool>,
-    /// Whether `text_output` begins with the prompt. Default: true, false in a stream.
+    /// Whether `text_output` leaves out the prompt. Default: false; true in a stream.
     exclude_input_in_output: Option<bool>,
-    /// Tell `finish_reason`.
+    /// Whether to return `finish_reason`.
     return_finish_reason: Option<bool>,
-    /// Tell `cumulative_logprob`.
+    /// Whether to return `cumulative_logprob`.
     return_cumulative_logprob: Option<bool>,
-    /// Tell `num_input_tokens`.
+    /// Whether to return `num_input_tokens`.
     return_num_input_tokens: Option<bool>,
-    /// Tell `num_output_tokens`.
+    /// Whether to return `num_output_tokens`.
     return_num_output_tokens: Option<bool>,
 }
 
-/// A JSON object, in the schema only.
+/// A JSON object; for the schema only.
 #[derive(Debug, ToSchema)]
 struct Object {}
 
@@ -65,33 +65,33 @@ pub(crate) struct KserveGenerateResponse {
     model_name: String,
     /// Always `1`.
     model_version: String,
-    /// The request's.
+    /// The request's id.
     id: Option<String>,
-    /// The answer, or its next piece.
+    /// The text, or its next part.
     text_output: String,
-    /// `stop`, `length`, or `null` before the end; if asked for.
+    /// `stop`, `length`, or `null` before the end. If requested.
     finish_reason: Option<String>,
-    /// If asked for.
+    /// If requested.
     cumulative_logprob: Option<f32>,
-    /// If asked for.
+    /// If requested.
     num_input_tokens: Option<u32>,
-    /// If asked for.
+    /// If requested.
     num_output_tokens: Option<u32>,
 }
 
-/// What every response of a request begins with.
+/// The fields that begin every response of a request.
 struct Head {
     name: String,
     id: Option<Value>,
 }
 
-/// Writes an answer's events.
+/// Writes the events of an output.
 struct Stream {
     head: Head,
     answer: OutputStream,
 }
 
-/// Answers a prompt in one piece, from named fields.
+/// Completes a prompt given in named fields, and returns the output as a whole.
 #[utoipa::path(
     post, path = "/v2/models/{model}/generate", tag = "kserve",
     operation_id = "kserve_generate",
@@ -120,7 +120,7 @@ pub(crate) async fn generate(
     Ok((headers, Json(head.response(tensors))).into_response())
 }
 
-/// Answers a prompt as a stream of events.
+/// Completes a prompt given in named fields, as a stream of events.
 #[utoipa::path(
     post, path = "/v2/models/{model}/generate_stream", tag = "kserve",
     operation_id = "kserve_generate_stream",
@@ -176,7 +176,7 @@ async fn read(
     Ok((head, generation_request, charge))
 }
 
-/// The fields of an object. Only the prompt may be long, and only token ids may be a long list.
+/// The fields of an object. Only `text_input` may be a long text and only `input_ids` a long list.
 struct Fields(Map<String, Value>);
 
 impl<'de> serde::Deserialize<'de> for Fields {

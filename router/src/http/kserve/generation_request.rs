@@ -1,4 +1,5 @@
-//! What a request asks, whichever of the three ways it came: from named values to a generation.
+//! A request of any of the three interfaces (tensors, JSON fields, gRPC), and how it becomes a
+//! generation.
 
 use serde_json::{Map, Value, json};
 
@@ -12,12 +13,12 @@ use crate::http::openai::wire::one_or_many::WirePrompt;
 use crate::http::{App, json};
 use crate::validate::{Dialect, FieldNames, GenerateInput, Prompt};
 
-/// Tokens of an answer when nobody says how many: vLLM's default, which Triton's backend has too.
+/// Default of `max_tokens`: that of vLLM and its Triton backend.
 const MAX_TOKENS: u32 = 16;
-/// Longest JSON of sampling parameters.
+/// Maximum bytes of JSON of sampling parameters.
 const LONGEST: usize = 64 << 10;
 
-/// Inputs with one element, and what is done with them.
+/// Inputs by name.
 const INPUTS: [(&str, Input); 20] = [
     ("text_input", Input::Text),
     ("stream", Input::Stream),
@@ -40,7 +41,7 @@ const INPUTS: [(&str, Input); 20] = [
         Input::ReturnOutput(Output::NumOutputTokens),
     ),
     ("return_logprobs", Input::OnlyFalse),
-    // TurboMind's.
+    // Names of TurboMind.
     ("input_ids", Input::Ids),
     ("input_lengths", Input::Length),
     ("request_output_len", Input::Parameter("max_tokens")),
@@ -54,7 +55,7 @@ const INPUTS: [(&str, Input); 20] = [
     ("beam_width", Input::Parameter("beam_width")),
 ];
 
-/// Sampling parameters that may come as text: vLLM's backend for Triton takes them so.
+/// Sampling parameters that may be strings, as vLLM's Triton backend accepts them.
 const NUMBERS: [&str; 17] = [
     "temperature",
     "top_p",
@@ -75,7 +76,7 @@ const NUMBERS: [&str; 17] = [
     "spaces_between_special_tokens",
 ];
 
-/// What is not a sampling parameter, though a completion has it.
+/// Fields of a completion that are not sampling parameters.
 const NOT_SAMPLING: [&str; 11] = [
     "prompt",
     "model",
@@ -90,7 +91,7 @@ const NOT_SAMPLING: [&str; 11] = [
     "user",
 ];
 
-/// What is done with an input.
+/// How an input is handled.
 #[derive(Clone, Copy)]
 enum Input {
     Text,
@@ -105,25 +106,25 @@ enum Input {
     Seed,
 }
 
-/// The inputs that clients may give.
+/// Returns the names of all inputs.
 pub(crate) fn input_names() -> [&'static str; 20] {
     INPUTS.map(|(name, _)| name)
 }
 
-/// Whether an answer comes in one piece.
+/// Whether the response is streamed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Delivery {
     Whole,
     Stream,
 }
 
-/// What a request asks.
+/// The inputs of a request.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct GenerationRequest {
     text: Option<String>,
     ids: Option<Vec<u32>>,
     length: Option<u64>,
-    /// The input that bounds the answer's tokens, if one does.
+    /// Name of the input that set `max_tokens`, for errors.
     bound: Option<&'static str>,
     sampling: Map<String, Value>,
     exclude: Option<bool>,
@@ -131,23 +132,23 @@ pub(super) struct GenerationRequest {
     outputs: Vec<Output>,
 }
 
-/// A request that runs, and how its answer is told.
+/// A running request, and the options of its response.
 pub(super) struct RunningGeneration {
     pub(super) generation: Generation,
-    /// Put before the answer's text.
+    /// Prefix of the text: the prompt, or empty.
     pub(super) prefix: String,
     pub(super) outputs: Vec<Output>,
-    /// What the prefix is counted in.
+    /// Charge for the memory of the prefix.
     _charge: Option<Charge>,
 }
 
 impl GenerationRequest {
-    /// All inputs by name, with whether they are lists.
+    /// Returns whether an input is a list; all others have one element.
     pub(super) fn is_list(name: &str) -> bool {
         name == "input_ids"
     }
 
-    /// Takes an input.
+    /// Sets an input.
     pub(super) fn set(&mut self, name: &str, value: Value) -> Result<(), ApiError> {
         let Some((name, input)) = INPUTS.iter().find(|(known, _)| *known == name) else {
             let known: Vec<_> = INPUTS.iter().map(|(known, _)| *known).collect();
@@ -203,7 +204,7 @@ impl GenerationRequest {
         Ok(())
     }
 
-    /// Takes a request's parameters: sampling parameters, and what Triton's clients put beside them.
+    /// Sets a request's parameters: sampling parameters and Triton's own.
     pub(super) fn parameters(&mut self, parameters: Map<String, Value>) -> Result<(), ApiError> {
         let mut sampling = Map::new();
         for (name, value) in parameters {
@@ -212,7 +213,7 @@ impl GenerationRequest {
                 "exclude_input_in_output" => {
                     self.exclude = Some(boolean("exclude_input_in_output", &value)?);
                 }
-                // What Triton's clients say about the exchange, not about the answer.
+                // Triton's options about the transfer, not the output.
                 "binary_data_output" | "triton_enable_empty_final_response" => {}
                 _ => drop(sampling.insert(name, value)),
             }
@@ -220,7 +221,7 @@ impl GenerationRequest {
         self.sample(sampling)
     }
 
-    /// Takes the name of an output that the client asked for.
+    /// Adds an output that the client requests.
     pub(super) fn add_requested_output(&mut self, name: &str) -> Result<(), ApiError> {
         let output = Output::parse(name).ok_or_else(|| {
             let known = Output::ALL.map(Output::name).join("`, `");
@@ -232,7 +233,7 @@ impl GenerationRequest {
         Ok(())
     }
 
-    /// How the answer is sent, where both are possible.
+    /// Returns the delivery, for interfaces that support both.
     pub(super) fn delivery(&self) -> Delivery {
         match self.stream {
             Some(true) => Delivery::Stream,
@@ -240,11 +241,11 @@ impl GenerationRequest {
         }
     }
 
-    /// Fails if the request asks for the other delivery than this route's.
+    /// Fails if the request needs the other delivery; `instead` names its route.
     pub(super) fn check_stream(&self, here: Delivery, instead: &str) -> Result<(), ApiError> {
         let streams = here == Delivery::Stream;
         match self.stream {
-            Some(asked) if asked != streams => {
+            Some(requested) if requested != streams => {
                 let rule = format!("`stream` must be {streams} here; use {instead}");
                 Err(ApiError::validation("stream", rule))
             }
@@ -252,7 +253,7 @@ impl GenerationRequest {
         }
     }
 
-    /// Begins the answer.
+    /// Starts the generation.
     pub(super) async fn begin(
         self,
         app: &App,
@@ -290,7 +291,8 @@ impl GenerationRequest {
         })
     }
 
-    /// What is put before the text. As Triton's vLLM backend: the prompt, unless it streams.
+    /// Returns the prefix of the text. As in vLLM's Triton backend, it is the prompt unless the
+    /// response is streamed.
     fn prefix(&self, delivery: Delivery) -> Result<String, ApiError> {
         match (self.exclude, delivery) {
             (Some(false), Delivery::Stream) => {
@@ -314,7 +316,7 @@ impl GenerationRequest {
         outputs
     }
 
-    /// The body of a completion that means the same: its rules and its errors hold here too.
+    /// Returns the body of an equivalent completion, so that its rules and errors apply.
     fn completion(self) -> Result<Vec<u8>, ApiError> {
         let prompt = match (self.text, self.ids) {
             (Some(_), Some(_)) => {
@@ -340,11 +342,12 @@ impl GenerationRequest {
             if let Some(count) = body.get(name).filter(|count| **count != json!(1)) {
                 let count = count.to_string();
                 let given = Excerpt::new(&count);
-                let rule = format!("`{name}` must be 1: a response has one answer. Given: {given}");
+                let rule = format!("`{name}` must be 1: a response has one output. Given: {given}");
                 return Err(ApiError::validation(name, rule));
             }
         }
-        // Nothing to a request that does not search, and there it would be a mistake.
+        // The value is 1 here, which is the default; but a completion without beam search refuses
+        // the field.
         body.remove("beam_width");
         body.entry("max_tokens").or_insert(MAX_TOKENS.into());
         body.insert("prompt".into(), prompt);
@@ -352,10 +355,10 @@ impl GenerationRequest {
     }
 
     fn sample(&mut self, parameters: Map<String, Value>) -> Result<(), ApiError> {
-        // Null stands for a default.
+        // Null means the default.
         for (name, value) in parameters.into_iter().filter(|(_, value)| !value.is_null()) {
             if let Some(name) = NOT_SAMPLING.iter().find(|other| **other == name) {
-                let rule = format!("`{name}` is no sampling parameter here");
+                let rule = format!("`{name}` is not a sampling parameter");
                 return Err(ApiError::validation(name, rule));
             }
             let value = match &value {

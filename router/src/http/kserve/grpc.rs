@@ -1,4 +1,4 @@
-//! The gRPC half of the protocol, on a port and a thread of its own.
+//! The gRPC interface of the protocol, with its own port and thread.
 
 use std::collections::HashMap;
 use std::future::ready;
@@ -46,16 +46,17 @@ use crate::generated::inference::{
 };
 use crate::http::App;
 
-/// Calls of one connection at a time, and answers of one stream at a time; more wait.
+/// Maximum number of concurrent calls of a connection, and of concurrent requests of a stream; more
+/// wait.
 const AT_ONCE: usize = 256;
-/// A connection whose client does not answer a ping for so long is closed.
+/// Interval of HTTP/2 pings, and time to wait for a reply before a connection is closed.
 const PING: Duration = Duration::from_secs(30);
-/// Marks the last response to a request, for those who asked for it.
+/// Parameter that marks the last response to a request, if the client enabled it.
 const FINAL: &str = "triton_final_response";
 const ASKS_FINAL: &str = "triton_enable_empty_final_response";
 
-/// Serves at most so many connections on a thread of its own until `stop` changes; the returned channel
-/// then closes.
+/// Serves at most `connections` connections on a thread of its own until `stop` changes. Then the
+/// returned channel closes.
 pub(in crate::http) fn start(
     listener: TcpListener,
     app: &App,
@@ -72,7 +73,7 @@ pub(in crate::http) fn start(
     let largest = app.config.max_body_bytes;
     let service = GrpcInferenceServiceServer::new(service).max_decoding_message_size(largest);
     let stopped = async move {
-        // A sender that is gone means the same.
+        // An error means that the sender was dropped, which also means stop.
         let _ = stop.changed().await;
     };
     let served = tonic::transport::Server::builder()
@@ -94,7 +95,7 @@ pub(in crate::http) fn start(
     Ok(end)
 }
 
-/// The connections that come, while there is a place for them; others are closed.
+/// Accepts connections while permits are free; closes others.
 fn limited_connections(
     listener: TcpListener,
     connections: usize,
@@ -112,7 +113,7 @@ fn limited_connections(
 
 struct Service(App);
 
-/// The answer to one request of a stream.
+/// The responses to one request of a stream.
 struct StreamResponses {
     id: String,
     model: String,
@@ -279,7 +280,7 @@ impl GrpcInferenceService for Service {
 }
 
 fn config(source: repository::ModelConfig) -> ModelConfig {
-    // Every datatype of a tensor has a name there.
+    // `DataType` has a name for every datatype of our tensors.
     let data_type = |name: &str| DataType::from_str_name(name).unwrap_or_default().into();
     let inputs = source.input.into_iter().map(|tensor| ModelInput {
         name: tensor.name.into(),
@@ -332,7 +333,8 @@ fn statistics(source: repository::ModelStatistics) -> ModelStatistics {
     }
 }
 
-/// The responses to one request of a stream: an error is told as one of them, and the stream goes on.
+/// Returns the responses to one request of a stream. An error is sent as a response and does not
+/// end the stream.
 async fn stream(app: &App, request: ModelInferRequest) -> BoxStream<Streamed> {
     let (id, model) = (request.id.clone(), request.model_name.clone());
     let asks = request.parameters.get(ASKS_FINAL);
@@ -430,7 +432,7 @@ fn response(id: &str, model: &str, tensors: Vec<OutTensor>) -> ModelInferRespons
     }
 }
 
-/// What a request asks; its bytes are charged as a body's are.
+/// Returns the inputs of a request, and the charge for its bytes, as for an HTTP body.
 fn read(app: &App, request: ModelInferRequest) -> Result<(GenerationRequest, Charge), ApiError> {
     check_version(app, &request.model_name, &request.model_version)?;
     let mut holding = app.bodies.hold();
@@ -458,7 +460,7 @@ fn read(app: &App, request: ModelInferRequest) -> Result<(GenerationRequest, Cha
     Ok((generation_request, holding.charge()))
 }
 
-/// `raw` is the input's entry of the raw contents, if the request has such.
+/// Reads an input; `raw` is its entry of `raw_input_contents`, if the request uses them.
 fn tensor(input: InferInputTensor, raw: Option<Option<&Vec<u8>>>) -> Result<Tensor, ApiError> {
     let InferInputTensor { name, shape, .. } = input;
     let datatype = Datatype::parse(&input.datatype, &name)?;
@@ -492,7 +494,7 @@ fn elements(
         Datatype::Signed(8) => all(contents.int64_contents),
         Datatype::Signed(_) => all(contents.int_contents),
         Datatype::Fp32 => {
-            // By their shortest digits, as raw data are read.
+            // As raw bytes, so that floats keep their shortest decimal form.
             let values = contents.fp32_contents.iter();
             let raw: Vec<u8> = values.flat_map(|value| value.to_le_bytes()).collect();
             return datatype.read(&raw, name);

@@ -1,4 +1,4 @@
-//! A connection that holds its place among those that may be open.
+//! A TCP stream that holds a connection permit.
 
 use std::io;
 use std::pin::Pin;

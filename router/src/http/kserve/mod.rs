@@ -1,5 +1,5 @@
 //! The Open Inference Protocol (KServe v2), with Triton's generate extension: HTTP here, gRPC in
-//! `grpc`. Names of tensors are those of Triton's vLLM backend, and of TurboMind's.
+//! `grpc`. Tensor names are those of Triton's vLLM backend and of TurboMind.
 
 mod generate;
 mod generation_request;
@@ -37,16 +37,16 @@ use super::openai::check_model;
 use super::{App, json, response_headers};
 use crate::error::{ApiError, ErrorKind, Excerpt};
 
-/// The path of a model.
+/// Path of a model.
 pub(super) const MODEL: &str = "/v2/models/{model}";
-/// Where Triton has models loaded and unloaded.
+/// Path prefix of Triton's routes that load and unload models.
 pub(super) const REPOSITORY_MODELS: &str = "/v2/repository/models/";
 /// The only version of a model.
 const VERSION: &str = "1";
-/// How long the JSON at the start of a body is; the rest are raw tensors.
+/// Header with the length of the JSON at the start of a body; raw tensors follow it.
 const HEADER_LENGTH: HeaderName = HeaderName::from_static("inference-header-content-length");
 
-/// What `/v2/models/{model}` tells of inputs: name, datatype, elements (-1 = any number).
+/// Inputs in `/v2/models/{model}`: name, datatype and number of elements (-1 = any).
 const INPUTS: [(&str, &str, i64); 18] = [
     ("text_input", "BYTES", 1),
     ("stream", "BOOL", 1),
@@ -68,25 +68,25 @@ const INPUTS: [(&str, &str, i64); 18] = [
     ("beam_width", "UINT32", 1),
 ];
 
-/// The outputs that clients may ask for.
+/// Returns the names of all outputs.
 pub(super) fn output_names() -> [&'static str; 7] {
     Output::ALL.map(Output::name)
 }
 
-/// A model in a path, and perhaps its version.
+/// The model in a path, with its version if the path has one.
 #[derive(Debug, Deserialize)]
 pub(super) struct ModelPath {
     model: String,
     version: Option<String>,
 }
 
-/// Tells what answers here.
+/// Returns the server's name, version and extensions.
 #[utoipa::path(get, path = "/v2", tag = "kserve", operation_id = "kserve_server", responses((status = 200, body = ServerMetadata)))]
 pub(super) async fn server() -> Json<ServerMetadata> {
     Json(server_metadata())
 }
 
-/// Tells the tensors of the served model.
+/// Returns the tensors of the served model.
 #[utoipa::path(
     get, path = "/v2/models/{model}", tag = "kserve", operation_id = "kserve_model",
     params(("model" = String, Path, description = "The served model's id, or `penstock`")),
@@ -100,7 +100,7 @@ pub(super) async fn model(
     Ok(Json(model_metadata(&app, &name)))
 }
 
-/// Whether a request for this model would run now.
+/// Returns 200 if a request for this model sent now would run.
 #[utoipa::path(
     get, path = "/v2/models/{model}/ready", tag = "kserve",
     operation_id = "kserve_model_ready",
@@ -122,7 +122,7 @@ pub(super) async fn model_ready(
     }
 }
 
-/// Answers a prompt in one piece, from named tensors.
+/// Completes a prompt given in named tensors, and returns the output as a whole.
 #[utoipa::path(
     post, path = "/v2/models/{model}/infer", tag = "kserve", operation_id = "kserve_infer",
     request_body = InferRequest,
@@ -173,7 +173,7 @@ fn with_tail(response: &InferResponse, tail: Vec<u8>) -> Response {
     if tail.is_empty() {
         return Json(response).into_response();
     }
-    // A response always has JSON: text, numbers and plain structs.
+    // A response of text, numbers and plain structs always serializes.
     let mut body = serde_json::to_vec(response).unwrap_or_default();
     let length = HeaderValue::from(body.len());
     body.extend(tail);
@@ -193,7 +193,7 @@ fn header_length(headers: &HeaderMap) -> Result<Option<usize>, ApiError> {
     })
 }
 
-/// The name that the client knows the model by, if it is served.
+/// Returns the model's name in the path, if this model is served.
 fn check(
     app: &App,
     model_path: Result<Path<ModelPath>, PathRejection>,
@@ -206,7 +206,7 @@ fn check(
     Ok(model)
 }
 
-/// Fails unless this model in this version (empty = any) is served.
+/// Fails unless the model is served in this version (empty = any).
 fn check_version(app: &App, model: &str, version: &str) -> Result<(), ApiError> {
     check_model(app, Some(model))?;
     if version.is_empty() || version == VERSION {

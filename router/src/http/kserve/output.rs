@@ -1,6 +1,6 @@
-//! The outputs that a response can hold, by the names that clients ask for them.
+//! The outputs of a response and their names.
 
-/// What a response can hold.
+/// An output of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Output {
     Text,
@@ -8,9 +8,9 @@ pub(super) enum Output {
     CumulativeLogprob,
     NumInputTokens,
     NumOutputTokens,
-    /// TurboMind's: the tokens of the response.
+    /// The tokens of the response; TurboMind's name.
     Ids,
-    /// TurboMind's: how many these are.
+    /// Their number; TurboMind's name.
     SequenceLength,
 }
 

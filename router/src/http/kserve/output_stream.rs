@@ -1,4 +1,4 @@
-//! From a generation to named outputs, whole or piece by piece.
+//! Converts a generation to named outputs, as a whole or in pieces.
 
 use std::task::{Context, Poll, ready};
 
@@ -9,7 +9,7 @@ use crate::error::ApiError;
 use crate::generation::{FinishReason, Generation, TextEvent};
 use crate::http::response_headers;
 
-/// Turns the events of an answer into outputs.
+/// Converts the events of a generation to outputs.
 pub(super) struct OutputStream {
     running: RunningGeneration,
     event: TextEvent,
@@ -23,7 +23,7 @@ enum State {
     Ended,
 }
 
-/// What one response tells.
+/// The content of a response.
 #[derive(Debug, Default)]
 struct Piece {
     text: String,
@@ -45,7 +45,7 @@ impl OutputStream {
         &self.running.generation
     }
 
-    /// The next response of a stream; `None` after the last.
+    /// Returns the next response of a stream; `None` after the last.
     pub(super) fn poll_next(
         &mut self,
         cx: &mut Context<'_>,
@@ -56,7 +56,7 @@ impl OutputStream {
                 self.state = State::Ended;
                 return Poll::Ready(Some(Err(error)));
             }
-            // A response that shows nothing would be noise: tokens wait for their characters.
+            // Skip responses without text: a token may not complete a character.
             if !piece.text.is_empty() || piece.reason.is_some() {
                 return Poll::Ready(Some(Ok(self.tensors(&piece))));
             }
@@ -64,7 +64,7 @@ impl OutputStream {
         Poll::Ready(None)
     }
 
-    /// The whole answer.
+    /// Returns the complete output.
     pub(super) async fn whole(&mut self) -> Result<Vec<OutTensor>, ApiError> {
         let mut piece = Piece {
             text: std::mem::take(&mut self.running.prefix),
@@ -76,7 +76,7 @@ impl OutputStream {
         Ok(self.tensors(&piece))
     }
 
-    /// Adds what the next event brings.
+    /// Adds the content of the next event.
     fn poll_event(
         &mut self,
         cx: &mut Context<'_>,
@@ -128,7 +128,7 @@ impl OutputStream {
     }
 }
 
-/// As vLLM's backend for Triton has it.
+/// Returns the reason with the names of vLLM's Triton backend.
 fn reason(reason: Option<FinishReason>) -> &'static str {
     match reason {
         None => "null",

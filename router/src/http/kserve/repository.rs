@@ -1,5 +1,4 @@
-//! What Triton's clients ask of a model beside its answers: its configuration, what it has done, and
-//! which models there are.
+//! Triton's extensions about models: configuration, statistics and the repository index.
 
 use axum::Json;
 use axum::extract::rejection::PathRejection;
@@ -17,10 +16,10 @@ use crate::metrics::{Statistics, Total};
 
 from_object!(IndexRequest);
 
-/// Bytes of the index's body, which has one field.
+/// Maximum bytes of the index's body, which has one field.
 const LONGEST_INDEX: usize = 4 << 10;
 
-/// What a model takes and gives, in Triton's words.
+/// A model's inputs and outputs, in Triton's format.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ModelConfig {
     /// The served model.
@@ -29,96 +28,96 @@ pub(crate) struct ModelConfig {
     pub(super) platform: &'static str,
     /// Always `penstock`.
     pub(super) backend: &'static str,
-    /// Always 0: tensors have no batch dimension. Requests share steps all the same.
+    /// Always 0: tensors have no batch dimension. Requests are batched anyway.
     pub(super) max_batch_size: i32,
-    /// Tensors that it takes.
+    /// Input tensors.
     pub(super) input: Vec<TensorConfig>,
-    /// Tensors that it gives.
+    /// Output tensors.
     pub(super) output: Vec<TensorConfig>,
-    /// How requests are answered.
+    /// Number of responses per request.
     pub(super) model_transaction_policy: TransactionPolicy,
 }
 
-/// A kind of tensor, in Triton's words.
+/// A tensor, in Triton's format.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct TensorConfig {
-    /// What it is for.
+    /// The tensor's name.
     pub(super) name: &'static str,
-    /// Such as `TYPE_STRING`.
+    /// For example `TYPE_STRING`.
     pub(super) data_type: String,
-    /// -1 = any number.
+    /// Number of elements; -1 = any.
     pub(super) dims: [i64; 1],
-    /// Whether a request may leave it out; of inputs only.
+    /// Whether a request may leave out this input.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) optional: Option<bool>,
 }
 
-/// How requests are answered.
+/// Number of responses per request.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct TransactionPolicy {
     /// Always true: a request may have several responses.
     pub(super) decoupled: bool,
 }
 
-/// What all models have done.
+/// Statistics of all models.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct AllStatistics {
-    /// One.
+    /// The one model.
     model_stats: [ModelStatistics; 1],
 }
 
-/// What a model has done since the server started, on whatever route it was asked.
+/// Statistics of a model since the server started, over all routes.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ModelStatistics {
     /// The served model.
     pub(super) name: String,
     /// Always `1`.
     pub(super) version: &'static str,
-    /// When a request was last answered to its end: Unix time in milliseconds, 0 = never.
+    /// Unix time in milliseconds when a request last completed; 0 = never.
     pub(super) last_inference: u64,
-    /// Requests answered to their end.
+    /// Completed requests.
     pub(super) inference_count: u64,
-    /// The same: steps of the model are in `/metrics` (`penstock_steps`).
+    /// Same as `inference_count`. `/metrics` counts the model's steps (`penstock_steps`).
     pub(super) execution_count: u64,
-    /// How long its requests took.
+    /// Durations of the requests.
     pub(super) inference_stats: InferStatistics,
-    /// Always empty: steps have no batches that requests stay in.
+    /// Always empty: batches change with every step.
     #[schema(value_type = Vec<Object>)]
     batch_stats: [(); 0],
 }
 
-/// How long requests took.
+/// Durations of requests.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct InferStatistics {
     /// From arrival to the end.
     pub(super) success: Duration,
-    /// Of those that failed, or whose clients went away.
+    /// From arrival to the end, of requests that failed or were aborted.
     pub(super) fail: Duration,
-    /// Waiting for a place.
+    /// Waiting for a slot.
     pub(super) queue: Duration,
-    /// Chat template, tokenizer, rules, preparation.
+    /// Chat template, tokenization, validation, preparation.
     pub(super) compute_input: Duration,
     /// From the first step to the end.
     pub(super) compute_infer: Duration,
-    /// Always 0: text is made while the model runs.
+    /// Always 0: text is detokenized while the model runs.
     pub(super) compute_output: Duration,
-    /// Always 0: no answer is kept. What is kept of prompts is in `/metrics`.
+    /// Always 0: responses are not cached. `/metrics` has the prefix cache.
     pub(super) cache_hit: Duration,
-    /// Always 0, too.
+    /// Always 0.
     pub(super) cache_miss: Duration,
 }
 
-/// How often something happened, and how long it took together.
+/// Number of events and their total duration.
 #[derive(Clone, Copy, Debug, Default, Serialize, ToSchema)]
 #[schema(as = StatisticDuration)]
 pub(crate) struct Duration {
-    /// How often.
+    /// Number of events.
     pub(super) count: u64,
-    /// Nanoseconds.
+    /// Total nanoseconds.
     pub(super) ns: u64,
 }
 
-/// Body of `/v2/repository/index`; may be left out.
+/// Body of `/v2/repository/index`, which is optional.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(
     remote = "Self",
@@ -127,11 +126,11 @@ pub(crate) struct Duration {
     expecting = "a JSON object"
 )]
 pub(crate) struct IndexRequest {
-    /// Only models that would answer now. Default false.
+    /// Whether to list only models that are ready. Default false.
     pub(super) ready: Option<bool>,
 }
 
-/// A model that is there.
+/// A model of the repository.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct IndexedModel {
     /// The served model.
@@ -144,7 +143,7 @@ pub(crate) struct IndexedModel {
     pub(super) reason: String,
 }
 
-/// Tells the served model's configuration.
+/// Returns the configuration of the served model.
 #[utoipa::path(
     get, path = "/v2/models/{model}/config", tag = "kserve", operation_id = "kserve_config",
     params(("model" = String, Path, description = "The served model's id, or `penstock`")),
@@ -158,7 +157,7 @@ pub(in crate::http) async fn config(
     Ok(Json(model_config(&app, &name)))
 }
 
-/// Tells what the served model has done since the server started.
+/// Returns the statistics of the served model.
 #[utoipa::path(
     get, path = "/v2/models/{model}/stats", tag = "kserve", operation_id = "kserve_stats",
     params(("model" = String, Path, description = "The served model's id, or `penstock`")),
@@ -172,7 +171,7 @@ pub(in crate::http) async fn stats(
     Ok(Json(all_statistics(&app, &name)))
 }
 
-/// The same of all models: there is one.
+/// Returns the statistics of all models: there is one.
 #[utoipa::path(
     get, path = "/v2/models/stats", tag = "kserve", operation_id = "kserve_all_stats",
     responses((status = 200, body = AllStatistics))
@@ -181,7 +180,7 @@ pub(in crate::http) async fn all_stats(State(app): State<App>) -> Json<AllStatis
     Json(all_statistics(&app, &app.config.model_id))
 }
 
-/// Tells which models there are.
+/// Lists the models.
 #[utoipa::path(
     post, path = "/v2/repository/index", tag = "kserve", operation_id = "kserve_index",
     request_body = IndexRequest,
@@ -192,12 +191,12 @@ pub(in crate::http) async fn index(
     request: Request,
 ) -> Result<Json<Vec<IndexedModel>>, NativeError> {
     let (bytes, _charge) = json::read_at_most(LONGEST_INDEX, request, &app).await?;
-    let asked: IndexRequest = match bytes.as_slice() {
-        // As Triton's own client asks.
+    let requested: IndexRequest = match bytes.as_slice() {
+        // Triton's client sends no body.
         [] => IndexRequest::default(),
         body => json::parse(body)?,
     };
-    Ok(Json(models(&app, asked.ready == Some(true))))
+    Ok(Json(models(&app, requested.ready == Some(true))))
 }
 
 pub(super) fn model_config(app: &App, requested_name: &str) -> ModelConfig {
@@ -224,7 +223,7 @@ pub(super) fn model_config(app: &App, requested_name: &str) -> ModelConfig {
     }
 }
 
-/// The protocol's name of a datatype in Triton's configurations.
+/// Returns the name of a datatype in Triton's configurations.
 fn data_type(datatype: &str) -> String {
     match datatype {
         "BYTES" => "TYPE_STRING".to_owned(),
@@ -267,7 +266,7 @@ pub(super) fn model_statistics(app: &App, requested_name: &str) -> ModelStatisti
     }
 }
 
-/// The model by each of its names, if it would answer now or `ready` is false.
+/// Lists the model under each of its names; empty if `ready` is true and the model is not ready.
 pub(super) fn models(app: &App, ready: bool) -> Vec<IndexedModel> {
     let obstacle = app.generator.not_ready_reason();
     if ready && obstacle.is_some() {

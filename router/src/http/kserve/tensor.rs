@@ -1,4 +1,4 @@
-//! Named tensors, as the Open Inference Protocol sends them: as numbers in JSON or as raw bytes.
+//! Named tensors of the Open Inference Protocol, as JSON or raw bytes.
 
 use std::fmt;
 
@@ -9,19 +9,19 @@ use super::output::Output;
 use crate::error::{ApiError, Excerpt};
 use crate::http::strict::check_room;
 
-/// Elements of one tensor that are read: more than a context has tokens.
+/// Maximum number of elements of a tensor: more than a context has tokens.
 const MOST: usize = 1 << 20;
 
-/// A tensor that came in.
+/// An input tensor.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Tensor {
-    /// What it is for.
+    /// The input's name.
     pub(super) name: String,
-    /// Row-major.
+    /// Elements in row-major order.
     pub(super) elements: Elements,
 }
 
-/// A tensor that goes out.
+/// An output tensor.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct OutTensor {
     pub(super) output: Output,
@@ -29,7 +29,7 @@ pub(super) struct OutTensor {
     pub(super) values: Values,
 }
 
-/// What goes out.
+/// The elements of an output.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Values {
     Text(String),
@@ -37,7 +37,7 @@ pub(super) enum Values {
     Fp32(f32),
 }
 
-/// What came in: JSON scalars, which is all that is asked of it. Bytes are text.
+/// The elements of an input as JSON scalars. BYTES are strings.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Elements(pub(super) Vec<Value>);
 
@@ -45,9 +45,9 @@ pub(super) struct Elements(pub(super) Vec<Value>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Datatype {
     Bool,
-    /// So many bytes.
+    /// Width in bytes.
     Unsigned(usize),
-    /// So many bytes.
+    /// Width in bytes.
     Signed(usize),
     Fp32,
     Fp64,
@@ -71,7 +71,7 @@ pub(crate) const DATATYPES: [(&str, Datatype); 12] = [
 ];
 
 impl Datatype {
-    /// Reads its name; `tensor` is for the error.
+    /// Returns the datatype called `name`; errors name `tensor`.
     pub(super) fn parse(name: &str, tensor: &str) -> Result<Self, ApiError> {
         let known = DATATYPES.iter().find(|(known, _)| *known == name);
         known.map(|(_, datatype)| *datatype).ok_or_else(|| {
@@ -80,7 +80,7 @@ impl Datatype {
         })
     }
 
-    /// Reads the raw elements of `tensor`, little-endian.
+    /// Reads the raw little-endian elements of `tensor`.
     pub(super) fn read(self, raw: &[u8], tensor: &str) -> Result<Elements, ApiError> {
         let values = match self {
             Self::Bytes => return texts(raw, tensor),
@@ -103,7 +103,7 @@ impl Datatype {
         Ok(Elements(values))
     }
 
-    /// Fails unless every element is of this type.
+    /// Fails unless all elements have this type.
     pub(super) fn check(self, elements: &Elements, tensor: &str) -> Result<(), ApiError> {
         let fits = |value: &Value| match self {
             Self::Bool => value.is_boolean(),
@@ -120,7 +120,7 @@ impl Datatype {
 }
 
 impl Tensor {
-    /// Fails unless the shape holds as many elements as there are.
+    /// Fails unless the shape fits the number of elements.
     pub(super) fn new(name: String, shape: &[i64], elements: Elements) -> Result<Self, ApiError> {
         let size = shape.iter().try_fold(1_usize, |size, dimension| {
             size.checked_mul(usize::try_from(*dimension).ok()?)
@@ -133,7 +133,7 @@ impl Tensor {
         Ok(Self { name, elements })
     }
 
-    /// Its one element, or all as a list if `list`.
+    /// Returns the only element, or all elements as a list if `list` is true.
     pub(super) fn value(self, list: bool) -> Result<Value, ApiError> {
         let Elements(mut values) = self.elements;
         if list {
@@ -155,7 +155,7 @@ impl Values {
         }
     }
 
-    /// As raw bytes, little-endian.
+    /// Returns the elements as raw little-endian bytes.
     pub(super) fn raw(&self) -> Vec<u8> {
         match self {
             Self::Text(text) => {
@@ -167,7 +167,7 @@ impl Values {
         }
     }
 
-    /// As a JSON list.
+    /// Returns the elements as a JSON list.
     pub(super) fn json(&self) -> Value {
         match self {
             Self::Text(text) => Value::from(vec![text.as_str()]),
@@ -176,7 +176,7 @@ impl Values {
         }
     }
 
-    /// As one JSON value: a number alone, not in a list.
+    /// Returns a single element by itself, more as a list.
     pub(super) fn scalar(&self) -> Value {
         match self {
             Self::Text(text) => Value::from(text.as_str()),
@@ -189,7 +189,7 @@ impl Values {
     }
 }
 
-/// An error about the tensor of this name.
+/// Returns an error about the tensor of this name.
 pub(super) fn wrong(tensor: &str, rule: &str) -> ApiError {
     let name = Excerpt::new(tensor).to_string();
     let message = format!("`inputs`: the tensor `{name}` {rule}");
@@ -219,7 +219,7 @@ fn room(count: usize, tensor: &str) -> Result<(), ApiError> {
     }
 }
 
-/// Elements of BYTES: each its length in four bytes, then its bytes.
+/// Reads elements of BYTES: each is its length in four bytes, then its bytes.
 fn texts(mut raw: &[u8], tensor: &str) -> Result<Elements, ApiError> {
     let mut values = Vec::new();
     while !raw.is_empty() {
@@ -236,7 +236,7 @@ fn texts(mut raw: &[u8], tensor: &str) -> Result<Elements, ApiError> {
     Ok(Elements(values))
 }
 
-/// One element of BYTES.
+/// Returns one element of BYTES.
 pub(super) fn utf8_value(bytes: &[u8], tensor: &str) -> Result<Value, ApiError> {
     let text = std::str::from_utf8(bytes).map_err(|_| wrong(tensor, "must be UTF-8"))?;
     Ok(Value::from(text))
@@ -252,7 +252,7 @@ fn signed(bytes: &[u8]) -> i64 {
     (unsigned(bytes) << unused).cast_signed() >> unused
 }
 
-/// A float with the digits that people would write: 0.1 in four bytes is not 0.1 in eight.
+/// Returns a float with its shortest decimal form: 0.1 as `f32` is not 0.1 as `f64`.
 fn float(value: f64) -> Value {
     let short = (value as f32).to_string().parse::<f64>();
     let exact = f64::from(value as f32) == value;
@@ -268,7 +268,7 @@ impl<'de> Deserialize<'de> for Elements {
     }
 }
 
-/// Appends the scalars of a list, or of lists in it.
+/// Appends the scalars of a list and its nested lists.
 struct Nested<'a>(&'a mut Vec<Value>);
 
 impl<'de> Visitor<'de> for Nested<'_> {

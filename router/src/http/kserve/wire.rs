@@ -12,26 +12,26 @@ use crate::http::strict::{self, JsonText, from_object};
 
 from_object!(InferRequest, InputTensor, RequestedOutput);
 
-/// Tensors of a request that are read: more than there are names.
+/// Maximum number of tensors in a request: more than there are names.
 pub(crate) const MOST_TENSORS: usize = 64;
-/// Dimensions of a tensor.
+/// Maximum number of dimensions of a tensor.
 pub(crate) const MOST_DIMENSIONS: usize = 8;
-/// Longest JSON of parameters.
+/// Maximum bytes of JSON of parameters.
 const LONGEST: usize = 64 << 10;
 
 /// Body of `/v2/models/{model}/infer`.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(remote = "Self", deny_unknown_fields, expecting = "a JSON object")]
 pub(crate) struct InferRequest {
-    /// Comes back in the response.
+    /// An id that the response repeats.
     pub(crate) id: Option<String>,
-    /// Sampling parameters by vLLM's names.
+    /// Sampling parameters with vLLM's names.
     #[schema(value_type = Option<Object>)]
     parameters: Option<JsonText>,
-    /// `text_input` or `input_ids`, and what else `/v2/models/{model}` lists.
+    /// `text_input` or `input_ids`, and any other inputs that `/v2/models/{model}` lists.
     #[serde(deserialize_with = "strict::list::<MOST_TENSORS, _, _>")]
     inputs: Vec<InputTensor>,
-    /// The outputs to send; without them `text_output`, and what the inputs ask for.
+    /// The outputs to return. Default: `text_output`, and those that the inputs request.
     #[serde(
         default,
         deserialize_with = "strict::list_or_null::<MOST_TENSORS, _, _>"
@@ -39,7 +39,7 @@ pub(crate) struct InferRequest {
     outputs: Option<Vec<RequestedOutput>>,
 }
 
-/// An input.
+/// An input tensor.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(
     remote = "Self",
@@ -47,22 +47,22 @@ pub(crate) struct InferRequest {
     expecting = "a tensor (a JSON object)"
 )]
 pub(crate) struct InputTensor {
-    /// What it is for.
+    /// The input's name.
     name: String,
-    /// How many elements it has in each dimension.
+    /// Number of elements in each dimension.
     #[serde(deserialize_with = "strict::list::<MOST_DIMENSIONS, _, _>")]
     shape: Vec<i64>,
-    /// Such as `BYTES`.
+    /// For example `BYTES`.
     datatype: String,
-    /// `binary_data_size`: its data follow the JSON.
+    /// `binary_data_size`: the length of the data after the JSON.
     #[schema(value_type = Option<Object>)]
     parameters: Option<JsonText>,
-    /// Its elements.
+    /// The elements, if they are not after the JSON.
     #[schema(value_type = Option<Vec<Object>>)]
     data: Option<Elements>,
 }
 
-/// An output that the client asks for.
+/// An output that the client requests.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(
     remote = "Self",
@@ -70,19 +70,19 @@ pub(crate) struct InputTensor {
     expecting = "an output (a JSON object)"
 )]
 pub(crate) struct RequestedOutput {
-    /// Which.
+    /// The output's name.
     name: String,
-    /// `binary_data`: whether its data follow the JSON.
+    /// `binary_data`: whether the data follow the JSON.
     #[schema(value_type = Option<Object>)]
     parameters: Option<JsonText>,
 }
 
-/// How outputs are sent.
+/// Which outputs are sent as raw bytes after the JSON.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Binary {
-    /// In the JSON, all but these.
+    /// Only these.
     Only(Vec<Output>),
-    /// All behind the JSON.
+    /// All outputs.
     All,
 }
 
@@ -93,33 +93,33 @@ pub(crate) struct InferResponse {
     pub(super) model_name: String,
     /// Always `1`.
     pub(super) model_version: &'static str,
-    /// The request's.
+    /// The request's id.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) id: Option<String>,
-    /// What was asked for.
+    /// The requested outputs.
     pub(super) outputs: Vec<OutputTensor>,
 }
 
-/// An output.
+/// An output tensor.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct OutputTensor {
-    /// Which.
+    /// The output's name.
     pub(super) name: &'static str,
-    /// Such as `BYTES`.
+    /// For example `BYTES`.
     pub(super) datatype: &'static str,
-    /// How many elements it has in each dimension.
+    /// Number of elements in each dimension.
     pub(super) shape: Vec<i64>,
-    /// `binary_data_size` if its data follow the JSON.
+    /// `binary_data_size`, if the data follow the JSON.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub(super) parameters: Option<Value>,
-    /// Its elements otherwise.
+    /// The elements, otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Vec<Object>>)]
     pub(super) data: Option<Value>,
 }
 
-/// What a model takes and gives.
+/// The inputs and outputs of a model.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ModelMetadata {
     /// The served model.
@@ -128,36 +128,37 @@ pub(crate) struct ModelMetadata {
     pub(super) versions: [&'static str; 1],
     /// Always `penstock`.
     pub(super) platform: &'static str,
-    /// Tensors that it takes.
+    /// Input tensors.
     pub(super) inputs: Vec<TensorMetadata>,
-    /// Tensors that it gives.
+    /// Output tensors.
     pub(super) outputs: Vec<TensorMetadata>,
 }
 
-/// A kind of tensor.
+/// The type of a tensor.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct TensorMetadata {
-    /// What it is for.
+    /// The tensor's name.
     pub(super) name: &'static str,
-    /// Such as `BYTES`.
+    /// For example `BYTES`.
     pub(super) datatype: &'static str,
-    /// -1 = any number.
+    /// Number of elements; -1 = any.
     pub(super) shape: [i64; 1],
 }
 
-/// What answers here.
+/// The server's name, version and extensions.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ServerMetadata {
     /// Always `penstock`.
     pub(super) name: &'static str,
     /// Penstock's version.
     pub(super) version: &'static str,
-    /// What it speaks beside the protocol.
+    /// Supported extensions of the protocol.
     pub(super) extensions: [&'static str; 4],
 }
 
 impl InferRequest {
-    /// What is asked and how the outputs are sent. `tail` is what follows the JSON.
+    /// Returns the request, and which outputs are binary. `tail` is the part of the body after the
+    /// JSON.
     pub(super) fn into_generation_request(
         self,
         mut tail: &[u8],
@@ -170,7 +171,7 @@ impl InferRequest {
         }
         if !tail.is_empty() {
             let left = tail.len();
-            let rule = format!("`inputs`: {left} byte(s) after the JSON belong to no tensor");
+            let rule = format!("`inputs`: {left} byte(s) after the JSON do not belong to a tensor");
             return Err(ApiError::validation("inputs", rule));
         }
         let parameters = object("parameters", self.parameters.as_ref())?;
@@ -218,7 +219,7 @@ impl InputTensor {
     }
 }
 
-/// A small JSON object; an empty one if there is none.
+/// Parses a small JSON object; empty if there is none.
 fn object(name: &'static str, text: Option<&JsonText>) -> Result<Map<String, Value>, ApiError> {
     match text.map(|text| text.value(LONGEST)) {
         None | Some(Some(Value::Null)) => Ok(Map::new()),
@@ -240,7 +241,7 @@ impl Binary {
 }
 
 impl InferResponse {
-    /// The response, and what follows its JSON.
+    /// Builds the response, and the bytes that follow its JSON.
     pub(super) fn new(
         model_name: String,
         id: Option<String>,

@@ -1,4 +1,4 @@
-//! The native routes: TGI's names, defaults and event framing.
+//! The native routes, with TGI's names, defaults and event format.
 
 mod parameters;
 mod stream;
@@ -22,7 +22,7 @@ use crate::error::ApiError;
 use crate::generation::{FinishReason, Generation, TextEvent};
 use crate::logprobs;
 
-/// Answers a prompt in one piece.
+/// Completes a prompt and returns the output as a whole.
 #[utoipa::path(
     post, path = "/generate", tag = "native", request_body = GenerateRequest,
     responses(
@@ -41,7 +41,7 @@ pub(super) async fn generate(
     Ok((headers, Json(answer)).into_response())
 }
 
-/// Answers a prompt as a stream of events, one per token.
+/// Completes a prompt as a stream of events, one per token.
 #[utoipa::path(
     post, path = "/generate_stream", tag = "native", request_body = GenerateRequest,
     responses(
@@ -59,7 +59,7 @@ pub(super) async fn generate_stream(
     Ok(streamed(&app, body, charge).await?)
 }
 
-/// `/generate` in a list of one, or `/generate_stream`, as the field `stream` says.
+/// Same as `/generate`, in a list of one, or as `/generate_stream` if `stream` is true.
 #[utoipa::path(
     post, path = "/", tag = "native", request_body = GenerateRequest,
     responses(
@@ -80,7 +80,7 @@ pub(super) async fn compatible(
     Ok((headers, Json([answer])).into_response())
 }
 
-/// Tells what runs here.
+/// Returns the model, its limits and the server's version.
 #[utoipa::path(get, path = "/info", tag = "native", responses((status = 200, body = Info)))]
 pub(super) async fn info(State(app): State<App>) -> Json<Info> {
     let limits = app.generator.limits();
@@ -108,7 +108,7 @@ pub(super) async fn info(State(app): State<App>) -> Json<Info> {
 
 fn check_stream(stream: Option<bool>, here: bool, other: &str) -> Result<(), ApiError> {
     match stream {
-        Some(asked) if asked != here => {
+        Some(requested) if requested != here => {
             let rule = format!("`stream` must be {here} on this route; use {other}");
             Err(ApiError::validation("stream", rule))
         }
@@ -199,7 +199,7 @@ async fn collect(
     Err(response_headers::incomplete_generation())
 }
 
-/// Likely tokens in the place of one.
+/// Returns the top candidates at the position of a token.
 fn candidates(generation: &Generation, top: &[Candidate]) -> Vec<Token> {
     let vocabulary = &generation.model_text().vocabulary;
     let token = |&Candidate { id, logprob }: &Candidate| Token {
@@ -211,7 +211,7 @@ fn candidates(generation: &Generation, top: &[Candidate]) -> Vec<Token> {
     top.iter().map(token).collect()
 }
 
-/// The prompt's tokens, if asked for.
+/// Returns the prompt's tokens with their logprobs; empty unless requested.
 fn prefill(generation: &Generation) -> Vec<PrefillToken> {
     let prompt = generation.prompt();
     let prompt_logprobs = prompt.tokens.iter().map(|token| Some(token.logprob));

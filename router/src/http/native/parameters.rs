@@ -1,4 +1,4 @@
-//! From the native wire types to a request, with TGI's rules where they are stricter than ours.
+//! Converts native requests, with TGI's rules where they are stricter than Penstock's.
 
 use super::wire::{GenerateParameters, GenerateRequest};
 use crate::budget::Charge;
@@ -12,26 +12,26 @@ use crate::tokenize::SpecialTokens;
 use crate::validate::range::Range;
 use crate::validate::{Choices, FieldNames, GenerateInput, Parameters, Prompt, Truncation};
 
-/// Not offered yet.
+/// Parameters that are not supported.
 pub(crate) const NEUTRAL: Neutrals<1> = [("adapter_id", Neutral::Null)];
 
 pub(crate) const TEMPERATURE: Range<f32> = Range::above(0.0, f32::MAX);
 pub(crate) const TOP_K: Range<i32> = Range::new(1, i32::MAX);
-/// Of `top_p` and `typical_p`.
+/// Range of `top_p` and `typical_p`.
 pub(crate) const SHARE: Range<f32> = Range::between(0.0, 1.0);
 
-/// What the answer's shape depends on.
+/// Options that affect only the format of the response.
 #[derive(Clone, Debug)]
 pub(super) struct ResponseOptions {
-    /// Whether details are told.
+    /// Whether the response has details.
     pub(super) details: bool,
-    /// Put before the answer's text: the prompt, or nothing.
+    /// Prefix of the generated text: the prompt, or empty.
     pub(super) prefix: String,
-    /// What the prefix is counted in.
+    /// Charge for the memory of the prefix.
     _charge: Option<Charge>,
 }
 
-/// Splits a body into what is asked of the engine and how the answer is told.
+/// Splits a body into the engine's input and the options of the response.
 pub(super) fn parse_request(
     request: GenerateRequest,
     charge: Charge,
@@ -39,7 +39,7 @@ pub(super) fn parse_request(
     let GenerateRequest {
         inputs, parameters, ..
     } = request;
-    // As TGI has it: whoever sends no parameters at all wants a sampled answer.
+    // As in TGI: without any parameters, the output is sampled.
     let mut wire = parameters.unwrap_or_else(|| GenerateParameters {
         do_sample: Some(true),
         ..Default::default()
@@ -125,7 +125,7 @@ fn to_parameters(wire: GenerateParameters) -> Parameters {
     }
 }
 
-/// TGI's rules for `best_of`.
+/// Checks TGI's rules for `best_of`.
 fn check_best_of(parameters: &Parameters, seeded: bool) -> Result<(), ApiError> {
     if parameters.choices.rank() && parameters.temperature <= 0.0 {
         let rule = "you must use sampling when `best_of` is > 1: give `do_sample` or `temperature`";
@@ -138,7 +138,7 @@ fn check_best_of(parameters: &Parameters, seeded: bool) -> Result<(), ApiError> 
     Ok(())
 }
 
-/// Fails if the answer would not be what TGI can stream.
+/// Fails if the request needs fields that TGI's streams do not have.
 pub(super) fn check_streamable(input: &GenerateInput) -> Result<(), ApiError> {
     match input.parameters.logprob_request.prompt {
         None => Ok(()),
@@ -166,7 +166,7 @@ fn check_ranges(wire: &GenerateParameters) -> Result<(), ApiError> {
     }
     for (name, share) in [("top_p", wire.top_p), ("typical_p", wire.typical_p)] {
         if share.is_some_and(|share| !SHARE.has(share)) {
-            // In TGI's words, which tell no value.
+            // TGI's message, which does not include the value.
             let rule = format!("`{name}` must be {SHARE}");
             return Err(ApiError::validation(name, rule));
         }

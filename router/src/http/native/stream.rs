@@ -1,4 +1,4 @@
-//! The native event stream: one event per token, none held back.
+//! The native event stream: one event per token, sent without delay.
 
 use std::task::{Context, Poll, ready};
 
@@ -11,7 +11,7 @@ use crate::generation::{Generation, TextEnd, TextEvent, TextToken};
 use crate::http::error::native_json;
 use crate::http::sse::{EventSource, Flow, FrameBuffer, put_event, put_json};
 
-/// Writes an answer's events.
+/// Writes the events of an output.
 pub(super) struct NativeStream {
     generation: Generation,
     options: ResponseOptions,
@@ -37,7 +37,8 @@ impl NativeStream {
             self.put_rest(out, end);
         }
         if let Some(end) = event.end.as_ref().filter(|_| event.tokens.is_empty()) {
-            // An end without a token: the last token stands in, with what is left of the text.
+            // The output ended without a new token: repeat the last token, with the rest of the
+            // text.
             let token = TextToken::special(facts.last_token);
             let index = facts.generated_tokens as usize;
             put_token(out, index, &token, event.rest());
@@ -73,7 +74,8 @@ impl NativeStream {
     }
 }
 
-/// The start of an event, up to its token's end. Written by hand: this runs for every token.
+/// Writes the start of an event, up to the end of its token. Hand-written, since it runs for every
+/// token.
 fn put_token(out: &mut BytesMut, index: usize, token: &TextToken, text: &str) {
     out.put_slice(b"data: {\"index\":");
     put_json(out, &index);

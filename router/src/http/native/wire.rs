@@ -1,4 +1,4 @@
-//! JSON of the native routes, with the names that TGI's have.
+//! JSON of the native routes, with TGI's field names.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -9,96 +9,97 @@ use crate::http::structured_output::Grammar;
 
 from_object!(GenerateRequest, GenerateParameters);
 
-/// Stop strings that are read: more than any configuration allows.
+/// Maximum number of stop strings in a body: more than any configuration allows.
 const MOST_STOPS: usize = 1024;
 
 /// Body of `/generate`, `/generate_stream` and `/`.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(remote = "Self", deny_unknown_fields, expecting = "a JSON object")]
 pub(crate) struct GenerateRequest {
-    /// The prompt; not empty.
+    /// The prompt, not empty.
     #[schema(example = "Once upon a time")]
     pub(crate) inputs: String,
-    /// Without it, the answer is sampled at temperature 1.
+    /// Without this object, the output is sampled at temperature 1.
     pub(crate) parameters: Option<GenerateParameters>,
-    /// On `/`: whether to stream. Elsewhere it must agree with the route.
+    /// On `/`: whether to stream. On other routes it must agree with the route.
     pub(crate) stream: Option<bool>,
 }
 
-/// How an answer is made.
+/// Sampling parameters and response options.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(remote = "Self", deny_unknown_fields, expecting = "a JSON object")]
 pub(crate) struct GenerateParameters {
-    /// Positive: make so many answers and tell the one with the highest mean log-probability. Above 1
-    /// only for sampled answers, without `seed`, and not in streams.
+    /// Number of candidates to generate, >= 1. The one with the highest mean logprob is returned.
+    /// More than 1 only with sampling, without `seed`, and not in a stream.
     pub(crate) best_of: Option<u32>,
-    /// Search for the likeliest answers instead of sampling, as `generate` of `transformers` does with
-    /// `num_beams`. A stream brings the answer at the end.
+    /// Use beam search for the most likely outputs instead of sampling, as `generate` of
+    /// `transformers` does with `num_beams`. A stream sends the output at its end.
     pub(crate) use_beam_search: Option<bool>,
-    /// Sequences that go on from each step; at least `n`. Default: `best_of`, or 1.
+    /// Number of beams, at least `n`. Default: `best_of`, or 1.
     pub(crate) beam_width: Option<u32>,
-    /// Only with beam search, whose answers are ranked by the sum of their log-probabilities divided
-    /// by their length to this power. Default 1.
+    /// Only with beam search: exponent of the length by which the sum of logprobs is divided to
+    /// rank outputs. Default 1.
     pub(crate) length_penalty: Option<f32>,
-    /// Only with beam search: true ends it once it has `beam_width` answers, false (default) when
-    /// no running one seems better, "never" when none can be.
+    /// Only with beam search: true stops once `beam_width` outputs have finished; false (default)
+    /// stops when no running beam is likely to be better; "never" stops when none can be better.
     #[schema(value_type = Option<bool>)]
     pub(crate) early_stopping: Option<WireEarlyStopping>,
-    /// > 0. Without it and without the other sampling parameters, the answer is greedy.
+    /// > 0. Without it and the other sampling parameters, decoding is greedy.
     pub(crate) temperature: Option<f32>,
-    /// From 0.000001 to 1000000: divides positive logits, and multiplies others, of tokens that prompt
-    /// or answer have.
+    /// From 0.000001 to 1000000: divides positive logits and multiplies negative logits of tokens
+    /// that occur in the prompt or the output.
     pub(crate) repetition_penalty: Option<f32>,
-    /// From -2 to 2: taken off a token's logit for each time that the answer has it.
+    /// From -2 to 2: subtracted from a token's logit for each time it occurs in the output.
     pub(crate) frequency_penalty: Option<f32>,
-    /// > 0: choose among so many of the likeliest tokens.
+    /// > 0: sample from this many most likely tokens.
     pub(crate) top_k: Option<i32>,
-    /// > 0 and < 1: choose among the likeliest tokens that have this probability together.
+    /// > 0 and < 1: sample from the most likely tokens with this total probability.
     pub(crate) top_p: Option<f32>,
-    /// Above 0 and below 1: choose among the tokens nearest to the entropy that have this probability
-    /// together.
+    /// > 0 and < 1: typical sampling, from the tokens whose information content is closest to the
+    /// entropy, with this total probability.
     pub(crate) typical_p: Option<f32>,
-    /// Sample even if no other parameter asks for it.
+    /// Sample even if no other sampling parameter is set.
     pub(crate) do_sample: Option<bool>,
-    /// > 0; without it the answer may fill the context.
+    /// > 0. Default: the rest of the context.
     pub(crate) max_new_tokens: Option<u32>,
-    /// Put the prompt before `generated_text`.
+    /// Whether `generated_text` begins with the prompt.
     pub(crate) return_full_text: Option<bool>,
-    /// The answer ends right after the first of these.
+    /// The output ends right after the first of these texts.
     #[serde(default, deserialize_with = "strict::list_or_null::<MOST_STOPS, _, _>")]
     pub(crate) stop: Option<Vec<String>>,
-    /// > 0: keep only so many tokens at the end of the prompt.
+    /// > 0: keep only this many tokens at the end of the prompt.
     pub(crate) truncate: Option<usize>,
-    /// Mark the answer: `penstock watermark-detect` can tell it from other texts.
+    /// Watermark the output, so that `penstock watermark-detect` recognises it.
     pub(crate) watermark: Option<bool>,
-    /// Tell tokens, their log-probabilities and how the answer ended.
+    /// Whether to return the output's tokens, their logprobs and the finish reason.
     pub(crate) details: Option<bool>,
-    /// Tell the prompt's tokens with their log-probabilities, too; not in a stream. Includes `details`.
+    /// Whether to return the prompt's tokens with their logprobs; implies `details`. Not in a
+    /// stream.
     pub(crate) decoder_input_details: Option<bool>,
-    /// The same seed draws the same random numbers, whatever shares the batch: the same
-    /// tokens, but where a GPU's rounding, which depends on the batch, tips a near tie.
+    /// The same seed draws the same random numbers, regardless of the batch. The tokens are the
+    /// same, except where a GPU's rounding, which depends on the batch, decides a near tie.
     pub(crate) seed: Option<u64>,
-    /// 0 to 20: tell so many of the likeliest tokens in the place of each, too.
+    /// 0 to 20: number of most likely tokens to return at each position.
     pub(crate) top_n_tokens: Option<u32>,
-    /// What the answer must spell.
+    /// The grammar of the output.
     pub(crate) grammar: Option<Grammar>,
-    /// Not offered yet.
+    /// Not supported.
     #[schema(value_type = Option<String>)]
     pub(crate) adapter_id: Option<JsonText>,
 }
 
-/// A finished answer.
+/// A finished output.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct GenerateResponse {
-    /// The answer.
+    /// The text.
     pub(crate) generated_text: String,
-    /// If asked for.
+    /// Details, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) details: Option<Details>,
 }
 
 impl GenerateResponse {
-    /// The answer as one of those that were not the best; none without details.
+    /// Converts to an output that was not the best; `None` without details.
     pub(crate) fn into_sequence(self) -> Option<BestOfSequence> {
         let details = self.details?;
         Some(BestOfSequence {
@@ -113,135 +114,135 @@ impl GenerateResponse {
     }
 }
 
-/// How an answer came about.
+/// Details of an output.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Details {
-    /// Why it ended.
+    /// Why the output ended.
     pub(crate) finish_reason: FinishReason,
-    /// Tokens of the answer, an end token included.
+    /// Output tokens, an end token included.
     pub(crate) generated_tokens: u32,
-    /// Null if the answer is greedy.
+    /// The seed; null if decoding was greedy.
     pub(crate) seed: Option<u64>,
-    /// Tokens of the prompt, as the model got it.
+    /// Prompt tokens, after truncation.
     pub(crate) input_length: usize,
     /// The prompt's tokens, with `decoder_input_details`.
     pub(crate) prefill: Vec<PrefillToken>,
-    /// The answer's tokens.
+    /// The output's tokens.
     pub(crate) tokens: Vec<Token>,
-    /// For each token of the answer, the likeliest in its place, with `top_n_tokens`.
+    /// For each output token, the most likely tokens at its position, with `top_n_tokens`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) top_tokens: Vec<Vec<Token>>,
-    /// The other answers that `best_of` made, the best first.
+    /// The other candidates of `best_of`, best first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) best_of_sequences: Vec<BestOfSequence>,
 }
 
-/// An answer that `best_of` made and that was not the best.
+/// A candidate of `best_of` that was not the best.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct BestOfSequence {
-    /// The answer.
+    /// The text.
     pub(crate) generated_text: String,
-    /// Why it ended.
+    /// Why the output ended.
     pub(crate) finish_reason: FinishReason,
-    /// Tokens of the answer, an end token included.
+    /// Output tokens, an end token included.
     pub(crate) generated_tokens: u32,
-    /// Its own.
+    /// The candidate's seed.
     pub(crate) seed: Option<u64>,
     /// The prompt's tokens, with `decoder_input_details`.
     pub(crate) prefill: Vec<PrefillToken>,
-    /// The answer's tokens.
+    /// The output's tokens.
     pub(crate) tokens: Vec<Token>,
-    /// For each token of the answer, the likeliest in its place, with `top_n_tokens`.
+    /// For each output token, the most likely tokens at its position, with `top_n_tokens`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) top_tokens: Vec<Vec<Token>>,
 }
 
-/// A token of a prompt.
+/// A prompt token.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct PrefillToken {
-    /// Vocabulary id.
+    /// Token id.
     pub(crate) id: u32,
-    /// What it stands for by itself.
+    /// The token's own text.
     pub(crate) text: String,
-    /// Natural log of its probability; null for the first.
+    /// Logprob (natural log); null for the first token.
     pub(crate) logprob: Option<f32>,
 }
 
-/// A token of an answer.
+/// An output token.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Token {
-    /// Vocabulary id.
+    /// Token id.
     pub(crate) id: u32,
-    /// The text that became whole with it.
+    /// The text that this token completes.
     pub(crate) text: String,
-    /// Natural log of its probability.
+    /// Logprob (natural log).
     pub(crate) logprob: f32,
-    /// Whether it is a special token, which is not part of the text.
+    /// Whether this is a special token, which is not part of the text.
     pub(crate) special: bool,
 }
 
-/// Why an answer ended.
+/// Why an output ended.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-// OpenAI's routes have a type of the same name.
+// OpenAI's routes have a type with the same name.
 #[schema(as = NativeFinishReason)]
 pub(crate) enum FinishReason {
-    /// `max_new_tokens` reached.
+    /// `max_new_tokens` was reached.
     Length,
-    /// The model's end token.
+    /// The model generated an end token.
     EosToken,
-    /// A stop string.
+    /// The text contains a stop string.
     StopSequence,
 }
 
-/// One event of a stream.
+/// An event of a stream.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct StreamResponse {
-    /// Counts from 1.
+    /// The token's number, from 1.
     pub(crate) index: u32,
     /// The token.
     pub(crate) token: Token,
-    /// The likeliest tokens in its place, with `top_n_tokens`.
+    /// The most likely tokens at its position, with `top_n_tokens`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) top_tokens: Vec<Token>,
-    /// On the last event: the whole answer.
+    /// The complete text, on the last event.
     pub(crate) generated_text: Option<String>,
-    /// On the last event, if asked for.
+    /// Details, on the last event, if requested.
     pub(crate) details: Option<StreamDetails>,
 }
 
-/// How a streamed answer came about.
+/// Details of a streamed output.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct StreamDetails {
-    /// Why it ended.
+    /// Why the output ended.
     pub(crate) finish_reason: FinishReason,
-    /// Tokens of the answer, an end token included.
+    /// Output tokens, an end token included.
     pub(crate) generated_tokens: u32,
-    /// Null if the answer is greedy.
+    /// The seed; null if decoding was greedy.
     pub(crate) seed: Option<u64>,
-    /// Tokens of the prompt, as the model got it.
+    /// Prompt tokens, after truncation.
     pub(crate) input_length: usize,
 }
 
-/// A token of a text.
+/// A token of a text, with its offsets.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct SimpleToken {
-    /// Vocabulary id.
+    /// Token id.
     pub(crate) id: u32,
-    /// The characters that it covers.
+    /// The characters that the token covers.
     pub(crate) text: String,
-    /// Its first character.
+    /// Offset of its first character.
     pub(crate) start: usize,
-    /// One past its last character.
+    /// Offset after its last character.
     pub(crate) stop: usize,
 }
 
-/// A conversation's prompt.
+/// The prompt of a conversation.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ChatTokens {
-    /// Its tokens.
+    /// The prompt's tokens.
     pub(crate) tokenize_response: Vec<SimpleToken>,
-    /// Its text, as the chat template writes it.
+    /// The prompt's text, as rendered by the chat template.
     pub(crate) templated_text: String,
 }
 
@@ -260,51 +261,51 @@ impl From<crate::tokenize::TextPiece> for SimpleToken {
 #[derive(Debug, Serialize, ToSchema)]
 #[allow(dead_code, reason = "written by http::error; here for the schema")]
 pub(crate) struct ErrorResponse {
-    /// Field, rule, value.
+    /// The message: field, rule and value.
     #[schema(example = "Input validation error: `max_new_tokens` must be strictly positive")]
     pub(crate) error: String,
-    /// For programs.
+    /// The error type, for programs.
     #[schema(example = "validation")]
     pub(crate) error_type: String,
 }
 
-/// What runs here.
+/// The model, its limits and the server's version.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Info {
     /// The served model.
     pub(crate) model_id: String,
-    /// Revision of its files.
+    /// Revision of the model's files.
     pub(crate) model_sha: Option<String>,
     /// Always `text-generation`.
     pub(crate) model_pipeline_tag: &'static str,
-    /// Requests that run at once; null while the model loads.
+    /// Maximum number of running requests; null while the model loads.
     pub(crate) max_concurrent_requests: Option<u32>,
-    /// The largest `best_of`.
+    /// Maximum of `best_of`.
     pub(crate) max_best_of: u32,
-    /// Stop strings per request.
+    /// Maximum number of stop strings per request.
     pub(crate) max_stop_sequences: usize,
-    /// Tokens of a prompt; null while the model loads.
+    /// Maximum number of prompt tokens; null while the model loads.
     pub(crate) max_input_tokens: Option<usize>,
-    /// Prompt and answer together; null while the model loads.
+    /// Maximum number of prompt and output tokens together; null while the model loads.
     pub(crate) max_total_tokens: Option<usize>,
-    /// Threads that tokenize.
+    /// Number of tokenizer threads.
     pub(crate) validation_workers: usize,
-    /// Prompts per completion request.
+    /// Maximum number of prompts per completion request.
     pub(crate) max_client_batch_size: usize,
-    /// What the system says in a chat without a system turn.
+    /// Default system message of chats.
     pub(crate) system_prompt: Option<String>,
-    /// Tokens that the KV pool holds; null while the model loads.
+    /// Tokens that fit in the KV cache; null while the model loads.
     pub(crate) kv_tokens: Option<u64>,
-    /// What the workers run on; null while the model loads.
+    /// Device of the workers; null while the model loads.
     pub(crate) device: Option<String>,
     /// Always `penstock`.
     pub(crate) router: &'static str,
     /// Penstock's version.
     pub(crate) version: &'static str,
-    /// Always null: a build does not know its commit.
+    /// Always null: builds do not record their commit.
     #[schema(value_type = Option<String>)]
     pub(crate) sha: Option<()>,
-    /// Always null: there is no image of it.
+    /// Always null: there is no Docker image.
     #[schema(value_type = Option<String>)]
     pub(crate) docker_label: Option<()>,
 }
