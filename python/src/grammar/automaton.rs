@@ -1,5 +1,4 @@
-//! Sequences that follow a regular language: a table over bytes, and how far each state is from a
-//! whole text.
+//! Matching of a regular language: a byte-level DFA with the distance of each state to acceptance.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,26 +6,27 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::mask_cache::{Mask, MaskCache};
 use super::vocabulary::Vocabulary;
 
-/// More than any state costs.
+/// An upper bound of every state's cost.
 const FAR: i32 = 1 << 30;
 
-/// An automaton as `penstock.grammar.automaton` makes it. State 0 is the start.
+/// A DFA as made by `penstock.grammar.automaton`. State 0 is the start.
 pub(super) struct Automaton {
     vocabulary: Arc<Vocabulary>,
     masks: Arc<MaskCache>,
-    /// [states][256]: the state after a byte, or -1.
+    /// Transitions [states][256]: the state after a byte, or -1.
     table: Vec<i16>,
-    /// Of each state whether the text may end there.
+    /// Whether the text may end, per state.
     accepting: Vec<bool>,
-    /// Of each state the tokens that complete the text.
+    /// Tokens that complete the text, per state.
     cost: Vec<i32>,
-    /// Whether documents are steered to their end.
+    /// Whether texts are completed within the token budget.
     complete: bool,
     number: u64,
 }
 
 impl Automaton {
-    /// From the arrays one after the other: `table`, `whole`, `cost`. None if they do not fit.
+    /// Builds the DFA from the concatenated arrays `table`, `accepting`, `cost`. Returns None if
+    /// they do not fit each other.
     pub(super) fn new(
         vocabulary: Arc<Vocabulary>,
         masks: Arc<MaskCache>,
@@ -60,23 +60,23 @@ impl Automaton {
         })
     }
 
-    /// Tokens of the shortest text in bytes.
+    /// Returns the tokens of the text that is shortest in bytes.
     pub(super) fn shortest(&self) -> usize {
         usize::try_from(self.cost[0]).unwrap_or(0)
     }
 
-    /// Bytes in memory, about.
+    /// Returns the approximate size in bytes.
     pub(super) fn size(&self) -> usize {
         2 * self.table.len() + 5 * self.cost.len()
     }
 
-    /// The state after a token; None if it cannot follow.
+    /// Returns the state after a token; None if the token is not allowed.
     pub(super) fn step(&self, state: usize, token: u32) -> Option<usize> {
         let text = self.vocabulary.text(token);
         self.after(state, text).filter(|_| !text.is_empty())
     }
 
-    /// The state after a text; None if it cannot follow.
+    /// Returns the state after a text; None if the text is not allowed.
     pub(super) fn after(&self, state: usize, text: &[u8]) -> Option<usize> {
         text.iter()
             .try_fold(state, |state, &byte| self.next(state, byte))
@@ -86,24 +86,24 @@ impl Automaton {
         usize::try_from(self.table[state * 256 + usize::from(byte)]).ok()
     }
 
-    /// Tokens that complete a text which has begun so; None if none does.
+    /// Returns the tokens that complete a text that begins with `prefix`; None if there is none.
     pub(super) fn needed(&self, prefix: &[u8]) -> Option<usize> {
         usize::try_from(self.cost[self.after(0, prefix)?]).ok()
     }
 
-    /// Whether the text may end in `state`.
+    /// Returns whether the text may end in `state`.
     pub(super) fn is_accepting(&self, state: usize) -> bool {
         self.accepting[state]
     }
 
-    /// Writes the mask of the next of `left` tokens, end tokens apart; whether fewer are allowed
-    /// than the expression alone would allow.
+    /// Writes the mask of the next token, without end tokens, if `left` tokens are left. Returns
+    /// whether the budget forbids tokens that the expression allows.
     pub(super) fn fill(&self, state: usize, left: i64, row: &mut [u32]) -> bool {
         let mask = self.mask(state, FAR);
         let worst = mask.costs.last().copied().unwrap_or(0);
         let narrowed = self.complete && left > 0 && i64::from(worst) > left - 1;
         if narrowed {
-            // One mask serves all numbers of tokens up to the next cost.
+            // One mask serves all budgets up to the next cost.
             let below = mask.costs.partition_point(|&cost| i64::from(cost) < left);
             let most = below.checked_sub(1).map_or(-1, |place| mask.costs[place]);
             write(&self.mask(state, most).bits, row);
@@ -135,7 +135,7 @@ impl Automaton {
     }
 }
 
-/// Copies a mask into a row that may be longer, or shorter.
+/// Copies a mask into a row of any length: truncates it or pads it with zeros.
 pub(super) fn write(bits: &[u32], row: &mut [u32]) {
     let count = bits.len().min(row.len());
     row[..count].copy_from_slice(&bits[..count]);

@@ -1,33 +1,33 @@
-//! What keeps a document of llguidance within its tokens.
+//! Keeps a document of an llguidance grammar within its token budget.
 
 use llguidance::earley::Parser;
 
 use super::completion::{QuoteState, TrialParser};
 use super::vocabulary::{MOST_STRUCTURE, Vocabulary};
 
-/// Tokens that are tried one by one: a choice of names, say.
+/// Up to this many allowed tokens are tried one by one: a choice of names, say.
 const FEW: usize = 24;
-/// Tokens of a few characters that begin or end something, tried where there is no room for any.
+/// How many short structural tokens are tried where the budget has room for none.
 const MOST_TRIED: usize = 16;
-/// So many such characters are within the bound where none are tried.
+/// At this bound of structural characters or more, none are tried.
 const MOST_TRIED_STRUCTURE: usize = 2;
-/// Bytes at the beginning of a plan without which it is tried.
+/// Leading bytes of a plan that may be skipped when the plan is retried.
 const SKIPPED: usize = 3;
 
-/// By how many tokens one token may lengthen what the document still needs.
+/// Bounds of the tokens that one token may add to what the document still needs.
 #[derive(Clone, Copy)]
 pub(super) struct Growth {
-    /// For every character in it that begins or ends something.
+    /// For every structural character in the token.
     pub(super) each: usize,
-    /// For whatever else it holds.
+    /// For the rest of the token.
     pub(super) once: usize,
-    /// Where few tokens are possible, and one of them begins something large.
+    /// Where few tokens are allowed and one of them begins something large.
     pub(super) jump: usize,
-    /// How many those few may be, if more than are tried one by one.
+    /// The maximum of those few tokens, if more than are tried one by one.
     pub(super) choices: usize,
 }
 
-/// A way to the end of a document: a text, and the fewest tokens that spell it.
+/// A completion of a document: a text and the fewest tokens that spell it.
 #[derive(Clone)]
 pub(super) struct Plan {
     text: Vec<u8>,
@@ -40,7 +40,7 @@ impl Plan {
         Some(Self { text, tokens })
     }
 
-    /// From where the parser stands; `place` is where its text ends.
+    /// Searches a completion from the parser's state; `place` is the quote state there.
     pub(super) fn search(
         parser: &Parser,
         place: QuoteState,
@@ -53,26 +53,27 @@ impl Plan {
     }
 }
 
-/// What keeps a document within its tokens.
+/// The token budget of a document.
 ///
-/// `needed` bounds the tokens that complete it from here. Where the tokens left come near, the plan
-/// that was known is tried, or a new one searched, which gives a new bound, and only tokens are
-/// allowed that cannot lengthen it too much: those with few characters that open something, and of
-/// the others, where they are few, those after which a completion is found that fits. At last the
-/// plan itself is all that is allowed.
+/// `needed` bounds the tokens that complete it from here. When the tokens left come near this
+/// bound, the known plan is retried or a new one is searched, which gives a new bound. Then only
+/// tokens are allowed that cannot lengthen the document too much: those with few structural
+/// characters and, where few others are allowed, those after which a completion is found that fits.
+/// In the end only the plan itself is allowed.
 #[derive(Clone)]
 pub(super) struct Budget {
     place: QuoteState,
     needed: usize,
     plan: Plan,
-    /// Whether the plan completes the document from here: it was found here, tried, or followed.
+    /// Whether the plan is known to complete the document from here: it was found here, tried, or
+    /// followed.
     sure: bool,
-    /// Whether it does if the characters of strings are free, as a rule.
+    /// Whether the plan does so if the characters of strings are free, which is the usual case.
     likely: bool,
 }
 
 impl Budget {
-    /// At the beginning of a document, of which a plan was found.
+    /// Creates the budget at the start of a document with a known plan.
     pub(super) fn new(plan: Plan) -> Self {
         Self {
             place: QuoteState::Outside,
@@ -83,7 +84,7 @@ impl Budget {
         }
     }
 
-    /// Takes an emitted token.
+    /// Advances by an emitted token.
     pub(super) fn advance(&mut self, token: u32, growth: Growth, vocabulary: &Vocabulary) {
         let text = vocabulary.text(token);
         let before = std::mem::replace(&mut self.place, QuoteState::Outside);
@@ -109,7 +110,7 @@ impl Budget {
         self.sure = false;
     }
 
-    /// Whether the string that the document is in is a member's name, as far as the plan knows.
+    /// Returns whether the current string is a member's name, according to the plan.
     fn in_member_name(&self) -> bool {
         let mut place = QuoteState::Inside;
         let mut rest = self.plan.text.iter();
@@ -120,12 +121,12 @@ impl Budget {
         ended && rest.find(|&&byte| byte != b' ') == Some(&b':')
     }
 
-    /// What is left of the plan after a text that it begins with.
+    /// Returns the rest of the plan after `text`, if the plan begins with it.
     fn rest_of_plan_after(&self, text: &[u8], vocabulary: &Vocabulary) -> Option<Plan> {
         Plan::new(self.plan.text.strip_prefix(text)?.to_vec(), vocabulary)
     }
 
-    /// Finds out how far the end is where that matters; whether it is near enough.
+    /// Updates `needed` where it matters. Returns whether the document still fits in `left` tokens.
     pub(super) fn renew(
         &mut self,
         left: i64,
@@ -141,7 +142,7 @@ impl Budget {
         if self.sure || bound >= signed(near) {
             return true;
         }
-        // A bound that is as good as what it might become needs no better one.
+        // Skip the search if it could not improve the bound.
         let best = spare(left, self.plan.tokens.len(), growth);
         if self.likely && bound >= 0 && class(bound, growth) == class(best, growth) {
             return true;
@@ -154,14 +155,15 @@ impl Budget {
         self.needed <= left
     }
 
-    /// A plan from where the parser stands, a token or more behind where this one's does.
+    /// Returns a plan from the parser's state, which is one or more tokens ahead of this plan's
+    /// start.
     fn plan_after(
         &self,
         parser: &Parser,
         place: QuoteState,
         vocabulary: &Vocabulary,
     ) -> Option<Plan> {
-        // The end is mostly the same, but for a space or a comma.
+        // The rest is usually the same, except for a space or a comma.
         for skipped in 0..self.plan.text.len().min(SKIPPED) {
             let mut trial = TrialParser::new(parser, vocabulary.trie());
             let rest = &self.plan.text[skipped..];
@@ -172,8 +174,8 @@ impl Budget {
         Plan::search(parser, place, vocabulary)
     }
 
-    /// Takes from `row` what might not be completed in `left` tokens; whether nothing may be
-    /// opened any more.
+    /// Removes from `row` the tokens after which `left` tokens might not complete the document.
+    /// Returns whether nothing may be opened any more.
     pub(super) fn narrow(
         &self,
         left: usize,
@@ -186,7 +188,7 @@ impl Budget {
         if spare >= signed((1 + vocabulary.most_structure) * growth.each + growth.jump) {
             return false;
         }
-        // Of a few, each may decide between names, or between alternatives.
+        // With few tokens, each may decide between names or alternatives.
         let within = |token: u32| {
             let structure = 1 + self.place.structure(vocabulary.text(token));
             spare >= signed(structure * growth.each + growth.jump)
@@ -208,7 +210,7 @@ impl Budget {
         if count as usize <= growth.choices {
             extra = growth.jump.saturating_sub(growth.once);
         } else if self.place == QuoteState::Inside && self.in_member_name() {
-            extra = growth.each; // of the member
+            extra = growth.each; // for the member
         }
         let spare = spare - signed(extra);
         let most = class(spare, growth);
@@ -233,13 +235,13 @@ impl Budget {
         } else if let Some(token) = planned.filter(|token| barred(token, row))
             && self.fits(token, left - 1, parser, vocabulary)
         {
-            // A string that goes on may still end as the plan did: mostly what is meant.
+            // A string may still end as planned, which is usually right.
             set(row, &[token]);
         }
         closing
     }
 
-    /// Leaves the tokens with no more than `most` characters in `row` that begin or end something.
+    /// Keeps in `row` only the tokens with at most `most` structural characters.
     fn restrict(&self, most: Option<usize>, vocabulary: &Vocabulary, row: &mut [u32]) {
         let Some(most) = most else {
             row.fill(0);
@@ -252,7 +254,7 @@ impl Budget {
         }
     }
 
-    /// The first token of a plan.
+    /// Returns the first token of a plan.
     fn next(&self, parser: &Parser, vocabulary: &Vocabulary) -> Option<u32> {
         if self.sure {
             return self.plan.tokens.first().copied();
@@ -261,7 +263,7 @@ impl Budget {
         plan.and_then(|plan| plan.tokens.first().copied())
     }
 
-    /// Whether `left` tokens complete the document after `token`.
+    /// Returns whether `left` tokens complete the document after `token`.
     fn fits(&self, token: u32, left: usize, parser: &Parser, vocabulary: &Vocabulary) -> bool {
         if self.sure && self.plan.tokens.first() == Some(&token) {
             return self.plan.tokens.len() <= left + 1;
@@ -282,8 +284,8 @@ impl Budget {
     }
 }
 
-/// Characters that open or end something, of a token that may add `spare` to what is needed; None
-/// if it may be none at all.
+/// Returns the structural characters that a token may have if it may add `spare` to what is needed;
+/// None if it may have none.
 fn class(spare: i64, growth: Growth) -> Option<usize> {
     let spare = usize::try_from(spare).ok()?;
     Some(
@@ -294,7 +296,7 @@ fn class(spare: i64, growth: Growth) -> Option<usize> {
     )
 }
 
-/// Tokens that the next one may add to what is needed, beside what any may add.
+/// Returns the tokens that the next one may add to what is needed, beyond what any token may add.
 fn spare(left: usize, needed: usize, growth: Growth) -> i64 {
     signed(left) - 1 - signed(needed) - signed(growth.once)
 }
@@ -303,7 +305,7 @@ fn signed(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX / 4)
 }
 
-/// The tokens that a row allows.
+/// Lists the tokens that a row allows.
 fn tokens(row: &[u32]) -> Vec<u32> {
     let mut found = Vec::new();
     for (base, &word) in (0..).step_by(32).zip(row) {
@@ -316,13 +318,13 @@ fn tokens(row: &[u32]) -> Vec<u32> {
     found
 }
 
-/// Whether a row allows a token.
+/// Returns whether a row allows a token.
 fn has(row: &[u32], token: u32) -> bool {
     row.get(token as usize / 32)
         .is_some_and(|word| word >> (token % 32) & 1 == 1)
 }
 
-/// Allows `tokens` in `row`, whatever else it allows.
+/// Sets the bits of `tokens` in `row`.
 pub(super) fn set(row: &mut [u32], tokens: &[u32]) {
     for &token in tokens {
         if let Some(word) = row.get_mut(token as usize / 32) {

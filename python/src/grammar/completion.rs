@@ -1,7 +1,7 @@
-//! How an llguidance document ends soonest: a short completion of its text, byte by byte.
+//! Short completions of llguidance documents, searched byte by byte.
 //!
-//! llguidance says what may follow, not how far the end is. A copy of the parser takes the
-//! completion that JSON suggests: close what is open, else take the shortest thing that is allowed.
+//! llguidance computes what may follow, not how far the end is. A clone of the parser follows the
+//! completion that JSON suggests: close what is open, else take the shortest allowed value.
 
 use llguidance::earley::{BiasComputer, Parser, ParserRecognizer};
 use llguidance::toktrie::{Recognizer, SimpleVob, TokTrie};
@@ -9,25 +9,25 @@ use llguidance::toktrie::{Recognizer, SimpleVob, TokTrie};
 use super::lexeme_search::{self, EndDistances, LexemeEnd};
 use super::vocabulary::STRUCTURE;
 
-/// Bytes of a completion.
+/// Maximum bytes of a completion.
 pub(super) const MOST_BYTES: usize = 8192;
-/// Outside of strings, in the order of what ends most.
+/// Closing bytes outside strings; those that end most come first.
 const CLOSERS: &[u8] = b"}],:";
-/// Outside of strings: what they open must be closed again, and may be endless.
+/// Opening bytes outside strings: what they open must be closed again, and may be endless.
 const OPENERS: &[u8] = b"{[";
 
-/// Where a place in a JSON text is.
+/// The position in a JSON text relative to strings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum QuoteState {
     #[default]
     Outside,
     Inside,
-    /// Of a string, behind a backslash.
+    /// In a string, behind a backslash.
     Escaped,
 }
 
 impl QuoteState {
-    /// Where `text` leads.
+    /// Returns the state after `text`.
     pub(super) fn after(self, text: &[u8]) -> Self {
         text.iter().fold(self, |place, byte| match (place, byte) {
             (Self::Escaped, _) | (Self::Outside, b'"') => Self::Inside,
@@ -37,7 +37,7 @@ impl QuoteState {
         })
     }
 
-    /// Characters of `text`, which comes here, that begin or end something: in strings only quotes.
+    /// Counts the structural characters of `text` from this state; in strings, only quotes count.
     pub(super) fn structure(self, text: &[u8]) -> usize {
         let mut place = self;
         let mut count = 0;
@@ -53,7 +53,7 @@ impl QuoteState {
     }
 }
 
-/// A parser that has gone on from where another one stands, which does not.
+/// A clone of a parser that advances without changing the original.
 pub(super) struct TrialParser<'a> {
     parser: Parser,
     trie: &'a TokTrie,
@@ -69,24 +69,24 @@ impl<'a> TrialParser<'a> {
         trial
     }
 
-    /// Where it stands.
+    /// Returns the cloned parser.
     pub(super) fn parser(&self) -> &Parser {
         &self.parser
     }
 
-    /// Takes bytes; whether they can follow.
+    /// Advances by bytes. Returns whether they are allowed.
     pub(super) fn take(&mut self, text: &[u8]) -> bool {
-        // The grammars' end token: it stands for no bytes, so none are taken for it.
+        // The grammars' own end token has no bytes, so the parser takes only `text`.
         matches!(self.parser.apply_token(text, self.trie.eos_token()), Ok(0))
     }
 
-    /// Whether the text may end here.
+    /// Returns whether the text may end here.
     pub(super) fn is_accepting(&mut self) -> bool {
         self.parser.currently_forced_bytes().is_empty() && self.parser.is_accepting()
     }
 
-    /// A short text that makes this one whole; None if none was found. `place` is where it ends
-    /// now.
+    /// Returns a short text that completes the document; None if none was found. `place` is the
+    /// quote state here.
     pub(super) fn completion(&mut self, mut place: QuoteState) -> Option<Vec<u8>> {
         let mut text = Vec::new();
         let mut used = [0_u32; 256];
@@ -97,7 +97,7 @@ impl<'a> TrialParser<'a> {
             }
             let mut next = self.parser.currently_forced_bytes().to_vec();
             if next.is_empty() {
-                // One that is forced is found here too, for less.
+                // Finds a forced closer too, at a lower cost.
                 next.extend(self.closer(place));
             }
             if next.is_empty() && !lost && self.parser.has_pending_lexeme_bytes() {
@@ -125,7 +125,7 @@ impl<'a> TrialParser<'a> {
         Some(text)
     }
 
-    /// The nearest end of the lexeme that has begun.
+    /// Returns the nearest end of the current lexeme.
     fn shortest_lexeme_end(&mut self) -> LexemeEnd {
         let trie = self.trie;
         lexeme_search::shortest_end(&mut self.parser, |parser| refuel(parser, trie))
@@ -139,9 +139,9 @@ impl<'a> TrialParser<'a> {
         self.with_probe(|follows| closers.iter().copied().find(|&byte| follows(byte)))
     }
 
-    /// The byte that likeliest leads to the end but for closers: those that open nothing, and of
-    /// them what was used least. So a pattern such as (ab)+c is left even if `a` comes before `c`,
-    /// and a list of links ends in `null` rather than in one more link.
+    /// Returns the byte that most likely leads to the end if no closer is allowed: a byte that
+    /// opens nothing and, of those, the least used one. So a pattern such as (ab)+c is left even if
+    /// `a` comes before `c`, and a list of links ends in `null` rather than in one more link.
     fn choice(&mut self, place: QuoteState, used: &[u32; 256]) -> Option<u8> {
         let opens = |byte: u8| place == QuoteState::Outside && OPENERS.contains(&byte);
         let plain = |byte: u8| byte > b' ' && byte != b'\\';
@@ -169,7 +169,7 @@ impl<'a> TrialParser<'a> {
         })
     }
 
-    /// Calls `work` with what tells whether a byte may follow.
+    /// Calls `work` with a function that returns whether a byte is allowed.
     fn with_probe<T>(&mut self, work: impl FnOnce(&mut dyn FnMut(u8) -> bool) -> T) -> T {
         self.parser.with_recognizer(|recognizer| {
             recognizer.trie_started("completion");
@@ -186,13 +186,14 @@ impl<'a> TrialParser<'a> {
     }
 }
 
-/// How far the ends of a grammar's lexemes are; those of more than `most` states are not searched.
+/// Returns the distances to the ends of a grammar's lexemes; lexemes with more than `most` states
+/// are not searched.
 pub(super) fn end_distances(parser: &Parser, trie: &TokTrie, most: usize) -> EndDistances {
     let mut own = parser.deep_clone();
     lexeme_search::end_distances(&mut own, |parser| refuel(parser, trie), most)
 }
 
-/// Lets the lexer work as much as for a mask. Copies of a parser have one lexer.
+/// Resets the lexer's fuel as for a new mask. Clones of a parser share one lexer.
 fn refuel(parser: &mut Parser, trie: &TokTrie) {
     parser.invalidate_bias_cache();
     let _ = parser.compute_bias(&EmptyMask(trie), &[]);
@@ -204,7 +205,7 @@ impl Drop for TrialParser<'_> {
     }
 }
 
-/// The mask of no token, which costs nothing.
+/// A mask without tokens, which is cheap to compute.
 struct EmptyMask<'a>(&'a TokTrie);
 
 impl BiasComputer for EmptyMask<'_> {

@@ -1,5 +1,5 @@
-//! The nearest end of a lexeme, such as a string that must match a pattern: a search over the
-//! states of llguidance's lexer. Every end that it finds is exact in bytes.
+//! The nearest end of a lexeme, such as a string with a pattern: a search over the states of
+//! llguidance's lexer. Each end found is optimal in bytes within the searched bytes.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -7,37 +7,38 @@ use llguidance::derivre::{NextByte, StateID};
 use llguidance::earley::lexerspec::LexemeIdx;
 use llguidance::earley::{Parser, ParserRecognizer};
 
-/// How many states are searched for the nearest end, and whether by plain text alone: mostly it is
-/// near, or far and reached by plain text.
+/// Stages of the search for the nearest end: the maximum of states, and whether by plain text only.
+/// Usually the end is near, or far and reachable by plain text.
 const TIERS: [(usize, bool); 3] = [(512, false), (16384, true), (MOST_EXPLORED, false)];
-/// States between which the lexer gets its fuel anew.
+/// States searched per refill of the lexer's fuel.
 const CHUNK: usize = 16;
-/// Bytes to an end that there is not.
+/// The distance if there is no end.
 const FAR: usize = usize::MAX;
 
-/// States of one lexeme that are searched for the farthest of them.
+/// Maximum states of one lexeme in the search for the largest distance.
 pub(super) const MOST_EXPLORED: usize = 65536;
 
-/// What a search has found.
+/// The result of a search.
 pub(super) enum LexemeEnd {
-    /// The fewest bytes that end the lexeme; none if it may end where it is.
+    /// The fewest bytes that end the lexeme; empty if it may end here.
     Found(Vec<u8>),
-    /// No end within the states that may be searched.
+    /// No end within the maximum of states.
     NotFound,
 }
 
-/// How far the ends of lexemes are, in bytes.
+/// Distances to the ends of lexemes, in bytes.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(super) struct EndDistances {
-    /// From the beginning.
+    /// From the start of a lexeme.
     pub(super) shortest: usize,
-    /// From wherever a lexeme has come to, by plain text if that ends it, as `shortest_end` would.
+    /// From any state of a lexeme; by plain text if that reaches an end, as in `shortest_end`.
     pub(super) farthest: usize,
-    /// Lexemes of which this cannot be told: they have too many states.
+    /// Lexemes that were not measured because they have too many states.
     pub(super) unsearched: usize,
 }
 
-/// The bytes that end the lexeme at which `parser` stands. `refuel` gives its lexer new fuel.
+/// Returns the bytes that end the lexeme at which `parser` stands. `refuel` refills the lexer's
+/// fuel.
 pub(super) fn shortest_end(parser: &mut Parser, refuel: impl Fn(&mut Parser)) -> LexemeEnd {
     let start = parser.with_recognizer(|recognizer| recognizer.lexer_state());
     for (most, plain) in TIERS {
@@ -51,7 +52,8 @@ pub(super) fn shortest_end(parser: &mut Parser, refuel: impl Fn(&mut Parser)) ->
     LexemeEnd::NotFound
 }
 
-/// The most bytes that any lexeme of a grammar needs, but for those of more than `most` states.
+/// Returns the largest distances over all lexemes of a grammar, except for those with more than
+/// `most` states.
 pub(super) fn end_distances(
     parser: &mut Parser,
     refuel: impl Fn(&mut Parser),
@@ -69,7 +71,7 @@ pub(super) fn end_distances(
             recognizer.lexer_mut().start_state(&alone)
         });
         if start.is_dead() {
-            continue; // nothing matches it
+            continue; // no text matches it
         }
         let mut search = Search::new(parser, start, every_byte(), true);
         if search.run(parser, &refuel, most) {
@@ -83,7 +85,7 @@ pub(super) fn end_distances(
     found
 }
 
-/// Bytes of text in the order in which they are tried: what is read easily comes first.
+/// Returns all bytes of UTF-8 text in search order, readable ones first.
 fn every_byte() -> Vec<u8> {
     let mut bytes = plain_bytes();
     bytes.extend(b" \\");
@@ -104,12 +106,12 @@ fn plain_bytes() -> Vec<u8> {
     letters.chain(others).collect()
 }
 
-/// A breadth-first search from a state of the lexer.
+/// A breadth-first search over the lexer's states.
 struct Search {
     bytes: Vec<u8>,
-    /// Whether it goes on behind the nearest end, and keeps every way.
+    /// Whether the search continues past the nearest end and keeps every edge.
     all: bool,
-    /// States in the order in which they were reached.
+    /// States in the order of discovery.
     steps: Vec<Step>,
     places: HashMap<StateID, usize>,
     next: usize,
@@ -120,10 +122,9 @@ struct Step {
     state: StateID,
     /// Whether the lexeme may end here.
     whole: bool,
-    /// The steps that lead here, each with whether by plain text; the first alone if not all are
-    /// kept.
+    /// Predecessors, each with whether a plain byte leads here; only the first unless `all`.
     before: Vec<(usize, bool)>,
-    /// What led here from the first of them.
+    /// The byte from the first predecessor.
     byte: u8,
 }
 
@@ -141,7 +142,8 @@ impl Search {
         search
     }
 
-    /// Searches until the end, or all, is found; false if there are more than `most` states.
+    /// Searches until the end, or with `all` every state, is found. Returns false if there are more
+    /// than `most` states.
     fn run(&mut self, parser: &mut Parser, refuel: impl Fn(&mut Parser), most: usize) -> bool {
         while self.end.is_none() && self.next < self.steps.len() {
             if self.steps.len() > most || parser.get_error().is_some() {
@@ -153,12 +155,12 @@ impl Search {
         true
     }
 
-    /// Goes on from a few more states.
+    /// Expands up to `CHUNK` more states.
     fn wave(&mut self, recognizer: &mut ParserRecognizer<'_>) {
         let last = self.steps.len().min(self.next + CHUNK);
         while self.end.is_none() && self.next < last {
             let state = self.steps[self.next].state;
-            // Behind such a match there is nothing.
+            // No byte can follow such a match.
             if !state.has_lowest_match() {
                 match recognizer.lexer_mut().next_byte(state) {
                     NextByte::ForcedByte(byte) => self.try_byte(recognizer, state, byte),
@@ -178,7 +180,7 @@ impl Search {
         }
         match self.places.get(&after) {
             Some(&place) if self.all => {
-                // Plain bytes come first: if one led here, the others say nothing new.
+                // Plain bytes come first: if one led here, the others add nothing.
                 let before = &mut self.steps[place].before;
                 if before.last().is_none_or(|&(last, _)| last != self.next) {
                     before.push((self.next, plain(byte)));
@@ -210,7 +212,7 @@ impl Search {
         });
     }
 
-    /// The bytes that led to a step.
+    /// Returns the bytes that lead to a step.
     fn path(&self, mut step: usize) -> Vec<u8> {
         let mut text = Vec::new();
         while let Some(&(before, _)) = self.steps[step].before.first() {
@@ -221,7 +223,7 @@ impl Search {
         text
     }
 
-    /// How far the first of the states that were reached is from an end, and how far the farthest.
+    /// Returns the distance to an end of the first state, and the largest one of all states.
     fn distances_to_ends(&self) -> (usize, usize) {
         let (plain, every) = (self.distances(true), self.distances(false));
         let ways = plain.iter().zip(&every);
@@ -230,7 +232,7 @@ impl Search {
         (every[0], farthest)
     }
 
-    /// Of each state the bytes to an end, perhaps of plain text alone.
+    /// Returns the distance of each state to an end, with `plain` by plain text only.
     fn distances(&self, plain: bool) -> Vec<usize> {
         let mut distance = vec![FAR; self.steps.len()];
         let whole = (0..self.steps.len()).filter(|&step| self.steps[step].whole);

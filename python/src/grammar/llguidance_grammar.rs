@@ -1,7 +1,7 @@
-//! Sequences that follow a grammar of llguidance.
+//! Matching of llguidance grammars.
 //!
-//! The matcher computes masks lazily, with fuel instead of a clock as its bound, so that every rank
-//! of a group comes to the same mask.
+//! llguidance computes masks lazily, bounded by fuel instead of a clock, so every rank of a group
+//! computes the same mask.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,17 +18,18 @@ use super::vocabulary::{Vocabulary, first_error_line};
 
 const LATE: &str = "the document can no longer be completed within its tokens";
 
-/// A grammar.
+/// A compiled llguidance grammar.
 pub(super) struct LlguidanceGrammar {
     vocabulary: Arc<Vocabulary>,
     growth: Option<Growth>,
-    /// Before the first token; the lock is held to copy it.
+    /// The state before the first token; locked while it is cloned.
     first: Mutex<LlguidanceState>,
     pub(super) shortest: usize,
 }
 
 impl LlguidanceGrammar {
-    /// Checks a grammar by taking its first steps; `growth` if documents are to be completed.
+    /// Compiles a grammar and computes its first mask to check it; `growth` if documents are to be
+    /// completed.
     pub(super) fn new(
         vocabulary: Arc<Vocabulary>,
         text: &str,
@@ -65,7 +66,7 @@ impl LlguidanceGrammar {
         })
     }
 
-    /// A place before the first of `most` tokens, behind a text that has begun.
+    /// Returns the state after `prefix`, before the first of `most` tokens.
     pub(super) fn start(&self, prefix: &[u8], most: i64) -> LlguidanceState {
         let mut state = self
             .first
@@ -83,8 +84,8 @@ impl LlguidanceGrammar {
         state
     }
 
-    /// Tokens that complete a text which has begun so, 0 if it is not to be completed; None if none
-    /// does, as far as the search for a plan finds.
+    /// Returns the tokens that complete a text that begins with `prefix`, 0 if texts are not
+    /// completed; None if no completion is found.
     pub(super) fn needed(&self, prefix: &[u8]) -> Option<usize> {
         self.vocabulary.shortest_tokenization(prefix)?;
         if self.growth.is_none() {
@@ -104,7 +105,7 @@ impl LlguidanceGrammar {
         needed.unwrap_or(None)
     }
 
-    /// Takes a token that was emitted, after which `left` may be.
+    /// Advances by an emitted token, after which `left` tokens are left.
     pub(super) fn advance(&self, state: &mut LlguidanceState, token: u32, left: i64) {
         if state.status != Status::Open {
             return;
@@ -129,8 +130,9 @@ impl LlguidanceGrammar {
         }
     }
 
-    /// Writes the mask of the next of `left` tokens, end tokens apart. Returns whether the text may
-    /// end here, and whether nothing may be opened any more. The error says why it cannot go on.
+    /// Writes the mask of the next token, without end tokens, if `left` tokens are left. Returns
+    /// whether the text may end here, and whether nothing may be opened any more. Fails with the
+    /// reason if the grammar cannot go on.
     pub(super) fn fill(
         &self,
         state: &mut LlguidanceState,
@@ -148,7 +150,7 @@ impl LlguidanceGrammar {
         let filled = guarded(|| {
             let parser = &mut state.parser;
             if parser.stop_reason() == StopReason::NotStopped {
-                // An error where no token may follow is found below, by what stopped it.
+                // If no token may follow, `compute_mask` fails; that case is handled below.
                 match parser.compute_mask() {
                     Ok(mask) => write(mask.as_slice(), row),
                     Err(_) if parser.stop_reason() == StopReason::NoExtensionBias => row.fill(0),
@@ -179,7 +181,8 @@ impl LlguidanceGrammar {
     }
 }
 
-/// How far the ends of a grammar's lexemes are; those of more than `most` states are not searched.
+/// Returns the distances to the ends of a grammar's lexemes; lexemes with more than `most` states
+/// are not searched.
 pub(super) fn end_distances(
     vocabulary: &Vocabulary,
     text: &str,
@@ -195,7 +198,7 @@ pub(super) fn end_distances(
     })
 }
 
-/// Clears what lies behind the vocabulary: the grammars' own end token.
+/// Clears the bits behind the vocabulary: the grammars' own end token.
 fn unset(row: &mut [u32], size: usize) {
     if let (Some(word), true) = (row.get_mut(size / 32), !size.is_multiple_of(32)) {
         *word &= (1 << (size % 32)) - 1;
@@ -206,7 +209,7 @@ fn unfollowed(error: &str) -> String {
     format!("the grammar cannot be followed: {error}")
 }
 
-/// What llguidance does, with its panics as errors.
+/// Calls llguidance and converts its panics to errors.
 fn guarded<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err("it cannot be parsed".to_owned()))
 }
@@ -214,13 +217,13 @@ fn guarded<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
 #[derive(Clone, PartialEq, Eq)]
 enum Status {
     Open,
-    /// By a token that ends the text, or that no mask allowed.
+    /// Ended by an end token, or by a token that no mask allowed.
     Ended,
-    /// It cannot go on.
+    /// The grammar cannot go on, for this reason.
     Failed(String),
 }
 
-/// Where a sequence is in a grammar: a function of what it emitted.
+/// The state of one sequence in a grammar: a function of the tokens that it emitted.
 pub(super) struct LlguidanceState {
     parser: TokenParser,
     status: Status,
@@ -228,10 +231,11 @@ pub(super) struct LlguidanceState {
 }
 
 impl LlguidanceState {
-    /// The same place, for another sequence: the two share nothing that changes.
+    /// Returns an independent copy for another sequence.
     pub(super) fn copy(&self) -> Self {
         Self {
-            // One that goes nowhere any more may have a lexer that a panic has left behind.
+            // A finished state may have a lexer that a panic left inconsistent; it is never used
+            // again.
             parser: match self.status {
                 Status::Open => self.parser.deep_clone(),
                 _ => self.parser.clone(),
@@ -241,18 +245,18 @@ impl LlguidanceState {
         }
     }
 
-    /// Whether the text may end here; not once it has.
+    /// Returns whether the text may end here; false once it has ended.
     pub(super) fn is_accepting(&mut self) -> bool {
         let parser = &mut self.parser;
         self.status == Status::Open && guarded(|| Ok(parser.is_accepting())).unwrap_or(false)
     }
 
-    /// Whether nothing of the text can follow.
+    /// Returns whether the text is over.
     pub(super) fn ended(&self) -> bool {
         self.status == Status::Ended
     }
 
-    /// Says that an end token was emitted.
+    /// Records an end token.
     pub(super) fn end(&mut self) {
         if self.status == Status::Open {
             self.status = Status::Ended;

@@ -1,22 +1,22 @@
-//! Masks of automata that sequences came to, kept for the next ones.
+//! A cache of the masks of DFA states, shared by all sequences.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Bytes of masks that are kept, over all automata.
+/// Maximum bytes of cached masks over all automata.
 const MOST_BYTES: usize = 64 << 20;
 
-/// What may follow in a state, end tokens apart.
+/// The tokens allowed in a state, without end tokens.
 pub(super) struct Mask {
     pub(super) bits: Vec<u32>,
-    /// Of the states that it leads to, each once, rising.
+    /// Distinct costs of the states that the allowed tokens lead to, ascending.
     pub(super) costs: Vec<i32>,
 }
 
-/// Which mask: of a grammar, in a state, of what leads to states of at most this cost.
+/// The key of a mask: the automaton's number, the state, and the maximum cost of the next state.
 pub(super) type MaskKey = (u64, usize, i32);
 
-/// The masks, the half that was asked for longest ago dropped where there is no more room.
+/// An LRU cache; a full cache drops the least recently used half.
 #[derive(Default)]
 pub(super) struct MaskCache(Mutex<CachedMasks>);
 
@@ -28,12 +28,12 @@ struct CachedMasks {
 }
 
 impl MaskCache {
-    /// The mask, made if it is not kept.
+    /// Returns the mask and computes it on a miss.
     pub(super) fn get(&self, key: MaskKey, make: impl FnOnce() -> Mask) -> Arc<Mask> {
         if let Some(found) = self.found(key) {
             return found;
         }
-        // Without the lock: two threads may both make one.
+        // Computed without the lock, so two threads may compute the same mask.
         let made = Arc::new(make());
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         kept.bytes += size(&made);

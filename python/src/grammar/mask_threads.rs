@@ -1,21 +1,21 @@
-//! Threads that make masks.
+//! Thread pools that compute masks.
 
 use std::sync::OnceLock;
 use std::thread::available_parallelism;
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-/// Threads of each pace, at most.
+/// Maximum threads per pool.
 const MOST: usize = 8;
 
-/// What work is expected to take: what is slow has threads of its own.
+/// The expected duration of a mask. Slow ones have a pool of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pace {
     Quick,
     Slow,
 }
 
-/// Has a thread do `work`, in turn; the caller's, if the system gives no others.
+/// Runs `work` on a pool, or on this thread if the pool could not be started.
 pub(super) fn spawn(pace: Pace, work: impl FnOnce() + Send + 'static) {
     static QUICK: OnceLock<Option<ThreadPool>> = OnceLock::new();
     static SLOW: OnceLock<Option<ThreadPool>> = OnceLock::new();

@@ -1,4 +1,4 @@
-//! Where sequences are in their grammars.
+//! The matchers of sequences.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,10 +13,10 @@ pub(super) enum Backend {
     Llguidance(Box<LlguidanceGrammar>),
 }
 
-/// A grammar, of all who follow it.
+/// A grammar, shared by all its sequences.
 pub(super) struct SharedGrammar {
     pub(super) backend: Backend,
-    /// Whether its last masks took long.
+    /// Whether its last masks were slow.
     slow: AtomicBool,
 }
 
@@ -27,11 +27,11 @@ impl SharedGrammar {
     }
 }
 
-/// Where one sequence is in its grammar: a function of the tokens that it emitted.
+/// The matcher of one sequence. Its state is a function of the tokens that the sequence emitted.
 pub(super) struct SequenceMatcher {
     grammar: Arc<SharedGrammar>,
     inner: Mutex<MatcherState>,
-    /// The mask of its next token.
+    /// The mask of the next token.
     pub(super) next_mask: NextMask,
 }
 
@@ -40,12 +40,13 @@ struct MatcherState {
     /// Tokens that the sequence may still generate.
     left: i64,
     position: Position,
-    /// Tokens that it has emitted since: whoever asks where it is takes them, since that may be slow.
+    /// Emitted tokens that `position` does not include yet. They are applied at the next access to
+    /// the state, because that may be slow.
     emitted: Vec<i64>,
 }
 
 pub(super) enum Position {
-    /// Of an automaton; None after an end token, or after a token that no mask allowed.
+    /// The state of a DFA; None after an end token, or after a token that no mask allowed.
     Automaton(Option<usize>),
     Llguidance(Box<LlguidanceState>),
 }
@@ -69,7 +70,7 @@ impl SequenceMatcher {
         }
     }
 
-    /// Whether the text may end here; not once it has.
+    /// Returns whether the text may end here; false once it has ended.
     pub(super) fn is_accepting(&self) -> bool {
         match (&self.grammar.backend, &mut self.lock().position) {
             (Backend::Automaton(automaton), Position::Automaton(Some(state))) => {
@@ -80,7 +81,7 @@ impl SequenceMatcher {
         }
     }
 
-    /// Whether nothing of the text can follow.
+    /// Returns whether the text is over.
     pub(super) fn ended(&self) -> bool {
         match &self.lock().position {
             Position::Automaton(state) => state.is_none(),
@@ -88,7 +89,7 @@ impl SequenceMatcher {
         }
     }
 
-    /// Another sequence at the same place.
+    /// Returns a copy for another sequence.
     pub(super) fn copy(&self) -> Self {
         let inner = self.lock();
         let position = match &inner.position {
@@ -103,14 +104,14 @@ impl SequenceMatcher {
         )
     }
 
-    /// Notes an emitted token.
+    /// Records an emitted token.
     pub(super) fn take(&self, token: i64) {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         inner.emitted.push(token);
         self.next_mask.invalidate();
     }
 
-    /// Where it is now.
+    /// Applies the pending tokens and returns the state.
     fn lock(&self) -> MutexGuard<'_, MatcherState> {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         for token in std::mem::take(&mut inner.emitted) {

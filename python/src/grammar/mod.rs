@@ -1,7 +1,8 @@
-//! Grammars that are followed token by token, and their masks, for `penstock.grammar`.
+//! Grammars, their matchers and their token masks, for `penstock.grammar`.
 //!
-//! Masks are made by threads, from when the token before is known: one takes tens of microseconds, a
-//! millisecond where a state is new, and longer for some grammars. A step takes those that are there.
+//! Threads compute masks as soon as the previous token is known. A mask takes tens of microseconds,
+//! a millisecond in a new state, and longer for some grammars. A step uses the masks that are
+//! ready.
 
 mod automaton;
 mod budget;
@@ -34,7 +35,7 @@ use mask_cache::MaskCache;
 use matcher::{Backend, Position, SequenceMatcher, SharedGrammar};
 use next_mask::{MaskSource, NextMask};
 
-/// Adds what the worker uses to the extension.
+/// Adds the classes and functions of this module to the extension.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Vocabulary>()?;
     module.add_class::<CompiledGrammar>()?;
@@ -45,7 +46,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(fill_masks, module)?)
 }
 
-/// A model's tokens, and the masks of automata over them that are kept.
+/// A model's vocabulary and the cached masks of automata over it.
 #[pyclass(frozen)]
 struct Vocabulary {
     tokens: Arc<vocabulary::Vocabulary>,
@@ -65,27 +66,27 @@ impl Vocabulary {
         })
     }
 
-    /// The bytes of each token; empty for those that stand for no text.
+    /// Returns the bytes of each token; empty for tokens without text.
     fn texts<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, PyBytes>> {
         let ids = (0_u32..).take(self.tokens.size());
         ids.map(|token| PyBytes::new(py, self.tokens.text(token)))
             .collect()
     }
 
-    /// The fewest tokens that spell a text; None if none do.
+    /// Returns the fewest tokens that spell a text; None if none do.
     fn shortest_tokenization(&self, text: &[u8]) -> Option<Vec<u32>> {
         self.tokens.shortest_tokenization(text)
     }
 
-    /// The most tokens that an ending of a text needs, at the fewest. Endings that no tokens spell
-    /// are left out.
+    /// Returns the maximum, over all suffixes of a text, of the fewest tokens that spell the
+    /// suffix. Suffixes that no tokens spell are skipped.
     fn max_suffix_tokens(&self, text: &[u8]) -> usize {
         self.tokens.max_suffix_tokens(text)
     }
 
-    /// Bytes of the longest of the shortest texts of a grammar's lexemes, the most bytes that one
-    /// of them needs to its end, from wherever it is, and how many were left out for having more
-    /// than `most` states. Raises ValueError if the grammar cannot be followed.
+    /// Returns (shortest, farthest, unsearched) of a grammar's lexemes: bytes of the longest of
+    /// their shortest texts, the most bytes to an end from any state, and the number of lexemes
+    /// skipped for having more than `most` states. Raises ValueError for an invalid grammar.
     #[expect(clippy::needless_pass_by_value, reason = "what Python gives is owned")]
     fn end_distances(
         &self,
@@ -98,8 +99,9 @@ impl Vocabulary {
         Ok((found.shortest, found.farthest, found.unsearched))
     }
 
-    /// The tokens that lead from `state` of a table, int16 [states, 256] (the state after a byte, or
-    /// -1), to one of the states `targets`, and to which. Raises ValueError if there is no such state.
+    /// Returns the tokens that lead from `state` to one of the states `targets`, each with its
+    /// target. `table` is int16 [states, 256]: the state after a byte, or -1. Raises ValueError for
+    /// a state that is not in the table.
     #[expect(clippy::needless_pass_by_value, reason = "what Python gives is owned")]
     fn tokens_leading_to(
         &self,
@@ -130,7 +132,7 @@ impl Vocabulary {
         }))
     }
 
-    /// What the tokens without a text are called.
+    /// Returns the names and ids of the tokens without text.
     fn special_tokens<'py>(&self, py: Python<'py>) -> Vec<(Bound<'py, PyBytes>, u32)> {
         let marks = self.tokens.special_tokens();
         marks
@@ -139,7 +141,7 @@ impl Vocabulary {
     }
 }
 
-/// A grammar that any number of sequences may follow.
+/// A compiled grammar, shared by any number of sequences.
 #[pyclass(frozen)]
 struct CompiledGrammar {
     shared: Arc<SharedGrammar>,
@@ -148,7 +150,8 @@ struct CompiledGrammar {
 
 #[pymethods]
 impl CompiledGrammar {
-    /// Of an automaton's arrays. Raises ValueError if they do not fit each other.
+    /// Builds a grammar from an automaton's arrays. Raises ValueError if they do not fit each
+    /// other.
     #[staticmethod]
     fn from_automaton(
         vocabulary: &Vocabulary,
@@ -165,8 +168,8 @@ impl CompiledGrammar {
         })
     }
 
-    /// Of a grammar in llguidance's form; `growth` (each, once, jump, choices) if documents are to be
-    /// completed. Raises ValueError if it cannot be followed.
+    /// Compiles a grammar in llguidance's form; `growth` (each, once, jump, choices) if documents
+    /// are to be completed. Raises ValueError for a grammar that cannot be compiled.
     #[staticmethod]
     #[expect(clippy::needless_pass_by_value, reason = "what Python gives is owned")]
     fn from_llguidance(
@@ -184,14 +187,14 @@ impl CompiledGrammar {
         let tokens = vocabulary.tokens.clone();
         let made = py.detach(|| LlguidanceGrammar::new(tokens, &text, growth));
         Ok(Self {
-            size: 20 * text.len() + (1 << 16), // as measured, about
+            size: 20 * text.len() + (1 << 16), // measured, approximate
             shared: SharedGrammar::new(Backend::Llguidance(Box::new(
                 made.map_err(PyValueError::new_err)?,
             ))),
         })
     }
 
-    /// Tokens of a short whole text.
+    /// Tokens of a short complete text.
     #[getter]
     fn shortest(&self) -> usize {
         match &self.shared.backend {
@@ -200,14 +203,14 @@ impl CompiledGrammar {
         }
     }
 
-    /// Bytes in memory, about.
+    /// Approximate size in bytes.
     #[getter]
     fn size(&self) -> usize {
         self.size
     }
 
-    /// Tokens that complete a text which has begun so, 0 if it is not to be completed; None if none
-    /// does, as far as is known.
+    /// Returns the tokens that complete a text that begins with `prefix`, 0 if texts are not
+    /// completed; None if no completion is known.
     #[expect(clippy::needless_pass_by_value, reason = "what Python gives is owned")]
     fn needed(&self, py: Python<'_>, prefix: Vec<u8>) -> Option<usize> {
         py.detach(|| match &self.shared.backend {
@@ -216,8 +219,8 @@ impl CompiledGrammar {
         })
     }
 
-    /// A matcher before the first token, behind `prefix` if the text has begun with it. `ends`: the
-    /// tokens that may end the sequence; `most`: how many it may have generated in all.
+    /// Returns a matcher behind `prefix`, before the first token. `ends`: the end tokens of the
+    /// sequence; `most`: its maximum number of generated tokens.
     #[pyo3(signature = (ends, most, prefix = Vec::new()))]
     #[expect(clippy::needless_pass_by_value, reason = "what Python gives is owned")]
     fn start(&self, py: Python<'_>, ends: Vec<u32>, most: i64, prefix: Vec<u8>) -> Matcher {
@@ -232,31 +235,31 @@ impl CompiledGrammar {
     }
 }
 
-/// Where one sequence is in its grammar: a function of the tokens that it emitted.
+/// The matcher of one sequence. Its state is a function of the tokens that the sequence emitted.
 #[pyclass(frozen)]
 struct Matcher(Arc<SequenceMatcher>);
 
 #[pymethods]
 impl Matcher {
-    /// Takes emitted tokens. One that no mask allowed ends the grammar.
+    /// Advances by emitted tokens. A token that no mask allowed ends the grammar.
     fn advance(&self, py: Python<'_>, tokens: Vec<i64>) {
         py.detach(|| tokens.into_iter().for_each(|token| self.0.take(token)));
     }
 
-    /// Whether the text may end here; not once it has.
+    /// Whether the text may end here; false once it has ended.
     #[getter]
     fn is_accepting(&self, py: Python<'_>) -> bool {
         py.detach(|| self.0.is_accepting())
     }
 
-    /// Whether nothing of the text can follow: it is over, or a token came that no mask allowed.
+    /// Whether the text is over: it has ended, or a token came that no mask allowed.
     #[getter]
     fn ended(&self, py: Python<'_>) -> bool {
         py.detach(|| self.0.ended())
     }
 
-    /// The mask of the next token, of so many words, and whether the tokens left forbid what the
-    /// grammar alone would allow. Raises ValueError if the grammar cannot go on.
+    /// Returns the mask of the next token, of `words` 32-bit words, and whether the token budget
+    /// forbids tokens that the grammar allows. Raises ValueError if the grammar cannot go on.
     fn mask<'py>(&self, py: Python<'py>, words: usize) -> PyResult<(Bound<'py, PyBytes>, bool)> {
         let (row, closing) = py.detach(|| {
             let mut row = vec![0; words];
@@ -270,17 +273,17 @@ impl Matcher {
         ))
     }
 
-    /// Another sequence at the same place.
+    /// Returns a copy for another sequence.
     fn copy(&self, py: Python<'_>) -> Self {
         py.detach(|| Self(Arc::new(self.0.copy())))
     }
 }
 
-/// What came of a step's masks: of which rows the tokens left forbid something, which cannot go on,
-/// and why, and which are late.
+/// The result of a step's masks: indices of rows narrowed by the token budget, of rows whose
+/// grammar cannot go on, with the reason, and of rows whose mask is late.
 type FilledMasks = (Vec<usize>, Vec<(usize, String)>, Vec<usize>);
 
-/// Has each matcher take a token.
+/// Advances each matcher by one token.
 #[pyfunction]
 #[expect(clippy::needless_pass_by_value, reason = "what Python gives is owned")]
 fn advance_matchers(matchers: Vec<Py<Matcher>>, tokens: Vec<i64>) -> PyResult<()> {
@@ -295,8 +298,8 @@ fn advance_matchers(matchers: Vec<Py<Matcher>>, tokens: Vec<i64>) -> PyResult<()
     Ok(())
 }
 
-/// Has threads make the masks of the next tokens, of so many words, unless they are begun. Does not
-/// wait.
+/// Starts computing the masks of the next tokens, of `words` 32-bit words, unless started already.
+/// Does not wait.
 #[pyfunction]
 #[expect(clippy::needless_pass_by_value, reason = "what Python gives is owned")]
 fn begin_masks(py: Python<'_>, matchers: Vec<Py<Matcher>>, words: usize) {
@@ -307,7 +310,7 @@ fn begin_masks(py: Python<'_>, matchers: Vec<Py<Matcher>>, words: usize) {
     });
 }
 
-/// Waits for masks that were begun, so many seconds at most; whether none is under way.
+/// Waits up to `seconds` for started masks. Returns whether none is still running.
 #[pyfunction]
 #[pyo3(signature = (matchers, seconds = None))]
 #[expect(clippy::needless_pass_by_value, reason = "what Python gives is owned")]
@@ -320,10 +323,10 @@ fn wait_for_masks(py: Python<'_>, matchers: Vec<Py<Matcher>>, seconds: Option<f6
     py.detach(|| next_mask::wait(&masks, longest))
 }
 
-/// Writes the masks of the next tokens that have been made, bit i of word i / 32 for token i, into
-/// `rows` [matchers, words] int32; rows without a matcher stay as they are. Returns the indices of those
-/// whose tokens left forbid what the grammar alone would allow, of those that cannot go on, with the
-/// reason, and of those that are not there: to the last two all is allowed.
+/// Writes the ready masks of the next tokens into `rows` [matchers, words] int32, bit i % 32 of
+/// word i / 32 for token i; rows without a matcher are unchanged. Returns the indices of the rows
+/// narrowed by the token budget, of those whose grammar cannot go on, with the reason, and of those
+/// whose mask is late. The last two kinds of rows allow every token.
 #[pyfunction]
 #[expect(clippy::needless_pass_by_value, reason = "what Python gives is owned")]
 fn fill_masks(

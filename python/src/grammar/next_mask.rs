@@ -1,8 +1,8 @@
-//! Masks that are made on threads of their own, beside the step that needs them.
+//! Masks computed in the background.
 //!
-//! A mask is begun when a sequence's last token is known, and taken when it is there. A step may
-//! wait for masks for some time and go on without those that are late: their sequences sit the step
-//! out. What a mask allows does not depend on when it is made.
+//! A mask is started when a sequence's last token is known, and used when it is ready. A step may
+//! wait for masks for a while and go on without the late ones: their sequences skip the step. The
+//! contents of a mask do not depend on when it is computed.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,25 +11,26 @@ use std::time::{Duration, Instant};
 
 use super::mask_threads::{self, Pace};
 
-/// From this on a mask is slow; the next ones of its grammar are made by threads for such masks.
+/// From this duration on a mask is slow; the next ones of its grammar go to the slow pool.
 const SLOW: Duration = Duration::from_millis(2);
-/// Below this it is not slow any more.
+/// Below this duration the grammar is no longer slow.
 const QUICK: Duration = Duration::from_micros(500);
 
-/// Tells a step that waits that a mask has been made.
+/// Notifies a waiting step that a mask is ready.
 static MASK_READY: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
 
-/// What fills masks: where a sequence is in its grammar.
+/// A source of masks: the matcher of a sequence.
 pub(super) trait MaskSource: Send + Sync + 'static {
-    /// Writes the mask of the next token; whether the tokens left forbid what the grammar alone would
-    /// allow. The error says why the grammar cannot go on: then everything is allowed.
+    /// Writes the mask of the next token. Returns whether the token budget forbids tokens that the
+    /// grammar allows. Fails with the reason if the grammar cannot go on; the row then allows every
+    /// token.
     fn fill(&self, row: &mut [u32]) -> Result<bool, String>;
 
-    /// Whether masks of the grammar have been slow.
+    /// Returns the flag of whether the grammar's masks are slow.
     fn slow(&self) -> &AtomicBool;
 }
 
-/// A mask that has been made.
+/// A computed mask.
 #[derive(Clone)]
 pub(super) struct ReadyMask {
     pub(super) row: Vec<u32>,
@@ -42,7 +43,7 @@ pub(super) struct NextMask(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    /// Tokens taken: a mask that was begun before the last one is dropped.
+    /// Tokens taken. A mask started before the last one is discarded.
     taken: u64,
     mask: Progress,
 }
@@ -60,14 +61,14 @@ impl NextMask {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A token was taken: the next mask is another one.
+    /// Discards the mask after a token was taken.
     pub(super) fn invalidate(&self) {
         let mut state = self.lock();
         state.taken += 1;
         state.mask = Progress::None;
     }
 
-    /// The mask, if it is there.
+    /// Returns the mask if it is ready.
     pub(super) fn ready(&self) -> Option<ReadyMask> {
         match &self.lock().mask {
             Progress::Ready(made) => Some(made.clone()),
@@ -79,7 +80,8 @@ impl NextMask {
         matches!(self.lock().mask, Progress::Running)
     }
 
-    /// Marks the mask as begun, unless it is begun or there; tokens taken until then.
+    /// Marks the mask as running and returns the number of tokens taken; None if it is running or
+    /// ready.
     fn begin(&self) -> Option<u64> {
         let mut state = self.lock();
         let new = matches!(state.mask, Progress::None);
@@ -97,8 +99,8 @@ impl NextMask {
     }
 }
 
-/// Begins a mask of so many words, unless it is begun or there. `next_mask` gives its place in what
-/// fills it.
+/// Starts a mask of `words` 32-bit words unless it is running or ready. `next_mask` returns the
+/// mask slot of `filler`.
 pub(super) fn begin<T: MaskSource>(filler: &Arc<T>, next_mask: fn(&T) -> &NextMask, words: usize) {
     let Some(taken) = next_mask(filler).begin() else {
         return;
@@ -125,7 +127,7 @@ pub(super) fn begin<T: MaskSource>(filler: &Arc<T>, next_mask: fn(&T) -> &NextMa
     });
 }
 
-/// Waits until no mask of these is under way, `longest` at most; whether that is so.
+/// Waits up to `longest` until none of these masks is running. Returns whether none is.
 pub(super) fn wait(masks: &[&NextMask], longest: Option<Duration>) -> bool {
     let until = longest.map(|longest| Instant::now() + longest);
     let mut news = MASK_READY.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -153,7 +155,7 @@ mod tests {
     use super::*;
     use std::sync::mpsc::{Receiver, Sender, channel};
 
-    /// Fills a mask when it is let.
+    /// A source that fills its mask when it gets a message.
     struct Gate {
         next_mask: NextMask,
         slow: AtomicBool,
@@ -188,7 +190,7 @@ mod tests {
         let all = [&held.next_mask];
         assert!(!wait(&all, Some(Duration::ZERO)));
         assert!(held.next_mask.ready().is_none());
-        begin(&held, |gate| &gate.next_mask, 2); // it is begun once
+        begin(&held, |gate| &gate.next_mask, 2); // has no effect
         open.send(Ok(true)).unwrap();
         assert!(wait(&all, None));
         let made = held.next_mask.ready().unwrap();

@@ -1,5 +1,5 @@
-//! Documents under a budget, their ends, and the masks that are kept, with the vocabulary of the
-//! model that ships.
+//! Tests of token budgets, completions and the mask cache, with the vocabulary of the bundled
+//! model.
 
 use std::cell::Cell;
 use std::path::Path;
@@ -13,14 +13,14 @@ use super::llguidance_grammar::LlguidanceGrammar;
 use super::mask_cache::{Mask, MaskCache};
 use super::vocabulary::Vocabulary;
 
-/// Entries of that model's vocabulary.
+/// Size of that model's vocabulary.
 const SIZE: usize = 4096;
 const SCHEMA: &str = r#"start: %json {"type": "object", "additionalProperties": false,
     "properties": {"name": {"type": "string"}, "tags": {"type": "array", "items": {"type": "string"}},
                    "more": {"type": "object", "additionalProperties": false,
                             "properties": {"yes": {"type": "boolean"}}, "required": ["yes"]}},
     "required": ["name", "tags", "more"]}"#;
-/// More than any token adds to a document of that schema.
+/// An upper bound of what any token adds to a document of that schema.
 const GROWTH: Growth = Growth {
     each: 24,
     once: 8,
@@ -63,11 +63,11 @@ fn every_document_prefix_has_a_completion() {
         let document: Value = serde_json::from_str(&text).unwrap();
         assert!(document["more"]["yes"].is_boolean(), "{text}");
         let fewer = TrialParser::new(&parser, vocabulary.trie()).take(b"{\"other\"");
-        assert!(!fewer, "what the schema has not");
+        assert!(!fewer, "a member that the schema forbids");
     }
 }
 
-/// The nearest end of what has begun, in a string of a pattern.
+/// Returns the completion of `begun` in a string with a pattern.
 fn ending(pattern: &str, begun: &str) -> String {
     let vocabulary = vocabulary();
     let schema = serde_json::json!({"type": "string", "pattern": pattern});
@@ -112,12 +112,16 @@ fn end_distances_of_lexemes_are_exact() {
     };
     let abc = r#"{"type": "string", "pattern": "^abc(de)*$"}"#;
     assert_eq!(reach(abc, 100), (5, 5, 0));
-    assert_eq!(reach(abc, 3), (1, 1, 1), "of the blank before it alone");
+    assert_eq!(
+        reach(abc, 3),
+        (1, 1, 1),
+        "only the space before it is measured"
+    );
     assert_eq!(
         reach(r#"{"type": "integer", "multipleOf": 100}"#, 1000),
         (1, 2, 0)
     );
-    // By plain text rather than by what is shorter with other bytes, as the way is searched.
+    // Plain text is preferred to a shorter end with other bytes, as in `shortest_end`.
     let other = r#"{"type": "string", "pattern": "^(é|[a-z]{40})$"}"#;
     assert_eq!(reach(other, 1000), (4, 42, 0));
 }
@@ -131,7 +135,7 @@ fn random(state: &mut u64) -> usize {
     ((value ^ (value >> 31)) >> 1) as usize
 }
 
-/// What random tokens make of a document that has so many.
+/// Generates a document of at most `most` random tokens.
 fn written(
     grammar: &LlguidanceGrammar,
     vocabulary: &Vocabulary,
@@ -147,7 +151,7 @@ fn written(
             .filter(|&token| row[token as usize / 32] >> (token % 32) & 1 == 1)
             .collect();
         if allowed.is_empty() {
-            assert!(whole, "only a whole text may end: {}", text.len());
+            assert!(whole, "only a complete text may end: {}", text.len());
             return text;
         }
         let token = allowed[random(&mut state) % allowed.len()];
@@ -176,17 +180,17 @@ fn document_is_complete_within_any_token_budget() {
         }
     }
     let shortest = written(&grammar, &vocabulary, grammar.shortest, 0).len();
-    assert!(used > shortest, "room is made use of: {used} {shortest}");
+    assert!(used > shortest, "the budget is used: {used} {shortest}");
 }
 
 #[test]
 fn mask_cache_evicts_the_least_recently_used() {
     let masks = MaskCache::default();
     let made = Cell::new(0);
-    let ask = |grammar: u64| {
+    let get = |grammar: u64| {
         let make = || {
             made.set(made.get() + 1);
-            // Five of them are too many.
+            // Five of them exceed the limit.
             Mask {
                 bits: vec![0; (4 << 20) - 1024],
                 costs: Vec::new(),
@@ -195,18 +199,22 @@ fn mask_cache_evicts_the_least_recently_used() {
         masks.get((grammar, 0, 0), make)
     };
     for grammar in [1, 2, 1, 3] {
-        ask(grammar);
+        get(grammar);
     }
     assert_eq!(made.get(), 3);
-    ask(4);
-    ask(1);
+    get(4);
+    get(1);
     assert_eq!(made.get(), 4, "four have room");
-    ask(5);
-    ask(6);
+    get(5);
+    get(6);
     let before = made.get();
-    ask(6);
-    ask(1);
-    assert_eq!(made.get(), before, "what was asked for lately stays");
-    ask(2);
-    assert_eq!(made.get(), before + 1, "the eldest has gone");
+    get(6);
+    get(1);
+    assert_eq!(made.get(), before, "recently used masks stay");
+    get(2);
+    assert_eq!(
+        made.get(),
+        before + 1,
+        "the least recently used mask is gone"
+    );
 }

@@ -1,4 +1,4 @@
-//! A `tokenizer.json` as the bytes of its tokens, and as llguidance asks for tokens of forced text.
+//! Reads a `tokenizer.json`: the bytes of its tokens, and a tokenizer for llguidance.
 
 use std::path::Path;
 
@@ -6,16 +6,16 @@ use llguidance::toktrie::{TokTrie, TokenId, TokenizerEnv};
 use serde_json::Value;
 use tokenizers::Tokenizer;
 
-/// What a file says.
+/// The contents of a tokenizer file.
 pub(super) struct TokenizerFile {
-    /// Of each token the bytes; none if it stands for no text.
+    /// Bytes of each token; empty for a token without text.
     pub(super) texts: Vec<Vec<u8>>,
-    /// Of those tokens that grammars may name, the name as llguidance has it.
+    /// Names of the tokens that grammars may refer to, in llguidance's form.
     pub(super) specials: Vec<Option<Vec<u8>>>,
     pub(super) tokenizer: Tokenizer,
 }
 
-/// How tokens are written in the file.
+/// How the file spells tokens.
 enum TokenEncoding {
     /// Each character stands for a byte.
     Bytes,
@@ -23,7 +23,7 @@ enum TokenEncoding {
     Text { space: char },
 }
 
-/// Reads a file, for `size` rows.
+/// Reads a file for a model of `size` logits.
 pub(super) fn read(path: &Path, size: usize) -> Result<TokenizerFile, String> {
     let file = std::fs::read(path).map_err(|error| error.to_string())?;
     let mut value: Value = serde_json::from_slice(&file).map_err(|error| error.to_string())?;
@@ -64,9 +64,9 @@ pub(super) fn read(path: &Path, size: usize) -> Result<TokenizerFile, String> {
                 .unwrap_or_default();
         }
         if text.first() == Some(&TokTrie::SPECIAL_TOKEN_MARKER) {
-            text.clear(); // no text begins with this byte, and a name does
+            text.clear(); // this byte is reserved for names
         }
-        // A name for those without a text, too: llguidance wants one of each.
+        // llguidance needs a name for tokens without text, too.
         if specials[place].is_none() && text.is_empty() {
             specials[place] = Some(special(&format!("<[{place}]>")));
         }
@@ -107,8 +107,7 @@ fn token_encoding(decoder: &Value) -> Option<TokenEncoding> {
     found.map(|()| TokenEncoding::Text { space })
 }
 
-/// Has texts tokenized as what goes on, not as what begins: no space is put before them, none is
-/// cut off.
+/// Makes the tokenizer treat texts as continuations: it adds no leading space and removes none.
 fn disable_prefix_space(value: &mut Value) {
     value["truncation"] = Value::Null;
     value["padding"] = Value::Null;
@@ -152,8 +151,8 @@ fn token_bytes(
     }
 }
 
-/// For each character up to U+0143, the byte that it stands for in byte-level BPE: printable ones
-/// for themselves, the others in order from U+0100 on.
+/// Returns, for each character up to U+0143, its byte in byte-level BPE: printable bytes stand for
+/// themselves, the others for characters from U+0100 on, in order.
 fn bytes_of_characters() -> Vec<Option<u8>> {
     let mut table = vec![None; 0x144];
     let mut next = 0x100;
@@ -168,7 +167,7 @@ fn bytes_of_characters() -> Vec<Option<u8>> {
     table
 }
 
-/// A tokenizer as llguidance takes it.
+/// A tokenizer for llguidance.
 pub(super) struct LlguidanceTokenizer {
     trie: TokTrie,
     tokenizer: Tokenizer,

@@ -1,4 +1,4 @@
-//! A model's tokens: their bytes, in the order of their texts, and as llguidance takes them.
+//! A model's tokens: their bytes, their sorted order, and llguidance's form of them.
 
 use llguidance::api::ParserLimits;
 use llguidance::earley::SlicedBiasComputer;
@@ -10,29 +10,29 @@ use std::sync::Arc;
 
 use super::tokenizer::{self, LlguidanceTokenizer};
 
-/// What opens, ends and parts the values of JSON.
+/// The structural characters of JSON.
 pub(super) const STRUCTURE: &[u8] = b"{}[]\":,";
-/// Characters of STRUCTURE in a token that masks tell apart.
+/// Maximum structural characters of a token that masks distinguish.
 pub(super) const MOST_STRUCTURE: usize = 8;
 
 /// A model's vocabulary. Immutable.
 pub(super) struct Vocabulary {
-    /// Texts one after the other; `spans` says where each token's is.
+    /// Concatenated texts; `spans` holds each token's offset and length.
     data: Vec<u8>,
     spans: Vec<(u32, u16)>,
-    /// Tokens that have a text, in the order of their texts, then of their ids.
+    /// Tokens with text, sorted by text, then by id.
     order: Vec<u32>,
-    /// How many first bytes each token of `order` shares with the one before it.
+    /// Length of the common prefix of each token of `order` and its predecessor.
     shared: Vec<u16>,
-    /// For each byte, where in `order` the texts that begin with it do, and the end.
+    /// For each byte, the start in `order` of the texts that begin with it; then the end.
     firsts: Vec<usize>,
-    /// The most characters of STRUCTURE in a token.
+    /// Maximum structural characters of any token.
     pub(super) most_structure: usize,
-    /// For each number up to MOST_STRUCTURE, the mask of tokens with no more of them than that.
+    /// For each number up to MOST_STRUCTURE, the mask of tokens with at most that many of them.
     pub(super) upto: Vec<Vec<u32>>,
-    /// The mask of tokens without a quote, which cannot end a string.
+    /// Mask of tokens without a quote, which cannot end a string.
     pub(super) unquoted: Vec<u32>,
-    /// Tokens of one or two of these characters and blanks, the shortest first.
+    /// Tokens of one or two structural characters and spaces, the shortest first.
     pub(super) edges: Vec<u32>,
     longest: usize,
     factory: ParserFactory,
@@ -50,7 +50,8 @@ impl Vocabulary {
                 *name = special;
             }
         }
-        // The grammars' own end token is none of the model's: a sequence's ends are its own.
+        // The grammars' own end token is not a token of the model: each sequence has its own end
+        // tokens.
         names.push(
             [
                 &[TokTrie::SPECIAL_TOKEN_MARKER],
@@ -108,32 +109,32 @@ impl Vocabulary {
         }
     }
 
-    /// Entries of the model's vocabulary.
+    /// Returns the size of the model's vocabulary.
     pub(super) fn size(&self) -> usize {
         self.spans.len()
     }
 
-    /// The bytes of a token; none for one that stands for no text, or that there is not.
+    /// Returns the bytes of a token; empty for a token without text and for an unknown id.
     pub(super) fn text(&self, token: u32) -> &[u8] {
         let (start, length) = self.spans.get(token as usize).copied().unwrap_or((0, 0));
         &self.data[start as usize..start as usize + usize::from(length)]
     }
 
-    /// Calls `found` for every token that can follow in `state` of an automaton, with the state that
-    /// it leads to. `next` gives the state after a byte in a state, if there is one.
+    /// Calls `found` for every token allowed in `state` of an automaton, with the next state.
+    /// `next` returns the state after a byte, if there is one.
     pub(super) fn walk(
         &self,
         next: impl Fn(usize, u8) -> Option<usize>,
         state: usize,
         mut found: impl FnMut(u32, usize),
     ) {
-        let mut path = vec![state; self.longest + 1]; // after so many bytes of a text
+        let mut path = vec![state; self.longest + 1]; // by the number of bytes of a text
         for first in 0..=u8::MAX {
             if next(state, first).is_none() {
                 continue;
             }
             let begun = self.firsts[usize::from(first)]..self.firsts[usize::from(first) + 1];
-            let mut dead = usize::MAX; // the byte of the text before at which it ended
+            let mut dead = usize::MAX; // the position at which the previous text failed
             for place in begun.clone() {
                 let token = self.order[place];
                 let text = self.text(token);
@@ -160,7 +161,7 @@ impl Vocabulary {
         }
     }
 
-    /// The tokens that have a name instead of a text.
+    /// Returns the tokens that have a name instead of a text.
     pub(super) fn special_tokens(&self) -> impl Iterator<Item = (&[u8], u32)> {
         let named = (0_u32..)
             .take(self.size())
@@ -171,10 +172,10 @@ impl Vocabulary {
         })
     }
 
-    /// The fewest tokens that spell `text`; None if none do.
+    /// Returns the fewest tokens that spell `text`; None if none do.
     pub(super) fn shortest_tokenization(&self, text: &[u8]) -> Option<Vec<u32>> {
         const NONE: (usize, usize, u32) = (usize::MAX, 0, 0);
-        let mut best = vec![NONE; text.len() + 1]; // (tokens, where the last one begins, which)
+        let mut best = vec![NONE; text.len() + 1]; // (tokens, start of the last one, its id)
         best[0].0 = 0;
         for start in 0..text.len() {
             let (count, ..) = best[start];
@@ -202,8 +203,9 @@ impl Vocabulary {
         Some(tokens)
     }
 
-    /// The most tokens that an ending of `text` needs, at the fewest: what may be left of it when
-    /// something has come. Endings that no tokens spell are left out.
+    /// Returns the maximum, over all suffixes of `text`, of the fewest tokens that spell the
+    /// suffix. This bounds what is left of `text` after any part of it. Suffixes that no tokens
+    /// spell are skipped.
     pub(super) fn max_suffix_tokens(&self, text: &[u8]) -> usize {
         let mut fewest = vec![usize::MAX; text.len() + 1];
         fewest[text.len()] = 0;
@@ -218,7 +220,7 @@ impl Vocabulary {
         spelt.max().unwrap_or(0)
     }
 
-    /// The tokens that `text` begins with, one for each length.
+    /// Calls `found` for the tokens that `text` begins with, one per length.
     fn prefix_tokens(&self, text: &[u8], mut found: impl FnMut(usize, u32)) {
         let first = usize::from(text[0]);
         let mut range = &self.order[self.firsts[first]..self.firsts[first + 1]];
@@ -235,7 +237,7 @@ impl Vocabulary {
         }
     }
 
-    /// A parser of a grammar as llguidance takes it.
+    /// Creates an llguidance parser of a grammar.
     pub(super) fn parser(&self, grammar: &str) -> Result<TokenParser, String> {
         let parsed = TopLevelGrammar::from_lark_or_grammar_list(grammar);
         let made = parsed.and_then(|grammar| {
@@ -247,13 +249,13 @@ impl Vocabulary {
         Ok(parser)
     }
 
-    /// llguidance's own form of the vocabulary.
+    /// Returns llguidance's form of the vocabulary.
     pub(super) fn trie(&self) -> &TokTrie {
         self.factory.tok_env().tok_trie()
     }
 }
 
-/// The mask of the tokens whose value `is` so.
+/// Returns the mask of the tokens whose value satisfies `is`.
 fn mask<T>(values: &[T], is: impl Fn(&T) -> bool) -> Vec<u32> {
     let mut bits = vec![0; values.len().div_ceil(32)];
     let found = values.iter().enumerate().filter(|(_, value)| is(value));
@@ -287,7 +289,8 @@ fn common(before: &[u8], text: &[u8]) -> u16 {
     u16::try_from(same).unwrap_or(u16::MAX)
 }
 
-/// The first line of what llguidance says, and the one that names the cause, if another does.
+/// Returns the first line of llguidance's error, and the line that names the cause, if another
+/// does.
 pub(super) fn first_error_line(error: impl Display) -> String {
     let text = error.to_string();
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
