@@ -32,7 +32,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Loads the engine's side on first use: a worker imports this package and needs none of it."""
+    """Imports lazily: a worker imports this package and needs none of these."""
     if name == "AsyncLLM":
         from penstock.asyncllm import AsyncLLM
 

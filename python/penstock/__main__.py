@@ -11,7 +11,7 @@ def main() -> int:
     """Runs the launcher with this process's arguments and returns its exit code."""
     from penstock import _core
 
-    # Python's own handler only sets a flag for an interpreter that is not running now.
+    # Python's handler only sets a flag, which the interpreter does not check during the Rust call.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     return _core.main(["penstock", *sys.argv[1:]], sys.executable, str(Path(__file__).parent))
 

@@ -25,10 +25,10 @@ from penstock.request import Completion, SamplingParams
 
 
 class AsyncLLM:
-    """A model with its engine, for asyncio. Arguments as for `LLM`.
+    """A model and its engine, for asyncio. Arguments as for `LLM`.
 
-    It loads in `async with`, or at the first request; no loop is held up meanwhile. A load that
-    failed, or was given up with its loop, is tried again by the next request.
+    The model loads in `async with`, or at the first request, without blocking the event loop. After
+    a load that failed or was cancelled with its loop, the next request tries again.
     """
 
     def __init__(
@@ -40,24 +40,24 @@ class AsyncLLM:
         self._rooms: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None
 
     async def generate(self, prompt: Prompt, params: SamplingParams | None = None) -> Completion:
-        """Completes one prompt, a text or token ids; many may run at once.
+        """Completes one prompt, a text or token ids. Many calls may run concurrently.
 
         Raises ValueError for a prompt or parameter that cannot be served, RuntimeError when the
-        engine fails. Cancelling gives the answer up.
+        engine fails. Cancelling the task aborts the request.
         """
         return (await self.several(prompt, single(params)))[0]
 
     async def several(
         self, prompt: Prompt | list[Message] | Conversation, params: SamplingParams
     ) -> list[Completion]:
-        """The `params.n` answers to one prompt or conversation. Raises as `generate`."""
+        """Returns the `params.n` choices of one prompt or conversation. Raises as `generate`."""
         answers = PromptCompletions(params)
         async with aclosing(self._events(prompt, params)) as events:
             async for event in events:
                 completions = answers.add(event)
                 if completions is not None:
                     return completions
-        raise RuntimeError("the answers ended without an end")
+        raise RuntimeError("the event stream ended before the request finished")
 
     async def chat(
         self,
@@ -65,21 +65,21 @@ class AsyncLLM:
         params: SamplingParams | None = None,
         **fields: object,
     ) -> Completion:
-        """Answers a conversation: messages and fields as for `LLM.chat`."""
+        """Completes a conversation: messages and fields as for `LLM.chat`."""
         conversation = Conversation(list(messages), fields)
         return (await self.several(conversation, single(params)))[0]
 
     async def stream(
         self, prompt: Prompt | list[Message], params: SamplingParams | None = None
     ) -> AsyncIterator[str]:
-        """The answer's text as it comes. Leaving the loop gives the rest of the answer up."""
+        """Yields the text as it is generated. Leaving the loop aborts the request."""
         async with aclosing(self._events(prompt, single(params))) as events:
             async for event in events:
                 if event.text:
                     yield event.text
 
     async def close(self) -> None:
-        """Ends the engine and its workers. May be called again."""
+        """Stops the engine and its workers. Idempotent."""
         self._closed = True
         if self._loading is not None:
             if not self._loading.done():
@@ -102,11 +102,11 @@ class AsyncLLM:
                 nonlocal left
                 left -= event.finish_reason is not None
                 if not left or event.error is not None:
-                    place.close()  # however long the caller takes to read what came
+                    place.close()  # even if the caller reads the events slowly
                 events.put_nowait(event)
 
             def deliver(event: _core.Event) -> None:
-                with suppress(RuntimeError):  # the loop is closed, and nobody listens
+                with suppress(RuntimeError):  # the loop is closed
                     loop.call_soon_threadsafe(arrive, event)
 
             request = begin(loaded.engine, prompt, params, deliver)
@@ -119,7 +119,7 @@ class AsyncLLM:
                 request.cancel()
 
     def _room(self, loaded: OpenEngine) -> asyncio.Semaphore:
-        """Of this loop's requests that are handed to the engine; the others wait here."""
+        """Returns the semaphore of this loop's submitted requests; the others wait here."""
         loop = asyncio.get_running_loop()
         if self._rooms is None or self._rooms[0] is not loop:
             self._rooms = loop, asyncio.Semaphore(loaded.most)
@@ -130,7 +130,7 @@ class AsyncLLM:
             raise RuntimeError("the engine is closed")
         if self._loading is None or _failed(self._loading):
             self._loading = asyncio.create_task(self._load())
-        # One caller that gives up does not stop the loading for the others.
+        # A cancelled caller must not cancel the load for the others.
         return await asyncio.shield(self._loading)
 
     async def _load(self) -> OpenEngine:

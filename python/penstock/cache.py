@@ -1,4 +1,4 @@
-"""The paged KV cache: its geometry and its memory. The router decides who owns which block."""
+"""The paged KV cache: its geometry and its memory. The router owns the block tables."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class KvGeometry:
-    """Shape of one rank's KV memory; all but `block_tokens` follow from model and ranks."""
+    """Shape of one rank's KV memory; all fields but `block_tokens` follow from the model and
+    ranks."""
 
     layers: int
     kv_heads: int  # of this rank
@@ -25,13 +26,13 @@ class KvGeometry:
         return self.layers * per_layer * self.dtype.itemsize
 
     def blocks_for(self, tokens: int) -> int:
-        """Blocks that a sequence of `tokens` tokens fills."""
+        """Blocks needed for a sequence of `tokens` tokens."""
         return -(-tokens // self.block_tokens)
 
     def allocate(self, blocks: int, device: torch.device) -> list[Tensor]:
-        """One tensor [blocks, 2, kv_heads, block_tokens, head_dim] per layer, zeroed.
+        """Allocates one tensor [blocks, 2, kv_heads, block_tokens, head_dim] per layer, zeroed.
 
-        Zeroed, because a padded row may read a block that no one wrote, and NaN would spread.
+        Zeroed, because a padding row may read an unwritten block, and NaN would spread.
         """
         shape = (blocks, 2, self.kv_heads, self.block_tokens, self.head_dim)
         return [torch.zeros(shape, dtype=self.dtype, device=device) for _ in range(self.layers)]

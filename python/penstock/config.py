@@ -1,4 +1,4 @@
-"""What a model is, read from its config.json once and checked while reading."""
+"""The configuration of a model, read from its config.json and checked."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 
 from penstock.faults import BadModel
 
-MOST = 1 << 31  # of any size: what 32-bit indices count
+MOST = 1 << 31  # of any size: 32-bit indices
 
-# Numbers of each kind of RoPE, and those that YaRN may have.
+# Required parameters of each kind of RoPE, and the optional ones of YaRN.
 ORIGINAL = "original_max_position_embeddings"
 _NEEDS: Mapping[str, tuple[str, ...]] = {
     "default": (),
@@ -57,7 +57,7 @@ class ModelConfig:
         """Raises BadModel for sizes that do not fit each other."""
         if self.heads % self.kv_heads:
             raise BadModel(
-                f"config.json: num_attention_heads is {self.heads}, which is no multiple of "
+                f"config.json: num_attention_heads is {self.heads}, not a multiple of "
                 f"num_key_value_heads, {self.kv_heads}"
             )
         if self.head_dim % 2:
@@ -65,7 +65,7 @@ class ModelConfig:
 
 
 class Fields:
-    """Checked access to a config.json that some tool has written.
+    """Checked access to the fields of a config.json.
 
     Raises BadModel, naming the field, where one is missing or has a value of the wrong kind.
     """
@@ -74,7 +74,8 @@ class Fields:
         self.raw = raw
 
     def number(self, name: str, default: float | None = None) -> float:
-        """The number under `name`; absent or null gives `default`, or an error without one."""
+        """Returns the number under `name`; absent or null gives `default`, or an error without
+        one."""
         value = self.raw.get(name)
         value = default if value is None else value
         if isinstance(value, bool) or not isinstance(value, int | float) or not _finite(value):
@@ -97,7 +98,7 @@ class Fields:
         return int(value)
 
     def flag(self, name: str, default: bool = False) -> bool:
-        """The boolean under `name`."""
+        """Returns the boolean under `name`."""
         value = self.raw.get(name)
         if value is None:
             return default
@@ -106,19 +107,20 @@ class Fields:
         return value
 
     def require(self, name: str, wanted: Any) -> None:
-        """Refuses a model whose `name` is present and not `wanted`: we would compute it wrongly."""
+        """Rejects a model whose `name` is present and not `wanted`: it would be computed
+        wrongly."""
         value = self.raw.get(name)
         if value is not None and value != wanted:
             raise BadModel(f"config.json: {name} {value!r} is not supported, only {wanted!r} is")
 
 
 def _finite(value: float) -> bool:
-    """Also of an integer of a thousand digits, for which isfinite has no answer."""
+    """Also accepts an integer of a thousand digits, for which isfinite raises."""
     return -math.inf < value < math.inf
 
 
 def read_config(directory: Path) -> dict[str, Any]:
-    """The parsed config.json of a model directory. Raises BadModel."""
+    """Returns the parsed config.json of a model directory. Raises BadModel."""
     path = directory / "config.json"
     if not directory.is_dir():
         raise BadModel(f"model directory {directory} does not exist; check --model")
@@ -134,9 +136,9 @@ def read_config(directory: Path) -> dict[str, Any]:
 
 
 def read_rope(fields: Fields) -> RopeConfig:
-    """RoPE, spelled `rope_theta` + `rope_scaling` or, since transformers 5, `rope_parameters`.
+    """Reads RoPE: `rope_theta` + `rope_scaling` or, since transformers 5, `rope_parameters`.
 
-    `original_max_position_embeddings` falls back to the model's maximum, as transformers has it.
+    `original_max_position_embeddings` defaults to the model's maximum, as in transformers.
     """
     raw = fields.raw.get("rope_scaling") or fields.raw.get("rope_parameters") or {}
     if not isinstance(raw, dict):

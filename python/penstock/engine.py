@@ -1,4 +1,4 @@
-"""What LLM and AsyncLLM share: an engine of their own, and answers put together from events."""
+"""The parts shared by LLM and AsyncLLM: the engine, and completions built from events."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from penstock.request import Completion, Logprob, Logprobs, SamplingParams, Tool
 Prompt = str | Sequence[int]  # or an array of ids, numpy's or torch's
 Message = dict[str, object]
 Option = str | int | float | bool | PathLike[str]
-# What may be said of a conversation, as fields of /v1/chat/completions.
+# Fields of /v1/chat/completions, other than messages, that `chat` accepts.
 CHAT_FIELDS = (
     "tools",
     "tool_choice",
@@ -34,16 +34,16 @@ CHAT_FIELDS = (
     "add_generation_prompt",
     "continue_final_message",
 )
-# Requests handed to the engine, of those that run at once: it never has to wait for the next one,
-# and refuses none for their number.
+# Submitted requests per running one, so that the engine always has a next request and never rejects
+# one for the length of its queue.
 AHEAD = 2
-IDS = 1 << 32  # token ids are below it; a model's, below its vocabulary's size
-ID_BYTES = 6  # of the nine characters that some chat templates insist on
+IDS = 1 << 32  # upper bound of token ids; a model's are below its vocabulary size
+ID_BYTES = 6  # gives the nine characters that some chat templates require
 
 
 @dataclass(frozen=True)
 class Conversation:
-    """Messages, and what else is said of their conversation. Raises TypeError for other fields."""
+    """Messages and other fields of a chat request. Raises TypeError for unknown fields."""
 
     messages: list[Message]
     fields: dict[str, object] = field(default_factory=dict)
@@ -51,13 +51,13 @@ class Conversation:
     def __post_init__(self) -> None:
         for name in self.fields:
             if name not in CHAT_FIELDS:
-                raise TypeError(f"chat takes no {name}, only {', '.join(CHAT_FIELDS)}")
+                raise TypeError(f"chat does not accept {name}, only {', '.join(CHAT_FIELDS)}")
         given = {name: value for name, value in self.fields.items() if value is not None}
         object.__setattr__(self, "fields", given)
 
 
 def flags(model: str | PathLike[str] | None, options: dict[str, Option]) -> list[str]:
-    """The options as `penstock serve` takes them: max_len=100 is --max-len=100."""
+    """Converts options to flags of `penstock serve`: max_len=100 is --max-len=100."""
     named = {**({} if model is None else {"model": model}), **options}
     words: list[str] = []
     for name, value in named.items():
@@ -70,31 +70,32 @@ def flags(model: str | PathLike[str] | None, options: dict[str, Option]) -> list
 
 
 class OpenEngine:
-    """A loaded model, and the process that it is in: a fork has none of the engine's threads."""
+    """A loaded model and the process that owns it. A fork of that process has no engine threads."""
 
     def __init__(self, engine: _core.Engine) -> None:
         self._engine = engine
         self._process = os.getpid()
-        self.most = AHEAD * engine.max_slots  # requests to hand over at once
-        # Of all threads' calls; each may hand over one more, and so never waits for another's.
+        self.most = AHEAD * engine.max_slots  # submitted requests, per loop or for all threads
+        # Shared by the calls of all threads. Each call may submit one more, so none waits for
+        # another.
         self.room = threading.Semaphore(self.most)
 
     @property
     def engine(self) -> _core.Engine:
-        """The engine. Raises RuntimeError in a fork, where nothing would ever answer."""
+        """The engine. Raises RuntimeError in a fork, where no request would ever finish."""
         if os.getpid() != self._process:
             raise RuntimeError(
-                f"the engine is in process {self._process}, of which this one is a fork: load a "
-                'model here, or start processes by multiprocessing.get_context("spawn")'
+                f"the engine is in process {self._process}, and this process is a fork of it: load "
+                'a model here, or start processes with multiprocessing.get_context("spawn")'
             )
         return self._engine
 
     def close(self) -> None:
-        """Ends the engine; in a fork, leaves it to the process that has it."""
+        """Stops the engine; in a fork, does nothing."""
         if os.getpid() == self._process:
             self._engine.close()
         else:
-            # Never freed, for that waits for its threads.
+            # Keep it alive: freeing it would wait for threads that do not exist in a fork.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._engine))
 
 
@@ -111,12 +112,12 @@ def open_engine(
 
 
 def closes_at_exit(owner: object, engine: OpenEngine) -> Callable[[], object]:
-    """Closes the engine when its owner is forgotten or the interpreter ends."""
+    """Closes the engine when its owner is collected or the interpreter exits."""
     return weakref.finalize(owner, engine.close)
 
 
 def is_single(prompts: object) -> bool:
-    """Whether it is one prompt rather than a list of them."""
+    """Returns whether this is one prompt rather than a list of prompts."""
     if isinstance(prompts, str | Mapping):
         return True
     dimensions = getattr(prompts, "ndim", None)
@@ -126,8 +127,11 @@ def is_single(prompts: object) -> bool:
 
 
 def readable(prompt: Any) -> str | list[int]:
-    """A text or token ids, as the engine reads them. Raises TypeError for anything else, and
-    ValueError for what no model has: half a surrogate pair, an id below 0."""
+    """Converts a prompt to a text or a list of token ids.
+
+    Raises TypeError for anything else, and ValueError for what no model supports: a lone surrogate,
+    a token id out of range.
+    """
     if isinstance(prompt, str):
         prompt.encode()
         return prompt
@@ -147,7 +151,7 @@ def begin(
     params: SamplingParams,
     deliver: Callable[[_core.Event], object],
 ) -> _core.Request:
-    """Begins an answer to a text, to token ids, or to messages."""
+    """Submits a request for a text, token ids, or messages."""
     if isinstance(prompt, Sequence) and prompt and isinstance(prompt[0], dict):
         prompt = Conversation(list(prompt))  # type: ignore[arg-type]
     if isinstance(prompt, Conversation):
@@ -157,7 +161,7 @@ def begin(
 
 
 def checked_params(params: object) -> SamplingParams:
-    """The parameters, or those that stand for none. Raises TypeError for anything else."""
+    """Returns the parameters, or the defaults for None. Raises TypeError for anything else."""
     if params is None:
         return SamplingParams()
     if not isinstance(params, SamplingParams):
@@ -168,7 +172,8 @@ def checked_params(params: object) -> SamplingParams:
 def each_params(
     params: SamplingParams | Sequence[SamplingParams] | None, count: int
 ) -> list[SamplingParams]:
-    """The parameters of each of `count` prompts: the same, or one for each, else ValueError."""
+    """Returns the parameters of each of `count` prompts: one for all, or a list with one for
+    each. Raises ValueError for a list of another length."""
     if not isinstance(params, Sequence) or isinstance(params, str):
         return [checked_params(params)] * count
     if len(params) != count:
@@ -177,32 +182,34 @@ def each_params(
 
 
 def single(params: SamplingParams | None) -> SamplingParams:
-    """The parameters, unless they ask for several answers: ValueError."""
+    """Returns the parameters; raises ValueError if they request several choices."""
     params = checked_params(params)
     if params.choice_count > 1:
-        raise ValueError("n and best_of must be 1 here: this returns one answer")
+        raise ValueError("n and best_of must be 1 here: this returns one completion")
     return params
 
 
 def checked(event: _core.Event) -> _core.Event:
-    """The event, unless the request failed: ValueError for its own fault, else RuntimeError."""
+    """Returns the event. If the request failed, raises ValueError for an invalid request, else
+    RuntimeError."""
     if event.error is not None:
         raise (ValueError if event.invalid else RuntimeError)(event.error)
     return event
 
 
 class PromptCompletions:
-    """The answers to one prompt, which grow by events."""
+    """Builds the completions of one prompt from events."""
 
     def __init__(self, params: SamplingParams) -> None:
         self.params = params
         self.builders: dict[
             int, CompletionBuilder
-        ] = {}  # by branch; a refused request may ask for billions
+        ] = {}  # by choice, made on demand: an invalid n may be in the billions
         self.done: dict[int, Completion] = {}
 
     def add(self, event: _core.Event) -> list[Completion] | None:
-        """Takes the next event; the answers, once all are whole. Raises as `checked`."""
+        """Adds the next event. Returns the completions once all are finished. Raises as
+        `checked`."""
         checked(event)
         builder = self.builders.setdefault(event.choice, CompletionBuilder(self.params))
         completion = builder.add(event)
@@ -217,7 +224,7 @@ class PromptCompletions:
 
 
 class CompletionBuilder:
-    """A completion that grows by events."""
+    """Builds a completion from events."""
 
     def __init__(self, params: SamplingParams) -> None:
         self.pieces: list[str] = []
@@ -229,7 +236,7 @@ class CompletionBuilder:
         self.calls: list[tuple[str, list[str]]] = []
 
     def add(self, event: _core.Event) -> Completion | None:
-        """Takes the next event; the completion, once it is whole."""
+        """Adds the next event. Returns the completion once it is finished."""
         self.pieces.append(event.text)
         self.token_ids += event.token_ids
         self.logprobs += event.logprobs

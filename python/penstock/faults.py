@@ -1,10 +1,10 @@
-"""Errors meant for people: each says what is wrong (field, rule, value) and what to do about it."""
+"""Errors with messages for users: each names the field, the rule and the value, and a remedy."""
 
 from __future__ import annotations
 
 
 class Fault(Exception):
-    """Base of all errors whose text may be shown to a user as it is."""
+    """Base of all errors whose message may be shown to a user."""
 
 
 class BadSetting(Fault):
@@ -12,16 +12,16 @@ class BadSetting(Fault):
 
 
 class BadModel(Fault):
-    """The model's files are missing, damaged or of a kind that this version cannot run."""
+    """The model's files are missing, damaged or of an unsupported kind."""
 
 
 class TooLittleMemory(Fault):
-    """The device cannot hold what the settings ask for."""
+    """The device has too little memory for the settings."""
 
 
 class LoadCancelled(Fault):
-    """Whoever asked for it has left."""
+    """The client that requested the load has disconnected."""
 
 
 class BadStep(Fault):
-    """A step request that breaks the protocol: nothing of it was run."""
+    """A step request that breaks the protocol. Nothing of it was run."""

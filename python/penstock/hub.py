@@ -1,8 +1,8 @@
-"""Fetches a model from the hub: `python -m penstock.hub download ID --revision R`.
+"""Downloads a model from the hub: `python -m penstock.hub download ID --revision R`.
 
-For the launcher, which draws the bar: one JSON object per line on stdout, `{"event": ...}` with
-`plan` (bytes to fetch), `progress` (bytes so far), and at the end `done` (path) or `error`
-(message, for people). huggingface_hub does the work, with its cache and its own settings.
+Called by the launcher, which draws the progress bar. Prints one JSON object per line on stdout,
+`{"event": ...}`: `plan` (bytes to fetch), `progress` (bytes so far), and at the end `done` (path)
+or `error` (message for the user). huggingface_hub does the work, with its cache and settings.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TEMPLATE_FOLDER = "additional_chat_templates/"
 
 
 class HubError(Exception):
-    """What keeps the model from being there; the message is for people."""
+    """A download that cannot succeed; the message is for the user."""
 
 
 @dataclass(frozen=True)
@@ -45,17 +45,17 @@ class RemoteFile:
 
 
 def emit(event: str, **fields: object) -> None:
-    """One line for the launcher."""
+    """Prints one event for the launcher."""
     sys.stdout.write(json.dumps({"event": event, **fields}) + "\n")
     sys.stdout.flush()
 
 
 def needed_files(names: Iterable[str]) -> set[str]:
-    """The files that serving needs: weights, configuration, tokenizer, chat templates."""
+    """Returns the files that serving needs: weights, configuration, tokenizer, chat templates."""
     names = list(names)
     chosen = {name for name in names if "/" not in name and name.endswith(ROOT_FILES)}
     chosen |= {name for name in names if name.startswith(TEMPLATE_FOLDER)}
-    # Some repositories hold the same weights twice, in their maker's own layout too.
+    # Some repositories hold the same weights twice, also in their vendor's own layout.
     if any(name.startswith("model") and name.endswith(".safetensors") for name in chosen):
         chosen = {name for name in chosen if not name.startswith("consolidated")}
     return chosen
@@ -70,13 +70,13 @@ def check_files(model: str, names: Iterable[str], chosen: set[str]) -> None:
     if any(name.endswith((".bin", ".pt", ".pth")) for name in names):
         raise HubError(
             f"{model} has only pickled weights (*.bin), which can run code when loaded. "
-            "Take a model or a revision with *.safetensors, or convert it."
+            "Choose a model or a revision with *.safetensors, or convert it."
         )
     raise HubError(f"{model} has no *.safetensors files, so there are no weights to serve.")
 
 
 def remote_files(model: str, revision: str) -> list[RemoteFile]:
-    """What is to be fetched. Raises HubError, or whatever huggingface_hub raises."""
+    """Lists the files to download. Raises HubError, or what huggingface_hub raises."""
     info = HfApi().model_info(model, revision=revision, files_metadata=True)
     siblings = info.siblings or []
     names = [sibling.rfilename for sibling in siblings]
@@ -86,14 +86,14 @@ def remote_files(model: str, revision: str) -> list[RemoteFile]:
 
 
 def missing_bytes(model: str, revision: str, files: list[RemoteFile]) -> int:
-    """Bytes of the files that the cache lacks."""
+    """Returns the bytes of the files that are not in the cache."""
     cached = (try_to_load_from_cache(model, f.name, revision=revision) for f in files)
     pairs = zip(files, cached, strict=True)
     return sum(file.size for file, path in pairs if not isinstance(path, str))
 
 
 def blobs(model: str) -> Path:
-    """Where huggingface_hub keeps the files' contents, unfinished ones too."""
+    """Returns the directory where huggingface_hub stores file contents, unfinished ones too."""
     folder = "models--" + model.replace("/", "--")
     return Path(constants.HF_HUB_CACHE) / folder / "blobs"
 
@@ -112,7 +112,7 @@ def check_space(model: str, needed: int) -> None:
 
 
 def stored_bytes(folder: Path) -> int:
-    """Bytes of all files of `folder`."""
+    """Returns the bytes of all files in `folder`."""
     total = 0
     for path in folder.glob("*"):
         try:
@@ -142,7 +142,7 @@ def progress_of(model: str) -> Iterator[None]:
 
 
 def fetch(model: str, revision: str) -> str:
-    """Directory of the model's files, all of them there. Raises HubError."""
+    """Downloads the missing files and returns the model's directory. Raises HubError."""
     try:
         files = remote_files(model, revision)
     except HubError:
@@ -151,7 +151,7 @@ def fetch(model: str, revision: str) -> str:
         raise HubError(refusal(model, revision, error)) from error
     except HFValidationError as error:
         raise HubError(f"{model} is not a hub id: {error}") from error
-    except Exception as error:  # of whichever HTTP library huggingface_hub uses
+    except Exception as error:  # huggingface_hub may use any HTTP library
         return cached(model, revision, error)
     needed = missing_bytes(model, revision, files)
     emit("plan", bytes=needed)
@@ -161,7 +161,7 @@ def fetch(model: str, revision: str) -> str:
 
 
 def refusal(model: str, revision: str, error: Exception) -> str:
-    """What the hub's refusal means for a person."""
+    """Returns the message for a refusal by the hub."""
     if isinstance(error, GatedRepoError):
         return (
             f"{model} is gated: accept its terms on its page on the hub, then set HF_TOKEN or run "
@@ -176,7 +176,7 @@ def refusal(model: str, revision: str, error: Exception) -> str:
 
 
 def cached(model: str, revision: str, cause: Exception) -> str:
-    """The copy in the cache, where the hub cannot be asked. Raises HubError."""
+    """Returns the cached copy when the hub is unreachable. Raises HubError."""
     config = try_to_load_from_cache(model, "config.json", revision=revision)
     if isinstance(config, str) and any(Path(config).parent.glob("*.safetensors")):
         return str(Path(config).parent)
@@ -191,14 +191,14 @@ def cached(model: str, revision: str, cause: Exception) -> str:
 
 
 def download(model: str, revision: str) -> int:
-    """Fetches and reports; returns the exit code."""
+    """Downloads, reports events, and returns the exit code."""
     try:
         emit("done", path=fetch(model, revision))
     except HubError as error:
         emit("error", message=str(error))
     except OSError as error:
         if error.errno == errno.ENOSPC:
-            emit("error", message=f"the disk is full: {constants.HF_HUB_CACHE} took no more.")
+            emit("error", message=f"the disk is full: {constants.HF_HUB_CACHE} has no space left.")
         else:
             emit("error", message=f"downloading {model} failed: {error}. Run it again to go on.")
     except Exception as error:

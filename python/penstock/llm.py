@@ -30,22 +30,22 @@ from penstock.request import Completion, SamplingParams
 
 @dataclass
 class _RunningRequest:
-    """A prompt's request."""
+    """A submitted prompt."""
 
     answers: PromptCompletions
-    room: bool  # whether it takes some of what all calls share
+    room: bool  # whether it holds the semaphore shared by all calls
     request: _core.Request | None = None
 
 
 class LLM:
-    """A model, loaded, with its engine; no HTTP. Workers are child processes.
+    """A loaded model and its engine; no HTTP. Workers are child processes.
 
-    model: directory or hub id; None is brook, which ships with Penstock. progress: whether bars are
-    shown. options: those of `penstock serve` that concern the engine, with underscores, such as
-    tp=2, device="cpu", max_len=4096, kv_memory="2GiB".
+    model: directory or hub id; None is brook, which ships with Penstock. progress: whether to show
+    progress bars. options: the engine options of `penstock serve`, with underscores, such as tp=2,
+    device="cpu", max_len=4096, kv_memory="2GiB".
 
-    Raises ValueError for wrong options and RuntimeError when the model cannot be loaded. Threads
-    may share one. Use it in a `with` block, or call `close`.
+    Raises ValueError for wrong options and RuntimeError when the model cannot be loaded.
+    Thread-safe. Use it in a `with` block, or call `close`.
     """
 
     def __init__(
@@ -60,13 +60,14 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
     ) -> list[Completion]:
-        """Completes prompts (texts or lists of token ids), all at once; answers in their order,
-        `params.n` for each prompt.
+        """Completes prompts (texts or lists of token ids) concurrently.
 
-        params: for all prompts, or a list with those of each.
+        Returns `params.n` completions per prompt, in the order of the prompts.
+
+        params: for all prompts, or a list with one per prompt.
 
         Raises ValueError for a prompt or parameter that cannot be served, RuntimeError when the
-        engine fails; the other requests of the call are then given up.
+        engine fails; the other requests of the call are then aborted.
         """
         batch: list[Prompt] = [prompts] if is_single(prompts) else list(prompts)  # type: ignore[arg-type,list-item]
         return self._run(batch, params)
@@ -77,13 +78,13 @@ class LLM:
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         **fields: object,
     ) -> list[Completion]:
-        """Answers a conversation, or several: messages are dicts with `role` and `content`.
+        """Completes one conversation, or several: messages are dicts with `role` and `content`.
 
-        fields: those of /v1/chat/completions that tell of conversations: tools, tool_choice,
-        parallel_tool_calls, chat_template (the text of one that stands in for the model's),
+        fields: other fields of a /v1/chat/completions request: tools, tool_choice,
+        parallel_tool_calls, chat_template (text that replaces the model's template),
         chat_template_kwargs, add_generation_prompt, continue_final_message.
 
-        Raises as `generate`, and TypeError for other fields.
+        Raises as `generate`, and TypeError for unknown fields.
         """
         single = bool(messages) and isinstance(messages[0], dict)
         batch = [messages] if single else messages
@@ -93,18 +94,18 @@ class LLM:
     def stream(
         self, prompt: Prompt | list[Message], params: SamplingParams | None = None
     ) -> Iterator[str]:
-        """The answer's text as it comes. Leaving the loop gives the rest of the answer up.
+        """Yields the text as it is generated. Leaving the loop aborts the request.
 
-        Raises as `generate`, and ValueError for several answers.
+        Raises as `generate`, and ValueError if `params` request several choices.
         """
         events: SimpleQueue[_core.Event] = SimpleQueue()
         request = begin(self._open.engine, prompt, single(params), events.put)
         pieces = self._pieces(events, request)
-        next(pieces)  # it has begun: forgotten before its first piece, it gives up all the same
+        next(pieces)  # starts the generator: its `finally` runs even if no text is ever read
         return pieces
 
     def close(self) -> None:
-        """Ends the engine and its workers. May be called again."""
+        """Stops the engine and its workers. Idempotent."""
         self._close()
 
     def _run(
@@ -136,7 +137,7 @@ class LLM:
                 self._open.room.release()
 
         try:
-            with Bar("generating", len(prompts), "answers", self._progress) as bar:
+            with Bar("generating", len(prompts), "prompts", self._progress) as bar:
                 while finished < len(prompts):
                     begin_some()
                     index, event = events.get()
@@ -153,7 +154,8 @@ class LLM:
         return [completion for answers in done for completion in answers]
 
     def _pieces(self, events: SimpleQueue[_core.Event], request: _core.Request) -> Iterator[str]:
-        """Nothing first, so that it can be begun; then the pieces. Keeps this LLM open."""
+        """Yields "" first, so that the generator can be started, then the text. Keeps this LLM
+        alive."""
         try:
             yield ""
             while True:

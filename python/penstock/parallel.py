@@ -1,8 +1,8 @@
-"""A tensor-parallel group: the ranks that hold one model together.
+"""A tensor-parallel group: the ranks that share one model.
 
-Collectives run on tensors of the group's device: on GPUs through memory that the ranks share where
-they can, else by NCCL; on CPUs by gloo. A group of one does nothing. Every rank calls the same
-collectives in the same order, which holds because every rank folds the same step requests.
+Collectives run on the group's device: on GPUs over peer memory where possible, else NCCL; on CPUs
+over gloo. A group of one does nothing. Every rank calls the same collectives in the same order,
+because every rank runs the same step requests.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TIMEOUT = timedelta(minutes=10)
 
 
 def _builds(device: torch.device) -> bool:
-    """Whether kernels that sum over peer memory can be built here; warns if not."""
+    """Returns whether the kernels for peer memory can be built here; warns if not."""
     try:
         probe(device)
     except Exception as error:
@@ -45,7 +45,7 @@ def _builds(device: torch.device) -> bool:
 
 
 class Group:
-    """This process's place in its tensor-parallel group."""
+    """This process's rank in its tensor-parallel group."""
 
     def __init__(self, rank: int = 0, size: int = 1) -> None:
         self.rank = rank
@@ -55,9 +55,10 @@ class Group:
 
     @classmethod
     def join(cls, rank: int, size: int, rendezvous: str, device: torch.device) -> Group:
-        """Meets the other ranks at `rendezvous` (file:// or tcp://, unique to this group).
+        """Joins the other ranks at `rendezvous` (file:// or tcp://, unique to this group).
 
-        Raises BadSetting if the place is unusable or the others do not come within the timeout.
+        Raises BadSetting if the rendezvous is unusable or the other ranks do not join within the
+        timeout.
         """
         if size == 1:
             return cls()
@@ -80,11 +81,10 @@ class Group:
         return group
 
     def _meet_peers(self, device: torch.device) -> None:
-        """Shares memory with the other ranks if every one of them can, and can build the kernels
-        that do."""
+        """Sets up peer memory if every rank supports it and can build its kernels."""
         if not self.minimum(int(_builds(device)), device):
             return
-        from penstock.peers import PeerMemory  # slow to import, and few need it
+        from penstock.peers import PeerMemory  # slow to import
 
         memory = None
         try:
@@ -95,12 +95,12 @@ class Group:
             self._memory, self.peers = memory, memory.peers
 
     def leave(self) -> None:
-        """Ends this rank's membership; the group is unusable afterwards."""
+        """Leaves the group; it is unusable afterwards."""
         if self.size > 1 and dist.is_initialized():
             dist.destroy_process_group()
 
     def share(self, total: int, what: str) -> int:
-        """This rank's equal part of `total`. Raises BadSetting naming `what` if it is not whole."""
+        """Returns `total / size`. Raises BadSetting naming `what` if it is not an integer."""
         if total % self.size:
             raise BadSetting(
                 f"{what} is {total}, which {self.size} ranks cannot share equally; "
@@ -109,7 +109,7 @@ class Group:
         return total // self.size
 
     def normed(self, norm_input: NormInput) -> tuple[Tensor, Tensor]:
-        """(y, total) of rms_norm, x being summed over the ranks first. x may be overwritten."""
+        """Sums x over the ranks, then applies rms_norm. Returns (y, total). May overwrite x."""
         if self.size > 1 and norm_input.x.numel():
             if self.peers is not None and takes(norm_input.x, self.size):
                 return peer_sum(norm_input, self.peers)
@@ -117,7 +117,7 @@ class Group:
         return norm_input.normed()
 
     def join_columns(self, x: Tensor) -> Tensor:
-        """[R, C] on each rank -> [R, size * C] on all, in order of rank."""
+        """Gathers [R, C] of each rank to [R, size * C] on all, in rank order."""
         if self.size == 1:
             return x
         if self.peers is not None and joins(x, self.size):
@@ -128,7 +128,7 @@ class Group:
         return parts.view(self.size, rows, columns).transpose(0, 1).reshape(rows, -1)
 
     def minimum(self, value: int, device: torch.device) -> int:
-        """The smallest of the ranks' values."""
+        """Returns the minimum over the ranks."""
         if self.size == 1:
             return value
         x = torch.tensor([value], dtype=torch.int64, device=device)

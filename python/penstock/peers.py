@@ -1,4 +1,4 @@
-"""Memory of each rank's GPU that all ranks of a group reach."""
+"""GPU memory that all ranks of a group can access."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from penstock_kernels.peer_sum.plan import CHANNELS, WORD
 
 
 class PeerMemory:
-    """The inboxes of the ranks, for `peer_sum`. No multicast."""
+    """The inboxes of the ranks, for `peer_sum`. Does not use multicast."""
 
     def __init__(self, device: torch.device) -> None:
-        """All ranks together. Raises RuntimeError where a GPU cannot reach another's memory."""
+        """Called by all ranks together. Raises RuntimeError if a GPU cannot access another's
+        memory."""
         group = dist.group.WORLD
         if group is None:
-            raise RuntimeError("the ranks have not met")
+            raise RuntimeError("the process group is not initialised")
         rank, ranks = dist.get_rank(), dist.get_world_size()
         words = memory_bytes(ranks) // WORD
         self._shared = symmetric.empty(words, dtype=torch.int32, device=device)
         self._shared.fill_(EMPTY)
         torch.cuda.synchronize(device)
-        # Nobody returns before all have come, so nobody writes into what is yet to be emptied.
+        # The rendezvous is a barrier: no rank writes to an inbox that is not filled with EMPTY yet.
         handle = symmetric.rendezvous(self._shared, group.group_name)
         reached = [handle.get_buffer(r, (words,), torch.int32) for r in range(ranks)]
         addresses = torch.tensor([buffer.data_ptr() for buffer in reached], device=device)

@@ -1,4 +1,4 @@
-"""A line that shows how far something is; nothing where stderr is not a terminal or a notebook."""
+"""Progress bars on stderr; nothing is shown if it is neither a terminal nor a notebook."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ INTERVAL = 0.1
 
 
 class Bar:
-    """Shows `label`, what is done, the rate and the time left on stderr, in place.
+    """Shows `label`, progress, rate and remaining time on stderr, in place.
 
-    label: what is done. total: how much there is, in `unit`; 0 is unknown. Use as a context
-    manager: its end removes the line.
+    label: the activity. total: the amount of work, in `unit`; 0 is unknown. Use as a context
+    manager, which removes the line at the end.
     """
 
     def __init__(self, label: str, total: int, unit: str, shown: bool = True) -> None:
@@ -24,14 +24,14 @@ class Bar:
         self.width = 0
 
     def at(self, done: int, note: str = "") -> None:
-        """Says how much is done; draws at most ten times a second."""
+        """Updates the bar, and redraws it at most ten times per second."""
         now = time.monotonic()
         if self.shown and (now - self.drawn >= INTERVAL or done == self.total):
             self.drawn = now
             self._draw(self.line(done, now - self.started, note))
 
     def line(self, done: int, seconds: float, note: str) -> str:
-        """The text of the bar after `seconds`."""
+        """Returns the text of the bar after `seconds`."""
         rate = done / max(seconds, 1e-3)
         filled = WIDTH * done // self.total if self.total else 0
         left = f", {(self.total - done) / rate:.0f} s left" if rate and done < self.total else ""
@@ -59,7 +59,7 @@ class Bar:
 
 
 class Phases:
-    """The bars of an engine that loads, one phase after the other."""
+    """The progress bars of a loading engine, one per phase."""
 
     def __init__(self, shown: bool) -> None:
         self.shown = shown
@@ -67,7 +67,7 @@ class Phases:
         self.bar: Bar | None = None
 
     def __call__(self, phase: str, done: int, total: int) -> None:
-        """Takes the engine's news; `total` is 0 where nobody knows it."""
+        """Updates the bar of `phase`; `total` is 0 if unknown."""
         if not total:
             return
         if self.bar is None or phase != self.phase:
@@ -83,5 +83,5 @@ class Phases:
 
 
 def _is_watched() -> bool:
-    # A notebook's stderr is no terminal and shows a line that is drawn in place all the same.
+    # A notebook's stderr is no terminal but shows a line that is redrawn in place.
     return sys.stderr is not None and (sys.stderr.isatty() or "ipykernel" in sys.modules)

@@ -1,8 +1,8 @@
-"""`python -m penstock.rendering`: renders one chat template that a client sent.
+"""`python -m penstock.rendering`: renders one chat template sent by a client.
 
-A template is a program, so it runs in a process of its own: limits of memory and of processor time
-end it, and so does a stack that overflows. The job comes on standard input, the reply goes to
-standard output; the router knows both (`chat/template_sandbox.rs`).
+A template is a program, so it runs in its own process, under limits of memory and CPU time; a stack
+overflow ends only this process. The job comes on stdin, the reply goes to stdout; the router
+defines both (`chat/template_sandbox.rs`).
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import resource
 import sys
 import time
 
-CPU_SECONDS = 2  # of rendering, and up to one more: the system counts whole seconds
+CPU_SECONDS = 2  # of rendering; up to one more, because the limit is in whole seconds
 MEMORY_BYTES = 1 << 30  # of address space, the interpreter included
-NICENESS = 10  # running streams come first
+NICENESS = 10  # running streams have priority
 
 
 def main() -> None:
-    """Does the job."""
+    """Runs the job."""
     os.nice(NICENESS)
     from penstock._core import render_chat
 

@@ -1,4 +1,4 @@
-"""What one asks an engine for, and what comes back."""
+"""Requests to an engine and their results."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from numbers import Integral  # numpy's integers too
 from typing import Protocol
 
 SEEDS = 2**64
-# Alternatives that are told of one token: the workers' limit.
+# Maximum top-k candidates per token: the workers' limit.
 MOST_LOGPROBS = 20
 MOST_WORD_TOKENS = 16
 
 
 class Model(Protocol):
-    """The class of a pydantic model."""
+    """A pydantic model class."""
 
     def model_json_schema(self) -> dict[str, object]: ...
 
 
 @dataclass(frozen=True)
 class StructuredOutputsParams:
-    """What an answer must spell: exactly one of the first five.
+    """Structured output: exactly one of the first five.
 
-    json: a document of this JSON schema: a dict, a text, or the class of a pydantic model.
+    json: a document of this JSON schema: a dict, a text, or a pydantic model class.
     regex: a text that this regular expression matches from end to end.
     choice: one of these texts.
     grammar: a sentence of this grammar, in Lark's syntax or EBNF.
     json_object: any JSON object.
-    complete: whether the answer is whole also when its tokens run out; None is yes for json,
-        choice and json_object, no for the others. Not for a grammar.
+    complete: whether the output is completed within max_tokens; None is yes for json, choice and
+        json_object, no for the others. Not allowed for a grammar.
     """
 
     json: str | Mapping[str, object] | Model | None = None
@@ -41,7 +41,7 @@ class StructuredOutputsParams:
     json_object: bool | None = None
     complete: bool | None = None
 
-    wire: str = field(default="", init=False, repr=False, compare=False)  # as the engine reads it
+    wire: str = field(default="", init=False, repr=False, compare=False)  # for the engine
 
     def __post_init__(self) -> None:
         outputs = {name: getattr(self, name) for name in _STRUCTURED_OUTPUT_KINDS}
@@ -75,59 +75,59 @@ class StructuredOutputsParams:
             raise ValueError("json_object must be True or None, not False")
         if self.complete and self.grammar is not None:
             raise ValueError(
-                "complete must not be True for a grammar: its end cannot be steered to"
+                "complete must not be True for a grammar: its shortest end is not known"
             )
 
 
-# What may be asked for.
+# The kinds of structured output.
 _STRUCTURED_OUTPUT_KINDS = ("json", "regex", "choice", "grammar", "json_object")
 
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How tokens are chosen, and when an answer ends. Every value is checked when it is made.
+    """Sampling parameters. Every value is checked on construction.
 
-    None for a list is an empty one.
+    None for a list is an empty list.
 
-    max_tokens: longest answer; None lets it go on until the model's context is full.
-    temperature: 0 always takes the likeliest token.
-    top_k: choose among so many of the likeliest tokens; 0 is off.
-    top_p: choose among the likeliest tokens that have this much probability; 1 is off.
-    seed: the same seed draws the same random numbers, whatever shares the batch: the same answer,
-        but where a GPU's rounding, which depends on the batch, tips a near tie. None takes a new
-        one for each request.
-    stop: the answer ends before the first of these strings.
-    min_tokens: neither stop strings nor the model's end token count before so many tokens.
-    include_stop_str_in_output: the stop string that ends the answer is part of it.
-    skip_special_tokens: special tokens are left out of the text.
-    ignore_eos: the model's end token does not end the answer.
-    n: answers to each prompt; the prompt is computed once. The first is the answer that the same
-    parameters without n give, the others have seeds derived from theirs.
-    best_of: make so many answers, at least n, and return the n with the highest mean
-    log-probability of their tokens, the best first.
-    stop_token_ids: more tokens that end the answer.
-    min_p: choose among tokens with this share of the largest probability, or more; 0 is off.
-    typical_p: choose among the tokens nearest to the entropy that have this probability together;
+    max_tokens: maximum length of the output; None is up to the model's context length.
+    temperature: 0 is greedy sampling.
+    top_k: sample from this many most probable tokens; 0 is off.
+    top_p: sample from the most probable tokens with this cumulative probability; 1 is off.
+    seed: the same seed draws the same random numbers in any batch, so the output is the same unless
+        the GPU's rounding, which depends on the batch, flips a near tie. None draws a new seed for
+        each request.
+    stop: the output ends before the first of these strings.
+    min_tokens: stop strings and the model's end token have no effect before this many tokens.
+    include_stop_str_in_output: keep the stop string that ends the output.
+    skip_special_tokens: leave special tokens out of the text.
+    ignore_eos: the model's end token does not end the output.
+    n: completions per prompt; the prompt is computed once. The first is the one that the same
+        parameters without n give, the others have seeds derived from theirs.
+    best_of: generate this many completions, at least n, and return the n with the highest mean
+        logprob of their tokens, the best first.
+    stop_token_ids: more tokens that end the output.
+    min_p: sample from tokens with at least this share of the largest probability; 0 is off.
+    typical_p: sample from the tokens closest to the entropy that have this probability together;
         1 is off.
     repetition_penalty: from 1e-6 to 1e6: divides positive logits, and multiplies others, of tokens
-        that prompt or answer have; 1 is off.
-    frequency_penalty: taken off a token's logit for each time that the answer has it.
-    presence_penalty: taken off a token's logit if the answer has it.
+        in the prompt or the output; 1 is off.
+    frequency_penalty: subtracted from a token's logit for each occurrence in the output.
+    presence_penalty: subtracted from a token's logit if it occurs in the output.
     logit_bias: token id -> number from -100 to 100 that is added to its logit.
-    allowed_token_ids: the only tokens that the answer may have; None is all.
-    bad_words_ids: words that the answer may not have, as lists of 1 to 16 token ids.
-    bad_words: texts that the answer may not have: their tokens never follow one another.
-    watermark: mark the answer, for penstock.watermark to find.
-    logprobs: tell of each token of the answer the log-probabilities of so many (0 to 20) of the
-        likeliest in its place, and its own, as Completion.top_logprobs.
-    prompt_logprobs: the same of the prompt's tokens, as Completion.prompt_logprobs.
-    structured_outputs: what the answer must spell.
-    use_beam_search: search for the n likeliest answers instead of drawing them; nothing else that
-        changes the choice of tokens can go with it. The names are those of transformers.
-    beam_width: sequences that go on from each step of a search, at least n; None is best_of or n.
-    length_penalty: found answers rank by the sum of their log-probabilities / length^this.
-    early_stopping: True ends a search with enough answers, False when no better one is likely,
-        "never" when none is possible.
+    allowed_token_ids: the only tokens allowed in the output; None is all.
+    bad_words_ids: forbidden token sequences, as lists of 1 to 16 token ids.
+    bad_words: forbidden texts: their tokens never follow one another.
+    watermark: watermark the output, for penstock.watermark to detect.
+    logprobs: return, for each token of the output, the logprobs of this many (0 to 20) most
+        probable tokens and its own, as Completion.top_logprobs.
+    prompt_logprobs: the same for the prompt's tokens, as Completion.prompt_logprobs.
+    structured_outputs: constraints on the output.
+    use_beam_search: beam search for n completions instead of sampling; no other parameter that
+        changes the choice of tokens is allowed with it. The names are those of transformers.
+    beam_width: beams kept after each step, at least n; None is best_of or n.
+    length_penalty: finished beams rank by the sum of their logprobs / length^this.
+    early_stopping: True ends a search with enough finished beams, False when no better one is
+        likely, "never" when none is possible.
     """
 
     max_tokens: int | None = 256
@@ -191,11 +191,11 @@ class SamplingParams:
 
     @property
     def choice_count(self) -> int:
-        """Answers that the engine tells of; the best n of them are returned."""
+        """Choices that the engine generates; the best n of them are returned."""
         return self.n if self.use_beam_search else self.best_of or self.n
 
     def _list(self) -> None:
-        """Makes lists of whatever was given for one."""
+        """Converts the given sequences to lists."""
         stop = [self.stop] if isinstance(self.stop, str) else self.stop
         object.__setattr__(self, "stop", stop)
         for name in ("stop", "bad_words", "bad_words_ids", "stop_token_ids"):
@@ -252,11 +252,11 @@ class SamplingParams:
 
 @dataclass(frozen=True)
 class Logprob:
-    """A token that might stand in some place.
+    """A candidate token of one position.
 
-    logprob: natural log of its probability there, at temperature 1, -9999 at least.
-    rank: 1 is the likeliest; None says only that others asked for are likelier.
-    decoded_token: what the token stands for by itself.
+    logprob: natural log of its probability there, at temperature 1, at least -9999.
+    rank: 1 is the most probable; None if the token is not among the requested candidates.
+    decoded_token: text of the token by itself.
     """
 
     logprob: float
@@ -264,15 +264,15 @@ class Logprob:
     decoded_token: str
 
 
-# By token id, the likeliest first.
+# By token id, the most probable first.
 Logprobs = dict[int, Logprob]
 
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A call that an answer makes.
+    """A tool call.
 
-    id: for the message that brings its result. arguments: JSON, broken off where the answer is.
+    id: for the message with its result. arguments: JSON, truncated where the output is.
     """
 
     id: str
@@ -282,15 +282,15 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class Completion:
-    """One answer.
+    """One completion.
 
     text: without the stop string that ended it. token_ids: the end token included.
     logprobs: natural log of each token's probability, at temperature 1.
-    finish_reason: "length", "stop", or "tool_calls" for an answer that calls and would be "stop".
-    prompt_tokens: tokens of the prompt.
-    top_logprobs: for each token the likely ones in its place and itself, if `logprobs` asked.
-    prompt_logprobs: the same for each token of the prompt, None for the first, if asked.
-    reasoning: what the model thought before, in conversations. tool_calls: calls of tools there.
+    finish_reason: "length", "stop", or "tool_calls" instead of "stop" if there are tool calls.
+    prompt_tokens: number of prompt tokens.
+    top_logprobs: for each token the most probable candidates and itself, if `logprobs` is set.
+    prompt_logprobs: the same for each prompt token, None for the first; if `prompt_logprobs` is
+        set. reasoning, tool_calls: the model's reasoning and tool calls, in conversations.
     """
 
     text: str
@@ -305,7 +305,7 @@ class Completion:
 
     @property
     def cumulative_logprob(self) -> float:
-        """The sum of the tokens' log-probabilities."""
+        """The sum of the tokens' logprobs."""
         return sum(self.logprobs)
 
 

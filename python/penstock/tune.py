@@ -1,8 +1,9 @@
-"""Measures which kernels multiply fastest on this GPU: `python -m penstock.tune --model DIR`.
+"""Measures the fastest matrix-multiplication kernels on this GPU: `python -m penstock.tune --model
+DIR`.
 
-For the launcher (`penstock tune`). What was measured goes to the user's own table, which workers
-look into before the one that ships: see `penstock_kernels.linear.table`. Progress goes to stderr,
-the table's path to stdout.
+For the launcher (`penstock tune`). Results go to the user's own table, which workers consult before
+the bundled one: see `penstock_kernels.linear.table`. Progress goes to stderr, the table's path to
+stdout.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def problems(model: Path, ranks: int) -> list[Problem]:
-    """The products of one rank of a model, each once. Raises a Fault."""
+    """Returns the distinct matrix products of one rank of a model. Raises a Fault."""
     from penstock_kernels.linear.plan import Problem
 
     raw, device = read_config(model), torch.device("meta")
@@ -49,11 +50,11 @@ def problems(model: Path, ranks: int) -> list[Problem]:
 
 
 def tune(model: Path, ranks: int, seconds: float, report: Callable[[str], None]) -> Path:
-    """Measures, and returns where the table is. Raises a Fault, or OSError."""
+    """Measures, and returns the path of the table. Raises a Fault, or OSError."""
     wanted = problems(model, ranks)
     if not torch.cuda.is_available():
         raise BadSetting("there is nothing to tune: torch finds no GPU here; check the driver")
-    # Imported here: Triton is slow to import, and not everywhere.
+    # Imported here: Triton is slow to import and not available everywhere.
     from penstock_kernels.linear import table
     from penstock_kernels.linear.tune import Options, WrongProduct
     from penstock_kernels.linear.tune import tune as measure
@@ -64,7 +65,7 @@ def tune(model: Path, ranks: int, seconds: float, report: Callable[[str], None])
     try:
         measured = measure(wanted, Options(seconds), report)
     except WrongProduct as error:
-        raise Fault(f"a kernel computes something else than the product here: {error}") from error
+        raise Fault(f"a kernel computes a wrong product on this GPU: {error}") from error
     table.write(path, table.merged(path, name, measured))
     return path
 
@@ -86,7 +87,7 @@ def main() -> int:
 
 
 def say(line: str) -> None:
-    """For the person who waits."""
+    """Prints a line for the user."""
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
 

@@ -113,7 +113,7 @@ print(llm.generate("A", params)[0].finish_reason)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     *result, reason = done.stdout.splitlines()
-    assert len(result) == 2 and all("of which this one is a fork" in line for line in result)
+    assert len(result) == 2 and all("this process is a fork of it" in line for line in result)
     assert reason in ("length", "stop")
 
 

@@ -1,15 +1,14 @@
-"""The masks of constrained sequences, filled while the forward pass runs.
+"""The grammar masks of a step, filled during the forward pass.
 
-A mask needs the token before it, which the step before chose. So a step with constrained rows
-launches
-its forward pass, waits for the tokens of the step before (which the device has long made: it works
-on the forward pass), fills the masks, and only then launches the choice. Steps without constrained
-rows
-wait for nothing. Every rank of a group fills its own masks, from the same tokens: they are equal.
+A mask needs the previous token, which the previous step sampled. So a step with constrained rows
+launches its forward pass, waits for the tokens of the previous step (the device finished those
+before it started this pass), fills the masks, and only then launches sampling. Steps without
+constrained rows do not wait. Every rank of a group fills its own masks from the same tokens, so
+they are equal.
 
-A mask may take longer than the forward pass. Then its sequence sits the step out: no token is
-chosen for it, it stands where it stood, and a later step runs it again. Ranks of a group do not
-agree about which masks are late, so they wait for all.
+A mask may take longer than the forward pass. Then its sequence skips the step: no token is sampled
+for it, its state does not change, and a later step runs it again. The ranks of a group may disagree
+about which masks are late, so they wait for all of them.
 """
 
 from __future__ import annotations
@@ -27,23 +26,23 @@ from penstock.grammar import Matcher, masks, words
 from penstock.worker.state import Work
 from penstock.worker.step import Ints, Longs
 
-ROWS = 32  # of the first buffer; it doubles when there are more
-# Seconds that a step waits for masks behind its forward pass: a share of what the pass took, but at
-# least LEAST. Where all its runs wait for masks it holds up none: there it waits ALONE.
+ROWS = 32  # of the first buffer; doubled on demand
+# Seconds that a step waits for masks after its forward pass: a SHARE of the pass's time, at least
+# LEAST. A step whose runs all wait for masks delays nothing else: it waits for ALONE.
 SHARE, LEAST, ALONE = 0.1, 0.0002, 0.02
-LOOK = 0.0002  # between looks whether a forward pass on a GPU is over
+LOOK = 0.0002  # polling interval of a forward pass on a GPU
 
 
 class Tokens(Protocol):
-    """Where a launched step's tokens arrive on the host."""
+    """The host buffer of a launched step's tokens."""
 
     ids: Tensor
-    end: torch.cuda.Event | None  # when they are there; None = when the launch returned
+    end: torch.cuda.Event | None  # after the copy; None = complete when the launch returned
 
 
 @dataclass(frozen=True)
 class LaunchedTokens:
-    """Tokens of a launched step that grammars have not taken yet."""
+    """Tokens of a launched step that the matchers have not taken yet."""
 
     host: Tokens
     rows: list[int]
@@ -51,8 +50,8 @@ class LaunchedTokens:
 
 
 class ForwardPass:
-    """The forward pass of a step that is being launched: masks may be made until it ends, and a
-    little longer. Made before it."""
+    """The forward pass of the step being launched: its masks are due a little after the pass
+    ends. Created before the pass."""
 
     def __init__(self, device: torch.device) -> None:
         self._began = time.perf_counter()
@@ -60,14 +59,14 @@ class ForwardPass:
         self._event = torch.cuda.Event() if device.type == "cuda" else None
 
     def launched(self) -> None:
-        """All of it has been launched; on a CPU it is over."""
+        """Marks the pass as launched; on a CPU it is complete."""
         if self._event is not None:
             self._event.record()
         else:
             self._ended = time.perf_counter()
 
     def left(self) -> float:
-        """Seconds until masks are late, as far as is known; 0 = they are."""
+        """Returns the seconds until masks are late, or until the next poll; 0 = they are late."""
         if self._event is not None and self._ended is None:
             if not self._event.query():
                 return LOOK
@@ -78,30 +77,31 @@ class ForwardPass:
 
 
 class GrammarMasks:
-    """Used by the launch thread, which waits here without the interpreter's lock."""
+    """The masks of a rank's steps. Used by the launch thread, which waits here with the GIL
+    released."""
 
     def __init__(self, vocab: int, device: torch.device, ranks: int = 1) -> None:
         self.words = words(vocab)
         self.device = device
-        self.waits = ranks > 1  # for all masks
+        self.waits = ranks > 1  # for late masks too
         self._expected: deque[LaunchedTokens] = deque()
-        self._masks: deque[Tensor] = deque()  # host buffers, in rotation like the steps'
+        self._masks: deque[Tensor] = deque()  # host buffers, rotated like the steps' buffers
 
     def expect(self, work: Work, samples: Longs, host: Tokens) -> None:
-        """The tokens of the constrained rows will be in `host`, but for those that sit the step
-        out."""
+        """Registers that the tokens of the constrained rows will be in `host`, except for late
+        sequences."""
         slots = work.slots[work.yields]
         constrained = [each for each in work.constrained if int(slots[each[0]]) not in work.late]
         rows = [int(samples[place]) for place, _ in constrained]
         self._expected.append(LaunchedTokens(host, rows, [matcher for _, matcher in constrained]))
 
     def release(self, host: Tokens) -> None:
-        """Takes what is expected in `host`, which is about to be written again."""
+        """Takes the tokens expected in `host`, which is about to be reused."""
         if any(expected.host is host for expected in self._expected):
             self.read()
 
     def read(self) -> None:
-        """Waits for all tokens that were launched, advances the grammars, and begins their
+        """Waits for the tokens of all launched steps, advances the matchers, and starts their
         masks."""
         while self._expected:
             expected = self._expected.popleft()
@@ -114,9 +114,12 @@ class GrammarMasks:
     def masks(
         self, work: Work, samples: Longs, forward: ForwardPass | None = None
     ) -> tuple[Tensor, Tensor] | None:
-        """Rows [G] and masks [G, words] of the constrained runs on the device, by one copy; None if
-        every token may follow. A grammar that cannot go on allows everything: its sequence has
-        failed. So does one whose mask is not there when `forward` is over: its slot is `late`."""
+        """Returns rows [G] and masks [G, words] of the constrained runs on the device, in one copy;
+        None if every token is allowed.
+
+        A grammar that cannot go on allows every token: its sequence has failed. So does a mask that
+        is not ready in time after `forward`: its slot is `late`.
+        """
         self.read()
         constrained = [
             (place, matcher) for place, matcher in work.constrained if not matcher.unconstrained
@@ -143,7 +146,8 @@ class GrammarMasks:
         return used[:count], used[count:].view(count, self.words)
 
     def _buffer(self, rows: int) -> Tensor:
-        """A host buffer that no copy in flight reads: as many in rotation as steps, and one."""
+        """Returns a host buffer that no copy in flight reads; the buffers rotate, one more than
+        steps in flight."""
         size = rows * (1 + self.words)
         if len(self._masks) == 5 and len(self._masks[0]) >= size:
             self._masks.rotate(-1)
@@ -157,7 +161,7 @@ class GrammarMasks:
 
 
 def _mask_timeout(forward: ForwardPass, alone: bool) -> Callable[[], float]:
-    """How long a step waits for masks; `alone`: all its runs wait for theirs."""
+    """Returns the timeout of a step's masks; `alone`: all its runs wait for masks."""
     if not alone:
         return forward.left
     until = time.perf_counter() + ALONE
