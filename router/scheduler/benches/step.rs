@@ -1,4 +1,4 @@
-//! One step of 1,024 running sequences: `plan` and `complete`, pipelined as the engine does it.
+//! Times one step of 1,024 running sequences: `plan` and `complete`, pipelined as in the engine.
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use penstock_scheduler::config::{DecodeReads, KvGroup, Reserve, SchedulerConfig};
@@ -35,21 +35,21 @@ fn config() -> SchedulerConfig {
     }
 }
 
-/// What the requests are like.
+/// The shape of the requests.
 #[derive(Clone, Copy)]
 struct Shape {
     prompt: u32,
-    /// Tokens generated at least; up to 1,024 more.
+    /// Least generated tokens; up to 1,024 more.
     answer: u32,
 }
 
-/// Traffic that keeps all slots busy: whoever ends is replaced by a new request.
+/// Traffic that keeps all slots busy: a new request replaces each one that ends.
 struct Traffic {
     scheduler: Scheduler,
     wire: VecDeque<StepOutcome>,
     next_id: u64,
     now: u64,
-    /// Slots whose sequence yields in the step being built.
+    /// Prompt tokens left per slot; a run yields when it reaches 0.
     prefill_left: Vec<u32>,
 }
 
@@ -96,7 +96,7 @@ impl Traffic {
         assert!(added.is_ok(), "{added:?}");
     }
 
-    /// The workers' answer to a plan. Built outside of the measured time.
+    /// Returns the workers' outcome of a plan. Not measured.
     fn answer(&mut self, plan: &StepPlan) -> StepOutcome {
         for new in &plan.new {
             self.prefill_left[new.slot.0 as usize] = new.token_ids.len() as u32 - new.computed;
@@ -121,7 +121,7 @@ impl Traffic {
         outcome
     }
 
-    /// Keeps one plan in flight; returns the next plan and the outcome to complete with it.
+    /// Keeps two plans in flight and returns the oldest outcome.
     fn advance(&mut self) -> StepOutcome {
         while self.wire.len() < 2 {
             self.now += 10_000;
@@ -140,7 +140,7 @@ impl Traffic {
 
 fn step(criterion: &mut Criterion, name: &str, shape: Shape) {
     let mut traffic = Traffic::new(shape);
-    // Into steady state: all prompts read.
+    // Reach the steady state: all prompts are computed.
     for _ in 0..300 {
         let outcome = traffic.advance();
         replace(&mut traffic, &outcome, shape);
@@ -151,7 +151,7 @@ fn step(criterion: &mut Criterion, name: &str, shape: Shape) {
                 .map(|_| measured(&mut traffic, shape))
                 .collect();
             steps.sort_unstable();
-            // The median step, so that being interrupted does not count.
+            // The median step, so that interruptions do not count.
             steps[steps.len() / 2] * iterations as u32
         });
     });

@@ -1,10 +1,10 @@
 //! A day of 1,000,000 requests through one scheduler, in virtual time: `day <out.csv> [requests]`.
 //!
-//! Stated load: Poisson arrivals whose rate swings by 60 % around its mean over the day, prompts of
-//! 700 tokens and answers of 130 on average (log-normal), half of the requests starting with one of
-//! 20 system prompts of 256 tokens. Stated worker: a pool of 98,304 tokens of KV, steps of 10 ms
-//! plus 25 us per decode plus 65 us per prompt token, one step at a time, plans two deep.
-//! The CSV has a row per five minutes; `bench/plot_day.py` draws it.
+//! Load: Poisson arrivals whose rate swings by 60 % around its mean over the day, prompts of 700
+//! tokens and answers of 130 on average (log-normal); half of the requests start with one of 20
+//! system prompts of 256 tokens. Worker: a pool of 98,304 tokens of KV, steps of 10 ms plus 25 us
+//! per decode plus 65 us per prompt token, one step at a time, plans two deep. The CSV has a row
+//! per five minutes; `bench/plot_day.py` draws it.
 #![expect(
     clippy::print_stdout,
     clippy::disallowed_macros,
@@ -75,7 +75,7 @@ impl Random {
         radius * (std::f64::consts::TAU * self.unit()).cos()
     }
 
-    /// Log-normal with a median, cut to what the model takes.
+    /// Returns a log-normal length with a median, at most `limit`.
     fn length(&mut self, median: f64, spread: f64, limit: u32) -> u32 {
         ((median * (spread * self.normal()).exp()) as u32).clamp(1, limit)
     }
@@ -99,7 +99,7 @@ impl Arrivals {
         }
     }
 
-    /// When the next request comes; never, once all have.
+    /// Returns when the next request arrives; never, after the last.
     fn peek(&self) -> u64 {
         if self.left == 0 {
             u64::MAX
@@ -146,7 +146,7 @@ impl Arrivals {
     }
 }
 
-/// The workers: they know how many prompt tokens each slot has left, and how long steps take.
+/// The workers: they know the prompt tokens left in each slot and the time of steps.
 struct Worker {
     prefill_left: Vec<u32>,
     free_at: u64,
@@ -197,7 +197,7 @@ impl Worker {
     }
 }
 
-/// What is gathered over five minutes.
+/// Statistics of five minutes.
 #[derive(Default)]
 struct Bin {
     samples: u64,
@@ -237,7 +237,7 @@ struct Day<W: Write> {
     scheduler: Scheduler,
     arrivals: Arrivals,
     worker: Worker,
-    /// When each request came; 0 once its first token has.
+    /// When each request arrived; `u64::MAX` once its first token has.
     arrived: Vec<u64>,
     ended: u64,
     steps: u64,

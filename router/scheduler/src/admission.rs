@@ -1,4 +1,5 @@
-//! Who enters a slot: room is checked for all known tokens and some growth, of everyone.
+//! Admission: a sequence enters a slot if all known tokens of all sequences, and some growth, have
+//! room.
 
 use crate::config::Reserve;
 use crate::flight::Reach;
@@ -9,21 +10,21 @@ use crate::planner::chunk;
 use crate::scheduler::Scheduler;
 use crate::sequence::{QueueClass, Sequence, SequenceKey};
 
-/// Queued sequences that a plan tries in vain: bounds the time that it takes behind a long queue.
+/// Queued sequences that a plan tries without success. Bounds its time behind a long queue.
 const MISSES: usize = 16;
 
-/// What came of trying to admit one sequence.
+/// The result of trying to admit one sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Admission {
     Entered,
-    /// It waits for its own outcomes, for blocks that another computes, for the next budget, or for
-    /// a prompt that is not much longer.
+    /// It waits for its own outcomes, for blocks that another sequence computes, for the next
+    /// budget, or for a long prompt that it is not short enough to pass.
     Later,
     /// Its blocks would not last.
     NoRoom,
 }
 
-/// What a prefix search found over all groups.
+/// The result of a prefix search over all groups.
 struct PrefixMatch {
     /// Leading tokens, a whole number of blocks in every group.
     tokens: u32,
@@ -31,8 +32,8 @@ struct PrefixMatch {
 }
 
 impl Scheduler {
-    /// Admits from the queue while tokens and slots are left. A sequence without room is passed by
-    /// later ones until it has waited for `aging`; then everybody behind it waits too.
+    /// Admits from the queue while tokens and slots are left. Later sequences pass one without room
+    /// until it has waited for `aging`; then all behind it wait too.
     pub(crate) fn admit(&mut self, builder: &mut PlanBuilder) {
         let nothing = self.queue.is_empty() || self.slots.free() == 0 || builder.budget == 0;
         if nothing || builder.shortage == Shortage::Blocks {
@@ -40,7 +41,8 @@ impl Scheduler {
         }
         let mut spare = self.spare(builder);
         if spare.iter().any(|&blocks| blocks < 1) {
-            // The block of the last known token is never found: everyone needs at least that one.
+            // The last known token's block is never found in the cache, so every sequence needs one
+            // block.
             return;
         }
         let aged = builder.now.0.checked_sub(self.config.aging).map(Micros);
@@ -59,9 +61,10 @@ impl Scheduler {
         }
     }
 
-    /// Blocks per group that nobody needs for its target.
+    /// Returns the blocks per group that no running sequence needs for its target.
     fn spare(&self, builder: &PlanBuilder) -> Vec<i64> {
-        // With a target of one block beyond what is known, those who decode were counted on the way.
+        // The target is one block beyond the known tokens; decodes were counted when they were
+        // planned.
         let (wanting, keys) = match self.config.reserve {
             Reserve::Growth => (builder.decode_stats.wanting, &builder.others),
             Reserve::ToFinish => (0, &self.running),
@@ -72,7 +75,7 @@ impl Scheduler {
             let sequence = &self.store[key];
             for (spare, group) in spare.iter_mut().zip(&self.groups) {
                 let block_tokens = group.geometry.block_tokens;
-                // At least the blocks that are missing: `room` is the least over all groups.
+                // A lower bound of the missing blocks: `room` is the least over all groups.
                 let short = self
                     .target(sequence, block_tokens)
                     .saturating_sub(sequence.room);
@@ -83,7 +86,7 @@ impl Scheduler {
         spare
     }
 
-    /// Tokens for which a sequence should find room if it is to run on without preemption.
+    /// Returns the tokens that should have room if a sequence is to continue without preemption.
     fn target(&self, sequence: &Sequence, headroom: u32) -> u32 {
         if self.config.reserve == Reserve::ToFinish {
             return sequence.max_room();
@@ -92,7 +95,7 @@ impl Scheduler {
         known.saturating_add(headroom).min(sequence.max_room())
     }
 
-    /// Blocks of a group that a sequence holds at most at once.
+    /// Returns the most blocks of a group that a sequence holds at once.
     fn max_held_blocks(&self, group: &Group) -> u32 {
         let plans = u32::from(self.config.depth);
         group.max_held_blocks(self.config.max_step_tokens.saturating_mul(plans))
@@ -121,7 +124,7 @@ impl Scheduler {
             return Admission::NoRoom;
         }
         let remaining = self.store[key].len() - found.tokens;
-        // With nothing to compute before the last token, forks find what their parent finds.
+        // If only the last token is left, forks find the same blocks as their parent.
         let forks_to_make = match remaining {
             1 => 0,
             _ => self.store[key].forks_to_make,
@@ -168,14 +171,14 @@ impl Scheduler {
                 found.tokens = found.tokens.min(hits.blocks * block_tokens);
                 first.get_or_insert(found.tokens);
             }
-            // What a later group lacks, those before it must not take.
+            // A group must not take what a later group lacks.
             if first.is_none_or(|first| first == found.tokens) {
                 return found;
             }
         }
     }
 
-    /// Whether a running sequence is about to compute the next block that this one lacks.
+    /// Returns whether a running sequence is about to compute the next block that this one lacks.
     fn claimed(&self, key: SequenceKey, hit: u32, claimants: &[SequenceKey]) -> bool {
         let Some(group) = self.groups.first() else {
             return false;
@@ -200,8 +203,8 @@ impl Scheduler {
                 })
     }
 
-    /// Blocks per group that admission takes from what is spare. A resumed sequence needs room to
-    /// generate as many tokens as it recomputes, or it would be preempted again for nothing.
+    /// Returns the blocks per group that an admission takes from the spare ones. A resumed sequence
+    /// needs room to generate as many tokens as it recomputes, or it would soon be preempted again.
     fn needs(&self, key: SequenceKey, found: &PrefixMatch) -> Vec<i64> {
         let sequence = &self.store[key];
         let recomputed = match sequence.queue_class {
@@ -217,7 +220,7 @@ impl Scheduler {
         self.groups.iter().zip(&found.hits).map(need).collect()
     }
 
-    /// Moves a sequence from the queue into a slot, with the blocks that were found.
+    /// Moves a sequence from the queue into a slot, with the found blocks.
     fn begin(&mut self, key: SequenceKey, found: &PrefixMatch, now: Micros) {
         let Some(slot) = self.slots.take() else {
             return;

@@ -1,10 +1,10 @@
-//! The blocks of one KV group: free, leased or cached, and who gets the next one.
+//! The blocks of one KV group: free, leased or cached, and the order of eviction.
 //!
-//! A block with references is leased. Without any it is free, or cached when the prefix index still
-//! knows its contents. Cached blocks stand in a queue in the order of their release: that order is
-//! the logical clock of the LRU, and callers release a table tail first, so that tails are evicted
-//! before the blocks that lead to them. A queue, because who will be evicted next is then known
-//! without following links: the cache misses of several evictions overlap.
+//! A block with references is leased. A block without references is cached while the prefix index
+//! holds its contents, and free otherwise. Cached blocks queue in the order of their release, which
+//! is the logical clock of the LRU. Callers release a table tail first, so tails are evicted before
+//! the blocks that lead to them. The queue gives the next blocks to evict without following links,
+//! so the cache misses of several evictions overlap.
 
 use crate::ids::BlockId;
 use std::collections::VecDeque;
@@ -15,23 +15,23 @@ use std::collections::VecDeque;
 #[derive(Debug)]
 pub(crate) struct BlockLease(BlockId);
 
-/// What becomes of a block whose last reference is released.
+/// What becomes of a block when its last reference is released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AfterRelease {
-    /// Its contents are in the prefix index: it stays until it is the least recently released.
+    /// The prefix index holds its contents: it stays until it is the least recently released.
     Cached,
-    /// Nobody can find its contents: it is free.
+    /// Its contents cannot be found: it is free.
     Free,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Block {
     references: u32,
-    /// How often it left the cached ones: its older turns in the queue no longer count.
+    /// Number of times it left the cached state; outdates its older entries in the queue.
     generation: u32,
 }
 
-/// A turn in the queue of cached blocks.
+/// An entry in the queue of cached blocks.
 #[derive(Clone, Copy, Debug)]
 struct LruEntry {
     block: u32,
@@ -43,8 +43,8 @@ struct LruEntry {
 pub(crate) struct Pool {
     blocks: Vec<Block>,
     free: Vec<u32>,
-    /// Oldest first. Turns that no longer count are dropped when they reach the front, or all
-    /// together when the queue is twice as long as there are blocks.
+    /// Oldest first. Outdated entries are dropped at the front, or all together when the queue has
+    /// two entries per block.
     lru: VecDeque<LruEntry>,
     cached: u32,
     total_references: u64,
@@ -83,7 +83,7 @@ impl Pool {
         self.total() - self.free() - self.cached
     }
 
-    /// Blocks that a lease could be had for.
+    /// Returns the number of blocks that can be leased.
     pub(crate) fn available(&self) -> u32 {
         self.free() + self.cached
     }
@@ -96,13 +96,13 @@ impl Pool {
         self.blocks[block.0 as usize].references
     }
 
-    /// Leases a free block; None when only cached or leased ones are left.
+    /// Leases a free block; None when all are cached or leased.
     pub(crate) fn lease_free(&mut self) -> Option<BlockLease> {
         let block = self.free.pop()?;
         Some(self.add_reference(block))
     }
 
-    /// Leases the cached block that was released first, for new contents.
+    /// Leases the least recently released cached block, for new contents.
     pub(crate) fn lease_oldest(&mut self) -> Option<BlockLease> {
         while let Some(entry) = self.lru.pop_front() {
             if self.is_current(entry) {
@@ -113,7 +113,7 @@ impl Pool {
         None
     }
 
-    /// One more reference to a leased or cached block.
+    /// Adds a reference to a leased or cached block.
     pub(crate) fn share(&mut self, block: BlockId) -> BlockLease {
         if self.references(block) == 0 {
             self.uncache(block.0);
@@ -136,7 +136,7 @@ impl Pool {
         }
     }
 
-    /// Cached blocks, the next to be evicted first.
+    /// Returns the cached blocks in order of eviction.
     pub(crate) fn cached_blocks(&self) -> impl Iterator<Item = BlockId> + '_ {
         let entries = self.lru.iter().copied();
         entries
@@ -188,7 +188,7 @@ mod tests {
         for lease in leases {
             pool.release(lease, AfterRelease::Cached);
         }
-        // A hit on the oldest one makes it the newest, once it is released again.
+        // A hit makes the oldest block the newest once it is released again.
         let shared = pool.share(blocks[0]);
         pool.release(shared, AfterRelease::Cached);
         let order = [blocks[1], blocks[2], blocks[3], blocks[0]];

@@ -1,11 +1,11 @@
-//! `Scheduler::check`: everything that must hold between calls. Costs time proportional to all
-//! blocks and tokens; meant for tests.
+//! `Scheduler::check`: all invariants between calls. Takes time proportional to all blocks and
+//! tokens; for tests.
 
 use crate::memory::Group;
 use crate::scheduler::Scheduler;
 use crate::sequence::{Phase, QueueClass, Sequence, State};
 
-/// An invariant that does not hold.
+/// A violated invariant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation(String);
 
@@ -37,14 +37,14 @@ impl Scheduler {
         self.check_counters()?;
         let consistent = self.queue.is_consistent(|key| self.store[key].since);
         ensure(consistent, || {
-            "the queue's ageing index is not what waits".to_owned()
+            "the queue's index by waiting time is inconsistent".to_owned()
         })?;
         for (_, sequence) in self.store.iter() {
             self.check_sequence(sequence)?;
         }
         let orphans = self.snapshot().blocks_dead;
         ensure(orphans == 0, || {
-            format!("{orphans} block references belong to nobody")
+            format!("{orphans} block references belong to no sequence")
         })
     }
 
@@ -91,7 +91,7 @@ impl Scheduler {
             holders[slot.0 as usize] += 1;
         }
         ensure(holders.iter().all(|&count| count == 1), || {
-            format!("slots are held so often: {holders:?}")
+            format!("slots are not held exactly once: {holders:?}")
         })?;
         let sorted = self
             .running
@@ -141,13 +141,13 @@ impl Scheduler {
     fn check_sequence(&self, sequence: &Sequence) -> Result<(), Violation> {
         let id = sequence.id;
         ensure(sequence.len() < sequence.max_tokens, || {
-            format!("{id:?} outlived its limit")
+            format!("{id:?} exceeds its length limit")
         })?;
         ensure(sequence.lengths_agree(), || {
-            format!("{id:?} does not know its length")
+            format!("{id:?} has an inconsistent length")
         })?;
         ensure(sequence.yielding <= sequence.in_flight, || {
-            format!("{id:?} yields unflown runs")
+            format!("{id:?} has more yielding runs than runs in flight")
         })?;
         let flown = self.flights.len() as u32;
         ensure(u32::from(sequence.in_flight) <= flown, || {
@@ -174,7 +174,7 @@ impl Scheduler {
                 (chain.behind_window..=chain.behind_window + 1).contains(&behind),
                 || {
                     format!(
-                        "{id:?}: {} of {behind} blocks were given back",
+                        "{id:?}: {} of {behind} blocks behind the window were released",
                         chain.behind_window
                     )
                 },

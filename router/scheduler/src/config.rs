@@ -2,62 +2,65 @@
 
 use crate::request::AddError;
 
-/// Everything that bounds the scheduler.
+/// All limits of the scheduler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SchedulerConfig {
-    /// KV memory, one entry per group, from the last message of Load.
+    /// KV memory, one entry per group; from the last message of Load.
     pub groups: Vec<KvGroup>,
     /// Sequences that may hold a slot at once; from Load.
     pub max_slots: u32,
     /// Tokens of one step over all sequences; from Load.
     pub max_step_tokens: u32,
-    /// Tokens of a step with prompts that suit the workers' device, rising; from Load. Empty: all do.
+    /// Step sizes with prompts that suit the workers' device, ascending; from Load. Empty: all
+    /// sizes do.
     pub step_sizes: Vec<u32>,
     /// Prompt plus generated tokens of one sequence; from Load.
     pub max_sequence_tokens: u32,
-    /// Tokens that one sequence may yield in a step; from Load. Blocks are reserved for this many.
+    /// Most tokens that one sequence yields in a step; from Load. Blocks are reserved for this
+    /// many.
     pub max_tokens_per_run: u32,
-    /// Requests that may wait (preparing or queued); from the launcher.
+    /// Requests that may wait (preparing or queued); set by the launcher.
     pub max_waiting: usize,
-    /// Prompt tokens that may wait; from the launcher.
+    /// Prompt tokens that may wait; set by the launcher.
     pub max_waiting_tokens: u64,
     /// Plans that may be in flight.
     pub depth: u16,
-    /// Microseconds: beyond two plans, another only while those in flight should take less together.
-    /// Short steps end before news of them has gone to the router and the next plan has come back.
+    /// Microseconds. A third plan and further ones are made only while those in flight should
+    /// together take less. Short steps end before their outcome has reached the router and the next
+    /// plan has come back.
     pub lead: u64,
     /// Whether computed blocks are kept for later requests.
     pub prefix_cache: bool,
-    /// How much memory must be free for a request to enter.
+    /// Free memory that admission requires.
     pub reserve: Reserve,
-    /// Microseconds: gap between tokens of running streams that prefills may cause, and twice that while
-    /// many wait; see `pace`.
+    /// Microseconds: the gap between tokens of running streams that prefills may cause, and twice
+    /// that while many wait; see `pace`.
     pub latency_target: u64,
-    /// Microseconds after which a waiting request may no longer be passed by later ones.
+    /// Microseconds after which later requests may no longer pass a waiting one.
     pub aging: u64,
-    /// What decoding reads; from Load.
+    /// Memory traffic of decodes; from Load.
     pub decode_reads: DecodeReads,
 }
 
-/// Bytes that a step of decodes reads from the device's memory; zeros: unknown, as where windows bound
-/// what is read.
+/// Bytes that a step of decodes reads from the device's memory. Zeros: unknown, as where windows
+/// bound the reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DecodeReads {
-    /// The weights, however many decode.
+    /// The weights, once per step.
     pub weights: u64,
-    /// Keys and values of each token that is attended to.
+    /// Keys and values of each token attended to.
     pub token: u64,
 }
 
-/// How much memory must be free for a request to enter.
+/// Free memory that admission requires.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reserve {
-    /// For the tokens that everyone has, and some growth: more run at once, but when many answers grow
-    /// long, juniors are preempted and computed again.
+    /// For the known tokens of all sequences, and some growth. More sequences run at once, but when
+    /// many answers grow long, juniors are preempted and recomputed.
     #[default]
     Growth,
-    /// For all tokens that everyone may have: fewer run at once, and nobody is preempted, unless forks
-    /// share its blocks.
+    /// For all tokens that all sequences may have. Fewer run at once, and none is preempted unless
+    /// forks share its blocks.
     ToFinish,
 }
 
@@ -72,7 +75,7 @@ pub struct KvGroup {
     pub window: u32,
 }
 
-/// Why no scheduler can run with a configuration.
+/// Why a scheduler cannot run with a configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConfigError {
     /// There is no KV group, or one without blocks or with empty blocks.
@@ -113,7 +116,7 @@ impl std::fmt::Display for ConfigError {
 impl std::error::Error for ConfigError {}
 
 impl SchedulerConfig {
-    /// Whether a scheduler can run with these limits.
+    /// Checks that a scheduler can run with these limits.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let empty = |group: &KvGroup| group.blocks == 0 || group.block_tokens == 0;
         if self.groups.is_empty() || self.groups.iter().any(empty) {
@@ -138,9 +141,9 @@ impl SchedulerConfig {
         Ok(())
     }
 
-    /// Whether a sequence of `tokens` prompt and generated tokens could ever run alone.
+    /// Checks that a sequence of `tokens` prompt and generated tokens could run alone.
     pub fn admits(&self, tokens: u64) -> Result<(), AddError> {
-        // The last generated token's KV is never read, so it needs no room.
+        // The last generated token is never attended to, so it needs no room.
         let rooms = self
             .groups
             .iter()
@@ -154,7 +157,8 @@ impl SchedulerConfig {
         }
     }
 
-    /// Slots that a step's tokens suffice for: everyone in a slot can decode in every step.
+    /// Returns the slots that a step's tokens suffice for: every running sequence can decode in
+    /// every step.
     pub(crate) fn usable_slots(&self) -> u32 {
         self.max_slots
             .min(self.max_step_tokens / self.max_tokens_per_run)
@@ -189,7 +193,7 @@ mod tests {
         }
     }
 
-    /// One step below the least, and what the error must name.
+    /// A change to the least valid configuration, and words that its error must contain.
     type Case = (fn(&mut SchedulerConfig), &'static [&'static str]);
 
     #[test]

@@ -1,27 +1,27 @@
-//! How long a step takes, fitted from outcomes (`fit`): what its decodes would take alone, and what its
-//! prompts add to that, if steps of its size are not known from experience (`sizes`).
+//! The time of a step, fitted from outcomes (`fit`): the time of its decodes alone, plus the time
+//! that its prompts add, unless steps of its size are known from experience (`sizes`).
 //!
-//! Each part is linear in three features, a constant among them. The parts are fitted apart, because
-//! nothing else tells a step's constant costs from those of reading a prompt, and because decodes and
-//! a short chunk share the reading of the weights: what a chunk adds may be less than what it costs
+//! Each part is linear in three features, one of them constant. The parts are fitted separately,
+//! because nothing else separates a step's constant cost from that of a prefill, and because
+//! decodes and a short chunk share the read of the weights: a chunk may add less than it costs
 //! alone (its constant may be negative).
 //!
-//! Of streams that go on together, contexts grow evenly while the device warms: what attention takes is
-//! told badly by them. So it is pulled to what it should take if keys and values were read as fast as
-//! weights are, which is right within a tenth for large models on GPUs; where contexts differ, what is
-//! seen outweighs that.
+//! Context length and clock speed of long-running streams drift together, so the attention
+//! coefficient is poorly identified. It is regularised towards the time that attention takes if
+//! keys and values are read as fast as weights, which is right within a tenth for large models on
+//! GPUs. Where contexts differ, observations outweigh that.
 
 use crate::config::DecodeReads;
 use crate::fit::{Fit, LEARNING, Prior};
 use crate::ids::Micros;
 use crate::sizes::SizeCosts;
 
-/// What a step was made of.
+/// The work of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct StepLoad {
     /// Runs of sequences that decode.
     pub(crate) decodes: u32,
-    /// Tokens that they attend to.
+    /// Tokens that the decodes attend to.
     pub(crate) context: u64,
     /// Prompt tokens.
     pub(crate) prompt: u32,
@@ -29,48 +29,51 @@ pub(crate) struct StepLoad {
     pub(crate) pairs: u64,
 }
 
-/// Features are scaled to the order of one: microseconds per so many of them, not per one.
+/// Features are scaled to the order of one: microseconds per thousand tokens, for example.
 const TOKENS: f64 = 1e-3;
 const CONTEXT: f64 = 1e-5;
 const PAIRS: f64 = 1e-7;
-/// Small, so that chunks of one length are taken to cost by the token.
+/// Small, so that the cost of chunks of one length is attributed to their tokens.
 const CONSTANT: f64 = 0.1;
-/// A step that takes longer than this many times what was expected was disturbed, by a compilation,
-/// say: it counts for nothing, and for this many times if the step of its kind before was disturbed
-/// too. Of one that takes less by this factor, what was expected had been learnt from disturbed ones.
+/// A step that takes longer than this many times the expected time was disturbed, for example by a
+/// compilation. It is ignored; if the step of its kind before was disturbed too, it counts as this
+/// many times the expected time. If a step is faster by this factor, the expectation was learnt
+/// from disturbed steps.
 const DISTURBED: f64 = 2.0;
-/// A fit that is wrong by more than this factor, so many times in a row, was learnt from such a step.
+/// A fit that is wrong by more than this factor for this many consecutive steps was learnt from a
+/// disturbed one.
 const DRIFT_RATIO: f64 = 1.5;
 const DRIFT_STEPS: u32 = 16;
 
 /// Features of decodes to leave out where a slope would be negative, tried in turn. The constant
-/// stays: a step of decodes reads the weights, however few they are. Contexts go first: they grow
-/// with the number of decodes, so that either can stand for both, but all of the other's cost laid
-/// upon contexts would be wrong wherever these are longer.
+/// stays: a step of decodes reads the weights however few decodes there are. Contexts go first:
+/// they grow with the number of decodes, so either can stand for both, but laying all cost upon
+/// contexts would be wrong wherever contexts are longer.
 const DECODE_FALLBACKS: &[&[usize]] = &[&[], &[2], &[1], &[1, 2]];
-/// Where it is known what contexts should cost, that keeps the others' cost off them.
+/// The prior of contexts keeps the cost of decodes off them, so decodes go first here.
 const DECODE_FALLBACKS_WITH_PRIOR: &[&[usize]] = &[&[], &[1], &[2], &[1, 2]];
-/// Of prompts the tokens stay, as they are certain to cost.
+/// The token slope of prompts always stays, as tokens certainly cost time.
 const PREFILL_PRIOR: Prior = Prior {
     last_slope: 0.0,
     fallbacks: &[&[], &[2], &[0], &[0, 2]],
 };
 
-/// The fitted model.
+/// The fitted cost model.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StepCost {
-    /// Microseconds: constant, per decode, per token that they attend to.
+    /// Microseconds: constant, per decode, per token attended to.
     decode: Fit,
     /// Microseconds: constant, per prompt token, per pair.
     prefill: Fit,
-    /// Of steps with prompts, without attention.
+    /// Steps with prompts, without attention.
     sizes: SizeCosts,
-    /// The slope of contexts, in constants, as it should be; 0 = unknown.
+    /// The prior of the context slope, in units of the constant; 0 = unknown.
     context_slope: f64,
 }
 
 impl StepCost {
-    /// Knows nothing yet. `sizes`: tokens of a step with prompts that suit the workers, rising.
+    /// Creates a model without observations. `sizes`: step sizes with prompts that suit the
+    /// workers, ascending.
     pub(crate) fn new(sizes: &[u32], decode_reads: DecodeReads) -> Self {
         Self {
             sizes: SizeCosts::new(sizes),
@@ -115,12 +118,12 @@ impl StepCost {
         self.decode
             .observe(load.decode_features(), took, &self.prior());
         if self.decode.observed == LEARNING {
-            // What was learnt of prompts before contains the constant costs of all steps.
+            // The prefill fit so far contains the constant cost of all steps.
             self.prefill = Fit::default();
         }
     }
 
-    /// What is known of decodes without having seen any.
+    /// Returns what is known of decodes without observations.
     fn prior(&self) -> Prior {
         let known = self.context_slope > 0.0;
         Prior {
@@ -133,8 +136,8 @@ impl StepCost {
         }
     }
 
-    /// Whether the last step of this kind was disturbed: of decodes, or of this size with prompts. (Of
-    /// all with prompts, others would hide that one size takes as long again and again.)
+    /// Returns the flag that the last step of this kind was disturbed: of decodes, or of this size
+    /// with prompts. (One flag for all sizes would hide a size that is slow again and again.)
     fn disturbed(&mut self, load: StepLoad) -> &mut bool {
         match (load.prompt, self.sizes.disturbed(load.tokens())) {
             (0, _) => &mut self.decode.disturbed,
@@ -143,15 +146,17 @@ impl StepCost {
         }
     }
 
-    /// Begins again: what was learnt came from disturbed steps (the first ones may compile).
+    /// Starts again, because the model was learnt from disturbed steps (the first ones may
+    /// compile).
     fn forget(&mut self, load: StepLoad) {
         match load.prompt {
             0 => {
-                // What they seemed to take stands until the next one: without, nothing paced prompts.
+                // The weights stay until the next step of decodes: without them nothing would pace
+                // prompts.
                 self.decode.forget_observations();
                 self.prefill = Fit::default();
             }
-            // What its size is known to cost too: that alone would make the next step a surprise again.
+            // The cost of its size goes too: it alone would make the next step a surprise again.
             _ => {
                 self.prefill = Fit::default();
                 self.sizes.forget(load.tokens());
@@ -159,8 +164,7 @@ impl StepCost {
         }
     }
 
-    /// What reading costs is learnt anew if it is wrong again and again, whatever sizes are known to
-    /// cost.
+    /// Discards the prefill fit if it is wrong again and again, whatever the known costs of sizes.
     fn check_drift(&mut self, load: StepLoad, took: f64) {
         let Some(line) = self.predicted_by_fit(load) else {
             return;
@@ -175,11 +179,13 @@ impl StepCost {
         }
     }
 
-    /// Microseconds that a step takes; None until enough steps of its kind were seen.
+    /// Returns the microseconds that a step takes; None until enough steps of its kind were
+    /// observed.
     pub(crate) fn predict(&self, load: StepLoad) -> Option<f64> {
         match self.predicted_by_size(load) {
             Some(seen) if self.sizes.is_recent(load.tokens()) => Some(seen),
-            // It may have been disturbed then, and would keep its size from being tried again.
+            // The old cost may be of a disturbed step, and would keep the size from being tried
+            // again.
             Some(seen) => Some(
                 self.predicted_by_fit(load)
                     .map_or(seen, |line| line.min(seen)),
@@ -188,13 +194,13 @@ impl StepCost {
         }
     }
 
-    /// The same, by what its size was last seen to cost; None of decodes alone.
+    /// Predicts by the last known cost of the step's size; None for decodes alone.
     fn predicted_by_size(&self, load: StepLoad) -> Option<f64> {
         let known = self.sizes.known(load.tokens()).filter(|_| load.prompt > 0);
         known.map(|micros| micros + self.attention(load))
     }
 
-    /// The same, by the fits alone.
+    /// Predicts by the fits alone.
     fn predicted_by_fit(&self, load: StepLoad) -> Option<f64> {
         let decode = self.decode.at(load.decode_features()).max(0.0);
         if load.prompt == 0 {
@@ -204,9 +210,9 @@ impl StepCost {
         self.prefill.is_known().then_some(decode + prefill)
     }
 
-    /// Microseconds of a step with a prompt. A size that nobody has tried of late is hoped to be bound by
-    /// nothing but the products' rate or the reading of the weights (the roofline model; Williams,
-    /// Waterman and Patterson, 2009), if that is less than `predict` says, so that good ones are tried.
+    /// Predicts a step with a prompt, optimistically if its size was not seen recently: bound only
+    /// by the rate of products or the read of the weights (the roofline model; Williams, Waterman
+    /// and Patterson, 2009), if that is less than `predict`. So good sizes are tried.
     pub(crate) fn predict_optimistic(&self, load: StepLoad) -> Option<f64> {
         let predicted = self.predict(load)?;
         if self.sizes.is_recent(load.tokens()) {
@@ -218,17 +224,17 @@ impl StepCost {
         Some(hoped.unwrap_or(predicted).min(predicted))
     }
 
-    /// Microseconds that `load`'s decodes take alone: as predicted, but no more than `least_seen`. Where
-    /// prompts keep coming, no step of decodes tells what a disturbed one did to the fit, and short
-    /// chunks would seem free.
+    /// Returns the microseconds that `load`'s decodes take alone: as predicted, but at most
+    /// `least_seen`. While prompts keep coming, no step of decodes corrects a fit that a disturbed
+    /// one spoilt, and short chunks would seem free.
     pub(crate) fn alone(&self, load: StepLoad) -> Option<f64> {
         let predicted = self.predicted_by_fit(load.without_prompt())?;
         let seen = self.least_seen(load);
         Some(seen.map_or(predicted, |seen| predicted.min(seen)))
     }
 
-    /// Microseconds that any step with prompts took of late, of as many tokens as `load` has decodes or
-    /// more, if it attended to what they do.
+    /// Returns the least recent time of steps with prompts, with at least as many tokens as `load`
+    /// has decodes, plus the attention of those decodes.
     fn least_seen(&self, load: StepLoad) -> Option<f64> {
         let size = self.sizes.least(load.decodes)?;
         Some(size + self.attention(load.without_prompt()))
@@ -238,7 +244,7 @@ impl StepCost {
         self.decode.is_known() && self.prefill.is_known()
     }
 
-    /// Microseconds that what a step attends to adds.
+    /// Returns the microseconds that attention adds to a step.
     fn attention(&self, load: StepLoad) -> f64 {
         let [.., context] = self.decode.weights;
         let [.., pair] = self.prefill.weights;
@@ -246,14 +252,15 @@ impl StepCost {
         context * contexts + pair * pairs
     }
 
-    /// Microseconds of a step that are for what its decodes attend to; None where steps alone tell that,
-    /// badly, or do not.
+    /// Returns the microseconds of a step that its decodes spend on attention; None where step
+    /// times alone would have to identify them.
     pub(crate) fn decode_attention(&self, load: StepLoad) -> Option<f64> {
         let micros = self.attention(StepLoad { pairs: 0, ..load });
         (self.context_slope > 0.0 && micros > 0.0).then_some(micros)
     }
 
-    /// Microseconds of a step with a prompt, beside `load`'s decodes, before the first of its tokens.
+    /// Returns the microseconds of a step with a prompt beside `load`'s decodes, before the
+    /// prompt's first token.
     pub(crate) fn least(&self, load: StepLoad) -> Option<f64> {
         let [constant, ..] = self.prefill.weights;
         let line = self.alone(load)? + (constant * CONSTANT).max(0.0);
@@ -261,8 +268,8 @@ impl StepCost {
         self.prefill.is_known().then_some(least)
     }
 
-    /// Tokens of a prompt from `position` on that fit a step of `target` microseconds beside
-    /// `load`'s decodes; None until enough steps were seen.
+    /// Returns the prompt tokens from `position` that fit a step of `target` microseconds beside
+    /// `load`'s decodes; None until enough steps were observed.
     pub(crate) fn prompt_tokens(&self, load: StepLoad, position: u32, target: f64) -> Option<u32> {
         let decode = self.predict(StepLoad { prompt: 0, ..load })?;
         if !self.prefill.is_known() {
@@ -273,8 +280,8 @@ impl StepCost {
         Some(self.tokens_within(left, token * TOKENS, position))
     }
 
-    /// How many of a prompt's `most` next tokens, from `position` on, fit a step of `target`
-    /// microseconds beside `load`'s decodes, if it is as large as all of them make it.
+    /// Returns how many of a prompt's `most` next tokens, from `position`, fit a step of `target`
+    /// microseconds beside `load`'s decodes, in a step padded for all of them.
     pub(crate) fn tokens_that_fit(
         &self,
         load: StepLoad,
@@ -289,11 +296,11 @@ impl StepCost {
         Some(self.tokens_within(left, 0.0, position).min(most))
     }
 
-    /// Tokens of a prompt from `position` on that take `left` microseconds, at `token` each and what
-    /// they attend to.
+    /// Returns the prompt tokens from `position` that take `left` microseconds, at `token` each
+    /// plus their attention.
     fn tokens_within(&self, left: f64, token: f64, position: u32) -> u32 {
         let [.., pair] = self.prefill.weights;
-        // n tokens attend to n * position + n^2 / 2 others: the positive root of that equation.
+        // n tokens attend to n * position + n^2 / 2 tokens; this is the positive root.
         let left = left.max(0.0);
         let curve = pair * PAIRS;
         let slope = (token + curve * f64::from(position)).max(1e-3);
@@ -303,14 +310,14 @@ impl StepCost {
 }
 
 impl StepLoad {
-    /// Adds `tokens` of a prompt from `position` on.
+    /// Adds `tokens` of a prompt from `position`.
     pub(crate) fn add_prompt(&mut self, position: u32, tokens: u32) {
         let (position, tokens) = (u64::from(position), u64::from(tokens));
         self.prompt += tokens as u32;
         self.pairs += tokens * position + tokens * tokens / 2;
     }
 
-    /// Its decodes.
+    /// Returns its decodes alone.
     fn without_prompt(self) -> Self {
         Self {
             prompt: 0,

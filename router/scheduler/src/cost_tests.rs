@@ -44,7 +44,7 @@ fn the_fit_recovers_known_costs() {
 }
 
 /// 32 streams whose contexts grow by a token a step, on a device that slows by as much as their
-/// attention grows: so much of a step seems to be attention.
+/// attention grows. Attention then seems to take that share of a step.
 fn warming(decode_reads: DecodeReads) -> f64 {
     let mut cost = StepCost::new(&[], decode_reads);
     for step in 0..600 {
@@ -58,7 +58,7 @@ fn warming(decode_reads: DecodeReads) -> f64 {
 
 #[test]
 fn device_slowdown_is_not_attributed_to_attention() {
-    // 1.2 of 6.8 milliseconds, and as much again since the beginning.
+    // 1.2 of 6.8 milliseconds, and as much again since the start.
     let (weights, token) = (16_000_000_000, 96_000);
     let known = warming(DecodeReads { weights, token });
     let unknown = warming(DecodeReads::default());
@@ -66,8 +66,8 @@ fn device_slowdown_is_not_attributed_to_attention() {
     assert!(unknown > 0.3, "{unknown}");
 }
 
-/// A small model: launches take longer than weights, and a token's keys and values weigh much
-/// beside these.
+/// A small model: launches take longer than weights, and a token's keys and values are large beside
+/// the weights.
 #[test]
 fn observations_outweigh_the_attention_prior() {
     let (weights, token) = (23_080_000, 4_096);
@@ -100,7 +100,7 @@ fn a_chunk_shrinks_with_the_depth_of_its_prompt() {
     assert!(chunks.is_sorted_by(|a, b| a > b), "{chunks:?}");
 }
 
-/// Reading the weights is paid once: a short chunk beside decodes costs less than alone.
+/// The weights are read once: a short chunk beside decodes costs less than alone.
 #[test]
 fn a_chunk_beside_decodes_costs_less_than_alone() {
     let hidden = |load: StepLoad| 3_000 + 25 * u64::from(load.decodes + load.prompt).max(200);
@@ -113,7 +113,7 @@ fn a_chunk_beside_decodes_costs_less_than_alone() {
     assert!((310..350).contains(&tokens), "{tokens}");
 }
 
-/// A quiet night: few streams, now and then a prompt. The fit must neither drift nor diverge.
+/// A quiet night: few streams, now and then a prompt. The fit neither drifts nor diverges.
 #[test]
 fn the_fit_is_stable_under_steady_traffic() {
     let mut cost = StepCost::default();
@@ -128,7 +128,7 @@ fn the_fit_is_stable_under_steady_traffic() {
     assert!((450..550).contains(&tokens), "{tokens}");
 }
 
-/// A large step that compiled a kernel says nothing of those to come.
+/// A large step that compiled a kernel does not predict later steps.
 #[test]
 fn a_single_outlier_step_is_ignored() {
     let (mut cost, large) = (fitted(), load(32, 9_000, 0, 8_000));
@@ -164,7 +164,7 @@ fn slow_first_steps_are_forgotten() {
     assert!((0.95..1.05).contains(&ratio), "{ratio}");
 }
 
-/// What sizes cost is known all the same, so no step is a surprise.
+/// The costs of sizes stay known, so no step is a surprise.
 #[test]
 fn a_fit_learnt_from_an_outlier_is_discarded() {
     let mut cost = StepCost::new(&[128, 256, 1_024], DecodeReads::default());
@@ -172,7 +172,7 @@ fn a_fit_learnt_from_an_outlier_is_discarded() {
     for step in 0..60 {
         let compiling = if step == 5 { 3_000_000 } else { 0 };
         cost.observe(decode, took(decode), Micros(step));
-        // Prompts are seen for the first time when a kernel is compiled for them.
+        // A kernel is compiled when the first prompts run.
         if step >= 5 {
             cost.observe(prefill, took(prefill) + compiling, Micros(step));
         }
@@ -188,7 +188,7 @@ fn a_fit_learnt_from_an_outlier_is_discarded() {
     assert!((0.5..2.0).contains(&ratio), "{ratio}");
 }
 
-/// Decodes that were disturbed, and then none alone: prompts keep coming.
+/// Disturbed decodes, and then none alone, because prompts keep coming.
 #[test]
 fn decodes_take_no_longer_than_with_a_chunk_beside_them() {
     let mut cost = StepCost::new(&[64, 256], DecodeReads::default());
@@ -205,7 +205,7 @@ fn decodes_take_no_longer_than_with_a_chunk_beside_them() {
     assert!(alone < 1.05 * took(prefill) as f64, "{alone}");
 }
 
-/// A size whose step was disturbed seems too long for any pace: nothing would correct that.
+/// A size whose step was disturbed seems too long for any pace; only a retry corrects that.
 #[test]
 fn a_size_that_was_slow_long_ago_is_tried_again() {
     let mut cost = StepCost::new(&[256, 512, 1_024], DecodeReads::default());
@@ -227,8 +227,8 @@ fn a_size_that_was_slow_long_ago_is_tried_again() {
     assert_eq!(cost.tokens_that_fit(decode, 0, 900, target), Some(900));
 }
 
-/// Streams that decode beside each other for long, whose contexts seem to cost nothing at times:
-/// what another context would take does not jump from step to step.
+/// Long-running streams whose contexts seem free at times: predictions for other contexts do not
+/// jump from step to step.
 #[test]
 fn cheap_contexts_do_not_make_predictions_jump() {
     let mut cost = StepCost::default();
@@ -250,7 +250,7 @@ fn cheap_contexts_do_not_make_predictions_jump() {
     }
 }
 
-/// A step that compiled a kernel, among the first with prompts, all short.
+/// A step that compiled a kernel, among the first steps with prompts, all of them short.
 #[test]
 fn deep_prompts_are_never_predicted_free() {
     let beside = load(32, 16_000, 0, 0);
@@ -269,7 +269,7 @@ fn deep_prompts_are_never_predicted_free() {
     }
 }
 
-/// The first step of a size, which nothing was known of, was disturbed.
+/// The first step of an unknown size was disturbed.
 #[test]
 fn a_size_cost_learnt_from_an_outlier_is_discarded() {
     let mut cost = StepCost::new(&[256, 768], DecodeReads::default());
@@ -277,7 +277,7 @@ fn a_size_cost_learnt_from_an_outlier_is_discarded() {
     for step in 0..8 {
         cost.observe(decode, took(decode), Micros(step));
     }
-    // Where four steps in a row were disturbed, nobody knew better.
+    // Four disturbed steps in a row leave nothing better to learn from.
     let other = load(32, 9_000, 0, 700);
     for _ in 0..4 {
         cost.observe(other, took(other) + 1_000_000, Micros(8));
@@ -301,8 +301,8 @@ fn predicts_nothing_before_enough_observations() {
     assert_eq!(cost.prompt_tokens(load(1, 0, 0, 0), 0, 1_000.0), None);
 }
 
-/// Chunks that cost nothing beside decodes, and now and then a large one that takes more than twice as
-/// long: not every surprise is a disturbance.
+/// Chunks that cost nothing beside decodes, and now and then a large one that takes more than twice
+/// as long: not every surprise is a disturbance.
 #[test]
 fn a_repeatedly_underestimated_size_is_learnt() {
     let mut cost = StepCost::new(&[128, 512], DecodeReads::default());
@@ -319,7 +319,7 @@ fn a_repeatedly_underestimated_size_is_learnt() {
     assert!((1_900.0..2_400.0).contains(&predicted), "{predicted}");
 }
 
-/// What decodes seemed to take was wrong, while prompts keep coming: a pace is kept.
+/// The time of decodes was learnt wrongly, and prompts keep coming: the pace still holds.
 #[test]
 fn halved_decode_times_keep_the_prompt_budget_limited() {
     let mut cost = StepCost::new(&[128, 512], DecodeReads::default());

@@ -1,30 +1,31 @@
-//! What is counted as things happen.
+//! Counts that are updated as events happen.
 
 use crate::ids::Micros;
 use crate::sequence::{QueueClass, Sequence};
 
-/// What `pace` and `snapshot` read.
+/// Counts that `pace` and `snapshot` read.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) queued: usize,
     pub(crate) preparing: usize,
-    /// Known tokens of both.
+    /// Known tokens of queued and preparing sequences.
     pub(crate) waiting_tokens: u64,
-    /// Requests among both that have not begun, and their tokens: what `add` bounds. What has begun
-    /// is bounded by slots and branches, whether it was preempted or forked beyond the slots.
+    /// Queued and preparing sequences that have not begun, and their tokens; `add` bounds them.
+    /// Sequences that have begun are bounded by the slots and by their requests' sequences, whether
+    /// they were preempted or forked beyond the slots.
     pub(crate) fresh: usize,
     pub(crate) fresh_tokens: u64,
-    /// Running sequences that still read known tokens.
+    /// Running sequences that still prefill.
     pub(crate) prefilling: u32,
     pub(crate) preemptions: u64,
     pub(crate) prefix_hit_tokens: u64,
     pub(crate) recomputed_tokens: u64,
     last_start: Option<Micros>,
-    /// Moving average of the time between starts while somebody waited.
+    /// Moving average of the time between starts while a sequence waited.
     pub(crate) start_gap: Option<u64>,
 }
 
-/// Weight of the newest gap in the moving average is one in this many.
+/// The newest gap has this share of the moving average (1/16).
 const SMOOTHING: u64 = 16;
 
 impl Counters {
@@ -32,7 +33,7 @@ impl Counters {
         self.queued + self.preparing
     }
 
-    /// A sequence without a slot begins to wait.
+    /// Counts a sequence without a slot that begins to wait.
     pub(crate) fn start_waiting(&mut self, sequence: &Sequence) {
         let tokens = u64::from(sequence.len());
         self.waiting_tokens += tokens;
@@ -42,7 +43,7 @@ impl Counters {
         }
     }
 
-    /// It waits no longer.
+    /// Counts a sequence that stops waiting.
     pub(crate) fn stop_waiting(&mut self, sequence: &Sequence) {
         let tokens = u64::from(sequence.len());
         self.waiting_tokens -= tokens;
@@ -52,7 +53,7 @@ impl Counters {
         }
     }
 
-    /// A sequence left the queue for a slot.
+    /// Counts a sequence that left the queue for a slot.
     pub(crate) fn count_start(&mut self, sequence: &Sequence, hit: u32, now: Micros) {
         self.prefix_hit_tokens += u64::from(hit);
         if sequence.queue_class == QueueClass::Resumed {
@@ -68,17 +69,17 @@ impl Counters {
     }
 }
 
-/// What the last plan leaves to the next one.
+/// What the last plan predicts for the next one.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Streams {
-    /// Sequences that decode in the next plan, if nothing ends them.
+    /// Sequences that decode in the next plan, if none ends early.
     pub(crate) sequences: u32,
     /// Tokens that they attend to.
     pub(crate) context: u64,
 }
 
 impl Streams {
-    /// Counts a sequence whose run yields, unless that is its last.
+    /// Counts a sequence whose run yields, unless that run is its last.
     pub(crate) fn count(&mut self, sequence: &Sequence) {
         if !sequence.will_end() {
             self.sequences += 1;

@@ -1,27 +1,27 @@
-//! A line through what steps took.
+//! A linear model of step times.
 //!
 //! Least squares with exponential forgetting, kept as normal equations (the information form of
-//! recursive least squares; Haykin, Adaptive Filter Theory, ch. 10). The covariance form is cheaper,
-//! but diverges when traffic is steady for long: forgetting without news makes it lose symmetry.
-//! Here what traffic does not tell apart stays as it was, by a weak pull to the last fit.
+//! recursive least squares; Haykin, Adaptive Filter Theory, ch. 10). The covariance form is cheaper
+//! but diverges under long steady traffic, because forgetting without new information makes it lose
+//! symmetry. Here a weak pull to the last fit keeps the weights that the traffic does not identify.
 
-/// Half of an observation's weight is gone after about 140 steps.
+/// An observation loses half of its weight after about 140 steps.
 const FORGETTING: f64 = 0.995;
 /// Observations before a fit is used.
 pub(crate) const LEARNING: u32 = 4;
 /// The pull to the last fit, in observations of one feature at its scale.
 const PULL: f64 = 1e-5;
-/// The pull to a prior, likewise.
+/// The pull to a prior, in the same unit.
 const TIE: f64 = 6.0;
 
-/// Normal equations: each row a feature's, and at its end what they are to yield.
+/// Normal equations: a row per feature, with its right-hand side as the last column.
 type Equations = [[f64; 4]; 3];
 
-/// A linear function of three features: a constant, and two slopes that disturbed steps do not make
+/// A linear function of three features: a constant, and two slopes that disturbed steps cannot make
 /// negative.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Fit {
-    /// In the unit of what is fitted, per feature.
+    /// One per feature, in the unit of the fitted values.
     pub(crate) weights: [f64; 3],
     /// Decayed sum of the features' outer products.
     information: [[f64; 3]; 3],
@@ -30,15 +30,15 @@ pub(crate) struct Fit {
     pub(crate) observed: u32,
     /// Whether the last step was disturbed.
     pub(crate) disturbed: bool,
-    /// Steps in a row for which it was wrong.
+    /// Consecutive steps for which the fit was wrong.
     pub(crate) drift_steps: u32,
 }
 
-/// What is known of a fit before anything was observed.
+/// Knowledge about a fit before any observation.
 pub(crate) struct Prior {
-    /// The last slope, in constants; 0 = unknown.
+    /// The last slope, in units of the constant; 0 = unknown.
     pub(crate) last_slope: f64,
-    /// Features to leave out where a slope would be negative, tried in turn.
+    /// Sets of features to leave out where a slope would be negative, tried in turn.
     pub(crate) fallbacks: &'static [&'static [usize]],
 }
 
@@ -52,7 +52,7 @@ impl Fit {
         a * x[0] + b * x[1] + c * x[2]
     }
 
-    /// Keeps what it says until the next observations, which then outweigh it.
+    /// Keeps the weights until the next observations, which then outweigh them.
     pub(crate) fn forget_observations(&mut self) {
         *self = Self {
             weights: self.weights,
@@ -61,10 +61,10 @@ impl Fit {
         };
     }
 
-    /// Learns that `x` takes `y`. Nothing takes less for there being more of it, but disturbed steps, or
-    /// steps much alike, may say so, and work unlike theirs would seem free: the features of the first of
-    /// the prior's `fallbacks` with which no slope is negative, or else of the last, get no weight. What
-    /// is negative even then is 0.
+    /// Learns that `x` takes `y`. More work never takes less time, but disturbed steps, or steps
+    /// much alike, may suggest so, and other work would then seem free. So the fit leaves out the
+    /// first set of the prior's `fallbacks` with which no slope is negative, or else the last set
+    /// and clamps negative slopes to 0.
     pub(crate) fn observe(&mut self, x: [f64; 3], y: f64, prior: &Prior) {
         self.observed = self.observed.saturating_add(1);
         let mut equations = [[0.0; 4]; 3];
@@ -93,8 +93,8 @@ impl Fit {
     }
 }
 
-/// The same equations and, if `slope` is not 0, TIE observations of length 1 that the last feature
-/// weighs so many times what the first one does.
+/// Returns the same equations and, if `slope` is not 0, TIE observations of length 1 that the last
+/// feature weighs `slope` times as much as the first.
 fn tie(mut equations: Equations, slope: f64) -> Equations {
     if slope > 0.0 {
         let weight = TIE / (1.0 + slope * slope);
@@ -106,7 +106,7 @@ fn tie(mut equations: Equations, slope: f64) -> Equations {
     equations
 }
 
-/// The same equations where these features weigh nothing.
+/// Returns the same equations with the weights of these features fixed to 0.
 fn without(mut equations: Equations, features: &[usize]) -> Equations {
     for &feature in features {
         for row in &mut equations {
@@ -118,7 +118,7 @@ fn without(mut equations: Equations, features: &[usize]) -> Equations {
     equations
 }
 
-/// Gaussian elimination of a symmetric positive definite system: no pivoting needed.
+/// Solves a symmetric positive definite system by Gaussian elimination; needs no pivoting.
 fn solve(mut equations: Equations) -> [f64; 3] {
     for pivot in 0..3 {
         let row = equations[pivot];

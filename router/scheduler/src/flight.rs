@@ -1,4 +1,4 @@
-//! Plans whose outcome has not come: what each run was, so that its outcome can be read.
+//! Plans whose outcome has not arrived, with the runs that the outcome refers to.
 
 use crate::cost::StepLoad;
 use crate::ids::{Micros, Slot, StepId};
@@ -8,7 +8,7 @@ use crate::sequence::SequenceKey;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FlightRun {
     pub(crate) key: SequenceKey,
-    /// Of the sequence that held the place: another one means that the run is nobody's now.
+    /// Generation of the store entry; a different one means that the sequence has ended.
     pub(crate) generation: u32,
     pub(crate) slot: Slot,
     pub(crate) tokens: u32,
@@ -18,9 +18,9 @@ pub(crate) struct FlightRun {
 /// How far a run goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
-    /// It ends before the last known token: it yields nothing.
+    /// It ends before the last known token and yields nothing.
     Part,
-    /// It runs the last known token: it yields tokens.
+    /// It runs the last known token and yields tokens.
     Yields,
 }
 

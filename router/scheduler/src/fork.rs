@@ -1,4 +1,4 @@
-//! `Scheduler::fork`: a second line of tokens from a live sequence.
+//! `Scheduler::fork`: a second sequence that continues a live one.
 
 use crate::ids::{GroupId, Micros, SequenceId};
 use crate::memory::Chain;
@@ -13,14 +13,14 @@ use crate::sequence::{Order, QueueClass, Sequence, SequenceKey, State};
 pub enum ForkError {
     /// No live sequence has the parent's id.
     Unknown,
-    /// The child could not run, or may not wait.
+    /// The child could never run, or the queue is full.
     Refused(AddError),
 }
 
 impl std::fmt::Display for ForkError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Unknown => write!(f, "the sequence to fork is over or was never added"),
+            Self::Unknown => write!(f, "the sequence to fork has ended or was never added"),
             Self::Refused(error) => write!(f, "the fork cannot be added: {error}"),
         }
     }
@@ -29,14 +29,14 @@ impl std::fmt::Display for ForkError {
 impl std::error::Error for ForkError {}
 
 impl Scheduler {
-    /// Adds a child that continues the parent's tokens *as known now*: those of outcomes in flight
-    /// are the parent's alone. `max_new_tokens` counts from the prompt's end, as the parent's does.
+    /// Adds a child that continues the parent's tokens *as known now*; outcomes in flight belong to
+    /// the parent alone. `max_new_tokens` counts from the prompt's end, as the parent's does.
     ///
-    /// If the parent runs, nothing of it is in flight (`Pipelining::Waits`, between `complete` and
-    /// `plan`) and slot and blocks are free, the child shares the parent's full blocks and the next
-    /// plan copies the last, partial one: copy on write. Otherwise the child queues and finds
-    /// what the parent has computed in the prefix cache; a child of a parent that has not begun
-    /// waits for it.
+    /// The child shares the parent's full blocks if the parent runs, has nothing in flight
+    /// (`Pipelining::Waits`, between `complete` and `plan`), and a slot and blocks are free. The
+    /// next plan then copies the last, partial block (copy on write). Otherwise the child queues
+    /// and finds the parent's computed blocks in the prefix cache; a child of a parent that has not
+    /// begun waits for it.
     pub fn fork(
         &mut self,
         parent: SequenceId,
@@ -66,9 +66,9 @@ impl Scheduler {
         Ok(self.store[key].id)
     }
 
-    /// Makes the forks that a running sequence's request wants. They share its blocks as far as
-    /// there are slots and blocks for them, and otherwise queue and find them in the prefix cache;
-    /// their request was admitted with all its branches, so none is refused.
+    /// Makes the forks that a running sequence's request needs. They share its blocks while slots
+    /// and blocks last; the others queue and find the blocks in the prefix cache. None is refused,
+    /// because their request was admitted with all its sequences.
     pub(crate) fn make_forks(&mut self, parent: SequenceKey, now: Micros) {
         let forks_to_make = std::mem::take(&mut self.store[parent].forks_to_make);
         for _ in 0..forks_to_make {
@@ -81,7 +81,7 @@ impl Scheduler {
         }
     }
 
-    /// Stores a child of `parent`; its state is the caller's to set.
+    /// Stores a child of `parent`; the caller sets its state.
     pub(crate) fn insert_child(&mut self, parent: SequenceKey, max_tokens: u32) -> SequenceKey {
         let number = self.next_number();
         let parent = &mut self.store[parent];
@@ -90,7 +90,7 @@ impl Scheduler {
         self.store.insert(request, child)
     }
 
-    /// Births of this plan: as forks of a slot, or in full where the parent has left its slot.
+    /// Returns the forks of this plan, and as new sequences those whose parent has left its slot.
     pub(crate) fn flush_forks(
         &mut self,
         new: &mut Vec<NewSequence>,
@@ -104,9 +104,9 @@ impl Scheduler {
             };
             let tables = pending_tables(child, &pending);
             let parent = &self.store[pending.parent];
-            let alive = parent.generation == pending.parent_generation
+            let in_slot = parent.generation == pending.parent_generation
                 && parent.slot() == Some(pending.parent_slot);
-            if alive {
+            if in_slot {
                 let sequence = child.id;
                 forks.push(Fork {
                     sequence,
@@ -197,7 +197,7 @@ impl Scheduler {
 }
 
 impl Sequence {
-    /// A sequence with the same known tokens, without slot and blocks.
+    /// Returns a sequence with the same known tokens, without slot and blocks.
     fn child(&self, max_tokens: u32, number: u64) -> Self {
         Self {
             pipelining: self.pipelining,

@@ -23,7 +23,7 @@ id!(
     TokenId(u32)
 );
 id!(
-    /// A place in a worker's persistent batch; held by at most one sequence at a time.
+    /// A slot in a worker's persistent batch; held by at most one sequence at a time.
     Slot(u32)
 );
 id!(
@@ -31,7 +31,7 @@ id!(
     BlockId(u32)
 );
 id!(
-    /// A kind of KV memory (one at first; sliding-window layers or a host tier later).
+    /// A KV group: the memory of one kind of layers, with its own block size and window.
     GroupId(u32)
 );
 id!(
@@ -39,7 +39,7 @@ id!(
     StepId(u64)
 );
 id!(
-    /// A life of the workers' state: outcomes of an old epoch are dropped.
+    /// A lifetime of the workers' state: outcomes of an old epoch are dropped.
     Epoch(u64)
 );
 id!(
@@ -47,7 +47,7 @@ id!(
     Micros(u64)
 );
 
-/// One line of tokens of a request: branch 0 is the request itself, forks count up from there.
+/// One sequence of a request. Index 0 is the request itself; forks count up from there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SequenceId {
     /// The request that the sequence belongs to.

@@ -1,35 +1,37 @@
-//! Decides which tokens run in the next step: pure, std only. No I/O, no clock, no randomness: the
-//! same calls give the same plans, so a day of traffic replays in a test.
+//! Decides which tokens run in the next step. The crate is pure and uses std only: no I/O, no
+//! clock, no randomness. The same calls give the same plans, so a test replays a day of traffic.
 //!
-//! One owner drives a [`Scheduler`]: [`Scheduler::add`] queues a request, [`Scheduler::plan`] gives
-//! the next [`plan::StepPlan`] for the workers, [`Scheduler::complete`] takes what a step brought.
-//! Every accepted request ends exactly once: by an emission with `finish`, or by the owner's
-//! `finish`, `abort` or `drain`, or by `replace` when it no longer fits.
+//! One owner drives a [`Scheduler`]. [`Scheduler::add`] queues a request, [`Scheduler::plan`]
+//! returns the next [`plan::StepPlan`] for the workers, [`Scheduler::complete`] takes the outcome
+//! of a step. Every accepted request ends exactly once: by an emission with `finish`; by the
+//! owner's `finish`, `abort` or `drain`; or by `replace`, when it no longer fits.
 //!
 //! How it decides:
-//! - **No phases.** A sequence has tokens that are known and tokens that are computed; a plan gives
-//!   each sequence some tokens under the step's budget, seniors first. A sequence at its last known
-//!   token decodes; decodes are in every plan and come first, prompts share what is left, cut to a
-//!   chunk that keeps the pace of running streams and costs them and whoever waits least (`pace`, by the
-//!   step times that `cost` and `sizes` learn).
-//! - **Memory on demand.** Blocks are taken as sequences grow. When none is left, a junior loses
-//!   its slot and goes back to the queue's head as its token ids (module `planner`). The most senior
-//!   sequence never yields, so there is always progress. Nobody is admitted unless there is room
-//!   for all known tokens and the next block of everyone (or for all that they may generate:
-//!   `config::Reserve`), nor in a plan in which memory ran out; a resumed sequence also needs room
-//!   for as many new tokens as it recomputes (`admission`).
-//! - **Order** is a [`Policy`]'s. Who does not fit is passed by later ones until it has waited for
-//!   `aging`; then nobody passes it.
-//! - **Prefix cache** (`prefix`, `memory`): full blocks are findable as soon as an *outcome* has
-//!   confirmed them, prompts chunk by chunk and generated tokens too. Steps run in order, so the step
-//!   after a block's could read it without waiting for the outcome; but a run can fail, and then its
-//!   readers would be wrong. The price is one step of waiting for a request that arrives together
-//!   with an equal one: it waits while a running sequence is about to compute its next block,
-//!   unless it has aged, and computes nothing twice.
-//! - **Pipelining.** Plans are made up to `depth` ahead of outcomes; token ids that are not known
-//!   yet live on the workers. Outcomes of sequences that are over are dropped.
-//!
-//! Of a KV group with a sliding window, a sequence holds what its window still reaches (`memory`).
+//! - **No phases.** A sequence has known tokens and computed tokens. A plan gives each sequence
+//!   some tokens under the step's budget, senior sequences first. A sequence at its last known
+//!   token decodes. Every plan contains all decodes; prompts share the rest of the budget. `pace`
+//!   limits that rest so that running streams keep their inter-token latency (`cost` and `sizes`
+//!   learn how long steps take).
+//! - **Memory on demand.** A sequence takes blocks as it grows. When no block is left, a junior
+//!   sequence is preempted: it loses its slot and returns to the head of the queue as token ids
+//!   (`planner`). The most senior sequence is never preempted, so there is always progress. A
+//!   sequence is admitted only if all known tokens of all running sequences and one more block each
+//!   have room (or all tokens that they may generate: `config::Reserve`), and never in a plan in
+//!   which memory ran out. A resumed sequence also needs room for as many new tokens as it
+//!   recomputes (`admission`).
+//! - **Order** is the [`Policy`]'s. Later sequences may pass one that does not fit, until it has
+//!   waited for `aging`.
+//! - **Prefix cache** (`memory`, `prefix`). A full block becomes findable when an *outcome*
+//!   confirms it, chunk by chunk and for generated tokens too. Steps run in order, so the next step
+//!   could read the block before the outcome arrives; but a run can fail, and its readers would
+//!   then be wrong. The price is one step of waiting for a request that arrives together with an
+//!   equal one: unless it has aged, it waits while a running sequence is about to compute its next
+//!   block. Nothing is computed twice.
+//! - **Pipelining.** Up to `depth` plans are made ahead of their outcomes; token ids that are not
+//!   yet known live on the workers. Outcomes of finished sequences are dropped.
+//! - **KV groups.** Each group has its own pool and geometry. In a group with a sliding window, a
+//!   sequence holds only the blocks that its window still reaches (`memory`). A prefix hit is what
+//!   all groups have.
 
 pub mod config;
 pub mod ids;

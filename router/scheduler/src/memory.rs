@@ -1,9 +1,10 @@
-//! KV memory: per group a pool of blocks and a prefix index, and per sequence its chains of blocks.
+//! KV memory: a pool of blocks and a prefix index per group, and a chain of blocks per sequence and
+//! group.
 //!
-//! In a group with a sliding window, a sequence gives its blocks back as the window passes them. Those
-//! that others read stay leased by them, the others stay cached as long as any: they go before the
-//! blocks that the sequence still holds, so a later request finds its prefix only while memory lasts.
-//! A hit needs all blocks from the first on, also those that the window has passed.
+//! In a group with a sliding window, a sequence releases its blocks as the window passes them.
+//! Blocks that other sequences share stay leased. The others stay cached, and are evicted before
+//! the blocks that the sequence still holds; so a later request finds its prefix only while memory
+//! lasts. A hit needs all blocks from the first on, also those that the window has passed.
 
 use crate::blocks::{AfterRelease, BlockLease, Pool};
 use crate::config::KvGroup;
@@ -14,35 +15,35 @@ use crate::prefix::{Link, Node, Prefix, block_key, root_key};
 #[repr(C)]
 #[derive(Debug, Default)]
 pub(crate) struct Chain {
-    /// Its blocks but for the first `behind_window`.
+    /// Its blocks, except the first `behind_window`.
     pub(crate) leases: Vec<BlockLease>,
-    /// Leading blocks that lie behind the window, and were given back.
+    /// Leading blocks behind the window, already released.
     pub(crate) behind_window: u32,
-    /// Leading blocks whose contents the prefix index knows (in this block or an equal one).
+    /// Leading blocks whose contents are in the prefix index (in this block or an equal one).
     pub(crate) indexed: u32,
     /// Entry of the last indexed block.
     pub(crate) node: Node,
-    /// Its key.
+    /// Key of the last indexed block.
     key: u64,
-    /// Key of the first block that is not indexed, if it was made already.
+    /// Key of the first block that is not indexed, if already computed.
     next_key: Option<u64>,
-    /// Prefix keys of its leading full blocks, as far as they were searched for.
+    /// Prefix keys of its leading full blocks, as far as it was searched for.
     pub(crate) keys: Vec<u64>,
 }
 
-/// What a sequence looks like to the prefix index.
+/// The contents of a sequence, as the prefix index sees them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Contents<'a> {
     pub(crate) salt: &'a [u64],
     pub(crate) tokens: &'a [TokenId],
 }
 
-/// Blocks that a prefix search found in one group.
+/// The blocks that a prefix search found in one group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Hits {
     /// Leading blocks found.
     pub(crate) blocks: u32,
-    /// How many of them nobody else leases: they count as taken from what is available.
+    /// Number of them without a lease: leasing them reduces the available blocks.
     pub(crate) unleased: u32,
 }
 
@@ -55,7 +56,7 @@ pub(crate) struct Group {
 }
 
 impl Chain {
-    /// Its blocks, those that were given back included.
+    /// Returns the number of its blocks, released ones included.
     pub(crate) fn len(&self) -> u32 {
         self.behind_window + self.leases.len() as u32
     }
@@ -65,7 +66,8 @@ impl Chain {
             .get(block.checked_sub(self.behind_window)? as usize)
     }
 
-    /// The block of every position. Nobody reads where the window has passed: any block does there.
+    /// Returns the block of every position. The kernels never read behind the window, so any block
+    /// stands there.
     pub(crate) fn blocks(&self) -> Vec<BlockId> {
         let held = self.leases.iter().map(BlockLease::block);
         let any = self.leases.first().map_or(BlockId(0), BlockLease::block);
@@ -73,7 +75,7 @@ impl Chain {
         behind_window.chain(held).collect()
     }
 
-    /// A chain of the same tokens, with leases of its own.
+    /// Returns a chain of the same tokens with the given leases.
     pub(crate) fn copy_with(&self, leases: Vec<BlockLease>) -> Self {
         Self {
             leases,
@@ -82,7 +84,7 @@ impl Chain {
         }
     }
 
-    /// Forgets the keys of all but the first `blocks` blocks.
+    /// Drops the keys of all blocks but the first `blocks`.
     pub(crate) fn forget_keys(&mut self, blocks: usize) {
         self.keys.truncate(blocks);
         self.next_key = None;
@@ -105,12 +107,12 @@ impl Group {
         }
     }
 
-    /// Blocks that hold `tokens` tokens.
+    /// Returns the number of blocks that hold `tokens` tokens.
     pub(crate) fn blocks_for(&self, tokens: u32) -> u32 {
         tokens.div_ceil(self.geometry.block_tokens)
     }
 
-    /// A block for new contents; evicts the least recently used cached one when none is free.
+    /// Leases a block for new contents; evicts the least recently used cached one if none is free.
     pub(crate) fn take(&mut self) -> Option<BlockLease> {
         if let Some(lease) = self.pool.lease_free() {
             return Some(lease);
@@ -120,15 +122,16 @@ impl Group {
         Some(lease)
     }
 
-    /// Reads what `take` will read `count` times, so that its cache misses overlap.
+    /// Touches the memory that `count` calls of `take` will read, so that their cache misses
+    /// overlap.
     pub(crate) fn prefetch(&self, count: usize) {
         let evicted = count.saturating_sub(self.pool.free() as usize);
         let oldest = self.pool.cached_blocks().take(evicted);
         self.prefix.prefetch_removal(oldest);
     }
 
-    /// Takes the blocks that `tokens` tokens need beyond those held, as far as there are any. How
-    /// many tokens the chain then holds.
+    /// Takes blocks until the chain holds `tokens` tokens or none is left. Returns how many tokens
+    /// it then holds.
     pub(crate) fn extend(&mut self, chain: &mut Chain, tokens: u32) -> u32 {
         let blocks = self.blocks_for(tokens);
         while chain.len() < blocks {
@@ -138,7 +141,7 @@ impl Group {
         chain.len() * self.geometry.block_tokens
     }
 
-    /// Blocks that lie behind the window of whatever runs after `computed` tokens.
+    /// Returns the number of blocks that no run after `computed` tokens reads.
     pub(crate) fn blocks_behind_window(&self, computed: u32) -> u32 {
         match self.geometry.window {
             0 => 0,
@@ -146,8 +149,8 @@ impl Group {
         }
     }
 
-    /// Gives the blocks behind the window back. Runs in flight do not read them either: they come
-    /// after `computed`.
+    /// Releases the blocks behind the window. Runs in flight do not read them: they continue after
+    /// `computed`.
     pub(crate) fn release_behind_window(&mut self, chain: &mut Chain, computed: u32) {
         let count = self.blocks_behind_window(computed) - chain.behind_window;
         if count == 0 {
@@ -159,7 +162,7 @@ impl Group {
         chain.behind_window += count;
     }
 
-    /// Blocks that a sequence holds at most, with `running` tokens in flight.
+    /// Returns the most blocks that a sequence holds, with `running` tokens in flight.
     pub(crate) fn max_held_blocks(&self, running: u32) -> u32 {
         match self.geometry.window {
             0 => u32::MAX,
@@ -167,7 +170,7 @@ impl Group {
         }
     }
 
-    /// Gives a sequence's blocks back, tail first. Indexed ones stay cached.
+    /// Releases a sequence's blocks, tail first. Indexed blocks stay cached.
     pub(crate) fn release(&mut self, chain: &mut Chain) {
         while let Some(lease) = chain.leases.pop() {
             self.give_back(lease);
@@ -186,7 +189,7 @@ impl Group {
         self.pool.release(lease, after_release);
     }
 
-    /// How many leading blocks of `contents`, at most `limit`, are cached or leased by others.
+    /// Searches leading blocks of `contents`, at most `limit`, that are cached or leased.
     pub(crate) fn search(&self, chain: &mut Chain, contents: Contents<'_>, limit: u32) -> Hits {
         self.extend_keys(chain, contents);
         let mut hits = Hits::default();
@@ -220,7 +223,7 @@ impl Group {
         }
     }
 
-    /// Makes the blocks of the first `computed` tokens findable by others.
+    /// Makes the blocks of the first `computed` tokens findable.
     pub(crate) fn index(&mut self, chain: &mut Chain, contents: Contents<'_>, computed: u32) {
         let full = computed / self.geometry.block_tokens;
         while chain.indexed < full {
@@ -241,7 +244,7 @@ impl Group {
         }
     }
 
-    /// The key of the first block that is not indexed, if it is full.
+    /// Returns the key of the first block that is not indexed, if that block is full.
     pub(crate) fn next_key(&self, chain: &mut Chain, contents: Contents<'_>) -> Option<u64> {
         if chain.next_key.is_none() {
             let parent = match chain.indexed {
@@ -254,7 +257,7 @@ impl Group {
         chain.next_key
     }
 
-    /// Makes the keys of all full blocks that have none.
+    /// Computes the keys of all full blocks that have none.
     fn extend_keys(&self, chain: &mut Chain, contents: Contents<'_>) {
         let mut parent = match chain.keys.last() {
             Some(&key) => key,
@@ -266,7 +269,7 @@ impl Group {
         }
     }
 
-    /// The tokens of a block, if it is full.
+    /// Returns the tokens of a block, if it is full.
     fn tokens<'a>(&self, contents: Contents<'a>, block: u32) -> Option<&'a [TokenId]> {
         let size = self.geometry.block_tokens as usize;
         let start = block as usize * size;

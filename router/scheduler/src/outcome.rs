@@ -1,4 +1,4 @@
-//! `Scheduler::complete`: what a step brought becomes known tokens, cached blocks and emissions.
+//! `Scheduler::complete`: turns an outcome into known tokens, cached blocks and emissions.
 
 use crate::flight::{Flight, FlightRun, Reach};
 use crate::ids::{Micros, Slot, TokenId};
@@ -8,19 +8,20 @@ use crate::scheduler::Scheduler;
 use crate::sequence::{Sequence, SequenceKey, State};
 use std::ops::Range;
 
-/// Reads an outcome's yields in run order.
+/// Iterates over an outcome's tokens in run order.
 struct Yields<'a> {
     slots: &'a [Slot],
     counts: &'a [u32],
     token_ids: &'a [TokenId],
-    /// Of the next token.
+    /// Index of the next token.
     start: usize,
 }
 
-/// What `complete` gathers.
+/// What `complete` collects.
 struct Completion {
     emissions: Vec<Emission>,
-    /// Sequences with a full block to settle. All at the end: the misses of one overlap those of others.
+    /// Sequences with a full block to settle. They are settled last, so that their cache misses
+    /// overlap.
     at_boundary: Vec<SequenceKey>,
 }
 
@@ -34,7 +35,7 @@ impl<'a> Yields<'a> {
         }
     }
 
-    /// The token of a run that yielded exactly one.
+    /// Returns the token of a run that yielded exactly one.
     #[inline]
     fn single(&self, run: &FlightRun) -> Option<TokenId> {
         let single = self.slots.first() == Some(&run.slot) && self.counts.first() == Some(&1);
@@ -42,7 +43,7 @@ impl<'a> Yields<'a> {
         token.copied().filter(|_| single)
     }
 
-    /// Goes past the token of `single`; where it is.
+    /// Advances past the token of `single` and returns its range.
     #[inline]
     fn take_single(&mut self) -> Range<usize> {
         self.slots = &self.slots[1..];
@@ -51,7 +52,7 @@ impl<'a> Yields<'a> {
         self.start - 1..self.start
     }
 
-    /// Where the tokens of a run are. Empty if it yielded none.
+    /// Returns the range of a run's tokens; empty if it yielded none.
     fn take_range(&mut self, run: &FlightRun) -> Range<usize> {
         let start = self.start;
         if let ([slot, slots @ ..], [count, counts @ ..]) = (self.slots, self.counts)
@@ -65,8 +66,8 @@ impl<'a> Yields<'a> {
 }
 
 impl Scheduler {
-    /// Takes the outcome of the oldest plan in flight: news per sequence, in run order. Outcomes
-    /// of old epochs and tokens of sequences that are over are dropped.
+    /// Takes the outcome of the oldest plan in flight and returns emissions in run order. Drops
+    /// outcomes of old epochs and tokens of ended sequences.
     pub fn complete(&mut self, outcome: &StepOutcome, now: Micros) -> Vec<Emission> {
         let next = self.flights.front().map(|flight| flight.step);
         if outcome.epoch != self.epoch || next != Some(outcome.step) {
@@ -112,8 +113,8 @@ impl Scheduler {
         completion.emissions
     }
 
-    /// Settles runs for as long as they are the common case: one token that does not end its
-    /// sequence. The runs that are left to `settle`.
+    /// Settles runs while they are the common case: one token that does not end its sequence.
+    /// Returns the remaining runs.
     fn settle_fast_path<'a>(
         &mut self,
         runs: &'a [FlightRun],
@@ -144,8 +145,8 @@ impl Scheduler {
         &[]
     }
 
-    /// How long a step took. Without the workers' word: since it could begin, which is when it was
-    /// planned or, if later, when the step before it was done.
+    /// Returns how long a step took. If the workers report nothing: the time since it could begin,
+    /// which is when it was planned or, if later, when the step before it ended.
     fn duration(&self, flight: &Flight, outcome: &StepOutcome, now: Micros) -> u64 {
         match outcome.duration {
             0 => now
@@ -159,8 +160,8 @@ impl Scheduler {
         self.emit(run, at..at, Some(Finish::Failed))
     }
 
-    /// Takes a sequence out of its slot until its request is prepared again. Runs of it that were
-    /// planned since come to nothing either.
+    /// Takes a sequence out of its slot until its request is prepared again. Its later runs in
+    /// flight yield nothing either.
     fn park_unprepared(&mut self, run: &FlightRun) {
         let sequence = &mut self.store[run.key];
         sequence.in_flight -= 1;
@@ -195,7 +196,8 @@ impl Scheduler {
         sequence.extend(&yielded[..accepted]);
         match sequence.state {
             State::Running(_) => {
-                // All but the last yielded token were run; without any, the last one runs again.
+                // All yielded tokens but the last were run. Without a yield, the last known token
+                // runs again.
                 let computed = before + (yielded.len() as u32).max(1) - 1;
                 sequence.computed = computed.min(sequence.len());
                 if sequence.computed == sequence.len() && yielded.is_empty() {
@@ -237,7 +239,7 @@ impl Scheduler {
     }
 
     /// Settles the blocks of several sequences in passes, each of which overlaps its cache misses:
-    /// the ends of their lists, then where their blocks' keys are to stand, then the work.
+    /// the ends of their lists, the buckets of their blocks' keys, then the work.
     fn settle_together(&mut self, keys: &[SequenceKey]) {
         for &key in keys {
             self.store[key].prefetch();
@@ -250,7 +252,7 @@ impl Scheduler {
         }
     }
 
-    /// Makes the keys of the next blocks, and reads where they are to stand.
+    /// Computes the keys of the next blocks and touches their buckets.
     fn prefetch_index(&mut self, keys: &[SequenceKey]) {
         let mut block_keys = Vec::with_capacity(keys.len());
         for (index, group) in self.groups.iter().enumerate() {
@@ -264,7 +266,7 @@ impl Scheduler {
         }
     }
 
-    /// Makes the full blocks of a running sequence's computed tokens findable, and gives back those
+    /// Makes the full blocks of a running sequence's computed tokens findable and releases those
     /// behind its window.
     fn settle_blocks(&mut self, key: SequenceKey) {
         let sequence = &mut self.store[key];
@@ -285,8 +287,8 @@ impl Scheduler {
 }
 
 impl Sequence {
-    /// Takes one token if it does not end the sequence; settling a full block is the caller's.
-    /// Otherwise does nothing. Whether it took it.
+    /// Appends one token if it does not end the sequence; the caller settles a full block. Returns
+    /// whether it did.
     #[inline]
     fn push_fast_path(&mut self, token: TokenId) -> bool {
         let length = self.len();
@@ -304,7 +306,7 @@ impl Sequence {
         fast
     }
 
-    /// How many of the yielded tokens belong to the sequence, and whether they end it.
+    /// Returns how many of the yielded tokens the sequence keeps, and why it ends, if it does.
     fn count_accepted(&self, yielded: &[TokenId]) -> (usize, Option<Finish>) {
         let left = (self.max_tokens - self.len()) as usize;
         let accepted = yielded.len().min(left);

@@ -1,61 +1,63 @@
-//! How many prompt tokens a step runs, so that first tokens come soon and running streams stay smooth.
+//! The prompt tokens of a step: enough that first tokens come soon, few enough that streams stay
+//! smooth.
 //!
-//! With nothing decoding, a step runs as much as the largest size that suits the workers, and all that
-//! it holds while plenty waits. Larger steps read weights less often, but the first of a few prompts
-//! would wait for all of them.
+//! With nothing decoding, a step runs the largest size that suits the workers, or all that it holds
+//! while plenty waits. Larger steps read weights less often, but the first of a few prompts would
+//! wait for all of them.
 //!
-//! Beside decodes, a step has a time limit. Nobody notices gaps between tokens of a few tens of
-//! milliseconds, and everybody notices a late first token. So one waiting request may lengthen a step to
-//! half of `latency_target`, and the n-th further one by n tenths of it, up to two and a half times the
-//! target: a crowd costs the streams more, but leaves sooner. A step may always take `STRETCH` times as
-//! long as its decodes alone, whatever the target is: on a slow device prompts would starve otherwise.
-//! While contexts are short it may take longer, up to the target: contexts lengthen every step as answers
-//! grow, so a stream that bears the last gaps of a long answer bears the same gaps at its beginning.
+//! Beside decodes, a step has a time limit. Users do not notice gaps of a few tens of milliseconds
+//! between tokens, but they notice a late first token. So one waiting request may lengthen a step
+//! to half of `latency_target`, and the n-th further one by n tenths of it, up to two and a half
+//! times the target: a crowd costs the streams more, but leaves sooner. A step may always take
+//! `STRETCH` times as long as its decodes alone, whatever the target; otherwise prompts would
+//! starve on a slow device. While contexts are short it may take longer, up to the target: contexts
+//! lengthen every step as answers grow, so a stream that accepts the last gaps of a long answer
+//! accepts the same gaps at its start.
 //!
-//! Of the sizes that fit the limit, the step takes the one that costs the least time per prompt token,
-//! filled as far as the limit allows (deep in a prompt, attention takes more than the products that
-//! padding shares).
+//! Of the sizes that fit the limit, the step takes the one with the least time per prompt token,
+//! filled as far as the limit allows (deep in a prompt, attention takes more time than the products
+//! that padding shares).
 
 use crate::cost::StepLoad;
 use crate::scheduler::Scheduler;
 use crate::sequence::{Phase, Sequence};
 
-/// With nothing running, a step is filled while so many times what it holds is unread,
+/// With nothing running, a step is filled if this many times its capacity waits,
 const PLENTY: f64 = 1.5;
-/// if it takes no more microseconds than this.
+/// and if it takes no more microseconds than this.
 const LONGEST: f64 = 500_000.0;
-/// A step with a prompt may always take this many times as long as it would without,
+/// A step with a prompt may always take this many times as long as without,
 const STRETCH: f64 = 2.1;
-/// or this many times but for what its decodes attend to, if that is more and known.
+/// or this many times as long without the attention of its decodes, if that is more and known.
 const STRETCH_OF_PRODUCTS: f64 = 2.8;
-/// Shares of `latency_target`: how long a step may take for one waiting request,
+/// Shares of `latency_target`: the time of a step for one waiting request,
 const FIRST_SHARE: f64 = 0.5;
-/// how much longer for the n-th further one, times n,
+/// the additional time for the n-th further one, times n,
 const FURTHER_SHARE: f64 = 0.1;
-/// and how long at most.
+/// and the maximum.
 const MAX_SHARES: f64 = 2.5;
-/// Prompts are never read more slowly than this many tokens per step, whatever that takes.
+/// Least prompt tokens of a step with prompts, however long that takes.
 const MIN_CHUNK: u32 = 64;
-/// Prompt tokens of a step while it is not known what prompts cost.
+/// Prompt tokens of a step while the cost of prompts is unknown.
 const PROBE: u32 = 512;
 
-/// What a prompt is read beside, and how fast.
+/// What a chunk runs beside, and its time limit.
 struct Pace {
     /// The decodes.
     beside: StepLoad,
-    /// Where the prompt's next tokens begin.
+    /// Position of the prompt's next token.
     position: u32,
     /// Microseconds that the step may take.
     target: f64,
 }
 
 impl Scheduler {
-    /// Prompt tokens of the next step.
+    /// Returns the prompt tokens of the next step.
     pub(crate) fn prompt_budget(&self) -> u32 {
         let decodes = self.running.len() as u32 - self.counters.prefilling;
         let k = self.config.max_tokens_per_run;
         let left = self.config.max_step_tokens.saturating_sub(decodes * k);
-        // Those whose last token is in flight decode no more.
+        // Sequences whose last token is in flight decode no more.
         let streams = decodes.min(self.streams.sequences);
         if streams == 0 || self.counters.prefilling == 0 && self.queue.is_empty() {
             return self.budget_without_streams().min(left);
@@ -73,7 +75,7 @@ impl Scheduler {
         paced.unwrap_or(PROBE).max(k).min(left)
     }
 
-    /// Prompt tokens of a step that holds up no stream.
+    /// Returns the prompt tokens of a step that delays no stream.
     fn budget_without_streams(&self) -> u32 {
         let most = self.config.max_step_tokens;
         let full = StepLoad {
@@ -88,18 +90,18 @@ impl Scheduler {
         }
     }
 
-    /// The largest size that suits the workers beside decodes.
+    /// Returns the largest size that suits the workers beside decodes.
     fn largest_size(&self) -> u32 {
         let most = self.config.max_step_tokens;
         self.config.step_sizes.last().copied().unwrap_or(most)
     }
 
-    /// Sequences that wait and for which there are slots.
+    /// Returns the number of queued sequences for which there are slots.
     fn entering(&self) -> f64 {
         self.counters.queued.min(self.slots.free()) as f64
     }
 
-    /// The pace beside decodes; None until the cost of prompts is known.
+    /// Returns the pace beside decodes; None until the cost of prompts is known.
     fn pace(&self, beside: StepLoad) -> Option<Pace> {
         let least = self.cost.least(beside)?;
         Some(Pace {
@@ -109,7 +111,8 @@ impl Scheduler {
         })
     }
 
-    /// Microseconds that a step with prompts may take beside decodes. `least`: what it takes at least.
+    /// Returns the microseconds that a step with prompts may take beside decodes. `least`: the
+    /// least time that it takes.
     fn time_limit(&self, beside: StepLoad, least: f64) -> f64 {
         let always = STRETCH * least;
         let stretched = |attending: f64| {
@@ -128,9 +131,8 @@ impl Scheduler {
         always.max(smooth).max(shares * latency)
     }
 
-    /// Tokens of a prompt at this pace, such that with `decodes` tokens beside them the step fills a
-    /// size that suits the workers, or what time allows of it: the smallest that there is, or a better
-    /// one.
+    /// Returns the tokens of a prompt at this pace that fill a size, together with `decodes`
+    /// tokens, as far as the time limit allows: the smallest size, or one with a better price.
     fn budget_for_pace(&self, pace: &Pace, decodes: u32) -> Option<u32> {
         let fitting = |room| {
             let (beside, position, target) = (pace.beside, pace.position, pace.target);
@@ -149,7 +151,7 @@ impl Scheduler {
             load.add_prompt(pace.position, tokens);
             load
         };
-        // What was not tried yet is hoped to be good, so that it is tried.
+        // Sizes that were not tried yet are priced optimistically, so that they are tried.
         let price =
             |tokens| self.cost.predict_optimistic(load(tokens)).unwrap_or(0.0) / f64::from(tokens);
         let least = fitting(smallest).map_or(smallest, |tokens| tokens.max(MIN_CHUNK));
@@ -159,7 +161,8 @@ impl Scheduler {
             .min_by(|&a, &b| price(a).total_cmp(&price(b)))
     }
 
-    /// Prompt tokens that are unread, those of the first `entering` in the queue included.
+    /// Returns the prompt tokens that have not run, those of the first `entering` in the queue
+    /// included.
     fn waiting_prompt_tokens(&self, entering: f64) -> f64 {
         let waiting = self.counters.waiting().max(1) as f64;
         let queued = self.counters.waiting_tokens as f64 * entering / waiting;
@@ -167,7 +170,8 @@ impl Scheduler {
         queued + self.prefills().map(left).sum::<f64>()
     }
 
-    /// Sequences that read, the most junior first. They are mostly the newest: looks from the end.
+    /// Returns the sequences that prefill, the most junior first. They are mostly the newest, so
+    /// the search begins at the end.
     fn prefills(&self) -> impl Iterator<Item = &Sequence> {
         let juniors_first = self.running.iter().rev().map(|&key| &self.store[key]);
         let prefills = juniors_first.filter(|sequence| sequence.phase == Phase::Prefill);

@@ -1,9 +1,9 @@
-//! What goes out to the workers and what comes back: plain values, deltas only.
+//! Plans for the workers and their outcomes: plain values, deltas only.
 //!
-//! Steps execute in the order of their numbers, each after all writes of the one before. That is
-//! why a block may change hands at once: when a sequence leaves while its runs are in flight, their
-//! writes land before those of the block's next owner, which is first written to, copied to or read
-//! in a later step. And it is why a slot in `finished` may be filled by `new` of the same plan.
+//! Steps run in the order of their numbers, each after all writes of the one before. So a block may
+//! change owners at once: when a sequence leaves while its runs are in flight, their writes land
+//! before the block's next owner writes, copies or reads it in a later step. And a slot in
+//! `finished` may be filled by `new` of the same plan.
 
 use crate::ids::{BlockId, Epoch, GroupId, SequenceId, Slot, StepId, TokenId};
 use std::ops::Range;
@@ -11,11 +11,11 @@ use std::ops::Range;
 /// The work of one step. Workers apply the parts in the order of the fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StepPlan {
-    /// The life of the workers' state that this plan continues.
+    /// The epoch of the workers' state that this plan continues.
     pub epoch: Epoch,
-    /// Position in that life, from 0, without gaps.
+    /// Number of the step in its epoch, from 0, without gaps.
     pub step: StepId,
-    /// Slots whose sequence is over, was preempted or aborted.
+    /// Slots whose sequence ended or was preempted.
     pub finished: Vec<Slot>,
     /// Sequences that enter a slot, in full.
     pub new: Vec<NewSequence>,
@@ -23,7 +23,7 @@ pub struct StepPlan {
     pub forks: Vec<Fork>,
     /// Blocks to copy whole before anything runs.
     pub copies: Vec<BlockCopy>,
-    /// Slots whose last known token becomes another.
+    /// Slots whose last known token is replaced.
     pub steered: Vec<SteeredToken>,
     /// Blocks appended to the tables of the sequences in `runs`; one entry per KV group that grows.
     pub growth: Vec<Growth>,
@@ -34,15 +34,15 @@ pub struct StepPlan {
 /// A sequence in full, as a fresh worker needs it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewSequence {
-    /// Whose it is: the engine adds the sampling parameters by this id.
+    /// The sequence's id; the engine adds the sampling parameters by it.
     pub sequence: SequenceId,
-    /// Where it goes.
+    /// The slot that it enters.
     pub slot: Slot,
     /// Prompt and generated tokens known so far.
     pub token_ids: Vec<TokenId>,
     /// How many of `token_ids`, at their end, were generated.
     pub generated: u32,
-    /// Tokens whose KV is in the blocks already (prefix hits).
+    /// Tokens whose KV is already in the blocks (prefix hits).
     pub computed: u32,
     /// One block table per KV group.
     pub tables: Vec<Table>,
@@ -60,7 +60,7 @@ pub struct Table {
 /// `destination` becomes a copy of `source` with tables of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fork {
-    /// The sequence born by the fork.
+    /// The new sequence.
     pub sequence: SequenceId,
     /// Slot that is copied.
     pub source: Slot,
@@ -81,12 +81,12 @@ pub struct BlockCopy {
     pub destination: BlockId,
 }
 
-/// The last known token of a slot's sequence, which has not run, is replaced.
+/// Replaces the last known token of a slot's sequence, which has not run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SteeredToken {
     /// The sequence's slot.
     pub slot: Slot,
-    /// What it goes on with.
+    /// The token that replaces it.
     pub token: TokenId,
 }
 
@@ -103,66 +103,66 @@ pub struct Growth {
 
 /// One sequence's share of a step.
 ///
-/// The worker owns the exact position. It knows `length` ids of the sequence, of which it has run
-/// `computed < length`. A run of n tokens continues at `computed`:
+/// The worker owns the exact position. It knows `length` ids of the sequence, and has run `computed
+/// < length` of them. A run of n tokens continues at `computed`:
 /// - n < length - computed: it runs n tokens, yields none, and `computed` grows by n;
-/// - otherwise it runs up to the last known token and yields 1 to `max_tokens_per_run` tokens, the
-///   yielded ones but the last being run on the way (by drafts or by several passes). Then `length`
-///   grows by what was yielded and `computed` is `length - 1`.
+/// - otherwise it runs up to the last known token and yields 1 to `max_tokens_per_run` tokens. All
+///   yielded tokens but the last also run in this step (as drafts or in several passes). Then
+///   `length` grows by the yield and `computed` is `length - 1`.
 ///
-/// So a decode is always `tokens: 1`, also when the outcome before it is not known yet, and with
+/// So a decode is always `tokens: 1`, also while the outcome before it is unknown, and with
 /// `max_tokens_per_run` 1 a yielding run yields one token. KV is never written past the tables: a
-/// worker yields only as many tokens as have room, none if the last known token has none itself
-/// (its sequence is over, but the plan could not know). With one token per run, that never occurs.
+/// worker yields only as many tokens as have room, and none if the last known token has none (the
+/// sequence has ended, but the plan could not know). With one token per run, that never occurs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// The sequence's slot.
     pub slot: Slot,
-    /// Tokens to run from where it stands; it yields tokens when they reach its last known one.
+    /// Tokens to run from its position; it yields tokens when they reach its last known one.
     pub tokens: u32,
 }
 
-/// What a step brought, as the workers report it.
+/// The outcome of a step, as the workers report it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepOutcome {
-    /// Echo of the plan's epoch; an old one makes `complete` return nothing.
+    /// The plan's epoch; `complete` ignores outcomes of an old one.
     pub epoch: Epoch,
-    /// Echo of the plan's step.
+    /// The plan's step.
     pub step: StepId,
     /// Slots that yielded tokens, in run order.
     pub slots: Vec<Slot>,
-    /// Tokens that each yielded; same length as `slots`.
+    /// Number of tokens that each yielded; same length as `slots`.
     pub counts: Vec<u32>,
     /// The tokens, `counts.sum()` of them.
     pub token_ids: Vec<TokenId>,
     /// Slots whose sequence failed in this step.
     pub failed: Vec<Slot>,
-    /// Slots whose sequence could not run: its request must be prepared again.
+    /// Slots whose sequence could not run because its request must be prepared again.
     pub unprepared: Vec<Slot>,
-    /// How long the step kept the workers busy, in microseconds; feeds the cost model. 0 = unknown:
+    /// Microseconds that the step kept the workers busy; feeds the cost model. 0 = unknown:
     /// `complete` then takes the time since the step could begin.
     pub duration: u64,
 }
 
-/// News about one sequence after a step.
+/// The result of a step for one sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Emission {
-    /// Whose news.
+    /// The sequence.
     pub sequence: SequenceId,
-    /// The slot that it had in this step; by now it may have another, and this one another sequence.
+    /// The slot that it had in this step. By now the sequence and the slot may have parted.
     pub slot: Slot,
-    /// Its tokens, as a range of the outcome's `token_ids`; trimmed to what the sequence may keep.
+    /// Its tokens, as a range of the outcome's `token_ids`, cut to those that the sequence keeps.
     pub tokens: Range<usize>,
     /// Set on a sequence's last emission.
     pub finish: Option<Finish>,
-    /// Whether it is of a sequence that is steered; without `finish`, it waits for that now.
+    /// Whether the sequence is steered; without `finish`, it now waits for `Scheduler::steer`.
     pub steered: bool,
 }
 
-/// Why a sequence is over.
+/// Why a sequence ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finish {
-    /// It generated as many tokens as it may.
+    /// It reached its length limit.
     Length,
     /// It generated one of its stop tokens (the last token of the emission).
     StopToken,

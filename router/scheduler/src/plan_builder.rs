@@ -1,4 +1,4 @@
-//! A plan in the making.
+//! A plan under construction.
 
 use crate::blocks::BlockLease;
 use crate::cost::StepLoad;
@@ -8,7 +8,7 @@ use crate::ids::{BlockId, GroupId, Micros, Slot};
 use crate::plan::{Growth, NewSequence, Run, Table};
 use crate::sequence::{Sequence, SequenceKey};
 
-/// Runs of one kind, with the blocks that they gain per group.
+/// Runs of one kind (decodes or prompts), and the blocks that they gain per group.
 #[derive(Debug, Default)]
 pub(crate) struct PlanSection {
     pub(crate) runs: Vec<Run>,
@@ -16,10 +16,10 @@ pub(crate) struct PlanSection {
     growth: Vec<Gains>,
 }
 
-/// What the runs of a lane gain in one group.
+/// Blocks that the runs of a section gain in one group.
 #[derive(Clone, Debug, Default)]
 struct Gains {
-    /// Which run gains how many blocks, for those that gain any.
+    /// Runs that gain blocks, by index, and how many.
     counts: Vec<(usize, u32)>,
     blocks: Vec<BlockId>,
 }
@@ -28,70 +28,70 @@ struct Gains {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PendingGrowth {
     pub(crate) key: SequenceKey,
-    /// Its position among the lane's runs.
+    /// Its index among the section's runs.
     pub(crate) run: usize,
     /// Tokens that it needs room for.
     pub(crate) wanted: u32,
 }
 
-/// What the decodes of a plan add up to.
+/// Totals of a plan's decodes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct DecodeStats {
     pub(crate) decodes: u32,
-    /// Tokens that they attend to.
+    /// Tokens that the decodes attend to.
     pub(crate) context: u64,
-    /// Those that will have all their tokens.
+    /// Decodes that reach their length limit.
     pub(crate) ending: u32,
-    /// Those that will want another block in each group.
+    /// Decodes that will need another block in each group.
     pub(crate) wanting: u32,
 }
 
-/// A plan in the making.
+/// A plan under construction.
 #[derive(Debug)]
 pub(crate) struct PlanBuilder {
     pub(crate) now: Micros,
     pub(crate) new: Vec<NewSequence>,
     pub(crate) decodes: PlanSection,
     pub(crate) prompts: PlanSection,
-    /// What prompts add to the step.
+    /// Work that prompts add to the step.
     pub(crate) prefill: StepLoad,
-    /// Prompts that will decode in the next plan.
+    /// Prompts that decode in the next plan.
     pub(crate) streams: Streams,
-    /// Decodes whose next block is reserved, but not taken yet.
+    /// Decodes whose next block is reserved but not yet taken.
     pub(crate) pending_growth: Vec<PendingGrowth>,
     /// Running sequences that do not decode in this plan.
     pub(crate) others: Vec<SequenceKey>,
     pub(crate) decode_stats: DecodeStats,
     /// Tokens left for prompts.
     pub(crate) budget: u32,
-    /// A long prompt whose turn comes last.
+    /// A long prompt that yields to shorter ones in this plan.
     pub(crate) deferred: Option<DeferredPrompt>,
-    /// Running sequences whose blocks others wait for.
+    /// Running sequences whose next blocks others wait for.
     pub(crate) claimants: Vec<SequenceKey>,
     /// Whether memory ran out for a running sequence.
     pub(crate) shortage: Shortage,
 }
 
-/// A prompt that is read last in a plan; see `short_prompts_first`.
+/// A prompt whose chunk is planned last; see `short_prompts_first`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DeferredPrompt {
     pub(crate) key: SequenceKey,
-    /// Tokens that whoever overtakes may have left to read.
+    /// Tokens that a prompt may have left if it is to go first.
     pub(crate) max_remaining: u32,
-    /// Tokens of the step that are kept for it.
+    /// Tokens of the step that are reserved for the long prompt.
     pub(crate) reserved: u32,
 }
 
-/// Whether running sequences got the blocks they needed.
+/// Whether running sequences got the blocks that they needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shortage {
     None,
-    /// One was preempted or stalled: nobody is admitted in this plan.
+    /// A sequence was preempted or stalled: this plan admits nothing.
     Blocks,
 }
 
 impl PlanBuilder {
-    /// Whether a prompt of which so many tokens are left may be read now.
+    /// Returns whether a prompt with `left` tokens may run now.
     pub(crate) fn may_prefill(&self, left: u32) -> bool {
         self.deferred
             .is_none_or(|deferred| left <= deferred.max_remaining)
@@ -108,7 +108,7 @@ impl PlanSection {
         }
     }
 
-    /// Records blocks that a run gains; in the order of runs.
+    /// Records the blocks that a run gains. Calls come in the order of runs.
     pub(crate) fn gain(&mut self, run: usize, group: usize, leases: &[BlockLease]) {
         if !leases.is_empty() {
             let gains = &mut self.growth[group];
@@ -117,7 +117,7 @@ impl PlanSection {
         }
     }
 
-    /// Records a decode whose room is there or reserved.
+    /// Records a decode that has room, or whose block is reserved.
     #[inline]
     pub(crate) fn push_decode(&mut self, sequence: &mut Sequence, key: SequenceKey) {
         sequence.in_flight += 1;
@@ -159,7 +159,7 @@ impl PlanSection {
         }
     }
 
-    /// The plan's `growth`: one entry per group that grows.
+    /// Returns the plan's `growth`: one entry per group that grows.
     pub(crate) fn take_growth(&mut self) -> Vec<Growth> {
         let runs = self.runs.len();
         let groups = std::mem::take(&mut self.growth).into_iter().enumerate();
@@ -180,7 +180,7 @@ impl PlanSection {
 }
 
 impl DecodeStats {
-    /// Counts a decode that was recorded.
+    /// Counts a recorded decode.
     #[inline]
     pub(crate) fn count(&mut self, sequence: &Sequence) {
         self.decodes += 1;
@@ -190,7 +190,7 @@ impl DecodeStats {
     }
 }
 
-/// A sequence as a fresh worker needs it.
+/// Describes a sequence in full, as a fresh worker needs it.
 pub(crate) fn full(
     sequence: &Sequence,
     slot: Slot,
@@ -207,7 +207,7 @@ pub(crate) fn full(
     }
 }
 
-/// Tables of all of a sequence's blocks.
+/// Returns the block tables of a sequence, one per group.
 pub(crate) fn tables(sequence: &Sequence) -> Vec<Table> {
     let chains = sequence.chains.iter().enumerate();
     chains

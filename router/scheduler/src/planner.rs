@@ -20,13 +20,13 @@ enum Demand {
     Nothing,
     Decode,
     Prefill,
-    /// Its prompt is computed but for the last token: its forks are born.
+    /// All of its prompt but the last token is computed: its forks are made now.
     Fork,
 }
 
 impl Scheduler {
-    /// The next step. None when nothing can run, or when enough plans are in flight. Slots of
-    /// sequences that are over are dropped by the next plan that runs something.
+    /// Returns the next step. None when nothing can run or enough plans are in flight. The next
+    /// plan that runs something drops the slots of ended sequences.
     pub fn plan(&mut self, now: Micros) -> Option<StepPlan> {
         if self.has_lead() {
             return None;
@@ -42,20 +42,20 @@ impl Scheduler {
             if self.pending_forks.is_empty() && !self.evict_held(now) {
                 return None;
             }
-            // The blocks that unborn forks are to be copied from may be all that is missing.
+            // The source blocks of pending forks may be all that is missing.
             while let Some(pending) = self.pending_forks.last() {
                 self.evict(pending.child, now);
             }
         }
     }
 
-    /// Whether the workers have enough to do until another plan can come.
+    /// Returns whether the workers have enough work until the next plan can reach them.
     fn has_lead(&self) -> bool {
         let flying = self.flights.len();
         let long = || {
             let times = self.flights.iter().map(|f| self.cost.predict(f.load));
             let time: Option<f64> = times.sum();
-            // What a step takes is not known at first.
+            // Step times are unknown at first.
             time.is_none_or(|time| time >= self.config.lead as f64)
         };
         flying >= usize::from(self.config.depth) || flying >= BASE_DEPTH && long()
@@ -82,7 +82,7 @@ impl Scheduler {
     }
 
     /// Gives running sequences their tokens, the most senior first. Preemption takes from the end
-    /// of the list, so that nobody in this plan is preempted by it.
+    /// of the list, so a plan never preempts a sequence that it runs.
     fn plan_running(&mut self, builder: &mut PlanBuilder) {
         let mut at = self.decode_fast_path(0, builder);
         while let Some(&key) = self.running.get(at) {
@@ -94,7 +94,7 @@ impl Scheduler {
             match demand(sequence) {
                 Demand::Nothing => {
                     builder.others.push(key);
-                    // One that is steered decodes in the next plan.
+                    // A steered sequence decodes in the next plan.
                     if sequence.phase == Phase::Decode {
                         builder.streams.count(sequence);
                     }
@@ -108,7 +108,7 @@ impl Scheduler {
                 }
                 Demand::Fork => {
                     builder.others.push(key);
-                    // The blocks of decodes are reserved first.
+                    // Blocks of decodes are reserved first.
                     self.grow_decodes(builder);
                     self.make_forks(key, builder.now);
                     self.prefill(key, at, builder);
@@ -119,8 +119,8 @@ impl Scheduler {
         self.grow_decodes(builder);
     }
 
-    /// Plans decodes, from the member `at` of the list on, for as long as all that they need is
-    /// there. The first member that is left to others.
+    /// Plans decodes from index `at` of the running list, for as long as a decode needs nothing but
+    /// its run. Returns the index of the first sequence that needs more.
     fn decode_fast_path(&mut self, mut at: usize, builder: &mut PlanBuilder) -> usize {
         let k = self.config.max_tokens_per_run;
         // A copy, so that it stays in registers.
@@ -162,7 +162,8 @@ impl Scheduler {
         builder.decode_stats.count(sequence);
     }
 
-    /// Whether one block per group does, beside those that `builder.pending_growth` will take.
+    /// Returns whether one block per group is enough, beyond those that `builder.pending_growth`
+    /// will take.
     fn can_grow_later(&self, key: SequenceKey, wanted: u32, builder: &PlanBuilder) -> bool {
         let missing = wanted - self.store[key].room;
         self.groups.iter().all(|group| {
@@ -171,7 +172,7 @@ impl Scheduler {
         })
     }
 
-    /// Takes the blocks of decodes together, so that the misses of one overlap those of others.
+    /// Takes the blocks of all decodes together, so that their cache misses overlap.
     fn grow_decodes(&mut self, builder: &mut PlanBuilder) {
         for pending_growth in &builder.pending_growth {
             self.store[pending_growth.key].prefetch();
@@ -216,7 +217,7 @@ impl Scheduler {
         self.push_prompt(key, tokens, reach, builder);
     }
 
-    /// Records a run over known tokens whose blocks are there.
+    /// Records a run over known tokens that have room.
     pub(crate) fn push_prompt(
         &mut self,
         key: SequenceKey,
@@ -242,8 +243,8 @@ impl Scheduler {
         builder.prompts.push(sequence, key, tokens, reach);
     }
 
-    /// Preempts juniors (members from `after` on) until `key` can hold `wanted` tokens. How many
-    /// it can hold, at most `wanted`.
+    /// Preempts juniors (from index `after` of the running list) until `key` can hold `wanted`
+    /// tokens. Returns how many it can hold, at most `wanted`.
     fn make_room(
         &mut self,
         key: SequenceKey,
@@ -267,7 +268,7 @@ impl Scheduler {
         }
     }
 
-    /// Tokens that a sequence could hold with all blocks that are available.
+    /// Returns how many tokens a sequence could hold with all available blocks.
     pub(crate) fn possible_room(&self, key: SequenceKey) -> u32 {
         let sequence = &self.store[key];
         let rooms = self
@@ -370,7 +371,7 @@ impl Scheduler {
     }
 }
 
-/// What a running sequence may do while its runs in flight are not known.
+/// Returns what a running sequence may do while the outcomes of its runs in flight are unknown.
 #[inline]
 fn demand(sequence: &Sequence) -> Demand {
     let waits = sequence.pipelining != Pipelining::Ahead;
@@ -386,9 +387,9 @@ fn demand(sequence: &Sequence) -> Demand {
     }
 }
 
-/// How many of `remaining` known tokens fit `budget`; not the last one while there are `forks_to_make`
-/// forks to run it too. A run that reaches it may yield `k` tokens, of which all but one run in the
-/// same step.
+/// Returns how many of `remaining` known tokens fit `budget`. While the sequence has
+/// `forks_to_make`, the last token is excluded: each fork runs it. A run that reaches the last
+/// token may yield `k` tokens and runs all of them but one in the same step.
 pub(crate) fn chunk(remaining: u32, forks_to_make: u32, budget: u32, k: u32) -> (u32, Reach) {
     if forks_to_make == 0 && remaining + k - 1 <= budget {
         (remaining, Reach::Yields)

@@ -1,21 +1,21 @@
 //! The prefix index of one KV group: which computed block holds which tokens after which prefix.
 //!
-//! A block's key is a hash chained over all blocks before it and the salt. The key only finds
-//! candidates: a hit also needs the same tokens, the same parent entry and, for first blocks, the
-//! same salt. Entries are numbered and never renumbered, so equality holds by induction from the
-//! first block on and a collision costs time, never correctness.
+//! A block's key is a hash chained over the salt and all blocks before it. The key only finds
+//! candidates. A hit also compares the tokens, the parent entry and, for first blocks, the salt.
+//! Entry numbers are never reused, so equality holds by induction from the first block on, and a
+//! hash collision costs time but never correctness.
 
 use crate::ids::{BlockId, TokenId};
 use std::collections::BTreeMap;
 use std::hint::black_box;
 
-/// The part of a key that the table keeps; its low bits also say where a search begins.
+/// The part of a key that the table stores; its low bits are also the start of the search.
 const TAG: u64 = !0 << 32;
 
-/// Place of a block that is not in the index.
+/// Bucket of a block that is not in the index.
 const ABSENT: u32 = u32::MAX;
 
-/// Number of an entry of the index, unique over its life.
+/// Number of an index entry, never reused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Node(u64);
 
@@ -24,7 +24,7 @@ impl Node {
     pub(crate) const ROOT: Self = Self(0);
 }
 
-/// Where to look in the index: the chain so far, and what must follow.
+/// The search for one block: the entries before it and its expected contents.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Link<'a> {
     pub(crate) key: u64,
@@ -41,21 +41,21 @@ struct Entry {
 }
 
 /// Dense storage by block, found through an open-addressed table (linear probing, at most half
-/// full). A place of the table is 0, or a key's upper half beside a block's number + 1.
+/// full). A bucket is 0, or a key's upper half beside a block's number + 1.
 #[derive(Debug)]
 pub(crate) struct Prefix {
     table: Vec<u64>,
-    /// Where in the table each block is; `ABSENT` if it is not.
+    /// The bucket of each block; `ABSENT` if it is not indexed.
     buckets: Vec<u32>,
     entries: Vec<Entry>,
     tokens: Vec<TokenId>,
-    /// Of first blocks that have any; the other first blocks have the empty salt.
+    /// Salts of first blocks; those without an entry have the empty salt.
     salts: BTreeMap<BlockId, Box<[u64]>>,
     block_tokens: usize,
     last_node: u64,
 }
 
-/// Where a search of the table ends.
+/// The end of a search of the table.
 enum Lookup {
     Found(BlockId, Node),
     Empty(usize),
@@ -85,8 +85,8 @@ impl Prefix {
         }
     }
 
-    /// Makes a computed block findable. If another block holds the same already, that one stays,
-    /// and its node continues the chain.
+    /// Makes a computed block findable and returns its node. If another block has the same
+    /// contents, that one stays and its node is returned.
     pub(crate) fn insert(&mut self, block: BlockId, link: &Link<'_>) -> Node {
         let bucket = match self.search(link) {
             Lookup::Found(_, node) => return node,
@@ -108,12 +108,12 @@ impl Prefix {
         node
     }
 
-    /// Reads where the searches for `keys` begin, so that their cache misses overlap.
+    /// Touches the buckets where searches for `keys` begin, so that their cache misses overlap.
     pub(crate) fn prefetch(&self, keys: impl Iterator<Item = u64>) {
         black_box(keys.fold(0, |sum, key| sum ^ self.table[self.home(key)]));
     }
 
-    /// Reads what removing `blocks` will read.
+    /// Touches the memory that removing `blocks` will read.
     pub(crate) fn prefetch_removal(&self, blocks: impl Iterator<Item = BlockId>) {
         let buckets = blocks.map(|block| self.buckets[block.0 as usize] as usize);
         let found = buckets.map(|bucket| self.table.get(bucket).copied().unwrap_or(0));
@@ -128,7 +128,7 @@ impl Prefix {
         if !self.salts.is_empty() {
             self.salts.remove(&block);
         }
-        // Later members of the run move up, unless they would come to stand before their home.
+        // Later members of the run move up, except past their home bucket.
         let mut hole = bucket as usize;
         let mut next = self.after(hole);
         while self.table[next] != 0 {
@@ -142,7 +142,7 @@ impl Prefix {
         self.table[hole] = 0;
     }
 
-    /// Whether a search for what an indexed block holds ends at it.
+    /// Returns whether a search for the contents of an indexed block finds it.
     pub(crate) fn finds(&self, block: BlockId) -> bool {
         let Entry { key, parent, .. } = self.entries[block.0 as usize];
         let start = block.0 as usize * self.block_tokens;
@@ -199,13 +199,13 @@ impl Prefix {
     }
 }
 
-/// The key before the first block.
+/// Returns the key before the first block.
 pub(crate) fn root_key(salt: &[u64]) -> u64 {
     salt.iter()
         .fold(salt.len() as u64, |key, &word| mix(key, word))
 }
 
-/// The key of a full block, two tokens at a time.
+/// Returns the key of a full block; hashes two tokens at a time.
 pub(crate) fn block_key(parent: u64, tokens: &[TokenId]) -> u64 {
     let words = tokens.chunks(2).map(|pair| {
         let [first, second] = [pair.first(), pair.get(1)].map(|t| t.map_or(0, |t| t.0));
@@ -227,7 +227,7 @@ fn mix(key: u64, word: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// A first block whose search begins at `home`, in a table of 16 places.
+    /// Returns a first block whose search begins at `home`, in a table of 16 buckets.
     fn link(home: u64, tokens: &[TokenId; 1]) -> Link<'_> {
         Link {
             key: (home | u64::from(tokens[0].0) << 8) << 32,
@@ -237,7 +237,7 @@ mod tests {
         }
     }
 
-    /// All orders of removing four of six blocks whose searches collide, at the table's end too.
+    /// Removes four of six blocks with colliding searches in all orders, also at the table's end.
     #[test]
     fn blocks_whose_searches_collide_are_found_after_any_deletion() {
         let tokens: Vec<_> = (0..6).map(|token| [TokenId(token)]).collect();
@@ -284,8 +284,8 @@ mod tests {
         }
     }
 
-    /// Searches of a full index look at few places: keys of blocks that differ in one token, in its
-    /// place, in the parent or in the salt are unlike each other.
+    /// Searches of a full index touch few buckets: keys differ for blocks that differ in one token,
+    /// in its position, in the parent or in the salt.
     #[test]
     fn keys_of_similar_blocks_spread() {
         let mut keys = Vec::new();
@@ -302,14 +302,14 @@ mod tests {
         }
         keys.sort_unstable();
         keys.dedup();
-        // Salts of no words are one salt.
+        // All empty salts are the same salt.
         assert_eq!(keys.len(), 13 * 16 * 64 * 2);
         let prefix = Prefix::new(keys.len() as u32, 1);
         let mut homes = vec![0_u32; prefix.table.len()];
         for &key in &keys {
             homes[prefix.home(key)] += 1;
         }
-        // Of a random function, some 6,000 of the 64 Ki homes would have two or more, and none nine.
+        // A random function gives some 6,000 of the 64 Ki homes two or more keys, and none nine.
         let most = homes.iter().max();
         assert!(most < Some(&9), "{most:?} keys have the same home");
     }

@@ -1,10 +1,10 @@
-//! Sequences that wait for a slot, in the order in which they are tried.
+//! Sequences that wait for a slot, in the order in which admission tries them.
 
 use crate::ids::Micros;
 use crate::sequence::{Order, QueueClass, Sequence, SequenceKey};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Position in the queue: resumed sequences first, then seniority.
+/// A position in the queue: resumed sequences first, then by seniority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Ticket {
     pub(crate) queue_class: QueueClass,
@@ -20,7 +20,7 @@ impl Ticket {
     }
 }
 
-/// The queue in order of trial, and its fresh sequences in order of waiting time.
+/// The queue by ticket, and its fresh sequences by waiting time.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     by_ticket: BTreeMap<Ticket, SequenceKey>,
@@ -48,8 +48,8 @@ impl Queue {
         self.by_time.remove(&(since, ticket));
     }
 
-    /// The first `limit` to try: the resumed, then whoever of the others waits longest if that is
-    /// since before `aged`, then by ticket.
+    /// Returns the first `limit` candidates: resumed sequences, then the fresh one that waits
+    /// longest if it has waited since `aged`, then the others by ticket.
     pub(crate) fn candidates(&self, aged: Option<Micros>, limit: usize) -> Vec<SequenceKey> {
         let oldest = self.by_time.first();
         let oldest = oldest.filter(|(since, _)| aged.is_some_and(|aged| *since <= aged));
@@ -64,7 +64,7 @@ impl Queue {
         resumed.chain(oldest).chain(fresh).take(limit).collect()
     }
 
-    /// Whether both orders hold the same fresh sequences, and `since` is when each began to wait.
+    /// Returns whether both orders hold the same fresh sequences and `since` is when each entered.
     pub(crate) fn is_consistent(&self, since: impl Fn(SequenceKey) -> Micros) -> bool {
         let fresh = |ticket: &Ticket| ticket.queue_class == QueueClass::Fresh;
         self.by_time.len() == self.by_ticket.keys().filter(|ticket| fresh(ticket)).count()

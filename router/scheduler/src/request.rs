@@ -1,4 +1,4 @@
-//! What the scheduler is told about a request.
+//! Requests as the scheduler sees them.
 
 use crate::ids::{RequestId, TokenId};
 
@@ -7,7 +7,7 @@ use crate::ids::{RequestId, TokenId};
 pub struct Request {
     /// Chosen by the engine; unique among live requests.
     pub id: RequestId,
-    /// Prompt, followed by `generated` tokens that an earlier life of the request brought.
+    /// The prompt, followed by `generated` tokens of an earlier run of the request.
     pub token_ids: Vec<TokenId>,
     /// How many of `token_ids`, at their end, were generated.
     pub generated: u32,
@@ -19,16 +19,16 @@ pub struct Request {
     pub stop_token_ids: Vec<TokenId>,
     /// Requests of different salts never share blocks (adapter, tenant isolation, image hashes, ...).
     pub cache_salt: Vec<u64>,
-    /// Leading tokens whose KV may come from the prefix cache; `u32::MAX` = as many as are found.
-    /// Fewer where the logits after a token are wanted, not only what they lead to.
+    /// Leading tokens whose KV may come from the prefix cache; `u32::MAX` = no limit. Lower where
+    /// the logits after a prompt token are needed, which a hit would skip.
     pub max_cached_tokens: u32,
     /// Whether the request must wait for `Scheduler::prepared` before it may run.
     pub preparing: bool,
     /// How far plans may run ahead of outcomes.
     pub pipelining: Pipelining,
-    /// Sequences that continue the known tokens, at least 1: branches 0 to this, exclusive. The
-    /// first computes all known tokens but the last; then the others are forked from it, and each
-    /// runs the last one for itself. Until then they have no news, and end with branch 0.
+    /// Sequences that continue the known tokens, at least 1: indices 0 to this, exclusive. The
+    /// first computes all known tokens but the last. Then the others fork from it, and each runs
+    /// the last one itself. Until then they have no emissions and end with sequence 0.
     pub sequences: u32,
     /// Read by the policy.
     pub class: SchedulingClass,
@@ -42,8 +42,8 @@ pub enum Pipelining {
     Ahead,
     /// The next plan needs the last outcome: depth 1 for this request alone.
     Waits,
-    /// As `Waits`, and after each outcome it is `Scheduler::steer` that says which token it goes on
-    /// with, and in how many sequences (beam search).
+    /// As `Waits`; after each outcome, `Scheduler::steer` chooses the token that it continues with,
+    /// and in how many sequences (beam search).
     Steered,
 }
 
@@ -52,7 +52,7 @@ pub enum Pipelining {
 pub struct SchedulingClass {
     /// Smaller runs earlier.
     pub priority: i32,
-    /// Who pays: an opaque number made by the engine.
+    /// The tenant that pays: an opaque number made by the engine.
     pub tenant: u64,
     /// Microseconds on the caller's clock after which the answer is worthless.
     pub deadline: Option<u64>,
@@ -72,7 +72,7 @@ pub enum AddError {
         /// Tokens that a sequence may have.
         limit: u64,
     },
-    /// No token, no branch, or nothing left to generate.
+    /// No token, no sequence, or nothing left to generate.
     Empty,
     /// The id belongs to a live request.
     Duplicate,
@@ -91,7 +91,7 @@ impl std::fmt::Display for AddError {
             Self::Empty => {
                 write!(
                     f,
-                    "the prompt must have a token and max_new_tokens must leave one to make"
+                    "the prompt must have a token and max_new_tokens must leave at least one to generate"
                 )
             }
             Self::Duplicate => write!(f, "a live request has the same id"),

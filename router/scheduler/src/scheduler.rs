@@ -14,16 +14,16 @@ use crate::sequence::{Order, Phase, QueueClass, Sequence, SequenceKey, State, St
 use crate::slots::Slots;
 use std::collections::VecDeque;
 
-/// A fork that shares its parent's blocks and that no plan has carried yet.
+/// A fork that shares its parent's blocks and is in no plan yet.
 #[derive(Debug)]
 pub(crate) struct PendingFork {
     pub(crate) child: SequenceKey,
     pub(crate) parent: SequenceKey,
     pub(crate) parent_generation: u32,
     pub(crate) parent_slot: Slot,
-    /// Blocks per group that the child was born with.
+    /// Blocks per group that the child has at the fork.
     pub(crate) blocks: Vec<usize>,
-    /// Per group at most one block to copy. The lease keeps the source until the plan is made.
+    /// At most one block to copy per group. The lease keeps the source until the plan is made.
     pub(crate) copies: Vec<PendingCopy>,
 }
 
@@ -48,7 +48,7 @@ pub struct Scheduler {
     pub(crate) pending_forks: Vec<PendingFork>,
     /// Running sequences that were steered since the last plan.
     pub(crate) steered: Vec<SequenceId>,
-    /// Requests that `take_unprepared` will name.
+    /// Requests that the next `take_unprepared` returns.
     pub(crate) unprepared: Vec<RequestId>,
     pub(crate) flights: VecDeque<Flight>,
     /// An emptied list of runs, kept for its memory.
@@ -59,12 +59,12 @@ pub struct Scheduler {
     pub(crate) counters: Counters,
     pub(crate) epoch: Epoch,
     pub(crate) step: StepId,
-    /// Numbers sequences in order of arrival.
+    /// The arrival number of the newest sequence.
     arrivals: u64,
 }
 
 impl Scheduler {
-    /// An empty scheduler in epoch 0. Fails on limits with which nothing could run.
+    /// Creates an empty scheduler in epoch 0. Fails on limits with which nothing could run.
     pub fn new(config: SchedulerConfig, policy: Box<dyn Policy>) -> Result<Self, ConfigError> {
         config.validate()?;
         Ok(Self {
@@ -136,14 +136,14 @@ impl Scheduler {
         }
     }
 
-    /// Requests, since the last call, that the workers must prepare again: sequences of theirs were to
-    /// run, and wait for `prepared` now.
+    /// Returns the requests, since the last call, that the workers must prepare again. Their
+    /// sequences were about to run and now wait for `prepared`.
     pub fn take_unprepared(&mut self) -> Vec<RequestId> {
         std::mem::take(&mut self.unprepared)
     }
 
-    /// Takes a request's sequences out of the queue until `prepared`: new workers have not prepared it.
-    /// Those that run, run on.
+    /// Takes a request's queued sequences out of the queue until `prepared`, because new workers
+    /// have not prepared it. Its running sequences continue.
     pub fn prepare_again(&mut self, id: RequestId) {
         for key in self.store.sequences(id) {
             if self.store[key].state == State::Queued {
@@ -153,15 +153,15 @@ impl Scheduler {
         }
     }
 
-    /// Ends a sequence from outside (a stop string). Its computed blocks stay cached; outcomes in
-    /// flight are dropped. Does nothing if it is over already.
+    /// Ends a sequence from outside (a stop string). Its computed blocks stay cached, and its
+    /// outcomes in flight are dropped. Does nothing if the sequence has ended.
     pub fn finish(&mut self, sequence: SequenceId) {
         if let Some(key) = self.store.find(sequence) {
             self.remove(key);
         }
     }
 
-    /// Ends all sequences of a request, whatever their state. Whether there were any.
+    /// Ends all sequences of a request, whatever their state. Returns whether there were any.
     pub fn abort(&mut self, id: RequestId) -> bool {
         let keys = self.store.sequences(id);
         for &key in &keys {
@@ -170,7 +170,7 @@ impl Scheduler {
         !keys.is_empty()
     }
 
-    /// Ends all requests; their ids, in order.
+    /// Ends all requests and returns their ids in order.
     pub fn drain(&mut self) -> Vec<RequestId> {
         let ids: Vec<_> = self.store.requests().collect();
         for &id in &ids {
@@ -180,8 +180,8 @@ impl Scheduler {
     }
 
     /// Forgets the workers' state: begins a new epoch with empty slots and an empty cache. All
-    /// running sequences go back to the queue's head with the token ids that are known; outcomes
-    /// of older epochs will be dropped.
+    /// running sequences return to the head of the queue with their known token ids. Outcomes of
+    /// older epochs will be dropped.
     pub fn worker_lost(&mut self, now: Micros) -> Epoch {
         while let Some(&key) = self.running.last() {
             self.evict(key, now);
@@ -200,8 +200,9 @@ impl Scheduler {
         self.epoch
     }
 
-    /// Takes the limits of a new worker, after `worker_lost` and before the next plan (it begins
-    /// another epoch by itself if anything runs). Requests that cannot fit them end: their ids.
+    /// Takes the limits of new workers, after `worker_lost` and before the next plan (begins
+    /// another epoch itself if anything runs). Ends the requests that exceed the limits and returns
+    /// their ids.
     pub fn replace(
         &mut self,
         config: SchedulerConfig,
@@ -211,7 +212,7 @@ impl Scheduler {
         if !self.running.is_empty() || !self.flights.is_empty() {
             self.worker_lost(now);
         }
-        // Other workers: what the last ones took says little.
+        // The old workers' step times say little about new workers.
         self.cost = StepCost::new(&config.step_sizes, config.decode_reads);
         self.config = config;
         self.reset_memory();
@@ -300,7 +301,7 @@ impl Scheduler {
         self.counters.start_waiting(sequence);
     }
 
-    /// Takes a sequence out of the queue; its state is the caller's to set.
+    /// Takes a sequence out of the queue; the caller sets its state.
     pub(crate) fn dequeue(&mut self, key: SequenceKey) {
         let sequence = &self.store[key];
         self.queue.remove(Ticket::new(sequence), sequence.since);
@@ -308,7 +309,7 @@ impl Scheduler {
         self.counters.stop_waiting(sequence);
     }
 
-    /// Takes slot and blocks from a running sequence and queues it, to be recomputed later.
+    /// Takes slot and blocks from a running sequence and queues it for recomputation.
     pub(crate) fn evict(&mut self, key: SequenceKey, now: Micros) {
         self.vacate(key);
         if self.store[key].held {
@@ -318,7 +319,7 @@ impl Scheduler {
         }
     }
 
-    /// Takes slot and blocks from a sequence that will go on later, before those that are fresh.
+    /// Takes slot and blocks from a sequence that will resume before fresh sequences.
     pub(crate) fn vacate(&mut self, key: SequenceKey) {
         self.leave(key);
         self.store[key].queue_class = QueueClass::Resumed;
@@ -332,13 +333,13 @@ impl Scheduler {
         self.counters.start_waiting(sequence);
     }
 
-    /// Takes a sequence back that was parked; its state is the caller's to set.
+    /// Ends the parking of a sequence; the caller sets its state.
     pub(crate) fn unpark(&mut self, key: SequenceKey) {
         self.counters.preparing -= 1;
         self.counters.stop_waiting(&self.store[key]);
     }
 
-    /// Ends a sequence in whatever state it is.
+    /// Ends a sequence in any state.
     pub(crate) fn remove(&mut self, key: SequenceKey) {
         match self.store[key].state {
             State::Vacant => return,
@@ -360,8 +361,8 @@ impl Scheduler {
         self.running.insert(at, key);
     }
 
-    /// Gives a running sequence's slot and blocks back. Steps in flight may still write to the
-    /// blocks: whoever gets them next writes in a later step, and steps run in order.
+    /// Returns a running sequence's slot and blocks. Steps in flight may still write to the blocks.
+    /// That is safe: their next owner writes in a later step, and steps run in order.
     fn leave(&mut self, key: SequenceKey) {
         let Some(slot) = self.store[key].slot() else {
             return;
@@ -392,7 +393,7 @@ impl Scheduler {
         sequence.claimed = 0;
     }
 
-    /// Forgets that `key` was to be born in the next plan; whether it was.
+    /// Cancels the pending fork of `key`. Returns whether there was one.
     fn cancel_pending_fork(&mut self, key: SequenceKey) -> bool {
         let Some(at) = self
             .pending_forks

@@ -15,16 +15,16 @@ pub(crate) struct Order {
     pub(crate) number: u64,
 }
 
-/// Where a sequence is in its life.
+/// The state of a sequence in its life.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum State {
-    /// The place in the store is free.
+    /// The entry in the store is vacant.
     #[default]
     Vacant,
-    /// Neither in a slot nor in the queue: `Scheduler::prepared` has not been called for its
-    /// request, or it waits to be steered.
+    /// Neither in a slot nor in the queue: it waits for `Scheduler::prepared` or
+    /// `Scheduler::steer`.
     Preparing,
-    /// In the queue: not begun, or preempted.
+    /// In the queue: fresh or preempted.
     Queued,
     /// In a slot.
     Running(Slot),
@@ -33,7 +33,7 @@ pub(crate) enum State {
 /// Whether a queued sequence has run before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum QueueClass {
-    /// It was preempted, its worker was lost, or it is a fork of one that runs: it goes first.
+    /// It was preempted, its worker was lost, or it forked from a running sequence: it goes first.
     Resumed,
     /// It has not run.
     #[default]
@@ -46,63 +46,64 @@ pub(crate) enum Phase {
     /// It has known tokens that no plan has run yet.
     #[default]
     Prefill,
-    /// A plan has reached its last known token: from here each run is one token on the worker.
+    /// A plan has reached its last known token: each further run is one token on the worker.
     Decode,
 }
 
-/// Tokens that wait to be appended to the others: as many as fill a cache line.
+/// Capacity of a sequence's tail: the tokens that fill a cache line.
 const TAIL: usize = 16;
 
-/// All that the scheduler knows about a sequence. Token counts are positions: of n tokens, 0..n.
+/// The scheduler's record of a sequence. Token counts are positions: n tokens are 0..n.
 ///
 /// `plan` touches the first cache line of every running sequence in every step, and `complete` the
-/// first two; the rest is for what happens once per block or more seldom. With a thousand sequences,
-/// this order is most of their speed.
+/// first two. The rest is needed once per block or less. With a thousand sequences, most of the
+/// speed comes from this order of fields.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub(crate) struct Sequence {
     pub(crate) id: SequenceId,
     pub(crate) state: State,
-    /// Distinguishes the sequences that used this place in the store.
+    /// Distinguishes the sequences that used this entry of the store.
     pub(crate) generation: u32,
     /// Prompt and generated tokens known so far.
     pub(crate) length: u32,
-    /// Prompt and all tokens that it may generate.
+    /// Prompt tokens and all tokens that it may generate.
     pub(crate) max_tokens: u32,
-    /// Leading tokens whose KV is computed, as confirmed by outcomes.
+    /// Leading tokens whose KV is computed, as outcomes confirmed.
     pub(crate) computed: u32,
-    /// Computed length at which the next block becomes full, in the group where that is least.
+    /// Computed length at which the next block becomes full, in the first group where one does.
     pub(crate) boundary: u32,
-    /// Tokens that its blocks hold, in the group where that is least.
+    /// Tokens that its blocks hold, in the group where they hold the fewest.
     pub(crate) room: u32,
-    /// Tokens up to which others wait for its blocks instead of computing the same.
+    /// Tokens up to which other sequences wait for its blocks instead of computing the same.
     pub(crate) claimed: u32,
     /// Bit t % 32 is set for every stop token t.
     pub(crate) stop_filter: u32,
-    /// Runs whose outcome has not come.
+    /// Runs whose outcome has not arrived.
     pub(crate) in_flight: u16,
-    /// How many of them yield tokens.
+    /// Runs in flight that yield tokens.
     pub(crate) yielding: u16,
     pub(crate) phase: Phase,
     pub(crate) pipelining: Pipelining,
-    /// How many tokens are in `tail`.
+    /// Number of tokens in `tail`.
     pub(crate) tail_length: u8,
-    /// Whether it waits to be steered: its last token is provisional.
+    /// Whether it waits for `Scheduler::steer`: its last token is provisional.
     pub(crate) held: bool,
-    /// The newest tokens of a running sequence: with a thousand sequences, appending each token to
+    /// The newest tokens of a running sequence. With a thousand sequences, appending each token to
     /// its own list on the heap would miss the caches each time.
     pub(crate) tail: [TokenId; TAIL],
-    /// All known tokens but those in `tail`.
+    /// All known tokens except those in `tail`.
     pub(crate) tokens: Vec<TokenId>,
-    /// One per KV group.
+    /// Its blocks, one chain per KV group.
     pub(crate) chains: Vec<Chain>,
-    /// Leading known tokens that plans have run or found; final once `phase` is Decode.
+    /// Leading known tokens that plans have run or found in the cache; final once `phase` is
+    /// Decode.
     pub(crate) planned: u32,
     /// Tokens of the prompt.
     pub(crate) prompt: u32,
-    /// Forks that it makes once all its known tokens but the last are computed.
+    /// Forks to make once all known tokens but the last are computed.
     pub(crate) forks_to_make: u32,
-    /// Stop tokens count from this length on.
+    /// Length from which stop tokens count.
     pub(crate) min_tokens: u32,
     pub(crate) queue_class: QueueClass,
     pub(crate) order: Order,
@@ -124,14 +125,14 @@ impl Sequence {
         usize::from(self.tail_length) < TAIL
     }
 
-    /// Appends a token; there must be room in the tail.
+    /// Appends a token; the tail must have room.
     pub(crate) fn push(&mut self, token: TokenId) {
         self.tail[usize::from(self.tail_length) % TAIL] = token;
         self.tail_length += 1;
         self.length += 1;
     }
 
-    /// Moves the tail to the other tokens.
+    /// Moves the tail to `tokens`.
     pub(crate) fn flush(&mut self) {
         let tail_length = std::mem::take(&mut self.tail_length);
         self.tokens
@@ -144,25 +145,25 @@ impl Sequence {
         self.length += tokens.len() as u32;
     }
 
-    /// Puts another token in the place of the last one, which has not run.
+    /// Replaces the last token, which has not run.
     pub(crate) fn replace_last(&mut self, token: TokenId, block_tokens: &[u32]) {
         self.flush();
         if let Some(last) = self.tokens.last_mut() {
             *last = token;
         }
-        // Keys of blocks that the last token is in were made with the old one.
+        // The keys of blocks that contain the last token are outdated.
         let before = self.length - 1;
         for (chain, size) in self.chains.iter_mut().zip(block_tokens) {
             chain.forget_keys((before / size) as usize);
         }
     }
 
-    /// Whether `length` and the two parts of the tokens agree; for `check`.
+    /// Returns whether `length` and the two parts of the tokens agree; for `check`.
     pub(crate) fn lengths_agree(&self) -> bool {
         self.length as usize == self.tokens.len() + usize::from(self.tail_length)
     }
 
-    /// Reads where its lists end, so that the cache misses of several sequences overlap.
+    /// Touches the ends of its lists, so that the cache misses of several sequences overlap.
     pub(crate) fn prefetch(&self) {
         black_box(self.tokens.last().copied());
         for chain in &self.chains {
@@ -170,14 +171,15 @@ impl Sequence {
         }
     }
 
-    /// Known tokens that plans may still run: all, but while its forks are unborn not the last one,
-    /// which each of them runs for itself.
+    /// Returns the known tokens that plans may still run: all, but without the last one while it
+    /// has forks to make, since each fork runs that token.
     pub(crate) fn prefill_left(&self) -> u32 {
         self.len() - self.planned - u32::from(self.forks_to_make > 0)
     }
 
-    /// Before it forgets what is computed: the logits after these tokens are known, so that they
-    /// may come from the cache when it runs again; all may, once those of the prompt are.
+    /// Called before the computed tokens are forgotten. The logits after them are already known, so
+    /// they may come from the cache when the sequence runs again; all tokens may, once the prompt's
+    /// logits are known.
     pub(crate) fn raise_cached_limit(&mut self) {
         self.max_cached_tokens = match self.computed >= self.prompt {
             true => u32::MAX,
@@ -196,17 +198,17 @@ impl Sequence {
         }
     }
 
-    /// Whether outcomes in flight bring it to its length limit, one token each.
+    /// Returns whether outcomes in flight bring it to its length limit, at one token each.
     pub(crate) fn will_end(&self) -> bool {
         self.len() + u32::from(self.yielding) >= self.max_tokens
     }
 
-    /// The last generated token is never read again: its KV needs no room.
+    /// Returns the tokens that ever need room: the last generated token is never attended to.
     pub(crate) fn max_room(&self) -> u32 {
         self.max_tokens - 1
     }
 
-    /// Tokens that need room once a run that yields up to `k` tokens is planned next.
+    /// Returns the tokens that need room if the next run yields up to `k` tokens.
     pub(crate) fn room_to_yield(&self, k: u32) -> u32 {
         (self.len() + u32::from(self.yielding) * k + k - 1).min(self.max_room())
     }
@@ -226,25 +228,25 @@ impl Sequence {
     }
 }
 
-/// `Sequence::stop_filter` of some stop tokens.
+/// Returns `Sequence::stop_filter` for the given stop tokens.
 pub(crate) fn stop_filter(stops: &[TokenId]) -> u32 {
     stops
         .iter()
         .fold(0, |filter, token| filter | 1 << (token.0 % 32))
 }
 
-/// A sequence's place in the store.
+/// A sequence's index in the store.
 pub(crate) type SequenceKey = u32;
 
-/// The branches of one live request.
+/// The sequences of one live request.
 #[derive(Debug, Default)]
 struct RequestSequences {
-    /// Number of the next fork.
+    /// Index of the next fork.
     next: u32,
     live: Vec<(u32, SequenceKey)>,
 }
 
-/// Live sequences, densely stored; places are reused.
+/// Live sequences, densely stored; vacant entries are reused.
 #[derive(Debug, Default)]
 pub(crate) struct Store {
     entries: Vec<Sequence>,
@@ -265,7 +267,7 @@ impl Store {
         self.requests.keys().copied()
     }
 
-    /// Places of a request's live branches, in the order of their birth.
+    /// Returns the keys of a request's live sequences, in the order of creation.
     pub(crate) fn sequences(&self, request: RequestId) -> Vec<SequenceKey> {
         let sequences = self.requests.get(&request);
         sequences.map_or_else(Vec::new, |b| b.live.iter().map(|&(_, key)| key).collect())
@@ -278,7 +280,7 @@ impl Store {
             .map(|&(_, key)| key)
     }
 
-    /// Stores `sequence` as the next branch of `request` and sets its id and generation.
+    /// Stores `sequence` as the next one of `request` and sets its id and generation.
     pub(crate) fn insert(&mut self, request: RequestId, mut sequence: Sequence) -> SequenceKey {
         let key = self
             .vacant
@@ -301,7 +303,7 @@ impl Store {
         key
     }
 
-    /// Empties a place. The sequence must have given back its slot and blocks.
+    /// Vacates an entry. The sequence must have released its slot and blocks.
     pub(crate) fn remove(&mut self, key: SequenceKey) {
         let SequenceId { request, index } = self[key].id;
         let generation = self[key].generation.wrapping_add(1);
@@ -318,7 +320,7 @@ impl Store {
         }
     }
 
-    /// Live sequences with their places.
+    /// Returns the live sequences with their keys.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (SequenceKey, &Sequence)> + '_ {
         let entries = self.entries.iter().enumerate();
         entries

@@ -1,22 +1,22 @@
 //! Much shorter prompts go before a long one.
 //!
-//! A prompt that a step cannot end would take all of the step, and those behind it would wait until
-//! all of it is read, be they of a few tokens. So much shorter ones may take a share of each step
-//! first, whether they run already or wait for a slot. What they leave is the long one's: it loses no
-//! more than that share, and nothing where nobody overtakes.
+//! A prompt longer than a step would take all of the step, and short prompts behind it would wait
+//! until all of it is computed. So much shorter ones, running or queued, may first take a share of
+//! each step. The long prompt takes what they leave: it loses at most that share, and nothing if no
+//! shorter prompt comes.
 
 use crate::plan_builder::{DeferredPrompt, PlanBuilder};
 use crate::scheduler::Scheduler;
 use crate::sequence::SequenceKey;
 
-/// Those who overtake may take one in so many tokens of a step.
+/// Shorter prompts may take one in this many tokens of a step.
 const SHORT_PROMPT_SHARE: u32 = 4;
-/// So many times shorter than what is left of the long prompt they must be.
+/// A shorter prompt has at most one in this many of the long prompt's remaining tokens.
 const LENGTH_RATIO: u32 = 8;
 
 impl Scheduler {
-    /// Whether a reader leaves its turn to others until `prefill_deferred`. Where blocks are scarce it
-    /// does not: it takes them from its juniors, which those who have their runs must not lose.
+    /// Returns whether a long prompt yields its turn until `prefill_deferred`. It does not where
+    /// blocks are scarce: it would then take them from juniors that already have their runs.
     pub(crate) fn yields_to_shorter(&self, key: SequenceKey, builder: &mut PlanBuilder) -> bool {
         let sequence = &self.store[key];
         let (left, budget) = (sequence.len() - sequence.planned, builder.budget);
@@ -33,7 +33,7 @@ impl Scheduler {
         true
     }
 
-    /// The turn of the one that was overtaken, after all others.
+    /// Plans the chunk of the deferred prompt, after all others.
     pub(crate) fn prefill_deferred(&mut self, builder: &mut PlanBuilder) {
         if let Some(deferred) = builder.deferred.take() {
             builder.budget += deferred.reserved;

@@ -1,30 +1,30 @@
-//! What a step with prompts costs by its size, learnt size by size: padding, and tiles that fill a
-//! device or just do not, make of it anything but a line.
+//! The cost of a step with prompts, learnt size by size. Padding, and tiles that just fill a device
+//! or just do not, make it anything but linear.
 
 use crate::ids::Micros;
 
-/// Weight of the newest step of a size.
+/// Weight of the newest step of a size in its moving average.
 const NEWEST: f64 = 0.25;
-/// After so many microseconds, what was seen of a size is doubtful: one that took long, because its
-/// graph was not there yet, say, is tried again.
+/// Microseconds after which a size's cost is doubtful and the size is tried again: its last step
+/// may have waited for a graph, for example.
 const REMEMBERED: u64 = 10_000_000;
 
-/// Microseconds of a step, but for attention, for each size that suits the workers.
+/// Microseconds of a step without its attention, for each size that suits the workers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SizeCosts {
-    /// By size, rising.
+    /// In ascending order of size.
     sizes: Vec<SizeCost>,
     /// When the last step ended.
     now: Micros,
 }
 
-/// What is known of a size.
+/// The cost of one size.
 #[derive(Clone, Copy, Debug)]
 struct SizeCost {
     size: u32,
     /// Moving average.
     micros: f64,
-    /// When it was last seen; never yet.
+    /// When it was last seen, if ever.
     last: Option<Micros>,
     /// Whether its last step was disturbed.
     disturbed: bool,
@@ -44,12 +44,12 @@ impl SizeCosts {
         }
     }
 
-    /// Takes note of the time.
+    /// Sets the time.
     pub(crate) fn tick(&mut self, now: Micros) {
         self.now = now;
     }
 
-    /// Learns from a step of so many tokens.
+    /// Learns from a step of `tokens` tokens.
     pub(crate) fn observe(&mut self, tokens: u32, micros: f64) {
         let known = self.known(tokens).filter(|_| self.is_recent(tokens));
         let at = self.at(tokens);
@@ -59,7 +59,7 @@ impl SizeCosts {
         }
     }
 
-    /// Forgets what was seen of the size of a step of so many tokens.
+    /// Forgets the cost of the size of a step of `tokens` tokens.
     pub(crate) fn forget(&mut self, tokens: u32) {
         let at = self.at(tokens);
         if let Some(seen) = self.sizes.get_mut(at) {
@@ -67,32 +67,33 @@ impl SizeCosts {
         }
     }
 
-    /// What a step of so many tokens cost, if its size was ever seen.
+    /// Returns the cost of a step of `tokens` tokens, if its size was ever seen.
     pub(crate) fn known(&self, tokens: u32) -> Option<f64> {
         self.sizes.get(self.at(tokens))?.known()
     }
 
-    /// Whether its size was seen of late.
+    /// Returns whether its size was seen recently.
     pub(crate) fn is_recent(&self, tokens: u32) -> bool {
         let seen = self.sizes.get(self.at(tokens));
         seen.is_some_and(|seen| seen.is_recent(self.now))
     }
 
-    /// The least that steps of so many tokens or more were seen to cost of late.
+    /// Returns the least recent cost of steps of `tokens` tokens or more.
     pub(crate) fn least(&self, tokens: u32) -> Option<f64> {
         let sizes = self.sizes[self.at(tokens)..].iter();
         let recent = sizes.filter(|seen| seen.is_recent(self.now));
         recent.filter_map(SizeCost::known).min_by(f64::total_cmp)
     }
 
-    /// Whether the last step of such a size was disturbed; None of steps beyond all sizes.
+    /// Returns the flag that the last step of this size was disturbed; None beyond the largest
+    /// size.
     pub(crate) fn disturbed(&mut self, tokens: u32) -> Option<&mut bool> {
         let at = self.at(tokens);
         self.sizes.get_mut(at).map(|seen| &mut seen.disturbed)
     }
 
-    /// What it costs at best, if products were all there is: its share of the size that costs the
-    /// least per token.
+    /// Returns its cost at best, if only matrix products counted: its share of the size that costs
+    /// the least per token.
     pub(crate) fn best_case(&self, tokens: u32) -> Option<f64> {
         let each = |seen: &SizeCost| Some(seen.known()? / f64::from(seen.size));
         let least = self.sizes.iter().filter_map(each).min_by(f64::total_cmp)?;
@@ -100,7 +101,7 @@ impl SizeCosts {
         Some(least * f64::from(size))
     }
 
-    /// The place of the size that a step of so many tokens is padded to.
+    /// Returns the index of the size that a step of `tokens` tokens is padded to.
     fn at(&self, tokens: u32) -> usize {
         self.sizes.partition_point(|seen| seen.size < tokens)
     }
@@ -176,7 +177,7 @@ mod tests {
         assert_eq!(
             costs.known(128),
             Some(8_000.0),
-            "what was believed before is forgotten"
+            "the outdated cost is forgotten"
         );
     }
 

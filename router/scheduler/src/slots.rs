@@ -1,10 +1,11 @@
-//! Places in the workers' persistent batch.
+//! Slots of the workers' persistent batch.
 
 use crate::ids::Slot;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Free slots, lowest first, so that batches stay dense; and slots the workers must still drop.
+/// Free slots, lowest first, so that batches stay dense; and slots that the workers must still
+/// drop.
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
     free: BinaryHeap<Reverse<Slot>>,
@@ -27,14 +28,14 @@ impl Slots {
         self.free.pop().map(|Reverse(slot)| slot)
     }
 
-    /// Gives back a slot that the workers know: the next plan drops it, and may fill it again at
-    /// once, since workers apply `finished` before `new`.
+    /// Returns a slot that the workers know. The next plan drops it and may fill it again at once,
+    /// since workers apply `finished` before `new`.
     pub(crate) fn release(&mut self, slot: Slot) {
         self.finished.push(slot);
         self.free.push(Reverse(slot));
     }
 
-    /// Gives back a slot that no plan has named.
+    /// Returns a slot that no plan has named.
     pub(crate) fn give_back(&mut self, slot: Slot) {
         self.free.push(Reverse(slot));
     }

@@ -1,39 +1,39 @@
-//! Counts for metrics, and how long a new request would wait.
+//! Counts for metrics, and the expected wait of a new request.
 
 use crate::cost::StepLoad;
 use crate::scheduler::Scheduler;
 
-/// The scheduler's state in numbers; read by the engine for metrics and `Retry-After`.
+/// The scheduler's state in numbers; the engine reads it for metrics and `Retry-After`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
     /// Sequences in the queue, set by `add`, `prepared` and preemption.
     pub waiting: usize,
     /// Sequences that wait for `prepared`.
     pub preparing: usize,
-    /// Known tokens of waiting and preparing sequences, those that others have too included.
+    /// Known tokens of waiting and preparing sequences, shared ones counted for each.
     pub waiting_tokens: u64,
     /// Sequences in slots.
     pub running: usize,
-    /// Plans whose outcome has not come.
+    /// Plans whose outcome has not arrived.
     pub in_flight: usize,
     /// Blocks with undefined contents, over all groups.
     pub blocks_free: u64,
     /// Blocks that sequences hold.
     pub blocks_leased: u64,
-    /// Blocks that nobody holds, kept for later requests.
+    /// Blocks without references, kept for later requests.
     pub blocks_cached: u64,
     /// References to blocks that belong to no live sequence. 0, or something leaks.
     pub blocks_dead: u64,
-    /// Tokens that did not run because their blocks were found, since the start.
+    /// Tokens found in the prefix cache, since the start.
     pub prefix_hit_tokens: u64,
     /// Sequences that lost their slot to a senior one, since the start.
     pub preemptions: u64,
-    /// Tokens of resumed sequences that had to run again, since the start.
+    /// Tokens of resumed sequences that ran again, since the start.
     pub recomputed_tokens: u64,
 }
 
 impl Scheduler {
-    /// Counts for metrics. Costs time proportional to the number of running sequences.
+    /// Returns counts for metrics. Takes time proportional to the number of running sequences.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         let sum = |count: fn(&crate::blocks::Pool) -> u32| -> u64 {
@@ -70,8 +70,8 @@ impl Scheduler {
         (held + copies) as u64
     }
 
-    /// Microseconds until a request that is added now could start: sequences ahead times the usual
-    /// time between starts, and at least the time that it takes to read their prompts.
+    /// Returns the microseconds until a request that is added now could start: sequences ahead
+    /// times the usual time between starts, and at least the time to prefill their prompts.
     #[must_use]
     pub fn backlog(&self) -> u64 {
         let waiting = self.counters.waiting() as u64;

@@ -1,9 +1,9 @@
-//! `Scheduler::steer`: sequences whose next token is chosen outside (beam search).
+//! `Scheduler::steer`: sequences whose next token the caller chooses (beam search).
 //!
-//! After each token that it yields, a steered sequence is *held*: it keeps slot and blocks while
-//! memory lasts, and does not run until it is steered. Siblings that are behind it, because there
-//! was no room for them, may need what it holds: when nothing else can run, it is evicted. Then it is
-//! parked outside the queue until it is steered.
+//! After each yielded token, a steered sequence is *held*: it keeps slot and blocks while memory
+//! lasts, and does not run until it is steered. Siblings that are behind, because there was no room
+//! for them, may need its memory. When nothing else can run, the youngest held sequence is evicted
+//! and parked outside the queue until it is steered.
 
 use crate::ids::{Micros, SequenceId, TokenId};
 use crate::plan::{NewSequence, SteeredToken};
@@ -12,11 +12,11 @@ use crate::scheduler::Scheduler;
 use crate::sequence::{SequenceKey, State};
 
 impl Scheduler {
-    /// Goes on with a held sequence: it takes the first of `tokens` in the place of its last token,
-    /// and a fork of it takes each of the others. The forks' ids, in that order. Without tokens it
-    /// ends. Does nothing if the sequence is over or is not held.
+    /// Continues a held sequence: the first of `tokens` replaces its last token, and a fork takes
+    /// each of the others. Returns the forks' ids in that order. Without tokens, the sequence ends.
+    /// Does nothing if the sequence has ended or is not held.
     ///
-    /// Siblings that end are best steered first: their slots and blocks serve the forks.
+    /// Steer siblings that end first: their slots and blocks then serve the forks.
     pub fn steer(
         &mut self,
         sequence: SequenceId,
@@ -47,7 +47,7 @@ impl Scheduler {
         children
     }
 
-    /// Holds a sequence that has yielded a token, if it is to be steered.
+    /// Holds a steered sequence that has yielded a token.
     pub(crate) fn hold(&mut self, key: SequenceKey) {
         if self.store[key].pipelining != Pipelining::Steered {
             return;
@@ -59,8 +59,8 @@ impl Scheduler {
         }
     }
 
-    /// Frees what the youngest held sequence holds, for those that cannot run; false if there is
-    /// none, or nobody wants to run.
+    /// Evicts the youngest held sequence for those that cannot run. Returns false if there is none,
+    /// or if nothing else wants to run.
     pub(crate) fn evict_held(&mut self, now: Micros) -> bool {
         let held = |&&key: &&SequenceKey| self.store[key].held;
         let waiting = !self.queue.is_empty() || !self.running.iter().all(|key| held(&key));
@@ -74,8 +74,8 @@ impl Scheduler {
         held.is_some()
     }
 
-    /// What the workers must know of those steered since the last plan. Who enters a slot with this
-    /// plan brings its tokens along.
+    /// Returns the replaced tokens of running sequences since the last plan. Sequences that enter a
+    /// slot in this plan already bring theirs.
     pub(crate) fn flush_steered(&mut self, new: &[NewSequence]) -> Vec<SteeredToken> {
         let ids = std::mem::take(&mut self.steered).into_iter();
         let known = ids.filter(|&id| new.iter().all(|new| new.sequence != id));
@@ -91,7 +91,7 @@ impl Scheduler {
         steered.collect()
     }
 
-    /// Lets a held sequence run on with `token`.
+    /// Lets a held sequence continue with `token`.
     fn release(&mut self, key: SequenceKey, token: TokenId, now: Micros) {
         let sizes: Vec<_> = self
             .groups

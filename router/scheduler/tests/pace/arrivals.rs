@@ -1,11 +1,11 @@
-//! Times to first token and gaps between tokens when requests arrive at a given rate (Poisson), and
-//! when each client sends its next request once the last is answered.
+//! Time to first token and gaps between tokens, for Poisson arrivals at a given rate and for closed
+//! loops, in which each client sends its next request when the last one ends.
 
 use crate::SECOND;
 use crate::random::Random;
 use crate::server::{Server, Speed, percentile};
 
-/// What clients saw. Times are in milliseconds.
+/// Latencies as clients see them, in milliseconds.
 #[derive(Clone, Copy, Debug)]
 struct Latencies {
     first_mean: f64,
@@ -15,7 +15,7 @@ struct Latencies {
     rate: f64,
 }
 
-/// What the clients behind the first `warm` ones saw; the first of them arrived at `began`.
+/// Returns the latencies of all clients but the first `warm`; the first of them arrived at `began`.
 fn latencies(server: &Server, warm: usize, began: u64) -> Latencies {
     let clients = || server.clients.values().skip(warm);
     let firsts: Vec<_> = clients().filter_map(|client| client.waited()).collect();
@@ -31,7 +31,7 @@ fn latencies(server: &Server, warm: usize, began: u64) -> Latencies {
     }
 }
 
-/// A server that has learnt what steps cost.
+/// Returns a server that has learnt what steps cost.
 fn warmed(speed: Speed) -> Server {
     let mut server = Server::new(speed);
     server.closed_loop((32, 64), (128, 16), |_, _| ());
@@ -39,7 +39,8 @@ fn warmed(speed: Speed) -> Server {
     server
 }
 
-/// `rate` requests per second for `seconds`: prompts of 140 to 1,260 tokens, answers of 40 to 360.
+/// Runs `rate` requests per second for `seconds`: prompts of 140 to 1,260 tokens, answers of 40 to
+/// 360.
 fn poisson(speed: Speed, rate: f64, seconds: u64) -> Latencies {
     let mut server = warmed(speed);
     let (warm, began) = (server.clients.len(), server.now);
@@ -62,8 +63,8 @@ fn closed(speed: Speed, clients: (u32, u32), shape: (u32, u32)) -> Latencies {
     latencies(&server, warm, began)
 }
 
-/// Rows of a benchmark in which vLLM 0.24 on the same GPU gave the first tokens in the third column and
-/// gaps with a p99 of 29, 31 and 38 ms; half of that is the bound.
+/// Rows of a benchmark: rate, then limits of mean and p99 time to first token, which are those of
+/// vLLM 0.24 on the same GPU, then the limit of gaps: half of vLLM's p99 of 29, 31 and 38 ms.
 #[test]
 fn ttft_and_token_gaps_stay_low_at_every_arrival_rate() {
     let rows = [
@@ -79,7 +80,7 @@ fn ttft_and_token_gaps_stay_low_at_every_arrival_rate() {
     }
 }
 
-/// Below saturation: first tokens within 200 ms and gaps within 30 ms, both as p99.
+/// Below saturation: time to first token within 200 ms and gaps within 30 ms, both as p99.
 #[test]
 fn ttft_and_token_gaps_stay_within_limits_near_saturation() {
     for speed in [Speed::Burst, Speed::Sustained] {
@@ -89,8 +90,8 @@ fn ttft_and_token_gaps_stay_within_limits_near_saturation() {
     }
 }
 
-/// Closed loops that keep the device full: vLLM's first tokens came after 0.92 and 1.9 s, with gaps whose
-/// p99 was 200 ms.
+/// Closed loops that keep the device full. vLLM's times to first token were 0.92 and 1.9 s, with a
+/// gap p99 of 200 ms.
 #[test]
 fn ttft_stays_low_on_a_saturated_device() {
     let rows = [
@@ -105,8 +106,8 @@ fn ttft_stays_low_on_a_saturated_device() {
     }
 }
 
-/// What a client is told when to come again is about how long it would wait: for those before it to
-/// start, which nobody waited for yet in the first case, or for their prompts to be read.
+/// The backlog estimates the wait of a new request: until those before it start (in the first case
+/// none has waited yet), or until their prompts are computed.
 #[test]
 fn backlog_estimates_the_time_to_first_token() {
     for starts in [false, true] {

@@ -1,5 +1,5 @@
 //! How prompts and streams share steps, in virtual time, with the step times of an 8B model on an
-//! H200. The figures are the policy's, not a machine's: `--nocapture` prints them.
+//! H200. The figures are the policy's, not a machine's; `--nocapture` prints them.
 #![cfg(test)]
 #![expect(
     clippy::disallowed_macros,
@@ -44,7 +44,7 @@ fn long_prompts_do_not_slow_streams() {
     assert!(p99 <= 3 * undisturbed, "{p99} us");
     assert!(5 * median <= 13 * undisturbed, "{median} us");
     assert!(waits.len() >= 7);
-    // It takes hardly longer to read one than until the next one comes.
+    // The prefill of one takes hardly longer than the time until the next one arrives.
     assert!(waits.iter().all(|&wait| wait < 2_400_000), "{waits:?}");
 }
 
@@ -79,11 +79,11 @@ fn short_prompts_are_prefilled_before_a_long_one() {
             assert!(worst < 150_000, "{worst} us");
         }
     }
-    // Those who overtake bring work of their own, and no more of it than their share.
+    // Short prompts add work of their own, and no more of it than their share.
     assert!(longest[1] < longest[0] * 4 / 3, "{longest:?}");
 }
 
-/// A step is stretched beyond what streams are promised by no more than it takes to read at all.
+/// A step exceeds the latency target only by as much as a prefill needs to proceed at all.
 #[test]
 fn long_prompts_respect_the_latency_target() {
     for (promised, times) in [(5_000, 2.3), (13_000, 2.5)] {
@@ -101,8 +101,8 @@ fn long_prompts_respect_the_latency_target() {
     }
 }
 
-/// The same, after 256 streams, whose contexts tell nothing apart from their number, on a device that
-/// gets faster or slower for some seconds then.
+/// The same after 256 streams, whose contexts are proportional to their number, on a device that
+/// then gets faster or slower for some seconds.
 #[test]
 fn changing_device_speed_does_not_slow_streams() {
     for heat in [-0.1, -0.03, 0.03, 0.1] {
@@ -128,8 +128,8 @@ fn changing_device_speed_does_not_slow_streams() {
     }
 }
 
-/// The same, after first steps of which any may have compiled or captured something: whatever was
-/// learnt from them.
+/// The same after first steps that may have compiled or captured something, whatever was learnt
+/// from them.
 #[test]
 fn after_a_cold_start_long_prompts_are_still_limited() {
     let (mut gaps, mut waits) = (Vec::new(), Vec::new());
@@ -147,7 +147,7 @@ fn after_a_cold_start_long_prompts_are_still_limited() {
         server.send_long_prompts(from);
         let all = server.gaps(512, from);
         let gap = percentile(&all, 99);
-        // Each of the streams has each of them.
+        // Every stream has each of these gaps.
         let long = all.iter().filter(|&&gap| gap > 100_000).count() / 32;
         let wait = server.long().filter_map(Client::waited).max().unwrap();
         assert!(
@@ -169,8 +169,8 @@ fn after_a_cold_start_long_prompts_are_still_limited() {
     );
 }
 
-/// 256 streams, whatever was learnt from first steps that waited for a kernel or a graph: these take
-/// their time, but what comes after them does not.
+/// 256 streams after first steps that waited for a kernel or a graph: those steps are slow, the
+/// steps after them are not.
 #[test]
 fn a_cold_start_does_not_slow_many_streams() {
     for longer in [FAST_LAUNCHING, LAUNCHING, COMPILING] {
@@ -192,7 +192,7 @@ fn a_cold_start_does_not_slow_many_streams() {
     }
 }
 
-/// 16 clients that want one token each: whole steps, as long as more waits behind them.
+/// 16 clients that request one token each: whole steps while more prompts wait.
 #[test]
 fn prompts_fill_whole_steps_when_nothing_decodes() {
     let mut server = Server::new(Speed::Burst);
@@ -216,7 +216,7 @@ fn prompts_fill_whole_steps_when_nothing_decodes() {
     assert!((STEP..STEP * 3 / 2).contains(&last), "{prefills:?}");
 }
 
-/// Where such a step takes more than half a second, whoever comes next would wait for too long.
+/// Where a full step takes more than half a second, the next request would wait too long.
 #[test]
 fn slow_steps_are_not_filled_when_nothing_decodes() {
     let mut server = Server::new(Speed::Slow);
@@ -225,7 +225,7 @@ fn slow_steps_are_not_filled_when_nothing_decodes() {
     assert_eq!(largest, Some(PREFILL_SIZE));
 }
 
-/// Nothing is known yet of what a step costs.
+/// The cost of a step is still unknown.
 #[test]
 fn right_after_a_start_prefills_do_not_fill_steps_with_decodes() {
     let mut server = Server::new(Speed::Burst);
@@ -252,7 +252,7 @@ fn a_stream_that_waits_for_outcomes_is_not_slowed() {
     assert!(largest <= Some(2_048), "{largest:?}");
 }
 
-/// Of a few, the first are not kept waiting for all.
+/// With few prompts, the first ones do not wait for all.
 #[test]
 fn with_nothing_running_a_few_prompts_are_prefilled_in_turns() {
     let mut server = Server::new(Speed::Burst);
@@ -267,7 +267,7 @@ fn with_nothing_running_a_few_prompts_are_prefilled_in_turns() {
     );
 }
 
-/// 256 clients that send the next request when the last is answered.
+/// 256 clients that send the next request when the last one ends.
 #[test]
 fn many_requests_keep_the_batch_full() {
     let mut server = Server::new(Speed::Burst);
@@ -278,8 +278,8 @@ fn many_requests_keep_the_batch_full() {
     let (began, warm, first) = (server.now, server.clients.len(), server.steps.len());
     let (mut filled, mut emptying) = (None, None);
     server.closed_loop((256, 768), (1_024, 256), |server, left| {
-        let mut begun = server.clients.values().skip(warm).take(256);
-        if filled.is_none() && begun.all(|client| !client.tokens.is_empty()) {
+        let mut first = server.clients.values().skip(warm).take(256);
+        if filled.is_none() && first.all(|client| !client.tokens.is_empty()) {
             filled = Some((server.now, server.steps.len()));
         }
         if emptying.is_none() && left == 0 {
@@ -291,18 +291,18 @@ fn many_requests_keep_the_batch_full() {
     let running = full.iter().map(|step| u64::from(step.decodes)).sum::<u64>() / full.len() as u64;
     let rate = 768 * 256 * SECOND / (server.now - began);
     println!(
-        "256 prompts of 1,024 read in {} us, then {running} decodes a step; {rate} tokens/s, \
+        "256 prompts of 1,024 computed in {} us, then {running} decodes a step; {rate} tokens/s, \
          {} steps",
         filled - began,
         server.steps.len() - first
     );
-    // Reading them and nothing else would take 6.0 s; 768 steps of 256 decodes and the reading of
-    // all prompts 30 s: 6,560 tokens/s.
+    // The prefills alone would take 6.0 s; 768 steps of 256 decodes and all prefills 30 s: 6,560
+    // tokens/s.
     assert!(filled - began < 8_500_000, "{}", filled - began);
     assert!(running >= 200 && rate >= 6_500, "{running}, {rate}");
 }
 
-/// 32 clients of 512 + 256 tokens: short prompts come in beside streams that leave the device room.
+/// 32 clients of 512 + 256 tokens: short prompts run beside streams that leave the device room.
 #[test]
 fn short_prompts_share_steps_with_decodes() {
     let mut server = Server::new(Speed::Burst);
@@ -332,7 +332,7 @@ fn short_prompts_share_steps_with_decodes() {
     assert!(median < 100_000 && gap < 14_000, "{median}, {gap}");
 }
 
-/// Where a step takes as long whatever it reads, much is read at once.
+/// Where a step takes the same time whatever its prompt tokens, it runs many.
 #[test]
 fn prompts_fill_steps_of_constant_cost() {
     let mut server = Server::new(Speed::Hosted);
@@ -352,7 +352,7 @@ fn prompts_fill_steps_of_constant_cost() {
     assert!(median > 400, "{median}");
 }
 
-/// What the order of work costs under load, where a prompt's token costs the same in every step: the
+/// The cost of the order of work under load, where a prompt token costs the same in every step:
 /// streams of the first prompts and of the last answers decode in steps that are not full.
 #[test]
 fn scheduling_overhead_under_load_is_small() {

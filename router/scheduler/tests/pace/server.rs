@@ -1,5 +1,5 @@
-//! A server in virtual time: a scheduler, workers whose steps take as long as an 8B model's on an
-//! H200, and clients that note when their tokens come.
+//! A server in virtual time: a scheduler, workers with the step times of an 8B model on an H200,
+//! and clients that record when their tokens arrive.
 
 use crate::random::Random;
 use penstock_scheduler::config::{DecodeReads, KvGroup, Reserve, SchedulerConfig};
@@ -9,7 +9,7 @@ use penstock_scheduler::request::{Pipelining, Request, SchedulingClass};
 use penstock_scheduler::{FirstComeFirstServed, Scheduler};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Microseconds that the matrix products of a step of so many tokens take, all 32 layers and the head.
+/// Tokens of a step, and the microseconds of its matrix products in all 32 layers and the head.
 const PRODUCTS: [(u32, f64); 12] = [
     (1, 3_500.0),
     (32, 3_870.0),
@@ -29,21 +29,22 @@ const PRODUCT: f64 = 20.7;
 /// Norms, gates and rotations, per token; sampling, launches and the like, per step.
 const TOKEN: f64 = 1.4;
 const STEP_ALONE: f64 = 550.0;
-/// Per pair of a prompt token and one that it attends to, and what splitting long contexts takes.
+/// Per pair of a prompt token and a token that it attends to, and the cost of splitting long
+/// contexts.
 const PAIR: f64 = 9.8e-4;
 const SPLIT: f64 = 600.0;
-/// Pairs of a prompt's tokens from which on they are split.
+/// Pairs of a step's prompt tokens above which contexts are split.
 const DEEP: f64 = 200_000.0;
 /// Per token that a decode attends to: 128 KiB at 4 TB/s.
 const CONTEXT: f64 = 0.0322;
 
 pub(crate) const SLOTS: u32 = 512;
 pub(crate) const STEP: u32 = 16_896;
-/// Tokens of the largest step beside decodes, and of one while few prompts wait.
+/// Tokens of the largest step beside decodes, and of a step while few prompts wait.
 pub(crate) const PREFILL_SIZE: u32 = 8_192;
 
-/// Under load for seconds on end, microseconds of a prompt's token in steps of any size, and of one
-/// that a decode attends to, as on an H200 of 708 TFLOP/s: 256 decodes take 16.5 ms.
+/// Under sustained load: microseconds per prompt token in steps of any size, and per token that a
+/// decode attends to, as on an H200 of 708 TFLOP/s: 256 decodes take 16.5 ms.
 const SUSTAINED_TOKEN: f64 = 21.0;
 const SUSTAINED_CONTEXT: f64 = 0.0298;
 
@@ -60,7 +61,7 @@ pub(crate) enum Speed {
     Hosted,
 }
 
-/// One step, for the tests to look at.
+/// One step, as the tests see it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Step {
     pub(crate) decodes: u32,
@@ -68,26 +69,26 @@ pub(crate) struct Step {
     pub(crate) took: u64,
     /// Tokens that the decodes attend to.
     context: f64,
-    /// Pairs of a prompt token and one that it attends to.
+    /// Pairs of a prompt token and a token that it attends to.
     pairs: f64,
 }
 
-/// Plans in flight at most, in any of the tests.
+/// Most plans in flight in any of the tests.
 const DEPTH: usize = 3;
-/// All tests are over long before this time, unless requests starve.
+/// All tests end long before this time, unless requests starve.
 const FOREVER: u64 = 1_000_000_000;
 
-/// What a client has seen.
+/// A client's view of its request.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Client {
     pub(crate) arrived: u64,
-    /// When its tokens came.
+    /// When its tokens arrived.
     pub(crate) tokens: Vec<u64>,
     pub(crate) over: bool,
     prompt: u32,
 }
 
-/// Prompts of so many tokens are long.
+/// Tokens of a long prompt.
 const LONG: u32 = 32_768;
 
 /// A sequence on the workers.
@@ -97,7 +98,7 @@ struct Slot {
     computed: u32,
 }
 
-/// Everything, and the clock.
+/// The server, its clients and the clock.
 pub(crate) struct Server {
     pub(crate) now: u64,
     speed: Speed,
@@ -106,26 +107,27 @@ pub(crate) struct Server {
     pub(crate) scheduler: Scheduler,
     slots: Vec<Slot>,
     free_at: u64,
-    /// Microseconds that disturbed steps took longer.
+    /// Microseconds that disturbances added to steps.
     pub(crate) disturbed: u64,
     in_flight: VecDeque<(u64, StepOutcome)>,
     cold: Option<Cold>,
-    /// From then on, steps take so much longer, and after two seconds an e-th of that.
+    /// A time, and the relative slowdown of steps from then on; it decays by a factor of e in two
+    /// seconds.
     pub(crate) heat: (u64, f64),
 }
 
 /// Workers that have compiled nothing and captured no graph yet.
 struct Cold {
     shapes: BTreeSet<(u32, u32)>,
-    /// Of the first steps of a shape, so many in a hundred take longer,
+    /// Percent of the first steps of a shape that take longer.
     disturbed: u32,
-    /// by so many microseconds, from and to.
+    /// Range of the microseconds that they take longer.
     longer: (u32, u32),
     random: Random,
 }
 
-/// Microseconds that a kernel takes to compile, and a step's launch without a graph on a slow host and on
-/// a fast one.
+/// Ranges of microseconds: compiling a kernel, and launching a step without a graph on a slow host
+/// and on a fast one.
 pub(crate) const COMPILING: (u32, u32) = (100_000, 1_500_000);
 pub(crate) const LAUNCHING: (u32, u32) = (20_000, 80_000);
 pub(crate) const FAST_LAUNCHING: (u32, u32) = (5_000, 20_000);
@@ -141,7 +143,7 @@ impl Cold {
         }
     }
 
-    /// Microseconds that a step takes longer.
+    /// Returns the microseconds that a step takes longer.
     fn delay(&mut self, step: Step) -> u64 {
         let tokens = step.decodes + step.prompt;
         let shape = match step.prompt {
@@ -159,8 +161,8 @@ impl Cold {
 }
 
 impl Server {
-    /// As a launcher starts it, with workers that are cold: `seed` says which first steps of a shape
-    /// take how much longer, within `longer`.
+    /// Starts with cold workers. `seed` determines which first steps of a shape take longer, within
+    /// `longer`.
     pub(crate) fn cold(seed: u64, longer: (u32, u32)) -> Self {
         let mut config = config();
         (config.depth, config.lead) = (3, 3_000);
@@ -175,7 +177,7 @@ impl Server {
         self.cold = None;
     }
 
-    /// One that promises streams gaps of so many microseconds.
+    /// Creates a server with a latency target in microseconds.
     pub(crate) fn with_latency_target(latency_target: u64) -> Self {
         let config = SchedulerConfig {
             latency_target,
@@ -204,7 +206,7 @@ impl Server {
         }
     }
 
-    /// A request of a prompt that nobody shares; its number.
+    /// Adds a request with a prompt that no other shares, and returns its number.
     pub(crate) fn arrive(&mut self, prompt: u32, answer: u32) -> u64 {
         self.arrive_as(Pipelining::Ahead, prompt, answer)
     }
@@ -236,8 +238,8 @@ impl Server {
         id
     }
 
-    /// Goes on until the next outcome or `until`; how many requests with
-    /// short prompts ended.
+    /// Advances to the next outcome or to `until`. Returns how many requests with short prompts
+    /// ended.
     pub(crate) fn advance(&mut self, until: u64) -> u32 {
         while let Some(plan) = self.scheduler.plan(Micros(self.now)) {
             self.launch(&plan);
@@ -260,14 +262,14 @@ impl Server {
         ended
     }
 
-    /// Goes on until then.
+    /// Advances to the time `until`.
     pub(crate) fn stream(&mut self, until: u64) {
         while self.now < until {
             self.advance(until);
         }
     }
 
-    /// So many requests of a shape, at once or, as `seed` says, over a few milliseconds.
+    /// Adds `requests` requests of a shape, at once or spread over a few milliseconds by `seed`.
     pub(crate) fn arrive_one_by_one(&mut self, requests: u32, shape: (u32, u32), seed: u64) {
         for request in 0..requests {
             self.arrive(shape.0, shape.1);
@@ -277,7 +279,7 @@ impl Server {
         }
     }
 
-    /// Eight long prompts, two seconds apart, the first at `from`.
+    /// Adds eight long prompts, two seconds apart, the first at `from`.
     pub(crate) fn send_long_prompts(&mut self, from: u64) {
         for prompt in 1..=8 {
             self.arrive(LONG, 16);
@@ -285,20 +287,20 @@ impl Server {
         }
     }
 
-    /// Goes on until that is so of all clients.
+    /// Advances until `is_so` holds for all clients.
     pub(crate) fn until_all(&mut self, is_so: impl Fn(&Client) -> bool) {
         while !self.clients.values().all(&is_so) {
             self.advance(u64::MAX - 1);
         }
     }
 
-    /// Goes on until all that came is answered.
+    /// Advances until all requests have ended.
     pub(crate) fn answer_all(&mut self) {
         self.until_all(|client| client.over);
     }
 
-    /// `streams` clients that send the next request when the last is answered, `requests` in all;
-    /// `look` looks after each outcome, and hears how many are not sent yet.
+    /// Runs `streams` clients that send the next request when the last one ends, `requests` in all.
+    /// Calls `look` after each outcome with the number of requests not yet sent.
     pub(crate) fn closed_loop(
         &mut self,
         (streams, requests): (u32, u32),
@@ -321,12 +323,12 @@ impl Server {
         }
     }
 
-    /// Clients with long prompts.
+    /// Returns the clients with long prompts.
     pub(crate) fn long(&self) -> impl Iterator<Item = &Client> + '_ {
         self.clients.values().filter(|client| client.prompt >= LONG)
     }
 
-    /// Microseconds between the tokens that came after `since` for prompts of `prompt` tokens.
+    /// Returns the microseconds between tokens after `since`, for prompts of `prompt` tokens.
     pub(crate) fn gaps(&self, prompt: u32, since: u64) -> Vec<u64> {
         let clients = self
             .clients
@@ -381,7 +383,7 @@ impl Server {
         let more = self.cold.as_mut().map_or(0, |cold| cold.delay(step));
         self.disturbed += more;
         step.took = took as u64 + more;
-        // What the workers report trembles by 3 %.
+        // The reported times vary by 3 %.
         outcome.duration = (took * (0.97 + 0.01 * (plan.step.0 % 7) as f64)) as u64 + more;
         self.free_at = self.free_at.max(self.now) + step.took;
         self.in_flight.push_back((self.free_at, outcome));
@@ -416,7 +418,7 @@ fn config() -> SchedulerConfig {
     }
 }
 
-/// What a worker on a GPU declares.
+/// Returns the step sizes that a GPU worker declares.
 fn sizes() -> Vec<u32> {
     let padded = PRODUCTS.iter().map(|(tokens, _)| *tokens);
     let larger = (2_560..=PREFILL_SIZE).step_by(512);
@@ -426,13 +428,13 @@ fn sizes() -> Vec<u32> {
         .collect()
 }
 
-/// Tokens that a step of so many with prompts is padded to.
+/// Returns the size that a step of `tokens` tokens with prompts is padded to.
 fn padded(tokens: u32) -> u32 {
     let mut sizes = sizes().into_iter();
     sizes.find(|&size| size >= tokens).unwrap_or(tokens)
 }
 
-/// Microseconds of a step.
+/// Returns the microseconds of a step.
 fn burst(step: Step) -> f64 {
     let tokens = f64::from(step.decodes + step.prompt);
     let split = if step.pairs > DEEP { SPLIT } else { 0.0 };
@@ -440,7 +442,7 @@ fn burst(step: Step) -> f64 {
     STEP_ALONE + products(step) + TOKEN * tokens + attention
 }
 
-/// Microseconds of a step under load. What it is padded with costs as much as a prompt.
+/// Returns the microseconds of a step under load. Padding costs as much as prompt tokens.
 fn sustained(step: Step) -> f64 {
     let alone = Step { prompt: 0, ..step };
     let products = if step.decodes > 0 {
@@ -459,8 +461,8 @@ fn sustained(step: Step) -> f64 {
     STEP_ALONE + decoding + SUSTAINED_TOKEN * f64::from(more)
 }
 
-/// Microseconds of closed loops if every step had all streams decode and nothing were padded: no
-/// order of the same work takes less.
+/// Returns the microseconds of a closed loop if every step had all streams decode without padding:
+/// no order of the same work takes less.
 pub(crate) fn least(streams: u32, requests: u32, (prompt, answer): (u32, u32)) -> f64 {
     let step = sustained(Step {
         decodes: streams,
@@ -471,7 +473,7 @@ pub(crate) fn least(streams: u32, requests: u32, (prompt, answer): (u32, u32)) -
     steps * step + SUSTAINED_TOKEN * f64::from(requests * prompt)
 }
 
-/// Microseconds of a step's matrix products. With prompts, they are padded.
+/// Returns the microseconds of a step's matrix products. Steps with prompts are padded.
 fn products(step: Step) -> f64 {
     let tokens = step.decodes + step.prompt;
     let Some(after) = PRODUCTS.iter().position(|(size, _)| *size >= tokens) else {
@@ -486,13 +488,13 @@ fn products(step: Step) -> f64 {
 }
 
 impl Client {
-    /// Microseconds to its first token.
+    /// Returns the microseconds to its first token.
     pub(crate) fn waited(&self) -> Option<u64> {
         self.tokens.first().map(|first| first - self.arrived)
     }
 }
 
-/// The value below which `percent` of the values are.
+/// Returns the value below which `percent` of the values are.
 pub(crate) fn percentile(values: &[u64], percent: usize) -> u64 {
     let mut values = values.to_vec();
     values.sort_unstable();

@@ -1,5 +1,5 @@
-//! Runs the scenario files beside this one: events, each followed by what must come of it in lines
-//! that begin with `>`. A mismatch prints what came instead. The words are explained in README.md.
+//! Runs the scenario files in this folder: events, each followed by the expected results in lines
+//! that begin with `>`. A mismatch prints the actual transcript. README.md explains the events.
 #![cfg(test)]
 
 mod script;
@@ -7,7 +7,7 @@ mod script;
 use script::Script;
 use std::fmt::Write;
 
-/// Runs one scenario; Ok, or the whole transcript with what really came.
+/// Runs one scenario. Returns the actual transcript as an error if it differs.
 fn run(text: &str) -> Result<(), String> {
     let mut script = Script::default();
     let mut transcript = String::new();

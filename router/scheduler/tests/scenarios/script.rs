@@ -16,7 +16,7 @@ pub(crate) struct Script {
     now: Micros,
 }
 
-/// `name=value` words and bare words of an event.
+/// The `name=value` words and bare words of an event.
 struct Words<'a> {
     bare: Vec<&'a str>,
     values: BTreeMap<&'a str, &'a str>,
@@ -41,14 +41,14 @@ impl<'a> Words<'a> {
             .map_or(default, |value| value.parse().unwrap())
     }
 
-    /// `7,8` is itself.
+    /// Parses `7,8` as a list.
     fn list(&self, name: &str) -> Vec<u32> {
         let values = self.values.get(name).map(|list| list.split(','));
         let numbers = values.into_iter().flatten();
         numbers.map(|number| number.parse().unwrap()).collect()
     }
 
-    /// `3` is 0, 1, 2; `7,8` and `7,` are themselves.
+    /// Parses `3` as 0, 1, 2, and `7,8` and `7,` as lists.
     fn tokens(&self, name: &str) -> Vec<TokenId> {
         match self.values.get(name) {
             None => Vec::new(),
@@ -70,7 +70,7 @@ impl<'a> Words<'a> {
 }
 
 impl Script {
-    /// Applies an event; what came of it.
+    /// Applies an event and returns its results.
     pub(crate) fn event(&mut self, event: &str) -> Vec<String> {
         let words = Words::new(event);
         if words.bare[0] == "config" {
@@ -134,7 +134,8 @@ impl Script {
         Vec::new()
     }
 
-    /// `done 0:7 1:8,9 fail:2`: what the slots of the oldest plan in flight yielded.
+    /// Applies `done 0:7 1:8,9 fail:2`: the tokens that the slots of the oldest plan in flight
+    /// yielded.
     fn done(&mut self, scheduler: &mut Scheduler, words: &Words<'_>) -> Vec<String> {
         let plan = self.in_flight.pop_front().unwrap();
         let mut outcome = StepOutcome {
@@ -294,7 +295,7 @@ fn describe_emission(emission: &Emission, outcome: &StepOutcome) -> String {
     }
 }
 
-/// `3` for a request's first sequence, `3.1` for a fork.
+/// Returns `3` for a request's first sequence, `3.1` for a fork.
 fn name(id: SequenceId) -> String {
     match id.index {
         0 => id.request.to_string(),

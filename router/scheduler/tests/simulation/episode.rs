@@ -1,4 +1,4 @@
-//! One random life of a scheduler, checked after every call.
+//! One random episode of a scheduler, checked after every call.
 
 use crate::random::{Random, hash};
 use crate::worker::{VOCABULARY, Worker, World, extend_history, next_token, root};
@@ -9,18 +9,18 @@ use penstock_scheduler::request::{Pipelining, Request, SchedulingClass};
 use penstock_scheduler::{FirstComeFirstServed, Policy, Scheduler, SequenceFacts};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Most sequences of a request that is steered.
+/// Most sequences of a steered request.
 const BEAMS: u32 = 5;
 
-/// What the client of a sequence has seen.
+/// The client's view of a sequence.
 #[derive(Clone)]
 struct Record {
     history: u64,
     /// The history without its last token.
     before: u64,
-    /// Whether it waits to be steered.
+    /// Whether it waits for `steer`.
     held: bool,
-    /// Whether its request is one that is steered.
+    /// Whether its request is steered.
     steered: bool,
     generated: u32,
     max_new_tokens: u32,
@@ -28,7 +28,7 @@ struct Record {
     stops: Vec<TokenId>,
 }
 
-/// What happened in an episode, for comparing two runs and for knowing that it was not empty.
+/// What happened in an episode, to compare two runs and to check that it was not empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Summary {
     /// Hash of all plans.
@@ -43,9 +43,9 @@ pub(crate) struct Summary {
     pub(crate) hits: u64,
     /// Forks that shared their parent's blocks.
     pub(crate) forks: u64,
-    /// Sequences that had to be prepared again in the midst.
+    /// Sequences that had to be prepared again while they ran.
     pub(crate) unprepared: u64,
-    /// Tokens that were chosen outside.
+    /// Tokens that the caller chose.
     pub(crate) steered: u64,
     /// Sequences that ended by an emission.
     pub(crate) finished: u64,
@@ -74,13 +74,13 @@ pub(crate) struct Episode {
     config: SchedulerConfig,
     scheduler: Scheduler,
     worker: Worker,
-    /// Outcomes that the worker has sent and nobody has read.
+    /// Outcomes that the scheduler has not received.
     wire: VecDeque<StepOutcome>,
     stale: Vec<StepOutcome>,
     live: BTreeMap<SequenceId, Record>,
     /// Requests that wait for `prepared`.
     preparing: Vec<RequestId>,
-    /// Requests whose forks may be unborn.
+    /// Requests whose forks may not be made yet.
     unforked: BTreeSet<RequestId>,
     salts: BTreeMap<u64, Vec<u64>>,
     epoch: Epoch,
@@ -92,7 +92,7 @@ pub(crate) struct Episode {
     /// Percent of runs whose token comes later.
     late: u32,
     losses: u32,
-    /// Forks share blocks without room for them to finish.
+    /// Whether forks may share blocks without room for all to finish.
     forked: bool,
     summary: Summary,
 }
@@ -128,7 +128,7 @@ impl Episode {
         }
     }
 
-    /// Traffic for a while, then none until everything has ended.
+    /// Runs traffic for a while, then none until everything has ended.
     pub(crate) fn run(mut self) -> Summary {
         let events = self.random.pick(&[20, 100, 600, 1_500]);
         for _ in 0..events {
@@ -295,7 +295,7 @@ impl Episode {
     fn finish(&mut self) {
         let Some(id) = self.pick_live() else { return };
         if self.unforked.contains(&id.request) {
-            // The end of its first branch ends a request whose forks are not born.
+            // If the first sequence ends before the forks are made, the request ends.
             self.scheduler.abort(id.request);
             self.end_request(id.request);
             return;
@@ -305,7 +305,7 @@ impl Episode {
         self.steer(id.request);
     }
 
-    /// Once all branches of a request to be steered have news: some end, some go on, some are forked.
+    /// Once all sequences of a steered request are held: some end, some continue, some fork.
     fn steer(&mut self, request: RequestId) {
         let of = |id: &SequenceId| id.request == request;
         let mut sequences = self.live.iter().filter(|(id, _)| of(id));
@@ -362,7 +362,7 @@ impl Episode {
     fn plan(&mut self) -> bool {
         let before = self.scheduler.snapshot();
         let Some(plan) = self.scheduler.plan(Micros(self.now)) else {
-            // Beams wait for the one of them that is prepared again.
+            // Beams wait for a sibling that is prepared again.
             let waits = !self.preparing.is_empty();
             let idle = before.in_flight == 0 && before.running + before.waiting > 0 && !waits;
             assert!(!idle, "nothing runs although {before:?}");
@@ -412,7 +412,7 @@ impl Episode {
         for emission in news {
             let id = emission.sequence.request;
             if emission.finish == Some(Finish::Failed) && self.unforked.remove(&id) {
-                // Perhaps its forks are born, perhaps not: none has had a word.
+                // Its forks may be made already; none has had an emission.
                 self.scheduler.abort(id);
                 self.end_request(id);
                 gone.insert(id);
@@ -425,7 +425,7 @@ impl Episode {
         true
     }
 
-    /// Every token is the one that the sequence would have got alone, and it ends when it should.
+    /// Every token equals the one that the sequence would get alone, and it ends when it should.
     fn receive(&mut self, emission: &Emission, outcome: &StepOutcome) {
         let id = emission.sequence;
         self.unforked.remove(&id.request);
@@ -435,15 +435,12 @@ impl Episode {
         let mut start = 0;
         for (&slot, &count) in outcome.slots.iter().zip(&outcome.counts) {
             let its = start == emission.tokens.start && !emission.tokens.is_empty();
-            assert!(
-                !its || slot == emission.slot,
-                "{id:?} is said to have had {slot}"
-            );
+            assert!(!its || slot == emission.slot, "{id:?} emits from {slot}");
             start += count as usize;
         }
         let mut expected = None;
         for &token in &outcome.token_ids[emission.tokens.clone()] {
-            assert_eq!(expected, None, "{id:?} goes on after its end");
+            assert_eq!(expected, None, "{id:?} continues after its end");
             assert_eq!(
                 token,
                 next_token(record.history, id),
@@ -495,8 +492,8 @@ impl Episode {
         }
     }
 
-    /// Everything that was accepted must end within steps proportional to the work. Beams that find
-    /// room only one after the other run all their tokens again for each new one.
+    /// Everything accepted must end within steps proportional to the work. Beams that find room
+    /// only one after the other run all their tokens again for each new token.
     fn finish_all(&mut self) {
         let again = BEAMS * self.config.max_sequence_tokens;
         let turns = |record: &Record| if record.steered { again } else { 1 };
@@ -524,7 +521,7 @@ impl Episode {
     }
 }
 
-/// Tokens of the longest sequence that fits the pool.
+/// Returns the tokens of the longest sequence that fits the pool.
 fn longest(config: &SchedulerConfig) -> u32 {
     let rooms = config
         .groups

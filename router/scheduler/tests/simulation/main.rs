@@ -1,5 +1,5 @@
-//! Random lives of the scheduler against a model worker: see `worker` for what is detected and
-//! `episode` for what is checked. A failure prints its seed; `cargo test one_episode` replays it.
+//! Random episodes of the scheduler against a model worker. `worker` says what is detected,
+//! `episode` what is checked. A failure prints its seed; `cargo test one_episode` replays it.
 #![cfg(test)]
 
 mod episode;
@@ -19,7 +19,7 @@ fn run(seed: u64) -> Summary {
     }
 }
 
-/// Runs every `PARTS`-th episode; some twice, which must give equal plans.
+/// Runs every `PARTS`-th episode; runs some twice, which must give equal plans.
 fn part(part: u64) {
     let mut total = Summary::default();
     for seed in (part..EPISODES).step_by(PARTS as usize) {
@@ -35,7 +35,7 @@ fn part(part: u64) {
         total.steered += summary.steered;
         total.finished += summary.finished;
     }
-    // The episodes must have met what they are there to test.
+    // The episodes must have exercised what they are meant to test.
     assert!(
         total.steps > 100_000 && total.preemptions > 400 && total.hits > 10_000,
         "{total:?}"

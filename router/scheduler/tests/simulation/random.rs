@@ -1,5 +1,5 @@
-//! A seeded generator (SplitMix64, Steele et al. 2014) and the hash that the model worker uses.
-//! The tests of the pace have it too.
+//! A seeded generator (SplitMix64, Steele et al. 2014) and the hash of the model worker. The tests
+//! of the pace use them too.
 
 /// The random choices of one episode.
 pub(crate) struct Random(u64);

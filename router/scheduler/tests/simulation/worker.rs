@@ -1,5 +1,5 @@
-//! A worker that computes nothing, but remembers in every place of every block which token history
-//! it was computed for. Reading a block that is wrong or not computed yet is therefore detected.
+//! A worker that computes nothing, but records for every position of every block the token history
+//! that it was computed for. So it detects reads of blocks that are wrong or not yet computed.
 
 use crate::random::{Random, hash};
 use penstock_scheduler::config::SchedulerConfig;
@@ -7,7 +7,7 @@ use penstock_scheduler::ids::{SequenceId, Slot, TokenId};
 use penstock_scheduler::plan::{NewSequence, Run, StepOutcome, StepPlan, Table};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Few words, so that answers and prompts often share prefixes.
+/// A small vocabulary, so that answers and prompts often share prefixes.
 pub(crate) const VOCABULARY: u32 = 5;
 const GARBAGE: u64 = 1;
 
@@ -36,7 +36,7 @@ struct State {
     computed: usize,
     tables: Vec<Vec<u32>>,
     failed: bool,
-    /// What was prepared for it is gone: it cannot run.
+    /// Whether its preparation is lost: it cannot run.
     unprepared: bool,
 }
 
@@ -44,17 +44,18 @@ struct State {
 pub(crate) struct Worker {
     config: SchedulerConfig,
     slots: Vec<Option<State>>,
-    /// Per group and block: the history that each place was computed for.
+    /// Per group and block: the history that each position was computed for.
     kv: Vec<Vec<Vec<u64>>>,
     next_step: u64,
 }
 
-/// Chances in percent that a run fails, and the salts of live requests.
+/// Chances of faults, and the salts of live requests.
 pub(crate) struct World<'a> {
     pub(crate) failures: u32,
-    /// Percent of sequences that cannot run when they enter a slot: what was prepared is gone.
+    /// Percent of sequences that cannot run when they enter a slot, because their preparation is
+    /// lost.
     pub(crate) unprepared: u32,
-    /// Percent of runs that yield nothing where they would: their token cannot be chosen in time.
+    /// Percent of yielding runs that yield nothing, because their mask was late.
     pub(crate) late: u32,
     pub(crate) salts: &'a BTreeMap<u64, Vec<u64>>,
 }
@@ -121,7 +122,7 @@ impl Worker {
                 let gained: Vec<_> = blocks.by_ref().take(count as usize).collect();
                 self.state(run.slot).grow(growth.group.0, &gained);
             }
-            assert_eq!(blocks.next(), None, "blocks for nobody");
+            assert_eq!(blocks.next(), None, "blocks without a run");
         }
         self.run(plan, world, random)
     }
@@ -160,7 +161,7 @@ impl Worker {
     fn fork(&mut self, plan: &StepPlan) {
         for fork in &plan.forks {
             let mut child = self.state(fork.source).clone();
-            assert!(!child.unprepared, "a fork of what never ran");
+            assert!(!child.unprepared, "a fork of a sequence that never ran");
             assert!(
                 self.slots[fork.destination.0 as usize].is_none(),
                 "fork onto a taken slot"
@@ -229,7 +230,7 @@ impl Worker {
             panic!("slot {} runs but is empty", run.slot)
         };
         for (group, geometry) in self.config.groups.iter().enumerate() {
-            // The first token that runs is the one at `computed`, and is in its own window.
+            // The first token that runs is at `computed` and is within its own window.
             let reached = match geometry.window {
                 0 => state.computed,
                 window => window as usize - 1,
@@ -249,7 +250,7 @@ impl Worker {
         }
     }
 
-    /// Runs one sequence; the tokens it yields and the tokens that the step's budget must hold.
+    /// Runs one sequence. Returns the yielded tokens and the tokens that count against the budget.
     fn advance(
         &mut self,
         run: &Run,
@@ -274,7 +275,7 @@ impl Worker {
             state.computed = state.tokens.len() - 1;
         } else if reaches && state.tokens.len() <= room {
             let count = random.within(1, k) as usize;
-            // The last yielded token is not run: it needs no room.
+            // The last yielded token does not run: it needs no room.
             for _ in 0..count.min(room + 1 - state.tokens.len()) {
                 state.computed = state.tokens.len();
                 let history = state.histories[state.tokens.len()];
