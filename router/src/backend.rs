@@ -1,4 +1,4 @@
-//! What the text layer asks of an engine. `Engine` is the one backend; tests script others.
+//! The engine as the text layer uses it. `Engine` is the one implementation; tests script others.
 
 use std::sync::Arc;
 
@@ -8,27 +8,28 @@ use futures_core::Stream;
 use crate::engine::types::{EngineRequest, Entry, SubmitError, TokenEvent};
 use crate::engine::{Engine, EngineState, Limits, TokenStream};
 
-/// Takes token ids and gives token ids back.
+/// Generates token ids from token ids.
 #[async_trait]
 pub trait Backend: Send + Sync + 'static {
-    /// Returns when the request is accepted and prepared: a source per branch.
+    /// Submits a request and returns a source per choice once it is accepted and prepared.
     async fn submit(&self, request: EngineRequest) -> Result<Sources, SubmitError>;
-    /// The same backend, for answers that are read on the current runtime.
+    /// Returns this backend for streams that are polled on the current runtime.
     fn on_this_runtime(&self) -> Arc<dyn Backend>;
-    /// What the backend is doing.
+    /// Returns the backend's state.
     fn state(&self) -> EngineState;
-    /// What it can take; `None` until its model is loaded.
+    /// Returns the backend's limits; `None` until its model is loaded.
     fn limits(&self) -> Option<Limits>;
 }
 
-/// The answers to one request, branch by branch.
+/// The token sources of one request, one per choice.
 pub type Sources = Vec<Box<dyn TokenSource>>;
 
-/// The tokens of one answer. Dropping it before its end aborts it.
+/// The tokens of one choice. Dropping it before its end aborts it.
 pub trait TokenSource: Stream<Item = TokenEvent> + Send + Unpin {
-    /// The answer is complete although the backend would go on.
+    /// Ends the choice because its output is complete.
     fn finish(self: Box<Self>);
-    /// How the request began to run; none while it waits, or if the backend does not say.
+    /// Returns the first entry into a slot; `None` while the request waits, or if the backend does
+    /// not report it.
     fn entered(&self) -> Option<Entry> {
         None
     }

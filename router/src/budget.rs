@@ -1,6 +1,6 @@
-//! How many bytes of request bodies are held at once: from a body's first byte until its prompt is
-//! token ids and its text is gone. Past the bound a request is refused, so that memory before the
-//! queue does not grow with the number of clients.
+//! A budget for the bytes of request bodies in memory, from a body's first byte until its prompt is
+//! token ids and its text is dropped. Requests that exceed it are refused, so that memory before
+//! the queue does not grow with the number of clients.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,14 +10,14 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::error::{ApiError, ErrorKind};
 
-/// The first bytes of every body come out of a share of their own: large bodies, however many, never
-/// keep small ones out.
+/// Each body's first bytes come from a separate share, so that large bodies cannot keep small ones
+/// out.
 const FIRST_BYTES: usize = 64 << 10;
-/// One part in so many is that share.
+/// That share is this fraction (1/n) of the budget.
 const FIRST_SHARE: usize = 4;
 const RETRY: Duration = Duration::from_secs(1);
 
-/// The bytes that all bodies together may hold. Cheap to clone.
+/// The budget of all bodies together. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Budget {
     first: Arc<Semaphore>,
@@ -26,7 +26,7 @@ pub(crate) struct Budget {
     most: usize,
 }
 
-/// What one body holds while it arrives.
+/// The bytes of a body that is still arriving.
 #[derive(Debug)]
 pub(crate) struct Holding {
     budget: Budget,
@@ -34,13 +34,13 @@ pub(crate) struct Holding {
     permits: Vec<OwnedSemaphorePermit>,
 }
 
-/// What one body holds; given back when the last clone is dropped. The default holds nothing: it is
-/// for prompts that did not come over HTTP.
+/// The bytes of one body; released when the last clone is dropped. The default holds none: for
+/// prompts that did not arrive over HTTP.
 #[derive(Clone, Debug, Default)]
 pub struct Charge(#[expect(dead_code, reason = "it is held, not read")] Option<Arc<Holding>>);
 
 impl Budget {
-    /// `held` shows the bytes that are held.
+    /// Creates a budget of `most` bytes; the gauge `held` shows the bytes in use.
     pub(crate) fn new(most: usize, held: Gauge) -> Self {
         let first = most / FIRST_SHARE;
         let share = |bytes: usize| Arc::new(Semaphore::new(bytes.min(Semaphore::MAX_PERMITS)));
@@ -52,7 +52,7 @@ impl Budget {
         }
     }
 
-    /// Begins to hold a body, of which nothing has come yet.
+    /// Starts accounting for a body, with no bytes yet.
     pub(crate) fn hold(&self) -> Holding {
         Holding {
             budget: self.clone(),
@@ -61,7 +61,7 @@ impl Budget {
         }
     }
 
-    /// Fails if a body of so many bytes would be refused now: better before it is sent than after.
+    /// Fails if a body of this size would be refused now, so that it need not be sent.
     pub(crate) fn check(&self, bytes: usize) -> Result<(), ApiError> {
         if bytes.saturating_sub(FIRST_BYTES) > self.rest.available_permits() {
             return Err(self.exhausted());
@@ -80,7 +80,7 @@ impl Budget {
 }
 
 impl Holding {
-    /// Takes `more` bytes, or refuses the body.
+    /// Adds `more` bytes, or refuses the body.
     pub(crate) fn add(&mut self, more: usize) -> Result<(), ApiError> {
         let first = FIRST_BYTES.saturating_sub(self.bytes).min(more);
         self.take(&Arc::clone(&self.budget.first), first)?;
@@ -90,13 +90,13 @@ impl Holding {
         Ok(())
     }
 
-    /// The body is complete; whoever holds a part of it keeps a clone of this.
+    /// Completes the body. Each holder of a part of it keeps a clone of the result.
     pub(crate) fn charge(self) -> Charge {
         Charge(Some(Arc::new(self)))
     }
 
     fn take(&mut self, share: &Arc<Semaphore>, bytes: usize) -> Result<(), ApiError> {
-        // A permit for nothing would keep those before and after it apart.
+        // A permit of zero bytes would prevent the merge below.
         if bytes == 0 {
             return Ok(());
         }

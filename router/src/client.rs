@@ -1,9 +1,9 @@
-//! Whose requests a connection carries: what keeps one client's costly requests from being another's.
+//! The client of a connection; used to keep one client's costly requests from delaying others.
 
 use std::{future::Future, net::IpAddr};
 
-/// A client, told from others by its address: of IPv6 by the first half, which a provider gives as a
-/// whole. Those behind one proxy are one client.
+/// A client, identified by its IPv4 address or by its IPv6 /64 prefix, which a provider assigns as
+/// a whole. Clients behind one proxy count as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Client(IpAddr);
 
@@ -12,7 +12,7 @@ tokio::task_local! {
 }
 
 impl Client {
-    /// Of a connection's other end.
+    /// Returns the client of a connection with this remote address.
     #[must_use]
     pub fn at(address: IpAddr) -> Self {
         Self(match address.to_canonical() {
@@ -24,18 +24,18 @@ impl Client {
         })
     }
 
-    /// Of whom `work` is done.
+    /// Runs `work` on behalf of this client.
     pub async fn scope<T>(self, work: impl Future<Output = T>) -> T {
         CLIENT.scope(self, work).await
     }
 
-    /// Of whom the current task's work is done, if that is known.
+    /// Returns the client of the current task, if known.
     #[must_use]
     pub fn current() -> Option<Self> {
         CLIENT.try_with(|client| *client).ok()
     }
 
-    /// What the workers tell it by.
+    /// Returns the name that the workers get.
     pub(crate) fn name(self) -> String {
         self.0.to_string()
     }

@@ -1,4 +1,4 @@
-//! The router's part of the resolved configuration, handed down by the launcher.
+//! The router's part of the resolved configuration; set by the launcher.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -9,87 +9,87 @@ use crate::logits_processors::Watermark;
 use crate::logprobs::MAX_TOP_LOGPROBS;
 use crate::tool_parsers::{ReasoningFormat, ToolFormat};
 
-/// One thread writes some 100,000 tokens per second; several shorten the time that the streams of one
-/// step are written in.
+/// One thread writes about 100,000 tokens per second; several shorten the time to write one step to
+/// all streams.
 const MAX_SERVING_THREADS: usize = 4;
 
-/// Limits and facts of the text and HTTP layers. Every field is set by the launcher.
+/// Settings of the text and HTTP layers. The launcher sets every field.
 #[derive(Clone, Debug)]
 pub struct RouterConfig {
-    /// Name of the model as answers and `/info` tell it.
+    /// Name of the model in responses and `/info`.
     pub model_id: String,
-    /// More names of the same model: listed and accepted like `model_id`.
+    /// Further names of the model, listed and accepted like `model_id`.
     pub more_model_ids: Vec<String>,
     /// Revision of the model's files, shown by `/info`.
     pub model_revision: Option<String>,
-    /// Largest request body; a larger one is refused with 413.
+    /// Maximum size of a request body; a larger one is refused with 413.
     pub max_body_bytes: usize,
-    /// Bytes of all bodies that are held at once, until their prompts are token ids; more are refused
-    /// with 429. What is parsed from a body can take a few times its bytes for a moment.
+    /// Maximum bytes of all bodies in memory until their prompts are token ids; more are refused
+    /// with 429. Parsing may briefly use a few times a body's bytes.
     pub max_held_body_bytes: usize,
-    /// Longest time from a request's first byte to the end of its headers.
+    /// Timeout from a request's first byte to the end of its headers.
     pub header_timeout: Duration,
-    /// Longest time in which a body must have arrived.
+    /// Timeout for the arrival of a body.
     pub body_timeout: Duration,
-    /// Longest time in which a client may take nothing of its answer; then the connection ends.
+    /// Time after which a connection is closed if its client reads nothing of a pending response.
     pub write_timeout: Duration,
-    /// Open connections. For one more, the one that is idle for the longest is closed; if none is idle,
-    /// one of the spare ones is taken.
+    /// Maximum open connections. A further one closes the longest-idle connection; if none is idle,
+    /// it becomes a spare one.
     pub max_connections: usize,
-    /// Connections beyond that bound which are answered: health checks and metrics as ever, anything
-    /// else with 503. More are closed.
+    /// Connections accepted beyond `max_connections`: health checks and metrics work on them, other
+    /// requests get 503. Further connections are closed.
     pub spare_connections: usize,
-    /// Stop strings per request.
+    /// Maximum stop strings per request.
     pub max_stop_sequences: usize,
-    /// Prompts per completion request.
+    /// Maximum prompts per completion request.
     pub max_client_batch_size: usize,
-    /// Answers to one prompt: the largest `n` and `best_of`.
+    /// Maximum choices per prompt: the largest `n` and `best_of`.
     pub max_best_of: u32,
-    /// Alternatives that are told of one token: at most `logprobs::MAX_TOP_LOGPROBS`.
+    /// Maximum top logprobs per token: at most `logprobs::MAX_TOP_LOGPROBS`.
     pub max_top_tokens: u32,
-    /// Whether answers may be asked to keep to a grammar.
+    /// Whether requests may use structured output.
     pub structured_output: bool,
-    /// Tokens of a prompt; `None` = whatever the context leaves.
+    /// Maximum prompt tokens; `None` = limited by the context only.
     pub max_input_tokens: Option<usize>,
-    /// Prompt and answer together; `None` = the model's and the KV pool's limit.
+    /// Maximum tokens of prompt plus output; `None` = the limit of the model and the KV pool.
     pub max_total_tokens: Option<usize>,
     /// Threads that serve connections.
     pub serving_threads: NonZeroUsize,
     /// Threads that render templates and tokenize.
     pub tokenizer_threads: NonZeroUsize,
-    /// Prompts waiting for those threads; more are refused with 429.
+    /// Maximum prompts waiting for those threads; more are refused with 429.
     pub tokenizer_queue: usize,
-    /// A comment is sent on a stream that was silent for this long.
+    /// Idle time after which a stream gets a keep-alive comment.
     pub keep_alive: Duration,
-    /// Which web pages may call the server.
+    /// Origins of web pages that may call the server.
     pub cors: Cors,
-    /// Bytes of stored responses; 0 = none is stored.
+    /// Maximum bytes of stored responses; 0 = none are stored.
     pub response_store: usize,
-    /// What requests that want a watermark get.
+    /// Watermark for requests that ask for one.
     pub watermark: Watermark,
-    /// What the system says in a chat without a system turn; shown by `/info`.
+    /// System prompt of chats without a system message; shown by `/info`.
     pub system_prompt: Option<Arc<str>>,
-    /// What becomes of chat templates that requests bring.
+    /// How to treat chat templates in requests.
     pub templates: RequestTemplates,
-    /// How the model writes tool calls.
+    /// Format of the model's tool calls.
     pub tool_format: Format<ToolFormat>,
-    /// How the model writes its thoughts.
+    /// Format of the model's reasoning.
     pub reasoning_format: Format<ReasoningFormat>,
 }
 
-/// A format of a model's answers.
+/// A format of the model's output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format<T> {
-    /// Whichever the chat template shows, if any.
+    /// The format that the chat template uses, if any.
     #[default]
     Auto,
-    /// None: the text is left as it is.
+    /// No format: the text stays as it is.
     Off,
-    /// This one.
+    /// This format.
     Fixed(T),
 }
 
-/// Which web pages may call the server.
+/// Origins of web pages that may call the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cors {
     /// Any origin.
@@ -99,7 +99,7 @@ pub enum Cors {
 }
 
 impl RouterConfig {
-    /// The defaults, for a model called `model_id`.
+    /// Returns the defaults for a model named `model_id`.
     pub fn new(model_id: impl Into<String>) -> Self {
         let cores = std::thread::available_parallelism().map_or(2, NonZeroUsize::get);
         Self {
@@ -138,13 +138,13 @@ impl RouterConfig {
 }
 
 impl RouterConfig {
-    /// The names that the model is served by; the first is that of answers.
+    /// Returns the names that the model is served by; the first one is used in responses.
     pub fn served_names(&self) -> impl Iterator<Item = &str> {
         let more = self.more_model_ids.iter().map(String::as_str);
         std::iter::once(self.model_id.as_str()).chain(more)
     }
 
-    /// The served name that a client means: the one it sent, or the first for an alias.
+    /// Returns the served name that a client means: the one it sent, or the first for an alias.
     pub(crate) fn served_name(&self, asked: &str) -> &str {
         let mut names = self.served_names();
         names.find(|name| *name == asked).unwrap_or(&self.model_id)
@@ -152,7 +152,7 @@ impl RouterConfig {
 }
 
 impl<T: Copy> Format<T> {
-    /// The format that counts; `template` is the chat template, which `find` looks into.
+    /// Returns the effective format; `find` detects it in the chat template `template`.
     pub(crate) fn resolve(
         self,
         template: Option<&str>,

@@ -1,4 +1,4 @@
-//! What can go wrong with a request, before HTTP gives it a status and a shape.
+//! Errors of requests, before HTTP gives them a status and a shape.
 
 use std::any::Any;
 use std::borrow::Cow;
@@ -7,32 +7,33 @@ use std::time::Duration;
 
 use crate::engine::types::SubmitError;
 
-/// A failed request: what is wrong, said for the person who sent it.
+/// A failed request. The message is for the client's developer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct ApiError {
-    /// Set by whoever fails; `http::error` maps it to a status and a type.
+    /// Category of the error; `http::error` maps it to a status and a type.
     pub kind: ErrorKind,
-    /// Field, rule and value; set by whoever fails, shown to the client.
+    /// Message for the client: field, rule and value.
     pub message: String,
-    /// The field at fault, where one is; shown on OpenAI routes as `param`.
+    /// The field at fault, if any; OpenAI routes return it as `param`.
     pub param: Option<Cow<'static, str>>,
-    /// When to try again; becomes the `Retry-After` header.
+    /// Time to wait before a retry; becomes the `Retry-After` header.
     pub retry_after: Option<Duration>,
 }
 
-/// The kinds of failure that clients can tell apart.
+/// Categories of errors that clients can distinguish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
     /// The body is not JSON, or not UTF-8.
     Syntax,
     /// A field is missing, unknown, of the wrong type or out of range.
     Validation,
-    /// Prompt and answer together would be longer than the context, or the prompt longer than it may be.
+    /// Prompt plus output would exceed the context, or the prompt exceeds its own limit.
     ContextLength,
-    /// A parameter that Penstock knows but does not offer yet.
+    /// A parameter that Penstock knows but does not support yet.
     Unsupported,
-    /// A thread of messages, which Penstock does not store: Anthropic's clients then go on without one.
+    /// A thread of messages, which Penstock does not store. Anthropic's clients then continue
+    /// without one.
     MessageThread,
     /// The chat template refused the messages, or there is none.
     Template,
@@ -42,9 +43,9 @@ pub enum ErrorKind {
     NotFound,
     /// No such model.
     ModelNotFound,
-    /// The response that a request goes on from is not stored.
+    /// The response that a request continues is not stored.
     PreviousResponse,
-    /// The route exists, the method does not.
+    /// The route exists, but not with this method.
     Method,
     /// The body did not arrive in time.
     Timeout,
@@ -52,26 +53,26 @@ pub enum ErrorKind {
     TooLarge,
     /// The body is not declared as JSON.
     MediaType,
-    /// Bounds of the queue or of the tokenizer are reached.
+    /// The queue or the tokenizer is full.
     Overloaded,
-    /// No worker can step now, or the server shuts down.
+    /// No worker can step now, or the server is shutting down.
     Unavailable,
-    /// The answer failed after it had begun.
+    /// The generation failed after it had started.
     Generation,
-    /// Our own fault.
+    /// An internal error.
     Internal,
 }
 
-/// What a client sent, short enough to be sent back and logged: its beginning, and its length.
+/// An excerpt of a client's text for messages and logs: its beginning and its length.
 #[derive(Clone, Copy, Debug)]
 pub struct Excerpt<'a> {
     text: &'a str,
-    /// Characters that are shown.
+    /// Maximum characters shown.
     most: usize,
 }
 
 impl ApiError {
-    /// An error of `kind` without field or retry time.
+    /// Creates an error of `kind` without field or retry time.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self {
             kind,
@@ -81,7 +82,7 @@ impl ApiError {
         }
     }
 
-    /// A field that breaks a rule.
+    /// Creates an error for a field that breaks a rule.
     pub fn validation(param: &'static str, message: impl Into<String>) -> Self {
         Self {
             param: Some(param.into()),
@@ -89,7 +90,7 @@ impl ApiError {
         }
     }
 
-    /// A field that asks for more tokens than there may be.
+    /// Creates an error for a field that exceeds a token limit.
     pub fn too_many_tokens(param: &'static str, message: impl Into<String>) -> Self {
         Self {
             param: Some(param.into()),
@@ -97,7 +98,7 @@ impl ApiError {
         }
     }
 
-    /// A field that breaks a rule, by its path in the body.
+    /// Creates an error for the field at `path` in the body that breaks a rule.
     pub fn at(path: &str, rule: &str) -> Self {
         Self {
             param: Some(Cow::Owned(path.to_owned())),
@@ -105,7 +106,7 @@ impl ApiError {
         }
     }
 
-    /// The same error in the words of a dialect that calls the field `ours` by the name `theirs`.
+    /// Renames the field `ours` to `theirs`, for a dialect with another name.
     pub(crate) fn renamed(self, ours: &str, theirs: &'static str) -> Self {
         if self.param.as_deref() != Some(ours) {
             return self;
@@ -119,7 +120,7 @@ impl ApiError {
         }
     }
 
-    /// A known parameter that is not offered yet.
+    /// Creates an error for a known parameter that is not supported yet.
     pub fn unsupported(param: &'static str, neutral: &str) -> Self {
         let message =
             format!("`{param}` is not supported yet. Leave it out or set it to {neutral}");
@@ -129,7 +130,7 @@ impl ApiError {
         }
     }
 
-    /// The same error with a time to wait.
+    /// Adds a retry time.
     pub fn retry(self, after: Duration) -> Self {
         Self {
             retry_after: Some(after),
@@ -138,20 +139,20 @@ impl ApiError {
     }
 }
 
-/// What a panic says.
+/// Returns the message of a panic.
 pub fn panic_message(payload: &(dyn Any + Send)) -> &str {
     let owned = payload.downcast_ref::<String>().map(String::as_str);
     let fixed = || payload.downcast_ref::<&'static str>().copied();
-    owned.or_else(fixed).unwrap_or("a panic without words")
+    owned.or_else(fixed).unwrap_or("a panic without a message")
 }
 
 impl<'a> Excerpt<'a> {
-    /// Of a value.
+    /// Creates an excerpt of a value.
     pub fn new(text: &'a str) -> Self {
         Self { text, most: 64 }
     }
 
-    /// Of a whole message, which may list all fields of a request.
+    /// Creates an excerpt of a whole message, which may list all fields of a request.
     pub fn of_message(text: &'a str) -> Self {
         Self { text, most: 2048 }
     }

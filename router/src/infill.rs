@@ -1,25 +1,26 @@
-//! Fill in the middle: a prompt of what stands before and after the answer, by the special tokens that
-//! models of code are trained with.
+//! Fill-in-the-middle prompts: prefix and suffix are joined by the special tokens that code models
+//! are trained with.
 
 use tokenizers::Tokenizer;
 
 use crate::error::ApiError;
 use crate::tokenize::{SpecialTokens, encode};
 
-/// How a model takes what stands before and after its answer.
+/// How a model takes the prefix and the suffix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Infill {
     before_prefix: u32,
     before_suffix: u32,
-    /// Stands last: the answer follows. `None` = the suffix comes first, the answer follows the prefix.
+    /// The last token of the prompt. `None` = the suffix comes first, and the output follows the
+    /// prefix.
     before_middle: Option<u32>,
-    /// Whether a suffix gets no blank at its beginning, which the tokenizer puts before texts.
+    /// Whether the suffix omits the leading space that the tokenizer adds to texts.
     unspaced: bool,
-    /// Tokens that end an answer, beside the model's own.
+    /// Tokens that end the output, in addition to the model's own.
     ends: Vec<u32>,
 }
 
-/// The tokens of a family of models.
+/// The special tokens of a model family.
 struct Family {
     prefix: &'static str,
     suffix: &'static str,
@@ -28,8 +29,8 @@ struct Family {
     ends: &'static [&'static str],
 }
 
-/// Stands before a text to find out what the tokenizer puts before it. No tokenizer joins it with
-/// what follows.
+/// Encoded before the suffix, then stripped from the ids, so that the tokenizer adds no leading
+/// space to the suffix. No tokenizer merges it with what follows.
 const ANCHOR: &str = "\u{263A}";
 
 const FAMILIES: [Family; 6] = [
@@ -90,18 +91,18 @@ const FAMILIES: [Family; 6] = [
 ];
 
 impl Infill {
-    /// That of a tokenizer's model; `None` if it has no such tokens.
+    /// Detects the tokens of a tokenizer's model family; `None` if it has none.
     pub(crate) fn from_tokenizer(tokenizer: &Tokenizer) -> Option<Self> {
         FAMILIES.iter().find_map(|family| family.infill(tokenizer))
     }
 
-    /// Tokens that end an answer, beside the model's own.
+    /// Returns the tokens that end the output, in addition to the model's own.
     pub(crate) fn ends(&self) -> &[u32] {
         &self.ends
     }
 
-    /// The prompt for a text between `prefix` and `suffix`. With `special`, what the tokenizer puts
-    /// before a text stands before all of it.
+    /// Builds the prompt for a text between `prefix` and `suffix`. With `special`, the tokens that
+    /// the tokenizer adds before a text come first.
     pub(crate) fn prompt(
         &self,
         tokenizer: &Tokenizer,
@@ -110,7 +111,7 @@ impl Infill {
     ) -> Result<Vec<u32>, ApiError> {
         let before = encode(tokenizer, prefix, SpecialTokens::AsIs)?;
         let mut ids = encode(tokenizer, prefix, special)?;
-        // Of what was added only that before the text: an end token would end the prompt.
+        // Keep only what was added before the text: an added end token would end the prompt.
         let found = ids
             .windows(before.len().max(1))
             .position(|part| part == before);

@@ -1,4 +1,4 @@
-//! HTTP in, tokens out: validation, tokenization, the engine task, the shard client.
+//! HTTP in, tokens out: validation, tokenization, the engine's task, the shard client.
 
 pub mod backend;
 mod budget;

@@ -1,46 +1,47 @@
-//! What a request asks of logits before a token is chosen from them. The formulas and their order
-//! are the worker's: `proto/README.md`, Sampling.
+//! Logits processors of a request: applied to the logits before sampling. The worker defines the
+//! formulas and their order: `proto/README.md`, Sampling.
 
-/// Everything asked; the default asks nothing.
+/// All logits processors of a request; the default applies none.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LogitsProcessors {
-    /// Keep tokens with at least this share of the largest probability; 0 = off.
+    /// Keeps tokens with at least this share of the largest probability; 0 = off.
     pub min_p: f32,
-    /// Keep the tokens nearest to the entropy that have this probability together; 1 = off.
+    /// Keeps the tokens nearest to the entropy that have this probability together; 1 = off.
     pub typical_p: f32,
-    /// For tokens that were there before.
+    /// Penalties for tokens that already occurred.
     pub penalties: Penalties,
-    /// Added to the logits of these tokens; each is there once.
+    /// Values added to the logits of these tokens; no duplicates.
     pub logit_bias: Vec<(u32, f32)>,
-    /// The only possible tokens; `None` = all.
+    /// The only allowed tokens; `None` = all.
     pub allowed: Option<Vec<u32>>,
-    /// Impossible tokens.
+    /// Tokens that are never generated.
     pub banned: Vec<u32>,
-    /// Tokens, two or more, that never follow one another in this order.
+    /// Sequences of two or more tokens that are never generated.
     pub bad_words: Vec<Vec<u32>>,
-    /// For those who look for it in the answer.
+    /// Watermark to embed.
     pub watermark: Option<Watermark>,
 }
 
-/// What tokens lose by having been there before.
+/// Penalties for tokens that already occurred.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Penalties {
-    /// Divides positive logits and multiplies others, of tokens of prompt and answer; 1 = off.
+    /// Divides positive logits and multiplies others, for tokens of prompt and output; 1 = off.
     pub repetition: f32,
-    /// Taken off for each time that the token was generated; 0 = off.
+    /// Subtracted once per generated occurrence of the token; 0 = off.
     pub frequency: f32,
-    /// Taken off if the token was generated; 0 = off.
+    /// Subtracted if the token was generated; 0 = off.
     pub presence: f32,
 }
 
-/// "A Watermark for Large Language Models": which tokens are green, and what they gain.
+/// The watermark of "A Watermark for Large Language Models": a share of tokens is green and gets a
+/// bias.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Watermark {
     /// Share of green tokens, between 0 and 1.
     pub gamma: f64,
-    /// Added to their logits.
+    /// Bias added to the logits of green tokens.
     pub delta: f32,
-    /// Of the hash of the token before.
+    /// Key of the hash of the preceding token.
     pub key: u64,
 }
 
@@ -60,7 +61,7 @@ impl Default for LogitsProcessors {
 }
 
 impl LogitsProcessors {
-    /// Takes a word that the answer may not have; it has a token at least.
+    /// Adds a forbidden word of one or more tokens.
     pub fn forbid(&mut self, word: Vec<u32>) {
         match *word {
             [id] => self.banned.push(id),
@@ -80,7 +81,7 @@ impl Default for Penalties {
 }
 
 impl Default for Watermark {
-    /// TGI's numbers.
+    /// TGI's values.
     fn default() -> Self {
         Self {
             gamma: 0.5,

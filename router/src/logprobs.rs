@@ -1,70 +1,70 @@
-//! What a request asks to be told of probabilities, and the rules about it.
+//! The logprobs that a request asks for, and their rules.
 
 use crate::engine::types::{Candidate, LogprobOptions, WHOLE_VOCABULARY};
 use crate::error::ApiError;
 use crate::validate::range::Range;
 
-/// Most alternatives that are told of one token: the workers' limit.
+/// Maximum top logprobs per token: the workers' limit.
 pub const MAX_TOP_LOGPROBS: u32 = 20;
 
-/// Most tokens whose log-probabilities are told by name: the workers' limit.
+/// Maximum tokens whose logprobs are requested by id: the workers' limit.
 pub(crate) const MAX_LOGPROB_TOKEN_IDS: usize = 128;
 
-/// Most log-probabilities told of one prompt, alternatives included: a bound on what an answer
-/// holds in memory, and on its length.
+/// Maximum logprobs of one prompt, including top logprobs: bounds the memory and the length of a
+/// response.
 const MAX_PROMPT_LOGPROBS: u64 = 1 << 20;
 
-/// What an answer tells beside its text and, always at hand, the log-probability of each token.
+/// The logprobs that a response includes. The logprob of each token itself is always available.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogprobRequest {
-    /// Log-probabilities of tokens, with so many alternatives; `None` = not told.
+    /// Top logprobs per token; `None` = no logprobs.
     pub tokens: Option<u32>,
-    /// The prompt stands before the answer; with `tokens`, its log-probabilities too.
+    /// Whether the response echoes the prompt; with `tokens`, also its logprobs.
     pub echo: bool,
-    /// Log-probabilities of the prompt's tokens by themselves, with so many alternatives.
+    /// Top logprobs per prompt token, independent of echo; `None` = no prompt logprobs.
     pub prompt: Option<u32>,
-    /// The ids of the tokens of prompt and answer.
+    /// Whether the response includes the token ids of prompt and output.
     pub ids: bool,
-    /// How tokens are written beside their log-probabilities.
+    /// How logprobs name tokens.
     pub names: TokenNames,
 }
 
-/// How tokens are written beside their log-probabilities.
+/// How logprobs name tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TokenNames {
-    /// As their texts.
+    /// By their texts.
     #[default]
     Texts,
-    /// As `token_id:` and their id.
+    /// By `token_id:` and the id.
     Ids,
 }
 
-/// A token in some place, and where it stands among all that might be there.
+/// A candidate at a position, with its rank among all tokens.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RankedToken {
     /// Vocabulary id.
     pub id: u32,
-    /// Natural log of its probability, as it is shown.
+    /// Natural log of its probability, clamped for display.
     pub logprob: f32,
-    /// 1 = the likeliest; `None` = less likely than all that were asked for.
+    /// 1-based rank; 1 = the most likely token; `None` = below all requested candidates.
     pub rank: Option<u32>,
 }
 
-/// The least log-probability that is shown, as OpenAI has it: JSON knows no infinity.
+/// The smallest logprob that is returned, as with OpenAI: JSON has no infinity.
 const MIN_LOGPROB: f32 = -9999.0;
 
-/// How many alternatives may be asked for, `most` by configuration.
+/// Returns the allowed numbers of top logprobs; `most` comes from the configuration.
 pub(crate) const fn range(most: u32) -> Range<u32> {
     Range::new(0, most)
 }
 
-/// A log-probability as it is shown.
+/// Clamps a logprob for display.
 pub fn clamp_logprob(logprob: f32) -> f32 {
     logprob.max(MIN_LOGPROB)
 }
 
-/// The likely tokens in some place and `own`, the one that is there; the likeliest first. `rank` is
-/// that one's, if it is known.
+/// Merges the actual token `own` into the top candidates at its position, most likely first. `rank`
+/// is the rank of `own`, if known.
 pub fn rank_candidates(own: Candidate, rank: Option<u32>, top: &[Candidate]) -> Vec<RankedToken> {
     let entry = |candidate: Candidate, rank| RankedToken {
         id: candidate.id,
@@ -82,7 +82,7 @@ pub fn rank_candidates(own: Candidate, rank: Option<u32>, top: &[Candidate]) -> 
 }
 
 impl TokenNames {
-    /// What `return_tokens_as_token_ids` asks for.
+    /// Converts `return_tokens_as_token_ids`.
     pub(crate) fn from_flag(ids: Option<bool>) -> Self {
         match ids {
             Some(true) => Self::Ids,
@@ -92,7 +92,7 @@ impl TokenNames {
 }
 
 impl LogprobRequest {
-    /// What the workers are to tell.
+    /// Returns the options for the workers.
     pub fn logprob_options(self) -> LogprobOptions {
         let echoed = self.tokens.filter(|_| self.echo);
         LogprobOptions {
@@ -102,12 +102,13 @@ impl LogprobRequest {
         }
     }
 
-    /// Whether anything about the prompt's tokens is told.
+    /// Whether the response includes anything about the prompt's tokens.
     pub fn includes_prompt(self) -> bool {
         self.echo || self.prompt.is_some() || self.ids
     }
 
-    /// Fails if there are more than `most` alternatives. `name` is the client's for those of `tokens`.
+    /// Fails if more than `most` top logprobs are requested. `name` is the client's field for those
+    /// of `tokens`.
     pub(crate) fn check(self, name: &'static str, most: u32) -> Result<(), ApiError> {
         let prompt = self.prompt.filter(|&count| count != WHOLE_VOCABULARY);
         for (name, count) in [(name, self.tokens), ("prompt_logprobs", prompt)] {
@@ -116,8 +117,8 @@ impl LogprobRequest {
         Ok(())
     }
 
-    /// Fails if of a prompt of so many tokens too much would be told, to each of so many answers.
-    /// `prompt` is its name, `vocabulary` how many tokens there are.
+    /// Fails if the prompt has too many logprobs: `tokens` positions, returned with each of
+    /// `answers` choices. `prompt` is the field's name, `vocabulary` the size of the vocabulary.
     pub(crate) fn check_prompt(
         self,
         prompt: &'static str,
@@ -134,7 +135,7 @@ impl LogprobRequest {
         }
         let most = MAX_PROMPT_LOGPROBS / each;
         let rule = format!(
-            "`{prompt}` must have at most {most} tokens if {each} log-probabilities are told of \
+            "`{prompt}` must have at most {most} tokens if {each} logprobs are returned for \
              each. Given: {tokens}"
         );
         Err(ApiError::validation(prompt, rule))

@@ -155,4 +155,4 @@ def test_prompt_logprobs_of_the_whole_vocabulary(client: openai.OpenAI, server: 
         json={"model": "brook", "prompt": "a " * 900, "max_tokens": 1, "prompt_logprobs": -1},
     )
     assert refused.status_code == 400
-    assert "log-probabilities are told of each" in refused.text
+    assert "logprobs are returned for each" in refused.text

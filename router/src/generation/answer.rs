@@ -1,4 +1,4 @@
-//! One answer: tokens in, text events out.
+//! One choice: tokens in, text events out.
 
 use std::future::poll_fn;
 use std::iter::once;
@@ -20,50 +20,51 @@ use crate::stop::StopMatcher;
 use crate::tool_parsers::{CallSpans, OutputParserOptions};
 use crate::validate::{OutputTextOptions, ValidRequest};
 
-/// Room that an answer's text begins with: it is not to move at each of its first tokens.
+/// Initial capacity of the text, so that the first tokens do not reallocate it.
 const ANSWER_BYTES: usize = 256;
 
-/// One answer on its way. Dropping it before its end aborts the request at once.
+/// A choice being generated. Dropping it before its end aborts it immediately.
 ///
-/// Every token touches the fields up to the start of `timer`, the others are for an answer's
-/// beginning and end. With hundreds of streams each first touch misses the cache, and those misses
-/// are most of what a token costs here.
+/// Every token touches the fields up to the start of `timer`; the others are needed only at the
+/// beginning and the end. With hundreds of streams each first touch misses the cache, and those
+/// misses are most of a token's cost here.
 #[repr(C)]
 pub struct Generation {
     source: Option<Box<dyn TokenSource>>,
     text: Arc<ModelText>,
     detokenizer: Detokenizer,
-    /// The answer's text so far, special tokens left out.
+    /// The text so far, without special tokens.
     answer: String,
-    /// How much of it went into deltas.
+    /// Bytes of it that went into deltas.
     sent: usize,
     stop: StopMatcher,
     facts: GenerationFacts,
     timer: RequestTimer,
-    /// Said by the engine beside its last tokens, to be told after them; then `source` is gone.
+    /// A failure that came with the last tokens, to be reported after them; `source` is `None`
+    /// then.
     failure: Option<String>,
     parser_options: OutputParserOptions,
-    /// Read as far as the last stop string that was found.
+    /// Tool calls, parsed up to the last stop string found.
     calls: Option<Box<CallSpans>>,
     /// Special tokens that are part of the text.
     visible: VisibleSpecialTokens,
-    /// Whether the stop string that ends the answer is part of it.
+    /// Whether the text includes the stop string that ends it.
     keeps_stop: bool,
     prompt: PromptOutput,
 }
 
-/// The prompt, as far as the answer tells of it.
+/// The parts of the prompt that the output includes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PromptOutput {
-    /// Its ids, if anything is told of them.
+    /// Its ids, if the output refers to them.
     pub ids: Vec<u32>,
-    /// Its text, if the answer begins with it.
+    /// Its text, if echoed.
     pub text: String,
-    /// Of the ids from the second on, if asked for; whole once the first event has come.
+    /// Logprobs from the second token on, if requested; complete once the first event has arrived.
     pub tokens: Vec<PromptToken>,
 }
 
-/// What an answer needs to know of its request after the request has gone to the engine.
+/// What a generation needs from its request after the request has gone to the engine.
 #[derive(Clone)]
 pub(super) struct PendingGeneration {
     text: Arc<ModelText>,
@@ -77,7 +78,7 @@ pub(super) struct PendingGeneration {
     max_new_tokens: u32,
 }
 
-/// Special tokens that are part of an answer's text.
+/// Special tokens that are part of the text.
 enum VisibleSpecialTokens {
     These(Vec<u32>),
     All,
@@ -121,12 +122,12 @@ impl PendingGeneration {
         }
     }
 
-    /// Tells the timer that the engine has accepted the request.
+    /// Reports to the timer that the engine accepted the request.
     pub(super) fn count(&self, timer: &mut RequestTimer) {
         timer.accepted(self.facts.prompt_tokens, self.max_new_tokens);
     }
 
-    /// The answers that `sources` bring, one per branch.
+    /// Returns the generations of `sources`, one per choice.
     pub(super) fn generations(self, sources: Sources, timer: RequestTimer) -> Vec<Generation> {
         let others = (1..sources.len()).map(|_| timer.for_choice());
         let timers: Vec<_> = others.collect();
@@ -167,7 +168,7 @@ impl PendingGeneration {
         }
     }
 
-    /// The special tokens that the client wants to see, or that its answer's reading must see.
+    /// Returns the special tokens that the client requested or that the output parser needs.
     fn visible_special_tokens(&self) -> VisibleSpecialTokens {
         if self.output_text.special_tokens {
             return VisibleSpecialTokens::All;
@@ -188,12 +189,12 @@ impl VisibleSpecialTokens {
 }
 
 impl Generation {
-    /// How the answer's text is to be read.
+    /// Returns how to parse the output.
     pub fn parser_options(&self) -> &OutputParserOptions {
         &self.parser_options
     }
 
-    /// Ends the answer here: what the model would say next is not wanted.
+    /// Ends the output here; the model generates no more.
     pub fn finish(&mut self) {
         if let Some(source) = self.source.take() {
             source.finish();
@@ -201,27 +202,27 @@ impl Generation {
         }
     }
 
-    /// What is known of the request, and how many tokens it has by now.
+    /// Returns facts about the request, and its token counts so far.
     pub fn facts(&self) -> &GenerationFacts {
         &self.facts
     }
 
-    /// The prompt, as far as the answer tells of it.
+    /// Returns the parts of the prompt that the output includes.
     pub fn prompt(&self) -> &PromptOutput {
         &self.prompt
     }
 
-    /// The model's text side.
+    /// Returns the model's text side.
     pub fn model_text(&self) -> &ModelText {
         &self.text
     }
 
-    /// How long things took so far.
+    /// Returns the request's timings so far.
     pub fn timings(&self) -> Timings {
         self.timer.timings()
     }
 
-    /// Fills `event` with what the next step brought. `None` after the end or an error.
+    /// Fills `event` with the next step's output. `None` after the end or an error.
     pub fn poll_event(
         &mut self,
         cx: &mut Context<'_>,
@@ -246,7 +247,7 @@ impl Generation {
             if let Some(logprobs) = &mut step.logprobs {
                 self.prompt.tokens.append(&mut logprobs.prompt);
             }
-            // What only tells of the prompt is shown with what comes after it.
+            // Hold prompt logprobs back until tokens or an end follow.
             if !step.tokens.is_empty() || step.end.is_some() {
                 break step;
             }
@@ -266,7 +267,7 @@ impl Generation {
         Poll::Ready(Some(Ok(())))
     }
 
-    /// The next event; `None` after the end or an error.
+    /// Waits for the next event; `None` after the end or an error.
     pub async fn next(&mut self, event: &mut TextEvent) -> Option<Result<(), ApiError>> {
         poll_fn(|cx| self.poll_event(cx, event)).await
     }
@@ -301,7 +302,8 @@ impl Generation {
         }
     }
 
-    /// Adds one token to the event; `last` if the answer ends with it. Says whether it has ended.
+    /// Adds one token to the event; `last` is set if the output ends with it. Returns whether the
+    /// output has ended.
     fn take_token(
         &mut self,
         token: Token,
@@ -326,7 +328,7 @@ impl Generation {
         if last.is_some() {
             self.detokenizer.finish(&mut self.answer);
         }
-        // A special token shows itself, unless text that was held back must be shown now.
+        // A special token's event shows its own text, unless it released text that was held back.
         special &= self.answer.len() == before;
         if special {
             event
@@ -361,8 +363,8 @@ impl Generation {
         true
     }
 
-    /// Looks for a stop string in what the answer has from `from` on: (end of the content, its
-    /// end). What begins in a call is none.
+    /// Looks for a stop string in the text from `from` on; returns the end of the content and the
+    /// end of the stop string. A stop string that begins inside a tool call does not count.
     fn find_stop(&mut self, from: usize) -> Option<(usize, usize)> {
         let early = self.facts.generated_tokens < self.facts.min_new_tokens;
         let (answer, calls) = (&self.answer, &mut self.calls);
@@ -380,7 +382,8 @@ impl Generation {
         Some((kept, found.end))
     }
 
-    /// Ends the answer; of its text, `cut` is (content, content and stop string) in bytes.
+    /// Ends the output; `cut` holds the lengths in bytes of the content, and of content plus stop
+    /// string.
     fn end(&mut self, reason: FinishReason, cut: (usize, usize), event: &mut TextEvent) {
         event.delta.push_str(&self.answer[self.sent..cut.0]);
         let mut text = std::mem::take(&mut self.answer);

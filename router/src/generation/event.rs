@@ -1,15 +1,15 @@
-//! What a step brought, as text.
+//! The output of a step as text.
 
 use crate::engine::types::Candidate;
 
-/// What one step brought, as text. One value may be filled again and again.
+/// The output of one step as text. Can be reused.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TextEvent {
-    /// In order; empty only beside `end`.
+    /// New tokens, in order; empty only with `end`.
     pub tokens: Vec<TextToken>,
     /// Set on the last event.
     pub end: Option<TextEnd>,
-    /// For each of the tokens, what might have been in its place; empty unless asked for.
+    /// Candidates at each of the tokens; empty if not requested.
     pub top_logprobs: Vec<Vec<Candidate>>,
     pub(super) text: String,
     pub(super) delta: String,
@@ -22,27 +22,27 @@ pub struct TextToken {
     pub id: u32,
     /// Natural log of its probability.
     pub logprob: f32,
-    /// Whether it is a special token, whose text is not part of the answer.
+    /// Whether it is a special token, whose text is not part of the output.
     pub special: bool,
     pub(super) text_end: usize,
     pub(super) delta_end: usize,
 }
 
-/// How an answer ended.
+/// The end of the output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TextEnd {
     /// Why it ended.
     pub reason: FinishReason,
-    /// All of it, up to the end of the stop string that ended it.
+    /// The whole text, including the stop string that ended it.
     pub text: String,
-    /// Bytes of `text` before that stop string.
+    /// Length in bytes of the content: `text` without that stop string.
     pub content_len: usize,
 }
 
-/// Why an answer ended.
+/// Why the output ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FinishReason {
-    /// As many tokens as allowed.
+    /// The maximum number of tokens.
     Length,
     /// One of the model's end tokens.
     StopToken,
@@ -51,8 +51,8 @@ pub enum FinishReason {
 }
 
 impl TextEvent {
-    /// Each token with its own text, and with the part of the answer that may be shown since the
-    /// token before it: whole characters that cannot become part of a stop string.
+    /// Yields each token with its own text and its delta: the text that may be shown since the
+    /// token before, as whole characters that cannot become part of a stop string.
     pub fn tokens(&self) -> impl Iterator<Item = (&TextToken, &str, &str)> {
         let starts = std::iter::once((0, 0)).chain(
             self.tokens
@@ -71,17 +71,17 @@ impl TextEvent {
             })
     }
 
-    /// What might have been in the place of token `index`.
+    /// Returns the candidates at token `index`.
     pub fn top(&self, index: usize) -> &[Candidate] {
         self.top_logprobs.get(index).map_or(&[], Vec::as_slice)
     }
 
-    /// What the event adds to the answer that may be shown.
+    /// Returns the text of this event that may be shown.
     pub fn delta(&self) -> &str {
         &self.delta
     }
 
-    /// What of the delta belongs to no token: there is some only in an end without tokens.
+    /// Returns the part of the delta after the last token; only an end without tokens has one.
     pub fn rest(&self) -> &str {
         &self.delta[self.tokens.last().map_or(0, |token| token.delta_end)..]
     }
@@ -96,7 +96,7 @@ impl TextEvent {
 }
 
 impl TextToken {
-    /// A token without text, for an end that brings no token.
+    /// Creates a token without text, for an end without tokens.
     pub(crate) fn special(id: u32) -> Self {
         Self {
             id,
@@ -109,7 +109,7 @@ impl TextToken {
 }
 
 impl TextEnd {
-    /// The answer without the stop string that ended it.
+    /// Returns the text without the stop string that ended it.
     pub fn content(&self) -> &str {
         &self.text[..self.content_len]
     }

@@ -1,45 +1,45 @@
-//! What is known of a request while it is answered.
+//! Facts about a request while it runs.
 
 use std::cmp::Ordering;
 
 use crate::logprobs::LogprobRequest;
 
-/// What is known of a request when its answer begins, and how many tokens it has by now.
+/// Facts about a request that are known when its output begins, and its token counts so far.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GenerationFacts {
-    /// Tokens of the prompt as the model gets it.
+    /// Prompt tokens, as the model gets them.
     pub prompt_tokens: usize,
-    /// Of these, found in the prefix cache; known once the first event has come.
+    /// Prompt tokens found in the prefix cache; known once the first event has arrived.
     pub cached_tokens: usize,
-    /// Generated so far, a stop token included.
+    /// Tokens generated so far, including a stop token.
     pub generated_tokens: u32,
-    /// `None` if the answer is greedy.
+    /// Seed; `None` for greedy sampling.
     pub seed: Option<u64>,
-    /// The token generated last; 0 before the first.
+    /// Last generated token; 0 before the first.
     pub last_token: u32,
-    /// Sum of the generated tokens' log-probabilities.
+    /// Sum of the generated tokens' logprobs.
     pub logprob_sum: f64,
-    /// Which of the answers to its request it is.
+    /// Index of this choice in its request.
     pub choice: u32,
-    /// What the answer tells of probabilities.
+    /// Requested logprobs.
     pub logprob_request: LogprobRequest,
     pub(super) min_new_tokens: u32,
     pub(super) prompt_only: bool,
 }
 
-/// Tokens that an answer has cost.
+/// Token usage of a choice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TokenUsage {
-    /// Of the prompt.
+    /// Prompt tokens.
     pub prompt: usize,
-    /// Of these, found in the prefix cache.
+    /// Prompt tokens found in the prefix cache.
     pub cached: usize,
-    /// Generated, a stop token included.
+    /// Generated tokens, including a stop token.
     pub generated: u32,
 }
 
 impl GenerationFacts {
-    /// Tokens to pay for. The first of a request's answers pays for the prompt of all of them.
+    /// Returns the tokens to bill. The first choice of a request is billed for the prompt of all.
     pub fn usage(&self) -> TokenUsage {
         match self.choice {
             0 => self.own_usage(),
@@ -50,7 +50,7 @@ impl GenerationFacts {
         }
     }
 
-    /// Tokens of this answer and of its prompt.
+    /// Returns the tokens of this choice and of its prompt.
     pub fn own_usage(&self) -> TokenUsage {
         TokenUsage {
             prompt: self.prompt_tokens,
@@ -59,7 +59,7 @@ impl GenerationFacts {
         }
     }
 
-    /// Orders the better of two answers first: by the mean log-probability of their tokens.
+    /// Orders choices by the mean logprob of their tokens, best first.
     pub fn cmp_by_mean_logprob(&self, other: &Self) -> Ordering {
         other.mean_logprob().total_cmp(&self.mean_logprob())
     }

@@ -1,4 +1,4 @@
-//! Text in, text events out: what every HTTP route and the Python package use.
+//! Text in, text events out. Used by every HTTP route and by the Python package.
 
 mod answer;
 mod event;
@@ -29,7 +29,7 @@ use crate::validate::{
     FieldNames, GenerateInput, Prompt, TokenLimits, ValidParameters, ValidRequest, too_long,
 };
 
-/// Turns prompts into answers. Cheap to clone.
+/// Generates text from prompts. Cheap to clone.
 #[derive(Clone)]
 pub struct Generator {
     inner: Arc<Inner>,
@@ -46,11 +46,11 @@ struct Inner {
     metrics: Arc<Metrics>,
 }
 
-/// A request that may begin, and its clock.
+/// A validated request and its timer.
 type Prepared = (RequestTimer, ValidRequest);
 
 impl Generator {
-    /// Joins an engine with a model's text side; starts the tokenizer threads.
+    /// Combines an engine with a model's text side; starts the tokenizer threads.
     pub fn new(
         engine: impl Backend,
         model: ModelText,
@@ -61,7 +61,7 @@ impl Generator {
         let config = config.clone();
         let template = model.chat_template.as_ref();
         let source = template.map(|t| t.source());
-        // Told of tools in words, a model is told this format, too.
+        // If tools are described in the prompt text, so is this call format.
         let in_words = template.is_some_and(|t| !t.knows_tools());
         let in_words = in_words.then_some(ToolFormat::Hermes);
         let tool_format = |source: &str| ToolFormat::from_template(source).or(in_words);
@@ -81,7 +81,7 @@ impl Generator {
         }
     }
 
-    /// The same generator, for answers that are read on the current runtime.
+    /// Returns this generator for streams that are polled on the current runtime.
     #[must_use]
     pub fn on_this_runtime(&self) -> Self {
         Self {
@@ -90,18 +90,18 @@ impl Generator {
         }
     }
 
-    /// Begins the first of the answers that `input` asks for; see `generate_all`.
+    /// Starts a request and returns its first choice; see `generate_all`.
     pub async fn generate(&self, input: GenerateInput) -> Result<Generation, ApiError> {
         Ok(self.generate_all(input).await?.swap_remove(0))
     }
 
-    /// Begins the answers that `input` asks for. When this returns, the request is valid, accepted
-    /// and prepared; dropping the future withdraws it.
+    /// Starts a request and returns all its choices. When this returns, the request is valid,
+    /// accepted and prepared. Dropping the future withdraws it.
     pub async fn generate_all(&self, input: GenerateInput) -> Result<Vec<Generation>, ApiError> {
         self.begin(self.prepared(input).await?).await
     }
 
-    /// As `generate_all`, for several inputs: nothing begins before all of them are valid.
+    /// Like `generate_all`, for several inputs. No request starts before all of them are valid.
     pub async fn generate_batch(
         &self,
         inputs: impl Iterator<Item = GenerateInput>,
@@ -132,22 +132,22 @@ impl Generator {
         Ok(pending.generations(sources, timer))
     }
 
-    /// What the engine is doing.
+    /// Returns the engine's state.
     pub fn state(&self) -> EngineState {
         self.backend.state()
     }
 
-    /// Why a request sent now would not run; `None` if it would.
+    /// Returns why a request sent now would not run; `None` if it would.
     pub fn not_ready_reason(&self) -> Option<String> {
         obstacle(&self.state())
     }
 
-    /// What the engine can take; `None` until its model is loaded.
+    /// Returns the engine's limits; `None` until its model is loaded.
     pub fn limits(&self) -> Option<Limits> {
         self.backend.limits()
     }
 
-    /// What a request may ask for; an error while the model is not loaded.
+    /// Returns the limits for prompts and outputs; an error while the model is not loaded.
     pub fn token_limits(&self) -> Result<TokenLimits, ApiError> {
         let limits = self.limits().ok_or_else(|| not_loaded(&self.state()))?;
         let max_total = limits.max_sequence_tokens as usize;
@@ -158,27 +158,27 @@ impl Generator {
         ))
     }
 
-    /// The model's text side.
+    /// Returns the model's text side.
     pub fn model_text(&self) -> &ModelText {
         &self.inner.text
     }
 
-    /// How the model writes tool calls; `None` if it makes none.
+    /// Returns the model's format of tool calls; `None` if it writes none.
     pub fn tool_format(&self) -> Option<ToolFormat> {
         self.inner.tool_format
     }
 
-    /// How the model writes its thoughts; `None` if it shows none.
+    /// Returns the model's format of reasoning; `None` if it writes none.
     pub fn reasoning_format(&self) -> Option<ReasoningFormat> {
         self.inner.reasoning_format
     }
 
-    /// The metrics that requests are counted in.
+    /// Returns the metrics that requests are counted in.
     pub fn metrics(&self) -> &Metrics {
         &self.inner.metrics
     }
 
-    /// Adds what is the server's to say, and renders a template of the client's.
+    /// Adds the server's system prompt, and renders the request's own template if it has one.
     async fn complete(&self, chat: &mut Chat) -> Result<(), ApiError> {
         chat.system.clone_from(&self.inner.config.system_prompt);
         let template = self.inner.text.chat_template.as_ref();
@@ -196,7 +196,8 @@ impl Generator {
         }
         let text = &self.inner.text;
         let prompt = match prompt {
-            // Only to be read back are they made text.
+            // Token-id prompts are detokenized only for echo, and need a tokenizer thread only for
+            // texts.
             Prompt::Ids(ids) if !parameters.echo() && !parameters.has_texts() => {
                 return parameters.with_ids(ids, &text.eos_ids);
             }
@@ -213,7 +214,7 @@ impl Generator {
         let size = prompt.size();
         let text = Arc::clone(text);
         let work = move || {
-            // Until here, also when the client has left meanwhile.
+            // Held until the job ends, even if the client disconnects.
             let _charge = charge;
             to_ids(&text, prompt, parameters)
         };
@@ -221,7 +222,7 @@ impl Generator {
     }
 }
 
-/// Refuses a text that has more tokens than a prompt may have however it is tokenized.
+/// Refuses a text that is too long for a prompt however it is tokenized.
 fn check_bound(
     model: &ModelText,
     text: &str,
@@ -235,7 +236,7 @@ fn check_bound(
     }
 }
 
-/// Runs on the tokenizer pool.
+/// Converts a prompt to token ids. Runs on the tokenizer pool.
 fn to_ids(
     model: &ModelText,
     mut prompt: Prompt,
@@ -271,7 +272,7 @@ fn to_ids(
         Prompt::Ids(ids) => ids,
     };
     let request = parameters.with_ids(ids, &model.eos_ids)?;
-    // Of a prompt that was cut only what the model gets stands before the answer.
+    // A truncated prompt is echoed as the model gets it.
     let echoed = match echoed {
         None if echo => decode_ids(model, &request.engine.prompt),
         echoed => echoed.unwrap_or_default(),
@@ -283,7 +284,7 @@ fn to_ids(
     })
 }
 
-/// A conversation as its prompt, and how the answer to that is read.
+/// Renders a chat; returns the prompt text and how to parse the output.
 fn prompt_text(
     model: &ModelText,
     mut chat: Chat,
@@ -302,7 +303,7 @@ fn prompt_text(
     Ok((text, parser_options))
 }
 
-/// The text of token ids that a client gave.
+/// Decodes token ids from the client, without special tokens.
 fn decode_ids(model: &ModelText, ids: &[u32]) -> String {
     let mut text = String::new();
     let mut detokenizer = Detokenizer::new(Arc::clone(&model.vocabulary), &[]);
@@ -315,17 +316,17 @@ fn decode_ids(model: &ModelText, ids: &[u32]) -> String {
     text
 }
 
-/// What the workers refuse beforehand of a request with a guide is its guide.
+/// A Prepare rejection of a request with a grammar is about the grammar.
 fn grammar_error(error: SubmitError, grammar: Option<&'static str>) -> ApiError {
     match (error, grammar) {
         (SubmitError::Invalid(rule), Some(field)) => {
-            ApiError::validation(field, format!("`{field}` cannot be kept: {rule}"))
+            ApiError::validation(field, format!("`{field}` cannot be used: {rule}"))
         }
         (error, _) => error.into(),
     }
 }
 
-/// A template's complaint is about the messages, whatever it says.
+/// An error of the template is always about the messages.
 fn template_error(error: ApiError) -> ApiError {
     ApiError {
         param: error.param.or(Some("messages".into())),
@@ -347,12 +348,12 @@ fn no_infill() -> ApiError {
 }
 
 fn not_loaded(state: &EngineState) -> ApiError {
-    // It may have become ready since its limits were asked for.
+    // The engine may have become ready since its limits were read.
     let why = obstacle(state).unwrap_or_else(|| "model was loading until just now".to_owned());
     ApiError::new(ErrorKind::Unavailable, why).retry(Duration::from_secs(5))
 }
 
-/// What keeps an engine in this state from running a request; `None` if nothing does.
+/// Returns what prevents an engine in this state from running a request; `None` if nothing does.
 fn obstacle(state: &EngineState) -> Option<String> {
     match state {
         EngineState::Ready => None,

@@ -1,4 +1,4 @@
-//! Text to tokens and back, for routes that generate nothing.
+//! Tokenizing and detokenizing for routes that generate nothing.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use crate::tokenize::{self, SpecialTokens, TextPiece};
 use crate::validate::{FieldNames, TokenLimits, too_long};
 
 impl Generator {
-    /// The tokens of `text` as a prompt, with their places in it. A text that is longer than the
-    /// context is refused, under the name `inputs`.
+    /// Tokenizes `text` as a prompt and returns the tokens with their positions. Refuses a text
+    /// that is longer than the context, as field `inputs`.
     pub async fn tokenize(&self, text: String, charge: Charge) -> Result<Vec<TextPiece>, ApiError> {
         self.text_tokens((text, FieldNames::NATIVE), charge, |model, text| {
             tokenize::pieces(&model.tokenizer, text, SpecialTokens::Add)
@@ -20,7 +20,8 @@ impl Generator {
         .await
     }
 
-    /// The token ids of a text. One that is longer than the context is refused, in the words of the names.
+    /// Returns the token ids of a text. Refuses one that is longer than the context, as the field
+    /// of the given names.
     pub(crate) async fn encode(
         &self,
         text: (String, FieldNames),
@@ -33,8 +34,8 @@ impl Generator {
         .await
     }
 
-    /// A conversation as its prompt's text, and the tokens of that with their places in it. One that
-    /// is longer than the context is refused, in the words of `names`.
+    /// Renders a chat and returns the prompt text and its tokens with their positions. Refuses one
+    /// that is longer than the context, as the field of `names`.
     pub async fn tokenize_chat(
         &self,
         chat: Chat,
@@ -47,8 +48,8 @@ impl Generator {
         .await
     }
 
-    /// The token ids of a conversation's prompt. One that is longer than the context is refused, under
-    /// its name.
+    /// Returns the token ids of a chat's prompt. Refuses one that is longer than the context, as
+    /// the field of the given names.
     pub(crate) async fn encode_chat(
         &self,
         chat: (Chat, FieldNames),
@@ -60,8 +61,8 @@ impl Generator {
         Ok(self.chat_tokens(chat, charge, encode).await?.1)
     }
 
-    /// The text of tokens, special ones included. Tokens that do not exist are refused, and more than
-    /// the context holds, under the name `tokens`.
+    /// Decodes token ids, including special tokens. Refuses ids outside the vocabulary, and more
+    /// ids than the context holds, as field `tokens`.
     pub(crate) async fn decode(&self, ids: Vec<u32>, charge: Charge) -> Result<String, ApiError> {
         const NAME: &str = "tokens";
         let (model, limits) = (Arc::clone(&self.inner.text), self.context());
@@ -132,7 +133,7 @@ impl Generator {
         self.inner.pool.run(size, work).await
     }
 
-    /// The limits of a text that nothing follows: it may fill the context.
+    /// Returns the limits of a text without output: it may fill the context.
     fn context(&self) -> TokenLimits {
         let limits = self.token_limits();
         let longest = limits.map_or(usize::MAX, |limits| limits.max_total);
@@ -144,7 +145,7 @@ impl Generator {
     }
 }
 
-/// The tokens, unless they are more than there may be.
+/// Returns the tokens unless there are too many.
 fn within<T>(limits: TokenLimits, names: FieldNames, tokens: Vec<T>) -> Result<Vec<T>, ApiError> {
     match tokens.len() {
         given if given > limits.max_input => Err(too_long(names, limits, given)),
