@@ -1,4 +1,4 @@
-//! What a model's folder says about text: tokenizer, chat template, special tokens, end tokens.
+//! Text files of a model's folder: tokenizer, chat template, special tokens, end tokens.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -15,23 +15,23 @@ use crate::text_bound::TextBound;
 /// The text side of a model. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct ModelText {
-    /// Text to ids; read by the tokenizer pool.
+    /// Converts text to ids; used by the tokenizer pool.
     pub tokenizer: Arc<Tokenizer>,
-    /// Ids to text; read by every answer.
+    /// Converts ids to text; used by every generation.
     pub vocabulary: Arc<Vocabulary>,
-    /// How few tokens a text can have; read before a prompt is tokenized.
+    /// Lower bound of a text's token count; used before a prompt is tokenized.
     pub bound: TextBound,
-    /// How a prompt says what follows the answer; `None` if the model knows no such prompts.
+    /// Fill-in-the-middle tokens; `None` if the model has none.
     pub(crate) infill: Option<Infill>,
-    /// `None` if the model has no chat template.
+    /// Chat template; `None` if the model has none.
     pub chat_template: Option<Arc<ChatTemplate>>,
-    /// What `tokenizer_config.json` says, without names of files; read by `/tokenizer_info`.
+    /// Members of `tokenizer_config.json` except names of files; returned by `/tokenizer_info`.
     pub tokenizer_config: Arc<Map<String, Value>>,
-    /// Tokens that end an answer unless the client says otherwise; sorted.
+    /// Default end tokens; sorted.
     pub eos_ids: Vec<u32>,
 }
 
-/// Why a model's text files cannot be used; says which file and what to do.
+/// Why a model's text files cannot be used. The message names the file and a remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelTextError {
     /// There is no tokenizer.json.
@@ -40,10 +40,10 @@ pub enum ModelTextError {
              with `AutoTokenizer.from_pretrained(..., use_fast=True).save_pretrained(FOLDER)`"
     )]
     NoTokenizer(PathBuf),
-    /// A file exists and cannot be read.
+    /// The file exists but cannot be read.
     #[error("cannot read {0}: {1}")]
     Read(PathBuf, std::io::Error),
-    /// A file is not what it should be.
+    /// The file is malformed.
     #[error("{0} is damaged or of an unknown format: {1}")]
     Format(PathBuf, String),
     /// The chat template does not compile.
@@ -52,13 +52,13 @@ pub enum ModelTextError {
 }
 
 impl ModelText {
-    /// Reads a model's folder: tokenizer.json, and where they exist tokenizer_config.json,
+    /// Loads a model's folder: tokenizer.json, and if they exist tokenizer_config.json,
     /// chat_template.jinja or chat_template.json, generation_config.json and config.json.
     pub fn load(dir: &Path) -> Result<Self, ModelTextError> {
         Self::load_with(dir, None)
     }
 
-    /// The same with the chat template of another file: Jinja, or JSON (`.json`) that holds it.
+    /// Like `load`, with the chat template of another file: Jinja, or JSON (`.json`) that holds it.
     pub fn load_with(dir: &Path, template: Option<&Path>) -> Result<Self, ModelTextError> {
         let tokenizer = load_tokenizer(&dir.join("tokenizer.json"))?;
         let config = Json::read(dir.join("tokenizer_config.json"))?;
@@ -76,7 +76,7 @@ impl ModelText {
         })
     }
 
-    /// Puts parts together that were loaded otherwise.
+    /// Combines parts that were loaded elsewhere.
     pub fn new(tokenizer: Tokenizer, template: Option<ChatTemplate>, eos_ids: Vec<u32>) -> Self {
         let bound = TextBound::from_tokenizer(&tokenizer);
         let infill = Infill::from_tokenizer(&tokenizer);
@@ -131,13 +131,14 @@ fn load_tokenizer(path: &Path) -> Result<Tokenizer, ModelTextError> {
     let text = read_optional(path)?.ok_or_else(|| ModelTextError::NoTokenizer(path.to_owned()))?;
     let format = |e: tokenizers::Error| ModelTextError::Format(path.to_owned(), e.to_string());
     let mut tokenizer = Tokenizer::from_bytes(text).map_err(format)?;
-    // Files saved by a training script may carry both; a prompt is never cut or padded silently.
+    // Files saved by a training script may set both; a prompt is never truncated or padded
+    // silently.
     tokenizer.with_padding(None);
     tokenizer.with_truncation(None).map_err(format)?;
     Ok(tokenizer)
 }
 
-/// The members of a tokenizer's configuration that name no file or folder.
+/// Returns the members of a tokenizer's configuration that name no file or folder.
 fn without_files(config: Value) -> Map<String, Value> {
     let Value::Object(mut members) = config else {
         return Map::new();
@@ -146,7 +147,7 @@ fn without_files(config: Value) -> Map<String, Value> {
     members
 }
 
-/// Special tokens by name (`bos_token`, ...): a string, or an object with `content`.
+/// Returns the special tokens by name (`bos_token`, ...): a string, or an object with `content`.
 fn special_tokens(config: &Value) -> Vec<(String, String)> {
     let named = config
         .as_object()
@@ -161,7 +162,7 @@ fn special_tokens(config: &Value) -> Vec<(String, String)> {
         .collect()
 }
 
-/// A template and the file that it is from.
+/// A template and its file.
 type Found = (PathBuf, String);
 
 fn find_template(dir: &Path, config: &Json) -> Result<Option<Found>, ModelTextError> {
@@ -173,7 +174,7 @@ fn find_template(dir: &Path, config: &Json) -> Result<Option<Found>, ModelTextEr
     Ok([&json, config].into_iter().find_map(Json::template))
 }
 
-/// The template of a file that somebody named.
+/// Reads the template of a file that the operator named.
 fn read_template(path: &Path) -> Result<Found, ModelTextError> {
     let read = |error| ModelTextError::Read(path.to_owned(), error);
     let text = std::fs::read_to_string(path).map_err(read)?;
@@ -182,7 +183,7 @@ fn read_template(path: &Path) -> Result<Found, ModelTextError> {
     }
     let file = Json::read(path.to_owned())?;
     file.template().ok_or_else(|| {
-        ModelTextError::Format(path.to_owned(), "it holds no `chat_template`".to_owned())
+        ModelTextError::Format(path.to_owned(), "it has no `chat_template`".to_owned())
     })
 }
 
@@ -194,7 +195,7 @@ fn compile(
         .map_err(|error| ModelTextError::Template(path, error.to_string()))
 }
 
-/// A template, or of a list of named ones the one named `default`, or the only one.
+/// Returns the template. A list of named templates yields `default`, or its only entry.
 fn pick_template(value: &Value) -> Option<&str> {
     if let Some(source) = value.as_str() {
         return Some(source);
@@ -205,7 +206,8 @@ fn pick_template(value: &Value) -> Option<&str> {
     default.or(only)?["template"].as_str()
 }
 
-/// `eos_token_id` of generation_config.json, else of config.json, else the tokenizer's `eos_token`.
+/// Returns `eos_token_id` of generation_config.json, else of config.json, else the tokenizer's
+/// `eos_token`.
 fn eos_ids(
     dir: &Path,
     tokenizer: &Tokenizer,
@@ -239,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_template_of_a_file_that_is_named_counts() {
+    fn a_named_template_file_overrides_the_models_own() {
         let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../python/penstock/brook");
         let own = ModelText::load(&model).unwrap().chat_template.unwrap();
         let folder = std::env::temp_dir().join(format!("penstock-{}", std::process::id()));

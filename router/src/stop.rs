@@ -1,18 +1,18 @@
-//! Stop strings, found at any character of the answer however its tokens are cut.
+//! Stop strings, found at any character of the output regardless of token boundaries.
 //!
-//! Each string is a Knuth-Morris-Pratt automaton fed byte by byte, so a token costs time in
-//! proportion to its own length, whatever the length of the answer or of the stop strings.
+//! Each string is a Knuth-Morris-Pratt automaton that is fed byte by byte. A token costs time in
+//! proportion to its own length, independent of the output and of the stop strings.
 
-/// The first stop string that is complete in the text fed so far.
+/// The first stop string that completes in the text fed so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StopMatch {
-    /// Where the match begins, in bytes from the start of the answer.
+    /// Where the match begins, in bytes from the start of the output.
     pub start: usize,
     /// One past its last byte.
     pub end: usize,
 }
 
-/// Looks for several stop strings at once.
+/// A matcher for several stop strings.
 #[derive(Clone, Debug, Default)]
 pub struct StopMatcher {
     automata: Vec<Automaton>,
@@ -28,7 +28,7 @@ struct Automaton {
 }
 
 impl StopMatcher {
-    /// A matcher for `strings`, none of which is empty.
+    /// Creates a matcher for `strings`; none may be empty.
     pub fn new(strings: &[String]) -> Self {
         Self {
             automata: strings
@@ -39,8 +39,9 @@ impl StopMatcher {
         }
     }
 
-    /// Feeds the next part of the answer. Returns the match that completes first among those whose start
-    /// `counts`; of several that complete at the same byte, the longest. Nothing is fed after a match.
+    /// Feeds the next part of the output. Among matches whose start `counts`, returns the one that
+    /// completes first; of several that complete at the same byte, the longest. Do not feed text
+    /// after a match.
     pub fn feed(&mut self, text: &str, mut counts: impl FnMut(usize) -> bool) -> Option<StopMatch> {
         if self.automata.is_empty() {
             self.fed += text.len();
@@ -49,7 +50,8 @@ impl StopMatcher {
         for byte in text.bytes() {
             self.fed += 1;
             let end = self.fed;
-            // All of them take the byte, also those behind one that matches: it may not count.
+            // Every automaton takes the byte, even if an earlier one matches: that match may not
+            // count.
             let longest = self
                 .automata
                 .iter_mut()
@@ -66,7 +68,7 @@ impl StopMatcher {
         None
     }
 
-    /// How many bytes at the end of the text may still become part of a match.
+    /// Returns how many bytes at the end of the text may still become part of a match.
     pub fn held(&self) -> usize {
         self.automata.iter().map(|a| a.matched).max().unwrap_or(0)
     }
@@ -90,7 +92,7 @@ impl Automaton {
         }
     }
 
-    /// Takes one byte; returns the pattern's length when it is complete.
+    /// Feeds one byte; returns the pattern's length when it is complete.
     fn step(&mut self, byte: u8) -> Option<usize> {
         while self.matched > 0 && self.pattern[self.matched] != byte {
             self.matched = self.failure[self.matched - 1];
@@ -149,14 +151,14 @@ mod tests {
     #[test]
     fn a_match_that_does_not_count_hides_no_other() {
         for (strings, text, first, wanted) in [
-            // That overlaps it, also of the same string.
+            // It overlaps the other match, also of the same string.
             (&["ab", "bc"][..], "abc", 1, Some((1, 3))),
             (&["aa"], "aaa", 1, Some((1, 3))),
             (&["abab"], "ababab", 1, Some((2, 6))),
-            // That ends with it, whichever comes first in the list.
+            // It ends with the other match, in any order of the list.
             (&["abc", "c"], "abc", 1, Some((2, 3))),
             (&["c", "bc", "abc"], "abc", 1, Some((1, 3))),
-            // That has all of it inside.
+            // It lies inside the other string.
             (&["b", "abcd"], "abcd", 2, None),
             (&["b", "abcd"], "abcdb", 2, Some((4, 5))),
         ] {

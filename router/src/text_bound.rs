@@ -1,4 +1,4 @@
-//! How few tokens a text can have, known from its length alone: a prompt that is far too long is
+//! A lower bound of a text's token count from its length alone. A prompt that is far too long is
 //! refused before it is tokenized, which would take seconds and many times its memory.
 
 use serde_json::Value;
@@ -6,36 +6,36 @@ use tokenizers::models::bpe::BPE;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::{ModelWrapper, Tokenizer};
 
-/// Canonical composition (NFC) makes at most 3.5 bytes of UTF-8 one byte: U+1FBE U+0308 U+0301.
+/// NFC shrinks at most 3.5 bytes of UTF-8 to one: U+1FBE U+0308 U+0301.
 const NFC_SHRINKS: usize = 4;
-/// Bytes of a character that an unknown token can stand for.
+/// Maximum bytes of a character that an unknown token can stand for.
 const CHARACTER_BYTES: usize = 4;
 
-/// The bytes of text that one token can stand for at most.
+/// An upper bound of the bytes of text that one token can stand for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TextBound {
-    /// `None` if nothing is known: tokenizers that drop or fuse text, of whatever length.
+    /// `None` if unknown: the tokenizer drops or fuses text of any length.
     token_bytes: Option<usize>,
 }
 
-/// What a stage before the model does to a text.
+/// The effect on a text of a stage before the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stage {
-    /// It makes at most so many bytes one.
+    /// Maximum number of bytes that become one.
     shrinks: usize,
-    /// It writes bytes as characters, one for each.
+    /// Whether it writes each byte as a character.
     byte_level: bool,
 }
 
 impl TextBound {
-    /// Looks at all stages of a tokenizer. Only those are trusted whose rule is known.
+    /// Derives the bound from all stages of a tokenizer. Stages with an unknown rule give no bound.
     pub fn from_tokenizer(tokenizer: &Tokenizer) -> Self {
         Self {
             token_bytes: token_bytes(tokenizer),
         }
     }
 
-    /// A text of so many bytes has at least so many tokens.
+    /// Returns the minimum number of tokens of a text of this many bytes.
     pub fn least_tokens(self, bytes: usize) -> usize {
         self.token_bytes.map_or(0, |most| bytes.div_ceil(most))
     }
@@ -47,7 +47,7 @@ fn token_bytes(tokenizer: &Tokenizer) -> Option<usize> {
     let before = stage(&normalizer.transpose().ok()?.unwrap_or_default())?
         .then(stage(&pre_tokenizer.transpose().ok()?.unwrap_or_default())?);
     let added = tokenizer.get_added_tokens_decoder();
-    // Such a token takes all the white space beside it.
+    // Such a token absorbs all adjacent white space.
     if added.values().any(|token| token.lstrip || token.rstrip) {
         return None;
     }
@@ -69,7 +69,7 @@ fn token_bytes(tokenizer: &Tokenizer) -> Option<usize> {
     Some(longest * before.shrinks)
 }
 
-/// Whether no part of a text can vanish or be fused into one unknown token.
+/// Whether every part of a text becomes tokens: none vanishes or is fused into one unknown token.
 fn covers_every_byte(model: &BPE, byte_level: bool, known: impl Fn(&str) -> bool) -> bool {
     let alphabet = || ByteLevel::alphabet().iter().all(|c| known(&c.to_string()));
     let fallback = || (0..=255_u8).all(|byte| known(&format!("<0x{byte:02X}>")));
@@ -77,7 +77,7 @@ fn covers_every_byte(model: &BPE, byte_level: bool, known: impl Fn(&str) -> bool
     byte_level && alphabet() || model.byte_fallback && fallback() || unknown()
 }
 
-/// What a normalizer or pre-tokenizer does; `None` if that is not known.
+/// Returns the effect of a normalizer or pre-tokenizer; `None` if unknown.
 fn stage(json: &Value) -> Option<Stage> {
     let plain = Stage {
         shrinks: 1,
@@ -125,7 +125,7 @@ mod tests {
 
     use super::*;
 
-    /// A tokenizer over bytes whose longest token is `ababab`, with `parts` changed.
+    /// A byte-level tokenizer whose longest token is `ababab`, with `parts` changed.
     fn tokenizer(parts: &Value) -> Tokenizer {
         let mut vocab: serde_json::Map<String, Value> = ByteLevel::alphabet()
             .iter()

@@ -1,4 +1,4 @@
-//! The bounded thread pool where templates are rendered and prompts become token ids.
+//! The bounded thread pool that renders templates and tokenizes prompts.
 
 use std::num::NonZeroUsize;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -11,47 +11,46 @@ use tokio::sync::oneshot;
 
 use crate::error::{ApiError, ErrorKind};
 
-/// Threads for work that takes a while and must not hold up streams. A job waits only for jobs of
-/// its own size: small ones are not held up by large ones, whoever sends how many. Cheap to clone;
-/// the threads end with the last clone.
+/// A thread pool for slow work that must not delay streams. Jobs queue by size class, so that large
+/// jobs cannot delay small ones. Cheap to clone; the threads end with the last clone.
 #[derive(Clone, Debug)]
 pub struct TokenizerPool {
     size_classes: [SyncSender<Job>; SIZE_CLASSES],
 }
 
 const SIZE_CLASSES: usize = 3;
-/// Bytes of text from which on a job is in the second and in the third lane. Byte-level BPE takes
-/// about a tenth of a second for 256 KiB, in an optimised build.
+/// Bytes of text from which a job belongs to the second and to the third size class. Byte-level BPE
+/// takes about 0.1 s for 256 KiB in an optimised build.
 const SIZE_CLASS_BYTES: [usize; SIZE_CLASSES - 1] = [16 << 10, 256 << 10];
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Whether special tokens such as BOS are put around a text.
+/// Whether special tokens such as BOS are added around a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpecialTokens {
-    /// As the tokenizer's post-processor does.
+    /// Added by the tokenizer's post-processor.
     Add,
-    /// The text has them already: a chat template wrote it.
+    /// Not added: a chat template has already written them.
     AsIs,
 }
 
-/// One token of a text, with its place there.
+/// A token of a text, with its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TextPiece {
     /// Vocabulary id.
     pub id: u32,
-    /// The characters that it covers; empty for a token that was added.
+    /// The characters that it covers; empty for a token that the tokenizer added.
     pub text: String,
-    /// Its first character.
+    /// Index of its first character.
     pub start: usize,
-    /// One past its last character.
+    /// Index one past its last character.
     pub stop: usize,
 }
 
 impl TokenizerPool {
     /// Starts `threads` threads for small jobs, half as many for larger ones and a quarter for the
-    /// largest, at least one each, with room for `queue` waiting jobs of each size. If the system
-    /// gives no thread, every job fails.
+    /// largest, at least one each. Each size class queues up to `queue` jobs. If no thread can be
+    /// started, every job fails.
     pub fn start(threads: NonZeroUsize, queue: usize) -> Self {
         let size_class =
             |index: usize| start_size_class(index, (threads.get() >> index).max(1), queue);
@@ -60,8 +59,8 @@ impl TokenizerPool {
         }
     }
 
-    /// Runs `work`, whose text has about `size` bytes, on the pool. A job whose caller went away before its turn is skipped; a queue
-    /// that is full, or a job that panics, is an error.
+    /// Runs `work`, whose text has about `size` bytes, on the pool. Skips the job if its caller
+    /// disconnects before its turn. Fails if the queue is full or the job panics.
     pub async fn run<T: Send + 'static>(
         &self,
         size: usize,
@@ -70,10 +69,10 @@ impl TokenizerPool {
         let (reply, result) = oneshot::channel();
         let job = Box::new(move || {
             if !reply.is_closed() {
-                // A panic in here must not take the thread along; the dropped reply reports it.
+                // Keep the thread running after a panic; the dropped reply reports it.
                 let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
                 if let Ok(outcome) = outcome {
-                    // The caller may have left meanwhile.
+                    // The caller may have disconnected.
                     let _ = reply.send(outcome);
                 }
             }
@@ -121,7 +120,7 @@ fn stopped() -> ApiError {
     ApiError::new(ErrorKind::Internal, "the tokenizer failed on this prompt")
 }
 
-/// Token ids of `text`.
+/// Returns the token ids of `text`.
 pub fn encode(
     tokenizer: &Tokenizer,
     text: &str,
@@ -134,7 +133,7 @@ pub fn encode(
         .to_vec())
 }
 
-/// Tokens of `text` with their places, in characters.
+/// Returns the tokens of `text` with their positions, in characters.
 pub fn pieces(
     tokenizer: &Tokenizer,
     text: &str,

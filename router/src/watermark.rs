@@ -1,25 +1,25 @@
-//! Whether token ids bear a watermark: the test of Kirchenbauer and others, A Watermark for Large
-//! Language Models, 2023. The kernel that makes it is `penstock_kernels.process_logits`.
+//! Detection of a watermark in token ids: the test of Kirchenbauer et al., A Watermark for Large
+//! Language Models, 2023. The kernel that embeds it is `penstock_kernels.process_logits`.
 
 use std::collections::HashSet;
 
 use crate::logits_processors::Watermark;
 
-/// What a text's tokens say.
+/// The result of the test.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Score {
-    /// Pairs of neighbouring tokens that count: each pair once, however often it is there. A pair
-    /// is green or not for good, so repetitions would say nothing new.
+    /// Distinct pairs of neighbouring tokens. Repetitions are not counted: a pair is always green
+    /// or never, so they add no evidence.
     pub pairs: u64,
-    /// Those whose second token is green.
+    /// Pairs whose second token is green.
     pub green: u64,
-    /// Standard deviations above what a text without watermark has on average.
+    /// Standard deviations above the mean of text without a watermark.
     pub z: f64,
-    /// Probability that a text without watermark has so many green pairs, or more; exact.
+    /// Probability that text without a watermark has this many green pairs, or more; exact.
     pub p: f64,
 }
 
-/// Looks for `mark` in `ids`; its delta does not matter.
+/// Tests `ids` for the watermark `mark`, whose delta is not used.
 pub fn score(ids: &[u32], mark: &Watermark) -> Score {
     let distinct: HashSet<(u32, u32)> = ids.windows(2).map(|pair| (pair[0], pair[1])).collect();
     let pairs = distinct.len() as u64;
@@ -43,7 +43,7 @@ pub fn green(mark: &Watermark, before: u32, token: u32) -> bool {
     ((splitmix(state, u64::from(token)) >> 32) as f64) < bound
 }
 
-/// Output number `index` of `SplitMix64` with this state (Steele, Lea, Flood 2014).
+/// Returns output number `index` of `SplitMix64` with this state (Steele, Lea, Flood 2014).
 fn splitmix(state: u64, index: u64) -> u64 {
     let steps = index.wrapping_add(1);
     let mut z = state.wrapping_add(steps.wrapping_mul(0x9e37_79b9_7f4a_7c15));
@@ -52,7 +52,7 @@ fn splitmix(state: u64, index: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Probability of `least` or more successes in `n` trials of probability `share`.
+/// Returns the probability of `least` or more successes in `n` trials of probability `share`.
 fn tail(n: u64, least: u64, share: f64) -> f64 {
     let odds = share / (1.0 - share);
     let mut log = n as f64 * (1.0 - share).ln();

@@ -47,7 +47,7 @@ fn body(path: &str, length: usize, fields: Value) -> Value {
 #[tokio::test]
 async fn the_longest_prompt_passes_and_a_longer_one_gets_the_limit() {
     let server = server();
-    let openai = "This model's maximum context length is 100 tokens, of which";
+    let openai = "This model's maximum context length is 100 tokens, and";
     for (path, words) in [
         (CHAT, openai),
         (COMPLETIONS, openai),
@@ -166,7 +166,7 @@ async fn an_input_limit_below_the_context_is_reported() {
     let passes = post(&server, COMPLETIONS, body(COMPLETIONS, 50, json!({}))).await;
     assert_eq!(passes.status, 200);
     let reply = post(&server, COMPLETIONS, body(COMPLETIONS, 51, json!({}))).await;
-    let words = "is 100 tokens, of which `prompt` may have at most 50. Given: 51";
+    let words = "is 100 tokens, and `prompt` may have at most 50. Given: 51";
     assert!(reply.message().contains(words), "{}", reply.text());
     let truncated = json!({"inputs": "x", "parameters": {"truncate": 51}});
     let reply = post(&server, "/generate", truncated).await;

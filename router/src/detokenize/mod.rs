@@ -1,9 +1,9 @@
-//! Token ids to text, one id at a time: never half a character, and in sum exactly what
+//! Incremental detokenizer: yields whole characters, and in total exactly the text that
 //! `Tokenizer::decode` makes of all ids at once.
 //!
-//! The decoders that language models use work token by token, but for a few bytes of state. For
-//! those a table made at start holds each token's bytes, and an id costs a copy of them. Any other
-//! decoder is called on a window of the last few ids.
+//! The decoders of language models work token by token, with a few bytes of state. For those, a
+//! table built at start holds each token's bytes, and an id costs a copy of them. Any other decoder
+//! runs on a window of the last few ids.
 
 mod vocabulary;
 
@@ -12,40 +12,40 @@ use std::sync::Arc;
 pub use self::vocabulary::Vocabulary;
 use self::vocabulary::{Rule, Texts};
 
-/// Ids kept as context when the decoder has no table: enough for decoders that look back.
+/// Ids kept as context for a decoder without a table: enough for decoders that look back.
 const WINDOW_CONTEXT: usize = 6;
-/// Ids that a window may hold back while they make no whole character.
+/// Maximum ids that a window holds back while they make no whole character.
 const WINDOW_HELD: usize = 32;
 
-/// Makes the text of one answer.
+/// Detokenizes one choice.
 #[derive(Clone, Debug)]
 pub struct Detokenizer {
     vocabulary: Arc<Vocabulary>,
     state: State,
 }
 
-/// Where an answer stands.
+/// The state of one choice.
 #[derive(Clone, Debug)]
 struct State {
     /// Bytes that may become a character with the next token.
     pending: Vec<u8>,
-    /// Characters that may still be stripped.
+    /// Leading characters that may still be stripped.
     strip: usize,
     first: bool,
-    /// For a decoder without a table. Boxed, since nearly all have one.
+    /// Window of a decoder without a table. Boxed, since nearly all decoders have one.
     window: Option<Box<Window>>,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Window {
     ids: Vec<u32>,
-    /// `ids[..read]` has been given out; its text is `prefix`.
+    /// The text of `ids[..read]` was already returned; it is `prefix`.
     read: usize,
     prefix: String,
 }
 
 impl Detokenizer {
-    /// Continues after `prompt`; with an empty prompt, begins a text.
+    /// Creates a detokenizer that continues after `prompt`; with an empty prompt, it begins a text.
     pub fn new(vocabulary: Arc<Vocabulary>, prompt: &[u32]) -> Self {
         let begins = prompt.iter().all(|&id| vocabulary.is_special(id));
         let window = (vocabulary.rule == Rule::Window).then(|| Window::after(prompt, &vocabulary));
@@ -65,7 +65,7 @@ impl Detokenizer {
         Self { vocabulary, state }
     }
 
-    /// Adds one id that is not special, and appends to `out` the text that became whole with it.
+    /// Adds an id that is not special, and appends to `out` the text that it completes.
     pub fn push(&mut self, id: u32, out: &mut String) {
         let Self { vocabulary, state } = self;
         match &vocabulary.rule {
@@ -75,7 +75,7 @@ impl Detokenizer {
         }
     }
 
-    /// Appends what is left at the end of an answer.
+    /// Appends the text that is still held back.
     pub fn finish(&mut self, out: &mut String) {
         let Self { vocabulary, state } = self;
         match (&vocabulary.rule, &mut state.window) {
@@ -124,8 +124,8 @@ impl State {
         }
     }
 
-    /// Ends a run of byte tokens: text if the whole run is UTF-8, else one U+FFFD per byte. Whether
-    /// it is cannot be known earlier, so a run is held until another token or the end comes.
+    /// Ends a run of byte tokens. A run that is UTF-8 becomes text, any other one U+FFFD per byte.
+    /// Since this is known only at its end, a run is held until another token or the end arrives.
     fn flush_run(&mut self, texts: &Texts, out: &mut String) {
         if self.pending.is_empty() {
             return;
@@ -169,8 +169,9 @@ impl Window {
         }
     }
 
-    /// Appends what the ids since `read` add to the text, if it ends in a whole character or
-    /// `force` is set: then they are read even if they add nothing, so that no window grows for ever.
+    /// Appends the text of the ids since `read` if it ends in a whole character, or if `force` is
+    /// set. `force` also advances `read` over ids without text, so that no window grows without
+    /// bound.
     fn give(&mut self, vocabulary: &Vocabulary, out: &mut String, force: bool) {
         let text = vocabulary.decode(&self.ids);
         let whole = !text.ends_with(char::REPLACEMENT_CHARACTER);
@@ -185,8 +186,8 @@ impl Window {
     }
 }
 
-/// Appends `bytes` as `String::from_utf8_lossy` would, but for an unfinished character at the end,
-/// which it returns.
+/// Appends `bytes` as `String::from_utf8_lossy` would, except for an incomplete character at the
+/// end, which it returns.
 fn append_lossy<'a>(mut bytes: &'a [u8], out: &mut String) -> &'a [u8] {
     loop {
         let error = match std::str::from_utf8(bytes) {

@@ -1,4 +1,4 @@
-//! What each token of a vocabulary stands for, and how a decoder joins them.
+//! The text of each token of a vocabulary, and how a decoder joins tokens.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -6,47 +6,47 @@ use std::sync::Arc;
 use serde_json::Value;
 use tokenizers::Tokenizer;
 
-/// What every id of a tokenizer turns into.
+/// The bytes of every token of a tokenizer.
 #[derive(Debug)]
 pub struct Vocabulary {
     tokenizer: Arc<Tokenizer>,
     pub(super) rule: Rule,
-    /// Bytes of all tokens, back to back; `ends[id]` is one past the last byte of `id`.
+    /// Bytes of all tokens, concatenated; `ends[id]` is one past the last byte of `id`.
     bytes: Vec<u8>,
     ends: Vec<u32>,
     special: IdSet,
 }
 
-/// A bit per id: small enough to stay in a cache, unlike the rest of the table.
+/// One bit per id: small enough to stay in a cache, unlike the rest of the table.
 #[derive(Debug)]
 struct IdSet(Vec<u64>);
 
-/// How a tokenizer's decoder joins its tokens.
+/// How a tokenizer's decoder joins tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Rule {
-    /// Bytes are joined, then read as UTF-8; what is not UTF-8 becomes U+FFFD.
+    /// Joins bytes and decodes them as UTF-8; invalid bytes become U+FFFD.
     Bytes,
-    /// Texts are joined.
+    /// Joins texts.
     Texts(Texts),
-    /// The tokenizer's own decoder runs on a window.
+    /// Runs the tokenizer's own decoder on a window.
     Window,
 }
 
-/// Decoders of the sentencepiece kind.
+/// A decoder of the sentencepiece kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Texts {
-    /// Applied to each token in order.
+    /// Replacements applied to each token, in order.
     pub(super) replace: Vec<(String, String)>,
-    /// Removed from the first token of a text.
+    /// Character removed from the first token of a text.
     pub(super) first: Option<char>,
     /// Whether `<0x..>` tokens are bytes.
     pub(super) byte_fallback: bool,
-    /// Up to so many of this character are cut from the start of a text.
+    /// Character, and how many of it are stripped from the start of a text.
     pub(super) strip: Option<(char, usize)>,
 }
 
 impl Vocabulary {
-    /// Reads every token once.
+    /// Builds the table of all tokens.
     pub fn new(tokenizer: Arc<Tokenizer>) -> Self {
         let decoder = tokenizer
             .get_decoder()
@@ -91,17 +91,17 @@ impl Vocabulary {
             .push(u32::try_from(self.bytes.len()).unwrap_or(u32::MAX));
     }
 
-    /// Whether the id is a special token: shown in token events, left out of the answer's text.
+    /// Whether the id is a special token: part of token events, but not of the text.
     pub fn is_special(&self, id: u32) -> bool {
         self.special.contains(id)
     }
 
-    /// One past the largest id.
+    /// Returns one past the largest id.
     pub fn size(&self) -> usize {
         self.ends.len()
     }
 
-    /// A special token's own text.
+    /// Returns a special token's text.
     pub fn special_text(&self, id: u32) -> Cow<'_, str> {
         if self.is_special(id) {
             String::from_utf8_lossy(self.bytes_of(id))
@@ -110,12 +110,12 @@ impl Vocabulary {
         }
     }
 
-    /// The token as the vocabulary writes it.
+    /// Returns the token as the vocabulary spells it.
     pub fn token(&self, id: u32) -> String {
         self.tokenizer.id_to_token(id).unwrap_or_default()
     }
 
-    /// The bytes that a token stands for by itself, wherever it is.
+    /// Returns the bytes of a token on its own, independent of its neighbours.
     pub fn piece(&self, id: u32) -> Cow<'_, [u8]> {
         match &self.rule {
             Rule::Window if !self.is_special(id) => Cow::Owned(self.token(id).into_bytes()),
@@ -127,7 +127,7 @@ impl Vocabulary {
         }
     }
 
-    /// `piece` as text; what is not UTF-8 becomes U+FFFD.
+    /// Returns `piece` as text; invalid UTF-8 becomes U+FFFD.
     pub fn piece_text(&self, id: u32) -> String {
         String::from_utf8_lossy(&self.piece(id)).into_owned()
     }
@@ -147,7 +147,7 @@ impl Vocabulary {
 }
 
 impl IdSet {
-    /// Empty, for ids less than `size`.
+    /// Creates an empty set for ids below `size`.
     fn below(size: usize) -> Self {
         Self(vec![0; size.div_ceil(64)])
     }
@@ -165,7 +165,7 @@ impl IdSet {
 }
 
 impl Rule {
-    /// The rule equal to a decoder's JSON, or `Window` if there is none.
+    /// Returns the rule that equals a decoder's JSON; `Window` if there is none.
     fn from_decoder(decoder: &Value) -> Self {
         if decoder["type"] == "ByteLevel" {
             return Self::Bytes;
@@ -223,7 +223,7 @@ impl Texts {
         Some(0)
     }
 
-    /// Only after `Fuse`, where it sees the whole text, and only at its start.
+    /// Accepts `Strip` only after `Fuse`, where it sees the whole text, and only at the start.
     fn strip_step(&mut self, step: &Value, stage: i32) -> Option<i32> {
         let count = usize::try_from(step["start"].as_u64()?).ok()?;
         if stage != 2 || step["stop"].as_u64()? != 0 {
@@ -239,7 +239,7 @@ impl Texts {
             .fold(token, |token, (from, to)| token.replace(from, to))
     }
 
-    /// The byte that a `<0x..>` token stands for.
+    /// Returns the byte of a `<0x..>` token.
     pub(super) fn byte(&self, token: &[u8]) -> Option<u8> {
         let digits = token.strip_prefix(b"<0x")?.strip_suffix(b">")?;
         if !self.byte_fallback || digits.len() != 2 {
@@ -249,7 +249,7 @@ impl Texts {
     }
 }
 
-/// Reads a byte-level token, whose characters stand for bytes (GPT-2): printable Latin-1 stands
+/// Decodes a byte-level token, whose characters stand for bytes (GPT-2): printable Latin-1 stands
 /// for itself, the other bytes count up from U+0100. `None` if a character stands for none.
 fn unicode_to_bytes(token: &str) -> Option<Vec<u8>> {
     token.chars().map(|c| byte_of(c as u32)).collect()

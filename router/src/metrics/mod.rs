@@ -1,4 +1,4 @@
-//! Prometheus metrics of the text and HTTP layers. Names that TGI has too mean the same here.
+//! Prometheus metrics of the text and HTTP layers. Metrics with TGI's names have TGI's meaning.
 
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,7 +19,7 @@ mod timer;
 pub(crate) use timer::RequestTimer;
 pub use timer::Timings;
 
-/// The registry, and the metrics that this crate's text and HTTP layers keep in it.
+/// The registry, and the metrics of this crate's text and HTTP layers.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
@@ -28,7 +28,7 @@ pub struct Metrics {
     pub(crate) store: StoreMetrics,
 }
 
-/// Of requests, whichever way they come in.
+/// Metrics of requests, from HTTP and from the Python package.
 #[derive(Debug)]
 pub(crate) struct TextMetrics {
     count: Counter,
@@ -45,50 +45,50 @@ pub(crate) struct TextMetrics {
     max_new_tokens: Histogram,
     generated_tokens: Histogram,
     open: Gauge,
-    /// Sums that histograms do not tell; touched once per request.
+    /// Sums that histograms do not export; updated once per request.
     statistics: Mutex<Statistics>,
 }
 
-/// What has become of requests, and how long it took.
+/// Totals of ended requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Statistics {
     /// Unix time in milliseconds; 0 = never.
     pub(crate) last_success: u64,
-    /// From arrival to the end; the parts of that follow.
+    /// Times from arrival to the end; the next three are parts of it.
     pub(crate) success: Total,
     pub(crate) validation: Total,
     pub(crate) queue: Total,
     pub(crate) inference: Total,
-    /// Of those whose clients went away, too.
+    /// Includes requests whose clients disconnected.
     pub(crate) failure: Total,
 }
 
-/// How often something happened, and how long it took together.
+/// A count of events and the sum of their durations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Total {
     pub(crate) count: u64,
     pub(crate) time: Duration,
 }
 
-/// Of stored responses; set by the store.
+/// Metrics of stored responses; set by the store.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StoreMetrics {
     pub(crate) entries: Gauge,
     pub(crate) bytes: Gauge,
     pub(crate) evicted: Counter,
-    /// Responses that were too large to be stored.
+    /// Responses that were too large to store.
     pub(crate) too_large: Counter,
 }
 
-/// Of HTTP alone.
+/// Metrics of the HTTP layer.
 #[derive(Clone, Debug)]
 pub(crate) struct HttpMetrics {
     responses: Family<ResponseLabels, Counter>,
-    /// Open connections; kept by the accept loop.
+    /// Open connections; set by the accept loop.
     pub(crate) connections: Gauge,
-    /// Connections that found no place; kept by the accept loop.
+    /// Refused connections; set by the accept loop.
     pub(crate) refused: Counter,
-    /// Bytes of request bodies that are held; kept by the budget of bodies.
+    /// Bytes of request bodies in memory; set by the budget.
     pub(crate) body_bytes: Gauge,
 }
 
@@ -106,12 +106,12 @@ struct ResponseLabels {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Failure {
     Error(ErrorKind),
-    /// The client went away.
+    /// The client disconnected.
     Dropped,
 }
 
 impl Metrics {
-    /// Adds its metrics to `registry`, which may hold others' already.
+    /// Adds these metrics to `registry`, which may already hold others.
     pub fn new(mut registry: Registry) -> Self {
         let text = Arc::new(TextMetrics::register(&mut registry));
         let http = HttpMetrics::register(&mut registry);
@@ -124,18 +124,18 @@ impl Metrics {
         }
     }
 
-    /// What has become of requests so far.
+    /// Returns the totals of ended requests.
     pub(crate) fn statistics(&self) -> Statistics {
         *self.text.statistics()
     }
 
-    /// Requests that wait or are being answered.
+    /// Returns the number of requests that wait or run.
     pub(crate) fn open_requests(&self) -> u64 {
         u64::try_from(self.text.open.get()).unwrap_or(0)
     }
 
-    /// All metrics in the Prometheus text format. Counters keep their plain names there, as TGI's
-    /// have, without the `_total` that OpenMetrics adds.
+    /// Returns all metrics in the Prometheus text format. Counters keep their plain names, as TGI's
+    /// do, without the `_total` that OpenMetrics adds.
     pub fn expose(&self) -> String {
         let mut open_metrics = String::new();
         // Writing to a string cannot fail.
@@ -188,7 +188,7 @@ impl Total {
 
 impl TextMetrics {
     fn statistics(&self) -> MutexGuard<'_, Statistics> {
-        // Sums are whole after every line.
+        // A panic cannot leave the sums inconsistent.
         self.statistics
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -198,21 +198,17 @@ impl TextMetrics {
         let (failure, open) = (Family::default(), Gauge::default());
         registry.register(
             "tgi_request_failure",
-            "Requests that failed, by cause",
+            "Failed requests by cause",
             Family::clone(&failure),
         );
         registry.register(
             "penstock_requests_open",
-            "Requests not yet ended",
+            "Requests that have not ended",
             Gauge::clone(&open),
         );
         Self {
             count: counter(registry, "tgi_request_count", "Requests"),
-            success: counter(
-                registry,
-                "tgi_request_success",
-                "Requests answered to the end",
-            ),
+            success: counter(registry, "tgi_request_success", "Successful requests"),
             failure,
             open,
             statistics: Mutex::default(),
@@ -225,30 +221,34 @@ impl TextMetrics {
             queue: seconds(
                 registry,
                 "tgi_request_queue_duration",
-                "From acceptance by the engine until it ran",
+                "From acceptance by the engine to the start of the first prefill",
             ),
             inference: seconds(
                 registry,
                 "tgi_request_inference_duration",
-                "From when it ran to its end",
+                "From the start of the first prefill to the end",
             ),
             time_per_token: seconds(
                 registry,
                 "tgi_request_mean_time_per_token_duration",
-                "Mean over a request's tokens after the first",
+                "Mean time per token of a request, after the first token",
             ),
             first_token: seconds(
                 registry,
                 "penstock_time_to_first_token_seconds",
-                "From arrival to the first token's hand-over",
+                "From arrival to the first token",
             ),
             inter_token: seconds(
                 registry,
                 "penstock_inter_token_latency_seconds",
-                "Between the hand-overs of a request's tokens",
+                "Between a request's tokens",
             ),
             input_length: tokens(registry, "tgi_request_input_length", "Prompt tokens"),
-            max_new_tokens: tokens(registry, "tgi_request_max_new_tokens", "Tokens allowed"),
+            max_new_tokens: tokens(
+                registry,
+                "tgi_request_max_new_tokens",
+                "Maximum generated tokens of a request",
+            ),
             generated_tokens: tokens(registry, "tgi_request_generated_tokens", "Tokens generated"),
         }
     }
@@ -260,7 +260,7 @@ fn counter(registry: &mut Registry, name: &str, help: &str) -> Counter {
     counter
 }
 
-/// 0.1 ms to about 2 minutes, in the steps that TGI has.
+/// 0.1 ms to about 2 minutes, with TGI's buckets.
 fn seconds(registry: &mut Registry, name: &str, what: &str) -> Histogram {
     let histogram = Histogram::new(exponential_buckets(1e-4, 1.5, 35));
     registry.register(name, format!("Seconds: {what}"), histogram.clone());
@@ -283,7 +283,7 @@ impl StoreMetrics {
         registry.register("penstock_stored_response_bytes", help, new.bytes.clone());
         let help = "Stored responses evicted to make room";
         registry.register("penstock_responses_evicted", help, new.evicted.clone());
-        let help = "Responses too large to be stored";
+        let help = "Responses too large to store";
         registry.register("penstock_responses_too_large", help, new.too_large.clone());
         new
     }
@@ -301,7 +301,7 @@ impl HttpMetrics {
         registry.register("penstock_http_responses", help, new.responses.clone());
         let help = "Open HTTP connections";
         registry.register("penstock_http_connections", help, new.connections.clone());
-        let help = "HTTP connections that were closed at once, since none of those open was idle";
+        let help = "HTTP connections closed on arrival because no open connection was idle";
         let refused = "penstock_http_connections_refused";
         registry.register(refused, help, new.refused.clone());
         let help = "Bytes of request bodies whose prompts are not yet token ids";
@@ -309,7 +309,8 @@ impl HttpMetrics {
         new
     }
 
-    /// Counts a response. `route` is a route's pattern, never a client's path: labels are bounded.
+    /// Counts a response. `route` is a route's pattern, never a client's path, so that labels are
+    /// bounded.
     pub(crate) fn response(&self, route: &str, status: u16) {
         let labels = ResponseLabels {
             route: route.to_owned(),

@@ -1,4 +1,4 @@
-//! How long one request takes, part by part.
+//! Times the phases of a request.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,50 +8,50 @@ use smallvec::SmallVec;
 use super::{Failure, FailureLabels, TextMetrics};
 use crate::error::ErrorKind;
 
-/// Gaps between tokens that a request counts at a time.
+/// Gaps between tokens that a request adds to the histogram at a time.
 const GAPS: usize = 8;
 
-/// Follows one request from its arrival to its end; a drop before the end counts as `dropped`.
+/// Times one request from its arrival to its end. A drop before the end counts as `dropped`.
 ///
 /// The first fields are those that every token touches.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct RequestTimer {
-    /// When it began to run.
+    /// When the request first entered a slot.
     entered: Option<Instant>,
     first_token: Option<Instant>,
     last_token: Option<Instant>,
     tokens: u64,
-    /// Seconds between tokens that are not in the histogram yet: all threads share it, so that many
-    /// at a time cost less.
+    /// Seconds between tokens, not yet in the histogram. All threads share the histogram, so adding
+    /// several at a time is cheaper.
     gaps: SmallVec<[f32; GAPS]>,
     metrics: Arc<TextMetrics>,
     subject: Subject,
     start: Instant,
-    /// When the engine had accepted the request.
+    /// When the engine accepted the request.
     accepted: Option<Instant>,
     ended: Option<Instant>,
 }
 
-/// Whose time a timer takes.
+/// What a timer measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Subject {
-    /// A request, by its first answer.
+    /// A request, through its first choice.
     Request,
-    /// A further answer to a request: only its tokens count.
+    /// A further choice of a request: only its tokens count.
     Choice,
 }
 
-/// How long the parts of a request took.
+/// Durations of a request's phases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timings {
-    /// From arrival to the end, or to now.
+    /// From arrival to the end, or until now.
     pub total: Duration,
-    /// From arrival to acceptance by the engine: template, tokenizer, rules, preparation.
+    /// From arrival to acceptance by the engine: template, tokenizer, validation, preparation.
     pub validation: Duration,
-    /// From acceptance until it ran: waiting for a place.
+    /// From acceptance to the first entry into a slot.
     pub queue: Duration,
-    /// From then to the end.
+    /// From the first entry into a slot to the end.
     pub inference: Duration,
     /// Mean over the tokens after the first.
     pub per_token: Duration,
@@ -75,7 +75,7 @@ impl RequestTimer {
         }
     }
 
-    /// A timer for a further answer to the same request, which no token of it has reached.
+    /// Creates the timer of a further choice of the same request, before its first token.
     pub(crate) fn for_choice(&self) -> Self {
         Self {
             metrics: Arc::clone(&self.metrics),
@@ -85,7 +85,7 @@ impl RequestTimer {
         }
     }
 
-    /// The engine has accepted the request.
+    /// Records that the engine accepted the request.
     pub(crate) fn accepted(&mut self, input: usize, max_new_tokens: u32) {
         let now = Instant::now();
         self.accepted = Some(now);
@@ -98,18 +98,19 @@ impl RequestTimer {
             .observe(f64::from(max_new_tokens));
     }
 
-    /// Whether it is known when the request began to run.
+    /// Whether the first entry into a slot is recorded.
     pub(crate) fn has_entered(&self) -> bool {
         self.entered.is_some()
     }
 
-    /// It began to run at `time`; once it was accepted, if nobody knows better.
+    /// Records the first entry into a slot. Without a `time`, the request counts as running since
+    /// its acceptance.
     pub(crate) fn entered(&mut self, time: Option<Instant>) {
         let time = time.or(self.accepted);
         self.entered = Some(time.unwrap_or_else(Instant::now));
     }
 
-    /// `count` tokens go to the client now.
+    /// Records that `count` tokens go to the client now.
     pub(crate) fn tokens(&mut self, count: usize) {
         if count == 0 {
             return;
@@ -134,7 +135,7 @@ impl RequestTimer {
         self.tokens += count as u64;
     }
 
-    /// The answer is complete.
+    /// Records that the output is complete.
     pub(crate) fn succeeded(&mut self) {
         self.end();
         let timings = self.timings();
@@ -154,17 +155,17 @@ impl RequestTimer {
             .observe(timings.per_token.as_secs_f64());
     }
 
-    /// The request failed.
+    /// Records that the request failed.
     pub(crate) fn failed(&mut self, kind: ErrorKind) {
         self.end();
         self.count_failure(Failure::Error(kind));
     }
 
-    /// How long things took so far.
+    /// Returns the timings so far.
     pub(crate) fn timings(&self) -> Timings {
         let end = self.ended.unwrap_or_else(Instant::now);
         let accepted = self.accepted.unwrap_or(end);
-        // The engine may let it run before its submitter hears that it is accepted.
+        // The request may enter a slot before its submitter sees the acceptance.
         let entered = self.entered.unwrap_or(end).max(accepted);
         let per_token = match (self.first_token, self.last_token, self.tokens) {
             (Some(first), Some(last), tokens @ 2..) => (last - first).div_f64((tokens - 1) as f64),

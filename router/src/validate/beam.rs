@@ -6,12 +6,12 @@ use crate::engine::types::BeamParameters;
 use crate::error::ApiError;
 use crate::logits_processors::Penalties;
 
-/// Log-probabilities of so many continuations come from the workers at most.
+/// Maximum candidates per sequence that the workers return.
 pub(crate) const MAX_BEAM_CANDIDATES: usize = 20;
 
 pub(crate) const LENGTH_PENALTY: Range<f32> = Range::new(-100.0, 100.0);
 
-/// Checks what can be said without token ids.
+/// Checks the rules that need no token ids.
 pub(super) fn check(parameters: &Parameters, names: FieldNames) -> Result<(), ApiError> {
     let Some(beam) = parameters.beam else {
         return Ok(());
@@ -32,16 +32,16 @@ pub(super) fn check(parameters: &Parameters, names: FieldNames) -> Result<(), Ap
     }
 }
 
-/// The error of a field that has no place in a search.
+/// Returns the error for a field that does not apply to beam search.
 fn unmixable(name: &'static str) -> ApiError {
     let rule = format!(
-        "`{name}` cannot be combined with `use_beam_search`: a search looks for the likeliest tokens, and \
-         ends a sequence at its tokens alone (`stop_token_ids`)"
+        "`{name}` cannot be combined with `use_beam_search`: beam search takes the most \
+         probable tokens and ends a sequence only at tokens of `stop_token_ids`"
     );
     ApiError::validation(name, rule)
 }
 
-/// What changes the choice of tokens, with the field that says so.
+/// Yields the fields that affect sampling, and whether each is set.
 fn sampling(parameters: &Parameters) -> impl Iterator<Item = (&'static str, bool)> {
     let logits_processors = &parameters.logits_processors;
     let Penalties {
@@ -70,7 +70,7 @@ fn sampling(parameters: &Parameters) -> impl Iterator<Item = (&'static str, bool
     .into_iter()
 }
 
-/// What else a search cannot do.
+/// Yields the other fields that beam search does not support.
 fn rest(parameters: &Parameters, names: FieldNames) -> impl Iterator<Item = (&'static str, bool)> {
     let grammar = parameters.grammar.as_ref();
     [
@@ -88,8 +88,8 @@ fn rest(parameters: &Parameters, names: FieldNames) -> impl Iterator<Item = (&'s
     .into_iter()
 }
 
-/// How many continuations of a sequence the workers tell, after checking the width against the model's
-/// end tokens and its vocabulary.
+/// Returns how many candidates per sequence the workers return, after checking the width against
+/// the model's end tokens and its vocabulary.
 pub(super) fn candidate_count(
     beam: &BeamParameters,
     end_tokens: usize,

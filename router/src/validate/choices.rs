@@ -1,19 +1,19 @@
-//! How many answers are made of a prompt.
+//! Number of choices per prompt.
 
 use super::range::Range;
 use crate::error::ApiError;
 
-/// How many answers to make of one prompt.
+/// Number of choices to generate from one prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choices {
-    /// Answers that are told.
+    /// Choices that are returned.
     pub n: u32,
-    /// Answers that are made, of which the `n` best are told; `None` = as many as are told. The
-    /// best have the highest mean log-probability of their tokens.
+    /// Choices that are generated; the best `n` are returned. `None` = `n`. The best have the
+    /// highest mean logprob of their tokens.
     pub best_of: Option<u32>,
 }
 
-/// How many answers to a prompt there may be, `most` by configuration.
+/// Returns the allowed numbers of choices; `most` comes from the configuration.
 pub(crate) const fn range(most: u32) -> Range<u32> {
     Range::above(0, most)
 }
@@ -28,12 +28,12 @@ impl Default for Choices {
 }
 
 impl Choices {
-    /// Answers that are made.
+    /// Returns the number of choices that are generated.
     pub fn made(self) -> u32 {
         self.best_of.unwrap_or(self.n)
     }
 
-    /// Whether all answers must be complete before one can be told.
+    /// Whether all choices must be complete before one can be returned.
     pub fn rank(self) -> bool {
         self.made() > self.n
     }
@@ -41,7 +41,7 @@ impl Choices {
     pub(super) fn check(self, most: u32) -> Result<(), ApiError> {
         range(most).check("n", self.n)?;
         if most == 1 && self.made() > 1 {
-            // TGI's words where only one answer may be made.
+            // TGI's message where only one choice is allowed.
             let made = self.made();
             let rule = format!(
                 "`best_of` != 1 is not allowed for this endpoint: it must be > 0 and <= 1. Given: {made}"

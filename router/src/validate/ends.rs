@@ -1,12 +1,12 @@
-//! Rules of what ends an answer.
+//! Rules of stop strings and stop tokens.
 
 use crate::error::ApiError;
 
 use super::logits_processors::{MAX_STOP_TOKEN_IDS, check_ids};
 use super::{AtEos, FieldNames, Parameters};
 
-/// Bytes of one stop string: its automaton takes memory several times its length for as long as the
-/// request lives, also while it waits.
+/// Maximum bytes of a stop string. Its automaton uses several times its length for the whole
+/// request, also while it waits.
 pub(crate) const MAX_STOP_BYTES: usize = 4096;
 
 impl Parameters {
@@ -46,7 +46,7 @@ impl Parameters {
         )
     }
 
-    /// Tokens that end the answer, each once.
+    /// Returns the tokens that end the output, without duplicates.
     pub(super) fn stop_token_ids(&self, eos_ids: &[u32]) -> Vec<u32> {
         let mut ids = match self.at_eos {
             AtEos::Stop => eos_ids.to_vec(),

@@ -1,11 +1,12 @@
-//! Rules of what goes with a guide.
+//! Rules of requests with a grammar.
 
 use crate::engine::types::GrammarFormat;
 use crate::error::ApiError;
 
 use super::{AtEos, FieldNames, Parameters};
 
-/// Bytes of a guide: what the workers compile at most. A request holds its guide while it waits.
+/// Maximum bytes of a grammar that the workers compile. A waiting request holds its grammar in
+/// memory.
 pub(crate) const fn max_grammar_bytes(kind: GrammarFormat) -> usize {
     match kind {
         GrammarFormat::JsonSchema | GrammarFormat::Ebnf => 256 << 10,
@@ -15,7 +16,8 @@ pub(crate) const fn max_grammar_bytes(kind: GrammarFormat) -> usize {
 }
 
 impl Parameters {
-    /// A guide alone says when the answer is whole, by the model's end tokens.
+    /// Checks that nothing conflicts with the grammar: only the grammar decides when the text is
+    /// complete, by allowing the model's end tokens.
     pub(super) fn check_grammar(&self, names: FieldNames, offered: bool) -> Result<(), ApiError> {
         let Some(grammar) = &self.grammar else {
             return Ok(());
@@ -41,13 +43,16 @@ impl Parameters {
             return Err(ApiError::validation(field, rule));
         }
         if self.at_eos == AtEos::Continue {
-            return refused("ignore_eos", "the end token is what follows a whole text");
+            return refused(
+                "ignore_eos",
+                "only the end token may follow a complete text",
+            );
         }
         if self.min_new_tokens > 0 {
-            let rule = "a text that is whole before could not go on";
+            let rule = "a text that is complete earlier could not continue";
             return refused(names.min_new_tokens, rule);
         }
-        let rule = "it may need a token that is forbidden";
+        let rule = "the grammar may need a forbidden token";
         if self.logits_processors.allowed.is_some() {
             return refused("allowed_token_ids", rule);
         }

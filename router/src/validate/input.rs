@@ -1,4 +1,4 @@
-//! What a client asks for, in whatever dialect.
+//! A generation request, independent of the dialect.
 
 use crate::budget::Charge;
 use crate::chat::Chat;
@@ -10,45 +10,45 @@ use crate::tokenize::SpecialTokens;
 
 use super::{Choices, FieldNames};
 
-/// What a client asks for, in whatever dialect.
+/// A generation request, independent of the dialect.
 #[derive(Clone, Debug)]
 pub struct GenerateInput {
-    /// Where the answer begins.
+    /// The prompt.
     pub prompt: Prompt,
-    /// How it goes on and when it ends.
+    /// Parameters of the generation.
     pub parameters: Parameters,
-    /// What the client calls these fields; read by error messages.
+    /// The client's names of these fields; used in error messages.
     pub names: FieldNames,
-    /// What the prompt's bytes are counted in until they are token ids; set by the HTTP routes.
+    /// The budget that holds the prompt's bytes until they are token ids; set by the HTTP routes.
     pub charge: Charge,
 }
 
-/// Where an answer begins.
+/// A prompt.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Prompt {
-    /// Text, with special tokens put around it or not.
+    /// A text, and whether special tokens are added around it.
     Text(String, SpecialTokens),
-    /// Texts before and after the answer, for models that fill in the middle.
+    /// Texts before and after the output, for models that fill in the middle.
     Infill {
-        /// Before.
+        /// Text before the output.
         prefix: String,
-        /// After.
+        /// Text after the output.
         suffix: String,
-        /// Whether special tokens are put before them.
+        /// Whether special tokens are added before them.
         special: SpecialTokens,
     },
     /// Messages for the chat template.
     Chat(Chat),
-    /// Token ids, taken as they are.
+    /// Token ids, used unchanged.
     Ids(Vec<u32>),
 }
 
-/// How an answer goes on and when it ends.
+/// Parameters of a generation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Parameters {
-    /// `None` = until the context is full.
+    /// Maximum generated tokens; `None` = until the context is full.
     pub max_new_tokens: Option<u32>,
-    /// No stop token and no stop string counts before so many tokens.
+    /// Generated tokens before which no stop token and no stop string counts.
     pub min_new_tokens: u32,
     /// 0 = greedy.
     pub temperature: f32,
@@ -56,57 +56,57 @@ pub struct Parameters {
     pub top_k: u32,
     /// 1 = off.
     pub top_p: f32,
-    /// `None` = chosen for each request.
+    /// Seed of sampling; `None` = chosen for each request.
     pub seed: Option<u64>,
-    /// The answer ends at the first of these strings.
+    /// Stop strings: the output ends at the first match.
     pub stop: Vec<String>,
-    /// What is kept of the prompt; `None` = all of it.
+    /// Truncation of the prompt; `None` = none.
     pub truncate: Option<Truncation>,
-    /// What the model's own end tokens do.
+    /// Effect of the model's own end tokens.
     pub at_eos: AtEos,
-    /// More tokens that end the answer.
+    /// Further tokens that end the output.
     pub stop_token_ids: Vec<u32>,
-    /// What is asked of the logits; its watermark is set by `watermark`.
+    /// Logits processors; `watermark` sets their watermark.
     pub logits_processors: LogitsProcessors,
-    /// Texts that the answer may not have; they join `logits_processors` when they are tokens.
+    /// Texts that the output must not contain; once tokenized, they join `logits_processors`.
     pub bad_words: Vec<String>,
-    /// Whether the server's watermark is wanted.
+    /// Whether to embed the server's watermark.
     pub watermark: bool,
-    /// What is told of probabilities.
+    /// Requested logprobs.
     pub logprob_request: LogprobRequest,
-    /// Tokens whose log-probabilities are told in the place of each generated token.
+    /// Tokens whose logprobs are returned at each generated token.
     pub logprob_token_ids: Vec<u32>,
-    /// How many answers to make of the prompt.
+    /// Number of choices.
     pub choices: Choices,
-    /// What the answer must spell; its end tokens are filled in here.
+    /// Constraint on the output; validation sets its end tokens.
     pub grammar: Option<Box<GrammarSpec>>,
-    /// Search for the likeliest answers instead of sampling.
+    /// Beam search in place of sampling.
     pub beam: Option<BeamParameters>,
-    /// What usually is left out of the text.
+    /// Parts of the text that are normally omitted.
     pub output_text: OutputTextOptions,
-    /// Computed blocks are shared only among requests with the same one.
+    /// Prefix-cache salt: only requests with the same one share computed blocks.
     pub cache_salt: Option<String>,
 }
 
-/// What is kept of a prompt.
+/// Truncation of a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Truncation {
-    /// How much.
+    /// How much to keep.
     pub keep: Keep,
-    /// The end that is cut off.
+    /// Which end to cut off.
     pub side: TruncationSide,
 }
 
-/// How much of a prompt is kept.
+/// How much of a prompt to keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
-    /// So many tokens.
+    /// This many tokens.
     Tokens(usize),
-    /// As many as leave room for the answer's tokens in the context.
+    /// As many tokens as leave room for the output in the context.
     Room,
 }
 
-/// The end of a prompt that is cut off.
+/// Which end of a prompt to cut off.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TruncationSide {
     /// The beginning: the last tokens are kept.
@@ -116,16 +116,16 @@ pub enum TruncationSide {
     Right,
 }
 
-/// What usually is left out of an answer's text, and is not if this says so.
+/// Parts of the text that are normally omitted and are included if set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OutputTextOptions {
     /// The stop string that ends it.
     pub stop_string: bool,
-    /// Special tokens, but for the one that ends it.
+    /// Special tokens, except for the one that ends it.
     pub special_tokens: bool,
 }
 
-/// Bytes of a cache salt at most.
+/// Maximum bytes of a cache salt.
 pub(crate) const MAX_SALT_BYTES: usize = 256;
 
 pub(super) fn check_salt(salt: Option<&str>) -> Result<(), ApiError> {
@@ -137,13 +137,13 @@ pub(super) fn check_salt(salt: Option<&str>) -> Result<(), ApiError> {
     Err(ApiError::validation("cache_salt", rule))
 }
 
-/// What the model's own end tokens do.
+/// Effect of the model's own end tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AtEos {
-    /// They end the answer.
+    /// They end the output.
     #[default]
     Stop,
-    /// The answer goes on (`ignore_eos`).
+    /// The output continues (`ignore_eos`).
     Continue,
 }
 
@@ -175,7 +175,7 @@ impl Default for Parameters {
 }
 
 impl Truncation {
-    /// Keeps the last tokens.
+    /// Keeps the last `tokens` tokens.
     pub fn to_last(tokens: usize) -> Self {
         Self {
             keep: Keep::Tokens(tokens),
@@ -183,7 +183,7 @@ impl Truncation {
         }
     }
 
-    /// Cuts a prompt; `room` is how many tokens leave room for the answer.
+    /// Truncates a prompt; `room` is how many tokens leave room for the output.
     pub(super) fn cut(self, ids: &mut Vec<u32>, room: usize) {
         let keep = match self.keep {
             Keep::Tokens(tokens) => tokens,
@@ -197,7 +197,7 @@ impl Truncation {
 }
 
 impl Prompt {
-    /// Bytes of its text, about: what preparing it will cost.
+    /// Returns the approximate size of its text in bytes: the cost of preparing it.
     pub(crate) fn size(&self) -> usize {
         match self {
             Self::Text(text, _) => text.len(),
@@ -210,7 +210,7 @@ impl Prompt {
     pub(super) fn check(&self, name: &'static str) -> Result<(), ApiError> {
         let empty = match self {
             Self::Text(text, _) => text.is_empty(),
-            // What stands after says enough.
+            // The suffix alone is enough.
             Self::Infill { .. } => false,
             Self::Chat(chat) => chat.messages.is_empty(),
             Self::Ids(ids) => ids.is_empty(),

@@ -1,4 +1,4 @@
-//! Rules of how many tokens a prompt and its answer may have.
+//! Rules of how many tokens a prompt and its output may have.
 
 use std::fmt;
 
@@ -7,19 +7,19 @@ use crate::error::ApiError;
 
 use super::{Dialect, FieldNames, Keep, Parameters, Truncation};
 
-/// Tokens that a request may have, as configuration and engine allow.
+/// Token limits of a request, from the configuration and the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenLimits {
-    /// Prompt tokens.
+    /// Maximum prompt tokens.
     pub max_input: usize,
-    /// Prompt and answer together.
+    /// Maximum tokens of prompt plus output.
     pub max_total: usize,
-    /// Ids at or above it do not exist.
+    /// Size of the vocabulary; token ids are below it.
     pub vocabulary: usize,
 }
 
 impl TokenLimits {
-    /// The smaller of what is configured and what the engine can hold.
+    /// Returns the smaller of the configured limits and the engine's.
     pub fn new(config: &RouterConfig, max_sequence_tokens: usize, vocabulary: usize) -> Self {
         let max_total = config
             .max_total_tokens
@@ -42,7 +42,7 @@ pub(super) fn check_truncate(
 ) -> Result<(), ApiError> {
     match truncate.map(|truncation| truncation.keep) {
         Some(Keep::Tokens(n)) if n == 0 || n > limits.max_input => {
-            // TGI says so, and means the next number.
+            // TGI's message; the bound that it names is exclusive.
             let (name, max) = (names.truncate, limits.max_input.saturating_add(1));
             let rule =
                 format!("`{name}` must be strictly positive and less than {max}. Given: {n}");
@@ -52,7 +52,7 @@ pub(super) fn check_truncate(
     }
 }
 
-/// A prompt that has more tokens than it may have.
+/// Returns the error for a prompt with too many tokens.
 pub(crate) fn too_long(
     names: FieldNames,
     limits: TokenLimits,
@@ -70,7 +70,7 @@ pub(crate) fn too_long(
             format!("`{name}` must have less than {beyond} tokens. Given: {given}")
         }
         Dialect::OpenAi => format!(
-            "This model's maximum context length is {max_total} tokens, of which `{name}` may have at \
+            "This model's maximum context length is {max_total} tokens, and `{name}` may have at \
              most {max_input}. Given: {given}. Shorten `{name}`"
         ),
         Dialect::Anthropic => {
@@ -80,7 +80,7 @@ pub(crate) fn too_long(
     ApiError::too_many_tokens(name, rule)
 }
 
-/// A prompt of `input` tokens that leaves less room than the `wanted` new tokens need.
+/// Returns the error for a prompt of `input` tokens that leaves no room for `wanted` new tokens.
 fn no_room(names: FieldNames, limits: TokenLimits, input: usize, wanted: u32) -> ApiError {
     let FieldNames {
         prompt,
@@ -107,7 +107,7 @@ fn no_room(names: FieldNames, limits: TokenLimits, input: usize, wanted: u32) ->
     ApiError::too_many_tokens(max_new_tokens, rule)
 }
 
-/// How many tokens a prompt may have so that all that is asked for has room after it; at least 1.
+/// Returns how many tokens a prompt may have so that all requested tokens fit after it; at least 1.
 pub(super) fn room_for_prompt(parameters: &Parameters, limits: TokenLimits) -> usize {
     let wanted = parameters.max_new_tokens.unwrap_or(1);
     let wanted = wanted.max(parameters.min_new_tokens) as usize;
@@ -115,7 +115,7 @@ pub(super) fn room_for_prompt(parameters: &Parameters, limits: TokenLimits) -> u
     room.min(limits.max_input).max(1)
 }
 
-/// How many tokens the answer may have.
+/// Returns how many tokens the output may have.
 pub(super) fn new_tokens(
     parameters: &Parameters,
     names: FieldNames,
@@ -129,7 +129,7 @@ pub(super) fn new_tokens(
         ..
     } = names;
     if input == 0 {
-        let rule = format!("`{prompt}` cannot be empty: the tokenizer makes no token of it");
+        let rule = format!("`{prompt}` cannot be empty: the tokenizer returns no tokens for it");
         return Err(ApiError::validation(prompt, rule));
     }
     if input > limits.max_input {

@@ -1,4 +1,4 @@
-//! Rules of what may be asked of logits.
+//! Rules of logits processors.
 
 use std::collections::HashSet;
 
@@ -7,23 +7,24 @@ use crate::logits_processors::{LogitsProcessors, Penalties};
 
 use super::range::Range;
 
-/// Tokens of a `logit_bias`: a worker has room for so many in each slot.
+/// Maximum entries of `logit_bias`: a worker's slot has room for this many.
 pub(crate) const MAX_LOGIT_BIASES: usize = 1024;
 
-/// Entries of each list of token ids that travels with a request.
+/// Maximum entries of each list of token ids in a request.
 pub(crate) const MAX_TOKEN_IDS: usize = 8192;
 
-/// Stop token ids of a request: beside the model's own, a worker has room for so many.
+/// Maximum stop token ids of a request, in addition to the model's own: a worker's slot has room
+/// for this many.
 pub(crate) const MAX_STOP_TOKEN_IDS: usize = 128;
 
-/// Bad words of several tokens of a request, and tokens of each: a worker has room for so many.
+/// Maximum bad words of several tokens, and tokens of each: a worker's slot has room for this many.
 pub(crate) const MAX_BAD_WORDS: usize = 256;
 pub(crate) const MAX_WORD_TOKENS: usize = 16;
 
-/// Texts of `bad_words`: each may be two words, with a space before it and without.
+/// Maximum texts in `bad_words`: each may become two words, with and without a leading space.
 pub(crate) const MAX_BAD_TEXTS: usize = MAX_BAD_WORDS / 2;
 
-/// Bytes of each of them.
+/// Maximum bytes of each text.
 pub(crate) const MAX_TEXT_BYTES: usize = 256;
 
 pub(crate) const BIASES: Range<f32> = Range::new(-100.0, 100.0);
@@ -31,11 +32,11 @@ pub(crate) const PENALTIES: Range<f32> = Range::new(-2.0, 2.0);
 pub(crate) const MIN_P: Range<f32> = Range::new(0.0, 1.0);
 pub(crate) const TYPICAL_P: Range<f32> = Range::above(0.0, 1.0);
 
-/// With penalties beyond these, logits would leave float32.
+/// Beyond these penalties, logits would overflow float32.
 pub(crate) const REPETITION: Range<f32> = Range::new(1e-6, 1e6);
 
 impl LogitsProcessors {
-    /// Checks every rule; ids at or above `vocabulary` do not exist.
+    /// Checks every rule; `vocabulary` is the exclusive bound of token ids.
     pub(super) fn check(&self, vocabulary: usize) -> Result<(), ApiError> {
         self.penalties.check()?;
         MIN_P.check("min_p", self.min_p)?;
@@ -70,7 +71,7 @@ impl LogitsProcessors {
         Ok(())
     }
 
-    /// Takes the tokens of a text of `bad_words`: as it begins a line, and as it follows a space.
+    /// Forbids a text of `bad_words`, both at the start of a line and after a space.
     pub(crate) fn forbid_text(
         &mut self,
         text: &str,
@@ -85,12 +86,12 @@ impl LogitsProcessors {
         self.check_words("bad_words")
     }
 
-    /// Fails if no token is possible as long as `stops` are not.
+    /// Fails if no token is possible while the tokens of `stops` are masked.
     pub(super) fn check_possible(&self, stops: &[u32]) -> Result<(), ApiError> {
         let Some(allowed) = &self.allowed else {
             return Ok(());
         };
-        // The last of a word is impossible at times: it is counted as if it always were.
+        // The last token of a bad word is masked only sometimes; it counts as if it always were.
         let last = self.bad_words.iter().filter_map(|word| word.last());
         let impossible = self.banned.iter().chain(stops).chain(last);
         let impossible: HashSet<u32> = impossible.copied().collect();
@@ -135,7 +136,7 @@ impl Penalties {
     }
 }
 
-/// Texts that the answer may not have: none is empty or long.
+/// Checks that no text of `bad_words` is empty or too long.
 pub(super) fn check_texts(texts: &[String]) -> Result<(), ApiError> {
     let name = "bad_words";
     if texts.iter().any(|text| text.trim().is_empty()) {
@@ -151,7 +152,7 @@ pub(super) fn check_texts(texts: &[String]) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// A list of token ids that is short enough, of tokens that exist.
+/// Checks that a list of token ids is short enough and that its ids exist.
 pub(super) fn check_ids(
     name: &'static str,
     ids: &[u32],

@@ -1,5 +1,5 @@
-//! Every rule about a request, in one place, a file for each subject. A `ValidRequest` can only be
-//! made here.
+//! Validation of requests: all rules, one file per subject. Only this module creates a
+//! `ValidRequest`.
 
 use crate::config::RouterConfig;
 use crate::error::ApiError;

@@ -1,23 +1,23 @@
-//! What a dialect calls the fields that rules speak about.
+//! A dialect's names of the fields that error messages mention.
 
-/// What a dialect calls the fields that rules here speak about.
+/// A dialect's names of the fields that error messages mention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FieldNames {
-    /// The prompt.
+    /// Field of the prompt.
     pub prompt: &'static str,
-    /// The bound on new tokens.
+    /// Field of the maximum of new tokens.
     pub max_new_tokens: &'static str,
-    /// The lower bound on new tokens.
+    /// Field of the minimum of new tokens.
     pub min_new_tokens: &'static str,
-    /// Alternatives told of each token.
+    /// Field of the number of top logprobs.
     pub top_logprobs: &'static str,
-    /// How many tokens of the prompt to keep.
+    /// Field of the prompt tokens to keep.
     pub truncate: &'static str,
-    /// Whose words tell that a request is longer than the context.
+    /// Dialect of the messages about the context length.
     pub dialect: Dialect,
 }
 
-/// Whose words tell that a request is longer than the context: clients search messages for them.
+/// Dialect of the messages about the context length: clients search them for known phrases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
     /// TGI's.
@@ -29,7 +29,7 @@ pub enum Dialect {
 }
 
 impl FieldNames {
-    /// `/generate` and its kin.
+    /// `/generate` and related routes.
     pub const NATIVE: Self = Self {
         prompt: "inputs",
         max_new_tokens: "max_new_tokens",
@@ -53,7 +53,7 @@ impl FieldNames {
         top_logprobs: "top_logprobs",
         ..Self::COMPLETIONS
     };
-    /// `/v1/responses`. The prompt is what two fields say, between the quotes of a message.
+    /// `/v1/responses`. The prompt consists of two fields; messages put it in backquotes.
     pub const RESPONSES: Self = Self {
         prompt: "instructions` and `input",
         max_new_tokens: "max_output_tokens",
@@ -66,7 +66,7 @@ impl FieldNames {
         ..Self::CHAT
     };
 
-    /// The same with another name of the bound on new tokens, if one was sent.
+    /// Returns these names with another field of the maximum of new tokens, if one was sent.
     pub fn with_bound(self, name: Option<&'static str>) -> Self {
         Self {
             max_new_tokens: name.unwrap_or(self.max_new_tokens),

@@ -1,5 +1,5 @@
-//! The numbers that a field may have: rules check them, their messages say them, and the description
-//! of the routes tells them.
+//! Ranges of numeric fields. Rules check them, error messages print them, and the OpenAPI
+//! description lists them.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::error::ApiError;
 
-/// Numbers from `least` to `most`.
+/// The numbers from `least` to `most`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Range<T> {
     pub(crate) least: T,
@@ -15,7 +15,7 @@ pub(crate) struct Range<T> {
     pub(crate) ends: Ends,
 }
 
-/// Which ends belong to a range.
+/// Which bounds belong to a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ends {
     Both,
@@ -23,9 +23,9 @@ pub(crate) enum Ends {
     Neither,
 }
 
-/// A number that a range may have for an end.
+/// A number that can bound a range.
 pub(crate) trait Number: Copy + PartialOrd + fmt::Debug {
-    /// As JSON has it: a binary fraction like 1e-6 by the decimal that was meant.
+    /// Returns the JSON value: a float like 1e-6 as its shortest decimal.
     fn json(self) -> Value {
         serde_json::from_str(&format!("{self:?}")).unwrap_or_default()
     }
@@ -39,17 +39,17 @@ impl Number for u64 {}
 impl Number for usize {}
 
 impl<T: Number> Range<T> {
-    /// With both ends.
+    /// Creates a range that includes both bounds.
     pub(crate) const fn new(least: T, most: T) -> Self {
         Self::with(least, most, Ends::Both)
     }
 
-    /// Without `least` itself.
+    /// Creates a range that excludes `least`.
     pub(crate) const fn above(least: T, most: T) -> Self {
         Self::with(least, most, Ends::Most)
     }
 
-    /// Without the ends.
+    /// Creates a range that excludes both bounds.
     pub(crate) const fn between(least: T, most: T) -> Self {
         Self::with(least, most, Ends::Neither)
     }
@@ -58,7 +58,7 @@ impl<T: Number> Range<T> {
         Self { least, most, ends }
     }
 
-    /// Whether a number is in it.
+    /// Whether the range contains a number.
     pub(crate) fn has(self, value: T) -> bool {
         let Self { least, most, ends } = self;
         match ends {
@@ -68,7 +68,7 @@ impl<T: Number> Range<T> {
         }
     }
 
-    /// Fails for a number that is not in it; `name` is the field's.
+    /// Fails if the range does not contain the value; `name` is the field's.
     pub(crate) fn check(self, name: &'static str, value: T) -> Result<(), ApiError> {
         if self.has(value) {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Rules of how tokens are drawn.
+//! Rules of sampling parameters.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -17,9 +17,9 @@ impl Parameters {
         TOP_P.check("top_p", self.top_p)
     }
 
-    /// The client's seed, or one made for this request.
+    /// Returns the client's seed, or a new one for this request.
     pub(super) fn seed(&self) -> u64 {
-        // A fresh hasher has fresh random keys: enough for a seed that nobody must guess.
+        // A fresh hasher has fresh random keys: good enough for a seed, which need not be secret.
         self.seed
             .unwrap_or_else(|| RandomState::new().hash_one(0_u64))
     }

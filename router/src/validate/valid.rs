@@ -1,4 +1,4 @@
-//! What keeps every rule.
+//! Validated parameters and requests.
 
 use std::collections::HashSet;
 
@@ -12,7 +12,7 @@ use super::limits::{new_tokens, room_for_prompt, too_long};
 use super::{FieldNames, OutputTextOptions, Parameters, TokenLimits};
 use super::{beam, logits_processors};
 
-/// Parameters that keep every rule.
+/// Validated parameters.
 #[derive(Clone, Debug)]
 pub struct ValidParameters {
     pub(super) parameters: Parameters,
@@ -20,42 +20,43 @@ pub struct ValidParameters {
     pub(super) limits: TokenLimits,
 }
 
-/// A request that keeps every rule, with its stop strings, which stay with the text.
+/// A validated request, with its stop strings, which only the text layer uses.
 #[derive(Clone, Debug)]
 pub struct ValidRequest {
-    /// For the engine.
+    /// The engine's part.
     pub engine: EngineRequest,
-    /// For the text of the answer.
+    /// Stop strings.
     pub stop: Vec<String>,
-    /// What the text of the answer means; set for chats.
+    /// How to parse the output; set for chats.
     pub parser_options: OutputParserOptions,
-    /// What is told of probabilities.
+    /// Requested logprobs.
     pub logprob_request: LogprobRequest,
-    /// The prompt's text, if the answer begins with it.
+    /// Text of the prompt, if echoed.
     pub echoed: String,
-    /// What else is part of the text of the answer.
+    /// Which parts of the text are included.
     pub output_text: OutputTextOptions,
-    /// Whether the answer is the prompt alone: the token that the engine makes then is not told.
+    /// Whether the output is the prompt alone; the one token that the engine generates is dropped
+    /// then.
     pub prompt_only: bool,
 }
 
 impl ValidParameters {
-    /// Whether the answer begins with the prompt.
+    /// Whether the output begins with the prompt.
     pub(crate) fn echo(&self) -> bool {
         self.parameters.logprob_request.echo
     }
 
-    /// Whether only the prompt's end may be kept.
+    /// Whether the prompt may be truncated.
     pub(crate) fn truncates(&self) -> bool {
         self.parameters.truncate.is_some()
     }
 
-    /// Whether texts have to be tokens before `with_ids`: `forbid` takes them.
+    /// Whether `forbid` must tokenize texts before `with_ids`.
     pub(crate) fn has_texts(&self) -> bool {
         !self.parameters.bad_words.is_empty()
     }
 
-    /// Makes tokens of the texts that the answer may not have.
+    /// Tokenizes the texts that the output must not contain.
     pub(crate) fn forbid(
         &mut self,
         tokens: impl Fn(&str) -> Result<Vec<u32>, ApiError>,
@@ -68,7 +69,7 @@ impl ValidParameters {
         Ok(())
     }
 
-    /// Lets thoughts come before what the answer must spell.
+    /// Allows reasoning before the text that the grammar constrains.
     pub(crate) fn allow_reasoning_first(&mut self, reasoning: Option<ReasoningMarkers>) {
         if let Some(grammar) = &mut self.parameters.grammar {
             grammar.reasoning = reasoning;
@@ -80,7 +81,7 @@ impl ValidParameters {
         self.check_length_of(self.names.prompt, text, bound)
     }
 
-    /// The same of a text in another field, which the error names.
+    /// Like `check_length`, for a text in another field, which the error names.
     pub fn check_length_of(
         &self,
         field: &'static str,
@@ -99,7 +100,7 @@ impl ValidParameters {
         Err(too_long(names, self.limits, given))
     }
 
-    /// Joins the prompt's ids with the parameters, checking what depends on its length.
+    /// Combines the parameters with the prompt's ids, checking the rules that depend on its length.
     /// `eos_ids` are the model's end tokens.
     pub fn with_ids(self, mut ids: Vec<u32>, eos_ids: &[u32]) -> Result<ValidRequest, ApiError> {
         let Self {
@@ -107,7 +108,7 @@ impl ValidParameters {
             names,
             limits,
         } = self;
-        // A text's as well: a tokenizer may know tokens that its model has no row for.
+        // Ids from the tokenizer are checked, too: it may have tokens without an embedding row.
         logits_processors::check_ids(names.prompt, &ids, usize::MAX, limits.vocabulary)?;
         if let Some(truncation) = parameters.truncate {
             truncation.cut(&mut ids, room_for_prompt(&parameters, limits));
@@ -169,7 +170,7 @@ impl ValidParameters {
     }
 }
 
-/// The ids without those that were there before.
+/// Returns the ids without duplicates.
 fn each_once(ids: &[u32]) -> Vec<u32> {
     let mut seen = HashSet::new();
     ids.iter().copied().filter(|&id| seen.insert(id)).collect()
