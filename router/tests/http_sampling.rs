@@ -216,7 +216,7 @@ fn words() -> Vec<Case> {
         (
             json!({"truncate_prompt_tokens": -2}),
             "truncate_prompt_tokens",
-            "or -1 to keep what has room",
+            "or -1 to keep what fits the context",
         ),
         (
             json!({"truncate_prompt_tokens": 0}),

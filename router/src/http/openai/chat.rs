@@ -27,7 +27,7 @@ use crate::http::{App, json};
 use crate::tool_parsers::{Tool, ToolChoiceMode, ToolFields, ToolSet};
 use crate::validate::{Dialect, FieldNames, GenerateInput, Parameters, Prompt};
 
-/// Answers a conversation.
+/// Generates the next message of a conversation.
 #[utoipa::path(
     post, path = "/v1/chat/completions", tag = "openai", request_body = ChatRequest,
     responses(
@@ -68,7 +68,7 @@ pub(crate) async fn chat(
     Ok(respond(&app, options, generations, whole).await?)
 }
 
-/// Tells the prompt that a conversation becomes, and its tokens.
+/// Returns the prompt of a conversation, as text and tokens.
 #[utoipa::path(
     post, path = "/chat_tokenize", tag = "native", request_body = ChatRequest,
     responses((status = 200, body = ChatTokens), (status = "4XX", body = ErrorResponse))
@@ -139,7 +139,7 @@ fn message(answer: ChoiceOutput) -> AssistantMessage {
     });
     let mut tool_calls: Vec<_> = calls.collect();
     let content = Some(answer.text).filter(|text| !text.is_empty() || tool_calls.is_empty());
-    // By the older name there is one at most.
+    // With the legacy `functions` there is at most one call.
     let function = tool_calls
         .pop_if(|_| answer.older)
         .map(|call| call.function);
@@ -154,14 +154,14 @@ fn message(answer: ChoiceOutput) -> AssistantMessage {
     }
 }
 
-/// How many tokens an answer may have.
+/// The limit of output tokens.
 pub(super) struct TokenLimit {
     pub(super) tokens: Option<u32>,
-    /// The field that says so, if one was sent.
+    /// The field that set it, if any.
     pub(super) name: Option<&'static str>,
 }
 
-/// The bound that `max_tokens` and its newer name set.
+/// Returns the limit that `max_tokens` and its newer name set; fails if they differ.
 pub(super) fn token_limit(
     old: Option<u32>,
     (name, new): (&'static str, Option<u32>),
@@ -184,11 +184,12 @@ pub(super) fn token_limit(
     }
 }
 
-/// The conversation that a body of this route means, and `parameters` with the guide to its answer:
-/// what the Python package sends. What the body says of sampling does not count.
+/// Parses a body of this route for the Python package. Returns its conversation, and `parameters`
+/// with the grammar that follows from the body's tools. Sampling parameters in the body are
+/// ignored.
 ///
 /// # Errors
-/// What is refused in requests.
+/// All errors of a request's conversation and tools.
 pub fn parse_chat_request(
     body: &str,
     mut parameters: Parameters,
@@ -200,7 +201,7 @@ pub fn parse_chat_request(
     Ok((chat, parameters))
 }
 
-/// The conversation, and the guide to its answer: `guide`, or what tools make of it.
+/// Returns the conversation, and the grammar of the output: `grammar`, combined with the tools.
 pub(crate) fn conversation(
     generator: &Generator,
     mut body: ChatRequest,
@@ -255,7 +256,7 @@ pub(crate) fn conversation(
     Ok((chat, grammar))
 }
 
-/// The tools of a request, checked; `None` if it offers none.
+/// Returns the tools of a request, validated; `None` if there are none.
 pub(super) fn tool_set(
     mut tools: Vec<Tool>,
     choice: Option<ToolChoice>,
@@ -285,7 +286,7 @@ pub(super) fn tool_set(
     Ok(Some(tool_set))
 }
 
-/// Takes the tools off the offer that `tool_choice` does not allow.
+/// Removes the tools that `tool_choice` does not allow.
 fn keep_allowed(tools: &mut Vec<Tool>, allowed: &[String]) -> Result<(), ApiError> {
     let refused = |rule: String| Err(ApiError::validation("tool_choice", rule));
     if allowed.is_empty() {
@@ -302,7 +303,7 @@ fn keep_allowed(tools: &mut Vec<Tool>, allowed: &[String]) -> Result<(), ApiErro
     Ok(())
 }
 
-/// Names that the server itself gives to the chat template.
+/// Variables that the server itself passes to the chat template.
 pub(crate) const OWN_VARIABLES: [&str; 4] =
     ["messages", "tools", "documents", "add_generation_prompt"];
 

@@ -1,8 +1,8 @@
-//! What tells the chunks of a chat from those of a completion.
+//! The differences between chunks of a chat and of a completion.
 
 use super::wire::StreamUsage;
 
-/// Which kind of chunk a stream has.
+/// The kind of a stream's chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ChunkKind {
     /// `chat.completion.chunk`
@@ -12,7 +12,7 @@ pub(super) enum ChunkKind {
 }
 
 impl ChunkKind {
-    /// What the ids of such answers begin with.
+    /// Returns the prefix of response ids.
     pub(super) fn id_prefix(self) -> &'static str {
         match self {
             Self::Chat => "chatcmpl",
@@ -20,7 +20,7 @@ impl ChunkKind {
         }
     }
 
-    /// The field `object` of a chunk.
+    /// Returns the field `object` of a chunk.
     pub(super) fn object(self) -> &'static str {
         match self {
             Self::Chat => "chat.completion.chunk",
@@ -28,7 +28,7 @@ impl ChunkKind {
         }
     }
 
-    /// What a chunk has before its text.
+    /// Returns the part of a choice's JSON before its text.
     pub(super) fn before_text(self) -> &'static str {
         match self {
             Self::Chat => "\"delta\":{\"content\":",
@@ -36,7 +36,7 @@ impl ChunkKind {
         }
     }
 
-    /// The same in the first chunk of an answer, where a chat tells the role.
+    /// Returns the part before the first text of a choice, where a chat sends the role.
     pub(super) fn before_first_text(self) -> &'static str {
         match self {
             Self::Chat => "\"delta\":{\"role\":\"assistant\",\"content\":",
@@ -44,7 +44,7 @@ impl ChunkKind {
         }
     }
 
-    /// What a chunk's tail has before the log-probabilities.
+    /// Returns the start of the tail, up to the value of `logprobs`.
     pub(super) fn before_logprobs(self) -> &'static str {
         match self {
             Self::Chat => "},\"logprobs\":",
@@ -52,7 +52,7 @@ impl ChunkKind {
         }
     }
 
-    /// What a chunk has after its text.
+    /// Returns the tail: the part of a chunk after its text.
     pub(super) fn tail(self, usage: StreamUsage) -> &'static [u8] {
         match (self, usage == StreamUsage::AtEnd) {
             (Self::Chat, false) => b"},\"logprobs\":null,\"finish_reason\":null}]}\n\n",

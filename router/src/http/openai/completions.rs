@@ -13,7 +13,7 @@ use crate::http::error::OpenAiError;
 use crate::http::{App, json};
 use crate::validate::{FieldNames, GenerateInput};
 
-/// Answers one prompt or several.
+/// Completes one or several prompts.
 #[utoipa::path(
     post, path = "/v1/completions", tag = "openai", request_body = CompletionRequest,
     responses(

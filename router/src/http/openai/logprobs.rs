@@ -1,4 +1,4 @@
-//! Log-probabilities in OpenAI's two shapes, and a prompt's in vLLM's.
+//! Logprobs in OpenAI's two formats, and prompt logprobs in vLLM's format.
 
 use serde::{Serialize, Serializer};
 use utoipa::ToSchema;
@@ -9,99 +9,99 @@ use crate::engine::Candidate;
 use crate::generation::{Generation, TextEvent};
 use crate::logprobs::{RankedToken, TokenNames, clamp_logprob, rank_candidates};
 
-/// Log-probabilities of a choice.
+/// Logprobs of a choice.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 #[serde(untagged)]
 pub(crate) enum Logprobs {
-    /// Of `/v1/completions`.
+    /// For `/v1/completions`.
     Text(TextLogprobs),
-    /// Of `/v1/chat/completions`.
+    /// For `/v1/chat/completions`.
     Chat(ChatLogprobs),
 }
 
-/// Lists of equal length, an entry per token; with `echo`, the prompt's tokens come first.
+/// Lists of equal length with an entry per token. With `echo`, the prompt's tokens come first.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, ToSchema)]
 pub(crate) struct TextLogprobs {
-    /// What each token stands for by itself; `bytes:\x..` if that is not UTF-8. With
-    /// `return_tokens_as_token_ids`: `token_id:` and its id.
+    /// Each token's own text; `bytes:\x..` if it is not UTF-8. With `return_tokens_as_token_ids`:
+    /// `token_id:` and the id.
     pub(crate) tokens: Vec<String>,
-    /// Natural logs of their probabilities; null for the first of a prompt.
+    /// Logprobs (natural log); null for the first prompt token.
     pub(crate) token_logprobs: Vec<Option<f32>>,
-    /// Likely tokens in the place of each, and the token itself; null for the first of a prompt.
+    /// Top logprobs at each position, and the token's own; null for the first prompt token.
     #[schema(value_type = Vec<Option<Object>>)]
     pub(crate) top_logprobs: Vec<Option<LogprobsByText>>,
-    /// Where each begins in the choice's text, in characters.
+    /// Offset of each token in the choice's text, in characters.
     pub(crate) text_offset: Vec<usize>,
 }
 
-/// Tokens of an assistant's turn.
+/// Logprobs of an assistant message.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, ToSchema)]
 pub(crate) struct ChatLogprobs {
-    /// An entry per token.
+    /// One entry per token.
     pub(crate) content: Vec<ChatToken>,
     /// Always null.
     #[schema(value_type = Option<Vec<Object>>)]
     pub(crate) refusal: Option<()>,
 }
 
-/// A token of a turn.
+/// A token with its alternatives.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub(crate) struct ChatToken {
     /// The token.
     #[serde(flatten)]
     pub(crate) token: ChatCandidate,
-    /// Likely tokens in its place.
+    /// The most likely tokens at its position.
     pub(crate) top_logprobs: Vec<ChatCandidate>,
 }
 
-/// A token and its probability.
+/// A token with its logprob.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub(crate) struct ChatCandidate {
-    /// What it stands for by itself; what is not UTF-8 as U+FFFD. With
-    /// `return_tokens_as_token_ids`: `token_id:` and its id.
+    /// The token's own text, with U+FFFD for bytes that are not UTF-8. With
+    /// `return_tokens_as_token_ids`: `token_id:` and the id.
     pub(crate) token: String,
-    /// Natural log of its probability.
+    /// Logprob (natural log).
     pub(crate) logprob: f32,
-    /// What it stands for by itself.
+    /// The token's own bytes.
     pub(crate) bytes: Vec<u8>,
 }
 
-/// Log-probabilities by tokens' texts, the likeliest first.
+/// Logprobs by token text, most likely first.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct LogprobsByText(Vec<(String, f32)>);
 
-/// What the tokens before a prompt token say of it, by token id; as vLLM has it.
+/// Logprobs at a prompt position by token id, in vLLM's format.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct LogprobsById(Vec<(u32, PromptCandidate)>);
 
-/// A token in some place of a prompt.
+/// A candidate token at a prompt position.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub(crate) struct PromptCandidate {
-    /// Natural log of its probability.
+    /// Logprob (natural log).
     pub(crate) logprob: f32,
-    /// 1 = the likeliest.
+    /// 1 = most likely.
     pub(crate) rank: u32,
-    /// What it stands for by itself.
+    /// The token's own text.
     pub(crate) decoded_token: String,
 }
 
-/// Gathers a choice's log-probabilities, token by token.
+/// Collects the logprobs of a choice, token by token.
 #[derive(Debug)]
 pub(super) struct LogprobsBuilder {
     gathered: Logprobs,
     kind: ChunkKind,
-    /// Alternatives of each token.
+    /// Number of alternatives per token.
     top: usize,
-    /// How tokens are written.
+    /// Whether tokens are written as texts or ids.
     names: TokenNames,
-    /// Characters of the choice's text so far.
+    /// Length of the choice's text so far, in characters.
     offset: usize,
-    /// Whether nothing was taken yet.
+    /// Whether nothing was added yet.
     fresh: bool,
 }
 
 impl LogprobsBuilder {
-    /// For an answer, if its request asks; the prompt's tokens are taken by `add_prompt`.
+    /// Creates the builder if the request needs logprobs. `add_prompt` adds the prompt's tokens.
     pub(super) fn begin(kind: ChunkKind, generation: &Generation) -> Option<Self> {
         let logprob_request = generation.facts().logprob_request;
         let top = logprob_request.tokens?;
@@ -115,7 +115,7 @@ impl LogprobsBuilder {
         })
     }
 
-    /// Takes what a step brought; before the first, the prompt if that is echoed.
+    /// Adds the tokens of a step; before the first, the prompt if it is echoed.
     pub(super) fn add_event(&mut self, generation: &Generation, event: &TextEvent) {
         if std::mem::take(&mut self.fresh) && generation.facts().logprob_request.echo {
             self.add_prompt(generation);
@@ -125,7 +125,7 @@ impl LogprobsBuilder {
         }
     }
 
-    /// Takes the echoed prompt, once the first event is here.
+    /// Adds the echoed prompt. Call it after the first event: before, its logprobs are not known.
     pub(super) fn add_prompt(&mut self, generation: &Generation) {
         self.fresh = false;
         let prompt = generation.prompt();
@@ -149,7 +149,7 @@ impl LogprobsBuilder {
         self.offset = prompt.text.chars().count();
     }
 
-    /// Takes the token at `index` of an event, with its own text.
+    /// Adds the token at `index` of an event; `text` is the token's own text.
     pub(super) fn add(
         &mut self,
         generation: &Generation,
@@ -167,12 +167,12 @@ impl LogprobsBuilder {
         }
     }
 
-    /// All that was gathered since the last call.
+    /// Returns the logprobs added since the last call.
     pub(super) fn take(&mut self) -> Logprobs {
         std::mem::replace(&mut self.gathered, Logprobs::empty(self.kind))
     }
 
-    /// The same, of a chat.
+    /// Returns the logprobs of a chat that were added since the last call.
     pub(super) fn take_tokens(&mut self) -> Vec<ChatToken> {
         match self.take() {
             Logprobs::Chat(turn) => turn.content,
@@ -180,7 +180,7 @@ impl LogprobsBuilder {
         }
     }
 
-    /// The same; `None` if there is nothing.
+    /// Returns the logprobs added since the last call; `None` if there are none.
     pub(super) fn take_some(&mut self) -> Option<Logprobs> {
         let gathered = self.take();
         let empty = match &gathered {
@@ -223,7 +223,7 @@ impl LogprobsBuilder {
     }
 }
 
-/// A prompt's log-probabilities, if asked for by `prompt_logprobs`: an entry per token.
+/// Returns the prompt's logprobs, an entry per token, if the request has `prompt_logprobs`.
 pub(super) fn prompt_logprobs(generation: &Generation) -> Option<Vec<Option<LogprobsById>>> {
     let top = generation.facts().logprob_request.prompt? as usize;
     let prompt = generation.prompt();
@@ -256,7 +256,8 @@ impl Logprobs {
 }
 
 impl LogprobsByText {
-    /// The likely tokens and the token itself. Of tokens with one text, the likeliest stays.
+    /// Collects the top tokens and the token itself. If several tokens have the same text, the most
+    /// likely one stays.
     fn new(
         vocabulary: &Vocabulary,
         names: TokenNames,
@@ -287,7 +288,7 @@ impl ChatCandidate {
     }
 }
 
-/// A token as completions write it: different tokens have different texts, also when they are
+/// Returns a token as completions write it. Different tokens get different texts, even if they are
 /// parts of a character.
 fn token_text(vocabulary: &Vocabulary, names: TokenNames, id: u32) -> String {
     if names == TokenNames::Ids {

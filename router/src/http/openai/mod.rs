@@ -42,12 +42,12 @@ use crate::generation::{FinishReason, Generation, GenerationFacts, TextEvent};
 use crate::tool_parsers::OutputParserOptions;
 use crate::validate::Choices;
 
-/// Names that reach the served model whatever it is called. `dummy` is what `huggingface_hub`
-/// sends when it is given a URL and no model.
+/// Names that always refer to the served model. `huggingface_hub` sends `dummy` if it has a URL and
+/// no model.
 const ALIASES: [&str; 3] = ["penstock", "tgi", "dummy"];
 const FINGERPRINT: &str = concat!("penstock-", env!("CARGO_PKG_VERSION"));
 
-/// What all chunks and answers of one request begin with.
+/// The fields that begin every chunk and response of a request.
 #[derive(Clone, Debug)]
 struct ResponseMeta {
     id: String,
@@ -55,16 +55,16 @@ struct ResponseMeta {
     model: String,
 }
 
-/// An answer in one piece.
+/// A finished choice.
 #[derive(Clone, Debug, PartialEq)]
 struct ChoiceOutput {
-    /// After the prompt, if that is echoed.
+    /// The text; after the prompt, if that is echoed.
     text: String,
-    /// What the model thought before.
+    /// The reasoning before the text.
     reasoning: String,
-    /// Tools that it calls.
+    /// The tool calls.
     calls: Vec<Call>,
-    /// Whether they are told by their older name.
+    /// Whether calls are returned as the legacy `function_call`.
     older: bool,
     reason: wire::answer::FinishReason,
     facts: GenerationFacts,
@@ -82,7 +82,7 @@ impl ResponseMeta {
         }
     }
 
-    /// The JSON of a chunk up to the value of `choices`.
+    /// Returns the JSON of a chunk up to the value of `choices`.
     fn head(&self, object: &str) -> String {
         let fields = json!({
             "id": self.id,
@@ -96,14 +96,14 @@ impl ResponseMeta {
     }
 }
 
-/// Seconds since 1970.
+/// Returns the Unix time in seconds.
 pub(super) fn unix_time() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |time| time.as_secs())
 }
 
-/// Fails unless the request means the served model.
+/// Fails unless `model` is a name of the served model.
 pub(super) fn check_model(app: &App, model: Option<&str>) -> Result<(), ApiError> {
     let mut served = app.config.served_names().chain(ALIASES);
     match model {
@@ -125,7 +125,7 @@ pub(super) fn check_model(app: &App, model: Option<&str>) -> Result<(), ApiError
     }
 }
 
-/// Runs an answer to its end.
+/// Runs a generation to its end.
 async fn collect(kind: ChunkKind, generation: &mut Generation) -> Result<ChoiceOutput, ApiError> {
     let mut logprobs_builder = LogprobsBuilder::begin(kind, generation);
     let mut ids = TokenIds::begin(generation);
@@ -184,8 +184,8 @@ async fn collect(kind: ChunkKind, generation: &mut Generation) -> Result<ChoiceO
     Err(response_headers::incomplete_generation())
 }
 
-/// Sends the answers to one request, prompt by prompt: as they come, or the best of each prompt
-/// together once all are complete.
+/// Responds with the choices of a request: as a stream, or as a whole once all have finished; then
+/// with the best choices of each prompt, prompt by prompt.
 async fn respond<T: Serialize>(
     app: &App,
     (kind, delivery, choices): (ChunkKind, Delivery, Choices),
@@ -210,8 +210,8 @@ async fn respond<T: Serialize>(
     }
 }
 
-/// Of the answers to each prompt the `n` best, the best first; all of them in their order if that is
-/// how many were made.
+/// Returns the `n` best outputs of each prompt, best first. If exactly `n` were generated, their
+/// order stays.
 fn best(mut answers: Vec<ChoiceOutput>, choices: Choices) -> Vec<ChoiceOutput> {
     if !choices.rank() {
         return answers;
@@ -225,7 +225,8 @@ fn best(mut answers: Vec<ChoiceOutput>, choices: Choices) -> Vec<ChoiceOutput> {
     selected.map(|(_, answer)| answer).collect()
 }
 
-/// An answer that calls tools says so, unless it was cut off, or the request had named the function.
+/// Returns the finish reason. An output with tool calls gets its own reason, unless it was cut off
+/// or the request named the function.
 fn finish_reason(
     reason: FinishReason,
     calls: bool,

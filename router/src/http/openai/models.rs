@@ -11,7 +11,7 @@ use crate::error::{ApiError, ErrorKind};
 use crate::http::App;
 use crate::http::error::OpenAiError;
 
-/// Lists the served model, by each of its names.
+/// Lists the served model under each of its names.
 #[utoipa::path(
     get, path = "/v1/models", tag = "openai", responses((status = 200, body = ModelList))
 )]
@@ -26,7 +26,7 @@ pub(crate) async fn models(State(app): State<App>) -> Json<ModelList> {
     })
 }
 
-/// Tells about one model.
+/// Returns a model.
 #[utoipa::path(
     get, path = "/v1/models/{model}", tag = "openai",
     params(("model" = String, Path, description = "A name of the served model")),

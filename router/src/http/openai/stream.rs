@@ -1,4 +1,4 @@
-//! Streams of chunks: one chunk per token that shows text, one that tells the end.
+//! Streams of chunks: one per token that completes text, and one for the end.
 
 use std::task::{Context, Poll};
 
@@ -19,7 +19,7 @@ use crate::http::parsed_output::GenerationParser;
 use crate::http::sse::{EventSource, Flow, FrameBuffer, put_event, put_json};
 use crate::tool_parsers::OutputDelta;
 
-/// Writes the chunks of one or several answers.
+/// Writes the chunks of one or several choices.
 pub(super) struct ChunkStream {
     kind: ChunkKind,
     meta: ResponseMeta,
@@ -29,26 +29,26 @@ pub(super) struct ChunkStream {
 
 struct Choice {
     generation: Generation,
-    /// Everything before a chunk's text, `{"content":` or `"text":` included.
+    /// The chunk up to its text, including `{"content":` or `"text":`.
     head: Vec<u8>,
     state: State,
-    /// Set if the answer's text is more than content.
+    /// Set if the output may have reasoning or tool calls.
     parser: Option<Box<GenerationParser>>,
     /// Whether text was streamed.
     has_text: bool,
-    /// Calls that have begun.
+    /// Number of tool calls that have begun.
     calls: usize,
-    /// If the log-probabilities of its tokens are told: each then has a chunk.
+    /// Set if logprobs were requested. Each token then has its own chunk.
     logprobs_builder: Option<LogprobsBuilder>,
-    /// If the ids of its tokens are told: each with the next chunk.
+    /// Set if token ids were requested. They are sent with the next chunk.
     ids: Option<Box<TokenIds>>,
-    /// If each chunk tells the usage: tokens up to the next one.
+    /// Set if every chunk has the usage: output tokens up to the next chunk.
     counted: Option<u32>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Nothing was sent: the first chunk of a chat tells the role.
+    /// Nothing was sent yet: the first chunk of a chat has the role.
     Fresh,
     Running,
     Ended,
@@ -91,7 +91,7 @@ impl ChunkStream {
         }
     }
 
-    /// Polls one answer; writes what it brought.
+    /// Polls a choice and writes its chunks.
     fn poll_choice(
         &mut self,
         index: usize,
@@ -140,7 +140,7 @@ impl ChunkStream {
         Poll::Ready(Ok(()))
     }
 
-    /// The same, for an answer that is read as thoughts, content and calls.
+    /// Polls a choice whose output is parsed into reasoning, content and tool calls.
     fn poll_parsed(
         &mut self,
         index: usize,
@@ -221,28 +221,29 @@ impl ChunkStream {
         self.put_chunk(index, choice_json, out);
     }
 
-    /// `before` is the choice's state until now: an answer without text tells its role here.
+    /// Writes the last chunk of a choice. `before` is its state before the end: if nothing was
+    /// sent, this chunk has the role.
     fn put_end(&mut self, index: usize, before: State, reason: FinishReason, out: &mut BytesMut) {
         let mut choice = json!({ "index": index });
         match (self.kind, before) {
             (ChunkKind::Chat, State::Fresh) => {
                 choice["delta"] = json!({ "role": "assistant", "content": "" });
             }
-            // As vLLM and TGI do where text was streamed: some clients read `content` of every delta.
+            // As in vLLM and TGI, if text was streamed: some clients read `content` of every delta.
             (ChunkKind::Chat, _) if self.choices[index].has_text => {
                 choice["delta"] = json!({ "content": "" });
             }
             (ChunkKind::Chat, _) => choice["delta"] = json!({}),
             (ChunkKind::Text, _) => choice["text"] = json!(""),
         }
-        // Of tokens that have shown nothing: those of a call's end, say.
+        // Remaining logprobs, of tokens without text, such as the end of a tool call.
         let logprobs_builder = self.choices[index].logprobs_builder.as_mut();
         choice["logprobs"] = json!(logprobs_builder.and_then(LogprobsBuilder::take_some));
         choice["finish_reason"] = json!(reason);
         self.put_chunk(index, choice, out);
     }
 
-    /// Appends a chunk of one choice.
+    /// Appends a chunk of a choice.
     fn put_chunk(&mut self, index: usize, mut choice_json: Value, out: &mut BytesMut) {
         let choice = &mut self.choices[index];
         let head = choice.chunk_head(self.kind, &self.meta);
@@ -268,7 +269,8 @@ impl ChunkStream {
     }
 }
 
-/// A call's part as a delta tells it, by its older name if it was asked for by that.
+/// Returns the delta of a part of a tool call; as the legacy `function_call` if the request used
+/// `functions`.
 fn call_delta(choice: &Choice, mut call: Value) -> Value {
     if choice.generation.parser_options().legacy_function_call {
         return json!({ "function_call": call["function"].take() });
@@ -277,7 +279,7 @@ fn call_delta(choice: &Choice, mut call: Value) -> Value {
 }
 
 impl Choice {
-    /// Counts the tokens so far but for the last `waiting` ones, if each chunk tells the usage.
+    /// Sets the count of output tokens for the usage in chunks, without the last `waiting` tokens.
     fn count(&mut self, waiting: usize) {
         if let Some(counted) = &mut self.counted {
             let waiting = u32::try_from(waiting).unwrap_or(u32::MAX);
@@ -291,7 +293,7 @@ impl Choice {
         }
     }
 
-    /// Adds the usage so far to the chunk that was written last, if each chunk tells it.
+    /// Adds the usage so far to the last chunk, if every chunk has the usage.
     fn put_usage(&self, out: &mut BytesMut) {
         const END: &[u8] = b"}\n\n";
         let Some(tokens) = self.counted else { return };
@@ -305,7 +307,7 @@ impl Choice {
         out.put_slice(END);
     }
 
-    /// Appends a chunk with what is echoed, if anything is.
+    /// Appends a chunk with the echoed prompt, if any.
     fn put_prompt(
         &mut self,
         kind: ChunkKind,
@@ -325,7 +327,8 @@ impl Choice {
         }
     }
 
-    /// The JSON of a chunk up to the value of `choices`. In chats the first tells the prompt's ids.
+    /// Returns the JSON of a chunk up to the value of `choices`. The first chunk of a chat has the
+    /// prompt's token ids.
     fn chunk_head(&mut self, kind: ChunkKind, meta: &ResponseMeta) -> String {
         let head = meta.head(kind.object());
         match &mut self.ids {
@@ -334,7 +337,7 @@ impl Choice {
         }
     }
 
-    /// Appends a chunk with text; by hand, for this runs for every token.
+    /// Appends a chunk with text. Hand-written, since it runs for every token.
     fn put_text(
         &mut self,
         kind: ChunkKind,
@@ -361,9 +364,9 @@ impl Choice {
         self.put_usage(out);
     }
 
-    /// Appends a chunk's tail with what is told beside its text.
+    /// Appends a chunk's tail with logprobs and token ids.
     fn put_text_tail(&mut self, kind: ChunkKind, tail: &[u8], out: &mut BytesMut) {
-        // The same with log-probabilities instead of null, and with ids behind them.
+        // The tail with logprobs instead of null, followed by the token ids.
         let (before, after) = tail.split_at(kind.before_logprobs().len());
         out.put_slice(before);
         put_json(

@@ -1,5 +1,4 @@
-//! Ids of tokens beside their text, if asked for (`return_token_ids`): in the places that vLLM has
-//! for them.
+//! Token ids in responses (`return_token_ids`), in the fields where vLLM has them.
 
 use bytes::{BufMut, BytesMut};
 use serde_json::{Value, json};
@@ -7,19 +6,19 @@ use serde_json::{Value, json};
 use crate::generation::{Generation, TextEvent};
 use crate::http::sse::put_json;
 
-/// Ids that wait to be told.
+/// Token ids that were not sent yet.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct TokenIds {
-    /// Until they are told, once.
+    /// The prompt's ids, until they are sent.
     prompt: Option<Vec<u32>>,
     answer: Vec<u32>,
 }
 
 impl TokenIds {
-    /// For an answer, if its request asks.
+    /// Creates the collector if the request needs token ids.
     pub(super) fn begin(generation: &Generation) -> Option<Box<Self>> {
-        let asked = generation.facts().logprob_request.ids;
-        asked.then(|| {
+        let requested = generation.facts().logprob_request.ids;
+        requested.then(|| {
             Box::new(Self {
                 prompt: Some(generation.prompt().ids.clone()),
                 answer: Vec::new(),
@@ -31,23 +30,23 @@ impl TokenIds {
         self.answer.push(id);
     }
 
-    /// Takes what a step brought.
+    /// Adds the tokens of a step.
     pub(super) fn add_event(&mut self, event: &TextEvent) {
         self.answer
             .extend(event.tokens.iter().map(|token| token.id));
     }
 
-    /// The prompt's; `None` if they were taken before.
+    /// Returns the prompt's ids; `None` if they were taken before.
     pub(super) fn take_prompt(&mut self) -> Option<Vec<u32>> {
         self.prompt.take()
     }
 
-    /// The answer's since the last call.
+    /// Returns the output's ids since the last call.
     pub(super) fn take(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.answer)
     }
 
-    /// Puts those of the prompt, unless they were told, at the start of a chunk's JSON.
+    /// Inserts the prompt's ids, if not yet sent, at the start of a chunk's JSON.
     pub(super) fn head(&mut self, head: String) -> String {
         match self.take_prompt() {
             Some(ids) => format!("{{\"prompt_token_ids\":{},{}", json!(ids), &head[1..]),
@@ -55,7 +54,7 @@ impl TokenIds {
         }
     }
 
-    /// Adds what was not told yet to the JSON of a choice.
+    /// Adds the ids that were not sent yet to the JSON of a choice.
     pub(super) fn add_to(&mut self, choice: &mut Value) {
         if let Some(ids) = self.take_prompt() {
             choice["prompt_token_ids"] = json!(ids);
@@ -63,7 +62,7 @@ impl TokenIds {
         choice["token_ids"] = json!(self.take());
     }
 
-    /// The same where that JSON is written by hand, behind another member.
+    /// Appends the ids that were not sent yet to hand-written JSON, after another member.
     pub(super) fn put(&mut self, out: &mut BytesMut) {
         if let Some(ids) = self.take_prompt() {
             out.put_slice(b",\"prompt_token_ids\":");

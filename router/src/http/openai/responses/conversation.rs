@@ -1,4 +1,4 @@
-//! Items as turns of a conversation.
+//! Converts items to messages of a conversation.
 
 use serde_json::Value;
 
@@ -7,15 +7,15 @@ use crate::error::ApiError;
 use crate::http::openai::wire::items::{Item, ItemKind, Role, Status, joined};
 use crate::http::strict::StringOrList;
 
-/// The turns so far. Items of the assistant that follow each other are one turn: what it thought,
-/// what it said and what it called.
+/// The messages so far. Consecutive items of the assistant form one message: its reasoning, its
+/// text and its calls.
 #[derive(Default)]
 struct Turns {
     done: Vec<ChatMessage>,
     assistant: AssistantTurn,
 }
 
-/// The assistant's turn that is being put together.
+/// The assistant's message in progress.
 #[derive(Default)]
 struct AssistantTurn {
     reasoning: Option<String>,
@@ -23,7 +23,7 @@ struct AssistantTurn {
     calls: Vec<String>,
 }
 
-/// The turns of a request after those of `earlier`, and what follows them.
+/// Returns the messages of a request after those of `earlier`, and how the prompt ends.
 pub(super) fn turns(
     instructions: Option<String>,
     earlier: Vec<Item>,
@@ -58,7 +58,7 @@ pub(super) fn turns(
     Ok((turns.done, turn))
 }
 
-/// Whether the model is to go on with an item: a message of its own that was cut off.
+/// Returns whether the output continues an item: an assistant's message that was cut off.
 fn is_open(item: &Item) -> bool {
     item.kind() == ItemKind::Message
         && item.role == Some(Role::Assistant)
@@ -113,7 +113,7 @@ impl Turns {
         Ok(())
     }
 
-    /// Thoughts come first in a turn.
+    /// Adds reasoning, which comes first in a message.
     fn add_reasoning(&mut self, text: &str) {
         if self.assistant.content.is_some() || !self.assistant.calls.is_empty() {
             self.end();
@@ -124,7 +124,7 @@ impl Turns {
             .push_str(text);
     }
 
-    /// Text behind calls is of their turn; text behind text is a turn of its own.
+    /// Adds text. After calls it belongs to their message; after text it starts a new one.
     fn add_assistant_text(&mut self, text: &str) {
         if self.assistant.calls.is_empty() && self.assistant.content.is_some() {
             self.end();
@@ -144,7 +144,7 @@ impl Turns {
         });
     }
 
-    /// Ends the assistant's turn, if there is one: thoughts alone are none.
+    /// Ends the assistant's message, if any. Reasoning alone is not a message.
     fn end(&mut self) {
         let AssistantTurn {
             reasoning,

@@ -1,4 +1,4 @@
-//! `/v1/responses`: a request has the whole conversation, or goes on from a stored response.
+//! `/v1/responses`: a request has the whole conversation, or continues a stored response.
 
 mod conversation;
 mod request_echo;
@@ -41,7 +41,7 @@ use crate::http::{App, json, response_headers, sse};
 use crate::tool_parsers::Tool;
 use crate::validate::{FieldNames, GenerateInput, Prompt};
 
-/// Answers a conversation of items.
+/// Generates a response to a conversation of items.
 #[utoipa::path(
     post, path = "/v1/responses", tag = "openai", request_body = ResponsesRequest,
     responses(
@@ -68,7 +68,7 @@ pub(crate) async fn responses(
     parameters.logprob_request = logprob_request;
     check_model(&app, model.as_deref())?;
     let echo = RequestEcho::new(&body, &parameters, charge.clone());
-    // Held until the prompt is token ids.
+    // Held until the prompt is tokenized.
     let earlier = PreviousConversation::load(&app, body.previous_response_id.as_deref())?;
     let pending_store = PendingStore::new(&app.responses, &body, &earlier)?;
     let grammar = parameters.grammar.take();
@@ -101,7 +101,7 @@ pub(crate) async fn responses(
     Ok((headers, writer.body().freeze()).into_response())
 }
 
-/// Counts the tokens of a conversation as `/v1/responses` would read it.
+/// Counts the prompt tokens of a conversation, as `/v1/responses` would render it.
 #[utoipa::path(
     post, path = "/v1/responses/input_tokens", tag = "openai", request_body = ResponsesRequest,
     responses((status = 200, body = InputTokens), (status = "4XX", body = ErrorBody))
@@ -121,7 +121,8 @@ pub(crate) async fn input_tokens(
     Ok(Json(InputTokens::new(tokens.len())))
 }
 
-/// The conversation after `earlier`, and the guide to its answer: `guide`, or what tools make of it.
+/// Returns the conversation after `earlier`, and the grammar of the output: `grammar`, combined
+/// with the tools.
 fn conversation(
     generator: &Generator,
     earlier: Vec<Item>,
@@ -134,7 +135,7 @@ fn conversation(
         body.tool_choice.map(|choice| choice.value.0),
         (body.parallel_tool_calls, FLAT_FIELDS),
     )?;
-    // A format is that of an answer's text: one of nothing but calls has none.
+    // A format applies to text: an output that is only calls has none.
     let forced = tool_set
         .as_ref()
         .is_some_and(crate::tool_parsers::ToolSet::forces_call);
@@ -166,7 +167,7 @@ fn conversation(
     Ok((chat, grammar))
 }
 
-/// Rules speak of fields by the names that chats have for them.
+/// Replaces the field names of chats, which validation uses, by those of this route.
 fn with_responses_field_names(error: ApiError) -> ApiError {
     let prompt = FieldNames::RESPONSES.prompt;
     let error = error.renamed(REASONING_EFFORT, "reasoning.effort");

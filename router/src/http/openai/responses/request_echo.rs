@@ -1,4 +1,4 @@
-//! What a response tells again of its request.
+//! The fields of the request that a response repeats.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -10,16 +10,17 @@ use crate::http::openai::wire::responses::{FunctionTool, ResponsesRequest};
 use crate::http::strict::JsonText;
 use crate::validate::Parameters;
 
-/// Members of the response that tell its request again. They are text from the start: schemas of tools would
-/// take forty times as much as a tree, and are told several times in a stream.
+/// Members of the response that repeat the request. They are kept as text, since a tree of the
+/// tools' schemas would take forty times as much memory, and since a stream writes them several
+/// times.
 pub(super) struct RequestEcho {
-    /// Each behind a comma.
+    /// The members, each after a comma.
     pub(super) members: String,
-    /// Of the body that they came with.
+    /// Charge of the request's body, which contains them.
     _charge: Charge,
 }
 
-/// What was asked for.
+/// The request's parameters.
 #[derive(Serialize, ToSchema)]
 #[allow(dead_code, reason = "written by `members`; here for the schema")]
 #[schema(as = RequestEcho)]
@@ -33,7 +34,7 @@ pub(super) struct RequestEchoFields {
     max_output_tokens: Option<u32>,
     /// Always null.
     max_tool_calls: Option<u32>,
-    /// Whether the answer may have several calls.
+    /// Whether the output may have several calls.
     parallel_tool_calls: bool,
     /// As in the request.
     previous_response_id: Option<String>,
@@ -44,7 +45,7 @@ pub(super) struct RequestEchoFields {
     service_tier: &'static str,
     /// Always false.
     background: bool,
-    /// That of the answer.
+    /// The temperature in use.
     temperature: f32,
     /// The format, as in the request.
     #[schema(value_type = Object)]
@@ -57,14 +58,14 @@ pub(super) struct RequestEchoFields {
     tools: (),
     /// As in the request; default 0.
     top_logprobs: u32,
-    /// That of the answer.
+    /// The `top_p` in use.
     top_p: f32,
     /// Always `disabled`.
     truncation: &'static str,
 }
 
 impl RequestEcho {
-    /// What a request asks for; `parameters` have its defaults.
+    /// Creates the echo of a request; `parameters` supply the defaults.
     pub(super) fn new(body: &ResponsesRequest, parameters: &Parameters, charge: Charge) -> Self {
         Self {
             members: members(body, parameters),
@@ -133,7 +134,7 @@ fn tool(tool: &FunctionTool) -> String {
     )
 }
 
-/// Of values that always have a text.
+/// Serializes a value that cannot fail to serialize.
 fn json(value: &(impl Serialize + ?Sized)) -> String {
     serde_json::to_string(value).unwrap_or_default()
 }

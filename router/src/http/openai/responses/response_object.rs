@@ -1,4 +1,4 @@
-//! Responses as OpenAI's clients expect them.
+//! The response object, as OpenAI's clients expect it.
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -9,7 +9,7 @@ use crate::http::blocks::Block;
 use crate::http::ids::unique;
 use crate::http::openai::logprobs::ChatToken;
 
-/// An answer of `/v1/responses`: what was made, and what was asked for.
+/// A response of `/v1/responses`: the output, and the request's parameters.
 #[derive(Serialize, ToSchema)]
 #[allow(
     dead_code,
@@ -22,36 +22,36 @@ pub(crate) struct ResponseObject {
     echo: super::request_echo::RequestEchoFields,
 }
 
-/// What a response tells of the answer.
+/// The output and its state.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[schema(as = ResponseState)]
 pub(crate) struct ResponseState {
-    /// Unique, and nobody can guess it.
+    /// Unique id that cannot be guessed.
     pub(super) id: String,
     /// Always `response`.
     pub(super) object: &'static str,
     /// Unix time in seconds.
     pub(super) created_at: u64,
-    /// Unix time in seconds, once it is complete.
+    /// Unix time in seconds, once completed.
     pub(super) completed_at: Option<u64>,
-    /// Whether it is whole.
+    /// Whether the output is complete.
     #[schema(inline)]
     pub(super) status: Status,
-    /// What went wrong in the middle of a stream.
+    /// The error that ended a stream.
     pub(super) error: Option<ResponseError>,
-    /// Why it is not whole.
+    /// Why the output is incomplete.
     pub(super) incomplete_details: Option<IncompleteDetails>,
     /// The served model.
     pub(super) model: String,
-    /// Thoughts, text and calls, in the order in which the model wrote them.
+    /// Reasoning, text and calls, in the order of generation.
     pub(super) output: Vec<OutputItem>,
-    /// Whether it is stored, or will be when it is whole.
+    /// Whether the response is stored, or will be once it is complete.
     pub(super) store: bool,
-    /// What it cost; null until it has ended.
+    /// Token counts; null until the end.
     pub(super) usage: Option<ResponseUsage>,
 }
 
-/// Whether something is whole.
+/// Whether an output or an item is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Status {
@@ -61,125 +61,125 @@ pub(crate) enum Status {
     Failed,
 }
 
-/// What went wrong.
+/// An error.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct ResponseError {
     /// `server_error` or `rate_limit_exceeded`.
     code: &'static str,
-    /// In words.
+    /// The message.
     message: String,
 }
 
-/// Why a response is not whole.
+/// Why a response is incomplete.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 pub(crate) struct IncompleteDetails {
     /// Always `max_output_tokens`.
     reason: &'static str,
 }
 
-/// A part of an answer.
+/// A part of an output.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum OutputItem {
-    /// What the model thought.
+    /// Reasoning.
     Reasoning {
         /// Unique.
         id: String,
-        /// Always empty: thoughts are told as they are.
+        /// Always empty: reasoning is returned unchanged.
         #[schema(value_type = Vec<Object>)]
         summary: [(); 0],
-        /// One text, once it has begun.
+        /// One part, once it has begun.
         content: Vec<OutputPart>,
-        /// Whether it is whole.
+        /// Whether the item is complete.
         #[schema(inline)]
         status: Status,
     },
-    /// What the model says.
+    /// Text.
     Message {
         /// Unique.
         id: String,
         /// Always `assistant`.
         role: &'static str,
-        /// One text, once it has begun.
+        /// One part, once it has begun.
         content: Vec<OutputPart>,
-        /// Whether it is whole.
+        /// Whether the item is complete.
         #[schema(inline)]
         status: Status,
     },
-    /// A call of a function.
+    /// A function call.
     FunctionCall {
         /// Unique.
         id: String,
-        /// What a `function_call_output` names.
+        /// The id that a `function_call_output` refers to.
         call_id: String,
-        /// The function.
+        /// The function's name.
         name: String,
-        /// Its arguments as JSON, as the model wrote them.
+        /// Arguments as JSON, unchanged from the model.
         arguments: String,
-        /// Whether it is whole.
+        /// Whether the item is complete.
         #[schema(inline)]
         status: Status,
     },
 }
 
-/// A text in an item.
+/// A text of an item.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum OutputPart {
-    /// Of `reasoning`.
+    /// Text of a reasoning item.
     ReasoningText {
         /// The text.
         text: String,
     },
-    /// Of a message.
+    /// Text of a message.
     OutputText {
         /// Always empty.
         #[schema(value_type = Vec<Object>)]
         annotations: [(); 0],
         /// The text.
         text: String,
-        /// Of its tokens, if asked for.
+        /// Logprobs of its tokens, if requested.
         logprobs: Vec<ChatToken>,
     },
 }
 
-/// What a response cost.
+/// Token counts of a response.
 #[derive(Clone, Copy, Debug, Default, Serialize, ToSchema)]
 pub(crate) struct ResponseUsage {
-    /// Tokens of the prompt.
+    /// Prompt tokens.
     pub(super) input_tokens: usize,
-    /// Of these.
+    /// Breakdown of the prompt tokens.
     pub(super) input_tokens_details: InputDetails,
-    /// Tokens of the answer, end tokens included.
+    /// Output tokens, end tokens included.
     pub(super) output_tokens: u32,
-    /// Of these.
+    /// Breakdown of the output tokens.
     pub(super) output_tokens_details: OutputDetails,
-    /// Both.
+    /// Prompt and output tokens.
     pub(super) total_tokens: usize,
 }
 
-/// How long a prompt is.
+/// The length of a prompt.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 pub(crate) struct InputTokens {
     /// Always `response.input_tokens`.
     object: &'static str,
-    /// Tokens.
+    /// Number of tokens.
     input_tokens: usize,
 }
 
-/// Tokens of a prompt, by what was done with them.
+/// Breakdown of prompt tokens.
 #[derive(Clone, Copy, Debug, Default, Serialize, ToSchema)]
 pub(crate) struct InputDetails {
-    /// Found in the prefix cache: computed for an earlier request.
+    /// Tokens found in the prefix cache.
     cached_tokens: usize,
-    /// Always 0: it is not counted by request.
+    /// Always 0: not counted per request.
     cache_write_tokens: usize,
 }
 
-/// Tokens of an answer, by what they say.
+/// Breakdown of output tokens.
 #[derive(Clone, Copy, Debug, Default, Serialize, ToSchema)]
 pub(crate) struct OutputDetails {
-    /// Tokens before the first that shows something else than thoughts.
+    /// Tokens before the first one that shows text or a call.
     pub(super) reasoning_tokens: u32,
 }
 
@@ -193,7 +193,7 @@ impl InputTokens {
 }
 
 impl InputDetails {
-    /// Of a prompt of which so many tokens were found in the prefix cache.
+    /// Creates the breakdown of a prompt with this many tokens in the prefix cache.
     pub(super) fn cached(cached_tokens: usize) -> Self {
         Self {
             cached_tokens,
@@ -203,7 +203,7 @@ impl InputDetails {
 }
 
 impl OutputItem {
-    /// An item that begins.
+    /// Creates an item when its block begins.
     pub(super) fn from_block(block: Block) -> Self {
         let status = Status::InProgress;
         match block {
@@ -229,11 +229,11 @@ impl OutputItem {
         }
     }
 
-    /// The item, to be stored.
+    /// Converts the item for the store.
     pub(super) fn to_stored(&self) -> StoredItem {
         StoredItem {
             id: self.id().to_owned(),
-            // An item always has JSON: texts and plain structs.
+            // An item of texts and plain structs always serializes.
             json: serde_json::to_string(self).unwrap_or_default(),
         }
     }
@@ -251,7 +251,7 @@ impl OutputItem {
         status
     }
 
-    /// The types of the events that bring more of its text, and all of it.
+    /// Returns the types of the events that send a delta of its text and the complete text.
     pub(super) fn names(&self) -> (&'static str, &'static str) {
         match self {
             Self::Reasoning { .. } => (
@@ -266,7 +266,7 @@ impl OutputItem {
         }
     }
 
-    /// Its text, once that has begun; a call has none.
+    /// Returns its text part, once begun; a call has none.
     pub(super) fn part(&self) -> Option<&OutputPart> {
         match self {
             Self::Reasoning { content, .. } | Self::Message { content, .. } => content.first(),
@@ -274,7 +274,7 @@ impl OutputItem {
         }
     }
 
-    /// Of its text's tokens; thoughts and calls have none.
+    /// Returns the logprobs of its text; reasoning and calls have none.
     pub(super) fn logprobs(&self) -> Option<&[ChatToken]> {
         match self.part()? {
             OutputPart::OutputText { logprobs, .. } => Some(logprobs),
@@ -282,7 +282,7 @@ impl OutputItem {
         }
     }
 
-    /// Begins its text.
+    /// Begins its text part.
     pub(super) fn begin_part(&mut self) {
         let text = String::new();
         match self {
@@ -296,7 +296,7 @@ impl OutputItem {
         }
     }
 
-    /// Adds to its text, or to its arguments.
+    /// Extends its text or its arguments.
     pub(super) fn add(&mut self, more: &str, tokens: Vec<ChatToken>) {
         match self {
             Self::FunctionCall { arguments, .. } => arguments.push_str(more),

@@ -1,5 +1,5 @@
-//! Responses that clients may ask for again or go on from, in memory: so many bytes, the least recently
-//! used evicted first.
+//! Stores responses in memory, so that clients can retrieve or continue them. The store has a limit
+//! in bytes and evicts the least recently used response.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,20 +9,20 @@ use bytes::Bytes;
 
 use crate::metrics::StoreMetrics;
 
-/// One response, with the conversation that it goes on from, takes at most one part in so many of the
-/// store: a long one does not push out all others.
+/// A response and the conversation before it may take at most one part in this many of the store,
+/// so that a long one does not evict all others.
 const LARGEST: usize = 8;
-/// Bytes of an entry beside its texts, about: tables, pointers, allocations.
+/// Approximate bytes of an entry without its texts: tables, pointers, allocations.
 const ENTRY_OVERHEAD: usize = 512;
-/// Bytes of a turn in the list of an entry.
+/// Bytes of a turn in an entry's list.
 const POINTER: usize = size_of::<Arc<StoredTurn>>();
 
-/// The responses of all clients. Cheap to clone.
+/// The store of all responses. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct ResponseStore(Arc<Shared>);
 
 struct Shared {
-    /// Bytes that the store may take; 0 = nothing is stored.
+    /// Maximum bytes; 0 = nothing is stored.
     most: usize,
     /// Bytes of all entries, and of all turns that an entry or a running request holds.
     used: Arc<AtomicUsize>,
@@ -33,7 +33,7 @@ struct Shared {
 #[derive(Default)]
 struct Entries {
     by_id: HashMap<Arc<str>, Entry>,
-    /// Ids by when they were last used.
+    /// Ids by last use.
     by_use: BTreeMap<u64, Arc<str>>,
     uses: u64,
 }
@@ -47,39 +47,40 @@ struct Entry {
 /// A stored response.
 #[derive(Clone)]
 pub(crate) struct StoredResponse {
-    /// As it was sent, in one piece.
+    /// The response as it was sent, without streaming.
     pub(crate) body: Bytes,
-    /// The conversation with the response's own turn at the end.
+    /// The conversation, ending with the response's own turn.
     pub(crate) turns: Vec<Arc<StoredTurn>>,
 }
 
-/// What one request added to a conversation. Responses that go on from each other share their turns.
+/// The items that one request added to a conversation. Responses that continue each other share
+/// turns.
 pub(crate) struct StoredTurn {
     /// The items of the request.
     pub(crate) input: Vec<StoredItem>,
     /// The items of the response.
     pub(crate) output: Vec<StoredItem>,
-    /// Held while an entry or a running request needs it.
+    /// Held while an entry or a running request uses the turn.
     _charge: StoreCharge,
 }
 
-/// One item of a conversation.
+/// An item of a conversation.
 #[derive(Clone, Debug)]
 pub(crate) struct StoredItem {
-    /// Unique.
+    /// Unique id.
     pub(crate) id: String,
-    /// The item, as `/v1/responses` takes and tells it.
+    /// The item as JSON, in the format of `/v1/responses`.
     pub(crate) json: String,
 }
 
-/// Bytes of the store, given back when this is dropped.
+/// Charged bytes of the store, released when this is dropped.
 struct StoreCharge {
     used: Arc<AtomicUsize>,
     bytes: usize,
 }
 
 impl ResponseStore {
-    /// A store of `most` bytes; 0 = nothing is stored.
+    /// Creates a store of `most` bytes; 0 = nothing is stored.
     pub(crate) fn new(most: usize, metrics: StoreMetrics) -> Self {
         Self(Arc::new(Shared {
             most,
@@ -89,31 +90,31 @@ impl ResponseStore {
         }))
     }
 
-    /// Whether anything is stored.
+    /// Returns whether responses are stored.
     pub(crate) fn is_enabled(&self) -> bool {
         self.0.most > 0
     }
 
-    /// Bytes that one response may take, with the conversation that it goes on from.
+    /// Returns the maximum bytes of a response and the conversation before it.
     pub(crate) fn largest(&self) -> usize {
         self.0.most / LARGEST
     }
 
-    /// The response of that id, which is now the most recently used.
+    /// Returns the response of an id and marks it as most recently used.
     pub(crate) fn get(&self, id: &str) -> Option<StoredResponse> {
         self.entries().touch(id).map(|entry| entry.response.clone())
     }
 
-    /// Removes the response of that id; false if there is none.
+    /// Removes the response of an id; returns false if there is none.
     pub(crate) fn remove(&self, id: &str) -> bool {
-        // Dropped before the bytes are shown.
+        // The entry must be dropped before the gauges are updated.
         let removed = self.entries().remove(id).is_some();
         self.update_gauges();
         removed
     }
 
-    /// Stores a response whose conversation so far is `before`, and evicts what was not used for the
-    /// longest time; false if it is too large.
+    /// Stores a response; `before` is the conversation before it. Evicts the least recently used
+    /// responses if the store is full. Returns false if the response is too large.
     pub(crate) fn store(
         &self,
         id: &str,
@@ -144,9 +145,9 @@ impl ResponseStore {
         let mut evicted = 0;
         while self.used() > self.0.most {
             match entries.evict() {
-                // Dropping it is what makes room.
+                // Dropping the entry frees its bytes.
                 Some(_) => evicted += 1,
-                // What is left is held by running requests.
+                // Running requests hold the rest.
                 None => break,
             }
         }
@@ -169,14 +170,14 @@ impl ResponseStore {
     }
 
     fn entries(&self) -> MutexGuard<'_, Entries> {
-        // Each method leaves both tables as they belong together.
+        // Every method leaves both tables consistent.
         self.0
             .entries
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets the gauges.
+    /// Updates the gauges.
     fn update_gauges(&self) {
         let count = self.entries().by_id.len();
         let gauge = |value: usize| i64::try_from(value).unwrap_or(i64::MAX);
@@ -213,7 +214,7 @@ impl Entries {
         Some(entry)
     }
 
-    /// Takes out the entry that was not used for the longest time.
+    /// Removes the least recently used entry.
     fn evict(&mut self) -> Option<Entry> {
         let (_, id) = self.by_use.pop_first()?;
         self.by_id.remove(&id)
@@ -221,14 +222,14 @@ impl Entries {
 }
 
 impl StoredItem {
-    /// Bytes that it takes.
+    /// Returns the bytes that the item takes.
     pub(crate) fn bytes(&self) -> usize {
         size_of::<Self>() + self.id.len() + self.json.len()
     }
 }
 
 impl StoredTurn {
-    /// Bytes that it takes.
+    /// Returns the bytes that the turn takes.
     pub(crate) fn bytes(&self) -> usize {
         self._charge.bytes
     }

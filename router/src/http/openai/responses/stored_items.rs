@@ -1,4 +1,4 @@
-//! Items of a request as JSON, to be stored.
+//! Converts a request's items to JSON for the store.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use crate::http::openai::wire::items::{Item, ItemKind, Part, Role, Status};
 use crate::http::strict::StringOrList;
 
 impl StoredItem {
-    /// The items of a request's `input`.
+    /// Returns the items of a request's `input`.
     pub(super) fn all(input: &StringOrList<Item>) -> Vec<Self> {
         match input {
             StringOrList::Text(text) => vec![Self::from_text(text)],
@@ -16,7 +16,7 @@ impl StoredItem {
         }
     }
 
-    /// What the user says.
+    /// Returns a user's message.
     fn from_text(text: &str) -> Self {
         Self::new("msg_", |id| {
             json!({
@@ -77,7 +77,7 @@ impl StoredItem {
     }
 }
 
-/// A text's parts, of this type.
+/// Returns the parts of a text as JSON, with type `kind`.
 fn parts(content: Option<&StringOrList<Part>>, kind: &str) -> Value {
     let part = |text: &str| match kind {
         "output_text" => json!({"type": kind, "text": text, "annotations": []}),

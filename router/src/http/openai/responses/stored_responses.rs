@@ -1,4 +1,4 @@
-//! What is stored of responses: clients ask for it again, or go on from it.
+//! Routes of stored responses, and continuing them.
 
 use axum::Json;
 use axum::extract::rejection::{PathRejection, QueryRejection};
@@ -22,30 +22,30 @@ use crate::http::openai::wire::ErrorBody;
 use crate::http::openai::wire::items::Item;
 use crate::http::openai::wire::responses::ResponsesRequest;
 
-/// Items of one page.
+/// Default number of items per page.
 const PAGE: usize = 20;
 const LARGEST_PAGE: usize = 100;
 
-/// The conversation that a request goes on from; empty without `previous_response_id`.
+/// The conversation that a request continues; empty without `previous_response_id`.
 #[derive(Default)]
 pub(super) struct PreviousConversation {
-    /// Oldest first.
+    /// The turns, oldest first.
     turns: Vec<Arc<StoredTurn>>,
-    /// Of the texts that are read from them.
+    /// Charge for the texts read from the turns.
     _charge: Charge,
 }
 
-/// What a response needs to be stored once it is whole.
+/// The data needed to store a response once it is complete.
 pub(super) struct PendingStore {
     store: ResponseStore,
     earlier: Vec<Arc<StoredTurn>>,
     input: Vec<StoredItem>,
 }
 
-/// That a response is gone.
+/// Confirms that a response was deleted.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct DeletedResponse {
-    /// Of the response.
+    /// Id of the response.
     id: String,
     /// Always `response`.
     object: &'static str,
@@ -53,7 +53,7 @@ pub(crate) struct DeletedResponse {
     deleted: bool,
 }
 
-/// Items that a response answers.
+/// The input items of a response.
 #[derive(Serialize, ToSchema)]
 #[allow(dead_code, reason = "written by `Page::to_json`; here for the schema")]
 pub(crate) struct InputItemList {
@@ -62,21 +62,21 @@ pub(crate) struct InputItemList {
     /// The items of one page.
     #[schema(value_type = Vec<Object>)]
     data: (),
-    /// Id of the first item of the page; null if there is none.
+    /// Id of the first item of the page; null if it is empty.
     first_id: Option<String>,
-    /// Id of the last item of the page; null if there is none.
+    /// Id of the last item of the page; null if it is empty.
     last_id: Option<String>,
-    /// Whether there are more after it.
+    /// Whether more items follow.
     has_more: bool,
 }
 
-/// How a stored response is to be told.
+/// Query of a stored response.
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct StoredResponseQuery {
     stream: Option<bool>,
 }
 
-/// Which items are asked for.
+/// Query of the input items.
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct Page {
     after: Option<String>,
@@ -94,7 +94,7 @@ enum Order {
     Desc,
 }
 
-/// Tells a stored response again.
+/// Returns a stored response.
 #[utoipa::path(
     get, path = "/v1/responses/{id}", tag = "openai",
     params(("id" = String, Path, description = "The response's id")),
@@ -112,7 +112,7 @@ pub(crate) async fn stored_response(
     Ok(as_json(find(&app, id)?.body))
 }
 
-/// Deletes a stored response. Responses that went on from it keep their conversation.
+/// Deletes a stored response. Responses that continue it keep their conversation.
 #[utoipa::path(
     delete, path = "/v1/responses/{id}", tag = "openai",
     params(("id" = String, Path, description = "The response's id")),
@@ -133,14 +133,14 @@ pub(crate) async fn delete_response(
     }))
 }
 
-/// Lists the items that a stored response answers, those of earlier turns included.
+/// Lists the input items of a stored response, including those of earlier turns.
 #[utoipa::path(
     get, path = "/v1/responses/{id}/input_items", tag = "openai",
     params(
         ("id" = String, Path, description = "The response's id"),
         ("after" = Option<String>, Query, description = "The id of the item that the page follows"),
-        ("limit" = Option<usize>, Query, minimum = 1, maximum = 100, description = "Items of a page; default 20"),
-        ("order" = Option<String>, Query, description = "`asc` or `desc`, the default: the newest first"),
+        ("limit" = Option<usize>, Query, minimum = 1, maximum = 100, description = "Maximum items of a page; default 20"),
+        ("order" = Option<String>, Query, description = "`asc`, or `desc` (default): newest first"),
     ),
     responses((status = 200, body = InputItemList), (status = "4XX", body = ErrorBody))
 )]
@@ -180,7 +180,7 @@ fn absent(id: &str) -> ApiError {
     ApiError::new(ErrorKind::NotFound, message)
 }
 
-/// Of a field that asks for a store where there is none.
+/// The error of a field that needs the store if it is disabled.
 fn store_disabled(field: &'static str) -> ApiError {
     let rule = format!(
         "`{field}` is not supported: this server stores no responses (--response-store 0). Leave it out, \
@@ -198,7 +198,7 @@ fn in_query(error: &QueryRejection) -> ApiError {
 }
 
 impl Page {
-    /// The items of this page, as JSON.
+    /// Returns the items of this page as JSON.
     fn to_json(&self, response: &StoredResponse) -> Result<String, ApiError> {
         let limit = self.limit.unwrap_or(PAGE);
         if !(1..=LARGEST_PAGE).contains(&limit) {
@@ -232,7 +232,7 @@ impl Page {
     }
 }
 
-/// The items that a response answers, oldest first: all but its own.
+/// Returns the input items of a response, oldest first: all items except its own output.
 fn answered(response: &StoredResponse) -> Vec<&StoredItem> {
     let last = response.turns.len().saturating_sub(1);
     let turns = response.turns.iter().enumerate();
@@ -245,7 +245,7 @@ fn answered(response: &StoredResponse) -> Vec<&StoredItem> {
 }
 
 impl PreviousConversation {
-    /// The conversation that `id` ends.
+    /// Loads the conversation that ends with the response `id`.
     pub(super) fn load(app: &App, id: Option<&str>) -> Result<Self, ApiError> {
         let Some(id) = id else {
             return Ok(Self::default());
@@ -269,16 +269,16 @@ impl PreviousConversation {
         })
     }
 
-    /// Bytes that it takes.
+    /// Returns the bytes that the conversation takes.
     pub(super) fn bytes(&self) -> usize {
         self.turns.iter().map(|turn| turn.bytes()).sum()
     }
 
-    /// Its items.
+    /// Parses the items.
     pub(super) fn items(&self) -> Result<Vec<Item>, ApiError> {
         let turns = self.turns.iter();
         let items = turns.flat_map(|turn| turn.input.iter().chain(&turn.output));
-        // They were made here: that they are read again is no client's matter.
+        // The server wrote these items: a parse error is not the client's fault.
         let unreadable = |error: ApiError| ApiError::new(ErrorKind::Internal, error.message);
         items
             .map(|item| json::parse(item.json.as_bytes()).map_err(unreadable))
@@ -287,7 +287,7 @@ impl PreviousConversation {
 }
 
 impl PendingStore {
-    /// What is needed to store the response to `body`; `None` if it is not to be stored.
+    /// Prepares to store the response to `body`; `None` if it is not to be stored.
     pub(super) fn new(
         store: &ResponseStore,
         body: &ResponsesRequest,
@@ -319,7 +319,7 @@ impl PendingStore {
         Err(ApiError::validation("store", rule))
     }
 
-    /// Stores a response that is whole; false if it is too large.
+    /// Stores a complete response; returns false if it is too large.
     pub(super) fn store(self, id: &str, output: Vec<StoredItem>, body: Bytes) -> bool {
         self.store
             .store(id, (&self.earlier, self.input), (output, body))

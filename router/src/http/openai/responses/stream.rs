@@ -1,5 +1,5 @@
-//! A response as OpenAI's events: items, each added, filled and done. An answer in one piece is made
-//! the same way, without the events.
+//! Writes a response as OpenAI's events: each item is added, extended and done. A response without
+//! streaming is built in the same way, without events.
 
 use bytes::{BufMut, BytesMut};
 use serde::Serialize;
@@ -19,30 +19,30 @@ use crate::http::openai::unix_time;
 use crate::http::parsed_output::OutputEnd;
 use crate::http::sse::{put_json, put_named_event};
 
-/// Makes one response, and writes its events.
+/// Builds a response and writes its events.
 pub(super) struct ResponseWriter {
     state: ResponseState,
     echo: RequestEcho,
-    /// Taken when it is whole.
+    /// Taken when the response is complete.
     pending_store: Option<PendingStore>,
     events: Events,
-    /// Of the tokens since the last text, if log-probabilities are told.
+    /// Logprobs of the tokens since the last text, if requested.
     logprobs_builder: Option<LogprobsBuilder>,
-    /// Whether thoughts may come, whose tokens are counted.
+    /// Whether the model may reason; then reasoning tokens are counted.
     thinks: bool,
-    /// Tokens so far; counted only if one of these two is.
+    /// Output tokens so far; counted only if logprobs or reasoning tokens are needed.
     tokens: u32,
     reasoning_tokens: u32,
 }
 
-/// Writes events, if there is a stream.
+/// Writes events if the response is streamed.
 struct Events {
     on: bool,
-    /// How many there were.
+    /// Number of events so far.
     count: u64,
 }
 
-/// An event about a part of the answer; which members it has follows from its type.
+/// An event about an item. Its type decides which members it has.
 #[derive(Clone, Copy, Default, Serialize)]
 struct Event<'a> {
     r#type: &'static str,
@@ -69,7 +69,7 @@ struct Event<'a> {
 }
 
 impl ResponseWriter {
-    /// For an answer that has begun; `stream`: with events.
+    /// Creates the writer of a generation that has begun; `stream` enables events.
     pub(super) fn new(
         state: ResponseState,
         echo: RequestEcho,
@@ -92,7 +92,7 @@ impl ResponseWriter {
         }
     }
 
-    /// The response as JSON.
+    /// Returns the response as JSON.
     pub(super) fn body(&self) -> BytesMut {
         let mut out = BytesMut::new();
         put_response(&mut out, &self.state, &self.echo);
@@ -117,7 +117,7 @@ impl ResponseWriter {
     }
 
     fn add(&mut self, text: &str, out: &mut BytesMut) {
-        // Tokens that showed no text of a message are told nowhere.
+        // Logprobs of tokens without text of a message are dropped.
         let gathered = self
             .logprobs_builder
             .as_mut()
@@ -147,7 +147,8 @@ impl ResponseWriter {
             Status::Completed
         };
         if matches!(item, OutputItem::Reasoning { .. }) {
-            // The token at hand has shown something else, unless the thoughts were cut off.
+            // The current token already belongs to the next block, unless the reasoning was cut
+            // off.
             self.reasoning_tokens = self.tokens.saturating_sub(u32::from(!cut));
         }
         self.events.put(out, Event::text_done(at, item));
@@ -208,7 +209,7 @@ impl BlockWriter for ResponseWriter {
             self.state.completed_at = Some(unix_time());
             "response.completed"
         };
-        // Before it is told that it is: the client may ask for it at once.
+        // Store the response before the event: the client may retrieve it at once.
         if let Some(pending_store) = self.pending_store.take() {
             let output = self
                 .state
@@ -271,7 +272,7 @@ impl Events {
         });
     }
 
-    /// The number of the next event, if it is written.
+    /// Returns the number of the next event; `None` without streaming.
     fn next(&mut self) -> Option<u64> {
         let number = self.count;
         self.count += 1;
@@ -279,7 +280,7 @@ impl Events {
     }
 }
 
-/// Appends a response: one object of both parts.
+/// Appends a response: one object made of both parts.
 fn put_response(out: &mut BytesMut, state: &ResponseState, echo: &RequestEcho) {
     put_json(out, state);
     out.truncate(out.len().saturating_sub(1));
@@ -296,7 +297,7 @@ impl<'a> Event<'a> {
         }
     }
 
-    /// About an item's text.
+    /// Creates an event about an item's text.
     fn for_part(kind: &'static str, output_index: usize, item: &'a OutputItem) -> Self {
         Self {
             item_id: Some(item.id()),
@@ -305,7 +306,7 @@ impl<'a> Event<'a> {
         }
     }
 
-    /// That an item's text is whole.
+    /// Creates the event that completes an item's text.
     fn text_done(output_index: usize, item: &'a OutputItem) -> Self {
         let event = Self::for_part(item.names().1, output_index, item);
         match item {

@@ -1,4 +1,4 @@
-//! Answers of the OpenAI routes.
+//! Responses of the OpenAI routes.
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -6,44 +6,44 @@ use utoipa::ToSchema;
 use crate::generation::TokenUsage;
 use crate::http::openai::logprobs::{Logprobs, LogprobsById};
 
-/// What a request cost.
+/// Token counts of a request.
 #[derive(Clone, Copy, Debug, Default, Serialize, ToSchema)]
 pub(crate) struct Usage {
-    /// Tokens of the prompts, each counted once.
+    /// Prompt tokens, each prompt counted once.
     pub(crate) prompt_tokens: usize,
-    /// Tokens of all answers that were made, end tokens included.
+    /// Output tokens of all candidates, end tokens included.
     pub(crate) completion_tokens: usize,
-    /// Both.
+    /// Prompt and output tokens.
     pub(crate) total_tokens: usize,
-    /// Of the prompts' tokens.
+    /// Breakdown of the prompt tokens.
     pub(crate) prompt_tokens_details: PromptDetails,
 }
 
-/// Tokens of prompts, by what was done with them.
+/// Breakdown of prompt tokens.
 #[derive(Clone, Copy, Debug, Default, Serialize, ToSchema)]
 pub(crate) struct PromptDetails {
-    /// Found in the prefix cache: computed for an earlier request.
+    /// Tokens found in the prefix cache.
     pub(crate) cached_tokens: usize,
 }
 
-/// Why an answer ended.
+/// Why an output ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum FinishReason {
     /// An end token or a stop string.
     Stop,
-    /// As many tokens as allowed.
+    /// The token limit.
     Length,
-    /// The answer calls tools.
+    /// The output calls tools.
     ToolCalls,
-    /// The same, where they were asked for as `functions`.
+    /// The output calls a function of the legacy `functions`.
     FunctionCall,
 }
 
-/// An answer of `/v1/chat/completions` in one piece.
+/// A response of `/v1/chat/completions`.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ChatCompletion {
-    /// Unique.
+    /// Unique id.
     pub(crate) id: String,
     /// Always `chat.completion`.
     pub(crate) object: &'static str,
@@ -53,80 +53,80 @@ pub(crate) struct ChatCompletion {
     pub(crate) model: String,
     /// Penstock's version.
     pub(crate) system_fingerprint: &'static str,
-    /// `n`.
+    /// `n` choices.
     pub(crate) choices: Vec<ChatChoice>,
-    /// What it cost.
+    /// Token counts.
     pub(crate) usage: Usage,
-    /// Of the prompt's tokens, if asked for.
+    /// The prompt's logprobs, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Vec<Option<Object>>>)]
     pub(crate) prompt_logprobs: Option<Vec<Option<LogprobsById>>>,
-    /// Of the prompt, if asked for.
+    /// The prompt's token ids, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) prompt_token_ids: Option<Vec<u32>>,
 }
 
-/// An answer's text.
+/// A choice of a chat.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ChatChoice {
-    /// Its place among the choices.
+    /// Index of the choice.
     pub(crate) index: usize,
-    /// The assistant's turn.
+    /// The assistant's message.
     pub(crate) message: AssistantMessage,
-    /// Of the answer's tokens, if asked for.
+    /// The output's logprobs, if requested.
     pub(crate) logprobs: Option<Logprobs>,
-    /// Why it ended.
+    /// Why the output ended.
     pub(crate) finish_reason: FinishReason,
-    /// Of the answer, an end token included, if asked for.
+    /// The output's token ids, an end token included, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) token_ids: Option<Vec<u32>>,
 }
 
-/// An assistant's turn.
+/// An assistant's message.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct AssistantMessage {
     /// Always `assistant`.
     pub(crate) role: &'static str,
-    /// What it says; null if it only calls tools.
+    /// The text; null if the message only calls tools.
     pub(crate) content: Option<String>,
-    /// What the model thought before, where it shows that.
+    /// The reasoning before the text, unless hidden.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reasoning_content: Option<String>,
-    /// The same, by the name that vLLM's newer clients read.
+    /// Same as `reasoning_content`; the name that recent vLLM clients read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reasoning: Option<String>,
-    /// The call of one of `functions`.
+    /// The call of one of the legacy `functions`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) function_call: Option<FunctionCall>,
-    /// Calls of tools.
+    /// Tool calls.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) tool_calls: Vec<ToolCall>,
 }
 
-/// A call of a tool.
+/// A tool call.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ToolCall {
-    /// Unique; a message with the call's result names it.
+    /// Unique id, which the message with the call's result repeats.
     pub(crate) id: String,
     /// Always `function`.
     pub(crate) r#type: &'static str,
-    /// What is called.
+    /// The called function.
     pub(crate) function: FunctionCall,
 }
 
-/// What a call calls.
+/// The function and the arguments of a call.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct FunctionCall {
-    /// A tool's name.
+    /// The function's name.
     pub(crate) name: String,
-    /// Its arguments as JSON, as the model wrote them.
+    /// Arguments as JSON, unchanged from the model.
     pub(crate) arguments: String,
 }
 
-/// An answer of `/v1/completions` in one piece.
+/// A response of `/v1/completions`.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Completion {
-    /// Unique.
+    /// Unique id.
     pub(crate) id: String,
     /// Always `text_completion`.
     pub(crate) object: &'static str,
@@ -136,31 +136,31 @@ pub(crate) struct Completion {
     pub(crate) model: String,
     /// Penstock's version.
     pub(crate) system_fingerprint: &'static str,
-    /// `n` per prompt, in the prompts' order.
+    /// `n` choices per prompt, in the order of the prompts.
     pub(crate) choices: Vec<TextChoice>,
-    /// What they cost together.
+    /// Token counts of all choices.
     pub(crate) usage: Usage,
 }
 
-/// An answer's text.
+/// A choice of a completion.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct TextChoice {
-    /// Its place among the choices: divided by `n`, which prompt it answers.
+    /// Index of the choice. Divided by `n`, it is the index of the prompt.
     pub(crate) index: usize,
-    /// The answer.
+    /// The text.
     pub(crate) text: String,
-    /// Of the tokens of its text, if asked for.
+    /// Logprobs of the text's tokens, if requested.
     pub(crate) logprobs: Option<Logprobs>,
-    /// Of the prompt's tokens, if asked for.
+    /// The prompt's logprobs, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Vec<Option<Object>>>)]
     pub(crate) prompt_logprobs: Option<Vec<Option<LogprobsById>>>,
-    /// Why it ended.
+    /// Why the output ended.
     pub(crate) finish_reason: FinishReason,
-    /// Of the prompt, if asked for.
+    /// The prompt's token ids, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) prompt_token_ids: Option<Vec<u32>>,
-    /// Of the answer, an end token included, if asked for.
+    /// The output's token ids, an end token included, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) token_ids: Option<Vec<u32>>,
 }
@@ -174,23 +174,23 @@ pub(crate) struct ModelList {
     pub(crate) data: Vec<Model>,
 }
 
-/// A served model.
+/// A name of the served model.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Model {
-    /// What to send as `model`.
+    /// The value of `model` in requests.
     pub(crate) id: String,
     /// Always `model`.
     pub(crate) object: &'static str,
-    /// Unix time in seconds when the server started.
+    /// Start of the server in Unix seconds.
     pub(crate) created: u64,
     /// Always `penstock`.
     pub(crate) owned_by: &'static str,
-    /// Tokens of prompt and answer together; null while the model loads.
+    /// Maximum number of prompt and output tokens together; null while the model loads.
     pub(crate) max_model_len: Option<usize>,
 }
 
 impl Usage {
-    /// The sum of several.
+    /// Adds up token counts.
     pub(crate) fn sum(parts: impl Iterator<Item = TokenUsage>) -> Self {
         let add = |sum: Self, cost: TokenUsage| {
             let completion_tokens = sum.completion_tokens + cost.generated as usize;

@@ -17,12 +17,12 @@ use crate::tool_parsers::ReasoningDisplay;
 
 from_object!(Message, Part);
 
-/// Messages that are read: more than a context has room for.
+/// Maximum number of messages: more than a context holds.
 pub(crate) const MOST_MESSAGES: usize = 1 << 16;
-/// Calls of one message.
+/// Maximum number of calls in a message.
 pub(crate) const MOST_CALLS: usize = 1024;
 
-/// Not offered yet.
+/// Parameters that are not supported.
 pub(crate) const NEUTRAL: Neutrals<6> = [
     ("modalities", Neutral::Json(r#"["text"]"#)),
     ("audio", Neutral::Null),
@@ -36,139 +36,144 @@ request! {
     /// Body of `/v1/chat/completions`.
     #[derive(Default)]
     ChatRequest {
-        /// The conversation; not empty.
+        /// The conversation, not empty.
         #[serde(deserialize_with = "super::chat::messages")]
         messages: Vec<Message>,
         /// The newer name of `max_tokens`.
         max_completion_tokens: Option<u32>,
-        /// Whether the model goes on with the last message. Default: if it is an assistant's.
+        /// Whether the output continues the last message. Default: true if that is an assistant's.
         continue_final_message: Option<bool>,
-        /// Whether an assistant's turn is opened. Default: unless the last message goes on.
+        /// Whether the prompt ends with the start of an assistant message. Default: true unless the
+        /// output continues the last message.
         add_generation_prompt: Option<bool>,
-        /// Has no effect on the answer.
+        /// Has no effect on the output.
         #[serde(rename = "metadata")]
         #[schema(value_type = Option<Object>)]
         _metadata: Option<IgnoredAny>,
-        /// Has no effect on the answer: nothing is stored.
+        /// Has no effect: chats are not stored.
         #[serde(rename = "store")]
         #[schema(value_type = Option<bool>)]
         _store: Option<IgnoredAny>,
-        /// Has no effect on the answer.
+        /// Has no effect on the output.
         #[serde(rename = "safety_identifier")]
         #[schema(value_type = Option<String>)]
         _safety_identifier: Option<IgnoredAny>,
-        /// Has no effect on the answer.
+        /// Has no effect on the output.
         #[serde(rename = "prompt_cache_key")]
         #[schema(value_type = Option<String>)]
         _prompt_cache_key: Option<IgnoredAny>,
-        /// Has no effect on the answer.
+        /// Has no effect on the output.
         #[serde(rename = "service_tier")]
         #[schema(value_type = Option<String>)]
         _service_tier: Option<IgnoredAny>,
         /// Tools that the model may call.
         #[serde(default, deserialize_with = "super::tools::tools")]
         tools: Option<Vec<Tool>>,
-        /// `none`: as if there were no tools. `auto`: the model decides. `required`: the answer is one
-        /// call or more. A function, by its name or as an object: a call of that. Default `auto`.
+        /// `none`: ignore the tools. `auto`: the model decides. `required`: the output is one or
+        /// more calls. A function, by its name or as an object: the output is a call of it. Default
+        /// `auto`.
         #[schema(value_type = Option<String>, example = "auto")]
         tool_choice: Option<ToolChoice>,
-        /// Whether one answer may have several calls. Default true; never with `functions`.
+        /// Whether an output may have several calls. Default true; always false with `functions`.
         parallel_tool_calls: Option<bool>,
-        /// More variables of the chat template, such as `{"enable_thinking": false}`.
+        /// Additional variables of the chat template, such as `{"enable_thinking": false}`.
         #[schema(value_type = Option<Object>)]
         chat_template_kwargs: Option<JsonText>,
-        /// Tell the tokens' log-probabilities.
+        /// Whether to return the logprobs of the output's tokens.
         logprobs: Option<bool>,
-        /// 0 to 20, only with `logprobs`: those of so many likely tokens in the place of each, too.
+        /// 0 to 20: number of most likely tokens at each position whose logprobs are returned.
+        /// Requires `logprobs`.
         top_logprobs: Option<u32>,
-        /// 0 to 20: the same of the prompt's tokens by themselves. -1: of the whole vocabulary in the place
-        /// of each, up to 1,048,576 log-probabilities. Not in a stream.
+        /// 0 to 20: return the prompt's logprobs and those of this many most likely tokens at each
+        /// position. -1: of the whole vocabulary, up to 1,048,576 logprobs in total. Not in a
+        /// stream.
         prompt_logprobs: Option<i64>,
-        /// Tell the ids of the tokens of prompt and answer, too, as vLLM does.
+        /// Whether to return the token ids of prompt and output, as in vLLM.
         return_token_ids: Option<bool>,
-        /// A chat template (Jinja) in place of the model's, unless the server refuses them.
+        /// A chat template (Jinja) that replaces the model's, if the server allows it.
         chat_template: Option<String>,
-        /// What introduces the tools where the chat template knows none (TGI's name). Default: how
-        /// to call them.
+        /// Introduction to the tools for chat templates without tools (TGI's name). Default: an
+        /// explanation of the call format.
         tool_prompt: Option<String>,
-        /// The older name of `tools`: the answer then tells one call at most, as `function_call`.
+        /// The older name of `tools`. The output then has at most one call, in `function_call`.
         #[serde(default, deserialize_with = "super::functions::functions")]
         functions: Option<Vec<Function>>,
         /// The older name of `tool_choice`: `none`, `auto`, or an object with a function's name.
         #[schema(value_type = Option<String>, example = "auto")]
         function_call: Option<FunctionChoice>,
-        /// Not offered yet; `["text"]` is neutral.
+        /// Not supported; `["text"]` is neutral.
         #[schema(value_type = Option<Vec<String>>)]
         modalities: Option<JsonText>,
-        /// Not offered yet.
+        /// Not supported.
         #[schema(value_type = Option<Object>)]
         audio: Option<JsonText>,
-        /// Not offered yet.
+        /// Not supported.
         #[schema(value_type = Option<Object>)]
         prediction: Option<JsonText>,
-        /// How much the model is to think, where its chat template speaks of that. Elsewhere only what
-        /// changes nothing: `medium`, and `none` where the model shows no thoughts.
+        /// Reasoning effort, if the chat template uses it. Otherwise only neutral values: `medium`,
+        /// and `none` if the model does not reason.
         reasoning_effort: Option<String>,
-        /// Whether the model thinks first, where its chat template speaks of that. Elsewhere only what
-        /// it does anyway.
+        /// Whether the model reasons first, if the chat template uses it. Otherwise only what the
+        /// model does anyway.
         enable_thinking: Option<bool>,
-        /// Texts to answer from (objects), where the chat template speaks of `documents`; refused elsewhere.
+        /// Documents to answer from (objects), if the chat template uses `documents`; otherwise
+        /// refused.
         #[schema(value_type = Option<Vec<Object>>)]
         documents: Option<JsonText>,
-        /// Not offered yet; false is neutral: the chat template writes special tokens.
+        /// Not supported; false is neutral: the chat template writes special tokens.
         #[schema(value_type = Option<bool>)]
         add_special_tokens: Option<JsonText>,
-        /// Whether thoughts are told. Default true.
+        /// Whether to return the reasoning. Default true.
         include_reasoning: Option<bool>,
-        /// Whether thoughts are told apart from the content (SGLang's name). Default true; with false
-        /// they stand in the content as the model wrote them.
+        /// Whether reasoning is separate from the content (SGLang's name). Default true; false
+        /// leaves it in the content as the model wrote it.
         separate_reasoning: Option<bool>,
-        /// Begin the answer's content with that of the last message, if that is an assistant's.
+        /// Whether the content begins with that of the last message, if that is an assistant's.
         echo: Option<bool>,
-        /// Not offered yet; 1 is neutral.
+        /// Not supported; 1 is neutral.
         #[schema(value_type = Option<u32>)]
         best_of: Option<JsonText>,
-        /// How much the model is to say, where its chat template speaks of that. Elsewhere only
-        /// `medium`, which changes nothing.
+        /// Verbosity, if the chat template uses it. Otherwise only `medium`, which is neutral.
         verbosity: Option<String>,
-        /// Not offered yet.
+        /// Not supported.
         #[schema(value_type = Option<Object>)]
         web_search_options: Option<JsonText>,
     }
 }
 
-/// One turn of a conversation. Fields that are not listed have no effect: an answer may be sent back as
-/// it is, with what its server or a client has added.
+/// A message of the conversation. Fields that are not listed have no effect, so an output may be
+/// sent back with the fields that its server or client added.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(remote = "Self", expecting = "a message (a JSON object)")]
 pub(crate) struct Message {
-    /// Such as `system`, `user`, `assistant`, `tool` (or, by its older name, `function`); the model's
+    /// For example `system`, `user`, `assistant`, `tool` or its older name `function`. The model's
     /// chat template decides.
     #[schema(example = "user")]
     role: String,
     /// A text, or a list of text parts; null only beside calls.
     #[schema(value_type = Option<String>, example = "What is 12 + 30?")]
     content: Option<StringOrList<PartText>>,
-    /// The speaker's name.
+    /// Name of the author.
     name: Option<String>,
-    /// What the model thought before an assistant's turn.
+    /// Reasoning of an assistant's message.
     reasoning_content: Option<String>,
-    /// The newer name of `reasoning_content`, which counts if both are there. Has no effect if it is not a
+    /// The newer name of `reasoning_content`, which takes precedence. Has no effect if it is not a
     /// string.
     #[schema(value_type = Option<String>)]
     reasoning: Option<JsonText>,
-    /// Calls made by an assistant's turn.
+    /// Tool calls of an assistant's message.
     #[serde(default, deserialize_with = "super::chat::calls")]
     tool_calls: Option<Vec<MessageCall>>,
-    /// Which call a tool's turn answers; without it the first one of the turn before that is not answered yet.
+    /// The call whose result a `tool` message has. Default: the first call of the last assistant
+    /// message with calls that has no result yet.
     tool_call_id: Option<String>,
-    /// What an assistant's turn said in place of `content`.
+    /// Text of an assistant's message instead of `content`.
     refusal: Option<String>,
-    /// The call of an assistant's turn, by the older name; without `tool_calls`.
+    /// The call of an assistant's message, with the older name. Not with `tool_calls`.
     function_call: Option<CalledFunction>,
 }
 
-/// One part of a turn. Fields that are not listed have no effect.
+/// A part of a message. Fields that are not listed have no effect.
 #[derive(Debug, Deserialize)]
 #[serde(remote = "Self", expecting = "a part (a JSON object)")]
 struct Part {
@@ -177,11 +182,11 @@ struct Part {
     refusal: Option<String>,
 }
 
-/// The types of parts that are offered; the text is in the field of the same name.
+/// The supported types of parts; the text is in the field of the same name.
 pub(crate) const TEXT: &str = "text";
 pub(crate) const REFUSAL: &str = "refusal";
 
-/// A part's text.
+/// The text of a part.
 #[derive(Debug)]
 pub(crate) struct PartText(String);
 
@@ -198,12 +203,12 @@ impl StringOrListEntry for PartText {
     const MOST: usize = 1 << 14;
 }
 
-/// The text of a JSON string.
+/// Returns the text of a JSON string.
 fn text_of(json: Option<JsonText>) -> Option<String> {
     serde_json::from_str(json?.as_str()).ok()
 }
 
-/// What a turn says, and the texts of its parts if it came in parts.
+/// Returns the text of a message, and the texts of its parts if it has parts.
 fn text_and_parts(content: StringOrList<PartText>) -> (String, Vec<String>) {
     match content {
         StringOrList::Text(text) => (text, Vec::new()),
@@ -222,7 +227,7 @@ impl<'de> de::Deserialize<'de> for PartText {
             (TEXT, None, _) => Err(D::Error::missing_field(TEXT)),
             (REFUSAL, _, None) => Err(D::Error::missing_field(REFUSAL)),
             (other, ..) => Err(D::Error::custom(format_args!(
-                "`type` must be `{TEXT}`: this model takes no `{}`",
+                "`type` must be `{TEXT}`: this model does not support `{}`",
                 Excerpt::new(other)
             ))),
         }
@@ -230,7 +235,7 @@ impl<'de> de::Deserialize<'de> for PartText {
 }
 
 impl ChatRequest {
-    /// Takes the tools, and what is to be done with them.
+    /// Takes the tools and their options.
     pub(crate) fn take_tools(&mut self) -> Result<RequestedTools, ApiError> {
         RequestedTools::from_fields(ToolRequestFields {
             tools: self.tools.take(),
@@ -241,7 +246,7 @@ impl ChatRequest {
         })
     }
 
-    /// What is to be told of probabilities.
+    /// Returns the logprobs that the request needs.
     pub(crate) fn logprob_request(&self) -> Result<LogprobRequest, ApiError> {
         let top = self.top_logprobs.unwrap_or(0);
         if top > 0 && self.logprobs != Some(true) {
@@ -258,7 +263,7 @@ impl ChatRequest {
         })
     }
 
-    /// Where the answer shows its thoughts.
+    /// Returns where the response shows the reasoning.
     pub(crate) fn reasoning_visibility(&self) -> ReasoningDisplay {
         match (self.include_reasoning, self.separate_reasoning) {
             (Some(false), _) => ReasoningDisplay::Hidden,
@@ -267,7 +272,8 @@ impl ChatRequest {
         }
     }
 
-    /// Variables that only some chat templates speak of. `thinks`: whether the model shows thoughts.
+    /// Returns the variables that only some chat templates use. `thinks`: whether the model
+    /// reasons.
     pub(crate) fn special_variables(
         &mut self,
         thinks: bool,
@@ -288,7 +294,7 @@ impl ChatRequest {
         Ok(given.into_iter().flatten().collect())
     }
 
-    /// A format is that of an answer's text: one of nothing but calls has none.
+    /// Drops the format if the output is only calls: it applies to text.
     pub(crate) fn drop_unused_format(&mut self) {
         let function = self.function_call.as_ref();
         let tool = self.tool_choice.as_ref();
@@ -297,7 +303,7 @@ impl ChatRequest {
         }
     }
 
-    /// Refuses what is not offered yet.
+    /// Fails if a parameter is not supported.
     pub(crate) fn check(&self) -> Result<(), ApiError> {
         let values = [
             &self.modalities,
@@ -313,7 +319,7 @@ impl ChatRequest {
 }
 
 impl Message {
-    /// The turns as templates see them.
+    /// Converts messages for the chat template.
     pub(crate) fn into_turns(messages: Vec<Self>) -> Result<Vec<ChatMessage>, ApiError> {
         let mut known = ToolCallIds::default();
         let turns = messages.into_iter().enumerate();
@@ -322,7 +328,7 @@ impl Message {
             .collect()
     }
 
-    /// The turn as templates see it. `index` is its place.
+    /// Converts the message at `index` for the chat template.
     fn into_turn(self, index: usize, known: &mut ToolCallIds) -> Result<ChatMessage, ApiError> {
         let at =
             |rule: &str| ApiError::validation("messages", format!("`messages[{index}]` {rule}"));
@@ -340,7 +346,7 @@ impl Message {
         }
         known.add_calls(&calls);
         let reasoning = self.reasoning_content.or_else(|| text_of(self.reasoning));
-        // An answer that ended in its thoughts says nothing.
+        // An output that ended during its reasoning has no text.
         let empty_content = (reasoning.is_some() && calls.is_empty()).then(String::new);
         let (content, parts) = self.content.map(text_and_parts).unzip();
         let content = content.or(self.refusal).or(empty_content);
@@ -351,13 +357,13 @@ impl Message {
             "tool" => {
                 let id = known.take_answered(self.tool_call_id);
                 let id = id.ok_or_else(|| {
-                    at("must have a `tool_call_id`: no call before it waits for an answer")
+                    at("must have a `tool_call_id`: no call before it lacks a result")
                 })?;
                 (self.role, id)
             }
-            // The older name of the role: templates know the newer one.
+            // Chat templates know the newer role.
             "function" if self.name.is_none() => {
-                return Err(at("must have a `name`: which function it answers"));
+                return Err(at("must have a `name`: the function whose result it is"));
             }
             "function" => ("tool".to_owned(), self.tool_call_id.or(known.older.clone())),
             _ => (self.role, self.tool_call_id),

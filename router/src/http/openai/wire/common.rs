@@ -1,4 +1,4 @@
-//! Fields that chat and text completions share, and what they mean.
+//! Fields that all OpenAI requests share, and their conversion to parameters.
 
 use serde::Deserialize;
 use utoipa::ToSchema;
@@ -12,41 +12,41 @@ use crate::validate::{AtEos, Keep, Parameters, Truncation, TruncationSide};
 
 from_object!(StreamOptions);
 
-/// What both kinds of request say beside their prompt.
+/// The shared part of a request: everything but its prompt.
 #[derive(Debug)]
 pub(crate) struct Common {
-    /// The model asked for.
+    /// The requested model.
     pub(crate) model: Option<String>,
-    /// Sampling and ends, ranges not yet checked by `validate`.
+    /// Sampling and stop parameters; `validate` checks their ranges later.
     pub(crate) parameters: Parameters,
-    /// How the answer is sent.
+    /// Whether to stream.
     pub(crate) delivery: Delivery,
 }
 
-/// How an answer is sent.
+/// Whether a response is streamed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Delivery {
-    /// In one piece.
+    /// As a whole.
     Whole,
     /// As a stream of chunks.
     Stream {
-        /// Which chunks tell the usage.
+        /// The chunks that have the usage.
         usage: StreamUsage,
     },
 }
 
-/// Which chunks of a stream tell the usage.
+/// The chunks of a stream that have the usage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StreamUsage {
     /// None.
     Never,
-    /// A last one, without choices.
+    /// A last chunk without choices.
     AtEnd,
-    /// That one, and each chunk of a choice: the tokens of this choice so far.
+    /// That chunk, and every chunk of a choice, with the choice's tokens so far.
     Always,
 }
 
-/// The end of a prompt that is cut off.
+/// The side from which a prompt is truncated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum WireSide {
@@ -54,7 +54,7 @@ pub(crate) enum WireSide {
     Right,
 }
 
-/// How a stream is told.
+/// Options of a stream.
 #[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
 #[serde(
     remote = "Self",
@@ -63,16 +63,16 @@ pub(crate) enum WireSide {
     expecting = "a JSON object"
 )]
 pub(crate) struct StreamOptions {
-    /// Send a last chunk without choices that tells the usage.
+    /// Whether to send a last chunk without choices that has the usage.
     pub(crate) include_usage: Option<bool>,
-    /// With `include_usage`: each chunk tells the usage of its choice so far (vLLM's name).
+    /// With `include_usage`: whether every chunk has the usage of its choice so far (vLLM's name).
     pub(crate) continuous_usage_stats: Option<bool>,
     /// Has no effect: Penstock adds no padding to its chunks.
     #[serde(rename = "include_obfuscation")]
     pub(crate) _include_obfuscation: Option<bool>,
 }
 
-/// Declares a request: the fields given, and those that all requests share.
+/// Declares a request type with the given fields and those that all requests share.
 macro_rules! request {
     (
         $(#[$meta:meta])* $name:ident {
@@ -87,144 +87,148 @@ macro_rules! request {
             /// The served model's id.
             #[schema(example = "brook")]
             pub(crate) model: Option<String>,
-            /// >= 0; 0 = greedy. Default 1, and 0 with beam search, which has no other.
+            /// >= 0; 0 = greedy. Default 1. With beam search always 0.
             pub(crate) temperature: Option<f32>,
             /// > 0 and <= 1. Default 1.
             pub(crate) top_p: Option<f32>,
-            /// > 0, or -1 or 0 = off.
+            /// > 0; -1 or 0 = off.
             pub(crate) top_k: Option<i32>,
-            /// The same seed draws the same random numbers, whatever shares the batch: the same
-            /// tokens, but where a GPU's rounding, which depends on the batch, tips a near tie.
+            /// The same seed draws the same random numbers, regardless of the batch. The tokens are
+            /// the same, except where a GPU's rounding, which depends on the batch, decides a near
+            /// tie.
             pub(crate) seed: Option<i64>,
-            /// The answer ends before the first of these.
+            /// The output ends before the first of these texts.
             #[serde(default, deserialize_with = "super::one_or_many::strings")]
             #[schema(value_type = Option<Vec<String>>)]
             pub(crate) stop: Vec<String>,
-            /// > 0; without it the answer may fill the context.
+            /// > 0. Default: the rest of the context.
             pub(crate) max_tokens: Option<u32>,
-            /// No end token and no stop string counts before so many tokens.
+            /// Minimum number of output tokens; end tokens and stop strings before that have no
+            /// effect.
             pub(crate) min_tokens: Option<u32>,
-            /// Go on after the model's end tokens.
+            /// Whether to continue after the model's end tokens.
             pub(crate) ignore_eos: Option<bool>,
             /// Whether to stream.
             pub(crate) stream: Option<bool>,
             /// Only with `stream`.
             pub(crate) stream_options: Option<super::common::StreamOptions>,
-            /// Whether the stop string that ends the answer is part of it. Default false.
+            /// Whether the output includes the stop string that ended it. Default false.
             pub(crate) include_stop_str_in_output: Option<bool>,
             /// Whether special tokens are left out of the text. Default true.
             pub(crate) skip_special_tokens: Option<bool>,
-            /// Has no effect: nothing is put between tokens.
+            /// Has no effect: no spaces are added between tokens.
             #[serde(rename = "spaces_between_special_tokens")]
             #[schema(value_type = Option<bool>)]
             pub(crate) _spaces_between_special_tokens: Option<serde::de::IgnoredAny>,
-            /// Has no effect: an answer's id is made here.
+            /// Has no effect: the server generates the response's id.
             #[serde(rename = "request_id")]
             #[schema(value_type = Option<String>)]
             pub(crate) _request_id: Option<serde::de::IgnoredAny>,
-            /// Has no effect: the backend follows from what the answer must spell.
+            /// Has no effect: the grammar decides the backend.
             #[serde(rename = "guided_decoding_backend")]
             #[schema(value_type = Option<String>)]
             pub(crate) _guided_decoding_backend: Option<serde::de::IgnoredAny>,
-            /// Not offered yet.
+            /// Not supported.
             #[schema(value_type = Option<String>)]
             pub(crate) guided_whitespace_pattern: Option<crate::http::strict::JsonText>,
-            /// Not offered yet; 0 is neutral.
+            /// Not supported; 0 is neutral.
             #[schema(value_type = Option<i64>)]
             pub(crate) priority: Option<crate::http::strict::JsonText>,
-            /// Computed prompts are shared only among requests with the same one: nobody learns from
-            /// times what others have asked.
+            /// Requests share cached prefixes only if they have the same salt, so that response
+            /// times do not reveal the prompts of others.
             pub(crate) cache_salt: Option<String>,
-            /// Tells the log-probabilities of these tokens in the place of each token of the answer, beside
-            /// the likely ones that are asked for (vLLM's name). Asks for log-probabilities by itself.
+            /// Token ids whose logprobs are returned at each position of the output, in addition to
+            /// the top logprobs (vLLM's name). Enables logprobs by itself.
             #[serde(default, deserialize_with = "super::token_ids::ids_or_null")]
             pub(crate) logprob_token_ids: Option<Vec<u32>>,
-            /// With log-probabilities: tokens are written as `token_id:` and their id, so that tokens
-            /// with equal texts differ.
+            /// Whether logprobs write a token as `token_id:` and its id, so that tokens with equal
+            /// texts differ.
             pub(crate) return_tokens_as_token_ids: Option<bool>,
-            /// Not offered yet; `{}` is neutral.
+            /// Not supported; `{}` is neutral.
             #[schema(value_type = Option<Object>)]
             pub(crate) vllm_xargs: Option<crate::http::strict::JsonText>,
-            /// Has no effect on the answer.
+            /// Has no effect on the output.
             #[serde(rename = "user")]
             #[schema(value_type = Option<String>)]
             pub(crate) _user: Option<serde::de::IgnoredAny>,
-            /// > 0: answers to each prompt. Default 1.
+            /// Number of choices per prompt, > 0. Default 1.
             pub(crate) n: Option<u32>,
-            /// From -2 to 2: taken off a token's logit if the answer has it. Default 0.
+            /// From -2 to 2: subtracted from a token's logit if it occurs in the output. Default 0.
             pub(crate) presence_penalty: Option<f32>,
-            /// From -2 to 2: taken off a token's logit for each time that the answer has it.
+            /// From -2 to 2: subtracted from a token's logit for each time it occurs in the output.
             /// Default 0.
             pub(crate) frequency_penalty: Option<f32>,
-            /// From 0.000001 to 1000000: divides positive logits, and multiplies others, of tokens that
-            /// prompt or answer have. Default 1.
+            /// From 0.000001 to 1000000: divides positive logits and multiplies negative logits of
+            /// tokens that occur in the prompt or the output. Default 1.
             pub(crate) repetition_penalty: Option<f32>,
-            /// From 0 to 1: choose among tokens with this share of the largest probability, or
-            /// more. Default 0.
+            /// From 0 to 1: sample from tokens with at least this share of the highest probability.
+            /// Default 0.
             pub(crate) min_p: Option<f32>,
-            /// Above 0, at most 1: choose among the tokens nearest to the entropy that have this
-            /// probability together. Default 1.
+            /// > 0 and <= 1: typical sampling, from the tokens whose information content is closest
+            /// to the entropy, with this total probability. Default 1.
             pub(crate) typical_p: Option<f32>,
             /// Token id -> number from -100 to 100 that is added to the token's logit.
             #[serde(default, deserialize_with = "super::token_ids::biases")]
             #[schema(value_type = Option<std::collections::BTreeMap<String, f32>>)]
             pub(crate) logit_bias: Vec<(u32, f32)>,
-            /// The only tokens that the answer may have.
+            /// The only tokens that the output may contain.
             #[serde(default, deserialize_with = "super::token_ids::ids_or_null")]
             pub(crate) allowed_token_ids: Option<Vec<u32>>,
-            /// Words that the answer may not have, as lists of 1 to 16 token ids.
+            /// Words that the output may not contain, as lists of 1 to 16 token ids.
             #[serde(default, deserialize_with = "super::token_ids::words")]
             #[schema(value_type = Option<Vec<Vec<u32>>>)]
             pub(crate) bad_words_ids: Vec<Vec<u32>>,
-            /// More tokens that end the answer.
+            /// Additional tokens that end the output.
             #[serde(default, deserialize_with = "super::token_ids::ids_or_null")]
             pub(crate) stop_token_ids: Option<Vec<u32>>,
-            /// Texts that the answer may not have: their tokens never follow one another.
+            /// Texts that the output may not contain: their token sequences are blocked.
             #[serde(default, deserialize_with = "super::token_ids::texts")]
             #[schema(value_type = Option<Vec<String>>)]
             pub(crate) bad_words: Vec<String>,
-            /// Mark the answer: `penstock watermark-detect` can tell it from other texts.
+            /// Watermark the output, so that `penstock watermark-detect` recognises it.
             pub(crate) watermark: Option<bool>,
-            /// Keep only so many tokens of the prompt; -1 = as many as leave room for `max_tokens` in
-            /// the context.
+            /// Number of prompt tokens to keep; -1 = as many as leave room for `max_tokens` in the
+            /// context.
             pub(crate) truncate_prompt_tokens: Option<i64>,
-            /// Which end of the prompt `truncate_prompt_tokens` cuts off: `left` (default) or `right`.
+            /// The side from which `truncate_prompt_tokens` truncates: `left` (default) or `right`.
             #[schema(inline)]
             pub(crate) truncation_side: Option<super::common::WireSide>,
-            /// What the answer must spell.
+            /// Structured output.
             pub(crate) response_format: Option<crate::http::structured_output::ResponseFormat>,
-            /// A JSON schema (vLLM's name).
+            /// JSON schema of the output (vLLM's name).
             #[schema(value_type = Option<Object>)]
             pub(crate) guided_json: Option<crate::http::strict::JsonText>,
-            /// A regular expression for the whole answer (vLLM's name).
+            /// Regular expression of the whole output (vLLM's name).
             pub(crate) guided_regex: Option<String>,
-            /// The texts that the answer is one of (vLLM's name).
+            /// The texts that are allowed as output (vLLM's name).
             #[serde(default, deserialize_with = "crate::http::structured_output::choices")]
             #[schema(value_type = Option<Vec<String>>)]
             pub(crate) guided_choice: Option<Vec<String>>,
-            /// A grammar, in Lark's syntax or EBNF (vLLM's name).
+            /// Grammar of the output, in Lark's syntax or EBNF (vLLM's name).
             pub(crate) guided_grammar: Option<String>,
-            /// A regular expression for the whole answer (SGLang's name).
+            /// Regular expression of the whole output (SGLang's name).
             pub(crate) regex: Option<String>,
-            /// A grammar, in EBNF or Lark's syntax (SGLang's name).
+            /// Grammar of the output, in EBNF or Lark's syntax (SGLang's name).
             pub(crate) ebnf: Option<String>,
-            /// A JSON schema, as a string or an object (SGLang's name).
+            /// JSON schema of the output, as a string or an object (SGLang's name).
             #[schema(value_type = Option<String>)]
             pub(crate) json_schema: Option<crate::http::strict::JsonText>,
-            /// The same in one object, as newer clients send it.
+            /// The same constraints in one object, as recent vLLM clients send them.
             pub(crate) structured_outputs: Option<crate::http::structured_output::StructuredOutputs>,
-            /// Whether the answer is whole when its tokens run out. Default: for JSON.
+            /// Whether the output is completed within the token limit. Default: true for JSON,
+            /// otherwise false.
             pub(crate) guided_complete: Option<bool>,
-            /// Search for the likeliest answers instead of sampling, as `generate` of `transformers`
-            /// does with `num_beams`. A stream brings them at the end.
+            /// Use beam search for the most likely outputs instead of sampling, as `generate` of
+            /// `transformers` does with `num_beams`. A stream sends the outputs at their end.
             pub(crate) use_beam_search: Option<bool>,
-            /// Sequences that go on from each step; at least `n`, which is the default.
+            /// Number of beams, at least `n`. Default: `n`.
             pub(crate) beam_width: Option<u32>,
-            /// Only with beam search, whose answers are ranked by the sum of their log-probabilities
-            /// divided by their length to this power. Default 1.
+            /// Only with beam search: exponent of the length by which the sum of logprobs is
+            /// divided to rank outputs. Default 1.
             pub(crate) length_penalty: Option<f32>,
-            /// Only with beam search: true ends it once it has `beam_width` answers, false (default)
-            /// when no running one seems better, "never" when none can be.
+            /// Only with beam search: true stops once `beam_width` outputs have finished; false
+            /// (default) stops when no running beam is likely to be better; "never" stops when none
+            /// can be better.
             #[schema(value_type = Option<bool>)]
             pub(crate) early_stopping: Option<crate::http::beam::WireEarlyStopping>,
         }
@@ -232,7 +236,7 @@ macro_rules! request {
         crate::http::strict::from_object!($name);
 
         impl $name {
-            /// Refuses what no request can ask yet.
+            /// Fails if a shared parameter is not supported.
             pub(crate) fn check_shared(&self) -> Result<(), crate::error::ApiError> {
                 let values = [
                     &self.guided_whitespace_pattern,
@@ -242,7 +246,7 @@ macro_rules! request {
                 crate::http::neutral::check(&super::common::NEUTRAL, values)
             }
 
-            /// Takes what all requests share. `max_tokens` is the bound that counts.
+            /// Takes the shared fields. `max_tokens` is the limit in effect.
             pub(crate) fn common(
                 &mut self,
                 max_tokens: Option<u32>,
@@ -286,7 +290,7 @@ macro_rules! request {
                 })
             }
 
-            /// Whether log-probabilities are told of tokens by their ids.
+            /// Returns whether the request has `logprob_token_ids`.
             pub(crate) fn names_tokens(&self) -> bool {
                 let named = self.logprob_token_ids.as_ref();
                 named.is_some_and(|ids| !ids.is_empty())
@@ -343,7 +347,7 @@ macro_rules! request {
 }
 pub(super) use request;
 
-/// Not offered yet.
+/// Parameters that are not supported.
 pub(crate) const NEUTRAL: Neutrals<3> = [
     ("guided_whitespace_pattern", Neutral::Null),
     ("priority", Neutral::Json("0")),
@@ -371,7 +375,9 @@ pub(super) fn truncation(
         -1 => Keep::Room,
         given => Keep::Tokens(usize::try_from(given).map_err(|_| {
             let name = "truncate_prompt_tokens";
-            let rule = format!("`{name}` must be > 0, or -1 to keep what has room. Given: {given}");
+            let rule = format!(
+                "`{name}` must be > 0, or -1 to keep what fits the context. Given: {given}"
+            );
             ApiError::validation(name, rule)
         })?),
     };
@@ -382,7 +388,7 @@ pub(super) fn truncation(
     Ok(Some(Truncation { keep, side }))
 }
 
-/// What is told of a prompt by itself goes with a whole answer: a stream has no place for it.
+/// Returns the number of prompt logprobs. Streams have no field for them.
 pub(super) fn prompt_logprobs(
     count: Option<i64>,
     stream: Option<bool>,
@@ -395,7 +401,7 @@ pub(super) fn prompt_logprobs(
         None => Ok(None),
         Some(-1) => Ok(Some(WHOLE_VOCABULARY)),
         Some(given) => match u32::try_from(given) {
-            // What this number means in the protocol is said by -1 here.
+            // The engine's value for the whole vocabulary; clients send -1 for that.
             Ok(count) if count != WHOLE_VOCABULARY => Ok(Some(count)),
             _ => {
                 let rule = format!(

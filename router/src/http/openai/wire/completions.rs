@@ -14,30 +14,30 @@ request! {
         #[serde(deserialize_with = "super::one_or_many::prompts")]
         #[schema(value_type = String, example = "Once upon a time")]
         prompt: Vec<WirePrompt>,
-        /// At least `n`: so many answers are made, and the `n` of them with the highest mean
-        /// log-probability are told. Not with `stream`, unless it equals `n`. With beam search: its width.
+        /// Number of candidates to generate, at least `n`; the `n` with the highest mean logprob
+        /// are returned. With `stream`, it must equal `n`. With beam search: the beam width.
         best_of: Option<u32>,
-        /// Put the prompt before the answer; `max_tokens` may be 0 then.
+        /// Whether the text begins with the prompt; then `max_tokens` may be 0.
         echo: Option<bool>,
-        /// 0 to 20: tell the tokens' log-probabilities, and those of so many likely ones in the place
-        /// of each; with `echo`, of the prompt's tokens too.
+        /// 0 to 20: return the logprobs of the output's tokens, and of this many most likely tokens
+        /// at each position. With `echo`, those of the prompt too.
         logprobs: Option<u32>,
-        /// 0 to 20: the same of the prompt's tokens by themselves. -1: of the whole vocabulary in the place
-        /// of each, up to 1,048,576 log-probabilities. Not in a stream.
+        /// 0 to 20: return the prompt's logprobs and those of this many most likely tokens at each
+        /// position. -1: of the whole vocabulary, up to 1,048,576 logprobs in total. Not in a
+        /// stream.
         prompt_logprobs: Option<i64>,
-        /// Tell the ids of the tokens of prompt and answer, too, as vLLM does.
+        /// Whether to return the token ids of prompt and output, as in vLLM.
         return_token_ids: Option<bool>,
-        /// Whether a text gets the special tokens that the tokenizer puts around it, such as one for its
-        /// beginning. Default true.
+        /// Whether the tokenizer adds special tokens such as BOS to a text. Default true.
         add_special_tokens: Option<bool>,
-        /// What stands after the answer, for models of code whose tokenizer has tokens for filling in the
-        /// middle. Goes with prompts that are texts, without `echo` and `truncate_prompt_tokens`.
+        /// The text after the output, for code models whose tokenizer has fill-in-the-middle
+        /// tokens. Only with text prompts, without `echo` and `truncate_prompt_tokens`.
         suffix: Option<String>,
     }
 }
 
 impl CompletionRequest {
-    /// Adds what it says of `best_of`, which chats do not have: of beam search it is the width.
+    /// Applies `best_of`, which chats do not have. With beam search it is the width.
     pub(crate) fn apply_best_of(&self, parameters: &mut Parameters) {
         match &mut parameters.beam {
             Some(beam) => beam.width = self.beam_width.or(self.best_of).unwrap_or(beam.width),
@@ -45,7 +45,7 @@ impl CompletionRequest {
         }
     }
 
-    /// Refuses what is not offered yet.
+    /// Fails if a parameter is not supported.
     pub(crate) fn check(&self) -> Result<(), ApiError> {
         let suffix = self.suffix.as_ref().filter(|text| !text.is_empty());
         let beside = [
@@ -55,7 +55,7 @@ impl CompletionRequest {
                 self.truncate_prompt_tokens.is_some(),
             ),
         ];
-        if let Some((name, _)) = beside.iter().find(|(_, asked)| *asked)
+        if let Some((name, _)) = beside.iter().find(|(_, given)| *given)
             && suffix.is_some()
         {
             let rule = format!("`suffix` cannot go with `{name}`");
@@ -64,7 +64,7 @@ impl CompletionRequest {
         self.check_shared()
     }
 
-    /// The prompts, each with the suffix.
+    /// Returns the prompts, each with the suffix.
     pub(crate) fn prompts(&mut self) -> Result<Vec<Prompt>, ApiError> {
         let special = self.special_tokens();
         let suffix = self.suffix.take().filter(|text| !text.is_empty());
@@ -85,7 +85,7 @@ impl CompletionRequest {
         prompts.map(prompt).collect()
     }
 
-    /// Which special tokens a text gets.
+    /// Returns whether special tokens are added to texts.
     pub(crate) fn special_tokens(&self) -> SpecialTokens {
         match self.add_special_tokens {
             Some(false) => SpecialTokens::AsIs,
@@ -93,7 +93,7 @@ impl CompletionRequest {
         }
     }
 
-    /// What is to be told of probabilities.
+    /// Returns the logprobs that the request needs.
     pub(crate) fn logprob_request(&self) -> Result<LogprobRequest, ApiError> {
         Ok(LogprobRequest {
             tokens: self.logprobs.or(self.names_tokens().then_some(0)),

@@ -1,5 +1,5 @@
-//! OpenAI's older names on chats: `functions` for `tools`, `function_call` for `tool_choice`, for the
-//! one call of an answer, and for that of an earlier turn.
+//! OpenAI's legacy fields of chats: `functions` for `tools`, and `function_call` for `tool_choice`,
+//! for the call of an output and for that of an earlier message.
 
 use serde::Deserialize;
 use serde::de::{Deserializer, Error};
@@ -9,7 +9,7 @@ use crate::error::{ApiError, Excerpt};
 use crate::http::strict::{self, JsonText};
 use crate::tool_parsers::{MOST_TOOLS, ToolChoiceMode, ToolFields};
 
-/// Where this dialect keeps what may be wrong.
+/// Names of the tool fields in this API, for errors.
 const FIELDS: ToolFields = ToolFields {
     list: "functions",
     name: "name",
@@ -18,21 +18,21 @@ const FIELDS: ToolFields = ToolFields {
     forcing: "an object with a `name`",
 };
 
-/// `none`, `auto`, or the function that is to be called.
+/// `none`, `auto`, or the function to call.
 #[derive(Debug)]
 pub(crate) struct FunctionChoice(ToolChoiceMode);
 
-/// The tools that a request asks for, in either words.
+/// The tools of a request, from current or legacy fields.
 pub(crate) struct RequestedTools {
     pub(crate) tools: Vec<crate::tool_parsers::Tool>,
     pub(crate) choice: Option<ToolChoice>,
     pub(crate) parallel: Option<bool>,
     pub(crate) fields: ToolFields,
-    /// Whether it was in the older ones, and so must be the answer.
+    /// Whether they were given in legacy fields; then the response uses these too.
     pub(crate) older: bool,
 }
 
-/// What a request says of tools.
+/// The tool fields of a request.
 pub(super) struct ToolRequestFields {
     pub(super) tools: Option<Vec<Tool>>,
     pub(super) choice: Option<ToolChoice>,
@@ -41,7 +41,7 @@ pub(super) struct ToolRequestFields {
     pub(super) function_call: Option<FunctionChoice>,
 }
 
-/// Functions, or null.
+/// Deserializes functions or null.
 pub(super) fn functions<'de, D: Deserializer<'de>>(
     from: D,
 ) -> Result<Option<Vec<Function>>, D::Error> {
@@ -49,14 +49,15 @@ pub(super) fn functions<'de, D: Deserializer<'de>>(
 }
 
 impl FunctionChoice {
-    /// Whether the answer is nothing but a call.
+    /// Returns whether the output is only a call.
     pub(super) fn forces(&self) -> bool {
         matches!(self.0, ToolChoiceMode::Named(_))
     }
 }
 
 impl RequestedTools {
-    /// Of either words: not of both. Older ones that ask for nothing are as good as absent.
+    /// Combines the fields; current and legacy fields together are an error. Legacy fields that
+    /// request nothing count as absent.
     pub(super) fn from_fields(given: ToolRequestFields) -> Result<Self, ApiError> {
         let functions = given.functions.unwrap_or_default();
         let call = given.function_call;
@@ -79,7 +80,7 @@ impl RequestedTools {
         }
         if given.parallel == Some(true) {
             let rule = format!(
-                "must be false beside `{older}`: such an answer has one call at most. Given: true"
+                "must be false beside `{older}`: such an output has at most one call. Given: true"
             );
             return Err(ApiError::at("parallel_tool_calls", &rule));
         }

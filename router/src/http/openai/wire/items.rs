@@ -1,4 +1,4 @@
-//! Items of a conversation, as `/v1/responses` takes them.
+//! Items of a conversation in `/v1/responses`.
 
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, IgnoredAny};
@@ -8,67 +8,68 @@ use crate::http::strict::{ObjectOnly, StringOrList, StringOrListEntry, from_obje
 
 from_object!(Item);
 
-/// One item; which fields it has follows from its type. What a response has in its `output` may be
-/// sent back as it is: fields that are not listed have no effect.
+/// An item. Its type decides which fields apply; others have no effect, so the items of a
+/// response's `output` may be sent back unchanged.
 #[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = InputItem)]
 #[serde(remote = "Self", expecting = "an item (a JSON object)")]
 pub(crate) struct Item {
-    /// What it is. Default: a message.
+    /// The item's type. Default: a message.
     #[schema(inline)]
     pub(crate) r#type: Option<ItemKind>,
-    /// Of a message: who says it.
+    /// For a message: its author.
     #[schema(inline)]
     pub(crate) role: Option<Role>,
-    /// Of a message, or of `reasoning`: a text, or a list of text parts.
+    /// For a message or `reasoning`: a text, or a list of text parts.
     #[schema(value_type = Option<String>)]
     pub(crate) content: Option<StringOrList<Part>>,
-    /// Whether it is whole. An assistant's message that is last and `incomplete` is gone on with.
+    /// Whether the item is complete. The output continues an assistant's message that is last and
+    /// `incomplete`.
     #[schema(inline)]
     pub(crate) status: Option<Status>,
-    /// Of `function_call`, and of the `function_call_output` that answers it.
+    /// For `function_call` and its `function_call_output`: the call's id.
     pub(crate) call_id: Option<String>,
-    /// Of `function_call`: the function.
+    /// For `function_call`: the function's name.
     pub(crate) name: Option<String>,
-    /// Of `function_call`: JSON.
+    /// For `function_call`: the arguments as JSON.
     pub(crate) arguments: Option<String>,
-    /// Of `function_call_output`: a text, or a list of text parts.
+    /// For `function_call_output`: a text, or a list of text parts.
     #[schema(value_type = Option<String>)]
     pub(crate) output: Option<StringOrList<Part>>,
     /// Has no effect.
     #[serde(rename = "id")]
     #[schema(value_type = Option<String>)]
     _id: Option<IgnoredAny>,
-    /// Of `reasoning`: has no effect, `content` has the thoughts.
+    /// For `reasoning`. Has no effect: `content` has the reasoning.
     #[serde(rename = "summary")]
     #[schema(value_type = Option<Vec<Object>>)]
     _summary: Option<IgnoredAny>,
-    /// Of `reasoning`: has no effect, `content` has the thoughts.
+    /// For `reasoning`. Has no effect: `content` has the reasoning.
     #[serde(rename = "encrypted_content")]
     #[schema(value_type = Option<String>)]
     _encrypted_content: Option<IgnoredAny>,
-    /// Of a message: has no effect.
+    /// For a message. Has no effect.
     #[serde(rename = "phase")]
     #[schema(value_type = Option<String>)]
     _phase: Option<IgnoredAny>,
 }
 
-/// What an item is.
+/// The type of an item.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ItemKind {
-    /// What somebody says.
+    /// A message.
     #[default]
     Message,
-    /// A call that the model made.
+    /// A function call of the model.
     FunctionCall,
-    /// What the function gave.
+    /// The result of a function call.
     FunctionCallOutput,
-    /// What the model thought.
+    /// Reasoning of the model.
     Reasoning,
 }
 
-/// Who says a message.
+/// The author of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Role {
@@ -78,7 +79,7 @@ pub(crate) enum Role {
     Developer,
 }
 
-/// Whether an item is whole.
+/// Whether an item is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Status {
@@ -87,16 +88,16 @@ pub(crate) enum Status {
     InProgress,
 }
 
-/// One part of a text. Fields that are not listed have no effect.
+/// A part of a text. Fields that are not listed have no effect.
 #[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = InputPart)]
 #[serde(remote = "Self", expecting = "a part (a JSON object)")]
 pub(crate) struct Part {
-    /// All are text: `input_text` for what goes in, `output_text` for what a response said, `refusal` for
-    /// what it said in place of that, `reasoning_text` for what the model thought.
+    /// `input_text` for input, `output_text` for a response's text, `refusal` for text instead of
+    /// that, `reasoning_text` for reasoning.
     #[schema(inline)]
     r#type: PartKind,
-    /// The text, of all types but `refusal`.
+    /// The text, for all types except `refusal`.
     text: Option<String>,
     /// The text of a `refusal`.
     refusal: Option<String>,
@@ -108,13 +109,13 @@ pub(crate) struct Part {
     #[serde(rename = "logprobs")]
     #[schema(value_type = Option<Vec<Object>>)]
     _logprobs: Option<IgnoredAny>,
-    /// Has no effect: prefixes are cached anyway.
+    /// Has no effect: prefixes are always cached.
     #[serde(rename = "prompt_cache_breakpoint")]
     #[schema(value_type = Option<Object>)]
     _prompt_cache_breakpoint: Option<IgnoredAny>,
 }
 
-/// What a part is: this model takes and gives nothing but text.
+/// The type of a part: all are text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
 pub(crate) enum PartKind {
     #[serde(rename = "input_text")]
@@ -138,13 +139,13 @@ impl StringOrListEntry for Part {
 }
 
 impl Item {
-    /// What it is.
+    /// Returns the item's type.
     pub(crate) fn kind(&self) -> ItemKind {
         self.r#type.unwrap_or_default()
     }
 }
 
-/// A text, or the texts of its parts.
+/// Returns a text, or the joined texts of its parts.
 pub(crate) fn joined(content: StringOrList<Part>) -> String {
     match content {
         StringOrList::Text(text) => text,
@@ -153,7 +154,7 @@ pub(crate) fn joined(content: StringOrList<Part>) -> String {
 }
 
 impl Part {
-    /// What it says.
+    /// Returns the part's text.
     pub(crate) fn text(&self) -> &str {
         let text = match self.r#type {
             PartKind::Refusal => &self.refusal,

@@ -1,4 +1,4 @@
-//! Strings by name that a client attaches to a request.
+//! The strings that a client attaches to a request.
 
 use std::fmt;
 
@@ -7,11 +7,11 @@ use serde_json::{Map, Value};
 
 use crate::error::Excerpt;
 
-/// Pairs, as OpenAI has it.
+/// Maximum number of pairs, as in OpenAI's API.
 pub(crate) const MOST_PAIRS: usize = 16;
-/// Characters of a name.
+/// Maximum characters of a name.
 pub(crate) const LONGEST_NAME: usize = 64;
-/// Characters of a value.
+/// Maximum characters of a value.
 pub(crate) const LONGEST_VALUE: usize = 512;
 
 /// Strings by name, in the client's order.
@@ -19,7 +19,7 @@ pub(crate) const LONGEST_VALUE: usize = 512;
 pub(crate) struct Metadata(Map<String, Value>);
 
 impl Metadata {
-    /// As JSON.
+    /// Returns the metadata as JSON.
     pub(crate) fn to_json(&self) -> String {
         serde_json::to_string(&self.0).unwrap_or_default()
     }

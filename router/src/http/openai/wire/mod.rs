@@ -19,20 +19,20 @@ pub(crate) use self::common::{Common, Delivery, NEUTRAL, StreamUsage, TOP_K};
 #[derive(Debug, serde::Serialize, utoipa::ToSchema)]
 #[allow(dead_code, reason = "written by http::error; here for the schema")]
 pub(crate) struct ErrorBody {
-    /// What is wrong.
+    /// The error's fields.
     pub(crate) error: ErrorFields,
 }
 
-/// What is wrong with a request.
+/// The fields of an error.
 #[derive(Debug, serde::Serialize, utoipa::ToSchema)]
 #[allow(dead_code, reason = "written by http::error; here for the schema")]
 pub(crate) struct ErrorFields {
-    /// Field, rule, value.
+    /// Field, rule and value.
     pub(crate) message: String,
-    /// Such as `invalid_request_error`.
+    /// For example `invalid_request_error`.
     pub(crate) r#type: String,
-    /// The field, where one is at fault.
+    /// The field at fault, if any.
     pub(crate) param: Option<String>,
-    /// Such as `model_not_found`.
+    /// For example `model_not_found`.
     pub(crate) code: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! Fields that may be one thing or a list of them.
+//! Fields that accept one value or a list.
 
 use std::fmt;
 
@@ -6,11 +6,11 @@ use serde::de::{Deserialize, Deserializer, SeqAccess, Visitor};
 
 use crate::http::strict::{StringOrList, StringOrListEntry, check_room};
 
-/// Strings or prompts that are read: more than any configuration allows. Token ids are not counted:
-/// they take hardly more memory than their text.
+/// Maximum number of strings or prompts in a list: more than any configuration allows. Token ids
+/// are not limited: they take little more memory than their text.
 pub(crate) const MOST_PROMPTS: usize = 1024;
 
-/// One prompt of a completion request.
+/// A prompt of a completion request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum WirePrompt {
     /// Text.
@@ -19,13 +19,13 @@ pub(crate) enum WirePrompt {
     Ids(Vec<u32>),
 }
 
-/// An entry of a list of prompts: a number is a part of the one prompt that the list is.
+/// An entry of a list of prompts. A number is a token id of a single prompt.
 enum Entry {
     Prompt(WirePrompt),
     Id(u32),
 }
 
-/// A string, a list of strings, or null for none.
+/// Deserializes a string, a list of strings, or null as an empty list.
 pub(super) fn strings<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
     Ok(match Option::<StringOrList<String>>::deserialize(from)? {
         None => Vec::new(),
@@ -34,7 +34,7 @@ pub(super) fn strings<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>,
     })
 }
 
-/// A text, a list of texts, a list of token ids, or a list of such lists.
+/// Deserializes a text, a list of texts, a list of token ids, or a list of such lists.
 pub(super) fn prompts<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<WirePrompt>, D::Error> {
     from.deserialize_any(Prompts)
 }

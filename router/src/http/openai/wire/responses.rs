@@ -24,7 +24,7 @@ from_object!(
     Reasoning
 );
 
-/// Where this dialect keeps what may be wrong.
+/// Names of the tool fields in this API, for errors.
 pub(crate) const FLAT_FIELDS: ToolFields = ToolFields {
     list: "tools",
     name: "name",
@@ -32,10 +32,11 @@ pub(crate) const FLAT_FIELDS: ToolFields = ToolFields {
     choice: "tool_choice",
     forcing: "`required`",
 };
-/// Names in `include`.
+/// Maximum number of names in `include`.
 pub(crate) const MOST_INCLUDED: usize = 16;
 
-/// Not offered: the server runs nothing in the background, has no tools and cuts no conversation.
+/// Parameters that are not supported: the server runs nothing in the background, runs no tools
+/// itself and does not truncate conversations.
 pub(crate) const NEUTRAL: Neutrals<8> = [
     ("background", Neutral::Json("false")),
     ("conversation", Neutral::Null),
@@ -49,100 +50,101 @@ pub(crate) const NEUTRAL: Neutrals<8> = [
 request! {
     /// Body of `/v1/responses`.
     ResponsesRequest {
-        /// What is to be answered: a text, or a list of items; not empty.
+        /// The input: a text, or a list of items; not empty.
         #[schema(value_type = String, example = "What is 12 + 30?")]
         input: StringOrList<Item>,
-        /// What the system says before it.
+        /// System message before the conversation.
         instructions: Option<String>,
-        /// > 0: bounds thoughts and answer together. `max_tokens` is the same here.
+        /// > 0: limit of reasoning and text together. `max_tokens` is the same here.
         max_output_tokens: Option<u32>,
-        /// Functions that the model may call. No tools run on this server.
+        /// Functions that the model may call. The server runs no tools itself.
         #[serde(default, deserialize_with = "super::responses::tools")]
         tools: Option<Vec<FunctionTool>>,
-        /// `none`: as if there were no tools. `auto`: the model decides. `required`: the answer is one
-        /// call or more. A function, as an object: a call of that. Default `auto`.
+        /// `none`: ignore the tools. `auto`: the model decides. `required`: the output is one or
+        /// more calls. A function, as an object: the output is a call of it. Default `auto`.
         #[schema(value_type = Option<String>, example = "auto")]
         tool_choice: Option<WithSource<FlatChoice>>,
-        /// Whether one answer may have several calls. Default true.
+        /// Whether an output may have several calls. Default true.
         parallel_tool_calls: Option<bool>,
-        /// What the answer must spell.
+        /// Structured output.
         text: Option<TextConfig>,
-        /// How the model thinks.
+        /// Reasoning options.
         reasoning: Option<Reasoning>,
-        /// Strings by name, which the response tells again.
+        /// Strings by name, which the response repeats.
         #[schema(value_type = Option<std::collections::BTreeMap<String, String>>)]
         metadata: Option<Metadata>,
-        /// `message.output_text.logprobs`: tell the tokens' log-probabilities.
-        /// `reasoning.encrypted_content`: nothing, for thoughts are told as they are.
+        /// `message.output_text.logprobs`: return the logprobs of the output's tokens.
+        /// `reasoning.encrypted_content` has no effect: reasoning is returned unchanged.
         #[serde(default, deserialize_with = "super::responses::included")]
         #[schema(inline)]
         include: Option<Vec<Include>>,
-        /// 0 to 20, only with log-probabilities in `include`: those of so many likely tokens in the
-        /// place of each, too.
+        /// 0 to 20: number of most likely tokens at each position whose logprobs are returned.
+        /// Requires logprobs in `include`.
         top_logprobs: Option<u32>,
-        /// More variables of the chat template, such as `{"enable_thinking": false}`.
+        /// Additional variables of the chat template, such as `{"enable_thinking": false}`.
         #[schema(value_type = Option<Object>)]
         chat_template_kwargs: Option<JsonText>,
-        /// Whether the response is stored. Default: if the server stores responses and this one is not
-        /// too large.
+        /// Whether to store the response. Default: true if the server stores responses and this one
+        /// is not too large.
         store: Option<bool>,
-        /// Not offered; false is neutral.
+        /// Not supported; false is neutral.
         #[schema(value_type = Option<bool>)]
         background: Option<JsonText>,
-        /// A stored response: `input` goes on from its conversation. Its `instructions` and `tools` do not
-        /// count.
+        /// A stored response whose conversation `input` continues. Its `instructions` and `tools`
+        /// are not repeated.
         previous_response_id: Option<String>,
-        /// Not offered. Use `previous_response_id`, or send the items of earlier turns in `input`.
+        /// Not supported. Use `previous_response_id`, or send the items of earlier turns in
+        /// `input`.
         #[schema(value_type = Option<String>)]
         conversation: Option<JsonText>,
-        /// Not offered: there are no stored prompts.
+        /// Not supported: there are no stored prompts.
         #[schema(value_type = Option<Object>)]
         prompt: Option<JsonText>,
-        /// Not offered: no tools run on this server.
+        /// Not supported: the server runs no tools itself.
         #[schema(value_type = Option<u32>)]
         max_tool_calls: Option<JsonText>,
-        /// Not offered; `disabled` is neutral: what is too long is refused.
+        /// Not supported; `disabled` is neutral: too long inputs are refused.
         #[schema(value_type = Option<String>)]
         truncation: Option<JsonText>,
-        /// Not offered.
+        /// Not supported.
         #[schema(value_type = Option<Vec<Object>>)]
         context_management: Option<JsonText>,
-        /// Not offered.
+        /// Not supported.
         #[schema(value_type = Option<Object>)]
         moderation: Option<JsonText>,
-        /// Not offered; false is neutral.
+        /// Not supported; false is neutral.
         #[schema(value_type = Option<bool>)]
         return_token_ids: Option<JsonText>,
-        /// Has no effect on the answer.
+        /// Has no effect on the output.
         #[serde(rename = "safety_identifier")]
         #[schema(value_type = Option<String>)]
         _safety_identifier: Option<IgnoredAny>,
-        /// Has no effect: prefixes are cached anyway.
+        /// Has no effect: prefixes are always cached.
         #[serde(rename = "prompt_cache_key")]
         #[schema(value_type = Option<String>)]
         _prompt_cache_key: Option<IgnoredAny>,
-        /// Has no effect: prefixes are cached anyway.
+        /// Has no effect: prefixes are always cached.
         #[serde(rename = "prompt_cache_retention")]
         #[schema(value_type = Option<String>)]
         _prompt_cache_retention: Option<IgnoredAny>,
-        /// Has no effect: prefixes are cached anyway.
+        /// Has no effect: prefixes are always cached.
         #[serde(rename = "prompt_cache_options")]
         #[schema(value_type = Option<Object>)]
         _prompt_cache_options: Option<IgnoredAny>,
-        /// Has no effect on the answer.
+        /// Has no effect on the output.
         #[serde(rename = "service_tier")]
         #[schema(value_type = Option<String>)]
         _service_tier: Option<IgnoredAny>,
     }
 }
 
-/// What a response may tell beside its text.
+/// Optional content of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
 pub(crate) enum Include {
-    /// Log-probabilities.
+    /// Logprobs of the text's tokens.
     #[serde(rename = "message.output_text.logprobs")]
     Logprobs,
-    /// Nothing: thoughts are told as they are.
+    /// No effect: reasoning is returned unchanged.
     #[serde(rename = "reasoning.encrypted_content")]
     Encrypted,
 }
@@ -155,25 +157,25 @@ pub(crate) struct FunctionTool {
     #[serde(deserialize_with = "kind", rename = "type")]
     #[schema(value_type = String, example = "function")]
     _type: (),
-    /// What calls name: up to 64 characters of a-z, A-Z, 0-9, `_`, `-` and `.`.
+    /// Name: up to 64 characters of a-z, A-Z, 0-9, `_`, `-` and `.`.
     #[schema(example = "get_weather")]
     pub(crate) name: String,
-    /// What it does, for the model.
+    /// Description for the model.
     pub(crate) description: Option<String>,
-    /// A JSON schema of its arguments, told to the model as it is.
+    /// JSON schema of the arguments, passed to the model unchanged.
     #[schema(value_type = Option<Object>)]
     pub(crate) parameters: Option<JsonText>,
-    /// Whether calls that the model makes by itself keep the schema. Forced ones always do. Default
-    /// false.
+    /// Whether the arguments of calls with `auto` are held to the schema. Forced calls always are.
+    /// Default false.
     pub(crate) strict: Option<bool>,
 }
 
-/// `none`, `auto`, `required`, or a function as an object. `allowed_tools` is one of the first, of
-/// some of the tools.
+/// `none`, `auto`, `required`, or a function as an object. `allowed_tools` restricts `auto` or
+/// `required` to some of the tools.
 #[derive(Debug)]
 pub(crate) struct FlatChoice(pub(crate) ToolChoice);
 
-/// A function, by its name.
+/// A function, by name.
 #[derive(Deserialize, ToSchema)]
 #[serde(
     remote = "Self",
@@ -185,11 +187,11 @@ pub(crate) struct FunctionName {
     #[serde(deserialize_with = "kind", rename = "type")]
     #[schema(value_type = String)]
     _type: (),
-    /// That of a tool of `tools`.
+    /// Name of a function in `tools`.
     name: String,
 }
 
-/// A choice among some of the tools.
+/// A choice restricted to some of the tools.
 #[derive(Deserialize, ToSchema)]
 #[serde(
     remote = "Self",
@@ -201,48 +203,47 @@ pub(crate) struct AllowedFunctions {
     #[serde(rename = "type")]
     #[schema(value_type = String)]
     _type: IgnoredAny,
-    /// `auto`: the model decides. `required`: the answer is one call or more.
+    /// `auto`: the model decides. `required`: the output is one or more calls.
     #[schema(inline)]
     mode: Mode,
-    /// Tools of `tools`; not empty.
+    /// Some of the functions in `tools`; not empty.
     #[serde(deserialize_with = "strict::list::<MOST_TOOLS, _, _>")]
     tools: Vec<FunctionName>,
 }
 
-/// What the answer must spell.
+/// The format of the text.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(remote = "Self", deny_unknown_fields, expecting = "a JSON object")]
 pub(crate) struct TextConfig {
-    /// A format; without one the text is free.
+    /// A format; without one, the text is unconstrained.
     #[schema(value_type = Option<TextFormat>)]
     pub(crate) format: Option<WithSource<TextFormat>>,
-    /// How much the model is to say, where its chat template speaks of `verbosity`. Elsewhere only
-    /// `medium`, which changes nothing.
+    /// Verbosity, if the chat template uses `verbosity`. Otherwise only `medium`, which is neutral.
     pub(crate) verbosity: Option<String>,
 }
 
-/// A format of answers.
+/// A format of the text.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(remote = "Self", deny_unknown_fields, expecting = "a JSON object")]
 pub(crate) struct TextFormat {
-    /// `text` is no format at all.
+    /// `text` is unconstrained.
     #[schema(inline)]
     r#type: TextKind,
-    /// With `json_schema`.
+    /// The schema of type `json_schema`.
     #[schema(value_type = Option<Object>)]
     schema: Option<JsonText>,
-    /// Has no effect on the answer.
+    /// Has no effect on the output.
     #[serde(rename = "name")]
     _name: Option<String>,
-    /// Has no effect on the answer.
+    /// Has no effect on the output.
     #[serde(rename = "description")]
     _description: Option<String>,
-    /// Has no effect: a schema is always kept strictly.
+    /// Has no effect: schemas are always enforced strictly.
     #[serde(rename = "strict")]
     _strict: Option<bool>,
 }
 
-/// What a format is.
+/// The type of a format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum TextKind {
@@ -251,18 +252,18 @@ pub(crate) enum TextKind {
     JsonSchema,
 }
 
-/// How the model thinks.
+/// Reasoning options.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(remote = "Self", deny_unknown_fields, expecting = "a JSON object")]
 pub(crate) struct Reasoning {
-    /// How much, where the chat template speaks of `reasoning_effort`. Elsewhere only what changes
-    /// nothing: `medium`, and `none` where the model shows no thoughts.
+    /// Reasoning effort, if the chat template uses `reasoning_effort`. Otherwise only neutral
+    /// values: `medium`, and `none` if the model does not reason.
     pub(crate) effort: Option<String>,
-    /// Has no effect: thoughts are told as they are.
+    /// Has no effect: reasoning is returned unchanged.
     #[serde(rename = "summary")]
     #[schema(value_type = Option<String>)]
     _summary: Option<IgnoredAny>,
-    /// Has no effect: thoughts are told as they are.
+    /// Has no effect: reasoning is returned unchanged.
     #[serde(rename = "generate_summary")]
     #[schema(value_type = Option<String>)]
     _generate_summary: Option<IgnoredAny>,
@@ -277,7 +278,7 @@ fn included<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Vec<Include>>, 
 }
 
 impl ResponsesRequest {
-    /// What is to be told of probabilities.
+    /// Returns the logprobs that the request needs.
     pub(crate) fn logprob_request(&self) -> Result<LogprobRequest, ApiError> {
         let top = self.top_logprobs.unwrap_or(0);
         let logprobs = self.include.as_deref().unwrap_or_default();
@@ -296,7 +297,7 @@ impl ResponsesRequest {
         })
     }
 
-    /// Says what the answer must spell in the words of the other routes.
+    /// Converts `text.format` to `response_format`, which the other routes have.
     pub(crate) fn resolve_text_format(&mut self) -> Result<(), ApiError> {
         const NAME: &str = "text.format";
         let format = self.text.as_mut().and_then(|text| text.format.as_mut());
@@ -323,7 +324,7 @@ impl ResponsesRequest {
         Ok(())
     }
 
-    /// Refuses what is not offered.
+    /// Fails if a parameter is not supported.
     pub(crate) fn check(&self) -> Result<(), ApiError> {
         let values = [
             &self.background,
@@ -337,7 +338,7 @@ impl ResponsesRequest {
         ];
         neutral::check(&NEUTRAL, values)?;
         if let Some(n) = self.n.filter(|n| *n != 1) {
-            let rule = format!("`n` must be 1: a response is one answer. Given: {n}");
+            let rule = format!("`n` must be 1: a response has one output. Given: {n}");
             return Err(ApiError::validation("n", rule));
         }
         self.check_shared()

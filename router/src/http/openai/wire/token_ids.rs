@@ -1,4 +1,4 @@
-//! Fields that name tokens by their ids.
+//! Fields that contain token ids.
 
 use std::fmt;
 
@@ -10,30 +10,30 @@ use crate::validate::logits_processors::{
     MAX_BAD_TEXTS, MAX_LOGIT_BIASES, MAX_TOKEN_IDS, MAX_WORD_TOKENS,
 };
 
-/// A list of token ids, or null.
+/// Deserializes a list of token ids, or null.
 pub(super) fn ids_or_null<'de, D: Deserializer<'de>>(
     from: D,
 ) -> Result<Option<Vec<u32>>, D::Error> {
     list_or_null::<MAX_TOKEN_IDS, _, _>(from)
 }
 
-/// A list of lists of token ids, or null for none.
+/// Deserializes a list of lists of token ids, or null as an empty list.
 pub(super) fn words<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Vec<u32>>, D::Error> {
     let words = list_or_null::<MAX_TOKEN_IDS, Word, _>(from)?.unwrap_or_default();
     Ok(words.into_iter().map(|Word(ids)| ids).collect())
 }
 
-/// A list of texts that are no words, or null for none.
+/// Deserializes a list of forbidden texts, or null as an empty list.
 pub(super) fn texts<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
     Ok(list_or_null::<MAX_BAD_TEXTS, _, _>(from)?.unwrap_or_default())
 }
 
-/// An object from token ids, which are strings in JSON, to numbers, or null for none.
+/// Deserializes an object from token ids (strings in JSON) to numbers, or null as an empty list.
 pub(super) fn biases<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<(u32, f32)>, D::Error> {
     from.deserialize_any(Biases)
 }
 
-/// A word of some tokens.
+/// A word of one or more tokens.
 struct Word(Vec<u32>);
 
 impl<'de> Deserialize<'de> for Word {

@@ -1,21 +1,21 @@
-//! Which call a tool's turn answers, where it does not say so.
+//! Matches tool results to calls where a message has no `tool_call_id`.
 
 use std::collections::VecDeque;
 
 use super::tools::MessageCall;
 
-/// Calls of earlier turns.
+/// Calls of earlier messages.
 #[derive(Default)]
 pub(super) struct ToolCallIds {
-    /// The id of the last call by the older name, which has none: some templates insist on nine letters or
-    /// digits for each call and its result, so it gets one from its place.
+    /// Id of the last legacy `function_call`, which has none. It is made from the message's index,
+    /// since some chat templates require nine letters or digits for each call and its result.
     pub(super) older: Option<String>,
-    /// Ids of the last turn's calls that no turn has answered yet.
+    /// Ids of the last message's calls that have no result yet.
     unanswered: VecDeque<Option<String>>,
 }
 
 impl ToolCallIds {
-    /// A turn made these calls.
+    /// Records the calls of a message.
     pub(super) fn add_calls(&mut self, calls: &[MessageCall]) {
         if !calls.is_empty() {
             self.unanswered = calls
@@ -25,8 +25,8 @@ impl ToolCallIds {
         }
     }
 
-    /// The id of the call that a tool's turn answers: the one it names, else the first that is not answered
-    /// yet (the client `text-generation` cannot name one). `None` if there is no such call.
+    /// Returns the id of the call whose result a message has: `named`, or the first call without a
+    /// result (the client `text-generation` cannot send ids). `None` if there is no such call.
     pub(super) fn take_answered(&mut self, named: Option<String>) -> Option<Option<String>> {
         if named.is_none() {
             return self.unanswered.pop_front();

@@ -1,4 +1,4 @@
-//! Tools in chat requests.
+//! Tools of chat requests.
 
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, IgnoredAny};
@@ -20,7 +20,7 @@ from_object!(
     CalledFunction
 );
 
-/// Where this dialect keeps what may be wrong.
+/// Names of the tool fields in this API, for errors.
 pub(crate) const FIELDS: ToolFields = ToolFields {
     list: "tools",
     name: "function.name",
@@ -29,13 +29,13 @@ pub(crate) const FIELDS: ToolFields = ToolFields {
     forcing: "`required`",
 };
 
-/// The type of a choice among some of the tools.
+/// The type of a choice restricted to some of the tools.
 pub(crate) const ALLOWED: &str = "allowed_tools";
 
-/// The type of tools that are offered.
+/// The only tool type that is supported.
 pub(crate) const FUNCTION: &str = "function";
 
-/// A tool on offer. Fields that are not listed have no effect.
+/// A tool. Fields that are not listed have no effect.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(remote = "Self", expecting = "a tool (a JSON object)")]
 pub(crate) struct Tool {
@@ -51,54 +51,54 @@ pub(crate) struct Tool {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(remote = "Self", expecting = "a function (a JSON object)")]
 pub(crate) struct Function {
-    /// What calls name: up to 64 characters of a-z, A-Z, 0-9, `_`, `-` and `.`.
+    /// Name: up to 64 characters of a-z, A-Z, 0-9, `_`, `-` and `.`.
     #[schema(example = "get_weather")]
     name: String,
-    /// What it does, for the model.
+    /// Description for the model.
     description: Option<String>,
-    /// A JSON schema of its arguments, told to the model as it is.
+    /// JSON schema of the arguments, passed to the model unchanged.
     #[serde(alias = "arguments")]
     #[schema(value_type = Option<Object>)]
     parameters: Option<JsonText>,
-    /// Whether calls that the model makes by itself keep the schema. Forced ones always do.
+    /// Whether the arguments of calls with `auto` are held to the schema. Forced calls always are.
     strict: Option<bool>,
 }
 
-/// `none`, `auto`, `required`, or a function: by its name, or as an object. `allowed_tools` is one of
-/// the first, of some of the tools.
+/// `none`, `auto`, `required`, or a function, by name or as an object. `allowed_tools` restricts
+/// `auto` or `required` to some of the tools.
 #[derive(Debug)]
 pub(crate) struct ToolChoice {
     choice: ToolChoiceMode,
-    /// Names of the tools that alone are on offer; `None` = all.
+    /// Names of the tools that are allowed; `None` = all.
     allowed: Option<Vec<String>>,
 }
 
-/// A call that an assistant's turn made. Fields that are not listed have no effect.
+/// A tool call of an assistant's message. Fields that are not listed have no effect.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(remote = "Self", expecting = "a call (a JSON object)")]
 pub(crate) struct MessageCall {
-    /// As the server gave it.
+    /// The id from the server's response.
     id: Option<String>,
     /// Always `function`.
     #[serde(default, deserialize_with = "kind", rename = "type")]
     #[schema(value_type = String)]
     _type: (),
-    /// What was called.
+    /// The called function.
     function: CalledFunction,
 }
 
-/// What a call called.
+/// The function and the arguments of a call.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(remote = "Self", expecting = "a function (a JSON object)")]
 pub(crate) struct CalledFunction {
-    /// Its name.
+    /// The function's name.
     name: String,
-    /// Its arguments: JSON in a string, or an object.
+    /// Arguments: JSON in a string, or an object.
     #[schema(value_type = Option<String>)]
     arguments: Option<JsonText>,
 }
 
-/// A choice among some of the tools.
+/// A choice restricted to some of the tools.
 #[derive(Deserialize, ToSchema)]
 #[schema(as = AllowedToolChoice)]
 #[serde(
@@ -111,11 +111,11 @@ pub(crate) struct AllowedChoice {
     #[serde(rename = "type")]
     #[schema(value_type = String)]
     _type: IgnoredAny,
-    /// Which, and whether one must be called.
+    /// The allowed tools, and whether one must be called.
     allowed_tools: AllowedTools,
 }
 
-/// Some of the tools, and what is to be done with them.
+/// Some of the tools, and whether one must be called.
 #[derive(Deserialize, ToSchema)]
 #[serde(
     remote = "Self",
@@ -123,15 +123,15 @@ pub(crate) struct AllowedChoice {
     expecting = "a mode and tools (a JSON object)"
 )]
 pub(crate) struct AllowedTools {
-    /// `auto`: the model decides. `required`: the answer is one call or more.
+    /// `auto`: the model decides. `required`: the output is one or more calls.
     #[schema(inline)]
     mode: Mode,
-    /// Tools of `tools`; not empty.
+    /// Some of the tools in `tools`; not empty.
     #[serde(deserialize_with = "strict::list::<MOST_TOOLS, _, _>")]
     tools: Vec<NamedChoice>,
 }
 
-/// What is to be done with the tools.
+/// Whether the model must call a tool.
 #[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Mode {
@@ -139,7 +139,7 @@ pub(crate) enum Mode {
     Required,
 }
 
-/// Which of the two an object is.
+/// The type of an object, which decides how it is parsed.
 #[derive(Deserialize)]
 pub(super) struct TypeField {
     pub(super) r#type: Option<String>,
@@ -154,15 +154,15 @@ pub(super) struct TypeField {
     expecting = "a choice (a JSON object)"
 )]
 pub(crate) struct NamedChoice {
-    /// Always `function`; `huggingface_hub` leaves it out.
+    /// Always `function`; `huggingface_hub` omits it.
     #[serde(default, deserialize_with = "kind", rename = "type")]
     #[schema(value_type = String)]
     _type: (),
-    /// Which.
+    /// The function.
     function: NamedFunction,
 }
 
-/// A function, by its name.
+/// A function, by name.
 #[derive(Deserialize, ToSchema)]
 #[serde(
     remote = "Self",
@@ -170,11 +170,11 @@ pub(crate) struct NamedChoice {
     expecting = "a function (a JSON object)"
 )]
 pub(crate) struct NamedFunction {
-    /// That of a function on offer.
+    /// Name of a function in `tools`.
     name: String,
 }
 
-/// Tools, or null.
+/// Deserializes tools or null.
 pub(crate) fn tools<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Vec<Tool>>, D::Error> {
     strict::list_or_null::<MOST_TOOLS, _, _>(from)
 }
@@ -202,7 +202,7 @@ impl MessageCall {
         self.id.as_deref()
     }
 
-    /// As chat templates take them.
+    /// Converts calls to JSON for the chat template.
     pub(super) fn list_to_json(calls: Vec<Self>) -> String {
         let calls: Vec<String> = calls.into_iter().map(Self::into_json).collect();
         format!("[{}]", calls.join(","))
@@ -232,7 +232,7 @@ impl From<Tool> for crate::tool_parsers::Tool {
 }
 
 impl ToolChoice {
-    /// Whether the answer is nothing but calls.
+    /// Returns whether the output is only calls.
     pub(super) fn forces(&self) -> bool {
         matches!(
             self.choice,
@@ -240,12 +240,12 @@ impl ToolChoice {
         )
     }
 
-    /// A choice among the tools of these names, or among all.
+    /// Creates a choice among the tools of these names, or among all.
     pub(super) fn from_parts(choice: ToolChoiceMode, allowed: Option<Vec<String>>) -> Self {
         Self { choice, allowed }
     }
 
-    /// What the model is to do, and the names of the tools that alone are on offer for it.
+    /// Returns the mode, and the names of the allowed tools.
     pub(crate) fn into_parts(self) -> (ToolChoiceMode, Option<Vec<String>>) {
         (self.choice, self.allowed)
     }
