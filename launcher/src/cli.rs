@@ -1,5 +1,5 @@
-//! Every flag, declared once. `settings` adds the environment mirror and the configuration file;
-//! doc comments here are the help texts.
+//! Every flag, declared once. `settings` adds the environment variables and the configuration file.
+//! The doc comments are the help texts.
 
 use std::ffi::OsString;
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ use crate::values::{ByteSize, DeviceChoice, DtypeChoice, LogFormat, LogLevel};
 /// A server for large language models.
 ///
 /// Every flag --x can also be set by the environment variable PENSTOCK_X, or as `x = ...` in the
-/// TOML file of --config; flags win over variables, variables over the file.
+/// TOML file of --config. Flags take precedence over variables, and variables over the file.
 #[derive(Debug, Parser)]
 #[command(
     name = "penstock",
@@ -23,79 +23,80 @@ use crate::values::{ByteSize, DeviceChoice, DtypeChoice, LogFormat, LogLevel};
     args_override_self = true
 )]
 pub struct Cli {
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What to do.
+/// The subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Serve a model over HTTP
     Serve(Box<ServeArgs>),
-    /// Fetch a model from the hub into the local cache
+    /// Download a model from the hub to the local cache
     Download(DownloadArgs),
-    /// Talk to a model in the terminal
+    /// Chat with a model in the terminal
     Chat(Box<ChatArgs>),
     /// Serve with the flags and variables of text-generation-launcher
     Tgi(TgiArgs),
     /// Measure which kernels are fastest for a model on this GPU
     Tune(TuneArgs),
-    /// Look for a watermark in a text
+    /// Detect a watermark in a text
     WatermarkDetect(WatermarkArgs),
 }
 
 /// Settings of `penstock serve`.
 #[derive(Clone, Debug, Args)]
 pub struct ServeArgs {
-    /// The engine.
+    /// Settings of the engine.
     #[command(flatten)]
     pub engine: EngineArgs,
-    /// The HTTP side.
+    /// Settings of the HTTP server.
     #[command(flatten)]
     pub http: HttpArgs,
-    /// Logs.
+    /// Settings of logs.
     #[command(flatten)]
     pub log: LogArgs,
     /// Read settings from this TOML file
     #[arg(long, value_name = "FILE", help_heading = "Configuration")]
     pub config: Option<PathBuf>,
-    /// Print every resolved setting with its reason, and exit
+    /// Print every resolved setting with its reason and exit
     #[arg(long, help_heading = "Configuration")]
     pub explain: bool,
 }
 
-/// Settings of an engine: the same for `serve`, `chat` and the Python API.
+/// Settings of an engine, common to `serve`, `chat` and the Python API.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Model")]
 pub struct EngineArgs {
-    /// Directory or hub id of the model [default: brook, which ships with Penstock]
+    /// Directory or hub id of the model [default: brook, which Penstock includes]
     #[arg(long, value_name = "PATH_OR_ID")]
     pub model: Option<String>,
     /// Branch, tag or commit of a hub model [default: main]
     #[arg(long, requires = "model")]
     pub revision: Option<String>,
-    /// Chat template in place of the model's: a Jinja file, or JSON with `chat_template`
+    /// Chat template that replaces the model's: a Jinja file, or JSON with `chat_template`
     #[arg(long, value_name = "FILE")]
     pub chat_template: Option<PathBuf>,
-    /// Directory of the hub's cache [default: huggingface_hub's own]
+    /// Directory of the hub's cache [default: that of huggingface_hub]
     #[arg(long, value_name = "DIRECTORY")]
     pub hub_cache: Option<PathBuf>,
-    /// Number format of weights, activations and KV blocks
+    /// Dtype of weights, activations and KV blocks
     #[arg(long, value_enum, default_value = "auto")]
     pub dtype: DtypeChoice,
-    /// Tokens of one sequence, prompt and answer together [default: the model's own limit]
+    /// Maximum tokens of one sequence, prompt and output together [default: the model's limit]
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(2..))]
     pub max_len: Option<u32>,
 
-    /// Where tensors live
+    /// Device of the tensors
     #[arg(long, value_enum, default_value = "auto", help_heading = "Workers")]
     pub device: DeviceChoice,
     /// Workers that share each layer (tensor parallelism) [default: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64),
           help_heading = "Workers")]
     pub tp: Option<u32>,
-    /// Attach the worker that listens here, as unix:PATH, instead of starting one; once per rank
+    /// Attach the worker that listens at this socket, as unix:PATH, instead of starting one; once
+    /// per rank
     #[arg(
         long,
         value_name = "ADDRESS",
@@ -106,110 +107,111 @@ pub struct EngineArgs {
     /// Interpreter that runs the workers [default: from VIRTUAL_ENV or PATH]
     #[arg(long, value_name = "PATH", help_heading = "Workers")]
     pub python: Option<PathBuf>,
-    /// CPU threads of each worker [default: the cores, shared out]
+    /// CPU threads per worker [default: the cores divided by the workers]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024),
           help_heading = "Workers")]
     pub threads: Option<u32>,
 
-    /// Sequences that run at once [default: 1024 on CUDA where memory allows, else 512 or 256; 32 on the CPU]
+    /// Maximum running sequences [default: 1024 on CUDA if memory allows, else 512 or 256; 32 on
+    /// the CPU]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096),
           help_heading = "Memory and scheduling")]
     pub max_slots: Option<u32>,
-    /// Tokens of one step, over all sequences [default: 8192 on CUDA, 16896 where weights leave
-    /// 48 GiB; 512 on the CPU]
+    /// Maximum tokens of one step over all sequences [default: 8192 on CUDA, 16896 if the weights
+    /// leave 48 GiB; 512 on the CPU]
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..=1_048_576),
           help_heading = "Memory and scheduling")]
     pub max_step_tokens: Option<u32>,
-    /// Size of the KV memory of each worker, such as 2GiB [default: what memory allows]
+    /// KV memory per worker, such as 2GiB [default: the memory that is free]
     #[arg(long, value_name = "SIZE", help_heading = "Memory and scheduling")]
     pub kv_memory: Option<ByteSize>,
     /// Share of a device's memory that a worker may use [default: 0.9 on CUDA, 0.5 on the CPU]
     #[arg(long, value_name = "SHARE", value_parser = share, help_heading = "Memory and scheduling")]
     pub memory_fraction: Option<f32>,
-    /// Tokens of one KV block
+    /// Tokens per KV block
     #[arg(long, value_name = "TOKENS", default_value = "16",
           value_parser = clap::value_parser!(u32).range(1..=1024),
           help_heading = "Memory and scheduling")]
     pub block_tokens: u32,
-    /// Do not keep computed KV blocks for later requests
+    /// Do not cache KV blocks for later requests
     #[arg(long, help_heading = "Memory and scheduling")]
     pub no_prefix_cache: bool,
-    /// Gap between tokens of running answers, in milliseconds, that prefills may cause; twice that while
-    /// many requests wait
+    /// Longest gap between tokens of running sequences that prefills may cause, in milliseconds;
+    /// twice that while many requests wait
     #[arg(long, value_name = "MS", default_value = "25",
           value_parser = clap::value_parser!(u64).range(1..=60_000),
           help_heading = "Memory and scheduling")]
     pub latency_target: u64,
-    /// Requests that may wait; more are answered 429
+    /// Maximum waiting requests; further ones get a 429
     #[arg(long, value_name = "N", default_value = "1024",
           value_parser = clap::value_parser!(u32).range(1..),
           help_heading = "Memory and scheduling")]
     pub max_waiting: u32,
-    /// Prompt tokens that may wait; more are answered 429
+    /// Maximum waiting prompt tokens; further requests get a 429
     #[arg(long, value_name = "TOKENS", default_value = "4000000",
           value_parser = clap::value_parser!(u64).range(1..),
           help_heading = "Memory and scheduling")]
     pub max_waiting_tokens: u64,
 
-    /// The mark of requests that want one.
+    /// The watermark of requests that enable it.
     #[command(flatten)]
     pub watermark: MarkArgs,
-    /// Added to the logits of a watermark's green tokens
+    /// Amount added to the logits of a watermark's green tokens
     #[arg(long, value_name = "LOGITS", default_value = "2", value_parser = delta,
           help_heading = "Watermark")]
     pub watermark_delta: f32,
 }
 
-/// What both who marks a text and who looks for the mark must know.
+/// The parameters that generation and detection of a watermark share.
 #[derive(Clone, Copy, Debug, Args)]
 #[command(next_help_heading = "Watermark")]
 pub struct MarkArgs {
-    /// Share of green tokens in a watermark
+    /// Share of green tokens in the vocabulary of a watermark
     #[arg(long, value_name = "SHARE", default_value = "0.5", value_parser = gamma)]
     pub watermark_gamma: f64,
-    /// Key of a watermark's hash: who knows it can find the mark
+    /// Key of a watermark's hash. Keep it secret: anyone who has it can detect the watermark
     #[arg(long, value_name = "N", default_value = "15485863")]
     pub watermark_key: u64,
 }
 
-/// Settings of the HTTP side.
+/// Settings of the HTTP server.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "HTTP")]
 pub struct HttpArgs {
     /// Address to listen on
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
     pub host: IpAddr,
-    /// Port to listen on; 0 picks a free one
+    /// Port to listen on; 0 selects a free one
     #[arg(long, default_value = "3000")]
     pub port: u16,
-    /// Port for KServe's gRPC protocol; 0 picks a free one [default: not offered]
+    /// Port for KServe's gRPC protocol; 0 selects a free one [default: disabled]
     #[arg(long, value_name = "PORT")]
     pub kserve_grpc_port: Option<u16>,
-    /// Name that clients send and see; may be given several times, answers tell the first
-    /// [default: the model's id or directory name]
+    /// Model name in requests and responses; may be given several times, responses contain the
+    /// first [default: the model's id or directory name]
     #[arg(long, value_name = "NAME", num_args = 1..,
           value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub served_model_name: Vec<String>,
-    /// Bytes of request bodies held until their prompts are token ids; more are answered 429
+    /// Memory for request bodies that are not tokenized yet, in bytes; further requests get a 429
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = body_memory)]
     pub body_memory: ByteSize,
-    /// Bytes of responses kept in memory for `previous_response_id` and `GET /v1/responses/{id}`, the
-    /// least recently used evicted; 0 stores none
+    /// Memory for stored responses (`previous_response_id`, `GET /v1/responses/{id}`), in bytes;
+    /// the least recently used is evicted; 0 stores none
     #[arg(long, value_name = "SIZE", default_value = "64MiB")]
     pub response_store: ByteSize,
-    /// What the system says in chats without a system turn
+    /// System message for chats without one
     #[arg(long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub system_prompt: Option<String>,
-    /// Refuse requests that bring a chat template
+    /// Refuse requests with a chat template
     #[arg(long)]
     pub no_request_chat_template: bool,
-    /// How the model writes tool calls
+    /// Format of the model's tool calls
     #[arg(long, value_enum, value_name = "FORMAT", default_value = "auto")]
     pub tool_parser: ToolParser,
-    /// How the model writes its thoughts
+    /// Format of the model's reasoning
     #[arg(long, value_enum, value_name = "FORMAT", default_value = "auto")]
     pub reasoning_parser: ReasoningParser,
-    /// Seconds that running answers get to finish at shutdown
+    /// Time for running requests to finish at shutdown, in seconds
     #[arg(long, value_name = "SECONDS", default_value = "30",
           value_parser = clap::value_parser!(u64).range(0..=86_400))]
     pub grace: u64,
@@ -222,10 +224,10 @@ pub struct HttpArgs {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Logs")]
 pub struct LogArgs {
-    /// How log lines look
+    /// Format of log lines
     #[arg(long, value_enum, default_value = "text")]
     pub log_format: LogFormat,
-    /// The least severe log line that is written
+    /// Least severe level that is logged
     #[arg(long, value_enum, default_value = "info")]
     pub log_level: LogLevel,
 }
@@ -239,7 +241,7 @@ pub struct DownloadArgs {
     /// Branch, tag or commit [default: main]
     #[arg(long)]
     pub revision: Option<String>,
-    /// Directory of the hub's cache [default: huggingface_hub's own]
+    /// Directory of the hub's cache [default: that of huggingface_hub]
     #[arg(long, value_name = "DIRECTORY")]
     pub hub_cache: Option<PathBuf>,
     /// Interpreter that has Penstock installed [default: from VIRTUAL_ENV or PATH]
@@ -247,11 +249,11 @@ pub struct DownloadArgs {
     pub python: Option<PathBuf>,
 }
 
-/// A command line of TGI's launcher.
+/// The command line of TGI's launcher.
 #[derive(Clone, Debug, Args)]
 #[command(disable_help_flag = true)]
 pub struct TgiArgs {
-    /// As text-generation-launcher takes them; docs/tgi.md says what becomes of each
+    /// Flags of text-generation-launcher; docs/tgi.md describes the effect of each
     #[arg(
         value_name = "FLAGS",
         trailing_var_arg = true,
@@ -263,17 +265,17 @@ pub struct TgiArgs {
 /// Settings of `penstock tune`.
 #[derive(Clone, Debug, Args)]
 pub struct TuneArgs {
-    /// Directory or hub id of the model [default: brook, which ships with Penstock]
+    /// Directory or hub id of the model [default: brook, which Penstock includes]
     #[arg(long, value_name = "PATH_OR_ID")]
     pub model: Option<String>,
     /// Branch, tag or commit of a hub model [default: main]
     #[arg(long, requires = "model")]
     pub revision: Option<String>,
-    /// Workers that will share each layer: a rank's part of it is measured
+    /// Workers that will share each layer; one rank's part is measured
     #[arg(long, value_name = "N", default_value = "1",
           value_parser = clap::value_parser!(u32).range(1..=64))]
     pub tp: u32,
-    /// Seconds after which no further kernel is tried
+    /// Time limit in seconds; no further kernel is measured after it
     #[arg(long, value_name = "SECONDS", default_value = "300",
           value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub seconds: u32,
@@ -285,10 +287,10 @@ pub struct TuneArgs {
 /// Settings of `penstock watermark-detect`.
 #[derive(Clone, Debug, Args)]
 pub struct WatermarkArgs {
-    /// File of UTF-8 text; - reads standard input
+    /// UTF-8 text file; - reads standard input
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// Model whose tokenizer made the text [default: brook, which ships with Penstock]
+    /// Model whose tokenizer encodes the text [default: brook, which Penstock includes]
     #[arg(long, value_name = "PATH_OR_ID")]
     pub model: Option<String>,
     /// Branch, tag or commit of a hub model [default: main]
@@ -297,7 +299,7 @@ pub struct WatermarkArgs {
     /// Interpreter that has Penstock installed [default: from VIRTUAL_ENV or PATH]
     #[arg(long, value_name = "PATH")]
     pub python: Option<PathBuf>,
-    /// As the server has them that made the text.
+    /// The parameters of the server that generated the text.
     #[command(flatten)]
     pub mark: MarkArgs,
 }
@@ -321,20 +323,20 @@ fn delta(text: &str) -> Result<f32, String> {
 /// Settings of `penstock chat`.
 #[derive(Clone, Debug, Args)]
 pub struct ChatArgs {
-    /// Server to talk to; without it, an engine is started for this conversation
+    /// Server to connect to; without it, an engine is started for this conversation
     #[arg(long, value_name = "URL")]
     pub url: Option<String>,
-    /// First message of the conversation, in the system's role
+    /// System message of the conversation
     #[arg(long, value_name = "TEXT")]
     pub system: Option<String>,
-    /// Longest answer
+    /// Maximum tokens of an answer
     #[arg(long, value_name = "TOKENS", default_value = "512",
           value_parser = clap::value_parser!(u32).range(1..))]
     pub max_tokens: u32,
-    /// 0 always takes the likeliest token
+    /// Sampling temperature; 0 is greedy
     #[arg(long, value_parser = temperature)]
     pub temperature: Option<f32>,
-    /// The engine that is started without --url.
+    /// The engine to start without --url.
     #[command(flatten)]
     pub engine: EngineArgs,
     /// Read settings from this TOML file
@@ -349,7 +351,7 @@ fn share(text: &str) -> Result<f32, String> {
     }
 }
 
-/// Large bodies get three quarters of it: one of the largest must fit.
+/// Large bodies may use three quarters of this memory, and one of the largest must fit.
 fn body_memory(text: &str) -> Result<ByteSize, String> {
     const LEAST: ByteSize = ByteSize(16 << 20);
     match text.parse::<ByteSize>()? {

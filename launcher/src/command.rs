@@ -1,4 +1,4 @@
-//! What the launcher does once it knows what was asked.
+//! Dispatch of the parsed command line.
 
 use std::ffi::OsString;
 
@@ -18,8 +18,8 @@ use crate::tune;
 use crate::values::Device;
 use crate::watermark;
 
-/// Runs `penstock` with these arguments (the program's name first) and returns its exit code.
-/// `host` is the Python that the launcher runs in, if it runs in one.
+/// Runs `penstock` with these arguments (including the program's name) and returns its exit code.
+/// `host` is the Python interpreter that runs the launcher, if any.
 pub fn run(argv: &[OsString], host: Option<&Interpreter>) -> u8 {
     let code = execute(argv, host);
     flush();
@@ -30,7 +30,7 @@ fn execute(argv: &[OsString], host: Option<&Interpreter>) -> u8 {
     let settings = match read(argv, &std::env::vars_os().collect()) {
         Ok(settings) => settings,
         Err(SettingsError::Parser(error)) => {
-            // Printing can only fail when nobody reads.
+            // Printing fails only if the reader is gone.
             let _ = error.print();
             return u8::try_from(error.exit_code()).unwrap_or(2);
         }
@@ -44,13 +44,13 @@ fn execute(argv: &[OsString], host: Option<&Interpreter>) -> u8 {
         Command::Chat(args) => serve::run_chat(args, sources, host),
         Command::WatermarkDetect(args) => watermark::detect(args, host),
         Command::Tune(args) => tune::tune(args, host),
-        // `read` has made it a `serve`.
+        // `read` replaced it with `serve`.
         Command::Tgi(_) => Ok(()),
     };
     outcome.map_or_else(|failure| report(&failure), |()| 0)
 }
 
-/// What was typed; a command line of TGI's launcher as the one of ours that it becomes.
+/// Parses the command line. Translates one of TGI's launcher to `penstock serve`.
 fn read(argv: &[OsString], variables: &Variables) -> Result<Settings, SettingsError> {
     let settings = settings::read(argv, variables)?;
     let Command::Tgi(args) = &settings.cli.command else {

@@ -1,4 +1,4 @@
-//! File descriptors: how many the process may have, and how many of them connections get.
+//! File descriptors: the process's limit and the number available to connections.
 
 use std::fmt::{self, Display};
 
@@ -6,28 +6,28 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::resolve::ResolvedValue;
 
-/// More than this is never needed. Where the hard limit is larger (a thousand million in some
-/// containers), programs that the workers start might count up to it.
+/// The maximum that the process requests. Hard limits can be larger (10^9 in some containers), and
+/// programs that the workers start might iterate over all descriptors up to the limit.
 const MAX_DESCRIPTORS: u64 = 1 << 20;
-/// Kept for what is no connection: threads, files, pipes, and the connections beyond the bound that
-/// are answered by health checks and a 503.
+/// Descriptors for everything except connections: threads, files, pipes, and the connections beyond
+/// the limit, which get health checks and a 503.
 const RESERVED: u64 = 256;
-/// Kept for each worker: its pipes and connections, its successor's beside them.
+/// Descriptors per worker: its pipes and connections, and those of its successor.
 const RESERVED_PER_WORKER: u64 = 8;
 
 /// The limits of open files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Descriptors {
-    /// Before `raise`.
+    /// The soft limit before `raise`.
     pub found: u64,
-    /// Now.
+    /// The current soft limit.
     pub limit: u64,
-    /// What the system allows at most.
+    /// The hard limit.
     pub hard: u64,
 }
 
 impl Descriptors {
-    /// Raises the soft limit to the hard one. What the system refuses is left as it is.
+    /// Raises the soft limit to the hard one. Keeps the soft limit if the system refuses.
     pub fn raise() -> Self {
         let Ok((found, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else {
             return Self {
@@ -45,16 +45,17 @@ impl Descriptors {
         }
     }
 
-    /// How many connections may be open beside `workers` workers; `wanted` at most.
+    /// Returns the maximum number of connections beside `workers` workers; `wanted` at most.
     pub fn connections(self, wanted: usize, workers: u32) -> ResolvedValue<usize> {
         let reserved = RESERVED + RESERVED_PER_WORKER * u64::from(workers);
-        // With very few, half of them: a server that takes no connection is none.
+        // If descriptors are very scarce, connections get half: a server without any would be
+        // useless.
         let room = self.limit.saturating_sub(reserved).max(self.limit / 2);
         let room = usize::try_from(room).unwrap_or(usize::MAX);
         if wanted <= room {
             return ResolvedValue::new(wanted, format!("default; {self}"));
         }
-        ResolvedValue::new(room, format!("{self}, less {reserved} for everything else"))
+        ResolvedValue::new(room, format!("{self}, minus {reserved} for other uses"))
     }
 }
 
@@ -91,7 +92,7 @@ mod tests {
         assert_eq!(few.value, 1024 - 256 - 16);
         assert_eq!(
             few.why,
-            "the limit of open files is 1024 (hard: 1024), less 272 for everything else"
+            "the limit of open files is 1024 (hard: 1024), minus 272 for other uses"
         );
         assert_eq!(limit(100).connections(8192, 64).value, 50);
     }
@@ -105,7 +106,7 @@ mod tests {
         );
         let now = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
         assert_eq!(now, (raised.limit, raised.hard));
-        // Again there is nothing to raise.
+        // The second call has nothing to raise.
         assert_eq!(Descriptors::raise().found, raised.limit);
     }
 }

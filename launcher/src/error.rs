@@ -1,30 +1,30 @@
-//! What the launcher says to a person when something is wrong, and the exit code that goes with it.
+//! User-facing errors of the launcher and their exit codes.
 
 use std::fmt;
 
-/// A message for the person at the terminal: what is wrong and what to do about it.
+/// An error message for the user: what is wrong and how to fix it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// Decides the exit code; read by `main`.
+    /// Determines the exit code.
     pub kind: FailureKind,
-    /// One or two sentences without a backtrace; printed after `error: `.
+    /// One or two sentences without a backtrace, printed after `error: `.
     pub message: String,
 }
 
-/// Whose turn it is to act.
+/// The kind of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureKind {
-    /// What was typed makes no sense on any host, with any model: exit code 2.
+    /// The arguments are invalid on any host and with any model: exit code 2.
     Usage,
-    /// It did not work here: exit code 1.
+    /// The command failed on this host: exit code 1.
     Runtime,
 }
 
-/// A result whose error is meant for people.
+/// A result whose error is a message for the user.
 pub type Outcome<T> = Result<T, Failure>;
 
 impl Failure {
-    /// What was typed makes no sense.
+    /// Returns a failure of invalid arguments.
     pub fn usage(message: impl Into<String>) -> Self {
         Self {
             kind: FailureKind::Usage,
@@ -32,7 +32,8 @@ impl Failure {
         }
     }
 
-    /// What was asked does not work on this host, with this model, or just now.
+    /// Returns a failure of valid arguments: it depends on this host, this model or the current
+    /// state.
     pub fn runtime(message: impl Into<String>) -> Self {
         Self {
             kind: FailureKind::Runtime,
@@ -40,7 +41,7 @@ impl Failure {
         }
     }
 
-    /// The process's exit code.
+    /// Returns the process's exit code.
     pub fn exit_code(&self) -> u8 {
         match self.kind {
             FailureKind::Usage => 2,

@@ -1,4 +1,4 @@
-//! `penstock serve --explain`: every resolved value, and why it is that.
+//! `penstock serve --explain`: every resolved value with its reason.
 
 use std::fmt::{Display, Write};
 
@@ -6,7 +6,7 @@ use crate::hardware::CudaDevice;
 use crate::resolve::{Bounds, Plan, ResolvedValue};
 use crate::values::{ByteSize, Device};
 
-/// One line each for the person who asks.
+/// The output, one line per value.
 struct Page(String);
 
 impl Page {
@@ -25,7 +25,7 @@ impl Page {
         self.line(name, &decided.value, &decided.why);
     }
 
-    /// 0 is the worker's choice.
+    /// Adds a line for a value that the worker determines if it is 0.
     fn measured(&mut self, name: &str, decided: &ResolvedValue<u32>) {
         match decided.value {
             0 => self.line(name, "measured", &decided.why),
@@ -34,15 +34,15 @@ impl Page {
     }
 }
 
-/// The plan as text, with the bounds of the HTTP side. `devices` are those of the host, for an
-/// estimate where a worker will measure.
+/// Returns the plan and the limits of the HTTP server as text. `devices` are the host's GPUs, for
+/// an estimate of what a worker will measure.
 pub fn explain(plan: &Plan, bounds: &Bounds, devices: &[CudaDevice]) -> String {
     let mut page = Page(String::new());
     let model = &plan.model;
     page.title("model");
     page.line("directory", model.directory.display(), "");
     let shape = format!(
-        "{} layers, {} query heads, {} heads of keys and values, {} numbers each",
+        "{} layers, {} query heads, {} KV heads, head dimension {}",
         model.layers, model.heads, model.kv_heads, model.head_dim
     );
     page.line("family", &model.family, &shape);
@@ -76,16 +76,16 @@ pub fn explain(plan: &Plan, bounds: &Bounds, devices: &[CudaDevice]) -> String {
 
 fn memory(page: &mut Page, plan: &Plan, devices: &[CudaDevice]) {
     let memory = &plan.memory;
-    page.title("memory, of each worker");
+    page.title("memory per worker");
     page.resolved("memory-fraction", &memory.fraction);
     page.line(
         "weights",
         ByteSize(memory.weight_bytes),
-        "from the sizes of the weight files",
+        "from the weight files' sizes",
     );
     page.resolved("block-tokens", &memory.block_tokens);
     let why = format!(
-        "2 (key, value) x {} layers x {} heads x {} numbers x {} bytes x {} tokens",
+        "2 (key, value) x {} layers x {} heads x {} elements x {} bytes x {} tokens",
         plan.model.layers,
         plan.model.kv_heads / u64::from(plan.tp.value),
         plan.model.head_dim,
@@ -103,7 +103,7 @@ fn memory(page: &mut Page, plan: &Plan, devices: &[CudaDevice]) {
     let tokens = blocks * u64::from(memory.block_tokens.value);
     let longest = u64::from(plan.limits.max_sequence_tokens.value);
     let why = format!(
-        "{tokens} tokens: {} sequence(s) at their longest",
+        "{tokens} tokens: {} sequence(s) of maximum length",
         tokens / longest
     );
     page.line("blocks", blocks, &why);
@@ -115,7 +115,8 @@ fn memory(page: &mut Page, plan: &Plan, devices: &[CudaDevice]) {
     page.line("prefix-cache", prefix, &plan.queue.prefix_cache.why);
 }
 
-/// Bytes of the pool; on CUDA an estimate, since activations are measured by the worker.
+/// Returns the bytes of the KV pool. On CUDA they are an estimate, because the worker measures the
+/// activations.
 fn kv_bytes(plan: &Plan, devices: &[CudaDevice]) -> (Option<u64>, String) {
     let decided = &plan.memory.kv_bytes;
     if decided.value.is_some() || plan.device.value == Device::Cpu {
@@ -128,6 +129,6 @@ fn kv_bytes(plan: &Plan, devices: &[CudaDevice]) -> (Option<u64>, String) {
     let room = (share as u64).saturating_sub(plan.memory.weight_bytes);
     (
         Some(room),
-        "at most: the worker measures what a step needs, and takes the rest".to_owned(),
+        "upper bound: the worker measures the memory of a step and uses the rest".to_owned(),
     )
 }

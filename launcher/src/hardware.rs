@@ -1,30 +1,30 @@
-//! What the host has: asked once, quickly, without loading a driver.
+//! The host's hardware, detected once and without loading a driver.
 
 use std::path::Path;
 use std::process::Command;
 
-/// Facts about the host; read by `resolve`.
+/// The hardware of the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hardware {
-    /// CUDA devices that a worker could use.
+    /// The number of CUDA devices that a worker could use.
     pub cuda_devices: u32,
-    /// Processor cores that this process may run on.
+    /// The number of CPU cores that this process may use.
     pub cores: u32,
-    /// Bytes of host memory that can still be taken, container limits included.
+    /// Available host memory in bytes, within the container's limits.
     pub free_memory: u64,
 }
 
 /// One CUDA device, for `--explain`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CudaDevice {
-    /// Product name.
+    /// The product name.
     pub name: String,
-    /// Bytes of device memory.
+    /// Device memory in bytes.
     pub memory: u64,
 }
 
 impl Hardware {
-    /// Looks at the host.
+    /// Detects the host's hardware.
     pub fn detect() -> Self {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         Self {
@@ -35,7 +35,7 @@ impl Hardware {
     }
 }
 
-/// Devices that the driver shows, or those that CUDA_VISIBLE_DEVICES leaves of them.
+/// Returns the number of devices that the driver lists, restricted by CUDA_VISIBLE_DEVICES.
 fn visible_devices() -> u32 {
     let present = std::fs::read_dir("/dev").map_or(0, |entries| {
         let names = entries.flatten().map(|entry| entry.file_name());
@@ -84,7 +84,7 @@ fn container_room(group: &Path) -> Option<u64> {
     Some(read("memory.max")?.saturating_sub(read("memory.current")?))
 }
 
-/// Names and sizes of the devices; none where nvidia-smi is missing.
+/// Returns the names and sizes of the devices; empty if nvidia-smi is missing.
 pub fn cuda_devices() -> Vec<CudaDevice> {
     let query = [
         "--query-gpu=name,memory.total",

@@ -1,5 +1,5 @@
-//! From what --model names to a directory: a local one, the model that ships, or one from the hub.
-//! Downloading is huggingface_hub's work, run by `python -m penstock.hub`; it reports as JSON lines.
+//! Resolves --model to a directory: a local one, the shipped model, or one from the hub. `python -m
+//! penstock.hub` downloads with huggingface_hub and reports in JSON lines.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -11,17 +11,17 @@ use crate::error::{Failure, Outcome};
 use crate::interpreter::Interpreter;
 use crate::progress::Bar;
 
-/// The model that `--model` names when nobody typed it.
+/// The default of `--model`.
 pub const SHIPPED: &str = "brook";
 
-/// What `--model` names.
+/// The source of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ModelSource {
-    /// In the package `penstock`.
+    /// The model in the package `penstock`.
     Shipped,
-    /// A directory.
+    /// A local directory.
     Local(PathBuf),
-    /// Files on the hub.
+    /// A repository on the hub.
     Hub {
         /// `name` or `organisation/name`.
         id: String,
@@ -41,10 +41,10 @@ enum Event {
 }
 
 impl ModelSource {
-    /// Reads `--model` and `--revision`.
+    /// Parses `--model` and `--revision`.
     ///
     /// # Errors
-    /// When it is neither a directory nor formed like a hub id.
+    /// If the model is neither a directory nor a valid hub id.
     pub fn parse(model: Option<&str>, revision: Option<&str>) -> Outcome<Self> {
         let Some(model) = model else {
             return Ok(Self::Shipped);
@@ -70,7 +70,7 @@ impl ModelSource {
         }
         if !is_hub_id(model) {
             return Err(Failure::runtime(format!(
-                "--model {model}: no such directory, and it is not formed like a hub id \
+                "--model {model}: no such directory, and it is not a valid hub id \
                  (organisation/name)."
             )));
         }
@@ -81,7 +81,7 @@ impl ModelSource {
         })
     }
 
-    /// The name that clients see unless another was typed.
+    /// Returns the default of `--served-model-name`.
     pub fn name(&self) -> String {
         match self {
             Self::Shipped => SHIPPED.to_owned(),
@@ -94,11 +94,11 @@ impl ModelSource {
         }
     }
 
-    /// The directory of the model's files, downloaded if need be, into `cache` or
-    /// `huggingface_hub`'s own.
+    /// Returns the directory of the model's files. Downloads them if necessary, into `cache` or
+    /// `huggingface_hub`'s default cache.
     ///
     /// # Errors
-    /// Whatever keeps the files from being there, in words for people.
+    /// A message for the user if the files are not available.
     pub fn fetch(
         &self,
         interpreter: impl FnOnce() -> Outcome<Interpreter>,
@@ -123,10 +123,11 @@ fn is_hub_id(text: &str) -> bool {
     }
 }
 
-/// Downloads a hub model into `cache` or huggingface_hub's own, with a progress bar, and says where it lies.
+/// Downloads a hub model into `cache` or huggingface_hub's default cache, with a progress bar.
+/// Returns its directory.
 ///
 /// # Errors
-/// No such model, offline, no space, only pickled weights: in words for people.
+/// A message for the user, such as: no such model, offline, no space, only pickled weights.
 pub fn download(
     interpreter: &Interpreter,
     (id, revision): (&str, &str),
@@ -149,7 +150,7 @@ pub fn download(
         .map_or_else(|e| e.to_string(), |status| status.to_string());
     outcome?.ok_or_else(|| {
         Failure::runtime(format!(
-            "downloading {id} ended without an answer ({status})"
+            "the download of {id} ended without a result ({status})"
         ))
     })
 }
@@ -168,7 +169,7 @@ fn read_progress(lines: impl BufRead, id: &str) -> Outcome<Option<PathBuf>> {
             }
             Ok(Event::Done { path }) => return Ok(Some(path)),
             Ok(Event::Error { message }) => return Err(Failure::runtime(message)),
-            // Whatever else a library prints is not for us.
+            // Ignore lines that libraries print.
             Err(_) => {}
         }
     }

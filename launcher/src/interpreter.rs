@@ -1,4 +1,4 @@
-//! Which Python runs the workers, and whether Penstock is installed there.
+//! The Python interpreter that runs the workers, and its installation of Penstock.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,16 +7,16 @@ use serde::Deserialize;
 
 use crate::error::{Failure, Outcome};
 
-/// A Python that has the package `penstock`.
+/// A Python interpreter with the package `penstock`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interpreter {
-    /// The executable; the worker supervisor and the hub client start it.
+    /// The executable.
     pub path: PathBuf,
-    /// Directory of the package `penstock`; the shipped model lies in it.
+    /// The directory of the package `penstock`, which contains the shipped model.
     pub package: PathBuf,
 }
 
-/// Finds the package without importing it: an import could take seconds.
+/// Finds the package without importing it, because an import can take seconds.
 const PROBE: &str = r#"
 import importlib.util, json, sys
 spec = importlib.util.find_spec("penstock")
@@ -31,11 +31,11 @@ struct Probe {
 }
 
 impl Interpreter {
-    /// The interpreter that was typed, else `host` (the Python that this launcher runs in), else
-    /// the virtual environment's, else the first one on PATH.
+    /// Returns the interpreter of --python, else `host` (the interpreter that runs this launcher),
+    /// else the one of the virtual environment, else the first one on PATH.
     ///
     /// # Errors
-    /// When there is none, it is too old, or it lacks Penstock.
+    /// If there is none, or if it is too old or lacks Penstock.
     pub fn find(typed: Option<&Path>, host: Option<&Self>) -> Outcome<Self> {
         match (typed, host) {
             (Some(path), _) => Self::probe(path),
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_missing_interpreter_says_what_to_do() {
+    fn the_error_of_a_missing_interpreter_has_a_remedy() {
         let failure = Interpreter::find(Some(Path::new("/nowhere/python")), None).unwrap_err();
         assert_eq!(failure.exit_code(), 1);
         assert!(failure.message.contains("/nowhere/python"), "{failure}");

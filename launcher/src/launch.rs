@@ -1,4 +1,4 @@
-//! From settings to a running engine: the same for `serve`, `chat` and the Python API.
+//! From settings to a running engine, for `serve`, `chat` and the Python API.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,45 +25,45 @@ use crate::settings::Sources;
 use crate::terminal;
 use crate::workers::LocalWorkers;
 
-/// An engine that could be started: its model is on this host, every value is decided.
+/// An engine that is ready to start: its model is on this host and every value is resolved.
 #[derive(Debug)]
 pub struct Launch {
-    /// What the engine will do, and why.
+    /// The resolved values and their reasons.
     pub plan: Plan,
-    /// The model's name, unless the person chose another.
+    /// The model's name unless --served-model-name replaces it.
     pub name: String,
-    /// Of a hub model; shown by `/info`.
+    /// The revision of a hub model, shown by `/info`.
     pub revision: Option<String>,
-    /// What requests that want a watermark get; to the router.
+    /// The watermark parameters of requests that enable watermarking.
     pub watermark: Watermark,
     chat_template: Option<PathBuf>,
     workers: WorkerSource,
 }
 
-/// Where the workers come from.
+/// The source of the workers.
 #[derive(Debug)]
 enum WorkerSource {
-    /// Started here, with this Python.
+    /// Started by this process with this interpreter.
     Local(Interpreter),
-    /// Run by somebody else.
+    /// Started by another process.
     Attached(Vec<Endpoint>),
 }
 
 /// An engine that loads or runs.
 #[derive(Clone)]
 pub struct RunningEngine {
-    /// Token ids in and out; drained at the end.
+    /// The engine: token ids in and out.
     pub engine: Engine,
-    /// Text in and out.
+    /// The generator: text in and out.
     pub generator: Generator,
 }
 
 impl Launch {
-    /// Finds the model (downloads it if need be), looks at the host, decides everything. `host` is
-    /// the Python that the launcher runs in, if it runs in one.
+    /// Finds or downloads the model, detects the hardware and resolves every value. `host` is the
+    /// Python interpreter that runs the launcher, if any.
     ///
     /// # Errors
-    /// Whatever makes starting impossible.
+    /// Any reason that prevents the engine from starting.
     pub fn prepare(
         typed: &EngineArgs,
         sources: &Sources,
@@ -108,14 +108,15 @@ impl Launch {
     /// Starts the engine on the current tokio runtime; it loads in the background.
     ///
     /// # Errors
-    /// When the model's text files are unusable or there is no place for sockets.
+    /// If the tokenizer's or template's files are unusable, or if there is no directory for
+    /// sockets.
     pub fn start(self, config: &RouterConfig) -> Outcome<RunningEngine> {
         let load = self.load_config();
         let workers: Box<dyn Workers> = match self.workers {
             WorkerSource::Local(interpreter) => Box::new(LocalWorkers::new(interpreter, load)?),
             WorkerSource::Attached(endpoints) => Box::new(AttachedWorkers::new(endpoints, &load)),
         };
-        // After the workers: they start while the tokenizer is read.
+        // The workers start first, so that they load while this thread reads the tokenizer.
         let template = self.chat_template.as_deref();
         let text = ModelText::load_with(&self.plan.model.directory, template)
             .map_err(|error| Failure::runtime(error.to_string()))?;
@@ -128,7 +129,7 @@ impl Launch {
         Ok(RunningEngine { engine, generator })
     }
 
-    /// Chat templates of requests are rendered by Python, if there is one here.
+    /// Returns how to render requests' chat templates: in a Python process, if Python is available.
     pub fn templates(&self) -> RequestTemplates {
         match &self.workers {
             WorkerSource::Local(interpreter) => {
@@ -158,16 +159,16 @@ impl Launch {
     }
 }
 
-/// What goes wrong in the process itself.
+/// Registers metrics of the process itself.
 fn register_process_metrics(registry: &mut Registry) {
     registry.register(
         "penstock_log_lines_dropped",
-        "Lines of the log that could not be written",
+        "Log lines that could not be written",
         terminal::dropped_lines(),
     );
     registry.register(
         "penstock_panics",
-        "Panics: each is a fault of Penstock, and the log says where",
+        "Panics. Each is a bug in Penstock; the log has its location",
         logs::panics(),
     );
 }
@@ -184,10 +185,11 @@ fn engine_config(plan: &Plan) -> EngineConfig {
 }
 
 impl RunningEngine {
-    /// Waits until requests run. `progress` hears the phase, what is done and what there is to do.
+    /// Waits until the engine accepts requests. Calls `progress` with the phase, the completed
+    /// units and the total.
     ///
     /// # Errors
-    /// When the workers cannot start; the message is theirs.
+    /// The workers' message if they cannot start.
     pub async fn ready(&self, mut progress: impl FnMut(&str, u64, u64)) -> Outcome<Limits> {
         let mut state = self.engine.watch();
         loop {
@@ -207,7 +209,7 @@ impl RunningEngine {
         }
     }
 
-    /// Waits until the engine is over, and says why.
+    /// Waits until the engine stops and returns the reason.
     pub async fn stopped(&self) -> String {
         let mut state = self.engine.watch();
         let stopped = state
@@ -219,7 +221,7 @@ impl RunningEngine {
         }
     }
 
-    /// Lets running answers finish within `grace`, and ends the workers.
+    /// Lets running requests finish within `grace`, then stops the workers.
     pub async fn stop(&self, grace: Duration) {
         self.engine.drain(grace).await;
     }

@@ -1,35 +1,35 @@
-//! Limits of the HTTP side that only TGI's launcher has flags for.
+//! Limits of the HTTP server that only TGI's launcher has flags for.
 
 use std::num::NonZeroUsize;
 
 use penstock_router::{Cors, RouterConfig};
 
-/// What `penstock serve` has no flags for. Set by the table of `tgi`; read where the router's
-/// configuration is made.
+/// Limits without a flag of `penstock serve`. The table of `penstock tgi` sets them; the router's
+/// configuration uses them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Threads that tokenize.
+    /// Tokenizer threads.
     pub tokenizer_threads: Option<NonZeroUsize>,
-    /// Answers to a prompt.
+    /// The maximum number of choices per prompt.
     pub max_best_of: Option<u32>,
-    /// Alternatives told of a token.
+    /// The maximum number of top logprobs per token.
     pub max_top_tokens: Option<u32>,
-    /// Whether requests for a grammar are refused.
+    /// Whether requests with a grammar are refused.
     pub no_grammars: bool,
-    /// Stop strings of a request.
+    /// The maximum number of stop strings per request.
     pub max_stop_sequences: Option<usize>,
-    /// Tokens of a prompt.
+    /// The maximum number of prompt tokens.
     pub max_input_tokens: Option<usize>,
-    /// Prompts of a completion request.
+    /// The maximum number of prompts per completion request.
     pub max_client_batch_size: Option<usize>,
-    /// Bytes of a request's body.
+    /// The maximum size of a request's body in bytes.
     pub max_body_bytes: Option<usize>,
-    /// Web pages that may call the server; empty = all.
+    /// Origins of web pages that may call the server; empty = all.
     pub cors_origins: Vec<String>,
 }
 
 impl Limits {
-    /// The configuration with these limits.
+    /// Returns `config` with these limits.
     pub fn apply(&self, config: RouterConfig) -> RouterConfig {
         let cors = match self.cors_origins.as_slice() {
             [] => config.cors,

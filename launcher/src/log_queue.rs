@@ -1,5 +1,5 @@
-//! Lines on their way to stderr. A disk may be full and a pipe may have no reader, so a thread of its
-//! own writes them: the threads of the server only add to a bounded queue, and never wait.
+//! The queue of stderr lines. A full disk or an unread pipe can block a write, so a separate thread
+//! writes. The server's threads only append to a bounded queue and never wait.
 
 use std::collections::VecDeque;
 use std::io;
@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 
 use prometheus_client::metrics::counter::Counter;
 
-/// Bytes of lines that wait. A line that would exceed them is dropped.
+/// The maximum total size of queued lines. A line that would exceed it is dropped.
 const MAX_BYTES: usize = 1 << 20;
-/// Lines that wait: what a line costs beside its bytes is bounded too.
+/// The maximum number of queued lines, which bounds the overhead per line.
 const MAX_LINES: usize = 8192;
 
-/// A bounded queue of lines with one writer. Clones share it.
+/// A bounded queue of lines with one writer thread. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct LogQueue(Arc<Shared>);
 
@@ -28,15 +28,16 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Waiting {
     lines: VecDeque<Box<[u8]>>,
-    /// Sum of their lengths.
+    /// The total size of `lines`.
     bytes: usize,
-    /// The writer has a line that is in `lines` no more.
+    /// Whether the writer is writing a line that is no longer in `lines`.
     writing: bool,
 }
 
 impl LogQueue {
-    /// Starts the thread that hands each line to `sink`, and to `on_dropped` how many were dropped, once
-    /// lines can be written again. If the system gives no thread, the queue fills and drops.
+    /// Starts the writer thread. It passes each line to `sink` and, once writes succeed again, the
+    /// number of dropped lines to `on_dropped`. If the thread cannot be started, the queue fills
+    /// and drops lines.
     pub fn start(
         sink: impl FnMut(&[u8]) -> io::Result<()> + Send + 'static,
         on_dropped: impl FnMut(u64) + Send + 'static,
@@ -44,12 +45,12 @@ impl LogQueue {
         let queue = Self::default();
         let shared = Arc::clone(&queue.0);
         let thread = thread::Builder::new().name("log".into());
-        // Without the thread there is nobody to tell.
+        // Without this thread there is no way to report the error.
         let _ = thread.spawn(move || shared.write(sink, on_dropped));
         queue
     }
 
-    /// Takes a line, or drops it and counts it when the queue is full.
+    /// Queues a line, or drops and counts it if the queue is full.
     pub fn push(&self, line: &[u8]) {
         let mut waiting = self.0.lock();
         if waiting.lines.len() >= MAX_LINES || waiting.bytes + line.len() > MAX_BYTES {
@@ -62,7 +63,7 @@ impl LogQueue {
         self.0.changed.notify_all();
     }
 
-    /// Waits until all lines are written, but no longer than `limit`.
+    /// Waits until all lines are written, at most for `limit`.
     pub fn flush(&self, limit: Duration) {
         let end = Instant::now() + limit;
         let mut waiting = self.0.lock();
@@ -76,7 +77,7 @@ impl LogQueue {
         }
     }
 
-    /// How many lines were dropped, because the queue was full or the write failed.
+    /// Returns the number of lines dropped because the queue was full or a write failed.
     pub fn dropped(&self) -> Counter {
         self.0.dropped.clone()
     }
@@ -95,7 +96,7 @@ impl Shared {
             if written.is_err() {
                 self.dropped.inc();
             }
-            // Counted only after a line came through: `on_dropped` writes a line itself.
+            // Report only after a successful write, because `on_dropped` queues a line itself.
             let dropped = self.dropped.get();
             if written.is_ok() && dropped > known {
                 on_dropped(dropped - known);
@@ -104,7 +105,7 @@ impl Shared {
         }
     }
 
-    /// The next line; the one before it is written.
+    /// Returns the next line. The previous one counts as written.
     fn next(&self) -> Box<[u8]> {
         let mut waiting = self.lock();
         waiting.writing = false;
@@ -120,7 +121,7 @@ impl Shared {
         }
     }
 
-    /// Each change under this lock leaves a whole state behind.
+    /// A panic cannot leave the state inconsistent, so poisoning is ignored.
     fn lock(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -134,7 +135,7 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_secs(20);
 
-    /// A queue whose every write waits for a word; what was written, and what was told of drops.
+    /// A queue whose writes each wait for a signal, the lines written and the reported drops.
     struct Slow {
         queue: LogQueue,
         go: std::sync::mpsc::Sender<io::Result<()>>,
@@ -162,7 +163,7 @@ mod tests {
         let slow = slow();
         slow.queue.push(b"first");
         assert_eq!(slow.written.recv_timeout(TIMEOUT).unwrap(), b"first");
-        // Nothing more is written from here on, and yet every call returns.
+        // The sink blocks from here on, and yet every call returns.
         let line = vec![b'x'; 1 << 10];
         let fits = MAX_BYTES / line.len();
         for _ in 0..fits + 7 {

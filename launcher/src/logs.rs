@@ -1,4 +1,4 @@
-//! Where log lines go and how they look.
+//! The destination and format of log lines.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::{IsTerminal, stderr};
@@ -13,7 +13,7 @@ use tracing_subscriber::EnvFilter;
 use crate::terminal::{self, LogWriter};
 use crate::values::{LogFormat, LogLevel};
 
-/// Starts logging. Libraries speak only when something is wrong with them.
+/// Starts logging. Libraries log warnings and errors only.
 pub fn start(format: LogFormat, level: LogLevel) {
     let quiet = if level == LogLevel::Error {
         "error"
@@ -25,7 +25,7 @@ pub fn start(format: LogFormat, level: LogLevel) {
     let filter = EnvFilter::new(format!("{quiet},{}", ours.join(",")));
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        // Told by `eprintln`, which panics when stderr cannot be written.
+        // It would report them with `eprintln`, which panics if stderr cannot be written.
         .log_internal_errors(false)
         .with_writer(LogWriter::default);
     let started = match format {
@@ -35,16 +35,16 @@ pub fn start(format: LogFormat, level: LogLevel) {
             .with_ansi(stderr().is_terminal())
             .try_init(),
     };
-    // A second start in one process keeps the first one's lines.
+    // A second start in one process keeps the first configuration.
     drop(started);
     terminal::set_format(format);
 }
 
-/// Panics since `log_panics`.
+/// The number of panics since `log_panics`.
 static PANICS: LazyLock<Counter> = LazyLock::new(Counter::default);
 
-/// Makes a panic a line of the log. What Rust does otherwise writes to stderr itself, which waits for
-/// ever if that is a pipe without a reader. For programs of ours alone: it holds for the process.
+/// Logs panics. Rust's default hook writes to stderr directly, which blocks for ever on an unread
+/// pipe. The hook applies to the whole process, so only Penstock's own programs call this.
 pub fn log_panics() {
     panic::set_hook(Box::new(|panic| {
         PANICS.inc();
@@ -52,7 +52,7 @@ pub fn log_panics() {
     }));
 }
 
-/// How many panics there were.
+/// Returns the number of panics.
 pub fn panics() -> Counter {
     PANICS.clone()
 }

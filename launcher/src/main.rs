@@ -1,8 +1,8 @@
-//! The launcher as a program of its own; the wheel's console script calls the same function.
+//! The launcher as a separate program. The wheel's console script calls the same function.
 
 use std::process::ExitCode;
 
-/// Gives memory back to the system soon after a load, which glibc's does not do for threads.
+/// Returns memory to the system soon after loading; glibc's allocator does not for threads.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

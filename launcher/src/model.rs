@@ -1,4 +1,5 @@
-//! What the launcher must know of a model before any worker starts: its shape and its weight files.
+//! The facts about a model that the launcher needs before a worker starts: its shape and its weight
+//! files.
 
 use std::path::{Path, PathBuf};
 
@@ -7,43 +8,43 @@ use serde_json::Value;
 use crate::error::{Failure, Outcome};
 use crate::values::Dtype;
 
-/// Who needs the weights of a model directory.
+/// The location of the weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Weights {
-    /// A worker that is started here.
+    /// On this host, for a worker that the launcher starts.
     Here,
-    /// A worker that somebody else runs, who knows where they are.
+    /// Known only to a worker that another process runs.
     Elsewhere,
 }
 
-/// Facts from a model directory; read by `resolve`, which decides every limit from them.
+/// Facts about a model from its directory. `resolve` derives every limit from them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelFacts {
-    /// The directory that holds config.json; workers get it through Load.
+    /// The directory of config.json; workers get it in the Load call.
     pub directory: PathBuf,
-    /// The architecture's name in config.json, for people.
+    /// The architecture's name in config.json, for messages.
     pub family: String,
-    /// Attention layers, each with keys and values to store.
+    /// Attention layers with a KV cache.
     pub layers: u64,
     /// Query heads; tensor parallelism must divide them.
     pub heads: u64,
-    /// Heads of keys and values; tensor parallelism must divide them.
+    /// KV heads; tensor parallelism must divide them.
     pub kv_heads: u64,
-    /// Numbers per head.
+    /// Elements per head.
     pub head_dim: u64,
-    /// Tokens of one sequence that the model was made for.
+    /// The context length of the model in tokens.
     pub max_tokens: u32,
-    /// Format of the stored weights.
+    /// The dtype of the stored weights.
     pub dtype: Option<Dtype>,
-    /// Bytes of all weight files; 0 if they are elsewhere.
+    /// The size of all weight files in bytes; 0 if they are elsewhere.
     pub weight_bytes: u64,
 }
 
 impl ModelFacts {
-    /// Reads config.json and lists the weight files of `directory`.
+    /// Reads config.json and lists the weight files in `directory`.
     ///
     /// # Errors
-    /// When a file is missing or config.json lacks what every model has.
+    /// If a file is missing or config.json lacks a required field.
     pub fn read(directory: &Path, weights: Weights) -> Outcome<Self> {
         let path = directory.join("config.json");
         let shown = path.display();
@@ -64,7 +65,7 @@ impl ModelFacts {
     }
 
     fn from_config(directory: &Path, config: &Value, weight_bytes: u64) -> Result<Self, String> {
-        // Models that also see or hear keep the language model's shape one level down.
+        // Multimodal models keep the language model's configuration in `text_config`.
         let text = config.get("text_config").unwrap_or(config);
         let heads = count(text, "num_attention_heads")?;
         let head_dim = match text.get("head_dim") {
@@ -93,12 +94,12 @@ impl ModelFacts {
         })
     }
 
-    /// Bytes that the keys and values of one token take on one of `tp` ranks.
+    /// Returns the KV bytes of one token on one of `tp` ranks.
     pub fn kv_token_bytes(&self, dtype: Dtype, tp: u32) -> u64 {
         2 * self.layers * (self.kv_heads / u64::from(tp)) * self.head_dim * dtype.bytes()
     }
 
-    /// Bytes of one rank's weights in `dtype`; exact when every layer is split.
+    /// Returns the bytes of one rank's weights in `dtype`; exact if every layer is split.
     pub fn rank_weight_bytes(&self, dtype: Dtype, tp: u32) -> u64 {
         let stored = self.dtype.unwrap_or(dtype).bytes();
         self.weight_bytes * dtype.bytes() / stored / u64::from(tp)
@@ -110,7 +111,7 @@ fn family(config: &Value) -> String {
     let name = architecture
         .or_else(|| config.get("model_type"))
         .and_then(Value::as_str);
-    name.unwrap_or("unnamed architecture").to_owned()
+    name.unwrap_or("unknown architecture").to_owned()
 }
 
 fn count(config: &Value, field: &str) -> Result<u64, String> {
@@ -134,7 +135,7 @@ fn weight_bytes(directory: &Path) -> Outcome<u64> {
         let name = entry.file_name();
         let name = name.to_string_lossy();
         if name.ends_with(".safetensors") {
-            // Hub caches hold links, so the size is that of what the link names.
+            // Hub caches contain symbolic links; count the size of the target.
             bytes += std::fs::metadata(entry.path()).map_or(0, |metadata| metadata.len());
         }
         pickled |= name.ends_with(".bin") || name.ends_with(".pt");
@@ -162,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_fields_follow_from_others() {
+    fn missing_fields_are_derived_from_others() {
         let config = json!({
             "model_type": "llama", "hidden_size": 512, "num_attention_heads": 8,
             "num_hidden_layers": 4, "max_position_embeddings": 2048, "torch_dtype": "bfloat16",
@@ -170,7 +171,7 @@ mod tests {
         let facts = facts(&config).unwrap();
         assert_eq!((facts.kv_heads, facts.head_dim), (8, 64));
         assert_eq!(facts.dtype, Some(Dtype::Bfloat16));
-        // Keys and values, 4 layers, 4 of 8 heads, 64 numbers of 2 bytes.
+        // 2 (key, value) x 4 layers x 4 of 8 heads x 64 elements x 2 bytes.
         assert_eq!(facts.kv_token_bytes(Dtype::Bfloat16, 2), 2 * 4 * 4 * 64 * 2);
         assert_eq!(facts.rank_weight_bytes(Dtype::Float32, 2), 1 << 20);
     }

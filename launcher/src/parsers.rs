@@ -1,4 +1,4 @@
-//! How a model's answers are read: formats by the names that flags have for them.
+//! The output formats of models, by their names on the command line.
 
 use clap::ValueEnum;
 use penstock_router::config::Format;
@@ -7,14 +7,14 @@ use penstock_router::tool_parsers::{ReasoningFormat, ToolFormat};
 /// The format of a model's tool calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum ToolParser {
-    /// By the chat template.
+    /// Detected in the chat template.
     #[default]
     Auto,
-    /// Calls stay text.
+    /// Not parsed: calls stay text.
     Off,
     /// JSON between <tool_call> tags: Hermes, Qwen.
     Hermes,
-    /// The same without blanks.
+    /// The same without whitespace.
     Brook,
     /// One JSON object with name and parameters: Llama 3.
     Llama3Json,
@@ -24,13 +24,13 @@ pub enum ToolParser {
     Pythonic,
 }
 
-/// The format of a model's thoughts.
+/// The format of a model's reasoning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum ReasoningParser {
-    /// By the chat template.
+    /// Detected in the chat template.
     #[default]
     Auto,
-    /// Thoughts stay text.
+    /// Not parsed: reasoning stays text.
     Off,
     /// Between <think> tags.
     Think,
@@ -39,7 +39,7 @@ pub enum ReasoningParser {
 }
 
 impl ToolParser {
-    /// What the router calls it.
+    /// Returns the router's value.
     pub fn format(self) -> Format<ToolFormat> {
         match self {
             Self::Auto => Format::Auto,
@@ -54,7 +54,7 @@ impl ToolParser {
 }
 
 impl ReasoningParser {
-    /// What the router calls it.
+    /// Returns the router's value.
     pub fn format(self) -> Format<ReasoningFormat> {
         match self {
             Self::Auto => Format::Auto,

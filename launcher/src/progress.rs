@@ -1,4 +1,4 @@
-//! How far something is that takes a while: bars and spinners on a terminal, lines elsewhere.
+//! Progress of long operations: bars and spinners on a terminal, lines elsewhere.
 
 use std::time::{Duration, Instant};
 
@@ -7,12 +7,12 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::terminal::{bars, print_note};
 use crate::values::ByteSize;
 
-/// Off a terminal: a line at least this often.
+/// The maximum time between lines if stderr is no terminal.
 const LINE_INTERVAL: Duration = Duration::from_secs(10);
-/// Time between two looks of a spinner.
+/// The frame interval of a spinner.
 const TURN: Duration = Duration::from_millis(100);
 
-/// One thing that takes a while.
+/// The progress of one operation.
 #[derive(Debug)]
 pub struct Bar {
     label: String,
@@ -22,14 +22,14 @@ pub struct Bar {
     output: BarOutput,
 }
 
-/// What a bar counts.
+/// The unit of a bar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unit {
-    /// Bytes, with rate and time left.
+    /// Bytes, with rate and remaining time.
     Bytes,
-    /// Steps of some work.
+    /// Steps of an operation.
     Steps,
-    /// Nothing: nobody can say how far it is.
+    /// None: the progress is unknown.
     Time,
 }
 
@@ -39,12 +39,12 @@ enum BarOutput {
     Lines { last: Instant },
 }
 
-/// The bar of the phase that loading is in.
+/// The bar of the current loading phase.
 #[derive(Debug, Default)]
 pub struct Phases(Option<(String, Bar)>);
 
 impl Bar {
-    /// A bar over `total` bytes.
+    /// Creates a bar over `total` bytes.
     pub fn bytes(label: &str, total: u64) -> Self {
         Self::new(label, Unit::Bytes, total)
     }
@@ -77,7 +77,7 @@ impl Bar {
         bar
     }
 
-    /// Says how much is done.
+    /// Sets the completed amount.
     pub fn at(&mut self, done: u64) {
         match &mut self.output {
             BarOutput::Terminal(bar) => bar.set_position(done),
@@ -103,7 +103,7 @@ impl Drop for Bar {
 }
 
 impl Phases {
-    /// Takes an engine's news while it loads; `total` is 0 where nobody knows it.
+    /// Takes the progress of a loading engine; `total` is 0 if it is unknown.
     pub fn update(&mut self, phase: &str, done: u64, total: u64) {
         let same = self
             .0
@@ -117,7 +117,7 @@ impl Phases {
                 (_, 0) => (format!("loading {phase}"), Unit::Time),
                 _ => (format!("loading {phase}"), Unit::Steps),
             };
-            // The old bar goes before the new one comes.
+            // Remove the old bar before the new one is drawn.
             self.0 = None;
             self.0 = Some((phase.to_owned(), Bar::new(&label, unit, total)));
         }

@@ -1,5 +1,5 @@
-//! From typed settings, a model and a host to one plan with a reason for every value. Everything that
-//! can be known to be impossible is an error here, before anything starts.
+//! Resolves typed settings, a model and a host to one plan with a reason for every value.
+//! Contradictions are errors here, before any process starts.
 
 use std::time::Duration;
 
@@ -13,72 +13,73 @@ use crate::model::ModelFacts;
 use crate::settings::{Source, Sources};
 use crate::values::{ByteSize, Device, DeviceChoice, Dtype};
 
-/// A value and why it is that.
+/// A value and its reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResolvedValue<T> {
-    /// Handed down to whoever needs it.
+    /// The value.
     pub value: T,
-    /// For `--explain`.
+    /// The reason, for `--explain`.
     pub why: String,
 }
 
-/// Everything an engine needs, decided.
+/// All resolved values of an engine.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The model that workers load.
     pub model: ModelFacts,
-    /// Where tensors live; to the workers.
+    /// The device of tensors; for the workers.
     pub device: ResolvedValue<Device>,
-    /// Number format; to the workers.
+    /// The dtype; for the workers.
     pub dtype: ResolvedValue<Dtype>,
-    /// Workers that share each layer.
+    /// The number of workers that share each layer.
     pub tp: ResolvedValue<u32>,
-    /// CPU threads of each worker; 0 leaves it to the worker.
+    /// CPU threads per worker; the worker decides if it is 0.
     pub threads: ResolvedValue<u32>,
-    /// Limits of steps and sequences; to the workers, which may lower them.
+    /// Limits of steps and sequences; for the workers, which may lower them.
     pub limits: Limits,
-    /// KV memory; to the workers.
+    /// KV memory; for the workers.
     pub memory: Memory,
-    /// Queue and pace; to the scheduler.
+    /// Queue limits and pace; for the scheduler.
     pub queue: Queue,
 }
 
 /// Limits of steps and sequences.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Prompt and answer of one sequence.
+    /// The maximum tokens of one sequence, prompt and output together.
     pub max_sequence_tokens: ResolvedValue<u32>,
-    /// Sequences that run at once.
+    /// The maximum number of running sequences.
     pub max_slots: ResolvedValue<u32>,
-    /// Tokens of one step.
+    /// The maximum tokens of one step.
     pub max_step_tokens: ResolvedValue<u32>,
 }
 
 /// KV memory of one rank.
 #[derive(Clone, Debug)]
 pub struct Memory {
-    /// Bytes of the pool; none leaves it to the worker, which measures what is free after loading.
+    /// The size of the pool in bytes. With `None`, the worker measures the free memory after
+    /// loading.
     pub kv_bytes: ResolvedValue<Option<u64>>,
-    /// Share of the device's memory that a worker may use.
+    /// The share of the device's memory that a worker may use.
     pub fraction: ResolvedValue<f32>,
-    /// Tokens of one block.
+    /// Tokens per KV block.
     pub block_tokens: ResolvedValue<u32>,
-    /// Bytes of one block; read by `--explain` and the checks here.
+    /// Bytes per KV block, for `--explain` and the checks here.
     pub block_bytes: u64,
-    /// Bytes of the weights; an estimate for `--explain`.
+    /// The estimated size of the weights in bytes, for `--explain`.
     pub weight_bytes: u64,
 }
 
-/// Queue and pace.
+/// Queue limits and pace.
 #[derive(Clone, Debug)]
 pub struct Queue {
-    /// Requests that may wait.
+    /// The maximum number of waiting requests.
     pub max_waiting: ResolvedValue<u32>,
-    /// Prompt tokens that may wait.
+    /// The maximum number of waiting prompt tokens.
     pub max_waiting_tokens: ResolvedValue<u64>,
-    /// Longest pause that reading prompts puts between tokens of running answers.
+    /// The longest gap between tokens of running sequences that prefills may cause.
     pub latency_target: ResolvedValue<Duration>,
-    /// Whether computed blocks are kept for later requests.
+    /// Whether computed KV blocks are kept for later requests.
     pub prefix_cache: ResolvedValue<bool>,
 }
 
@@ -90,7 +91,7 @@ struct Resolver<'a> {
 }
 
 impl<T> ResolvedValue<T> {
-    /// A value with its reason.
+    /// Creates a value with its reason.
     pub(crate) fn new(value: T, why: impl Into<String>) -> Self {
         Self {
             value,
@@ -99,10 +100,10 @@ impl<T> ResolvedValue<T> {
     }
 }
 
-/// Decides every value.
+/// Resolves every value.
 ///
 /// # Errors
-/// When a setting contradicts the model, the host or another setting.
+/// If a setting contradicts the model, the host or another setting.
 pub fn resolve(
     typed: &EngineArgs,
     sources: &Sources,
@@ -118,19 +119,19 @@ pub fn resolve(
     .plan()
 }
 
-/// Bounds of the HTTP side, decided.
+/// Resolved limits of the HTTP server.
 #[derive(Clone, Debug)]
 pub struct Bounds {
-    /// Bytes of request bodies that are held; to the router.
+    /// The maximum bytes of request bodies in memory; for the router.
     pub bodies: ResolvedValue<ByteSize>,
-    /// Bytes of stored responses; shown by `--explain`.
+    /// The maximum bytes of stored responses, for `--explain`.
     pub responses: ResolvedValue<ByteSize>,
-    /// Connections that are open; to the router.
+    /// The maximum number of open connections; for the router.
     pub connections: ResolvedValue<usize>,
 }
 
-/// Decides the bounds of the HTTP side, beside `workers` workers. Raises the process's limit of open
-/// files, on which they depend.
+/// Resolves the limits of the HTTP server beside `workers` workers. Raises the process's limit of
+/// open files, because they depend on it.
 pub fn resolve_http(typed: &HttpArgs, sources: &Sources, workers: u32) -> Bounds {
     let wanted = RouterConfig::new("").max_connections;
     Bounds {
@@ -201,8 +202,8 @@ impl Resolver<'_> {
     fn tp(&self, device: Device) -> Outcome<ResolvedValue<u32>> {
         let attached = u32::try_from(self.typed.worker.len()).unwrap_or(u32::MAX);
         let tp = match (self.typed.tp, attached) {
-            (typed, 0) => self.or_default("tp", typed, 1, "one worker unless --tp asks for more"),
-            (None, attached) => ResolvedValue::new(attached, "one rank for each --worker"),
+            (typed, 0) => self.or_default("tp", typed, 1, "one worker unless --tp is set"),
+            (None, attached) => ResolvedValue::new(attached, "one rank per --worker"),
             (Some(tp), attached) if tp == attached => self.typed("tp", tp),
             (Some(tp), attached) => {
                 return Err(Failure::runtime(format!(
@@ -227,7 +228,7 @@ impl Resolver<'_> {
         let found = self.hardware.cuda_devices;
         if device == Device::Cuda && attached == 0 && tp.value > found {
             return Err(Failure::runtime(format!(
-                "--tp {ranks} needs as many CUDA devices, and this host shows {found}."
+                "--tp {ranks} needs as many CUDA devices, and this host has {found}."
             )));
         }
         Ok(tp)
@@ -243,9 +244,9 @@ impl Resolver<'_> {
             return Ok(self.typed("dtype", dtype));
         }
         Ok(match (device, self.model.dtype) {
-            (Device::Cpu, _) => ResolvedValue::new(Dtype::Float32, "what CPUs compute fastest"),
+            (Device::Cpu, _) => ResolvedValue::new(Dtype::Float32, "the fastest dtype on CPUs"),
             (Device::Cuda, Some(dtype @ (Dtype::Bfloat16 | Dtype::Float16))) => {
-                ResolvedValue::new(dtype, "the checkpoint's own")
+                ResolvedValue::new(dtype, "the checkpoint's dtype")
             }
             (Device::Cuda, _) => {
                 ResolvedValue::new(Dtype::Bfloat16, "the checkpoint is not in half precision")
@@ -260,7 +261,7 @@ impl Resolver<'_> {
                 (cores / tp).max(1),
                 format!("{cores} core(s) over {tp} worker(s)"),
             ),
-            Device::Cuda => (0, "the worker's choice".to_owned()),
+            Device::Cuda => (0, "the worker decides".to_owned()),
         };
         self.or_default("threads", self.typed.threads, default, &why)
     }
@@ -269,12 +270,15 @@ impl Resolver<'_> {
         let model_limit = self.model.max_tokens;
         if let Some(typed) = self.typed.max_len.filter(|typed| *typed > model_limit) {
             return Err(Failure::runtime(format!(
-                "--max-len {typed} is more than the {model_limit} tokens this model was made for \
+                "--max-len {typed} exceeds the model's context length of {model_limit} tokens \
                  (max_position_embeddings in its config.json): lower it."
             )));
         }
         let (slots, why) = match device {
-            Device::Cuda => (0, "the worker's choice, by the memory that weights leave"),
+            Device::Cuda => (
+                0,
+                "the worker decides, by the memory left after the weights",
+            ),
             Device::Cpu => (32, "default on the CPU"),
         };
         let (step, step_why) = match device {
@@ -301,7 +305,10 @@ impl Resolver<'_> {
     fn memory(&self, device: Device, dtype: Dtype, tp: u32, limits: &Limits) -> Outcome<Memory> {
         let (share, why) = match device {
             Device::Cuda => (0.9, "default on CUDA"),
-            Device::Cpu => (0.5, "default on the CPU, which others use too"),
+            Device::Cpu => (
+                0.5,
+                "default on the CPU, whose memory other processes share",
+            ),
         };
         let fraction = self.or_default("memory-fraction", self.typed.memory_fraction, share, why);
         let mut memory = Memory {
@@ -310,7 +317,7 @@ impl Resolver<'_> {
             block_tokens: self.typed("block-tokens", self.typed.block_tokens),
             kv_bytes: ResolvedValue::new(
                 None,
-                "what is free on the device once weights are loaded",
+                "the device memory that is free after loading the weights",
             ),
             fraction,
         };
@@ -325,17 +332,17 @@ impl Resolver<'_> {
         Ok(memory)
     }
 
-    /// On the CPU: what all slots could ever fill, if the host has that much to spare.
+    /// On the CPU: enough for all slots at the maximum length, if the host has enough free memory.
     fn host_kv(&self, tp: u32, memory: &Memory, limits: &Limits) -> ResolvedValue<Option<u64>> {
         let blocks = blocks_of_one(memory, limits) * u64::from(limits.max_slots.value);
         let wanted = blocks * memory.block_bytes;
         let share = self.hardware.free_memory as f64 * f64::from(memory.fraction.value);
         let room = (share as u64 / u64::from(tp)).saturating_sub(memory.weight_bytes);
         if wanted <= room {
-            return ResolvedValue::new(Some(wanted), "every slot at its longest");
+            return ResolvedValue::new(Some(wanted), "every slot at the maximum length");
         }
         let why = format!(
-            "{} of free host memory, less the weights",
+            "{} of free host memory, minus the weights",
             memory.fraction.value
         );
         ResolvedValue::new(Some(room), why)
@@ -369,8 +376,8 @@ fn check_one_sequence(what: &str, bytes: u64, memory: &Memory, limits: &Limits) 
     let blocks = bytes / memory.block_bytes;
     let tokens = blocks * u64::from(memory.block_tokens.value);
     Err(Failure::runtime(format!(
-        "{what} of {} holds {tokens} tokens, but one sequence may have {} and needs {}: give \
-         --kv-memory at least that much, or lower --max-len.",
+        "{what} of {} holds {tokens} tokens, but one sequence of {} tokens needs {}: set \
+         --kv-memory to at least that, or lower --max-len.",
         ByteSize(bytes),
         limits.max_sequence_tokens.value,
         ByteSize(needed),

@@ -1,4 +1,4 @@
-//! `penstock serve`: the listener first, then the model, then requests until a signal, then a drain.
+//! `penstock serve`: binds the listener, loads the model, serves until a signal, then drains.
 
 use std::future::Future;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -26,9 +26,9 @@ use crate::signals::Signals;
 use crate::terminal::print_note;
 use crate::values::{LogFormat, LogLevel};
 
-/// Connections that wait to be accepted.
+/// The backlog of the listening socket.
 const BACKLOG: u32 = 4096;
-/// What is left to do after a drain is cut off here.
+/// The time for remaining tasks after a drain before they are cancelled.
 const LAST_MOMENT: Duration = Duration::from_secs(1);
 
 /// An engine behind a listener.
@@ -36,23 +36,23 @@ struct Server {
     running: RunningEngine,
     model: String,
     address: SocketAddr,
-    /// Where KServe's gRPC is offered.
+    /// The address of KServe's gRPC server, if enabled.
     kserve: Option<SocketAddr>,
     stop: oneshot::Sender<()>,
     task: JoinHandle<std::io::Result<()>>,
 }
 
-/// Serves until a signal, or until the engine gives up.
+/// Serves until a signal or until the engine fails.
 ///
 /// # Errors
-/// Whatever keeps the server from starting, or ends it.
+/// The reason why the server could not start, or why it stopped.
 pub fn run(args: &ServeArgs, sources: &Sources, host: Option<&Interpreter>) -> Outcome<()> {
     let began = Instant::now();
     logs::start(args.log.log_format, args.log.log_level);
     logs::log_panics();
     within_runtime(async {
-        // Clients may connect from now on; they are answered as soon as the model's text side is
-        // there, and told to wait until its weights are.
+        // Clients can connect from now on. They get answers once the tokenizer is loaded, and a 503
+        // until the weights are.
         let http = bind(args.http.host, args.http.port)?;
         let kserve = args.http.kserve_grpc_port;
         let kserve = kserve.map(|port| bind(args.http.host, port)).transpose()?;
@@ -76,7 +76,7 @@ pub fn run(args: &ServeArgs, sources: &Sources, host: Option<&Interpreter>) -> O
         };
         outcome?;
         print_note(&format!(
-            "stopping: running answers get {} s to finish",
+            "stopping: running requests have {} s to finish",
             args.http.grace
         ));
         server
@@ -85,10 +85,10 @@ pub fn run(args: &ServeArgs, sources: &Sources, host: Option<&Interpreter>) -> O
     })
 }
 
-/// Talks in the terminal with a server that runs, or with one that lives as long as the talk.
+/// Chats in the terminal with a running server, or with a temporary one.
 ///
 /// # Errors
-/// When there is no server to talk with, and none can be started.
+/// If there is no server and none can be started.
 pub fn run_chat(args: &ChatArgs, sources: &Sources, host: Option<&Interpreter>) -> Outcome<()> {
     within_runtime(async {
         if let Some(url) = &args.url {
@@ -112,18 +112,18 @@ pub fn run_chat(args: &ChatArgs, sources: &Sources, host: Option<&Interpreter>) 
 }
 
 fn within_runtime(body: impl Future<Output = Outcome<()>>) -> Outcome<()> {
-    // The engine's thread: connections are served by threads of their own.
+    // Only the engine's thread: connections have threads of their own.
     let runtime = Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| Failure::runtime(format!("cannot start the runtime: {error}")))?;
     let outcome = runtime.block_on(body);
-    // What still runs is cut off: dropping a worker kills it.
+    // Remaining tasks are cancelled; dropping a worker kills it.
     runtime.shutdown_timeout(LAST_MOMENT);
     outcome
 }
 
-/// Downloads and looks around on a thread that may block.
+/// Prepares the engine on a blocking thread.
 async fn prepare(
     engine: &EngineArgs,
     sources: &Sources,
@@ -151,7 +151,7 @@ fn bind(host: IpAddr, port: u16) -> Outcome<TcpListener> {
     listen().map_err(|error| {
         let hint = match error.kind() {
             std::io::ErrorKind::AddrInUse => {
-                "something else listens there. Stop it, or choose another port with --port."
+                "another process listens there. Stop it, or choose another port with --port."
             }
             std::io::ErrorKind::AddrNotAvailable => {
                 "no interface of this host has that address. Choose another with --host."
@@ -165,7 +165,7 @@ fn bind(host: IpAddr, port: u16) -> Outcome<TcpListener> {
     })
 }
 
-/// The name that answers tell, and the model's further names.
+/// Returns the served model name that responses contain, and the model's other names.
 fn served_names(launch: &Launch, http: Option<&HttpArgs>) -> (String, Vec<String>) {
     let mut names: Vec<String> = Vec::new();
     for name in http.map_or(&[][..], |http| &http.served_model_name) {
@@ -209,7 +209,7 @@ fn router_config(launch: &Launch, http: Option<&HttpArgs>) -> RouterConfig {
     })
 }
 
-/// As many connections as file descriptors allow, `wanted` at most.
+/// Returns the number of connections that file descriptors allow; `wanted` at most.
 fn connections(launch: &Launch, wanted: usize) -> usize {
     let decided = Descriptors::raise().connections(wanted, launch.plan.tp.value);
     if decided.value < wanted {
@@ -219,7 +219,7 @@ fn connections(launch: &Launch, wanted: usize) -> usize {
     decided.value
 }
 
-/// A chat template that takes no system turn is found before anyone asks.
+/// Fails at start-up if the chat template rejects a system message.
 fn check_system_prompt(config: &RouterConfig, generator: &Generator) -> Outcome<()> {
     let (Some(system), Some(template)) =
         (&config.system_prompt, &generator.model_text().chat_template)
@@ -251,7 +251,7 @@ impl Server {
         check_system_prompt(&config, &running.generator)?;
         let (stop, stopped) = oneshot::channel::<()>();
         let shutdown = async {
-            // A sender that is gone means the same.
+            // A dropped sender means the same.
             let _ = stopped.await;
         };
         let task = tokio::spawn(serve(
@@ -270,20 +270,20 @@ impl Server {
         })
     }
 
-    /// Accepts nothing more, lets running answers end within `grace`; a further signal cuts them
-    /// off.
+    /// Stops accepting connections and lets running requests finish within `grace`. A further
+    /// signal cuts them off.
     async fn drain(self, grace: Duration, signals: &mut Signals) -> Outcome<()> {
-        // The task ends by itself only with an error, which was told.
+        // The receiver is gone only if the task failed, and then the error was reported.
         let _ = self.stop.send(());
         let finish = async {
             self.running.stop(grace).await;
-            // Open responses have ended with the engine; idle connections are not waited for.
+            // Open responses end with the engine; do not wait for idle connections.
             let _ = tokio::time::timeout(LAST_MOMENT, self.task).await;
         };
         tokio::select! {
             () = finish => Ok(()),
             () = signals.next() => {
-                Err(Failure::runtime("a second signal: running answers were cut off"))
+                Err(Failure::runtime("a second signal: running requests were aborted"))
             }
         }
     }
@@ -319,7 +319,7 @@ fn server_ended(ended: Result<std::io::Result<()>, tokio::task::JoinError>) -> F
     Failure::runtime(format!("the HTTP server ended: {why}"))
 }
 
-/// Where a client on this host reaches the server.
+/// Returns the URL for clients on this host.
 fn url(address: SocketAddr) -> String {
     format!("http://{}", reachable(address))
 }
@@ -332,7 +332,7 @@ fn reachable(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(host, address.port())
 }
 
-/// A curl line that streams.
+/// Returns a curl command that streams.
 fn example(url: &str, model: &str, chats: bool) -> String {
     let model = serde_json::Value::from(model);
     let (path, prompt) = if chats {
@@ -357,7 +357,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_url_is_one_that_can_be_opened() {
+    fn wildcard_addresses_become_reachable_urls() {
         assert_eq!(
             url("0.0.0.0:3000".parse().unwrap()),
             "http://127.0.0.1:3000"

@@ -1,6 +1,6 @@
-//! From what was typed to typed values: flags, then PENSTOCK_X variables, then the TOML file, then
-//! defaults. The flags in `cli` are the only list of settings; variables and file keys follow from
-//! their names and become the flags' defaults, so nothing is declared or parsed twice.
+//! Settings from flags, PENSTOCK_X variables, the TOML file and defaults, in this order of
+//! precedence. The flags in `cli` are the only list of settings. Variables and file keys follow
+//! from their names and become the flags' defaults, so every setting is declared and parsed once.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -15,49 +15,49 @@ use crate::error::{Failure, Outcome};
 
 const PREFIX: &str = "PENSTOCK_";
 
-/// Where the value of a setting came from.
+/// The source of a setting's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// Typed on the command line.
+    /// The command line.
     Flag,
     /// A PENSTOCK_X variable.
     Variable,
     /// The file of --config.
     File,
-    /// Nobody said anything.
+    /// The default.
     Default,
 }
 
-/// Where every setting of the chosen command came from, by flag name without dashes.
+/// The source of every setting of the chosen command, by flag name without dashes.
 #[derive(Clone, Debug, Default)]
 pub struct Sources(BTreeMap<String, Source>);
 
-/// What was typed, read and checked one setting at a time.
+/// The parsed settings.
 #[derive(Debug)]
 pub struct Settings {
-    /// Typed values; read by the command that runs.
+    /// The values of the command that runs.
     pub cli: Cli,
-    /// Read by `resolve`, for the reasons that `--explain` gives.
+    /// The sources of the values, for the reasons in `--explain`.
     pub sources: Sources,
 }
 
-/// Why there are no settings to run with.
+/// The reason why there are no settings.
 #[derive(Debug)]
 pub enum SettingsError {
-    /// The parser has something to print: help, version, or what is wrong with the arguments.
+    /// Output of clap: help, version, or an error in the arguments.
     Parser(clap::Error),
-    /// A variable or the configuration file is wrong.
+    /// An invalid variable or configuration file.
     Failure(Failure),
 }
 
 /// Environment variables by name.
 pub type Variables = BTreeMap<OsString, OsString>;
 
-/// Values from below the command line, as they would be typed, by flag name without dashes.
+/// Values below the command line in their command-line form, by flag name without dashes.
 type Layer = BTreeMap<String, (Vec<OsString>, Source)>;
 
 impl Source {
-    /// Words for `--explain`.
+    /// Returns a description for `--explain`.
     pub fn description(self) -> &'static str {
         match self {
             Self::Flag => "typed",
@@ -69,7 +69,7 @@ impl Source {
 }
 
 impl Sources {
-    /// Where the setting of this name came from.
+    /// Returns the source of the setting `name`.
     pub fn get(&self, name: &str) -> Source {
         self.0.get(name).copied().unwrap_or(Source::Default)
     }
@@ -87,10 +87,10 @@ impl From<Failure> for SettingsError {
     }
 }
 
-/// Reads arguments (the program's name first), the environment, and the file that they name.
+/// Parses arguments (including the program's name), the environment, and the file that they name.
 ///
 /// # Errors
-/// Whatever is wrong with any of them, and requests for help.
+/// An error in any of them, or a request for help.
 pub fn read(argv: &[OsString], variables: &Variables) -> Result<Settings, SettingsError> {
     let (matches, sources) = layered(Cli::command(), argv, variables)?;
     Ok(Settings {
@@ -99,10 +99,10 @@ pub fn read(argv: &[OsString], variables: &Variables) -> Result<Settings, Settin
     })
 }
 
-/// Reads the settings of an engine alone, for callers that have no command line.
+/// Parses the settings of an engine, for callers without a command line.
 ///
 /// # Errors
-/// Whatever is wrong with the flags or the environment.
+/// An error in the flags or the environment.
 pub fn read_engine(flags: Vec<String>, variables: &Variables) -> Outcome<(EngineArgs, Sources)> {
     let engine = EngineArgs::augment_args(clap::Command::new("engine"));
     let root = clap::Command::new("penstock")
@@ -128,7 +128,7 @@ pub fn read_engine(flags: Vec<String>, variables: &Variables) -> Outcome<(Engine
     }
 }
 
-/// The parser's message without what only helps at a command line.
+/// Returns clap's message without the parts that help only at a command line.
 fn without_usage(text: &str) -> String {
     let message = text.split("\n\nUsage:").next().unwrap_or(text);
     let message = message
@@ -157,7 +157,8 @@ fn layered(
     Ok((matches, sources))
 }
 
-/// The chosen command and its configuration file: the file must be known before it can be a layer.
+/// Returns the chosen command and its configuration file. The file must be known before its values
+/// can become defaults.
 fn first_pass(
     command: clap::Command,
     argv: &[OsString],
@@ -173,7 +174,7 @@ fn first_pass(
                 .get(&OsString::from(variable("config")))
                 .map(PathBuf::from)
         }),
-        // The command takes no file.
+        // The command has no --config.
         Err(_) => None,
     };
     Ok((name.to_owned(), config))
@@ -246,7 +247,7 @@ fn file_layer(command: &clap::Command, path: &Path) -> Outcome<Layer> {
         .collect())
 }
 
-/// A TOML value as it would be typed.
+/// Returns a TOML value in its command-line form.
 fn words(value: &toml::Value) -> Vec<OsString> {
     match value {
         toml::Value::String(text) => vec![text.into()],

@@ -1,8 +1,7 @@
-//! SIGTERM and SIGINT, from the moment that an engine runs. Before it, and in Python's `LLM`, the
-//! process keeps its own handling.
+//! SIGTERM and SIGINT while an engine runs. Before that, and in Python's `LLM`, the process keeps
+//! its own handlers.
 //!
-//! A thread of its own hears them: they end the process even if the engine's thread does nothing any
-//! more.
+//! A separate thread receives them, so that they end the process even if the engine's thread hangs.
 
 use std::future::pending;
 use std::io;
@@ -17,26 +16,26 @@ use tokio::time::{Instant, sleep_until};
 use crate::error::{Failure, Outcome};
 use crate::terminal;
 
-/// What ending takes beside the grace of running answers: workers that ignore what they are told get
+/// The time to stop in addition to the grace period. Workers that ignore every request to stop take
 /// three times three seconds.
 const ENDING: Duration = Duration::from_secs(25);
 
-/// The signals that ask a server to end.
+/// The signals that request a shutdown.
 #[derive(Debug)]
 pub struct Signals(mpsc::Receiver<()>);
 
-/// What the thread listens to.
+/// The streams of the signal thread.
 struct SignalStreams {
     terminate: Signal,
     interrupt: Signal,
 }
 
 impl Signals {
-    /// Takes the signals over. If the process has not ended `grace` and a while after the first, or a
-    /// while after a further one, it is ended with exit code 1.
+    /// Installs the handlers. If the process has not ended `grace` and `ENDING` after the first
+    /// signal, or `ENDING` after a further one, the thread ends it with exit code 1.
     ///
     /// # Errors
-    /// When the system refuses.
+    /// If the system refuses to install a handler.
     pub fn listen(grace: Duration) -> Outcome<Self> {
         Self::listen_for(grace, ENDING)
             .map_err(|error| Failure::runtime(format!("cannot listen to signals: {error}")))
@@ -51,13 +50,14 @@ impl Signals {
                 interrupt: signal(SignalKind::interrupt())?,
             }
         };
-        // A second one must be heard while the first is obeyed; more say nothing new.
+        // Capacity 2: a second signal must arrive while the first is handled; further ones add
+        // nothing.
         let (sender, receiver) = mpsc::channel(2);
         let watch = async move {
             let mut limit = ending + grace;
             streams.next().await;
             loop {
-                // Full: enough were told.
+                // A full channel already holds enough signals.
                 let _ = sender.try_send(());
                 tokio::select! {
                     () = streams.next() => limit = ending,
@@ -70,10 +70,10 @@ impl Signals {
         Ok(Self(receiver))
     }
 
-    /// Waits for the next one.
+    /// Waits for the next signal.
     pub async fn next(&mut self) {
         if self.0.recv().await.is_none() {
-            // The thread has failed, and said so.
+            // The thread panicked, which the log reports.
             pending::<()>().await;
         }
     }
@@ -88,10 +88,10 @@ impl SignalStreams {
     }
 }
 
-/// Ends the process. Its workers end too: each holds the end of a pipe.
+/// Ends the process. Its workers end too, because each holds the end of a pipe.
 fn end(waited: Duration) -> ! {
     let seconds = waited.as_secs_f64();
-    tracing::error!("the server has not ended {seconds} s after the signal: it is ended now");
+    tracing::error!("the server has not stopped {seconds} s after the signal: exiting now");
     terminal::flush();
     std::process::exit(1);
 }
@@ -106,7 +106,7 @@ mod tests {
 
     use super::*;
 
-    /// A server whose engine does nothing any more, in a process of its own.
+    /// A server whose engine hangs, in its own process.
     #[test]
     #[ignore = "run by the test below"]
     fn stuck() {

@@ -1,5 +1,5 @@
-//! What goes to stdout and stderr. One place, so that log lines and bars do not tear each other
-//! apart, and who asked for JSON lines on stderr gets nothing else.
+//! All output to stdout and stderr. One module writes both, so that log lines and progress bars do
+//! not interleave and stderr contains only JSON if the user selects it.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
@@ -12,19 +12,19 @@ use crate::error::{Failure, Outcome};
 use crate::log_queue::LogQueue;
 use crate::values::LogFormat;
 
-/// How long a command that ends waits for its last lines to be written.
+/// The maximum wait at exit for lines that are not yet written.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
-/// What stderr speaks; text until somebody says otherwise.
+/// The format of stderr; text until `set_format`.
 static FORMAT: OnceLock<LogFormat> = OnceLock::new();
 
-/// A writer for log lines that keeps clear of the bars. It never fails and never waits.
+/// A writer of log lines that does not overwrite the bars. It never fails and never blocks.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LogWriter;
 
-/// Says once and for all what stderr speaks. With JSON, logging must have been started.
+/// Sets the format of stderr once. For JSON, logging must have been started.
 pub fn set_format(format: LogFormat) {
-    // A second server in one process keeps the first one's format, as it keeps its log.
+    // A second server in the process keeps the format of the first, as it keeps its log.
     let _ = FORMAT.set(format);
 }
 
@@ -32,7 +32,7 @@ fn is_json() -> bool {
     FORMAT.get() == Some(&LogFormat::Json)
 }
 
-/// Words for the person who started the command; on stderr, so that stdout stays for answers.
+/// Prints a note for the user on stderr, because stdout is for answers.
 pub fn print_note(words: &str) {
     if is_json() {
         tracing::info!("{words}");
@@ -41,17 +41,17 @@ pub fn print_note(words: &str) {
     lines().push(format!("{words}\n").as_bytes());
 }
 
-/// Waits a moment for lines that are not written yet: for the end of a command.
+/// Waits briefly until queued lines are written. Called before a command ends.
 pub fn flush() {
     lines().flush(LAST_LINES);
 }
 
-/// How many lines of the log could not be written.
+/// Returns the number of log lines that could not be written.
 pub fn dropped_lines() -> Counter {
     lines().dropped()
 }
 
-/// Tells the person what went wrong.
+/// Prints an error for the user.
 pub fn print_error(failure: &Failure) {
     if is_json() {
         tracing::error!("{failure}");
@@ -60,10 +60,10 @@ pub fn print_error(failure: &Failure) {
     }
 }
 
-/// Writes to stdout, where answers go.
+/// Writes to stdout, the stream for answers.
 ///
 /// # Errors
-/// When nobody reads it any more.
+/// If the reader is gone.
 pub fn print(text: &str) -> Outcome<()> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())
@@ -71,20 +71,17 @@ pub fn print(text: &str) -> Outcome<()> {
         .map_err(|error| Failure::runtime(format!("cannot write to stdout: {error}")))
 }
 
-/// Where progress is drawn; none where only lines can be read.
+/// Returns the progress bars; `None` unless stderr is a terminal with text output.
 pub fn bars() -> Option<&'static MultiProgress> {
     (io::stderr().is_terminal() && !is_json()).then(all_bars)
 }
 
-/// All that goes to stderr as lines.
+/// Returns the queue of all stderr lines.
 fn lines() -> &'static LogQueue {
     static LINES: OnceLock<LogQueue> = OnceLock::new();
     let write = |line: &[u8]| all_bars().suspend(|| io::stderr().lock().write_all(line));
     let on_dropped = |lines| {
-        tracing::warn!(
-            lines,
-            "the log could not be written: lines are missing here"
-        );
+        tracing::warn!(lines, "failed to write to the log: lines are missing here");
     };
     LINES.get_or_init(|| LogQueue::start(write, on_dropped))
 }

@@ -1,5 +1,5 @@
-//! `penstock tune`: measures which kernels are fastest for a model on this GPU. The measuring is
-//! Python's, by `python -m penstock.tune`, which talks to the person itself.
+//! `penstock tune`: measures which kernels are fastest for a model on this GPU. `python -m
+//! penstock.tune` measures and writes to the terminal itself.
 
 use std::process::{Command, Stdio};
 
@@ -8,10 +8,10 @@ use crate::error::{Failure, Outcome};
 use crate::hub::ModelSource;
 use crate::interpreter::Interpreter;
 
-/// Measures, and leaves a table of the user's own where workers look first.
+/// Measures kernels and writes a user table, which workers prefer.
 ///
 /// # Errors
-/// When the model cannot be found, or measuring fails; Python has said why then.
+/// If the model cannot be found or if measuring fails; Python has printed the reason then.
 pub fn tune(args: &TuneArgs, host: Option<&Interpreter>) -> Outcome<()> {
     let source = ModelSource::parse(args.model.as_deref(), args.revision.as_deref())?;
     let interpreter = Interpreter::find(args.python.as_deref(), host)?;
@@ -30,5 +30,5 @@ pub fn tune(args: &TuneArgs, host: Option<&Interpreter>) -> Outcome<()> {
     if status.success() {
         return Ok(());
     }
-    Err(Failure::runtime(format!("nothing was tuned ({status}).")))
+    Err(Failure::runtime(format!("tuning failed ({status}).")))
 }

@@ -1,55 +1,55 @@
-//! Values of settings that need a type of their own: sizes, devices, number formats.
+//! Types of setting values: sizes, devices, dtypes.
 
 use std::fmt;
 use std::str::FromStr;
 
 use clap::ValueEnum;
 
-/// A number of bytes, typed as `2GiB`, `500MB` or `1048576`.
+/// A number of bytes, such as `2GiB`, `500MB` or `1048576`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ByteSize(pub u64);
 
-/// Where tensors live.
+/// The device of the tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DeviceChoice {
-    /// CUDA where a device is found, else the CPU.
+    /// CUDA if a device is found, else the CPU.
     Auto,
-    /// NVIDIA GPUs, one for each rank.
+    /// NVIDIA GPUs, one per rank.
     Cuda,
-    /// The host's processor.
+    /// The host's CPU.
     Cpu,
 }
 
-/// A device after `auto` has been decided.
+/// A device after `auto` is resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Device {
-    /// NVIDIA GPUs, one for each rank.
+    /// NVIDIA GPUs, one per rank.
     Cuda,
-    /// The host's processor.
+    /// The host's CPU.
     Cpu,
 }
 
-/// The number format of weights, activations and KV blocks.
+/// The dtype of weights, activations and KV blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DtypeChoice {
     /// The checkpoint's own half precision on CUDA, float32 on the CPU.
     Auto,
-    /// 16 bits, wide range.
+    /// 16 bits with a wide range.
     Bfloat16,
-    /// 16 bits, fine steps.
+    /// 16 bits with a fine resolution.
     Float16,
     /// 32 bits.
     Float32,
-    /// 64 bits: for comparisons that must hold exactly; CPU only.
+    /// 64 bits, for exact comparisons; CPU only.
     Float64,
 }
 
-/// A number format after `auto` has been decided.
+/// A dtype after `auto` is resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dtype {
-    /// 16 bits, wide range.
+    /// 16 bits with a wide range.
     Bfloat16,
-    /// 16 bits, fine steps.
+    /// 16 bits with a fine resolution.
     Float16,
     /// 32 bits.
     Float32,
@@ -57,25 +57,25 @@ pub enum Dtype {
     Float64,
 }
 
-/// How log lines look.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
-    /// For people.
+    /// Human-readable text.
     Text,
-    /// One JSON object per line, for collectors.
+    /// One JSON object per line, for log collectors.
     Json,
 }
 
-/// The least severe log line that is written.
+/// The least severe level that is logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogLevel {
     /// Failures.
     Error,
-    /// And what may become one.
+    /// Failures and warnings.
     Warn,
-    /// And what the server does.
+    /// Also the server's main events.
     Info,
-    /// And how it does it.
+    /// Also details of these events.
     Debug,
 }
 
@@ -142,7 +142,7 @@ impl fmt::Display for ByteSize {
 }
 
 impl Device {
-    /// The word that the protocol uses.
+    /// Returns the name in the protocol.
     pub fn name(self) -> &'static str {
         match self {
             Self::Cuda => "cuda",
@@ -152,7 +152,7 @@ impl Device {
 }
 
 impl Dtype {
-    /// The word that the protocol uses.
+    /// Returns the name in the protocol.
     pub fn name(self) -> &'static str {
         match self {
             Self::Bfloat16 => "bfloat16",
@@ -162,7 +162,7 @@ impl Dtype {
         }
     }
 
-    /// Bytes of one number.
+    /// Returns the bytes of one element.
     pub fn bytes(self) -> u64 {
         match self {
             Self::Bfloat16 | Self::Float16 => 2,
@@ -171,7 +171,7 @@ impl Dtype {
         }
     }
 
-    /// The format that a config.json names, if it is one of ours.
+    /// Returns the dtype of this name in a config.json; `None` if it is not supported.
     pub fn from_name(name: &str) -> Option<Self> {
         let known = [Self::Bfloat16, Self::Float16, Self::Float32, Self::Float64];
         known
@@ -181,7 +181,7 @@ impl Dtype {
 }
 
 impl DtypeChoice {
-    /// The format that was typed; none for `auto`.
+    /// Returns the chosen dtype; `None` for `auto`.
     pub fn typed(self) -> Option<Dtype> {
         match self {
             Self::Auto => None,
@@ -194,7 +194,7 @@ impl DtypeChoice {
 }
 
 impl LogLevel {
-    /// The word that log filters use.
+    /// Returns the name in log filters.
     pub fn name(self) -> &'static str {
         match self {
             Self::Error => "error",
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_written_for_people() {
+    fn sizes_are_printed_with_binary_units() {
         assert_eq!(ByteSize(2 << 30).to_string(), "2 GiB");
         assert_eq!(ByteSize(1536).to_string(), "1.5 KiB");
         assert_eq!(ByteSize(12).to_string(), "12 B");

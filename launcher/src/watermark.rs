@@ -1,4 +1,4 @@
-//! `penstock watermark-detect`: looks for a watermark in a text.
+//! `penstock watermark-detect`: detects a watermark in a text.
 
 use std::fs;
 use std::io::Read as _;
@@ -14,10 +14,10 @@ use crate::hub::ModelSource;
 use crate::interpreter::Interpreter;
 use crate::terminal::print;
 
-/// Reads the text, and prints what it says, as one JSON object.
+/// Reads the text and prints the result as one JSON object.
 ///
 /// # Errors
-/// When the file or the model's tokenizer cannot be read.
+/// If the file or the model's tokenizer cannot be read.
 pub fn detect(args: &WatermarkArgs, host: Option<&Interpreter>) -> Outcome<()> {
     let source = ModelSource::parse(args.model.as_deref(), args.revision.as_deref())?;
     let directory = source.fetch(|| Interpreter::find(args.python.as_deref(), host), None)?;

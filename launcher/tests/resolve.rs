@@ -214,7 +214,7 @@ fn ranks_must_divide_the_heads() {
     );
     assert!(plan_on(&host(0), &["--tp", "4"]).is_ok());
     let said = refusal(&host(1), &["--tp", "2"]);
-    assert!(said.contains("this host shows 1"), "{said}");
+    assert!(said.contains("this host has 1"), "{said}");
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! A client of the OpenAI chat route, as small as the conversation needs. Dropping an answer closes
-//! its connection, which is how a server learns that nobody listens any more.
+//! A minimal client of the OpenAI chat route. Dropping an answer closes its connection, so the
+//! server aborts the request.
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
@@ -18,21 +18,21 @@ use crate::error::{Failure, Outcome};
 
 const MAX_ERROR_BYTES: usize = 1 << 20;
 
-/// One turn of a conversation.
+/// One message of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Message {
     pub(super) role: String,
     pub(super) content: String,
 }
 
-/// What the person chose about answers.
+/// The sampling parameters from the command line.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SamplingParameters {
     pub(super) max_tokens: u32,
     pub(super) temperature: Option<f32>,
 }
 
-/// A server that speaks the OpenAI chat route.
+/// A client of a server with the OpenAI chat route.
 #[derive(Clone, Debug)]
 pub(super) struct Client {
     authority: String,
@@ -40,7 +40,7 @@ pub(super) struct Client {
     model: String,
 }
 
-/// An answer on its way.
+/// An answer that is being streamed.
 #[derive(Debug)]
 pub(super) struct AnswerStream {
     body: Incoming,
@@ -48,7 +48,7 @@ pub(super) struct AnswerStream {
     _connection: Connection,
 }
 
-/// The task that drives a connection; ends with this value.
+/// The task that drives a connection; aborted when this value is dropped.
 #[derive(Debug)]
 struct Connection(JoinHandle<()>);
 
@@ -59,7 +59,7 @@ impl Drop for Connection {
 }
 
 impl Client {
-    /// Asks the server at `url` which model it serves.
+    /// Connects to the server at `url` and queries the name of its model.
     pub(super) async fn connect(url: &str) -> Outcome<Self> {
         let (authority, base) = parse(url)?;
         let mut client = Self {
@@ -78,12 +78,12 @@ impl Client {
         Ok(client)
     }
 
-    /// The name of the served model.
+    /// Returns the name of the served model.
     pub(super) fn model(&self) -> &str {
         &self.model
     }
 
-    /// Begins an answer to the conversation.
+    /// Sends the conversation and returns the stream of the answer.
     pub(super) async fn stream_answer(
         &self,
         turns: &[Message],
@@ -128,7 +128,7 @@ impl Client {
     ) -> Outcome<(Response<Incoming>, Connection)> {
         let lost = |error: hyper::Error| {
             Failure::runtime(format!(
-                "the connection to {} broke: {error}",
+                "lost the connection to {}: {error}",
                 self.authority
             ))
         };
@@ -140,7 +140,7 @@ impl Client {
         })?;
         let (mut sender, driver) = http1::handshake(TokioIo::new(stream)).await.map_err(lost)?;
         let connection = Connection(tokio::spawn(async move {
-            // Whoever reads the body sees the same error.
+            // The caller sees the same error when it reads the body.
             let _ = driver.await;
         }));
         let response = sender.send_request(request).await.map_err(lost)?;
@@ -156,7 +156,7 @@ impl Client {
 }
 
 impl AnswerStream {
-    /// The next piece of text; none at the end.
+    /// Returns the next piece of text; `None` at the end.
     pub(super) async fn next(&mut self) -> Outcome<Option<String>> {
         loop {
             while let Some(data) = self.events.pop() {
@@ -175,14 +175,14 @@ impl AnswerStream {
                     }
                 }
                 Some(Err(error)) => {
-                    return Err(Failure::runtime(format!("the answer broke off: {error}")));
+                    return Err(Failure::runtime(format!("the answer was cut off: {error}")));
                 }
             }
         }
     }
 }
 
-/// Host and port to connect to, and what precedes every path.
+/// Splits a URL into host:port and the prefix of every path.
 fn parse(url: &str) -> Outcome<(String, String)> {
     let full = if url.contains("://") {
         url.to_owned()
@@ -213,11 +213,11 @@ fn parse(url: &str) -> Outcome<(String, String)> {
 
 async fn read(body: Incoming) -> Outcome<Bytes> {
     let body = Limited::new(body, MAX_ERROR_BYTES).collect().await;
-    let body = body.map_err(|error| Failure::runtime(format!("the reply broke off: {error}")))?;
+    let body = body.map_err(|error| Failure::runtime(format!("the reply was cut off: {error}")))?;
     Ok(body.to_bytes())
 }
 
-/// The message of an error body: OpenAI's shape, or the native one.
+/// Returns the message of an error body in OpenAI's or the native format.
 fn error_message(body: &[u8]) -> Option<String> {
     let body: Value = serde_json::from_slice(body).ok()?;
     let message = body["error"]["message"]
@@ -226,10 +226,10 @@ fn error_message(body: &[u8]) -> Option<String> {
     Some(message.to_owned())
 }
 
-/// The text of one event; none for those that bring none.
+/// Returns the text of one event; `None` if it has none.
 fn delta_text(data: &str) -> Outcome<Option<String>> {
     let event: Value = serde_json::from_str(data)
-        .map_err(|_| Failure::runtime(format!("the server sent what is not JSON: {data}")))?;
+        .map_err(|_| Failure::runtime(format!("the server sent invalid JSON: {data}")))?;
     if !event["error"].is_null() {
         let said = error_message(data.as_bytes()).unwrap_or_else(|| event["error"].to_string());
         return Err(Failure::runtime(said));
@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn urls_are_read_in_the_forms_that_people_paste() {
+    fn urls_are_parsed_in_all_common_forms() {
         for url in [
             "127.0.0.1:3000",
             "http://127.0.0.1:3000",

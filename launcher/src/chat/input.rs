@@ -1,4 +1,4 @@
-//! Lines from a person or a pipe.
+//! Input lines from a terminal or a pipe.
 
 use std::io::{IsTerminal, stdin};
 
@@ -8,22 +8,22 @@ use tokio::task::spawn_blocking;
 
 use crate::error::{Failure, Outcome};
 
-/// Where lines come from.
+/// The source of input lines.
 pub(super) enum Input {
-    /// A person, with editing and history.
+    /// A terminal, with line editing and history.
     Terminal(Box<DefaultEditor>),
     /// A pipe or a file.
     Pipe,
 }
 
-/// What a person may enter.
+/// One entry of the user.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Entry {
-    /// Something to say.
+    /// A line of text.
     Line(String),
     /// Ctrl-C on the prompt.
     Interrupt,
-    /// No more lines.
+    /// The end of the input.
     End,
 }
 
@@ -40,7 +40,7 @@ impl Input {
         matches!(self, Self::Terminal(_))
     }
 
-    /// Waits for a line, off the threads that carry the conversation.
+    /// Waits for a line on a blocking thread.
     pub(super) async fn read(self) -> Outcome<(Self, Entry)> {
         spawn_blocking(move || self.read_now())
             .await
@@ -51,7 +51,7 @@ impl Input {
         let entry = match &mut self {
             Self::Terminal(editor) => match editor.readline("> ") {
                 Ok(line) => {
-                    // A history that takes no more lines is no reason to stop talking.
+                    // The conversation goes on even if the history rejects the line.
                     let _ = editor.add_history_entry(&line);
                     Entry::Line(line)
                 }

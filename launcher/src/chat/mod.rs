@@ -1,4 +1,4 @@
-//! `penstock chat`: a conversation in the terminal, with a server that runs or one for the occasion.
+//! `penstock chat`: a conversation in the terminal, with a running server or a temporary one.
 
 mod client;
 mod input;
@@ -24,7 +24,7 @@ struct Conversation {
     interactive: bool,
 }
 
-/// What a line asks for.
+/// The meaning of an input line.
 #[derive(Debug, PartialEq, Eq)]
 enum ChatCommand<'a> {
     Nothing,
@@ -35,10 +35,10 @@ enum ChatCommand<'a> {
     Unknown(&'a str),
 }
 
-/// Talks with the server at `url` until the person, or the pipe, has no more to say.
+/// Chats with the server at `url` until the input ends.
 ///
 /// # Errors
-/// When the server cannot be reached; when a line from a pipe cannot be answered.
+/// If the server cannot be reached, or if a line from a pipe gets no answer.
 pub async fn run(url: &str, args: &ChatArgs) -> Outcome<()> {
     let client = Client::connect(url).await?;
     let sampling = SamplingParameters {
@@ -68,7 +68,7 @@ pub async fn run(url: &str, args: &ChatArgs) -> Outcome<()> {
             Entry::Interrupt if interrupted => return Ok(()),
             Entry::Interrupt => {
                 interrupted = true;
-                print_note("Ctrl-C again, Ctrl-D or /exit ends the conversation.");
+                print_note("Press Ctrl-C again, Ctrl-D or /exit to end the conversation.");
                 continue;
             }
             Entry::Line(line) => line,
@@ -100,7 +100,8 @@ impl Conversation {
         }));
     }
 
-    /// Says something and prints the answer as it comes. What was not answered is not remembered.
+    /// Sends `text` and prints the answer as it arrives. A message without an answer is removed
+    /// from the history.
     async fn send(&mut self, text: &str) -> Outcome<()> {
         self.turns.push(Message {
             role: "user".into(),
@@ -142,13 +143,13 @@ impl Conversation {
             outcome = whole => outcome,
             () = interrupt(self.interactive) => Ok(()),
         };
-        // At a terminal an empty line sets the next turn apart.
+        // At a terminal, an empty line separates the turns.
         print(if self.interactive { "\n\n" } else { "\n" })?;
         outcome.map(|()| said)
     }
 }
 
-/// Returns at Ctrl-C; never in a script, where Ctrl-C ends the program as it always does.
+/// Returns at Ctrl-C. In a script it never returns: there Ctrl-C ends the program.
 async fn interrupt(interactive: bool) {
     if interactive && tokio::signal::ctrl_c().await.is_ok() {
         return;

@@ -1,8 +1,8 @@
-//! Server-sent events: bytes in, the data of whole events out.
+//! A parser of server-sent events: takes bytes and returns the data of complete events.
 
 use std::collections::VecDeque;
 
-/// Events that have arrived, and the beginning of the next.
+/// Complete events and the beginning of the next one.
 #[derive(Debug, Default)]
 pub(super) struct Events {
     partial: Vec<u8>,
@@ -11,7 +11,7 @@ pub(super) struct Events {
 }
 
 impl Events {
-    /// Takes bytes as they come from the network, cut anywhere.
+    /// Takes bytes from the network, split at any position.
     pub(super) fn feed(&mut self, bytes: &[u8]) {
         for &byte in bytes {
             if byte == b'\n' {
@@ -23,7 +23,7 @@ impl Events {
         }
     }
 
-    /// The data of the oldest whole event.
+    /// Returns the data of the oldest complete event.
     pub(super) fn pop(&mut self) -> Option<String> {
         self.ready.pop_front()
     }

@@ -1,4 +1,4 @@
-//! From values of TGI's launcher to values of ours.
+//! Conversion of values of TGI's launcher to values of `penstock serve`.
 
 use std::net::IpAddr;
 use std::num::{NonZeroU32, NonZeroUsize};
@@ -21,7 +21,7 @@ pub(super) fn max_best_of(limits: &mut Limits, value: &str) -> Result<(), String
 pub(super) fn max_top_tokens(limits: &mut Limits, value: &str) -> Result<(), String> {
     match number::<u32>(value)? {
         most @ 0..=MAX_TOP_LOGPROBS => limits.max_top_tokens = Some(most),
-        _ => return Err(format!("at most {MAX_TOP_LOGPROBS} alternatives are told")),
+        _ => return Err(format!("the maximum is {MAX_TOP_LOGPROBS}")),
     }
     Ok(())
 }
@@ -38,7 +38,7 @@ pub(super) fn stop_strings(limits: &mut Limits, value: &str) -> Result<(), Strin
 
 pub(super) fn max_input(limits: &mut Limits, value: &str) -> Result<(), String> {
     if limits.max_input_tokens.is_some() {
-        return Err("give --max-input-tokens or --max-input-length, not both".into());
+        return Err("set --max-input-tokens or --max-input-length, not both".into());
     }
     limits.max_input_tokens = Some(number::<NonZeroUsize>(value)?.get());
     Ok(())
@@ -88,17 +88,17 @@ pub(super) fn not_zero(value: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// A truth value, as clap reads them from variables.
+/// Parses a boolean as clap parses variables.
 pub(super) fn truth(value: &str) -> Result<bool, String> {
     match value.to_ascii_lowercase().as_str() {
         "true" | "1" | "yes" | "on" | "t" | "y" => Ok(true),
         "false" | "0" | "no" | "off" | "f" | "n" | "" => Ok(false),
-        _ => Err("it must be true or false".into()),
+        _ => Err("must be true or false".into()),
     }
 }
 
 fn number<T: FromStr>(value: &str) -> Result<T, String> {
     value
         .parse()
-        .map_err(|_| "it must be a number in its range".into())
+        .map_err(|_| "must be a number in the allowed range".into())
 }

@@ -1,5 +1,5 @@
-//! `penstock tgi`: `penstock serve` for those who have a command line of TGI's launcher. Every flag
-//! and variable of it is in one table, and is taken over or refused by name.
+//! `penstock tgi`: `penstock serve` with the command line of TGI's launcher. One table lists every
+//! flag and variable; each is translated or refused by name.
 
 mod convert;
 mod table;
@@ -13,25 +13,25 @@ use crate::error::{Failure, Outcome};
 use crate::limits::Limits;
 use crate::settings::{SettingsError, Variables};
 
-/// What TGI's launcher listens on by default: a container's ports are reached from outside.
+/// The default address of TGI's launcher; a container's ports must be reachable from outside.
 const HOST: &str = "0.0.0.0";
 
-/// A command line of TGI's, translated.
+/// A translated command line of TGI's launcher.
 #[derive(Debug, Default)]
 pub struct Translation {
     /// `penstock serve ...`.
     pub argv: Vec<OsString>,
-    /// What that cannot say.
+    /// Limits that `penstock serve` has no flags for.
     pub limits: Limits,
-    /// For the person: settings that change nothing, each with the reason.
+    /// Messages for the user: settings without effect, each with the reason.
     pub notes: Vec<String>,
 }
 
-/// Translates what follows `penstock tgi`, and the variables that TGI's launcher reads.
+/// Translates the arguments after `penstock tgi` and the variables of TGI's launcher.
 ///
 /// # Errors
-/// A flag that TGI's launcher does not have, a value that makes no sense, or a setting that is
-/// refused; and a request for help.
+/// A flag that TGI's launcher does not have, an invalid value, or a refused setting; and a request
+/// for help.
 pub fn translate(words: &[OsString], variables: &Variables) -> Result<Translation, SettingsError> {
     let name = OsString::from("penstock tgi");
     let matches = parser().try_get_matches_from([&name].into_iter().chain(words))?;
@@ -59,20 +59,20 @@ fn parser() -> clap::Command {
 }
 
 impl Row {
-    /// The variable that sets it too.
+    /// Returns the name of the variable that also sets it.
     pub fn variable(&self) -> Option<String> {
         let has = !matches!(self.form, Form::FlagOnly(_));
         has.then(|| self.flag.to_uppercase().replace('-', "_"))
     }
 
-    /// What becomes of it, for people.
+    /// Returns a description of its effect.
     pub fn description(&self) -> String {
         match self.mapping {
             FlagMapping::Flag(flag) => format!("`--{flag}`"),
             FlagMapping::Converted(flag, _, how) => format!("`--{flag}`; {how}"),
             FlagMapping::Fixed(flag, value) => format!("`--{flag} {value}`"),
-            FlagMapping::Limit(_, what) => format!("taken over: {what}"),
-            FlagMapping::NoEffect(_, why) => format!("changes nothing: {why}"),
+            FlagMapping::Limit(_, what) => format!("applied: {what}"),
+            FlagMapping::NoEffect(_, why) => format!("no effect: {why}"),
             FlagMapping::Refused(why) => format!("refused: {why}"),
         }
     }
@@ -88,7 +88,7 @@ impl Row {
         }
     }
 
-    /// What it was set to: on the command line, else by its variable.
+    /// Returns its values: from the command line, else from the variable.
     fn values(&self, matches: &ArgMatches, variables: &Variables) -> Outcome<Vec<String>> {
         let switch = matches!(self.form, Form::Switch | Form::FlagOnly(_));
         if switch && matches.get_flag(self.flag) {
@@ -106,7 +106,7 @@ impl Row {
         };
         let set = variables.get(OsStr::new(&variable));
         let set = set.map(|value| value.to_string_lossy().into_owned());
-        // As clap has it in TGI, an empty variable is a value; nobody means it.
+        // In TGI, clap takes an empty variable as a value, which is never intended.
         let Some(value) = set.filter(|value| !value.is_empty()) else {
             return Ok(Vec::new());
         };
@@ -143,7 +143,7 @@ impl Translation {
             FlagMapping::NoEffect(check, why) => {
                 check(value).map_err(|wrong| row.wrong(value, &format!("{wrong}; {why}")))?;
                 self.notes
-                    .push(format!("{} changes nothing: {why}", row.name()));
+                    .push(format!("{} has no effect: {why}", row.name()));
             }
             FlagMapping::Refused(why) => {
                 let name = row.name();
@@ -299,13 +299,13 @@ mod tests {
             .unwrap()
             .notes;
         assert_eq!(notes.len(), 2, "{notes:?}");
-        assert!(notes[0].starts_with("--usage-stats changes nothing"));
-        assert!(notes[1].starts_with("ATTENTION changes nothing"));
+        assert!(notes[0].starts_with("--usage-stats has no effect"));
+        assert!(notes[1].starts_with("ATTENTION has no effect"));
     }
 
     #[test]
     fn the_documentation_has_this_table() {
-        let mut table = String::from("| flag | variable | what becomes of it |\n|---|---|---|\n");
+        let mut table = String::from("| flag | variable | effect |\n|---|---|---|\n");
         for row in ROWS {
             let flag = match row.form {
                 Form::Variable => "-".to_owned(),
@@ -320,6 +320,6 @@ mod tests {
             let _ = writeln!(table, "| {flag} | {variable} | {} |", row.description());
         }
         let docs = include_str!("../../../docs/tgi.md");
-        assert!(docs.contains(&table), "docs/tgi.md must hold:\n{table}");
+        assert!(docs.contains(&table), "docs/tgi.md must contain:\n{table}");
     }
 }

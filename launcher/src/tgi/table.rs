@@ -1,5 +1,5 @@
-//! Every flag and variable of TGI's launcher, and what Penstock makes of it. `docs/tgi.md` holds the
-//! same table, which a test compares.
+//! Every flag and variable of TGI's launcher and its effect here. A test compares the same table in
+//! `docs/tgi.md`.
 
 use super::convert::{
     batch_prompts, body_bytes, host, max_best_of, max_input, max_top_tokens, memory_share,
@@ -12,49 +12,49 @@ use crate::limits::Limits;
 pub struct Row {
     /// The flag without dashes; its variable is the same in capitals.
     pub flag: &'static str,
-    /// Where it can be set.
+    /// The forms in which it can be set.
     pub form: Form,
-    /// What becomes of it.
+    /// Its effect.
     pub mapping: FlagMapping,
 }
 
-/// Where a setting can be set, and how.
+/// The forms of a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// `--flag value`, or the variable.
     Value,
     /// The same, with a one-letter name.
     Short(char),
-    /// `--flag` alone, or the variable with a truth value.
+    /// `--flag` alone, or the variable with a boolean.
     Switch,
     /// `--flag` alone; no variable.
     FlagOnly(char),
-    /// Only the variable.
+    /// The variable alone.
     Variable,
 }
 
-/// What becomes of a setting.
+/// The effect of a setting.
 #[derive(Clone, Copy)]
 pub enum FlagMapping {
-    /// This flag of `penstock serve`, with the same value.
+    /// This flag of `penstock serve` with the same value.
     Flag(&'static str),
-    /// This flag, with a value made from the given one.
+    /// This flag with a converted value.
     Converted(&'static str, Convert, &'static str),
     /// This flag with this value.
     Fixed(&'static str, &'static str),
     /// A limit that `penstock serve` has no flag for.
     Limit(Limit, &'static str),
-    /// Accepted if the check allows the value: Penstock does so anyway.
+    /// Accepted without effect if the check allows the value, because Penstock does so anyway.
     NoEffect(Check, &'static str),
     /// Refused.
     Refused(&'static str),
 }
 
-/// Makes a value of `penstock serve` from one of TGI's; none leaves the flag out.
+/// Converts a value of TGI's to one of `penstock serve`; `None` omits the flag.
 pub type Convert = fn(&str) -> Result<Option<String>, String>;
-/// Takes over a value.
+/// Sets a limit from a value.
 pub type Limit = fn(&mut Limits, &str) -> Result<(), String>;
-/// Says what is wrong with a value.
+/// Validates a value; the error says what is wrong.
 pub type Check = fn(&str) -> Result<(), String>;
 
 const fn row(flag: &'static str, form: Form, mapping: FlagMapping) -> Row {
@@ -72,71 +72,71 @@ const fn any(_: &str) -> Result<(), String> {
 use FlagMapping::{Converted, Fixed, Flag, Limit as Limited, NoEffect, Refused};
 use Form::{FlagOnly, Short, Switch, Value, Variable};
 
-/// All of them, in the order of TGI's `--help`, then what only a variable sets.
+/// All settings in the order of TGI's `--help`, then those with only a variable.
 #[rustfmt::skip]
 pub const ROWS: &[Row] = &[
     row("model-id", Value, Flag("model")),
     row("revision", Value, Flag("revision")),
-    row("validation-workers", Value, Limited(threads, "threads that tokenize")),
+    row("validation-workers", Value, Limited(threads, "tokenizer threads")),
     row("sharded", Value, NoEffect(|v| only(v, &["false", "true"]),
-        "the number of workers is --num-shard alone, 1 without it")),
+        "--num-shard alone sets the number of workers; the default is 1")),
     row("num-shard", Value, Flag("tp")),
-    row("quantize", Value, Refused("quantized weights are not offered yet; serve a checkpoint in bfloat16 or float16")),
-    row("speculate", Value, NoEffect(|v| only(v, &["0"]), "speculation is not offered yet: 0 is accepted")),
+    row("quantize", Value, Refused("quantized weights are not supported yet; serve a checkpoint in bfloat16 or float16")),
+    row("speculate", Value, NoEffect(|v| only(v, &["0"]), "speculative decoding is not supported yet")),
     row("dtype", Value, Flag("dtype")),
-    row("kv-cache-dtype", Value, Refused("KV blocks have the dtype of the model; other formats are not offered yet")),
-    row("trust-remote-code", Switch, NoEffect(any, "no code of a model's repository is ever run; a model that needs it is refused when it loads")),
+    row("kv-cache-dtype", Value, Refused("KV blocks have the dtype of the model; other dtypes are not supported yet")),
+    row("trust-remote-code", Switch, NoEffect(any, "code in a model's repository never runs; loading a model that needs it fails")),
     row("max-concurrent-requests", Value, Flag("max-waiting")),
-    row("max-best-of", Value, Limited(max_best_of, "`best_of` and `n` of a request")),
-    row("max-stop-sequences", Value, Limited(stop_strings, "stop strings of a request; 16 without it, where TGI has 4")),
-    row("max-top-n-tokens", Value, Limited(max_top_tokens, "alternatives told of a token, on every route; at most 20, which is the default")),
-    row("max-input-tokens", Value, Limited(max_input, "tokens of a prompt")),
-    row("max-input-length", Value, Limited(max_input, "tokens of a prompt, by an older name")),
+    row("max-best-of", Value, Limited(max_best_of, "maximum `best_of` and `n` of a request")),
+    row("max-stop-sequences", Value, Limited(stop_strings, "maximum stop strings of a request; the default is 16, in TGI 4")),
+    row("max-top-n-tokens", Value, Limited(max_top_tokens, "maximum top logprobs per token, on every route; at most 20, which is the default")),
+    row("max-input-tokens", Value, Limited(max_input, "maximum tokens of a prompt")),
+    row("max-input-length", Value, Limited(max_input, "maximum tokens of a prompt (the older name)")),
     row("max-total-tokens", Value, Flag("max-len")),
-    row("waiting-served-ratio", Value, NoEffect(any, "prompts and running answers share every step: nobody waits for a batch")),
+    row("waiting-served-ratio", Value, NoEffect(any, "prefill and decode share every step, so no request waits for a batch")),
     row("max-batch-prefill-tokens", Value, Flag("max-step-tokens")),
-    row("max-batch-total-tokens", Value, NoEffect(any, "the KV pool follows from free memory, as in TGI with flash attention")),
-    row("max-waiting-tokens", Value, NoEffect(any, "prompts and running answers share every step: nobody waits for a batch")),
+    row("max-batch-total-tokens", Value, NoEffect(any, "the KV pool's size depends on free memory, as in TGI with flash attention")),
+    row("max-waiting-tokens", Value, NoEffect(any, "prefill and decode share every step, so no request waits for a batch")),
     row("max-batch-size", Value, Flag("max-slots")),
-    row("cuda-graphs", Value, NoEffect(not_zero, "graphs are captured for a fixed ladder of sizes; they cannot be switched off")),
-    row("hostname", Value, Converted("host", host, "what is no IP address becomes 0.0.0.0, as in TGI: containers set HOSTNAME; 0.0.0.0 is the default")),
+    row("cuda-graphs", Value, NoEffect(not_zero, "graphs are captured for a fixed list of sizes and cannot be disabled")),
+    row("hostname", Value, Converted("host", host, "a value that is no IP address becomes 0.0.0.0, as in TGI, because containers set HOSTNAME; the default is 0.0.0.0")),
     row("port", Short('p'), Flag("port")),
     row("prometheus-port", Value, NoEffect(any, "/metrics is on the main port, as in TGI")),
-    row("shard-uds-path", Value, NoEffect(any, "the sockets of the workers are in a folder of their own")),
+    row("shard-uds-path", Value, NoEffect(any, "the workers' sockets are in a private directory")),
     row("master-addr", Value, NoEffect(|v| only(v, &["localhost", "127.0.0.1"]), "all workers are on this host")),
     row("master-port", Value, NoEffect(any, "the workers find each other through a file")),
     row("huggingface-hub-cache", Value, Flag("hub-cache")),
-    row("weights-cache-override", Value, Refused("give --model-id the directory")),
-    row("disable-custom-kernels", Switch, NoEffect(any, "it is about kernels of models that Penstock does not have")),
-    row("cuda-memory-fraction", Value, Converted("memory-fraction", memory_share, "times 0.9: TGI leaves as much room")),
-    row("rope-scaling", Value, Refused("the model's config.json says how its positions are scaled")),
-    row("rope-factor", Value, Refused("the model's config.json says how its positions are scaled")),
+    row("weights-cache-override", Value, Refused("pass the directory to --model-id")),
+    row("disable-custom-kernels", Switch, NoEffect(any, "it concerns kernels of models that Penstock does not support")),
+    row("cuda-memory-fraction", Value, Converted("memory-fraction", memory_share, "multiplied by 0.9, because TGI reserves as much")),
+    row("rope-scaling", Value, Refused("the model's config.json defines the RoPE scaling")),
+    row("rope-factor", Value, Refused("the model's config.json defines the RoPE scaling")),
     row("json-output", Switch, Fixed("log-format", "json")),
     row("otlp-endpoint", Value, Refused("traces are not exported yet")),
-    row("otlp-service-name", Value, NoEffect(any, "it names nothing without --otlp-endpoint")),
+    row("otlp-service-name", Value, NoEffect(any, "it is used only with --otlp-endpoint")),
     row("cors-allow-origin", Value, Limited(origins, "origins of web pages, separated by commas")),
-    row("api-key", Value, Refused("there is no authentication yet: let a proxy do it, and listen where only it can reach")),
+    row("api-key", Value, Refused("authentication is not supported yet; use a proxy, and listen on an address that only the proxy can reach")),
     row("watermark-gamma", Value, Flag("watermark-gamma")),
     row("watermark-delta", Value, Flag("watermark-delta")),
-    row("ngrok", Switch, Refused("tunnels are somebody else's work; in TGI it ends the server")),
-    row("ngrok-authtoken", Value, Refused("tunnels are somebody else's work")),
-    row("ngrok-edge", Value, Refused("tunnels are somebody else's work")),
+    row("ngrok", Switch, Refused("tunnels are not supported; in TGI the flag ends the server")),
+    row("ngrok-authtoken", Value, Refused("tunnels are not supported")),
+    row("ngrok-edge", Value, Refused("tunnels are not supported")),
     row("tokenizer-config-path", Value, Flag("chat-template")),
-    row("disable-grammar-support", Switch, Limited(no_grammars, "a request that asks for a grammar is refused")),
-    row("env", FlagOnly('e'), Refused("`penstock serve --explain` tells what would run, and why")),
-    row("max-client-batch-size", Value, Limited(batch_prompts, "prompts of a completion request")),
-    row("lora-adapters", Value, Refused("adapters are not offered yet")),
-    row("usage-stats", Value, NoEffect(any, "nothing is ever reported to anybody")),
-    row("payload-limit", Value, Limited(body_bytes, "bytes of a request's body")),
-    row("enable-prefill-logprobs", Switch, NoEffect(any, "every request may ask for `decoder_input_details`")),
+    row("disable-grammar-support", Switch, Limited(no_grammars, "requests with a grammar are refused")),
+    row("env", FlagOnly('e'), Refused("`penstock serve --explain` prints the resolved settings")),
+    row("max-client-batch-size", Value, Limited(batch_prompts, "maximum prompts of a completion request")),
+    row("lora-adapters", Value, Refused("LoRA adapters are not supported yet")),
+    row("usage-stats", Value, NoEffect(any, "Penstock never sends usage data")),
+    row("payload-limit", Value, Limited(body_bytes, "maximum bytes of a request's body")),
+    row("enable-prefill-logprobs", Switch, NoEffect(any, "every request may set `decoder_input_details`")),
     row("graceful-termination-timeout", Short('g'), Flag("grace")),
-    row("max-image-fetch-size", Value, NoEffect(any, "no image is ever fetched")),
-    row("attention", Variable, NoEffect(any, "the kernel follows from the device")),
-    row("prefix-caching", Variable, Converted("no-prefix-cache", negated_bool, "a false value switches the prefix cache off")),
-    row("prefill-chunking", Variable, NoEffect(any, "prompts are always read in chunks")),
-    row("use-flash-attention", Variable, NoEffect(any, "the kernel follows from the device")),
+    row("max-image-fetch-size", Value, NoEffect(any, "images are not supported")),
+    row("attention", Variable, NoEffect(any, "the device determines the kernel")),
+    row("prefix-caching", Variable, Converted("no-prefix-cache", negated_bool, "a false value disables the prefix cache")),
+    row("prefill-chunking", Variable, NoEffect(any, "prefill is always chunked")),
+    row("use-flash-attention", Variable, NoEffect(any, "the device determines the kernel")),
     row("tgi-wiggle-room", Variable, Refused("use CUDA_MEMORY_FRACTION")),
-    row("log-colorize", Variable, NoEffect(any, "logs have no colours; --json-output is for machines")),
-    row("compute-type", Variable, NoEffect(any, "`x-compute-type` is the name of the device")),
+    row("log-colorize", Variable, NoEffect(any, "logs have no colours; use --json-output for log collectors")),
+    row("compute-type", Variable, NoEffect(any, "`x-compute-type` contains the device's name")),
     row("log-level", Variable, Flag("log-level")),
 ];

@@ -14,26 +14,26 @@ pub use scratch::Scratch;
 use crate::error::Failure;
 use crate::interpreter::Interpreter;
 
-/// Starts one process per rank, and all of them anew after a loss: ranks of a group wait for one
-/// another, so one that is left alone is of no use.
+/// Starts one process per rank. Restarts all of them after a loss, because the remaining ranks of a
+/// group would wait for the lost one.
 #[derive(Debug)]
 pub struct LocalWorkers {
     interpreter: Interpreter,
     load: LoadConfig,
     scratch: Scratch,
-    /// Counts the group's lives: sockets and rendezvous files are never used twice.
+    /// Counts restarts of the group, so that sockets and rendezvous files are never reused.
     generation: u64,
     processes: Vec<WorkerProcess>,
-    /// The processes were started, but nobody has asked for them yet.
+    /// Whether the processes were started in advance and are not yet in use.
     early: bool,
 }
 
 impl LocalWorkers {
-    /// Workers that `interpreter` runs; `load` says what each is told, apart from its rank. They
-    /// import what they need while the caller goes on.
+    /// Creates workers that `interpreter` runs; `load` is the configuration of each except its
+    /// rank. They start to import their modules in the background.
     ///
     /// # Errors
-    /// When there is no place for their sockets, or the processes cannot be started.
+    /// If there is no directory for their sockets or if the processes cannot be started.
     pub fn new(interpreter: Interpreter, load: LoadConfig) -> Result<Self, Failure> {
         let scratch = Scratch::new()?;
         let mut workers = Self {
@@ -74,7 +74,7 @@ impl LocalWorkers {
         (0..self.load.world_size).map(of_rank).collect()
     }
 
-    /// What a lost connection means, where the process can tell.
+    /// Adds the exit status of a worker to a connection error, if there is one.
     fn explain(&self, error: ShardError) -> WorkersError {
         let ended = self
             .processes

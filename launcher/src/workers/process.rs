@@ -1,8 +1,8 @@
-//! One worker as a child process: started, listened to, and ended whatever happens.
+//! One worker as a child process, and its log. The process always ends with the launcher.
 //!
-//! The worker holds the read end of a pipe, its stdin, whose write end lives here: when this process
-//! ends, by whatever signal, the pipe ends and with it the worker. No signal handler is installed
-//! (threads wait instead), so the same code serves inside somebody else's Python process.
+//! The worker's stdin is the read end of a pipe; this process holds the write end. If this process
+//! ends, by any signal, the pipe closes and the worker ends. No signal handler is installed
+//! (threads wait instead), so the code also works inside another program's Python process.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read};
@@ -20,12 +20,12 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::error::{Failure, Outcome};
 use crate::interpreter::Interpreter;
 
-/// Importing torch on a cold disk takes a minute; more than this is a hang.
+/// Importing torch from a cold disk takes a minute; a longer start counts as a hang.
 const LISTEN_TIMEOUT: Duration = Duration::from_secs(300);
-/// From the end of the lease, and again from SIGTERM, until SIGKILL.
+/// The wait after closing the pipe, and again after SIGTERM, before SIGKILL.
 const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 const POLL: Duration = Duration::from_millis(10);
-/// Last words that an error message quotes.
+/// Log lines that an error message quotes.
 const TAIL_LINES: usize = 12;
 const LINE_BYTES: u64 = 8 << 10;
 
@@ -44,7 +44,7 @@ impl WorkerProcess {
     /// Starts the worker of `rank`, which will listen on `socket`.
     ///
     /// # Errors
-    /// When the operating system cannot start it.
+    /// If the operating system cannot start it.
     pub fn spawn(interpreter: &Interpreter, socket: &Path, rank: u32) -> Outcome<Self> {
         let mut child = Command::new(&interpreter.path)
             .args(["-m", "penstock.worker", "--socket"])
@@ -53,7 +53,7 @@ impl WorkerProcess {
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
-            // Ctrl-C in the terminal is for the launcher, which then drains the worker.
+            // Ctrl-C in the terminal reaches only the launcher, which then drains the worker.
             .process_group(0)
             .spawn()
             .map_err(|error| {
@@ -81,19 +81,19 @@ impl WorkerProcess {
         })
     }
 
-    /// Returns once the worker listens.
+    /// Waits until the worker listens.
     ///
     /// # Errors
-    /// When it ends first, or takes longer than any start should.
+    /// If it ends first or takes longer than `LISTEN_TIMEOUT`.
     pub async fn listening(&self) -> Outcome<()> {
         let deadline = Instant::now() + LISTEN_TIMEOUT;
         while Instant::now() < deadline {
-            // A file alone is not enough: between bind and listen, a connection is refused.
+            // The file alone is not enough: between bind and listen, connections are refused.
             if tokio::net::UnixStream::connect(&self.socket).await.is_ok() {
                 return Ok(());
             }
             if let Some(status) = self.exit_status() {
-                // The thread that reads its last words may be a moment behind.
+                // The thread that reads the worker's log may be slightly behind.
                 sleep(POLL).await;
                 return Err(Failure::runtime(format!(
                     "worker {} ended before it was ready ({status}).{}",
@@ -105,33 +105,34 @@ impl WorkerProcess {
         }
         let seconds = LISTEN_TIMEOUT.as_secs();
         Err(Failure::runtime(format!(
-            "worker {} does not listen after {seconds} s.{}",
+            "worker {} is not listening after {seconds} s.{}",
             self.rank,
             self.stderr_tail()
         )))
     }
 
-    /// The process id; for logs and tests.
+    /// Returns the process id, for logs and tests.
     pub fn pid(&self) -> i32 {
         self.group.as_raw()
     }
 
-    /// How the worker ended, once it has.
+    /// Returns the exit status once the worker has ended.
     pub fn exit_status(&self) -> Option<ExitStatus> {
         *self.ended.borrow()
     }
 
-    /// What it last wrote to its log, introduced for an error message; empty when it was silent.
+    /// Returns the last lines of the worker's log, with an introduction for an error message; empty
+    /// if there are none.
     pub fn stderr_tail(&self) -> String {
         let log_tail = self.log_tail.lock().unwrap_or_else(PoisonError::into_inner);
         if log_tail.is_empty() {
             return String::new();
         }
         let lines: Vec<&str> = log_tail.iter().map(String::as_str).collect();
-        format!(" Its last words:\n  {}", lines.join("\n  "))
+        format!(" The last lines of its log:\n  {}", lines.join("\n  "))
     }
 
-    /// Ends the worker: first the lease, then SIGTERM, then SIGKILL to its whole process group.
+    /// Stops the worker: closes the pipe, then sends SIGTERM, then SIGKILL to its process group.
     pub async fn stop(&mut self) {
         drop(self.lease.take());
         for signal in [None, Some(Signal::SIGTERM)] {
@@ -146,14 +147,14 @@ impl WorkerProcess {
                 return;
             }
         }
-        tracing::warn!(rank = self.rank, "the worker ignores SIGTERM: killed");
+        tracing::warn!(rank = self.rank, "the worker ignored SIGTERM; sent SIGKILL");
         self.signal(Signal::SIGKILL);
     }
 
     fn signal(&self, signal: Signal) {
-        // Once it was waited for, the number may belong to somebody else.
+        // Once the process was reaped, the id may belong to another process.
         if self.exit_status().is_none() {
-            // It may end at this very moment, which is what the signal is for.
+            // The process may end at this moment, so an error is fine.
             let _ = killpg(self.group, signal);
         }
     }
@@ -178,7 +179,7 @@ fn wait(mut child: Child, report: &watch::Sender<Option<ExitStatus>>) {
     }
 }
 
-/// Copies the worker's log to ours until it closes its stderr.
+/// Copies the worker's log to the launcher's until the worker closes its stderr.
 fn forward(stderr: ChildStderr, rank: u32, log_tail: &Mutex<VecDeque<String>>) {
     let mut reader = BufReader::new(stderr);
     let mut line = Vec::new();
@@ -203,7 +204,8 @@ fn forward(stderr: ChildStderr, rank: u32, log_tail: &Mutex<VecDeque<String>>) {
     }
 }
 
-/// A line of a worker's log as one of ours; what names no level, such as a traceback, is told too.
+/// Logs a line of a worker. Lines without a level, such as those of a traceback, are logged as
+/// well.
 fn log(rank: u32, line: &str) {
     match line.split_once(' ').unwrap_or((line, "")) {
         ("DEBUG", text) => tracing::debug!(target: "worker", "[worker {rank}] {text}"),
@@ -220,11 +222,12 @@ fn log(rank: u32, line: &str) {
 mod tests {
     use super::*;
 
-    /// A stand-in for the interpreter: a shell script that ignores its arguments.
+    /// A fake interpreter: a shell script that ignores its arguments.
     fn script(directory: &Path, body: &str) -> Interpreter {
         let path = directory.join("python");
-        // By another process: what this one has open for writing, a child that another test has just
-        // forked has open too, and then the script cannot be run.
+        // Written by another process: a child that another test forks would inherit a descriptor
+        // that this process has open for writing, and the script could not be executed then
+        // (ETXTBSY).
         let text = format!("#!/bin/sh\n{body}\n");
         let written = std::process::Command::new("sh")
             .args(["-c", "printf %s \"$1\" > \"$0\" && chmod +x \"$0\""])
@@ -280,7 +283,7 @@ mod tests {
         while nix::sys::signal::kill(child, None).is_ok() && !is_zombie(child) {
             assert!(
                 Instant::now() < deadline,
-                "the worker's child is still alive"
+                "the worker's child still runs"
             );
             sleep(POLL).await;
         }

@@ -1,5 +1,5 @@
-//! A private directory for one engine's sockets and rendezvous file, so that engines on one host
-//! never meet.
+//! A private directory for one engine's sockets and rendezvous files, so that engines on one host
+//! cannot conflict.
 
 use std::fs::{DirBuilder, File, OpenOptions, remove_dir_all, remove_file, symlink_metadata};
 use std::io;
@@ -13,28 +13,28 @@ use nix::unistd::Uid;
 
 use crate::error::{Failure, Outcome};
 
-/// A unix socket's path may have 107 bytes; the directory leaves room for the file's name.
+/// A Unix socket's path has at most 107 bytes; the directory leaves room for the file name.
 const MAX_PATH_BYTES: usize = 80;
-/// What all these directories begin with.
+/// The common prefix of these directories.
 const PREFIX: &str = "penstock-";
-/// A file in each, locked by the process that the directory belongs to for as long as it lives.
+/// The lock file in each directory. The owning process locks it for its lifetime.
 const LOCK: &str = "lock";
-/// Nobody but its owner can enter one.
+/// Only the owner has access.
 const MODE: u32 = 0o700;
 
-/// A directory that only its owner can enter; removed with everything in it when dropped.
+/// A directory that only its owner can access. It is removed with its contents on drop.
 #[derive(Debug)]
 pub struct Scratch {
     path: PathBuf,
-    /// Says that the directory is in use; the system lets go of it however the process ends.
+    /// Marks the directory as in use. The system releases the lock however the process ends.
     lock: Option<Flock<File>>,
 }
 
 impl Scratch {
-    /// Makes a new directory, and removes those that launchers left which were killed.
+    /// Creates a directory and removes those of launchers that were killed.
     ///
     /// # Errors
-    /// When no temporary directory can be written to.
+    /// If no temporary directory is writable.
     pub fn new() -> Outcome<Self> {
         let parent = parent();
         sweep(&parent);
@@ -50,40 +50,40 @@ impl Scratch {
             .subsec_nanos();
         let name = format!("{PREFIX}{}-{count}-{now:08x}", std::process::id());
         let path = parent.join(name);
-        // Fails if it exists: a name that somebody else prepared is not trusted.
+        // Fails if it exists: a name that another user created in advance is not trusted.
         let made = DirBuilder::new().mode(MODE).create(&path);
         made.map_err(|error| {
             let shown = path.display();
-            let why = format!("cannot make {shown} for the workers' sockets: {error}");
+            let why = format!("cannot create {shown} for the workers' sockets: {error}");
             Failure::runtime(why)
         })?;
         let lock = locked(&path);
         Ok(Self { path, lock })
     }
 
-    /// Makes the directory ready for another life of the workers: without the sockets of the last one,
-    /// and anew if somebody has removed it, as programs that tidy temporary directories do.
+    /// Prepares the directory for restarted workers: removes the old sockets. Creates it again if
+    /// it is gone, since programs clean up temporary directories.
     ///
     /// # Errors
-    /// When no temporary directory can be written to.
+    /// If no temporary directory is writable.
     pub fn renew(&mut self) -> Outcome<()> {
         match DirBuilder::new().mode(MODE).create(&self.path) {
             Ok(()) => self.lock = locked(&self.path),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && is_ours(&self.path) => {
                 remove_files(&self.path);
             }
-            // Somebody else's by now, or its parent is gone: another one.
+            // It belongs to another user by now, or its parent is gone: create another one.
             Err(_) => *self = Self::within(&parent())?,
         }
         Ok(())
     }
 
-    /// Where the worker of `rank` listens in the group's `life`th life.
+    /// Returns the socket path of the worker of `rank` in this generation of the group.
     pub fn socket(&self, generation: u64, rank: u32) -> PathBuf {
         self.path.join(format!("{generation}-{rank}.sock"))
     }
 
-    /// How the ranks of the group's `life`th life find one another: torch's init method.
+    /// Returns torch's init method for the rendezvous of the ranks in this generation.
     pub fn rendezvous(&self, generation: u64) -> String {
         format!(
             "file://{}",
@@ -94,15 +94,15 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // What cannot be removed is empty sockets in a temporary directory.
+        // Only empty sockets in a temporary directory can remain.
         let _ = remove_dir_all(&self.path);
     }
 }
 
-/// Where such directories are made: a path that leaves room for a socket's.
+/// Returns the parent of these directories: a path that leaves room for a socket's name.
 fn parent() -> PathBuf {
     let usual = std::env::temp_dir();
-    // A name is as long at most as with the largest process id and count.
+    // The length of the longest name: the largest process id and count.
     let name = PREFIX.len() + "4294967295-18446744073709551615-3b9aca00".len();
     if usual.as_os_str().len() + 1 + name > MAX_PATH_BYTES {
         return PathBuf::from("/tmp");
@@ -110,15 +110,15 @@ fn parent() -> PathBuf {
     usual
 }
 
-/// Locks a directory's file; none where the file system cannot. Then nobody removes the directory
-/// but its owner.
+/// Locks a directory's lock file; `None` if the file system has no locks. Only the owner removes
+/// such a directory.
 fn locked(directory: &Path) -> Option<Flock<File>> {
     let mut options = OpenOptions::new();
     let file = options.create(true).append(true).open(directory.join(LOCK));
     Flock::lock(file.ok()?, FlockArg::LockExclusiveNonblock).ok()
 }
 
-/// Whether it is a directory of this user's that nobody else can enter.
+/// Whether the directory belongs to this user and only the owner can access it.
 fn is_ours(path: &Path) -> bool {
     symlink_metadata(path).is_ok_and(|found| {
         let closed = found.mode() & 0o077 == 0;
@@ -126,17 +126,17 @@ fn is_ours(path: &Path) -> bool {
     })
 }
 
-/// Removes what is in a directory, but for its lock.
+/// Removes the files of a directory except its lock.
 fn remove_files(directory: &Path) {
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
         if entry.file_name() != LOCK {
-            // What stays is in nobody's way: no life of the workers uses a name twice.
+            // Leftover files cannot conflict, because no generation reuses a name.
             let _ = remove_file(entry.path());
         }
     }
 }
 
-/// Removes the directories whose owners were killed: nobody holds their locks any more.
+/// Removes the directories of killed owners, whose locks are free.
 fn sweep(parent: &Path) {
     for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
         let path = entry.path();
@@ -144,12 +144,12 @@ fn sweep(parent: &Path) {
         if !named || !is_ours(&path) {
             continue;
         }
-        // Without such a file it is none of these directories, or one that is only being made.
+        // Without a lock file, the directory is another program's or is still being created.
         let Ok(file) = File::open(path.join(LOCK)) else {
             continue;
         };
         if let Ok(lock) = Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            // Somebody else may sweep too.
+            // Another process may remove it at the same time.
             let _ = remove_dir_all(&path);
             drop(lock);
         }
@@ -181,7 +181,7 @@ mod tests {
         scratch.renew().unwrap();
         assert_eq!(scratch.socket(1, 0), socket);
         assert!(is_ours(&scratch.path));
-        // It is locked again: nobody sweeps it.
+        // The lock is held again, so the sweep keeps the directory.
         sweep(parent.path());
         assert!(scratch.path.is_dir());
     }
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_taken_by_somebody_else_is_replaced() {
+    fn a_directory_of_another_owner_is_replaced() {
         let parent = tempfile::tempdir().unwrap();
         let mut scratch = Scratch::within(parent.path()).unwrap();
         let path = scratch.path.clone();
@@ -217,7 +217,7 @@ mod tests {
         let mut killed = Scratch::within(parent.path()).unwrap();
         let left = killed.path.clone();
         drop(std::os::unix::net::UnixListener::bind(killed.socket(1, 0)).unwrap());
-        // The system lets go of a lock when its process ends.
+        // The system releases a lock when its process ends.
         drop(killed.lock.take());
         std::mem::forget(killed);
         let foreign = parent.path().join("penstock-notes");
