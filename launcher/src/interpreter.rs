@@ -58,7 +58,7 @@ impl Interpreter {
             let said = String::from_utf8_lossy(&output.stderr);
             let said = said.lines().last().unwrap_or("nothing");
             Failure::runtime(format!(
-                "{shown} does not work as a Python interpreter (it said: {said}). Name another with \
+                "{shown} does not work as a Python interpreter (output: {said}). Name another with \
                  --python."
             ))
         })?;
@@ -71,7 +71,7 @@ impl Interpreter {
         }
         let package = probe.package.ok_or_else(|| {
             Failure::runtime(format!(
-                "{shown} has no package penstock, whose workers compute. Install it there \
+                "{shown} lacks the package penstock, which the workers need. Install it there \
                  (`{shown} -m pip install penstock`), or name another interpreter with --python."
             ))
         })?;

@@ -186,7 +186,7 @@ impl Resolver<'_> {
             DeviceChoice::Cpu => Ok(self.typed("device", Device::Cpu)),
             DeviceChoice::Cuda if found == 0 && self.typed.worker.is_empty() => {
                 Err(Failure::runtime(
-                    "--device cuda: this host shows no CUDA device (no /dev/nvidia0, or \
+                    "--device cuda: this host has no CUDA device (no /dev/nvidia0, or \
                      CUDA_VISIBLE_DEVICES hides it). Use --device cpu, or install the driver.",
                 ))
             }

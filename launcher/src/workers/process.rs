@@ -281,10 +281,7 @@ mod tests {
         let child = Pid::from_raw(child.trim().parse().unwrap());
         let deadline = Instant::now() + Duration::from_secs(30);
         while nix::sys::signal::kill(child, None).is_ok() && !is_zombie(child) {
-            assert!(
-                Instant::now() < deadline,
-                "the worker's child still runs"
-            );
+            assert!(Instant::now() < deadline, "the worker's child still runs");
             sleep(POLL).await;
         }
     }
