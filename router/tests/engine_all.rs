@@ -1,4 +1,4 @@
-//! The tests of the engine in one program, which mutation testing builds and links once per mutant.
+//! All engine tests in one program, which mutation testing builds and links once per mutant.
 
 #![allow(
     clippy::unwrap_used,

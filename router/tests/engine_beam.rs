@@ -1,5 +1,5 @@
-//! Beam search in the engine: the same answers whatever shares the batch, and failures that stay with
-//! their request. What the answers are is compared with `transformers` in tests/e2e.
+//! Beam search in the engine: results do not depend on the batch, and a failure affects only its
+//! request. tests/e2e compares the results with `transformers`.
 
 #![allow(clippy::unwrap_used)]
 
@@ -77,7 +77,7 @@ async fn a_failed_beam_search_ends_all_remaining_choices() {
     let mut streams = engine.submit_all(wanted).await.unwrap();
     drop(streams.remove(0));
     let ended = timeout(TIMEOUT, collect(streams.remove(0))).await;
-    let (_, end) = ended.expect("nobody tells the one that is left");
+    let (_, end) = ended.expect("the remaining choice ends");
     assert!(matches!(end, End::Failed(_)), "{end:?}");
 }
 
@@ -89,7 +89,7 @@ async fn a_beam_search_goes_on_for_the_remaining_choices() {
     let mut streams = engine.submit_all(wanted.clone()).await.unwrap();
     drop(streams.remove(0));
     assert_eq!(collect(streams.remove(0)).await, expected[1]);
-    // Left by all, at once and on its way.
+    // Dropped by its client, once immediately and once while it runs.
     drop(engine.submit_all(wanted).await.unwrap());
     let streams = engine.submit_all(search(vec![5; 9], 1000, (4, 1))).await;
     let mut other = engine.submit(request(vec![4], 6)).await.unwrap();
@@ -116,7 +116,7 @@ fn geometry(blocks: u32, block_tokens: u32) -> Geometry {
     }
 }
 
-/// A search of a width for some answers.
+/// A request for beam search with this width and number of choices.
 fn search(prompt: Vec<u32>, max_new_tokens: u32, (width, answers): (u32, u32)) -> EngineRequest {
     let mut wanted = request(prompt, max_new_tokens);
     let beam = BeamParameters {

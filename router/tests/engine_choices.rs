@@ -1,4 +1,4 @@
-//! Several answers to one prompt: each gets its own tokens, and the prompt is computed once.
+//! Several choices per prompt: each gets its own tokens, and the prompt is computed once.
 
 #![allow(clippy::unwrap_used)]
 
@@ -25,7 +25,7 @@ async fn n_choices_equal_n_requests_with_derived_seeds() {
             let mut alone = wanted.clone();
             alone.choices = 1;
             alone.sampling.seed = wanted.sampling.choice_seed(branch);
-            assert_eq!(*together, answer(&engine, alone).await, "branch {branch}");
+            assert_eq!(*together, answer(&engine, alone).await, "choice {branch}");
         }
         let different = |branch: usize| together[branch].0 != together[0].0;
         assert!((1..4).all(different), "{together:?}");
@@ -45,8 +45,8 @@ async fn prompt_of_n_choices_is_computed_once() {
         let engine = Engine::start(Box::new(workers), config, metrics);
         ready(&engine).await;
         answers(&engine, sampled(vec![7; PROMPT as usize], 5, 4)).await;
-        // All tokens of the prompt but the last once, the last by each, and four decodes of each.
-        // What a run brought that was planned before its branch ended is not counted yet.
+        // The prompt except its last token once; then for each choice the last token and four
+        // decodes. Runs that were planned before their choice ended are not counted yet.
         let computed = gauge(&registry, "penstock_computed_tokens_total");
         assert_eq!(computed, i64::from(PROMPT) - 1 + 4 + 4 * 4);
     }
@@ -82,7 +82,7 @@ async fn choices_end_one_by_one() {
     let (engine, registry) = started(geometry(4096, 16)).await;
     let wanted = sampled(vec![5; 40], 200, 3);
     let mut streams = engine.submit_all(wanted.clone()).await.unwrap();
-    // One is left before it has begun, one ends from outside after its first token.
+    // One choice is dropped before it starts, one is finished after its first token.
     drop(streams.remove(1));
     let mut ended = streams.remove(1);
     ended.next().await.unwrap();
@@ -93,7 +93,7 @@ async fn choices_end_one_by_one() {
         gauge(&registry, "tgi_batch_current_size") == 0
     })
     .await;
-    // All left at once, while the prompt is being computed.
+    // All choices are dropped while the prompt is being computed.
     drop(engine.submit_all(wanted).await.unwrap());
     eventually("nothing is leased", || {
         gauge(&registry, "penstock_kv_blocks{state=\"leased\"}") == 0

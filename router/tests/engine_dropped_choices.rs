@@ -1,4 +1,4 @@
-//! A choice whose client has left before its first token ends there; the others are what they would be.
+//! A choice dropped before its first token ends at that token; the other choices are unaffected.
 
 mod support;
 
@@ -18,7 +18,7 @@ fn wanted() -> EngineRequest {
     wanted
 }
 
-/// Many steps compute the prompt, so that a client can leave in the meantime.
+/// Small steps: computing the prompt takes many, so that a client can disconnect meanwhile.
 fn small_steps() -> Geometry {
     Geometry {
         step_tokens: 8,
@@ -41,8 +41,8 @@ async fn choice_dropped_before_its_first_token_stops_running() {
         let mut others = whole.clone();
         others.remove(dropped);
         assert_eq!(kept, others, "without choice {dropped}");
-        // The prompt but for its last token, that token for each choice, the others' tokens; and what
-        // was in flight when the first token of the dropped one came.
+        // The prompt except its last token, that token for each choice, and the other choices'
+        // tokens; plus the runs in flight when the dropped choice's first token came.
         let least = i64::from(PROMPT) - 1 + CHOICES as i64 + 2 * i64::from(TOKENS - 1);
         let computed = gauge(&registry, "penstock_computed_tokens_total");
         assert!(

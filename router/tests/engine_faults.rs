@@ -1,4 +1,4 @@
-//! What goes wrong with workers: clear failures, and later requests work.
+//! Worker faults: running requests fail with a clear message, and later requests work.
 
 mod support;
 
@@ -39,7 +39,7 @@ async fn idle_worker_that_dies_is_replaced_before_the_next_request() {
     let engine = engine(workers.clone(), EngineConfig::default());
     ready(&engine).await;
     workers.kill();
-    support::eventually("the workers are started again", || workers.starts() == 2).await;
+    support::eventually("the workers restart", || workers.starts() == 2).await;
     ready(&engine).await;
     assert_eq!(answer(&engine, request(vec![1], 3)).await.1, End::Length);
 }
@@ -61,7 +61,7 @@ async fn worker_that_outlives_a_router_serves_the_next_one() {
 #[tokio::test]
 async fn hung_step_fails_at_the_deadline() {
     let workers = MockWorkers::new(vec![vec![faulty(Fault::Hang(3))], vec![checked()]]);
-    // More than a busy machine holds up a step of a worker that works.
+    // Longer than a busy machine delays a step of a working worker.
     let limit = Duration::from_millis(1500);
     let step_limits = StepLimits {
         least: limit,
@@ -98,7 +98,7 @@ async fn sequence_error_ends_only_its_request() {
         answer(&engine, request(vec![9], 50))
     );
     let ends = [both.0.1, both.1.1];
-    // The worker's own words are for the log.
+    // The worker's message goes only to the log.
     let failed = |end: &&End| match end {
         End::Failed(message) => message
             .starts_with("the worker failed on this request; the server's log says why (request "),
@@ -150,9 +150,9 @@ async fn load_failure_stops_the_engine_with_the_workers_reason() {
     let Some(SubmitError::Unavailable { reason, .. }) = refused else {
         panic!("{refused:?}")
     };
-    // The path is for the operator alone.
+    // Only the operator sees the path.
     assert_eq!(reason, "the engine has stopped; the server's log says why");
-    assert_eq!(workers.starts(), 1, "what never ran is not tried again");
+    assert_eq!(workers.starts(), 1, "a failed first load is not retried");
 }
 
 #[tokio::test]
@@ -241,9 +241,9 @@ async fn requests_waiting_at_a_loss_are_prepared_by_the_new_workers() {
     workers.kill();
     assert!(matches!(collect(running).await.1, End::Failed(_)));
     let asked = || workers.starts() == 2 && workers.view().preparing == 2;
-    support::eventually("the new worker is asked", asked).await;
+    support::eventually("the new worker prepares both", asked).await;
     drop(leaving);
-    support::eventually("one has left", || workers.view().preparing == 1).await;
+    support::eventually("one was aborted", || workers.view().preparing == 1).await;
     workers.kill();
     let (ids, end) = collect(waiting).await;
     assert_eq!((ids.len(), end), (4, End::Length));
@@ -252,7 +252,7 @@ async fn requests_waiting_at_a_loss_are_prepared_by_the_new_workers() {
 
 #[tokio::test]
 async fn requests_being_prepared_at_a_loss_keep_their_queue_position() {
-    // The second life prepares, and holds the first of its two requests up.
+    // The second workers prepare both requests; a hanging step then delays the first.
     let lives = vec![
         one_slot(vec![Fault::HangPrepare]),
         one_slot(vec![Fault::Hang(3)]),
@@ -276,7 +276,7 @@ async fn requests_being_prepared_at_a_loss_keep_their_queue_position() {
     let second = second.await.unwrap().expect("prepared by the new workers");
     support::eventually("a step hangs", || workers.view().steps == 4).await;
     workers.kill();
-    // The one that came first ran, the other waited for the slot.
+    // The first request was running; the second waited for the slot.
     assert!(matches!(collect(first).await.1, End::Failed(_)));
     let (ids, end) = collect(second).await;
     assert_eq!((ids.len(), end, workers.starts()), (4, End::Length, 3));
@@ -324,7 +324,7 @@ async fn a_dropped_preparation_is_repeated_and_the_request_goes_on() {
     let whole = engine(MockWorkers::one(checked()), EngineConfig::default());
     ready(&whole).await;
     let expected = answer(&whole, request(prompt.clone(), tokens)).await;
-    // However often, while tokens come between.
+    // Preparation may be repeated any number of times if tokens come in between.
     let faults = [0, 8, 14, 20, 26].map(Fault::DropPrepared).to_vec();
     let workers = MockWorkers::one(MockConfig {
         faults,
@@ -393,7 +393,7 @@ async fn token_beyond_the_vocabulary_is_a_protocol_error() {
     assert_eq!(answer(&engine, request(vec![1], 20)).await.1, End::Length);
 }
 
-/// What clients are told whose requests had begun when the workers were lost for the n-th time.
+/// The error of requests that had started when the workers were lost for the n-th time.
 fn lost(loss: u32) -> End {
     End::Failed(format!(
         "the workers were lost (loss {loss} in the server's log); the request may be sent again"
@@ -407,7 +407,7 @@ fn one_slot(faults: Vec<Fault>) -> Vec<MockConfig> {
     vec![MockConfig { faults, ..config }]
 }
 
-/// Every request is prepared, with a guide or without.
+/// Prepares every request, with a grammar or without.
 fn always_preparing() -> EngineConfig {
     EngineConfig {
         prepare_policy: PreparePolicy::Always,

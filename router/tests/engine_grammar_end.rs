@@ -1,4 +1,4 @@
-//! Why an answer with a grammar ended: the grammar may force the end when few tokens are left.
+//! How a choice with a grammar ends: the grammar may force the end when few tokens are left.
 
 mod support;
 

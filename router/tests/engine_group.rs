@@ -76,7 +76,7 @@ async fn hung_rank_is_detected_at_the_deadline() {
         vec![checked(), faulty(Fault::Hang(2))],
         vec![checked(), checked()],
     ];
-    // More than a busy machine holds up a step of a worker that works.
+    // Longer than a busy machine delays a step of a working worker.
     let limit = Duration::from_millis(1500);
     let step_limits = StepLimits {
         least: limit,
@@ -88,7 +88,7 @@ async fn hung_rank_is_detected_at_the_deadline() {
     };
     let engine = engine(MockWorkers::new(lives), config);
     ready(&engine).await;
-    // Rank 0 goes on alone meanwhile, which no real group would.
+    // Unlike in a real group, rank 0 continues meanwhile.
     answer(&engine, request(vec![1], 10)).await;
     let lost = |state: &EngineState| matches!(state, EngineState::Restarting { .. });
     let state = reach(&engine, lost).await;

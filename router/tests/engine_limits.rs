@@ -27,9 +27,9 @@ async fn abort_frees_slot_and_blocks_at_once() {
     let before = workers.view().steps;
     drop(dropped);
     eventually("the slot is free", || workers.view().sequences == 1).await;
-    // The drop comes in the middle of a step, and two are in flight: it is in the third.
+    // The drop happens during a step with two steps in flight, so the third carries the abort.
     let steps = workers.view().steps - before;
-    assert!(steps <= 4, "the worker was told after {steps} steps");
+    assert!(steps <= 4, "the worker got the abort after {steps} steps");
     assert_eq!(gauge(&registry, "penstock_kv_blocks_dead"), 0);
     assert_eq!(collect(kept).await.0.len(), 30);
     eventually("nothing is leased", || {
@@ -77,9 +77,12 @@ async fn aborted_submission_stops_its_preparation() {
         let engine = engine.clone();
         async move { engine.submit(request(vec![5], 1)).await.is_ok() }
     });
-    eventually("it is prepared", || workers.view().preparing == 1).await;
+    eventually("the preparation runs", || workers.view().preparing == 1).await;
     submission.abort();
-    eventually("nothing is", || workers.view().preparing == 0).await;
+    eventually("the preparation has stopped", || {
+        workers.view().preparing == 0
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -101,19 +104,22 @@ async fn one_client_does_not_take_all_prepare_calls() {
         }
     };
     let many: Vec<_> = (0..20).map(|_| submit(Some(at("10.0.0.1")))).collect();
-    eventually("half of the turns are one client's", || {
+    eventually("one client has half of the calls", || {
         workers.view().preparing == 8
     })
     .await;
     let others = [submit(Some(at("2001:db8::7"))), submit(None)];
-    eventually("others have turns", || workers.view().preparing == 10).await;
+    eventually("other clients have calls", || {
+        workers.view().preparing == 10
+    })
+    .await;
     let mut clients = workers.clients();
     clients.sort();
     clients.dedup();
     assert_eq!(clients, ["", "10.0.0.1", "2001:db8::"]);
     many.iter().chain(&others).for_each(|task| task.abort());
-    eventually("all have left", || workers.view().preparing == 0).await;
-    // One that leaves while it waits takes no turn: exactly so many calls began.
+    eventually("all calls were aborted", || workers.view().preparing == 0).await;
+    // Calls aborted while they wait never start: exactly ten did.
     assert_eq!(workers.view().preparations, 10);
 }
 
@@ -154,7 +160,7 @@ async fn past_the_queue_bounds_requests_are_refused_with_retry_after() {
     assert_eq!(
         collect(running).await.1,
         End::Length,
-        "those that run are not disturbed"
+        "running requests are not affected"
     );
     for stream in waiting {
         assert_eq!(collect(stream).await.1, End::Length);
@@ -214,7 +220,7 @@ async fn dropped_engine_stops_its_workers() {
     let engine = engine(workers.clone(), EngineConfig::default());
     ready(&engine).await;
     drop(engine);
-    eventually("the worker was asked to end", || {
+    eventually("the worker got Shutdown", || {
         workers.exit() == Some(Exit::Asked)
     })
     .await;

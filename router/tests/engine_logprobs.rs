@@ -1,4 +1,4 @@
-//! Log-probabilities on their way from the worker to a client's stream.
+//! Logprobs from the worker to a client's stream.
 
 #![allow(clippy::unwrap_used)]
 
@@ -12,7 +12,7 @@ use penstock_router::engine::{
 };
 use support::{MockWorkers, checked, collect, engine, ready, request};
 
-/// Steps of 8 tokens: a prompt of more takes several, each of which brings log-probabilities of its own.
+/// Steps of 8 tokens: a longer prompt takes several, each with its own prompt logprobs.
 fn small_steps(vocab: u32) -> MockConfig {
     MockConfig {
         geometry: Geometry {
@@ -24,7 +24,7 @@ fn small_steps(vocab: u32) -> MockConfig {
     }
 }
 
-/// All log-probabilities that a stream brings, and how many tokens.
+/// Collects all logprobs of a stream, and the number of its tokens.
 async fn gathered(mut stream: TokenStream) -> (usize, Logprobs) {
     let (mut tokens, mut all) = (0, Logprobs::default());
     while let Some(event) = stream.next().await {
@@ -50,7 +50,7 @@ fn request_with_logprobs(tokens: u32) -> EngineRequest {
 
 #[tokio::test]
 async fn unread_stream_keeps_all_logprobs() {
-    // The second has more tokens than one event holds.
+    // 150 tokens are more than one event holds.
     for tokens in [5, 150] {
         let engine = engine(
             MockWorkers::one(small_steps(32_000)),
@@ -65,8 +65,8 @@ async fn unread_stream_keeps_all_logprobs() {
         assert_eq!(read.1.prompt.len(), 29, "of all tokens but the first");
         assert!(read.1.top_logprobs.iter().all(|top| top.len() == 2));
         let unread = engine.submit(request_with_logprobs(tokens)).await.unwrap();
-        // One task fills all inboxes in the order of the steps: once the later stream has ended, all that
-        // the earlier one gets is in its inbox.
+        // One task fills all inboxes in the order of the steps: once the later stream has ended,
+        // the earlier one's inbox is complete.
         collect(engine.submit(request(vec![7], 200)).await.unwrap()).await;
         assert_eq!(gathered(unread).await, read);
     }
@@ -108,7 +108,7 @@ async fn a_requested_logprob_token_id_is_reported_even_at_minus_infinity() {
 
 #[tokio::test]
 async fn impossible_prompt_tokens_are_reported_only_for_the_whole_vocabulary() {
-    // The mock worker's least likely token is impossible.
+    // The mock worker's least likely token has probability 0.
     let engine = engine(MockWorkers::one(small_steps(6)), EngineConfig::default());
     ready(&engine).await;
     for (requested, reported, possible) in [(3, 3, 3), (20, 5, 5), (WHOLE_VOCABULARY, 6, 5)] {

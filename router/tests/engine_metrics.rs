@@ -1,4 +1,4 @@
-//! The figures of steps when a step is lost: what comes later is counted as what it is.
+//! Step metrics across losses: later steps are counted correctly.
 
 #![allow(clippy::panic, clippy::unwrap_used)]
 
@@ -28,7 +28,7 @@ fn started(workers: MockWorkers) -> (Engine, Registry) {
     (engine, registry)
 }
 
-/// A worker whose steps have 8 tokens.
+/// A worker with at most 8 tokens per step.
 fn small_steps(faults: Vec<Fault>) -> Vec<MockConfig> {
     let geometry = Geometry {
         step_tokens: 8,
@@ -41,7 +41,7 @@ fn small_steps(faults: Vec<Fault>) -> Vec<MockConfig> {
     }]
 }
 
-/// Steps, tokens that ran in them, and how many of them had prompt tokens and how many had none.
+/// Steps, computed tokens, steps with prompt tokens and steps without.
 fn counted(registry: &Registry) -> [i64; 4] {
     [
         "penstock_steps_total",
@@ -59,10 +59,10 @@ async fn steps_after_a_worker_loss_are_counted_by_kind() {
         let workers = MockWorkers::new(lives);
         let (engine, registry) = started(workers.clone());
         ready(&engine).await;
-        // Five steps: one of the prompt, which is a token, and four decodes.
+        // Five steps: one for the prompt of one token, and four decodes.
         answer(&engine, request(vec![9], 5)).await;
         assert_eq!(gauge(&registry, "penstock_steps_total"), 5);
-        // Of a long prompt two steps are answered, the third hangs with at least one behind it.
+        // Two steps of a long prompt are answered; the third hangs, with at least one behind it.
         let lost = engine.submit(request(vec![5; 80], 5)).await.unwrap();
         eventually("a step hangs", || {
             gauge(&registry, "penstock_steps_total") == 7 && workers.view().steps >= 8
@@ -74,7 +74,7 @@ async fn steps_after_a_worker_loss_are_counted_by_kind() {
             false => workers.kill(),
         }
         collect(lost).await;
-        eventually("the workers are started again", || workers.starts() == 2).await;
+        eventually("the workers restart", || workers.starts() == 2).await;
         ready(&engine).await;
         answer(&engine, request(vec![9], 5)).await;
         assert_eq!(counted(&registry), [12, 10 + 16, 2, 10], "panics: {panics}");
@@ -91,7 +91,7 @@ async fn counters_continue_after_a_scheduler_panic() {
         for _ in 0..2 {
             answer(&engine, request((3..103).collect(), 4)).await;
         }
-        // The second of each life finds the whole blocks of 16 tokens.
+        // The second request after each start hits all whole blocks of 16 tokens.
         eventually("the hits are counted", || hits() == life * 96).await;
         assert!(engine.submit(request(vec![5; 7], 1)).await.is_err());
         reach(&engine, |state| {
@@ -103,7 +103,7 @@ async fn counters_continue_after_a_scheduler_panic() {
     assert_eq!(hits(), 3 * 96);
 }
 
-/// A step of the mock takes microseconds: as milliseconds they would be hours.
+/// The mock's steps take microseconds; in a wrong unit, their sum would exceed the wall time.
 #[tokio::test]
 async fn durations_are_exported_in_seconds() {
     let (engine, registry) = started(MockWorkers::one(checked()));
@@ -120,7 +120,7 @@ async fn durations_are_exported_in_seconds() {
     );
 }
 
-/// A figure that is no whole number.
+/// Returns the value of a metric that is not an integer.
 fn figure(registry: &Registry, name: &str) -> f64 {
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, registry).unwrap();

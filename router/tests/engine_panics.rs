@@ -1,4 +1,4 @@
-//! Panics of the engine, its scheduler and what it calls: each ends as a loss, none as silence.
+//! Panics of the engine, its scheduler and its callbacks. Each is reported; none hangs a client.
 
 #![allow(clippy::panic, clippy::unwrap_used, clippy::expect_used)]
 
@@ -27,7 +27,7 @@ use penstock_scheduler::{Policy, SequenceFacts};
 use prometheus_client::registry::Registry;
 use support::{MockWorkers, answer, checked, collect, engine, gauge, reach, ready, request};
 
-/// Prompts of so many tokens make the scheduler panic, at the n-th look at one.
+/// Makes the scheduler panic at the n-th look at a prompt of this many tokens.
 #[derive(Clone)]
 struct Poison {
     tokens: u32,
@@ -153,10 +153,10 @@ async fn repeated_panics_stop_the_engine_with_a_reason() {
     engine.drain(Duration::ZERO).await;
 }
 
-/// Workers whose care-taker is at fault.
+/// Workers that panic when they are started or stopped.
 struct Careless {
     inner: MockWorkers,
-    /// Starts until one panics.
+    /// Successful starts before one panics.
     starts: usize,
     stop: bool,
 }
@@ -203,12 +203,12 @@ async fn drain_ends_after_an_engine_panic() {
     let engine = careless(&workers, 1, true);
     ready(&engine).await;
     let drained = tokio::time::timeout(support::TIMEOUT, engine.drain(Duration::ZERO));
-    drained.await.expect("the engine says that it is over");
+    drained.await.expect("drain returns after a panic");
     let refused = engine.submit(request(vec![1], 4)).await.err();
     assert!(matches!(refused, Some(SubmitError::Unavailable { .. })));
 }
 
-/// A reader that fails when it is told of news.
+/// A stream's task that panics when it is woken.
 struct Broken;
 
 impl Wake for Broken {
@@ -221,7 +221,7 @@ impl Wake for Broken {
 async fn panicking_reader_does_not_affect_other_streams() {
     let engine = engine(MockWorkers::one(checked()), EngineConfig::default());
     ready(&engine).await;
-    // Both get their news by one message per step, the broken one first.
+    // One message per step carries the events of both streams, the broken one's first.
     let mut broken = engine.submit(request(vec![1], 200)).await.unwrap();
     let waker = Waker::from(Arc::new(Broken));
     let polled = broken.poll_next_unpin(&mut Context::from_waker(&waker));

@@ -1,5 +1,6 @@
-//! Everything at once: requests of all kinds come and go, clients leave anywhere, workers die. Whoever
-//! stays gets the tokens of a quiet engine or hears of the failure, and nothing is left behind.
+//! Random load: requests of all kinds come and go, clients disconnect at any point, workers are
+//! killed. Each remaining client gets the same tokens as on a quiet engine, or an error, and
+//! nothing leaks.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -23,7 +24,7 @@ use tokio::time::{sleep, timeout};
 const REQUESTS: u32 = 40;
 const STORMS: u64 = 12;
 
-/// A linear congruential generator: a failure is found again by its seed.
+/// A linear congruential generator, so that a failure can be reproduced by its seed.
 struct Random(u64);
 
 impl Random {
@@ -36,13 +37,13 @@ impl Random {
     }
 }
 
-/// What a client does.
+/// A client's behaviour.
 #[derive(Clone, Copy, Debug)]
 enum Client {
     Stays,
-    /// Takes back what it asks for, before or after it is accepted.
+    /// Withdraws its request before or after it is accepted.
     Withdraws(Duration),
-    /// Leaves its answers one after the other, after so many events.
+    /// Drops its choices one after the other, each after this many events.
     Leaves(u64),
 }
 
@@ -83,13 +84,13 @@ async fn client(engine: Engine, number: u32, does: Client, expected: &Answers) {
     let streams = match does {
         Client::Withdraws(after) => {
             let submission = engine.submit_all(wanted(number));
-            // Dropped wherever it stands.
+            // Dropped at any stage.
             drop(timeout(after, submission).await);
             return;
         }
         _ => engine.submit_all(wanted(number)).await,
     };
-    // Refused while workers are away.
+    // Refused while the workers are down.
     let Ok(streams) = streams else { return };
     if let Client::Leaves(after) = does {
         return leave(streams, after).await;
@@ -107,7 +108,7 @@ async fn leave(streams: Vec<TokenStream>, after: u64) {
     for mut stream in streams {
         for _ in 0..after {
             let event = timeout(TIMEOUT, stream.next()).await;
-            if event.expect("news or an end").is_none() {
+            if event.expect("an event or the end").is_none() {
                 break;
             }
         }
@@ -141,7 +142,7 @@ fn config(random: &mut Random) -> EngineConfig {
     }
 }
 
-/// All clients, and whoever kills the workers.
+/// Runs all clients and kills the workers at random times.
 async fn weather(
     engine: &Engine,
     workers: &MockWorkers,
@@ -184,7 +185,7 @@ async fn storm(seed: u64, expected: &[Answers]) {
     ready(&engine).await;
     weather(&engine, &workers, expected, &mut random).await;
     ready(&engine).await;
-    eventually("all is given back", || {
+    eventually("everything is released", || {
         let left = [
             "penstock_kv_blocks{state=\"leased\"}",
             "penstock_kv_blocks_dead",
@@ -194,7 +195,7 @@ async fn storm(seed: u64, expected: &[Answers]) {
         left.iter().all(|name| gauge(&registry, name) == 0) && workers.view().preparing == 0
     })
     .await;
-    // The last kill may be noticed only now.
+    // The engine may notice the last kill only now.
     while !serves(&engine).await {
         ready(&engine).await;
     }

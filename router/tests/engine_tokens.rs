@@ -1,4 +1,4 @@
-//! The engine over a mock worker: every request gets its own tokens, whoever else is there.
+//! The engine over a mock worker: each request gets its own tokens, independent of the batch.
 
 mod support;
 
@@ -67,7 +67,7 @@ async fn concurrent_requests_get_the_same_tokens_as_alone() {
         }
         assert!(
             alone.iter().any(|(_, end)| *end == End::StopToken),
-            "some meet a stop token"
+            "some end at a stop token"
         );
         assert!(alone.iter().any(|(_, end)| *end == End::Length));
         // 40 blocks of 16 tokens for 64 requests of up to 148: preemption is certain.
@@ -87,8 +87,8 @@ async fn concurrent_requests_get_the_same_tokens_as_alone() {
     }
 }
 
-/// A run that was planned before the outcome that ended its sequence may find no room for its last
-/// known token: it yields nothing.
+/// A run that was planned before the outcome that ended its sequence may have no room for its last
+/// known token; it yields nothing.
 #[tokio::test]
 async fn answers_ending_at_a_block_boundary_are_complete_with_several_tokens_per_run() {
     for tokens_per_run in 1..=4 {

@@ -27,7 +27,7 @@ fn request(beam: BeamParameters, max_new_tokens: u32) -> EngineRequest {
     }
 }
 
-/// The model of the test: a token's log-probability, whatever is before it.
+/// The test's model: the same logprobs at every position.
 fn next(logprobs: &[(u32, f32)]) -> Vec<Candidate> {
     let candidate = |&(id, logprob)| Candidate { id, logprob };
     logprobs.iter().map(candidate).collect()
@@ -75,7 +75,7 @@ fn the_best_hypotheses_win_at_max_new_tokens() {
     assert_eq!(found[1].iter().filter(|&&id| id == 6).count(), 1);
 }
 
-/// The scheduler has the blocks of the ended sequences when it copies the others.
+/// Ended sequences free their blocks before the scheduler copies those of the others.
 #[test]
 fn sequences_without_continuation_end_before_others_fork() {
     let beam = BeamParameters {
@@ -113,7 +113,7 @@ fn pruning_keeps_the_tokens_of_all_hypotheses() {
     for step in 0..5_000_u32 {
         let mut then = Vec::new();
         for sequence in std::mem::take(&mut live) {
-            // Which line is the best one changes all the time.
+            // The best hypothesis changes at every step.
             let lead = ((step * 7 + sequence.index) % 11) as f32 / 10.0;
             let model = [(5, -0.5 - lead), (6, -1.0 - lead), (7, -4.0)];
             let found = search.take(sequence, next(&model), |sequence, tokens| {
@@ -149,7 +149,7 @@ fn pruning_keeps_the_tokens_of_all_hypotheses() {
 }
 
 #[test]
-fn early_stopping_ends_when_there_are_enough_answers() {
+fn early_stopping_ends_at_width_finished_hypotheses() {
     let ends = &[(0, -0.1), (5, -2.0), (6, -3.0), (7, -4.0)];
     let beam = |early_stopping| BeamParameters {
         width: 2,
@@ -159,7 +159,7 @@ fn early_stopping_ends_when_there_are_enough_answers() {
     };
     let (found, asked) = run(beam(EarlyStopping::WhenFull), 9, ends);
     assert_eq!((found.len(), asked), (2, 2));
-    // With a large penalty, longer answers may always be better.
+    // With a large length penalty, longer hypotheses may always be better.
     assert_eq!(run(beam(EarlyStopping::Never), 9, ends).1, 9);
 }
 
@@ -168,7 +168,7 @@ fn hash(before: u64, token: u32) -> u64 {
     word.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// A model whose log-probabilities depend on all tokens before: the end token and three others.
+/// A model whose logprobs depend on all preceding tokens: the end token and three others.
 fn model(history: &[u32]) -> Vec<Candidate> {
     let before = history.iter().fold(1, |before, &token| hash(before, token));
     let mut candidates: Vec<_> = [0, 5, 6, 7]
@@ -181,7 +181,7 @@ fn model(history: &[u32]) -> Vec<Candidate> {
     candidates
 }
 
-/// All answers of at most `most` tokens, the best first.
+/// All sequences of at most `most` tokens, best first.
 fn all_answers(most: usize, length_penalty: f32) -> Vec<(Vec<u32>, f32)> {
     let mut answers = Vec::new();
     let mut going = vec![(Vec::new(), 0.0)];
@@ -201,10 +201,10 @@ fn all_answers(most: usize, length_penalty: f32) -> Vec<(Vec<u32>, f32)> {
     answers
 }
 
-/// A search that may keep everything finds the best of all answers, in order, with their scores and with
-/// what was likeliest in each place.
+/// A search wide enough to keep everything finds all sequences in order of their score, with the
+/// right logprobs and the top logprobs at each position.
 #[test]
-fn a_wide_search_finds_the_best_of_all_answers() {
+fn a_wide_search_finds_the_best_of_all_sequences() {
     for length_penalty in [-0.5, 0.0, 1.0, 2.5] {
         let beam = BeamParameters {
             width: 200,
@@ -225,7 +225,7 @@ fn a_wide_search_finds_the_best_of_all_answers() {
             let end = [End::Length, End::StopToken][usize::from(stopped)].clone();
             assert_eq!(found.end, end);
             for (at, top_logprobs) in found.top_logprobs.iter().enumerate() {
-                assert_eq!(top_logprobs[..], model(&tokens[..at])[..2], "place {at}");
+                assert_eq!(top_logprobs[..], model(&tokens[..at])[..2], "position {at}");
             }
             assert_eq!(found.top_logprobs.len(), tokens.len());
         }
@@ -258,14 +258,14 @@ fn search_with(beam: BeamParameters, most: u32) -> Vec<BeamOutput> {
     }
 }
 
-/// Whether a search goes on once it has as many answers as it is wide: two here, after two steps, rated
-/// by their length or not.
+/// Whether a search continues once it has `width` finished hypotheses: here two, after two steps,
+/// with and without length penalty.
 #[test]
-fn a_beam_search_ends_when_no_better_answer_is_possible() {
+fn a_beam_search_ends_when_no_better_hypothesis_is_possible() {
     use EarlyStopping::{Heuristic, Never, WhenFull};
-    // The lines are at -0.2 and less a token, the answers at -0.1 and -0.3.
+    // Running hypotheses score at most -0.2 per token, finished ones -0.1 and -0.3.
     let hopeless: &[_] = &[(0, -0.1), (5, -0.2), (6, -3.0), (7, -4.0)];
-    // The lines are at -0.1 a token, the answers at -0.5 and -0.6.
+    // Running hypotheses score -0.1 per token, finished ones -0.5 and -0.6.
     let hopeful: &[_] = &[(5, -0.1), (0, -0.5), (6, -3.0), (7, -4.0)];
     let rows = [
         (hopeless, Heuristic, 1.0, 2),
@@ -291,14 +291,14 @@ fn a_beam_search_ends_when_no_better_answer_is_possible() {
 }
 
 #[test]
-fn continuations_that_are_impossible_or_end_too_low_are_no_answers() {
+fn impossible_or_low_ranked_continuations_are_not_results() {
     let beam = BeamParameters {
         width: 2,
         length_penalty: 1.0,
         early_stopping: EarlyStopping::Never,
         top_logprobs: 0,
     };
-    // The end is third, beyond the best two, until the last step.
+    // The end token ranks third, below the best two, until the last step.
     let low: &[_] = &[(5, -1.0), (6, -1.5), (0, -2.0), (7, f32::NEG_INFINITY)];
     assert_eq!(run(beam, 2, low), (vec![vec![5, 5], vec![5, 6]], 2));
     let nothing: &[_] = &[(5, f32::NEG_INFINITY), (0, f32::NEG_INFINITY)];

@@ -1,4 +1,4 @@
-//! What the engine's tests share: mock workers, an engine over them, requests.
+//! Shared helpers of the engine's tests: mock workers, engines over them, requests.
 
 #![allow(dead_code, unreachable_pub, reason = "each test uses its own part")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -24,11 +24,11 @@ use penstock_router::{
 };
 use prometheus_client::{encoding::text::encode, registry::Registry};
 
-/// No test waits longer for anything.
+/// Timeout of every wait in the tests.
 pub const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Starts mock workers as a launcher would: `lives[n]` says how those of the n-th life behave,
-/// the last one how all further ones do.
+/// Starts mock workers as a launcher would. `lives[n]` configures the workers of the n-th start;
+/// the last entry also configures all further starts.
 #[derive(Clone)]
 pub struct MockWorkers {
     lives: Arc<Vec<Vec<MockConfig>>>,
@@ -56,7 +56,7 @@ impl MockWorkers {
         self.started.load(Ordering::SeqCst)
     }
 
-    /// What rank 0 holds.
+    /// Returns rank 0's view of its state.
     pub fn view(&self) -> View {
         self.shards
             .lock()
@@ -66,7 +66,7 @@ impl MockWorkers {
             .unwrap_or_default()
     }
 
-    /// Whose requests rank 0 was asked to prepare.
+    /// Returns the clients of the requests that rank 0 prepared.
     pub fn clients(&self) -> Vec<String> {
         let shards = self.shards.lock().unwrap();
         shards.first().map_or_else(Vec::new, MockShard::clients)
@@ -80,7 +80,7 @@ impl MockWorkers {
         self.shards.lock().unwrap().len()
     }
 
-    /// Whether rank 0 was asked to shut down.
+    /// Returns whether and how rank 0 was shut down.
     pub fn exit(&self) -> Option<penstock_mock_shard::Exit> {
         self.shards.lock().unwrap().first().map(MockShard::exit)
     }
@@ -109,7 +109,7 @@ impl Workers for MockWorkers {
     async fn stop(&mut self) {}
 }
 
-/// A socket path of its own for every caller.
+/// Returns a unique socket path.
 pub fn socket() -> PathBuf {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -120,7 +120,7 @@ pub fn socket() -> PathBuf {
     folder.join(format!("{number}"))
 }
 
-/// A checked worker with this fault.
+/// A worker that checks the protocol and has this fault.
 pub fn faulty(fault: Fault) -> MockConfig {
     MockConfig {
         faults: vec![fault],
@@ -146,7 +146,7 @@ pub fn engine(workers: MockWorkers, config: EngineConfig) -> Engine {
 /// The end token of a `started` engine's mock worker.
 pub const END: u32 = 2;
 
-/// A ready engine over a mock worker that checks what it reads and ends answers now and then.
+/// Starts an engine over a mock worker that checks the protocol and ends some choices early.
 pub async fn started(geometry: Geometry) -> (Engine, Registry) {
     let config = MockConfig {
         geometry,
@@ -166,7 +166,7 @@ pub async fn reach(engine: &Engine, wanted: impl Fn(&EngineState) -> bool) -> En
     let state = tokio::time::timeout(TIMEOUT, watch.wait_for(|state| wanted(state))).await;
     state
         .expect("the state is reached in time")
-        .expect("the engine lives")
+        .expect("the engine runs")
         .clone()
 }
 
@@ -203,7 +203,7 @@ pub fn request(prompt: Vec<u32>, max_new_tokens: u32) -> EngineRequest {
     }
 }
 
-/// Prompts of a few lengths that share beginnings.
+/// Prompts of a few lengths that share prefixes.
 pub fn prompt(number: u32) -> Vec<u32> {
     let shared = (number % 3) * 24;
     let own = 1 + (number * 7) % 60;
@@ -213,7 +213,7 @@ pub fn prompt(number: u32) -> Vec<u32> {
         .collect()
 }
 
-/// All tokens of a stream, and how it ended.
+/// Returns all tokens of a stream, and how it ended.
 pub async fn collect(stream: TokenStream) -> (Vec<u32>, End) {
     let gather = async {
         let (mut ids, mut end) = (Vec::new(), None);
@@ -234,13 +234,13 @@ pub async fn answer(engine: &Engine, request: EngineRequest) -> (Vec<u32>, End) 
     collect(engine.submit(request).await.expect("accepted")).await
 }
 
-/// What every answer of a request is.
+/// Returns the tokens and the end of every choice of a request.
 pub async fn answers(engine: &Engine, request: EngineRequest) -> Vec<(Vec<u32>, End)> {
     let streams = engine.submit_all(request).await.expect("accepted");
     join_all(streams.into_iter().map(collect)).await
 }
 
-/// The value of a metric, by its name and labels as they are written out.
+/// Returns the value of a metric, by its name and labels as exported.
 pub fn gauge(registry: &Registry, name: &str) -> i64 {
     let mut text = String::new();
     encode(&mut text, registry).unwrap();
