@@ -145,9 +145,11 @@ impl RouterConfig {
     }
 
     /// Returns the served name that a client means: the one it sent, or the first for an alias.
-    pub(crate) fn served_name(&self, asked: &str) -> &str {
+    pub(crate) fn served_name(&self, requested: &str) -> &str {
         let mut names = self.served_names();
-        names.find(|name| *name == asked).unwrap_or(&self.model_id)
+        names
+            .find(|name| *name == requested)
+            .unwrap_or(&self.model_id)
     }
 }
 

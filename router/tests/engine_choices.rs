@@ -21,13 +21,13 @@ async fn n_choices_equal_n_requests_with_derived_seeds() {
         let (engine, _) = started(geometry(4096, block_tokens)).await;
         let wanted = sampled((0..PROMPT).map(|i| 5 + i).collect(), 12, 4);
         let together = answers(&engine, wanted.clone()).await;
-        for (branch, together) in (0..).zip(&together) {
+        for (choice, together) in (0..).zip(&together) {
             let mut alone = wanted.clone();
             alone.choices = 1;
-            alone.sampling.seed = wanted.sampling.choice_seed(branch);
-            assert_eq!(*together, answer(&engine, alone).await, "choice {branch}");
+            alone.sampling.seed = wanted.sampling.choice_seed(choice);
+            assert_eq!(*together, answer(&engine, alone).await, "choice {choice}");
         }
-        let different = |branch: usize| together[branch].0 != together[0].0;
+        let different = |choice: usize| together[choice].0 != together[0].0;
         assert!((1..4).all(different), "{together:?}");
     }
 }
@@ -128,9 +128,9 @@ fn geometry(blocks: u32, block_tokens: u32) -> Geometry {
     }
 }
 
-fn sampled(prompt: Vec<u32>, max_new_tokens: u32, branches: u32) -> EngineRequest {
+fn sampled(prompt: Vec<u32>, max_new_tokens: u32, choices: u32) -> EngineRequest {
     let mut wanted = request(prompt, max_new_tokens);
     wanted.sampling.temperature = 1.0;
-    wanted.choices = branches;
+    wanted.choices = choices;
     wanted
 }

@@ -240,8 +240,8 @@ async fn requests_waiting_at_a_loss_are_prepared_by_the_new_workers() {
     let leaving = engine.submit(request(vec![4], 4)).await.unwrap();
     workers.kill();
     assert!(matches!(collect(running).await.1, End::Failed(_)));
-    let asked = || workers.starts() == 2 && workers.view().preparing == 2;
-    support::eventually("the new worker prepares both", asked).await;
+    let preparing = || workers.starts() == 2 && workers.view().preparing == 2;
+    support::eventually("the new worker prepares both", preparing).await;
     drop(leaving);
     support::eventually("one was aborted", || workers.view().preparing == 1).await;
     workers.kill();
@@ -267,10 +267,10 @@ async fn requests_being_prepared_at_a_loss_keep_their_queue_position() {
         tokio::spawn(async move { engine.submit(request).await })
     };
     let first = submit(vec![1, 2], 200);
-    let asked = |number| workers.view().preparing == number;
-    support::eventually("one is being prepared", || asked(1)).await;
+    let preparing = |number| workers.view().preparing == number;
+    support::eventually("one is being prepared", || preparing(1)).await;
     let second = submit(vec![3], 4);
-    support::eventually("two are being prepared", || asked(2)).await;
+    support::eventually("two are being prepared", || preparing(2)).await;
     workers.kill();
     let first = first.await.unwrap().expect("prepared by the new workers");
     let second = second.await.unwrap().expect("prepared by the new workers");
@@ -302,8 +302,8 @@ async fn a_request_being_prepared_at_two_losses_fails_as_retryable() {
         let requests = (0..8).map(|number| engine.submit(request(vec![number], 4)));
         let kill = async {
             for life in [life, life + 1] {
-                let asked = || workers.starts() == life && workers.view().preparing == 8;
-                support::eventually("all are being prepared", asked).await;
+                let preparing = || workers.starts() == life && workers.view().preparing == 8;
+                support::eventually("all are being prepared", preparing).await;
                 workers.kill();
             }
         };

@@ -228,8 +228,8 @@ impl BeamSearch {
         for (line, taken) in plans {
             let sequence = self.hypotheses[line].sequence;
             let ids: Vec<_> = taken.iter().map(|c| TokenId(c.token.id)).collect();
-            let born = steer(sequence, &ids);
-            let sequences = std::iter::once(sequence).chain(born);
+            let forks = steer(sequence, &ids);
+            let sequences = std::iter::once(sequence).chain(forks);
             for (sequence, continuation) in sequences.zip(taken) {
                 hypotheses.push(Hypothesis {
                     sequence,

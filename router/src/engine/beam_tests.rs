@@ -5,10 +5,10 @@ use penstock_scheduler::ids::RequestId;
 use super::*;
 use crate::engine::types::Sampling;
 
-fn id(branch: u32) -> SequenceId {
+fn id(choice: u32) -> SequenceId {
     SequenceId {
         request: RequestId(1),
-        index: branch,
+        index: choice,
     }
 }
 
@@ -35,23 +35,23 @@ fn next(logprobs: &[(u32, f32)]) -> Vec<Candidate> {
 
 fn run(beam: BeamParameters, steps: u32, model: &[(u32, f32)]) -> (Vec<Vec<u32>>, u32) {
     let mut search = BeamSearch::new(&request(beam, steps), id(0)).unwrap();
-    let (mut born, mut asked) = (0, 0);
+    let (mut last_fork, mut steps_taken) = (0, 0);
     let mut live = vec![id(0)];
     loop {
-        asked += 1;
+        steps_taken += 1;
         let mut then = Vec::new();
         for sequence in std::mem::take(&mut live) {
             let found = search.take(sequence, next(model), |sequence, tokens| {
                 let others = tokens.len().saturating_sub(1) as u32;
-                let forks: Vec<_> = (born + 1..=born + others).map(id).collect();
-                born += others;
+                let forks: Vec<_> = (last_fork + 1..=last_fork + others).map(id).collect();
+                last_fork += others;
                 then.extend((!tokens.is_empty()).then_some(sequence));
                 then.extend(&forks);
                 forks
             });
             if let Some(found) = found {
                 let ids = |f: &BeamOutput| f.tokens.iter().map(|t| t.id).collect();
-                return (found.iter().map(ids).collect(), asked);
+                return (found.iter().map(ids).collect(), steps_taken);
             }
         }
         live = then;
@@ -69,8 +69,8 @@ fn the_best_hypotheses_win_at_max_new_tokens() {
         early_stopping: EarlyStopping::Never,
         top_logprobs: 0,
     };
-    let (found, asked) = run(beam, 3, MODEL);
-    assert_eq!((found[0].clone(), asked), (vec![5, 5, 5], 3));
+    let (found, steps_taken) = run(beam, 3, MODEL);
+    assert_eq!((found[0].clone(), steps_taken), (vec![5, 5, 5], 3));
     assert_eq!(found.len(), 2);
     assert_eq!(found[1].iter().filter(|&&id| id == 6).count(), 1);
 }
@@ -119,9 +119,9 @@ fn pruning_keeps_the_tokens_of_all_hypotheses() {
             let found = search.take(sequence, next(&model), |sequence, tokens| {
                 let first = newest + 1;
                 newest += tokens.len().saturating_sub(1) as u32;
-                let born: Vec<_> = (first..=newest).map(id).collect();
+                let forks: Vec<_> = (first..=newest).map(id).collect();
                 let before = hashes.remove(&sequence).unwrap();
-                let going = std::iter::once(sequence).chain(born.iter().copied());
+                let going = std::iter::once(sequence).chain(forks.iter().copied());
                 hashes.extend(
                     going
                         .clone()
@@ -129,7 +129,7 @@ fn pruning_keeps_the_tokens_of_all_hypotheses() {
                         .map(|(id, t)| (id, hash(before, t.0))),
                 );
                 then.extend(going.take(tokens.len()));
-                born
+                forks
             });
             assert_eq!(found, None);
         }
@@ -157,8 +157,8 @@ fn early_stopping_ends_at_width_finished_hypotheses() {
         early_stopping,
         top_logprobs: 0,
     };
-    let (found, asked) = run(beam(EarlyStopping::WhenFull), 9, ends);
-    assert_eq!((found.len(), asked), (2, 2));
+    let (found, steps_taken) = run(beam(EarlyStopping::WhenFull), 9, ends);
+    assert_eq!((found.len(), steps_taken), (2, 2));
     // With a large length penalty, longer hypotheses may always be better.
     assert_eq!(run(beam(EarlyStopping::Never), 9, ends).1, 9);
 }
@@ -243,12 +243,12 @@ fn search_with(beam: BeamParameters, most: u32) -> Vec<BeamOutput> {
             let found = search.take(sequence, next, |sequence, tokens| {
                 let first = newest + 1;
                 newest += tokens.len().saturating_sub(1) as u32;
-                let born: Vec<_> = (first..=newest).map(id).collect();
-                let going = std::iter::once(sequence).chain(born.iter().copied());
+                let forks: Vec<_> = (first..=newest).map(id).collect();
+                let going = std::iter::once(sequence).chain(forks.iter().copied());
                 for (id, token) in going.zip(tokens) {
                     longer.insert(id, [&histories[&sequence][..], &[token.0]].concat());
                 }
-                born
+                forks
             });
             if let Some(found) = found {
                 return found;
@@ -278,7 +278,7 @@ fn a_beam_search_ends_when_no_better_hypothesis_is_possible() {
         (hopeful, Heuristic, 0.0, 6),
         (hopeful, Never, -1.0, 4),
     ];
-    for (model, early_stopping, length_penalty, asked) in rows {
+    for (model, early_stopping, length_penalty, expected_steps) in rows {
         let beam = BeamParameters {
             width: 2,
             length_penalty,
@@ -286,7 +286,7 @@ fn a_beam_search_ends_when_no_better_hypothesis_is_possible() {
             top_logprobs: 0,
         };
         let row = (early_stopping, length_penalty, model[0].0);
-        assert_eq!(run(beam, 6, model).1, asked, "{row:?}");
+        assert_eq!(run(beam, 6, model).1, expected_steps, "{row:?}");
     }
 }
 

@@ -275,7 +275,7 @@ impl Core {
         for emission in emissions {
             let SequenceId {
                 request,
-                index: branch,
+                index: choice,
             } = emission.sequence;
             let Some(record) = self.records.get_mut(request) else {
                 continue;
@@ -283,7 +283,7 @@ impl Core {
             let event = event(&answer, &emission, record.logprob_token_ids());
             record.note_closing(&emission, &answer.closing);
             let end = record.end(&emission, &answer.errors);
-            match record.emit(branch, TokenEvent { end, ..event }, &mut self.event_batch) {
+            match record.emit(choice, TokenEvent { end, ..event }, &mut self.event_batch) {
                 EmitOutcome::RequestEnded => self.end(request),
                 EmitOutcome::Delivered => {}
                 EmitOutcome::Closed => self.scheduler.finish(emission.sequence),

@@ -88,9 +88,9 @@ impl Engine {
         request: EngineRequest,
     ) -> Result<Vec<TokenStream>, SubmitError> {
         let id = RequestId(self.next_id.fetch_add(1, Ordering::Relaxed));
-        let ids = (0..request.choices.max(1)).map(|branch| SequenceId {
+        let ids = (0..request.choices.max(1)).map(|choice| SequenceId {
             request: id,
-            index: branch,
+            index: choice,
         });
         let ends =
             ids.map(|id| TokenStream::new(id, self.event_router.clone(), self.commands.clone()));

@@ -134,8 +134,10 @@ impl Preparations {
 /// Converts a panic of a call to an error, so that the request does not wait for ever.
 #[expect(clippy::needless_pass_by_value, reason = "as `JoinError` gives it")]
 fn failed(panic: Box<dyn Any + Send>) -> Result<(), PrepareError> {
-    let words = panic_message(&*panic);
-    Err(PrepareError::Internal(format!("the call failed: {words}")))
+    let message = panic_message(&*panic);
+    Err(PrepareError::Internal(format!(
+        "the call failed: {message}"
+    )))
 }
 
 #[cfg(test)]

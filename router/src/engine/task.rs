@@ -185,8 +185,8 @@ impl Task {
 
     /// Handles a panic of the engine or its scheduler as a loss. The workers restart too, since it
     /// is unknown which plan they received last.
-    async fn on_panic(&mut self, core: &mut Option<Core>, words: &str) -> SessionEnd {
-        let reason = format!("the engine failed: {words}");
+    async fn on_panic(&mut self, core: &mut Option<Core>, panic: &str) -> SessionEnd {
+        let reason = format!("the engine failed: {panic}");
         self.preparing.end().await;
         self.metrics.failed();
         let message = self.record_loss("the engine failed");

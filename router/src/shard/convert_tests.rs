@@ -27,10 +27,10 @@ fn sampling_and_stopping() -> (Sampling, Stopping) {
     (sampling, stopping)
 }
 
-fn sequence(request: u64, branch: u32) -> SequenceId {
+fn sequence(request: u64, choice: u32) -> SequenceId {
     SequenceId {
         request: RequestId(request),
-        index: branch,
+        index: choice,
     }
 }
 

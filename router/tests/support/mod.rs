@@ -114,8 +114,8 @@ pub fn socket() -> PathBuf {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     // In `engine_all`, each test file has its own `NEXT`.
-    let whose = module_path!().replace("::", "-");
-    let folder = std::env::temp_dir().join(format!("{whose}-{}", std::process::id()));
+    let module = module_path!().replace("::", "-");
+    let folder = std::env::temp_dir().join(format!("{module}-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     folder.join(format!("{number}"))
 }
