@@ -22,11 +22,11 @@ from typing import Any, TypeVar
 
 import torch
 from penstock.rpc import shard_pb2 as pb
-from penstock.worker.graphs import Graphs, Stages
-from penstock.worker.loader import load
-from penstock.worker.messages import from_outcome, to_settings, to_step
-from penstock.worker.runner import Runner
-from penstock.worker.shape import Shape
+from penstock.worker.batch.shape import Shape
+from penstock.worker.protocol.messages import from_outcome, to_settings, to_step
+from penstock.worker.run.graphs import Graphs, Stages
+from penstock.worker.run.runner import Runner
+from penstock.worker.startup.loader import load
 
 T = TypeVar("T")
 BROOK = Path(__file__).resolve().parents[1] / "python/penstock/brook"

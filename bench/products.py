@@ -3,10 +3,10 @@
     python bench/products.py [--ranks 2]
 
 The shapes of an 8B Llama, bfloat16, random data. Steps with prompts are padded to sizes that do
-well here (`penstock.worker.shape`). A device that computes for seconds meets its power limit: what
-it then reaches bounds the rows of the serving table that last for seconds. How much power a product
-takes depends on the numbers: the last line has every other activation 0. With --ranks, the products
-of one of so many GPUs that share each layer.
+well here (`penstock.worker.batch.shape`). A device that computes for seconds meets its power
+limit: what it then reaches bounds the rows of the serving table that last for seconds. How much
+power a product takes depends on the numbers: the last line has every other activation 0. With
+--ranks, the products of one GPU of a group that shares each layer.
 """
 
 from __future__ import annotations

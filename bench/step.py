@@ -26,11 +26,12 @@ from penstock.layers import Build, rope_table
 from penstock.models.llama import Llama
 from penstock.parallel import Group
 from penstock.quant import Unquantized
-from penstock.worker.graphs import DeviceCapture
-from penstock.worker.loader import full_sums
-from penstock.worker.runner import Pending, RankModel, Runner
-from penstock.worker.state import Limits, State
-from penstock.worker.step import NewSequence, Sampling, Step
+from penstock.worker.protocol.settings import Limits
+from penstock.worker.protocol.step import NewSequence, Sampling, Step
+from penstock.worker.run.graphs import DeviceCapture
+from penstock.worker.run.runner import Pending, RankModel, Runner
+from penstock.worker.startup.loader import full_sums
+from penstock.worker.state import State
 from shapes import SHAPES
 from triton.testing import do_bench
 

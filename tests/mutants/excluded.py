@@ -16,7 +16,7 @@ FUNCTIONS = {
     "graphs.py: DeviceCapture.takes": GPU,
     "graphs.py: DeviceCapture.__call__": GPU,
     "memory.py: measure_activations": GPU,
-    "startup.py: _retain_context": "calls CUDA's driver",
+    "cuda_context.py: _retain_context": "calls CUDA's driver",
 }
 # Conditions that hold on a GPU alone: of a device, or of an event of a stream.
 ON_GPU = re.compile(r"== 'cuda'|\b_?(begin|end|event|zero_event) is not None")

@@ -32,6 +32,20 @@ PYTHON_MAY = {
     "config": set(),
     "cache": {"config"},
 }  # fmt: skip
+# Room of penstock.worker -> rooms that it may import, by its first name after `worker`.
+WORKER_MAY = {
+    "protocol": set(),
+    "sampling": {"protocol"},
+    "logprobs": {"protocol"},
+    "state": {"protocol", "sampling", "logprobs"},
+    "batch": {"protocol", "sampling", "state"},
+    "grammar_masks": {"protocol", "state"},
+    "run": {"protocol", "sampling", "logprobs", "state", "batch", "grammar_masks"},
+    "startup": {"protocol", "sampling", "logprobs", "state", "batch", "run"},
+    "service": {"protocol", "sampling", "run", "startup"},
+    "logs": set(),
+    "__main__": {"service", "logs"},
+}
 RUST_MAY = {
     "router/scheduler": set(),
     "router": {"penstock-scheduler"},
@@ -63,6 +77,17 @@ def test_python_imports_are_layered(path: Path) -> None:
         assert allowed, f"{path} imports {name}: penstock.{own} may not import penstock.{target}"
 
 
+@pytest.mark.parametrize("path", tree.tracked(".py"), ids=str)
+def test_rooms_of_the_worker_are_layered(path: Path) -> None:
+    if path.parts[:3] != ("python", "penstock", "worker") or path.name == "__init__.py":
+        return
+    own = path.with_suffix("").parts[3]
+    for name in tree.imports(path):
+        room = name.removeprefix("penstock.worker.").split(".")[0]
+        allowed = room == own or room not in WORKER_MAY or room in WORKER_MAY[own]
+        assert allowed, f"{path} imports {name}: worker.{own} may not import worker.{room}"
+
+
 def test_only_the_service_and_its_messages_name_proto_types() -> None:
     users = {
         path.as_posix()
@@ -71,7 +96,7 @@ def test_only_the_service_and_its_messages_name_proto_types() -> None:
         if any(package(name) == "rpc" for name in tree.imports(path))
     }
     worker = "python/penstock/worker"
-    assert users <= {f"{worker}/service.py", f"{worker}/messages.py"}, users
+    assert users <= {f"{worker}/service.py", f"{worker}/protocol/messages.py"}, users
 
 
 @pytest.mark.parametrize("crate", RUST_MAY, ids=str)

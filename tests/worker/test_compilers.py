@@ -15,10 +15,9 @@ from typing import Any
 
 import pytest
 import torch
-from penstock.worker import compilers as worker_compilers
-from penstock.worker import startup
-from penstock.worker.compilers import Compilers, job_of
-from penstock.worker.warmup import Warmup
+from penstock.worker.startup import compilers as worker_compilers
+from penstock.worker.startup.compilers import Compilers, job_of
+from penstock.worker.startup.warmup import Warmup
 from penstock_kernels.compile_ahead import CompileFn, compile_ahead
 from penstock_kernels.op import OPS
 
@@ -163,9 +162,9 @@ def test_host_without_room_starts_no_compiler_processes(monkeypatch: pytest.Monk
     def none() -> Compilers:
         raise BlockingIOError
 
-    monkeypatch.setattr(startup, "Compilers", none)
-    assert startup.begin_compilers(1) is None
-    monkeypatch.setattr(startup, "Compilers", lambda: "some")
+    monkeypatch.setattr(worker_compilers, "Compilers", none)
+    assert worker_compilers.begin_compilers(1) is None
+    monkeypatch.setattr(worker_compilers, "Compilers", lambda: "some")
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: () if pid else range(7))
-    assert startup.begin_compilers(1) is not None
-    assert startup.begin_compilers(2) is None
+    assert worker_compilers.begin_compilers(1) is not None
+    assert worker_compilers.begin_compilers(2) is None

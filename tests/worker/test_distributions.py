@@ -9,10 +9,10 @@ import pytest
 import torch
 from driver import greedy, new_sequence
 from penstock.sampling import SamplingRows, choose
-from penstock.worker.logits_processors import DeviceLogitsProcessors
-from penstock.worker.messages import to_sampling
-from penstock.worker.state import Limits
-from penstock.worker.step import NewSequence
+from penstock.worker.protocol.messages import to_sampling
+from penstock.worker.protocol.settings import Limits
+from penstock.worker.protocol.step import NewSequence
+from penstock.worker.sampling.logits_processors import DeviceLogitsProcessors
 from penstock_kernels import process_logits
 from torch import Tensor
 from transformers import (

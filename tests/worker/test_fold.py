@@ -10,8 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 from penstock.faults import BadStep
-from penstock.worker.state import Limits, State, Work
-from penstock.worker.step import Fork, LogitsProcessors, NewSequence, SamplerVariant, Sampling, Step
+from penstock.worker.protocol.settings import Limits
+from penstock.worker.protocol.step import (
+    Fork,
+    LogitsProcessors,
+    NewSequence,
+    SamplerVariant,
+    Sampling,
+    Step,
+)
+from penstock.worker.state import State, Work
 from test_packing import ints
 
 SLOTS, BLOCK, LONGEST = 6, 4, 24

@@ -19,12 +19,12 @@ from penstock.attention import StepContext
 from penstock.cache import KvGeometry
 from penstock.parallel import Group
 from penstock.sampling import SamplingRows, choose
-from penstock.worker.graphs import Graphs, Stages, Tokens
-from penstock.worker.memory import Capacity
-from penstock.worker.runner import Pending
-from penstock.worker.shape import TOKENS, Shape
-from penstock.worker.step import SamplerVariant
-from penstock.worker.warmup import Warmup, captured_shapes
+from penstock.worker.batch.shape import TOKENS, Shape
+from penstock.worker.protocol.step import SamplerVariant
+from penstock.worker.run.graphs import Graphs, Stages, Tokens
+from penstock.worker.run.runner import Pending
+from penstock.worker.startup.memory import Capacity
+from penstock.worker.startup.warmup import Warmup, captured_shapes
 
 T = TypeVar("T")
 MOST = 512  # tokens of a step, by the driver
@@ -109,7 +109,7 @@ def test_sampler_variants_are_captured_on_second_use(
 
 
 def test_graphs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.worker.graphs.MOST_GRAPHS", 2)
+    monkeypatch.setattr("penstock.worker.run.graphs.MOST_GRAPHS", 2)
     graphs = Graphs(Recorder(), torch.empty(64, 4))
     for rows in (1, 2, 4, 8):
         for _ in range(3):
@@ -194,8 +194,8 @@ def test_unsampled_tokens_are_never_read(tmp_path: Path, monkeypatch: pytest.Mon
         yield
         only_compiled[0] = False
 
-    monkeypatch.setattr("penstock.worker.runner.choose", garbage)
-    monkeypatch.setattr("penstock.worker.warmup.compile_ahead", compile_ahead)
+    monkeypatch.setattr("penstock.worker.run.runner.choose", garbage)
+    monkeypatch.setattr("penstock.worker.startup.warmup.compile_ahead", compile_ahead)
     Warmup().run(runner)
     assert runner.last_token.max() < 501
     for _ in runner.spare_work:

@@ -12,8 +12,8 @@ from checkpoints import VOCAB, checkpoint_maker, prompt
 from driver import Driver, Running, greedy
 from local import LocalWorker
 from penstock.rpc import shard_pb2 as pb
-from penstock.worker import runner
-from penstock.worker.messages import WHOLE_VOCABULARY
+from penstock.worker.run import runner
+from penstock.worker.sampling.limits import WHOLE_VOCABULARY
 
 NEVER = 400  # a token whose logit is -inf
 PROMPT = [*(token for token in prompt(12) if token != NEVER), NEVER, 5, 6]

@@ -12,7 +12,7 @@ from local import LocalWorker
 from penstock.layers import attention
 from penstock.models import fewer_layers
 from penstock.quant import Unquantized, unquantized
-from penstock.worker.warmup import captured_shapes
+from penstock.worker.startup.warmup import captured_shapes
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 

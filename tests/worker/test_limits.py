@@ -9,15 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from penstock.faults import BadStep
-from penstock.worker.logits_processor_params import (
-    MOST_BAD_WORDS,
-    MOST_BIASES,
-    MOST_STOP_IDS,
-    WORD_TOKENS,
-    logits_processors_error,
-)
-from penstock.worker.state import Limits, State, Work
-from penstock.worker.step import (
+from penstock.worker.protocol.settings import Limits
+from penstock.worker.protocol.step import (
     FaultKind,
     Fork,
     LogitsProcessors,
@@ -26,10 +19,22 @@ from penstock.worker.step import (
     Step,
     Watermark,
 )
+from penstock.worker.sampling.limits import (
+    MOST_BAD_WORDS,
+    MOST_BIASES,
+    MOST_STOP_IDS,
+    WORD_TOKENS,
+    sampling_error,
+)
+from penstock.worker.state import State, Work
 
 LIMITS = Limits(slots=4, step_tokens=20, sequence_tokens=30, block_tokens=4, blocks=10, vocab=50)
 SAMPLING = Sampling(0.0, 0, 1.0, 0, 0, np.zeros(0, np.int64))
 TABLE = 8  # blocks of the longest sequence
+
+
+def error(processors: LogitsProcessors | None) -> str | None:
+    return sampling_error(replace(SAMPLING, logits_processors=processors), VOCAB)
 
 
 def ints(*values: int) -> Any:
@@ -74,6 +79,7 @@ def test_blocks_of_the_longest_sequence() -> None:
         (sequence(token_ids=ints(0)), sequence(token_ids=ints(-1, 3)), "outside the vocabulary"),
         (sequence(computed=4), sequence(computed=5), "5 tokens computed"),
         (sequence(generated=5), sequence(generated=6), "6 generated"),
+        (sequence(), sequence(sampling=replace(SAMPLING, top_p=1.1)), "top_p must be above 0"),
         (sequence(blocks=ints(9)), sequence(blocks=ints(10)), "block 10 does not exist"),
         (sequence(blocks=ints(0)), sequence(blocks=ints(-1)), "does not exist"),
         (sequence(blocks=ints(*[3] * 8)), sequence(blocks=ints(*[3] * 9)), "has 9 blocks"),
@@ -233,17 +239,13 @@ def test_logits_processor_parameters_are_validated(
     name: str, good: list[Any], bad: list[Any], text: str
 ) -> None:
     for value in good:
-        assert logits_processors_error(LogitsProcessors(**{name: value}), VOCAB) is None
+        assert error(LogitsProcessors(**{name: value})) is None
     for value in bad:
-        assert text in str(logits_processors_error(LogitsProcessors(**{name: value}), VOCAB))
+        assert text in str(error(LogitsProcessors(**{name: value})))
 
 
 def test_tokens_both_allowed_and_banned_are_banned() -> None:
-    assert (
-        logits_processors_error(LogitsProcessors(allowed=ints(1, 2), banned=ints(2)), VOCAB) is None
-    )
-    assert (
-        logits_processors_error(LogitsProcessors(allowed=ints(1, 2), banned=ints(2, 1)), VOCAB)
-        == "no token is allowed"
-    )
-    assert logits_processors_error(None, VOCAB) is None
+    assert error(LogitsProcessors(allowed=ints(1, 2), banned=ints(2))) is None
+    none = LogitsProcessors(allowed=ints(1, 2), banned=ints(2, 1))
+    assert error(none) == "no token is allowed"
+    assert error(None) is None

@@ -13,7 +13,8 @@ from checkpoints import checkpoint_maker
 from driver import SETTINGS
 from local import Context, LocalWorker, Refused
 from penstock.rpc import shard_pb2 as pb
-from penstock.worker import loader, service
+from penstock.worker import service
+from penstock.worker.startup import loader
 
 Progress = Callable[[str, int, int], None]
 

@@ -18,8 +18,8 @@ from driver import SETTINGS
 from local import LocalWorker, Refused
 from penstock.faults import BadSetting
 from penstock.rpc import shard_pb2 as pb
-from penstock.worker import loader
-from penstock.worker.messages import to_settings
+from penstock.worker.protocol.messages import to_settings
+from penstock.worker.startup import loader
 from safetensors.torch import load_file, save_file
 
 WEIGHTS = "model.safetensors"

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from penstock.worker.logits_processor_params import MOST_BAD_WORDS, WORD_TOKENS
-from penstock.worker.logits_processors import DeviceLogitsProcessors
-from penstock.worker.shape import Shape, layout, tensors
-from penstock.worker.state import Limits
-from penstock.worker.step import LogitsProcessors, NewSequence, Sampling, Watermark
+from penstock.worker.batch.shape import Shape, layout, tensors
+from penstock.worker.protocol.settings import Limits
+from penstock.worker.protocol.step import LogitsProcessors, NewSequence, Sampling, Watermark
+from penstock.worker.sampling.limits import MOST_BAD_WORDS, WORD_TOKENS
+from penstock.worker.sampling.logits_processors import DeviceLogitsProcessors
 from penstock_kernels.bad_words import ANY
 from penstock_kernels.process_logits import GENERATED, PROMPT, FloatParam, IntParam
 

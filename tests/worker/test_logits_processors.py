@@ -13,7 +13,7 @@ import torch
 from checkpoints import VOCAB, checkpoint_maker, prompt, reference
 from driver import Driver, Running, Worker, greedy, new_sequence, running
 from penstock.rpc import shard_pb2 as pb
-from penstock.worker.step import LogitsProcessors, SamplerVariant
+from penstock.worker.protocol.step import LogitsProcessors, SamplerVariant
 from transformers import (
     LogitsProcessorList,
     NoBadWordsLogitsProcessor,

@@ -12,11 +12,16 @@ import torch
 from checkpoints import checkpoint_maker, prompt
 from driver import Stream, greedy, new_sequence
 from local import LocalWorker
-from penstock.worker import runner
-from penstock.worker.logprob_requests import PromptSpan, StepLogprobRequests
-from penstock.worker.logprobs import PIECE, WHOLE_PIECE, LogprobCollector, _all_logprobs
-from penstock.worker.state import Work
-from penstock.worker.step import FaultKind, Outcome
+from penstock.worker.logprobs import (
+    PIECE,
+    WHOLE_PIECE,
+    LogprobCollector,
+    PromptSpan,
+    StepLogprobRequests,
+    _all_logprobs,
+)
+from penstock.worker.protocol.step import FaultKind, Outcome
+from penstock.worker.run import runner
 from penstock_kernels import top_logprobs
 from torch import Tensor
 
@@ -33,11 +38,6 @@ def spans(hidden: Tensor) -> list[PromptSpan]:
             targets = dice.integers(0, VOCAB, count - run % 2).astype(np.int32)
             found.append(PromptSpan(run, 10 + run, 100 + run, 5, targets, top))
     return found
-
-
-def work() -> Any:
-    nothing: dict[str, Any] = {n: np.zeros(0) for n in ("slots", "starts", "yields", "positions")}
-    return Work(counts=np.array(COUNTS), decodes=0, run_order=np.zeros(0), **nothing)
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def collect(hidden: Tensor, matrix: Tensor, pieces: list[int] | None = None) -> 
             pieces.append(len(rows))
         return rounded(rows, matrix)
 
-    collector.add_prompt_logprobs(hidden, head, work())
+    collector.add_prompt_logprobs(hidden, head, np.array(COUNTS, np.int32))
     outcome = Outcome(1, 1)
     collector.add_to(outcome, places)
     return outcome
@@ -140,8 +140,7 @@ def test_top_and_requested_logprobs_of_tokens(matrix: Tensor, kept: list[int]) -
     collector = LogprobCollector(asked, torch.device("cpu"))
     rows = [2, 0, 3, 1]  # of the samples, by run
     order = torch.tensor(rows).argsort()
-    packed: Any = SimpleNamespace(samples=np.array(rows))
-    collector.add_top_logprobs(logits[order], torch.tensor(chosen)[order], packed)
+    collector.add_top_logprobs(logits[order], torch.tensor(chosen)[order], np.array(rows))
     tokens = [chosen[run] for run in kept]
     outcome = Outcome(1, 1, token_ids=tokens, logprobs=[0.5] * len(kept))
     collector.add_to(outcome, np.array(kept))

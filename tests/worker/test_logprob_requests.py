@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from penstock.worker.logprob_requests import LogprobRequests, PromptSpan
-from penstock.worker.step import NewSequence, Sampling
+from penstock.worker.logprobs import LogprobRequests, PromptSpan
+from penstock.worker.protocol.step import NewSequence, Sampling
 
 SLOTS, VOCAB = 8, 30
 

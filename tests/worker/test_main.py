@@ -44,4 +44,4 @@ def test_failed_warm_import_is_logged_and_not_raised(
 
     monkeypatch.setattr(program.importlib, "import_module", fail)
     program.warm_imports()
-    assert "import failed: no penstock.worker.loader" in caplog.text
+    assert "import failed: no penstock.worker.startup.loader" in caplog.text

@@ -22,10 +22,13 @@ from penstock.parallel import Group
 from penstock.quant import Unquantized
 from penstock.rpc import shard_pb2 as pb
 from penstock.sampling import SamplingRows
-from penstock.worker import loader, memory
-from penstock.worker.graphs import DeviceCapture
+from penstock.worker.batch.shape import step_sizes
 from penstock.worker.logprobs import PIECE
-from penstock.worker.memory import (
+from penstock.worker.protocol.messages import to_settings
+from penstock.worker.protocol.settings import MemoryReport
+from penstock.worker.run.graphs import DeviceCapture
+from penstock.worker.startup import loader, memory
+from penstock.worker.startup.memory import (
     GRAPHS_SHARE,
     MIB,
     Budget,
@@ -39,9 +42,6 @@ from penstock.worker.memory import (
     room_left,
     slot_bytes,
 )
-from penstock.worker.messages import to_settings
-from penstock.worker.settings import MemoryReport
-from penstock.worker.shape import step_sizes
 
 GEOMETRY = KvGeometry(layers=4, kv_heads=2, head_dim=64, block_tokens=16, dtype=torch.bfloat16)
 CAPACITY = Capacity(step_tokens=512, slots=8, sequence_tokens=2048, vocab=4096)

@@ -11,23 +11,18 @@ import pytest
 from penstock.faults import BadStep
 from penstock.grammar import GrammarKind, GrammarRejected
 from penstock.rpc import shard_pb2 as pb
-from penstock.worker.messages import (
-    MOST_LOGPROB_TOKEN_IDS,
-    MOST_LOGPROBS,
+from penstock.worker.protocol.messages import (
     MOST_TOP_K,
-    WHOLE_VOCABULARY,
     from_loaded,
     from_outcome,
-    sampling_error,
     to_grammar_spec,
     to_logits_processors,
     to_sampling,
     to_settings,
     to_step,
 )
-from penstock.worker.settings import Loaded, MemoryReport
-from penstock.worker.state import Limits
-from penstock.worker.step import (
+from penstock.worker.protocol.settings import Limits, Loaded, MemoryReport
+from penstock.worker.protocol.step import (
     FaultKind,
     Outcome,
     PromptLogprobs,
@@ -35,6 +30,8 @@ from penstock.worker.step import (
     TopLogprobs,
     Watermark,
 )
+from penstock.worker.sampling.limits import MOST_LOGPROB_TOKEN_IDS, WHOLE_VOCABULARY
+from penstock.worker.service import _sampling_error
 
 VOCAB = 300
 NO_LIBRARY: Any = None  # of guides: none is asked for
@@ -104,8 +101,8 @@ def test_sampling() -> None:
     least = to_sampling(sampling(seed=(1 << 63) - 1))
     assert least.seed == (1 << 63) - 1 and to_sampling(sampling(seed=1 << 63)).seed == -(1 << 63)
     assert least.prompt_logprobs is None and least.logprob_token_ids is None
-    most = to_sampling(sampling(top_k=(1 << 32) - 1, top_logprobs=99))
-    assert (most.top_k, most.top_logprobs) == (MOST_TOP_K, MOST_LOGPROBS)
+    most = to_sampling(sampling(top_k=(1 << 32) - 1))
+    assert most.top_k == MOST_TOP_K
 
 
 @pytest.mark.parametrize(
@@ -116,14 +113,14 @@ def test_sampling() -> None:
         ({"temperature": 9}, {"temperature": math.nan}, "temperature must be"),
         ({"top_p": 1}, {"top_p": 1.01}, "top_p must be above 0 and at most 1"),
         ({"top_p": 0.01}, {"top_p": 0}, "top_p must be"),
-        ({"top_logprobs": 20}, {"top_logprobs": 21}, "of 21 tokens were asked for"),
-        ({"prompt_logprobs": 20}, {"prompt_logprobs": 21}, "of 21 tokens were asked for"),
+        ({"top_logprobs": 20}, {"top_logprobs": 21}, "of 21 tokens were requested"),
+        ({"prompt_logprobs": 20}, {"prompt_logprobs": 21}, "of 21 tokens were requested"),
         (
             {"prompt_logprobs": WHOLE_VOCABULARY, "top_logprobs": 20},
             {"prompt_logprobs": WHOLE_VOCABULARY, "top_logprobs": 21},
-            "at most 20 are told",
+            "at most 20 are sent",
         ),
-        ({}, {"top_logprobs": WHOLE_VOCABULARY}, "at most 20 are told"),
+        ({}, {"top_logprobs": WHOLE_VOCABULARY}, "at most 20 are sent"),
         (
             {"logprob_token_ids": [1] * MOST_LOGPROB_TOKEN_IDS},
             {"logprob_token_ids": [1] * (MOST_LOGPROB_TOKEN_IDS + 1)},
@@ -138,8 +135,8 @@ def test_sampling() -> None:
 def test_bad_sampling_parameters_are_explained(
     good: dict[str, Any], bad: dict[str, Any], text: str
 ) -> None:
-    assert sampling_error(sampling(**good), VOCAB) is None
-    assert text in str(sampling_error(sampling(**bad), VOCAB))
+    assert _sampling_error(sampling(**good), VOCAB) is None
+    assert text in str(_sampling_error(sampling(**bad), VOCAB))
 
 
 def test_settings() -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from penstock.worker.batch import Packed, Packer, buffer_words, most_samples
-from penstock.worker.shape import (
+from penstock.worker.batch.packer import Packed, Packer, buffer_words, most_samples
+from penstock.worker.batch.shape import (
     ALIGNMENT,
     LARGER,
     TOKENS,
@@ -23,8 +23,9 @@ from penstock.worker.shape import (
     step_sizes,
     tensors,
 )
-from penstock.worker.state import Limits, State, Work
-from penstock.worker.step import Fork, NewSequence, Sampling, Step
+from penstock.worker.protocol.settings import Limits
+from penstock.worker.protocol.step import Fork, NewSequence, Sampling, Step
+from penstock.worker.state import State, Work
 
 SLOTS, BLOCK = 48, 4
 LIMITS = Limits(

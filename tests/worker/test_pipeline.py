@@ -14,9 +14,9 @@ from checkpoints import checkpoint_maker, prompt
 from driver import Driver, Running, Stream, greedy
 from local import LocalWorker, Refused
 from penstock.rpc import shard_pb2 as pb
-from penstock.worker import messages
-from penstock.worker.pipeline import REQUESTS_WAITING, Channel, ChannelClosed
-from penstock.worker.runner import Pending
+from penstock.worker.protocol import messages
+from penstock.worker.run.pipeline import REQUESTS_WAITING, Channel, ChannelClosed
+from penstock.worker.run.runner import Pending
 
 
 class Panic(BaseException):

@@ -14,8 +14,8 @@ from penstock.grammar import GrammarRejected
 from penstock.grammar.fair_queue import Caller, CompilationCancelled
 from penstock.rpc import shard_pb2 as pb
 from penstock.worker import service
+from penstock.worker.protocol.step import Outcome
 from penstock.worker.service import CLIENT, ShardService, _abort
-from penstock.worker.step import Outcome
 
 
 class GrammarCache:

@@ -7,9 +7,10 @@ import os
 import threading
 
 import pytest
-from penstock.worker import shape, warmup
-from penstock.worker.state import Limits
-from penstock.worker.warmup import Warmup, captured_shapes
+from penstock.worker.batch import shape
+from penstock.worker.protocol.settings import Limits
+from penstock.worker.startup import warmup
+from penstock.worker.startup.warmup import Warmup, captured_shapes
 from penstock_kernels.linear.tiling import Tiling, tiling
 
 

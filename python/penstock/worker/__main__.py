@@ -76,7 +76,7 @@ def watch_lease(ended: threading.Event) -> None:
 def warm_imports() -> None:
     """Imports what Load will need. A failure shows up again, with a message, in Load."""
     try:
-        importlib.import_module("penstock.worker.loader")
+        importlib.import_module("penstock.worker.startup.loader")
     except Exception as error:
         logging.getLogger("penstock.worker").warning("import failed: %s", error)
 

@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 
 from penstock.grammar import Matcher, masks, words
+from penstock.worker.protocol.step import Ints, Longs
 from penstock.worker.state import Work
-from penstock.worker.step import Ints, Longs
 
 ROWS = 32  # of the first buffer; doubled on demand
 # Seconds that a step waits for masks after its forward pass: a SHARE of the pass's time, at least

@@ -8,7 +8,7 @@ ranks go through the same pieces.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,14 +16,12 @@ import torch
 from penstock_kernels import top_logprobs
 from torch import Tensor
 
-from penstock.worker.batch import Packed
-from penstock.worker.logprob_requests import PromptSpan, StepLogprobRequests
-from penstock.worker.state import Work
-from penstock.worker.step import (
+from penstock.worker.protocol.step import (
     Bools,
     FaultKind,
     Ints,
     Longs,
+    NewSequence,
     Outcome,
     PromptLogprobs,
     SlotFault,
@@ -42,6 +40,104 @@ WHOLE_PIECE = 8
 TopLogprobsTensors = tuple[Tensor, Tensor, Tensor, Tensor]  # as top_logprobs returns it
 
 
+@dataclass(frozen=True)
+class PromptSpan:
+    """The prompt tokens that one run tells of: those after each token that it computes."""
+
+    run: int
+    slot: int
+    request_id: int
+    start: int  # position of the first
+    targets: Ints  # their ids
+    top: int
+
+
+@dataclass(frozen=True)
+class StepLogprobRequests:
+    """What the runs of one step tell."""
+
+    indices: Longs  # of runs that tell alternatives, among those that yield
+    counts: Longs  # how many alternatives each tells
+    token_ids: list[Ints]  # and which tokens by their ids; empty if no run does
+    spans: list[PromptSpan]
+
+
+class LogprobRequests:
+    """The slots that ask."""
+
+    def __init__(self, slots: int, vocab: int) -> None:
+        self.vocab = vocab
+        self.slots: set[int] = set()
+        self.top = np.zeros(slots, np.int32)
+        self.token_ids: dict[int, Ints] = {}
+        # Tokens of the prompt that is told of; 0 = none is.
+        self.prompt = np.zeros(slots, np.int32)
+        self.prompt_top = np.zeros(slots, np.int32)
+        self.request = np.zeros(slots, np.uint64)
+
+    def enter(self, new: NewSequence) -> None:
+        """Takes note of what a sequence that enters a slot asks."""
+        sampling, slot = new.sampling, new.slot
+        named = sampling.logprob_token_ids
+        if not sampling.top_logprobs and sampling.prompt_logprobs is None and named is None:
+            return
+        self.slots.add(slot)
+        if named is not None:
+            self.token_ids[slot] = named
+        self.top[slot] = min(sampling.top_logprobs, self.vocab)
+        self.request[slot] = new.request_id
+        if sampling.prompt_logprobs is not None:
+            self.prompt[slot] = len(new.token_ids) - new.generated
+            self.prompt_top[slot] = min(sampling.prompt_logprobs, self.vocab)
+
+    def fork(self, source: int, slot: int) -> None:
+        """`slot` asks as `source` does, but for the prompt, of which one tells."""
+        if source in self.slots and (self.top[source] or source in self.token_ids):
+            self.slots.add(slot)
+            self.top[slot] = self.top[source]
+            if source in self.token_ids:
+                self.token_ids[slot] = self.token_ids[source]
+
+    def leave(self, slots: Ints) -> None:
+        """These slots are empty."""
+        for slot in self.slots.intersection(slots.tolist()) if self.slots else ():
+            self.slots.remove(slot)
+            self.token_ids.pop(slot, None)
+            self.top[slot] = self.prompt[slot] = 0
+
+    def clear(self) -> None:
+        """All slots are empty."""
+        self.slots.clear()
+        self.token_ids.clear()
+        self.top[:] = self.prompt[:] = 0
+
+    def for_step(
+        self, runs: tuple[Ints, Ints, Ints], yields: Bools, ids: Sequence[Ints]
+    ) -> StepLogprobRequests | None:
+        """What runs (slots, starts, counts) tell; `ids` are the known tokens of all slots."""
+        slots, starts, counts = runs
+        yielding = slots[yields]
+        top = self.top[yielding]
+        names = np.isin(yielding, list(self.token_ids)) if self.token_ids else top > 0
+        indices = np.flatnonzero(names | (top > 0))
+        none = np.zeros(0, np.int32)
+        named = (
+            [self.token_ids.get(int(slot), none) for slot in yielding[indices]]
+            if self.token_ids
+            else []
+        )
+        lengths = np.minimum(counts, self.prompt[slots] - 1 - starts)
+        spans = []
+        for run in np.flatnonzero(lengths > 0):
+            slot, first = slots[run], int(starts[run]) + 1
+            targets = ids[slot][first : first + lengths[run]]
+            request, prompt_top = int(self.request[slot]), int(self.prompt_top[slot])
+            spans.append(PromptSpan(int(run), int(slot), request, first, targets, prompt_top))
+        if not len(indices) and not spans:
+            return None
+        return StepLogprobRequests(indices, top[indices].astype(np.int64), named, spans)
+
+
 @dataclass
 class LogprobCollector:
     """What one step tells. Filled by the launch thread, read by the reply thread after the step."""
@@ -52,25 +148,25 @@ class LogprobCollector:
     token_id_logprobs: Tensor | None = None  # log-probabilities of the tokens named, run after run
     prompt_logprobs: list[tuple[list[PromptSpan], TopLogprobsTensors]] = field(default_factory=list)
 
-    def add_top_logprobs(self, logits: Tensor, ids: Tensor, packed: Packed) -> None:
+    def add_top_logprobs(self, logits: Tensor, ids: Tensor, samples: Longs) -> None:
         """The likeliest tokens beside the chosen `ids` [R], from their logits [R, V]."""
         if not len(self.requests.indices):
             return
-        rows = _to_device(packed.samples[self.requests.indices], self.device)
+        rows = _to_device(samples[self.requests.indices], self.device)
         most = int(self.requests.counts.max())
         found = top_logprobs(logits, rows, ids.index_select(0, rows), most)
         self.top_logprobs = self._all_to_host(found)
         if self.requests.token_ids:
             counts = [len(ids) for ids in self.requests.token_ids]
-            rows = _to_device(np.repeat(packed.samples[self.requests.indices], counts), self.device)
+            rows = _to_device(np.repeat(samples[self.requests.indices], counts), self.device)
             targets = _to_device(np.concatenate(self.requests.token_ids), self.device)
             self.token_id_logprobs = _to_host(top_logprobs(logits, rows, targets, 0)[0])
 
     def add_prompt_logprobs(
-        self, hidden: Tensor, head: Callable[[Tensor], Tensor], work: Work
+        self, hidden: Tensor, head: Callable[[Tensor], Tensor], counts: Ints
     ) -> None:
         """All spans, from the hidden states [T, hidden] of the step."""
-        first = np.cumsum(work.counts) - work.counts
+        first = np.cumsum(counts) - counts
         whole = [span for span in self.requests.spans if span.top > MOST_SOUGHT]
         few = [span for span in self.requests.spans if span.top <= MOST_SOUGHT]
         for spans, piece in ((few, PIECE), (whole, WHOLE_PIECE)):

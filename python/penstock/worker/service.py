@@ -17,19 +17,21 @@ from penstock.grammar import GrammarRejected
 from penstock.grammar.fair_queue import Caller, CompilationCancelled
 from penstock.rpc import shard_pb2 as pb
 from penstock.rpc import shard_pb2_grpc as rpc
-from penstock.worker.messages import (
+from penstock.worker.protocol.messages import (
     from_loaded,
     from_outcome,
-    sampling_error,
     to_grammar_spec,
+    to_sampling,
     to_settings,
     to_step,
 )
-from penstock.worker.startup import begin_compilers, begin_cuda_context
+from penstock.worker.sampling.limits import sampling_error
+from penstock.worker.startup.compilers import begin_compilers
+from penstock.worker.startup.cuda_context import begin_cuda_context
 
 if TYPE_CHECKING:
     from penstock.grammar.cache import GrammarCache
-    from penstock.worker.pipeline import LaunchThread, Pipeline
+    from penstock.worker.run.pipeline import LaunchThread, Pipeline
 
 PROTOCOL_VERSION = 1
 NO_MODEL = "no model is loaded; call Load first"
@@ -97,9 +99,9 @@ class ShardService(rpc.ShardServicer):
             begin_cuda_context(request.rank)
             compilers = begin_compilers(max(request.world_size, 1))
         from penstock.grammar.cache import GrammarCache
-        from penstock.worker.loader import load
-        from penstock.worker.pipeline import LaunchThread, Pipeline
-        from penstock.worker.trace import Trace
+        from penstock.worker.run.pipeline import LaunchThread, Pipeline
+        from penstock.worker.run.trace import Trace
+        from penstock.worker.startup.loader import load
 
         settings = to_settings(request)
         events: SimpleQueue[pb.LoadProgress | None] = SimpleQueue()
@@ -138,7 +140,7 @@ class ShardService(rpc.ShardServicer):
     def Prepare(self, request: pb.PrepareRequest, context: Context) -> pb.PrepareReply:
         """Checks what one request asks of this worker."""
         self._require_model(context)
-        message = sampling_error(request.sampling, self.vocab)
+        message = _sampling_error(request.sampling, self.vocab)
         kind = pb.RequestError.KIND_INVALID
         if message is None and request.HasField("grammar"):
             caller = Caller(_client(context))
@@ -230,6 +232,14 @@ def _client(context: Context) -> str:
         if key == CLIENT and isinstance(value, str):
             return value
     return ""
+
+
+def _sampling_error(sampling: pb.Sampling, vocab: int) -> str | None:
+    """Returns why these parameters are refused, or None."""
+    try:
+        return sampling_error(to_sampling(sampling), vocab)
+    except OverflowError:  # of an id that is no int32
+        return f"a token id is outside the vocabulary of {vocab}"
 
 
 def _abort(context: Context, error: Exception) -> NoReturn:

@@ -15,9 +15,9 @@ import numpy.typing as npt
 
 from penstock.faults import BadStep
 from penstock.grammar import Matcher
-from penstock.worker.logits_processor_params import logits_processors_error, stop_token_ids_error
-from penstock.worker.logprob_requests import LogprobRequests, StepLogprobRequests
-from penstock.worker.step import (
+from penstock.worker.logprobs import LogprobRequests, StepLogprobRequests
+from penstock.worker.protocol.settings import Limits
+from penstock.worker.protocol.step import (
     Bools,
     FaultKind,
     Fork,
@@ -28,23 +28,7 @@ from penstock.worker.step import (
     SlotFault,
     Step,
 )
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What a loaded worker can hold. Set by the loader, declared to the router."""
-
-    slots: int
-    step_tokens: int
-    sequence_tokens: int
-    block_tokens: int
-    blocks: int
-    vocab: int
-
-    @property
-    def table_blocks(self) -> int:
-        """Blocks of the longest sequence."""
-        return -(-self.sequence_tokens // self.block_tokens)
+from penstock.worker.sampling.limits import sampling_error
 
 
 @dataclass
@@ -270,10 +254,7 @@ class State:
                 f"{new.computed} tokens computed and {new.generated} generated do not fit "
                 f"a sequence of {len(ids)}"
             )
-        sampling = new.sampling
-        error = stop_token_ids_error(sampling.stop_token_ids, limits.vocab)
-        error = error or logits_processors_error(sampling.logits_processors, limits.vocab)
-        return error or self._table_error(new.blocks)
+        return sampling_error(new.sampling, limits.vocab) or self._table_error(new.blocks)
 
     def _table_error(self, blocks: Ints) -> str | None:
         if len(blocks) > self.limits.table_blocks:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -21,61 +20,27 @@ from penstock.grammar import (
     Reasoning,
 )
 from penstock.rpc import shard_pb2 as pb
+from penstock.worker.protocol.settings import Loaded, Settings
+from penstock.worker.protocol.step import (
+    FaultKind,
+    Fork,
+    LogitsProcessors,
+    NewSequence,
+    Outcome,
+    Sampling,
+    SlotFault,
+    Step,
+    Watermark,
+)
 
 if TYPE_CHECKING:
     from penstock.grammar.cache import GrammarCache
-    from penstock.worker.settings import Loaded, Settings
-    from penstock.worker.step import (
-        LogitsProcessors,
-        NewSequence,
-        Outcome,
-        Sampling,
-        SlotFault,
-        Step,
-    )
 
-MOST_LOGPROBS = 20  # alternatives of one token
-WHOLE_VOCABULARY = (1 << 32) - 1  # as many alternatives as there are, of a prompt's token
-MOST_LOGPROB_TOKEN_IDS = 128  # tokens told by their ids: they bound what a step reads and tells
 MOST_TOP_K = (1 << 31) - 1  # of the device's int32; above any vocabulary, where it means "off"
-
-
-def sampling_error(sampling: pb.Sampling, vocab: int) -> str | None:
-    """Why these parameters cannot be, or None."""
-    from penstock.worker.logits_processor_params import (
-        logits_processors_error,
-        stop_token_ids_error,
-    )
-
-    if not 0 <= sampling.temperature < math.inf:
-        return f"temperature must be a number >= 0, found {sampling.temperature}"
-    if not 0 < sampling.top_p <= 1:
-        return f"top_p must be above 0 and at most 1, found {sampling.top_p}"
-    most = max(sampling.top_logprobs, sampling.prompt_logprobs)
-    whole = sampling.prompt_logprobs == WHOLE_VOCABULARY and sampling.top_logprobs <= MOST_LOGPROBS
-    if most > MOST_LOGPROBS and not whole:
-        return (
-            f"log-probabilities of {most} tokens were asked for; at most {MOST_LOGPROBS} are told"
-        )
-    named = sampling.logprob_token_ids
-    if len(named) > MOST_LOGPROB_TOKEN_IDS:
-        limit = MOST_LOGPROB_TOKEN_IDS
-        return f"{len(named)} logprob_token_ids were given; at most {limit} are possible"
-    if named and max(named) >= vocab:
-        return f"logprob token id {max(named)} is outside the vocabulary of {vocab}"
-    try:
-        logits_processors = to_logits_processors(sampling)
-    except OverflowError:  # of an id that is no int32
-        return f"a token id is outside the vocabulary of {vocab}"
-    return stop_token_ids_error(sampling.stop_token_ids, vocab) or logits_processors_error(
-        logits_processors, vocab
-    )
 
 
 def to_settings(request: pb.LoadRequest) -> Settings:
     """Load's fields, typed."""
-    from penstock.worker.settings import Settings
-
     return Settings(
         model=Path(request.model_path),
         device=request.device,
@@ -139,8 +104,6 @@ def _blocks(tables: Sequence[pb.BlockTable]) -> Any:
 
 def to_sampling(sampling: pb.Sampling) -> Sampling:
     """Sampling parameters, typed."""
-    from penstock.worker.step import Sampling
-
     return Sampling(
         temperature=sampling.temperature,
         top_k=min(sampling.top_k, MOST_TOP_K),
@@ -149,7 +112,7 @@ def to_sampling(sampling: pb.Sampling) -> Sampling:
         min_tokens=sampling.min_tokens,
         stop_token_ids=np.array(sampling.stop_token_ids, np.int64),
         logits_processors=to_logits_processors(sampling),
-        top_logprobs=min(sampling.top_logprobs, MOST_LOGPROBS),
+        top_logprobs=sampling.top_logprobs,
         prompt_logprobs=sampling.prompt_logprobs if sampling.HasField("prompt_logprobs") else None,
         logprob_token_ids=_ints(sampling.logprob_token_ids) if sampling.logprob_token_ids else None,
     )
@@ -157,8 +120,6 @@ def to_sampling(sampling: pb.Sampling) -> Sampling:
 
 def to_logits_processors(sampling: pb.Sampling) -> LogitsProcessors | None:
     """What is asked of the logits, typed; None if nothing is."""
-    from penstock.worker.step import LogitsProcessors, Watermark
-
     fields = ("penalties", "logit_bias", "allowed", "watermark")
     numbers = sampling.min_p != 0 or sampling.typical_p not in (0, 1)
     lists = sampling.banned_token_ids or sampling.bad_words
@@ -207,8 +168,6 @@ def to_grammar_spec(grammar: pb.Grammar) -> GrammarSpec:
 
 def to_sequence(new: pb.NewSequence, grammar_cache: GrammarCache) -> NewSequence:
     """A sequence in full, its grammar advanced to where it was."""
-    from penstock.worker.step import NewSequence
-
     matcher, fault = _matcher(new, grammar_cache) if new.HasField("grammar") else (None, None)
     return NewSequence(
         slot=new.slot,
@@ -227,8 +186,6 @@ def _matcher(
     new: pb.NewSequence, grammar_cache: GrammarCache
 ) -> tuple[Matcher, None] | tuple[None, SlotFault]:
     """Where a sequence is in its grammar, or why it cannot run."""
-    from penstock.worker.step import FaultKind, SlotFault
-
     ends = EndConditions(tuple(new.grammar.end_token_ids), new.grammar.max_new_tokens)
     emitted = new.token_ids[len(new.token_ids) - new.generated :] if new.generated else []
     try:
@@ -246,8 +203,6 @@ def _matcher(
 
 def to_step(request: pb.StepRequest, grammar_cache: GrammarCache) -> Step:
     """A StepRequest as arrays. Raises BadStep if it uses what this worker did not declare."""
-    from penstock.worker.step import Fork, Step
-
     groups = [c.group for c in request.copies] + [g.group for g in request.growth]
     if any(groups) or len(request.growth) > 1:
         raise BadStep("copies or growth name a KV group that this worker did not declare")

@@ -13,7 +13,9 @@ from dataclasses import replace
 import numpy as np
 import torch
 from penstock_kernels import bad_words, process_logits, top_logprobs
+from penstock_kernels.bad_words import ANY
 from penstock_kernels.process_logits import (
+    ALLOWED_BITS,
     GENERATED,
     PROMPT,
     FloatParam,
@@ -23,17 +25,14 @@ from penstock_kernels.process_logits import (
 from torch import Tensor
 
 from penstock.sampling import SamplingRows, choose
-from penstock.worker.logits_processor_params import (
+from penstock.worker.protocol.settings import Limits
+from penstock.worker.protocol.step import Ints, LogitsProcessors, NewSequence
+from penstock.worker.sampling.limits import (
     MOST_BAD_WORDS,
     MOST_BIASES,
     WORD_TOKENS,
-    allowed_bits,
-    recent_tokens,
-    word_rows,
+    or_none,
 )
-from penstock.worker.shape import Views, sampling_rows
-from penstock.worker.state import Limits
-from penstock.worker.step import Ints, LogitsProcessors, NewSequence
 
 GREEN_BITS = 32  # of a token's random number
 NONE = LogitsProcessors()
@@ -47,6 +46,17 @@ def slot_bytes(vocab: int) -> int:
     """
     words = 4 * (MOST_BAD_WORDS + 1) * WORD_TOKENS
     return 2 * vocab + -(-vocab // 8) + 8 * MOST_BIASES + words + 64
+
+
+def sampling_rows(views: dict[str, Tensor]) -> SamplingRows:
+    """The parameters that travel with every step."""
+    return SamplingRows(
+        views["temperature"],
+        views["top_k"],
+        views["top_p"],
+        views["seed"],
+        views["sample_position"],
+    )
 
 
 class DeviceLogitsProcessors:
@@ -82,10 +92,10 @@ class DeviceLogitsProcessors:
         processors, slot, params = new.sampling.logits_processors or NONE, new.slot, self.params
         prompt = len(new.token_ids) - new.generated
         ids, values = processors.bias or (np.zeros(0, np.int32), np.zeros(0, np.float32))
-        bits = allowed_bits(processors, self.vocab)
+        bits = _allowed_bits(processors, self.vocab)
         known = new.token_ids if processors.counts else new.token_ids[:0]
         lists = ids, values.view(np.int32), bits, known[:prompt], known[prompt:]
-        bad = word_rows(processors), recent_tokens(processors, new.token_ids)
+        bad = _word_rows(processors), _recent_tokens(processors, new.token_ids)
         sent = self._sent([*_scalars(processors, len(ids), len(bits)), *lists, *bad])
         words, numbers, kept, ids_, values_, bits_, before, after, bad_, recent = sent
         self.bad_word_counts[slot] = len(processors.bad_words)
@@ -113,12 +123,14 @@ class DeviceLogitsProcessors:
         ):
             tensor[destination] = tensor[source]
 
-    def rows(self, views: Views) -> SamplingRows:
+    def rows(self, views: dict[str, Tensor]) -> SamplingRows:
         """How the rows' tokens are chosen, min_p and typical_p included."""
         min_p, typical_p = self.min_p_typical_p.index_select(1, views["sample_slot"]).unbind()
         return replace(sampling_rows(views), min_p=min_p, typical_p=typical_p)
 
-    def choose(self, logits: Tensor, views: Views, last_token: Tensor) -> tuple[Tensor, Tensor]:
+    def choose(
+        self, logits: Tensor, views: dict[str, Tensor], last_token: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Token ids [R] of rows [R, vocab] by their slots' rules, and the log-probabilities of
         these ids under the logits as they are; the ids are counted. Reads only static tensors."""
         slots = views["sample_slot"]
@@ -173,3 +185,30 @@ def _scalars(processors: LogitsProcessors, biases: int, bits: int) -> list[Ints]
         numbers[FloatParam.DELTA] = mark.delta
     kept = np.array([processors.min_p, processors.typical_p], np.float32)
     return [array.view(np.int32) for array in (words, numbers, kept)]
+
+
+def _word_rows(processors: LogitsProcessors) -> Ints:
+    """The bad words [n * WORD_TOKENS] as `bad_words` reads them: each at the end of its row."""
+    rows = np.full((len(processors.bad_words), WORD_TOKENS), ANY, np.int32)
+    for row, word in zip(rows, processors.bad_words, strict=True):
+        row[WORD_TOKENS - len(word) :] = word
+    return rows.ravel()
+
+
+def _recent_tokens(processors: LogitsProcessors, known: Ints) -> Ints:
+    """Those before the last known one, of which words are found; none if there are no words."""
+    if not processors.bad_words:
+        return known[:0]
+    before = known[:-1][-(WORD_TOKENS - 2) :]
+    return np.concatenate([np.full(WORD_TOKENS - 2 - len(before), ANY, np.int32), before])
+
+
+def _allowed_bits(processors: LogitsProcessors, vocab: int) -> Ints:
+    """A bit for each token, as `process_logits` reads them; no words if all are allowed."""
+    if processors.allowed is None and processors.banned is None:
+        return np.zeros(0, np.int32)
+    bits = np.full(-(-vocab // ALLOWED_BITS) * ALLOWED_BITS, processors.allowed is None)
+    if processors.allowed is not None:
+        bits[processors.allowed] = True
+    bits[or_none(processors.banned)] = False
+    return np.packbits(bits, bitorder="little").view(np.int32)

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from penstock.worker.logits_processor_params import MOST_STOP_IDS
-from penstock.worker.shape import (
+from penstock.worker.batch.shape import (
     CHUNKS,
     MIXED_DECODES,
     TOKENS,
@@ -17,8 +16,10 @@ from penstock.worker.shape import (
     padded_decodes,
     padded_shape,
 )
-from penstock.worker.state import Limits, State, Work
-from penstock.worker.step import Ints, Longs, Step
+from penstock.worker.protocol.settings import Limits
+from penstock.worker.protocol.step import Ints, Longs, Step
+from penstock.worker.sampling.limits import MOST_STOP_IDS
+from penstock.worker.state import State, Work
 
 
 @dataclass(frozen=True)

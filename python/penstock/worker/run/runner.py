@@ -21,14 +21,14 @@ from penstock.faults import BadStep
 from penstock.models import Model
 from penstock.parallel import Group
 from penstock.sampling import choose, mask_tokens
-from penstock.worker.batch import Packed, Packer, buffer_words, most_samples
+from penstock.worker.batch.packer import Packed, Packer, buffer_words, most_samples
+from penstock.worker.batch.shape import Shape, Views, fill_padding, tensors
 from penstock.worker.grammar_masks import ForwardPass, GrammarMasks
-from penstock.worker.graphs import Capture, Graphs, Stages, Tokens
-from penstock.worker.logits_processors import DeviceLogitsProcessors
 from penstock.worker.logprobs import PIECE, LogprobCollector
-from penstock.worker.shape import Shape, Views, fill_padding, sampling_rows, tensors
+from penstock.worker.protocol.step import FaultKind, Ints, Longs, Outcome, SlotFault, Step
+from penstock.worker.run.graphs import Capture, Graphs, Stages, Tokens
+from penstock.worker.sampling.logits_processors import DeviceLogitsProcessors, sampling_rows
 from penstock.worker.state import State, Work
-from penstock.worker.step import FaultKind, Ints, Longs, Outcome, SlotFault, Step
 
 # Host buffers in rotation. A step's buffer is written again only after its outcome was taken: one
 # step is being launched, two wait in the reply queue, one is being taken from it.
@@ -201,7 +201,7 @@ class Runner:
         if collector is not None and collector.requests.spans:
             # Every row's hidden state is needed here, which a captured forward does not compute.
             hidden = self.hidden(shape, views)
-            collector.add_prompt_logprobs(hidden, self.rank_model.model.logits, work)
+            collector.add_prompt_logprobs(hidden, self.rank_model.model.logits, work.counts)
             head = partial(self.logits_of, hidden, views)
             stages = replace(stages, forward=head)
         elif shape.samples == 0:
@@ -219,7 +219,7 @@ class Runner:
             self._apply_grammar_masks(logits, packed, work, host, forward)
         ids, logprobs = stages.samplers[work.sampler_variant](logits)
         if collector is not None:
-            collector.add_top_logprobs(logits, ids, packed)
+            collector.add_top_logprobs(logits, ids, packed.samples)
         host.ids[: shape.samples].copy_(ids, non_blocking=True)
         host.logprobs[: shape.samples].copy_(logprobs, non_blocking=True)
         if work.constrained and host.end is None:

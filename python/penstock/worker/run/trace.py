@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from penstock.worker.runner import Pending
+from penstock.worker.run.runner import Pending
 
 MOST_STEPS = 100_000  # steps, the newest: some minutes
 LANES = ("inbox", "launch", "device", "reply")

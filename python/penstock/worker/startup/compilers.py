@@ -1,9 +1,9 @@
 """Compiles kernels in processes of their own, into Triton's cache: threads share one interpreter.
 
-`Compilers` starts `python -m penstock.worker.compilers SOCKET`, which imports Triton and all
-kernels and then forks for each kernel that it is asked for. A request is a socket: the child reads
-what to compile from it until its end, and answers by one byte when the kernel is in the cache.
-Whoever asked then takes it from there, or compiles it himself if no answer came.
+`Compilers` starts `python -m penstock.worker.startup.compilers SOCKET`, which imports Triton and
+all kernels, then forks a child per request. A request is a socket: the child reads from it what to
+compile, and answers with one byte when the kernel is in the cache. The caller loads the kernel from
+the cache, or compiles it itself if no answer came.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ DONE = b"1"
 SECONDS = 60.0  # after which nobody waits for a process any longer
 # What the function that Triton would call to compile a kernel has bound.
 PARTS = ("src", "target", "options")
+CORES = 4  # of a rank: what fewer can do, the load itself needs
 NAME = 150  # letters of a kernel's name in the names of its files
 
 
@@ -67,6 +69,28 @@ class Compilers:
         self.control.close()
         self.process.kill()
         self.process.wait()
+
+
+def begin_compilers(ranks: int) -> Compilers | None:
+    """Processes that compile kernels, where cores are left for each rank's: one that forks the
+    others imports Triton and the kernels while this one does."""
+    if len(os.sched_getaffinity(0)) < CORES * ranks:
+        return None
+    with contextlib.suppress(OSError):
+        return Compilers()
+    return None
+
+
+def import_kernels() -> None:
+    """Imports Triton and the modules of all kernels, while weights are read."""
+    from penstock_kernels.op import OPS
+
+    def touch() -> None:
+        for op in list(OPS.values()):
+            with contextlib.suppress(Exception):
+                _ = op.triton
+
+    threading.Thread(target=touch, name="kernels", daemon=True).start()
 
 
 def job_of(key: str, build: CompileFn) -> bytes | None:

@@ -20,15 +20,14 @@ from penstock.models import DTYPES, Model, family, fewer_layers
 from penstock.parallel import Group
 from penstock.quant import LinearMethod, Unquantized
 from penstock.weights import Checkpoint, load_weights
-from penstock.worker import memory
-from penstock.worker.compilers import Compilers
-from penstock.worker.graphs import Capture, DeviceCapture, TapeCapture
-from penstock.worker.runner import RankModel, Runner
-from penstock.worker.settings import Loaded, MemoryReport, Settings
-from penstock.worker.shape import step_sizes
-from penstock.worker.startup import import_kernels
-from penstock.worker.state import Limits, State
-from penstock.worker.warmup import Warmup
+from penstock.worker.batch.shape import step_sizes
+from penstock.worker.protocol.settings import Limits, Loaded, MemoryReport, Settings
+from penstock.worker.run.graphs import Capture, DeviceCapture, TapeCapture
+from penstock.worker.run.runner import RankModel, Runner
+from penstock.worker.startup import memory
+from penstock.worker.startup.compilers import Compilers, import_kernels
+from penstock.worker.startup.warmup import Warmup
+from penstock.worker.state import State
 
 BLOCK_TOKENS = 16
 Progress = Callable[[str, int, int], None]  # (phase, done, total)

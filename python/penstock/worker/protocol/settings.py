@@ -5,7 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.worker.state import Limits
+
+@dataclass(frozen=True)
+class Limits:
+    """What a loaded worker can hold. Set by the loader, declared to the router."""
+
+    slots: int
+    step_tokens: int
+    sequence_tokens: int
+    block_tokens: int
+    blocks: int
+    vocab: int
+
+    @property
+    def table_blocks(self) -> int:
+        """Blocks of the longest sequence."""
+        return -(-self.sequence_tokens // self.block_tokens)
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,6 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from penstock.sampling import SamplingRows
-
 # Decodes alone are padded up to a multiple: (up to this many rows, multiple). Few sequences are
 # bound by the weights' bytes, where padding is free; of more it costs less than 4 % on average.
 DECODES = ((1, 1), (2, 2), (4, 4), (64, 8), (128, 16), (256, 32), (512, 64), (1 << 30, 128))
@@ -111,17 +109,6 @@ def tensors(shape: Shape, buffer: Tensor) -> Views:
             view = view.view(torch.float32)
         views[name] = view
     return views
-
-
-def sampling_rows(views: Views) -> SamplingRows:
-    """The parameters that travel with every step."""
-    return SamplingRows(
-        views["temperature"],
-        views["top_k"],
-        views["top_p"],
-        views["seed"],
-        views["sample_position"],
-    )
 
 
 def fill_padding(views: Views, spare: int) -> None:

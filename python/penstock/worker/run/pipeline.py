@@ -21,9 +21,9 @@ from typing import Generic, TypeVar
 import grpc
 import torch
 
-from penstock.worker.runner import REPLIES_WAITING, Pending, Runner
-from penstock.worker.step import Outcome, Step
-from penstock.worker.trace import Trace
+from penstock.worker.protocol.step import Outcome, Step
+from penstock.worker.run.runner import REPLIES_WAITING, Pending, Runner
+from penstock.worker.run.trace import Trace
 
 log = logging.getLogger("penstock.worker")
 

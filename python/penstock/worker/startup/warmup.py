@@ -23,19 +23,19 @@ from torch import Tensor
 
 from penstock.cache import KvGeometry
 from penstock.models import Model, fewer_layers
-from penstock.worker import shape as shapes
-from penstock.worker.compilers import Compilers
-from penstock.worker.graphs import Graphs
-from penstock.worker.memory import (
+from penstock.worker.batch import shape as shapes
+from penstock.worker.batch.shape import Shape, padded_shape
+from penstock.worker.protocol.settings import Limits
+from penstock.worker.protocol.step import SamplerVariant
+from penstock.worker.run.graphs import Graphs
+from penstock.worker.run.runner import Runner
+from penstock.worker.startup.compilers import Compilers
+from penstock.worker.startup.memory import (
     Capacity,
     decoding_context,
     exercise_layers,
     prompts_context,
 )
-from penstock.worker.runner import Runner
-from penstock.worker.shape import Shape, padded_shape
-from penstock.worker.state import Limits
-from penstock.worker.step import SamplerVariant
 
 THREADS = 16  # at most; a compilation is one core's work
 # Where kernels change with a step's size: sequences that decode, and tokens of a step with prompts.

@@ -1,4 +1,4 @@
-"""What a sequence may ask of its logits, and the rows of numbers that say it to the device."""
+"""What a sequence may ask of its logits."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import math
 
 import numpy as np
 import numpy.typing as npt
-from penstock_kernels.bad_words import ANY
-from penstock_kernels.process_logits import ALLOWED_BITS
 
-from penstock.worker.step import Ints, LogitsProcessors
+from penstock.worker.protocol.step import Ints, LogitsProcessors, Sampling
 
+MOST_LOGPROBS = 20  # alternatives of one token
+WHOLE_VOCABULARY = (1 << 32) - 1  # of a prompt's token: as many alternatives as there are
+MOST_LOGPROB_TOKEN_IDS = 128  # bounds what a step computes and sends
 MOST_STOP_IDS = 256  # of one sequence: they bound a step's buffer
 # Of one sequence: they bound a row of the device's tables.
 MOST_BIASES = 1024
@@ -18,7 +19,36 @@ MOST_BAD_WORDS = 256
 WORD_TOKENS = 16  # of the longest bad word
 
 
-def logits_processors_error(logits_processors: LogitsProcessors | None, vocab: int) -> str | None:
+def sampling_error(sampling: Sampling, vocab: int) -> str | None:
+    """Returns why these parameters are refused, or None."""
+    if not 0 <= sampling.temperature < math.inf:
+        return f"temperature must be a number >= 0, found {sampling.temperature}"
+    if not 0 < sampling.top_p <= 1:
+        return f"top_p must be above 0 and at most 1, found {sampling.top_p}"
+    return (
+        _logprobs_error(sampling, vocab)
+        or _stop_token_ids_error(sampling.stop_token_ids, vocab)
+        or _logits_processors_error(sampling.logits_processors, vocab)
+    )
+
+
+def _logprobs_error(sampling: Sampling, vocab: int) -> str | None:
+    top, prompt = sampling.top_logprobs, sampling.prompt_logprobs or 0
+    most = top if prompt == WHOLE_VOCABULARY else max(top, prompt)
+    if most > MOST_LOGPROBS:
+        return (
+            f"log-probabilities of {most} tokens were requested; at most {MOST_LOGPROBS} are sent"
+        )
+    ids = sampling.logprob_token_ids
+    if ids is not None and len(ids) > MOST_LOGPROB_TOKEN_IDS:
+        limit = MOST_LOGPROB_TOKEN_IDS
+        return f"{len(ids)} logprob_token_ids were given; at most {limit} are possible"
+    if ids is not None and ids.max() >= vocab:
+        return f"logprob token id {ids.max()} is outside the vocabulary of {vocab}"
+    return None
+
+
+def _logits_processors_error(logits_processors: LogitsProcessors | None, vocab: int) -> str | None:
     """Why this cannot be, or None."""
     if logits_processors is None:
         return None
@@ -29,7 +59,7 @@ def logits_processors_error(logits_processors: LogitsProcessors | None, vocab: i
     )
 
 
-def stop_token_ids_error(stop_token_ids: npt.ArrayLike, vocab: int) -> str | None:
+def _stop_token_ids_error(stop_token_ids: npt.ArrayLike, vocab: int) -> str | None:
     """The same of the stop token ids of a sequence."""
     ids = np.asarray(stop_token_ids)
     if len(ids) > MOST_STOP_IDS:
@@ -77,7 +107,7 @@ def _token_ids_error(processors: LogitsProcessors, vocab: int) -> str | None:
         if not np.isfinite(values).all():
             return "the logit bias must hold numbers, and none that is infinite"
     if processors.allowed is not None and not len(
-        np.setdiff1d(processors.allowed, _or_none(processors.banned))
+        np.setdiff1d(processors.allowed, or_none(processors.banned))
     ):
         return "no token is allowed"
     return None
@@ -95,32 +125,6 @@ def _bad_words_error(processors: LogitsProcessors, vocab: int) -> str | None:
     return None
 
 
-def word_rows(processors: LogitsProcessors) -> Ints:
-    """The bad words [n * WORD_TOKENS] as `bad_words` reads them: each at the end of its row."""
-    rows = np.full((len(processors.bad_words), WORD_TOKENS), ANY, np.int32)
-    for row, word in zip(rows, processors.bad_words, strict=True):
-        row[WORD_TOKENS - len(word) :] = word
-    return rows.ravel()
-
-
-def recent_tokens(processors: LogitsProcessors, known: Ints) -> Ints:
-    """Those before the last known one, of which words are found; none if there are no words."""
-    if not processors.bad_words:
-        return known[:0]
-    before = known[:-1][-(WORD_TOKENS - 2) :]
-    return np.concatenate([np.full(WORD_TOKENS - 2 - len(before), ANY, np.int32), before])
-
-
-def allowed_bits(processors: LogitsProcessors, vocab: int) -> Ints:
-    """A bit for each token, as `process_logits` reads them; no words if all are allowed."""
-    if processors.allowed is None and processors.banned is None:
-        return np.zeros(0, np.int32)
-    bits = np.full(-(-vocab // ALLOWED_BITS) * ALLOWED_BITS, processors.allowed is None)
-    if processors.allowed is not None:
-        bits[processors.allowed] = True
-    bits[_or_none(processors.banned)] = False
-    return np.packbits(bits, bitorder="little").view(np.int32)
-
-
-def _or_none(ids: Ints | None) -> Ints:
+def or_none(ids: Ints | None) -> Ints:
+    """These ids, or none."""
     return np.zeros(0, np.int32) if ids is None else ids

@@ -13,10 +13,10 @@ from penstock.cache import KvGeometry
 from penstock.faults import TooLittleMemory
 from penstock.models import Model
 from penstock.sampling import SamplingRows, choose
-from penstock.worker import logits_processors
-from penstock.worker.batch import buffer_words
+from penstock.worker.batch.packer import buffer_words
 from penstock.worker.logprobs import PIECE
-from penstock.worker.state import Limits
+from penstock.worker.protocol.settings import Limits
+from penstock.worker.sampling import logits_processors
 
 MIB = 1 << 20
 CPU_DEFAULT = 512 * MIB

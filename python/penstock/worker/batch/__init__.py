@@ -1,0 +1,1 @@
+"""The inputs of one step in one buffer."""

@@ -1,0 +1,1 @@
+"""Steps and settings as plain values, and their conversion from and to protobuf."""

@@ -1,0 +1,1 @@
+"""The launch of steps on the device."""

@@ -1,0 +1,1 @@
+"""Loading a model: device, weights, memory, compilation, warm-up."""
