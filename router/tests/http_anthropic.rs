@@ -1,4 +1,4 @@
-//! Anthropic's messages: what its clients send and expect.
+//! Anthropic's Messages API: requests and responses of its clients.
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
@@ -113,7 +113,7 @@ async fn finish_reason_is_reported() {
     );
 }
 
-/// The events of a stream, each named by its type.
+/// Returns the events of a stream; each is named by its type.
 fn named_events(text: &str) -> Vec<Value> {
     text.split_terminator("\n\n")
         .map(|event| {
@@ -125,7 +125,7 @@ fn named_events(text: &str) -> Vec<Value> {
         .collect()
 }
 
-/// Each block with the text of its deltas: begun, filled and ended one after the other.
+/// Returns each block with the text of its deltas; checks that blocks start, grow and stop in turn.
 fn blocks(events: &[Value]) -> Vec<(Value, String)> {
     let mut blocks: Vec<(Value, String)> = Vec::new();
     let mut open = None;
@@ -276,7 +276,7 @@ async fn a_failed_tool_result_is_marked_in_the_prompt() {
     }
 }
 
-/// Fields of a request, and the one that the message names.
+/// Fields of a request, and the field that the message names.
 fn bad_messages() -> Vec<(Value, &'static str)> {
     let says = |content: Value| json!([{"role": "user", "content": content}]);
     let answers = |content: Value| json!([{"role": "assistant", "content": content}]);
@@ -381,7 +381,7 @@ async fn invalid_fields_are_refused_by_name() {
     );
 }
 
-/// The tool runner of Anthropic's clients asks for a thread first, and does without one when it reads this code.
+/// Anthropic's tool runner sends `thread` first and goes on without it if the error has this code.
 #[tokio::test]
 async fn a_thread_field_is_refused_with_an_error_code() {
     let server = server();

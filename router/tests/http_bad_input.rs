@@ -1,4 +1,5 @@
-//! Bad input: refused before anything runs, with field, rule and value, in the route's own shape.
+//! Invalid input is refused before anything runs, with field, rule and value, in the route's error
+//! format.
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
@@ -113,7 +114,7 @@ async fn wrong_types_and_unknown_fields_are_named() {
     }
 }
 
-/// Fields added to a good request, the field at fault, and a part of the message.
+/// Fields added to a valid request, the field at fault, and a part of the message.
 type Case = (Value, &'static str, &'static str);
 
 fn out_of_range() -> Vec<Case> {
@@ -395,7 +396,7 @@ async fn requests_are_refused_while_the_model_loads() {
     server.backend.set_state(EngineState::Stopped {
         reason: "no such file: /models/a".into(),
     });
-    // The reason is the operator's: it may name files.
+    // The reason is for the operator only: it may contain file names.
     for path in ["/health", "/ready"] {
         let reply = server.get(path).await;
         assert_eq!(reply.status, 503);

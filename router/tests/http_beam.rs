@@ -1,4 +1,4 @@
-//! Beam search on all routes that have it.
+//! Beam search on all routes that support it.
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 const CHAT: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";
 
-/// A body of a route, with these fields where it has its parameters.
+/// Returns a body of a route with these fields among its parameters.
 fn body(path: &str, fields: &Value) -> Value {
     let mut body = match path {
         CHAT => json!({"messages": [{"role": "user", "content": "hi"}]}),
@@ -81,7 +81,7 @@ async fn beam_search_answers_are_streamed() {
     assert_eq!(events.last().unwrap()["generated_text"], "ab");
 }
 
-/// Posts a search with one more field; the message of the error that comes of it.
+/// Posts a beam search with one more field and returns the error message.
 async fn refusal(server: &Server, path: &str, field: &str, value: &Value) -> String {
     let mut fields = json!({"use_beam_search": true, "length_penalty": 2});
     fields[field] = value.clone();
@@ -167,7 +167,7 @@ async fn beam_search_returns_logprobs() {
         assert_eq!(reply.status, 200, "{path}: {}", reply.text());
         let request = server.backend.last();
         assert_eq!(request.beam.unwrap().top_logprobs, count, "{path}");
-        // As many as the search looks at, and as many as are told.
+        // The beam search itself needs these; the response has `top_logprobs` of them.
         assert_eq!(request.sampling.logprob_options.top, top, "{path}");
     }
 }

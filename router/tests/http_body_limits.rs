@@ -1,4 +1,4 @@
-//! Bounds before the queue: bytes of bodies, lengths of texts, and who waits for whom.
+//! Limits that apply before the queue: bytes of bodies and lengths of texts.
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 
 const MIB: usize = 1 << 20;
 
-/// A server with room for 8 MiB of bodies, of which large ones get 6.
+/// Returns a server with 8 MiB for bodies, 6 of them for large ones.
 fn server() -> Server {
     Server::with(Some(scripted::TEMPLATE), |config| {
         config.max_body_bytes = 2 * MIB;
@@ -34,7 +34,7 @@ async fn held(server: &Server) -> usize {
     line.unwrap().parse().unwrap()
 }
 
-/// Sends a body that has come to its last byte but one, and does not end until `sender` is dropped.
+/// Sends all of a body but its last byte, and does not end it until `sender` is dropped.
 fn unfinished(server: &Server, bytes: usize) -> (mpsc::Sender<()>, tokio::task::JoinHandle<u16>) {
     let (sender, ended) = mpsc::channel::<()>(1);
     let part = Bytes::from(vec![b' '; bytes]);
@@ -75,7 +75,7 @@ async fn request_bodies_share_one_memory_budget() {
     let server = server();
     let open: Vec<_> = (0..3).map(|_| unfinished(&server, 2 * MIB)).collect();
     until_held(&server, 6 * MIB).await;
-    // Nothing is left for a large body, whether it says so or not.
+    // A large body is refused with and without a declared length.
     for length in [true, false] {
         let body = format!("{{\"inputs\": \"{}\"}}", "a".repeat(MIB));
         let mut request = Request::post("/generate").header("content-type", "application/json");
@@ -94,7 +94,7 @@ async fn request_bodies_share_one_memory_budget() {
             reply.message()
         );
     }
-    // Small ones have a share of their own.
+    // A share is reserved for small bodies.
     server.backend.play(&["x"], End::Length);
     assert_eq!(
         server
@@ -154,7 +154,7 @@ async fn body_bytes_are_charged_until_tokenized_and_longer_only_for_echoed_text(
 async fn refused(server: &Server, path: &str, body: Value) -> Reply {
     let reply = server.post(path, body).await;
     assert_eq!(reply.status, invalid(path), "{path}: {}", reply.text());
-    // A prompt beside the refused one may be on its way through the tokenizer.
+    // A prompt beside the refused one may still be in the tokenizer.
     until_held(server, 0).await;
     reply
 }
@@ -177,7 +177,7 @@ async fn far_too_long_text_is_refused_before_tokenization() {
     ] {
         let reply = refused(&server, path, body).await;
         let message = reply.message();
-        // A token of this tokenizer stands for five bytes at most: `<end>`.
+        // A token of this tokenizer has at most five bytes: `<end>`.
         assert!(message.contains(&format!("`{name}` m")), "{message}");
         assert!(message.contains("Given: at least 209"), "{message}");
     }

@@ -1,4 +1,4 @@
-//! Fields of chats about thoughts, variables of the chat template and the message that is gone on with.
+//! Chat fields about reasoning, variables of the chat template and continued messages.
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
@@ -38,7 +38,7 @@ async fn reasoning_is_written_and_read_under_both_field_names() {
 
 const THINKING: &str = "<think>{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}";
 
-/// The content and the thoughts of an answer in one piece, or of a stream's deltas together.
+/// Returns the content and the reasoning of a response, or of a stream's deltas together.
 fn said(reply: &scripted::Reply, stream: bool) -> (String, String) {
     let (answers, at) = if stream {
         (reply.events(), "delta")

@@ -1,4 +1,4 @@
-//! `n` and `best_of` on all routes that have them.
+//! `n` and `best_of` on all routes that support them.
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
@@ -18,7 +18,7 @@ fn chat(fields: Value) -> Value {
     body
 }
 
-/// An answer whose tokens have this log-probability.
+/// Returns a reply whose tokens have this logprob.
 fn rated(text: &str, logprob: f32) -> ScriptedReply {
     let rate = |mut event: TokenEvent| {
         event.tokens.iter_mut().for_each(|t| t.logprob = logprob);
@@ -38,7 +38,7 @@ fn texts(answer: &Value) -> Vec<&str> {
     texts.map(|text| text.as_str().unwrap()).collect()
 }
 
-/// Of a prompt that is not cached.
+/// Returns the usage of a prompt that is not cached.
 fn usage(prompt: u64, completion: u64) -> Value {
     json!({
         "prompt_tokens": prompt, "completion_tokens": completion,
@@ -116,7 +116,7 @@ async fn best_of_returns_the_answers_with_the_best_mean_logprob() {
     }
     let body = json!({"prompt": "hi", "n": 2, "best_of": 3});
     let answer = server.post(COMPLETIONS, body).await.json();
-    // By the sum, `c` would be first.
+    // By the sum of logprobs, `c` would be first.
     assert_eq!(texts(&answer), ["bbbb", "c"]);
     let usage = usage(2, 6);
     assert_eq!(answer["usage"], usage, "all that were made");

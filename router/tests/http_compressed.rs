@@ -1,4 +1,4 @@
-//! Compressed bodies: inflated within the bounds of plain ones, and other codings refused.
+//! Compressed bodies are inflated within the limits of plain ones; other encodings are refused.
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
@@ -52,8 +52,8 @@ async fn compressed_body_is_read_like_an_uncompressed_one() {
         server.backend.play(&["ok"], End::StopToken);
         let plain = server.send("POST", path, body.clone()).await;
         assert_eq!(plain.status, 200, "{path}: {}", plain.text());
-        let asked = server.backend.last().prompt;
-        // Two members are one text, as `cat a.gz b.gz` makes them.
+        let expected = server.backend.last().prompt;
+        // Two gzip members form one text, as `cat a.gz b.gz` makes them.
         let (start, end) = body.as_bytes().split_at(9);
         let members = [gzip(start), gzip(end)].concat();
         for (coding, bytes) in [
@@ -64,7 +64,7 @@ async fn compressed_body_is_read_like_an_uncompressed_one() {
             server.backend.play(&["ok"], End::StopToken);
             let reply = post(&server, path, coding, bytes).await;
             assert_eq!(reply.status, 200, "{path} {coding}: {}", reply.text());
-            assert_eq!(server.backend.last().prompt, asked, "{path} {coding}");
+            assert_eq!(server.backend.last().prompt, expected, "{path} {coding}");
         }
     }
 }
@@ -91,7 +91,7 @@ async fn unsupported_content_encodings_are_refused_by_name() {
     }
 }
 
-/// The bytes that bodies hold now.
+/// Returns the bytes that bodies hold now.
 async fn held(server: &Server) -> f64 {
     let text = server.get("/metrics").await.text();
     let line = text
@@ -115,7 +115,7 @@ async fn decompression_bomb_is_refused_at_the_size_limit() {
         assert!(reply.message().contains("at most 1048576 bytes"));
         assert!(held(&server).await == 0.0);
     }
-    // What is inflated counts against what all bodies may hold.
+    // Inflated bytes count against the budget of all bodies.
     let server = Server::with(None, |config| {
         config.max_body_bytes = 8 * MIB;
         config.max_held_body_bytes = MIB;

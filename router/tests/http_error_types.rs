@@ -1,4 +1,4 @@
-//! What each kind of failure is on each dialect: its status, its type and its code, as clients know them.
+//! The status, type and code of each kind of failure in each API.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::needless_pass_by_value)]
 
@@ -12,19 +12,19 @@ use penstock_router::engine::{End, SubmitError};
 use scripted::{Reply, ScriptedReply, Server, script};
 use serde_json::{Value, json};
 
-/// A route of each dialect.
+/// A route of each API.
 const NATIVE: &str = "/generate";
 const OPENAI: &str = "/v1/chat/completions";
 const ANTHROPIC: &str = "/v1/messages";
 
-/// What goes wrong.
+/// A failure.
 #[derive(Clone, Debug)]
 enum Failure {
-    /// With the request itself.
+    /// The request itself is invalid.
     Sent(&'static str, Sending),
-    /// With a right request, which the engine refuses.
+    /// The engine refuses a valid request.
     Refused(SubmitError),
-    /// With its answer, after two tokens.
+    /// The generation fails after two tokens.
     Broken,
 }
 
@@ -41,7 +41,7 @@ enum Sending {
     Text,
 }
 
-/// Status and type on the three dialects, and the code on OpenAI's.
+/// Status and type in the three APIs, and the code in OpenAI's.
 struct Row {
     failure: Failure,
     native: Option<(u16, &'static str)>,
@@ -108,7 +108,7 @@ fn server() -> Server {
     })
 }
 
-/// A field of an error that is a text or null.
+/// Returns a field of an error that is a text or null.
 fn text(value: &Value) -> Option<&str> {
     assert!(value.is_string() || value.is_null(), "{value}");
     value.as_str()
@@ -156,9 +156,10 @@ async fn each_error_has_its_status_and_type_in_each_api() {
 
 const INVALID: &str = "invalid_request_error";
 
-/// Anthropic documents its types by status: 400 and other 4xx `invalid_request_error`, 404
-/// `not_found_error`, 413 `request_too_large`, 429 `rate_limit_error`, 500 `api_error`, and
-/// `overloaded_error` for what will pass, which has the status 529 there and 503 here.
+/// Returns the expected rows. Anthropic documents its types by status: 400 and other 4xx
+/// `invalid_request_error`, 404 `not_found_error`, 413 `request_too_large`, 429 `rate_limit_error`,
+/// 500 `api_error`, and `overloaded_error` for temporary failures, with the status 529 there and
+/// 503 here.
 fn rows() -> Vec<Row> {
     [invalid_rows(), other_rows(), coded_rows()]
         .into_iter()
@@ -166,7 +167,7 @@ fn rows() -> Vec<Row> {
         .collect()
 }
 
-/// Of requests that are at fault themselves.
+/// Returns the rows of invalid requests.
 fn invalid_rows() -> Vec<Row> {
     let row = |failure, native, status, code| Row {
         failure,
@@ -249,7 +250,7 @@ fn other_rows() -> Vec<Row> {
     ]
 }
 
-/// Of failures that have a code.
+/// Returns the rows of failures that have a code.
 fn coded_rows() -> Vec<Row> {
     let retry_after = Duration::from_secs(2);
     vec![

@@ -1,5 +1,5 @@
-//! What clients send beside the fields that a route knows: an answer that comes back with what its
-//! server and the client have added, hints for other servers, and nulls.
+//! Unknown fields that clients send: outputs with the fields that a server or client added, hints
+//! for other servers, and nulls.
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
@@ -16,7 +16,7 @@ const TEMPLATE: &str = "{% if tools %}{{ tools | tojson }}<tool_call>{\"name\":{
     {% for m in messages %}{{ m.role }}:{{ m.content or '' }}|{{ m.reasoning_content or '' }}\
     {% if m.tool_calls %}{{ m.tool_calls | tojson }}{% endif %}{{ m.tool_call_id }}/{% endfor %}";
 const CALL: &str = "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\": \"b\"}}</tool_call>";
-/// What the model answers first.
+/// The model's first output.
 const ANSWER: [&str; 2] = ["<think>hm</think>So: ", CALL];
 
 fn server() -> Server {
@@ -27,7 +27,7 @@ fn server() -> Server {
     server
 }
 
-/// What LiteLLM, OpenRouter and others add.
+/// Returns fields that LiteLLM, OpenRouter and others add.
 fn extras() -> Map<String, Value> {
     let extras = json!({
         "provider_specific_fields": null,
@@ -42,7 +42,7 @@ fn extras() -> Map<String, Value> {
     extras.as_object().unwrap().clone()
 }
 
-/// The same with these fields in each object, but for schemas and arguments.
+/// Adds these fields to each object, except schemas and arguments.
 fn decorated(value: &Value) -> Value {
     match value {
         Value::Array(list) => list.iter().map(decorated).collect(),
@@ -65,7 +65,7 @@ fn decorated(value: &Value) -> Value {
     }
 }
 
-/// The prompt that a body becomes.
+/// Returns the prompt that a body becomes.
 async fn prompt(server: &Server, path: &str, body: &Value) -> String {
     server.backend.play(&["ok"], End::StopToken);
     let reply = server.post(path, body.clone()).await;
@@ -74,7 +74,7 @@ async fn prompt(server: &Server, path: &str, body: &Value) -> String {
     ids.iter().map(|&id| id as u8 as char).collect()
 }
 
-/// Sends `next` with the fields of `names` as they are, and decorated: both are the same conversation.
+/// Sends `next` as it is and with decorated fields `names`: the prompts must be the same.
 async fn same_prompt(server: &Server, path: &str, next: &Value, names: [&str; 2]) -> String {
     let plain = prompt(server, path, next).await;
     let mut more = next.clone();
@@ -113,7 +113,7 @@ async fn chat_accepts_its_own_answer_with_fields_that_clients_add() {
     assert_eq!(reply.await.status, 200);
 }
 
-/// As the client `text-generation` sends them back: it has no field for the id.
+/// The client `text-generation` has no field for the id.
 #[tokio::test]
 async fn tool_results_without_ids_match_the_calls_in_order() {
     let server = server();
@@ -156,7 +156,8 @@ async fn responses_and_messages_accept_their_own_answers() {
     items.insert(0, said);
     items.push(json!({"type": "function_call_output", "call_id": call, "output": "7"}));
     let next = json!({"input": items, "tools": tools});
-    // `input` is a field of Anthropic's blocks, too: the list is decorated here.
+    // `input` is also a field of Anthropic's blocks, which are not decorated: decorate the list
+    // here.
     let plain = prompt(&server, RESPONSES, &next).await;
     let more = json!({"input": decorated(&next["input"]), "tools": decorated(&tools)});
     assert_eq!(prompt(&server, RESPONSES, &more).await, plain);

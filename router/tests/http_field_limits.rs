@@ -1,5 +1,5 @@
-//! The last value that each bound of docs/openapi.json allows is taken, the first beyond it is refused by
-//! the field's name. A bound of a schema that has no home here fails.
+//! Each bound of docs/openapi.json accepts its last value, and the next is refused by the field's
+//! name. A bound of a schema that `home` does not know fails.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::needless_pass_by_value)]
 
@@ -12,14 +12,14 @@ use penstock_router::{chat::RequestTemplates, engine::End};
 use scripted::{CHAT, COMPLETIONS, Server, chat, completion, with};
 use serde_json::{Value, json};
 
-/// A prompt of few tokens, however long the messages are.
+/// Renders to few tokens, however long the messages are.
 const TEMPLATE: &str = "{% if tools %}<tool_call>{\"name\":{% endif %}hi";
 
 const RESPONSES: &str = "/v1/responses";
 const MESSAGES: &str = "/v1/messages";
 const INFER: &str = "/v2/models/brook/infer";
 
-/// Where an object of a schema stands in a request: the route, a body with that object at `place`.
+/// Where a request has an object of a schema: the route, a body, and the object's `place` in it.
 struct Home {
     path: &'static str,
     body: Value,
@@ -34,7 +34,7 @@ fn home(schema: &str, field: &str) -> Option<Home> {
     Some(Home { path, body, place })
 }
 
-/// The route of a whole request, and what the field stands beside.
+/// Returns the route and the other fields of a whole request.
 fn request(schema: &str, field: &str) -> Option<(&'static str, Value)> {
     let user = json!({"role": "user", "content": "hi"});
     Some(match schema {
@@ -64,7 +64,7 @@ fn tensor() -> Value {
     json!({"inputs": [data]})
 }
 
-/// The same of a part of a chat, and its place.
+/// Returns the route and the body of a part of a chat, and its place.
 fn part_of_chat(schema: &str, field: &str) -> Option<(&'static str, Value, &'static str)> {
     let user = json!({"role": "user", "content": "hi"});
     let tools = json!([{"type": "function", "function": {"name": "add"}}]);
@@ -96,7 +96,7 @@ fn part_of_chat(schema: &str, field: &str) -> Option<(&'static str, Value, &'sta
     Some((CHAT, body, place))
 }
 
-/// The same of a part of any other request.
+/// Returns the route and the body of a part of any other request, and its place.
 fn part_of_another(schema: &str, field: &str) -> Option<(&'static str, Value, &'static str)> {
     let user = json!({"role": "user", "content": "hi"});
     let responses = |more: Value| with(json!({"input": "hi"}), more);
@@ -160,7 +160,7 @@ fn part_of_another(schema: &str, field: &str) -> Option<(&'static str, Value, &'
     })
 }
 
-/// What a field needs beside it.
+/// Returns the fields that a field requires.
 fn beside(schema: &str, field: &str) -> Value {
     match (schema, field) {
         ("GenerateParameters", "beam_width") => json!({"use_beam_search": true}),
@@ -176,7 +176,7 @@ fn beside(schema: &str, field: &str) -> Value {
     }
 }
 
-/// Bounds whose last value meets another rule, with that rule. What is beyond them is refused all the same.
+/// Bounds whose last value violates another rule, with that rule. The next value is refused anyway.
 const OTHER_RULES: &[(&str, &str, &str, &str)] = &[
     (
         "InferRequest",
@@ -206,7 +206,7 @@ const OTHER_RULES: &[(&str, &str, &str, &str)] = &[
 ];
 
 impl Home {
-    /// Whether an error names the field, or that which the part is the value of.
+    /// Returns whether an error names the field or one that contains it.
     fn is_named(&self, bound: &Bound, error: &str) -> bool {
         let outer = self.place.split('/').skip(1);
         let named = |name: &str| {
@@ -218,7 +218,7 @@ impl Home {
                 .any(|name| error.contains(name))
         };
         let mut names = outer.filter(|name| name.parse::<u32>().is_err());
-        // Of tensors the one that is needed is named.
+        // An error of tensors names the missing tensor.
         named(&bound.field) || names.any(named) || error.contains("`text_input` is missing")
     }
 
@@ -241,7 +241,7 @@ fn server() -> Server {
         config.max_best_of = 32;
         config.max_top_tokens = 20;
         config.max_client_batch_size = 32;
-        // Stands for the process that renders templates.
+        // A stand-in for the process that renders templates.
         let render = r#"cat > /dev/null; echo '{"Text":"hi"}'"#;
         config.templates = RequestTemplates::Sandboxed(["sh", "-c", render].map(Into::into).into());
     });
@@ -255,7 +255,7 @@ async fn each_bound_accepts_its_last_value_and_refuses_the_next() {
     let mut wrong = Vec::new();
     for bound in bounds() {
         let Some(home) = home(&bound.schema, &bound.field) else {
-            panic!("tell in `home` how a request has a {}", bound.schema);
+            panic!("add {} to `home`", bound.schema);
         };
         let what = |side: &str, reply: &str| {
             let Bound {
@@ -275,7 +275,7 @@ async fn each_bound_accepts_its_last_value_and_refuses_the_next() {
         });
         let (last, beyond) = bound.sides();
         if !other {
-            // Each answer has acts of its own.
+            // A new server per bound: its script has replies for this one only.
             let server = server();
             for _ in 0..32 {
                 server.backend.play(&["a"], End::Length);
@@ -302,7 +302,7 @@ async fn each_bound_accepts_its_last_value_and_refuses_the_next() {
     );
 }
 
-/// A body whose white space makes it exactly so long.
+/// Returns a body of exactly this many bytes, padded with white space.
 fn body_of(bytes: usize) -> Vec<u8> {
     let mut body =
         br#"{"inputs":"hi","prompt":"hi","messages":[{"role":"user","content":"hi"}]}"#.to_vec();
@@ -340,7 +340,7 @@ async fn body_at_the_size_limit_is_read_and_one_byte_more_is_refused() {
                 };
                 server.request(body.unwrap())
             };
-            // It is read: what is wrong with it is a field.
+            // The body is read: the error is about a field.
             let reply = send(2000).await;
             let status = reply.status.as_u16();
             assert!(matches!(status, 400 | 422), "{path}: {}", reply.text());

@@ -1,4 +1,4 @@
-//! OpenAI's older `functions` and `function_call` on the chat route.
+//! OpenAI's legacy `functions` and `function_call` on the chat route.
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
@@ -42,7 +42,7 @@ fn prompt(server: &Server) -> String {
     ids.iter().map(|&id| id as u8 as char).collect()
 }
 
-/// The same request in the older words.
+/// Returns the same request with the legacy fields.
 fn older(fields: Value) -> Value {
     let messages = json!([{"role": "user", "content": "hi"}]);
     with(
@@ -65,7 +65,7 @@ async fn functions_are_tools_and_the_answer_has_function_call() {
     let first_prompt = prompt(&server);
     server.backend.play(&calls, End::StopToken);
     let newer = server.post(CHAT, body(json!({}))).await.json();
-    assert_eq!(prompt(&server), first_prompt, "the model is told the same");
+    assert_eq!(prompt(&server), first_prompt, "the prompts differ");
     assert_eq!(
         newer["choices"][0]["message"]["tool_calls"]
             .as_array()
@@ -242,8 +242,8 @@ async fn error_hints_name_the_fields_of_the_request() {
     }
     for choice in [json!("none"), json!({"name": "f"})] {
         server.backend.play(&["{}"], End::StopToken);
-        let asked = with(older(format.clone()), json!({"function_call": choice}));
-        let reply = server.post(CHAT, asked).await;
+        let sent = with(older(format.clone()), json!({"function_call": choice}));
+        let reply = server.post(CHAT, sent).await;
         assert_eq!(reply.status, 200, "{}", reply.text());
     }
 }

@@ -1,5 +1,5 @@
-//! Hostile requests at every route of a running server over a mock worker: each gets an answer, none
-//! of them the server's fault, and a stream beside them is not disturbed.
+//! Hostile requests to every route of a running server over a mock worker. Each gets a response,
+//! none is a server error, and a stream beside them is not disturbed.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -35,13 +35,13 @@ use tokio::net::{TcpListener, TcpStream};
 
 use fuzz_requests::{Hostile, Random, Wrong, fields};
 
-/// Clients at once.
+/// Number of concurrent clients.
 const CLIENTS: u64 = 6;
-/// What each sends, unless the variable FUZZ_REQUESTS said otherwise when this was built.
+/// Requests per client, unless FUZZ_REQUESTS was set when this was built.
 const REQUESTS: usize = 250;
-/// No answer takes longer.
+/// Maximum time of a response.
 const TEST_TIMEOUT: Duration = Duration::from_secs(30);
-/// Longest answer to a refused request.
+/// Maximum length of an error response.
 const LONGEST: usize = 3000;
 
 fn requests() -> usize {
@@ -78,7 +78,7 @@ async fn start() -> SocketAddr {
     address
 }
 
-/// Status and body of the answer.
+/// Returns the status and the body of the response.
 async fn send(address: SocketAddr, request: &Hostile) -> (u16, String) {
     let exchange = async {
         let stream = TcpStream::connect(address).await.unwrap();
@@ -100,11 +100,11 @@ async fn send(address: SocketAddr, request: &Hostile) -> (u16, String) {
     let (method, path) = (request.method, &request.path);
     tokio::time::timeout(TEST_TIMEOUT, exchange)
         .await
-        .unwrap_or_else(|_| panic!("no answer to {method} {path} {shown}"))
+        .unwrap_or_else(|_| panic!("no response to {method} {path} {shown}"))
 }
 
-/// What is wrong with a refusal that does not say which field is at fault: in its words, or as
-/// `param`. A field of a field counts too.
+/// Describes an error response that names the wrong field neither in its message nor as `param`. A
+/// field inside the field counts, too.
 fn unnamed(request: &Hostile, answer: &str, wrong: &Wrong) -> Option<String> {
     let error: Value = serde_json::from_str(answer).unwrap();
     let param = error["error"]["param"].as_str().unwrap_or_default();
@@ -152,7 +152,7 @@ async fn metric(address: SocketAddr, name: &str) -> String {
     value.expect(name).to_owned()
 }
 
-/// A request that must always get the same answer.
+/// Returns a request whose response must always be the same.
 fn steady() -> Hostile {
     let parameters = json!({"max_new_tokens": 60, "details": true});
     let body = json!({"inputs": "steady", "parameters": parameters});

@@ -1,4 +1,4 @@
-//! Filling in the middle: `suffix` of `/v1/completions`, by the tokens of each family of models.
+//! Fill-in-the-middle: `suffix` of `/v1/completions`, with the tokens of each model family.
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokenizers::{AddedToken, Tokenizer};
 
 const COMPLETIONS: &str = "/v1/completions";
-/// The first id behind those of bytes, `<end>` and `<far>`.
+/// The first id after those of bytes, `<end>` and `<far>`.
 const FIRST: u32 = 258;
 
 fn server(tokens: &[&str]) -> Server {
@@ -93,11 +93,11 @@ async fn infill_stops_at_the_end_tokens_of_the_model_family() {
         "<|fim_middle|>",
         "<|file_sep|>",
     ]);
-    let asked = json!({"prompt": "a", "suffix": "b"});
-    prompt(&server, asked.clone()).await;
+    let sent = json!({"prompt": "a", "suffix": "b"});
+    prompt(&server, sent.clone()).await;
     let ends = server.backend.last().stopping.stop_token_ids;
     assert_eq!(ends, [EOS, FIRST + 3]);
-    let mut fields = asked;
+    let mut fields = sent;
     fields["ignore_eos"] = json!(true);
     prompt(&server, fields).await;
     assert!(server.backend.last().stopping.stop_token_ids.is_empty());
@@ -105,7 +105,7 @@ async fn infill_stops_at_the_end_tokens_of_the_model_family() {
     assert_eq!(server.backend.last().stopping.stop_token_ids, [EOS]);
 }
 
-/// As CodeLlama's: a blank before each text, a token for its beginning.
+/// Returns a tokenizer like CodeLlama's: a blank before each text, and a BOS token.
 fn sentencepiece() -> Tokenizer {
     let letters = ["<unk>", "▁", "a", "b", "☺", "▁a", "▁b"];
     let vocab: Vec<_> = letters.iter().map(|text| json!([text, -1.0])).collect();

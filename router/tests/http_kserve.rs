@@ -1,4 +1,4 @@
-//! KServe's routes: what a request may ask, and what is told of the model.
+//! KServe's routes: fields of requests, and information about the model.
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 const GENERATE: &str = "/v2/models/penstock/generate";
 
-/// Fields of completions that say what is asked, or how it is told: tensors have their own ways.
+/// Fields of completions that are refused: tensors have inputs and outputs of their own for them.
 const REFUSED: [&str; 11] = [
     "echo",
     "logprob_token_ids",
@@ -27,7 +27,7 @@ const REFUSED: [&str; 11] = [
     "suffix",
     "user",
 ];
-/// Those that reach the generation, or have no effect on completions either.
+/// Fields that reach the generation, or have no effect on completions either.
 const TAKEN: &str = "add_special_tokens allowed_token_ids bad_words bad_words_ids beam_width \
     best_of cache_salt early_stopping ebnf frequency_penalty guided_choice guided_complete \
     guided_decoding_backend guided_grammar guided_json guided_regex guided_whitespace_pattern \
@@ -48,7 +48,7 @@ async fn every_completion_field_is_accepted_or_refused_by_name() {
         .map(String::as_str)
         .collect();
     let known: BTreeSet<&str> = REFUSED.into_iter().chain(TAKEN.split(' ')).collect();
-    assert_eq!(fields, known, "what do KServe's routes do with it?");
+    assert_eq!(fields, known, "add the field to REFUSED or TAKEN");
     let server = Server::new();
     for name in REFUSED {
         let body = json!({"text_input": "a", "parameters": {name: true}});

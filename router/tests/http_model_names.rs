@@ -1,4 +1,4 @@
-//! A model that is served by several names.
+//! A model that is served under several names.
 
 #![allow(clippy::unwrap_used)]
 
@@ -32,7 +32,7 @@ async fn every_model_name_is_listed() {
     }
     let index = server.post("/v2/repository/index", json!({})).await.json();
     assert_eq!(strings(&index, "name"), NAMES);
-    // What the model did is told once, not once for each name.
+    // Statistics are listed once, not once per name.
     let stats = server.get("/v2/models/stats").await.json();
     assert_eq!(strings(&stats["model_stats"], "name"), NAMES[..1]);
     assert_eq!(server.get("/info").await.json()["model_id"], "brook");
@@ -83,7 +83,7 @@ async fn a_model_in_a_path_keeps_the_requested_name() {
         let stats = server.get(&format!("/v2/models/{encoded}/stats")).await;
         assert_eq!(strings(&stats.json()["model_stats"], "name"), [name]);
     }
-    // An alias is no name of its own.
+    // An alias is not a served name.
     assert_eq!(server.get("/v1/models/tgi").await.json()["id"], "brook");
     assert_eq!(
         server.get("/v2/models/penstock").await.json()["name"],

@@ -1,4 +1,4 @@
-//! The native routes: what clients of TGI send and get.
+//! The native routes: requests and responses of TGI's clients.
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 

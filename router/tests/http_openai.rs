@@ -1,4 +1,4 @@
-//! The OpenAI routes: what the official clients send and expect.
+//! The OpenAI routes: requests and responses of the official clients.
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
@@ -33,7 +33,7 @@ fn prompts(server: &Server) -> Vec<String> {
         .collect()
 }
 
-/// Of a prompt that is not cached.
+/// Returns the usage of a prompt that is not cached.
 fn usage(prompt: u64, completion: u64) -> Value {
     json!({
         "prompt_tokens": prompt, "completion_tokens": completion,
@@ -229,7 +229,7 @@ async fn message_forms_of_all_clients_are_accepted() {
         .await;
     assert_eq!(reply.status, 200, "{}", reply.text());
     assert!(prompts(&server)[0].starts_with("user:ab\n"));
-    // The template knows no tools: it is told calls and results in words.
+    // The template has no tools, so calls and results are described in the text.
     let last_prompt = &prompts(&server)[0];
     assert!(
         last_prompt.contains("assistant:<tool_call>\n{\"name\": \"f\""),

@@ -1,4 +1,4 @@
-//! The description of the routes is checked in, complete, and has an example of everything.
+//! The OpenAPI description is checked in, complete, and has an example of everything.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -19,7 +19,7 @@ fn operations(api: &Value) -> impl Iterator<Item = (&String, &String, &Value)> {
     })
 }
 
-/// Adds the schemas that `value` speaks of, and those that they speak of.
+/// Adds the schemas to which `value` refers, directly or indirectly.
 fn referred<'a>(api: &'a Value, value: &'a Value, found: &mut BTreeSet<&'a str>) {
     match value {
         Value::Object(map) => {

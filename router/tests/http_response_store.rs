@@ -1,4 +1,4 @@
-//! Stored responses: gone on from, told again, deleted, and bounded.
+//! Stored responses: continuing, retrieving and deleting them, and the store's limits.
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
@@ -20,7 +20,7 @@ fn server_of(bytes: usize) -> Server {
     server
 }
 
-/// Asks, and is answered with `text`.
+/// Sends a request, plays `text` as the output, and returns the response.
 async fn ask(server: &Server, text: &str, fields: Value) -> Value {
     server.backend.play(&[text], End::StopToken);
     let reply = server.post(PATH, body(fields)).await;
@@ -56,7 +56,7 @@ async fn previous_response_id_continues_a_conversation() {
     assert_eq!(prompt(&server), "system:be brief/user:one/>");
     assert_eq!(first["store"], true);
     assert_eq!(first["previous_response_id"], Value::Null);
-    // The instructions were the first request's alone.
+    // The instructions of the first request do not apply.
     let next = json!({"previous_response_id": id(&first), "input": "two"});
     let second = ask(&server, "yes", next.clone()).await;
     assert_eq!(prompt(&server), "user:one/assistant:yo/user:two/>");
@@ -66,7 +66,7 @@ async fn previous_response_id_continues_a_conversation() {
     ask(&server, "no", next).await;
     let expected = "system:sing/user:one/assistant:yo/user:two/assistant:yes/user:three/>";
     assert_eq!(prompt(&server), expected);
-    // Several may go on from the same one.
+    // Several responses may continue the same one.
     ask(
         &server,
         "or",
@@ -82,8 +82,8 @@ async fn previous_response_id_continues_a_conversation() {
 #[tokio::test]
 async fn reasoning_calls_and_results_are_continued_too() {
     let server = server();
-    let asked = json!({"tools": [tool()], "input": "call"});
-    let first = ask(&server, &format!("<think>hm</think>{CALL}"), asked).await;
+    let sent = json!({"tools": [tool()], "input": "call"});
+    let first = ask(&server, &format!("<think>hm</think>{CALL}"), sent).await;
     let call = first["output"].as_array().unwrap().last().unwrap();
     assert_eq!(call["type"], "function_call");
     let result =
@@ -91,7 +91,7 @@ async fn reasoning_calls_and_results_are_continued_too() {
     let next = json!({"previous_response_id": id(&first), "input": [result.clone()]});
     ask(&server, "it is 42", next).await;
     let stored = prompt(&server);
-    // As if the client had sent everything itself.
+    // The prompt must be the same as if the client had sent all items.
     let mut items = vec![json!({"role": "user", "content": "call"})];
     items.extend(first["output"].as_array().unwrap().iter().cloned());
     items.push(result);
@@ -107,8 +107,8 @@ async fn reasoning_calls_and_results_are_continued_too() {
 async fn streamed_response_is_stored_at_its_end() {
     let server = server();
     server.backend.play(&["a", "b"], End::Length);
-    let asked = body(json!({"stream": true, "metadata": {"k": "v"}}));
-    let text = server.post(PATH, asked).await.text();
+    let sent = body(json!({"stream": true, "metadata": {"k": "v"}}));
+    let text = server.post(PATH, sent).await.text();
     let event = |kind: &str| -> Value {
         let found = text
             .split("\n\n")
@@ -126,7 +126,7 @@ async fn streamed_response_is_stored_at_its_end() {
     assert_eq!(kept.status, 200);
     assert_eq!(kept.headers["content-type"], "application/json");
     assert_eq!(kept.json(), whole);
-    // A failed one is not.
+    // A failed response is not stored.
     server
         .backend
         .play(&["a"], End::Failed("the worker was lost".into()));
@@ -165,13 +165,13 @@ async fn a_stored_response_is_returned_and_deleted() {
         assert_eq!(reply.json()["error"]["type"], "invalid_request_error");
         assert!(reply.message().contains(id(&first)), "{}", reply.text());
     }
-    let asked = body(json!({"previous_response_id": id(&first)}));
-    let reply = server.post(PATH, asked).await;
+    let sent = body(json!({"previous_response_id": id(&first)}));
+    let reply = server.post(PATH, sent).await;
     assert_eq!(reply.status, 400);
     let error = &reply.json()["error"];
     assert_eq!(error["code"], "previous_response_not_found");
     assert_eq!(error["param"], "previous_response_id");
-    // What went on from it keeps its conversation.
+    // A response that continues it keeps its conversation.
     ask(
         &server,
         "so",
@@ -184,7 +184,7 @@ async fn a_stored_response_is_returned_and_deleted() {
     );
 }
 
-/// A conversation of two responses.
+/// Returns a conversation of two responses.
 async fn two(server: &Server) -> (Value, Value) {
     let first = ask(server, "yo", json!({"input": "one"})).await;
     let items = json!([
@@ -293,7 +293,7 @@ async fn disabled_store_keeps_nothing_and_accepts_the_default() {
             reply.text()
         );
     }
-    // Where there is one, clients may say no.
+    // Clients may decline storage.
     let server = server_of(SMALL);
     let response = ask(&server, "yo", json!({"store": false})).await;
     assert_eq!(response["store"], false);
@@ -309,7 +309,7 @@ async fn the_least_recently_used_is_evicted_first_and_bytes_stay_bounded() {
     let long = "x".repeat(1000);
     let mut ids = BTreeSet::new();
     for _ in 0..100 {
-        // The first is asked for again and again, the second is not.
+        // The first response is used again and again, the second is not.
         assert_eq!(get(&server, &first).await.status, 200);
         let response = ask(&server, "yo", json!({"input": long})).await;
         assert_eq!(get(&server, &response).await.status, 200);
@@ -334,7 +334,7 @@ async fn shared_history_is_stored_once_and_freed() {
         last = ask(&server, "yo", json!({"previous_response_id": id(&last)})).await;
         all.push(last.clone());
     }
-    // Not once for each response that goes on from it.
+    // Shared turns count once, not once per response.
     let bytes = metric(&server, "penstock_stored_response_bytes").await;
     assert!((10_000..100_000).contains(&bytes), "{bytes}");
     for response in &all[..20] {
@@ -342,7 +342,7 @@ async fn shared_history_is_stored_once_and_freed() {
             .send("DELETE", &format!("{PATH}/{}", id(response)), "")
             .await;
     }
-    // The last one still needs it.
+    // The last response still uses them.
     let bytes = metric(&server, "penstock_stored_response_bytes").await;
     assert!(bytes > 10_000, "{bytes}");
     server
@@ -360,10 +360,10 @@ async fn one_response_uses_at_most_an_eighth_of_the_store() {
         .await;
     assert_eq!(reply.status, 400);
     assert_eq!(reply.json()["error"]["param"], "store");
-    // Who does not ask for it is answered all the same.
+    // Without `store`, the request succeeds without being stored.
     let response = ask(&server, "yo", json!({"input": long})).await;
     assert_eq!(response["store"], false);
-    // An answer may be too long, which shows at its end.
+    // The output may exceed the limit, which is known only at its end.
     let small = ask(&server, "yo", json!({})).await;
     let response = ask(&server, &long, json!({"store": true})).await;
     assert_eq!(response["store"], false);

@@ -1,4 +1,4 @@
-//! OpenAI's responses: what its clients send and expect.
+//! OpenAI's Responses API: requests and responses of its clients.
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
@@ -15,7 +15,7 @@ use responses::{ARGUMENTS, CALL, PATH, body, prompt, server, tool};
 use scripted::Server;
 use serde_json::{Value, json};
 
-/// Each character as a step of its own.
+/// Plays each character as a step of its own.
 fn play(server: &Server, text: &str, end: End) {
     let mut steps: Vec<&str> = text.split("").collect();
     if text.is_empty() {
@@ -24,7 +24,7 @@ fn play(server: &Server, text: &str, end: End) {
     server.backend.play(&steps, end);
 }
 
-/// The events of a stream, each named by its type and numbered.
+/// Returns the events of a stream; each is named by its type and numbered.
 fn numbered_events(text: &str) -> Vec<Value> {
     let events = text.split_terminator("\n\n").enumerate();
     let read = |(number, event): (usize, &str)| {
@@ -37,7 +37,7 @@ fn numbered_events(text: &str) -> Vec<Value> {
     events.map(read).collect()
 }
 
-/// A response without what differs between two of them.
+/// Returns a response without the fields that differ between two of them.
 fn timeless(response: &Value) -> Value {
     let mut response = response.clone();
     for field in ["id", "created_at", "completed_at"] {
@@ -52,7 +52,7 @@ fn timeless(response: &Value) -> Value {
     response
 }
 
-/// What the events before the last say, put together as clients do.
+/// Returns the items of all events before the last, assembled as clients do.
 fn summed(events: &[Value]) -> Vec<Value> {
     let mut items: Vec<Value> = Vec::new();
     for event in events {
@@ -105,17 +105,17 @@ fn append(text: &mut Value, more: &Value) {
     *text = format!("{}{}", text.as_str().unwrap(), more.as_str().unwrap()).into();
 }
 
-/// Asks for an answer in one piece and for the same as a stream, which must say the same.
+/// Requests a response as a whole and as a stream, which must agree.
 async fn both(server: &Server, text: &str, end: End, fields: Value) -> (Value, Vec<Value>) {
-    let mut asked = body(fields);
+    let mut sent = body(fields);
     play(server, text, end.clone());
-    let reply = server.post(PATH, asked.clone()).await;
+    let reply = server.post(PATH, sent.clone()).await;
     assert_eq!(reply.status, 200, "{}", reply.text());
     assert_eq!(reply.headers["content-type"], "application/json");
     let whole = reply.json();
-    asked["stream"] = json!(true);
+    sent["stream"] = json!(true);
     play(server, text, end);
-    let events = numbered_events(&server.post(PATH, asked).await.text());
+    let events = numbered_events(&server.post(PATH, sent).await.text());
     let (last, before) = events.split_last().unwrap();
     assert_eq!(json!(summed(before)), last["response"]["output"]);
     assert_eq!(timeless(&last["response"]), timeless(&whole));
@@ -250,7 +250,7 @@ async fn request_fields_are_echoed() {
     assert!(prompt(&server).ends_with("/>False"), "{}", prompt(&server));
     let sampling = server.backend.last().sampling;
     assert_eq!(sampling.grammar.unwrap().kind, GrammarFormat::ToolCalls);
-    // All that the description of the routes speaks of is there, and nothing else.
+    // The response has all members in the description and no others.
     let api: Value = serde_json::from_str(&openapi_json()).unwrap();
     let said: BTreeSet<&String> = ["ResponseState", "RequestEcho"]
         .into_iter()
@@ -302,7 +302,7 @@ async fn logprobs_cover_only_the_message_text() {
     assert!(texts.ends_with("So"), "{texts}");
     assert!(!texts.contains("hm"), "{texts}");
     assert!(tokens[0]["top_logprobs"].is_array());
-    // However the tokens come.
+    // The same with all tokens in one event.
     server.backend.play(&[&text], End::StopToken);
     let at_once = server.post(PATH, body(fields)).await.json();
     assert_eq!(timeless(&at_once), timeless(&answer));

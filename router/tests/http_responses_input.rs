@@ -1,4 +1,4 @@
-//! OpenAI's responses: what requests mean, and what is wrong with others.
+//! OpenAI's Responses API: conversion and validation of requests.
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 

@@ -1,4 +1,4 @@
-//! What may be asked of logits: it reaches the engine as it was said, or is refused by name.
+//! Sampling parameters and logits processors reach the engine unchanged, or are refused by name.
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
@@ -45,9 +45,9 @@ async fn openai_sampling_parameters_reach_the_engine() {
         server.backend.play(&["A"], End::Length);
         let reply = server.post(path, body).await;
         assert_eq!(reply.status, 200, "{}", reply.text());
-        let asked = server.backend.last();
-        assert_eq!(asked.sampling.logits_processors, expected);
-        assert_eq!(asked.stopping.stop_token_ids, [EOS, 67]);
+        let seen = server.backend.last();
+        assert_eq!(seen.sampling.logits_processors, expected);
+        assert_eq!(seen.stopping.stop_token_ids, [EOS, 67]);
     }
 }
 
@@ -65,12 +65,9 @@ async fn null_means_the_default() {
         .post("/v1/chat/completions", chat(Value::Object(null.collect())))
         .await;
     assert_eq!(reply.status, 200, "{}", reply.text());
-    let asked = server.backend.last();
-    assert_eq!(
-        asked.sampling.logits_processors,
-        LogitsProcessors::default()
-    );
-    assert_eq!(asked.stopping.stop_token_ids, [EOS]);
+    let seen = server.backend.last();
+    assert_eq!(seen.sampling.logits_processors, LogitsProcessors::default());
+    assert_eq!(seen.stopping.stop_token_ids, [EOS]);
 }
 
 #[tokio::test]
@@ -110,8 +107,8 @@ async fn native_sampling_parameters_reach_the_engine() {
     });
     let body = json!({"inputs": "hi", "parameters": parameters});
     assert_eq!(server.post("/generate", body).await.status, 200);
-    let asked = server.backend.last().sampling;
-    assert_eq!(asked.temperature, 1.0, "typical_p alone asks for sampling");
+    let seen = server.backend.last().sampling;
+    assert_eq!(seen.temperature, 1.0, "typical_p alone enables sampling");
     let expected = LogitsProcessors {
         typical_p: 0.75,
         penalties: Penalties {
@@ -122,13 +119,13 @@ async fn native_sampling_parameters_reach_the_engine() {
         watermark: Some(servers),
         ..LogitsProcessors::default()
     };
-    assert_eq!(asked.logits_processors, expected);
+    assert_eq!(seen.logits_processors, expected);
     let greedy = json!({"inputs": "hi", "parameters": {"repetition_penalty": 1.5}});
     assert_eq!(server.post("/generate", greedy).await.status, 200);
     assert_eq!(server.backend.last().sampling.temperature, 0.0);
 }
 
-/// Fields, the field at fault, part of the message.
+/// Fields, the field at fault, and a part of the message.
 type Case = (Value, &'static str, &'static str);
 
 fn numbers() -> Vec<Case> {

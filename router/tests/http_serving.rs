@@ -1,4 +1,4 @@
-//! The server on a socket: streams as they come, clients that leave, bounds on time, the end.
+//! The server on a socket: streaming, disconnecting clients, timeouts and shutdown.
 
 #![allow(
     clippy::unwrap_used,
@@ -73,7 +73,7 @@ impl Served {
     }
 }
 
-/// Reads until `wanted` has come.
+/// Reads until `wanted` was received.
 async fn read_until(socket: &mut TcpStream, wanted: &str) -> String {
     let mut seen = Vec::new();
     let mut part = [0; 4096];
@@ -164,7 +164,7 @@ async fn shutdown_waits_for_open_streams() {
     })
     .await
     .expect("nothing more is accepted");
-    assert!(!served.task.is_finished(), "an answer is open");
+    assert!(!served.task.is_finished(), "a response is open");
     tokens
         .send(TokenEvent {
             end: Some(End::Length),
@@ -209,7 +209,7 @@ async fn a_slow_request_body_times_out() {
 #[tokio::test]
 async fn a_client_that_reads_nothing_times_out() {
     let served = served(|config| config.write_timeout = Duration::from_millis(100)).await;
-    // More than the buffers of both ends of a connection hold.
+    // More than the socket buffers of both ends hold.
     let text = "x".repeat(10_000);
     let events = vec![event(&text); 20];
     served.server.backend.act(ScriptedReply::Play(events));
@@ -219,8 +219,8 @@ async fn a_client_that_reads_nothing_times_out() {
     served.end().await;
 }
 
-/// What a request on a connection of its own is answered.
-async fn asked(address: SocketAddr, head: &str) -> String {
+/// Returns the response to a request on a connection of its own.
+async fn response_to(address: SocketAddr, head: &str) -> String {
     let mut socket = TcpStream::connect(address).await.unwrap();
     let request = format!("{head} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
     socket.write_all(request.as_bytes()).await.unwrap();
@@ -243,7 +243,7 @@ async fn beyond_the_connection_limit_health_is_answered_and_the_rest_refused() {
     let mut busy = served.generate("/generate_stream").await;
     tokens.send(event("A")).unwrap();
     read_until(&mut busy, "\"text\":\"A\"").await;
-    // More that say nothing than there are places for.
+    // Open more silent connections than the limit.
     let mut silent = Vec::new();
     for _ in 0..5 {
         silent.push(TcpStream::connect(served.address).await.unwrap());
@@ -255,14 +255,14 @@ async fn beyond_the_connection_limit_health_is_answered_and_the_rest_refused() {
         ("GET /info", "HTTP/1.1 503"),
         ("POST /v1/chat/completions", "HTTP/1.1 503"),
     ] {
-        let answer = asked(served.address, head).await;
+        let answer = response_to(served.address, head).await;
         assert!(answer.starts_with(status), "{head}: {answer}");
         if status.ends_with("503") {
             assert!(answer.contains("retry-after: 1\r\n"), "{answer}");
             assert!(answer.contains("all connections are taken"), "{answer}");
         }
     }
-    // Who is served is served on.
+    // The open stream goes on.
     tokens
         .send(TokenEvent {
             end: Some(End::Length),
@@ -283,9 +283,12 @@ async fn idle_connection_is_closed_for_a_new_one() {
     tokens.send(event("A")).unwrap();
     read_until(&mut busy, "\"text\":\"A\"").await;
     let mut silent = TcpStream::connect(served.address).await.unwrap();
-    // Not at once: a request might have been on its way.
+    // Not at once: a request might be on its way.
     timeout(TEST_TIMEOUT, async {
-        while !asked(served.address, "GET /info").await.contains("200 OK") {
+        while !response_to(served.address, "GET /info")
+            .await
+            .contains("200 OK")
+        {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     })
@@ -308,7 +311,7 @@ async fn a_half_closed_client_gets_its_answer() {
         let mut socket = served.generate(path).await;
         socket.shutdown().await.unwrap();
         until(|| served.server.backend.requests().len() == before + 1).await;
-        // Whoever is still there has seen the first byte by now.
+        // The server sends the first byte early, to probe the connection.
         let mut first = [0];
         timeout(TEST_TIMEOUT, socket.read_exact(&mut first))
             .await
@@ -341,7 +344,7 @@ async fn a_connection_half_closed_in_the_middle_of_its_request_is_closed() {
     socket.write_all(head.as_bytes()).await.unwrap();
     socket.shutdown().await.unwrap();
     let mut answer = String::new();
-    // Long before the time that a body may take.
+    // Well before the body timeout.
     timeout(TEST_TIMEOUT, socket.read_to_string(&mut answer))
         .await
         .expect("the connection ends")
@@ -354,7 +357,7 @@ async fn a_connection_half_closed_in_the_middle_of_its_request_is_closed() {
 #[tokio::test]
 async fn handler_panic_returns_500_and_harms_no_other_request() {
     let served = served(|_| {}).await;
-    // The script has no act for it, which is a panic.
+    // The script has no reply for it, so the backend panics.
     let mut socket = served.generate("/generate").await;
     let answer = read_until(&mut socket, "the server failed on this request").await;
     assert!(answer.starts_with("HTTP/1.1 500"), "{answer}");

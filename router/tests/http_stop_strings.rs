@@ -1,4 +1,4 @@
-//! Stop strings beside tool calls, on the OpenAI chat route.
+//! Stop strings and tool calls on the OpenAI chat route.
 
 #![allow(clippy::unwrap_used)]
 
@@ -12,7 +12,7 @@ const TEMPLATE: &str =
     "{{ tools }}<tool_call>{\"name\":{% for m in messages %}{{ m.content }}{% endfor %}";
 const CALL: &str = "<tool_call>\n{\"name\":\"f\",\"arguments\":{\"a\": \"b\"}}\n</tool_call>";
 
-/// Of the answer: the content, the arguments of its calls, and why it ended.
+/// Returns the content, the arguments of the calls and the finish reason.
 fn content_calls_reason(answer: &Value) -> (String, Vec<String>, String) {
     let choice = &answer["choices"][0];
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -75,7 +75,8 @@ async fn stop_strings_apply_only_outside_tool_calls() {
     }
 }
 
-/// Content, number of calls and reason of each answer, played as it is and cut into characters.
+/// Returns content, number of calls and finish reason; checks that the text as one event and by
+/// characters gives the same.
 async fn answered(server: &Server, text: &str, fields: Value) -> (String, usize, String) {
     let characters: Vec<String> = text.chars().map(String::from).collect();
     let characters: Vec<&str> = characters.iter().map(String::as_str).collect();
@@ -94,7 +95,7 @@ async fn answered(server: &Server, text: &str, fields: Value) -> (String, usize,
     answers.remove(0)
 }
 
-/// The server of a model that writes its calls so.
+/// Returns a server whose model writes calls in the format of `template`.
 fn calling(template: &str) -> Server {
     let server = Server::with(Some(template), |_| {});
     server.backend.set_length(2000);
@@ -106,7 +107,7 @@ async fn stop_string_within_a_call_does_not_hide_a_later_one() {
     let server = calling(TEMPLATE);
     let tools = json!([{"type": "function", "function": {"name": "f"}}]);
     for (text, stop, wanted) in [
-        // It begins in the call, and another one overlaps it or ends with it.
+        // The match begins in the call, and another stop string overlaps it or ends with it.
         (format!("{CALL} x, y"), json!(["> x", " x"]), ("", 1)),
         (format!("{CALL} x, y"), json!(["> x", "x, "]), (" ", 1)),
         (format!("{CALL}aab"), json!([">aa", "aab"]), ("", 1)),
@@ -125,7 +126,7 @@ async fn stop_string_within_a_call_does_not_hide_a_later_one() {
 #[tokio::test]
 async fn stop_string_before_min_tokens_does_not_hide_a_later_one() {
     let server = calling(TEMPLATE);
-    // A token is a character.
+    // Each character is a token.
     for (text, stop, min_tokens, wanted) in [
         ("abcd", json!(["ab", "bc"]), 2, ("", "stop")),
         ("abcd", json!(["ab", "bc"]), 3, ("a", "stop")),
@@ -151,20 +152,20 @@ async fn stop_strings_do_not_apply_inside_a_pythonic_call_list() {
     let tool = |name: &str| json!({"type": "function", "function": {"name": name}});
     let tools = json!([tool("f"), tool("get")]);
     for (text, stop, wanted) in [
-        // What is between calls, and the name of a later one.
+        // Text between calls, and the name of a later call.
         ("[f(a='x'), get(b='y')]", json!([","]), ("", 2)),
         ("[f(a='x'), get(b='y')]", json!([" "]), ("", 2)),
         ("[f(a='x'),\n get(b='y')]", json!(["\n", " get"]), ("", 2)),
         ("[f(a='x'), get(b='y')]", json!(["get"]), ("", 2)),
         ("[f(a='x'), get(b='y')]", json!(["et"]), ("", 2)),
         ("[f(a='x'), get(b='y')]", json!(["]", ")", "="]), ("", 2)),
-        // What follows the list.
+        // Text after the list.
         ("[f(a='x')] So, x", json!([","]), ("So", 1)),
         ("[f(a='x')] So, x", json!(["] So", "So"]), ("", 1)),
-        // A list that is none of calls.
+        // A list that contains no calls.
         ("[1, 2] and more", json!([" "]), ("[1,", 0)),
         ("See f(a=1), x", json!([","]), ("See f(a=1)", 0)),
-        // What comes behind a list that is given up.
+        // Text after a list that turns out not to be calls.
         ("[f(a='x'), oh, no", json!([" n"]), ("oh,", 1)),
     ] {
         let fields = json!({"tools": tools, "stop": stop});

@@ -1,4 +1,5 @@
-//! What is read strictly: objects are objects, lists end, and what clients sent is quoted briefly.
+//! Strict JSON: objects only where objects are expected, bounded lists, and short excerpts of
+//! values in errors.
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
@@ -8,7 +9,7 @@ use scripted::{Reply, Server, invalid};
 use serde_json::{Value, json};
 
 const CHAT: &str = "/v1/chat/completions";
-/// Longest answer to bad input, in bytes.
+/// Maximum bytes of an error response.
 const LONGEST: usize = 2500;
 
 async fn refused(server: &Server, path: &str, body: Value) -> Reply {

@@ -1,4 +1,4 @@
-//! Ids of tokens beside their text (`return_token_ids`), where vLLM has them.
+//! Token ids in responses (`return_token_ids`), in the fields where vLLM has them.
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
@@ -24,7 +24,7 @@ fn bytes(text: &str) -> Vec<u32> {
     text.bytes().map(u32::from).collect()
 }
 
-/// The ids of one choice's chunks together, and how often each kind of id was told.
+/// Returns the ids of a choice's chunks together, and how often each kind of id was sent.
 fn gathered(events: &[Value], index: usize) -> (Vec<u32>, usize) {
     let choices = events.iter().flat_map(|e| e["choices"].as_array().unwrap());
     let own: Vec<_> = choices.filter(|choice| choice["index"] == index).collect();
@@ -96,7 +96,7 @@ async fn each_chat_choice_has_its_token_ids_and_each_stream_begins_with_the_prom
             .iter()
             .filter_map(|answer| answer.get("prompt_token_ids"))
             .collect();
-        // As vLLM's streams: in the first chunk of each choice.
+        // As in vLLM's streams: in the first chunk of each choice.
         let copies = if stream { 2 } else { 1 };
         assert_eq!(prompts, vec![&json!(bytes("user:hi\nassistant:")); copies]);
         for (index, ids) in expected.into_iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Tokens of texts and conversations, and what vLLM's clients ask about the server.
+//! The token routes of TGI and vLLM, and vLLM's routes about the server.
 
 #![allow(clippy::unwrap_used)]
 
@@ -31,7 +31,7 @@ async fn tokenize_returns_count_and_ids_of_a_prompt() {
     let body = json!({"prompt": "a <end>", "return_token_strs": true});
     let output = server.post("/tokenize", body).await.json();
     assert_eq!(output["tokens"], json!([97, 32, EOS]));
-    // As the vocabulary writes them: a byte-level one has a letter for the space.
+    // In the vocabulary's spelling: a byte-level vocabulary writes a space as a letter.
     assert_eq!(output["token_strs"], json!(["a", "Ġ", "<end>"]));
     let empty = server.post("/tokenize", json!({"prompt": ""})).await.json();
     assert_eq!((&empty["count"], &empty["tokens"]), (&json!(0), &json!([])));
@@ -189,7 +189,7 @@ async fn detokenize_restores_the_text() {
         assert_eq!(reply.status, 400, "{body}: {}", reply.text());
         assert_eq!(reply.json()["error"]["param"], param, "{}", reply.text());
     }
-    // The last id that there is: `<far>`.
+    // The highest id: `<far>`.
     let last = post(json!({"tokens": [EOS + 1]})).await.json();
     assert_eq!(last["prompt"], "<far>");
 }
@@ -215,7 +215,7 @@ async fn version_and_load() {
     let load = async || server.get("/load").await.json()["server_load"].clone();
     assert_eq!(load().await, 0);
     let events = server.backend.follow();
-    let running = tokio::spawn(asked_for(server.router.clone()));
+    let running = tokio::spawn(completion_status(server.router.clone()));
     while load().await != 1 {
         tokio::task::yield_now().await;
     }
@@ -226,8 +226,8 @@ async fn version_and_load() {
     assert_eq!(load().await, 0);
 }
 
-/// Asks for a completion, and tells the status of the answer.
-async fn asked_for(router: axum::Router) -> u16 {
+/// Sends a completion request and returns the status of the response.
+async fn completion_status(router: axum::Router) -> u16 {
     use tower::ServiceExt;
     let request = axum::http::Request::post("/v1/completions");
     let request = request.header("content-type", "application/json");
@@ -262,7 +262,7 @@ async fn tokenizer_info_has_the_configuration_and_no_file_names() {
                           "eos_token": {"content": "</s>", "special": true},
                           "chat_template": "{{ messages }}", "model_max_length": 2048});
     assert_eq!(output, expected);
-    // A model without such a file.
+    // A model without `tokenizer_config.json`.
     let output = Server::new().get("/tokenizer_info").await.json();
     assert_eq!(output["tokenizer_class"], "PreTrainedTokenizerFast");
     assert_eq!(output["chat_template"], scripted::TEMPLATE);

@@ -1,5 +1,5 @@
-//! Requests that are longer than the context: each dialect's clients know them by its words and code,
-//! the numbers are true, and the field that is named is the one that was sent.
+//! Requests longer than the context: each API has its own message and code, the numbers are true,
+//! and the error names the field that was sent.
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
@@ -13,21 +13,21 @@ const CHAT: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";
 const RESPONSES: &str = "/v1/responses";
 const MESSAGES: &str = "/v1/messages";
-/// Tokens that prompt and answer may have together.
+/// Maximum number of prompt and output tokens together.
 const CONTEXT: usize = 100;
 
-/// Its prompts are as long as their text.
+/// Returns a server where each character of a prompt is a token.
 fn server() -> Server {
     Server::with(Some("{{ messages[0].content }}"), |_| {})
 }
 
-/// The answer to a request, which may run.
+/// Returns the response to a request; the backend has a reply for it.
 async fn post(server: &Server, path: &str, body: Value) -> Reply {
     server.backend.play(&["ok"], End::StopToken);
     server.post(path, body).await
 }
 
-/// A body with a prompt of so many tokens.
+/// Returns a body whose prompt has `length` tokens.
 fn body(path: &str, length: usize, fields: Value) -> Value {
     let text = "x".repeat(length);
     let messages = json!([{"role": "user", "content": text}]);

@@ -1,4 +1,4 @@
-//! Tools and thoughts on the OpenAI chat route.
+//! Tools and reasoning on the OpenAI chat route.
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
@@ -149,7 +149,7 @@ async fn answer_ends_after_one_call_without_parallel_tool_calls() {
 #[tokio::test]
 async fn a_forced_call_has_a_grammar() {
     let named = json!({"type": "function", "function": {"name": "f"}});
-    // As `huggingface_hub` sends it.
+    // `huggingface_hub` omits the type.
     let untyped = json!({"function": {"name": "f"}});
     for (choice, reason) in [
         (json!("required"), "tool_calls"),

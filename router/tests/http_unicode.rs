@@ -1,5 +1,5 @@
-//! Streams say what the answer in one piece says, however characters are spread over tokens and
-//! events, and whatever the stop strings are.
+//! Streams have the same text as whole responses, for any split of characters over tokens and
+//! events and any stop strings.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use tokenizers::Tokenizer;
 
 const ROUNDS: u64 = 150;
-/// Emoji of one and of many code points, flags, marks that combine, letters of several bytes.
+/// Emoji of one and of several code points, flags, combining marks, letters of several bytes.
 const PIECES: [&str; 16] = [
     "a",
     " ",
@@ -31,7 +31,7 @@ const PIECES: [&str; 16] = [
     "\u{0}",
 ];
 
-/// Knuth's linear congruence: the same texts in every run.
+/// Knuth's linear congruential generator: the same texts in every run.
 struct Random(u64);
 
 impl Random {
@@ -48,7 +48,7 @@ impl Random {
         (0..count).map(|_| PIECES[self.below(16)]).collect()
     }
 
-    /// A string that the text holds, by characters, or one that it need not hold.
+    /// Returns a substring of the text, or an unrelated string.
     fn stop(&mut self, text: &str) -> String {
         let characters: Vec<char> = text.chars().collect();
         let start = self.below(characters.len());
@@ -59,8 +59,8 @@ impl Random {
         }
     }
 
-    /// The bytes of the text, a token each; sometimes with bytes that are no character, as tokens can
-    /// be.
+    /// Returns the bytes of the text as tokens; sometimes with bytes that form no character, as
+    /// tokens can have.
     fn bytes(&mut self, text: &str) -> Vec<u32> {
         let mut bytes = text.as_bytes().to_vec();
         if self.below(4) == 0 {
@@ -70,7 +70,8 @@ impl Random {
         bytes.into_iter().map(u32::from).collect()
     }
 
-    /// Tokens of a vocabulary that falls back to bytes: some pieces whole, the others byte by byte.
+    /// Returns tokens of a vocabulary with byte fallback: some pieces are one token, others one per
+    /// byte.
     fn fallback(&mut self, text: &str) -> Vec<u32> {
         let mut tokens = Vec::new();
         for character in text.chars() {
@@ -85,7 +86,7 @@ impl Random {
         tokens
     }
 
-    /// The tokens in events of any size.
+    /// Splits tokens into events of random size.
     fn events(&mut self, tokens: &[u32]) -> Vec<TokenEvent> {
         let mut events = Vec::new();
         let mut rest = tokens;
@@ -106,10 +107,11 @@ impl Random {
     }
 }
 
-/// Characters that the vocabulary of `fallback_tokenizer` has tokens for.
+/// Characters that have a token in `fallback_tokenizer`.
 const WHOLE: [char; 6] = ['ß', 'é', '日', '🦊', '\u{200D}', '\u{301}'];
 
-/// As those of Llama 2 and Mistral: a character without a token is one token per byte, `<0xF0>`.
+/// Returns a tokenizer like those of Llama 2 and Mistral: a character without a token is one token
+/// per byte, `<0xF0>`.
 fn fallback_tokenizer() -> Tokenizer {
     let bytes = (0..256_u32).map(|byte| (format!("<0x{byte:02X}>"), json!(byte)));
     let whole = (EOS + 2..).zip(WHOLE);
@@ -142,7 +144,7 @@ fn joined(reply: &Reply, delta: impl Fn(&Value) -> &Value) -> String {
     texts.map(Option::unwrap_or_default).collect()
 }
 
-/// The same of events that have names.
+/// Joins the deltas of named events.
 fn joined_named(reply: &Reply, delta: impl Fn(&Value) -> &Value) -> String {
     let text = reply.text();
     let events = text.lines().filter_map(|line| line.strip_prefix("data: "));
@@ -151,7 +153,7 @@ fn joined_named(reply: &Reply, delta: impl Fn(&Value) -> &Value) -> String {
     texts.collect()
 }
 
-/// What an answer must be: its text up to the first stop string, which ends first of all.
+/// Returns the expected text: up to the first stop string, which is the one that ends first.
 fn expected(text: &str, stops: &[String]) -> (usize, usize) {
     let ends = stops.iter().filter_map(|stop| {
         let start = text.find(stop.as_str())?;
@@ -163,7 +165,8 @@ fn expected(text: &str, stops: &[String]) -> (usize, usize) {
     }
 }
 
-/// What the native route and the others say of these tokens; streams say the same.
+/// Returns the texts of the native route and of the others for these tokens; checks that their
+/// streams agree.
 async fn streamed_texts(
     server: &Server,
     stops: &[String],

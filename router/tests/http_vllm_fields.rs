@@ -1,4 +1,4 @@
-//! Fields that clients of vLLM, SGLang and llama.cpp send beside OpenAI's.
+//! Fields of the clients of vLLM, SGLang and llama.cpp that OpenAI does not have.
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
@@ -11,7 +11,7 @@ use scripted::{
 };
 use serde_json::{Value, json};
 
-/// (prompt tokens, tokens of the answer) of each chunk, choice by choice.
+/// Returns (prompt tokens, output tokens) of each chunk of a choice.
 fn usages(events: &[Value], index: usize) -> Vec<(u64, u64)> {
     let own = events.iter().filter(|e| e["choices"][0]["index"] == index);
     own.map(|event| {
@@ -164,9 +164,9 @@ async fn schema_beside_another_response_format_is_refused() {
 #[tokio::test]
 async fn return_tokens_as_token_ids_in_logprobs() {
     let server = Server::new();
-    let asked = json!({"return_tokens_as_token_ids": true});
+    let sent = json!({"return_tokens_as_token_ids": true});
     server.backend.play(&["ab"], End::Length);
-    let body = with(chat(json!({"logprobs": true})), asked.clone());
+    let body = with(chat(json!({"logprobs": true})), sent.clone());
     let answer = server.post(CHAT, body).await.json();
     let content = &answer["choices"][0]["logprobs"]["content"];
     assert_eq!(content[0]["token"], "token_id:97");
@@ -176,7 +176,7 @@ async fn return_tokens_as_token_ids_in_logprobs() {
         server.backend.play(&["a"], End::Length);
         let fields = json!({"logprobs": 0, "stream": stream});
         let reply = server
-            .post(COMPLETIONS, completion(with(fields, asked.clone())))
+            .post(COMPLETIONS, completion(with(fields, sent.clone())))
             .await;
         let answer = if stream {
             reply.events().swap_remove(0)
@@ -262,8 +262,8 @@ async fn truncate_prompt_tokens_minus_one_leaves_room_for_the_answer() {
         (json!({"max_tokens": null, "min_tokens": 7}), total - 7),
         (json!({"max_tokens": MAX_TOTAL - 1}), 1),
     ] {
-        let asked = json!({"prompt": text, "truncate_prompt_tokens": -1});
-        let prompt = prompt_of(&server, COMPLETIONS, with(asked, fields)).await;
+        let sent = json!({"prompt": text, "truncate_prompt_tokens": -1});
+        let prompt = prompt_of(&server, COMPLETIONS, with(sent, fields)).await;
         assert_eq!(prompt, text[text.len() - kept..]);
     }
     let message = json!({"role": "user", "content": text});
@@ -428,7 +428,7 @@ async fn invalid_logprob_token_ids_are_refused() {
 async fn prompt_logprobs_of_the_whole_vocabulary_are_bounded() {
     let server = Server::new();
     server.backend.set_length(10_000);
-    let asked = |prompt: &str, n: u32| json!({"prompt": prompt, "prompt_logprobs": -1, "n": n});
+    let sent = |prompt: &str, n: u32| json!({"prompt": prompt, "prompt_logprobs": -1, "n": n});
     let logprobs = Logprobs {
         top_logprobs: Vec::new(),
         prompt: vec![PromptToken {
@@ -443,20 +443,20 @@ async fn prompt_logprobs_of_the_whole_vocabulary_are_bounded() {
         ..event("a")
     };
     server.backend.act(ScriptedReply::Play(vec![event]));
-    let answer = server.post(COMPLETIONS, asked("hi", 1)).await.json();
+    let answer = server.post(COMPLETIONS, sent("hi", 1)).await.json();
     assert_eq!(
         server.backend.last().sampling.logprob_options.prompt,
         Some(WHOLE_VOCABULARY)
     );
     let prompt_logprobs = answer["choices"][0]["prompt_logprobs"][1].as_object();
     assert_eq!(prompt_logprobs.unwrap().len(), 3);
-    // Of 1,048,576 log-probabilities 258 for each token: its own, and those of 257 tokens.
+    // Of the 1,048,576 logprobs, each token takes 258: its own and those of 257 tokens.
     server.backend.play(&["a"], End::Length);
-    let reply = server.post(COMPLETIONS, asked(&"a".repeat(4064), 1)).await;
+    let reply = server.post(COMPLETIONS, sent(&"a".repeat(4064), 1)).await;
     assert_eq!(reply.status, 200, "{}", reply.text());
     for (body, word) in [
-        (asked(&"a".repeat(4065), 1), "at most 4064 tokens"),
-        (asked(&"a".repeat(2033), 2), "at most 2032 tokens"),
+        (sent(&"a".repeat(4065), 1), "at most 4064 tokens"),
+        (sent(&"a".repeat(2033), 2), "at most 2032 tokens"),
         (completion(json!({"prompt_logprobs": -2})), "or -1 for"),
         (
             completion(json!({"prompt_logprobs": WHOLE_VOCABULARY})),

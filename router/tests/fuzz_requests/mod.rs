@@ -1,4 +1,4 @@
-//! Random hostile requests, the same for the same seed: good bodies with something wrong in them.
+//! Random hostile requests: valid bodies with random faults. The same seed gives the same requests.
 
 #![allow(dead_code, unreachable_pub, reason = "each test uses its own part")]
 #![allow(clippy::unwrap_used)]
@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 /// SplitMix64 (Steele, Lea, Flood 2014).
 pub struct Random(pub u64);
 
-/// A request as it goes over the wire.
+/// A request as sent over the wire.
 pub struct Hostile {
     pub method: &'static str,
     pub path: String,
@@ -17,19 +17,19 @@ pub struct Hostile {
     pub body: Vec<u8>,
 }
 
-/// A field of a route's body that can be given a wrong value.
+/// A field of a route's body that can get a wrong value.
 #[derive(Clone)]
 pub struct Field {
     path: String,
-    /// An accepted body, and where in it the field belongs.
+    /// A valid body, and the object in it that has the field.
     body: Value,
     within: Option<&'static str>,
     name: String,
 }
 
-/// What is wrong with a request.
+/// The fault of a request.
 pub struct Wrong {
-    /// The field, then the fields of its value.
+    /// The field, and the fields of its value.
     pub names: Vec<String>,
 }
 
@@ -110,7 +110,7 @@ const KEYS: [&str; 10] = [
     "__proto__",
 ];
 
-/// Every field that the description of the routes knows.
+/// Returns all fields in the OpenAPI description.
 pub fn fields() -> Vec<Field> {
     let api: Value = serde_json::from_str(&openapi_json()).unwrap();
     let mut found = Vec::new();
@@ -139,7 +139,7 @@ pub fn fields() -> Vec<Field> {
 }
 
 impl Random {
-    /// An accepted request but for one field, and that field.
+    /// Returns a request that is valid except for one field, and that field.
     pub fn wrong_field(&mut self, fields: &[Field]) -> (Hostile, Wrong) {
         let Field {
             path,
@@ -184,7 +184,7 @@ impl Random {
         choices[self.below(choices.len())]
     }
 
-    /// A request with up to four things wrong, or none.
+    /// Returns a request with up to four faults.
     pub fn request(&mut self) -> Hostile {
         let path = self.of(&ROUTES);
         let mut body = self.good(path);
@@ -272,7 +272,7 @@ impl Random {
             .collect()
     }
 
-    /// Messages as Anthropic's clients send them.
+    /// Returns messages as Anthropic's clients send them.
     fn blocks(&mut self) -> Value {
         let call = json!({"type": "tool_use", "id": "1", "name": "f", "input": {"a": 1}});
         let thought = json!({"type": "thinking", "thinking": "hm", "signature": ""});
@@ -288,15 +288,15 @@ impl Random {
             .collect()
     }
 
-    /// Items of a conversation, as clients of the Responses API send them.
+    /// Returns items of a conversation, as clients of the Responses API send them.
     fn items(&mut self) -> Value {
         let parts =
             json!([{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]);
-        let thoughts = json!([{"type": "reasoning_text", "text": "hm"}]);
+        let reasoning = json!([{"type": "reasoning_text", "text": "hm"}]);
         let items = [
             json!({"role": "user", "content": parts}),
             json!({"type": "message", "role": "assistant", "content": "So", "status": "incomplete"}),
-            json!({"type": "reasoning", "id": "1", "summary": [], "content": thoughts}),
+            json!({"type": "reasoning", "id": "1", "summary": [], "content": reasoning}),
             json!({"type": "function_call", "call_id": "1", "name": "f", "arguments": "{\"a\":[1]}"}),
             json!({"type": "function_call_output", "call_id": "1", "output": "42"}),
         ];
@@ -305,12 +305,12 @@ impl Random {
             .collect()
     }
 
-    /// Any JSON value, hostile more often than not.
+    /// Returns a JSON value, which is mostly hostile.
     fn value(&mut self, depth: usize) -> Value {
         match self.below(if depth == 0 { 5 } else { 9 }) {
             0 => Value::Null,
             1 => Value::Bool(self.one_in(2)),
-            // Numbers that no number type holds are spliced in when the body is written.
+            // Numbers that exceed every number type; `spliced` writes them into the body.
             2 => Value::from(format!("#{}", self.of(&NUMBERS))),
             3 => Value::from(self.of(&TEXTS)),
             4 => Value::from(self.of(&TEXTS).repeat([1, 100, 10_000][self.below(3)])),
@@ -332,7 +332,7 @@ impl Random {
         }
     }
 
-    /// Puts `hostile` somewhere into `body`, in place of something or beside it.
+    /// Puts `hostile` somewhere into `body`, in place of a value or beside it.
     fn change(&mut self, body: &mut Value, hostile: Value) {
         if self.one_in(4) {
             *body = hostile;
@@ -359,7 +359,7 @@ impl Random {
         }
     }
 
-    /// The body as text, sometimes broken.
+    /// Returns the body as text, sometimes broken.
     fn written(&mut self, body: &Value) -> Vec<u8> {
         let mut bytes = spliced(body).into_bytes();
         match self.below(12) {
@@ -375,7 +375,7 @@ impl Random {
     }
 }
 
-/// The body with its numbers that no type holds.
+/// Returns the body as text with numbers that exceed every number type.
 fn spliced(body: &Value) -> String {
     let plain = body.to_string();
     let splice = |text: String, number: &&str| text.replace(&format!("\"#{number}\""), number);

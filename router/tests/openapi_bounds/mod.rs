@@ -1,4 +1,4 @@
-//! The bounds that docs/openapi.json tells, and values on both sides of each.
+//! The bounds in docs/openapi.json, and values on both sides of each.
 
 #![allow(clippy::unwrap_used, unreachable_pub)]
 
@@ -6,22 +6,22 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-/// A bound, as the description says it.
+/// A bound of the description.
 #[derive(Clone, Debug)]
 pub struct Bound {
     pub schema: String,
     pub field: String,
-    /// Where it is in the field: `[]` for an item, `{}` for a member, `{name}` for a member's name.
+    /// Position in the field: `[]` for an item, `{}` for a member, `{name}` for a member's name.
     pub within: String,
     pub keyword: String,
     pub value: Value,
-    /// Of whole numbers.
+    /// Whether the bound is of whole numbers.
     whole: bool,
-    /// An item of the list that is bounded.
+    /// An item of the bounded list.
     item: Value,
 }
 
-/// All that are not those of a number's type.
+/// Returns all bounds except those that follow from a number's type.
 pub fn bounds() -> Vec<Bound> {
     let api: Value = serde_json::from_str(include_str!("../../../docs/openapi.json")).unwrap();
     let all = of_requests(&api);
@@ -31,17 +31,17 @@ pub fn bounds() -> Vec<Bound> {
         .collect()
 }
 
-/// All bounds of the schemas that requests have.
+/// Returns all bounds of the schemas of requests.
 fn of_requests(api: &Value) -> Vec<Bound> {
     let schemas = &api["components"]["schemas"];
-    let mut asked = BTreeSet::new();
+    let mut names = BTreeSet::new();
     for methods in api["paths"].as_object().unwrap().values() {
         for method in methods.as_object().unwrap().values() {
-            refer(&method["requestBody"], schemas, &mut asked);
+            refer(&method["requestBody"], schemas, &mut names);
         }
     }
     let mut found = Vec::new();
-    for name in asked {
+    for name in names {
         let fields = schemas[&name]["properties"].as_object();
         for (field, said) in fields.into_iter().flatten() {
             let description = said["description"].as_str().unwrap_or_default();
@@ -62,7 +62,7 @@ fn of_requests(api: &Value) -> Vec<Bound> {
     found
 }
 
-/// The schemas that a value refers to.
+/// Collects the schemas to which a value refers.
 fn refer(value: &Value, schemas: &Value, found: &mut BTreeSet<String>) {
     match value {
         Value::Object(map) => {
@@ -123,7 +123,7 @@ fn collect(said: &Value, place: &Bound, found: &mut Vec<Bound>) {
     }
 }
 
-/// What takes the place of the example's item.
+/// Returns an item that replaces the example's.
 fn item(schema: &str, field: &str, within: &str) -> Option<Value> {
     Some(match (schema, field) {
         ("CompletionRequest", "prompt") if within == "[]" => json!(5),
@@ -143,7 +143,7 @@ fn item(schema: &str, field: &str, within: &str) -> Option<Value> {
 }
 
 impl Bound {
-    /// A bound of a number's type, not of what it means.
+    /// Returns whether the bound follows from the number's type.
     fn is_of_a_type(&self) -> bool {
         let ends = [
             u64::MAX as f64,
@@ -159,7 +159,7 @@ impl Bound {
         self.keyword.ends_with("imum") && (ends.contains(&value) || unsigned || any)
     }
 
-    /// The last value that is allowed, and the first that is not, if there is one.
+    /// Returns the last allowed value, and the next one if there is one.
     pub fn sides(&self) -> (Value, Option<Value>) {
         let sign = if self.keyword.to_lowercase().contains("min") {
             -1
@@ -184,7 +184,7 @@ impl Bound {
         (self.placed(last), Some(self.placed(beyond)))
     }
 
-    /// A text, list or object of a length.
+    /// Returns a text, list or object of a length.
     fn of(&self, count: u64) -> Value {
         let range = 0..count as usize;
         let item = item(&self.schema, &self.field, &self.within);
@@ -209,7 +209,7 @@ impl Bound {
         })
     }
 
-    /// An item of its own name, if it has one: functions are told apart by theirs.
+    /// Returns the item with a name of its own, if it has a name: function names must differ.
     fn renamed(&self, item: &Value, number: usize) -> Value {
         let mut item = item.clone();
         for place in ["/name", "/function/name"] {
@@ -223,7 +223,7 @@ impl Bound {
         item
     }
 
-    /// The field's value with this in its place.
+    /// Returns the field's value with `value` at the bound's position.
     fn placed(&self, mut value: Value) -> Value {
         let mut within = self.within.as_str();
         while !within.is_empty() {

@@ -1,4 +1,4 @@
-//! What the tests of `/v1/responses` share.
+//! Helpers of the tests of `/v1/responses`.
 
 #![allow(dead_code, unreachable_pub, reason = "each test uses its own part")]
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]

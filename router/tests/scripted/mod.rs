@@ -1,4 +1,4 @@
-//! What the text and HTTP tests share: a backend that plays a script, a tokenizer whose tokens are
+//! Helpers of the text and HTTP tests: a backend that plays a script, a tokenizer whose tokens are
 //! bytes, and a client.
 
 #![allow(dead_code, unreachable_pub, reason = "each test uses its own part")]
@@ -41,22 +41,22 @@ use tokenizers::Tokenizer;
 use tokio::sync::mpsc;
 use tower::ServiceExt;
 
-/// The special token that ends answers.
+/// The special token that ends outputs.
 pub const EOS: u32 = 256;
-/// Prompt and answer together.
+/// Prompt and output tokens together.
 pub const MAX_TOTAL: u32 = 100;
 
-/// What the backend does with one branch of a request.
+/// The backend's reply to one choice of a request.
 pub enum ScriptedReply {
-    /// Brings these events, then nothing more.
+    /// Yields these events, then nothing more.
     Play(Vec<TokenEvent>),
-    /// Brings what the test sends.
+    /// Yields the events that the test sends.
     Follow(mpsc::UnboundedReceiver<TokenEvent>),
-    /// Refuses it.
+    /// Refuses the request.
     Refuse(SubmitError),
 }
 
-/// Plays its acts, one per branch of a request, and notes what it saw.
+/// A backend that plays one reply per choice and records the requests.
 #[derive(Clone, Default)]
 pub struct ScriptedBackend(Arc<BackendState>);
 
@@ -66,9 +66,9 @@ struct BackendState {
     requests: Mutex<Vec<EngineRequest>>,
     clients: Mutex<Vec<Option<Client>>>,
     state: Mutex<Option<EngineState>>,
-    /// Prompt and answer together, if not `MAX_TOTAL`.
+    /// Prompt and output tokens together, if not `MAX_TOTAL`.
     length: Mutex<Option<u32>>,
-    /// Ids at or above it do not exist, if not 257.
+    /// Size of the vocabulary, if not 257.
     vocabulary: Mutex<Option<u32>>,
     /// Tokens of each prompt that are in the prefix cache.
     cached: Mutex<Option<u32>>,
@@ -93,12 +93,12 @@ impl ScriptedBackend {
         self
     }
 
-    /// Plays an answer of one event per text; each byte is a token.
+    /// Plays an output of one event per text; each byte is a token.
     pub fn play(&self, texts: &[&str], end: End) -> &Self {
         self.act(ScriptedReply::Play(script(texts, end)))
     }
 
-    /// Answers with what is sent into the returned channel.
+    /// Plays the events that are sent into the returned channel.
     pub fn follow(&self) -> mpsc::UnboundedSender<TokenEvent> {
         let (sender, receiver) = mpsc::unbounded_channel();
         self.act(ScriptedReply::Follow(receiver));
@@ -117,7 +117,7 @@ impl ScriptedBackend {
         *self.0.vocabulary.lock().unwrap() = Some(tokens);
     }
 
-    /// From now on, so many tokens of each prompt are in the prefix cache.
+    /// Sets the number of tokens of each later prompt that are in the prefix cache.
     pub fn set_cached(&self, tokens: u32) {
         *self.0.cached.lock().unwrap() = Some(tokens);
     }
@@ -126,7 +126,7 @@ impl ScriptedBackend {
         self.0.requests.lock().unwrap().clone()
     }
 
-    /// Whose the requests were.
+    /// Returns the clients of the requests.
     pub fn clients(&self) -> Vec<Option<Client>> {
         self.0.clients.lock().unwrap().clone()
     }
@@ -143,7 +143,7 @@ impl ScriptedBackend {
         self.0.aborted.load(Ordering::SeqCst)
     }
 
-    /// What the next act brings.
+    /// Returns the source of the next reply.
     fn source(&self) -> Result<Box<dyn TokenSource>, SubmitError> {
         let act = self.0.acts.lock().unwrap().pop_front();
         let events = match act.expect("no act left") {
@@ -234,7 +234,7 @@ impl Drop for ScriptedSource {
     }
 }
 
-/// One event per text; the last one ends the answer, with an end token if `end` says so.
+/// Returns one event per text; the last one ends the output, with an end token if `end` says so.
 pub fn script(texts: &[&str], end: End) -> Vec<TokenEvent> {
     let mut events: Vec<_> = texts.iter().map(|text| event(text)).collect();
     let last = events.last_mut().expect("a script has events");
@@ -248,7 +248,7 @@ pub fn script(texts: &[&str], end: End) -> Vec<TokenEvent> {
     events
 }
 
-/// The bytes of `text` as tokens that are ready together.
+/// Returns the bytes of `text` as tokens of one event.
 pub fn event(text: &str) -> TokenEvent {
     let tokens = text.bytes().map(|byte| Token {
         id: u32::from(byte),
@@ -260,8 +260,8 @@ pub fn event(text: &str) -> TokenEvent {
     }
 }
 
-/// Byte-level: id n is byte n; 256 is the special token `<end>`, and 257, `<far>`, is beyond what
-/// the scripted model knows.
+/// Returns a byte-level tokenizer: id n is byte n; 256 is the special token `<end>`, and 257,
+/// `<far>`, exceeds the scripted model's vocabulary.
 pub fn byte_tokenizer() -> Tokenizer {
     let printable = |b: &u32| matches!(b, 0x21..=0x7E | 0xA1..=0xAC | 0xAE..=0xFF);
     let mut spare = 0x100;
@@ -290,7 +290,7 @@ pub fn special(id: u32, content: &str) -> Value {
            "rstrip": false, "normalized": false})
 }
 
-/// A tokenizer from the parts of its JSON that matter.
+/// Returns a tokenizer from the relevant parts of its JSON.
 pub fn tokenizer(parts: &Value) -> Tokenizer {
     let mut whole = json!({"version": "1.0", "truncation": null, "padding": null,
         "added_tokens": [], "normalizer": null, "pre_tokenizer": null, "post_processor": null,
@@ -301,12 +301,12 @@ pub fn tokenizer(parts: &Value) -> Tokenizer {
     Tokenizer::from_bytes(whole.to_string()).unwrap()
 }
 
-/// `{role}:{content}` per line; knows no role `wizard`.
+/// `{role}:{content}` per line; refuses the role `wizard`.
 pub const TEMPLATE: &str = "{% for m in messages %}\
     {% if m.role == 'wizard' %}{{ raise_exception('unknown role wizard') }}{% endif %}\
     {{ m.role }}:{{ m.content }}\n{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}";
 
-/// A server over a script.
+/// A server over a scripted backend.
 pub struct Server {
     pub backend: ScriptedBackend,
     pub generator: Generator,
@@ -329,7 +329,7 @@ impl Server {
         Self::speaking(byte_tokenizer(), template, change)
     }
 
-    /// The same with another tokenizer.
+    /// Returns a server with another tokenizer.
     pub fn speaking(
         tokenizer: Tokenizer,
         template: Option<&str>,
@@ -352,7 +352,7 @@ impl Server {
         }
     }
 
-    /// The paths of all routes. Axum tells them nowhere but in its own debug text.
+    /// Returns the paths of all routes, which axum lists only in its debug output.
     pub fn paths(&self) -> Vec<String> {
         let text = format!("{:?}", self.router);
         let own = text.split("fallback_router").next().unwrap();
@@ -392,25 +392,25 @@ impl Server {
 pub const CHAT: &str = "/v1/chat/completions";
 pub const COMPLETIONS: &str = "/v1/completions";
 
-/// A body with more fields.
+/// Adds fields to a body.
 pub fn with(mut body: Value, fields: Value) -> Value {
     let fields = fields.as_object().unwrap().clone();
     body.as_object_mut().unwrap().extend(fields);
     body
 }
 
-/// A chat with more fields.
+/// Returns a chat with more fields.
 pub fn chat(fields: Value) -> Value {
     let messages = json!([{"role": "user", "content": "hi"}]);
     with(json!({"messages": messages}), fields)
 }
 
-/// A completion with more fields.
+/// Returns a completion with more fields.
 pub fn completion(fields: Value) -> Value {
     with(json!({"prompt": "hi"}), fields)
 }
 
-/// The status of invalid input: the routes of OpenAI and Anthropic answer 400, others 422.
+/// Returns the status of invalid input: 400 on the routes of OpenAI and Anthropic, 422 on others.
 pub fn invalid(path: &str) -> u16 {
     if path.starts_with("/v1/") { 400 } else { 422 }
 }
@@ -424,7 +424,7 @@ impl Reply {
         String::from_utf8(self.body.to_vec()).unwrap()
     }
 
-    /// The data of all events.
+    /// Returns the data of all events.
     pub fn data(&self) -> Vec<String> {
         let text = self.text();
         let events = text
@@ -436,14 +436,14 @@ impl Reply {
             .collect()
     }
 
-    /// The data of all events but `[DONE]`, parsed.
+    /// Returns the parsed data of all events except `[DONE]`.
     pub fn events(&self) -> Vec<Value> {
         let data = self.data().into_iter().filter(|data| data != "[DONE]");
         data.map(|data| serde_json::from_str(&data).unwrap())
             .collect()
     }
 
-    /// The message of an error in either shape.
+    /// Returns the message of an error in either format.
     pub fn message(&self) -> String {
         let error = &self.json()["error"];
         error

@@ -106,7 +106,7 @@ pub(crate) struct MessagesRequest {
     pub(super) output_config: Option<OutputConfig>,
 }
 
-/// One turn of a conversation. Fields that are not listed have no effect.
+/// A message of the conversation. Fields that are not listed have no effect.
 #[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = AnthropicMessage)]
 #[serde(remote = "Self", expecting = "a message (a JSON object)")]

@@ -103,8 +103,7 @@ macro_rules! request {
             pub(crate) stop: Vec<String>,
             /// > 0. Default: the rest of the context.
             pub(crate) max_tokens: Option<u32>,
-            /// Minimum number of output tokens; end tokens and stop strings before that have no
-            /// effect.
+            /// Minimum number of output tokens; end tokens and stop strings before that are ignored.
             pub(crate) min_tokens: Option<u32>,
             /// Whether to continue after the model's end tokens.
             pub(crate) ignore_eos: Option<bool>,

@@ -74,7 +74,7 @@ request! {
         #[schema(value_type = Option<std::collections::BTreeMap<String, String>>)]
         metadata: Option<Metadata>,
         /// `message.output_text.logprobs`: return the logprobs of the output's tokens.
-        /// `reasoning.encrypted_content` has no effect: reasoning is returned unchanged.
+        /// `reasoning.encrypted_content` is ignored: reasoning is returned unchanged.
         #[serde(default, deserialize_with = "super::responses::included")]
         #[schema(inline)]
         include: Option<Vec<Include>>,
