@@ -351,7 +351,8 @@ fn share(text: &str) -> Result<f32, String> {
     }
 }
 
-/// Large bodies may use three quarters of this memory, and one of the largest must fit.
+/// Parses --body-memory. Large bodies may use three quarters of it, and one of the largest must
+/// fit.
 fn body_memory(text: &str) -> Result<ByteSize, String> {
     const LEAST: ByteSize = ByteSize(16 << 20);
     match text.parse::<ByteSize>()? {

@@ -121,7 +121,7 @@ impl Shared {
         }
     }
 
-    /// A panic cannot leave the state inconsistent, so poisoning is ignored.
+    /// Locks the state. A panic cannot leave it inconsistent, so poisoning is ignored.
     fn lock(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -332,7 +332,8 @@ impl Resolver<'_> {
         Ok(memory)
     }
 
-    /// On the CPU: enough for all slots at the maximum length, if the host has enough free memory.
+    /// Returns the pool's size on the CPU: enough for all slots at the maximum length, or the rest
+    /// of the allowed share of free memory if that is less.
     fn host_kv(&self, tp: u32, memory: &Memory, limits: &Limits) -> ResolvedValue<Option<u64>> {
         let blocks = blocks_of_one(memory, limits) * u64::from(limits.max_slots.value);
         let wanted = blocks * memory.block_bytes;

@@ -50,11 +50,11 @@ pub enum FlagMapping {
     Refused(&'static str),
 }
 
-/// Converts a value of TGI's to one of `penstock serve`; `None` omits the flag.
+/// A conversion of TGI's value to one of `penstock serve`; `None` omits the flag.
 pub type Convert = fn(&str) -> Result<Option<String>, String>;
-/// Sets a limit from a value.
+/// A function that sets a limit from a value.
 pub type Limit = fn(&mut Limits, &str) -> Result<(), String>;
-/// Validates a value; the error says what is wrong.
+/// A check of a value; the error says what is wrong.
 pub type Check = fn(&str) -> Result<(), String>;
 
 const fn row(flag: &'static str, form: Form, mapping: FlagMapping) -> Row {

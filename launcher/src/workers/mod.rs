@@ -14,8 +14,8 @@ pub use scratch::Scratch;
 use crate::error::Failure;
 use crate::interpreter::Interpreter;
 
-/// Starts one process per rank. Restarts all of them after a loss, because the remaining ranks of a
-/// group would wait for the lost one.
+/// One worker process per rank. A loss restarts all of them, because the remaining ranks of a group
+/// would wait for the lost one.
 #[derive(Debug)]
 pub struct LocalWorkers {
     interpreter: Interpreter,

@@ -222,7 +222,7 @@ fn log(rank: u32, line: &str) {
 mod tests {
     use super::*;
 
-    /// A fake interpreter: a shell script that ignores its arguments.
+    /// Creates a fake interpreter: a shell script that ignores its arguments.
     fn script(directory: &Path, body: &str) -> Interpreter {
         let path = directory.join("python");
         // Written by another process: a child that another test forks would inherit a descriptor

@@ -87,7 +87,8 @@ pub struct TemplateVariable {
 }
 
 impl TemplateVariable {
-    /// The reasoning effort. `thinks`: whether the model reasons by default.
+    /// Creates the variable for the reasoning effort. `thinks`: whether the model has a reasoning
+    /// format.
     pub(crate) fn effort(effort: &str, thinks: bool) -> Self {
         Self {
             neutral: effort == MEDIUM || (effort == "none" && !thinks),
@@ -98,7 +99,7 @@ impl TemplateVariable {
         }
     }
 
-    /// The verbosity of the reply.
+    /// Creates the variable for the verbosity of the reply.
     pub(crate) fn verbosity(verbosity: &str) -> Self {
         Self {
             neutral: verbosity == MEDIUM,
@@ -106,7 +107,8 @@ impl TemplateVariable {
         }
     }
 
-    /// Whether the model reasons. `thinks`: whether it does so by default.
+    /// Creates the variable that enables reasoning. `thinks`: whether the model has a reasoning
+    /// format.
     pub(crate) fn thinking(wanted: bool, thinks: bool) -> Self {
         Self {
             neutral: wanted == thinks,
@@ -114,7 +116,7 @@ impl TemplateVariable {
         }
     }
 
-    /// A variable that may not be omitted.
+    /// Creates a variable that may not be omitted.
     pub(crate) fn required(name: &str, json: String) -> Self {
         Self {
             name: name.to_owned(),

@@ -40,7 +40,7 @@ pub enum RequestTemplates {
     Trusted,
 }
 
-/// Renders requests' templates in processes of their own.
+/// A renderer of requests' templates in separate processes.
 #[derive(Debug)]
 pub(crate) struct TemplateSandbox {
     templates: RequestTemplates,

@@ -103,8 +103,8 @@ impl ToolFormat {
         )
     }
 
-    /// The mark before calls that are the whole output. It may be a special token, which no text
-    /// can spell.
+    /// Returns the mark before calls that are the whole output. It may be a special token, which no
+    /// text can spell.
     fn mark_member(self) -> String {
         format!("\"mark\":{}", Value::from(self.mark()))
     }

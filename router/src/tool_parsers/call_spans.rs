@@ -2,7 +2,7 @@
 
 use super::{OutputDeltas, OutputParser, OutputParserOptions};
 
-/// Finds the calls in the output parsed so far.
+/// The calls in the output parsed so far.
 #[derive(Debug)]
 pub struct CallSpans {
     parser: OutputParser,

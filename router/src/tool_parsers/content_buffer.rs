@@ -3,7 +3,7 @@
 
 use super::OutputDeltas;
 
-/// Finds the first of several marks in a stream of characters.
+/// A search for the first of several marks in a stream of characters.
 #[derive(Debug)]
 pub(super) struct MarkFinder {
     marks: &'static [&'static str],

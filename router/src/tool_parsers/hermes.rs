@@ -7,7 +7,7 @@ use super::{OutputDeltas, ToolCallParser};
 pub(super) const OPEN: &str = "<tool_call>";
 pub(super) const CLOSE: &str = "</tool_call>";
 
-/// Parses content and tagged calls.
+/// A parser of content and tagged calls.
 #[derive(Debug)]
 pub(super) struct HermesParser {
     state: State,

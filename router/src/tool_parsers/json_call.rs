@@ -25,7 +25,7 @@ pub(super) enum KeyOrder {
     NameFirst,
 }
 
-/// Parses one call.
+/// A parser of one call.
 #[derive(Debug, Default)]
 pub(super) struct JsonCallParser {
     state: State,
@@ -68,7 +68,7 @@ enum Role {
     Other,
 }
 
-/// Finds the end of one JSON value without validating it.
+/// A scanner for the end of one JSON value. It does not validate the value.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct JsonScanner {
     depth: usize,

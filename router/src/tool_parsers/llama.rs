@@ -29,7 +29,7 @@ pub(super) fn heads(name: &str) -> [Value; 2] {
     [plain, typed].map(|parts| json!({"parts": parts, "spelt": spelt}))
 }
 
-/// Parses Llama 3's calls.
+/// A parser of Llama 3's calls.
 #[derive(Debug)]
 pub(super) struct LlamaParser {
     names: ToolNames,

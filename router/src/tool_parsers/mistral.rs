@@ -9,7 +9,7 @@ pub(super) const MARK: &str = "[TOOL_CALLS]";
 pub(super) const ARGUMENTS: &str = "[ARGS]";
 pub(super) const ID: &str = "[CALL_ID]";
 
-/// Parses content and Mistral's calls.
+/// A parser of content and Mistral's calls.
 #[derive(Debug)]
 pub(super) struct MistralParser {
     state: State,

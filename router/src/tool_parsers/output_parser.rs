@@ -41,7 +41,7 @@ pub enum ReasoningDisplay {
     Hidden,
 }
 
-/// Parses one output.
+/// A parser of one output.
 #[derive(Debug)]
 pub struct OutputParser {
     splitter: Option<ReasoningSplitter>,

@@ -12,7 +12,7 @@ pub(super) const MARKS: [&str; 2] = ["<|python_start|>", "<|python_end|>"];
 /// The maximum nesting of lists and dictionaries.
 const DEPTH: usize = 64;
 
-/// Parses pythonic calls.
+/// A parser of pythonic calls.
 #[derive(Debug)]
 pub(super) struct PythonicParser {
     names: ToolNames,
@@ -41,7 +41,7 @@ enum State {
     Text,
 }
 
-/// Finds the end of a call.
+/// A scanner for the end of a call.
 #[derive(Clone, Copy, Debug, Default)]
 struct CallScanner {
     depth: usize,
@@ -203,7 +203,7 @@ fn parse(call: &str) -> Option<(String, Map<String, Value>)> {
         .then(|| (name.to_owned(), arguments))
 }
 
-/// Parses Python literals.
+/// A parser of Python literals.
 struct LiteralParser<'a> {
     rest: &'a str,
     depth: usize,

@@ -3,7 +3,7 @@
 use super::content_buffer::MarkFinder;
 use super::{OutputDeltas, ReasoningDisplay, ReasoningFormat};
 
-/// Splits reasoning from the text that follows.
+/// A splitter of reasoning and the text that follows.
 #[derive(Debug)]
 pub(super) struct ReasoningSplitter {
     state: State,

@@ -9,7 +9,7 @@ use minijinja::{Error, ErrorKind, State};
 use super::args::Args;
 use super::python_types::py_error;
 
-/// Returns its items in turn.
+/// A `cycler`, which returns its items in turn.
 #[derive(Debug)]
 struct Cycler {
     items: Vec<Value>,
@@ -65,7 +65,7 @@ impl Object for Cycler {
     }
 }
 
-/// Returns an empty string at the first call and the separator at later calls.
+/// A `joiner`, which returns an empty string at the first call and the separator at later calls.
 #[derive(Debug)]
 struct Joiner {
     separator: Value,

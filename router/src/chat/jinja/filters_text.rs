@@ -28,7 +28,7 @@ pub(super) fn capitalize(_: &mut State<'_, '_>, value: Value, args: Args) -> Res
     Ok(Value::from(strings::capitalize(&to_str(&value))))
 }
 
-/// A word begins after whitespace or one of `-({[<`.
+/// Implements `title`: a word begins after whitespace or one of `-({[<`.
 pub(super) fn title(_: &mut State<'_, '_>, value: Value, args: Args) -> Result<Value, Error> {
     let [] = args.bind("title", [])?;
     let mut out = String::new();

@@ -85,7 +85,7 @@ pub(super) fn install(environment: &mut Environment<'static>) {
     environment.add_filter("py_iter", require_iterable);
 }
 
-/// The error of an operator for unsupported operand types.
+/// Returns the error of an operator for unsupported operand types.
 fn unsupported(operator: &str, a: &Value, b: &Value) -> Error {
     if a.is_undefined() || b.is_undefined() {
         return undefined();

@@ -99,7 +99,7 @@ pub(super) fn call(
     }
 }
 
-/// Methods without arguments.
+/// Implements the methods without arguments.
 fn plain(s: &str, method: &str) -> Result<Value, Error> {
     Ok(match method {
         "upper" => Value::from(s.to_uppercase()),
@@ -115,7 +115,7 @@ fn plain(s: &str, method: &str) -> Result<Value, Error> {
     })
 }
 
-/// `strip`, `lstrip` or `rstrip`.
+/// Implements `strip`, `lstrip` and `rstrip`.
 pub(super) fn strip<'s>(s: &'s str, method: &str, chars: Option<&Value>) -> Result<&'s str, Error> {
     let chars = chars.filter(|chars| !chars.is_none());
     let chars: Option<Vec<char>> = match chars {
