@@ -90,7 +90,7 @@ async fn a_requested_logprob_token_id_is_reported_even_at_minus_infinity() {
         for (place, top_logprobs) in logprobs.top_logprobs.iter().enumerate() {
             let named = &top_logprobs[top as usize..];
             let ids: Vec<_> = named.iter().map(|c| c.id).collect();
-            assert_eq!(ids, [400, 9, 401], "place {place}");
+            assert_eq!(ids, [400, 9, 401], "position {place}");
             let impossible: Vec<_> = top_logprobs
                 .iter()
                 .map(|c| !c.logprob.is_finite())

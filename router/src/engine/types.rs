@@ -100,7 +100,7 @@ pub struct Sampling {
     pub top_p: f32,
     /// Seed of the counter-based generator; chosen by the router if the client gave none.
     pub seed: u64,
-    /// Logits processors, applied before temperature.
+    /// Logits processors: penalties, bias, masks and filters applied before sampling.
     pub logits_processors: LogitsProcessors,
     /// Constraint on the output; the workers prepare it before the request is accepted.
     pub grammar: Option<Box<GrammarSpec>>,
