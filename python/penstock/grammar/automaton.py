@@ -1,8 +1,8 @@
-"""A regular language as a table over bytes, and how far each state is from a whole text.
+"""Regular expressions as byte-level DFAs, with the distance of each state to acceptance.
 
-outlines-core compiles the expression; its index over a vocabulary of the 256 bytes is the automaton
-itself. The token masks follow from the table and the model's vocabulary, state by state, when a
-sequence comes there (`python/src/grammar`): nothing is proportional to states times vocabulary.
+outlines-core compiles the expression; its index over a vocabulary of the 256 bytes is the DFA
+itself. Token masks are computed from the DFA and the model's vocabulary on demand, per state that a
+sequence reaches (`python/src/grammar`): nothing has the size of states times vocabulary.
 """
 
 from __future__ import annotations
@@ -19,27 +19,28 @@ from penstock.grammar.protocol import GrammarRejected, Ints
 from penstock.grammar.vocabulary import Vocabulary
 
 MOST_STATES = 30_000  # a table of 15 MB; int16 holds them
-FAR = 1 << 30  # cost of a state from which no text can be completed
-# Goes before each expression. outlines-core also builds the automaton of a search that may begin
-# anywhere; without a first byte that the rest cannot match, its states multiply.
+FAR = 1 << 30  # cost of a state without a completion
+# Prefix of each expression. outlines-core also builds the DFA of an unanchored search; its states
+# multiply unless the expression begins with a byte that the rest cannot match.
 FIRST = "\x00"
 
 
 @dataclass(frozen=True)
 class Automaton:
-    """State 0 is the start. From every state a whole text can be reached."""
+    """A DFA over bytes. State 0 is the start. An accepting state can be reached from every
+    state."""
 
     table: npt.NDArray[np.int16]  # [states, 256]: the state after a byte, or -1
     accepting: npt.NDArray[np.bool_]  # [states]: the text may end here
-    cost: Ints  # [states]: tokens that complete the text; 0 where it is whole
+    cost: Ints  # [states]: tokens that complete the text; 0 if it is complete
 
     def to_bytes(self) -> bytes:
-        """The arrays one after the other, for `from_bytes`."""
+        """Returns the concatenated arrays, for `from_bytes`."""
         return self.table.tobytes() + self.accepting.tobytes() + self.cost.tobytes()
 
     @classmethod
     def from_bytes(cls, states: int, data: bytes) -> Automaton:
-        """What `to_bytes` wrote."""
+        """Parses the output of `to_bytes`."""
         table = np.frombuffer(data, np.int16, states * 256).reshape(states, 256)
         accepting = np.frombuffer(data, np.bool_, states, table.nbytes)
         cost = np.frombuffer(data, np.int32, states, table.nbytes + accepting.nbytes)
@@ -47,8 +48,8 @@ class Automaton:
 
 
 def _without_anchors(regex: str) -> str:
-    """Without `^` at the beginning and `$` at the end: an expression that must match the whole text
-    means the same without them, and outlines-core cannot compile them."""
+    """Strips `^` at the beginning and `$` at the end, which outlines-core cannot compile. They
+    are redundant in an expression that must match the whole text."""
     regex = regex.removeprefix("^")
     body = regex.removesuffix("$")
     escapes = len(body) - len(body.rstrip("\\"))
@@ -56,7 +57,7 @@ def _without_anchors(regex: str) -> str:
 
 
 def compile_regex(regex: str, vocabulary: Vocabulary) -> Automaton:
-    """The automaton of an expression that must match the whole text. Raises GrammarRejected."""
+    """Compiles an expression that must match the whole text. Raises GrammarRejected."""
     from outlines_core import Index
     from outlines_core import Vocabulary as Bytes
 
@@ -100,7 +101,7 @@ def _last_line(error: Exception) -> str:
 
 
 def _measured(automaton: Automaton, vocabulary: Vocabulary) -> Automaton:
-    """With costs, and without the transitions from which no text can be completed."""
+    """Adds the costs and removes the transitions to states without a completion."""
     path, order = _shortest_paths(automaton, vocabulary)
     cost = np.full(len(automaton.accepting), FAR, np.int32)
     for state in order:
@@ -117,8 +118,8 @@ def _measured(automaton: Automaton, vocabulary: Vocabulary) -> Automaton:
 def _shortest_paths(
     automaton: Automaton, vocabulary: Vocabulary
 ) -> tuple[dict[int, tuple[int, int]], list[int]]:
-    """For each state the (byte, state) that begins its shortest way to a whole text, in bytes that
-    are tokens by themselves; and the states in the order of those ways' length."""
+    """Returns, for each state, the (byte, state) that begins its shortest path to an accepting
+    state, in bytes that are tokens by themselves; and the states by the length of that path."""
     usable = [text[0] for text in vocabulary.single]
     before: list[list[tuple[int, int]]] = [[] for _ in automaton.accepting]
     rows, columns = np.nonzero(automaton.table[:, usable] >= 0)
@@ -144,7 +145,8 @@ def _shortest_paths(
 def _tokens(
     state: int, path: dict[int, tuple[int, int]], cost: Ints, vocabulary: Vocabulary
 ) -> int:
-    """The fewest tokens that spell the shortest way; those of later states are known."""
+    """Returns the fewest tokens that spell the shortest path; the costs of the states on it are
+    known."""
     text, best = b"", FAR
     while state in path and len(text) < vocabulary.longest:
         byte, state = path[state]
@@ -155,7 +157,8 @@ def _tokens(
 
 
 def native_grammar(automaton: Automaton, vocabulary: Vocabulary, complete: bool) -> NativeGrammar:
-    """What sequences follow; `complete`: whether their texts are completed within their tokens."""
+    """Builds the native grammar; `complete`: whether texts are completed within the token
+    budget."""
     data = automaton.to_bytes()
     own = CompiledGrammar.from_automaton(vocabulary.own, len(automaton.cost), data, complete)
     return NativeGrammar(own)

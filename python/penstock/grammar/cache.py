@@ -1,4 +1,4 @@
-"""All grammars that a worker knows: compiled once, kept while there is room."""
+"""The worker's cache of compiled grammars."""
 
 from __future__ import annotations
 
@@ -32,13 +32,14 @@ from penstock.grammar.reasoning import ReasoningGrammar
 from penstock.grammar.vocabulary import Vocabulary
 
 MOST_BYTES = 256 << 20  # of compiled grammars
-MOST_REJECTIONS = 1024  # remembered, by digest, so that a bad grammar costs once
+MOST_REJECTIONS = 1024  # cached by digest, so that a bad grammar is compiled only once
 
 
 class GrammarCache:
-    """Used by many threads. Nothing happens before the first grammar is asked for.
+    """A thread-safe LRU cache of compiled grammars. The tokenizer and the compiler load on first
+    use.
 
-    ranks: workers of the group, each of which has a library of its own.
+    ranks: workers of the group; each has its own cache.
     """
 
     def __init__(self, tokenizer: Path, vocab: int, ranks: int = 1) -> None:
@@ -53,35 +54,38 @@ class GrammarCache:
         self._loading = threading.Lock()
 
     def prepare(self, spec: GrammarSpec, most: int, caller: Caller | None = None) -> None:
-        """Compiles a grammar unless it is known. `most` is how many tokens the answer may have.
+        """Compiles a grammar on a cache miss. `most` is the maximum number of output tokens.
+
         Raises GrammarRejected, CompilerUnavailable or NoTokenizer; CompilationCancelled once the
-        caller has left."""
+        caller has left.
+        """
         grammar = self._grammar(spec, caller)
         if spec.complete and grammar.shortest > most:
             raise GrammarRejected(
-                f"the shortest document needs {grammar.shortest} tokens, and the answer may have "
+                f"the shortest document needs {grammar.shortest} tokens, and the request allows "
                 f"{most}; allow at least {grammar.shortest}"
             )
 
     def holds(self, spec: GrammarSpec) -> bool:
-        """Whether a sequence may follow a grammar now: a step does not wait for one that was
-        dropped to be compiled again, unless the other ranks may have kept theirs."""
+        """Whether a sequence can use the grammar now. A step does not wait for the recompilation
+        of an evicted grammar, unless other ranks may still hold theirs."""
         with self._lock:
             return spec in self._grammars or self._ranks > 1
 
     def matcher(self, spec: GrammarSpec, ends: EndConditions, emitted: Sequence[int]) -> Matcher:
-        """Where a sequence is after `emitted`. Compiles a grammar that it does not hold."""
+        """Returns a matcher advanced by `emitted`. Compiles the grammar on a cache miss."""
         matcher = self._grammar(spec).start(ends)
         for token in emitted:
             matcher.advance(token)
         return matcher
 
     def agreed(self, fault: Fault) -> bool:
-        """Whether every rank comes to this fault: then all leave the sequence out of the step."""
+        """Whether every rank gets this fault: then all of them exclude the sequence from the
+        step."""
         return self._ranks == 1 or not isinstance(fault, CompileLimitExceeded | CompilerUnavailable)
 
     def close(self) -> None:
-        """Ends the process that compiles; nothing can be compiled any more."""
+        """Stops the compiler process; later compilations fail."""
         self._pool.close()
 
     def _grammar(self, spec: GrammarSpec, caller: Caller | None = None) -> CompiledGrammar:
@@ -101,7 +105,7 @@ class GrammarCache:
                 pending = self._pending[spec] = PendingCompilation(caller.client)
             pending.join()
         if mine:
-            # A thread of its own: whoever asked first may leave before others that wait do.
+            # A separate thread: the first caller may leave while others wait for the grammar.
             arguments = spec, pending
             threading.Thread(
                 target=self._compile, args=arguments, name="grammar", daemon=True
@@ -109,8 +113,8 @@ class GrammarCache:
         return pending.wait(caller, lambda: self._leave(spec, pending))
 
     def _leave(self, spec: GrammarSpec, pending: PendingCompilation) -> None:
-        """One that waited for a grammar has left. Whoever asks for it after the last one begins
-        anew."""
+        """Removes a caller. After the last one has left, the next caller starts a new
+        compilation."""
         with self._lock:
             last = pending.leave()
             if last and self._pending.get(spec) is pending:
@@ -166,11 +170,11 @@ class GrammarCache:
         return tool_calls.framed(grammar, spec.text, vocabulary)
 
     def _read(self) -> None:
-        with contextlib.suppress(Fault):  # whoever waits for it gets it
+        with contextlib.suppress(Fault):  # `vocabulary` raises it again for each caller
             self.vocabulary()
 
     def vocabulary(self) -> Vocabulary:
-        """The model's tokens, read when first needed."""
+        """Returns the model's vocabulary, loaded on first use."""
         with self._loading:
             if self._vocabulary is None:
                 self._vocabulary = Vocabulary(self._path, self._vocab)
@@ -178,5 +182,5 @@ class GrammarCache:
 
 
 def _digest(spec: GrammarSpec) -> bytes:
-    """Stands for a grammar whose text, of up to a megabyte, need not be kept."""
+    """Returns the cache key of a rejection; the text, of up to a megabyte, need not be kept."""
     return hashlib.sha256(repr(spec).encode("utf-8", "surrogatepass")).digest()

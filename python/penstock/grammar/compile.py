@@ -1,4 +1,4 @@
-"""From a spec text to what a worker follows. Runs in the process that may be killed."""
+"""Compiles grammar specs. Runs in a child process that may be killed."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ MOST_GRAMMAR = 256 << 10
 
 @dataclass(frozen=True)
 class Compiler:
-    """The backends, and which one gets what (see docs/structured_output.md)."""
+    """Chooses the backend of each grammar (see docs/structured_output.md)."""
 
-    vocabulary: Vocabulary  # the model's
+    vocabulary: Vocabulary
 
     def compile(self, spec: GrammarSpec) -> Automaton | LlguidanceGrammar:
-        """Raises GrammarRejected."""
+        """Compiles a grammar. Raises GrammarRejected."""
         if spec.kind is GrammarKind.REGEX:
             return self._regex(spec.text)
         try:
@@ -63,7 +63,7 @@ class Compiler:
         return grammar
 
     def _explain(self, spec: GrammarSpec, error: GrammarRejected) -> GrammarRejected:
-        """The same in words that say where and what to do, if a backend's words do not."""
+        """Returns an error with the place and a remedy if a backend's error has none."""
         words = (rejections.UNSATISFIABLE, llguidance_backend.UNFOLLOWED, llguidance_backend.NO_WAY)
         if not any(one in str(error) for one in words):
             return error
@@ -74,7 +74,8 @@ class Compiler:
         return error
 
     def _rejection(self, one: Any) -> str | None:
-        """Why a schema cannot be followed, in llguidance's words if it has some; None if it can."""
+        """Returns the reason why a schema is rejected, in llguidance's words if it has some;
+        None if it is accepted."""
         try:
             made = schema.for_llguidance(normalize(one))
             if growth.is_endless(made):
@@ -87,7 +88,7 @@ class Compiler:
         return self._llguidance_error(made)
 
     def _llguidance_error(self, one: Any) -> str | None:
-        """What llguidance says of a schema that it cannot follow."""
+        """Returns llguidance's error for a schema; None if it accepts the schema."""
         try:
             llguidance_backend.native_grammar(
                 LlguidanceGrammar(llguidance_backend.schema_grammar(json.dumps(one)), None),
@@ -98,7 +99,8 @@ class Compiler:
         return None
 
     def _automaton(self, expression: str | None) -> Automaton | None:
-        """None if there is no expression, or if it has too many states: llguidance has none."""
+        """Returns None if there is no expression, or if its automaton has too many states:
+        llguidance has no such limit."""
         if expression is None:
             return None
         try:
@@ -112,7 +114,7 @@ class Compiler:
 
 
 def _schemas(spec: GrammarSpec) -> dict[str, Any]:
-    """Those of a text, as they were sent, each by what is said before why it is refused."""
+    """Returns the schemas of a spec as they were sent, by the prefix of their error message."""
     try:
         read = json.loads(spec.text)
         if spec.kind is GrammarKind.JSON_SCHEMA:

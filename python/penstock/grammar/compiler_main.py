@@ -1,12 +1,9 @@
-"""`python -m penstock.grammar.compiler_main TOKENIZER VOCAB`: compiles grammars until its input
-ends.
+"""`python -m penstock.grammar.compiler_main TOKENIZER VOCAB`: compiles grammars until stdin closes.
 
-A process of its own, so that a text made to be expensive can be given up. It reads the tokenizer,
-and then forks for every grammar: a child inherits the vocabulary, has limits of memory and
-processor
-time of its own, and costs nothing but itself when it is killed. Requests are lines of JSON; a
-reply is a line of JSON, followed by as many bytes as its `bytes` says. Before the reply proper one
-names the `process` that compiles.
+It is a separate process so that an expensive grammar can be killed. It loads the tokenizer, then
+forks for every grammar: a child inherits the vocabulary, has its own limits of memory and CPU time,
+and can be killed without other cost. Requests are lines of JSON. A reply is a line of JSON followed
+by `bytes` bytes. A line with the `process` that compiles comes before the reply proper.
 """
 
 from __future__ import annotations
@@ -30,31 +27,31 @@ from penstock.grammar.vocabulary import Vocabulary
 
 CPU_SECONDS = 4  # of one compilation
 MEMORY_BYTES = 3 << 30  # of address space, interpreter and vocabulary included
-NICENESS = 10  # running streams come first
+NICENESS = 10  # running streams have priority
 STDIN = 0
 
 
 def main() -> None:
-    """Serves standard input."""
+    """Serves requests on stdin."""
     os.nice(NICENESS)
     path, vocab = Path(sys.argv[1]), int(sys.argv[2])
     out = os.dup(1)
-    os.dup2(2, 1)  # what a library prints is no reply
+    os.dup2(2, 1)  # keeps a library's output out of the replies
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
         compiler = Compiler(Vocabulary(path, vocab))
-        _ = compiler.vocabulary.texts  # for all children
+        _ = compiler.vocabulary.texts  # loaded once, for all children
     except Fault as error:
         _reply(out, {"unavailable": str(error), "number": 0})
         return
-    gc.freeze()  # children share these pages as long as nobody counts in them
+    gc.freeze()  # keeps these pages shared: the collector does not write to them
     _reply(out, {"number": 0})
     Server(compiler, out).run()
 
 
 @dataclass(frozen=True)
 class Child:
-    """A process that compiles one grammar, and the file that it writes its reply to."""
+    """A child process that compiles one grammar, and the file for its reply."""
 
     number: int
     process: int
@@ -62,16 +59,16 @@ class Child:
 
 
 class Server:
-    """Starts children, sends their replies on, kills them when asked."""
+    """Starts children, forwards their replies, and kills them on request."""
 
     def __init__(self, compiler: Compiler, out: int) -> None:
         self.compiler = compiler
         self.out = out
-        self.children: dict[int, Child] = {}  # by a descriptor that is ready when it has ended
+        self.children: dict[int, Child] = {}  # by pidfd, which is ready when the child has exited
         self.poll = select.poll()
 
     def run(self) -> None:
-        """Returns when the input has ended; no child is left then."""
+        """Returns after stdin closes and kills all children then."""
         self.poll.register(STDIN, select.POLLIN)
         kept = b""
         while True:
@@ -101,7 +98,7 @@ class Server:
         _reply(self.out, {"number": request["number"], "process": process})
 
     def _compile(self, request: dict[str, Any], file: int) -> NoReturn:
-        """What a child does."""
+        """Compiles in a child."""
         os.close(STDIN)
         os.close(self.out)
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
@@ -120,7 +117,7 @@ class Server:
         _, status = os.waitpid(child.process, 0)
         with os.fdopen(child.file, "rb") as file:
             file.seek(0)
-            # What one that was killed has written may be half a reply.
+            # A killed child may have written half a reply.
             head, body = (
                 ({"ended": True}, b"") if status else (json.loads(file.readline()), file.read())
             )
@@ -140,7 +137,7 @@ def _compiled(compiler: Compiler, request: dict[str, Any]) -> tuple[dict[str, An
         return {"refused": str(error)}, b""
     except (MemoryError, RecursionError) as error:
         return {"costly": f"the grammar is too large to compile ({type(error).__name__})"}, b""
-    except Exception as error:  # a library's own complaint about the text
+    except Exception as error:  # a library's error about the text
         return {"refused": f"the grammar cannot be compiled: {error}"[:400]}, b""
     if isinstance(made, Automaton):
         return {"states": len(made.cost)}, made.to_bytes()

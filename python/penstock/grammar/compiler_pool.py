@@ -1,10 +1,10 @@
-"""Compiles grammars in fair turns: what takes long waits for its like, and for nobody else.
+"""Schedules compilations fairly, in a quick and a slow lane.
 
-A grammar whose repetitions tell that it takes long goes to the slow lane. All others begin in the
-quick one; one that has used QUICK_SECONDS of a processor while others wait for that lane goes on in
-the slow lane if there is a place, else it is stopped, and begins again when there is one. A client
-has at most one place of the slow lane, and SHARE more of its grammars wait for it; MOST_WAITING are
-not kept waiting in all. A grammar whose callers have all left is given up.
+A grammar whose repetitions predict a long compilation starts in the slow lane. All others start in
+the quick lane. One that has used QUICK_SECONDS of CPU time while others wait for that lane moves to
+the slow lane if it has a free place; else it is stopped and restarts when there is one. A client
+holds at most one place of the slow lane, and at most SHARE more of its grammars wait for it;
+MOST_WAITING grammars wait in all. A compilation is cancelled when all its callers have left.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from penstock.grammar.protocol import (
     GrammarSpec,
 )
 
-# Grammars that are compiled at once, at low priority: after a worker was lost, those of all running
-# sequences are.
+# Concurrent compilations, at low priority. After a worker was lost, the grammars of all running
+# sequences are compiled again.
 QUICK, SLOW = min(8, max(2, len(os.sched_getaffinity(0)) // 2)), 1
-# Processor time of a grammar in the quick lane, if others wait for it. On a busy machine all take
-# longer, which is nobody's fault.
+# CPU time of a grammar in the quick lane if others wait for it. CPU time, because wall time grows
+# on a busy machine.
 QUICK_SECONDS = 0.5
-PAUSE = 0.05  # seconds between looks whether others wait
-COMPILE_SECONDS = 15.0  # of one grammar in all; its processor time is bounded sooner
+PAUSE = 0.05  # seconds between polls
+COMPILE_SECONDS = 15.0  # of one grammar in wall time; its CPU time has a lower limit
 MOST_WAITING = 6  # for the slow lane
 SHARE = 2  # of one client
 
 
 class CompilerPool:
-    """Used by many threads; nothing is started before the first grammar."""
+    """A thread-safe compiler; its process starts with the first grammar."""
 
     def __init__(self, tokenizer: Path, vocab: int, quick: int = QUICK) -> None:
         self._process = CompilerProcess(tokenizer, vocab)
@@ -56,9 +56,11 @@ class CompilerPool:
     def compile(
         self, spec: GrammarSpec, caller: Caller | None = None
     ) -> Automaton | LlguidanceGrammar:
-        """Raises GrammarRejected, also for what takes too long or too much memory;
-        CompilerUnavailable or
-        NoTokenizer if nothing can be compiled; CompilationCancelled once the caller has left."""
+        """Compiles a grammar.
+
+        Raises GrammarRejected, also for what takes too much time or memory; CompilerUnavailable or
+        NoTokenizer if no grammar can be compiled; CompilationCancelled once the caller has left.
+        """
         caller = caller or Caller()
         try:
             return _made(*self._compiled(spec, caller))
@@ -69,7 +71,7 @@ class CompilerPool:
             ) from error
 
     def close(self) -> None:
-        """Ends the process; what it compiles is refused."""
+        """Stops the process; its compilations fail."""
         self._process.close()
 
     def _compiled(self, spec: GrammarSpec, caller: Caller) -> Reply:
@@ -95,7 +97,7 @@ class CompilerPool:
     def _try_quick_lane(
         self, spec: GrammarSpec, caller: Caller
     ) -> tuple[CompileRequest, Reply | None]:
-        """The reply, unless others should go first."""
+        """Returns the reply; None if the grammar should make way for others."""
         self._quick.enter(caller)
         try:
             request = self._submit(spec, caller)
@@ -111,7 +113,7 @@ class CompilerPool:
             self._quick.leave(caller)
 
     def _submit(self, spec: GrammarSpec, caller: Caller) -> CompileRequest:
-        """Begins to compile a grammar, which ends when the caller leaves."""
+        """Starts a compilation; it is stopped when the caller leaves."""
         caller.check()
         request = self._process.submit(spec)
         forget = caller.on_cancel(lambda: self._process.stop(request))
@@ -119,7 +121,8 @@ class CompilerPool:
         return request
 
     def _reply(self, request: CompileRequest, seconds: float) -> Reply:
-        """Raises CompilationKilled after that time, at the latest."""
+        """Waits for the reply; after `seconds`, stops the compilation and raises
+        CompilationKilled."""
         try:
             return request.reply.result(seconds)
         except NotYet:
@@ -127,9 +130,9 @@ class CompilerPool:
         try:
             return request.reply.result(COMPILE_SECONDS)
         except NotYet as error:
-            self._process.kill()  # it does not even answer that it has stopped
+            self._process.kill()  # it does not respond to `stop` either
             raise CompilerUnavailable(
-                "the process that compiles grammars does not answer"
+                "the process that compiles grammars does not respond"
             ) from error
 
 

@@ -1,4 +1,4 @@
-"""The process that compiles, seen from the worker: started when needed, asked by many threads."""
+"""The worker's client of the compiler process. The process starts on first use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock.grammar.vocabulary import NoTokenizer
 
 START_SECONDS = 60
 MOST_REPLY = 64 << 20  # bytes
-READY = 0  # the number of the first reply, which nobody asked for
+READY = 0  # the number of the first reply, which has no request
 Reply = tuple[dict[str, Any], bytes]
 
 
@@ -29,35 +29,35 @@ class CompilationKilled(Exception):
 
 @dataclass
 class CompileRequest:
-    """A grammar that is being compiled. The reply raises CompilationKilled."""
+    """A running compilation. The reply raises CompilationKilled."""
 
     number: int
     reply: Future[Reply] = field(default_factory=Future)
-    process: int | None = None  # which compiles it
+    process: int | None = None  # the child that compiles it
 
     def cpu_seconds(self) -> float:
-        """Seconds of processor time that it has had, as far as is known."""
+        """Returns the CPU seconds used so far, as far as known."""
         try:
             stat = Path(f"/proc/{self.process}/stat").read_text()
         except OSError:
-            return 0.0  # it has not begun, or has ended
+            return 0.0  # not started yet, or exited
         user, system = stat.rpartition(")")[2].split()[11:13]
         return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 class CompilerProcess:
-    """`penstock.grammar.compiler_main`, or none yet."""
+    """A handle of `penstock.grammar.compiler_main`, started on demand."""
 
     def __init__(self, tokenizer: Path, vocab: int) -> None:
         self._arguments = (str(tokenizer), str(vocab))
-        self._writing = threading.Lock()  # held while it starts, too
+        self._writing = threading.Lock()  # also held during start-up
         self._run: _Run | None = None
         self._count = READY
-        self._unusable: NoTokenizer | None = None  # the model's tokenizer, for good
+        self._unusable: NoTokenizer | None = None  # the model's tokenizer; permanent
         self._closed = False
 
     def submit(self, spec: GrammarSpec) -> CompileRequest:
-        """Begins to compile a grammar. Raises NoTokenizer or CompilerUnavailable."""
+        """Starts a compilation. Raises NoTokenizer or CompilerUnavailable."""
         with self._writing:
             run = self._started()
             self._count += 1
@@ -67,25 +67,25 @@ class CompilerProcess:
         return request
 
     def stop(self, request: CompileRequest) -> None:
-        """Gives a grammar up; its reply comes nevertheless."""
+        """Stops a compilation; its reply arrives nevertheless."""
         with self._writing:
             if self._run is not None and not request.reply.done():
                 self._run.send({"stop": request.number})
 
     def kill(self) -> None:
-        """Ends the process. The next grammar starts another."""
+        """Kills the process. The next grammar starts another."""
         run, self._run = self._run, None
         if run is not None:
             run.process.kill()
 
     def close(self) -> None:
-        """Ends the process, for good."""
+        """Kills the process permanently."""
         self._closed = True
         self.kill()
 
     def _started(self) -> _Run:
         if self._closed:
-            raise CompilerUnavailable("the worker is being ended")
+            raise CompilerUnavailable("the worker is shutting down")
         if self._unusable is not None:
             raise NoTokenizer(str(self._unusable))
         if self._run is not None and self._run.process.poll() is None:
@@ -109,7 +109,7 @@ class CompilerProcess:
 
 
 class _Run:
-    """One life of the process."""
+    """One run of the process."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.process = process
@@ -118,7 +118,7 @@ class _Run:
         self._over = False
 
     def expect(self, number: int) -> CompileRequest:
-        """Whom the reply of this number is for."""
+        """Registers a request for the reply of this number."""
         request = CompileRequest(number)
         with self._lock:
             if self._over:
@@ -128,14 +128,14 @@ class _Run:
         return request
 
     def send(self, message: dict[str, Any]) -> None:
-        """Writes a request. Where the process has ended, whoever reads its replies sees that."""
+        """Writes a request. If the process has exited, the reader of its replies notices that."""
         assert self.process.stdin is not None
         with contextlib.suppress(OSError):
             self.process.stdin.write(json.dumps(message).encode() + b"\n")
             self.process.stdin.flush()
 
     def read(self) -> None:
-        """Hands replies to those who wait for them, until the process has ended."""
+        """Completes requests with their replies until the process exits."""
         assert self.process.stdout is not None
         replies = self.process.stdout
         while line := replies.readline():

@@ -1,4 +1,4 @@
-"""Grammars made of others: one behind a special token, and one of two."""
+"""Composite grammars: a special token before a grammar, and the union of grammars."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from penstock.grammar.protocol import CompiledGrammar, EndConditions, Ints, Matc
 
 
 class SpecialTokenGrammar:
-    """A `CompiledGrammar`: a special token, which no text spells, and then another grammar's
-    text."""
+    """A `CompiledGrammar`: a special token, which no text spells, followed by another grammar."""
 
     def __init__(self, inner: CompiledGrammar, mark: int) -> None:
         self.inner = inner
@@ -21,18 +20,19 @@ class SpecialTokenGrammar:
         self.size = inner.size
 
     def start(self, ends: EndConditions, prefix: bytes = b"") -> SpecialTokenMatcher:
-        """A matcher before the special token."""
-        assert not prefix, "no text is the beginning of a special token"
+        """Returns a matcher before the special token."""
+        assert not prefix, "no text begins a special token"
         return SpecialTokenMatcher(self, ends)
 
     def needed(self, prefix: bytes) -> int | None:
-        """Tokens that complete a text which has begun so; None if none does."""
+        """Returns the tokens that complete a text that begins with `prefix`; None if there is
+        none."""
         needed = None if prefix else self.inner.needed(b"")
         return None if needed is None else 1 + needed
 
 
 class SpecialTokenMatcher:
-    """A `Matcher`: before the special token, or in the grammar behind it."""
+    """A `Matcher`: before the special token, or in the grammar after it."""
 
     unconstrained = False
 
@@ -40,7 +40,7 @@ class SpecialTokenMatcher:
         self.grammar = grammar
         self.ends = ends
         self.inner: Matcher | None = None
-        self._lost = False  # something else came first
+        self._lost = False  # another token came first
 
     @property
     def is_accepting(self) -> bool:
@@ -49,11 +49,11 @@ class SpecialTokenMatcher:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing of the text can follow."""
+        """Whether the text is over."""
         return self._lost if self.inner is None else self.inner.ended
 
     def advance(self, token: int) -> None:
-        """Takes one emitted token."""
+        """Advances by one emitted token."""
         if self.inner is not None:
             self.inner.advance(token)
         elif token == self.grammar.mark and not self._lost:
@@ -70,15 +70,15 @@ class SpecialTokenMatcher:
         return False
 
     def copy(self) -> SpecialTokenMatcher:
-        """Another sequence at the same place."""
-        twin = SpecialTokenMatcher(self.grammar, self.ends)
-        twin.inner = None if self.inner is None else self.inner.copy()
-        twin._lost = self._lost
-        return twin
+        """Returns a copy for another sequence."""
+        copy = SpecialTokenMatcher(self.grammar, self.ends)
+        copy.inner = None if self.inner is None else self.inner.copy()
+        copy._lost = self._lost
+        return copy
 
 
 class UnionGrammar:
-    """A `CompiledGrammar`: a text of the one grammar or of the other."""
+    """A `CompiledGrammar`: a text of any of several grammars."""
 
     def __init__(self, grammars: Sequence[CompiledGrammar]) -> None:
         self.grammars = tuple(grammars)
@@ -86,12 +86,13 @@ class UnionGrammar:
         self.size = sum(grammar.size for grammar in grammars)
 
     def start(self, ends: EndConditions, prefix: bytes = b"") -> UnionMatcher:
-        """A matcher in all grammars whose texts there are tokens for."""
+        """Returns a matcher of all grammars that can complete `prefix` within the token budget."""
         able = [g for g in self.grammars if _fits(g.needed(prefix), ends.most)] or self.grammars
         return UnionMatcher(ends, [grammar.start(ends, prefix) for grammar in able])
 
     def needed(self, prefix: bytes) -> int | None:
-        """Tokens that complete a text which has begun so; None if none does."""
+        """Returns the tokens that complete a text that begins with `prefix`; None if there is
+        none."""
         found = (grammar.needed(prefix) for grammar in self.grammars)
         return min((needed for needed in found if needed is not None), default=None)
 
@@ -101,7 +102,7 @@ def _fits(needed: int | None, most: int) -> bool:
 
 
 class UnionMatcher:
-    """A `Matcher`: those that what has come may still belong to."""
+    """A `Matcher`: the matchers that accept the text so far."""
 
     unconstrained = False
 
@@ -116,17 +117,17 @@ class UnionMatcher:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing of the text can follow."""
+        """Whether the text is over."""
         return not self.matchers
 
     def advance(self, token: int) -> None:
-        """Takes one emitted token."""
+        """Advances by one emitted token."""
         for matcher in self.matchers:
             matcher.advance(token)
         self.matchers = [matcher for matcher in self.matchers if not matcher.ended]
 
     def fill(self, row: Ints) -> bool:
-        """Writes the mask of the next token: what any of them allows."""
+        """Writes the mask of the next token: the union of the matchers' masks."""
         own, narrowed = np.zeros_like(row), False
         row[:] = 0
         for matcher in self.matchers:
@@ -137,5 +138,5 @@ class UnionMatcher:
         return narrowed
 
     def copy(self) -> UnionMatcher:
-        """Another sequence at the same place."""
+        """Returns a copy for another sequence."""
         return UnionMatcher(self.ends, [matcher.copy() for matcher in self.matchers])

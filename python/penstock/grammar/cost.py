@@ -1,22 +1,22 @@
-"""What compiling a regular expression costs, about, before anything is compiled."""
+"""Estimates the cost of compiling a regular expression."""
 
 from __future__ import annotations
 
 import re
 
-# States of the table, about, from which on a compilation is costly: it takes 40 us of a processor
-# for each, so that one with fewer takes a tenth of a second, unless its alternatives multiply.
+# Estimated states from which on a compilation is costly. A state takes 40 us of CPU time, so one
+# with fewer takes a tenth of a second, unless its alternatives multiply.
 COSTLY_STATES = 2_500
-# States that tell apart the characters of UTF-8, and those of a property such as \w.
+# States for the characters of UTF-8, and for those of a property such as \w.
 WIDE, PROPERTY = 11, 300
-MOST = 1 << 40  # enough to know that it is too much
+MOST = 1 << 40  # cap of the estimate
 REPETITION = re.compile(r"\{(\d+)(?:,(\d*))?\}")
 
 
 def states(regex: str) -> int:
-    """States of an expression's table once its bounded repetitions are written out: 300 for
-    `(ab{2}){100}`. A guess, the worse the more its alternatives overlap."""
-    sizes, last, at = [0], 0, 0  # of the groups that are open; of what a repetition would repeat
+    """Estimates the states of an expression with its bounded repetitions expanded: 300 for
+    `(ab{2}){100}`. Less accurate for overlapping alternatives."""
+    sizes, last, at = [0], 0, 0  # of the open groups; of the element before a repetition
     while at < len(regex):
         character = regex[at]
         repetition = REPETITION.match(regex, at)
@@ -45,13 +45,13 @@ def states(regex: str) -> int:
 
 
 def is_costly(regex: str) -> bool:
-    """Whether compiling it takes long, as far as its repetitions tell: what is written out, such as
-    a list of words, compiles quickly."""
+    """Whether compilation takes long, judged by the repetitions: a plain list of words compiles
+    quickly."""
     return states(regex) > COSTLY_STATES + len(regex)
 
 
 def _width(character: str, rest: str) -> int:
-    """States of an element that begins with `character` and ends with `rest`."""
+    """Estimates the states of an element that begins with `character` and ends with `rest`."""
     escaped = character == "\\"
     if escaped and rest[:1] in set("wWpP"):
         return PROPERTY
@@ -61,7 +61,7 @@ def _width(character: str, rest: str) -> int:
 
 
 def _after_escape(regex: str, at: int) -> int:
-    """Behind what follows a backslash: `\\p{L}` and `\\x{41}` are one position, too."""
+    """Returns the index after an escape: `\\p{L}` and `\\x{41}` are one position, too."""
     if regex[at : at + 2] in ("p{", "P{", "x{", "u{", "U{"):
         end = regex.find("}", at)
         return len(regex) if end < 0 else end + 1
@@ -69,7 +69,7 @@ def _after_escape(regex: str, at: int) -> int:
 
 
 def _after_class(regex: str, at: int) -> int:
-    """Behind a class whose bracket has been read; classes may be in it."""
+    """Returns the index after a class whose bracket has been read; classes may be nested."""
     depth, first = 1, at
     if regex[at : at + 1] == "^":
         first = at = at + 1

@@ -1,4 +1,4 @@
-"""Who asks for a compilation, and whose turn it is."""
+"""Callers of compilations, and a fair semaphore for them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from collections.abc import Callable
 
 from penstock.faults import Fault
 
-MOST_REMEMBERED = 1024  # clients whose last turn a lane knows
+MOST_REMEMBERED = 1024  # clients whose last turn a semaphore remembers
 
 
 class CompilationCancelled(Fault):
-    """Nobody waits for the grammar any more."""
+    """All callers of the compilation have left."""
 
 
 class Caller:
-    """One that waits for a grammar. `client` names whose request it is; callers that say nothing
-    are one client. Used by the thread that waits and by the one that withdraws."""
+    """A caller that waits for a grammar.
+
+    client: the client of its request; callers without one share one client. Used by the waiting
+    thread and by the thread that cancels.
+    """
 
     def __init__(self, client: str = "") -> None:
         self.client = client
@@ -32,7 +35,7 @@ class Caller:
         return self._cancelled
 
     def cancel(self) -> None:
-        """The caller leaves: whatever works for it is told."""
+        """Cancels the caller and calls its callbacks."""
         with self._lock:
             callbacks, self._callbacks = list(self._callbacks.values()), {}
             self._cancelled = True
@@ -40,8 +43,8 @@ class Caller:
             callback()
 
     def on_cancel(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Calls `callback` when the caller leaves, at once if it has left. Returns what takes that
-        back."""
+        """Calls `callback` when the caller is cancelled, at once if it is already. Returns a
+        function that removes the callback."""
         with self._lock:
             gone = self._cancelled
             self._count += 1
@@ -60,12 +63,12 @@ class Caller:
     def check(self) -> None:
         """Raises CompilationCancelled if the caller has left."""
         if self._cancelled:
-            raise CompilationCancelled("nobody waits for this grammar any more")
+            raise CompilationCancelled("all requests for this grammar were cancelled")
 
 
 class FairSemaphore:
-    """Places for compilations, at most `each` of one client at a time. The next place goes to the
-    client that holds the fewest, then to the one whose last turn is longest ago."""
+    """A semaphore with at most `each` places per client. The next place goes to the client that
+    holds the fewest, then to the one whose last turn is longest ago."""
 
     def __init__(self, places: int, each: int | None = None) -> None:
         self._free = places
@@ -79,17 +82,20 @@ class FairSemaphore:
 
     @property
     def waiting(self) -> int:
-        """Callers that wait for a place."""
+        """Number of waiting callers."""
         return len(self._waiting)
 
     @property
     def held(self) -> int:
-        """Places that are taken."""
+        """Number of taken places."""
         return self._held.total()
 
     def enter(self, caller: Caller, most: int | None = None, share: int | None = None) -> bool:
-        """Waits for a place; False if there is none now, and `most` callers wait already, or
-        `share` of the same client. Raises CompilationCancelled if the caller leaves meanwhile."""
+        """Waits for a place.
+
+        Returns False if there is none now and `most` callers wait already, or `share` of the same
+        client. Raises CompilationCancelled if the caller leaves meanwhile.
+        """
         forget = caller.on_cancel(self._wake)
         try:
             with self._changed:
@@ -108,11 +114,11 @@ class FairSemaphore:
             forget()
 
     def leave(self, caller: Caller) -> None:
-        """Gives the caller's place back."""
+        """Releases the caller's place."""
         with self._changed:
             self._admitted.remove(caller)
             self._held[caller.client] -= 1
-            self._held += Counter()  # forgets clients without a place
+            self._held += Counter()  # drops clients without a place
             self._free += 1
             self._admit()
 
@@ -122,7 +128,7 @@ class FairSemaphore:
         return (most is not None and len(others) >= most) or (share is not None and own >= share)
 
     def _admit(self) -> None:
-        """Gives free places to those whose turn it is."""
+        """Admits waiting callers to free places."""
         while self._free:
             able = [each for each in self._waiting if self._held[each.client] < self._each]
             if not able:
@@ -140,7 +146,7 @@ class FairSemaphore:
             self._changed.notify_all()
 
     def _rank(self, caller: Caller) -> tuple[int, int]:
-        """Of those that wait, the lowest is next; of equal ones the one that came first."""
+        """Returns the sort key of a waiting caller: the lowest is next, the first of equal ones."""
         return self._held[caller.client], self._turns.get(caller.client, 0)
 
     def _wake(self) -> None:

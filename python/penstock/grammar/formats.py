@@ -1,26 +1,26 @@
-"""Formats of strings in a schema, and those that llguidance does not keep as JSON Schema has them.
+"""String formats of JSON Schema, and corrections where llguidance deviates from the standard.
 
-Its dates have a 29th of February in every year, its times a 60th second in every minute, its host
-names any length. Here these are patterns and bounds instead.
+llguidance's dates allow February 29 in every year, its times a 60th second in every minute, its
+host names any length. Patterns and bounds replace these formats.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-# Any other is an annotation.
+# Other formats are annotations.
 FORMATS = frozenset(
     (
         "date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri",
         "uri-reference", "uri-template", "json-pointer", "relative-json-pointer",
     )
 )  # fmt: skip
-# Of these formats others are a part, which is kept instead.
+# Formats that contain another one, which is enforced instead.
 ALIASES = {
     "idn-email": "email", "idn-hostname": "hostname", "host-name": "hostname",
     "iri": "uri", "iri-reference": "uri-reference", "ip-address": "ipv4",
 }  # fmt: skip
-# RFC 3339, from the year 1 on and without leap seconds: which minutes have one is not known before.
+# RFC 3339, from the year 1 on and without leap seconds: the minutes with one are not predictable.
 _YEAR = "(?:000[1-9]|00[1-9][0-9]|0[1-9][0-9]{2}|[1-9][0-9]{3})"
 _LEAP_YEAR = (
     "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)"  # not 0000
@@ -33,7 +33,7 @@ _DATE = (
 _CLOCK = "(?:[01][0-9]|2[0-3]):[0-5][0-9]"
 _TIME = rf"{_CLOCK}:[0-5][0-9](?:\.[0-9]+)?(?:[zZ]|[+-]{_CLOCK})"
 _STEPS = "(?:/(?:[^~/]|~[01])*)*"
-# Of RFC 3986: no users' names, no empty steps in a path.
+# RFC 3986 without user info and empty path segments.
 _PLAIN = "(?:[A-Za-z0-9._~!$&'()*+,;=@-]|%[0-9A-Fa-f]{2})"
 _LAST = "(?:[A-Za-z0-9._~!$&'()*+,;=:@/?-]|%[0-9A-Fa-f]{2})*"
 _REFERENCE = (
@@ -47,7 +47,7 @@ PATTERNS = {
     "json-pointer": f"^{_STEPS}$",
     "relative-json-pointer": f"^(?:0|[1-9]{{1,3}})(?:#|{_STEPS})$",
 }  # fmt: skip
-# Strings that surely do not keep a format.
+# Patterns of strings that surely violate a format.
 OTHERWISE = {
     "date": "^[^-]*$", "time": "^[^:]*$", "date-time": "^[^:]*$", "duration": "^[^P]*$",
     "email": "^[^@]*$", "hostname": "^[^A-Za-z0-9]*$", "ipv4": "^[^.]*$", "ipv6": "^[^:]*$",
@@ -57,7 +57,7 @@ HOSTNAME = 253  # characters, RFC 1034
 
 
 def keep(node: dict[str, Any]) -> None:
-    """Writes a node's `format` so that llguidance keeps it, if it is one that it would not."""
+    """Replaces a node's `format` if llguidance would not enforce it exactly."""
     form = node.get("format")
     if form in PATTERNS:
         del node["format"]
