@@ -1,9 +1,9 @@
-"""By how many tokens the next one may lengthen what a document still needs.
+"""Bounds on how many tokens the next token may add to what a document still needs.
 
-llguidance says what may follow, not what that leads to. Before a token is allowed that the end is
-not searched for anew after it, this is what it is counted with: enough for whatever it begins. A
-word that has begun is spelt to its end by the model's own tokens, as are the documents behind it;
-of what keeps to a pattern each byte is counted as a token (see `spelling`).
+llguidance computes what may follow, not what that leads to. Where the completion is not searched
+again after a token, these bounds cover whatever the token begins. A literal or a name that has
+begun is completed in the model's own tokens, as are the documents after it; for text with a
+pattern, each byte counts as a token (see `string_bounds`).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from penstock.grammar.schema import MOST_SIZE, PLACES, children, literals, nodes
 from penstock.grammar.string_bounds import BOUNDS, NO_DISTANCE, StringBounds, merged
 from penstock.grammar.vocabulary import Vocabulary
 
-BEGUN = 4  # what a `-`, `\\u` or a character's first byte leave to come
-MARKS = 4  # quotes, a colon and a comma around what is begun
+BEGUN = 4  # tokens that a `-`, `\\u` or a character's first byte require
+MARKS = 4  # quotes, a colon and a comma around a new value
 
 
 def schema_growth(schema: Any, vocabulary: Vocabulary) -> tuple[int, int]:
-    """Tokens for each character that begins or ends something, and on top of that once. Raises
-    GrammarRejected for what cannot be told."""
+    """Returns the tokens per structural character of a token, and the tokens for its rest.
+    Raises GrammarRejected where there is no bound."""
     own = list(nodes(schema))
     sizes = MinDocumentTokens(schema, vocabulary)
     words = [BEGUN, sizes.joined.farthest]
@@ -40,7 +40,8 @@ def schema_growth(schema: Any, vocabulary: Vocabulary) -> tuple[int, int]:
 
 
 def is_endless(schema: Any) -> bool:
-    """Whether what a schema must hold holds itself, so that no document of it ends."""
+    """Returns whether every document of a schema must contain another one of it, so that none
+    ends."""
     own, ending = list(nodes(schema)), set[int]()
     while True:
         known = len(ending)
@@ -52,7 +53,7 @@ def is_endless(schema: Any) -> bool:
 
 
 def _ends(node: dict[str, Any], ending: set[int], root: Any) -> bool:
-    """Whether a document of a node ends, if those of the nodes known for it do."""
+    """Returns whether some document of a node ends, given the nodes in `ending`."""
 
     def known(child: Any) -> bool:
         return not isinstance(child, dict) or id(child) in ending
@@ -71,19 +72,19 @@ def _ends(node: dict[str, Any], ending: set[int], root: Any) -> bool:
 
 
 def written(value: Any) -> bytes:
-    """A value as it is written in a document, about."""
+    """Returns a value as JSON, approximately as in a document."""
     return json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
 
 
 def _digits(node: dict[str, Any]) -> int:
-    """Of a number that has bounds; 0 of another one."""
+    """Returns the digits of a number with bounds; 0 without bounds."""
     given = [node[key] for key in BOUNDS if type(node.get(key)) in (int, float)]
     return max((2 + len(f"{Decimal(str(value)):f}") for value in given), default=0)
 
 
 class MinDocumentTokens:
-    """Tokens of a short document of each schema, as it is found where tokens run out: rather a
-    scalar than what may hold another document. MOST_SIZE of what cannot end."""
+    """Tokens of a short document of each node, as the completion search finds it: a scalar is
+    preferred to a value that may contain another document. MOST_SIZE if none ends."""
 
     def __init__(self, root: Any, vocabulary: Vocabulary) -> None:
         self.root = root
@@ -96,17 +97,17 @@ class MinDocumentTokens:
         shortest = self._sizes(min)
         self.known = self._sizes(max)
         for node in self.nodes:
-            if self.known[id(node)] == MOST_SIZE:  # with alternatives that hold themselves
+            if self.known[id(node)] == MOST_SIZE:  # with recursive alternatives
                 self.known[id(node)] = shortest[id(node)]
 
     def tokens_for(self, node: Any) -> int:
-        """2 for what has no schema's shape."""
+        """Returns the tokens for a node; 2 for anything that is no schema."""
         return self.known.get(id(node), MOST_SIZE) if isinstance(node, dict) else 2
 
     def _sizes(self, choice: Callable[[Iterable[int]], int]) -> dict[int, int]:
-        """By the identity of a node. `choice` of several alternatives counts."""
+        """Returns the tokens by `id` of a node, with `choice` over alternatives."""
         self.known = {id(node): MOST_SIZE for node in self.nodes}
-        # Sizes of recursive schemas follow from each other: they only fall, until they fit.
+        # Fixed point over recursive schemas: sizes only decrease.
         waiting = deque(reversed(self.nodes))
         while waiting:
             node = waiting.popleft()
@@ -117,7 +118,7 @@ class MinDocumentTokens:
         return self.known
 
     def _used_by(self) -> dict[int, list[dict[str, Any]]]:
-        """Whose sizes follow from a node's."""
+        """Returns, for each node, the nodes whose sizes depend on it."""
         users: dict[int, list[dict[str, Any]]] = {id(node): [] for node in self.nodes}
         for node in self.nodes:
             used = [
@@ -166,7 +167,7 @@ class MinDocumentTokens:
 
 
 def resolved(root: Any, target: str) -> Any:
-    """Where a reference leads."""
+    """Resolves a reference; None if its target does not exist."""
     node = root
     for part in target.removeprefix("#").split("/")[1:]:
         if isinstance(node, list) and part.isdecimal() and int(part) < len(node):
@@ -177,14 +178,14 @@ def resolved(root: Any, target: str) -> Any:
 
 
 def _likely(children: list[Any]) -> list[Any]:
-    """Those of some alternatives that begin like a scalar; if none does, all."""
+    """Returns the scalar alternatives; all if there is none."""
     plain = [child for child in children if _is_scalar(child)]
     return plain or children
 
 
 def _undecided(node: dict[str, Any], root: Any) -> bool:
-    """Whether a token within a string or a number may decide between alternatives, such as the name
-    of a type in an object that may be of several types."""
+    """Returns whether a token within a string or a number may decide between alternatives, such
+    as the name of a type in an object of several types."""
     found = set[Any]()
     for kind in _kinds(node, root, set()):
         if kind in found and kind in ("string", "array", "object"):
@@ -194,7 +195,7 @@ def _undecided(node: dict[str, Any], root: Any) -> bool:
 
 
 def _kinds(node: Any, root: Any, seen: set[int]) -> Iterator[Any]:
-    """The types of all alternatives, each alternative once. Literal values have none."""
+    """Yields the types of all alternatives, each alternative once. Literals have none."""
     if not isinstance(node, dict) or literals(node) or id(node) in seen:
         return
     seen.add(id(node))

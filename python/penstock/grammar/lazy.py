@@ -1,9 +1,8 @@
-"""Grammars that begin in the middle of an answer: its text is free until something opens one.
+"""Grammars that begin in the middle of free text, at a trigger.
 
-A call that a model makes by itself is such a grammar: all may be said until the mark that opens a
-call, and from there on the call is constrained. Until then a sequence has no mask at all, but for
-tokens
-that would open the grammar in a way that it cannot follow, or with too few tokens left for it.
+A tool call that the model starts by itself is such a grammar: the text is free up to the mark of a
+call, and the call is constrained. In free text a sequence has no mask, except for tokens that would
+open the grammar with an invalid prefix, or with too few tokens left.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from penstock.grammar.opening import Opening, OpeningDetector, OpeningToken
 from penstock.grammar.protocol import CompiledGrammar, EndConditions, Ints, Matcher, clear_bits
 from penstock.grammar.vocabulary import Vocabulary
 
-NEVER = 1 << 30  # tokens that complete what cannot be completed
+NEVER = 1 << 30  # tokens needed where there is no completion
 
 
 class TokenNeeds:
-    """Tokens, and how many more each of them needs behind it."""
+    """Tokens, and the number of tokens that must be left after each."""
 
     def __init__(self, tokens: Sequence[int], needs: Sequence[int]) -> None:
         self.tokens = np.array(tokens, np.int32)
@@ -29,16 +28,16 @@ class TokenNeeds:
         self.most = max(needs, default=0)
 
     def barred(self, left: int) -> Ints:
-        """Those that may not be the next of `left` tokens."""
+        """Returns the tokens that are not allowed if `left` tokens are left."""
         return self.tokens[self.needs >= left]
 
     def late(self, left: int) -> bool:
-        """Whether that is so for want of tokens."""
+        """Returns whether the token budget alone forbids one of them."""
         return bool(np.any((self.needs >= left) & (self.needs < NEVER)))
 
 
 class LazyGrammar:
-    """A `CompiledGrammar`: free text, with texts of another grammar where they are opened."""
+    """A `CompiledGrammar`: free text, with texts of another grammar after each opening."""
 
     shortest = 0
 
@@ -57,17 +56,17 @@ class LazyGrammar:
         self.size = inner.size + len(self.detector.table) + 8 * tokens
 
     def start(self, ends: EndConditions, prefix: bytes = b"") -> LazyMatcher:
-        """A matcher in free text."""
+        """Returns a matcher in free text."""
         matcher = LazyMatcher(self, ends, self.detector.first)
         matcher.take(prefix)
         return matcher
 
     def needed(self, prefix: bytes) -> int | None:
-        """Nothing: free text is whole."""
+        """Returns 0: free text may end anywhere."""
         return 0
 
     def text(self, token: int) -> bytes:
-        """What a token says in free text."""
+        """Returns the text of a token in free text."""
         if token >= self.vocabulary.size:
             return b""
         if token == self.vocabulary.special_tokens.get(self.opening.mark):
@@ -75,7 +74,8 @@ class LazyGrammar:
         return self.vocabulary.tokens[token]
 
     def rated(self, state: int) -> TokenNeeds:
-        """What the tokens need that open a call or go on to, in a state of the detector."""
+        """Returns the tokens that complete or continue an opening in a state of the detector,
+        with their needs."""
         found = self._rated.get(state)
         if found is None:
             near = list(self.detector.followers(state, self.vocabulary))
@@ -84,10 +84,10 @@ class LazyGrammar:
         return found
 
     def _behind(self, follower: OpeningToken) -> int:
-        """Tokens that must be left behind a token."""
+        """Returns the tokens that must be left after a token."""
         if follower.rest is not None:
             return self._needed(self.detector.spelt[follower.after] + follower.rest)
-        # A mark's first byte may be anything, but the answer does not end with it.
+        # A mark's first byte is often plain text, so it only must not be the last token.
         return 1 if follower.after == 1 < self.detector.marked else self.rest[follower.after]
 
     def _needed(self, prefix: bytes) -> int:
@@ -95,12 +95,12 @@ class LazyGrammar:
         return NEVER if needed is None else needed
 
     def _spelling(self, text: bytes) -> int:
-        """Tokens that spell what is left of a mark; none if they cannot."""
+        """Returns the number of tokens that spell the rest of a mark; 0 if none do."""
         return len(self.vocabulary.shortest_tokenization(text) or ())
 
 
 class LazyMatcher:
-    """A `Matcher`: how much of an opening has come, or where the grammar behind it is."""
+    """A `Matcher`: in free text (the detector's state), or in the grammar after an opening."""
 
     ended = False
 
@@ -113,16 +113,16 @@ class LazyMatcher:
 
     @property
     def is_accepting(self) -> bool:
-        """Free text is."""
+        """Whether the text may end here: in free text."""
         return self.inner is None
 
     @property
     def unconstrained(self) -> bool:
-        """Whether everything may follow."""
+        """Whether every token is allowed."""
         return self.inner is None and self.grammar.rated(self.state).most < self.left
 
     def advance(self, token: int) -> None:
-        """Takes one emitted token."""
+        """Advances by one emitted token."""
         self.left -= 1
         grammar = self.grammar
         if self.inner is not None:
@@ -133,7 +133,7 @@ class LazyMatcher:
         self.take(grammar.text(token))
 
     def take(self, text: bytes) -> None:
-        """Takes free text, which may open the grammar."""
+        """Advances by free text, which may open the grammar."""
         grammar = self.grammar
         self.state, rest = grammar.detector.run(self.state, text)
         if rest is not None:
@@ -141,8 +141,8 @@ class LazyMatcher:
             self.inner = grammar.inner.start(ends, grammar.detector.spelt[self.state] + rest)
 
     def fill(self, row: Ints) -> bool:
-        """Writes the mask of the next token. Free text is never short of tokens, but for a mark
-        that the model has begun to spell."""
+        """Writes the mask of the next token. Returns whether the token budget forbids the rest
+        of a mark that the model has begun."""
         if self.inner is not None:
             return self.inner.fill(row)
         rated = self.grammar.rated(self.state)
@@ -151,8 +151,8 @@ class LazyMatcher:
         return 0 < self.state <= self.grammar.detector.marked and rated.late(self.left)
 
     def copy(self) -> LazyMatcher:
-        """Another sequence at the same place."""
-        twin = LazyMatcher(self.grammar, self.ends, self.state)
-        twin.left = self.left
-        twin.inner = None if self.inner is None else self.inner.copy()
-        return twin
+        """Returns a copy for another sequence."""
+        copy = LazyMatcher(self.grammar, self.ends, self.state)
+        copy.left = self.left
+        copy.inner = None if self.inner is None else self.inner.copy()
+        return copy

@@ -1,7 +1,7 @@
-"""llguidance: grammars that are no regular language, and schema keywords that no expression keeps.
+"""llguidance: context-free grammars, and schema keywords that outlines' expressions cannot enforce.
 
-Its matcher computes masks lazily, as sequences come to them, and how a document ends soonest is
-searched byte by byte (`python/src/grammar`).
+llguidance computes masks lazily, and the extension searches short completions byte by byte
+(`python/src/grammar`).
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from penstock.grammar.protocol import GrammarRejected
 from penstock.grammar.vocabulary import Vocabulary
 
 WHITESPACE = r"[ ]?"
-UNFOLLOWED = "the grammar cannot be followed: "  # what the extension says before llguidance's words
-NO_WAY = "no way was found to complete"  # and where no short document was found
+UNFOLLOWED = "the grammar cannot be followed: "  # the extension's prefix of llguidance's errors
+NO_WAY = "no way was found to complete"  # the extension's error if it finds no completion
 
 
 @dataclass(frozen=True)
 class Growth:
-    """By how many tokens one may lengthen what the document still needs."""
+    """Bounds of the tokens that one token may add to what the document still needs."""
 
-    each: int  # for every character in it that begins or ends something
-    once: int  # for whatever else it holds
-    jump: int = 0  # where few tokens are possible, and one of them begins something large
-    choices: int = 0  # how many those few may be, if more than are tried one by one
+    each: int  # for every structural character in the token
+    once: int  # for the rest of the token
+    jump: int = 0  # where few tokens are allowed and one of them begins something large
+    choices: int = 0  # the maximum of those few tokens, if more than are tried one by one
 
 
 @dataclass(frozen=True)
 class LlguidanceGrammar:
-    """What a worker needs to follow a grammar; made where grammars are compiled."""
+    """The compiler's output, from which a worker builds its grammar."""
 
-    text: str  # as llguidance takes it
-    growth: Growth | None  # of documents that are to be completed in time
+    text: str  # in llguidance's form
+    growth: Growth | None  # None if documents are not completed
 
 
 def schema_grammar(schema: str) -> str:
-    """A JSON schema, with at most one space where JSON allows any number."""
+    """Returns the grammar of a JSON schema, with at most one space where JSON allows any number."""
     from llguidance import LLMatcher
 
     return str(
@@ -48,7 +48,7 @@ def schema_grammar(schema: str) -> str:
 
 
 def text_grammar(text: str) -> str:
-    """A grammar in Lark's syntax, or in EBNF. Raises GrammarRejected."""
+    """Converts a grammar in Lark's syntax or EBNF. Raises GrammarRejected."""
     from llguidance import grammar_from
 
     try:
@@ -60,8 +60,8 @@ def text_grammar(text: str) -> str:
 
 
 def native_grammar(grammar: LlguidanceGrammar, vocabulary: Vocabulary) -> NativeGrammar:
-    """What sequences follow. Its first steps are taken here: raises GrammarRejected if they cannot
-    be, or if no way is found to complete a document."""
+    """Builds the native grammar. Raises GrammarRejected if its first mask fails, or if no way is
+    found to complete a document."""
     growth = None if grammar.growth is None else astuple(grammar.growth)
     try:
         return NativeGrammar(CompiledGrammar.from_llguidance(vocabulary.own, grammar.text, growth))

@@ -1,7 +1,7 @@
-"""What a step needs of all its constrained sequences, whatever grammars they follow.
+"""The masks of all constrained sequences of a step, for any kind of grammar.
 
-A mask is made by a thread of the extension, from when its sequence's last token is known. A step
-waits for it as long as the step can, and goes on without those that are late.
+A thread of the extension computes a mask as soon as its sequence's last token is known. A step
+waits for masks up to a deadline and goes on without the late ones.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 @dataclass
 class FillResult:
-    """What came of a step's masks, by the indices of their matchers."""
+    """The result of a step's masks, by the indices of their matchers."""
 
-    closing: list[int] = field(default_factory=list)  # tokens left forbid what the grammar allows
-    refused: list[tuple[int, str]] = field(default_factory=list)  # cannot go on, and why
-    late: list[int] = field(default_factory=list)  # not made yet: all is allowed
+    closing: list[int] = field(default_factory=list)  # narrowed by the token budget
+    refused: list[tuple[int, str]] = field(default_factory=list)  # failed grammars, with the reason
+    late: list[int] = field(default_factory=list)  # masks not ready: every token is allowed
 
 
 def advance(matchers: Sequence[Matcher], tokens: Sequence[int]) -> None:
-    """Has each matcher take a token."""
+    """Advances each matcher by one token."""
     native, taken = list[_core.Matcher](), list[int]()
     for matcher, token in zip(matchers, tokens, strict=True):
         if isinstance(matcher, NativeMatcher):
@@ -43,7 +43,7 @@ def advance(matchers: Sequence[Matcher], tokens: Sequence[int]) -> None:
 
 
 def begin(matchers: Sequence[Matcher], words: int) -> None:
-    """Begins the masks of the next tokens, of so many words, unless they are begun."""
+    """Starts the masks of the next tokens, of `words` 32-bit words, unless started already."""
     native = [own for own in map(_native, matchers) if own is not None]
     if native:
         _core.begin_masks(native, words)
@@ -52,9 +52,11 @@ def begin(matchers: Sequence[Matcher], words: int) -> None:
 def fill(
     matchers: Sequence[Matcher], rows: Tensor, left: Callable[[], float] | None = None
 ) -> FillResult:
-    """Writes the masks of the next tokens into `rows` [matchers, words] int32. `left` gives the
-    seconds until they are due, is called again when those have passed, and ends the waiting with 0;
-    without it they are waited for."""
+    """Writes the masks of the next tokens into `rows` [matchers, words] int32.
+
+    left: returns the seconds until the masks are due; called again after that time, until it
+    returns 0. Without it, waits for all masks.
+    """
     begin(matchers, rows.shape[1])
     native = [_native(matcher) for matcher in matchers]
     begun = [own for own in native if own is not None]
@@ -78,7 +80,7 @@ def fill(
 
 
 def _native(matcher: Matcher | None) -> _core.Matcher | None:
-    """The extension's matcher whose mask is that of `matcher`, if there is one."""
+    """Returns the native matcher whose mask is that of `matcher`, if there is one."""
     while matcher is not None:
         if isinstance(matcher, NativeMatcher):
             return matcher.own

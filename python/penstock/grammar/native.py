@@ -1,4 +1,4 @@
-"""Grammars of the extension, which needs no interpreter to follow them."""
+"""Grammars of the Rust extension, which runs them with the GIL released."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock.grammar.protocol import EndConditions, GrammarRejected, Ints
 
 
 class NativeGrammar:
-    """A `CompiledGrammar`."""
+    """A `CompiledGrammar` of the extension."""
 
     def __init__(self, own: _core.CompiledGrammar) -> None:
         self.own = own
@@ -17,17 +17,17 @@ class NativeGrammar:
         self.size = own.size
 
     def start(self, ends: EndConditions, prefix: bytes = b"") -> NativeMatcher:
-        """A matcher before the first token, behind `prefix` if the text has begun with it."""
+        """Returns a matcher behind `prefix`, before the first token."""
         return NativeMatcher(self.own.start(list(ends.tokens), ends.most, prefix))
 
     def needed(self, prefix: bytes) -> int | None:
-        """Tokens that complete a text which has begun so, 0 if it is not to be completed; None if
-        none does, as far as is known."""
+        """Returns the tokens that complete a text that begins with `prefix`, 0 if texts are not
+        completed; None if no completion is known."""
         return self.own.needed(prefix)
 
 
 class NativeMatcher:
-    """A `Matcher`. Those of a step are advanced and filled together: see `masks`."""
+    """A `Matcher` of the extension. `masks` advances and fills the matchers of a step together."""
 
     unconstrained = False
 
@@ -41,11 +41,11 @@ class NativeMatcher:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing of the text can follow."""
+        """Whether the text is over."""
         return self.own.ended
 
     def advance(self, token: int) -> None:
-        """Takes one emitted token."""
+        """Advances by one emitted token."""
         self.own.advance([token])
 
     def fill(self, row: Ints) -> bool:
@@ -58,5 +58,5 @@ class NativeMatcher:
         return closing
 
     def copy(self) -> NativeMatcher:
-        """Another sequence at the same place."""
+        """Returns a copy for another sequence."""
         return NativeMatcher(self.own.copy())

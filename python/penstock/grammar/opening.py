@@ -1,4 +1,4 @@
-"""Looks for what opens a grammar in text that is free until then."""
+"""Detects the opening of a grammar in free text."""
 
 from __future__ import annotations
 
@@ -18,43 +18,45 @@ Row = npt.NDArray[np.int16]  # [256]: the state after a byte
 
 @dataclass(frozen=True)
 class OpeningHead:
-    """A beginning of a grammar's texts that cannot be anything else."""
+    """An unambiguous beginning of a grammar's texts."""
 
-    parts: tuple[bytes, ...]  # blanks may stand before each
-    spelt: bytes  # what counts as having come of the grammar's text
+    parts: tuple[bytes, ...]  # each may follow blanks
+    spelt: bytes  # the prefix of the grammar's text that it stands for
 
 
 @dataclass(frozen=True)
 class Opening:
-    """What opens a grammar: `mark`, and behind it one of `heads`, if there are any."""
+    """The opening of a grammar: `mark`, followed by one of `heads`, if there are any."""
 
     mark: bytes
-    spelt: bytes = b""  # without heads: what of the grammar's text has come with the mark
+    spelt: bytes = b""  # without heads: the prefix of the grammar's text in the mark
     heads: tuple[OpeningHead, ...] = ()
-    at_start: bool = False  # a head alone opens it at the start of an answer
-    again: bytes = b""  # after a text of the grammar, a head alone opens another behind these
+    at_start: bool = False  # a head without mark opens it at the start of the output
+    again: bytes = b""  # bytes after which a head without mark opens the next text
 
 
 @dataclass(frozen=True)
 class OpeningToken:
-    """A token that brings an opening nearer."""
+    """A token that continues or completes an opening."""
 
     token: int
-    after: int  # the state
-    rest: bytes | None  # what it holds behind the opening, if it completes that
+    after: int  # the next state
+    rest: bytes | None  # its text after the opening, if it completes that
 
 
 class OpeningDetector:
-    """An automaton over bytes. A state up to `marked` counts the bytes of the mark that have come;
-    those in `spelt` are behind an opening. Raises GrammarRejected if it would have too many
-    states."""
+    """A DFA over bytes.
+
+    A state up to `marked` is the number of matched bytes of the mark; the states in `spelt` are
+    after an opening. Raises GrammarRejected if there would be too many states.
+    """
 
     def __init__(self, opening: Opening) -> None:
         self.mark = opening.mark
         self.marked = len(opening.mark)
-        self.spelt: dict[int, bytes] = {}  # what of the grammar's text has come with the opening
+        self.spelt: dict[int, bytes] = {}  # the prefix of the grammar's text in the opening
         self._rows = self._mark_rows()
-        self.first = self.next = 0  # at the start of an answer, and behind a text of the grammar
+        self.first = self.next = 0  # at the start of the output, and after a text of the grammar
         if opening.heads:
             self._add_heads(opening)
         else:
@@ -65,7 +67,8 @@ class OpeningDetector:
         self._after = memoryview(self.table).cast("h")
 
     def run(self, state: int, text: bytes) -> tuple[int, bytes | None]:
-        """The state after `text`, or where it completes the opening, and what of it follows."""
+        """Returns the state after `text`. If it completes the opening, returns the state there
+        and the rest of the text."""
         for place, byte in enumerate(text):
             state = self._after[256 * state + byte]
             if state in self.spelt:
@@ -73,7 +76,7 @@ class OpeningDetector:
         return state, None
 
     def followers(self, state: int, vocabulary: Vocabulary) -> Iterator[OpeningToken]:
-        """The tokens that complete the opening, and those that end within its mark."""
+        """Yields the tokens that complete the opening, and those that end within its mark."""
         targets = [*range(1, self.marked), *({self.marked} - {state}), *self.spelt]
         found = vocabulary.own.tokens_leading_to(self.table, state, targets)
         special = vocabulary.special_tokens.get(self.mark)
@@ -84,7 +87,7 @@ class OpeningDetector:
             yield OpeningToken(token, after, self.run(state, text)[1])
 
     def _mark_rows(self) -> list[Row]:
-        """Of states below `marked`: how much of the mark ends with a byte (Knuth-Morris-Pratt)."""
+        """Returns the rows of the states below `marked` (Knuth-Morris-Pratt)."""
         rows, shorter = list[Row](), 0
         for count, byte in enumerate(self.mark):
             row = rows[shorter].copy() if count else np.zeros(256, np.int16)
@@ -94,7 +97,7 @@ class OpeningDetector:
         return rows
 
     def _add_heads(self, opening: Opening) -> None:
-        """States behind the mark: before a head, and inside heads."""
+        """Adds the states after the mark: before a head, and inside heads."""
         marked = self._add()
         for head in opening.heads:
             self._add_head(marked, head)
@@ -115,21 +118,21 @@ class OpeningDetector:
         self._open(state, head.spelt)
 
     def _add(self) -> int:
-        """A state from which every byte leads where it does in text."""
+        """Adds a state with the transitions of free text."""
         if len(self._rows) == MOST_STATES:
             raise GrammarRejected("the tools' names are too long, all together")
         self._rows.append(self._rows[0].copy())
         return len(self._rows) - 1
 
     def _copied(self, state: int) -> int:
-        """Another state like one that blanks lead back to."""
+        """Adds a copy of a state to which blanks lead back."""
         row = self._rows[state].copy()
         row[row == state] = len(self._rows)
         self._rows.append(row)
         return len(self._rows) - 1
 
     def _open(self, state: int, spelt: bytes) -> None:
-        """Here the grammar begins. What may come then is none of the automaton's business."""
+        """Makes a state final: the grammar begins here and takes over from the DFA."""
         if state == len(self._rows):
             self._rows.append(np.zeros(256, np.int16))
         self._rows[state][:] = state

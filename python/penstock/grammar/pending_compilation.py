@@ -1,4 +1,4 @@
-"""A grammar that is being made, and those that wait for it."""
+"""A running compilation and its callers."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from penstock.grammar.protocol import CompiledGrammar
 
 
 class PendingCompilation:
-    """Made for the first caller, shared with those that ask meanwhile. `join` and `leave` are
-    called under the library's lock."""
+    """A compilation started for the first caller and shared with later ones. `join` and `leave`
+    require the cache's lock."""
 
     def __init__(self, client: str) -> None:
-        self.caller = Caller(client)  # of what is compiled: withdrawn when the last one has left
+        self.caller = Caller(client)  # cancelled when the last caller has left
         self._made: Future[CompiledGrammar] = Future()
         self._waiting = 0
 
     def join(self) -> None:
-        """One more waits."""
+        """Adds a caller."""
         self._waiting += 1
 
     def leave(self) -> bool:
-        """One less does; whether that was the last."""
+        """Removes a caller. Returns whether it was the last."""
         self._waiting -= 1
         return not self._waiting
 
     def wait(self, caller: Caller, leave: Callable[[], None]) -> CompiledGrammar:
-        """The grammar, or raises what it ended with. If the caller leaves before, calls `leave` and
-        raises CompilationCancelled."""
+        """Waits for the grammar and returns it, or raises the compilation's error. If the caller
+        leaves earlier, calls `leave` and raises CompilationCancelled."""
         over = threading.Event()
         forget = caller.on_cancel(over.set)
         self._made.add_done_callback(lambda _: over.set())
@@ -43,7 +43,7 @@ class PendingCompilation:
         return self._made.result()
 
     def end(self, grammar: CompiledGrammar | None, error: BaseException | None) -> None:
-        """Tells all that wait."""
+        """Completes the compilation for all callers."""
         if grammar is not None:
             self._made.set_result(grammar)
         else:

@@ -1,4 +1,4 @@
-"""The small protocol that all backends speak."""
+"""The protocols that all backends implement."""
 
 from __future__ import annotations
 
@@ -15,60 +15,61 @@ Ints = npt.NDArray[np.int32]
 
 
 class GrammarRejected(Fault):
-    """A grammar that cannot be: the request's own fault. Says which rule and which value."""
+    """An invalid or unsupported grammar: the request's fault. Names the rule and the value."""
 
 
 class CompileLimitExceeded(GrammarRejected):
-    """A grammar that took too much time or memory to compile. On another machine, or on another
-    day, it might not: the ranks of a group may disagree about it."""
+    """A grammar that took too much time or memory to compile. This depends on the machine and
+    its load, so the ranks of a group may disagree about it."""
 
 
 class CompileQueueFull(CompileLimitExceeded):
-    """A grammar that takes long to compile, while too many others do."""
+    """A grammar that takes long to compile while too many others wait."""
 
 
 class CompilerUnavailable(Fault):
-    """A grammar could not be compiled for a reason that is not the request's."""
+    """A compilation that failed for a reason other than the request."""
 
 
 class GrammarKind(enum.Enum):
-    """What a grammar's text is written in."""
+    """The language of a grammar's text."""
 
     JSON_SCHEMA = "json_schema"
     REGEX = "regex"
     GRAMMAR = "grammar"  # Lark, or EBNF with `root ::=`
-    CALLS = "calls"  # JSON: see `calls`
+    CALLS = "calls"  # JSON: see `tool_calls`
 
 
 @dataclass(frozen=True)
 class Reasoning:
-    """What a model says to itself before it answers."""
+    """The marks of a model's reasoning."""
 
     open: bytes
     close: bytes
-    started: bool  # the prompt ends inside
+    started: bool  # the prompt ends inside the reasoning
 
 
 @dataclass(frozen=True)
 class GrammarSpec:
-    """A grammar as a request brings it: all that its masks depend on."""
+    """The grammar of a request: everything that its masks depend on."""
 
     kind: GrammarKind
     text: str
-    complete: bool  # steer to a whole text before the tokens run out
-    reasoning: Reasoning | None = None  # what may come before the text
+    complete: bool  # complete the text within the token budget
+    reasoning: Reasoning | None = None  # reasoning that may precede the text
 
 
 @dataclass(frozen=True)
 class EndConditions:
-    """How one sequence may end: what is added to a grammar for each request."""
+    """How one sequence may end: the part of a grammar that differs per request."""
 
-    tokens: tuple[int, ...]  # end tokens, allowed where the text is whole
-    most: int  # tokens that the sequence may have generated in all
+    tokens: tuple[int, ...]  # end tokens, allowed where the text may end
+    most: int  # maximum number of generated tokens
 
 
 class Matcher(Protocol):
-    """Where one sequence is in its grammar: a function of the tokens that it emitted."""
+    """The matcher of one sequence. Its state is a function of the tokens that the sequence
+    emitted."""
 
     @property
     def is_accepting(self) -> bool:
@@ -76,45 +77,48 @@ class Matcher(Protocol):
 
     @property
     def ended(self) -> bool:
-        """Whether nothing of the text can follow: it is over, or a token came that no mask
-        allowed."""
+        """Whether the text is over: it has ended, or a token came that no mask allowed."""
 
     @property
     def unconstrained(self) -> bool:
-        """Whether every token may follow: there is no mask to fill then."""
+        """Whether every token is allowed, so that there is no mask to fill."""
 
     def advance(self, token: int) -> None:
-        """Takes one emitted token. One that no mask allowed ends the grammar."""
+        """Advances by one emitted token. A token that no mask allowed ends the grammar."""
 
     def fill(self, row: Ints) -> bool:
-        """Writes the mask of the next token, bit i of word i // 32 for token i, into `row`
-        [words]. Returns whether the tokens left forbid what the grammar alone would allow. Raises
-        GrammarRejected where the grammar becomes too complex to follow."""
+        """Writes the mask of the next token, bit i % 32 of word i // 32 for token i, into `row`
+        [words].
+
+        Returns whether the token budget forbids tokens that the grammar allows. Raises
+        GrammarRejected where the grammar becomes too complex to continue.
+        """
 
     def copy(self) -> Matcher:
-        """Another sequence at the same place."""
+        """Returns a copy for another sequence."""
 
 
 class CompiledGrammar(Protocol):
-    """A grammar that is ready to be followed by any number of sequences."""
+    """A compiled grammar, shared by any number of sequences."""
 
-    shortest: int  # tokens of a short whole text; how short: the backend's docstring
+    shortest: int  # tokens of a short complete text; how short: see the backend
     size: int  # bytes
 
     def start(self, ends: EndConditions, prefix: bytes = b"") -> Matcher:
-        """A matcher before the first token, behind `prefix` if the text has begun with it."""
+        """Returns a matcher behind `prefix`, before the first token."""
 
     def needed(self, prefix: bytes) -> int | None:
-        """Tokens that complete a text which has begun so; None if none does."""
+        """Returns the tokens that complete a text that begins with `prefix`; None if there is
+        none."""
 
 
 def words(vocab: int) -> int:
-    """Words of 32 bits that the mask of one row takes."""
+    """Returns the 32-bit words per row of a mask."""
     return -(-vocab // 32)
 
 
 def set_bits(row: Ints, tokens: npt.NDArray[np.integer] | tuple[int, ...]) -> None:
-    """Allows `tokens` in `row`, whatever else it allows."""
+    """Sets the bits of `tokens` in `row`."""
     bits = row.view(np.uint32)
     for token in tokens:
         if token // 32 < len(row):
@@ -122,6 +126,6 @@ def set_bits(row: Ints, tokens: npt.NDArray[np.integer] | tuple[int, ...]) -> No
 
 
 def clear_bits(row: Ints, tokens: Ints) -> None:
-    """Takes `tokens` [n], each there once, out of `row`."""
+    """Clears the bits of `tokens` [n], each listed once, in `row`."""
     bits = row.view(np.uint32)
     np.bitwise_and.at(bits, tokens // 32, ~(np.uint32(1) << (tokens % 32).astype(np.uint32)))
