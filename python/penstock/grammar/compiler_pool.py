@@ -85,8 +85,8 @@ class CompilerPool:
             request = None
         if request is None and not self._slow.enter(caller, MOST_WAITING, SHARE):
             raise CompileQueueFull(
-                f"the {spec.kind.value} takes long to compile, and others that do are waiting: "
-                f"at most {SHARE} of a client, and {MOST_WAITING} in all; make it simpler, or try "
+                f"the {spec.kind.value} takes long to compile, and too many such grammars wait: at "
+                f"most {SHARE} per client, and {MOST_WAITING} in all; make it simpler, or try "
                 "again later"
             )
         try:

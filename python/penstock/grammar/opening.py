@@ -120,7 +120,7 @@ class OpeningDetector:
     def _add(self) -> int:
         """Adds a state with the transitions of free text."""
         if len(self._rows) == MOST_STATES:
-            raise GrammarRejected("the tools' names are too long, all together")
+            raise GrammarRejected("the tools' names are too long in total")
         self._rows.append(self._rows[0].copy())
         return len(self._rows) - 1
 

@@ -1,7 +1,7 @@
-"""What llguidance says of a schema that it cannot follow, in this project's words.
+"""Translates llguidance's errors into messages with the place and a remedy.
 
-It names neither the place nor what to do. The place is found by asking it for each part of the
-schema whether that part alone is refused for the same reason: the deepest such part is named.
+llguidance names neither. To find the place, each part of the schema is compiled alone; the
+innermost part that is rejected for the same reason is the cause.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from penstock.grammar.schema import LISTS, ONE, PLACES
 
 MOST_PROBED = 128  # parts of a schema
 ENDLESS = "NoExtensionBias"
-UNSATISFIABLE = "no document satisfies the schema"  # what `normalize` says
+UNSATISFIABLE = "no document satisfies the schema"  # raised by `normalize`
 
-# What it says, as a regular expression, and what that means; `{0}`, `{1}` are what it captured.
+# (llguidance's error as a regular expression, the message); `{0}`, `{1}` are its groups.
 _MEANINGS = (
     (
         ENDLESS,
-        "no document that ends satisfies the schema: what it must hold holds itself; let the "
-        "recursion end, with a member that is not required, a list that may be empty, or `anyOf` "
-        "with another alternative",
+        "no finite document satisfies the schema: each must contain another one; end the recursion "
+        "with a member that is not required, a list that may be empty, or `anyOf` with another "
+        "alternative",
     ),
     (
         r"Unsatisfiable schema: minLength \((\d+)\) is greater than maxLength \((\d+)\)",
@@ -50,13 +50,13 @@ _MEANINGS = (
     ),
     (
         r"Unsatisfiable schema: minProperties \(\d+\) is greater than number of properties",
-        "no object satisfies the schema: `minProperties` asks for more members than there are "
+        "no object satisfies the schema: `minProperties` requires more members than there are "
         "names; lower it, or allow `additionalProperties`",
     ),
     (
         r"Unsatisfiable schema: required property '(.*?)' is unsatisfiable",
         "no object satisfies the schema: no value satisfies the schema of its required member "
-        "{0!r}; mend that schema, or do not require the member",
+        "{0!r}; fix that schema, or do not require the member",
     ),
     (
         r"Unsatisfiable schema: Constant (.*) doesn't match length constraints",
@@ -65,23 +65,23 @@ _MEANINGS = (
     ),
     (
         r"Unsatisfiable schema: Regex is empty",
-        "no string satisfies the schema: none matches the `pattern` and keeps to `format`, "
-        "`minLength` and `maxLength` too; loosen one of them",
+        "no string satisfies the schema: none matches the `pattern` and satisfies `format`, "
+        "`minLength` and `maxLength`; relax one of them",
     ),
     (
         r"Unsatisfiable schema: (?:All options in anyOf are unsatisfiable|No options in anyOf)",
         "no document satisfies the schema: none satisfies any of the alternatives (`anyOf`, "
-        "`oneOf`, `enum` or types) together with what is beside them; mend an alternative",
+        "`oneOf`, `enum` or types) together with the keywords beside them; fix an alternative",
     ),
     (
         r"Unsatisfiable schema: anyOf is empty",
         "no document satisfies the schema: an empty `anyOf`, `oneOf`, `enum` or `type` allows "
-        "none; list what is allowed, or leave it out",
+        "none; list what is allowed, or remove the keyword",
     ),
     (
         r"Unsatisfiable schema: incompatible types",
-        "no document satisfies the schema: what must hold together (`allOf`, `$ref` or `enum` and "
-        "what is beside them) asks for different types; leave one of them out",
+        "no document satisfies the schema: schemas that apply together (`allOf`, `$ref` or `enum` "
+        "and the keywords beside them) require different types; remove one of them",
     ),
     (
         r"minimum \((.*?)\) is greater than maximum \((.*?)\)",
@@ -90,62 +90,62 @@ _MEANINGS = (
     ),
     (
         r"Unsatisfiable schema: (.*)",
-        "no document satisfies the schema ({0}); loosen what contradicts itself",
+        "no document satisfies the schema ({0}); relax the keywords that contradict each other",
     ),
     (
         UNSATISFIABLE + "$",
-        "no document satisfies the schema: its keywords exclude each other; loosen one of them",
+        "no document satisfies the schema: its keywords exclude each other; relax one of them",
     ),
     (
         r"Unable to determine if regex is empty",
-        "it takes too long to tell whether any string matches the `pattern` and keeps to `format`, "
-        "`minLength` and `maxLength` too; write the length as a repetition in the pattern, or "
-        "leave the bounds out",
+        "it takes too long to decide whether any string matches the `pattern` and satisfies "
+        "`format`, `minLength` and `maxLength`; write the length as a repetition in the pattern, "
+        "or remove the bounds",
     ),
     (
         r"patternProperty regexes /(.*)/ and /(.*)/ are not disjoint",
-        "the patterns {0!r} and {1!r} of `patternProperties` match a name in common, so that two "
-        "schemas would hold for its member; make each name match one pattern at most",
+        "the patterns {0!r} and {1!r} of `patternProperties` match a name in common, so two "
+        "schemas would apply to its member; make each name match at most one pattern",
     ),
     (
         r"can't determine if patternProperty regexes /(.*)/ and /(.*)/ are disjoint",
-        "it takes too long to tell whether the patterns {0!r} and {1!r} of `patternProperties` "
-        "match a name in common; simplify them, or let each begin with other letters (`^`)",
+        "it takes too long to decide whether the patterns {0!r} and {1!r} of `patternProperties` "
+        "match a name in common; simplify them, or anchor each (`^`) with different letters",
     ),
     (
         r"oneOf constraints are not supported",
-        "the alternatives of `oneOf` may hold for the same document; let them exclude each other, "
-        "by type or by a required member with its own `const`, or write `anyOf`",
+        "a document may satisfy several alternatives of `oneOf`; make them exclude each other by "
+        "type or by a required member with its own `const`, or use `anyOf`",
     ),
     (
         r"min/maxProperties only supported when all keys",
-        "`minProperties` and `maxProperties` cannot be kept beside optional members of "
-        "`properties`; require all of those, or leave the bounds out",
+        "`minProperties` and `maxProperties` are not supported beside optional members of "
+        "`properties`; require all of those, or remove the bounds",
     ),
     (
         r"circular references with sibling keys are not supported: (?:.*:///)?(.*)",
-        "the `$ref` {0!r} leads back to where it stands, with other keywords beside it; leave "
-        "those out, or move them to where it leads",
+        "the `$ref` {0!r} is circular, with other keywords beside it; remove those, or move them "
+        "to its target",
     ),
     (
         r"(?:lookarounds not supported yet|look-around, including look-ahead and look-behind)",
-        "a pattern looks around itself (`\\b`, `\\B`, `(?=`, `(?!`, `(?<`, or `^` or `$` in its "
-        "middle), which an automaton cannot; write what it means as alternatives",
+        "a pattern uses look-around (`\\b`, `\\B`, `(?=`, `(?!`, `(?<`, or `^` or `$` in its "
+        "middle), which is not supported; write it as alternatives",
     ),
     (
         r"backreferences are not supported",
-        "a pattern refers to what a group of it matched (`\\1`), which an automaton cannot; write "
-        "the alternatives out",
+        "a pattern uses a backreference (`\\1`), which is not supported; write out the "
+        "alternatives",
     ),
     (
         r"Unicode property (?:not found|value not found)",
-        "a pattern names a Unicode property (`\\p`) that there is not; write one of the Unicode "
-        "standard's, such as `\\p{{L}}`",
+        "a pattern names an unknown Unicode property (`\\p`); use one of the Unicode standard, "
+        "such as `\\p{{L}}`",
     ),
     (
         r"regex parse error:.*?error: (.*)",
-        "a pattern is no regular expression that can be followed: {0}; mend it (the syntax is that "
-        "of JSON Schema, without look-around and backreferences)",
+        "a pattern is not a supported regular expression: {0}; fix it (the syntax is that of JSON "
+        "Schema, without look-around and backreferences)",
     ),
     (
         r"(?:exceeds size limit|regex too (?:large|big)|too many expressions constructed)",
@@ -153,32 +153,32 @@ _MEANINGS = (
     ),
     (
         r"Pointer '(.*?)' does not exist",
-        "the `$ref` to {0!r} leads to nothing; define what it names",
+        "the `$ref` {0!r} has no target; define it",
     ),
     (
         r"Anchor '(.*?)' (?:does not exist|is invalid)",
-        "the `$ref` to the anchor {0!r} leads to nothing; define it with `$anchor`",
+        "the `$ref` to the anchor {0!r} has no target; define it with `$anchor`",
     ),
     (
         r"(?:Resource '(.*?)' is not present in a registry|Default retriever does not fetch)",
-        "a `$ref` (or the `$schema`) leads out of the schema, and nothing is fetched; put what it "
-        "names under `$defs`, and refer to it there",
+        "a `$ref` (or the `$schema`) points outside the schema, and schemas are not fetched; "
+        "define its target under `$defs`, and refer to it there",
     ),
     (
         r"(?:invalid|Invalid) (?:URI|uri|IRI|reference)|unexpected character at index",
-        "an `$id` or a `$ref` is no URI reference; escape what must be escaped in one",
+        "an `$id` or a `$ref` is not a URI reference; escape its reserved characters",
     ),
     (
         r"Unknown specification: (.*)",
-        "the `$schema` {0!r} is no draft that is known; name draft 4, 6, 7, 2019-09 or 2020-12",
+        "the `$schema` {0!r} is not a known draft; use draft 4, 6, 7, 2019-09 or 2020-12",
     ),
     (
         r"Unimplemented keys: \[(.*?)\]",
-        "the keywords {0} cannot be kept; leave them out",
+        "the keywords {0} are not supported; remove them",
     ),
     (
         r"Unknown format: (.*)",
-        "the `format` {0!r} cannot be kept; leave it out, or write it as a `pattern`",
+        "the `format` {0!r} is not supported; remove it, or write it as a `pattern`",
     ),
     (r"Expected f64 for '(\w+)', got (.*)", "`{0}` must be a number. Given: {1}"),
     (
@@ -189,7 +189,7 @@ _MEANINGS = (
         r"Expected (\w+) for '(\w+)'.*?, got (.*)",
         "`{1}` must be of the type {0}. Given: {2}",
     ),
-    (r"Invalid type: (.*)", "`type` names no type of JSON: {0!r}"),
+    (r"Invalid type: (.*)", "`type` is not a JSON type: {0!r}"),
     (r"type must be a string.*", "`type` must be a string or a list of strings"),
     (
         r"(\$?\w+) must be an? (array|object|string).*",
@@ -213,8 +213,8 @@ _MEANINGS = (
     ),
     (
         r"Schema intersection stack level exceeded",
-        "what must hold together (`allOf`, or `$ref` and what is beside it) is nested too deep, or "
-        "holds itself; write it out in one schema",
+        "schemas that apply together (`allOf`, or `$ref` and the keywords beside it) are nested "
+        "too deep, or are recursive; write them as one schema",
     ),
     (
         r"schema too large|grammar\) too big|number of symbols\) too big|fuel exhausted|"
@@ -226,17 +226,17 @@ _MEANINGS = (
 
 
 def translate(reason: str) -> str:
-    """What llguidance's words mean, and what to do."""
+    """Translates an error of llguidance."""
     for pattern, meaning in _MEANINGS:
         found = re.search(pattern, reason, re.DOTALL)
         if found is not None:
             return meaning.format(*(one or "" for one in found.groups()))
-    return f"llguidance, which would follow the schema, refuses it: {reason}"
+    return f"llguidance rejects the schema: {reason}"
 
 
 @dataclass(frozen=True)
 class Cause:
-    """Why a schema is refused, and for which part of it."""
+    """The reason of a rejection, and the rejected part."""
 
     reason: str
     place: str
@@ -244,11 +244,13 @@ class Cause:
 
 
 def explain(schema: Any, reason: str, refusal: Callable[[Any], str | None]) -> str:
-    """`reason`, for which a schema is refused, in other words and with its place. `refusal` says
-    for what another schema is refused; None if it is not."""
+    """Returns the message for a schema rejected for `reason`, with the place of the cause.
+
+    refusal: returns the reason why a schema is rejected; None if it is accepted.
+    """
     found = Cause(reason, "#", schema)
     waiting, probed = _parts(schema, "#"), 0
-    # Of parts in one another that are refused for the same reason the innermost is the cause.
+    # Of nested parts that are rejected for the same reason, the innermost is the cause.
     while waiting and probed < MOST_PROBED:
         place, part = waiting.pop(0)
         probed += 1
@@ -264,7 +266,7 @@ def explain(schema: Any, reason: str, refusal: Callable[[Any], str | None]) -> s
 
 
 def _causes(own: str, found: Cause, place: str) -> bool:
-    """Whether what a part is refused for is why the whole is."""
+    """Whether a part's rejection `own` causes the rejection of the whole."""
     if _excludes(own) and _excludes(found.reason):
         return _demanded(found, place)
     return translate(own) == translate(found.reason)
@@ -275,7 +277,7 @@ def _excludes(reason: str) -> bool:
 
 
 def _demanded(found: Cause, place: str) -> bool:
-    """Whether every document must have a document of the part at `place`."""
+    """Whether every document must contain a document of the part at `place`."""
     required = found.part.get("required")
     names = required if isinstance(required, list) else []
     members = [f"{found.place}/properties/{_escaped(str(name))}" for name in names]
@@ -288,13 +290,13 @@ def _demanded(found: Cause, place: str) -> bool:
 
 
 def _alone(schema: dict[str, Any], place: str) -> dict[str, Any]:
-    """The part at a place as a schema of its own: its references still lead where they led."""
+    """Returns the part at a place as a schema of its own whose references still resolve."""
     moved = _moved(schema)
     return {"$ref": _within(quote(place, safe="#/~")), "$defs": {"document": moved}}
 
 
 def _moved(node: Any) -> Any:
-    """A schema as it is inside of another one."""
+    """Returns a schema with its references adapted to a place inside another one."""
     if isinstance(node, list):
         return [_moved(child) for child in node]
     if not isinstance(node, dict):
@@ -311,7 +313,7 @@ def _within(target: str) -> str:
 
 
 def _parts(node: Any, place: str) -> list[tuple[str, Any]]:
-    """The schemas in a node, with their places."""
+    """Lists the schemas in a node, with their places."""
     if not isinstance(node, dict):
         return []
     found: list[tuple[str, Any]] = []
@@ -328,7 +330,7 @@ def _parts(node: Any, place: str) -> list[tuple[str, Any]]:
 
 
 def _target(schema: Any, node: Any) -> list[tuple[str, Any]]:
-    """Where a node refers to in the same schema."""
+    """Returns the target of a node's reference in the same schema."""
     target = node.get("$ref") if isinstance(node, dict) else None
     if not isinstance(target, str) or not target.startswith("#/"):
         return []

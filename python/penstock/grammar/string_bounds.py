@@ -1,7 +1,7 @@
-"""How far the ends of texts are that keep to a pattern, a format or `multipleOf`.
+"""Distances to the end of texts constrained by a pattern, a format or `multipleOf`.
 
-llguidance's own automaton of the text is searched, so that what it makes of a pattern is what is
-measured.
+llguidance's own automaton of the text is searched, so the result matches what llguidance makes of a
+pattern.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ LENGTHS = ("minLength", "maxLength")
 STRINGS = ("pattern", "format")
 BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 MOST_STATES = 1 << 16  # of the automaton of one text
-MOST_NUMBER = 1 << 14  # of a multiple: nearly all are searched where one has begun, 0.1 s
-MOST_LIMITED = 16  # texts of a schema whose length is part of that automaton
-CHARACTER = 4  # bytes of one, at most, in the shortest way to write it
+MOST_NUMBER = 1 << 14  # of a multiple; nearly all its states are searched, in 0.1 s
+MOST_LIMITED = 16  # strings of a schema whose automaton includes `maxLength`
+CHARACTER = 4  # maximum bytes of one in its shortest spelling
 ASIDE = ("type", "title", "description", "$comment", "default", "examples")
 
 
 @dataclass(frozen=True)
 class EndDistance:
-    """Bytes, each of which may be a token."""
+    """Distances in bytes, each of which may be a token."""
 
     shortest: int  # of the shortest text
-    farthest: int  # to an end, from wherever a text has come to
+    farthest: int  # to an end, from any state
 
 
 NO_DISTANCE = EndDistance(0, 0)
 
 
 class StringBounds:
-    """Of the nodes of one schema."""
+    """The distances of the nodes of one schema."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._own = vocabulary.own
         self._known: dict[str, EndDistance] = {}
 
     def distance_of(self, node: dict[str, Any]) -> EndDistance:
-        """Of a string or number that a node describes; NO_DISTANCE of one that keeps to nothing of
-        the kind. Raises GrammarRejected."""
+        """Returns the distance of a node's string or number; NO_DISTANCE if it has no such
+        constraint. Raises GrammarRejected."""
         found = NO_DISTANCE
         if _spelt(node):
             found = self._distance({"type": "string", **_string(node)})
@@ -57,7 +57,8 @@ class StringBounds:
         return found
 
     def whole(self, schema: Any) -> EndDistance:
-        """The most that any text in a document needs, but for those that are too complex."""
+        """Returns the largest distance over all texts of a schema, except for those that are too
+        complex."""
         shortest, farthest, _ = self._reach(schema, MOST_STATES // 8)
         return EndDistance(shortest, farthest)
 
@@ -69,7 +70,7 @@ class StringBounds:
 
     def _measured(self, schema: dict[str, Any]) -> EndDistance:
         limited = "maxLength" in schema
-        # A length multiplies the states; of many such strings it is left out at once.
+        # A length multiplies the states; after many such strings it is dropped at once.
         if not limited or len(self._known) < MOST_LIMITED:
             most = MOST_NUMBER if "multipleOf" in schema else MOST_STATES
             most = MOST_STATES // 8 if limited else most
@@ -77,12 +78,12 @@ class StringBounds:
             if not unsearched:
                 return EndDistance(shortest, farthest)
         if limited:
-            # What is still possible within the length has no more characters than without it.
+            # A completion within the length has at most as many characters as one without it.
             free = self._distance({key: schema[key] for key in schema if key != "maxLength"})
             return EndDistance(free.shortest * CHARACTER, free.farthest * CHARACTER)
         raise GrammarRejected(
-            f"{_described(schema)} takes too many states to tell how a text that has begun ends "
-            "soonest: use fewer or smaller repetitions or numbers, or do without completion "
+            f"{_described(schema)} has too many states to compute the shortest completion of a "
+            "partial text: use fewer or smaller repetitions or numbers, or disable completion "
             "(`complete` or `guided_complete`: false)"
         )
 
@@ -90,11 +91,11 @@ class StringBounds:
         try:
             return self._own.end_distances(schema_grammar(json.dumps(schema)), most)
         except ValueError:
-            return 0, 0, 0  # no text satisfies it, or the schema is refused for it
+            return 0, 0, 0  # no text satisfies it, or another check rejects the schema
 
 
 def merged(nodes: list[dict[str, Any]]) -> bool:
-    """Whether texts may have to keep to what several nodes say, or to what others leave."""
+    """Whether a text may be subject to several nodes at once, or to patterns of member names."""
     if not any(_spelt(node) or "patternProperties" in node for node in nodes):
         return False
     return any("patternProperties" in node or _joined(node) for node in nodes)
@@ -116,7 +117,7 @@ def _spelt(node: dict[str, Any]) -> bool:
 
 
 def _string(node: dict[str, Any]) -> dict[str, Any]:
-    """What a node says of strings."""
+    """Returns a node's keywords for strings."""
     own = {key: node[key] for key in (*STRINGS, *LENGTHS) if key in node}
     others = node.get("allOf", [])
     if others and all(_is_string(child) for child in others):
@@ -133,7 +134,7 @@ def _longer(one: EndDistance, other: EndDistance) -> EndDistance:
 
 
 def _described(schema: Any) -> str:
-    """The keywords that are meant, with their values."""
+    """Returns the constraining keywords, with their values."""
     said = schema if isinstance(schema, dict) else {}
     names = ("pattern", "format", "multipleOf", *LENGTHS)
     parts = [f"`{key}` {json.dumps(said[key])[:64]}" for key in names if key in said]

@@ -47,7 +47,7 @@ impl LlguidanceGrammar {
             let plan = plan.ok_or_else(|| {
                 format!(
                     "no way was found to complete a text of this grammar within {MOST_BYTES} bytes: \
-                     make what must come shorter; a schema can also do without (`complete` or \
+                     require less text, or for a schema disable completion (`complete` or \
                      `guided_complete`: false)"
                 )
             })?;
