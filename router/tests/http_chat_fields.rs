@@ -194,6 +194,6 @@ async fn chat_can_echo_the_continued_message() {
     assert_eq!(
         said(&reply, false).0,
         "yes",
-        "a user's message is no answer"
+        "a user's message is not echoed"
     );
 }

@@ -65,7 +65,10 @@ fn every_schema_and_field_has_a_type_and_a_description() {
     let api = described();
     let schemas = api["components"]["schemas"].as_object().unwrap();
     for (name, schema) in schemas {
-        assert!(schema["description"].is_string(), "{name} has no words");
+        assert!(
+            schema["description"].is_string(),
+            "{name} has no description"
+        );
         for (field, property) in schema["properties"].as_object().into_iter().flatten() {
             let property = property.as_object().unwrap();
             let shapes = ["type", "oneOf", "anyOf", "allOf", "$ref"];
@@ -74,7 +77,7 @@ fn every_schema_and_field_has_a_type_and_a_description() {
             let text = Value::from(property.clone()).to_string();
             assert!(
                 text.contains("\"description\""),
-                "{name}.{field} has no words"
+                "{name}.{field} has no description"
             );
         }
     }
@@ -93,7 +96,7 @@ fn every_request_field_has_a_description_and_an_example() {
         for (field, property) in properties.as_object().into_iter().flatten() {
             let of = format!("{schema}.{field} (router/src/http/examples.json): {property}");
             let words = property.to_string().contains("\"description\"");
-            assert!(words, "no words, or the field is gone: {of}");
+            assert!(words, "no description, or the field is gone: {of}");
             assert!(property.get("example").is_some(), "no example: {of}");
         }
     }

@@ -326,7 +326,7 @@ async fn a_half_closed_client_gets_its_answer() {
         let mut rest = String::new();
         timeout(TEST_TIMEOUT, socket.read_to_string(&mut rest))
             .await
-            .expect("the connection ends behind the answer")
+            .expect("the connection ends after the response")
             .unwrap();
         assert!(rest.starts_with("TTP/1.1 200 OK\r\n"), "{rest}");
         assert!(rest.contains("\"generated_text\":\"ABC\""), "{rest}");
