@@ -199,13 +199,13 @@ async fn the_grammar_applies_after_the_reasoning() {
             Some(false),
         ),
     ] {
-        let thoughts = if begun == Some(true) {
+        let reasoning = if begun == Some(true) {
             "Hm.</think>\n"
         } else {
             "<think>Hm.</think>"
         };
-        let thoughts = if begun.is_none() { "" } else { thoughts };
-        server.backend.play(&[thoughts, CALL], End::StopToken);
+        let reasoning = if begun.is_none() { "" } else { reasoning };
+        server.backend.play(&[reasoning, CALL], End::StopToken);
         let answer = server.post(CHAT, body(fields.clone())).await.json();
         let message = &answer["choices"][0]["message"];
         assert_eq!(

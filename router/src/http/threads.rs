@@ -57,7 +57,7 @@ struct Thread {
     load: Arc<()>,
 }
 
-/// What a thread needs to serve connections.
+/// The state of a serving thread.
 struct Service {
     full: ServedRoutes,
     spare: ServedRoutes,
