@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 from penstock.cache import KvGeometry
-from penstock.layers import Build, rope_table
+from penstock.layers import Build
 from penstock.models.llama import Llama
 from penstock.parallel import Group
 from penstock.quant import Unquantized
@@ -106,7 +106,8 @@ def build(shape: str) -> tuple[Runner, int]:
     """A runner with random weights, for SLOTS sequences of 2,048 tokens, and the bytes of weights
     that a step reads."""
     config = Llama.read_config(SHAPES[shape])
-    make = Build(torch.bfloat16, CUDA, Group(), Unquantized(torch.bfloat16, CUDA))
+    method = Unquantized(torch.bfloat16, CUDA)
+    make = Build(torch.bfloat16, CUDA, Group(), method, SEQUENCE_TOKENS)
     model, read = Llama(config, make), 0
     for name, target in model.checkpoint_targets().items():
         target.destination.normal_(std=0.02)
@@ -114,15 +115,14 @@ def build(shape: str) -> tuple[Runner, int]:
             read += target.destination.nbytes
     model.finish()
     geometry = KvGeometry(
-        config.layers, config.kv_heads, config.head_dim, BLOCK_TOKENS, torch.bfloat16
+        len(config.layers), config.kv_heads, config.head_dim, BLOCK_TOKENS, torch.bfloat16
     )
     blocks = SLOTS * ROOM
     limits = Limits(SLOTS, 8192, SEQUENCE_TOKENS, BLOCK_TOKENS, blocks, config.vocab)
-    table = rope_table(config.rope, config.head_dim, SEQUENCE_TOKENS).to(CUDA)
     caches = geometry.allocate(limits.blocks, CUDA)
     for cache in caches:
         cache.normal_()  # zeros would take less power
-    rank_model = RankModel(model, Group(), caches, table, CUDA)
+    rank_model = RankModel(model, Group(), caches, CUDA)
     return Runner(rank_model, State(limits), DeviceCapture(CUDA)), read
 
 

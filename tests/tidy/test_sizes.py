@@ -14,7 +14,8 @@ FUNCTION_LINES = 60
 KERNEL_LINES = 120
 KERNEL_FILES = ("triton.py", "hopper.py")
 FILE_LINES = 600
-FAMILY_LINES = 150
+FAMILY_LINES = 80
+SHARED = ("__init__.py", "decoder.py")  # files of models/ that are no family
 ARGUMENTS = 6
 
 PYTHON = [p for p in tree.tracked(".py")]
@@ -48,9 +49,11 @@ def test_files_are_short(path: tree.Path) -> None:
 
 def test_model_family_files_are_short() -> None:
     for path in PRODUCT:
-        if path.parts[:3] == ("python", "penstock", "models"):
+        if path.parts[:3] == ("python", "penstock", "models") and path.name not in SHARED:
             lines = len(tree.read(path).splitlines())
-            assert lines <= FAMILY_LINES, f"{path} has {lines} lines; a family has <= 150"
+            assert lines <= FAMILY_LINES, (
+                f"{path} has {lines} lines; a family has <= {FAMILY_LINES}"
+            )
 
 
 def test_the_median_python_function_is_small() -> None:

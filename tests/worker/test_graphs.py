@@ -171,7 +171,7 @@ def test_layers_run_before_kv_memory_exists(tmp_path: Path) -> None:
         dtype=shard.caches[0].dtype,
     )
     capacity = Capacity(step_tokens=512, slots=20, sequence_tokens=256, vocab=501)
-    Warmup().begin(shard.model, capacity, geometry, shard.cos_sin)
+    Warmup().begin(shard.model, capacity, geometry, shard.device)
     assert seen == [(16, 0), (1, 1), (2, 2), (4, 4), (8, 8), (16, 16)]
 
 

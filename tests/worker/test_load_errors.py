@@ -242,7 +242,7 @@ def test_the_gpu_of_a_rank(
         ({"hidden_size": math.nan}, "hidden_size must be a number"),
         ({"vocab_size": 10**400}, "vocab_size must be a whole number from 1"),
         ({"architectures": 5}, "architectures must be a list"),
-        ({"num_key_value_heads": 3}, "no multiple of num_key_value_heads, 3"),
+        ({"num_key_value_heads": 3}, "not a multiple of num_key_value_heads, 3"),
         ({"head_dim": 15}, "head_dim must be even"),
         (QWEN2 | {"layer_types": ["full_attention"]}, "each of 3 layers"),
         (QWEN2 | {"layer_types": ["chunked_attention"] * 3}, "chunked_attention"),

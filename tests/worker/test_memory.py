@@ -109,16 +109,16 @@ def test_largest_possible_kv_memory_is_accepted() -> None:
 
 def test_measuring_steps_store_nothing() -> None:
     """Chunks as long as a sequence may be, or first tokens; nothing is stored."""
-    capacity, cos_sin = replace(CAPACITY, sequence_tokens=40), torch.zeros(40, 64)
-    prompts = prompts_context(capacity, GEOMETRY, cos_sin, 90)
+    capacity, device = replace(CAPACITY, sequence_tokens=40), torch.device("cpu")
+    prompts = prompts_context(capacity, GEOMETRY, device, 90)
     chunks = prompts.chunks
     assert chunks is not None and prompts.decodes is None and chunks.max_query == 40
     assert prompts.positions.tolist() == [*range(40), *range(40), *range(10)]
     assert chunks.query_start.tolist() == [0, 40, 80, 90]
     assert (chunks.kv_len.tolist(), chunks.slots.tolist()) == ([40, 40, 10], [0, 0, 0])
-    short = prompts_context(capacity, GEOMETRY, cos_sin, 8).chunks
+    short = prompts_context(capacity, GEOMETRY, device, 8).chunks
     assert short is not None and (short.max_query, short.query_start.tolist()) == (8, [0, 8])
-    decoding = decoding_context(capacity, GEOMETRY, cos_sin, 90)
+    decoding = decoding_context(capacity, GEOMETRY, device, 90)
     decodes = decoding.decodes
     assert decodes is not None and decoding.chunks is None and decodes.count == 90
     assert (decodes.slots.tolist(), decodes.kv_len.tolist()) == ([0] * 90, [1] * 90)
@@ -127,7 +127,6 @@ def test_measuring_steps_store_nothing() -> None:
         assert context.slot_mapping.tolist() == [-1] * 90
         assert table.tolist() == [[0] * 3] and table.dtype == torch.int32
         assert [len(cache) for cache in context.caches] == [1] * GEOMETRY.layers
-        assert context.cos_sin is cos_sin
 
 
 def test_measuring_step_covers_all_memory_use(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +149,7 @@ def test_measuring_step_covers_all_memory_use(monkeypatch: pytest.MonkeyPatch) -
         assert rows.top_k.tolist() == [50] * 8
 
     monkeypatch.setattr(memory, "choose", choose)
-    context = prompts_context(CAPACITY, GEOMETRY, torch.zeros(20, 64), 20)
+    context = prompts_context(CAPACITY, GEOMETRY, torch.device("cpu"), 20)
     memory.exercise(Model(), CAPACITY, context)  # type: ignore[arg-type]
     half = [0.5] * 8
     assert chosen == [(torch.float32, (half, half)), (torch.bfloat16, None)]
@@ -220,7 +219,7 @@ def test_gpu_worker_derives_step_and_slots_from_free_memory(
 ) -> None:
     """Step and slots by the room that weights leave, unless they are set."""
     raw = read_config(checkpoint_maker(tmp_path)("llama2"))
-    config = replace(family(raw).read_config(raw), windows=windows)
+    config = family(raw).read_config(raw).with_attention(windows)
     request = pb.LoadRequest(model_path="x", memory_fraction=0.5, kv_memory_bytes=7)
     device, asked = torch.device("cuda"), list[object]()
     build = Build(torch.float32, device, Group(), Unquantized(torch.float32, device))

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import pytest
 import torch
 import torch.nn.functional as F
+from penstock.config import MlpSpec, NormSpec
 from penstock.faults import BadSetting
 from penstock.layers import Build, Embedding, GatedMlp, Head, Layer, RmsNorm
 from penstock.parallel import Group
@@ -75,13 +76,13 @@ class Tiny(Layer):
 
     def __init__(self, build: Build, vocab: int, tied: bool) -> None:
         self.embed = Embedding(build, vocab, HIDDEN)
-        self.norms = [RmsNorm(build, HIDDEN, EPS), RmsNorm(build, HIDDEN, EPS)]
-        self.mlp = GatedMlp(build, HIDDEN, INNER, bias=True)
+        self.norms = [RmsNorm(build, HIDDEN, NormSpec(EPS)) for _ in range(2)]
+        self.mlp = GatedMlp(build, HIDDEN, MlpSpec(INNER, bias=True))
         self.head = Head(build, vocab, HIDDEN, self.embed if tied else None)
 
     def __call__(self, ids: Tensor) -> Tensor:
         first, last = self.norms
-        return self.head(last(*self.mlp(first.norm_input(self.embed(ids), None))))
+        return self.head(last(self.mlp(first, self.embed(ids)))[0])
 
 
 def weights(vocab: int, tied: bool) -> dict[str, Tensor]:
@@ -160,4 +161,4 @@ def test_indivisible_sizes_are_named() -> None:
     device, group = torch.device("cpu"), Group(0, 5)
     build = Build(torch.float32, device, group, Unquantized(torch.float32, device))
     with pytest.raises(BadSetting, match="the size of gate is 12"):
-        GatedMlp(build, HIDDEN, INNER, bias=False)
+        GatedMlp(build, HIDDEN, MlpSpec(INNER))

@@ -38,7 +38,6 @@ class StepContext:
 
     positions: Tensor  # [T] int32
     slot_mapping: Tensor  # [T] int32: block * block_tokens + offset; -1 = a padded row
-    cos_sin: Tensor  # [positions, head_dim] float32
     caches: Sequence[Tensor]  # per layer [blocks, 2, kv_heads, block_tokens, head_dim]
     decodes: Decodes | None
     chunks: Chunks | None

@@ -12,11 +12,12 @@ from penstock.attention.context import Chunks, Decodes, StepContext
 
 
 class AttentionShape(Protocol):
-    """What a layer says about its attention."""
+    """What the kernels need to know of a layer."""
 
     index: int
     scale: float
     window: int  # 0 = unlimited
+    cos_sin: Tensor  # [positions, head_dim] float32
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, layer: AttentionShape, context: StepContext) -> Tensor:
@@ -46,7 +47,7 @@ def _decode(
     places = context.positions[: rows.count], context.slot_mapping[: rows.count]
     cache, memory = context.caches[layer.index], (rows.tables, rows.slots, rows.kv_len)
     return paged_decode_attention(
-        *qkv, context.cos_sin, *places, cache, *memory, layer.scale, layer.window, out
+        *qkv, layer.cos_sin, *places, cache, *memory, layer.scale, layer.window, out
     )
 
 
@@ -58,7 +59,7 @@ def _prefill(
     out: Tensor,
 ) -> None:
     places, cache = (context.positions, context.slot_mapping), context.caches[layer.index]
-    rope_kv_write(*qkv, context.cos_sin, *places, cache, rows.query_start)
+    rope_kv_write(*qkv, layer.cos_sin, *places, cache, rows.query_start)
     paged_prefill_attention(
         qkv[0],
         cache,

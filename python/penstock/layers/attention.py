@@ -3,39 +3,40 @@
 from __future__ import annotations
 
 import torch
-from penstock_kernels.rms_norm import NormInput
 from torch import Tensor
 
 from penstock.attention import StepContext, attend
-from penstock.config import ModelConfig
+from penstock.config import AttentionSpec
 from penstock.layers.base import Build, Layer
 from penstock.layers.linear import ColumnLinear, RowLinear
+from penstock.layers.norm import RmsNorm
+from penstock.layers.residual import Residual
 
 
 class Attention(Layer):
     """Self-attention of layer `index`: fused q, k, v; rotary positions; output projection."""
 
-    def __init__(self, build: Build, config: ModelConfig, index: int) -> None:
+    def __init__(self, build: Build, hidden: int, spec: AttentionSpec, index: int) -> None:
         self.index = index
-        self.heads = build.group.share(config.heads, "num_attention_heads")
-        self.kv_heads = build.group.share(config.kv_heads, "num_key_value_heads")
-        self.head_dim = config.head_dim
+        self.heads = build.group.share(spec.heads, "num_attention_heads")
+        self.kv_heads = build.group.share(spec.kv_heads, "num_key_value_heads")
+        self.head_dim = spec.head_dim
         self.split = [self.heads, self.kv_heads, self.kv_heads]
-        self.scale = config.head_dim**-0.5
-        self.window = config.windows[index]
-        queries, keys = config.heads * self.head_dim, config.kv_heads * self.head_dim
-        parts = {"q": queries, "k": keys, "v": keys}
-        self.qkv = ColumnLinear(build, parts, config.hidden, config.qkv_bias)
-        self.out = RowLinear(build, config.hidden, queries, config.output_bias)
+        self.scale = spec.scale
+        self.window = spec.window
+        self.cos_sin = build.rope_table(spec.rope, spec.head_dim)
+        queries, keys = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
+        self.qkv = ColumnLinear(build, {"q": queries, "k": keys, "v": keys}, hidden, spec.qkv_bias)
+        self.out = RowLinear(build, hidden, queries, spec.output_bias)
 
     def __call__(
-        self, norm_input: NormInput, context: StepContext, rows: Tensor | None = None
-    ) -> tuple[Tensor, Tensor | None]:
-        """([T, hidden] of the normalised sum, the sum), or what both add up to and None.
+        self, norm: RmsNorm, residual: Residual, context: StepContext, rows: Tensor | None = None
+    ) -> Residual:
+        """Returns the stream after this layer, [T, hidden]; `norm` precedes the layer.
 
-        Writes this step's keys and values. With `rows` [R], of these alone: [R, hidden] each.
+        Writes this step's keys and values. With `rows` [R], returns these rows alone, [R, hidden].
         """
-        qkv, total = self.qkv(norm_input)
+        qkv, total = self.qkv(norm, residual)
         heads = qkv.view(len(qkv), -1, self.head_dim)
         q, k, v = torch.split(heads, self.split, dim=1)
         mixed = attend(q, k, v, self, context).view(len(qkv), -1)

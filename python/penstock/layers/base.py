@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
+from penstock.config import RopeSpec
+from penstock.layers.rope import rope_table
 from penstock.parallel import Group
 from penstock.quant import LinearMethod
 from penstock.weights import Target
@@ -14,12 +16,22 @@ from penstock.weights import Target
 
 @dataclass(frozen=True)
 class Build:
-    """What a layer needs to know when it is made. Set by the worker's loader."""
+    """What a layer needs when it is built. Set by the worker's loader."""
 
     dtype: torch.dtype
     device: torch.device
     group: Group
     linear: LinearMethod
+    positions: int = 0
+    """Tokens of the longest sequence: rows of the RoPE tables."""
+    _rope_tables: dict[tuple[RopeSpec, int], torch.Tensor] = field(default_factory=dict)
+
+    def rope_table(self, rope: RopeSpec, head_dim: int) -> torch.Tensor:
+        """Cosines and sines [positions, head_dim] float32; layers of one RoPE share a table."""
+        if (rope, head_dim) not in self._rope_tables:
+            table = rope_table(rope, head_dim, self.positions).to(self.device)
+            self._rope_tables[rope, head_dim] = table
+        return self._rope_tables[rope, head_dim]
 
     def empty(self, *shape: int) -> torch.Tensor:
         """An uninitialised tensor for weights."""

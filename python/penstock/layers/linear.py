@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from penstock_kernels.rms_norm import NormInput
 from torch import Tensor
 
 from penstock.layers.base import Build, Layer
+from penstock.layers.norm import RmsNorm
+from penstock.layers.residual import Residual
 from penstock.weights import Target
 
 
@@ -17,7 +18,6 @@ class Linear(Layer):
     def __init__(self, build: Build, outputs: int, inputs: int, bias: bool) -> None:
         self.method = build.linear
         self.group = build.group
-        self.alone = build.group.size == 1
         self.stored = self.method.allocate(outputs, inputs)
         self.weights: Mapping[str, Tensor] = {k: s.data for k, s in self.stored.items()}
         self.bias = build.empty(outputs) if bias else None
@@ -30,10 +30,10 @@ class Linear(Layer):
 
 
 class ColumnLinear(Linear):
-    """Outputs are shared by the ranks, inputs are sums that are yet to be normalised.
+    """A norm and a linear layer whose outputs the ranks share.
 
     `parts` are checkpoint matrices fused along the outputs, with each one's outputs in the whole
-    model; every rank holds its share of each, so that this rank's output is [T, sum of shares], in
+    model. Every rank holds its share of each, so that this rank's output is [T, sum of shares], in
     order of `parts`.
     """
 
@@ -60,22 +60,27 @@ class ColumnLinear(Linear):
     def _share(self, data: Tensor, dim: int | None) -> Target:
         return Target.share(data, dim, self.group.rank, self.group.size)
 
-    def __call__(self, norm_input: NormInput, gated: bool = False) -> tuple[Tensor, Tensor]:
-        """([T, this rank's outputs] of the normalised sum, the sum).
+    def __call__(
+        self, norm: RmsNorm, residual: Residual, gated: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """Returns (the product [T, this rank's outputs] of the normalised sum, the sum).
 
-        Gated, half as many: silu(first half) * second half.
+        A gated product has half as many columns: silu(first half) * second half.
         """
-        if self.alone:
-            return self.method.apply_normed(self.weights, norm_input, self.bias, gated)
-        x, total = self.group.normed(norm_input)
-        return self.method.apply(self.weights, x, self.bias, gated), total
+        x, total, partial = residual
+        if partial:
+            x, total = norm(residual)
+            return self.method.apply(self.weights, x, self.bias, gated), total
+        operands = x, total, norm.weight, norm.eps
+        return self.method.apply_normed(self.weights, operands, self.bias, gated)
 
 
 class RowLinear(Linear):
-    """Inputs are shared by the ranks; the norm that follows sums their outputs."""
+    """A linear layer whose inputs the ranks share; the norm that follows sums their outputs."""
 
     def __init__(self, build: Build, outputs: int, inputs: int, bias: bool) -> None:
         super().__init__(build, outputs, build.group.share(inputs, "a layer's input"), bias)
+        self.partial = build.group.size > 1
 
     def targets(self) -> dict[str, Target]:
         """Each stored tensor's columns of this rank; the bias whole."""
@@ -88,12 +93,18 @@ class RowLinear(Linear):
             found["bias"] = Target.whole(self.bias)
         return found
 
-    def __call__(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor | None]:
-        """[T, this rank's inputs] -> what the norm sums: ([T, outputs], the residual or None).
+    def finish(self) -> None:
+        """Also drops the bias on all ranks but the first: the sum takes it once."""
+        super().finish()
+        if self.group.rank:
+            self.bias = None
 
-        The first is this rank's part of a sum, in new memory, or the residual's if that is in it.
+    def __call__(self, x: Tensor, total: Tensor) -> Residual:
+        """Returns the stream after this layer, [T, outputs], of x [T, this rank's inputs].
+
+        `total` [T, outputs] is the sum before this layer; its memory may be overwritten.
         """
-        if self.alone:
-            return self.method.apply_onto(self.weights, x, self.bias, residual)
-        bias = self.bias if self.group.rank == 0 else None
-        return self.method.apply(self.weights, x, bias), residual
+        if self.partial:
+            return Residual(self.method.apply(self.weights, x, self.bias), total, True)
+        out, rest = self.method.apply_onto(self.weights, x, self.bias, total)
+        return Residual(out, rest, False)

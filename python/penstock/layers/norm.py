@@ -5,29 +5,25 @@ from __future__ import annotations
 from penstock_kernels.rms_norm import NormInput
 from torch import Tensor
 
+from penstock.config import NormSpec
 from penstock.layers.base import Build, Layer
+from penstock.layers.residual import Residual
 from penstock.weights import Target
 
 
 class RmsNorm(Layer):
     """RMSNorm (arXiv:1910.07467) with a learned scale."""
 
-    def __init__(self, build: Build, size: int, eps: float) -> None:
+    def __init__(self, build: Build, size: int, spec: NormSpec) -> None:
         self.group = build.group
         self.weight = build.empty(size)
-        self.eps = eps
+        self.eps = spec.eps
 
     def targets(self) -> dict[str, Target]:
-        """The scale, whole on every rank."""
+        """The weight, whole on every rank."""
         return {"weight": Target.whole(self.weight)}
 
-    def norm_input(self, x: Tensor, residual: Tensor | None) -> NormInput:
-        """x + residual, [T, size] each, to be normalised by the linear that follows.
-
-        x is this rank's part: the ranks' sum is x.
-        """
-        return NormInput(x, residual, self.weight, self.eps)
-
-    def __call__(self, x: Tensor, residual: Tensor | None) -> Tensor:
-        """[T, size]: normalised sum of all ranks' x and the residual, if any."""
-        return self.group.normed(self.norm_input(x, residual))[0]
+    def __call__(self, residual: Residual) -> tuple[Tensor, Tensor]:
+        """Returns (the normalised sum, the sum), [T, size] each, the same on every rank."""
+        norm_input = NormInput(residual.x, residual.total, self.weight, self.eps)
+        return self.group.normed(norm_input) if residual.partial else norm_input.normed()

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from penstock.config import RopeConfig
+from penstock.config import RopeSpec
 
 Numbers = Mapping[str, Any]
 
 
-def rope_table(rope: RopeConfig, head_dim: int, positions: int) -> Tensor:
+def rope_table(rope: RopeSpec, head_dim: int, positions: int) -> Tensor:
     """[positions, head_dim] float32 on the host: cos in the first half, sin in the second."""
     frequencies, factor = _KINDS[rope.kind](_plain(rope.theta, head_dim), rope)
     angles = torch.outer(torch.arange(positions, dtype=torch.float32), frequencies)
@@ -29,16 +29,16 @@ def _plain(theta: float, head_dim: int) -> Tensor:
     return 1.0 / (theta**steps)
 
 
-def _default(plain: Tensor, _: RopeConfig) -> tuple[Tensor, float]:
+def _default(plain: Tensor, _: RopeSpec) -> tuple[Tensor, float]:
     return plain, 1.0
 
 
-def _linear(plain: Tensor, rope: RopeConfig) -> tuple[Tensor, float]:
+def _linear(plain: Tensor, rope: RopeSpec) -> tuple[Tensor, float]:
     """Position interpolation (arXiv:2306.15595)."""
     return plain / rope.numbers["factor"], 1.0
 
 
-def _llama3(plain: Tensor, rope: RopeConfig) -> tuple[Tensor, float]:
+def _llama3(plain: Tensor, rope: RopeSpec) -> tuple[Tensor, float]:
     """Llama 3.1: long wavelengths are slowed by `factor`, short ones kept, a ramp between."""
     numbers = rope.numbers
     factor, original = numbers["factor"], numbers["original_max_position_embeddings"]
@@ -51,7 +51,7 @@ def _llama3(plain: Tensor, rope: RopeConfig) -> tuple[Tensor, float]:
     return torch.where(between, ramp, slowed), 1.0
 
 
-def _yarn(plain: Tensor, rope: RopeConfig) -> tuple[Tensor, float]:
+def _yarn(plain: Tensor, rope: RopeSpec) -> tuple[Tensor, float]:
     """YaRN (arXiv:2309.00071): interpolates by the number of turns within the trained length."""
     numbers, dim = rope.numbers, 2 * len(plain)
     factor = numbers["factor"]
@@ -91,7 +91,7 @@ def _yarn_attention(numbers: Numbers) -> float:
     return temperature(1.0)
 
 
-_KINDS: dict[str, Callable[[Tensor, RopeConfig], tuple[Tensor, float]]] = {
+_KINDS: dict[str, Callable[[Tensor, RopeSpec], tuple[Tensor, float]]] = {
     "default": _default,
     "linear": _linear,
     "llama3": _llama3,

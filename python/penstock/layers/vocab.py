@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from penstock.layers.base import Build, Layer
+from penstock.layers.residual import Residual
 from penstock.parallel import Group
 from penstock.weights import Target
 
@@ -30,14 +31,14 @@ class Embedding(Layer):
         """This rank's rows."""
         return {"weight": _rows(self.weight, self.vocab, self.first)}
 
-    def __call__(self, ids: Tensor) -> Tensor:
-        """[T] int -> [T, hidden], this rank's part of a sum: zeros for ids of other ranks' rows."""
+    def __call__(self, ids: Tensor) -> Residual:
+        """[T] int -> [T, hidden]; of several ranks, each has zeros for other ranks' rows."""
         if self.group.size == 1:
-            return F.embedding(ids, self.weight)
+            return Residual(F.embedding(ids, self.weight), None, False)
         local = ids - self.first
         mine = (local >= 0) & (local < self.rows)
         rows = F.embedding(local.clamp(0, self.rows - 1), self.weight)
-        return rows.mul_(mine.unsqueeze(-1))
+        return Residual(rows.mul_(mine.unsqueeze(-1)), None, True)
 
 
 class Head(Layer):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from penstock.attention import StepContext
-from penstock.config import ModelConfig
+from penstock.config import Specification
 from penstock.faults import BadModel
 from penstock.layers import Build
 from penstock.weights import Target
@@ -24,27 +24,34 @@ FAMILIES: dict[str, str] = {
 
 
 class Model(Protocol):
-    """What the worker asks of a family."""
+    """What the worker needs of a model. `Decoder` is one."""
 
     ignored: tuple[str, ...]  # patterns of checkpoint names that carry nothing
-    blocks: list[Any]  # the layers in their order, each with its `attention`
+    blocks: list[Any]  # the layers in their order; those of equal `kind` launch the same kernels
 
-    def __init__(self, config: ModelConfig, build: Build) -> None: ...
+    def __init__(self, spec: Specification, build: Build) -> None: ...
 
     @classmethod
-    def read_config(cls, raw: Mapping[str, Any]) -> ModelConfig:
-        """The family's reading of config.json. Raises BadModel."""
+    def read_config(cls, raw: Mapping[str, Any]) -> Specification:
+        """Reads config.json. Raises BadModel."""
 
     def checkpoint_targets(self) -> dict[str, Target]:
-        """Where each tensor of the checkpoint goes."""
+        """Returns the target of each tensor by its name in checkpoints."""
 
     def finish(self) -> None:
         """Called once after the weights are loaded."""
 
-    def forward(self, ids: Tensor, context: StepContext, rows: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        ids: Tensor,
+        context: StepContext,
+        rows: Tensor | None = None,
+        embeddings: Tensor | None = None,
+    ) -> Tensor:
         """ids [T] -> hidden states after the last norm, [T, hidden].
 
-        With `rows` [R] int32 (R may be 0), of these places alone: [R, hidden], for less work.
+        With `rows` [R] int32 (R may be 0), returns these rows alone, [R, hidden], for less work.
+        `embeddings` [T, hidden], the same on every rank, replace the ids' embeddings.
         """
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -53,12 +60,12 @@ class Model(Protocol):
 
 @contextmanager
 def fewer_layers(model: Model) -> Iterator[None]:
-    """Inside, `forward` runs one layer of each kind: all of its kernels, in less time.
+    """Inside, `forward` runs one layer of each kind: it launches every kernel, in less time.
 
-    Layers differ by their windows; the last one goes on with what is asked for, not with all rows.
+    The last layer always runs: it computes the rows that were asked for, not all.
     """
     whole = model.blocks
-    kinds = {block.attention.window: block for block in whole[:-1]}
+    kinds = {block.kind: block for block in whole[:-1]}
     model.blocks = [*kinds.values(), whole[-1]]
     try:
         yield
@@ -67,7 +74,7 @@ def fewer_layers(model: Model) -> Iterator[None]:
 
 
 def family(raw: Mapping[str, Any]) -> type[Model]:
-    """The class for a config.json. Raises BadModel if there is none, or if it is quantized."""
+    """Returns the class for a config.json. Raises BadModel if there is none."""
     if raw.get("quantization_config"):
         raise BadModel(
             "config.json: quantization_config is set, but quantized models are not "

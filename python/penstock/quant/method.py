@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from penstock_kernels.rms_norm import NormInput
 from torch import Tensor
+
+NormOperands = tuple[Tensor, Tensor | None, Tensor, float]  # x, residual, scale, eps of rms_norm
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class LinearMethod(Protocol):
         """[T, inputs] -> [T, outputs], in x's dtype; half as many if `gated`, by silu_mul."""
 
     def apply_normed(
-        self, weights: Mapping[str, Tensor], norm_input: NormInput, bias: Tensor | None, gated: bool
+        self, weights: Mapping[str, Tensor], norm: NormOperands, bias: Tensor | None, gated: bool
     ) -> tuple[Tensor, Tensor]:
         """(`apply` of the normalised sum, with silu_mul behind it if `gated`; the sum).
 

@@ -10,7 +10,7 @@ from penstock_kernels.linear import adds
 from penstock_kernels.rms_norm import NormInput
 from torch import Tensor
 
-from penstock.quant.method import WeightTensor
+from penstock.quant.method import NormOperands, WeightTensor
 
 
 class Unquantized:
@@ -52,12 +52,12 @@ class Unquantized:
         return torch.mm(x, transpose) if bias is None else torch.addmm(bias, x, transpose)
 
     def apply_normed(
-        self, weights: Mapping[str, Tensor], norm_input: NormInput, bias: Tensor | None, gated: bool
+        self, weights: Mapping[str, Tensor], norm: NormOperands, bias: Tensor | None, gated: bool
     ) -> tuple[Tensor, Tensor]:
         """One op on a matrix; on other forms, and between gate and bias, one after the other."""
         if "weight" in weights and not (gated and bias is not None):
-            return norm_linear(*norm_input, weights["weight"], bias, gated)
-        x, total = norm_input.normed()
+            return norm_linear(*norm, weights["weight"], bias, gated)
+        x, total = NormInput(*norm).normed()
         return self.apply(weights, x, bias, gated), total
 
     def apply_onto(

@@ -44,7 +44,6 @@ class RankModel:
     model: Model
     group: Group
     caches: list[Tensor]
-    cos_sin: Tensor
     device: torch.device
 
 
@@ -314,7 +313,6 @@ class Runner:
         return StepContext(
             views["position"],
             views["kv_slot"],
-            rank_model.cos_sin,
             rank_model.caches,
             decodes,
             chunks,

@@ -13,9 +13,9 @@ import torch
 from penstock_kernels.op import reason
 
 from penstock.cache import KvGeometry
-from penstock.config import ModelConfig, read_config
+from penstock.config import Specification, read_config
 from penstock.faults import BadSetting, TooLittleMemory
-from penstock.layers import Build, rope_table
+from penstock.layers import Build
 from penstock.models import DTYPES, Model, family, fewer_layers
 from penstock.parallel import Group
 from penstock.quant import LinearMethod, Unquantized
@@ -61,7 +61,8 @@ def _load(settings: Settings, progress: Progress, warmup: Warmup) -> tuple[Runne
     _check_shares(Group(settings.rank, settings.world_size), config)
     group = Group.join(settings.rank, settings.world_size, settings.rendezvous, device)
     try:
-        build = Build(dtype, device, group, _linear(dtype, device))
+        positions = capacity.sequence_tokens
+        build = Build(dtype, device, group, _linear(dtype, device), positions)
         return _Loader(settings, config, capacity, build, progress).load(cls, warmup)
     except torch.OutOfMemoryError as error:
         group.leave()
@@ -104,7 +105,7 @@ class _Loader:
     def __init__(
         self,
         settings: Settings,
-        config: ModelConfig,
+        config: Specification,
         capacity: memory.Capacity,
         build: Build,
         progress: Progress,
@@ -116,7 +117,7 @@ class _Loader:
         self.progress = progress
         self.phases = _PhaseTimer()
         self.geometry = KvGeometry(
-            layers=config.layers,
+            layers=len(config.layers),
             kv_heads=build.group.share(config.kv_heads, "num_key_value_heads"),
             head_dim=config.head_dim,
             block_tokens=settings.block_tokens or BLOCK_TOKENS,
@@ -127,17 +128,14 @@ class _Loader:
         """Weights, then memory, then a warm-up."""
         device, capacity = self.build.device, self.capacity
         model, weights = self._model(cls)
-        table = rope_table(self.config.rope, self.config.head_dim, capacity.sequence_tokens)
-        cos_sin = table.to(device)
         self.phases.end("weights", weights)
         capacity = self.capacity = self._sized(capacity)
         self.progress("memory", 0, 1)
-        budget = self._budget(model, cos_sin, warmup)
+        budget = self._budget(model, warmup)
         self.phases.end(f"largest step, of {capacity.step_tokens} tokens,")
         blocks = self.build.group.minimum(budget.blocks(capacity, self.geometry), device)
-        rank_model = RankModel(
-            model, self.build.group, self.geometry.allocate(blocks, device), cos_sin, device
-        )
+        caches = self.geometry.allocate(blocks, device)
+        rank_model = RankModel(model, self.build.group, caches, device)
         self.phases.end("KV memory")
         runner = Runner(rank_model, State(self._limits(blocks)), _capture(self.build))
         warmup.run(runner)
@@ -174,17 +172,17 @@ class _Loader:
             capacity, step_tokens=capacity.step_tokens or step_tokens, slots=capacity.slots or slots
         )
 
-    def _budget(self, model: Model, cos_sin: torch.Tensor, warmup: Warmup) -> memory.Budget:
+    def _budget(self, model: Model, warmup: Warmup) -> memory.Budget:
         settings, capacity = self.settings, self.capacity
-        kv_bytes = settings.kv_memory_bytes
-        if self.build.device.type == "cpu":
-            context = memory.prompts_context(capacity, self.geometry, cos_sin, 1)
+        kv_bytes, device = settings.kv_memory_bytes, self.build.device
+        if device.type == "cpu":
+            context = memory.prompts_context(capacity, self.geometry, device, 1)
             memory.exercise(model, capacity, context)
             return memory.cpu_budget(capacity, self.geometry, kv_bytes)
-        context = memory.prompts_context(capacity, self.geometry, cos_sin, capacity.step_tokens)
+        context = memory.prompts_context(capacity, self.geometry, device, capacity.step_tokens)
         with warmup.compile_ahead(), fewer_layers(model):
             memory.exercise(model, capacity, context)
-            warmup.begin(model, capacity, self.geometry, cos_sin)
+            warmup.begin(model, capacity, self.geometry, device)
         activations = memory.measure_activations(model, capacity, context)
         share = settings.memory_fraction
         return memory.cuda_budget(capacity, self.geometry, (kv_bytes, share), activations)
@@ -226,7 +224,7 @@ def full_sums() -> None:
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
 
 
-def _capacity(settings: Settings, config: ModelConfig) -> memory.Capacity:
+def _capacity(settings: Settings, config: Specification) -> memory.Capacity:
     if settings.max_sequence_tokens > config.max_positions:
         raise BadSetting(
             f"max_sequence_tokens is {settings.max_sequence_tokens}, but the model was made for "
@@ -266,10 +264,9 @@ def _capture(build: Build) -> Capture | None:
     return TapeCapture() if isinstance(build.linear, Panels) and build.group.size == 1 else None
 
 
-def _check_shares(group: Group, config: ModelConfig) -> None:
-    group.share(config.heads, "num_attention_heads")
-    group.share(config.kv_heads, "num_key_value_heads")
-    group.share(config.intermediate, "intermediate_size")
+def _check_shares(group: Group, config: Specification) -> None:
+    for name, size in config.shared_sizes.items():
+        group.share(size, name)
 
 
 def _device(settings: Settings) -> torch.device:

@@ -98,13 +98,12 @@ def exercise_layers(model: Model, context: StepContext) -> torch.Tensor:
 
 
 def prompts_context(
-    capacity: Capacity, geometry: KvGeometry, cos_sin: torch.Tensor, tokens: int
+    capacity: Capacity, geometry: KvGeometry, device: torch.device, tokens: int
 ) -> StepContext:
     """A step of `tokens` tokens in chunks as long as may be, over a scratch cache of one block.
 
     Nothing is stored (slot_mapping -1), and every table points at that block.
     """
-    device = cos_sin.device
     length = min(tokens, capacity.sequence_tokens)
     starts = [*range(0, tokens, length), tokens]
     lengths = [b - a for a, b in itertools.pairwise(starts)]
@@ -115,20 +114,20 @@ def prompts_context(
     table, nowhere, caches = _scratch(capacity, geometry, tokens, device)
     chunks = Chunks(table, ints([0] * len(lengths)), ints(starts), ints(lengths), length)
     positions = torch.arange(tokens, dtype=torch.int32, device=device) % length
-    return StepContext(positions, nowhere, cos_sin, caches, None, chunks)
+    return StepContext(positions, nowhere, caches, None, chunks)
 
 
 def decoding_context(
-    capacity: Capacity, geometry: KvGeometry, cos_sin: torch.Tensor, count: int
+    capacity: Capacity, geometry: KvGeometry, device: torch.device, count: int
 ) -> StepContext:
     """A step of `count` sequences that take their first token each, over a scratch cache.
 
     Nothing is stored.
     """
-    table, nowhere, caches = _scratch(capacity, geometry, count, cos_sin.device)
+    table, nowhere, caches = _scratch(capacity, geometry, count, device)
     first = torch.zeros_like(nowhere)
     decodes = Decodes(count, table, first, torch.ones_like(nowhere))
-    return StepContext(first, nowhere, cos_sin, caches, decodes, None)
+    return StepContext(first, nowhere, caches, decodes, None)
 
 
 def _scratch(

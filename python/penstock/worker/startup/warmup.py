@@ -18,8 +18,8 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 
+import torch
 from penstock_kernels.compile_ahead import compile_ahead
-from torch import Tensor
 
 from penstock.cache import KvGeometry
 from penstock.models import Model, fewer_layers
@@ -71,15 +71,15 @@ class Warmup:
         return compile_ahead(self.pool, compilers.compile if compilers is not None else None)
 
     def begin(
-        self, model: Model, capacity: Capacity, geometry: KvGeometry, cos_sin: Tensor
+        self, model: Model, capacity: Capacity, geometry: KvGeometry, device: torch.device
     ) -> None:
         """Layers of small steps, over scratch memory: attention's kernels take longest to compile,
         and need not wait until it is known how much memory there is."""
         most = min(capacity.slots, capacity.step_tokens)
         prompt = min(TOKENS[0], capacity.step_tokens)
-        exercise_layers(model, prompts_context(capacity, geometry, cos_sin, prompt))
+        exercise_layers(model, prompts_context(capacity, geometry, device, prompt))
         for count in (count for count in DECODES if count <= most):
-            exercise_layers(model, decoding_context(capacity, geometry, cos_sin, count))
+            exercise_layers(model, decoding_context(capacity, geometry, device, count))
 
     def run(self, runner: Runner) -> None:
         """Goes through steps of all kinds; every rank of a group goes through the same."""
@@ -110,7 +110,7 @@ def _captures(runner: Runner, graphs: Graphs) -> Iterator[None]:
             yield
 
 
-def _compile(runner: Runner, logits: Tensor) -> None:
+def _compile(runner: Runner, logits: torch.Tensor) -> None:
     """Goes through the steps whose kernels differ; what few requests ask for comes last."""
     compiled = _compiled(runner.state.limits)
     for shape in compiled:

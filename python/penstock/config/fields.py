@@ -1,67 +1,16 @@
-"""The configuration of a model, read from its config.json and checked."""
+"""Checked access to a config.json."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from penstock.faults import BadModel
 
-MOST = 1 << 31  # of any size: 32-bit indices
-
-# Required parameters of each kind of RoPE, and the optional ones of YaRN.
-ORIGINAL = "original_max_position_embeddings"
-_NEEDS: Mapping[str, tuple[str, ...]] = {
-    "default": (),
-    "linear": ("factor",),
-    "yarn": ("factor",),
-    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
-}
-_YARN = ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim")
-
-
-@dataclass(frozen=True)
-class RopeConfig:
-    """Rotary embedding: `kind` is default, linear, llama3 or yarn; `numbers` are its parameters."""
-
-    kind: str
-    theta: float
-    numbers: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class ModelConfig:
-    """The shape of a decoder-only transformer. Sizes are of the whole model, not of one rank."""
-
-    hidden: int
-    intermediate: int
-    layers: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    vocab: int
-    norm_eps: float
-    max_positions: int
-    rope: RopeConfig
-    windows: tuple[int, ...]  # sliding window of each layer, in tokens; 0 = unlimited
-    tied: bool
-    qkv_bias: bool = False
-    output_bias: bool = False
-    mlp_bias: bool = False
-
-    def __post_init__(self) -> None:
-        """Raises BadModel for sizes that do not fit each other."""
-        if self.heads % self.kv_heads:
-            raise BadModel(
-                f"config.json: num_attention_heads is {self.heads}, not a multiple of "
-                f"num_key_value_heads, {self.kv_heads}"
-            )
-        if self.head_dim % 2:
-            raise BadModel(f"config.json: head_dim must be even, found {self.head_dim}")
+MOST = 1 << 31  # no size may be larger: 32-bit indices count it
 
 
 class Fields:
@@ -133,32 +82,3 @@ def read_config(directory: Path) -> dict[str, Any]:
     if not isinstance(raw, dict):
         raise BadModel(f"{path} must hold a JSON object")
     return raw
-
-
-def read_rope(fields: Fields) -> RopeConfig:
-    """Reads RoPE: `rope_theta` + `rope_scaling` or, since transformers 5, `rope_parameters`.
-
-    `original_max_position_embeddings` defaults to the model's maximum, as in transformers.
-    """
-    raw = fields.raw.get("rope_scaling") or fields.raw.get("rope_parameters") or {}
-    if not isinstance(raw, dict):
-        raise BadModel(f"config.json: rope_parameters must be an object, found {raw!r}")
-    numbers = Fields(raw)
-    theta = numbers.positive("rope_theta", fields.positive("rope_theta", 10000.0))
-    if theta <= 1:
-        raise BadModel(f"config.json: rope_theta must be above 1, found {theta!r}")
-    numbers.require("partial_rotary_factor", 1.0)
-    fields.require("partial_rotary_factor", 1.0)
-    kind = raw.get("rope_type") or raw.get("type") or "default"
-    if not isinstance(kind, str) or kind not in _NEEDS:
-        raise BadModel(
-            f"config.json: rope_type {kind!r} is not supported, only {sorted(_NEEDS)} are"
-        )
-    read = {name: numbers.positive(name) for name in _NEEDS[kind]}
-    for name in _YARN if kind == "yarn" else ():
-        if raw.get(name):
-            read[name] = numbers.positive(name)
-    read["truncate"] = numbers.flag("truncate", True)
-    original = numbers if raw.get(ORIGINAL) else fields
-    read[ORIGINAL] = original.count(ORIGINAL, fields.count("max_position_embeddings"))
-    return RopeConfig(kind, theta, read)
