@@ -1,4 +1,4 @@
-"""A grammar behind a model's thoughts, which may be anything, and which end in time."""
+"""A grammar after the model's reasoning, which is free text with a bounded length."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from penstock.grammar.protocol import (
 )
 from penstock.grammar.vocabulary import Vocabulary
 
-MOST_BLANKS = 2  # tokens of nothing else between the thoughts and the text
+MOST_BLANKS = 2  # tokens of blanks allowed between the reasoning and the text
 SOME_BLANKS = (b"\n", b"\n\n", b" ")
 
 
 class ReasoningGrammar:
-    """A `CompiledGrammar`: thoughts, if the model or the prompt begins with them, then a text."""
+    """A `CompiledGrammar`: reasoning, if the model or the prompt begins it, then a text."""
 
     def __init__(
         self, inner: CompiledGrammar, reasoning: Reasoning, vocabulary: Vocabulary, steered: bool
@@ -35,7 +35,7 @@ class ReasoningGrammar:
         self.detector = OpeningDetector(Opening(reasoning.close))
         self.must = not inner.start(
             EndConditions((), NEVER)
-        ).is_accepting  # whether a text has to come
+        ).is_accepting  # whether a text is required
         self.closing = self._spelt(reasoning.close)
         steered = steered and inner.shortest > 0 and bool(self.closing)
         self.reserve = len(self.closing) + inner.shortest if steered else 0
@@ -45,8 +45,8 @@ class ReasoningGrammar:
         self.blanks = tuple(id for text in SOME_BLANKS if (id := self._id(text)) is not None)
 
     def start(self, ends: EndConditions, prefix: bytes = b"") -> ReasoningMatcher:
-        """A matcher before the first token."""
-        assert not prefix, "thoughts come first"
+        """Returns a matcher before the first token."""
+        assert not prefix, "reasoning comes first"
         matcher = ReasoningMatcher(self, ends)
         if self.reasoning.started:
             matcher.state = 0
@@ -55,11 +55,12 @@ class ReasoningGrammar:
         return matcher
 
     def needed(self, prefix: bytes) -> int | None:
-        """Tokens that complete the text; None behind a beginning: thoughts come first."""
+        """Returns the tokens that complete the text; None for any prefix, because reasoning
+        comes first."""
         return None if prefix else self.shortest
 
     def text(self, token: int) -> bytes:
-        """What a token says: of special ones only the marks do."""
+        """Returns the text of a token; of special tokens only the marks have one."""
         if token >= self.vocabulary.size:
             return b""
         for mark in (self.reasoning.open, self.reasoning.close):
@@ -68,11 +69,13 @@ class ReasoningGrammar:
         return self.vocabulary.tokens[token]
 
     def barred(self, state: int, left: int) -> Ints:
-        """Tokens that may not follow in thoughts: they end them, and go on as no text can."""
+        """Returns the tokens that are not allowed in reasoning: they end it with an invalid
+        continuation, or with too few tokens left."""
         return self._closers[state].barred(left)
 
     def opening(self, seen: bytes, left: int) -> tuple[int, ...]:
-        """Tokens that open thoughts, or go on to, after the beginning `seen` of the mark."""
+        """Returns the tokens that open the reasoning, or continue its mark after the prefix
+        `seen`."""
         rest = self.reasoning.open[len(seen) :]
         parts = [(rest[:size], rest[size:]) for size in range(1, len(rest) + 1)]
         parts += [(rest + blank, b"") for blank in SOME_BLANKS]
@@ -84,7 +87,7 @@ class ReasoningGrammar:
         )
 
     def _id(self, text: bytes) -> int | None:
-        """The token of a text, or the special one of a mark."""
+        """Returns the token of a text, or the special token of a mark."""
         special = self.vocabulary.special_tokens.get(text)
         if special is not None:
             return special
@@ -92,7 +95,7 @@ class ReasoningGrammar:
         return spelt[0] if spelt is not None and len(spelt) == 1 else None
 
     def _spelt(self, text: bytes) -> tuple[int, ...]:
-        """The fewest tokens that spell a text, if any do."""
+        """Returns the fewest tokens that spell a text; empty if none do."""
         token = self._id(text) if text else None
         if token is not None:
             return (token,)
@@ -111,16 +114,16 @@ class ReasoningGrammar:
 
 
 class ReasoningMatcher:
-    """A `Matcher`: before thoughts, inside, or behind them."""
+    """A `Matcher`: before, inside or after the reasoning."""
 
     def __init__(self, grammar: ReasoningGrammar, ends: EndConditions) -> None:
         self.grammar = grammar
         self.ends = ends
         self.left = ends.most
-        self.seen: bytes | None = None  # before: the text that has come, a beginning of the mark
-        self.state: int | None = None  # inside: the detector's
-        self.inner: Matcher | None = None  # before and behind: the text's
-        self.blanks = 0  # behind: tokens of blanks that may still come before it
+        self.seen: bytes | None = None  # before: the text so far, a prefix of the mark
+        self.state: int | None = None  # inside: the detector's state
+        self.inner: Matcher | None = None  # before and after: the text's matcher
+        self.blanks = 0  # after: tokens of blanks still allowed before the text
 
     @property
     def is_accepting(self) -> bool:
@@ -129,24 +132,24 @@ class ReasoningMatcher:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing of the text can follow."""
+        """Whether the text is over."""
         return self.inner is not None and self.inner.ended and not self.seen
 
     @property
     def plain(self) -> Matcher | None:
-        """What alone says what may follow, if anything does: the text's matcher, well behind."""
+        """The text's matcher if it alone decides the mask: after the reasoning and its blanks."""
         return self.inner if self.seen is None and not self.blanks else None
 
     @property
     def unconstrained(self) -> bool:
-        """Whether every token may follow."""
+        """Whether every token is allowed."""
         if self.state is None:
             return self.inner is not None and self.inner.unconstrained
         grammar = self.grammar
         return not (grammar.must or len(grammar.barred(self.state, self.left)))
 
     def advance(self, token: int) -> None:
-        """Takes one emitted token."""
+        """Advances by one emitted token."""
         self.left -= 1
         text = self.grammar.text(token)
         if self.state is not None:
@@ -168,7 +171,7 @@ class ReasoningMatcher:
         assert self.inner is not None
         narrowed = False
         if self.seen and self.inner.ended:
-            row[:] = 0  # only thoughts may follow
+            row[:] = 0  # only reasoning may follow
         else:
             narrowed = self.inner.fill(row)
         if self.seen is not None:
@@ -178,19 +181,19 @@ class ReasoningMatcher:
         return narrowed
 
     def copy(self) -> ReasoningMatcher:
-        """Another sequence at the same place."""
-        twin = ReasoningMatcher(self.grammar, self.ends)
-        twin.left, twin.seen, twin.state, twin.blanks = (
+        """Returns a copy for another sequence."""
+        copy = ReasoningMatcher(self.grammar, self.ends)
+        copy.left, copy.seen, copy.state, copy.blanks = (
             self.left,
             self.seen,
             self.state,
             self.blanks,
         )
-        twin.inner = None if self.inner is None else self.inner.copy()
-        return twin
+        copy.inner = None if self.inner is None else self.inner.copy()
+        return copy
 
     def _decide(self, token: int, text: bytes) -> None:
-        """Whether the model thinks first."""
+        """Decides between reasoning and text."""
         assert self.seen is not None
         assert self.inner is not None
         mark = self.grammar.reasoning.open

@@ -1,9 +1,9 @@
-"""Which backend follows a JSON schema.
+"""Chooses the backend of a JSON schema.
 
-outlines writes a schema as one expression, which is exact about what a cut-off answer still needs
-but ignores many keywords; it gets the schemas whose every keyword it is known to keep. llguidance
-gets the others. What neither keeps is rewritten before (`normalize`) or refused by name: an ignored
-keyword would let invalid documents through.
+outlines converts a schema to one expression, which gives the exact number of tokens to the end, but
+it ignores many keywords; it gets only schemas whose every keyword it is known to enforce.
+llguidance gets the others. What neither enforces is rewritten (`normalize`) or rejected by name: an
+ignored keyword would let invalid documents through.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from penstock.grammar.protocol import GrammarRejected
 
 MOST_BYTES = 256 << 10
 MOST_DEPTH = 100
-MOST_SIZE = 4000  # of an expression, in characters of text that it can spell, about
+MOST_SIZE = 4000  # of an expression, in approximate characters of its text
 KEPT = frozenset(
     (
         "type", "enum", "const", "anyOf", "oneOf", "allOf", "$ref", "properties", "required",
@@ -36,11 +36,11 @@ ONE = ("items", "additionalProperties", "additionalItems")  # a schema
 
 
 class _NotExpressible(Exception):
-    """Raised inside where a schema cannot be outlines' after all."""
+    """Raised where outlines would not enforce all of a schema."""
 
 
 def parse(text: str) -> Any:
-    """The schema in the backends' keywords. Raises GrammarRejected."""
+    """Parses a schema and rewrites it into the backends' keywords. Raises GrammarRejected."""
     if len(text) > MOST_BYTES:
         raise GrammarRejected(
             f"the schema has {len(text)} bytes; at most {MOST_BYTES} are possible"
@@ -62,17 +62,18 @@ def _number(text: str) -> float:
 
 
 def _lists(node: dict[str, Any]) -> list[str]:
-    """Keywords whose values are lists of schemas; before draft 2020-12, `items` may be one."""
+    """Returns the keywords whose values are lists of schemas; before draft 2020-12, `items` may
+    be one."""
     return [*LISTS, "items"] if isinstance(node.get("items"), list) else [*LISTS]
 
 
 def _ones(node: dict[str, Any]) -> list[str]:
-    """Keywords of `node` whose values are schemas."""
+    """Returns the keywords of `node` whose values are schemas."""
     return [key for key in ONE if key in node and not isinstance(node[key], list)]
 
 
 def expression(schema: Any) -> str | None:
-    """outlines' expression of a checked schema; None if it would not keep all of it."""
+    """Returns outlines' expression of a checked schema; None if it would not enforce all of it."""
     try:
         size = _Walk(schema).size(schema, ())
     except _NotExpressible:
@@ -88,19 +89,20 @@ def expression(schema: Any) -> str | None:
 
 
 class _Walk:
-    """Goes through a schema as outlines would, and sums up what its expression could spell."""
+    """Walks a schema as outlines would, and sums up the size of its expression."""
 
     def __init__(self, root: Any) -> None:
         self.root = root
         self.total = 0
 
     def size(self, node: Any, inside: tuple[str, ...]) -> int:
-        """`inside` are the references that led here: one that comes again is recursion."""
+        """Returns the size of a node. `inside` are the references that led here, to detect
+        recursion."""
         if not isinstance(node, dict) or len(inside) > MOST_DEPTH:
             raise _NotExpressible
         size = self._size(node, asserted(node), inside)
         self.total += size
-        if self.total > 10 * MOST_SIZE:  # references may multiply what they name
+        if self.total > 10 * MOST_SIZE:  # references may multiply their targets
             raise _NotExpressible
         return size
 
@@ -136,7 +138,8 @@ class _Walk:
             raise _NotExpressible
         if any(json.dumps(name, ensure_ascii=False) != f'"{name}"' for name in properties):
             raise _NotExpressible  # outlines does not escape names
-        # With no required one first, the alternatives of which comes first are quadratic.
+        # Without a required member, outlines lists every choice of the first member: quadratic
+        # size.
         copies = 1 if required else len(properties)
         sizes = (len(n) + 5 + self.size(child, inside) for n, child in properties.items())
         return copies * sum(sizes)
@@ -158,14 +161,15 @@ class _Walk:
 
 
 def for_llguidance(schema: Any) -> Any:
-    """Changes a normal schema where llguidance would keep less than it says; returns it."""
+    """Adapts a normalized schema where llguidance would enforce less than it says, in place;
+    returns it."""
     for node in list(nodes(schema)):
         formats.keep(node)
     return schema
 
 
 def nodes(schema: Any) -> Iterator[dict[str, Any]]:
-    """The schema and all inside it, but for booleans."""
+    """Yields the schema and all schemas inside it, except booleans."""
     waiting = [schema]
     while waiting:
         node = waiting.pop()
@@ -175,7 +179,7 @@ def nodes(schema: Any) -> Iterator[dict[str, Any]]:
 
 
 def children(node: dict[str, Any]) -> Iterator[Any]:
-    """The schemas in a node, one level deep."""
+    """Yields the schemas in a node, one level deep."""
     for key in PLACES:
         yield from node.get(key, {}).values()
     for key in _lists(node):
@@ -184,14 +188,14 @@ def children(node: dict[str, Any]) -> Iterator[Any]:
 
 
 def literals(node: dict[str, Any]) -> list[Any]:
-    """The values that a node names."""
+    """Returns the values of a node's `enum` and `const`."""
     values = node.get("enum", [])
     const = [node["const"]] if "const" in node else []
     return [*values, *const] if isinstance(values, list) else const
 
 
 def asserted(node: dict[str, Any]) -> set[str]:
-    """The keywords of a normal node that are no annotations."""
+    """Returns the keywords of a normalized node, without annotations."""
     return set(KEPT.intersection(node))
 
 
@@ -203,7 +207,8 @@ def _count(node: dict[str, Any], key: str, otherwise: int) -> int:
 
 
 def _values(values: Any, kind: Any) -> int:
-    """Scalars only: how members of a literal object are ordered and spaced is llguidance's."""
+    """Returns the size of listed scalars. Literal objects go to llguidance, which orders and
+    spaces their members."""
     names = {str: "string", bool: "boolean", int: "integer", type(None): "null"}
     if not isinstance(values, list) or not values:
         raise _NotExpressible

@@ -1,8 +1,8 @@
 """Tool calls as a grammar: literal text around documents of the tools' schemas.
 
-The router says how the model writes a call; here it becomes one expression where outlines keeps
-all schemas, else one Lark grammar for llguidance. Either way the schemas are checked like any
-other, and an answer ends within its tokens.
+The router specifies how the model writes a call. The calls become one expression where outlines
+enforces all schemas, else one Lark grammar for llguidance. Either way the schemas are checked like
+any other, and calls are completed within the token budget.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from penstock.grammar.protocol import CompiledGrammar, GrammarKind, GrammarRejec
 from penstock.grammar.vocabulary import Vocabulary
 
 MOST_BYTES = 1 << 20  # of the whole text
-MOST_EXPRESSION = 32 << 10  # characters; longer ones are left to llguidance
-MOST_CHOICES = 8  # tools whose names begin with few enough tokens that each of them is tried
-NOTHING = {"type": "object", "additionalProperties": False}  # the arguments of a tool without any
+MOST_EXPRESSION = 32 << 10  # characters; llguidance gets longer ones
+MOST_CHOICES = 8  # tools; with at most this many, each token of a name is tried
+NOTHING = {"type": "object", "additionalProperties": False}  # arguments of a tool without any
 
 
 @dataclass(frozen=True)
 class Call:
-    """One tool and how a call of it is written."""
+    """A tool and the text around a call of it."""
 
     name: str
     before: str
@@ -42,7 +42,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Calls:
-    """A text of one call, or of one or more."""
+    """A text of one call, or of one or more calls."""
 
     begin: str
     between: str
@@ -52,9 +52,11 @@ class Calls:
 
 
 def parse(text: str, marks: Mapping[bytes, int]) -> Calls:
-    """What the router sent: {"mark", "begin", "between", "end", "many", "calls": [{"name",
-    "before", "schema", "after"}]}. A mark that is one of the special `marks` is left out. Raises
-    GrammarRejected, naming the tool whose schema cannot be kept."""
+    """Parses the router's spec: {"mark", "begin", "between", "end", "many", "calls": [{"name",
+    "before", "schema", "after"}]}. A mark that is one of the special `marks` is left out.
+
+    Raises GrammarRejected, naming the tool whose schema is not supported.
+    """
     if len(text) > MOST_BYTES:
         raise GrammarRejected(
             f"the tools have {len(text)} bytes; at most {MOST_BYTES} are possible"
@@ -73,8 +75,8 @@ def parse(text: str, marks: Mapping[bytes, int]) -> Calls:
 
 
 def framed(grammar: CompiledGrammar, text: str, vocabulary: Vocabulary) -> CompiledGrammar:
-    """`grammar`, made of such a text, and what the text says of where it stands: behind a special
-    token, or in free text (see `opening`)."""
+    """Places `grammar`, compiled from the spec `text`, behind its special token, or in free text
+    (see `opening`)."""
     spec = json.loads(text)
     opened = opening(spec)
     if opened is not None:
@@ -84,8 +86,8 @@ def framed(grammar: CompiledGrammar, text: str, vocabulary: Vocabulary) -> Compi
 
 
 def opening(spec: dict[str, Any]) -> Opening | None:
-    """What opens the calls in an answer that may say other things before: {"opening": {"mark",
-    "spelt", "heads": [{"parts", "spelt"}], "at_start", "again"}}. None if the calls are all."""
+    """Returns the opening of calls in free text: {"opening": {"mark", "spelt", "heads":
+    [{"parts", "spelt"}], "at_start", "again"}}. None if the output consists of calls only."""
     found = spec.get("opening")
     if found is None:
         return None
@@ -98,8 +100,8 @@ def opening(spec: dict[str, Any]) -> Opening | None:
 
 
 def alternatives(spec: GrammarSpec) -> tuple[GrammarSpec, GrammarSpec] | None:
-    """The document that may come instead of the calls, {"document": {"kind", "text", "complete"}},
-    and the calls. None if there is no such document."""
+    """Returns the document allowed instead of the calls, {"document": {"kind", "text",
+    "complete"}}, and the calls. None if there is no such document."""
     if spec.kind is not GrammarKind.CALLS:
         return None
     frame = json.loads(spec.text)
@@ -116,7 +118,7 @@ def _checked(call: dict[str, Any]) -> dict[str, Any]:
     if not found.get("properties") and not any(found[key] for key in constrained):
         return NOTHING
     try:
-        # Arguments are an object, whatever else the schema allows.
+        # Arguments must be an object, even if the schema allows other types.
         made: dict[str, Any] = normalize({**found, "type": "object"})
     except GrammarRejected as error:
         raise GrammarRejected(f"the parameters of `{call['name']}`: {error}") from error
@@ -124,7 +126,7 @@ def _checked(call: dict[str, Any]) -> dict[str, Any]:
 
 
 def expression(calls: Calls) -> str | None:
-    """One expression of them all; None if it would not keep every schema."""
+    """Returns one expression of all calls; None if it would not enforce every schema."""
     each = []
     for call in calls.calls:
         document = r"\{\}" if call.schema is NOTHING else schema.expression(call.schema)
@@ -142,7 +144,7 @@ def _escaped(text: str) -> str:
 
 
 def lark(calls: Calls) -> str:
-    """A Lark grammar of them all."""
+    """Returns a Lark grammar of all calls."""
     more = f"({_quoted(calls.between)} call)*" if calls.many else ""
     names = [f"call_{index}" for index in range(len(calls.calls))]
     lines = [
@@ -167,8 +169,8 @@ def _quoted(text: str) -> str:
 
 
 def growth(calls: Calls, vocabulary: Vocabulary) -> Growth:
-    """By how many tokens one can lengthen what the calls still need: as in a schema, and where
-    there is a choice of tools or of one more call, by a whole call."""
+    """Returns the growth bounds of the calls: those of their schemas and, where there is a
+    choice of tools or of one more call, a whole call."""
     each, once, jump, merged = 0, 0, 0, False
     for call in calls.calls:
         opened, word = schema_growth(call.schema, vocabulary)
@@ -181,10 +183,10 @@ def growth(calls: Calls, vocabulary: Vocabulary) -> Growth:
         merged |= any(b"}" + after + before[:1] in text for text in vocabulary.texts)
     if not calls.many and len(calls.calls) == 1:
         return Growth(each, once)
-    if calls.many and merged:  # a token ends one call and begins another
+    if calls.many and merged:  # a token may end one call and begin another
         each = max(each, jump)
     names = [call.name.encode() for call in calls.calls]
     starts = (name[:size] for name in names for size in range(1, len(name) + 1))
     choices = sum(start in vocabulary.texts for start in starts)
-    # A few tokens hold the end of a name and what follows it.
+    # A few tokens span the end of a name and the text after it.
     return Growth(each, once, jump, choices + 8 * len(names) if len(names) > MOST_CHOICES else 0)

@@ -1,4 +1,4 @@
-"""A tokenizer's tokens as bytes."""
+"""A tokenizer's vocabulary as bytes."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from penstock.faults import Fault
 
 
 class NoTokenizer(Fault):
-    """There is no tokenizer whose tokens could be told apart."""
+    """The model has no usable tokenizer."""
 
 
 class Vocabulary:
-    """What grammars know of a model's tokens. Reading it takes about a second per 128,000 tokens,
-    in which other threads go on. Raises NoTokenizer."""
+    """A model's vocabulary, for grammars.
+
+    Loading takes about a second per 128,000 tokens, with the GIL released. Raises NoTokenizer.
+    """
 
     def __init__(self, tokenizer: Path, size: int) -> None:
-        self.size = size  # rows of the model's vocabulary
+        self.size = size  # size of the model's vocabulary
         try:
             self.own = _core.Vocabulary(str(tokenizer), size)
         except ValueError as error:
@@ -29,17 +31,17 @@ class Vocabulary:
 
     @cached_property
     def tokens(self) -> tuple[bytes, ...]:
-        """The bytes of each token; empty for those that stand for no text (special, unused)."""
+        """The bytes of each token; empty for tokens without text (special, unused)."""
         return tuple(self.own.texts())
 
     @cached_property
     def special_tokens(self) -> dict[bytes, int]:
-        """The special tokens, by what they are called."""
+        """The special tokens by name."""
         return dict(self.own.special_tokens())
 
     @cached_property
     def texts(self) -> frozenset[bytes]:
-        """Every text that is a token."""
+        """The texts of all tokens."""
         return frozenset(text for text in self.tokens if text)
 
     @cached_property
@@ -49,17 +51,18 @@ class Vocabulary:
 
     @cached_property
     def single(self) -> tuple[bytes, ...]:
-        """Bytes that are tokens by themselves: with them any text can be spelt."""
+        """Bytes that are tokens by themselves; they can spell any text made of them."""
         return tuple(sorted(text for text in self.texts if len(text) == 1))
 
     def shortest_tokenization(self, text: bytes) -> list[int] | None:
-        """The fewest tokens that spell a text; None if none do."""
+        """Returns the fewest tokens that spell a text; None if none do."""
         return self.own.shortest_tokenization(text)
 
     def max_suffix_tokens(self, text: bytes) -> int:
-        """The most tokens that an ending of a text needs, at the fewest."""
+        """Returns the maximum, over all suffixes of a text, of the fewest tokens that spell the
+        suffix."""
         return self.own.max_suffix_tokens(text)
 
     def decode(self, tokens: Sequence[int]) -> bytes:
-        """The bytes of tokens, one after the other."""
+        """Returns the concatenated bytes of tokens."""
         return b"".join(self.tokens[token] for token in tokens)

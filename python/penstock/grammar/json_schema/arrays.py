@@ -1,4 +1,4 @@
-"""Rules of arrays as schemas."""
+"""Converts rules of arrays to schemas."""
 
 from __future__ import annotations
 
@@ -13,32 +13,33 @@ from penstock.grammar.json_schema.unsupported import UnsupportedKeyword
 if TYPE_CHECKING:
     from penstock.grammar.json_schema.emit import Emitter
 
-MOST_PLACES = 64  # of items that are told apart
-MOST_SETS = 64  # of values that are listed
+MOST_PLACES = 64  # items with rules of their own
+MOST_SETS = 64  # sets of values that are listed
 
 
 class Arrays:
-    """Of one schema."""
+    """The conversion of one schema's array rules."""
 
     def __init__(self, emitter: Emitter) -> None:
         self.emitter = emitter
         self.expander = emitter.expander
 
     def schemas(self, rule: ArrayRule) -> list[dict[str, Any]]:
-        """Schemas of which one holds where a rule does: not more, and often less."""
+        """Returns alternative schemas of a rule; their union is at most the rule, and often
+        less."""
         if rule.excluded:
             return self._excluding(rule)
         for contains in rule.contains:
             placed = self._placed(rule, contains)
             if placed is None or placed.least > placed.most:
-                raise UnsupportedKeyword("contains", "beside what else is said of the items")
+                raise UnsupportedKeyword("contains", "together with the other rules of the items")
             rule = placed
         if rule.unique:
             return [schema for part in self._unique(rule) for schema in self._plain(part)]
         return self._plain(rule)
 
     def _excluding(self, rule: ArrayRule) -> list[dict[str, Any]]:
-        """Of other lengths than the values that are excluded have."""
+        """Returns arrays of other lengths than the excluded values."""
         lengths = sorted({len(value) for value in rule.excluded})
         found, least = [], rule.least
         for length in lengths:
@@ -52,8 +53,8 @@ class Arrays:
         return self.schemas(replace(rule, least=least, most=most, excluded=()))
 
     def _placed(self, rule: ArrayRule, contains: Contains) -> ArrayRule | None:
-        """So many of the first items that may be what an array is to contain are so; the others
-        are not, if there may be no more."""
+        """Applies `contains` to the first items that may satisfy it, as many as required. With a
+        maximum, no further items are allowed."""
         first = list(rule.first)
         others = self.expander
         missing, place = contains.least, 0
@@ -69,7 +70,7 @@ class Arrays:
         if missing:
             return None
         rule = replace(rule, first=tuple(first), least=max(rule.least, place), contains=())
-        if contains.most < UNBOUNDED:  # no more items than may be so
+        if contains.most < UNBOUNDED:  # at most as many items as may satisfy it
             return replace(rule, most=min(rule.most, contains.most))
         return rule
 
@@ -100,7 +101,8 @@ class Arrays:
         return [found]
 
     def _unique(self, rule: ArrayRule) -> list[ArrayRule]:
-        """Rules whose items differ by their places, or arrays of one item."""
+        """Returns rules of arrays with distinct items: items of disjoint rules, or at most one
+        item."""
         if rule.most <= 1:
             return [rule]
         if len(rule.first) <= 1:
@@ -112,12 +114,13 @@ class Arrays:
         apart = self._apart(rule)
         if apart is None:
             raise UnsupportedKeyword(
-                "uniqueItems", "where two or more items must be there that may be equal"
+                "uniqueItems", "where two or more items are required that may be equal"
             )
         return [apart]
 
     def _apart(self, rule: ArrayRule) -> ArrayRule | None:
-        """As many items as there must be, if those of different places never are equal."""
+        """Returns the rule with the minimum number of items if items at different places are
+        never equal."""
         conjs = [rule.item(place) for place in range(min(rule.least, MOST_PLACES + 1))]
         if len(conjs) > 8:
             return None
@@ -127,7 +130,7 @@ class Arrays:
         return replace(rule, most=rule.least)
 
     def _values(self, rule: ArrayRule) -> list[Any] | None:
-        """What items may be, if these are a few values."""
+        """Returns the possible values of items if they are a finite list."""
         form = self.expander.form(rule.rest)
         if form.unsupported or rule.first:
             return None
@@ -143,7 +146,7 @@ class Arrays:
         return list(without(found, ()))
 
     def _subsets(self, rule: ArrayRule, values: list[Any]) -> list[ArrayRule]:
-        """Of a few values all sets, of more those of which each item comes from its own part."""
+        """Returns all sets of few values. For more values, each item gets its own part of them."""
         sizes = range(rule.least, min(rule.most, len(values)) + 1)
         total = sum(comb(len(values), size) for size in sizes)
         if total <= MOST_SETS:
