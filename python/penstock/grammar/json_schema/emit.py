@@ -1,4 +1,4 @@
-"""From alternatives back to a schema, in the keywords that the backends enforce."""
+"""Converts alternatives back to a schema, in the keywords that the backends enforce."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PLAIN = {"type"}
 
 
 def normalize(schema: Any) -> Any:
-    """A schema in the backends' keywords, under which no document is valid that is not so under
+    """Returns a schema in the backends' keywords. Every document valid under it is valid under
     `schema`. Raises GrammarRejected."""
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(max(limit, MOST_FRAMES))
@@ -62,13 +62,13 @@ def _normalize(expander: Expander) -> Any:
 
 
 class Emitter:
-    """Writes the parts of one schema, each a conjunction that several places may name."""
+    """Emits the parts of one schema. A part is a conjunction that several places may refer to."""
 
     def __init__(self, expander: Expander, gone: dict[Conjunction, str]) -> None:
         self.expander = expander
-        self.gone = gone  # what turned out not to be sayable, by the reason
+        self.gone = gone  # conjunctions that cannot be expressed, with the reason
         self.parts: dict[str, Any] = {}
-        self.stale = False  # something was referred to that turned out so
+        self.stale = False  # an emitted reference leads to such a conjunction
         self._numbers: dict[Conjunction, str] = {}
         self._busy: set[Conjunction] = set()
         self._looped: set[Conjunction] = set()
@@ -76,8 +76,8 @@ class Emitter:
         self._objects = Objects(self)
 
     def schema_of(self, conj: Conjunction) -> Any:
-        """A schema of a conjunction: a boolean, or a reference. Raises UnsupportedKeyword if there
-        is none though something may be valid."""
+        """Returns the schema of a conjunction: a boolean, or a reference. Raises
+        UnsupportedKeyword if it cannot be expressed although a value may be valid."""
         conj = self._simple(conj)
         if conj in self.gone:
             raise LocatedUnsupportedKeyword(self.gone[conj])
@@ -102,7 +102,7 @@ class Emitter:
         return made if isinstance(made, bool) else {"$ref": f"#/$defs/{name}"}
 
     def _simple(self, conj: Conjunction) -> Conjunction:
-        """A conjunction without what only leads to others, and without what says nothing."""
+        """Resolves literals that are only references, and drops those without assertions."""
         found: set[Literal] = set()
         for literal in conj:
             contents = self.expander.node(literal[0]).contents
@@ -122,7 +122,7 @@ class Emitter:
         return frozenset(found)
 
     def _leads(self, number: int) -> bool:
-        """Whether a node says nothing but where another one is."""
+        """Whether a node is only a reference to another one."""
         node = self.expander.node(number)
         if isinstance(node.contents, bool) or "$ref" not in node.contents:
             return False
@@ -131,7 +131,7 @@ class Emitter:
     def _circle(self, literal: Literal) -> GrammarRejected:
         place = self.expander.node(literal[0]).place
         return GrammarRejected(
-            f"the schema at `{place}` refers to itself, with no member or item between"
+            f"the schema at `{place}` refers to itself without a member or an item in between"
         )
 
     def _made(self, conj: Conjunction) -> Any:
@@ -155,7 +155,7 @@ class Emitter:
         return False
 
     def _said(self, error: UnsupportedKeyword, conj: Conjunction) -> str:
-        """With the place of the keyword."""
+        """Returns the error's message with the place of the keyword."""
         if isinstance(error, LocatedUnsupportedKeyword):
             return str(error)
         nodes = [self.expander.node(number) for number, _ in sorted(conj)]
@@ -169,7 +169,7 @@ class Emitter:
         if isinstance(rule, NumberRule):
             found = number(rule)
             if not found:
-                raise UnsupportedKeyword("not", "for all numbers that are integers, or for so many")
+                raise UnsupportedKeyword("not", "for all integers, or for too many numbers")
             return found
         if isinstance(rule, StringRule):
             schema = string(rule)
@@ -184,7 +184,7 @@ class Emitter:
 
     @cache  # noqa: B019
     def disjoint(self, one: str, other: str) -> bool:
-        """Whether no name matches both patterns."""
+        """Returns whether no name matches both patterns."""
         from llguidance import LLMatcher
 
         schema = {"type": "object", "patternProperties": {one: {}, other: {}}}
@@ -206,7 +206,7 @@ def _listed(kind: str, rule: Rule) -> list[dict[str, Any]]:
 
 
 def _joined(schemas: list[dict[str, Any]]) -> dict[str, Any]:
-    """A schema of what is valid under one of these."""
+    """Returns the union of schemas."""
     types = [each["type"] for each in schemas if each.keys() == PLAIN]
     values = [value for each in schemas if each.keys() == {"enum"} for value in each["enum"]]
     found: list[dict[str, Any]] = []
@@ -222,7 +222,7 @@ def _joined(schemas: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _assembled(parts: dict[str, Any], root: Any) -> Any:
-    """One schema of its parts: those that are named once are put where they are named."""
+    """Assembles the parts into one schema; a part with one use is inlined."""
     if isinstance(root, bool):
         return {}
     uses = _uses(parts, root)
@@ -244,7 +244,7 @@ def _name(node: Any) -> str | None:
 
 
 class _Inlined:
-    """Parts with others put in where they are named, but for those that are kept apart."""
+    """Inlines parts where they are referenced, except for those in `kept`."""
 
     def __init__(self, parts: dict[str, Any], kept: set[str]) -> None:
         self.parts = parts
@@ -274,7 +274,7 @@ class _Inlined:
         return self.inline(value)
 
     def reached(self, root: Any) -> set[str]:
-        """The names of kept parts that are used."""
+        """Returns the names of the kept parts that are used."""
         found: set[str] = set()
         waiting = [root]
         while waiting:
@@ -286,7 +286,7 @@ class _Inlined:
 
 
 def _references(node: Any) -> list[str]:
-    """The names in a schema, each as often as it is there."""
+    """Returns the names referenced in a schema, with repetitions."""
     found, waiting = [], [node]
     while waiting:
         each = waiting.pop()
@@ -313,7 +313,7 @@ def _uses(parts: dict[str, Any], root: Any) -> dict[str, int]:
 
 
 def _looped(parts: dict[str, Any]) -> set[str]:
-    """Parts that lead back to themselves: where a walk comes to what it is inside of."""
+    """Returns the recursive parts: targets of back edges in a depth-first search."""
     edges = {name: _references(part) for name, part in parts.items()}
     state: dict[str, int] = {}
     found: set[str] = set()

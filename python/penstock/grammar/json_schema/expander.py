@@ -1,4 +1,4 @@
-"""From literals to alternatives, and what these say of values and of each other."""
+"""Expands literals to alternatives, and decides which values and combinations satisfy them."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from penstock.grammar.json_schema.rules import (
 )
 from penstock.grammar.protocol import GrammarRejected
 
-MOST_WORK = 100_000  # pairs of rules that are put together
+MOST_WORK = 100_000  # pairs of rules that are combined
 
 
 class CircularReference(Exception):
-    """What is asked for is just being worked out."""
+    """The requested form is still being computed."""
 
 
 class Expander:
@@ -46,15 +46,15 @@ class Expander:
         self._work = 0
 
     def holding(self, number: int, positive: bool = True) -> Conjunction:
-        """That a node holds, or does not."""
+        """Returns the conjunction that a node holds, or does not."""
         return frozenset(((number, positive),))
 
     def node(self, number: int) -> Node:
         return self.reader.nodes[number]
 
     def form(self, conj: Conjunction) -> Form:
-        """The alternatives of a conjunction. Raises GrammarRejected, and CircularReference in a
-        circle."""
+        """Returns the alternatives of a conjunction. Raises GrammarRejected, and
+        CircularReference in a cycle."""
         found = self._joined.get(conj)
         if found is None:
             found = EVERY
@@ -64,7 +64,7 @@ class Expander:
         return found
 
     def literal_form(self, literal: Literal) -> Form:
-        """The alternatives of a literal."""
+        """Returns the alternatives of a literal."""
         found = self._forms.get(literal)
         if found is None:
             if literal in self._busy:
@@ -80,7 +80,7 @@ class Expander:
         return found
 
     def empty(self, conj: Conjunction) -> bool:
-        """Whether surely nothing keeps a conjunction."""
+        """Returns whether certainly no value satisfies a conjunction."""
         found = self._empty.get(conj)
         if found is None:
             try:
@@ -91,7 +91,7 @@ class Expander:
         return found
 
     def product(self, one: Form, other: Form) -> Form:
-        """What is valid under both."""
+        """Returns the intersection of two forms."""
         if one is EVERY:
             return other
         if other is EVERY:
@@ -101,7 +101,7 @@ class Expander:
         for name in one.rules.keys() & other.rules.keys():
             found = [self.meet(a, b) for a in one.rules[name] for b in other.rules[name]]
             if any(rule is None for rule in found):
-                gone[name] = "a value that could not be checked"
+                gone[name] = "a value of `enum` or `const` could not be checked"
             rules[name] = [each for each in found if each is not None and self._possible(each)]
         for a, b in ((one, other), (other, one)):
             for name, reason in a.unsupported.items():
@@ -110,7 +110,7 @@ class Expander:
         return bounded({name: rules[name] for name in EVERY.rules if name in rules}, gone)
 
     def meet(self, one: Rule, other: Rule) -> Rule | None:
-        """Both rules, of one kind; None if that cannot be told."""
+        """Returns the conjunction of two rules of one kind; None if it cannot be decided."""
         self._work += 1
         if self._work > MOST_WORK:
             raise GrammarRejected(
@@ -140,8 +140,8 @@ class Expander:
         return True
 
     def member(self, rule: ObjectRule, name: str, unsure: bool = False) -> Conjunction:
-        """What the member of a name holds. Where it cannot be told whether a pattern matches it,
-        it holds what it would if it did, and what it would if it did not."""
+        """Returns the conjunction for a member. If it is unknown whether a pattern matches the
+        name, both cases must hold."""
         conj = rule.members.get(name, ANYTHING)
         for pattern, more in rule.matching.items():
             if search(pattern, name) is not False:
@@ -155,7 +155,7 @@ class Expander:
         return conj
 
     def holds(self, conj: Conjunction, value: Any) -> bool | None:
-        """Whether a value keeps a conjunction; None if that cannot be told."""
+        """Returns whether a value satisfies a conjunction; None if that cannot be decided."""
         try:
             form = self.form(conj)
         except CircularReference:
@@ -166,7 +166,7 @@ class Expander:
         return None if None in verdict or kind(value) in form.unsupported else False
 
     def accepts(self, rule: Rule, value: Any) -> bool | None:
-        """Whether a value of its kind keeps a rule; None if that cannot be told."""
+        """Returns whether a value of its kind satisfies a rule; None if that cannot be decided."""
         if any(key(value) == key(other) for other in rule.excluded):
             return False
         if rule.values is not None:
@@ -204,7 +204,7 @@ class Expander:
 
 
 def concerns(some: SomeMember, name: str) -> bool:
-    """Whether a member of a name may be the one that is asked for."""
+    """Returns whether a member with this name may be the required one."""
     if some.rest is None:
         return some.pattern is not None and search(some.pattern, name) is True
     patterns = [search(pattern, name) for pattern in some.rest.patterns]
@@ -230,7 +230,7 @@ def _is_text(rule: StringRule, value: str) -> bool | None:
 
 @lru_cache(maxsize=10_000)
 def search(pattern: str, text: str) -> bool | None:
-    """Whether a pattern is found in a text; None if that cannot be told."""
+    """Returns whether a pattern is found in a text; None if Python's `re` cannot decide it."""
     try:
         return re.search(pattern, text) is not None
     except (re.error, RecursionError, OverflowError):

@@ -1,4 +1,4 @@
-"""Alternatives: for each kind of value the rules of which one must be kept."""
+"""Alternatives: for each kind of value, rules of which one must hold."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.grammar.json_schema.rules import ANY, EvaluatedMembers, Rule, without
 
-MOST_RULES = 96  # of a kind: what alternatives multiply to
+MOST_RULES = 96  # per kind, after alternatives multiply
 MANY = (
     f"the schema has more than {MOST_RULES} alternatives for one value, and none of the first fits"
 )
@@ -16,14 +16,15 @@ MANY = (
 
 @dataclass(frozen=True)
 class Form:
-    """`rules`: by kind. `unsupported`: by kind, why more values may be valid than they say."""
+    """Alternatives of a schema. `rules`: by kind. `unsupported`: by kind, the reason why more
+    values may be valid than the rules express."""
 
     rules: dict[str, tuple[Rule, ...]]
     unsupported: dict[str, str]
 
     @property
     def empty(self) -> bool:
-        """Whether surely no value is valid."""
+        """Whether certainly no value is valid."""
         return not self.rules and not self.unsupported
 
 
@@ -32,27 +33,27 @@ EVERY = Form({kind: (rule,) for kind, rule in ANY.items()}, {})
 
 
 def only(kind: str, *rules: Rule) -> Form:
-    """Values of one kind."""
+    """Returns the form of values of one kind."""
     return Form({kind: rules}, {})
 
 
 def besides(*kinds: str) -> Form:
-    """Values of all other kinds."""
+    """Returns the form of values of all other kinds."""
     return Form({kind: (rule,) for kind, rule in ANY.items() if kind not in kinds}, {})
 
 
 def unsupported(kind: str, reason: str) -> Form:
-    """Values of a kind that no rule says."""
+    """Returns the form of a kind whose valid values no rule expresses."""
     return Form({}, {kind: reason})
 
 
 def where(kind: str, rule: Rule) -> Form:
-    """All values, those of a kind if they keep a rule."""
+    """Returns the form of all values, with a rule for one kind."""
     return Form({**EVERY.rules, kind: (rule,)}, {})
 
 
 def union(forms: Iterable[Form]) -> Form:
-    """What is valid under one of them."""
+    """Returns the union of forms."""
     rules: dict[str, list[Rule]] = {}
     gone: dict[str, str] = {}
     for form in forms:
@@ -64,7 +65,7 @@ def union(forms: Iterable[Form]) -> Form:
 
 
 def bounded(rules: dict[str, list[Rule]], gone: dict[str, str]) -> Form:
-    """A form of so many rules at most."""
+    """Returns a form with at most MOST_RULES rules per kind."""
     for kind, found in rules.items():
         if len(found) > MOST_RULES:
             gone.setdefault(kind, MANY)
@@ -72,7 +73,8 @@ def bounded(rules: dict[str, list[Rule]], gone: dict[str, str]) -> Form:
 
 
 def unseen(form: Form) -> Form:
-    """A form that has looked at no members and items, as far as `unevaluatedItems` knows."""
+    """Returns a form that has evaluated no members and items, for `unevaluatedItems` and
+    `unevaluatedProperties`."""
     rules = dict(form.rules)
     for kind, blank in (("array", 0), ("object", EvaluatedMembers())):
         if kind in rules:
@@ -81,7 +83,7 @@ def unseen(form: Form) -> Form:
 
 
 def first(form: Form, most: int) -> Form:
-    """A form of fewer rules."""
+    """Returns a form with the first `most` rules per kind."""
     gone = dict(form.unsupported)
     for kind, rules in form.rules.items():
         if len(rules) > most:
@@ -90,11 +92,11 @@ def first(form: Form, most: int) -> Form:
 
 
 def _joined(kind: str, rules: list[Rule]) -> list[Rule]:
-    """Without rules that are there twice, and with those of a few values as one."""
+    """Removes duplicate rules, and merges rules that list values."""
     if ANY[kind] in rules:
         return [ANY[kind]]
     found: list[Rule] = []
-    listed: list[tuple[Rule, list[Any]]] = []  # what else is known of some values, and these
+    listed: list[tuple[Rule, list[Any]]] = []  # (the rule without its values, the merged values)
     for rule in rules:
         if rule.values is None:
             if rule not in found:

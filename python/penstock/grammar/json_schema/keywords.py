@@ -1,4 +1,4 @@
-"""A node's keywords, of the types that the standard wants, and as the newest draft has them."""
+"""Typed access to a node's keywords, in the form of the newest draft."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 
 
 class Keywords:
-    """Of one node that is no boolean."""
+    """The keywords of one node that is not a boolean."""
 
     def __init__(self, expander: Expander, node: Node) -> None:
         assert isinstance(node.contents, dict)
@@ -42,11 +42,11 @@ class Keywords:
         return keyword in self.contents
 
     def unsupported(self, keyword: str) -> str:
-        """What is said where a keyword leaves nothing."""
+        """Returns the message for a keyword that cannot be expressed."""
         return f"the schema keyword `{keyword}` (in `{self.node.place}`) is not supported"
 
     def types(self) -> list[str] | None:
-        """The names in `type`; None if all are possible."""
+        """Returns the names in `type`; None if all are possible."""
         if "type" not in self:
             return None
         given = self.contents["type"]
@@ -59,7 +59,7 @@ class Keywords:
         return names
 
     def values(self) -> list[Any] | None:
-        """What `enum` and `const` list; None if they do not."""
+        """Returns the values in `enum`; None if there are none."""
         found = None
         if "enum" in self:
             found = self.contents["enum"]
@@ -68,7 +68,7 @@ class Keywords:
         return found
 
     def count(self, keyword: str) -> int | None:
-        """A whole number of 0 or more."""
+        """Returns a whole number of 0 or more."""
         if keyword not in self:
             return None
         given = self.contents[keyword]
@@ -79,7 +79,7 @@ class Keywords:
         return min(int(given), UNBOUNDED)
 
     def number(self, keyword: str) -> float | None:
-        """A number. Draft 4's exclusive bounds are booleans."""
+        """Returns a number. Draft 4's exclusive bounds are booleans."""
         if keyword not in self:
             return None
         given = self.contents[keyword]
@@ -91,7 +91,7 @@ class Keywords:
         return given
 
     def step(self) -> Fraction | None:
-        """`multipleOf`."""
+        """Returns `multipleOf`."""
         given = self.number("multipleOf")
         if given is None:
             return None
@@ -100,7 +100,7 @@ class Keywords:
         return Fraction(str(given))
 
     def text(self, keyword: str) -> str | None:
-        """A string."""
+        """Returns a string."""
         if keyword not in self:
             return None
         if not isinstance(self.contents[keyword], str):
@@ -108,44 +108,40 @@ class Keywords:
         return str(self.contents[keyword])
 
     def format(self) -> str | None:
-        """The name in `format`, as the newest draft has it; None if there is none."""
+        """Returns the name in `format`, as in the newest draft; None if there is none."""
         name = self.contents.get("format")
         return ALIASES.get(name, name) if isinstance(name, str) else None
 
     def referred(self) -> list[int]:
-        """The schemas that the node refers to."""
+        """Returns the numbers of the schemas that the node references."""
         target = self.expander.reader.target
         return [target(self.node, keyword) for keyword in REFERENCES if keyword in self]
 
     def schema(self, keyword: str, holds: bool = True) -> Conjunction:
-        """That the schema in a keyword holds, or does not."""
+        """Returns the conjunction that the schema in a keyword holds, or does not."""
         return self._holding(self.contents[keyword], keyword, holds)
 
     def schemas(self, keyword: str) -> list[int]:
-        """The numbers of a list of schemas."""
+        """Returns the numbers of a list of schemas."""
         given = self.contents.get(keyword, [])
         if not isinstance(given, list):
-            raise GrammarRejected(
-                f"`{keyword}` must be a list, which it is not in `{self.node.place}`"
-            )
+            raise GrammarRejected(f"`{keyword}` (in `{self.node.place}`) must be a list")
         return [self._number(each, f"{keyword}/{i}") for i, each in enumerate(given)]
 
     def members(self, keyword: str) -> dict[str, Any]:
-        """An object's members."""
+        """Returns the members of an object."""
         given = self.contents.get(keyword, {})
         if not isinstance(given, dict):
-            raise GrammarRejected(
-                f"`{keyword}` must be an object, which it is not in `{self.node.place}`"
-            )
+            raise GrammarRejected(f"`{keyword}` (in `{self.node.place}`) must be an object")
         return given
 
     def named(self, keyword: str) -> dict[str, int]:
-        """The numbers of schemas by name."""
+        """Returns the numbers of schemas by name."""
         members = self.members(keyword)
         return {name: self._number(each, f"{keyword}/{name}") for name, each in members.items()}
 
     def required(self) -> list[str]:
-        """Names of members that must be there; draft 3 says so in the members themselves."""
+        """Returns the names of required members; in draft 3 the members themselves say so."""
         given = self.contents.get("required", [])
         if isinstance(given, bool):
             given = []
@@ -159,7 +155,7 @@ class Keywords:
         return [*given, *inner]
 
     def dependencies(self) -> list[tuple[str, str, Any]]:
-        """(keyword, name, names or schema) of everything that the presence of a member asks for."""
+        """Returns (keyword, name, required names or schema) of each dependency."""
         found = []
         for keyword in ("dependencies", "dependentRequired", "dependentSchemas"):
             for name, dependency in self.members(keyword).items():
@@ -173,12 +169,12 @@ class Keywords:
         return found
 
     def dependent(self, keyword: str, name: str, dependency: Any) -> int:
-        """The number of the schema that a member's presence asks for."""
+        """Returns the number of the schema of a dependency."""
         return self._number(dependency, f"{keyword}/{name}")
 
     def items(self) -> tuple[list[int], Conjunction | None, str]:
-        """Schemas of the first items, of those behind them (None if there is none), and the keyword
-        that says the latter."""
+        """Returns the schemas of the first items, that of the other items (None if there is
+        none), and the keyword of the latter."""
         rest: Conjunction | None = None
         listed = isinstance(self.contents.get("items"), list)
         key = "additionalItems" if listed else "items"

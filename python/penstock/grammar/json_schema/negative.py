@@ -1,4 +1,4 @@
-"""The alternatives of a schema that is not to hold: one for each of its keywords."""
+"""The alternatives of a negated schema: at least one per keyword."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def form(expander: Expander, node: Node) -> Form:
-    """What is valid where a node is not."""
+    """Returns the alternatives of the negation of a node."""
     if isinstance(node.contents, bool):
         return NONE if node.contents else EVERY
     words = Keywords(expander, node)
@@ -96,7 +96,7 @@ def _strings(words: Keywords) -> Iterator[Form]:
         yield only("string", StringRule(unmatched=(pattern,)))
     given = words.format()
     if given in OTHERWISE:
-        # What is asked for by another name, older or wider, others may understand otherwise.
+        # Clients may interpret an alias, which is older or wider, in another way.
         if given == words.contents["format"]:
             yield only("string", StringRule(patterns=(OTHERWISE[given],)))
         yield unsupported("string", words.unsupported("format"))
@@ -159,7 +159,7 @@ def _objects(words: Keywords) -> Iterator[Form]:
 
 
 def _some(words: Keywords) -> Iterator[Form]:
-    """A member without a name of its own is not what it should be."""
+    """Yields: an unnamed member violates its schema."""
     matching = words.named("patternProperties")
     for pattern, number in matching.items():
         conj = words.expander.holding(number, False)
@@ -196,7 +196,7 @@ def _applied(words: Keywords) -> Iterator[Form]:
 
 
 def _conditional(words: Keywords) -> Iterator[Form]:
-    """The branch that is to hold does not."""
+    """Yields: the branch that applies is violated."""
     expander = words.expander
     if "if" in words and words.node.known("if"):
         for branch, holds in (("then", True), ("else", False)):
@@ -212,7 +212,7 @@ def _none_of(expander: Expander, numbers: list[int]) -> Form:
 
 
 def _depending(words: Keywords, keyword: str, name: str, dependency: Any) -> Iterator[Form]:
-    """A member is there, and what it asks for does not hold."""
+    """Yields: a member is present, and its dependency is violated."""
     expander = words.expander
     there = only("object", ObjectRule(required=(name,)))
     if isinstance(dependency, list):

@@ -1,4 +1,4 @@
-"""Schemas as nodes: the draft that each is written in, where its references lead, its keywords."""
+"""Schemas as nodes: their draft, their place, and the targets of their references."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from penstock.grammar.protocol import GrammarRejected
 MOST_DEPTH = 100
 MOST_NODES = 30_000
 ROOT = "urn:penstock:schema"
-# What a draft does not know is an annotation there; it is kept if asserted, and never negated.
+# A keyword newer than the draft is an annotation there; it is enforced if asserted, and never
+# negated.
 SINCE_6 = frozenset(("const", "contains", "propertyNames"))
 SINCE_7 = frozenset(("if", "then", "else"))
 SINCE_2019 = frozenset(("dependentRequired", "dependentSchemas", "unevaluatedItems",
@@ -33,7 +34,7 @@ UNKNOWN: Mapping[str, frozenset[str]] = {
     DRAFT6.name: SINCE_7 | SINCE_2019,
     DRAFT7.name: SINCE_2019,
 }
-OLD = (DRAFT4.name, DRAFT6.name, DRAFT7.name)  # a `$ref` hides what stands beside it
+OLD = (DRAFT4.name, DRAFT6.name, DRAFT7.name)  # a `$ref` hides its siblings
 
 
 @dataclass(frozen=True)
@@ -41,22 +42,22 @@ class Node:
     """One schema."""
 
     contents: dict[str, Any] | bool
-    place: str  # where it was first met
+    place: str  # the first path to it
     resolver: Any  # of references in it
     draft: Specification[Any]
     declared: bool  # the schema names its draft
 
     @property
     def old(self) -> bool:
-        """Whether siblings of a `$ref` do not count."""
+        """Whether siblings of a `$ref` are ignored."""
         return self.declared and self.draft.name in OLD
 
     def known(self, keyword: str) -> bool:
-        """Whether the schema's draft knows a keyword."""
+        """Returns whether the schema's draft knows a keyword."""
         return not (self.declared and keyword in UNKNOWN.get(self.draft.name, ()))
 
     def wrong(self, keyword: str, rule: str) -> GrammarRejected:
-        """Says that a keyword's value is none."""
+        """Returns the error for an invalid value of a keyword."""
         given = json.dumps(self.contents[keyword] if isinstance(self.contents, dict) else None)
         return GrammarRejected(
             f"`{keyword}` (in `{self.place}`) must be {rule}. Given: {given[:64]}"
@@ -64,26 +65,26 @@ class Node:
 
 
 class Reader:
-    """The nodes of one schema, each known by a number."""
+    """The nodes of one schema, addressed by number."""
 
     def __init__(self, root: Any) -> None:
         self.nodes: list[Node] = []
         self._numbers: dict[int, int] = {}
-        self._kept: list[Any] = []  # what the numbers are of
+        self._kept: list[Any] = []  # keeps made-up schemas alive: `_numbers` uses their ids
         self._root = root
         draft, declared = self._draft(root, DRAFT202012, False)
         resource = draft.create_resource(root)
         registry: Registry[Any] = REGISTRY.with_resource(ROOT, resource)
         try:
             resolver = registry.resolver(ROOT).in_subresource(resource)
-        except Exception:  # an identifier that is none
+        except Exception:  # an invalid identifier
             resolver = registry.resolver(ROOT)
         self.dynamic = _dynamic_anchors(root)
         self._booleans: dict[bool, int] = {}
         self.root = self._add(root, Node(root, "#", resolver, draft, declared))
 
     def child(self, node: Node, contents: Any, place: str) -> int:
-        """The number of a schema inside a node, at `place` below it."""
+        """Returns the number of a schema inside a node, at `place` below it."""
         place = f"{node.place}/{place}"
         if id(contents) in self._numbers and isinstance(contents, dict):
             return self._numbers[id(contents)]
@@ -98,17 +99,17 @@ class Reader:
         if isinstance(contents, dict) and ("$id" in contents or "id" in contents):
             try:
                 resolver = resolver.in_subresource(draft.create_resource(contents))
-            except Exception:  # an `id` that is none
+            except Exception:  # an invalid `id`
                 resolver = node.resolver
         return self._add(contents, Node(contents, place, resolver, draft, declared))
 
     def made(self, node: Node, contents: Any, place: str) -> int:
-        """The number of a schema that the rules make up, in the place of a node."""
+        """Returns the number of a schema made up by the rules, at the place of a node."""
         self._kept.append(contents)
         return self.child(node, contents, place)
 
     def target(self, node: Node, keyword: str) -> int:
-        """Where a node's reference leads."""
+        """Returns the number of the target of a node's reference."""
         contents = node.contents
         assert isinstance(contents, dict)
         reference = contents[keyword]
@@ -126,12 +127,12 @@ class Reader:
             contents, resolver = _pointed(self._root, reference), node.resolver
         if contents is None:
             raise GrammarRejected(
-                f"the `{keyword}` {json.dumps(reference)[:64]} (in `{node.place}`) leads to "
-                "nothing in the schema; schemas elsewhere are not fetched"
+                f"the `{keyword}` {json.dumps(reference)[:64]} (in `{node.place}`) has no target "
+                "in the schema; other schemas are not fetched"
             )
         if not isinstance(contents, dict | bool):
             raise GrammarRejected(
-                f"the `{keyword}` {json.dumps(reference)[:64]} leads to no schema"
+                f"the target of the `{keyword}` {json.dumps(reference)[:64]} is not a schema"
             )
         if id(contents) in self._numbers and isinstance(contents, dict):
             return self._numbers[id(contents)]
@@ -139,7 +140,7 @@ class Reader:
         return self._add(contents, Node(contents, reference[:200], resolver, draft, declared))
 
     def _check_dynamic(self, node: Node, keyword: str, reference: str) -> None:
-        """Dynamic references are kept where they can lead to one place alone."""
+        """Rejects dynamic references with more than one possible target."""
         if keyword == "$dynamicRef" and self.dynamic.count(reference.rpartition("#")[2]) > 1:
             raise _unsupported(keyword, node.place)
         if keyword == "$recursiveRef" and self.dynamic.count("$recursiveAnchor") > 1:
@@ -166,7 +167,7 @@ class Reader:
             return otherwise, declared
         try:
             return specification_with(name.rstrip("#")), True
-        except Exception:  # a name of the schema's own
+        except Exception:  # not a known draft
             return otherwise, declared
 
 
@@ -190,7 +191,7 @@ def _dynamic_anchors(root: Any) -> list[str]:
 
 
 def _pointed(root: Any, reference: str) -> Any:
-    """What a plain pointer leads to, whatever identifiers say."""
+    """Resolves a plain JSON pointer, whatever the identifiers are."""
     from urllib.parse import unquote
 
     if reference != "#" and not reference.startswith("#/"):

@@ -1,4 +1,4 @@
-"""Rules of objects as schemas."""
+"""Converts rules of objects to schemas."""
 
 from __future__ import annotations
 
@@ -22,18 +22,19 @@ from penstock.grammar.json_schema.unsupported import UnsupportedKeyword
 if TYPE_CHECKING:
     from penstock.grammar.json_schema.emit import Emitter
 
-MOST_SETS = 48  # of members of which one set must be there
+MOST_SETS = 48  # alternative sets of members
 
 
 class Objects:
-    """Of one schema."""
+    """The conversion of one schema's object rules."""
 
     def __init__(self, emitter: Emitter) -> None:
         self.emitter = emitter
         self.expander = emitter.expander
 
     def schemas(self, rule: ObjectRule) -> list[dict[str, Any]]:
-        """Schemas of which one holds where a rule does: not more, and sometimes less."""
+        """Returns alternative schemas of a rule; their union is at most the rule, and sometimes
+        less."""
         if rule.excluded:
             return self._excluding(rule)
         if rule.some:
@@ -44,7 +45,7 @@ class Objects:
         return self._counted(rule, members)
 
     def _choosing(self, rule: ObjectRule) -> list[dict[str, Any]]:
-        """With one of the members that have names as the one that is asked for."""
+        """Returns one schema per named member that may be the required one."""
         some = rule.some[0]
         names = ordered((*rule.members, *rule.required, *self._listed(rule)))
         found: list[dict[str, Any]] = []
@@ -59,11 +60,11 @@ class Objects:
             if len(found) > MOST_SETS:
                 break
         if not found:
-            raise UnsupportedKeyword("not", "for members that have no names in the schema")
+            raise UnsupportedKeyword("not", "for members that the schema does not name")
         return found[:MOST_SETS]
 
     def _members(self, rule: ObjectRule) -> dict[str, Any]:
-        """The schemas of all members with names: False of those that may not be there."""
+        """Returns the schemas of all named members: False for those that are forbidden."""
         names = [*rule.members, *rule.required, *self._listed(rule)]
         names += [name for rest in rule.rests for name in sorted(rest.names)]
         return {
@@ -72,7 +73,7 @@ class Objects:
         }
 
     def _listed(self, rule: ObjectRule) -> list[str]:
-        """The names that members may have alone, if they are a few."""
+        """Returns the allowed names if they are a finite list."""
         if not rule.names:
             return []
         found = self.expander.form(rule.names).rules.get("string", ())
@@ -81,13 +82,14 @@ class Objects:
         return [name for each in found for name in each.values or ()]
 
     def _excluding(self, rule: ObjectRule) -> list[dict[str, Any]]:
-        """With as many members as no excluded value has, where that is possible."""
+        """Returns objects that differ from the excluded values in their number of members, where
+        possible."""
         if any(rule.excluded) or rule.most == 0:
-            raise UnsupportedKeyword("not", "for listed objects with members")
+            raise UnsupportedKeyword("not", "for values that are objects with members")
         return self.schemas(replace(rule, least=max(rule.least, 1), excluded=()))
 
     def _counted(self, rule: ObjectRule, members: dict[str, Any]) -> list[dict[str, Any]]:
-        """With as many members as there must and may be."""
+        """Returns schemas for the required number of members."""
         others = self._others(rule)
         free = [n for n, each in members.items() if each is not False and n not in rule.required]
         least = rule.least - len(rule.required)
@@ -106,7 +108,7 @@ class Objects:
     def _sets(
         self, rule: ObjectRule, members: dict[str, Any], least: int, most: int
     ) -> Iterator[dict[str, Any]]:
-        """One schema for each choice of the members that must and may be there."""
+        """Yields one schema per choice of the present members."""
         others = self._others(rule)
         free = [n for n, each in members.items() if each is not False and n not in rule.required]
         if most < (UNBOUNDED if others else len(free)):
@@ -126,7 +128,7 @@ class Objects:
     def _others_alone(
         self, rule: ObjectRule, members: dict[str, Any], others: dict[str, Any]
     ) -> dict[str, Any]:
-        """Of the members that need not be there, those without names alone."""
+        """Returns a schema whose optional members are all unnamed."""
         gone = {n: each if n in rule.required else False for n, each in members.items()}
         found = _schema(gone, rule.required, others)
         found["minProperties"] = max(rule.least, 1)
@@ -137,7 +139,8 @@ class Objects:
     def _least(
         self, members: dict[str, Any], required: tuple[str, ...], least: int, others: dict[str, Any]
     ) -> Iterator[dict[str, Any]]:
-        """So many more than the required ones are there: which are the first of those."""
+        """Yields schemas with at least `least` optional members, by the first ones that are
+        present."""
         if not least:
             yield _schema(members, required, others)
             return
@@ -148,8 +151,8 @@ class Objects:
             yield _schema({**members, **gone}, (*required, *chosen), others)
 
     def _others(self, rule: ObjectRule) -> dict[str, Any]:
-        """`patternProperties` and `additionalProperties` for members without names; empty if there
-        are none."""
+        """Returns `patternProperties` and `additionalProperties` for unnamed members; empty if
+        there are none."""
         groups = self._groups(rule)
         if groups is None:
             return {}
@@ -164,7 +167,7 @@ class Objects:
             return {}
         additional = self.emitter.schema_of(rest)
         if name:
-            if matching:  # of which names keep both is not known
+            if matching:  # the names that satisfy both are not known
                 return {}
             matching, additional = {name: additional}, False
         if all(each is False for each in (*matching.values(), additional)):
@@ -172,8 +175,8 @@ class Objects:
         return {"patternProperties": matching, "additionalProperties": additional}
 
     def _name(self, rule: ObjectRule) -> str | None:
-        """A pattern of the names that members may have; empty if they may have any, None if that
-        cannot be said."""
+        """Returns a pattern of the allowed names; empty if all are, None if no pattern expresses
+        them."""
         if not rule.names:
             return ""
         form = self.expander.form(rule.names)
@@ -193,8 +196,7 @@ class Objects:
         return None
 
     def _groups(self, rule: ObjectRule) -> dict[str, Conjunction] | None:
-        """What members hold whose names match patterns that exclude each other; None if there is a
-        pattern that every name matches: it is then written as a rest."""
+        """Returns the conjunctions of unnamed members by disjoint patterns of their names."""
         found: dict[str, Conjunction] = {}
         patterns = ordered((*rule.matching, *(p for r in rule.rests for p in sorted(r.patterns))))
         for pattern in patterns:
@@ -206,7 +208,7 @@ class Objects:
         return self._apart(found)
 
     def _apart(self, groups: dict[str, Conjunction]) -> dict[str, Conjunction]:
-        """Patterns that may match the same name become one, whose members hold what both say."""
+        """Merges patterns that may match the same name; their members satisfy both conjunctions."""
         found: list[tuple[str, Conjunction]] = []
         for pattern, conj in groups.items():
             near = [each for each in found if not self.emitter.disjoint(each[0], pattern)]
@@ -220,7 +222,8 @@ class Objects:
 def _schema(
     members: dict[str, Any], required: tuple[str, ...], others: dict[str, Any]
 ) -> dict[str, Any]:
-    """Of an object. Members that may not be there need no mention where no others may."""
+    """Returns the schema of an object. Forbidden members are omitted where no others are
+    allowed."""
     additional = others.get("additionalProperties", False)
     matching = others.get("patternProperties", {})
     found: dict[str, Any] = {"type": "object"}
@@ -228,7 +231,7 @@ def _schema(
     properties = {n: each for n, each in members.items() if each is not False or open}
     for name, each in properties.items():
         if any(each == more and search(pattern, name) for pattern, more in matching.items()):
-            properties[name] = True  # the pattern says it; llguidance joins the two
+            properties[name] = True  # the pattern implies it; llguidance joins the two
     if properties:
         found["properties"] = properties
     if required:

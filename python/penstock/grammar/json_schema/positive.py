@@ -1,4 +1,4 @@
-"""The alternatives of a schema that is to hold."""
+"""The alternatives of a schema."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
     from penstock.grammar.json_schema.expander import Expander
 
 
-MOST_APART = 24  # ways of not being what another alternative of `oneOf` is
+MOST_APART = 24  # alternatives of one `oneOf` branch after excluding another
 
 
 def form(expander: Expander, node: Node) -> Form:
-    """The alternatives of a node."""
+    """Returns the alternatives of a node."""
     if isinstance(node.contents, bool):
         return EVERY if node.contents else NONE
     words = Keywords(expander, node)
@@ -58,7 +58,7 @@ def form(expander: Expander, node: Node) -> Form:
 
 
 def _plain(words: Keywords) -> Iterator[Form]:
-    """What a node says itself."""
+    """Yields the forms of a node's own keywords."""
     yield types(words.types())
     if "const" in words:
         yield listed([words.contents["const"]])
@@ -78,7 +78,7 @@ def _plain(words: Keywords) -> Iterator[Form]:
 
 
 def types(names: list[str] | None) -> Form:
-    """Values of some types."""
+    """Returns the form of values of some types."""
     if names is None:
         return EVERY
     rules: dict[str, tuple[Rule, ...]] = {}
@@ -92,7 +92,7 @@ def types(names: list[str] | None) -> Form:
 
 
 def listed(values: list[Any]) -> Form:
-    """These values."""
+    """Returns the form of these values."""
     rules: dict[str, tuple[Rule, ...]] = {}
     for value in without(values, ()):
         name = kind(value)
@@ -171,7 +171,7 @@ def _object(words: Keywords) -> ObjectRule:
 
 
 def _applied(words: Keywords) -> Iterator[Form]:
-    """What a node says by other schemas of the same value."""
+    """Yields the forms of the schemas that a node applies to the same value."""
     expander = words.expander
     for number in words.referred():
         yield expander.literal_form((number, True))
@@ -190,7 +190,7 @@ def _applied(words: Keywords) -> Iterator[Form]:
 
 
 def _one_of(expander: Expander, numbers: list[int]) -> Form:
-    """Each alternative without those of the others that it overlaps."""
+    """Returns the union of the alternatives, each minus the others that it overlaps."""
     alternatives = []
     for index, number in enumerate(numbers):
         found = expander.literal_form((number, True))
@@ -213,7 +213,7 @@ def _conditional(words: Keywords) -> Form:
 
 
 def _depending(words: Keywords, keyword: str, name: str, dependency: Any) -> Form:
-    """Either a member is not there, or what it asks for holds."""
+    """Returns the form of a dependency: the member is absent, or its dependency holds."""
     expander = words.expander
     absent = where("object", ObjectRule(members={name: expander.never}))
     if isinstance(dependency, list):
@@ -225,7 +225,8 @@ def _depending(words: Keywords, keyword: str, name: str, dependency: Any) -> For
 
 
 def _unevaluated(words: Keywords, found: Form) -> Form:
-    """Says what the members and items hold of which no schema said anything."""
+    """Applies `unevaluatedProperties` and `unevaluatedItems` to the members and items not
+    evaluated yet."""
     rules = dict(found.rules)
     expander = words.expander
     for keyword, name, add in (

@@ -1,7 +1,7 @@
-"""What one alternative of a schema says of the values of one kind: a conjunction of simple rules.
+"""Rules: one alternative of a schema for one kind of value, a conjunction of simple constraints.
 
-Schemas inside are not read yet: they are conjunctions of literals, a node's number and whether the
-node is to hold or not to hold.
+Inner schemas are expanded later: they are conjunctions of literals, which are a node's number and
+whether the node must hold or must not hold.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ UNBOUNDED = 1 << 62
 def both(
     one: Mapping[str, Conjunction], other: Mapping[str, Conjunction]
 ) -> dict[str, Conjunction]:
-    """By name, what both say."""
+    """Returns the conjunctions of both, by name."""
     found = dict(one)
     for name, conj in other.items():
         found[name] = found.get(name, ANYTHING) | conj
@@ -30,35 +30,36 @@ def both(
 
 
 def ordered(values: Iterable[Any]) -> tuple[Any, ...]:
-    """Each once, as they come."""
+    """Returns the distinct values in order."""
     return tuple(dict.fromkeys(values))
 
 
 @dataclass(frozen=True)
 class Rule:
-    """Of any kind; by itself that of nulls."""
+    """A rule for one kind; the base class alone is the rule of null."""
 
-    values: tuple[Any, ...] | None = None  # the only ones; nothing else is said then
-    excluded: tuple[Any, ...] = ()  # values that are not allowed
+    values: tuple[Any, ...] | None = None  # the only valid ones; no other constraint applies then
+    excluded: tuple[Any, ...] = ()  # invalid values
 
     def meet(self, other: Any) -> Any:
-        """Both rules. What they say of the values inside may still exclude each other."""
+        """Returns the conjunction of both rules. Their inner schemas may still exclude each
+        other."""
         return replace(self, excluded=(*self.excluded, *other.excluded))
 
     def listing(self, values: tuple[Any, ...]) -> Any:
-        """That these are the values, without what else is said of them."""
+        """Returns a rule that lists these values, without other constraints."""
         if isinstance(self, ArrayRule | ObjectRule):
             return type(self)(values=values, seen=self.seen)  # type: ignore[arg-type]
         return type(self)(values=values)
 
     def void(self) -> bool:
-        """Whether no value keeps it, as far as is seen at once."""
+        """Returns whether obviously no value satisfies it."""
         return self.values == ()
 
 
 @dataclass(frozen=True)
 class NumberRule(Rule):
-    """`whole`: integers alone; False: all but integers."""
+    """Constraints of numbers. `whole`: True, integers only; False, no integers."""
 
     whole: bool | None = None
     least: float | None = None
@@ -90,7 +91,7 @@ class NumberRule(Rule):
         return self.above == low or self.below == high or not self.holds(low)
 
     def holds(self, value: Any) -> bool:
-        """Whether a number keeps it, but for `excluded`."""
+        """Returns whether a number satisfies it, ignoring `excluded`."""
         if self.whole is not None and self.whole != (value == math.floor(value)):
             return False
         exact = Fraction(str(value))
@@ -105,7 +106,7 @@ class NumberRule(Rule):
 
 @dataclass(frozen=True)
 class StringRule(Rule):
-    """Lengths in characters; patterns are searched for."""
+    """Constraints of strings. Lengths are in characters; patterns are searched for."""
 
     least: int = 0
     most: int = UNBOUNDED
@@ -133,7 +134,7 @@ class StringRule(Rule):
 
 @dataclass(frozen=True)
 class Contains:
-    """So many items hold something."""
+    """From `least` to `most` items satisfy a conjunction."""
 
     conj: Conjunction
     least: int
@@ -148,10 +149,10 @@ class ArrayRule(Rule):
     most: int = UNBOUNDED
     unique: bool = False
     contains: tuple[Contains, ...] = ()
-    seen: int = 0  # items that `unevaluatedItems` leaves alone
+    seen: int = 0  # leading items that `unevaluatedItems` ignores
 
     def item(self, index: int) -> Conjunction:
-        """What the item at a place holds."""
+        """Returns the conjunction of the item at an index."""
         return self.first[index] if index < len(self.first) else self.rest
 
     def meet(self, other: Any) -> Any:
@@ -173,7 +174,7 @@ class ArrayRule(Rule):
 
 @dataclass(frozen=True)
 class OtherMembers:
-    """What members hold that are neither among `names` nor match one of `patterns`."""
+    """The conjunction of members that are neither in `names` nor match one of `patterns`."""
 
     names: frozenset[str]
     patterns: frozenset[str]
@@ -182,7 +183,7 @@ class OtherMembers:
 
 @dataclass(frozen=True)
 class SomeMember:
-    """At least one member holds something: one that matches a pattern, or one that `rest` is of."""
+    """At least one member satisfies a conjunction: one that matches `pattern`, or one of `rest`."""
 
     pattern: str | None
     rest: OtherMembers | None
@@ -191,7 +192,7 @@ class SomeMember:
 
 @dataclass(frozen=True)
 class EvaluatedMembers:
-    """Members that `unevaluatedProperties` leaves alone."""
+    """Members that `unevaluatedProperties` ignores."""
 
     names: frozenset[str] = frozenset()
     patterns: frozenset[str] = frozenset()
@@ -201,12 +202,12 @@ class EvaluatedMembers:
 @dataclass(frozen=True)
 class ObjectRule(Rule):
     members: dict[str, Conjunction] = field(default_factory=dict)
-    matching: dict[str, Conjunction] = field(default_factory=dict)  # by a pattern of names
+    matching: dict[str, Conjunction] = field(default_factory=dict)  # by pattern of names
     rests: tuple[OtherMembers, ...] = ()
     required: tuple[str, ...] = ()
     least: int = 0
     most: int = UNBOUNDED
-    names: Conjunction = ANYTHING  # what every name holds, as a string
+    names: Conjunction = ANYTHING  # the conjunction of every name
     some: tuple[SomeMember, ...] = ()
     seen: EvaluatedMembers = EvaluatedMembers()
 
@@ -250,7 +251,7 @@ ANY: dict[str, Rule] = {
 
 
 def kind(value: Any) -> str:
-    """Of a JSON value."""
+    """Returns the kind of a JSON value."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -263,7 +264,7 @@ def kind(value: Any) -> str:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two JSON values are equal."""
+    """Returns whether two JSON values are equal."""
     if kind(one) != kind(other):
         return False
     if isinstance(one, list):
@@ -274,7 +275,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def key(value: Any) -> Any:
-    """What equal values have in common, to be looked up by."""
+    """Returns a hashable key that is equal for equal values."""
     if isinstance(value, list):
         return ("array", tuple(map(key, value)))
     if isinstance(value, dict):
@@ -283,7 +284,7 @@ def key(value: Any) -> Any:
 
 
 def without(values: Iterable[Any], others: Iterable[Any]) -> tuple[Any, ...]:
-    """Each value once, those among `others` left out."""
+    """Returns the distinct values that are not in `others`."""
     found = {key(value): value for value in reversed(list(values))}
     for other in others:
         found.pop(key(other), None)

@@ -1,4 +1,4 @@
-"""Rules of numbers and strings as schemas."""
+"""Converts rules of numbers and strings to schemas."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from typing import Any
 from penstock.grammar.json_schema.expander import search
 from penstock.grammar.json_schema.rules import UNBOUNDED, NumberRule, StringRule
 
-EXACT = 2**53  # integers up to here are floats without loss
-MOST_EXCLUDED = 64  # numbers between which others are
+EXACT = 2**53  # integers up to here are exact as floats
+MOST_EXCLUDED = 64  # excluded numbers
 MOST_EXCLUDED_TEXT = 4000  # characters
-EVERYTHING = ("", ".*", "^", "$", "^.*", ".*$", "(.*)", "(?:)")  # patterns found in every text
+EVERYTHING = ("", ".*", "^", "$", "^.*", ".*$", "(.*)", "(?:)")  # patterns that every text matches
 
 
 def exact(value: Any) -> bool:
-    """Whether the backends write a number, or what a value holds, as it is."""
+    """Returns whether the backends write a value exactly."""
     if isinstance(value, list):
         return all(map(exact, value))
     if isinstance(value, dict):
@@ -32,7 +32,7 @@ def exact(value: Any) -> bool:
 
 
 def number(rule: NumberRule) -> list[dict[str, Any]]:
-    """Schemas of which one holds where a rule does."""
+    """Returns alternative schemas of a rule."""
     if rule.excluded:
         return _between(rule)
     schema: dict[str, Any] = {"type": "integer" if rule.whole else "number"}
@@ -55,7 +55,7 @@ def number(rule: NumberRule) -> list[dict[str, Any]]:
 
 
 def _between(rule: NumberRule) -> list[dict[str, Any]]:
-    """The ranges around numbers that are excluded."""
+    """Returns the ranges between the excluded numbers."""
     gone = sorted({value for value in rule.excluded if replace(rule, excluded=()).holds(value)})
     if len(gone) > MOST_EXCLUDED:
         return []
@@ -69,7 +69,7 @@ def _between(rule: NumberRule) -> list[dict[str, Any]]:
 
 
 def _holds_none(rule: NumberRule) -> bool:
-    """Whether no integer lies within the bounds of integers."""
+    """Returns whether a rule of integers has no integer within its bounds."""
     if not rule.whole:
         return False
     low = max((math.ceil(b) for b in (rule.least,) if b is not None), default=-math.inf)
@@ -84,7 +84,7 @@ def _no_integer(rule: NumberRule) -> bool:
 
 
 def _representable(bound: float, inward: float) -> float:
-    """A bound that a float holds without loss, as far inside as it must be."""
+    """Returns a bound that a float represents exactly, rounded inwards."""
     if isinstance(bound, float) or abs(bound) <= EXACT:
         return bound
     limit = max(-9.2e18, min(9.2e18, float(bound)))
@@ -109,7 +109,7 @@ def _plain(step: Fraction) -> float:
 
 
 def string(rule: StringRule) -> dict[str, Any] | None:
-    """A schema of a rule; None if there is none."""
+    """Returns the schema of a rule; None if there is none."""
     patterns = [pattern for pattern in rule.patterns if pattern not in EVERYTHING]
     words: list[str] = [text for text in rule.excluded if _may_be(rule, text)]
     starts: list[str] = []
@@ -137,20 +137,21 @@ def string(rule: StringRule) -> dict[str, Any] | None:
 
 
 def _may_be(rule: StringRule, text: str) -> bool:
-    """Whether a text would keep a rule if it were not excluded."""
+    """Returns whether a text would satisfy a rule if it were not excluded."""
     return rule.least <= len(text) <= rule.most and all(
         search(pattern, text) is not False for pattern in rule.patterns
     )
 
 
 def _literal(pattern: str) -> tuple[str, bool] | None:
-    """The text that a pattern of the form `^text` or `^text$` finds, and whether it is all."""
+    """Returns the text of a pattern of the form `^text` or `^text$`, and whether it must match
+    the whole value."""
     found = re.fullmatch(r"\^((?:[^\\.\[\](){}*+?|^$]|\\[^A-Za-z0-9])*)(\$?)", pattern)
     return None if found is None else (re.sub(r"\\(.)", r"\1", found[1]), bool(found[2]))
 
 
 def others(words: Iterable[str], starts: Iterable[str] = ()) -> str:
-    """A pattern of all texts but `words`, and those that begin with one of `starts`."""
+    """Returns a pattern of all texts except `words` and those that begin with one of `starts`."""
     root: dict[str, Any] = {}
     for texts, end in ((words, "word"), (starts, "start")):
         for text in texts:

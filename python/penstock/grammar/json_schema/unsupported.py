@@ -1,10 +1,10 @@
-"""What is raised where no schema of the backends says what a rule does."""
+"""Errors for rules that no schema of the backends expresses."""
 
 from __future__ import annotations
 
 
 class UnsupportedKeyword(Exception):
-    """Says which keyword is not kept, and what of it."""
+    """An unsupported keyword, and in which case it is."""
 
     def __init__(self, keyword: str, what: str) -> None:
         super().__init__(f"the schema keyword `{keyword}` is not supported {what}")
@@ -13,7 +13,7 @@ class UnsupportedKeyword(Exception):
 
 
 class LocatedUnsupportedKeyword(UnsupportedKeyword):
-    """Says where, too."""
+    """An unsupported keyword with its place."""
 
     def __init__(self, text: str) -> None:
         Exception.__init__(self, text)
