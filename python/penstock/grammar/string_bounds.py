@@ -26,7 +26,7 @@ ASIDE = ("type", "title", "description", "$comment", "default", "examples")
 
 @dataclass(frozen=True)
 class EndDistance:
-    """Distances in bytes, each of which may be a token."""
+    """Distances in bytes; each byte may be a token."""
 
     shortest: int  # of the shortest text
     farthest: int  # to an end, from any state

@@ -1,4 +1,4 @@
-"""Alternatives: for each kind of value, rules of which one must hold."""
+"""Alternatives of a schema: per kind of value, rules; a valid value satisfies at least one."""
 
 from __future__ import annotations
 
