@@ -70,29 +70,29 @@ class ShardServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def Load(self, request, context):
-        """Loads a model. Everything a worker is told about its configuration is in the request.
-        The stream ends after `loaded`; a failure is a status with a message for people.
+        """Loads a model. The request contains the worker's entire configuration.
+        The stream ends after `loaded`; a failure is a status with a message for users.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Prepare(self, request, context):
-        """Prepares what one request needs before its first step (a grammar, an adapter, an image).
+        """Prepares one request before its first step (grammar, adapter, image).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Step(self, request_iterator, context):
-        """The step stream. One at a time per worker; replies come in the order of requests.
+        """The step stream. One at a time per worker; replies are in the order of requests.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Reset(self, request, context):
-        """Drops all slots and begins a new epoch; keeps weights and the KV pool.
+        """Drops all slots and starts a new epoch; keeps weights and the KV pool.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

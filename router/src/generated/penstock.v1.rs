@@ -33,10 +33,10 @@ pub struct LoadRequest {
     /// size of the KV pool of this rank; 0 = what memory allows
     #[prost(uint64, tag = "11")]
     pub kv_memory_bytes: u64,
-    /// of the device's memory this worker may use in all
+    /// share of the device's memory that this worker may use in total
     #[prost(float, tag = "12")]
     pub memory_fraction: f32,
-    /// wanted tokens per KV block; 0 = the worker's choice
+    /// requested tokens per KV block; 0 = the worker's choice
     #[prost(uint32, tag = "13")]
     pub block_tokens: u32,
     /// CPU threads for compute; 0 = the worker's choice
@@ -64,7 +64,7 @@ pub struct Progress {
     /// "weights", "memory", "warm-up"
     #[prost(string, tag = "1")]
     pub phase: ::prost::alloc::string::String,
-    /// bytes for "weights", else steps
+    /// bytes for "weights", otherwise steps
     #[prost(uint64, tag = "2")]
     pub done: u64,
     #[prost(uint64, tag = "3")]
@@ -72,17 +72,17 @@ pub struct Progress {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Loaded {
-    /// one now; the scheduler reads all KV geometry from here
+    /// currently one; the scheduler takes all KV geometry from here
     #[prost(message, repeated, tag = "1")]
     pub kv_groups: ::prost::alloc::vec::Vec<KvGroup>,
-    /// what this worker can really hold
+    /// the worker must be able to hold this number
     #[prost(uint32, tag = "2")]
     pub max_slots: u32,
     #[prost(uint32, tag = "3")]
     pub max_step_tokens: u32,
     #[prost(uint32, tag = "4")]
     pub max_sequence_tokens: u32,
-    /// tokens one sequence may yield in a step (1 now)
+    /// tokens that one sequence may yield in a step (currently 1)
     #[prost(uint32, tag = "5")]
     pub max_tokens_per_run: u32,
     #[prost(uint32, tag = "6")]
@@ -91,7 +91,7 @@ pub struct Loaded {
     pub device_name: ::prost::alloc::string::String,
     #[prost(message, optional, tag = "8")]
     pub memory: ::core::option::Option<MemoryReport>,
-    /// tokens of a step with prompts that suit the device, rising
+    /// total tokens of a step with prefill that suit the device, ascending
     #[prost(uint32, repeated, tag = "13")]
     pub step_sizes: ::prost::alloc::vec::Vec<u32>,
 }
@@ -101,21 +101,21 @@ pub struct KvGroup {
     pub block_tokens: u32,
     #[prost(uint32, tag = "2")]
     pub blocks: u32,
-    /// of all layers of this rank
+    /// all layers of this rank
     #[prost(uint64, tag = "3")]
     pub block_bytes: u64,
     /// sliding window in tokens; 0 = unlimited
     #[prost(uint32, tag = "4")]
     pub window: u32,
 }
-/// Bytes on the device, for --explain and logs.
+/// Device memory in bytes, for --explain and logs.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct MemoryReport {
     #[prost(uint64, tag = "1")]
     pub total: u64,
     #[prost(uint64, tag = "2")]
     pub weights: u64,
-    /// at max_step_tokens, measured
+    /// measured at max_step_tokens
     #[prost(uint64, tag = "3")]
     pub activations: u64,
     /// reserved for CUDA graphs
@@ -133,7 +133,7 @@ pub struct PrepareRequest {
     pub request_id: u64,
     #[prost(message, optional, tag = "2")]
     pub sampling: ::core::option::Option<Sampling>,
-    /// as in the NewSequence to come
+    /// as in the coming NewSequence
     #[prost(message, optional, tag = "10")]
     pub grammar: ::core::option::Option<Grammar>,
 }
@@ -170,8 +170,8 @@ pub mod request_error {
         Invalid = 1,
         /// the worker's fault: 500
         Internal = 2,
-        /// Of a slot: what Prepare made for the request is no longer there. Nothing of the sequence was run;
-        /// it may enter a slot again once the request was prepared again.
+        /// Of a slot: the result of Prepare was evicted. The sequence did not run; it may enter a slot again
+        /// after another Prepare.
         Unprepared = 3,
     }
     impl Kind {
@@ -199,8 +199,7 @@ pub mod request_error {
         }
     }
 }
-/// A delta. A worker applies its parts in this order: finished, new, forks, copies, steered, growth,
-/// runs.
+/// A delta. Workers apply its parts in this order: finished, new, forks, copies, steered, growth, runs.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct StepRequest {
     #[prost(uint64, tag = "1")]
@@ -208,7 +207,7 @@ pub struct StepRequest {
     /// counts up by one within an epoch, from 0
     #[prost(uint64, tag = "2")]
     pub step: u64,
-    /// slots to drop
+    /// slots to free
     #[prost(uint32, repeated, tag = "3")]
     pub finished: ::prost::alloc::vec::Vec<u32>,
     #[prost(message, repeated, tag = "4")]
@@ -222,27 +221,27 @@ pub struct StepRequest {
     /// sequences that run in this step, in order
     #[prost(uint32, repeated, tag = "8")]
     pub run_slots: ::prost::alloc::vec::Vec<u32>,
-    /// tokens each runs: same length as run_slots
+    /// tokens per run: same length as run_slots
     #[prost(uint32, repeated, tag = "9")]
     pub run_tokens: ::prost::alloc::vec::Vec<u32>,
-    /// sequences whose last known token, not yet run, is replaced
+    /// slots whose last known token, not computed yet, is replaced
     #[prost(uint32, repeated, tag = "13")]
     pub steered_slots: ::prost::alloc::vec::Vec<u32>,
-    /// by this one each: same length as steered_slots
+    /// the new tokens: same length as steered_slots
     #[prost(uint32, repeated, tag = "14")]
     pub steered_tokens: ::prost::alloc::vec::Vec<u32>,
 }
-/// A sequence in full: a worker needs no more to continue it, on whichever worker it ran before.
+/// A sequence in full: any worker can continue it from this message alone.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct NewSequence {
     #[prost(uint32, tag = "1")]
     pub slot: u32,
     #[prost(uint64, tag = "2")]
     pub request_id: u64,
-    /// prompt and what was generated so far
+    /// prompt and generated tokens
     #[prost(uint32, repeated, tag = "3")]
     pub token_ids: ::prost::alloc::vec::Vec<u32>,
-    /// how many of token_ids, at their end, were generated
+    /// number of generated tokens at the end of token_ids
     #[prost(uint32, tag = "4")]
     pub generated: u32,
     /// KV of the first `computed` tokens is already in the blocks
@@ -264,7 +263,7 @@ pub struct BlockTable {
     #[prost(uint32, repeated, tag = "2")]
     pub blocks: ::prost::alloc::vec::Vec<u32>,
 }
-/// `destination` becomes a copy of `source`'s state with a block table and a seed of its own.
+/// `destination` becomes a copy of `source`'s state with its own block tables and seed.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SlotFork {
     #[prost(uint32, tag = "1")]
@@ -278,7 +277,7 @@ pub struct SlotFork {
     #[prost(fixed64, tag = "5")]
     pub seed: u64,
 }
-/// Blocks to copy whole, before anything of this step runs.
+/// Whole blocks to copy before the step runs.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct BlockCopies {
     #[prost(uint32, tag = "1")]
@@ -316,7 +315,7 @@ pub struct Sampling {
     /// no stop_token_ids before this many generated tokens
     #[prost(uint32, tag = "5")]
     pub min_tokens: u32,
-    /// masked while below min_tokens; the worker never stops by itself
+    /// masked below min_tokens; the worker never stops by itself
     #[prost(uint32, repeated, tag = "6")]
     pub stop_token_ids: ::prost::alloc::vec::Vec<u32>,
     /// 0 = off
@@ -331,27 +330,27 @@ pub struct Sampling {
     /// absent = none
     #[prost(message, optional, tag = "10")]
     pub logit_bias: ::core::option::Option<LogitBias>,
-    /// the only possible tokens; absent = all
+    /// the only allowed tokens; absent = all
     #[prost(message, optional, tag = "11")]
     pub allowed: ::core::option::Option<TokenSet>,
-    /// impossible tokens
+    /// forbidden tokens
     #[prost(uint32, repeated, tag = "12")]
     pub banned_token_ids: ::prost::alloc::vec::Vec<u32>,
     /// absent = none
     #[prost(message, optional, tag = "13")]
     pub watermark: ::core::option::Option<Watermark>,
-    /// what is never completed; at most 256
+    /// forbidden token sequences; at most 256
     #[prost(message, repeated, tag = "19")]
     pub bad_words: ::prost::alloc::vec::Vec<BadWord>,
-    /// alternatives told with each generated token; at most 20
+    /// top logprobs per generated token; at most 20
     #[prost(uint32, tag = "17")]
     pub top_logprobs: u32,
-    /// alternatives told with each prompt token; absent = nothing is;
+    /// top logprobs per prompt token; absent = no prompt logprobs;
     #[prost(uint32, optional, tag = "18")]
     pub prompt_logprobs: ::core::option::Option<u32>,
     /// at most 20, or 4294967295 = the whole vocabulary
     ///
-    /// told with each generated token too, however likely; at most 128
+    /// tokens whose logprobs are returned per generated token; at most 128
     #[prost(uint32, repeated, tag = "20")]
     pub logprob_token_ids: ::prost::alloc::vec::Vec<u32>,
 }
@@ -367,7 +366,7 @@ pub struct Penalties {
     #[prost(float, tag = "3")]
     pub presence: f32,
 }
-/// values\[i\] is added to the logit of token_ids\[i\]; each id is there once.
+/// values\[i\] is added to the logit of token_ids\[i\]; ids are unique.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct LogitBias {
     #[prost(uint32, repeated, tag = "1")]
@@ -381,13 +380,13 @@ pub struct TokenSet {
     #[prost(uint32, repeated, tag = "1")]
     pub token_ids: ::prost::alloc::vec::Vec<u32>,
 }
-/// 2 to 16 tokens that never follow one another in this order.
+/// 2 to 16 tokens that must not occur in this order.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct BadWord {
     #[prost(uint32, repeated, tag = "1")]
     pub token_ids: ::prost::alloc::vec::Vec<u32>,
 }
-/// "A Watermark for Large Language Models", hashing one token to the left.
+/// Watermark of "A Watermark for Large Language Models" that hashes the previous token.
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
 pub struct Watermark {
     /// share of green tokens, between 0 and 1
@@ -396,27 +395,27 @@ pub struct Watermark {
     /// added to their logits
     #[prost(float, tag = "2")]
     pub delta: f32,
-    /// of the hash
+    /// key of the hash
     #[prost(fixed64, tag = "3")]
     pub key: u64,
 }
-/// What the tokens of a sequence must spell.
+/// A constraint of a sequence's output.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Grammar {
     #[prost(enumeration = "grammar::Kind", tag = "1")]
     pub kind: i32,
     #[prost(string, tag = "2")]
     pub text: ::prost::alloc::string::String,
-    /// the text is to be whole when max_new_tokens are generated
+    /// whether the text must be completed within max_new_tokens
     #[prost(bool, tag = "3")]
     pub complete: bool,
-    /// of the sequence in all
+    /// maximum generated tokens of the sequence
     #[prost(uint32, tag = "4")]
     pub max_new_tokens: u32,
-    /// what may follow where the text is whole
+    /// tokens allowed after a complete text
     #[prost(uint32, repeated, tag = "5")]
     pub end_token_ids: ::prost::alloc::vec::Vec<u32>,
-    /// what may come before the text; nothing if absent
+    /// reasoning before the text; absent = none
     #[prost(message, optional, tag = "6")]
     pub reasoning: ::core::option::Option<Reasoning>,
 }
@@ -471,15 +470,15 @@ pub mod grammar {
         }
     }
 }
-/// What a model says to itself before it answers, between two marks.
+/// Reasoning before the answer, between two marks.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Reasoning {
-    /// a mark: text, or what a special token is called
+    /// a mark: text, or the name of a special token
     #[prost(string, tag = "1")]
     pub open: ::prost::alloc::string::String,
     #[prost(string, tag = "2")]
     pub close: ::prost::alloc::string::String,
-    /// the prompt ends inside: `close` must come
+    /// whether the prompt ends inside the reasoning: `close` must follow
     #[prost(bool, tag = "3")]
     pub started: bool,
 }
@@ -492,13 +491,13 @@ pub struct StepReply {
     /// sequences that yielded tokens, in run order
     #[prost(uint32, repeated, tag = "3")]
     pub slots: ::prost::alloc::vec::Vec<u32>,
-    /// tokens each yielded: same length as slots
+    /// tokens per slot: same length as slots
     #[prost(uint32, repeated, tag = "4")]
     pub counts: ::prost::alloc::vec::Vec<u32>,
     /// sum(counts)
     #[prost(uint32, repeated, tag = "5")]
     pub token_ids: ::prost::alloc::vec::Vec<u32>,
-    /// of each token, natural log, after temperature 1; sum(counts)
+    /// natural logarithms, before temperature; sum(counts)
     #[prost(float, repeated, tag = "6")]
     pub logprobs: ::prost::alloc::vec::Vec<f32>,
     /// sequences that failed: they stay in their slots until finished
@@ -506,39 +505,39 @@ pub struct StepReply {
     pub errors: ::prost::alloc::vec::Vec<SlotError>,
     #[prost(message, optional, tag = "8")]
     pub timing: ::core::option::Option<StepTiming>,
-    /// slots whose grammar forbids to open anything: few tokens are left
+    /// slots whose grammar forbids tokens because few are left
     #[prost(uint32, repeated, tag = "17")]
     pub closing: ::prost::alloc::vec::Vec<u32>,
-    /// alternatives of each token: sum(counts) of them, or none at all
+    /// top tokens per token: sum(counts) entries, or none
     #[prost(uint32, repeated, tag = "9")]
     pub top_counts: ::prost::alloc::vec::Vec<u32>,
-    /// sum(top_counts), of each token the likeliest first
+    /// sum(top_counts), most likely first per token
     #[prost(uint32, repeated, tag = "10")]
     pub top_token_ids: ::prost::alloc::vec::Vec<u32>,
-    /// of these
+    /// their logprobs
     #[prost(float, repeated, tag = "11")]
     pub top_logprobs: ::prost::alloc::vec::Vec<f32>,
     #[prost(message, repeated, tag = "12")]
     pub prompt_logprobs: ::prost::alloc::vec::Vec<PromptLogprobs>,
 }
-/// What a run over a part of a prompt tells of the prompt's tokens.
+/// Logprobs of the prompt tokens that follow the tokens of one run.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct PromptLogprobs {
     #[prost(uint64, tag = "1")]
     pub request_id: u64,
-    /// position of the first token told; at least 1
+    /// position of the first token; at least 1
     #[prost(uint32, tag = "2")]
     pub start: u32,
-    /// of the tokens from there on, each after those before it
+    /// of consecutive tokens from `start`
     #[prost(float, repeated, tag = "3")]
     pub logprobs: ::prost::alloc::vec::Vec<f32>,
-    /// of the same tokens; 1 = the likeliest
+    /// ranks of the same tokens; 1 = most likely
     #[prost(uint32, repeated, tag = "4")]
     pub ranks: ::prost::alloc::vec::Vec<u32>,
-    /// alternatives of each
+    /// top tokens per token
     #[prost(uint32, tag = "5")]
     pub top: u32,
-    /// `top` for each token, the likeliest first
+    /// `top` per token, most likely first
     #[prost(uint32, repeated, tag = "6")]
     pub top_token_ids: ::prost::alloc::vec::Vec<u32>,
     #[prost(float, repeated, tag = "7")]
@@ -554,7 +553,7 @@ pub struct SlotError {
 /// Microseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StepTiming {
-    /// folding the request and launching
+    /// fold and launch
     #[prost(uint32, tag = "1")]
     pub host: u32,
     /// from launch to tokens on the host
@@ -664,8 +663,8 @@ pub mod shard_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// Loads a model. Everything a worker is told about its configuration is in the request.
-        /// The stream ends after `loaded`; a failure is a status with a message for people.
+        /// Loads a model. The request contains the worker's entire configuration.
+        /// The stream ends after `loaded`; a failure is a status with a message for users.
         pub async fn load(
             &mut self,
             request: impl tonic::IntoRequest<super::LoadRequest>,
@@ -687,7 +686,7 @@ pub mod shard_client {
             req.extensions_mut().insert(GrpcMethod::new("penstock.v1.Shard", "Load"));
             self.inner.server_streaming(req, path, codec).await
         }
-        /// Prepares what one request needs before its first step (a grammar, an adapter, an image).
+        /// Prepares one request before its first step (grammar, adapter, image).
         pub async fn prepare(
             &mut self,
             request: impl tonic::IntoRequest<super::PrepareRequest>,
@@ -708,7 +707,7 @@ pub mod shard_client {
             req.extensions_mut().insert(GrpcMethod::new("penstock.v1.Shard", "Prepare"));
             self.inner.unary(req, path, codec).await
         }
-        /// The step stream. One at a time per worker; replies come in the order of requests.
+        /// The step stream. One at a time per worker; replies are in the order of requests.
         pub async fn step(
             &mut self,
             request: impl tonic::IntoStreamingRequest<Message = super::StepRequest>,
@@ -730,7 +729,7 @@ pub mod shard_client {
             req.extensions_mut().insert(GrpcMethod::new("penstock.v1.Shard", "Step"));
             self.inner.streaming(req, path, codec).await
         }
-        /// Drops all slots and begins a new epoch; keeps weights and the KV pool.
+        /// Drops all slots and starts a new epoch; keeps weights and the KV pool.
         pub async fn reset(
             &mut self,
             request: impl tonic::IntoRequest<super::ResetRequest>,
@@ -809,13 +808,13 @@ pub mod shard_server {
             >
             + std::marker::Send
             + 'static;
-        /// Loads a model. Everything a worker is told about its configuration is in the request.
-        /// The stream ends after `loaded`; a failure is a status with a message for people.
+        /// Loads a model. The request contains the worker's entire configuration.
+        /// The stream ends after `loaded`; a failure is a status with a message for users.
         async fn load(
             &self,
             request: tonic::Request<super::LoadRequest>,
         ) -> std::result::Result<tonic::Response<Self::LoadStream>, tonic::Status>;
-        /// Prepares what one request needs before its first step (a grammar, an adapter, an image).
+        /// Prepares one request before its first step (grammar, adapter, image).
         async fn prepare(
             &self,
             request: tonic::Request<super::PrepareRequest>,
@@ -826,12 +825,12 @@ pub mod shard_server {
             >
             + std::marker::Send
             + 'static;
-        /// The step stream. One at a time per worker; replies come in the order of requests.
+        /// The step stream. One at a time per worker; replies are in the order of requests.
         async fn step(
             &self,
             request: tonic::Request<tonic::Streaming<super::StepRequest>>,
         ) -> std::result::Result<tonic::Response<Self::StepStream>, tonic::Status>;
-        /// Drops all slots and begins a new epoch; keeps weights and the KV pool.
+        /// Drops all slots and starts a new epoch; keeps weights and the KV pool.
         async fn reset(
             &self,
             request: tonic::Request<super::ResetRequest>,
