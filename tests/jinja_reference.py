@@ -24,18 +24,18 @@ Rendered = tuple[str, str]
 
 def ours(template: str, messages: Any = HELLO, tools: Any = None, **variables: Any) -> Rendered:
     """What Penstock renders; `add_generation_prompt` and `continue_final_message` as there."""
-    turn = "Open" if variables.pop("add_generation_prompt", False) else "Bare"
-    turn = "Continue" if variables.pop("continue_final_message", False) else turn
+    prompt = "Add" if variables.pop("add_generation_prompt", False) else "Omit"
+    prompt = "ContinueFinalMessage" if variables.pop("continue_final_message", False) else prompt
     job = {
         "template": template,
         "special_tokens": list(SPECIAL.items()),
         "messages": [as_turn(message) for message in messages],
-        "turn": turn,
+        "generation_prompt": prompt,
         "system": None,
         "tools": json.dumps(tools) if tools else None,
         "tool_prompt": None,
         "variables": json.dumps(variables),
-        "special": [],
+        "optional_variables": [],
     }
     reply = json.loads(render_chat(json.dumps(job)))
     return ("text", reply["Text"]) if "Text" in reply else ("error", reply["Refused"])
