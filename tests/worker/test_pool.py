@@ -27,15 +27,15 @@ VOCAB = 4096
 TOKENIZER = BROOK / "tokenizer.json"
 
 
-def asked(pool: CompilerPool) -> list[CompileRequest]:
+def running_compilations(pool: CompilerPool) -> list[CompileRequest]:
     """What is being compiled now."""
     run = pool._process._run
-    return [] if run is None else [each for each in run._asked.values() if each.process]
+    return [] if run is None else [each for each in run._requests.values() if each.process]
 
 
 def until(pool: CompilerPool, count: int) -> list[CompileRequest]:
     """Waits for so many guides to be compiled at once."""
-    while len(found := asked(pool)) < count:
+    while len(found := running_compilations(pool)) < count:
         time.sleep(0.005)
     return found
 
@@ -58,7 +58,7 @@ def test_grammars_are_compiled_in_parallel(pool: CompilerPool) -> None:
     with ThreadPoolExecutor(12) as threads:
         made = [threads.submit(pool.compile, long(number)) for number in range(1, 13)]
         while not all(future.done() for future in made):
-            most = max(most, len(asked(pool)))
+            most = max(most, len(running_compilations(pool)))
             time.sleep(0.002)
     assert all(future.result() for future in made)
     assert most == 4
@@ -95,7 +95,7 @@ def test_unscheduled_compilation_keeps_its_quick_slot(monkeypatch: pytest.Monkey
         time.sleep(0.5)
         stopped = held.used()
         assert stopped < 0.1, "it was stopped too late for this test"
-        assert [each.number for each in asked(pool)] == [held.number]
+        assert [each.number for each in running_compilations(pool)] == [held.number]
         os.kill(held.process, signal.SIGCONT)
         assert first.result() and second.result()
     pool.close()
@@ -148,7 +148,11 @@ def idle(grammar_cache: GrammarCache) -> bool:
     """Whether nothing is compiled, and nobody waits for it."""
     pool = grammar_cache._pool
     lanes = pool._quick, pool._slow
-    busy = any(lane.waiting or lane.held for lane in lanes) or asked(pool) or grammar_cache._pending
+    busy = (
+        any(lane.waiting or lane.held for lane in lanes)
+        or running_compilations(pool)
+        or grammar_cache._pending
+    )
     return not busy
 
 
@@ -219,7 +223,7 @@ def test_cheap_grammars_do_not_wait_for_expensive_ones(monkeypatch: pytest.Monke
             outcome(grammar_cache, GrammarSpec(GrammarKind.REGEX, "[a-f]{3}", False), Caller("x"))
             == "ready"
         )
-        assert [each.number for each in asked(grammar_cache._pool)] == [held.number]
+        assert [each.number for each in running_compilations(grammar_cache._pool)] == [held.number]
         for caller in callers:
             caller.cancel()
     wait_for(lambda: idle(grammar_cache))

@@ -80,7 +80,7 @@ pub async fn run(url: &str, args: &ChatArgs) -> Outcome<()> {
             ChatCommand::Help => print_note(HELP),
             ChatCommand::Reset => conversation.reset(),
             ChatCommand::Unknown(command) => {
-                print_note(&format!("{command} is not a command. {HELP}"))
+                print_note(&format!("{command} is not a command. {HELP}"));
             }
             ChatCommand::Say(text) => match conversation.send(text).await {
                 Err(failure) if interactive => print_error(&failure),
