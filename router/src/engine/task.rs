@@ -222,7 +222,7 @@ impl Task {
         self.preparing.end().await;
         match (&session_end, core) {
             (SessionEnd::Lost(_), Some(core)) => {
-                core.on_workers_lost(&self.record_loss("the workers were lost"))
+                core.on_workers_lost(&self.record_loss("the workers were lost"));
             }
             (SessionEnd::Stop(_), _) if workers.end_with_engine() => group.shutdown().await,
             _ => {}

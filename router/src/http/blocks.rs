@@ -170,7 +170,7 @@ impl BlockBuilder {
         match piece {
             OutputDelta::Content(text) => self.more(OpenBlockKind::Text, Block::Text, text, emit),
             OutputDelta::Reasoning(text) => {
-                self.more(OpenBlockKind::Reasoning, Block::Reasoning, text, emit)
+                self.more(OpenBlockKind::Reasoning, Block::Reasoning, text, emit);
             }
             OutputDelta::CallStart(name) => {
                 self.end(false, emit);

@@ -87,7 +87,7 @@ impl ToolCallParser for LlamaParser {
                 self.call(c, out);
             }
             State::Open if c.is_whitespace() => {
-                self.content_buffer.hold(c.encode_utf8(&mut [0; 4]))
+                self.content_buffer.hold(c.encode_utf8(&mut [0; 4]));
             }
             State::Between if c.is_whitespace() => {}
             State::Between if c == ';' => self.state = State::Open,

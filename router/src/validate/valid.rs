@@ -114,13 +114,9 @@ impl ValidParameters {
             truncation.cut(&mut ids, room_for_prompt(&parameters, limits));
         }
         let max_new_tokens = new_tokens(&parameters, names, limits, ids.len())?;
-        let answers = parameters.choices.made();
-        let prompt_and_answers = (ids.len(), answers);
-        (parameters.logprob_request).check_prompt(
-            names.prompt,
-            prompt_and_answers,
-            limits.vocabulary,
-        )?;
+        let sizes = (ids.len(), parameters.choices.made());
+        let logprob_request = &parameters.logprob_request;
+        logprob_request.check_prompt(names.prompt, sizes, limits.vocabulary)?;
         let stop_token_ids = parameters.stop_token_ids(eos_ids);
         let early = parameters.min_new_tokens > 0;
         let impossible = if early { &*stop_token_ids } else { &[] };
@@ -130,9 +126,9 @@ impl ValidParameters {
         let mut beam = parameters.beam;
         if let Some(beam) = &mut beam {
             beam.top_logprobs = logprob_options.top;
-            let candidate_count =
-                beam::candidate_count(beam, stop_token_ids.len(), limits.vocabulary)?;
-            logprob_options.top = candidate_count.max(logprob_options.top);
+            let stops = stop_token_ids.len();
+            let candidates = beam::candidate_count(beam, stops, limits.vocabulary)?;
+            logprob_options.top = candidates.max(logprob_options.top);
         }
         let grammar = parameters.grammar.clone().map(|mut grammar| {
             grammar.end_token_ids = eos_ids.to_vec();

@@ -164,7 +164,7 @@ async fn read(
         match (field.as_str(), value) {
             ("id", value) => head.id = Some(value),
             ("parameters", Value::Object(parameters)) => {
-                generation_request.parameters(parameters)?
+                generation_request.parameters(parameters)?;
             }
             ("parameters", _) => {
                 let rule = "`parameters` must be a JSON object";
