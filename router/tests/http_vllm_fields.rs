@@ -81,7 +81,7 @@ async fn grammar_fields_of_other_servers() {
     let parsed: Value = serde_json::from_str(schema).unwrap();
     let object = |kind: &str| json!({"response_format": {"type": kind, "schema": parsed}});
     let server = Server::with(Some(scripted::TEMPLATE), |config| {
-        config.structured_output = true
+        config.structured_output = true;
     });
     for (fields, name, kind, text) in [
         (json!({"regex": "a+"}), "regex", GrammarFormat::Regex, "a+"),
@@ -139,7 +139,7 @@ async fn grammar_fields_of_other_servers() {
 #[tokio::test]
 async fn schema_beside_another_response_format_is_refused() {
     let server = Server::with(Some(scripted::TEMPLATE), |config| {
-        config.structured_output = true
+        config.structured_output = true;
     });
     for format in [
         json!({"type": "text", "schema": {}}),

@@ -55,8 +55,7 @@ pub(crate) struct GenerateParameters {
     pub(crate) top_k: Option<i32>,
     /// > 0 and < 1: sample from the most likely tokens with this total probability.
     pub(crate) top_p: Option<f32>,
-    /// > 0 and < 1: typical sampling, from the tokens whose information content is closest to the
-    /// entropy, with this total probability.
+    /// > 0 and < 1: typical sampling from the tokens with this total probability.
     pub(crate) typical_p: Option<f32>,
     /// Sample even if no other sampling parameter is set.
     pub(crate) do_sample: Option<bool>,

@@ -163,8 +163,7 @@ macro_rules! request {
             /// From 0 to 1: sample from tokens with at least this share of the highest probability.
             /// Default 0.
             pub(crate) min_p: Option<f32>,
-            /// > 0 and <= 1: typical sampling, from the tokens whose information content is closest
-            /// to the entropy, with this total probability. Default 1.
+            /// > 0 and <= 1: typical sampling from the tokens with this total probability. Default 1.
             pub(crate) typical_p: Option<f32>,
             /// Token id -> number from -100 to 100 that is added to the token's logit.
             #[serde(default, deserialize_with = "super::token_ids::biases")]
