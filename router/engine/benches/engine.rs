@@ -9,14 +9,11 @@ use std::{
 };
 
 use futures_util::{StreamExt, future::join_all};
+use penstock_engine::shard::{Endpoint, LoadConfig};
+use penstock_engine::{AttachedWorkers, Engine, EngineConfig, EngineMetrics};
 use penstock_mock_shard::{Cost, MockConfig, MockShard};
-use penstock_router::{
-    engine::{
-        AttachedWorkers, Engine, EngineConfig, EngineMetrics, EngineRequest, EngineState, Sampling,
-        Stopping,
-    },
-    shard::{Endpoint, LoadConfig},
-};
+use penstock_request::EngineState;
+use penstock_request::types::{EngineRequest, Sampling, Stopping};
 use prometheus_client::registry::Registry;
 
 const PROMPT: usize = 20;

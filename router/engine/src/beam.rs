@@ -62,14 +62,6 @@ struct Continuation {
     score: f32,
 }
 
-impl BeamParameters {
-    /// Returns how many candidates per sequence can matter: at least `width` of them do not end.
-    #[must_use]
-    pub fn candidate_count(&self, end_tokens: usize) -> usize {
-        self.width as usize + end_tokens
-    }
-}
-
 impl BeamSearch {
     /// Creates the search of a request whose first sequence is `sequence`; `None` without beam
     /// search.

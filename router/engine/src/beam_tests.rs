@@ -1,9 +1,9 @@
 use std::collections::HashMap;
 
+use penstock_request::types::Sampling;
 use penstock_scheduler::ids::RequestId;
 
 use super::*;
-use crate::engine::types::Sampling;
 
 fn id(choice: u32) -> SequenceId {
     SequenceId {

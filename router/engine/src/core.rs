@@ -7,6 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use penstock_request::client::Client;
 use penstock_scheduler::{
     Policy, Scheduler, Snapshot,
     config::{ConfigError, SchedulerConfig},
@@ -25,7 +26,6 @@ use super::{
     },
     types::{Candidate, Logprobs, Sampling, Stopping, SubmitError, Token, TokenEvent},
 };
-use crate::client::Client;
 use crate::shard::{PrepareError, StepAnswer, StepLogprobs};
 
 /// Bounds of the retry-after hint.

@@ -240,7 +240,7 @@ mod tests {
     use penstock_scheduler::ids::RequestId;
 
     use super::*;
-    use crate::engine::types::{Candidate, Logprobs, Token};
+    use penstock_request::types::{Candidate, Logprobs, Token};
 
     fn event(first: u32, count: u32, end: Option<End>) -> TokenEvent {
         let token = |id| Token { id, logprob: 0.0 };

@@ -14,7 +14,7 @@ use penstock_scheduler::{
 };
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::client::Client;
+use penstock_request::client::Client;
 
 use super::{
     EngineConfig, EngineMetrics, EngineRequest, EngineState, Limits, SubmitError, TokenStream,

@@ -7,13 +7,14 @@ use std::{
     sync::{Arc, Weak},
 };
 
+use penstock_request::{client::Client, panic_message};
 use penstock_scheduler::ids::RequestId;
 use tokio::{
     sync::Semaphore,
     task::{AbortHandle, Id, JoinError, JoinSet},
 };
 
-use crate::{client::Client, panic_message, shard::PrepareError};
+use crate::shard::PrepareError;
 
 /// Maximum concurrent calls. Others wait here, where they occupy no worker thread.
 const MAX_CALLS: usize = 16;

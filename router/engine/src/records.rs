@@ -3,6 +3,7 @@
 use std::mem;
 
 use foldhash::HashMap;
+use penstock_request::client::Client;
 use penstock_scheduler::{
     ids::{Micros, RequestId, SequenceId, Slot, TokenId},
     plan::{Emission, Finish, StepPlan},
@@ -17,7 +18,6 @@ use super::types::{
     Candidate, End, EngineRequest, Logprobs, Sampling, Stopping, SubmitError, TokenEvent,
     WHOLE_VOCABULARY,
 };
-use crate::client::Client;
 use crate::shard::{PromptLogprobs, SlotError};
 
 /// Entries into a slot while unprepared, without a token in between, after which a request fails.

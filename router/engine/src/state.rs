@@ -5,55 +5,11 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
+use penstock_request::{EngineState, Limits};
 use tokio::sync::watch;
 
 use super::config::kv_tokens;
 use crate::shard::{Loaded, Progress};
-
-/// The engine's state.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum EngineState {
-    /// The workers start for the first time.
-    Loading {
-        /// "start" until the workers report a phase of theirs: "weights", "memory", "warm-up".
-        phase: String,
-        /// Progress, summed over all workers; bytes for "weights".
-        done: u64,
-        /// Total in the unit of `done`; 0 = unknown.
-        total: u64,
-    },
-    /// Requests run.
-    Ready,
-    /// The workers were lost and are restarting.
-    Restarting {
-        /// How they were lost. For the operator: it may name files of this host.
-        reason: String,
-    },
-    /// New requests are refused; accepted ones run on.
-    Draining,
-    /// The engine has ended.
-    Stopped {
-        /// Why. For the operator: it may name files of this host.
-        reason: String,
-    },
-}
-
-/// Limits of the loaded model and its workers, from the last message of Load.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Prompt plus generated tokens of one request.
-    pub max_sequence_tokens: u32,
-    /// Maximum concurrent sequences.
-    pub max_slots: u32,
-    /// Maximum tokens of one step.
-    pub max_step_tokens: u32,
-    /// Size of the vocabulary; prompt ids are below it.
-    pub vocab_size: u32,
-    /// Tokens that the whole KV pool holds.
-    pub kv_tokens: u64,
-    /// Name of the workers' device, for people.
-    pub device_name: String,
-}
 
 /// State shared by the engine's task and its handles.
 pub(super) struct Shared {
@@ -68,27 +24,15 @@ pub struct ProgressSink {
     ranks: Arc<Mutex<BTreeMap<u32, Progress>>>,
 }
 
-impl EngineState {
-    pub(super) fn initial() -> Self {
-        Self::Loading {
-            phase: "start".into(),
-            done: 0,
-            total: 0,
-        }
-    }
-}
-
-impl Limits {
-    fn new(loaded: &Loaded) -> Self {
-        Self {
-            max_sequence_tokens: loaded.max_sequence_tokens,
-            max_slots: loaded.max_slots,
-            max_step_tokens: loaded.max_step_tokens,
-            vocab_size: loaded.vocab_size,
-            // Every sequence needs blocks of every group, so the smallest group is the limit.
-            kv_tokens: loaded.kv_groups.iter().map(kv_tokens).min().unwrap_or(0),
-            device_name: loaded.device_name.clone(),
-        }
+fn limits(loaded: &Loaded) -> Limits {
+    Limits {
+        max_sequence_tokens: loaded.max_sequence_tokens,
+        max_slots: loaded.max_slots,
+        max_step_tokens: loaded.max_step_tokens,
+        vocab_size: loaded.vocab_size,
+        // Every sequence needs blocks of every group, so the smallest group is the limit.
+        kv_tokens: loaded.kv_groups.iter().map(kv_tokens).min().unwrap_or(0),
+        device_name: loaded.device_name.clone(),
     }
 }
 
@@ -114,7 +58,7 @@ impl Shared {
     }
 
     pub(super) fn set_loaded(&self, loaded: &Loaded) {
-        self.limits.send_replace(Some(Limits::new(loaded)));
+        self.limits.send_replace(Some(limits(loaded)));
     }
 
     pub(super) fn limits(&self) -> Option<Limits> {

@@ -10,6 +10,7 @@ use std::{
 };
 
 use futures_util::FutureExt;
+use penstock_request::panic_message;
 use penstock_scheduler::{
     FirstComeFirstServed,
     ids::{RequestId, SequenceId},
@@ -29,7 +30,6 @@ use super::{
     state::Shared,
     types::SubmitError,
 };
-use crate::panic_message;
 use crate::shard::{Loaded, Preparer, ShardError, ShardGroup};
 
 /// Retry-after hint for clients while the workers are down.

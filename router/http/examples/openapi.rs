@@ -3,5 +3,5 @@
 use std::io::{self, Write};
 
 fn main() -> io::Result<()> {
-    io::stdout().write_all(penstock_router::http::openapi_json().as_bytes())
+    io::stdout().write_all(penstock_http::openapi_json().as_bytes())
 }

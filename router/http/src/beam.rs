@@ -4,8 +4,8 @@ use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
 
-use crate::engine::types::{BeamParameters, EarlyStopping};
-use crate::error::ApiError;
+use penstock_request::error::ApiError;
+use penstock_request::types::{BeamParameters, EarlyStopping};
 
 /// `early_stopping` as clients send it: `true`, `false` or `"never"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

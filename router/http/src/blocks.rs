@@ -5,13 +5,13 @@ use std::future::poll_fn;
 use std::task::{Context, Poll, ready};
 
 use bytes::BytesMut;
+use penstock_request::error::ApiError;
+use penstock_text::generation::{FinishReason, Generation, TextEvent};
+use penstock_text::tool_parsers::{OutputDelta, OutputParserOptions};
 
 use super::ids::call_id;
 use super::parsed_output::{GenerationParser, OutputEnd, poll_step};
 use super::sse::{EventSource, Flow, FrameBuffer};
-use crate::error::ApiError;
-use crate::generation::{FinishReason, Generation, TextEvent};
-use crate::tool_parsers::{OutputDelta, OutputParserOptions};
 
 /// The type of a block.
 #[derive(Clone, Debug, PartialEq, Eq)]

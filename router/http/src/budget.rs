@@ -8,7 +8,8 @@ use std::time::Duration;
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::error::{ApiError, ErrorKind};
+use penstock_request::error::{ApiError, ErrorKind};
+use penstock_text::Charge;
 
 /// Each body's first bytes come from a separate share, so that large bodies cannot keep small ones
 /// out.
@@ -33,11 +34,6 @@ pub(crate) struct Holding {
     bytes: usize,
     permits: Vec<OwnedSemaphorePermit>,
 }
-
-/// The bytes of one body; released when the last clone is dropped. The default holds none: for
-/// prompts that did not arrive over HTTP.
-#[derive(Clone, Debug, Default)]
-pub struct Charge(#[expect(dead_code, reason = "it is held, not read")] Option<Arc<Holding>>);
 
 impl Budget {
     /// Creates a budget of `most` bytes; the gauge `held` shows the bytes in use.
@@ -92,7 +88,7 @@ impl Holding {
 
     /// Completes the body. Each holder of a part of it keeps a clone of the result.
     pub(crate) fn charge(self) -> Charge {
-        Charge(Some(Arc::new(self)))
+        Charge::new(self)
     }
 
     fn take(&mut self, share: &Arc<Semaphore>, bytes: usize) -> Result<(), ApiError> {

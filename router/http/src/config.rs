@@ -1,21 +1,19 @@
-//! The router's part of the resolved configuration; set by the launcher.
+//! Settings of the server; set by the launcher.
 
 use std::num::NonZeroUsize;
-use std::sync::Arc;
 use std::time::Duration;
 
-use crate::chat::RequestTemplates;
-use crate::logits_processors::Watermark;
-use crate::logprobs::MAX_TOP_LOGPROBS;
-use crate::tool_parsers::{ReasoningFormat, ToolFormat};
+use penstock_text::TextConfig;
 
 /// One thread writes about 100,000 tokens per second; several shorten the time to write one step to
 /// all streams.
 const MAX_SERVING_THREADS: usize = 4;
 
-/// Settings of the text and HTTP layers. The launcher sets every field.
+/// Settings of the server and of the text layer that it serves. The launcher sets every field.
 #[derive(Clone, Debug)]
 pub struct RouterConfig {
+    /// Settings of the text layer.
+    pub text: TextConfig,
     /// Name of the model in responses and `/info`.
     pub model_id: String,
     /// Further names of the model, listed and accepted like `model_id`.
@@ -39,54 +37,16 @@ pub struct RouterConfig {
     /// Connections accepted beyond `max_connections`: health checks and metrics work on them, other
     /// requests get 503. Further connections are closed.
     pub spare_connections: usize,
-    /// Maximum stop strings per request.
-    pub max_stop_sequences: usize,
     /// Maximum prompts per completion request.
     pub max_client_batch_size: usize,
-    /// Maximum choices per prompt: the largest `n` and `best_of`.
-    pub max_best_of: u32,
-    /// Maximum top logprobs per token: at most `logprobs::MAX_TOP_LOGPROBS`.
-    pub max_top_tokens: u32,
-    /// Whether requests may use structured output.
-    pub structured_output: bool,
-    /// Maximum prompt tokens; `None` = limited by the context only.
-    pub max_input_tokens: Option<usize>,
-    /// Maximum tokens of prompt plus output; `None` = the limit of the model and the KV pool.
-    pub max_total_tokens: Option<usize>,
     /// Threads that serve connections.
     pub serving_threads: NonZeroUsize,
-    /// Threads that render templates and tokenize.
-    pub tokenizer_threads: NonZeroUsize,
-    /// Maximum prompts waiting for those threads; more are refused with 429.
-    pub tokenizer_queue: usize,
     /// Idle time after which a stream gets a keep-alive comment.
     pub keep_alive: Duration,
     /// Origins of web pages that may call the server.
     pub cors: Cors,
     /// Maximum bytes of stored responses; 0 = none are stored.
     pub response_store: usize,
-    /// Watermark for requests that ask for one.
-    pub watermark: Watermark,
-    /// System prompt of chats without a system message; shown by `/info`.
-    pub system_prompt: Option<Arc<str>>,
-    /// How to treat chat templates in requests.
-    pub templates: RequestTemplates,
-    /// Format of the model's tool calls.
-    pub tool_format: Format<ToolFormat>,
-    /// Format of the model's reasoning.
-    pub reasoning_format: Format<ReasoningFormat>,
-}
-
-/// A format of the model's output.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Format<T> {
-    /// The format that the chat template uses, if any.
-    #[default]
-    Auto,
-    /// No format: the text stays as it is.
-    Off,
-    /// This format.
-    Fixed(T),
 }
 
 /// Origins of web pages that may call the server.
@@ -103,6 +63,7 @@ impl RouterConfig {
     pub fn new(model_id: impl Into<String>) -> Self {
         let cores = std::thread::available_parallelism().map_or(2, NonZeroUsize::get);
         Self {
+            text: TextConfig::default(),
             model_id: model_id.into(),
             more_model_ids: Vec::new(),
             model_revision: None,
@@ -113,26 +74,12 @@ impl RouterConfig {
             write_timeout: Duration::from_secs(60),
             max_connections: 8192,
             spare_connections: 64,
-            max_stop_sequences: 16,
             max_client_batch_size: 32,
-            max_best_of: 32,
-            max_top_tokens: MAX_TOP_LOGPROBS,
-            structured_output: true,
-            max_input_tokens: None,
-            max_total_tokens: None,
             serving_threads: NonZeroUsize::new(cores.min(MAX_SERVING_THREADS))
                 .unwrap_or(NonZeroUsize::MIN),
-            tokenizer_threads: NonZeroUsize::new(cores.div_ceil(2).min(16))
-                .unwrap_or(NonZeroUsize::MIN),
-            tokenizer_queue: 1024,
             keep_alive: Duration::from_secs(15),
             cors: Cors::Any,
             response_store: 64 << 20,
-            watermark: Watermark::default(),
-            system_prompt: None,
-            templates: RequestTemplates::Refused,
-            tool_format: Format::Auto,
-            reasoning_format: Format::Auto,
         }
     }
 }
@@ -150,20 +97,5 @@ impl RouterConfig {
         names
             .find(|name| *name == requested)
             .unwrap_or(&self.model_id)
-    }
-}
-
-impl<T: Copy> Format<T> {
-    /// Returns the effective format; `find` detects it in the chat template `template`.
-    pub(crate) fn resolve(
-        self,
-        template: Option<&str>,
-        find: impl Fn(&str) -> Option<T>,
-    ) -> Option<T> {
-        match self {
-            Self::Auto => template.and_then(find),
-            Self::Off => None,
-            Self::Fixed(format) => Some(format),
-        }
     }
 }

@@ -4,7 +4,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
-use crate::error::{ApiError, ErrorKind, Excerpt};
+use penstock_request::error::{ApiError, ErrorKind, Excerpt};
 
 /// An error in the format of the native routes: `{"error", "error_type"}`.
 #[derive(Debug)]

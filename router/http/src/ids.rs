@@ -3,7 +3,7 @@
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 
-use crate::tool_parsers::OutputParserOptions;
+use penstock_text::tool_parsers::OutputParserOptions;
 
 /// Returns `prefix` and 32 random hexadecimal digits.
 pub(super) fn unique(prefix: &str) -> String {

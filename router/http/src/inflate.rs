@@ -5,9 +5,10 @@ use std::io::{self, Write};
 
 use axum::http::{HeaderMap, header};
 use flate2::write::MultiGzDecoder;
+use penstock_request::error::{ApiError, ErrorKind, Excerpt};
+use penstock_text::Charge;
 
-use crate::budget::{Charge, Holding};
-use crate::error::{ApiError, ErrorKind, Excerpt};
+use crate::budget::Holding;
 
 /// Compressed bytes inflated between two yields to other tasks. They inflate to a few MiB at most.
 const AT_ONCE: usize = 4 << 10;

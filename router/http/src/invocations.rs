@@ -4,13 +4,13 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
+use penstock_request::error::ApiError;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::error::NativeError;
 use super::native::wire::{ErrorResponse, GenerateRequest, GenerateResponse};
 use super::{App, json, native, openai};
-use crate::error::ApiError;
 
 /// The fields that decide the route.
 #[derive(Deserialize)]

@@ -5,13 +5,13 @@ use std::borrow::Cow;
 use axum::extract::Request;
 use axum::http::header;
 use http_body_util::BodyExt;
+use penstock_request::error::{ApiError, ErrorKind, Excerpt};
+use penstock_text::Charge;
 use serde::de::DeserializeOwned;
 use serde_json::error::Category;
 
 use super::App;
 use super::inflate::{BodyBuffer, Coding, too_large};
-use crate::budget::Charge;
-use crate::error::{ApiError, ErrorKind, Excerpt};
 
 /// Bodies longer than this many bytes are parsed on the blocking pool, not on the serving threads.
 const PARSED_AT_ONCE: usize = 64 << 10;

@@ -1,8 +1,15 @@
-//! The HTTP server: its routes and the state that they share.
+//! The HTTP server: routes and wire formats of all APIs, a module per API family, over the text
+//! layer's `Generator`.
+//!
+//! The launcher serves with it; the Python package reads its chat requests with it. It knows no
+//! engine. API families (`native`, `openai`, `anthropic`) do not import each other; `kserve`,
+//! `tokens`, `invocations` and `docs` combine them.
 
 mod anthropic;
 mod beam;
 mod blocks;
+mod budget;
+mod config;
 mod connection_limit;
 mod connection_service;
 mod docs;
@@ -12,6 +19,7 @@ mod inflate;
 mod invocations;
 mod json;
 mod kserve;
+pub mod metrics;
 mod native;
 mod neutral;
 mod nulls;
@@ -38,22 +46,24 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use futures_util::FutureExt;
+use penstock_request::EngineState;
+use penstock_request::error::{ApiError, ErrorKind, Excerpt, panic_message};
+use penstock_text::generation::Generator;
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
+pub use self::config::{Cors, RouterConfig};
 pub use self::docs::openapi_json;
+pub use self::metrics::Metrics;
 pub use self::openai::parse_chat_request;
 pub use self::server::{Listeners, serve};
 pub use self::structured_output::parse_structured_outputs;
 use crate::budget::Budget;
-use crate::config::{Cors, RouterConfig};
-use crate::engine::EngineState;
-use crate::error::{ApiError, ErrorKind, Excerpt, panic_message};
-use crate::generation::Generator;
 
 /// State shared by all handlers.
 #[derive(Clone)]
 struct App {
     generator: Generator,
+    metrics: Arc<Metrics>,
     config: Arc<RouterConfig>,
     bodies: Budget,
     responses: openai::ResponseStore,
@@ -65,16 +75,25 @@ struct App {
 }
 
 /// Returns all routes. Fails if an origin of the CORS configuration is not a valid header value.
-pub fn router(generator: Generator, config: RouterConfig) -> std::io::Result<Router> {
-    Ok(App::new(generator, config)?.routes())
+pub fn router(
+    generator: Generator,
+    metrics: Arc<Metrics>,
+    config: RouterConfig,
+) -> std::io::Result<Router> {
+    Ok(App::new(generator, metrics, config)?.routes())
 }
 
 impl App {
-    fn new(generator: Generator, config: RouterConfig) -> std::io::Result<Self> {
-        let held = generator.metrics().http.body_bytes.clone();
-        let store = generator.metrics().store.clone();
+    fn new(
+        generator: Generator,
+        metrics: Arc<Metrics>,
+        config: RouterConfig,
+    ) -> std::io::Result<Self> {
+        let held = metrics.http.body_bytes.clone();
+        let store = metrics.store.clone();
         Ok(Self {
             generator,
+            metrics,
             bodies: Budget::new(config.max_held_body_bytes, held),
             responses: openai::ResponseStore::new(config.response_store, store),
             cors: Arc::new(cors(&config.cors)?),
@@ -225,7 +244,7 @@ async fn metrics(State(app): State<App>) -> Response {
         header::CONTENT_TYPE,
         "text/plain; version=0.0.4; charset=utf-8",
     )];
-    (kind, app.generator.metrics().expose()).into_response()
+    (kind, app.metrics.expose()).into_response()
 }
 
 async fn not_found(uri: Uri) -> Response {
@@ -256,10 +275,7 @@ async fn count(
     let handled = AssertUnwindSafe(next.run(request)).catch_unwind().await;
     let response = handled.unwrap_or_else(|panic| failed(&path, &*panic));
     let route = route.as_ref().map_or("other", MatchedPath::as_str);
-    app.generator
-        .metrics()
-        .http
-        .response(route, response.status().as_u16());
+    app.metrics.http.response(route, response.status().as_u16());
     response
 }
 

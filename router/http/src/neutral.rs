@@ -1,10 +1,10 @@
 //! Parameters that clients may send and Penstock does not support yet. They are refused by name
 //! unless they have a neutral value, which changes nothing.
 
+use penstock_request::error::ApiError;
 use serde_json::{Value, json};
 
 use super::strict::JsonText;
-use crate::error::ApiError;
 
 /// A text longer than this many bytes is never neutral.
 const LONGEST: usize = 64;

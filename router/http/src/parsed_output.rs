@@ -2,15 +2,16 @@
 
 use std::task::{Context, Poll, ready};
 
-use super::ids::call_id;
-use super::response_headers;
-use crate::engine::types::{GrammarFormat, GrammarSpec};
-use crate::error::ApiError;
-use crate::generation::{FinishReason, Generation, TextEnd, TextEvent};
-use crate::tool_parsers::{
+use penstock_request::error::ApiError;
+use penstock_request::types::{GrammarFormat, GrammarSpec};
+use penstock_text::generation::{FinishReason, Generation, TextEnd, TextEvent};
+use penstock_text::tool_parsers::{
     OutputDelta, OutputDeltas, OutputParser, OutputParserOptions, ToolChoiceMode, ToolFields,
     ToolFormat, ToolSet,
 };
+
+use super::ids::call_id;
+use super::response_headers;
 
 /// Parses the output of a generation as it streams.
 pub(super) struct GenerationParser {
@@ -166,7 +167,7 @@ pub(super) struct ToolPlan {
 /// Combines the tools with the response grammar, which applies to outputs that are no tool call.
 pub(super) fn plan_tools(
     (tool_set, fields): (Option<&ToolSet>, ToolFields),
-    generator: &crate::Generator,
+    generator: &penstock_text::Generator,
     grammar: Option<Box<GrammarSpec>>,
 ) -> Result<ToolPlan, ApiError> {
     let mut parser_options = OutputParserOptions {

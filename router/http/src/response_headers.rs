@@ -1,10 +1,10 @@
 //! Response headers with the usage and timing of a request.
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use penstock_request::error::{ApiError, ErrorKind};
+use penstock_text::generation::Generation;
 
 use super::App;
-use crate::error::{ApiError, ErrorKind};
-use crate::generation::Generation;
 
 /// Returns the headers of a stream of one or several choices: those known at its start.
 pub(super) fn stream_headers(app: &App, generations: &[Generation]) -> HeaderMap {

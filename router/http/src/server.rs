@@ -3,17 +3,18 @@
 use std::future::{Future, pending};
 use std::io;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
+use penstock_text::generation::Generator;
 use prometheus_client::metrics::counter::Counter;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{oneshot, watch};
 
 use super::connection_limit::{ConnectionLimit, ConnectionPermit};
 use super::threads::{ConnectionKind, NewConnection, Threads};
-use super::{App, kserve};
+use super::{App, Metrics, kserve};
 use crate::config::RouterConfig;
-use crate::generation::Generator;
 
 /// Pause after the system refused to accept a connection, for example for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -44,6 +45,7 @@ impl From<TcpListener> for Listeners {
 pub async fn serve(
     listeners: impl Into<Listeners>,
     generator: Generator,
+    metrics: Arc<Metrics>,
     config: RouterConfig,
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<()> {
@@ -51,7 +53,7 @@ pub async fn serve(
         http: listener,
         kserve,
     } = listeners.into();
-    let app = App::new(generator, config)?;
+    let app = App::new(generator, metrics, config)?;
     let most = app.config.max_connections.max(1);
     let share = kserve.as_ref().map_or(0, |_| most.div_ceil(GRPC_SHARE));
     let server = Server::new(&app, most - share)?;
@@ -106,7 +108,7 @@ impl Server {
             // An idle spare connection may be closed at once: a health check sends its request
             // immediately.
             spare: ConnectionLimit::new(app.config.spare_connections, Duration::ZERO),
-            refused: app.generator.metrics().http.refused.clone(),
+            refused: app.metrics.http.refused.clone(),
             stop: watch::Sender::new(false),
         })
     }

@@ -14,7 +14,7 @@ use http_body::Frame;
 use serde::Serialize;
 use tokio::time::{Instant, Sleep, sleep};
 
-use crate::generation::TextEvent;
+use penstock_text::generation::TextEvent;
 
 /// Initial capacity of a thread's frame buffer, in bytes.
 const FRAME_CAPACITY: usize = 4 << 10;

@@ -19,7 +19,7 @@ macro_rules! from_object {
     ($($name:ty),+) => {$(
         impl<'de> serde::Deserialize<'de> for $name {
             fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-                <$name>::deserialize($crate::http::strict::ObjectOnly(from))
+                <$name>::deserialize($crate::strict::ObjectOnly(from))
             }
         }
     )+};

@@ -13,6 +13,7 @@ use std::time::Duration;
 use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use penstock_request::client::Client;
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::net::TcpStream;
 use tokio::runtime::Builder;
@@ -22,7 +23,6 @@ use super::App;
 use super::connection_limit::{ConnectionPermit, ConnectionState};
 use super::connection_service::ConnectionService;
 use super::write_timeout::WriteTimeout;
-use crate::client::Client;
 
 /// Time within which a connection beyond the limit must send its request.
 const SPARE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -141,7 +141,7 @@ impl Service {
             .keep_alive(false);
         Self {
             write_timeout: app.config.write_timeout,
-            open: app.generator.metrics().http.connections.clone(),
+            open: app.metrics.http.connections.clone(),
             spare: ServedRoutes {
                 router: app.clone().spare_routes(),
                 http: once,

@@ -1,12 +1,13 @@
-//! The engine as the text layer uses it. `Engine` is the one implementation; tests script others.
+//! The engine as the text layer uses it. `penstock_engine::Engine` is the one implementation; tests
+//! script others.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use futures_core::Stream;
 
-use crate::engine::types::{EngineRequest, Entry, SubmitError, TokenEvent};
-use crate::engine::{Engine, EngineState, Limits, TokenStream};
+use crate::types::{EngineRequest, Entry, SubmitError, TokenEvent};
+use crate::{EngineState, Limits};
 
 /// Generates token ids from token ids.
 #[async_trait]
@@ -32,36 +33,5 @@ pub trait TokenSource: Stream<Item = TokenEvent> + Send + Unpin {
     /// not report it.
     fn entered(&self) -> Option<Entry> {
         None
-    }
-}
-
-#[async_trait]
-impl Backend for Engine {
-    async fn submit(&self, request: EngineRequest) -> Result<Sources, SubmitError> {
-        let boxed = |stream| Box::new(stream) as Box<dyn TokenSource>;
-        let streams = self.submit_all(request).await?;
-        Ok(streams.into_iter().map(boxed).collect())
-    }
-
-    fn on_this_runtime(&self) -> Arc<dyn Backend> {
-        Arc::new(Self::on_this_runtime(self))
-    }
-
-    fn state(&self) -> EngineState {
-        Self::state(self)
-    }
-
-    fn limits(&self) -> Option<Limits> {
-        Self::limits(self)
-    }
-}
-
-impl TokenSource for TokenStream {
-    fn finish(self: Box<Self>) {
-        Self::finish(*self);
-    }
-
-    fn entered(&self) -> Option<Entry> {
-        Self::entered(self)
     }
 }

@@ -36,7 +36,7 @@ impl Client {
     }
 
     /// Returns the name that the workers get.
-    pub(crate) fn name(self) -> String {
+    pub fn name(self) -> String {
         self.0.to_string()
     }
 }

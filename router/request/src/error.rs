@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
-use crate::engine::types::SubmitError;
+use crate::types::SubmitError;
 
 /// A failed request. The message is for the client's developer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -107,7 +107,7 @@ impl ApiError {
     }
 
     /// Renames the field `ours` to `theirs`, for a dialect with another name.
-    pub(crate) fn renamed(self, ours: &str, theirs: &'static str) -> Self {
+    pub fn renamed(self, ours: &str, theirs: &'static str) -> Self {
         if self.param.as_deref() != Some(ours) {
             return self;
         }

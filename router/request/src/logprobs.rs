@@ -1,14 +1,14 @@
 //! The logprobs that a request asks for, and their rules.
 
-use crate::engine::types::{Candidate, LogprobOptions, WHOLE_VOCABULARY};
 use crate::error::ApiError;
-use crate::validate::range::Range;
+use crate::range::Range;
+use crate::types::{Candidate, LogprobOptions, WHOLE_VOCABULARY};
 
 /// Maximum top logprobs per token: the workers' limit.
 pub const MAX_TOP_LOGPROBS: u32 = 20;
 
 /// Maximum tokens whose logprobs are requested by id: the workers' limit.
-pub(crate) const MAX_LOGPROB_TOKEN_IDS: usize = 128;
+pub const MAX_LOGPROB_TOKEN_IDS: usize = 128;
 
 /// Maximum logprobs of one prompt, including top logprobs: bounds the memory and the length of a
 /// response.
@@ -54,7 +54,7 @@ pub struct RankedToken {
 const MIN_LOGPROB: f32 = -9999.0;
 
 /// Returns the allowed numbers of top logprobs; `most` comes from the configuration.
-pub(crate) const fn range(most: u32) -> Range<u32> {
+pub const fn range(most: u32) -> Range<u32> {
     Range::new(0, most)
 }
 
@@ -83,7 +83,7 @@ pub fn rank_candidates(own: Candidate, rank: Option<u32>, top: &[Candidate]) -> 
 
 impl TokenNames {
     /// Converts `return_tokens_as_token_ids`.
-    pub(crate) fn from_flag(ids: Option<bool>) -> Self {
+    pub fn from_flag(ids: Option<bool>) -> Self {
         match ids {
             Some(true) => Self::Ids,
             _ => Self::Texts,
@@ -109,7 +109,7 @@ impl LogprobRequest {
 
     /// Fails if more than `most` top logprobs are requested. `name` is the client's field for those
     /// of `tokens`.
-    pub(crate) fn check(self, name: &'static str, most: u32) -> Result<(), ApiError> {
+    pub fn check(self, name: &'static str, most: u32) -> Result<(), ApiError> {
         let prompt = self.prompt.filter(|&count| count != WHOLE_VOCABULARY);
         for (name, count) in [(name, self.tokens), ("prompt_logprobs", prompt)] {
             range(most).check(name, count.unwrap_or(0))?;
@@ -119,7 +119,7 @@ impl LogprobRequest {
 
     /// Fails if the prompt has too many logprobs: `tokens` positions, returned with each of
     /// `answers` choices. `prompt` is the field's name, `vocabulary` the size of the vocabulary.
-    pub(crate) fn check_prompt(
+    pub fn check_prompt(
         self,
         prompt: &'static str,
         (tokens, answers): (usize, u32),

@@ -9,22 +9,28 @@ use crate::error::ApiError;
 
 /// The numbers from `least` to `most`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Range<T> {
-    pub(crate) least: T,
-    pub(crate) most: T,
-    pub(crate) ends: Ends,
+pub struct Range<T> {
+    /// Lower bound.
+    pub least: T,
+    /// Upper bound.
+    pub most: T,
+    /// Which bounds belong to the range.
+    pub ends: Ends,
 }
 
 /// Which bounds belong to a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ends {
+pub enum Ends {
+    /// Both.
     Both,
+    /// The upper bound only.
     Most,
+    /// None.
     Neither,
 }
 
 /// A number that can bound a range.
-pub(crate) trait Number: Copy + PartialOrd + fmt::Debug {
+pub trait Number: Copy + PartialOrd + fmt::Debug {
     /// Returns the JSON value: a float like 1e-6 as its shortest decimal.
     fn json(self) -> Value {
         serde_json::from_str(&format!("{self:?}")).unwrap_or_default()
@@ -40,17 +46,17 @@ impl Number for usize {}
 
 impl<T: Number> Range<T> {
     /// Creates a range that includes both bounds.
-    pub(crate) const fn new(least: T, most: T) -> Self {
+    pub const fn new(least: T, most: T) -> Self {
         Self::with(least, most, Ends::Both)
     }
 
     /// Creates a range that excludes `least`.
-    pub(crate) const fn above(least: T, most: T) -> Self {
+    pub const fn above(least: T, most: T) -> Self {
         Self::with(least, most, Ends::Most)
     }
 
     /// Creates a range that excludes both bounds.
-    pub(crate) const fn between(least: T, most: T) -> Self {
+    pub const fn between(least: T, most: T) -> Self {
         Self::with(least, most, Ends::Neither)
     }
 
@@ -59,7 +65,7 @@ impl<T: Number> Range<T> {
     }
 
     /// Whether the range contains a number.
-    pub(crate) fn has(self, value: T) -> bool {
+    pub fn has(self, value: T) -> bool {
         let Self { least, most, ends } = self;
         match ends {
             Ends::Both => value >= least && value <= most,
@@ -69,7 +75,7 @@ impl<T: Number> Range<T> {
     }
 
     /// Fails if the range does not contain the value; `name` is the field's.
-    pub(crate) fn check(self, name: &'static str, value: T) -> Result<(), ApiError> {
+    pub fn check(self, name: &'static str, value: T) -> Result<(), ApiError> {
         if self.has(value) {
             return Ok(());
         }

@@ -38,6 +38,14 @@ pub struct BeamParameters {
     pub top_logprobs: u32,
 }
 
+impl BeamParameters {
+    /// Returns how many candidates per sequence can matter: at least `width` of them do not end.
+    #[must_use]
+    pub fn candidate_count(&self, end_tokens: usize) -> usize {
+        self.width as usize + end_tokens
+    }
+}
+
 /// When a beam search that has `width` finished hypotheses ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EarlyStopping {
@@ -242,13 +250,13 @@ pub enum End {
 
 impl Logprobs {
     /// Appends later logprobs.
-    pub(super) fn extend(&mut self, later: Self) {
+    pub fn extend(&mut self, later: Self) {
         self.top_logprobs.extend(later.top_logprobs);
         self.prompt.extend(later.prompt);
     }
 
     /// Removes and returns the logprobs of the first `tokens` tokens, and all prompt logprobs.
-    pub(super) fn split_off_front(&mut self, tokens: usize) -> Self {
+    pub fn split_off_front(&mut self, tokens: usize) -> Self {
         Self {
             top_logprobs: self
                 .top_logprobs

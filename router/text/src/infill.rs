@@ -1,9 +1,9 @@
 //! Fill-in-the-middle prompts: prefix and suffix are joined by the special tokens that code models
 //! are trained with.
 
+use penstock_request::error::ApiError;
 use tokenizers::Tokenizer;
 
-use crate::error::ApiError;
 use crate::tokenize::{SpecialTokens, encode};
 
 /// How a model takes the prefix and the suffix.

@@ -1,33 +1,27 @@
-//! HTTP in, tokens out: validation, tokenization, the engine's task, the shard client.
+//! Text in, text out: chat templates, tokenizer, detokenizer, stop strings, tool-call and reasoning
+//! parsers, and the `Generator` that every HTTP route and the Python package use.
+//!
+//! This crate reaches the engine through `penstock_request::backend::Backend` and knows neither the
+//! engine nor HTTP.
 
-pub mod backend;
-mod budget;
+mod charge;
 pub mod chat;
-pub mod client;
 pub mod config;
 pub mod detokenize;
-pub mod engine;
-pub mod error;
-pub mod generated;
 pub mod generation;
-pub mod http;
 mod infill;
-pub mod logits_processors;
-pub mod logprobs;
+pub mod input;
 pub mod metrics;
 pub mod model_text;
-pub mod shard;
 pub mod stop;
 pub mod text_bound;
 pub mod tokenize;
 pub mod tool_parsers;
-pub mod validate;
 pub mod watermark;
 
-pub use budget::Charge;
-pub use config::{Cors, RouterConfig};
-pub use error::{ApiError, ErrorKind, panic_message};
+pub use charge::Charge;
+pub use config::TextConfig;
 pub use generation::{Generation, Generator};
-pub use http::{Listeners, serve};
-pub use metrics::Metrics;
+pub use input::{GenerateInput, Prompt};
+pub use metrics::TextMetrics;
 pub use model_text::{ModelText, ModelTextError};

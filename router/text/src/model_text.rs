@@ -76,6 +76,11 @@ impl ModelText {
         })
     }
 
+    /// Returns a lower bound of the tokens of `text`.
+    pub fn least_tokens(&self, text: &str) -> usize {
+        self.bound.least_tokens(text.len())
+    }
+
     /// Combines parts that were loaded elsewhere.
     pub fn new(tokenizer: Tokenizer, template: Option<ChatTemplate>, eos_ids: Vec<u32>) -> Self {
         let bound = TextBound::from_tokenizer(&tokenizer);
@@ -242,7 +247,7 @@ mod tests {
 
     #[test]
     fn a_named_template_file_overrides_the_models_own() {
-        let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../python/penstock/brook");
+        let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python/penstock/brook");
         let own = ModelText::load(&model).unwrap().chat_template.unwrap();
         let folder = std::env::temp_dir().join(format!("penstock-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokenizers::Tokenizer;
 use tokio::sync::oneshot;
 
-use crate::error::{ApiError, ErrorKind};
+use penstock_request::error::{ApiError, ErrorKind};
 
 /// A thread pool for slow work that must not delay streams. Jobs queue by size class, so that large
 /// jobs cannot delay small ones. Cheap to clone; the threads end with the last clone.

@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use crate::logits_processors::Watermark;
+use penstock_request::logits_processors::Watermark;
 
 /// The result of the test.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,16 +1,16 @@
 //! Conversion of the scheduler's plans to messages, and of the workers' replies to outcomes.
 
+use penstock_request::{
+    logits_processors::{LogitsProcessors, Penalties},
+    types::{GrammarFormat, GrammarSpec, Sampling, Stopping},
+};
 use penstock_scheduler::{
     ids::{BlockId, Epoch, RequestId, SequenceId, Slot, StepId, TokenId},
     plan::{BlockCopy, Fork, Growth, NewSequence, StepOutcome, StepPlan, Table},
 };
 
 use super::{PrepareError, StepLogprobs, logprobs::parse_logprobs};
-use crate::{
-    engine::types::{GrammarFormat, GrammarSpec, Sampling, Stopping},
-    generated::v1,
-    logits_processors::{LogitsProcessors, Penalties},
-};
+use crate::generated::v1;
 
 /// The result of a step: the scheduler's part, and parts that only clients need.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -1,10 +1,10 @@
+use penstock_request::types::{Candidate, LogprobOptions, PromptToken};
 use penstock_scheduler::{
     ids::GroupId,
     plan::{Run, SteeredToken},
 };
 
 use super::*;
-use crate::engine::types::{Candidate, LogprobOptions, PromptToken};
 
 fn sampling_and_stopping() -> (Sampling, Stopping) {
     let sampling = Sampling {

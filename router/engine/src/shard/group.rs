@@ -9,6 +9,10 @@ use std::{
 };
 
 use futures_util::future::{join_all, try_join_all};
+use penstock_request::{
+    client::Client,
+    types::{Sampling, Stopping},
+};
 use penstock_scheduler::{
     ids::{Epoch, RequestId},
     plan::StepPlan,
@@ -20,11 +24,7 @@ use super::{
     Endpoint, LoadConfig, Loaded, PrepareError, Progress, ShardError, StepAnswer, StepLimits,
     convert, deadline::Deadline, stream::StepStream, worker::Worker,
 };
-use crate::{
-    client::Client,
-    engine::types::{Sampling, Stopping},
-    generated::v1,
-};
+use crate::generated::v1;
 
 /// A tensor-parallel group of workers. All ranks get the same bytes; rank 0's reply is the answer,
 /// the others' replies are only checked. After an error from any method the group is lost: drop it.

@@ -2,12 +2,10 @@
 
 use std::ops::Range;
 
+use penstock_request::types::{Candidate, PromptToken};
 use penstock_scheduler::ids::RequestId;
 
-use crate::{
-    engine::types::{Candidate, PromptToken},
-    generated::v1,
-};
+use crate::generated::v1;
 
 /// Requested logprobs of one step.
 #[derive(Clone, Debug, Default, PartialEq)]

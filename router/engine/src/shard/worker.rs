@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use penstock_request::client::Client;
 use penstock_scheduler::ids::Epoch;
 use tokio::time::timeout;
 use tonic::{Request, Status, transport::Channel};
@@ -12,7 +13,6 @@ use super::{
     convert,
     stream::{StepStream, describe},
 };
-use crate::client::Client;
 use crate::generated::v1::{self, load_progress::Event, shard_client::ShardClient};
 
 /// Metadata key of Prepare: the request's client.

@@ -3,17 +3,17 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod support;
-
 use futures_util::{StreamExt, future::join_all};
+use penstock_engine::EngineConfig;
 use penstock_mock_shard::{Fault, Geometry};
-use penstock_router::engine::{BeamParameters, EarlyStopping, End, EngineConfig, EngineRequest};
+use penstock_request::types::{BeamParameters, EarlyStopping, End, EngineRequest};
 use prometheus_client::registry::Registry;
-use support::{
+use tokio::time::timeout;
+
+use crate::support::{
     END, MockWorkers, TIMEOUT, answer, answers, collect, engine, eventually, faulty, gauge, prompt,
     ready, request, started,
 };
-use tokio::time::timeout;
 
 #[tokio::test]
 async fn beam_search_is_unchanged_when_memory_is_short() {

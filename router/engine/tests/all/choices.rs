@@ -2,13 +2,13 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod support;
-
 use futures_util::{StreamExt, future::join_all};
+use penstock_engine::{Engine, EngineConfig, EngineMetrics};
 use penstock_mock_shard::{Fault, Geometry};
-use penstock_router::engine::{End, Engine, EngineConfig, EngineMetrics, EngineRequest};
+use penstock_request::types::{End, EngineRequest};
 use prometheus_client::registry::Registry;
-use support::{
+
+use crate::support::{
     MockWorkers, answer, answers, checked, collect, engine, eventually, faulty, gauge, prompt,
     ready, request, started,
 };

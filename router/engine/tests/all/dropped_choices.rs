@@ -1,11 +1,10 @@
 //! A choice dropped before its first token ends at that token; the other choices are unaffected.
 
-mod support;
-
 use futures_util::future::join_all;
 use penstock_mock_shard::Geometry;
-use penstock_router::engine::EngineRequest;
-use support::{answers, collect, gauge, request, started};
+use penstock_request::types::EngineRequest;
+
+use crate::support::{answers, collect, gauge, request, started};
 
 const PROMPT: u32 = 400;
 const TOKENS: u32 = 60;

@@ -1,19 +1,19 @@
 //! Worker faults: running requests fail with a clear message, and later requests work.
 
-mod support;
-
 use std::time::Duration;
 
-use penstock_mock_shard::{Fault, MockConfig, MockShard};
-use penstock_router::{
-    engine::{
-        AttachedWorkers, End, Engine, EngineConfig, EngineMetrics, EngineState, PreparePolicy,
-        RestartPolicy, SubmitError, types::EngineRequest,
-    },
-    shard::{Endpoint, LoadConfig, StepLimits},
+use penstock_engine::shard::{Endpoint, LoadConfig, StepLimits};
+use penstock_engine::{
+    AttachedWorkers, Engine, EngineConfig, EngineMetrics, PreparePolicy, RestartPolicy,
 };
+use penstock_mock_shard::{Fault, MockConfig, MockShard};
+use penstock_request::EngineState;
+use penstock_request::types::{End, EngineRequest, SubmitError};
 use prometheus_client::registry::Registry;
-use support::{MockWorkers, answer, checked, collect, engine, faulty, reach, ready, request};
+
+use crate::support::{
+    MockWorkers, answer, checked, collect, engine, faulty, reach, ready, request,
+};
 
 #[tokio::test]
 async fn worker_crash_fails_running_requests_and_later_ones_succeed() {
@@ -39,14 +39,14 @@ async fn idle_worker_that_dies_is_replaced_before_the_next_request() {
     let engine = engine(workers.clone(), EngineConfig::default());
     ready(&engine).await;
     workers.kill();
-    support::eventually("the workers restart", || workers.starts() == 2).await;
+    crate::support::eventually("the workers restart", || workers.starts() == 2).await;
     ready(&engine).await;
     assert_eq!(answer(&engine, request(vec![1], 3)).await.1, End::Length);
 }
 
 #[tokio::test]
 async fn worker_that_outlives_a_router_serves_the_next_one() {
-    let endpoint = Endpoint::Unix(support::socket());
+    let endpoint = Endpoint::Unix(crate::support::socket());
     let _worker = MockShard::spawn(&endpoint, checked()).unwrap();
     for _ in 0..3 {
         let attached = AttachedWorkers::new(vec![endpoint.clone()], &LoadConfig::default());
@@ -119,7 +119,7 @@ async fn a_request_that_prepare_rejects_is_rejected_at_submission() {
         ..EngineConfig::default()
     };
     let refusing = faulty(Fault::RefusePrepare("the grammar does not compile".into()));
-    let engine = support::engine(MockWorkers::one(refusing), config.clone());
+    let engine = crate::support::engine(MockWorkers::one(refusing), config.clone());
     ready(&engine).await;
     let refused = engine.submit(request(vec![1], 3)).await.err();
     assert_eq!(
@@ -127,7 +127,7 @@ async fn a_request_that_prepare_rejects_is_rejected_at_submission() {
         Some(SubmitError::Invalid("the grammar does not compile".into()))
     );
 
-    let engine = support::engine(MockWorkers::one(checked()), config);
+    let engine = crate::support::engine(MockWorkers::one(checked()), config);
     ready(&engine).await;
     assert_eq!(answer(&engine, request(vec![1], 3)).await.1, End::Length);
 }
@@ -241,9 +241,9 @@ async fn requests_waiting_at_a_loss_are_prepared_by_the_new_workers() {
     workers.kill();
     assert!(matches!(collect(running).await.1, End::Failed(_)));
     let preparing = || workers.starts() == 2 && workers.view().preparing == 2;
-    support::eventually("the new worker prepares both", preparing).await;
+    crate::support::eventually("the new worker prepares both", preparing).await;
     drop(leaving);
-    support::eventually("one was aborted", || workers.view().preparing == 1).await;
+    crate::support::eventually("one was aborted", || workers.view().preparing == 1).await;
     workers.kill();
     let (ids, end) = collect(waiting).await;
     assert_eq!((ids.len(), end), (4, End::Length));
@@ -268,13 +268,13 @@ async fn requests_being_prepared_at_a_loss_keep_their_queue_position() {
     };
     let first = submit(vec![1, 2], 200);
     let preparing = |number| workers.view().preparing == number;
-    support::eventually("one is being prepared", || preparing(1)).await;
+    crate::support::eventually("one is being prepared", || preparing(1)).await;
     let second = submit(vec![3], 4);
-    support::eventually("two are being prepared", || preparing(2)).await;
+    crate::support::eventually("two are being prepared", || preparing(2)).await;
     workers.kill();
     let first = first.await.unwrap().expect("prepared by the new workers");
     let second = second.await.unwrap().expect("prepared by the new workers");
-    support::eventually("a step hangs", || workers.view().steps == 4).await;
+    crate::support::eventually("a step hangs", || workers.view().steps == 4).await;
     workers.kill();
     // The first request was running; the second waited for the slot.
     assert!(matches!(collect(first).await.1, End::Failed(_)));
@@ -297,13 +297,13 @@ async fn a_request_being_prepared_at_two_losses_fails_as_retryable() {
     };
     let engine = engine(workers.clone(), config);
     for life in (1..=19).step_by(2) {
-        support::eventually("the workers are started", || workers.starts() == life).await;
+        crate::support::eventually("the workers are started", || workers.starts() == life).await;
         ready(&engine).await;
         let requests = (0..8).map(|number| engine.submit(request(vec![number], 4)));
         let kill = async {
             for life in [life, life + 1] {
                 let preparing = || workers.starts() == life && workers.view().preparing == 8;
-                support::eventually("all are being prepared", preparing).await;
+                crate::support::eventually("all are being prepared", preparing).await;
                 workers.kill();
             }
         };
@@ -344,7 +344,7 @@ async fn choices_whose_grammar_was_dropped_are_prepared_again_and_go_on() {
     };
     let whole = engine(MockWorkers::one(checked()), EngineConfig::default());
     ready(&whole).await;
-    let expected = support::answers(&whole, several()).await;
+    let expected = crate::support::answers(&whole, several()).await;
     let faults = [0, 9, 20].map(Fault::DropPrepared).to_vec();
     let workers = MockWorkers::one(MockConfig {
         faults,
@@ -352,7 +352,7 @@ async fn choices_whose_grammar_was_dropped_are_prepared_again_and_go_on() {
     });
     let engine = engine(workers, always_preparing());
     ready(&engine).await;
-    assert_eq!(support::answers(&engine, several()).await, expected);
+    assert_eq!(crate::support::answers(&engine, several()).await, expected);
 }
 
 #[tokio::test]

@@ -3,12 +3,13 @@
 
 use std::{collections::BTreeSet, fs, path::PathBuf};
 
-use penstock_router::generated::v1::{
+use penstock_engine::generated::v1::load_progress::Event;
+use penstock_engine::generated::v1::request_error::Kind;
+use penstock_engine::generated::v1::{
     BadWord, BlockCopies, BlockGrowth, BlockTable, Grammar, KvGroup, LoadProgress, LoadRequest,
     Loaded, LogitBias, MemoryReport, NewSequence, Penalties, PrepareReply, PrepareRequest,
     Progress, PromptLogprobs, Reasoning, RequestError, Sampling, SlotError, SlotFork, StepReply,
-    StepRequest, StepTiming, TokenSet, Watermark, grammar, load_progress::Event,
-    request_error::Kind,
+    StepRequest, StepTiming, TokenSet, Watermark, grammar,
 };
 use prost::Message;
 
@@ -266,7 +267,7 @@ fn check<M: Message + Default + PartialEq + std::fmt::Debug>(name: &str, expecte
 }
 
 fn folder() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../proto/golden")
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../proto/golden")
 }
 
 fn table(blocks: Vec<u32>) -> Vec<BlockTable> {

@@ -1,10 +1,10 @@
 //! How a choice with a grammar ends: the grammar may force the end when few tokens are left.
 
-mod support;
-
+use penstock_engine::{Engine, EngineConfig};
 use penstock_mock_shard::{Eos, Fault, Geometry, MockConfig};
-use penstock_router::engine::{End, Engine, EngineConfig, EngineRequest};
-use support::{MockWorkers, answer, answers, checked, engine, ready, request};
+use penstock_request::types::{End, EngineRequest};
+
+use crate::support::{MockWorkers, answer, answers, checked, engine, ready, request};
 
 const END: u32 = 2;
 

@@ -1,15 +1,14 @@
 //! Tensor-parallel groups of mock workers.
 
-mod support;
-
 use std::time::Duration;
 
+use penstock_engine::EngineConfig;
+use penstock_engine::shard::StepLimits;
 use penstock_mock_shard::Fault;
-use penstock_router::{
-    engine::{End, EngineConfig, EngineState},
-    shard::StepLimits,
-};
-use support::{MockWorkers, answer, checked, engine, faulty, reach, ready, request};
+use penstock_request::EngineState;
+use penstock_request::types::End;
+
+use crate::support::{MockWorkers, answer, checked, engine, faulty, reach, ready, request};
 
 #[tokio::test]
 async fn two_ranks_generate_the_same_tokens_as_one() {

@@ -1,17 +1,18 @@
 //! Aborts, overload and drain.
 
-mod support;
-
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use penstock_engine::{Engine, EngineConfig, EngineMetrics, PreparePolicy};
 use penstock_mock_shard::{Cost, Exit, Fault, MockConfig};
-use penstock_router::client::Client;
-use penstock_router::engine::{
-    End, Engine, EngineConfig, EngineMetrics, EngineState, PreparePolicy, SubmitError,
-};
+use penstock_request::EngineState;
+use penstock_request::client::Client;
+use penstock_request::types::{End, SubmitError};
 use prometheus_client::registry::Registry;
-use support::{MockWorkers, checked, collect, engine, eventually, faulty, gauge, ready, request};
+
+use crate::support::{
+    MockWorkers, checked, collect, engine, eventually, faulty, gauge, ready, request,
+};
 
 #[tokio::test]
 async fn abort_frees_slot_and_blocks_at_once() {
@@ -191,9 +192,9 @@ async fn drain_finishes_accepted_requests_and_stops_the_workers() {
     let running = engine.submit(request(vec![5], 50)).await.unwrap();
     let draining = tokio::spawn({
         let engine = engine.clone();
-        async move { engine.drain(support::TIMEOUT).await }
+        async move { engine.drain(crate::support::TIMEOUT).await }
     });
-    support::reach(&engine, |state| *state == EngineState::Draining).await;
+    crate::support::reach(&engine, |state| *state == EngineState::Draining).await;
     assert_eq!(
         engine.submit(request(vec![1], 1)).await.err(),
         Some(SubmitError::Draining)

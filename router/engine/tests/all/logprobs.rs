@@ -2,15 +2,12 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod support;
-
 use futures_util::StreamExt;
+use penstock_engine::{EngineConfig, TokenStream};
 use penstock_mock_shard::{Geometry, MockConfig};
-use penstock_router::engine::{
-    EngineConfig, EngineRequest, TokenStream,
-    types::{Logprobs, WHOLE_VOCABULARY},
-};
-use support::{MockWorkers, checked, collect, engine, ready, request};
+use penstock_request::types::{EngineRequest, Logprobs, WHOLE_VOCABULARY};
+
+use crate::support::{MockWorkers, checked, collect, engine, ready, request};
 
 /// Steps of 8 tokens: a longer prompt takes several, each with its own prompt logprobs.
 fn small_steps(vocab: u32) -> MockConfig {

@@ -2,13 +2,14 @@
 
 #![allow(clippy::panic, clippy::unwrap_used)]
 
-mod support;
-
+use penstock_engine::{Engine, EngineConfig, EngineMetrics};
 use penstock_mock_shard::{Fault, Geometry, MockConfig};
-use penstock_router::engine::{Engine, EngineConfig, EngineMetrics};
 use penstock_scheduler::{Policy, SequenceFacts};
 use prometheus_client::registry::Registry;
-use support::{MockWorkers, answer, checked, collect, eventually, gauge, reach, ready, request};
+
+use crate::support::{
+    MockWorkers, answer, checked, collect, eventually, gauge, reach, ready, request,
+};
 
 /// Prompts of 7 tokens make the scheduler panic.
 struct Poison;
@@ -95,7 +96,7 @@ async fn counters_continue_after_a_scheduler_panic() {
         eventually("the hits are counted", || hits() == life * 96).await;
         assert!(engine.submit(request(vec![5; 7], 1)).await.is_err());
         reach(&engine, |state| {
-            *state != penstock_router::engine::EngineState::Ready
+            *state != penstock_request::EngineState::Ready
         })
         .await;
     }

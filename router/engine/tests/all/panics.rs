@@ -2,8 +2,6 @@
 
 #![allow(clippy::panic, clippy::unwrap_used, clippy::expect_used)]
 
-mod support;
-
 use std::{
     sync::{
         Arc,
@@ -15,17 +13,17 @@ use std::{
 
 use async_trait::async_trait;
 use futures_util::{FutureExt, StreamExt};
-use penstock_mock_shard::{Fault, MockConfig};
-use penstock_router::{
-    engine::{
-        End, Engine, EngineConfig, EngineMetrics, EngineState, ProgressSink, RestartPolicy,
-        SubmitError, Workers, WorkersError,
-    },
-    shard::{Loaded, ShardGroup},
+use penstock_engine::shard::{Loaded, ShardGroup};
+use penstock_engine::{
+    Engine, EngineConfig, EngineMetrics, ProgressSink, RestartPolicy, Workers, WorkersError,
 };
+use penstock_mock_shard::{Fault, MockConfig};
+use penstock_request::EngineState;
+use penstock_request::types::{End, SubmitError};
 use penstock_scheduler::{Policy, SequenceFacts};
 use prometheus_client::registry::Registry;
-use support::{MockWorkers, answer, checked, collect, engine, gauge, reach, ready, request};
+
+use crate::support::{MockWorkers, answer, checked, collect, engine, gauge, reach, ready, request};
 
 /// Makes the scheduler panic at the n-th look at a prompt of this many tokens.
 #[derive(Clone)]
@@ -94,7 +92,7 @@ async fn scheduler_panic_is_handled_like_a_worker_loss() {
     ready(&engine).await;
     let running = engine.submit(request(vec![1, 2], 200)).await.unwrap();
     let waiting = engine.submit(request(vec![3], 4)).await.unwrap();
-    support::eventually("a step hangs", || workers.view().steps == 4).await;
+    crate::support::eventually("a step hangs", || workers.view().steps == 4).await;
     let refused = engine.submit(request(vec![5; 7], 4)).await.err();
     let Some(SubmitError::Internal(message)) = refused else {
         panic!("{refused:?}")
@@ -127,7 +125,7 @@ async fn request_that_panics_the_scheduler_again_fails_alone() {
     let running = engine.submit(request(vec![1, 2], 200)).await.unwrap();
     let guilty = engine.submit(request(vec![3; 5], 4)).await.unwrap();
     let waiting = engine.submit(request(vec![3], 4)).await.unwrap();
-    support::eventually("a step hangs", || workers.view().steps == 4).await;
+    crate::support::eventually("a step hangs", || workers.view().steps == 4).await;
     assert!(engine.submit(request(vec![5; 7], 4)).await.is_err());
     assert!(matches!(collect(running).await.1, End::Failed(_)));
     let message = "the engine failed on this request";
@@ -202,7 +200,7 @@ async fn drain_ends_after_an_engine_panic() {
     let workers = MockWorkers::one(checked());
     let engine = careless(&workers, 1, true);
     ready(&engine).await;
-    let drained = tokio::time::timeout(support::TIMEOUT, engine.drain(Duration::ZERO));
+    let drained = tokio::time::timeout(crate::support::TIMEOUT, engine.drain(Duration::ZERO));
     drained.await.expect("drain returns after a panic");
     let refused = engine.submit(request(vec![1], 4)).await.err();
     assert!(matches!(refused, Some(SubmitError::Unavailable { .. })));

@@ -4,22 +4,21 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod support;
-
 use std::time::Duration;
 
 use futures_util::{StreamExt, future::join_all};
-use penstock_mock_shard::{Cost, Eos, Geometry, MockConfig};
-use penstock_router::engine::{
-    BeamParameters, EarlyStopping, End, Engine, EngineConfig, EngineMetrics, EngineRequest,
-    PreparePolicy, RestartPolicy, TokenStream,
+use penstock_engine::{
+    Engine, EngineConfig, EngineMetrics, PreparePolicy, RestartPolicy, TokenStream,
 };
+use penstock_mock_shard::{Cost, Eos, Geometry, MockConfig};
+use penstock_request::types::{BeamParameters, EarlyStopping, End, EngineRequest};
 use prometheus_client::registry::Registry;
-use support::{
+use tokio::time::{sleep, timeout};
+
+use crate::support::{
     END, MockWorkers, TIMEOUT, answers, checked, collect, eventually, gauge, prompt, ready,
     request, started,
 };
-use tokio::time::{sleep, timeout};
 
 const REQUESTS: u32 = 40;
 const STORMS: u64 = 12;

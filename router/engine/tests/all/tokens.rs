@@ -1,12 +1,14 @@
 //! The engine over a mock worker: each request gets its own tokens, independent of the batch.
 
-mod support;
-
 use futures_util::StreamExt;
 use futures_util::future::join_all;
+use penstock_engine::EngineConfig;
 use penstock_mock_shard::{Eos, Geometry, MockConfig};
-use penstock_router::engine::{End, EngineConfig};
-use support::{MockWorkers, answer, checked, engine, gauge, prompt, ready, request, started};
+use penstock_request::types::End;
+
+use crate::support::{
+    MockWorkers, answer, checked, engine, gauge, prompt, ready, request, started,
+};
 
 #[tokio::test]
 async fn one_request_gets_its_tokens() {
@@ -127,7 +129,7 @@ fn geometry(blocks: u32, tokens_per_run: u32) -> Geometry {
     }
 }
 
-fn wanted(number: u32) -> penstock_router::engine::EngineRequest {
+fn wanted(number: u32) -> penstock_request::types::EngineRequest {
     let mut request = request(prompt(number), 5 + number % 36);
     request.stopping.stop_token_ids = vec![2];
     request.stopping.min_new_tokens = number % 4;

@@ -1,15 +1,16 @@
 //! Converts Anthropic's messages for the chat template.
 
+use penstock_request::error::ApiError;
+use penstock_request::types::GrammarSpec;
+use penstock_text::chat::{Chat, ChatMessage, GenerationPrompt, tool_call_json};
+use penstock_text::generation::Generator;
+use penstock_text::tool_parsers::{Tool, ToolChoiceMode, ToolSet};
+
 use super::wire::{
     Block, BlockKind, Content, FIELDS, Message, MessagesRequest, OutputConfig, Role,
 };
-use crate::chat::{Chat, ChatMessage, GenerationPrompt, tool_call_json};
-use crate::engine::types::GrammarSpec;
-use crate::error::ApiError;
-use crate::generation::Generator;
-use crate::http::parsed_output::{ToolPlan, plan_tools};
-use crate::http::strict::JsonText;
-use crate::tool_parsers::{Tool, ToolChoiceMode, ToolSet};
+use crate::parsed_output::{ToolPlan, plan_tools};
+use crate::strict::JsonText;
 
 /// Returns the conversation of a request, and the grammar of its output, if any.
 pub(super) fn conversation(

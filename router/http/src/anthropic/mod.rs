@@ -8,6 +8,9 @@ pub(super) mod wire;
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
+use penstock_request::error::ApiError;
+use penstock_request::validate::{FieldNames, Parameters};
+use penstock_text::{GenerateInput, Prompt};
 
 use self::conversation::conversation;
 use self::response::{MessageResponse, TokenCount, Usage, blocks, stop_reason};
@@ -18,8 +21,6 @@ use super::error::AnthropicError;
 use super::ids::unique;
 use super::openai::check_model;
 use super::{App, json, parsed_output, response_headers, sse};
-use crate::error::ApiError;
-use crate::validate::{FieldNames, GenerateInput, Parameters, Prompt};
 
 /// Generates the next message of a conversation, as a whole or as a stream of events.
 #[utoipa::path(

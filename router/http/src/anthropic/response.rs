@@ -1,11 +1,11 @@
 //! JSON of the responses to Anthropic's clients.
 
+use penstock_text::generation::{FinishReason, GenerationFacts};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
-use crate::generation::{FinishReason, GenerationFacts};
-use crate::http::parsed_output::{Call, ParsedOutput};
+use crate::parsed_output::{Call, ParsedOutput};
 
 /// A complete message.
 #[derive(Debug, Serialize, ToSchema)]

@@ -1,15 +1,15 @@
 //! Streams an output as Anthropic's events: a message whose blocks start, grow and stop.
 
 use bytes::{BufMut, BytesMut};
+use penstock_request::error::ApiError;
+use penstock_text::generation::Generation;
 use serde_json::{Value, json};
 
 use super::response::{MessageResponse, Usage, stop_reason};
-use crate::error::ApiError;
-use crate::generation::Generation;
-use crate::http::blocks::{Block, BlockChange, BlockWriter};
-use crate::http::error::anthropic_json;
-use crate::http::parsed_output::OutputEnd;
-use crate::http::sse::put_named_event;
+use crate::blocks::{Block, BlockChange, BlockWriter};
+use crate::error::anthropic_json;
+use crate::parsed_output::OutputEnd;
+use crate::sse::put_named_event;
 
 /// Writes the events of one message.
 pub(super) struct MessageWriter {

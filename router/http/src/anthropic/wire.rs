@@ -1,15 +1,15 @@
 //! JSON of the requests of Anthropic's clients.
 
+use penstock_request::error::{ApiError, ErrorKind, Excerpt};
+use penstock_request::types::GrammarSpec;
+use penstock_text::tool_parsers::{MOST_TOOLS, ToolChoiceMode, ToolFields};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, IgnoredAny};
 use utoipa::ToSchema;
 
-use crate::engine::types::GrammarSpec;
-use crate::error::{ApiError, ErrorKind, Excerpt};
-use crate::http::neutral::{self, Neutral, Neutrals};
-use crate::http::strict::{self, JsonText, StringOrList, StringOrListEntry, from_object};
-use crate::http::structured_output::schema_grammar;
-use crate::tool_parsers::{MOST_TOOLS, ToolChoiceMode, ToolFields};
+use crate::neutral::{self, Neutral, Neutrals};
+use crate::strict::{self, JsonText, StringOrList, StringOrListEntry, from_object};
+use crate::structured_output::schema_grammar;
 
 from_object!(
     MessagesRequest,
@@ -347,7 +347,7 @@ impl OutputConfig {
     }
 }
 
-impl From<Tool> for crate::tool_parsers::Tool {
+impl From<Tool> for penstock_text::tool_parsers::Tool {
     fn from(tool: Tool) -> Self {
         Self {
             name: tool.name,

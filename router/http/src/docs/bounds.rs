@@ -2,22 +2,22 @@
 
 use std::ops::RangeInclusive;
 
+use penstock_request::logprobs;
+use penstock_request::range::{Ends, Number, Range};
+use penstock_request::types::GrammarFormat;
+use penstock_request::validate::beam::{LENGTH_PENALTY, MAX_BEAM_CANDIDATES};
+use penstock_request::validate::grammar::max_grammar_bytes;
+use penstock_request::validate::input::MAX_SALT_BYTES;
+use penstock_request::validate::logits_processors as logits;
+use penstock_request::validate::{choices, ends, sampling};
+use penstock_text::chat::MOST_TEMPLATE;
+use penstock_text::tool_parsers::{LONGEST_TOOL_NAME, MOST_TOOLS, TOOL_NAME_SYMBOLS};
 use serde_json::{Map, Value, json};
 
-use crate::chat::MOST_TEMPLATE;
 use crate::config::RouterConfig;
-use crate::engine::types::GrammarFormat;
-use crate::http::neutral::Neutral;
-use crate::http::openai::wire::responses::MOST_INCLUDED;
-use crate::http::{anthropic, kserve, native, openai, structured_output, tokens};
-use crate::logprobs;
-use crate::tool_parsers::{LONGEST_TOOL_NAME, MOST_TOOLS, TOOL_NAME_SYMBOLS};
-use crate::validate::beam::{LENGTH_PENALTY, MAX_BEAM_CANDIDATES};
-use crate::validate::grammar::max_grammar_bytes;
-use crate::validate::input::MAX_SALT_BYTES;
-use crate::validate::logits_processors as logits;
-use crate::validate::range::{Ends, Number, Range};
-use crate::validate::{choices, ends, sampling};
+use crate::neutral::Neutral;
+use crate::openai::wire::responses::MOST_INCLUDED;
+use crate::{anthropic, kserve, native, openai, structured_output, tokens};
 
 /// Schemas, one of their fields, and its bounds.
 pub(super) type Bound = (&'static [&'static str], &'static str, Value);
@@ -74,8 +74,8 @@ fn unused<'a>(
 
 /// Returns the bounds of counts.
 fn counts(config: &RouterConfig) -> Vec<Bound> {
-    let choices = range(choices::range(config.max_best_of));
-    let top_logprobs = range(logprobs::range(config.max_top_tokens));
+    let choices = range(choices::range(config.text.limits.max_best_of));
+    let top_logprobs = range(logprobs::range(config.text.limits.max_top_tokens));
     let positive = json!({ "minimum": 1 });
     vec![
         (SEVERAL, "n", choices.clone()),
@@ -91,7 +91,7 @@ fn counts(config: &RouterConfig) -> Vec<Bound> {
         (
             SEVERAL,
             "prompt_logprobs",
-            json!({ "minimum": -1, "maximum": config.max_top_tokens }),
+            json!({ "minimum": -1, "maximum": config.text.limits.max_top_tokens }),
         ),
         (NATIVE, "top_n_tokens", top_logprobs),
         (
@@ -284,7 +284,7 @@ fn metadata() -> Value {
 /// Returns the bounds of a list of stop strings.
 pub(super) fn stops(config: &RouterConfig) -> Value {
     let each = json!({ "items": text(1..=ends::MAX_STOP_BYTES) });
-    with(items(0..=config.max_stop_sequences), each)
+    with(items(0..=config.text.limits.max_stop_sequences), each)
 }
 
 /// Returns the bounds of fields with a fixed set of values.

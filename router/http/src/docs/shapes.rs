@@ -1,15 +1,15 @@
 //! Schemas of fields that accept more than one type.
 
+use penstock_request::validate::ends;
 use serde_json::{Value, json};
 
 use super::bounds::{stops, text};
 use crate::config::RouterConfig;
-use crate::http::openai::wire::chat::{REFUSAL, TEXT};
-use crate::http::openai::wire::items::{Item, Part};
-use crate::http::openai::wire::one_or_many::MOST_PROMPTS;
-use crate::http::strict::StringOrListEntry;
-use crate::http::{anthropic, openai};
-use crate::validate::ends;
+use crate::openai::wire::chat::{REFUSAL, TEXT};
+use crate::openai::wire::items::{Item, Part};
+use crate::openai::wire::one_or_many::MOST_PROMPTS;
+use crate::strict::StringOrListEntry;
+use crate::{anthropic, openai};
 
 /// A schema, its field, and the schemas that the field accepts.
 type Shaped = (&'static str, &'static str, Value);

@@ -6,6 +6,8 @@ use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::response::{IntoResponse, Response};
+use penstock_request::error::{ApiError, Excerpt};
+use penstock_text::Charge;
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
@@ -13,13 +15,11 @@ use super::generation_request::{Delivery, GenerationRequest};
 use super::output_stream::OutputStream;
 use super::tensor::OutTensor;
 use super::{ModelPath, VERSION, check};
-use crate::budget::Charge;
-use crate::error::{ApiError, Excerpt};
-use crate::http::error::{NativeError, native_json};
-use crate::http::native::wire::ErrorResponse;
-use crate::http::sse::{self, EventSource, Flow, FrameBuffer, put_event};
-use crate::http::strict::JsonText;
-use crate::http::{App, json as body, response_headers};
+use crate::error::{NativeError, native_json};
+use crate::native::wire::ErrorResponse;
+use crate::sse::{self, EventSource, Flow, FrameBuffer, put_event};
+use crate::strict::JsonText;
+use crate::{App, json as body, response_headers};
 
 /// Maximum bytes of JSON in a field other than `text_input` and `input_ids`.
 const LONGEST: usize = 64 << 10;

@@ -1,17 +1,18 @@
 //! A request of any of the three interfaces (tensors, JSON fields, gRPC), and how it becomes a
 //! generation.
 
+use penstock_request::error::{ApiError, Excerpt};
+use penstock_request::validate::{Dialect, FieldNames};
+use penstock_text::Charge;
+use penstock_text::generation::Generation;
+use penstock_text::{GenerateInput, Prompt};
 use serde_json::{Map, Value, json};
 
 use super::output::Output;
-use crate::budget::Charge;
-use crate::error::{ApiError, Excerpt};
-use crate::generation::Generation;
-use crate::http::openai::wire::Common;
-use crate::http::openai::wire::completions::CompletionRequest;
-use crate::http::openai::wire::one_or_many::WirePrompt;
-use crate::http::{App, json};
-use crate::validate::{Dialect, FieldNames, GenerateInput, Prompt};
+use crate::openai::wire::Common;
+use crate::openai::wire::completions::CompletionRequest;
+use crate::openai::wire::one_or_many::WirePrompt;
+use crate::{App, json};
 
 /// Default of `max_tokens`: that of vLLM and its Triton backend.
 const MAX_TOKENS: u32 = 16;

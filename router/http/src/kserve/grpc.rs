@@ -11,6 +11,9 @@ use std::time::Duration;
 
 use futures_core::Stream;
 use futures_util::StreamExt;
+use penstock_request::EngineState;
+use penstock_request::error::{ApiError, ErrorKind, Excerpt};
+use penstock_text::Charge;
 use prost::Message;
 use serde_json::{Map, Value};
 use tokio::net::TcpListener;
@@ -19,23 +22,15 @@ use tokio::sync::{Semaphore, oneshot, watch};
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::{Code, Request, Response, Status, Streaming};
 
-use super::generation_request::{Delivery, GenerationRequest};
-use super::limited_stream::LimitedStream;
-use super::output_stream::OutputStream;
-use super::tensor::{Datatype, Elements, OutTensor, Tensor, utf8_value, wrong};
-use super::{VERSION, check_version, model_metadata, repository, server_metadata};
-use crate::budget::Charge;
-use crate::engine::EngineState;
-use crate::error::{ApiError, ErrorKind, Excerpt};
-use crate::generated::inference::grpc_inference_service_server::{
+use super::generated::inference::grpc_inference_service_server::{
     GrpcInferenceService, GrpcInferenceServiceServer,
 };
-use crate::generated::inference::infer_parameter::ParameterChoice;
-use crate::generated::inference::model_infer_request::InferInputTensor;
-use crate::generated::inference::model_infer_response::InferOutputTensor;
-use crate::generated::inference::model_metadata_response::TensorMetadata;
-use crate::generated::inference::repository_index_response::ModelIndex;
-use crate::generated::inference::{
+use super::generated::inference::infer_parameter::ParameterChoice;
+use super::generated::inference::model_infer_request::InferInputTensor;
+use super::generated::inference::model_infer_response::InferOutputTensor;
+use super::generated::inference::model_metadata_response::TensorMetadata;
+use super::generated::inference::repository_index_response::ModelIndex;
+use super::generated::inference::{
     DataType, InferParameter, InferStatistics, InferTensorContents, ModelConfig,
     ModelConfigRequest, ModelConfigResponse, ModelInferRequest, ModelInferResponse, ModelInput,
     ModelMetadataRequest, ModelMetadataResponse, ModelOutput, ModelReadyRequest,
@@ -44,7 +39,12 @@ use crate::generated::inference::{
     RepositoryIndexResponse, ServerLiveRequest, ServerLiveResponse, ServerMetadataRequest,
     ServerMetadataResponse, ServerReadyRequest, ServerReadyResponse, StatisticDuration,
 };
-use crate::http::App;
+use super::generation_request::{Delivery, GenerationRequest};
+use super::limited_stream::LimitedStream;
+use super::output_stream::OutputStream;
+use super::tensor::{Datatype, Elements, OutTensor, Tensor, utf8_value, wrong};
+use super::{VERSION, check_version, model_metadata, repository, server_metadata};
+use crate::App;
 
 /// Maximum number of concurrent calls of a connection, and of concurrent requests of a stream; more
 /// wait.
@@ -57,7 +57,7 @@ const ASKS_FINAL: &str = "triton_enable_empty_final_response";
 
 /// Serves at most `connections` connections on a thread of its own until `stop` changes. Then the
 /// returned channel closes.
-pub(in crate::http) fn start(
+pub(crate) fn start(
     listener: TcpListener,
     app: &App,
     connections: usize,

@@ -2,6 +2,7 @@
 //! `grpc`. Tensor names are those of Triton's vLLM backend and of TurboMind.
 
 mod generate;
+mod generated;
 mod generation_request;
 pub(super) mod grpc;
 mod limited_stream;
@@ -16,6 +17,7 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use penstock_request::error::{ApiError, ErrorKind, Excerpt};
 use serde::Deserialize;
 
 pub(super) use self::generate::{
@@ -35,7 +37,6 @@ use super::error::NativeError;
 use super::native::wire::ErrorResponse;
 use super::openai::check_model;
 use super::{App, json, response_headers};
-use crate::error::{ApiError, ErrorKind, Excerpt};
 
 /// Path of a model.
 pub(super) const MODEL: &str = "/v2/models/{model}";

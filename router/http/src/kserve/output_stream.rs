@@ -2,12 +2,13 @@
 
 use std::task::{Context, Poll, ready};
 
+use penstock_request::error::ApiError;
+use penstock_text::generation::{FinishReason, Generation, TextEvent};
+
 use super::generation_request::RunningGeneration;
 use super::output::Output;
 use super::tensor::{OutTensor, Values};
-use crate::error::ApiError;
-use crate::generation::{FinishReason, Generation, TextEvent};
-use crate::http::response_headers;
+use crate::response_headers;
 
 /// Converts the events of a generation to outputs.
 pub(super) struct OutputStream {

@@ -3,16 +3,16 @@
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
+use penstock_text::metrics::{Statistics, Total};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::output::Output;
 use super::{INPUTS, ModelPath, VERSION, check};
-use crate::http::error::NativeError;
-use crate::http::native::wire::ErrorResponse;
-use crate::http::strict::from_object;
-use crate::http::{App, json};
-use crate::metrics::{Statistics, Total};
+use crate::error::NativeError;
+use crate::native::wire::ErrorResponse;
+use crate::strict::from_object;
+use crate::{App, json};
 
 from_object!(IndexRequest);
 
@@ -149,7 +149,7 @@ pub(crate) struct IndexedModel {
     params(("model" = String, Path, description = "The served model's id, or `penstock`")),
     responses((status = 200, body = ModelConfig), (status = 404, body = ErrorResponse))
 )]
-pub(in crate::http) async fn config(
+pub(crate) async fn config(
     State(app): State<App>,
     model_path: Result<Path<ModelPath>, PathRejection>,
 ) -> Result<Json<ModelConfig>, NativeError> {
@@ -163,7 +163,7 @@ pub(in crate::http) async fn config(
     params(("model" = String, Path, description = "The served model's id, or `penstock`")),
     responses((status = 200, body = AllStatistics), (status = 404, body = ErrorResponse))
 )]
-pub(in crate::http) async fn stats(
+pub(crate) async fn stats(
     State(app): State<App>,
     model_path: Result<Path<ModelPath>, PathRejection>,
 ) -> Result<Json<AllStatistics>, NativeError> {
@@ -176,7 +176,7 @@ pub(in crate::http) async fn stats(
     get, path = "/v2/models/stats", tag = "kserve", operation_id = "kserve_all_stats",
     responses((status = 200, body = AllStatistics))
 )]
-pub(in crate::http) async fn all_stats(State(app): State<App>) -> Json<AllStatistics> {
+pub(crate) async fn all_stats(State(app): State<App>) -> Json<AllStatistics> {
     Json(all_statistics(&app, &app.config.model_id))
 }
 
@@ -186,7 +186,7 @@ pub(in crate::http) async fn all_stats(State(app): State<App>) -> Json<AllStatis
     request_body = IndexRequest,
     responses((status = 200, body = Vec<IndexedModel>), (status = "4XX", body = ErrorResponse))
 )]
-pub(in crate::http) async fn index(
+pub(crate) async fn index(
     State(app): State<App>,
     request: Request,
 ) -> Result<Json<Vec<IndexedModel>>, NativeError> {

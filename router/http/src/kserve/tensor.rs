@@ -2,12 +2,12 @@
 
 use std::fmt;
 
+use penstock_request::error::{ApiError, Excerpt};
 use serde::de::{Deserialize, Deserializer, SeqAccess, Visitor};
 use serde_json::{Number, Value};
 
 use super::output::Output;
-use crate::error::{ApiError, Excerpt};
-use crate::http::strict::check_room;
+use crate::strict::check_room;
 
 /// Maximum number of elements of a tensor: more than a context has tokens.
 const MOST: usize = 1 << 20;

@@ -1,5 +1,6 @@
 //! JSON of the Open Inference Protocol.
 
+use penstock_request::error::ApiError;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
@@ -7,8 +8,7 @@ use utoipa::ToSchema;
 use super::generation_request::GenerationRequest;
 use super::output::Output;
 use super::tensor::{Datatype, Elements, OutTensor, Tensor, wrong};
-use crate::error::ApiError;
-use crate::http::strict::{self, JsonText, from_object};
+use crate::strict::{self, JsonText, from_object};
 
 from_object!(InferRequest, InputTensor, RequestedOutput);
 

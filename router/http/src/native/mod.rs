@@ -4,6 +4,12 @@ mod parameters;
 mod stream;
 pub(super) mod wire;
 
+use penstock_request::error::ApiError;
+use penstock_request::logprobs;
+use penstock_request::types::Candidate;
+use penstock_text::Charge;
+use penstock_text::generation::{FinishReason, Generation, TextEvent};
+
 pub(super) use self::parameters::{NEUTRAL, SHARE, TEMPERATURE, TOP_K};
 use axum::Json;
 use axum::extract::{Request, State};
@@ -16,11 +22,6 @@ use self::stream::NativeStream;
 use self::wire::{Details, GenerateRequest, GenerateResponse, Info, PrefillToken, Token};
 use super::error::NativeError;
 use super::{App, json, response_headers, sse};
-use crate::budget::Charge;
-use crate::engine::Candidate;
-use crate::error::ApiError;
-use crate::generation::{FinishReason, Generation, TextEvent};
-use crate::logprobs;
 
 /// Completes a prompt and returns the output as a whole.
 #[utoipa::path(
@@ -90,13 +91,13 @@ pub(super) async fn info(State(app): State<App>) -> Json<Info> {
         model_sha: app.config.model_revision.clone(),
         model_pipeline_tag: "text-generation",
         max_concurrent_requests: limits.as_ref().map(|l| l.max_slots),
-        max_best_of: app.config.max_best_of,
-        max_stop_sequences: app.config.max_stop_sequences,
+        max_best_of: app.config.text.limits.max_best_of,
+        max_stop_sequences: app.config.text.limits.max_stop_sequences,
         max_input_tokens: tokens.map(|t| t.max_input),
         max_total_tokens: tokens.map(|t| t.max_total),
-        validation_workers: app.config.tokenizer_threads.get(),
+        validation_workers: app.config.text.tokenizer_threads.get(),
         max_client_batch_size: app.config.max_client_batch_size,
-        system_prompt: app.config.system_prompt.as_deref().map(str::to_owned),
+        system_prompt: app.config.text.system_prompt.as_deref().map(str::to_owned),
         kv_tokens: limits.as_ref().map(|l| l.kv_tokens),
         device: limits.map(|l| l.device_name),
         router: "penstock",

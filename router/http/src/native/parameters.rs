@@ -1,16 +1,18 @@
 //! Converts native requests, with TGI's rules where they are stricter than Penstock's.
 
+use penstock_request::error::ApiError;
+use penstock_request::logits_processors::{LogitsProcessors, Penalties};
+use penstock_request::logprobs::LogprobRequest;
+use penstock_request::range::Range;
+use penstock_request::validate::{Choices, FieldNames, Parameters, Truncation};
+use penstock_text::Charge;
+use penstock_text::tokenize::SpecialTokens;
+use penstock_text::{GenerateInput, Prompt};
+
 use super::wire::{GenerateParameters, GenerateRequest};
-use crate::budget::Charge;
-use crate::error::ApiError;
-use crate::http::beam::BeamFields;
-use crate::http::neutral::{self, Neutral, Neutrals};
-use crate::http::structured_output::Grammar;
-use crate::logits_processors::{LogitsProcessors, Penalties};
-use crate::logprobs::LogprobRequest;
-use crate::tokenize::SpecialTokens;
-use crate::validate::range::Range;
-use crate::validate::{Choices, FieldNames, GenerateInput, Parameters, Prompt, Truncation};
+use crate::beam::BeamFields;
+use crate::neutral::{self, Neutral, Neutrals};
+use crate::structured_output::Grammar;
 
 /// Parameters that are not supported.
 pub(crate) const NEUTRAL: Neutrals<1> = [("adapter_id", Neutral::Null)];

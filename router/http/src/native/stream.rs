@@ -3,13 +3,13 @@
 use std::task::{Context, Poll, ready};
 
 use bytes::{BufMut, BytesMut};
+use penstock_request::types::Candidate;
+use penstock_text::generation::{Generation, TextEnd, TextEvent, TextToken};
 
 use super::parameters::ResponseOptions;
 use super::{candidates, finish_reason, wire};
-use crate::engine::Candidate;
-use crate::generation::{Generation, TextEnd, TextEvent, TextToken};
-use crate::http::error::native_json;
-use crate::http::sse::{EventSource, Flow, FrameBuffer, put_event, put_json};
+use crate::error::native_json;
+use crate::sse::{EventSource, Flow, FrameBuffer, put_event, put_json};
 
 /// Writes the events of an output.
 pub(super) struct NativeStream {

@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::http::beam::WireEarlyStopping;
-use crate::http::strict::{self, JsonText, from_object};
-use crate::http::structured_output::Grammar;
+use crate::beam::WireEarlyStopping;
+use crate::strict::{self, JsonText, from_object};
+use crate::structured_output::Grammar;
 
 from_object!(GenerateRequest, GenerateParameters);
 
@@ -245,8 +245,8 @@ pub(crate) struct ChatTokens {
     pub(crate) templated_text: String,
 }
 
-impl From<crate::tokenize::TextPiece> for SimpleToken {
-    fn from(piece: crate::tokenize::TextPiece) -> Self {
+impl From<penstock_text::tokenize::TextPiece> for SimpleToken {
+    fn from(piece: penstock_text::tokenize::TextPiece) -> Self {
         Self {
             id: piece.id,
             text: piece.text,

@@ -5,6 +5,13 @@ use std::collections::BTreeMap;
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::Response;
+use penstock_request::error::{ApiError, Excerpt};
+use penstock_request::types::GrammarSpec;
+use penstock_request::validate::{Dialect, FieldNames, Parameters};
+use penstock_text::chat::{Chat, GenerationPrompt};
+use penstock_text::generation::Generator;
+use penstock_text::tool_parsers::{Tool, ToolChoiceMode, ToolFields, ToolSet};
+use penstock_text::{GenerateInput, Prompt};
 use serde::de::IgnoredAny;
 
 use super::chunk_kind::ChunkKind;
@@ -15,17 +22,11 @@ use super::wire::chat::{ChatRequest, Message};
 use super::wire::tools::ToolChoice;
 use super::wire::{Common, ErrorBody};
 use super::{ChoiceOutput, FINGERPRINT, ResponseMeta, check_model, respond};
-use crate::chat::{Chat, GenerationPrompt};
-use crate::engine::types::GrammarSpec;
-use crate::error::{ApiError, Excerpt};
-use crate::generation::Generator;
-use crate::http::error::{NativeError, OpenAiError};
-use crate::http::native::wire::{ChatTokens, ErrorResponse, SimpleToken};
-use crate::http::parsed_output::{ToolPlan, plan_tools};
-use crate::http::strict::JsonText;
-use crate::http::{App, json};
-use crate::tool_parsers::{Tool, ToolChoiceMode, ToolFields, ToolSet};
-use crate::validate::{Dialect, FieldNames, GenerateInput, Parameters, Prompt};
+use crate::error::{NativeError, OpenAiError};
+use crate::native::wire::{ChatTokens, ErrorResponse, SimpleToken};
+use crate::parsed_output::{ToolPlan, plan_tools};
+use crate::strict::JsonText;
+use crate::{App, json};
 
 /// Generates the next message of a conversation.
 #[utoipa::path(

@@ -2,16 +2,17 @@
 
 use axum::extract::{Request, State};
 use axum::response::Response;
+use penstock_request::error::{ApiError, ErrorKind};
+use penstock_request::validate::FieldNames;
+use penstock_text::GenerateInput;
 
 use super::chunk_kind::ChunkKind;
 use super::wire::answer::{Completion, TextChoice, Usage};
 use super::wire::completions::CompletionRequest;
 use super::wire::{Common, Delivery, ErrorBody};
 use super::{ChoiceOutput, FINGERPRINT, ResponseMeta, check_model, respond};
-use crate::error::{ApiError, ErrorKind};
-use crate::http::error::OpenAiError;
-use crate::http::{App, json};
-use crate::validate::{FieldNames, GenerateInput};
+use crate::error::OpenAiError;
+use crate::{App, json};
 
 /// Completes one or several prompts.
 #[utoipa::path(

@@ -1,13 +1,13 @@
 //! Logprobs in OpenAI's two formats, and prompt logprobs in vLLM's format.
 
+use penstock_request::logprobs::{RankedToken, TokenNames, clamp_logprob, rank_candidates};
+use penstock_request::types::Candidate;
+use penstock_text::detokenize::{Detokenizer, Vocabulary};
+use penstock_text::generation::{Generation, TextEvent};
 use serde::{Serialize, Serializer};
 use utoipa::ToSchema;
 
 use super::chunk_kind::ChunkKind;
-use crate::detokenize::{Detokenizer, Vocabulary};
-use crate::engine::Candidate;
-use crate::generation::{Generation, TextEvent};
-use crate::logprobs::{RankedToken, TokenNames, clamp_logprob, rank_candidates};
 
 /// Logprobs of a choice.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]

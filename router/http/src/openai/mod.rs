@@ -15,6 +15,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use futures_util::future::try_join_all;
+use penstock_request::error::{ApiError, ErrorKind, Excerpt};
+use penstock_request::validate::Choices;
+use penstock_text::generation::{FinishReason, Generation, GenerationFacts, TextEvent};
+use penstock_text::tool_parsers::OutputParserOptions;
 use serde::Serialize;
 use serde_json::json;
 
@@ -37,10 +41,6 @@ use self::wire::answer::Usage;
 use super::ids::unique;
 use super::parsed_output::{self, Call};
 use super::{App, response_headers, sse};
-use crate::error::{ApiError, ErrorKind, Excerpt};
-use crate::generation::{FinishReason, Generation, GenerationFacts, TextEvent};
-use crate::tool_parsers::OutputParserOptions;
-use crate::validate::Choices;
 
 /// Names that always refer to the served model. `huggingface_hub` sends `dummy` if it has a URL and
 /// no model.

@@ -3,13 +3,13 @@
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
+use penstock_request::error::{ApiError, ErrorKind};
 
 use super::check_model;
 use super::wire::ErrorBody;
 use super::wire::answer::{Model, ModelList};
-use crate::error::{ApiError, ErrorKind};
-use crate::http::App;
-use crate::http::error::OpenAiError;
+use crate::App;
+use crate::error::OpenAiError;
 
 /// Lists the served model under each of its names.
 #[utoipa::path(

@@ -3,6 +3,9 @@
 use std::task::{Context, Poll};
 
 use bytes::{BufMut, BytesMut};
+use penstock_request::error::ApiError;
+use penstock_text::generation::{Generation, GenerationFacts, TokenUsage};
+use penstock_text::tool_parsers::OutputDelta;
 use serde_json::{Value, json};
 
 use super::chunk_kind::ChunkKind;
@@ -11,13 +14,10 @@ use super::token_ids::TokenIds;
 use super::wire::StreamUsage;
 use super::wire::answer::{FinishReason, Usage};
 use super::{ResponseMeta, finish_reason};
-use crate::error::ApiError;
-use crate::generation::{Generation, GenerationFacts, TokenUsage};
-use crate::http::error::openai_json;
-use crate::http::ids::call_id;
-use crate::http::parsed_output::GenerationParser;
-use crate::http::sse::{EventSource, Flow, FrameBuffer, put_event, put_json};
-use crate::tool_parsers::OutputDelta;
+use crate::error::openai_json;
+use crate::ids::call_id;
+use crate::parsed_output::GenerationParser;
+use crate::sse::{EventSource, Flow, FrameBuffer, put_event, put_json};
 
 /// Writes the chunks of one or several choices.
 pub(super) struct ChunkStream {

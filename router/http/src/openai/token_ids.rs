@@ -1,10 +1,10 @@
 //! Token ids in responses (`return_token_ids`), in the fields where vLLM has them.
 
 use bytes::{BufMut, BytesMut};
+use penstock_text::generation::{Generation, TextEvent};
 use serde_json::{Value, json};
 
-use crate::generation::{Generation, TextEvent};
-use crate::http::sse::put_json;
+use crate::sse::put_json;
 
 /// Token ids that were not sent yet.
 #[derive(Clone, Debug, PartialEq)]

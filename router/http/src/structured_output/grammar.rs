@@ -1,9 +1,10 @@
 //! Grammars made of the fields of a request.
 
+use penstock_request::error::{ApiError, Excerpt};
+use penstock_request::types::{GrammarFormat, GrammarSpec};
+
 use super::{NamedSchema, WireGrammarKind};
-use crate::engine::types::{GrammarFormat, GrammarSpec};
-use crate::error::{ApiError, Excerpt};
-use crate::http::strict::JsonText;
+use crate::strict::JsonText;
 
 /// Schema of a JSON object with any content.
 pub(super) const ANY_OBJECT: &str = r#"{"type":"object"}"#;
@@ -54,7 +55,7 @@ pub(super) fn missing(name: &'static str) -> ApiError {
 }
 
 /// Returns the grammar of the documents of a JSON schema.
-pub(in crate::http) fn schema_grammar(
+pub(crate) fn schema_grammar(
     name: &'static str,
     value: JsonText,
 ) -> Result<Box<GrammarSpec>, ApiError> {

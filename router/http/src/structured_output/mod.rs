@@ -2,6 +2,8 @@
 
 mod grammar;
 
+use penstock_request::error::ApiError;
+use penstock_request::types::GrammarSpec;
 use serde::Deserialize;
 use utoipa::ToSchema;
 
@@ -11,8 +13,6 @@ use self::grammar::{
     typed_grammar,
 };
 use super::strict::{self, JsonText, from_object};
-use crate::engine::types::GrammarSpec;
-use crate::error::ApiError;
 
 from_object!(Grammar, ResponseFormat, NamedSchema, StructuredOutputs);
 

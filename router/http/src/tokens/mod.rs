@@ -5,6 +5,10 @@ pub(super) mod wire;
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
+use penstock_request::error::ApiError;
+use penstock_request::validate::FieldNames;
+use penstock_text::Charge;
+use penstock_text::tokenize::SpecialTokens;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
@@ -16,10 +20,6 @@ use super::error::{NativeError, OpenAiError};
 use super::native::wire::{ErrorResponse, SimpleToken};
 use super::openai::{check_model, conversation, wire::ErrorBody};
 use super::{App, json};
-use crate::budget::Charge;
-use crate::error::ApiError;
-use crate::tokenize::SpecialTokens;
-use crate::validate::FieldNames;
 
 /// The fields that decide whether the errors of `/tokenize` have vLLM's or TGI's format.
 #[derive(Default, Deserialize)]

@@ -1,16 +1,16 @@
 //! JSON of the token routes: TGI's and vLLM's `/tokenize`, and vLLM's `/detokenize`,
 //! `/tokenizer_info`, `/version` and `/load`.
 
+use penstock_request::error::ApiError;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use crate::error::ApiError;
-use crate::http::native::wire::{GenerateParameters, SimpleToken};
-use crate::http::neutral::{self, Neutral, Neutrals};
-use crate::http::openai::wire::chat::{ChatRequest, Message};
-use crate::http::openai::wire::tools::Tool;
-use crate::http::strict::{self, JsonText, from_object};
+use crate::native::wire::{GenerateParameters, SimpleToken};
+use crate::neutral::{self, Neutral, Neutrals};
+use crate::openai::wire::chat::{ChatRequest, Message};
+use crate::openai::wire::tools::Tool;
+use crate::strict::{self, JsonText, from_object};
 
 from_object!(TokenizeRequest, DetokenizeRequest);
 
@@ -56,7 +56,7 @@ pub(crate) struct TokenizeRequest {
     #[schema(value_type = Option<Object>)]
     pub(crate) chat_template_kwargs: Option<JsonText>,
     /// Only with `messages`: tools that the model may call.
-    #[serde(default, deserialize_with = "crate::http::openai::wire::tools::tools")]
+    #[serde(default, deserialize_with = "crate::openai::wire::tools::tools")]
     pub(crate) tools: Option<Vec<Tool>>,
     /// Not supported.
     #[schema(value_type = Option<Object>)]
@@ -142,7 +142,7 @@ pub(crate) struct Load {
 }
 
 fn messages<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Vec<Message>>, D::Error> {
-    strict::list_or_null::<{ crate::http::openai::wire::chat::MOST_MESSAGES }, _, _>(from)
+    strict::list_or_null::<{ crate::openai::wire::chat::MOST_MESSAGES }, _, _>(from)
 }
 
 impl TokenizeRequest {

@@ -2,11 +2,12 @@
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
-mod scripted;
-
-use penstock_router::{config::Format, engine::End, tool_parsers::ReasoningFormat};
-use scripted::Server;
+use penstock_request::types::End;
+use penstock_text::config::Format;
+use penstock_text::tool_parsers::ReasoningFormat;
 use serde_json::{Value, json};
+
+use crate::scripted::Server;
 
 const PATH: &str = "/v1/messages";
 const TEMPLATE: &str = "{% if tools %}{{ tools | tojson }}<tool_call>{\"name\":{% endif %}\
@@ -17,7 +18,7 @@ const CALL: &str = "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\": \"b\"}}</to
 
 fn server() -> Server {
     let server = Server::with(Some(TEMPLATE), |config| {
-        config.reasoning_format = Format::Fixed(ReasoningFormat::Think);
+        config.text.reasoning_format = Format::Fixed(ReasoningFormat::Think);
     });
     server.backend.set_length(2000);
     server

@@ -3,14 +3,14 @@
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
-mod scripted;
-
 use std::time::Duration;
 
 use axum::{body::Body, http::Request};
-use penstock_router::engine::{EngineState, SubmitError};
-use scripted::{ScriptedReply, Server, invalid};
+use penstock_request::EngineState;
+use penstock_request::types::SubmitError;
 use serde_json::{Value, json};
+
+use crate::scripted::{ScriptedReply, Server, invalid};
 
 const NATIVE: [&str; 3] = ["/generate", "/generate_stream", "/"];
 

@@ -2,11 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
-mod scripted;
-
-use penstock_router::engine::{BeamParameters, EarlyStopping, End};
-use scripted::{Server, invalid};
+use penstock_request::types::{BeamParameters, EarlyStopping, End};
 use serde_json::{Value, json};
+
+use crate::scripted::{Server, invalid};
 
 const CHAT: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";

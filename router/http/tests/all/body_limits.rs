@@ -2,8 +2,6 @@
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
-mod scripted;
-
 use std::{convert::Infallible, time::Duration};
 
 use axum::{
@@ -11,16 +9,17 @@ use axum::{
     http::Request,
 };
 use futures_util::stream;
-use penstock_router::engine::End;
-use scripted::{Reply, Server, invalid};
+use penstock_request::types::End;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
+
+use crate::scripted::{Reply, Server, invalid};
 
 const MIB: usize = 1 << 20;
 
 /// Returns a server with 8 MiB for bodies, 6 of them for large ones.
 fn server() -> Server {
-    Server::with(Some(scripted::TEMPLATE), |config| {
+    Server::with(Some(crate::scripted::TEMPLATE), |config| {
         config.max_body_bytes = 2 * MIB;
         config.max_held_body_bytes = 8 * MIB;
     })

@@ -2,11 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
-mod scripted;
-
-use penstock_router::engine::End;
-use scripted::{CHAT, Server, chat, with};
+use penstock_request::types::End;
 use serde_json::json;
+
+use crate::scripted::{CHAT, Server, chat, with};
 
 #[tokio::test]
 async fn reasoning_is_written_and_read_under_both_field_names() {
@@ -39,7 +38,7 @@ async fn reasoning_is_written_and_read_under_both_field_names() {
 const THINKING: &str = "<think>{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}";
 
 /// Returns the content and the reasoning of a response, or of a stream's deltas together.
-fn said(reply: &scripted::Reply, stream: bool) -> (String, String) {
+fn said(reply: &crate::scripted::Reply, stream: bool) -> (String, String) {
     let (answers, at) = if stream {
         (reply.events(), "delta")
     } else {
@@ -170,7 +169,7 @@ async fn chat_can_echo_the_continued_message() {
     let messages = json!([
         {"role": "user", "content": "hi"}, {"role": "assistant", "content": "I say "},
     ]);
-    for template in [scripted::TEMPLATE, THINKING] {
+    for template in [crate::scripted::TEMPLATE, THINKING] {
         for (beside, echoed) in [
             (json!({"echo": true}), "I say "),
             (json!({"echo": true, "logprobs": true}), "I say "),

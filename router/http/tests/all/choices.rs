@@ -2,11 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
-mod scripted;
-
-use penstock_router::engine::{End, TokenEvent};
-use scripted::{ScriptedReply, Server, event, invalid, script};
+use penstock_request::types::{End, TokenEvent};
 use serde_json::{Value, json};
+
+use crate::scripted::{ScriptedReply, Server, event, invalid, script};
 
 const CHAT: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";
@@ -160,7 +159,7 @@ async fn native_best_of_has_the_response_format_of_tgi() {
 
 #[tokio::test]
 async fn invalid_choice_counts_are_refused_by_field_name() {
-    let server = Server::with(None, |config| config.max_best_of = 4);
+    let server = Server::with(None, |config| config.text.limits.max_best_of = 4);
     let native = |parameters: Value| json!({"inputs": "hi", "parameters": parameters});
     let completion = |mut fields: Value| {
         fields["prompt"] = json!("hi");
@@ -221,7 +220,7 @@ async fn invalid_choice_counts_are_refused_by_field_name() {
 
 #[tokio::test]
 async fn best_of_is_refused_when_the_server_allows_one_answer() {
-    let server = Server::with(None, |config| config.max_best_of = 1);
+    let server = Server::with(None, |config| config.text.limits.max_best_of = 1);
     let native = json!({"inputs": "hi", "parameters": {"best_of": 2, "do_sample": true}});
     let completion = json!({"prompt": "hi", "best_of": 2});
     for (path, body) in [("/generate", native), ("/v1/completions", completion)] {

@@ -2,16 +2,15 @@
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
-mod scripted;
-
 use std::io::Write;
 use std::time::Duration;
 
 use axum::{body::Body, http::Request};
 use flate2::{Compression, write::GzEncoder};
-use penstock_router::engine::End;
-use scripted::{Reply, Server};
+use penstock_request::types::End;
 use serde_json::json;
+
+use crate::scripted::{Reply, Server};
 
 fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::default());

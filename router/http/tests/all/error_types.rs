@@ -2,15 +2,14 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::needless_pass_by_value)]
 
-mod scripted;
-
 use std::{convert::Infallible, time::Duration};
 
 use axum::{body::Body, http::Request};
 use futures_util::stream;
-use penstock_router::engine::{End, SubmitError};
-use scripted::{Reply, ScriptedReply, Server, script};
+use penstock_request::types::{End, SubmitError};
 use serde_json::{Value, json};
+
+use crate::scripted::{Reply, ScriptedReply, Server, script};
 
 /// A route of each API.
 const NATIVE: &str = "/generate";
@@ -103,7 +102,7 @@ async fn provoked(server: &Server, path: &str, failure: &Failure) -> Reply {
 }
 
 fn server() -> Server {
-    Server::with(Some(scripted::TEMPLATE), |config| {
+    Server::with(Some(crate::scripted::TEMPLATE), |config| {
         config.body_timeout = Duration::from_millis(100);
     })
 }

@@ -3,11 +3,12 @@
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
-mod scripted;
-
-use penstock_router::{config::Format, engine::End, tool_parsers::ReasoningFormat};
-use scripted::Server;
+use penstock_request::types::End;
+use penstock_text::config::Format;
+use penstock_text::tool_parsers::ReasoningFormat;
 use serde_json::{Map, Value, json};
+
+use crate::scripted::Server;
 
 const CHAT: &str = "/v1/chat/completions";
 const RESPONSES: &str = "/v1/responses";
@@ -21,7 +22,7 @@ const ANSWER: [&str; 2] = ["<think>hm</think>So: ", CALL];
 
 fn server() -> Server {
     let server = Server::with(Some(TEMPLATE), |config| {
-        config.reasoning_format = Format::Fixed(ReasoningFormat::Think);
+        config.text.reasoning_format = Format::Fixed(ReasoningFormat::Think);
     });
     server.backend.set_length(4000);
     server

@@ -3,14 +3,13 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::needless_pass_by_value)]
 
-mod openapi_bounds;
-mod scripted;
-
 use axum::{body::Body, http::Request};
-use openapi_bounds::{Bound, bounds};
-use penstock_router::{chat::RequestTemplates, engine::End};
-use scripted::{CHAT, COMPLETIONS, Server, chat, completion, with};
+use penstock_request::types::End;
+use penstock_text::chat::RequestTemplates;
 use serde_json::{Value, json};
+
+use crate::openapi_bounds::{Bound, bounds};
+use crate::scripted::{CHAT, COMPLETIONS, Server, chat, completion, with};
 
 /// Renders to few tokens, however long the messages are.
 const TEMPLATE: &str = "{% if tools %}<tool_call>{\"name\":{% endif %}hi";
@@ -237,13 +236,14 @@ fn server() -> Server {
     let server = Server::with(Some(TEMPLATE), |config| {
         config.max_body_bytes = 32 << 20;
         config.max_held_body_bytes = 256 << 20;
-        config.max_stop_sequences = 16;
-        config.max_best_of = 32;
-        config.max_top_tokens = 20;
+        config.text.limits.max_stop_sequences = 16;
+        config.text.limits.max_best_of = 32;
+        config.text.limits.max_top_tokens = 20;
         config.max_client_batch_size = 32;
         // A stand-in for the process that renders templates.
         let render = r#"cat > /dev/null; echo '{"Text":"hi"}'"#;
-        config.templates = RequestTemplates::Sandboxed(["sh", "-c", render].map(Into::into).into());
+        config.text.templates =
+            RequestTemplates::Sandboxed(["sh", "-c", render].map(Into::into).into());
     });
     server.backend.set_length(1 << 20);
     server.backend.set_vocabulary(2000);

@@ -2,16 +2,13 @@
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
-mod scripted;
-
-use penstock_router::{
-    RouterConfig,
-    config::Format,
-    engine::{End, types::GrammarFormat},
-    tool_parsers::ToolFormat,
-};
-use scripted::{CHAT, Server, with};
+use penstock_http::RouterConfig;
+use penstock_request::types::{End, GrammarFormat};
+use penstock_text::config::Format;
+use penstock_text::tool_parsers::ToolFormat;
 use serde_json::{Value, json};
+
+use crate::scripted::{CHAT, Server, with};
 
 const TEMPLATE: &str = "{% if tools %}{{ tools | tojson }}<tool_call>{\"name\":{% endif %}\
     {% for m in messages %}{{ m.role }}:{{ m.content }}\
@@ -215,7 +212,7 @@ async fn errors_name_the_legacy_function_fields() {
 #[tokio::test]
 async fn error_hints_name_the_fields_of_the_request() {
     let change = |config: &mut RouterConfig| {
-        config.tool_format = Format::Fixed(ToolFormat::Llama3Json);
+        config.text.tool_format = Format::Fixed(ToolFormat::Llama3Json);
     };
     let server = Server::with(Some(TEMPLATE), change);
     server.backend.set_length(2000);

@@ -2,12 +2,12 @@
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
-mod scripted;
-
-use penstock_router::engine::End;
-use scripted::{EOS, Server, byte_tokenizer, special, tokenizer};
+use penstock_request::types::End;
 use serde_json::{Value, json};
 use tokenizers::{AddedToken, Tokenizer};
+
+use crate::byte_tokenizer::{special, tokenizer};
+use crate::scripted::{EOS, Server, byte_tokenizer};
 
 const COMPLETIONS: &str = "/v1/completions";
 /// The first id after those of bytes, `<end>` and `<far>`.

@@ -2,14 +2,13 @@
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
-mod scripted;
-
 use std::collections::{BTreeMap, BTreeSet};
 
-use penstock_router::engine::End;
-use penstock_router::http::openapi_json;
-use scripted::Server;
+use penstock_http::openapi_json;
+use penstock_request::types::End;
 use serde_json::{Value, json};
+
+use crate::scripted::Server;
 
 const GENERATE: &str = "/v2/models/penstock/generate";
 

@@ -2,11 +2,10 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod scripted;
-
-use penstock_router::engine::End;
-use scripted::{Server, TEMPLATE};
+use penstock_request::types::End;
 use serde_json::{Value, json};
+
+use crate::scripted::{Server, TEMPLATE};
 
 const NAMES: [&str; 3] = ["brook", "team/brook", "gpt-4o-mini"];
 
@@ -28,7 +27,7 @@ async fn every_model_name_is_listed() {
     let models = server.get("/v1/models").await.json();
     assert_eq!(strings(&models["data"], "id"), NAMES);
     for model in models["data"].as_array().unwrap() {
-        assert_eq!(model["max_model_len"], scripted::MAX_TOTAL);
+        assert_eq!(model["max_model_len"], crate::scripted::MAX_TOTAL);
     }
     let index = server.post("/v2/repository/index", json!({})).await.json();
     assert_eq!(strings(&index, "name"), NAMES);

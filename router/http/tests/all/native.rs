@@ -2,13 +2,12 @@
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
-mod scripted;
-
 use std::collections::BTreeSet;
 
-use penstock_router::engine::{End, Stopping};
-use scripted::{EOS, Server};
+use penstock_request::types::{End, Stopping};
 use serde_json::{Value, json};
+
+use crate::scripted::{EOS, Server};
 
 fn body(parameters: Value) -> Value {
     json!({"inputs": "hi", "parameters": parameters})
@@ -258,8 +257,8 @@ async fn api_docs_describe_every_route_and_load_nothing_external() {
 #[tokio::test]
 async fn disabled_features_are_refused() {
     let server = Server::with(None, |config| {
-        config.structured_output = false;
-        config.max_top_tokens = 5;
+        config.text.limits.structured_output = false;
+        config.text.limits.max_top_tokens = 5;
     });
     for (parameters, words) in [
         (

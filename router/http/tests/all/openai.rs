@@ -2,11 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
-mod scripted;
-
-use penstock_router::engine::{End, TokenEvent};
-use scripted::{EOS, Server, event};
+use penstock_request::types::{End, TokenEvent};
 use serde_json::{Value, json};
+
+use crate::scripted::{EOS, Server, event};
 
 fn chat(fields: Value) -> Value {
     let mut body = json!({"model": "brook", "messages": [{"role": "user", "content": "hi"}]});
@@ -312,7 +311,10 @@ async fn stream_failure_is_the_last_event() {
     };
     server
         .backend
-        .act(scripted::ScriptedReply::Play(vec![event("ab"), lost]));
+        .act(crate::scripted::ScriptedReply::Play(vec![
+            event("ab"),
+            lost,
+        ]));
     let reply = server
         .post("/v1/completions", json!({"prompt": "hi", "stream": true}))
         .await;
@@ -341,10 +343,12 @@ async fn end_event_without_a_token_ends_the_answer() {
         json!({"prompt": "hi", "stream": true}),
         json!({"prompt": "hi"}),
     ] {
-        server.backend.act(scripted::ScriptedReply::Play(vec![
-            half.clone(),
-            end.clone(),
-        ]));
+        server
+            .backend
+            .act(crate::scripted::ScriptedReply::Play(vec![
+                half.clone(),
+                end.clone(),
+            ]));
         let reply = server.post("/v1/completions", body).await;
         assert!(reply.text().contains('\u{FFFD}'), "{}", reply.text());
         assert!(reply.text().contains("\"finish_reason\":\"length\""));

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use penstock_router::http::openapi_json;
+use penstock_http::openapi_json;
 use serde_json::Value;
 
 fn described() -> Value {
@@ -38,7 +38,7 @@ fn referred<'a>(api: &'a Value, value: &'a Value, found: &mut BTreeSet<&'a str>)
 
 #[test]
 fn checked_in_openapi_json_is_up_to_date() {
-    let kept = include_str!("../../docs/openapi.json");
+    let kept = include_str!("../../../../docs/openapi.json");
     assert!(kept == openapi_json(), "run `make openapi`");
 }
 

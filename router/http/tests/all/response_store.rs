@@ -2,20 +2,18 @@
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
-mod responses;
-mod scripted;
-
 use std::collections::BTreeSet;
 
-use penstock_router::engine::End;
-use responses::{ARGUMENTS, CALL, PATH, body, prompt, server, tool};
-use scripted::{Reply, Server};
+use penstock_request::types::End;
 use serde_json::{Value, json};
+
+use crate::response_server::{ARGUMENTS, CALL, PATH, body, prompt, server, tool};
+use crate::scripted::{Reply, Server};
 
 const SMALL: usize = 64 << 10;
 
 fn server_of(bytes: usize) -> Server {
-    let server = responses::server_with(|config| config.response_store = bytes);
+    let server = crate::response_server::server_with(|config| config.response_store = bytes);
     server.backend.set_length(1 << 20);
     server
 }

@@ -2,18 +2,14 @@
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
-mod responses;
-mod scripted;
-
 use std::collections::BTreeSet;
 
-use penstock_router::{
-    engine::{End, types::GrammarFormat},
-    http::openapi_json,
-};
-use responses::{ARGUMENTS, CALL, PATH, body, prompt, server, tool};
-use scripted::Server;
+use penstock_http::openapi_json;
+use penstock_request::types::{End, GrammarFormat};
 use serde_json::{Value, json};
+
+use crate::response_server::{ARGUMENTS, CALL, PATH, body, prompt, server, tool};
+use crate::scripted::Server;
 
 /// Plays each character as a step of its own.
 fn play(server: &Server, text: &str, end: End) {

@@ -2,12 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
-mod responses;
-mod scripted;
-
-use penstock_router::engine::End;
-use responses::{PATH, body, prompt, server, tool};
+use penstock_request::types::End;
 use serde_json::{Value, json};
+
+use crate::response_server::{PATH, body, prompt, server, tool};
 
 #[tokio::test]
 async fn input_items_become_chat_messages() {

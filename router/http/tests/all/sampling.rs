@@ -2,12 +2,11 @@
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
-mod scripted;
-
-use penstock_router::engine::End;
-use penstock_router::logits_processors::{LogitsProcessors, Penalties, Watermark};
-use scripted::{EOS, Server, chat, with};
+use penstock_request::logits_processors::{LogitsProcessors, Penalties, Watermark};
+use penstock_request::types::End;
 use serde_json::{Value, json};
+
+use crate::scripted::{EOS, Server, chat, with};
 
 fn everything() -> Value {
     json!({
@@ -97,7 +96,7 @@ async fn native_sampling_parameters_reach_the_engine() {
         delta: 3.0,
         key: 7,
     };
-    let server = Server::with(None, |config| config.watermark = servers);
+    let server = Server::with(None, |config| config.text.limits.watermark = servers);
     server
         .backend
         .play(&["A"], End::Length)

@@ -6,17 +6,12 @@
     clippy::needless_pass_by_value
 )]
 
-mod scripted;
-
+use std::sync::Arc;
 use std::{net::SocketAddr, time::Duration};
 
-use penstock_router::{
-    RouterConfig,
-    client::Client,
-    engine::{End, TokenEvent},
-    serve,
-};
-use scripted::{ScriptedReply, Server, event};
+use penstock_http::{RouterConfig, serve};
+use penstock_request::client::Client;
+use penstock_request::types::{End, TokenEvent};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -24,6 +19,8 @@ use tokio::{
     task::JoinHandle,
     time::timeout,
 };
+
+use crate::scripted::{ScriptedReply, Server, event};
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -41,7 +38,8 @@ async fn served(change: impl FnOnce(&mut RouterConfig)) -> Served {
     let (stop, stopped) = oneshot::channel::<()>();
     let shutdown = async move { drop(stopped.await) };
     let (generator, config) = (server.generator.clone(), server.config.clone());
-    let task = tokio::spawn(serve(listener, generator, config, shutdown));
+    let metrics = Arc::clone(&server.metrics);
+    let task = tokio::spawn(serve(listener, generator, metrics, config, shutdown));
     Served {
         server,
         address,
@@ -361,7 +359,7 @@ async fn handler_panic_returns_500_and_harms_no_other_request() {
     let mut socket = served.generate("/generate").await;
     let answer = read_until(&mut socket, "the server failed on this request").await;
     assert!(answer.starts_with("HTTP/1.1 500"), "{answer}");
-    let act = || ScriptedReply::Play(scripted::script(&["x"], End::Length));
+    let act = || ScriptedReply::Play(crate::scripted::script(&["x"], End::Length));
     served.server.backend.act(act());
     let mut again = served.generate("/generate").await;
     read_until(&mut again, "generated_text").await;

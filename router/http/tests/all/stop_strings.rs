@@ -2,11 +2,10 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod scripted;
-
-use penstock_router::engine::End;
-use scripted::Server;
+use penstock_request::types::End;
 use serde_json::{Value, json};
+
+use crate::scripted::Server;
 
 const TEMPLATE: &str =
     "{{ tools }}<tool_call>{\"name\":{% for m in messages %}{{ m.content }}{% endfor %}";

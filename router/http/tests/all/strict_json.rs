@@ -3,10 +3,9 @@
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
-mod scripted;
-
-use scripted::{Reply, Server, invalid};
 use serde_json::{Value, json};
+
+use crate::scripted::{Reply, Server, invalid};
 
 const CHAT: &str = "/v1/chat/completions";
 /// Maximum bytes of an error response.
@@ -120,7 +119,7 @@ async fn an_unknown_field_gets_a_suggestion() {
 
 #[tokio::test]
 async fn list_lengths_are_bounded() {
-    let server = Server::with(Some(scripted::TEMPLATE), |config| {
+    let server = Server::with(Some(crate::scripted::TEMPLATE), |config| {
         config.max_body_bytes = 8 << 20;
     });
     let many = |entry: Value, count: usize| Value::Array(vec![entry; count]);

@@ -2,11 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
-mod scripted;
-
-use penstock_router::engine::End;
-use scripted::{EOS, Server};
+use penstock_request::types::End;
 use serde_json::{Value, json};
+
+use crate::scripted::{EOS, Server};
 
 const CHAT: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";

@@ -2,18 +2,17 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod scripted;
-
 use std::path::Path;
 
-use penstock_router::{
-    Generator, Metrics, ModelText, RouterConfig,
-    engine::{End, EngineState},
-};
+use penstock_http::{Metrics, RouterConfig};
+use penstock_request::EngineState;
+use penstock_request::types::End;
+use penstock_text::{Generator, ModelText};
 use prometheus_client::registry::Registry;
-use scripted::{EOS, MAX_TOTAL, ScriptedBackend, Server, byte_tokenizer, event};
 use serde_json::{Value, json};
 use tokenizers::processors::template::TemplateProcessing;
+
+use crate::scripted::{EOS, MAX_TOTAL, ScriptedBackend, Server, byte_tokenizer, event};
 
 fn ids(text: &str) -> Vec<u32> {
     text.bytes().map(u32::from).collect()
@@ -238,7 +237,7 @@ async fn completion_status(router: axum::Router) -> u16 {
 
 #[tokio::test]
 async fn tokenizer_info_has_the_configuration_and_no_file_names() {
-    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../python/penstock/brook");
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python/penstock/brook");
     let folder = std::env::temp_dir().join(format!("penstock-info-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     for name in ["tokenizer.json", "config.json"] {
@@ -254,8 +253,13 @@ async fn tokenizer_info_has_the_configuration_and_no_file_names() {
     let server = Server::new();
     let config = RouterConfig::new("brook");
     let metrics = std::sync::Arc::new(Metrics::new(Registry::default()));
-    let generator = Generator::new(ScriptedBackend::default(), text, &config, metrics);
-    let router = penstock_router::http::router(generator, config).unwrap();
+    let generator = Generator::new(
+        ScriptedBackend::default(),
+        text,
+        &config.text,
+        metrics.text(),
+    );
+    let router = penstock_http::router(generator, metrics, config).unwrap();
     let loaded = Server { router, ..server };
     let output = loaded.get("/tokenizer_info").await.json();
     let expected = json!({"tokenizer_class": "LlamaTokenizer", "bos_token": "<s>",
@@ -265,7 +269,7 @@ async fn tokenizer_info_has_the_configuration_and_no_file_names() {
     // A model without `tokenizer_config.json`.
     let output = Server::new().get("/tokenizer_info").await.json();
     assert_eq!(output["tokenizer_class"], "PreTrainedTokenizerFast");
-    assert_eq!(output["chat_template"], scripted::TEMPLATE);
+    assert_eq!(output["chat_template"], crate::scripted::TEMPLATE);
 }
 
 #[tokio::test]

@@ -3,11 +3,10 @@
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
-mod scripted;
-
-use penstock_router::engine::End;
-use scripted::{Reply, Server, TEMPLATE};
+use penstock_request::types::End;
 use serde_json::{Value, json};
+
+use crate::scripted::{Reply, Server, TEMPLATE};
 
 const CHAT: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";
@@ -64,7 +63,7 @@ async fn the_longest_prompt_passes_and_a_longer_one_gets_the_limit() {
         let reply = post(&server, path, body(path, CONTEXT, json!({}))).await;
         assert_eq!(
             reply.status,
-            scripted::invalid(path),
+            crate::scripted::invalid(path),
             "{path}: {}",
             reply.text()
         );
@@ -152,7 +151,7 @@ async fn token_counting_routes_accept_the_whole_context() {
         let reply = post(&server, path, body(like, CONTEXT + 1, json!({}))).await;
         assert_eq!(
             reply.status,
-            scripted::invalid(path),
+            crate::scripted::invalid(path),
             "{path}: {}",
             reply.text()
         );
@@ -162,7 +161,9 @@ async fn token_counting_routes_accept_the_whole_context() {
 
 #[tokio::test]
 async fn an_input_limit_below_the_context_is_reported() {
-    let server = Server::with(Some(TEMPLATE), |config| config.max_input_tokens = Some(50));
+    let server = Server::with(Some(TEMPLATE), |config| {
+        config.text.limits.max_input_tokens = Some(50);
+    });
     let passes = post(&server, COMPLETIONS, body(COMPLETIONS, 50, json!({}))).await;
     assert_eq!(passes.status, 200);
     let reply = post(&server, COMPLETIONS, body(COMPLETIONS, 51, json!({}))).await;

@@ -2,18 +2,12 @@
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
-mod scripted;
-
-use penstock_router::{
-    config::Format,
-    engine::{
-        End,
-        types::{GrammarFormat, ReasoningMarkers, SubmitError},
-    },
-    tool_parsers::{ReasoningFormat, ToolFormat},
-};
-use scripted::{ScriptedReply, Server};
+use penstock_request::types::{End, GrammarFormat, ReasoningMarkers, SubmitError};
+use penstock_text::config::Format;
+use penstock_text::tool_parsers::{ReasoningFormat, ToolFormat};
 use serde_json::{Value, json};
+
+use crate::scripted::{ScriptedReply, Server};
 
 const CHAT: &str = "/v1/chat/completions";
 const TEMPLATE: &str = "{% if tools %}{{ tools | tojson }}<tool_call>{\"name\":{% endif %}\
@@ -128,7 +122,7 @@ async fn answer_ends_after_one_call_without_parallel_tool_calls() {
         let server = server();
         let sender = server.backend.follow();
         for part in [CALL, CALL] {
-            sender.send(scripted::event(part)).unwrap();
+            sender.send(crate::scripted::event(part)).unwrap();
         }
         let body = body(json!({"parallel_tool_calls": false, "stream": stream}));
         let reply = server.post(CHAT, body).await;
@@ -225,7 +219,7 @@ async fn the_grammar_applies_after_the_reasoning() {
 #[tokio::test]
 async fn forced_call_may_begin_with_a_special_token() {
     let server = Server::with(Some(TEMPLATE), |config| {
-        config.tool_format = Format::Fixed(ToolFormat::Mistral);
+        config.text.tool_format = Format::Fixed(ToolFormat::Mistral);
     });
     server.backend.set_length(2000);
     let call = "[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {}}]";
@@ -271,7 +265,7 @@ async fn an_answer_may_be_a_call_or_a_structured_output() {
         assert_eq!(text["calls"][0]["name"], "f");
     }
     let server = Server::with(Some(TEMPLATE), |config| {
-        config.tool_format = Format::Fixed(ToolFormat::Llama3Json);
+        config.text.tool_format = Format::Fixed(ToolFormat::Llama3Json);
     });
     let refused = server.post(CHAT, body(fields)).await;
     assert_eq!(refused.status, 400);
@@ -310,7 +304,7 @@ async fn a_grammar_refused_by_the_workers_names_its_field() {
 async fn tools_are_described_in_the_prompt_if_the_template_has_none() {
     let plain = "{% for m in messages %}{{ m.role }}:{{ m.content }}/{% endfor %}";
     let server = Server::with(Some(plain), |config| {
-        config.system_prompt = Some("Be brief.".into());
+        config.text.system_prompt = Some("Be brief.".into());
     });
     server.backend.set_length(2000);
     let call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>";
@@ -380,7 +374,7 @@ async fn tool_calls_and_results_reach_the_template() {
 #[tokio::test]
 async fn reasoning_is_separate_from_content() {
     let server = Server::with(Some(TEMPLATE), |config| {
-        config.reasoning_format = Format::Fixed(ReasoningFormat::Think);
+        config.text.reasoning_format = Format::Fixed(ReasoningFormat::Think);
     });
     let texts = ["I th", "ink\n</thi", "nk>\n\nYes", "."];
     let kwargs = json!({"chat_template_kwargs": {"open": true}, "tools": null});
@@ -517,7 +511,9 @@ async fn invalid_tools_are_refused_by_name() {
         assert_eq!(reply.json()["error"]["param"], param, "{}", reply.text());
     }
     assert!(server.backend.requests().is_empty());
-    let mute = Server::with(Some(TEMPLATE), |config| config.tool_format = Format::Off);
+    let mute = Server::with(Some(TEMPLATE), |config| {
+        config.text.tool_format = Format::Off;
+    });
     let reply = mute.post(CHAT, body(json!({}))).await;
     assert_eq!(
         (reply.status.as_u16(), &reply.json()["error"]["param"]),

@@ -3,12 +3,12 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod scripted;
-
-use penstock_router::engine::{End, Token, TokenEvent};
-use scripted::{EOS, Reply, ScriptedReply, Server, TEMPLATE, special, tokenizer};
+use penstock_request::types::{End, Token, TokenEvent};
 use serde_json::{Map, Value, json};
 use tokenizers::Tokenizer;
+
+use crate::byte_tokenizer::{special, tokenizer};
+use crate::scripted::{EOS, Reply, ScriptedReply, Server, TEMPLATE};
 
 const ROUNDS: u64 = 150;
 /// Emoji of one and of several code points, flags, combining marks, letters of several bytes.

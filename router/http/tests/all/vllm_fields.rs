@@ -2,14 +2,13 @@
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
-mod scripted;
+use penstock_request::types::{Candidate, End, Logprobs, PromptToken, TokenEvent};
+use penstock_request::types::{GrammarFormat, WHOLE_VOCABULARY};
+use serde_json::{Value, json};
 
-use penstock_router::engine::types::{GrammarFormat, WHOLE_VOCABULARY};
-use penstock_router::engine::{Candidate, End, Logprobs, PromptToken, TokenEvent};
-use scripted::{
+use crate::scripted::{
     CHAT, COMPLETIONS, MAX_TOTAL, ScriptedReply, Server, chat, completion, event, with,
 };
-use serde_json::{Value, json};
 
 /// Returns (prompt tokens, output tokens) of each chunk of a choice.
 fn usages(events: &[Value], index: usize) -> Vec<(u64, u64)> {
@@ -80,8 +79,8 @@ async fn grammar_fields_of_other_servers() {
     let schema = r#"{"type":"object","properties":{"b":{},"a":{}}}"#;
     let parsed: Value = serde_json::from_str(schema).unwrap();
     let object = |kind: &str| json!({"response_format": {"type": kind, "schema": parsed}});
-    let server = Server::with(Some(scripted::TEMPLATE), |config| {
-        config.structured_output = true;
+    let server = Server::with(Some(crate::scripted::TEMPLATE), |config| {
+        config.text.limits.structured_output = true;
     });
     for (fields, name, kind, text) in [
         (json!({"regex": "a+"}), "regex", GrammarFormat::Regex, "a+"),
@@ -138,8 +137,8 @@ async fn grammar_fields_of_other_servers() {
 
 #[tokio::test]
 async fn schema_beside_another_response_format_is_refused() {
-    let server = Server::with(Some(scripted::TEMPLATE), |config| {
-        config.structured_output = true;
+    let server = Server::with(Some(crate::scripted::TEMPLATE), |config| {
+        config.text.limits.structured_output = true;
     });
     for format in [
         json!({"type": "text", "schema": {}}),

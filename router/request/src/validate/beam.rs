@@ -1,15 +1,16 @@
 //! Rules of beam search.
 
-use super::range::Range;
 use super::{FieldNames, Parameters};
-use crate::engine::types::BeamParameters;
 use crate::error::ApiError;
 use crate::logits_processors::Penalties;
+use crate::range::Range;
+use crate::types::BeamParameters;
 
 /// Maximum candidates per sequence that the workers return.
-pub(crate) const MAX_BEAM_CANDIDATES: usize = 20;
+pub const MAX_BEAM_CANDIDATES: usize = 20;
 
-pub(crate) const LENGTH_PENALTY: Range<f32> = Range::new(-100.0, 100.0);
+/// Allowed length penalties.
+pub const LENGTH_PENALTY: Range<f32> = Range::new(-100.0, 100.0);
 
 /// Checks the rules that need no token ids.
 pub(super) fn check(parameters: &Parameters, names: FieldNames) -> Result<(), ApiError> {

@@ -1,7 +1,7 @@
 //! Number of choices per prompt.
 
-use super::range::Range;
 use crate::error::ApiError;
+use crate::range::Range;
 
 /// Number of choices to generate from one prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub struct Choices {
 }
 
 /// Returns the allowed numbers of choices; `most` comes from the configuration.
-pub(crate) const fn range(most: u32) -> Range<u32> {
+pub const fn range(most: u32) -> Range<u32> {
     Range::above(0, most)
 }
 

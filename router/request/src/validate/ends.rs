@@ -7,7 +7,7 @@ use super::{AtEos, FieldNames, Parameters};
 
 /// Maximum bytes of a stop string. Its automaton uses several times its length for the whole
 /// request, also while it waits.
-pub(crate) const MAX_STOP_BYTES: usize = 4096;
+pub const MAX_STOP_BYTES: usize = 4096;
 
 impl Parameters {
     pub(super) fn check_ends(&self, names: FieldNames, max_stop: usize) -> Result<(), ApiError> {

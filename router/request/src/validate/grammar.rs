@@ -1,13 +1,13 @@
 //! Rules of requests with a grammar.
 
-use crate::engine::types::GrammarFormat;
 use crate::error::ApiError;
+use crate::types::GrammarFormat;
 
 use super::{AtEos, FieldNames, Parameters};
 
 /// Maximum bytes of a grammar that the workers compile. A waiting request holds its grammar in
 /// memory.
-pub(crate) const fn max_grammar_bytes(kind: GrammarFormat) -> usize {
+pub const fn max_grammar_bytes(kind: GrammarFormat) -> usize {
     match kind {
         GrammarFormat::JsonSchema | GrammarFormat::Ebnf => 256 << 10,
         GrammarFormat::Regex => 64 << 10,

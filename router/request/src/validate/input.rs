@@ -1,47 +1,11 @@
-//! A generation request, independent of the dialect.
+//! The parameters of a generation, independent of the dialect.
 
-use crate::budget::Charge;
-use crate::chat::Chat;
-use crate::engine::types::{BeamParameters, GrammarSpec};
 use crate::error::ApiError;
 use crate::logits_processors::{LogitsProcessors, Watermark};
 use crate::logprobs::LogprobRequest;
-use crate::tokenize::SpecialTokens;
+use crate::types::{BeamParameters, GrammarSpec};
 
-use super::{Choices, FieldNames};
-
-/// A generation request, independent of the dialect.
-#[derive(Clone, Debug)]
-pub struct GenerateInput {
-    /// The prompt.
-    pub prompt: Prompt,
-    /// Parameters of the generation.
-    pub parameters: Parameters,
-    /// The client's names of these fields; used in error messages.
-    pub names: FieldNames,
-    /// The budget that holds the prompt's bytes until they are token ids; set by the HTTP routes.
-    pub charge: Charge,
-}
-
-/// A prompt.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Prompt {
-    /// A text, and whether special tokens are added around it.
-    Text(String, SpecialTokens),
-    /// Texts before and after the output, for models that fill in the middle.
-    Infill {
-        /// Text before the output.
-        prefix: String,
-        /// Text after the output.
-        suffix: String,
-        /// Whether special tokens are added before them.
-        special: SpecialTokens,
-    },
-    /// Messages for the chat template.
-    Chat(Chat),
-    /// Token ids, used unchanged.
-    Ids(Vec<u32>),
-}
+use super::Choices;
 
 /// Parameters of a generation.
 #[derive(Clone, Debug, PartialEq)]
@@ -126,7 +90,7 @@ pub struct OutputTextOptions {
 }
 
 /// Maximum bytes of a cache salt.
-pub(crate) const MAX_SALT_BYTES: usize = 256;
+pub const MAX_SALT_BYTES: usize = 256;
 
 pub(super) fn check_salt(salt: Option<&str>) -> Result<(), ApiError> {
     let length = salt.map_or(1, str::len);
@@ -193,33 +157,6 @@ impl Truncation {
             TruncationSide::Left => drop(ids.drain(..ids.len().saturating_sub(keep))),
             TruncationSide::Right => ids.truncate(keep),
         }
-    }
-}
-
-impl Prompt {
-    /// Returns the approximate size of its text in bytes: the cost of preparing it.
-    pub(crate) fn size(&self) -> usize {
-        match self {
-            Self::Text(text, _) => text.len(),
-            Self::Infill { prefix, suffix, .. } => prefix.len() + suffix.len(),
-            Self::Chat(chat) => chat.size(),
-            Self::Ids(_) => 0,
-        }
-    }
-
-    pub(super) fn check(&self, name: &'static str) -> Result<(), ApiError> {
-        let empty = match self {
-            Self::Text(text, _) => text.is_empty(),
-            // The suffix alone is enough.
-            Self::Infill { .. } => false,
-            Self::Chat(chat) => chat.messages.is_empty(),
-            Self::Ids(ids) => ids.is_empty(),
-        };
-        if empty {
-            let rule = format!("`{name}` cannot be empty");
-            return Err(ApiError::validation(name, rule));
-        }
-        Ok(())
     }
 }
 

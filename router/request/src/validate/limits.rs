@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::config::RouterConfig;
+use crate::RequestLimits;
 use crate::error::ApiError;
 
 use super::{Dialect, FieldNames, Keep, Parameters, Truncation};
@@ -20,7 +20,7 @@ pub struct TokenLimits {
 
 impl TokenLimits {
     /// Returns the smaller of the configured limits and the engine's.
-    pub fn new(config: &RouterConfig, max_sequence_tokens: usize, vocabulary: usize) -> Self {
+    pub fn new(config: &RequestLimits, max_sequence_tokens: usize, vocabulary: usize) -> Self {
         let max_total = config
             .max_total_tokens
             .unwrap_or(usize::MAX)
@@ -53,11 +53,7 @@ pub(super) fn check_truncate(
 }
 
 /// Returns the error for a prompt with too many tokens.
-pub(crate) fn too_long(
-    names: FieldNames,
-    limits: TokenLimits,
-    given: impl fmt::Display,
-) -> ApiError {
+pub fn too_long(names: FieldNames, limits: TokenLimits, given: impl fmt::Display) -> ApiError {
     let name = names.prompt;
     let TokenLimits {
         max_input,

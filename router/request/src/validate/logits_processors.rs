@@ -5,35 +5,40 @@ use std::collections::HashSet;
 use crate::error::ApiError;
 use crate::logits_processors::{LogitsProcessors, Penalties};
 
-use super::range::Range;
+use crate::range::Range;
 
 /// Maximum entries of `logit_bias`: a worker's slot has room for this many.
-pub(crate) const MAX_LOGIT_BIASES: usize = 1024;
+pub const MAX_LOGIT_BIASES: usize = 1024;
 
 /// Maximum entries of each list of token ids in a request.
-pub(crate) const MAX_TOKEN_IDS: usize = 8192;
+pub const MAX_TOKEN_IDS: usize = 8192;
 
 /// Maximum stop token ids of a request, in addition to the model's own: a worker's slot has room
 /// for this many.
-pub(crate) const MAX_STOP_TOKEN_IDS: usize = 128;
+pub const MAX_STOP_TOKEN_IDS: usize = 128;
 
 /// Maximum bad words of several tokens, and tokens of each: a worker's slot has room for this many.
-pub(crate) const MAX_BAD_WORDS: usize = 256;
-pub(crate) const MAX_WORD_TOKENS: usize = 16;
+pub const MAX_BAD_WORDS: usize = 256;
+/// Maximum tokens of a forbidden word.
+pub const MAX_WORD_TOKENS: usize = 16;
 
 /// Maximum texts in `bad_words`: each may become two words, with and without a leading space.
-pub(crate) const MAX_BAD_TEXTS: usize = MAX_BAD_WORDS / 2;
+pub const MAX_BAD_TEXTS: usize = MAX_BAD_WORDS / 2;
 
 /// Maximum bytes of each text.
-pub(crate) const MAX_TEXT_BYTES: usize = 256;
+pub const MAX_TEXT_BYTES: usize = 256;
 
-pub(crate) const BIASES: Range<f32> = Range::new(-100.0, 100.0);
-pub(crate) const PENALTIES: Range<f32> = Range::new(-2.0, 2.0);
-pub(crate) const MIN_P: Range<f32> = Range::new(0.0, 1.0);
-pub(crate) const TYPICAL_P: Range<f32> = Range::above(0.0, 1.0);
+/// Allowed logit biases.
+pub const BIASES: Range<f32> = Range::new(-100.0, 100.0);
+/// Allowed presence and frequency penalties.
+pub const PENALTIES: Range<f32> = Range::new(-2.0, 2.0);
+/// Allowed values of `min_p`.
+pub const MIN_P: Range<f32> = Range::new(0.0, 1.0);
+/// Allowed values of `typical_p`.
+pub const TYPICAL_P: Range<f32> = Range::above(0.0, 1.0);
 
 /// Beyond these penalties, logits would overflow float32.
-pub(crate) const REPETITION: Range<f32> = Range::new(1e-6, 1e6);
+pub const REPETITION: Range<f32> = Range::new(1e-6, 1e6);
 
 impl LogitsProcessors {
     /// Checks every rule; `vocabulary` is the exclusive bound of token ids.
@@ -72,7 +77,7 @@ impl LogitsProcessors {
     }
 
     /// Forbids a text of `bad_words`, both at the start of a line and after a space.
-    pub(crate) fn forbid_text(
+    pub fn forbid_text(
         &mut self,
         text: &str,
         tokens: impl Fn(&str) -> Result<Vec<u32>, ApiError>,

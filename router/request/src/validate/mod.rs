@@ -1,45 +1,36 @@
 //! Validation of requests: all rules, one file per subject. Only this module creates a
 //! `ValidRequest`.
 
-use crate::config::RouterConfig;
 use crate::error::ApiError;
-use crate::logprobs;
+use crate::{RequestLimits, logprobs};
 
-pub(crate) mod beam;
-pub(crate) mod choices;
-pub(crate) mod ends;
-pub(crate) mod grammar;
-pub(crate) mod input;
+pub mod beam;
+pub mod choices;
+pub mod ends;
+pub mod grammar;
+pub mod input;
 mod limits;
-pub(crate) mod logits_processors;
+pub mod logits_processors;
 mod names;
-pub(crate) mod range;
-pub(crate) mod sampling;
+pub mod sampling;
 mod valid;
 
 pub use choices::Choices;
-pub use input::{
-    AtEos, GenerateInput, Keep, OutputTextOptions, Parameters, Prompt, Truncation, TruncationSide,
-};
+pub use input::{AtEos, Keep, OutputTextOptions, Parameters, Truncation, TruncationSide};
 pub use limits::TokenLimits;
-pub(crate) use limits::too_long;
+pub use limits::too_long;
 pub use names::{Dialect, FieldNames};
 pub use valid::{ValidParameters, ValidRequest};
 
-impl GenerateInput {
-    /// Checks every rule that needs no token ids.
+impl Parameters {
+    /// Checks every rule that needs no token ids. `names` are the client's names of the fields.
     pub fn validate(
         self,
-        config: &RouterConfig,
+        names: FieldNames,
+        config: &RequestLimits,
         limits: TokenLimits,
-    ) -> Result<(Prompt, ValidParameters), ApiError> {
-        let Self {
-            prompt,
-            mut parameters,
-            names,
-            charge: _,
-        } = self;
-        prompt.check(names.prompt)?;
+    ) -> Result<ValidParameters, ApiError> {
+        let mut parameters = self;
         parameters.check_sampling()?;
         parameters.logits_processors.check(limits.vocabulary)?;
         logits_processors::check_texts(&parameters.bad_words)?;
@@ -58,13 +49,10 @@ impl GenerateInput {
             limits.vocabulary,
         )?;
         (parameters.logprob_request).check(names.top_logprobs, config.max_top_tokens)?;
-        Ok((
-            prompt,
-            ValidParameters {
-                parameters,
-                names,
-                limits,
-            },
-        ))
+        Ok(ValidParameters {
+            parameters,
+            names,
+            limits,
+        })
     }
 }

@@ -6,10 +6,12 @@ use std::hash::BuildHasher;
 use crate::error::ApiError;
 
 use super::Parameters;
-use super::range::Range;
+use crate::range::Range;
 
-pub(crate) const TEMPERATURE: Range<f32> = Range::new(0.0, f32::MAX);
-pub(crate) const TOP_P: Range<f32> = Range::above(0.0, 1.0);
+/// Allowed temperatures.
+pub const TEMPERATURE: Range<f32> = Range::new(0.0, f32::MAX);
+/// Allowed values of `top_p`.
+pub const TOP_P: Range<f32> = Range::above(0.0, 1.0);
 
 impl Parameters {
     pub(super) fn check_sampling(&self) -> Result<(), ApiError> {

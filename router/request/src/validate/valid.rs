@@ -2,11 +2,9 @@
 
 use std::collections::HashSet;
 
-use crate::engine::types::{EngineRequest, ReasoningMarkers, Sampling, Stopping};
 use crate::error::ApiError;
 use crate::logprobs::LogprobRequest;
-use crate::text_bound::TextBound;
-use crate::tool_parsers::OutputParserOptions;
+use crate::types::{EngineRequest, ReasoningMarkers, Sampling, Stopping};
 
 use super::limits::{new_tokens, room_for_prompt, too_long};
 use super::{FieldNames, OutputTextOptions, Parameters, TokenLimits};
@@ -27,12 +25,8 @@ pub struct ValidRequest {
     pub engine: EngineRequest,
     /// Stop strings.
     pub stop: Vec<String>,
-    /// How to parse the output; set for chats.
-    pub parser_options: OutputParserOptions,
     /// Requested logprobs.
     pub logprob_request: LogprobRequest,
-    /// Text of the prompt, if echoed.
-    pub echoed: String,
     /// Which parts of the text are included.
     pub output_text: OutputTextOptions,
     /// Whether the output is the prompt alone; the one token that the engine generates is dropped
@@ -42,22 +36,22 @@ pub struct ValidRequest {
 
 impl ValidParameters {
     /// Whether the output begins with the prompt.
-    pub(crate) fn echo(&self) -> bool {
+    pub fn echo(&self) -> bool {
         self.parameters.logprob_request.echo
     }
 
     /// Whether the prompt may be truncated.
-    pub(crate) fn truncates(&self) -> bool {
+    pub fn truncates(&self) -> bool {
         self.parameters.truncate.is_some()
     }
 
     /// Whether `forbid` must tokenize texts before `with_ids`.
-    pub(crate) fn has_texts(&self) -> bool {
+    pub fn has_texts(&self) -> bool {
         !self.parameters.bad_words.is_empty()
     }
 
     /// Tokenizes the texts that the output must not contain.
-    pub(crate) fn forbid(
+    pub fn forbid(
         &mut self,
         tokens: impl Fn(&str) -> Result<Vec<u32>, ApiError>,
     ) -> Result<(), ApiError> {
@@ -70,25 +64,20 @@ impl ValidParameters {
     }
 
     /// Allows reasoning before the text that the grammar constrains.
-    pub(crate) fn allow_reasoning_first(&mut self, reasoning: Option<ReasoningMarkers>) {
+    pub fn allow_reasoning_first(&mut self, reasoning: Option<ReasoningMarkers>) {
         if let Some(grammar) = &mut self.parameters.grammar {
             grammar.reasoning = reasoning;
         }
     }
 
-    /// Refuses a text that has too many tokens however it is tokenized.
-    pub fn check_length(&self, text: &str, bound: TextBound) -> Result<(), ApiError> {
-        self.check_length_of(self.names.prompt, text, bound)
+    /// Refuses a text that has at least `least` tokens however it is tokenized, if that is too long
+    /// for a prompt.
+    pub fn check_length(&self, least: usize) -> Result<(), ApiError> {
+        self.check_length_of(self.names.prompt, least)
     }
 
     /// Like `check_length`, for a text in another field, which the error names.
-    pub fn check_length_of(
-        &self,
-        field: &'static str,
-        text: &str,
-        bound: TextBound,
-    ) -> Result<(), ApiError> {
-        let least = bound.least_tokens(text.len());
+    pub fn check_length_of(&self, field: &'static str, least: usize) -> Result<(), ApiError> {
         if self.parameters.truncate.is_some() || least <= self.limits.max_input {
             return Ok(());
         }
@@ -157,10 +146,8 @@ impl ValidParameters {
         Ok(ValidRequest {
             engine,
             stop: parameters.stop,
-            parser_options: OutputParserOptions::default(),
             logprob_request: parameters.logprob_request,
             output_text: parameters.output_text,
-            echoed: String::new(),
             prompt_only: max_new_tokens == 0,
         })
     }

@@ -1,10 +1,10 @@
 //! Messages as chat templates receive them.
 
 use minijinja::value::Value;
+use penstock_request::error::ApiError;
 
 use super::jinja::{self, TemplateNames};
 use super::{CONTENT_END_MARK, Chat, ChatMessage, DEVELOPER, GenerationPrompt, SYSTEM};
-use crate::error::ApiError;
 
 /// The form in which a template takes a message's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 pub use self::template::ChatTemplate;
-pub(crate) use self::template_sandbox::{MOST_TEMPLATE, TemplateSandbox};
-pub use self::template_sandbox::{RequestTemplates, render_job};
+pub(crate) use self::template_sandbox::TemplateSandbox;
+pub use self::template_sandbox::{MOST_TEMPLATE, RequestTemplates, render_job};
 use crate::tool_parsers::OutputParserOptions;
 
 /// One message of a conversation.
@@ -89,7 +89,7 @@ pub struct TemplateVariable {
 impl TemplateVariable {
     /// Creates the variable for the reasoning effort. `thinks`: whether the model has a reasoning
     /// format.
-    pub(crate) fn effort(effort: &str, thinks: bool) -> Self {
+    pub fn effort(effort: &str, thinks: bool) -> Self {
         Self {
             neutral: effort == MEDIUM || (effort == "none" && !thinks),
             ..Self::required(
@@ -100,7 +100,7 @@ impl TemplateVariable {
     }
 
     /// Creates the variable for the verbosity of the reply.
-    pub(crate) fn verbosity(verbosity: &str) -> Self {
+    pub fn verbosity(verbosity: &str) -> Self {
         Self {
             neutral: verbosity == MEDIUM,
             ..Self::required("verbosity", serde_json::Value::from(verbosity).to_string())
@@ -109,7 +109,7 @@ impl TemplateVariable {
 
     /// Creates the variable that enables reasoning. `thinks`: whether the model has a reasoning
     /// format.
-    pub(crate) fn thinking(wanted: bool, thinks: bool) -> Self {
+    pub fn thinking(wanted: bool, thinks: bool) -> Self {
         Self {
             neutral: wanted == thinks,
             ..Self::required(THINKING, wanted.to_string())
@@ -117,7 +117,7 @@ impl TemplateVariable {
     }
 
     /// Creates a variable that may not be omitted.
-    pub(crate) fn required(name: &str, json: String) -> Self {
+    pub fn required(name: &str, json: String) -> Self {
         Self {
             name: name.to_owned(),
             json,
@@ -127,7 +127,7 @@ impl TemplateVariable {
 }
 
 /// The variable of chat templates for the reasoning effort.
-pub(crate) const REASONING_EFFORT: &str = "reasoning_effort";
+pub const REASONING_EFFORT: &str = "reasoning_effort";
 /// The variable of chat templates that enables reasoning.
 const THINKING: &str = "enable_thinking";
 /// The default effort and verbosity of OpenAI's models.
@@ -136,7 +136,7 @@ const MEDIUM: &str = "medium";
 impl Chat {
     /// Returns the approximate size of the chat's text in bytes, which determines the cost of
     /// rendering.
-    pub(crate) fn size(&self) -> usize {
+    pub fn size(&self) -> usize {
         let messages = self.messages.iter().map(ChatMessage::size);
         let texts = [
             &self.tools,
@@ -187,7 +187,7 @@ impl ChatMessage {
 
 /// Returns a call in the form of `ChatMessage::tool_calls`. `arguments` is JSON: an object, or a
 /// string that contains one.
-pub(crate) fn tool_call_json(id: Option<String>, name: String, arguments: &str) -> String {
+pub fn tool_call_json(id: Option<String>, name: String, arguments: &str) -> String {
     use serde_json::Value;
     let id = id.map_or_else(String::new, |id| format!("\"id\":{},", Value::from(id)));
     let name = Value::from(name);

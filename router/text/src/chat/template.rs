@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use minijinja::value::Value;
 use minijinja::{Environment, Error, ErrorKind as JinjaKind, context};
+use penstock_request::error::{ApiError, ErrorKind};
 
 use super::jinja::{self, TemplateNames};
 use super::messages::messages;
@@ -12,7 +13,6 @@ use super::{
     CONTENT_END_MARK, Chat, DEVELOPER, GenerationPrompt, REASONING_EFFORT, THINKING,
     TemplateVariable,
 };
-use crate::error::{ApiError, ErrorKind};
 
 /// A compiled chat template with the special tokens that it may write.
 #[derive(Debug)]

@@ -6,6 +6,7 @@ use std::io;
 use std::process::Stdio;
 use std::time::Duration;
 
+use penstock_request::error::{ApiError, ErrorKind};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::Command;
@@ -13,11 +14,10 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::{Chat, ChatMessage, ChatTemplate, GenerationPrompt, TemplateVariable};
-use crate::error::{ApiError, ErrorKind};
 
 const NAME: &str = "chat_template";
 /// The maximum size of a template in bytes.
-pub(crate) const MOST_TEMPLATE: usize = 64 << 10;
+pub const MOST_TEMPLATE: usize = 64 << 10;
 /// The maximum size of a reply in bytes.
 const MOST_REPLY: u64 = 16 << 20;
 /// The maximum number of concurrent processes.

@@ -1,10 +1,10 @@
 //! Tools for chat templates that do not support them. The tools are described in the system message
 //! or, if the template rejects one, in the first user message. Calls and results become text.
 
+use penstock_request::error::ApiError;
 use serde_json::Value;
 
 use super::{Chat, ChatMessage, tool_calls};
-use crate::error::ApiError;
 use crate::tool_parsers::ToolFormat;
 
 /// The message that describes the tools.

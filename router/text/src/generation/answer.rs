@@ -7,18 +7,19 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use futures_core::Stream;
+use penstock_request::backend::{Sources, TokenSource};
+use penstock_request::error::{ApiError, ErrorKind};
+use penstock_request::types::{End, PromptToken, Sampling, Token, TokenEvent};
+use penstock_request::validate::OutputTextOptions;
 
+use super::TextRequest;
 use super::event::{FinishReason, TextEnd, TextEvent, TextToken};
 use super::facts::GenerationFacts;
-use crate::backend::{Sources, TokenSource};
 use crate::detokenize::Detokenizer;
-use crate::engine::types::{End, PromptToken, Sampling, Token, TokenEvent};
-use crate::error::{ApiError, ErrorKind};
 use crate::metrics::{RequestTimer, Timings};
 use crate::model_text::ModelText;
 use crate::stop::StopMatcher;
 use crate::tool_parsers::{CallSpans, OutputParserOptions};
-use crate::validate::{OutputTextOptions, ValidRequest};
 
 /// Initial capacity of the text, so that the first tokens do not reallocate it.
 const ANSWER_BYTES: usize = 256;
@@ -85,8 +86,9 @@ enum VisibleSpecialTokens {
 }
 
 impl PendingGeneration {
-    pub(super) fn new(model: &Arc<ModelText>, request: &ValidRequest) -> Self {
-        let engine = &request.engine;
+    pub(super) fn new(model: &Arc<ModelText>, request: &TextRequest) -> Self {
+        let valid = &request.valid;
+        let engine = &valid.engine;
         let facts = GenerationFacts {
             prompt_tokens: engine.prompt.len(),
             cached_tokens: 0,
@@ -95,11 +97,11 @@ impl PendingGeneration {
             last_token: 0,
             logprob_sum: 0.0,
             choice: 0,
-            logprob_request: request.logprob_request,
+            logprob_request: valid.logprob_request,
             min_new_tokens: engine.stopping.min_new_tokens,
-            prompt_only: request.prompt_only,
+            prompt_only: valid.prompt_only,
         };
-        let keep_ids = request.logprob_request.includes_prompt();
+        let keep_ids = valid.logprob_request.includes_prompt();
         let prompt = PromptOutput {
             ids: if keep_ids {
                 engine.prompt.clone()
@@ -112,9 +114,9 @@ impl PendingGeneration {
         Self {
             text: Arc::clone(model),
             detokenizer: Detokenizer::new(Arc::clone(&model.vocabulary), &engine.prompt),
-            stop: StopMatcher::new(&request.stop),
+            stop: StopMatcher::new(&valid.stop),
             parser_options: request.parser_options.clone(),
-            output_text: request.output_text,
+            output_text: valid.output_text,
             facts,
             sampling: engine.sampling.clone(),
             prompt,

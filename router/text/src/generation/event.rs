@@ -1,6 +1,6 @@
 //! The output of a step as text.
 
-use crate::engine::types::Candidate;
+use penstock_request::types::Candidate;
 
 /// The output of one step as text. Can be reused.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -97,7 +97,7 @@ impl TextEvent {
 
 impl TextToken {
     /// Creates a token without text, for an end without tokens.
-    pub(crate) fn special(id: u32) -> Self {
+    pub fn special(id: u32) -> Self {
         Self {
             id,
             logprob: 0.0,

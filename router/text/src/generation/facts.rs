@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use crate::logprobs::LogprobRequest;
+use penstock_request::logprobs::LogprobRequest;
 
 /// Facts about a request that are known when its output begins, and its token counts so far.
 #[derive(Clone, Debug, PartialEq)]

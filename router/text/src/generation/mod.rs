@@ -9,25 +9,26 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
+use penstock_request::backend::Backend;
+use penstock_request::error::{ApiError, ErrorKind};
+use penstock_request::types::SubmitError;
+use penstock_request::validate::{
+    FieldNames, TokenLimits, ValidParameters, ValidRequest, too_long,
+};
+use penstock_request::{EngineState, Limits};
 
 use self::answer::PendingGeneration;
 pub use self::answer::{Generation, PromptOutput};
 pub use self::event::{FinishReason, TextEnd, TextEvent, TextToken};
 pub use self::facts::{GenerationFacts, TokenUsage};
-use crate::backend::Backend;
 use crate::chat::{Chat, GenerationPrompt, TemplateSandbox};
-use crate::config::RouterConfig;
+use crate::config::TextConfig;
 use crate::detokenize::Detokenizer;
-use crate::engine::types::SubmitError;
-use crate::engine::{EngineState, Limits};
-use crate::error::{ApiError, ErrorKind};
-use crate::metrics::{Metrics, RequestTimer};
+use crate::input::{GenerateInput, Prompt};
+use crate::metrics::{RequestTimer, TextMetrics};
 use crate::model_text::ModelText;
 use crate::tokenize::{self, SpecialTokens, TokenizerPool};
 use crate::tool_parsers::{OutputParserOptions, ReasoningFormat, ToolFormat};
-use crate::validate::{
-    FieldNames, GenerateInput, Prompt, TokenLimits, ValidParameters, ValidRequest, too_long,
-};
 
 /// Generates text from prompts. Cheap to clone.
 #[derive(Clone)]
@@ -42,20 +43,29 @@ struct Inner {
     renderer: TemplateSandbox,
     tool_format: Option<ToolFormat>,
     reasoning_format: Option<ReasoningFormat>,
-    config: RouterConfig,
-    metrics: Arc<Metrics>,
+    config: TextConfig,
+    metrics: Arc<TextMetrics>,
 }
 
-/// A validated request and its timer.
-type Prepared = (RequestTimer, ValidRequest);
+/// A valid request with what only the text layer needs.
+struct TextRequest {
+    valid: ValidRequest,
+    /// How to parse the output; set for chats.
+    parser_options: OutputParserOptions,
+    /// Text of the prompt, if echoed.
+    echoed: String,
+}
+
+/// A request that can start, and its timer.
+type Prepared = (RequestTimer, TextRequest);
 
 impl Generator {
     /// Combines an engine with a model's text side; starts the tokenizer threads.
     pub fn new(
         engine: impl Backend,
         model: ModelText,
-        config: &RouterConfig,
-        metrics: Arc<Metrics>,
+        config: &TextConfig,
+        metrics: Arc<TextMetrics>,
     ) -> Self {
         let pool = TokenizerPool::start(config.tokenizer_threads, config.tokenizer_queue);
         let config = config.clone();
@@ -112,7 +122,7 @@ impl Generator {
     }
 
     async fn prepared(&self, input: GenerateInput) -> Result<Prepared, ApiError> {
-        let mut timer = RequestTimer::start(&self.inner.metrics.text);
+        let mut timer = RequestTimer::start(&self.inner.metrics);
         let request = self.prepare(input).await;
         let request = request.inspect_err(|e: &ApiError| timer.failed(e.kind))?;
         Ok((timer, request))
@@ -120,9 +130,10 @@ impl Generator {
 
     async fn begin(&self, (mut timer, request): Prepared) -> Result<Vec<Generation>, ApiError> {
         let pending = PendingGeneration::new(&self.inner.text, &request);
-        let grammar = request.engine.sampling.grammar.as_ref();
+        let engine = request.valid.engine;
+        let grammar = engine.sampling.grammar.as_ref();
         let grammar = grammar.map(|grammar| grammar.field);
-        let sources = self.backend.submit(request.engine).await;
+        let sources = self.backend.submit(engine).await;
         let sources = sources.map_err(|error| {
             let error = grammar_error(error, grammar);
             timer.failed(error.kind);
@@ -152,7 +163,7 @@ impl Generator {
         let limits = self.limits().ok_or_else(|| not_loaded(&self.state()))?;
         let max_total = limits.max_sequence_tokens as usize;
         Ok(TokenLimits::new(
-            &self.inner.config,
+            &self.inner.config.limits,
             max_total,
             limits.vocab_size as usize,
         ))
@@ -174,7 +185,7 @@ impl Generator {
     }
 
     /// Returns the metrics that requests are counted in.
-    pub fn metrics(&self) -> &Metrics {
+    pub fn metrics(&self) -> &TextMetrics {
         &self.inner.metrics
     }
 
@@ -187,10 +198,10 @@ impl Generator {
         Ok(())
     }
 
-    async fn prepare(&self, input: GenerateInput) -> Result<ValidRequest, ApiError> {
+    async fn prepare(&self, input: GenerateInput) -> Result<TextRequest, ApiError> {
         let limits = self.token_limits()?;
         let charge = input.charge.clone();
-        let (mut prompt, parameters) = input.validate(&self.inner.config, limits)?;
+        let (mut prompt, parameters) = input.validate(&self.inner.config.limits, limits)?;
         if let Prompt::Chat(chat) = &mut prompt {
             self.complete(chat).await?;
         }
@@ -199,15 +210,15 @@ impl Generator {
             // Token-id prompts are detokenized only for echo, and need a tokenizer thread only for
             // texts.
             Prompt::Ids(ids) if !parameters.echo() && !parameters.has_texts() => {
-                return parameters.with_ids(ids, &text.eos_ids);
+                return parameters.with_ids(ids, &text.eos_ids).map(Into::into);
             }
             prompt => prompt,
         };
         match &prompt {
-            Prompt::Text(prompt, _) => parameters.check_length(prompt, text.bound)?,
+            Prompt::Text(prompt, _) => parameters.check_length(text.least_tokens(prompt))?,
             Prompt::Infill { prefix, suffix, .. } => {
-                parameters.check_length(prefix, text.bound)?;
-                parameters.check_length_of("suffix", suffix, text.bound)?;
+                parameters.check_length(text.least_tokens(prefix))?;
+                parameters.check_length_of("suffix", text.least_tokens(suffix))?;
             }
             Prompt::Chat(_) | Prompt::Ids(_) => {}
         }
@@ -228,7 +239,7 @@ fn check_bound(
     text: &str,
     (names, limits): (FieldNames, TokenLimits),
 ) -> Result<(), ApiError> {
-    match model.bound.least_tokens(text.len()) {
+    match model.least_tokens(text) {
         least if least > limits.max_input => {
             Err(too_long(names, limits, format_args!("at least {least}")))
         }
@@ -241,7 +252,7 @@ fn to_ids(
     model: &ModelText,
     mut prompt: Prompt,
     mut parameters: ValidParameters,
-) -> Result<ValidRequest, ApiError> {
+) -> Result<TextRequest, ApiError> {
     parameters.forbid(|text| tokenize::encode(&model.tokenizer, text, SpecialTokens::AsIs))?;
     let mut parser_options = OutputParserOptions::default();
     let echo = parameters.echo();
@@ -254,7 +265,7 @@ fn to_ids(
         Prompt::Text(text, special) => tokenize::encode(&model.tokenizer, &text, special)?,
         Prompt::Chat(chat) => {
             let (text, read) = prompt_text(model, chat)?;
-            parameters.check_length(&text, model.bound)?;
+            parameters.check_length(model.least_tokens(&text))?;
             parser_options = read;
             parameters.allow_reasoning_first(parser_options.expected_reasoning());
             tokenize::encode(&model.tokenizer, &text, SpecialTokens::AsIs)?
@@ -267,21 +278,32 @@ fn to_ids(
             let infill = model.infill.as_ref().ok_or_else(no_infill)?;
             let ids = infill.prompt(&model.tokenizer, (&prefix, &suffix), special)?;
             let ends = [&model.eos_ids[..], infill.ends()].concat();
-            return parameters.with_ids(ids, &ends);
+            return parameters.with_ids(ids, &ends).map(Into::into);
         }
         Prompt::Ids(ids) => ids,
     };
-    let request = parameters.with_ids(ids, &model.eos_ids)?;
+    let valid = parameters.with_ids(ids, &model.eos_ids)?;
     // A truncated prompt is echoed as the model gets it.
     let echoed = match echoed {
-        None if echo => decode_ids(model, &request.engine.prompt),
+        None if echo => decode_ids(model, &valid.engine.prompt),
         echoed => echoed.unwrap_or_default(),
     };
-    Ok(ValidRequest {
+    Ok(TextRequest {
+        valid,
         parser_options,
         echoed,
-        ..request
     })
+}
+
+impl From<ValidRequest> for TextRequest {
+    /// Takes a request whose whole output is content, without echo.
+    fn from(valid: ValidRequest) -> Self {
+        Self {
+            valid,
+            parser_options: OutputParserOptions::default(),
+            echoed: String::new(),
+        }
+    }
 }
 
 /// Renders a chat; returns the prompt text and how to parse the output.

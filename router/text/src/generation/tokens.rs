@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use penstock_request::error::{ApiError, ErrorKind};
+use penstock_request::validate::{FieldNames, TokenLimits, too_long};
+
 use super::{Generator, check_bound, prompt_text};
-use crate::budget::Charge;
+use crate::charge::Charge;
 use crate::chat::Chat;
-use crate::error::{ApiError, ErrorKind};
 use crate::model_text::ModelText;
 use crate::tokenize::{self, SpecialTokens, TextPiece};
-use crate::validate::{FieldNames, TokenLimits, too_long};
 
 impl Generator {
     /// Tokenizes `text` as a prompt and returns the tokens with their positions. Refuses a text
@@ -22,7 +23,7 @@ impl Generator {
 
     /// Returns the token ids of a text. Refuses one that is longer than the context, as the field
     /// of the given names.
-    pub(crate) async fn encode(
+    pub async fn encode(
         &self,
         text: (String, FieldNames),
         special: SpecialTokens,
@@ -50,7 +51,7 @@ impl Generator {
 
     /// Returns the token ids of a chat's prompt. Refuses one that is longer than the context, as
     /// the field of the given names.
-    pub(crate) async fn encode_chat(
+    pub async fn encode_chat(
         &self,
         chat: (Chat, FieldNames),
         special: SpecialTokens,
@@ -63,7 +64,7 @@ impl Generator {
 
     /// Decodes token ids, including special tokens. Refuses ids outside the vocabulary, and more
     /// ids than the context holds, as field `tokens`.
-    pub(crate) async fn decode(&self, ids: Vec<u32>, charge: Charge) -> Result<String, ApiError> {
+    pub async fn decode(&self, ids: Vec<u32>, charge: Charge) -> Result<String, ApiError> {
         const NAME: &str = "tokens";
         let (model, limits) = (Arc::clone(&self.inner.text), self.context());
         if ids.len() > limits.max_input {

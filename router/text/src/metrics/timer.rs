@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use penstock_request::error::ErrorKind;
 use smallvec::SmallVec;
 
 use super::{Failure, FailureLabels, TextMetrics};
-use crate::error::ErrorKind;
 
 /// Gaps between tokens that a request adds to the histogram at a time.
 const GAPS: usize = 8;
@@ -144,7 +144,7 @@ impl RequestTimer {
             return;
         }
         self.metrics.success.inc();
-        self.metrics.statistics().succeeded(&timings);
+        self.metrics.totals().succeeded(&timings);
         self.metrics.duration.observe(timings.total.as_secs_f64());
         self.metrics.queue.observe(timings.queue.as_secs_f64());
         self.metrics
@@ -201,7 +201,7 @@ impl RequestTimer {
             let labels = FailureLabels { err };
             self.metrics.failure.get_or_create(&labels).inc();
             let total = self.timings().total;
-            self.metrics.statistics().failure.add(total);
+            self.metrics.totals().failure.add(total);
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Grammars for tool calls: the workers' description of how each format writes them.
 
+use penstock_request::types::{GrammarFormat, GrammarSpec};
 use serde_json::{Value, json};
 
 use super::{Tool, ToolChoiceMode, ToolFormat, ToolSet, hermes, llama, mistral, pythonic};
-use crate::engine::types::{GrammarFormat, GrammarSpec};
 
 /// The text around and between calls when they are the whole output.
 struct CallSyntax {

@@ -20,8 +20,9 @@ use std::sync::Arc;
 pub use self::call_spans::CallSpans;
 use self::json_call::KeyOrder;
 pub use self::output_parser::{OutputParser, OutputParserOptions, ReasoningDisplay};
-pub(crate) use self::tool_set::{LONGEST_TOOL_NAME, TOOL_NAME_SYMBOLS};
-pub use self::tool_set::{MOST_TOOLS, Tool, ToolChoiceMode, ToolFields, ToolSet};
+pub use self::tool_set::{
+    LONGEST_TOOL_NAME, MOST_TOOLS, TOOL_NAME_SYMBOLS, Tool, ToolChoiceMode, ToolFields, ToolSet,
+};
 
 /// How a model writes tool calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,9 +1,10 @@
 //! The incremental parser of a model's output.
 
+use penstock_request::types::ReasoningMarkers;
+
 use super::json_call::KeyOrder;
 use super::reasoning::ReasoningSplitter;
 use super::{OutputDeltas, ReasoningFormat, ToolCallParser, ToolFormat, ToolNames};
-use crate::engine::types::ReasoningMarkers;
 
 /// How to parse an output.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

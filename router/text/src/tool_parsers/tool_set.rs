@@ -2,10 +2,10 @@
 
 use std::collections::HashSet;
 
+use penstock_request::error::{ApiError, Excerpt};
 use serde_json::{Map, Value};
 
 use super::ToolNames;
-use crate::error::{ApiError, Excerpt};
 
 /// The tools of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,9 +62,10 @@ pub struct ToolFields {
 
 /// The maximum number of tools of a request.
 pub const MOST_TOOLS: usize = 1024;
-pub(crate) const LONGEST_TOOL_NAME: usize = 64;
+/// The maximum number of characters of a tool's name.
+pub const LONGEST_TOOL_NAME: usize = 64;
 /// The symbols allowed in a name beside letters and digits.
-pub(crate) const TOOL_NAME_SYMBOLS: &str = "_.-";
+pub const TOOL_NAME_SYMBOLS: &str = "_.-";
 
 impl ToolSet {
     /// Validates the names, schemas and choice.

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use penstock_router::tool_parsers::{
+use penstock_text::tool_parsers::{
     CallSpans, OutputDelta, OutputDeltas, OutputParserOptions, Tool, ToolChoiceMode, ToolFormat,
     ToolSet,
 };

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use penstock_router::tool_parsers::{
+use penstock_text::tool_parsers::{
     OutputDelta, OutputDeltas, OutputParserOptions, ReasoningFormat, ToolFormat,
 };
 use proptest::prelude::*;
@@ -337,7 +337,7 @@ fn formats_are_detected_from_the_chat_template() {
             Some(ToolFormat::Hermes),
         ),
         (
-            include_str!("../../examples/brook/chat_template.jinja"),
+            include_str!("../../../../examples/brook/chat_template.jinja"),
             Some(ToolFormat::Brook),
         ),
         (

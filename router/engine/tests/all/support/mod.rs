@@ -14,14 +14,14 @@ use std::{
 
 use async_trait::async_trait;
 use futures_util::{StreamExt, future::join_all};
-use penstock_mock_shard::{Check, Eos, Fault, Geometry, MockConfig, MockShard, View};
-use penstock_router::{
-    engine::{
-        AttachedWorkers, End, Engine, EngineConfig, EngineMetrics, EngineRequest, EngineState,
-        ProgressSink, Sampling, Stopping, TokenStream, Workers, WorkersError,
-    },
-    shard::{Endpoint, LoadConfig, Loaded, ShardGroup},
+use penstock_engine::shard::{Endpoint, LoadConfig, Loaded, ShardGroup};
+use penstock_engine::{
+    AttachedWorkers, Engine, EngineConfig, EngineMetrics, ProgressSink, TokenStream, Workers,
+    WorkersError,
 };
+use penstock_mock_shard::{Check, Eos, Fault, Geometry, MockConfig, MockShard, View};
+use penstock_request::EngineState;
+use penstock_request::types::{End, EngineRequest, Sampling, Stopping};
 use prometheus_client::{encoding::text::encode, registry::Registry};
 
 /// Timeout of every wait in the tests.
@@ -113,9 +113,7 @@ impl Workers for MockWorkers {
 pub fn socket() -> PathBuf {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    // In `engine_all`, each test file has its own `NEXT`.
-    let module = module_path!().replace("::", "-");
-    let folder = std::env::temp_dir().join(format!("{module}-{}", std::process::id()));
+    let folder = std::env::temp_dir().join(format!("penstock-tests-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     folder.join(format!("{number}"))
 }

@@ -1,11 +1,11 @@
 //! Converts items to messages of a conversation.
 
+use penstock_request::error::ApiError;
+use penstock_text::chat::{ChatMessage, GenerationPrompt, tool_call_json};
 use serde_json::Value;
 
-use crate::chat::{ChatMessage, GenerationPrompt, tool_call_json};
-use crate::error::ApiError;
-use crate::http::openai::wire::items::{Item, ItemKind, Role, Status, joined};
-use crate::http::strict::StringOrList;
+use crate::openai::wire::items::{Item, ItemKind, Role, Status, joined};
+use crate::strict::StringOrList;
 
 /// The messages so far. Consecutive items of the assistant form one message: its reasoning, its
 /// text and its calls.

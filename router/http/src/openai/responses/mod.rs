@@ -12,6 +12,14 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
+use penstock_request::error::ApiError;
+use penstock_request::types::GrammarSpec;
+use penstock_request::validate::FieldNames;
+use penstock_text::chat::Chat;
+use penstock_text::chat::{REASONING_EFFORT, TemplateVariable};
+use penstock_text::generation::Generator;
+use penstock_text::tool_parsers::Tool;
+use penstock_text::{GenerateInput, Prompt};
 
 use self::conversation::turns;
 use self::request_echo::RequestEcho;
@@ -28,18 +36,11 @@ use super::wire::items::Item;
 use super::wire::responses::{FLAT_FIELDS, ResponsesRequest};
 use super::wire::{Common, Delivery, ErrorBody};
 use super::{check_model, unix_time};
-use crate::chat::Chat;
-use crate::chat::{REASONING_EFFORT, TemplateVariable};
-use crate::engine::types::GrammarSpec;
-use crate::error::ApiError;
-use crate::generation::Generator;
-use crate::http::blocks::BlockStream;
-use crate::http::error::OpenAiError;
-use crate::http::ids::unguessable;
-use crate::http::parsed_output::{ToolPlan, plan_tools};
-use crate::http::{App, json, response_headers, sse};
-use crate::tool_parsers::Tool;
-use crate::validate::{FieldNames, GenerateInput, Prompt};
+use crate::blocks::BlockStream;
+use crate::error::OpenAiError;
+use crate::ids::unguessable;
+use crate::parsed_output::{ToolPlan, plan_tools};
+use crate::{App, json, response_headers, sse};
 
 /// Generates a response to a conversation of items.
 #[utoipa::path(
@@ -138,7 +139,7 @@ fn conversation(
     // A format applies to text: an output that is only calls has none.
     let forced = tool_set
         .as_ref()
-        .is_some_and(crate::tool_parsers::ToolSet::forces_call);
+        .is_some_and(penstock_text::tool_parsers::ToolSet::forces_call);
     let of_text = ["text.format", "response_format"];
     let grammar = grammar.filter(|grammar| !(forced && of_text.contains(&grammar.field)));
     let ToolPlan {

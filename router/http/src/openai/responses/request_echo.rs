@@ -1,14 +1,14 @@
 //! The fields of the request that a response repeats.
 
+use penstock_request::validate::Parameters;
+use penstock_text::Charge;
 use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use crate::budget::Charge;
-use crate::http::openai::wire::metadata::Metadata;
-use crate::http::openai::wire::responses::{FunctionTool, ResponsesRequest};
-use crate::http::strict::JsonText;
-use crate::validate::Parameters;
+use crate::openai::wire::metadata::Metadata;
+use crate::openai::wire::responses::{FunctionTool, ResponsesRequest};
+use crate::strict::JsonText;
 
 /// Members of the response that repeat the request. They are kept as text, since a tree of the
 /// tools' schemas would take forty times as much memory, and since a stream writes them several

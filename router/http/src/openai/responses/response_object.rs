@@ -1,13 +1,13 @@
 //! The response object, as OpenAI's clients expect it.
 
+use penstock_request::error::{ApiError, ErrorKind, Excerpt};
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::store::StoredItem;
-use crate::error::{ApiError, ErrorKind, Excerpt};
-use crate::http::blocks::Block;
-use crate::http::ids::unique;
-use crate::http::openai::logprobs::ChatToken;
+use crate::blocks::Block;
+use crate::ids::unique;
+use crate::openai::logprobs::ChatToken;
 
 /// A response of `/v1/responses`: the output, and the request's parameters.
 #[derive(Serialize, ToSchema)]

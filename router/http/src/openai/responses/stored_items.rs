@@ -3,9 +3,9 @@
 use serde_json::{Value, json};
 
 use super::store::StoredItem;
-use crate::http::ids::unique;
-use crate::http::openai::wire::items::{Item, ItemKind, Part, Role, Status};
-use crate::http::strict::StringOrList;
+use crate::ids::unique;
+use crate::openai::wire::items::{Item, ItemKind, Part, Role, Status};
+use crate::strict::StringOrList;
 
 impl StoredItem {
     /// Returns the items of a request's `input`.

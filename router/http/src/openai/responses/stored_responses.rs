@@ -6,6 +6,8 @@ use axum::extract::{Path, Query, State};
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
+use penstock_request::error::{ApiError, ErrorKind, Excerpt};
+use penstock_text::Charge;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::sync::Arc;
@@ -13,14 +15,12 @@ use utoipa::ToSchema;
 
 use super::response_object::ResponseObject;
 use super::store::{ResponseStore, StoredItem, StoredResponse, StoredTurn};
-use crate::budget::Charge;
-use crate::error::{ApiError, ErrorKind, Excerpt};
-use crate::http::App;
-use crate::http::error::OpenAiError;
-use crate::http::json;
-use crate::http::openai::wire::ErrorBody;
-use crate::http::openai::wire::items::Item;
-use crate::http::openai::wire::responses::ResponsesRequest;
+use crate::App;
+use crate::error::OpenAiError;
+use crate::json;
+use crate::openai::wire::ErrorBody;
+use crate::openai::wire::items::Item;
+use crate::openai::wire::responses::ResponsesRequest;
 
 /// Default number of items per page.
 const PAGE: usize = 20;

@@ -2,6 +2,8 @@
 //! streaming is built in the same way, without events.
 
 use bytes::{BufMut, BytesMut};
+use penstock_request::error::ApiError;
+use penstock_text::generation::{FinishReason, Generation, TextEvent};
 use serde::Serialize;
 
 use super::request_echo::RequestEcho;
@@ -10,14 +12,12 @@ use super::response_object::{
     ResponseState, ResponseUsage, Status,
 };
 use super::stored_responses::PendingStore;
-use crate::error::ApiError;
-use crate::generation::{FinishReason, Generation, TextEvent};
-use crate::http::blocks::{Block, BlockChange, BlockWriter};
-use crate::http::openai::chunk_kind::ChunkKind;
-use crate::http::openai::logprobs::{ChatToken, LogprobsBuilder};
-use crate::http::openai::unix_time;
-use crate::http::parsed_output::OutputEnd;
-use crate::http::sse::{put_json, put_named_event};
+use crate::blocks::{Block, BlockChange, BlockWriter};
+use crate::openai::chunk_kind::ChunkKind;
+use crate::openai::logprobs::{ChatToken, LogprobsBuilder};
+use crate::openai::unix_time;
+use crate::parsed_output::OutputEnd;
+use crate::sse::{put_json, put_named_event};
 
 /// Builds a response and writes its events.
 pub(super) struct ResponseWriter {

@@ -1,10 +1,10 @@
 //! Responses of the OpenAI routes.
 
+use penstock_text::generation::TokenUsage;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::generation::TokenUsage;
-use crate::http::openai::logprobs::{Logprobs, LogprobsById};
+use crate::openai::logprobs::{Logprobs, LogprobsById};
 
 /// Token counts of a request.
 #[derive(Clone, Copy, Debug, Default, Serialize, ToSchema)]
@@ -207,9 +207,9 @@ impl Usage {
     }
 }
 
-impl From<crate::generation::FinishReason> for FinishReason {
-    fn from(reason: crate::generation::FinishReason) -> Self {
-        use crate::generation::FinishReason as Reason;
+impl From<penstock_text::generation::FinishReason> for FinishReason {
+    fn from(reason: penstock_text::generation::FinishReason) -> Self {
+        use penstock_text::generation::FinishReason as Reason;
         match reason {
             Reason::Length => Self::Length,
             Reason::StopToken | Reason::StopString => Self::Stop,

@@ -1,5 +1,9 @@
 //! Body of `/v1/chat/completions`.
 
+use penstock_request::error::{ApiError, Excerpt};
+use penstock_request::logprobs::{LogprobRequest, TokenNames};
+use penstock_text::chat::{ChatMessage, TemplateVariable};
+use penstock_text::tool_parsers::ReasoningDisplay;
 use serde::de::{Deserializer, Error, IgnoredAny};
 use serde::{Deserialize, de};
 use utoipa::ToSchema;
@@ -8,12 +12,8 @@ use super::common::{prompt_logprobs, request};
 use super::functions::{FunctionChoice, RequestedTools, ToolRequestFields};
 use super::tool_call_ids::ToolCallIds;
 use super::tools::{CalledFunction, Function, MessageCall, Tool, ToolChoice};
-use crate::chat::{ChatMessage, TemplateVariable};
-use crate::error::{ApiError, Excerpt};
-use crate::http::neutral::{self, Neutral, Neutrals};
-use crate::http::strict::{self, JsonText, StringOrList, StringOrListEntry, from_object};
-use crate::logprobs::{LogprobRequest, TokenNames};
-use crate::tool_parsers::ReasoningDisplay;
+use crate::neutral::{self, Neutral, Neutrals};
+use crate::strict::{self, JsonText, StringOrList, StringOrListEntry, from_object};
 
 from_object!(Message, Part);
 

@@ -1,14 +1,14 @@
 //! Fields that all OpenAI requests share, and their conversion to parameters.
 
+use penstock_request::error::ApiError;
+use penstock_request::range::Range;
+use penstock_request::types::WHOLE_VOCABULARY;
+use penstock_request::validate::{AtEos, Keep, Parameters, Truncation, TruncationSide};
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use crate::engine::types::WHOLE_VOCABULARY;
-use crate::error::ApiError;
-use crate::http::neutral::{Neutral, Neutrals};
-use crate::http::strict::from_object;
-use crate::validate::range::Range;
-use crate::validate::{AtEos, Keep, Parameters, Truncation, TruncationSide};
+use crate::neutral::{Neutral, Neutrals};
+use crate::strict::from_object;
 
 from_object!(StreamOptions);
 
@@ -129,10 +129,10 @@ macro_rules! request {
             pub(crate) _guided_decoding_backend: Option<serde::de::IgnoredAny>,
             /// Not supported.
             #[schema(value_type = Option<String>)]
-            pub(crate) guided_whitespace_pattern: Option<crate::http::strict::JsonText>,
+            pub(crate) guided_whitespace_pattern: Option<crate::strict::JsonText>,
             /// Not supported; 0 is neutral.
             #[schema(value_type = Option<i64>)]
-            pub(crate) priority: Option<crate::http::strict::JsonText>,
+            pub(crate) priority: Option<crate::strict::JsonText>,
             /// Requests share cached prefixes only if they have the same salt, so that response
             /// times do not reveal the prompts of others.
             pub(crate) cache_salt: Option<String>,
@@ -145,7 +145,7 @@ macro_rules! request {
             pub(crate) return_tokens_as_token_ids: Option<bool>,
             /// Not supported; `{}` is neutral.
             #[schema(value_type = Option<Object>)]
-            pub(crate) vllm_xargs: Option<crate::http::strict::JsonText>,
+            pub(crate) vllm_xargs: Option<crate::strict::JsonText>,
             /// Has no effect on the output.
             #[serde(rename = "user")]
             #[schema(value_type = Option<String>)]
@@ -192,14 +192,14 @@ macro_rules! request {
             #[schema(inline)]
             pub(crate) truncation_side: Option<super::common::WireSide>,
             /// Structured output.
-            pub(crate) response_format: Option<crate::http::structured_output::ResponseFormat>,
+            pub(crate) response_format: Option<crate::structured_output::ResponseFormat>,
             /// JSON schema of the output (vLLM's name).
             #[schema(value_type = Option<Object>)]
-            pub(crate) guided_json: Option<crate::http::strict::JsonText>,
+            pub(crate) guided_json: Option<crate::strict::JsonText>,
             /// Regular expression of the whole output (vLLM's name).
             pub(crate) guided_regex: Option<String>,
             /// The texts that are allowed as output (vLLM's name).
-            #[serde(default, deserialize_with = "crate::http::structured_output::choices")]
+            #[serde(default, deserialize_with = "crate::structured_output::choices")]
             #[schema(value_type = Option<Vec<String>>)]
             pub(crate) guided_choice: Option<Vec<String>>,
             /// Grammar of the output, in Lark's syntax or EBNF (vLLM's name).
@@ -210,9 +210,9 @@ macro_rules! request {
             pub(crate) ebnf: Option<String>,
             /// JSON schema of the output, as a string or an object (SGLang's name).
             #[schema(value_type = Option<String>)]
-            pub(crate) json_schema: Option<crate::http::strict::JsonText>,
+            pub(crate) json_schema: Option<crate::strict::JsonText>,
             /// The same constraints in one object, as recent vLLM clients send them.
-            pub(crate) structured_outputs: Option<crate::http::structured_output::StructuredOutputs>,
+            pub(crate) structured_outputs: Option<crate::structured_output::StructuredOutputs>,
             /// Whether the output is completed within the token limit. Default: true for JSON,
             /// otherwise false.
             pub(crate) guided_complete: Option<bool>,
@@ -228,32 +228,32 @@ macro_rules! request {
             /// (default) stops when no running beam is likely to be better; "never" stops when none
             /// can be better.
             #[schema(value_type = Option<bool>)]
-            pub(crate) early_stopping: Option<crate::http::beam::WireEarlyStopping>,
+            pub(crate) early_stopping: Option<crate::beam::WireEarlyStopping>,
         }
 
-        crate::http::strict::from_object!($name);
+        crate::strict::from_object!($name);
 
         impl $name {
             /// Fails if a shared parameter is not supported.
-            pub(crate) fn check_shared(&self) -> Result<(), crate::error::ApiError> {
+            pub(crate) fn check_shared(&self) -> Result<(), penstock_request::error::ApiError> {
                 let values = [
                     &self.guided_whitespace_pattern,
                     &self.priority,
                     &self.vllm_xargs,
                 ];
-                crate::http::neutral::check(&super::common::NEUTRAL, values)
+                crate::neutral::check(&super::common::NEUTRAL, values)
             }
 
             /// Takes the shared fields. `max_tokens` is the limit in effect.
             pub(crate) fn common(
                 &mut self,
                 max_tokens: Option<u32>,
-            ) -> Result<super::Common, crate::error::ApiError> {
+            ) -> Result<super::Common, penstock_request::error::ApiError> {
                 let beam = self.beam()?;
                 let usual = if beam.is_some() { 0.0 } else { 1.0 };
                 Ok(super::Common {
                     model: self.model.take(),
-                    parameters: crate::validate::Parameters {
+                    parameters: penstock_request::validate::Parameters {
                         max_new_tokens: max_tokens,
                         min_new_tokens: self.min_tokens.unwrap_or(0),
                         temperature: self.temperature.unwrap_or(usual),
@@ -262,7 +262,7 @@ macro_rules! request {
                         seed: self.seed.map(i64::cast_unsigned),
                         stop: std::mem::take(&mut self.stop),
                         at_eos: super::common::at_eos(self.ignore_eos),
-                        choices: crate::validate::Choices {
+                        choices: penstock_request::validate::Choices {
                             n: self.n.unwrap_or(1),
                             best_of: None,
                         },
@@ -276,7 +276,7 @@ macro_rules! request {
                             self.truncation_side,
                         )?,
                         grammar: self.take_grammar()?,
-                        output_text: crate::validate::OutputTextOptions {
+                        output_text: penstock_request::validate::OutputTextOptions {
                             stop_string: self.include_stop_str_in_output == Some(true),
                             special_tokens: self.skip_special_tokens == Some(false),
                         },
@@ -296,8 +296,8 @@ macro_rules! request {
 
             fn take_grammar(
                 &mut self,
-            ) -> Result<Option<Box<crate::engine::types::GrammarSpec>>, crate::error::ApiError> {
-                crate::http::structured_output::StructuredOutputFields {
+            ) -> Result<Option<Box<penstock_request::types::GrammarSpec>>, penstock_request::error::ApiError> {
+                crate::structured_output::StructuredOutputFields {
                     response_format: self.response_format.take(),
                     guided_json: self.guided_json.take(),
                     guided_regex: self.guided_regex.take(),
@@ -312,8 +312,8 @@ macro_rules! request {
                 .into_grammar()
             }
 
-            fn beam(&self) -> Result<Option<crate::engine::BeamParameters>, crate::error::ApiError> {
-                let fields = crate::http::beam::BeamFields {
+            fn beam(&self) -> Result<Option<penstock_request::types::BeamParameters>, penstock_request::error::ApiError> {
+                let fields = crate::beam::BeamFields {
                     enabled: self.use_beam_search,
                     width: self.beam_width,
                     length_penalty: self.length_penalty,
@@ -322,11 +322,11 @@ macro_rules! request {
                 fields.beam(self.n.unwrap_or(1))
             }
 
-            fn logits_processors(&mut self) -> crate::logits_processors::LogitsProcessors {
-                let mut logits_processors = crate::logits_processors::LogitsProcessors {
+            fn logits_processors(&mut self) -> penstock_request::logits_processors::LogitsProcessors {
+                let mut logits_processors = penstock_request::logits_processors::LogitsProcessors {
                     min_p: self.min_p.unwrap_or(0.0),
                     typical_p: self.typical_p.unwrap_or(1.0),
-                    penalties: crate::logits_processors::Penalties {
+                    penalties: penstock_request::logits_processors::Penalties {
                         repetition: self.repetition_penalty.unwrap_or(1.0),
                         frequency: self.frequency_penalty.unwrap_or(0.0),
                         presence: self.presence_penalty.unwrap_or(0.0),

@@ -1,11 +1,13 @@
 //! Body of `/v1/completions`.
 
+use penstock_request::error::ApiError;
+use penstock_request::logprobs::{LogprobRequest, TokenNames};
+use penstock_request::validate::Parameters;
+use penstock_text::Prompt;
+use penstock_text::tokenize::SpecialTokens;
+
 use super::common::{prompt_logprobs, request};
 use super::one_or_many::WirePrompt;
-use crate::error::ApiError;
-use crate::logprobs::{LogprobRequest, TokenNames};
-use crate::tokenize::SpecialTokens;
-use crate::validate::{Parameters, Prompt};
 
 request! {
     /// Body of `/v1/completions`.

@@ -1,13 +1,13 @@
 //! OpenAI's legacy fields of chats: `functions` for `tools`, and `function_call` for `tool_choice`,
 //! for the call of an output and for that of an earlier message.
 
+use penstock_request::error::{ApiError, Excerpt};
+use penstock_text::tool_parsers::{MOST_TOOLS, ToolChoiceMode, ToolFields};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error};
 
 use super::tools::{Function, NamedFunction, Tool, ToolChoice};
-use crate::error::{ApiError, Excerpt};
-use crate::http::strict::{self, JsonText};
-use crate::tool_parsers::{MOST_TOOLS, ToolChoiceMode, ToolFields};
+use crate::strict::{self, JsonText};
 
 /// Names of the tool fields in this API, for errors.
 const FIELDS: ToolFields = ToolFields {
@@ -24,7 +24,7 @@ pub(crate) struct FunctionChoice(ToolChoiceMode);
 
 /// The tools of a request, from current or legacy fields.
 pub(crate) struct RequestedTools {
-    pub(crate) tools: Vec<crate::tool_parsers::Tool>,
+    pub(crate) tools: Vec<penstock_text::tool_parsers::Tool>,
     pub(crate) choice: Option<ToolChoice>,
     pub(crate) parallel: Option<bool>,
     pub(crate) fields: ToolFields,
@@ -94,10 +94,10 @@ impl RequestedTools {
     }
 }
 
-fn all(tools: Vec<Tool>) -> Vec<crate::tool_parsers::Tool> {
+fn all(tools: Vec<Tool>) -> Vec<penstock_text::tool_parsers::Tool> {
     tools
         .into_iter()
-        .map(crate::tool_parsers::Tool::from)
+        .map(penstock_text::tool_parsers::Tool::from)
         .collect()
 }
 

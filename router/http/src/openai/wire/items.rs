@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error, IgnoredAny};
 use utoipa::ToSchema;
 
-use crate::http::strict::{ObjectOnly, StringOrList, StringOrListEntry, from_object};
+use crate::strict::{ObjectOnly, StringOrList, StringOrListEntry, from_object};
 
 from_object!(Item);
 

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 use serde_json::{Map, Value};
 
-use crate::error::Excerpt;
+use penstock_request::error::Excerpt;
 
 /// Maximum number of pairs, as in OpenAI's API.
 pub(crate) const MOST_PAIRS: usize = 16;

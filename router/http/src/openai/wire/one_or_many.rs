@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, SeqAccess, Visitor};
 
-use crate::http::strict::{StringOrList, StringOrListEntry, check_room};
+use crate::strict::{StringOrList, StringOrListEntry, check_room};
 
 /// Maximum number of strings or prompts in a list: more than any configuration allows. Token ids
 /// are not limited: they take little more memory than their text.

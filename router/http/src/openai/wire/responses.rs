@@ -1,5 +1,8 @@
 //! Body of `/v1/responses`.
 
+use penstock_request::error::ApiError;
+use penstock_request::logprobs::{LogprobRequest, TokenNames};
+use penstock_text::tool_parsers::{MOST_TOOLS, ToolChoiceMode, ToolFields};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, IgnoredAny};
 use utoipa::ToSchema;
@@ -8,12 +11,9 @@ use super::common::request;
 use super::items::Item;
 use super::metadata::Metadata;
 use super::tools::{ALLOWED, Mode, ToolChoice, TypeField, kind};
-use crate::error::ApiError;
-use crate::http::neutral::{self, Neutral, Neutrals};
-use crate::http::strict::{self, JsonText, StringOrList, WithSource, from_object};
-use crate::http::structured_output::ResponseFormat;
-use crate::logprobs::{LogprobRequest, TokenNames};
-use crate::tool_parsers::{MOST_TOOLS, ToolChoiceMode, ToolFields};
+use crate::neutral::{self, Neutral, Neutrals};
+use crate::strict::{self, JsonText, StringOrList, WithSource, from_object};
+use crate::structured_output::ResponseFormat;
 
 from_object!(
     FunctionTool,
@@ -345,7 +345,7 @@ impl ResponsesRequest {
     }
 }
 
-impl From<FunctionTool> for crate::tool_parsers::Tool {
+impl From<FunctionTool> for penstock_text::tool_parsers::Tool {
     fn from(tool: FunctionTool) -> Self {
         let parameters = tool.parameters.map(JsonText::into_string);
         Self {
@@ -382,7 +382,7 @@ impl<'de> Deserialize<'de> for FlatChoice {
                 return Err(D::Error::custom(format_args!(
                     "must be `none`, `auto`, `required`, or an object that names a function. \
                      Given: {}",
-                    crate::error::Excerpt::new(other)
+                    penstock_request::error::Excerpt::new(other)
                 )));
             }
         };

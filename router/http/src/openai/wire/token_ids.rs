@@ -2,13 +2,13 @@
 
 use std::fmt;
 
-use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
-
-use crate::error::Excerpt;
-use crate::http::strict::{check_room, list, list_or_null};
-use crate::validate::logits_processors::{
+use penstock_request::error::Excerpt;
+use penstock_request::validate::logits_processors::{
     MAX_BAD_TEXTS, MAX_LOGIT_BIASES, MAX_TOKEN_IDS, MAX_WORD_TOKENS,
 };
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
+
+use crate::strict::{check_room, list, list_or_null};
 
 /// Deserializes a list of token ids, or null.
 pub(super) fn ids_or_null<'de, D: Deserializer<'de>>(

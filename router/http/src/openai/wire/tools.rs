@@ -1,13 +1,13 @@
 //! Tools of chat requests.
 
+use penstock_request::error::Excerpt;
+use penstock_text::chat::tool_call_json;
+use penstock_text::tool_parsers::{MOST_TOOLS, ToolChoiceMode, ToolFields};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, IgnoredAny};
 use utoipa::ToSchema;
 
-use crate::chat::tool_call_json;
-use crate::error::Excerpt;
-use crate::http::strict::{self, JsonText, from_object};
-use crate::tool_parsers::{MOST_TOOLS, ToolChoiceMode, ToolFields};
+use crate::strict::{self, JsonText, from_object};
 
 from_object!(
     Tool,
@@ -215,7 +215,7 @@ impl MessageCall {
     }
 }
 
-impl From<Tool> for crate::tool_parsers::Tool {
+impl From<Tool> for penstock_text::tool_parsers::Tool {
     fn from(tool: Tool) -> Self {
         let Tool {
             r#type: (),

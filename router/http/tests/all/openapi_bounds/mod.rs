@@ -23,7 +23,8 @@ pub struct Bound {
 
 /// Returns all bounds except those that follow from a number's type.
 pub fn bounds() -> Vec<Bound> {
-    let api: Value = serde_json::from_str(include_str!("../../../docs/openapi.json")).unwrap();
+    let api: Value =
+        serde_json::from_str(include_str!("../../../../../docs/openapi.json")).unwrap();
     let all = of_requests(&api);
     assert!(all.len() > 300, "{} bounds", all.len());
     all.into_iter()

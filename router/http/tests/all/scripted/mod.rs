@@ -28,21 +28,21 @@ use axum::{
 };
 use futures_core::Stream;
 use http_body_util::BodyExt;
-use penstock_router::{
-    Generator, Metrics, ModelText, RouterConfig,
-    backend::{Backend, Sources, TokenSource},
-    chat::ChatTemplate,
-    client::Client,
-    engine::{End, EngineRequest, EngineState, Entry, Limits, SubmitError, Token, TokenEvent},
-};
+use penstock_http::{Metrics, RouterConfig};
+use penstock_request::backend::{Backend, Sources, TokenSource};
+use penstock_request::client::Client;
+use penstock_request::types::{End, EngineRequest, Entry, SubmitError, Token, TokenEvent};
+use penstock_request::{EngineState, Limits};
+use penstock_text::chat::ChatTemplate;
+use penstock_text::{Generator, ModelText};
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tokenizers::Tokenizer;
 use tokio::sync::mpsc;
 use tower::ServiceExt;
 
-/// The special token that ends outputs.
-pub const EOS: u32 = 256;
+pub use crate::byte_tokenizer::{EOS, byte_tokenizer};
+
 /// Prompt and output tokens together.
 pub const MAX_TOTAL: u32 = 100;
 
@@ -260,47 +260,6 @@ pub fn event(text: &str) -> TokenEvent {
     }
 }
 
-/// Returns a byte-level tokenizer: id n is byte n; 256 is the special token `<end>`, and 257,
-/// `<far>`, exceeds the scripted model's vocabulary.
-pub fn byte_tokenizer() -> Tokenizer {
-    let printable = |b: &u32| matches!(b, 0x21..=0x7E | 0xA1..=0xAC | 0xAE..=0xFF);
-    let mut spare = 0x100;
-    let mut vocab = serde_json::Map::new();
-    for byte in 0..256_u32 {
-        let code = if printable(&byte) {
-            byte
-        } else {
-            spare += 1;
-            spare - 1
-        };
-        vocab.insert(char::from_u32(code).unwrap().to_string(), json!(byte));
-    }
-    let level = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false,
-                       "use_regex": false});
-    tokenizer(&json!({
-        "added_tokens": [special(EOS, "<end>"), special(EOS + 1, "<far>")],
-        "pre_tokenizer": level,
-        "decoder": level,
-        "model": {"type": "BPE", "vocab": vocab, "merges": []},
-    }))
-}
-
-pub fn special(id: u32, content: &str) -> Value {
-    json!({"id": id, "content": content, "special": true, "single_word": false, "lstrip": false,
-           "rstrip": false, "normalized": false})
-}
-
-/// Returns a tokenizer from the relevant parts of its JSON.
-pub fn tokenizer(parts: &Value) -> Tokenizer {
-    let mut whole = json!({"version": "1.0", "truncation": null, "padding": null,
-        "added_tokens": [], "normalizer": null, "pre_tokenizer": null, "post_processor": null,
-        "decoder": null});
-    for (key, value) in parts.as_object().unwrap() {
-        whole[key] = value.clone();
-    }
-    Tokenizer::from_bytes(whole.to_string()).unwrap()
-}
-
 /// `{role}:{content}` per line; refuses the role `wizard`.
 pub const TEMPLATE: &str = "{% for m in messages %}\
     {% if m.role == 'wizard' %}{{ raise_exception('unknown role wizard') }}{% endif %}\
@@ -310,6 +269,7 @@ pub const TEMPLATE: &str = "{% for m in messages %}\
 pub struct Server {
     pub backend: ScriptedBackend,
     pub generator: Generator,
+    pub metrics: Arc<Metrics>,
     pub config: RouterConfig,
     pub router: Router,
 }
@@ -342,11 +302,13 @@ impl Server {
         let template = template.map(|source| ChatTemplate::new(source, Vec::new()).unwrap());
         let text = ModelText::new(tokenizer, template, vec![EOS]);
         let metrics = Arc::new(Metrics::new(Registry::default()));
-        let generator = Generator::new(backend.clone(), text, &config, metrics);
-        let router = penstock_router::http::router(generator.clone(), config.clone()).unwrap();
+        let generator = Generator::new(backend.clone(), text, &config.text, metrics.text());
+        let router =
+            penstock_http::router(generator.clone(), Arc::clone(&metrics), config.clone()).unwrap();
         Self {
             backend,
             generator,
+            metrics,
             config,
             router,
         }

@@ -2,14 +2,13 @@
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
-mod scripted;
-
 use std::sync::Arc;
 
-use penstock_router::detokenize::{Detokenizer, Vocabulary};
-use scripted::{EOS, byte_tokenizer, special, tokenizer};
+use penstock_text::detokenize::{Detokenizer, Vocabulary};
 use serde_json::{Value, json};
 use tokenizers::Tokenizer;
+
+use crate::byte_tokenizer::{EOS, byte_tokenizer, special, tokenizer};
 
 const ROUNDS: usize = 4000;
 

@@ -3,8 +3,12 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "../../../text/tests/all/byte_tokenizer.rs"]
+mod byte_tokenizer;
 mod fuzz_requests;
+#[path = "../all/scripted/mod.rs"]
 mod scripted;
+#[path = "../../../engine/tests/all/support/mod.rs"]
 mod support;
 
 use std::{
@@ -20,13 +24,11 @@ use std::{
 use http_body_util::{BodyExt, Full};
 use hyper::{Request, body::Bytes, client::conn::http1};
 use hyper_util::rt::TokioIo;
+use penstock_engine::{Engine, EngineConfig, EngineMetrics};
+use penstock_http::{Metrics, RouterConfig, serve};
 use penstock_mock_shard::{Eos, Geometry, MockConfig};
-use penstock_router::{
-    Generator, Metrics, ModelText, RouterConfig,
-    chat::ChatTemplate,
-    engine::{Engine, EngineConfig, EngineMetrics},
-    serve,
-};
+use penstock_text::chat::ChatTemplate;
+use penstock_text::{Generator, ModelText};
 use prometheus_client::registry::Registry;
 use scripted::{EOS, TEMPLATE, byte_tokenizer};
 use serde_json::{Value, json};
@@ -71,10 +73,16 @@ async fn start() -> SocketAddr {
     let text = ModelText::new(byte_tokenizer(), Some(template), vec![EOS]);
     let config = RouterConfig::new("brook");
     let metrics = Arc::new(Metrics::new(registry));
-    let generator = Generator::new(engine, text, &config, metrics);
+    let generator = Generator::new(engine, text, &config.text, metrics.text());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    tokio::spawn(serve(listener, generator, config, std::future::pending()));
+    tokio::spawn(serve(
+        listener,
+        generator,
+        metrics,
+        config,
+        std::future::pending(),
+    ));
     address
 }
 

@@ -3,7 +3,9 @@
 #![allow(dead_code, unreachable_pub, reason = "each test uses its own part")]
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
-use penstock_router::{RouterConfig, config::Format, tool_parsers::ReasoningFormat};
+use penstock_http::RouterConfig;
+use penstock_text::config::Format;
+use penstock_text::tool_parsers::ReasoningFormat;
 use serde_json::{Value, json};
 
 use crate::scripted::Server;
@@ -23,7 +25,7 @@ pub fn server() -> Server {
 
 pub fn server_with(change: impl FnOnce(&mut RouterConfig)) -> Server {
     let server = Server::with(Some(TEMPLATE), |config| {
-        config.reasoning_format = Format::Fixed(ReasoningFormat::Think);
+        config.text.reasoning_format = Format::Fixed(ReasoningFormat::Think);
         change(config);
     });
     server.backend.set_length(2000);

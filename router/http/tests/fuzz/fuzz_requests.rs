@@ -3,7 +3,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each test uses its own part")]
 #![allow(clippy::unwrap_used)]
 
-use penstock_router::http::openapi_json;
+use penstock_http::openapi_json;
 use serde_json::{Map, Value, json};
 
 /// SplitMix64 (Steele, Lea, Flood 2014).
