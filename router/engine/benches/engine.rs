@@ -1,5 +1,5 @@
 //! What the engine costs per token and how much it stretches a step, over a mock worker:
-//! `cargo bench -p penstock-router --bench engine`. One thread runs the engine, its connection and
+//! `cargo bench -p penstock-engine --bench engine`. One thread runs the engine, its connection and
 //! the streams' consumers; the worker has a thread of its own, which is not counted.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 

@@ -2,9 +2,23 @@
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use serde::Serialize;
 use serde_json::json;
+use utoipa::ToSchema;
 
 use penstock_request::error::{ApiError, ErrorKind, Excerpt};
+
+/// An error.
+#[derive(Debug, Serialize, ToSchema)]
+#[allow(dead_code, reason = "`NativeError` writes it; here for the schema")]
+pub(crate) struct ErrorResponse {
+    /// The message: field, rule and value.
+    #[schema(example = "Input validation error: `max_new_tokens` must be strictly positive")]
+    pub(crate) error: String,
+    /// The error type, for programs.
+    #[schema(example = "validation")]
+    pub(crate) error_type: String,
+}
 
 /// An error in the format of the native routes: `{"error", "error_type"}`.
 #[derive(Debug)]

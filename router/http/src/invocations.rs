@@ -8,8 +8,9 @@ use penstock_request::error::ApiError;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
+use super::error::ErrorResponse;
 use super::error::NativeError;
-use super::native::wire::{ErrorResponse, GenerateRequest, GenerateResponse};
+use super::native::wire::{GenerateRequest, GenerateResponse};
 use super::{App, json, native, openai};
 
 /// The fields that decide the route.

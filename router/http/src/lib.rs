@@ -20,6 +20,7 @@ mod invocations;
 mod json;
 mod kserve;
 pub mod metrics;
+mod model_names;
 mod native;
 mod neutral;
 mod nulls;
@@ -134,7 +135,7 @@ impl App {
             .route("/v1/responses/{id}/input_items", get(openai::input_items))
             .route("/v1/messages", post(anthropic::messages))
             .route("/v1/messages/count_tokens", post(anthropic::count_tokens))
-            .route("/chat_tokenize", post(openai::chat_tokenize))
+            .route("/chat_tokenize", post(tokens::chat_tokenize))
             .route("/v1/models", get(openai::models))
             .route("/v1/models/{*model}", get(openai::model))
             .route("/openapi.json", get(docs::openapi))
@@ -206,7 +207,7 @@ fn kserve_routes(model: &str) -> Router<App> {
 /// Liveness: 200 while the process answers, also while the model loads or workers restart.
 #[utoipa::path(
     get, path = "/health", tag = "operations",
-    responses((status = 200), (status = 503, body = native::wire::ErrorResponse))
+    responses((status = 200), (status = 503, body = error::ErrorResponse))
 )]
 async fn health(State(app): State<App>, uri: Uri) -> Response {
     match app.generator.state() {
@@ -221,7 +222,7 @@ async fn health(State(app): State<App>, uri: Uri) -> Response {
 /// Readiness: 200 if a request sent now would run.
 #[utoipa::path(
     get, path = "/ready", tag = "operations",
-    responses((status = 200), (status = 503, body = native::wire::ErrorResponse))
+    responses((status = 200), (status = 503, body = error::ErrorResponse))
 )]
 async fn ready(State(app): State<App>, uri: Uri) -> Response {
     match app.generator.not_ready_reason() {

@@ -19,7 +19,7 @@ use self::wire::MessagesRequest;
 use super::blocks::BlockStream;
 use super::error::AnthropicError;
 use super::ids::unique;
-use super::openai::check_model;
+use super::model_names::check_model;
 use super::{App, json, parsed_output, response_headers, sse};
 
 /// Generates the next message of a conversation, as a whole or as a stream of events.

@@ -39,7 +39,7 @@ use crate::config::RouterConfig;
         openai::stored_response,
         openai::delete_response,
         openai::input_items,
-        openai::chat_tokenize,
+        tokens::chat_tokenize,
         anthropic::messages,
         anthropic::count_tokens,
         openai::models,

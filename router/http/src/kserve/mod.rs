@@ -33,9 +33,8 @@ pub(super) use self::repository::{
 pub(super) use self::tensor::DATATYPES;
 use self::wire::{InferRequest, InferResponse, ModelMetadata, ServerMetadata, TensorMetadata};
 pub(super) use self::wire::{MOST_DIMENSIONS, MOST_TENSORS};
-use super::error::NativeError;
-use super::native::wire::ErrorResponse;
-use super::openai::check_model;
+use super::error::{ErrorResponse, NativeError};
+use super::model_names::check_model;
 use super::{App, json, response_headers};
 
 /// Path of a model.

@@ -9,8 +9,8 @@ use utoipa::ToSchema;
 
 use super::output::Output;
 use super::{INPUTS, ModelPath, VERSION, check};
+use crate::error::ErrorResponse;
 use crate::error::NativeError;
-use crate::native::wire::ErrorResponse;
 use crate::strict::from_object;
 use crate::{App, json};
 

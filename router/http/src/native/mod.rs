@@ -20,7 +20,7 @@ use futures_util::future::try_join_all;
 use self::parameters::{ResponseOptions, check_streamable, parse_request};
 use self::stream::NativeStream;
 use self::wire::{Details, GenerateRequest, GenerateResponse, Info, PrefillToken, Token};
-use super::error::NativeError;
+use super::error::{ErrorResponse, NativeError};
 use super::{App, json, response_headers, sse};
 
 /// Completes a prompt and returns the output as a whole.
@@ -28,8 +28,8 @@ use super::{App, json, response_headers, sse};
     post, path = "/generate", tag = "native", request_body = GenerateRequest,
     responses(
         (status = 200, body = GenerateResponse),
-        (status = "4XX", body = wire::ErrorResponse),
-        (status = "5XX", body = wire::ErrorResponse),
+        (status = "4XX", body = ErrorResponse),
+        (status = "5XX", body = ErrorResponse),
     )
 )]
 pub(super) async fn generate(
@@ -47,8 +47,8 @@ pub(super) async fn generate(
     post, path = "/generate_stream", tag = "native", request_body = GenerateRequest,
     responses(
         (status = 200, body = wire::StreamResponse, content_type = "text/event-stream"),
-        (status = "4XX", body = wire::ErrorResponse),
-        (status = "5XX", body = wire::ErrorResponse),
+        (status = "4XX", body = ErrorResponse),
+        (status = "5XX", body = ErrorResponse),
     )
 )]
 pub(super) async fn generate_stream(
@@ -65,8 +65,8 @@ pub(super) async fn generate_stream(
     post, path = "/", tag = "native", request_body = GenerateRequest,
     responses(
         (status = 200, body = Vec<GenerateResponse>),
-        (status = "4XX", body = wire::ErrorResponse),
-        (status = "5XX", body = wire::ErrorResponse),
+        (status = "4XX", body = ErrorResponse),
+        (status = "5XX", body = ErrorResponse),
     )
 )]
 pub(super) async fn compatible(

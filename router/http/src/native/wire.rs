@@ -223,51 +223,6 @@ pub(crate) struct StreamDetails {
     pub(crate) input_length: usize,
 }
 
-/// A token of a text, with its offsets.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct SimpleToken {
-    /// Token id.
-    pub(crate) id: u32,
-    /// The characters that the token covers.
-    pub(crate) text: String,
-    /// Offset of its first character.
-    pub(crate) start: usize,
-    /// Offset after its last character.
-    pub(crate) stop: usize,
-}
-
-/// The prompt of a conversation.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct ChatTokens {
-    /// The prompt's tokens.
-    pub(crate) tokenize_response: Vec<SimpleToken>,
-    /// The prompt's text, as rendered by the chat template.
-    pub(crate) templated_text: String,
-}
-
-impl From<penstock_text::tokenize::TextPiece> for SimpleToken {
-    fn from(piece: penstock_text::tokenize::TextPiece) -> Self {
-        Self {
-            id: piece.id,
-            text: piece.text,
-            start: piece.start,
-            stop: piece.stop,
-        }
-    }
-}
-
-/// An error.
-#[derive(Debug, Serialize, ToSchema)]
-#[allow(dead_code, reason = "written by http::error; here for the schema")]
-pub(crate) struct ErrorResponse {
-    /// The message: field, rule and value.
-    #[schema(example = "Input validation error: `max_new_tokens` must be strictly positive")]
-    pub(crate) error: String,
-    /// The error type, for programs.
-    #[schema(example = "validation")]
-    pub(crate) error_type: String,
-}
-
 /// The model, its limits and the server's version.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Info {

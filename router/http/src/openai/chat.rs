@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use penstock_request::error::{ApiError, Excerpt};
 use penstock_request::types::GrammarSpec;
-use penstock_request::validate::{Dialect, FieldNames, Parameters};
+use penstock_request::validate::{FieldNames, Parameters};
 use penstock_text::chat::{Chat, GenerationPrompt};
 use penstock_text::generation::Generator;
 use penstock_text::tool_parsers::{Tool, ToolChoiceMode, ToolFields, ToolSet};
@@ -21,9 +20,9 @@ use super::wire::answer::{
 use super::wire::chat::{ChatRequest, Message};
 use super::wire::tools::ToolChoice;
 use super::wire::{Common, ErrorBody};
-use super::{ChoiceOutput, FINGERPRINT, ResponseMeta, check_model, respond};
-use crate::error::{NativeError, OpenAiError};
-use crate::native::wire::{ChatTokens, ErrorResponse, SimpleToken};
+use super::{ChoiceOutput, FINGERPRINT, ResponseMeta, respond};
+use crate::error::OpenAiError;
+use crate::model_names::check_model;
 use crate::parsed_output::{ToolPlan, plan_tools};
 use crate::strict::JsonText;
 use crate::{App, json};
@@ -67,36 +66,6 @@ pub(crate) async fn chat(
     let generations = app.generator.generate_all(input).await?;
     let options = (ChunkKind::Chat, delivery, choices);
     Ok(respond(&app, options, generations, whole).await?)
-}
-
-/// Returns the prompt of a conversation, as text and tokens.
-#[utoipa::path(
-    post, path = "/chat_tokenize", tag = "native", request_body = ChatRequest,
-    responses((status = 200, body = ChatTokens), (status = "4XX", body = ErrorResponse))
-)]
-pub(crate) async fn chat_tokenize(
-    State(app): State<App>,
-    request: Request,
-) -> Result<Json<ChatTokens>, NativeError> {
-    let (mut body, charge): (ChatRequest, _) = json::read(request, &app).await?;
-    body.check()?;
-    check_model(&app, body.model.take().as_deref())?;
-    let (chat, _) = conversation(&app.generator, body, None)?;
-    let (templated_text, pieces) = app
-        .generator
-        .tokenize_chat(
-            chat,
-            FieldNames {
-                dialect: Dialect::Native,
-                ..FieldNames::CHAT
-            },
-            charge,
-        )
-        .await?;
-    Ok(Json(ChatTokens {
-        tokenize_response: pieces.into_iter().map(SimpleToken::from).collect(),
-        templated_text,
-    }))
 }
 
 fn whole(meta: ResponseMeta, (mut answers, usage): (Vec<ChoiceOutput>, Usage)) -> ChatCompletion {

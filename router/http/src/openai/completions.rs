@@ -10,8 +10,9 @@ use super::chunk_kind::ChunkKind;
 use super::wire::answer::{Completion, TextChoice, Usage};
 use super::wire::completions::CompletionRequest;
 use super::wire::{Common, Delivery, ErrorBody};
-use super::{ChoiceOutput, FINGERPRINT, ResponseMeta, check_model, respond};
+use super::{ChoiceOutput, FINGERPRINT, ResponseMeta, respond};
 use crate::error::OpenAiError;
+use crate::model_names::check_model;
 use crate::{App, json};
 
 /// Completes one or several prompts.

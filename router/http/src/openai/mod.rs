@@ -15,7 +15,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use futures_util::future::try_join_all;
-use penstock_request::error::{ApiError, ErrorKind, Excerpt};
+use penstock_request::error::ApiError;
 use penstock_request::validate::Choices;
 use penstock_text::generation::{FinishReason, Generation, GenerationFacts, TextEvent};
 use penstock_text::tool_parsers::OutputParserOptions;
@@ -23,7 +23,7 @@ use serde::Serialize;
 use serde_json::json;
 
 pub use self::chat::parse_chat_request;
-pub(super) use self::chat::{__path_chat, __path_chat_tokenize, chat, chat_tokenize};
+pub(super) use self::chat::{__path_chat, chat};
 pub(super) use self::chat::{OWN_VARIABLES, conversation};
 use self::chunk_kind::ChunkKind;
 pub(super) use self::completions::{__path_completions, completions};
@@ -42,9 +42,6 @@ use super::ids::unique;
 use super::parsed_output::{self, Call};
 use super::{App, response_headers, sse};
 
-/// Names that always refer to the served model. `huggingface_hub` sends `dummy` if it has a URL and
-/// no model.
-const ALIASES: [&str; 3] = ["penstock", "tgi", "dummy"];
 const FINGERPRINT: &str = concat!("penstock-", env!("CARGO_PKG_VERSION"));
 
 /// The fields that begin every chunk and response of a request.
@@ -101,28 +98,6 @@ pub(super) fn unix_time() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |time| time.as_secs())
-}
-
-/// Fails unless `model` is a name of the served model.
-pub(super) fn check_model(app: &App, model: Option<&str>) -> Result<(), ApiError> {
-    let mut served = app.config.served_names().chain(ALIASES);
-    match model {
-        Some(name) if !served.any(|served| served == name) => {
-            let names: Vec<&str> = app.config.served_names().collect();
-            let message = format!(
-                "The model `{}` does not exist; `{}` {} served here",
-                Excerpt::new(name),
-                names.join("`, `"),
-                if names.len() == 1 { "is" } else { "are" }
-            );
-            let error = ApiError::new(ErrorKind::ModelNotFound, message);
-            Err(ApiError {
-                param: Some("model".into()),
-                ..error
-            })
-        }
-        _ => Ok(()),
-    }
 }
 
 /// Runs a generation to its end.

@@ -5,11 +5,11 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use penstock_request::error::{ApiError, ErrorKind};
 
-use super::check_model;
 use super::wire::ErrorBody;
 use super::wire::answer::{Model, ModelList};
 use crate::App;
 use crate::error::OpenAiError;
+use crate::model_names::check_model;
 
 /// Lists the served model under each of its names.
 #[utoipa::path(

@@ -6,19 +6,19 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use penstock_request::error::ApiError;
-use penstock_request::validate::FieldNames;
+use penstock_request::validate::{self, FieldNames};
 use penstock_text::Charge;
 use penstock_text::tokenize::SpecialTokens;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use self::wire::{
-    DetokenizeRequest, DetokenizeResponse, Load, Subject, TokenCount, TokenizeRequest,
-    TokenizeResponse, TokenizerInfo, Version,
+    ChatTokens, DetokenizeRequest, DetokenizeResponse, Load, SimpleToken, Subject, TokenCount,
+    TokenizeRequest, TokenizeResponse, TokenizerInfo, Version,
 };
-use super::error::{NativeError, OpenAiError};
-use super::native::wire::{ErrorResponse, SimpleToken};
-use super::openai::{check_model, conversation, wire::ErrorBody};
+use super::error::{ErrorResponse, NativeError, OpenAiError};
+use super::model_names::check_model;
+use super::openai::{conversation, wire::ErrorBody, wire::chat::ChatRequest};
 use super::{App, json};
 
 /// The fields that decide whether the errors of `/tokenize` have vLLM's or TGI's format.
@@ -111,6 +111,36 @@ fn special_tokens(add: bool) -> SpecialTokens {
     } else {
         SpecialTokens::AsIs
     }
+}
+
+/// Returns the prompt of a conversation, as text and tokens.
+#[utoipa::path(
+    post, path = "/chat_tokenize", tag = "native", request_body = ChatRequest,
+    responses((status = 200, body = ChatTokens), (status = "4XX", body = ErrorResponse))
+)]
+pub(super) async fn chat_tokenize(
+    State(app): State<App>,
+    request: Request,
+) -> Result<Json<ChatTokens>, NativeError> {
+    let (mut body, charge): (ChatRequest, _) = json::read(request, &app).await?;
+    body.check()?;
+    check_model(&app, body.model.take().as_deref())?;
+    let (chat, _) = conversation(&app.generator, body, None)?;
+    let (templated_text, pieces) = app
+        .generator
+        .tokenize_chat(
+            chat,
+            FieldNames {
+                dialect: validate::Dialect::Native,
+                ..FieldNames::CHAT
+            },
+            charge,
+        )
+        .await?;
+    Ok(Json(ChatTokens {
+        tokenize_response: pieces.into_iter().map(SimpleToken::from).collect(),
+        templated_text,
+    }))
 }
 
 /// Returns the text of tokens, special tokens included.

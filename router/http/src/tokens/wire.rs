@@ -1,4 +1,4 @@
-//! JSON of the token routes: TGI's and vLLM's `/tokenize`, and vLLM's `/detokenize`,
+//! JSON of the token routes: TGI's `/chat_tokenize`, TGI's and vLLM's `/tokenize`, and vLLM's `/detokenize`,
 //! `/tokenizer_info`, `/version` and `/load`.
 
 use penstock_request::error::ApiError;
@@ -6,7 +6,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use crate::native::wire::{GenerateParameters, SimpleToken};
+use crate::native::wire::GenerateParameters;
 use crate::neutral::{self, Neutral, Neutrals};
 use crate::openai::wire::chat::{ChatRequest, Message};
 use crate::openai::wire::tools::Tool;
@@ -225,6 +225,39 @@ impl TokenizeRequest {
                 Err(ApiError::validation(name, rule))
             }
             None => Ok(()),
+        }
+    }
+}
+
+/// A token of a text, with its offsets.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct SimpleToken {
+    /// Token id.
+    pub(crate) id: u32,
+    /// The characters that the token covers.
+    pub(crate) text: String,
+    /// Offset of its first character.
+    pub(crate) start: usize,
+    /// Offset after its last character.
+    pub(crate) stop: usize,
+}
+
+/// The prompt of a conversation.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ChatTokens {
+    /// The prompt's tokens.
+    pub(crate) tokenize_response: Vec<SimpleToken>,
+    /// The prompt's text, as rendered by the chat template.
+    pub(crate) templated_text: String,
+}
+
+impl From<penstock_text::tokenize::TextPiece> for SimpleToken {
+    fn from(piece: penstock_text::tokenize::TextPiece) -> Self {
+        Self {
+            id: piece.id,
+            text: piece.text,
+            start: piece.start,
+            stop: piece.stop,
         }
     }
 }

@@ -32,13 +32,14 @@ pub(crate) use self::stored_responses::{
 use self::stored_responses::{PendingStore, PreviousConversation};
 use self::stream::ResponseWriter;
 use super::chat::{template_variables, token_limit, tool_set};
+use super::unix_time;
 use super::wire::items::Item;
 use super::wire::responses::{FLAT_FIELDS, ResponsesRequest};
 use super::wire::{Common, Delivery, ErrorBody};
-use super::{check_model, unix_time};
 use crate::blocks::BlockStream;
 use crate::error::OpenAiError;
 use crate::ids::unguessable;
+use crate::model_names::check_model;
 use crate::parsed_output::{ToolPlan, plan_tools};
 use crate::{App, json, response_headers, sse};
 
