@@ -7,7 +7,6 @@ import re
 import pytest
 import tree
 
-
 CRATES = ["scheduler", "request", "text", "engine", "http"]
 
 
