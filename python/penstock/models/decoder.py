@@ -66,8 +66,9 @@ class Decoder(Layer):
 
         `embeddings` [T, hidden], the same on every rank, replace the ids' embeddings.
         """
-        given = embeddings is not None
-        residual = Residual(embeddings, None, False) if given else self.embedding(ids)
+        residual = (
+            self.embedding(ids) if embeddings is None else Residual(embeddings, None, partial=False)
+        )
         for block in self.blocks[:-1]:
             residual = block(residual, context)
         # The last layer of a prompt's step need only compute the rows that yield a token.

@@ -23,7 +23,7 @@ from penstock.models.decoder import Decoder
 class Llama(Decoder):
     """Llama 2, 3, 3.1 to 3.3, TinyLlama."""
 
-    ignored = (r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",)
+    ignored: tuple[str, ...] = (r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",)
 
     @classmethod
     def read_config(cls, raw: Mapping[str, Any]) -> Specification:
