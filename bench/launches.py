@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from penstock_kernels import rms_norm, rope_kv_write, silu_mul
+from penstock_kernels import act_mul, rms_norm, rope_kv_write
 from triton.compiler.compiler import CompiledKernel
 from triton.runtime.jit import JITFunction
 
@@ -91,7 +91,7 @@ def calls() -> dict[str, Call]:
     angles = torch.zeros(64, SIZE, device="cuda")
     return {
         "rms_norm": lambda: rms_norm(x, scale, 1e-5, residual),
-        "silu_mul": lambda: silu_mul(x),
+        "act_mul": lambda: act_mul(x),
         "rope_kv_write": lambda: rope_kv_write(q, k, v, angles, places, places, cache),
     }
 

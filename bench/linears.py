@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from penstock_kernels import linear, norm_linear, rms_norm, silu_mul
+from penstock_kernels import act_mul, linear, norm_linear, rms_norm
 from penstock_kernels.linear.tune import replays
 from shapes import SHAPES
 from step import copy_bandwidth
@@ -101,7 +101,7 @@ def apart(model: Model, x: Tensor) -> Tensor:
         x, residual = rms_norm(x, model.scale, EPS, residual)
         x = F.linear(F.linear(x, layer.qkv)[:, :hidden], layer.out)
         x, residual = rms_norm(x, model.scale, EPS, residual)
-        x = F.linear(silu_mul(F.linear(x, layer.gate_up)), layer.down)
+        x = F.linear(act_mul(F.linear(x, layer.gate_up)), layer.down)
     return F.linear(rms_norm(x, model.scale, EPS, residual)[0], model.head)
 
 

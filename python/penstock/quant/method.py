@@ -36,12 +36,12 @@ class LinearMethod(Protocol):
     def apply(
         self, weights: Mapping[str, Tensor], x: Tensor, bias: Tensor | None, gated: bool = False
     ) -> Tensor:
-        """[T, inputs] -> [T, outputs], in x's dtype; half as many if `gated`, by silu_mul."""
+        """[T, inputs] -> [T, outputs], in x's dtype; half as many if `gated`, by act_mul."""
 
     def apply_normed(
         self, weights: Mapping[str, Tensor], norm: NormOperands, bias: Tensor | None, gated: bool
     ) -> tuple[Tensor, Tensor]:
-        """(`apply` of the normalised sum, with silu_mul behind it if `gated`; the sum).
+        """(`apply` of the normalised sum, with act_mul behind it if `gated`; the sum).
 
         In as few kernels as the format has for it.
         """

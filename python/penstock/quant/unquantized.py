@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
-from penstock_kernels import linear, norm_linear, silu_mul
+from penstock_kernels import act_mul, linear, norm_linear
 from penstock_kernels.linear import adds
 from penstock_kernels.rms_norm import NormInput
 from torch import Tensor
@@ -42,7 +42,7 @@ class Unquantized:
         if gated and bias is None and "weight" in weights:
             return linear(x, weights["weight"], gated=True)
         out = self.product(weights, x, bias)
-        return silu_mul(out) if gated else out
+        return act_mul(out) if gated else out
 
     def product(self, weights: Mapping[str, Tensor], x: Tensor, bias: Tensor | None) -> Tensor:
         """x W^T + b."""
