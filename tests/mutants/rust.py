@@ -21,8 +21,8 @@ STORE = ROOT / "target/mutants"
 PARTS = {
     "scheduler": (["--package", "penstock-scheduler"], ["--lib", "--tests"]),
     "engine": (
-        ["--package", "penstock-router", "--file", "router/src/engine/**"],
-        ["--lib", "--test=engine_all"],
+        ["--package", "penstock-engine", "--exclude", "router/engine/src/shard/**"],
+        ["--lib", "--test", "all"],
     ),
 }
 CAUGHT = ("CaughtMutant", "Timeout")
