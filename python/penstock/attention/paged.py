@@ -17,6 +17,8 @@ class AttentionShape(Protocol):
     index: int
     scale: float
     window: int  # 0 = unlimited
+    softcap: float  # bound of the scores; 0 = none
+    sinks: Tensor | None  # [heads] float32: one more logit in each softmax
     cos_sin: Tensor  # [positions, head_dim] float32
 
 
@@ -46,8 +48,11 @@ def _decode(
 ) -> Tensor:
     places = context.positions[: rows.count], context.slot_mapping[: rows.count]
     cache, memory = context.caches[layer.index], (rows.tables, rows.slots, rows.kv_len)
+    rule = layer.scale, layer.window, out
     return paged_decode_attention(
-        *qkv, layer.cos_sin, *places, cache, *memory, layer.scale, layer.window, out
+        *(*qkv, layer.cos_sin, *places, cache, *memory, *rule),
+        softcap=layer.softcap,
+        sinks=layer.sinks,
     )
 
 
@@ -71,4 +76,6 @@ def _prefill(
         layer.window,
         max_query=rows.max_query,
         out=out,
+        softcap=layer.softcap,
+        sinks=layer.sinks,
     )
