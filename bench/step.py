@@ -1,6 +1,6 @@
 """Times a worker's steps on a GPU without router or transport, beside what the memory allows.
 
-    PYTHONPATH=python:kernels python bench/step.py 1b 8b [--eager] [--kernels] [--steps N] [--cases
+    python bench/run.py step 1b 8b [--eager] [--kernels] [--steps N] [--cases
         CASE ...]
 
 Random weights of the shape, bfloat16. Per case: device time of a step (events), wall time of a step
@@ -21,17 +21,17 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from harness.shapes import SHAPES
 from penstock.layers import Build
 from penstock.models.llama import Llama
 from penstock.parallel import Group
-from penstock.quant import Unquantized
+from penstock.quant import Methods, Unquantized
 from penstock.worker.protocol.settings import KvPool, Limits
 from penstock.worker.protocol.step import NewSequence, Sampling, Step
 from penstock.worker.run.graphs import DeviceCapture
 from penstock.worker.run.runner import Pending, RankModel, Runner
 from penstock.worker.startup.loader import full_sums, kv_geometry
 from penstock.worker.state import State
-from shapes import SHAPES
 from triton.testing import do_bench
 
 CUDA = torch.device("cuda")
@@ -105,12 +105,13 @@ def build(shape: str) -> tuple[Runner, int]:
     that a step reads."""
     config = Llama.read_config(SHAPES[shape])
     method = Unquantized(torch.bfloat16, CUDA)
-    make = Build(torch.bfloat16, CUDA, Group(), method, SEQUENCE_TOKENS)
+    make = Build(torch.bfloat16, CUDA, Group(), Methods(method), SEQUENCE_TOKENS)
     model, read = Llama(config, make), 0
-    for name, target in model.checkpoint_targets().items():
-        target.destination.normal_(std=0.02)
-        if config.tied or "embed_tokens" not in name:
-            read += target.destination.nbytes
+    for name, targets in model.checkpoint_targets().items():
+        for target in targets:
+            target.destination.normal_(std=0.02)
+            if config.tied or "embed_tokens" not in name:
+                read += target.destination.nbytes
     model.finish()
     geometry = kv_geometry(config, make, BLOCK_TOKENS)
     blocks = SLOTS * ROOM

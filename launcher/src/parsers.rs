@@ -12,13 +12,13 @@ pub enum ToolParser {
     Auto,
     /// Not parsed: calls stay text.
     Off,
-    /// JSON between <tool_call> tags: Hermes, Qwen.
+    /// JSON between `<tool_call>` tags: Hermes, Qwen.
     Hermes,
     /// The same without whitespace.
     Brook,
     /// One JSON object with name and parameters: Llama 3.
     Llama3Json,
-    /// JSON after [TOOL_CALLS].
+    /// JSON after `[TOOL_CALLS]`.
     Mistral,
     /// A list of Python calls: Llama 4.
     Pythonic,
@@ -32,9 +32,9 @@ pub enum ReasoningParser {
     Auto,
     /// Not parsed: reasoning stays text.
     Off,
-    /// Between <think> tags.
+    /// Between `<think>` tags.
     Think,
-    /// Between [THINK] and [/THINK].
+    /// Between `[THINK]` and `[/THINK]`.
     Mistral,
 }
 

@@ -20,7 +20,7 @@ from penstock.faults import TooLittleMemory
 from penstock.layers import Build
 from penstock.models import family
 from penstock.parallel import Group
-from penstock.quant import Unquantized
+from penstock.quant import Methods, Unquantized
 from penstock.rpc import shard_pb2 as pb
 from penstock.sampling import SamplingRows
 from penstock.worker.batch.shape import step_sizes
@@ -271,7 +271,8 @@ def test_gpu_worker_derives_step_and_slots_from_free_memory(
     config = family(raw).read_config(raw).with_attention(windows)
     request = pb.LoadRequest(model_path="x", memory_fraction=0.5, kv_memory_bytes=7)
     device, asked = torch.device("cuda"), list[object]()
-    build = Build(torch.float32, device, Group(), Unquantized(torch.float32, device), 512)
+    methods = Methods(Unquantized(torch.float32, device))
+    build = Build(torch.float32, device, Group(), methods, 512)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"some {device}")
     monkeypatch.setattr(loader.memory, "room_left", lambda given: asked.append(given) or 48 << 30)
     for tokens, slots in ((0, 0), (600, 0), (0, 5), (600, 5)):

@@ -17,6 +17,8 @@ class AttentionShape(Protocol):
     index: int
     scale: float
     window: int  # 0 = unlimited
+    softcap: float  # bound of the scores; 0 = none
+    sinks: Tensor | None  # [heads] float32: one more logit in each softmax
     cos_sin: Tensor  # [positions, head_dim] float32
 
 
@@ -47,8 +49,11 @@ def _decode(
     kv, cache = context.places[layer.index], context.caches[layer.index]
     places = context.positions[: rows.count], kv.slot_mapping[: rows.count]
     memory = kv.tables, rows.slots, rows.kv_len
+    rule = layer.scale, layer.window, out
     return paged_decode_attention(
-        *qkv, layer.cos_sin, *places, cache, *memory, layer.scale, layer.window, out
+        *(*qkv, layer.cos_sin, *places, cache, *memory, *rule),
+        softcap=layer.softcap,
+        sinks=layer.sinks,
     )
 
 
@@ -73,4 +78,6 @@ def _prefill(
         layer.window,
         max_query=rows.max_query,
         out=out,
+        softcap=layer.softcap,
+        sinks=layer.sinks,
     )

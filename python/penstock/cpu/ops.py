@@ -21,7 +21,10 @@ R = TypeVar("R")
 def rms_norm(
     x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = None
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """The op."""
+    """The op; with a weight of another dtype than x, its reference."""
+    if weight.dtype != x.dtype:
+        normed: Tensor | tuple[Tensor, Tensor] = OPS["rms_norm"].reference(x, weight, eps, residual)
+        return normed
     out = torch.empty(x.shape, dtype=x.dtype)
     if residual is None:
         cpu.rms_norm(x, weight, eps, None, out)

@@ -18,7 +18,7 @@ from penstock.faults import BadSetting, TooLittleMemory
 from penstock.layers import Build
 from penstock.models import DTYPES, Model, family, fewer_layers
 from penstock.parallel import Group
-from penstock.quant import LinearMethod, Unquantized
+from penstock.quant import read_methods
 from penstock.weights import Checkpoint, load_weights
 from penstock.worker.batch.shape import step_sizes
 from penstock.worker.protocol.settings import KvPool, Limits, Loaded, MemoryReport, Settings
@@ -58,11 +58,12 @@ def _load(settings: Settings, progress: Progress, warmup: Warmup) -> tuple[Runne
     if device.type == "cuda":
         import_kernels()
     # Before the ranks meet: none of them waits for one that has failed.
+    methods = read_methods(raw, dtype, device)
     _check_shares(Group(settings.rank, settings.world_size), config)
     group = Group.join(settings.rank, settings.world_size, settings.rendezvous, device)
     try:
         positions = capacity.sequence_tokens
-        build = Build(dtype, device, group, _linear(dtype, device), positions)
+        build = Build(dtype, device, group, methods, positions)
         return _Loader(settings, config, capacity, build, progress).load(cls, warmup)
     except torch.OutOfMemoryError as error:
         group.leave()
@@ -251,26 +252,12 @@ def _capacity(settings: Settings, config: Specification) -> memory.Capacity:
     )
 
 
-def _linear(dtype: torch.dtype, device: torch.device) -> LinearMethod:
-    """How matrices are kept and multiplied; on the CPU, this chooses all kernels."""
-    if device.type == "cpu":
-        # Imported here: a GPU's worker needs no extension.
-        from penstock import cpu
-        from penstock.quant.panels import Panels
-
-        if dtype in cpu.DTYPES and cpu.install():
-            return Panels(dtype, device)
-    return Unquantized(dtype, device)
-
-
 def _capture(build: Build) -> Capture | None:
     """How small steps become graphs, where they can."""
     if build.device.type == "cuda":
         return DeviceCapture(build.device)
-    from penstock.quant.panels import Panels
-
     # A group's ranks meet within the step, which no tape holds.
-    return TapeCapture() if isinstance(build.linear, Panels) and build.group.size == 1 else None
+    return TapeCapture() if build.methods.recordable and build.group.size == 1 else None
 
 
 def _check_shares(group: Group, config: Specification) -> None:

@@ -1,6 +1,6 @@
 """Measures which kernel multiplies fastest, per shape and number of rows: the table that ships.
 
-    PYTHONPATH=kernels python bench/tune_linear.py [--shapes 8b,1b/2] [--write | --out FILE]
+    PYTHONPATH=kernels python kernels/tune_linear.py [--shapes 8b,1b/2] [--write | --out FILE]
 
 A shape is OUTPUTSxINPUTS of a linear's weights, with g before it gate and up, OUTPUTS rows each; or
 8b, 1b and their halves 8b/2, 1b/2 for all linears of a Llama (of one of two ranks). The table has

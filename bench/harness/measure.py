@@ -16,7 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from workload import Job
+from harness.workload import Job
 
 Record = dict[str, Any]
 Figures = dict[str, float]

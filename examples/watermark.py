@@ -1,8 +1,8 @@
 """What a watermark's settings give: how surely it is found, and what it costs the text.
 
-    python bench/watermark.py                              # brook, 96 stories of 200 tokens each
-    python bench/watermark.py --gamma 0.1 --delta 6 8 10
-    python bench/watermark.py --unmarked 1024 --delta 2    # false positives, and nothing much else
+    python examples/watermark.py                              # brook, 96 stories of 200 tokens each
+    python examples/watermark.py --gamma 0.1 --delta 6 8 10
+    python examples/watermark.py --unmarked 1024 --delta 2    # false positives, little else
 
 Stories at temperature 1, going on behind the model's end. The cost is the mean log-probability of
 the tokens by the model without the mark; that of stories without one, negated, is the entropy.

@@ -1,14 +1,15 @@
 """Hostile request bodies, many of them: no status 5xx, no panic, no block left behind, and every
 refusal names its field. What CI sends is a small part of this.
 
-    python bench/fuzz.py                # 100,000 bodies of ours, as many of schemathesis
-    python bench/fuzz.py --bodies 1000  # a try
-    python bench/fuzz.py --penstock BIN/penstock --shard BIN/penstock-mock-shard
+    export PYTHONPATH=bench
+    python tests/fuzz/bodies.py                # 100,000 bodies of ours, as many of schemathesis
+    python tests/fuzz/bodies.py --bodies 1000  # a try
+    python tests/fuzz/bodies.py --penstock BIN/penstock --shard BIN/penstock-mock-shard
 
 Part one runs router/tests/http_fuzz.rs with more requests. In part two `schemathesis` (extra
-`bench`) draws bodies from docs/openapi.json, such as keep to it and such as do not, which go to a
-server (`hostile.py`); afterwards no request is open and no block belongs to nobody. The server's
-worker runs brook, or is the mock shard, with which the router's part is tried some times faster.
+`bench`) draws bodies from docs/openapi.json, valid and invalid ones, which go to a
+server (`hostile.py`). Afterwards no request is open and no block is leased. The server's worker
+runs brook, or is the mock shard, with which more bodies are tried per second.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from harness.processes import free_port, running, wait_ready
 from hostile import Findings, send_all
-from processes import free_port, running, wait_ready
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 BROOK = ROOT / "python/penstock/brook"
 BROOK_VOCABULARY = "4096"
 LONGEST = "128"  # tokens of a prompt and its answer, or the fuzzing takes days

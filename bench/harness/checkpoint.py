@@ -1,6 +1,6 @@
 """Writes a checkpoint of random weights with a made tokenizer, as fast as memory takes it.
 
-    python bench/checkpoint.py 8b /dev/shm/8b
+    PYTHONPATH=bench python -m harness.checkpoint 8b /dev/shm/8b
 
 The result loads like any model from a hub. Weights are normal with deviation 0.02, norms are one,
 bfloat16; they are drawn on the GPU if there is one.
@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from shapes import SHAPES
-from vocabulary import write_tokenizer
+
+from harness.shapes import SHAPES
+from harness.vocabulary import write_tokenizer
 
 FILE_BYTES = 4 << 30
 DEVIATION = 0.02
@@ -138,7 +139,7 @@ def write_checkpoint(folder: Path, config: dict[str, Any]) -> int:
 
 def main() -> None:
     if len(sys.argv) != 3 or sys.argv[1] not in SHAPES:
-        sys.exit(f"usage: python bench/checkpoint.py {{{','.join(SHAPES)}}} FOLDER")
+        sys.exit(f"usage: python -m harness.checkpoint {{{','.join(SHAPES)}}} FOLDER")
     began = time.perf_counter()
     size = write_checkpoint(Path(sys.argv[2]), SHAPES[sys.argv[1]])
     seconds = time.perf_counter() - began

@@ -1,20 +1,9 @@
-"""What kernels take from the wall: watts, and millijoules a launch, in seconds of nothing else.
-
-    PYTHONPATH=kernels python bench/energy.py [OP ...] [--seconds 1.2]
-
-A GPU that works for seconds is limited by its power (see `bench/products.py`), so what a kernel
-draws is time for whatever runs beside it, even where memory bounds the kernel itself. The bench
-cases of each op run in CUDA graphs over several sets of arguments, more than an L2 cache holds
-where they are large; energy is what the driver has counted, idle power included. First comes a
-plain read of as many bytes as fit no cache: less than it takes nothing can that reads as many.
-"""
+"""Power and energy of launches, as the driver counts them: `bench/kernels.py --energy`."""
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
 from __future__ import annotations
 
-import argparse
 import ctypes
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,7 +15,7 @@ import triton.language as tl
 from penstock_kernels.case import Case
 from penstock_kernels.op import Op
 
-from kernels import captured, read_options
+from harness.graphs import captured
 
 CUDA = torch.device("cuda")
 WARM = 0.4  # seconds of warming up, of one that is measured
@@ -79,7 +68,7 @@ class Drawn:
 
 
 def drawn(counter: Counter, launches: Sequence[Callable[[], object]], seconds: float) -> Drawn:
-    """What a launch draws in so many seconds of them."""
+    """Time and energy of one launch, measured over `seconds` of launches."""
     graph = captured(launches)
     rounds, began = 0, time.perf_counter()
     while time.perf_counter() - began < WARM * seconds:
@@ -106,7 +95,7 @@ def _read(x, out, count, BLOCK: tl.constexpr):
     tl.store(out + tl.program_id(0), tl.sum(total))
 
 
-def reading() -> list[Callable[[], object]]:
+def read_bytes() -> list[Callable[[], object]]:
     """Launches that read READ random bytes each."""
     sources = [torch.randn(READ // 2, dtype=torch.bfloat16, device=CUDA) for _ in range(4)]
     programs = 8 * torch.cuda.get_device_properties(CUDA).multi_processor_count
@@ -118,26 +107,3 @@ def launches_of(op: Op[..., object], case: Case) -> list[Callable[[], object]]:
     """Launches of a case with several sets of arguments."""
     count = max(1, min(MOST, -(-FAR // max(case.bytes_moved, 1)))) if case.bytes_moved else 2
     return [partial(op.triton, **case.make(CUDA)) for _ in range(count)]
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=1.2, help="of each case")
-    options = read_options(parser)
-    if not torch.cuda.is_available():
-        print("bench/energy.py measures a CUDA device, and torch sees none here.")
-        return 1
-    counter = Counter()
-    print(torch.cuda.get_device_name())
-    with torch.inference_mode():
-        found = drawn(counter, reading(), options.seconds)
-        print(f"{found}  a read of {READ >> 20} MiB", flush=True)
-        for op, case in options.cases:
-            found = drawn(counter, launches_of(op, case), options.seconds)
-            print(f"{found}  {op.name} {case.name}", flush=True)
-            torch.cuda.empty_cache()
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

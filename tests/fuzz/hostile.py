@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-DESCRIPTION = Path(__file__).resolve().parents[1] / "docs/openapi.json"
+DESCRIPTION = Path(__file__).resolve().parents[2] / "docs/openapi.json"
 PARTS = 4  # fields of a drawn body that are sent alone
 DRAWN = 100  # bodies of one task
 LIMITS = ("max_tokens", "max_completion_tokens", "max_new_tokens")

@@ -1,13 +1,10 @@
 """What the router does per streamed token, without noise: instructions and cold cache lines.
 
-The router runs under valgrind's callgrind with a last cache of 256 KiB, which is what a core's own
-cache has left for it between the kernel and others. With 256 streams the lines of each are gone
-when its next token comes, so misses count what a token touches for the first time. Steps are long
-enough that each token is written by itself. Two loads that differ only in the length of answers
-tell tokens from beginnings. Nothing of the kernel's is counted.
-
-    python bench/instructions.py --penstock target/release/penstock \
-        --shard target/release/penstock-mock-shard --load target/release/penstock-load
+The router runs under valgrind's callgrind with a last-level cache of 256 KiB, a core's own share.
+With 256 streams the lines of a stream are evicted when its next token comes, so misses count what a
+token touches first. Steps are long enough that each token is written by itself. Two loads that
+differ only in the length of answers separate the cost of tokens from that of requests. The kernel's
+work is not counted.
 """
 
 from __future__ import annotations
@@ -17,8 +14,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from processes import free_port, running, wait_ready
-from vocabulary import write_model
+from harness.processes import free_port, running, wait_ready
+from harness.vocabulary import write_model
 
 STREAMS = 256
 SHORT, LONG = 8, 72
@@ -61,18 +58,11 @@ def measure(arguments: argparse.Namespace, folder: Path) -> list[tuple[int, int]
     return [totals(folder / f"dump.{number}") for number in (1, 2)]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    for name in ("penstock", "shard", "load"):
-        parser.add_argument(f"--{name}", type=Path, required=True)
-    parser.add_argument("--api", default="generate", help="as of the load client")
+def report(arguments: argparse.Namespace) -> None:
+    """Prints the table. arguments: paths `penstock`, `shard` and `load`; `api` of the load."""
     with tempfile.TemporaryDirectory() as folder:
-        short, long = measure(parser.parse_args(), Path(folder))
-    print("| | per token | per request beside its tokens |\n|---|---|---|")
+        short, long = measure(arguments, Path(folder))
+    print("| | per token | per request, without its tokens |\n|---|---|---|")
     for what, few, many in zip(("instructions", "cold lines"), short, long, strict=True):
         token = (many - few) / STREAMS / (LONG - SHORT)
         print(f"| {what} | {token:,.1f} | {few / STREAMS - SHORT * token:,.0f} |")
-
-
-if __name__ == "__main__":
-    main()
