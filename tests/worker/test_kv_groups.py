@@ -20,12 +20,21 @@ Expected = Callable[[list[int]], list[int]]
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return checkpoint_maker(tmp_path_factory.mktemp("checkpoints"))("qwen2-mixed")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    return checkpoint_maker(tmp_path_factory.mktemp("checkpoints"))
+
+
+@pytest.fixture(scope="module")
+def path(checkpoint: Callable[[str], Path]) -> Path:
+    return checkpoint("qwen2-mixed")
 
 
 @pytest.fixture(scope="module")
 def expected(path: Path) -> Expected:
+    return answers_of(path)
+
+
+def answers_of(path: Path) -> Expected:
     """What transformers makes of a prompt, alone."""
     model, known = reference(path, torch.float64), dict[tuple[int, ...], list[int]]()
 
@@ -157,9 +166,10 @@ def test_forks(driver: Driver, expected: Expected) -> None:
     assert steered.tokens[5:] == expected(known)[: WANTED - 5]
 
 
-def test_padded_steps(path: Path, expected: Expected) -> None:
-    worker = LocalWorker()
-    loaded = worker.load(path, dtype="float64")
+@pytest.mark.parametrize("case", ["qwen2-mixed", "gemma2", "gemma3"])
+def test_padded_steps(checkpoint: Callable[[str], Path], case: str) -> None:
+    worker, path = LocalWorker(), checkpoint(case)
+    loaded, expected = worker.load(path, dtype="float64"), answers_of(path)
     worker.runner.packer.pad = True
     driver = driver_of([worker], loaded)  # type: ignore[list-item]
     sequences = enter(driver, *PROMPTS)
