@@ -73,6 +73,12 @@ CASES: dict[str, dict[str, Any]] = {
         "sliding_window": 24,
         "max_window_layers": 1,
     },
+    "qwen2-mixed": {
+        "model_type": "qwen2",
+        "use_sliding_window": True,
+        "sliding_window": 24,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    },
     "qwen3": {"model_type": "qwen3", "head_dim": 32, "attention_bias": True},
     "qwen3-window": {
         "model_type": "qwen3",
