@@ -87,7 +87,7 @@ proto: $(VENV)/.dev ## regenerate the protocol code of both languages
 	PYTHON=$(BIN)/python proto/generate.sh
 
 openapi: ## regenerate docs/openapi.json, the description of all routes
-	cargo run --quiet -p penstock-router --example openapi > docs/openapi.json
+	cargo run --quiet -p penstock-http --example openapi > docs/openapi.json
 
 wheel: $(VENV)/.tools ## one wheel with everything, in dist/
 	$(BIN)/maturin build --release --out dist

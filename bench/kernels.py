@@ -62,9 +62,12 @@ def torch_rms_norm(a: Arguments) -> Callable[[], object]:
     return run
 
 
-def torch_silu_mul(a: Arguments) -> Callable[[], object]:
+def torch_act_mul(a: Arguments) -> Callable[[], object]:
     gate, up = a["x"].chunk(2, dim=-1)
-    return lambda: F.silu(gate) * up
+    if a["activation"] == "silu":
+        return lambda: F.silu(gate) * up
+    kind = "tanh" if a["activation"] == "gelu_tanh" else "none"
+    return lambda: F.gelu(gate, approximate=kind) * up
 
 
 def torch_copy_blocks(a: Arguments) -> Callable[[], object]:
@@ -108,7 +111,7 @@ def torch_norm_linear(a: Arguments) -> Callable[[], object]:
 
 TORCH: dict[str, Callable[[Arguments], Callable[[], object] | None]] = {
     "rms_norm": torch_rms_norm,
-    "silu_mul": torch_silu_mul,
+    "act_mul": torch_act_mul,
     "copy_blocks": torch_copy_blocks,
     "paged_prefill_attention": torch_prefill,
     "sample": torch_sample,

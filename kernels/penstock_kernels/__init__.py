@@ -5,6 +5,7 @@ the choice for a while (tests, benches).
 """
 
 from . import fusion as _fusion  # noqa: F401  (before anything imports Triton)
+from .act_mul import act_mul
 from .apply_mask import apply_mask
 from .bad_words import bad_words
 from .copy_blocks import copy_blocks
@@ -17,10 +18,10 @@ from .process_logits import process_logits
 from .rms_norm import rms_norm
 from .rope_kv_write import rope_kv_write
 from .sample import sample
-from .silu_mul import silu_mul
 from .top_logprobs import top_logprobs
 
 __all__ = [
+    "act_mul",
     "apply_mask",
     "bad_words",
     "copy_blocks",
@@ -32,7 +33,6 @@ __all__ = [
     "rms_norm",
     "rope_kv_write",
     "sample",
-    "silu_mul",
     "top_logprobs",
     "use",
 ]

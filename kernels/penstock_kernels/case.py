@@ -66,6 +66,35 @@ class Heads:
     """Tokens of a cache block."""
 
 
+@dataclass(frozen=True)
+class Scoring:
+    """What an attention layer in a case does to its scores."""
+
+    softcap: float = 0.0
+    """Where scores are capped; 0: they are not."""
+    sinks: bool = False
+    """Whether heads have sinks: random ones, the first far above all scores, the last absent."""
+
+    @property
+    def name(self) -> str:
+        """What a case's name says of it."""
+        return f"{f'-cap{self.softcap:g}' if self.softcap else ''}{'-sinks' if self.sinks else ''}"
+
+    def arguments(self, heads: Heads, device: torch.device) -> dict[str, Any]:
+        """`softcap` and `sinks` of the op, where they are not its defaults."""
+        arguments: dict[str, Any] = {}
+        if self.softcap:
+            arguments["softcap"] = self.softcap
+        if self.sinks:
+            sinks = 3 * torch.randn(heads.query, device=device)
+            sinks[0], sinks[-1] = 20.0, -torch.inf
+            arguments["sinks"] = sinks
+        return arguments
+
+
+PLAIN = Scoring()
+
+
 def paged(
     lengths: Sequence[int],
     heads: Heads,

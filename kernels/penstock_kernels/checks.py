@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -99,3 +101,14 @@ def expect_attention(
     expect_rank("slots", slots, "S")
     expect("slots", slots, tuple(slots.shape), INDEX)
     expect("kv_len", kv_len, tuple(slots.shape), INDEX)
+
+
+def expect_rule(q: Tensor, window: int, softcap: float, sinks: Tensor | None) -> None:
+    """Raises ValueError unless these can shape attention's scores."""
+    if window < 0:
+        raise ValueError(f"window is {window}; expected 0 (unlimited) or more")
+    if not 0 <= softcap < math.inf:
+        raise ValueError(f"softcap is {softcap}; expected 0 (none) or more")
+    if sinks is not None:
+        expect("sinks", sinks, (q.shape[1],), (torch.float32, torch.float64))
+        expect_rows("sinks", sinks)

@@ -7,6 +7,37 @@ import triton.language as tl
 # Finite, so that rows which have seen no key yet subtract it without a NaN.
 LOWEST = tl.constexpr(-1.0e38)
 LOG2_E = 1.4426950408889634
+_LOG2_E = tl.constexpr(LOG2_E)
+
+
+@triton.jit
+def scored(products, scale, softcap, CAPPED: tl.constexpr):
+    """Scores, times log2(e), of products of queries and keys.
+
+    `scale` and `softcap` are `constants`: with tanh(x) = 1 - 2 / (1 + exp(2 x)), one exponential
+    and one division are the soft cap.
+    """
+    if CAPPED:
+        return softcap - 2 * softcap / (1 + tl.exp2(products * scale))
+    else:  # noqa: RET505
+        return products * scale
+
+
+@triton.jit
+def with_sink(total, peak, sinks, query_head, exists, SINKS: tl.constexpr):
+    """Sums of weights with those of the sinks of `query_head`, against the same `peak`."""
+    if SINKS:
+        sink = tl.load(sinks + query_head, exists, other=float("-inf")).to(tl.float32)
+        return total + tl.exp2(sink * _LOG2_E - peak)
+    else:  # noqa: RET505
+        return total
+
+
+def constants(scale: float, softcap: float) -> tuple[float, float]:
+    """`scale` and `softcap` as `scored` takes them, which is CAPPED where `softcap` is not 0."""
+    if not softcap:
+        return scale * LOG2_E, 0.0
+    return 2 * scale * LOG2_E / softcap, softcap * LOG2_E
 
 
 @triton.jit
@@ -20,6 +51,8 @@ def fold(
     exists,
     visible,
     scale,
+    softcap,
+    CAPPED: tl.constexpr,
     MASKED: tl.constexpr,
     BLOCK_TOKENS: tl.constexpr,
     D: tl.constexpr,
@@ -28,7 +61,7 @@ def fold(
     """Folds the keys at positions `key` [N] into state = (acc [M, D], peak [M], total [M]).
 
     `plane` = (key and value heads, head). `exists` [N] guards loads and `visible` [M, N] scores,
-    both only if MASKED. `scale` includes log2(e): exponentials are powers of two.
+    both only if MASKED. `scale` and `softcap` as in `scored`: exponentials are powers of two.
     """
     acc, peak, total = state
     heads, head = plane
@@ -44,7 +77,8 @@ def fold(
         tile_t = inside[:, None]
     row = ((block * 2 * heads + head) * BLOCK_TOKENS + key % BLOCK_TOKENS) * D
     keys = tl.load(cache + row[None, :] + column[:, None], tile_t, other=0)
-    scores = tl.dot(q, keys.to(q.dtype), input_precision="ieee") * scale
+    products = tl.dot(q, keys.to(q.dtype), input_precision="ieee")
+    scores = scored(products, scale, softcap, CAPPED)
     if MASKED:
         scores = tl.where(visible, scores, float("-inf"))
     new_peak = tl.maximum(peak, tl.max(scores, 1))

@@ -1,9 +1,29 @@
-"""What the references share: the precision they work in, and the gather of a paged cache."""
+"""What the references share: precision, the gather of a paged cache, and attention itself."""
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+# Scores of `attention` that are held at once where torch has no kernel for them.
+SCORES = 1 << 24
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How an attention layer turns products of queries and keys into weights."""
+
+    scale: float
+    window: int = 0
+    """Keys that a query sees, its own included; 0: all."""
+    softcap: float = 0.0
+    """Scores become softcap tanh(score / softcap); 0: they stay."""
+    sinks: Tensor | None = None
+    """[Hq] a logit of each query head that takes part in the softmax, without a value."""
 
 
 def wide(tensor: Tensor) -> Tensor:
@@ -30,3 +50,42 @@ def gather(
     kv = kv_cache.view(-1, size).index_select(0, rows.flatten())
     keys, values = wide(kv).view(len(positions), 2, heads, -1, size).unbind(1)
     return keys, values
+
+
+def attention(
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    mask: Tensor | None,
+    rule: Rule,
+    causal: bool = False,
+) -> Tensor:
+    """softmax(scores) V: q [..., n, D], keys and values [..., L, D], of as many dimensions.
+
+    `mask` [..., n, L], true where a query sees a key, and `rule.sinks` [..., n] are broadcast. The
+    mask knows the window. `causal` stands for the mask of n = L queries that see what precedes.
+    """
+    if not rule.softcap and rule.sinks is None:
+        return scaled_dot_product_attention(
+            q, keys, values, attn_mask=mask, is_causal=causal, scale=rule.scale
+        )
+    *outer, queries, _ = q.shape
+    span = keys.shape[-2]
+    if causal:
+        mask = torch.ones(queries, span, dtype=torch.bool, device=q.device).tril_()
+    seen = None if mask is None else mask.expand(*outer, queries, span)
+    sinks = None if rule.sinks is None else rule.sinks.to(q.dtype).expand(*outer, queries)
+    rows = max(1, SCORES // max(math.prod(outer) * span, 1))
+    out = torch.empty_like(q)
+    for start in range(0, queries, rows):
+        some = slice(start, start + rows)
+        scores = q[..., some, :] @ keys.transpose(-1, -2) * rule.scale
+        if rule.softcap:
+            scores = scores.div_(rule.softcap).tanh_().mul_(rule.softcap)
+        if seen is not None:
+            scores.masked_fill_(~seen[..., some, :], -torch.inf)
+        total = scores.logsumexp(-1)
+        if sinks is not None:
+            total = torch.logaddexp(total, sinks[..., some])
+        out[..., some, :] = scores.sub_(total[..., None]).exp_() @ values
+    return out

@@ -24,7 +24,7 @@ def test_every_public_op_is_registered() -> None:
 
 
 def test_the_device_selects_the_implementation_unless_one_is_forced() -> None:
-    op, tensor = OPS["silu_mul"], torch.ones(1, 2, dtype=torch.float64)
+    op, tensor = OPS["act_mul"], torch.ones(1, 2, dtype=torch.float64)
     assert op.on(tensor) is op.reference
     with penstock_kernels.use("triton"):
         assert op.on(tensor) is op.triton
@@ -143,9 +143,9 @@ def test_arguments_that_do_not_fit_are_named() -> None:
     with pytest.raises(ValueError, match=r"residual is torch.float64"):
         penstock_kernels.rms_norm(x, torch.ones(8), 1e-5, x.double())
     with pytest.raises(ValueError, match="strides"):
-        penstock_kernels.silu_mul(x.t())
+        penstock_kernels.act_mul(x.t())
     with pytest.raises(ValueError, match="expected"):
-        penstock_kernels.silu_mul(torch.ones(2, 7))
+        penstock_kernels.act_mul(torch.ones(2, 7))
     with pytest.raises(ValueError, match=r"weight has shape \(3, 7\); expected \(3, 8\)"):
         penstock_kernels.linear(x, torch.ones(3, 7))
     with pytest.raises(ValueError, match="weight has 3 rows"):

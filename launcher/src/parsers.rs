@@ -1,8 +1,8 @@
 //! The output formats of models, by their names on the command line.
 
 use clap::ValueEnum;
-use penstock_router::config::Format;
-use penstock_router::tool_parsers::{ReasoningFormat, ToolFormat};
+use penstock_text::config::Format;
+use penstock_text::tool_parsers::{ReasoningFormat, ToolFormat};
 
 /// The format of a model's tool calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

@@ -108,10 +108,17 @@ class Group:
             )
         return total // self.size
 
+    def summed(self, x: Tensor) -> Tensor:
+        """Returns the sum of x over the ranks. May overwrite x."""
+        if self.size > 1 and x.numel():
+            dist.all_reduce(x)
+        return x
+
     def normed(self, norm_input: NormInput) -> tuple[Tensor, Tensor]:
         """Sums x over the ranks, then applies rms_norm. Returns (y, total). May overwrite x."""
         if self.size > 1 and norm_input.x.numel():
-            if self.peers is not None and takes(norm_input.x, self.size):
+            same = norm_input.scale.dtype == norm_input.x.dtype  # as the kernel reads them
+            if self.peers is not None and same and takes(norm_input.x, self.size):
                 return peer_sum(norm_input, self.peers)
             dist.all_reduce(norm_input.x)
         return norm_input.normed()

@@ -18,10 +18,10 @@ import torch
 
 from penstock.config import read_config
 from penstock.faults import BadSetting, Fault
-from penstock.layers import Build, GatedMlp, Head, Layer, Linear
+from penstock.layers import Build, Head, Layer, Linear
 from penstock.models import family
 from penstock.parallel import Group
-from penstock.quant import Unquantized
+from penstock.quant import Methods, Unquantized
 
 if TYPE_CHECKING:
     from penstock_kernels.linear.plan import Problem
@@ -34,12 +34,13 @@ def problems(model: Path, ranks: int) -> list[Problem]:
     raw, device = read_config(model), torch.device("meta")
     cls = family(raw)
     unquantized = Unquantized(torch.bfloat16, device)
-    made = cls(cls.read_config(raw), Build(torch.bfloat16, device, Group(0, ranks), unquantized))
+    made = cls(
+        cls.read_config(raw), Build(torch.bfloat16, device, Group(0, ranks), Methods(unquantized))
+    )
     if not isinstance(made, Layer):
         raise TypeError(f"{cls.__name__} is not a tree of layers")
     layers = [layer for _, layer in made.walk()]
-    mlps = [layer.gate_up for layer in layers if isinstance(layer, GatedMlp)]
-    gated = {id(linear) for linear in mlps if linear.bias is None}  # as `Unquantized` multiplies
+    gated = {id(layer) for layer in layers if getattr(layer, "fused_gate", None) is not None}
     found: dict[Problem, None] = {}
     for layer in layers:
         if isinstance(layer, Linear | Head):

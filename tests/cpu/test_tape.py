@@ -10,7 +10,7 @@ import torch
 from penstock import cpu
 from penstock._core import cpu as native
 from penstock.cpu.tape import Recorder, Unrecordable
-from penstock_kernels import rms_norm, sample, silu_mul
+from penstock_kernels import act_mul, rms_norm, sample
 from torch import Tensor
 
 cpu.install()
@@ -51,7 +51,7 @@ def test_replay_uses_the_current_tensor_contents() -> None:
 def test_tape_keeps_its_tensors_alive() -> None:
     def doubled() -> tuple[Callable[[], Tensor], Tensor]:
         x = torch.ones(3, 64)
-        return record(lambda: silu_mul(torch.empty(3, 64).copy_(x))), silu_mul(x)
+        return record(lambda: act_mul(torch.empty(3, 64).copy_(x))), act_mul(x)
 
     replay, expected = doubled()
     gc.collect()
@@ -155,7 +155,7 @@ def test_total_tape_size_is_bounded() -> None:
     recorder, x = Recorder(100), torch.ones(1, 16)
 
     def launch() -> Tensor:
-        return silu_mul(x)
+        return act_mul(x)
 
     for _ in range(3):
         assert recorder.record(launch) is not launch

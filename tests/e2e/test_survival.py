@@ -173,7 +173,7 @@ def test_open_file_limit_is_raised(tmp_path: Path) -> None:
     line = next(line for line in explained.stdout.splitlines() if "connections" in line)
     words = line.split(maxsplit=2)
     assert words[:2] == ["connections", str(2048 - 256 - 8)]
-    assert words[2].startswith("the limit of open files was raised from 256 to 2048, less 264")
+    assert words[2].startswith("the limit of open files was raised from 256 to 2048, minus 264")
 
 
 def directories(pid: int) -> list[Path]:

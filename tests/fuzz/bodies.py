@@ -6,7 +6,7 @@ refusal names its field. What CI sends is a small part of this.
     python tests/fuzz/bodies.py --bodies 1000  # a try
     python tests/fuzz/bodies.py --penstock BIN/penstock --shard BIN/penstock-mock-shard
 
-Part one runs router/tests/http_fuzz.rs with more requests. In part two `schemathesis` (extra
+Part one runs router/http/tests/fuzz with more requests. In part two `schemathesis` (extra
 `bench`) draws bodies from docs/openapi.json, valid and invalid ones, which go to a
 server (`hostile.py`). Afterwards no request is open and no block is leased. The server's worker
 runs brook, or is the mock shard, with which more bodies are tried per second.
@@ -32,15 +32,15 @@ ROOT = Path(__file__).resolve().parents[2]
 BROOK = ROOT / "python/penstock/brook"
 BROOK_VOCABULARY = "4096"
 LONGEST = "128"  # tokens of a prompt and its answer, or the fuzzing takes days
-CLIENTS = 6  # of router/tests/http_fuzz.rs, each of whose two tests sends as many
+CLIENTS = 6  # of router/http/tests/fuzz, each of whose two tests sends as many
 SETTLED = ("penstock_requests_open", "penstock_kv_blocks_dead", "penstock_http_body_bytes")
 
 
 def at_mock_worker(bodies: int) -> None:
     environment = {**os.environ, "FUZZ_REQUESTS": str(bodies // CLIENTS // 2)}
-    command = ["cargo", "test", "--quiet", "-p", "penstock-router"]
+    command = ["cargo", "test", "--quiet", "-p", "penstock-http"]
     began = time.monotonic()
-    subprocess.run([*command, "--test", "http_fuzz"], cwd=ROOT, env=environment, check=True)
+    subprocess.run([*command, "--test", "fuzz"], cwd=ROOT, env=environment, check=True)
     print(f"mock worker: {bodies} bodies in {time.monotonic() - began:.0f} s (compiling included)")
 
 

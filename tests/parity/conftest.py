@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "worker"))
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "worker")]
 
-from checkpoints import checkpoint_maker
+from checkpoints import checkpoint_maker  # noqa: E402
 
 
 @pytest.fixture(scope="session")

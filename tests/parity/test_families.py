@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from checkpoints import CASES, generate, prompt, reference
+from checkpoints import CASES, SHAPE, generate, prompt, reference
 from driver import Driver, Running, greedy, running
 from local import LocalWorker
-from penstock.models.llama import Qwen2
-from transformers import AutoConfig
+from penstock.faults import BadModel
+from penstock.models import family
+from penstock.models.qwen import Qwen2
+from transformers import AutoConfig, Gemma3Config, Gemma3ForConditionalGeneration
+
+# Families and options that the other tests of several ranks do not have.
+SHARDED = ["qwen3-window", "phi3-window", "phi3-longrope", "gemma2", "gemma3"]
 
 
 def run_alone(worker: LocalWorker, path: Path, sequence: Running, dtype: str) -> list[torch.Tensor]:
@@ -71,11 +77,40 @@ def test_two_ranks_add_biases_once(checkpoint: Callable[[str], Path]) -> None:
         assert sequence.logprobs == pytest.approx(chosen.tolist(), abs=2e-4)
 
 
+@pytest.mark.parametrize("case", SHARDED)
+@pytest.mark.parametrize("size", [1, 2])
+def test_ranks_chunks_and_prefix_hits(
+    checkpoint: Callable[[str], Path], case: str, size: int
+) -> None:
+    """A prompt longer than a window, in chunks; then the same on top of its cached blocks."""
+    path = checkpoint(case)
+    model = reference(path, torch.float64)
+    ids = prompt(90)
+    expected = generate(model, ids, 24)
+    with torch.inference_mode():
+        theirs = model(torch.tensor([ids + expected])).logits[0, len(ids) - 1 : -1]
+    chosen = theirs.log_softmax(-1).gather(1, torch.tensor(expected)[:, None])[:, 0]
+    for workers, loaded in running(path, size, dtype="float64"):
+        driver = Driver(workers, loaded)
+        first, second = greedy(ids, 24), greedy(ids, 24)
+        driver.enter(first)
+        while not first.tokens:
+            driver.step([first], chunk=32)
+        driver.enter_after(second, first)
+        assert second.computed == 80
+        driver.finish([first, second])
+        driver.stream.close()
+        for sequence in (first, second):
+            assert sequence.tokens == expected
+            assert sequence.logprobs == pytest.approx(chosen.tolist(), abs=2e-4)
+
+
+@pytest.mark.parametrize("case", ["llama31", *SHARDED])
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 2e-4), ("bfloat16", 0.5)])
 def test_other_dtypes_of_the_cpu(
-    checkpoint: Callable[[str], Path], dtype: str, tolerance: float
+    checkpoint: Callable[[str], Path], case: str, dtype: str, tolerance: float
 ) -> None:
-    path = checkpoint("llama31")
+    path = checkpoint(case)
     ids = prompt(90)
     logits = run_alone(LocalWorker(), path, greedy(ids, 1), dtype)
     with torch.inference_mode():
@@ -136,3 +171,122 @@ def test_legacy_rope_config_is_read(checkpoint: Callable[[str], Path], tmp_path:
     run_alone(LocalWorker(), path, new, "float64")
     run_alone(LocalWorker(), tmp_path, old, "float64")
     assert new.tokens == old.tokens
+
+
+def test_text_of_gemma3_checkpoints_with_images(tmp_path: Path) -> None:
+    """Names with a prefix, config.json in `text_config`, a vision tower that is not loaded."""
+    text = {**SHAPE, **CASES["gemma3"]}
+    vision = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1} | {
+        "num_attention_heads": 2,
+        "image_size": 28,
+        "patch_size": 14,
+    }
+    torch.manual_seed(7)
+    whole = Gemma3Config(text_config=text, vision_config=vision, mm_tokens_per_image=4)
+    model = Gemma3ForConditionalGeneration(whole).eval()
+    model.save_pretrained(tmp_path)
+    ids = prompt(90)
+    expected = generate(model, ids, 16)
+    sequence = greedy(ids, 16)
+    run_alone(LocalWorker(), tmp_path, sequence, "float32")
+    assert sequence.tokens == expected
+
+
+def rewritten(path: Path, directory: Path, drop: tuple[str, ...], **fields: Any) -> Path:
+    """The checkpoint with some fields of config.json dropped and others added."""
+    for file in path.glob("*.safetensors"):
+        (directory / file.name).symlink_to(file)
+    config = json.loads((path / "config.json").read_text())
+    kept = {name: value for name, value in config.items() if name not in drop}
+    (directory / "config.json").write_text(json.dumps({**kept, **fields}))
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("case", "drop", "fields"),
+    [
+        (
+            "gemma3",
+            ("rope_parameters", "layer_types"),
+            {
+                "rope_theta": 2e6,
+                "rope_local_base_freq": 5000.0,
+                "rope_scaling": {"rope_type": "linear", "factor": 4.0},
+                "sliding_window_pattern": 2,
+            },
+        ),
+        ("gemma3", ("rope_parameters", "layer_types"), {"sliding_window_pattern": 3}),
+        ("gemma2", ("rope_parameters", "layer_types", "final_logit_softcapping"), {}),
+        ("gemma2", ("attn_logit_softcapping",), {"final_logit_softcapping": None}),
+        (
+            "phi3-longrope",
+            ("rope_parameters",),
+            {
+                "rope_theta": 9000.0,
+                "partial_rotary_factor": 0.75,
+                "rope_scaling": {
+                    "type": "longrope",
+                    "short_factor": [1.0] * 6,
+                    "long_factor": [1.5, 2.0, 3.0, 4.0, 6.0, 8.0],
+                },
+            },
+        ),
+        ("qwen3", ("rope_parameters",), {"rope_theta": 5e5}),
+    ],
+)
+def test_older_fields_and_defaults_are_read(
+    checkpoint: Callable[[str], Path],
+    case: str,
+    drop: tuple[str, ...],
+    fields: dict[str, Any],
+    tmp_path: Path,
+) -> None:
+    """As transformers reads the same file."""
+    path = rewritten(checkpoint(case), tmp_path, drop, **fields)
+    ids = prompt(90)
+    sequence = greedy(ids, 8)
+    logits = torch.cat(run_alone(LocalWorker(), path, sequence, "float64"))
+    with torch.inference_mode():
+        tokens = torch.tensor([ids + sequence.tokens])
+        theirs = reference(path, torch.float64)(tokens).logits[0, len(ids) - 1 : -1]
+    torch.testing.assert_close(logits, theirs, rtol=0, atol=2e-4)
+
+
+def test_short_sequences_keep_the_short_factors_of_longrope(
+    checkpoint: Callable[[str], Path],
+) -> None:
+    """One table serves all sequences: the long one only where a sequence may need it."""
+    path = checkpoint("phi3-longrope")
+    ids = prompt(40)
+    worker, sequence = LocalWorker(), greedy(ids, 16)
+    driver = Driver([worker], worker.load(path, dtype="float64", max_sequence_tokens=64))
+    driver.enter(sequence)
+    driver.finish([sequence])
+    driver.stream.close()
+    assert sequence.tokens == generate(reference(path, torch.float64), ids, 16)
+
+
+@pytest.mark.parametrize(
+    ("case", "fields", "text"),
+    [
+        ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention True"),
+        ("gemma3", {"use_bidirectional_attention": True}, "use_bidirectional_attention True"),
+        ("gemma2", {"hidden_activation": "tanh"}, "hidden_activation 'tanh'"),
+        ("gemma2", {"query_pre_attn_scalar": 0}, "query_pre_attn_scalar must be a number above 0"),
+        ("gemma2", {"attn_logit_softcapping": -1.0}, "attn_logit_softcapping must be"),
+        ("gemma2", {"final_logit_softcapping": "x"}, "final_logit_softcapping must be"),
+        ("gemma2", {"sliding_window": None}, "sliding_window must be a number"),
+        ("gemma3", {"layer_types": ["full_attention"]}, "each of 4 layers"),
+        ("gemma3", {"rope_parameters": {"rope_theta": 1e6}}, "rope_parameters must have an object"),
+        ("phi3-window", {"attention_bias": True}, "attention_bias True"),
+        ("phi3-window", {"rope_scaling": {"type": "linear", "factor": 2.0}}, "'linear'"),
+        ("qwen3", {"hidden_act": "gelu"}, "hidden_act 'gelu'"),
+        ("qwen3", {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope_type 'dynamic'"),
+    ],
+)
+def test_unsupported_fields_are_refused_by_name(
+    checkpoint: Callable[[str], Path], case: str, fields: dict[str, Any], text: str
+) -> None:
+    raw = json.loads((checkpoint(case) / "config.json").read_text())
+    with pytest.raises(BadModel, match=re.escape(text)):
+        family(raw).read_config({**raw, **fields})

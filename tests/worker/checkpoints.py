@@ -37,6 +37,14 @@ YARN: dict[str, Any] = {
     "original_max_position_embeddings": 64,
 }
 
+GEMMA: dict[str, Any] = {
+    "head_dim": 32,
+    "query_pre_attn_scalar": 24,
+    "sliding_window": 24,
+    "tie_word_embeddings": True,
+    "final_logit_softcapping": 20.0,
+}
+
 CASES: dict[str, dict[str, Any]] = {
     "llama2": {"model_type": "llama", "num_key_value_heads": 4},
     "llama3-tied": {"model_type": "llama", "tie_word_embeddings": True},
@@ -65,13 +73,57 @@ CASES: dict[str, dict[str, Any]] = {
         "sliding_window": 24,
         "max_window_layers": 1,
     },
+    "qwen2-mixed": {
+        "model_type": "qwen2",
+        "use_sliding_window": True,
+        "sliding_window": 24,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    },
+    "qwen3": {"model_type": "qwen3", "head_dim": 32, "attention_bias": True},
+    "qwen3-window": {
+        "model_type": "qwen3",
+        "head_dim": 16,
+        "use_sliding_window": True,
+        "sliding_window": 24,
+        "max_window_layers": 1,
+        "tie_word_embeddings": True,
+    },
+    "gemma2": {**GEMMA, "model_type": "gemma2", "attn_logit_softcapping": 5.0},
+    "gemma3": {
+        **GEMMA,
+        "model_type": "gemma3_text",
+        "num_hidden_layers": 4,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+        "rope_parameters": {
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+            "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
+        },
+    },
+    "phi3-window": {"model_type": "phi3", "sliding_window": 24, "pad_token_id": 0},
+    "phi3-longrope": {
+        "model_type": "phi3",
+        "pad_token_id": 0,
+        "partial_rotary_factor": 0.75,
+        "original_max_position_embeddings": 64,
+        "rope_parameters": {
+            "rope_type": "longrope",
+            "rope_theta": 10000.0,
+            "short_factor": [1.0, 1.1, 1.2, 1.3, 1.5, 2.0],
+            "long_factor": [1.1, 1.4, 2.0, 3.0, 5.0, 8.0],
+        },
+    },
 }
 
 
 def make(directory: Path, case: str) -> Path:
-    """Writes the case's checkpoint; biases are random too, which transformers leaves at zero."""
-    path = directory / case
-    fields = {**SHAPE, **CASES[case]}
+    """Writes the case's checkpoint."""
+    return write(directory / case, **CASES[case])
+
+
+def write(path: Path, **changes: Any) -> Path:
+    """Writes a checkpoint with these fields of config.json, and SHAPE's; biases are random too,
+    which transformers leaves at zero."""
+    fields = {**SHAPE, **changes}
     torch.manual_seed(7)
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**fields)).eval()
     with torch.no_grad():

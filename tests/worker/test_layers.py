@@ -9,10 +9,14 @@ import pytest
 import torch
 from checkpoints import checkpoint_maker
 from local import LocalWorker
-from penstock.layers import attention
+from penstock.attention import Chunks, KvPlaces, StepContext
+from penstock.config import AttentionSpec, NormSpec, ResidualSpec
+from penstock.layers import Attention, Build, attention
 from penstock.models import fewer_layers
-from penstock.quant import Unquantized, unquantized
+from penstock.parallel import Group
+from penstock.quant import Methods, Unquantized, unquantized
 from penstock.worker.startup.warmup import captured_shapes
+from ranks import Threads
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
@@ -60,3 +64,48 @@ def test_an_abridged_model_has_a_layer_of_each_kind(
     assert layers == kept
     runner.warmup_stages(shape).forward()
     assert layers == [*kept, 0, 1, 2]
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("softcap", [0.0, 2.0])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_sinks_join_the_softmax_of_their_heads(softcap: float, ranks: int) -> None:
+    """Against attention in plain torch. Ranks share heads, and with them the sinks."""
+    tokens, hidden, heads, dim = 7, 8, 4, 6
+    spec = AttentionSpec(heads, heads, dim, 0.5, None, softcap=softcap, sinks=True)
+    stream = ResidualSpec(hidden, NormSpec(1e-6))
+    generator, width = torch.Generator().manual_seed(3), heads * dim
+    kind: dict[str, Any] = {"generator": generator, "dtype": torch.float64}
+    x = torch.randn(tokens, hidden, **kind)
+    shapes = {"qkv.q": (width, hidden), "qkv.k": (width, hidden), "qkv.v": (width, hidden)}
+    whole = {f"{n}.weight": torch.randn(shape, **kind) for n, shape in shapes.items()}
+    whole |= {"out.weight": torch.randn(hidden, width, **kind)}
+    whole |= {"sinks": torch.randn(heads, generator=generator)}
+
+    @torch.inference_mode()
+    def work(group: Group) -> torch.Tensor:
+        device = torch.device("cpu")
+        methods = Methods(Unquantized(torch.float64, device))
+        layer = Attention(Build(torch.float64, device, group, methods, 16), stream, spec, 0)
+        targets = {n.lstrip("."): target for n, target in layer.all_targets().items()}
+        assert targets.keys() == whole.keys()
+        for name, target in targets.items():
+            target.destination.copy_(whole[name][target.region])
+        positions = torch.arange(tokens, dtype=torch.int32)
+        ends = torch.tensor([0, tokens], dtype=torch.int32)
+        chunks = Chunks(ends[:1], ends, ends[1:], tokens)
+        places = KvPlaces(positions[:1, None], positions)
+        cache = torch.zeros(1, 2, layer.kv_heads, 16, dim, dtype=torch.float64)
+        context = StepContext(positions, [places], [cache], None, chunks)
+        return group.summed(layer.product(x, context))
+
+    q, k, v = ((x @ whole[f"qkv.{p}.weight"].t()).view(-1, heads, dim) for p in "qkv")
+    scores = torch.einsum("qhd,khd->hqk", q, k) * 0.5
+    scores = softcap * (scores / softcap).tanh() if softcap else scores
+    scores += torch.full((tokens, tokens), -torch.inf).triu(1)
+    sinks = whole["sinks"].double()[:, None, None].expand(-1, tokens, 1)
+    shares = torch.cat((scores, sinks), -1).softmax(-1)[..., :-1]
+    mixed = torch.einsum("hqk,khd->qhd", shares, v).reshape(tokens, -1)
+    for found in Threads(ranks).run(work):
+        expected = mixed @ whole["out.weight"].t()
+        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)

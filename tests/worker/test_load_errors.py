@@ -25,6 +25,7 @@ from safetensors.torch import load_file, save_file
 WEIGHTS = "model.safetensors"
 NORM = "model.norm.weight"
 QUERY = "model.layers.1.self_attn.q_proj.weight"
+LISTS = dict.fromkeys(("short_factor", "long_factor"), [1.0] * 8)
 QWEN2 = {"architectures": ["Qwen2ForCausalLM"]}
 
 
@@ -230,7 +231,14 @@ def test_the_gpu_of_a_rank(
         ({"quantization_config": {"bits": 4}}, "quantized"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu'"),
         ({"hidden_size": "many"}, "hidden_size must be a number"),
-        ({"rope_parameters": {"rope_type": "longrope"}}, "rope_type 'longrope'"),
+        ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "rope_type 'dynamic'"),
+        ({"rope_parameters": {"rope_type": "longrope"}}, "short_factor must be a list"),
+        (
+            {"rope_parameters": {"rope_type": "longrope", **LISTS, "long_factor": [1.0]}},
+            "long_factor must have a number for each of 8 pairs",
+        ),
+        ({"rope_parameters": {"full_attention": {}}}, "rope_parameters per layer type"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5"),
         ({"rope_parameters": {"rope_type": "linear"}}, "factor must be a number"),
         (
             {"rope_parameters": {"rope_type": "linear", "factor": 0}},

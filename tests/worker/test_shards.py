@@ -3,86 +3,36 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import Any, TypeVar
 
 import pytest
 import torch
 import torch.nn.functional as F
-from penstock.config import MlpSpec, NormSpec
+from penstock.config import MlpSpec, NormSpec, ResidualSpec, Specification
 from penstock.faults import BadSetting
-from penstock.layers import Build, Embedding, GatedMlp, Head, Layer, RmsNorm
+from penstock.layers import Build, Embedding, GatedMlp, Head, Layer, Residual, RmsNorm
 from penstock.parallel import Group
-from penstock.quant import Unquantized
-from penstock_kernels.rms_norm import NormInput
+from penstock.quant import Methods, Unquantized
+from ranks import Threads
 from torch import Tensor
 
-T = TypeVar("T")
 HIDDEN, INNER, EPS = 8, 12, 1e-3
-
-
-class Threads:
-    """Where the ranks of a group meet."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.parts: list[Any] = [None] * size
-        self.barrier = threading.Barrier(size)
-
-    def gather(self, rank: int, part: Tensor) -> list[Tensor]:
-        """All ranks' parts, in order."""
-        self.parts[rank] = part.clone()
-        self.barrier.wait(30)
-        found = list(self.parts)
-        self.barrier.wait(30)
-        return found
-
-    def run(self, work: Callable[[Group], T]) -> list[T]:
-        """What `work` returns on each rank."""
-        results: list[Any] = [None] * self.size
-
-        def one(rank: int) -> None:
-            try:
-                results[rank] = work(Rank(rank, self))
-            except BaseException:
-                self.barrier.abort()
-                raise
-
-        threads = [threading.Thread(target=one, args=(rank,)) for rank in range(self.size)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return results
-
-
-class Rank(Group):
-    """A rank whose collectives go through memory of the process."""
-
-    def __init__(self, rank: int, threads: Threads) -> None:
-        super().__init__(rank, threads.size)
-        self.threads = threads
-
-    def normed(self, norm_input: NormInput) -> tuple[Tensor, Tensor]:
-        parts = self.threads.gather(self.rank, norm_input.x)
-        return norm_input._replace(x=torch.stack(parts).sum(0)).normed()
-
-    def join_columns(self, x: Tensor) -> Tensor:
-        return torch.cat(self.threads.gather(self.rank, x), dim=1)
+STREAM = ResidualSpec(HIDDEN, NormSpec(EPS))
 
 
 class Tiny(Layer):
     """A model without attention."""
 
     def __init__(self, build: Build, vocab: int, tied: bool) -> None:
-        self.embed = Embedding(build, vocab, HIDDEN)
-        self.norms = [RmsNorm(build, HIDDEN, NormSpec(EPS)) for _ in range(2)]
-        self.mlp = GatedMlp(build, HIDDEN, MlpSpec(INNER, bias=True))
-        self.head = Head(build, vocab, HIDDEN, self.embed if tied else None)
+        spec = Specification(STREAM, vocab, 1, (), tied)
+        self.embed = Embedding(build, spec)
+        self.norms = [RmsNorm(build, HIDDEN, STREAM.norm) for _ in range(2)]
+        self.mlp = GatedMlp(build, STREAM, MlpSpec(INNER, bias=True))
+        self.head = Head(build, spec, self.embed if tied else None)
 
     def __call__(self, ids: Tensor) -> Tensor:
         first, last = self.norms
-        return self.head(last(self.mlp(first, self.embed(ids)))[0])
+        rows = Residual(self.embed(ids), None, self.embed.group.size > 1)
+        return self.head(last(self.mlp(first, rows))[0])
 
 
 def weights(vocab: int, tied: bool) -> dict[str, Tensor]:
@@ -136,7 +86,7 @@ def test_ranks_together_match_a_single_rank(size: int, vocab: int, tied: bool) -
     def work(group: Group) -> Tensor:
         device = torch.device("cpu")
         method = Unquantized(torch.float64, device)
-        model = Tiny(Build(torch.float64, device, group, method), vocab, tied)
+        model = Tiny(Build(torch.float64, device, group, Methods(method)), vocab, tied)
         targets = model.all_targets()
         assert targets.keys() == whole.keys()
         for name, target in targets.items():
@@ -159,6 +109,6 @@ def test_ranks_together_match_a_single_rank(size: int, vocab: int, tied: bool) -
 
 def test_indivisible_sizes_are_named() -> None:
     device, group = torch.device("cpu"), Group(0, 5)
-    build = Build(torch.float32, device, group, Unquantized(torch.float32, device))
+    build = Build(torch.float32, device, group, Methods(Unquantized(torch.float32, device)))
     with pytest.raises(BadSetting, match="the size of gate is 12"):
-        GatedMlp(build, HIDDEN, MlpSpec(INNER))
+        GatedMlp(build, STREAM, MlpSpec(INNER))

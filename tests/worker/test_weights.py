@@ -33,7 +33,8 @@ def directory(tmp_path: Path) -> Path:
 def load(directory: Path, targets: dict[str, Target]) -> int:
     ignored = [name for name in STORED if name not in targets]
     with Checkpoint(directory) as checkpoint:
-        return load_weights(checkpoint, targets, ignored, lambda done, total: None)
+        wanted = {name: [target] for name, target in targets.items()}
+        return load_weights(checkpoint, wanted, ignored, lambda done, total: None)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -85,17 +86,31 @@ def test_file_truncated_during_loading_is_reported(directory: Path) -> None:
     path = directory / "model.safetensors"
     with Checkpoint(directory) as checkpoint:
         path.write_bytes(path.read_bytes()[:-40])
-        targets = {name: Target.whole(tensor.clone()) for name, tensor in STORED.items()}
+        targets = {name: [Target.whole(tensor.clone())] for name, tensor in STORED.items()}
         with pytest.raises(BadModel, match="became shorter"):
             load_weights(checkpoint, targets, [], lambda done, total: None)
 
 
-def test_quantized_tensors_are_refused_by_name(tmp_path: Path) -> None:
-    save_file({"q": torch.zeros(4, dtype=torch.int8)}, tmp_path / "model.safetensors")
+def test_dtypes_without_a_counterpart_are_refused_by_name(tmp_path: Path) -> None:
+    save_file({"q": torch.zeros(4, dtype=torch.uint16)}, tmp_path / "model.safetensors")
     before = os.listdir("/proc/self/fd")
-    with pytest.raises(BadModel, match="tensor q is I8"), Checkpoint(tmp_path):
+    with pytest.raises(BadModel, match="tensor q is U16"), Checkpoint(tmp_path):
         pass
     assert len(os.listdir("/proc/self/fd")) == len(before), "files stay open"
+
+
+@pytest.mark.parametrize("wanted", [torch.int8, torch.float32, torch.uint8])
+def test_integers_fit_only_what_takes_them(tmp_path: Path, wanted: torch.dtype) -> None:
+    """Floats are converted to floats; a quantized tensor is no float, and no other integer."""
+    stored = torch.tensor([-3, 0, 127], dtype=torch.int8)
+    save_file({"q": stored}, tmp_path / "model.safetensors")
+    found = torch.zeros(3, dtype=wanted)
+    if wanted == torch.int8:
+        load(tmp_path, {"q": Target.whole(found)})
+        assert torch.equal(found, stored)
+        return
+    with pytest.raises(BadModel, match=r"tensor q is int8, but its layer takes (float32|uint8)"):
+        load(tmp_path, {"q": Target.whole(found)})
 
 
 def test_abandoned_load_stops_reading(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +129,7 @@ def test_abandoned_load_stops_reading(directory: Path, monkeypatch: pytest.Monke
 
     rows: list[int] = []
     monkeypatch.setattr(StoredTensor, "read", slow)
-    targets = {"vector": Target.whole(STORED["vector"].clone())}
+    targets = {"vector": [Target.whole(STORED["vector"].clone())]}
     ignored = [name for name in STORED if name != "vector"]
     with Checkpoint(directory) as checkpoint, pytest.raises(LoadCancelled):
         load_weights(checkpoint, targets, ignored, give_up)

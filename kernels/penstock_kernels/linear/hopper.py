@@ -6,7 +6,7 @@ take ROWS of the rows each. Gate and up of an output are in one thread, so that 
 anything is rounded or written: neither goes through memory.
 
 What that saves is power, which limits a GPU that multiplies for seconds: in turns on an H200, an 8B
-layer's products of 8,192 rows take 5,356 us, and with cuBLAS and silu_mul in place of this kernel
+layer's products of 8,192 rows take 5,356 us, and with cuBLAS and act_mul in place of this kernel
 5,562. Where rows are fewer, tiles that all programs can take at once save time: see `tiling`.
 
 Source: Shazeer, GLU Variants Improve Transformer, arXiv:2002.05202.

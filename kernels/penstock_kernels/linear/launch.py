@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from triton.runtime.errors import OutOfResources
 
+from ..act_mul import act_mul
 from ..arch_kernel import ArchKernel
 from ..device import arrivals, is_hopper, processors, shared_bytes
 from ..pdl import early_launch
 from ..rms_norm import NormInput
-from ..silu_mul import silu_mul
 from ..sizes import divided_up, power_of_two
 from .gemv import gemv
 from .plan import COUNTERS, FEW, LEAST_ROWS, Gemv, Library, Plan, Problem, Skinny, bucket, rule
@@ -115,7 +115,7 @@ def _by_library(problem: Problem, x: Tensor, weight: Tensor, bias: Tensor | None
         if HOPPER.launch(x.device, tiles, x, weight, out):
             return out
     product = F.linear(x, weight, bias)
-    return silu_mul(product) if problem.gated else product
+    return act_mul(product) if problem.gated else product
 
 
 def _tiles(problem: Problem, x: Tensor) -> Tiling | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..checks import expect_attention, expect_out, expect_rotation
+from ..checks import expect_attention, expect_out, expect_rotation, expect_rule
 from ..op import Op
 from . import reference
 
@@ -25,6 +25,9 @@ def paged_decode_attention(
     scale: float,
     window: int = 0,
     out: Tensor | None = None,
+    *,
+    softcap: float = 0.0,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """rope_kv_write, then softmax(scale q K^T) V, for the last token of each of S sequences.
 
@@ -35,8 +38,11 @@ def paged_decode_attention(
         as in rope_kv_write, Hq a multiple of Hkv; block_tables [N, B] int32, whose entries past
         a sequence's end are never read; slots [S] int32, the row of block_tables of each sequence;
         kv_len [S] int32, with the query; 0 marks a padding row: nothing of it is rotated or written
-        even if its slot_mapping names a place, which may be another's; out: where to put the
-        result.
+        even if its slot_mapping names a place, which may be another's;
+        softcap: scores, once scaled, become softcap tanh(score / softcap) before the mask (0: they
+        stay); sinks [Hq] float32: a logit of each query head, of no scale or cap, that takes part
+        in the softmax and has no value, so that weights add up to less than 1;
+        out: where to put the result.
     Returns: [S, Hq, D] of q's dtype, contiguous; zeros for padding rows.
     Precision: as paged_prefill_attention; queries are rounded to their dtype once rotated.
     Reproducible: a row depends on its own query, keys and kv_len, and on its neighbours by rounding
@@ -51,9 +57,6 @@ def paged_decode_attention(
     expect_out(q, out)
     if len(q) != len(kv_len):
         raise ValueError(f"q has {len(q)} rows for {len(kv_len)} sequences; expected one each")
-    if window < 0:
-        raise ValueError(f"window is {window}; expected 0 (unlimited) or more")
-    where = block_tables, slots, kv_len
-    return _OP.on(q)(
-        q, k, v, cos_sin, positions, slot_mapping, kv_cache, *where, scale, window, out
-    )
+    expect_rule(q, window, softcap, sinks)
+    where = cos_sin, positions, slot_mapping, kv_cache, block_tables, slots, kv_len
+    return _OP.on(q)(q, k, v, *where, scale, window, out, softcap, sinks)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..case import DTYPES, Case, Heads, Size, paged
+from ..case import DTYPES, PLAIN, Case, Heads, Scoring, Size, paged
 
 # Operands of the second product, the probabilities, are rounded as well as the result.
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1.5e-2, torch.float16: 2e-3}
@@ -56,6 +56,7 @@ def _case(
     window: int = 0,
     spare: int = 3,
     claimed: int = -1,
+    rule: Scoring = PLAIN,
 ) -> Case:
     dtype = DTYPES[kind]
 
@@ -64,13 +65,14 @@ def _case(
             **decode_arguments(heads, lengths, dtype, device, spare, claimed, window),
             "scale": heads.size**-0.5,
             "window": window,
+            **rule.arguments(heads, device),
         }
 
     keys = sum(min(length, window or length) for length in lengths)
     shape = f"{heads.query}:{heads.kv}x{heads.size}-page{heads.block_tokens}"
     shown = f"{len(lengths)}seqs-{min(lengths)}..{max(lengths)}"
     name = f"{kind}-{shape}-{shown}-window{window}{'-far' if spare > 3 else ''}"
-    name += "-claimed" if claimed >= 0 else ""
+    name += f"{'-claimed' if claimed >= 0 else ''}{rule.name}"
     moved = 2 * (keys * heads.kv + len(lengths) * heads.query) * heads.size * dtype.itemsize
     return Case(name, size, make, TOLERANCE[dtype], bytes_moved=moved)
 
@@ -88,6 +90,8 @@ def _newest(memory: dict[str, Tensor], claimed: int) -> Tensor:
 
 MIXED = [1, 0, 16, 17, 255, 256, 257, 1000, 64, 0, 3001]
 
+CAPPED, SINKS, BOTH = Scoring(2.0), Scoring(sinks=True), Scoring(3.0, True)
+
 CASES = [
     *(_case(Size.SMALL, kind, Heads(6, 2, 32, 4), [3, 0, 9, 65]) for kind in DTYPES),
     _case(Size.SMALL, "f32", Heads(5, 1, 96, 5), [300, 1]),
@@ -95,6 +99,37 @@ CASES = [
     _case(Size.SMALL, "f32", Heads(2, 2, 64, 8), [0, 0]),
     # Rows of chunks are padding to the decodes before them.
     *(_case(Size.SMALL, kind, Heads(2, 2, 64, 8), [3, 17, 0, 0], claimed=5) for kind in DTYPES),
+    # Scores that a cap bends, sinks, and both; of one split, of several and of padding.
+    *(_case(Size.SMALL, kind, Heads(6, 2, 32, 4), [3, 0, 9, 65], rule=CAPPED) for kind in DTYPES),
+    *(
+        _case(Size.SMALL, kind, Heads(6, 2, 32, 4), [3, 0, 9, 300], 0, 3, 5, rule)
+        for kind in ("f32", "bf16")
+        for rule in (SINKS, BOTH)
+    ),
+    *(
+        _case(Size.SMALL, "f32", Heads(4, 2, 64, 8), [20, 530, 0, 5], window, rule=rule)
+        for rule in (CAPPED, SINKS)
+        for window in (7, 300)
+    ),
+    _case(Size.SMALL, "f32", Heads(4, 1, 256, 8), [20, 0, 300], 0, rule=CAPPED),
+    *(
+        _case(Size.FULL, kind, Heads(8, 2, size, 16), MIXED, window, rule=rule)
+        for kind, size, window, rule in [
+            ("f32", 64, 0, BOTH),
+            ("f32", 256, 100, CAPPED),
+            ("f16", 128, 0, CAPPED),
+            ("bf16", 64, 0, SINKS),
+            ("bf16", 64, 100, SINKS),
+            ("bf16", 128, 0, CAPPED),
+            ("bf16", 128, 100, BOTH),
+            ("bf16", 256, 0, CAPPED),
+            ("bf16", 256, 300, CAPPED),
+        ]
+    ),
+    # Gemma 2 9B, Gemma 3 1B, gpt-oss 20B.
+    _case(Size.FULL, "bf16", Heads(16, 8, 256, 16), MIXED, rule=Scoring(50.0)),
+    _case(Size.FULL, "bf16", Heads(4, 1, 256, 16), MIXED, window=512),
+    _case(Size.FULL, "bf16", Heads(64, 8, 64, 16), MIXED, window=128, rule=SINKS),
     *(
         _case(Size.FULL, "bf16", Heads(8, 2, size, 16), [700, 5, 0, 0], claimed=5)
         for size in (64, 128)
@@ -140,6 +175,7 @@ CASES = [
     _case(Size.BENCH, "bf16", LLAMA_8B, list(range(512, 768, 8))),
     _case(Size.BENCH, "bf16", LLAMA_8B, [640] * 16),
     _case(Size.BENCH, "bf16", LLAMA_8B, [384]),
+    _case(Size.BENCH, "bf16", Heads(16, 8, 256, 16), [1100] * 256, rule=Scoring(50.0)),
     _case(Size.BENCH, "bf16", LLAMA_1B, [1100] * 256),
     _case(Size.BENCH, "bf16", LLAMA_1B, [1100] * 212 + [0] * 44),
     _case(Size.BENCH, "bf16", LLAMA_1B, [640] * 32),

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 
 from ..rope_kv_write.reference import rope_kv_write
-from ..shared import gather, wide
+from ..shared import Rule, attention, gather, wide
 
 # Sequences are taken in groups whose gathered keys and values fit a CPU's cache; larger
 # allocations also go back to the operating system each time, and fault their pages in again.
@@ -28,6 +27,8 @@ def paged_decode_attention(
     scale: float,
     window: int = 0,
     out: Tensor | None = None,
+    softcap: float = 0.0,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """See the public function."""
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out
@@ -37,11 +38,13 @@ def paged_decode_attention(
         places = positions[live], slot_mapping[live]
         tables, lengths = (block_tables, slots[live]), kv_len[live]
         out.zero_()[live] = paged_decode_attention(
-            *own, cos_sin, *places, kv_cache, *tables, lengths, scale, window
+            *own, cos_sin, *places, kv_cache, *tables, lengths, scale, window, None, softcap, sinks
         )
         return out
     rope_kv_write(q, k, v, cos_sin, positions, slot_mapping, kv_cache)
-    return _attend_rows(q, kv_cache, (block_tables, slots), kv_len, (scale, window), out)
+    grouped = None if sinks is None else sinks.view(kv_cache.shape[2], -1)
+    rule = Rule(scale, window, softcap, grouped)
+    return _attend_rows(q, kv_cache, (block_tables, slots), kv_len, rule, out)
 
 
 def _attend_rows(
@@ -49,11 +52,11 @@ def _attend_rows(
     kv_cache: Tensor,
     tables: tuple[Tensor, Tensor],
     kv_len: Tensor,
-    rule: tuple[float, int],
+    rule: Rule,
     out: Tensor,
 ) -> Tensor:
-    """Rows that all have keys, in groups, into `out`; `rule` is (scale, window)."""
-    scale, window = rule
+    """Rows that all have keys, in groups, into `out`; `rule.sinks` are [Hkv, Hq / Hkv]."""
+    window = rule.window
     lengths: list[int] = kv_len.tolist()
     longest = max(lengths, default=0)
     per_sequence = 2 * kv_cache.shape[2] * kv_cache.shape[4] * min(longest, window or longest)
@@ -62,7 +65,7 @@ def _attend_rows(
         rows = slice(start, start + group)
         visible = [min(length, window or length) for length in lengths[rows]]
         some = tables[0], tables[1][rows]
-        out[rows] = _attend(q[rows], kv_cache, some, (kv_len[rows], visible), scale)
+        out[rows] = _attend(q[rows], kv_cache, some, (kv_len[rows], visible), rule)
     return out
 
 
@@ -71,7 +74,7 @@ def _attend(
     kv_cache: Tensor,
     tables: tuple[Tensor, Tensor],
     lengths: tuple[Tensor, list[int]],
-    scale: float,
+    rule: Rule,
 ) -> Tensor:
     """A group: q [s, Hq, D], tables (all, slots [s]), (kv_len [s], keys each query sees)."""
     kv_len, visible = lengths
@@ -87,5 +90,5 @@ def _attend(
         mask = ~hidden[:, None, None]
     keys, values = gather(kv_cache, tables, positions)
     grouped = wide(q).reshape(len(q), keys.shape[1], -1, q.shape[2])  # a group's heads as queries
-    out = scaled_dot_product_attention(grouped, keys, values, attn_mask=mask, scale=scale)
+    out = attention(grouped, keys, values, mask, rule)
     return out.reshape(q.shape).to(q.dtype)

@@ -6,6 +6,8 @@ depends on the batch.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
@@ -13,7 +15,7 @@ from torch import Tensor
 
 from ..arch_kernel import ArchKernel
 from ..device import arrivals, is_hopper
-from ..online_softmax import LOG2_E, LOWEST, fold
+from ..online_softmax import LOWEST, constants, fold, scored, with_sink
 from ..sizes import power_of_two
 from .splits import PAIRS, SPLIT, plan
 
@@ -32,10 +34,13 @@ def _rotated(x, cos, sin, column, tile, HALF: tl.constexpr):
 
 @triton.jit
 def _sum_splits(
-    parts, peaks, first, used, out, tile_row, column,
-    splits, GROUP: tl.constexpr, D: tl.constexpr, SLOTS: tl.constexpr,
+    parts, peaks, first, used, out, sinks, query_head, tile_row, column,
+    splits, GROUP: tl.constexpr, D: tl.constexpr, SLOTS: tl.constexpr, SINKS: tl.constexpr,
 ):  # fmt: skip
-    """Adds up splits first .. first + used - 1 of one sequence and key head, head by head."""
+    """Adds up splits first .. first + used - 1 of one sequence and key head, head by head.
+
+    `query_head` is the group's first. A sink joins here, once, whatever the number of splits.
+    """
     inside = column < D
     for head in range(GROUP):
         peak = tl.full((), LOWEST, tl.float32)
@@ -55,17 +60,19 @@ def _sum_splits(
             acc = acc * shrink + tl.sum(some * weight[:, None], 0)
             total = total * shrink + tl.sum(some_total * weight, 0)
             peak = new_peak
+        total = with_sink(total, peak, sinks, query_head + head, True, SINKS)
         place = out + (tile_row + head) * D + column
         tl.store(place, (acc / total).to(out.dtype.element_ty), inside)
 
 
 @triton.jit
 def _attend_split(
-    q, k, v, cos_sin, positions, slot_mapping, cache, block_tables, slots, length, out, parts,
-    peaks, arrivals, scale, window, strides, kv_heads, splits, split, sequence, head,
+    q, k, v, cos_sin, positions, slot_mapping, cache, block_tables, slots, length, sinks,
+    out, parts, peaks, arrivals, scale, softcap, window, strides, kv_heads, splits, split, sequence,
+    head,
     GROUP: tl.constexpr, BLOCK_TOKENS: tl.constexpr, D: tl.constexpr, COLUMNS: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, MAX_SPLITS: tl.constexpr, SLOTS: tl.constexpr,
-    SPLIT: tl.constexpr,
+    SPLIT: tl.constexpr, CAPPED: tl.constexpr, SINKS: tl.constexpr,
 ):  # fmt: skip
     """One split of one sequence and key head, if it has visible keys; zeros for padding."""
     q_row, q_head, k_row, k_head, v_row, v_head, angle_stride, table_stride = strides
@@ -101,7 +108,8 @@ def _attend_split(
             stored += place % BLOCK_TOKENS * D + column
             tl.store(stored, new_key, inside)
             tl.store(stored + kv_heads * BLOCK_TOKENS * D, new_value, inside)
-        score = tl.sum(queries.to(tl.float32) * new_key.to(tl.float32)[None, :], 1) * scale
+        product = tl.sum(queries.to(tl.float32) * new_key.to(tl.float32)[None, :], 1)
+        score = scored(product, scale, softcap, CAPPED)
         peak = tl.where(newest, score, LOWEST)
         total = tl.zeros((ROWS,), tl.float32) + tl.where(newest, 1.0, 0.0)
         acc = tl.zeros((ROWS, COLUMNS), tl.float32)
@@ -116,13 +124,14 @@ def _attend_split(
             exists = key < end
             state = fold(
                 queries, state, cache, table, (kv_heads, head), key, exists, exists[None, :],
-                scale, True, BLOCK_TOKENS, D, COLUMNS,
+                scale, softcap, CAPPED, True, BLOCK_TOKENS, D, COLUMNS,
             )  # fmt: skip
         acc, peak, total = state
         pair = sequence * kv_heads + head
         query_row = pair * GROUP + row
         if first == last:
-            result = acc / tl.where(total > 0, total, 1)[:, None]
+            whole = with_sink(total, peak, sinks, head * GROUP + row, row < GROUP, SINKS)
+            result = acc / tl.where(whole > 0, whole, 1)[:, None]
             target = out + query_row[:, None] * D + column[None, :]
             tl.store(target, result.to(out.dtype.element_ty), tile)
         else:
@@ -136,17 +145,18 @@ def _attend_split(
             if arrived == used - 1:
                 tl.store(arrivals + pair, 0)  # for the next launch
                 _sum_splits(
-                    parts, peaks, first, used, out, pair * GROUP, column, splits, GROUP, D, SLOTS,
+                    parts, peaks, first, used, out, sinks, head * GROUP, pair * GROUP, column,
+                    splits, GROUP, D, SLOTS, SINKS,
                 )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["sequences", "splits"])
 def _attend(
-    q, k, v, cos_sin, positions, slot_mapping, cache, block_tables, slots, kv_len, out, parts,
-    peaks, arrivals, scale, window, strides, kv_heads, sequences, splits,
+    q, k, v, cos_sin, positions, slot_mapping, cache, block_tables, slots, kv_len, sinks,
+    out, parts, peaks, arrivals, scale, softcap, window, strides, kv_heads, sequences, splits,
     GROUP: tl.constexpr, BLOCK_TOKENS: tl.constexpr, D: tl.constexpr, COLUMNS: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, MAX_SPLITS: tl.constexpr, SLOTS: tl.constexpr,
-    SPLIT: tl.constexpr,
+    SPLIT: tl.constexpr, CAPPED: tl.constexpr, SINKS: tl.constexpr,
 ):  # fmt: skip
     item = tl.program_id(0)
     head = item % kv_heads
@@ -154,17 +164,25 @@ def _attend(
     split = item // (kv_heads * sequences)
     length = tl.load(kv_len + sequence)
     _attend_split(
-        q, k, v, cos_sin, positions, slot_mapping, cache, block_tables, slots, length, out, parts,
-        peaks, arrivals, scale, window, strides, kv_heads, splits, split, sequence, head,
-        GROUP, BLOCK_TOKENS, D, COLUMNS, ROWS, KEYS, MAX_SPLITS, SLOTS, SPLIT,
+        q, k, v, cos_sin, positions, slot_mapping, cache, block_tables, slots, length, sinks,
+        out, parts, peaks, arrivals, scale, softcap, window, strides, kv_heads, splits, split,
+        sequence, head, GROUP, BLOCK_TOKENS, D, COLUMNS, ROWS, KEYS, MAX_SPLITS, SLOTS, SPLIT,
+        CAPPED, SINKS,
     )  # fmt: skip
 
 
-def _tile(dtype: torch.dtype, size: int) -> tuple[int, int]:
-    """Keys of a tile, and stages of the software pipeline."""
-    if dtype == torch.float32:
-        return 32, 1  # no tensor cores: larger tiles spill registers
-    return (64, 2) if size > 128 else (128, 3)
+class _Tile(NamedTuple):
+    """Launch constants: keys of a tile, warps, and stages of the software pipeline."""
+
+    keys: int
+    warps: int
+    stages: int
+
+
+def _tile(dtype: torch.dtype, size: int) -> _Tile:
+    if dtype == torch.float32:  # no tensor cores: larger tiles spill registers
+        return _Tile(16, 8, 1) if size > 128 else _Tile(32, 4, 1)
+    return _Tile(64, 4, 2) if size > 128 else _Tile(128, 4, 3)
 
 
 def paged_decode_attention(
@@ -181,6 +199,8 @@ def paged_decode_attention(
     scale: float,
     window: int = 0,
     out: Tensor | None = None,
+    softcap: float = 0.0,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """See the public function."""
     sequences, heads, size = q.shape
@@ -194,12 +214,13 @@ def paged_decode_attention(
     group = heads // kv_heads
     tensors = q, k, v, cos_sin, slot_mapping, out
     memory = kv_cache, block_tables, slots, kv_len
-    if HOPPER.launch(q.device, tensors, memory, scale, window):
+    plain = not softcap and sinks is None  # all that the kernel for Hopper knows
+    if plain and HOPPER.launch(q.device, tensors, memory, scale, window):
         return out
     chosen = plan(q, kv_heads, capacity)
     rows = cos_sin.stride(0), block_tables.stride(0)
     strides = (*q.stride()[:2], *k.stride()[:2], *v.stride()[:2], *rows)
-    keys, stages = _tile(q.dtype, size)
+    tile = _tile(q.dtype, size)
     _attend[(chosen.splits * sequences * kv_heads,)](
         q,
         k,
@@ -211,11 +232,12 @@ def paged_decode_attention(
         block_tables,
         slots,
         kv_len,
+        kv_len if sinks is None else sinks,
         out,
         chosen.parts,
         chosen.peaks,
         arrivals(q.device, PAIRS),
-        scale * LOG2_E,
+        *constants(scale, softcap),
         window or capacity,
         strides,
         kv_heads,
@@ -226,11 +248,13 @@ def paged_decode_attention(
         D=size,
         COLUMNS=max(16, power_of_two(size)),
         ROWS=max(16, power_of_two(group)),
-        KEYS=keys,
+        KEYS=tile.keys,
         MAX_SPLITS=chosen.most,
         SLOTS=min(SUMMED, power_of_two(chosen.most)),
         SPLIT=SPLIT,
-        num_warps=4,
-        num_stages=stages,
+        CAPPED=softcap > 0,
+        SINKS=sinks is not None,
+        num_warps=tile.warps,
+        num_stages=tile.stages,
     )
     return out

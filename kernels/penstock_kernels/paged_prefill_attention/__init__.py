@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..checks import INDEX, expect, expect_attention, expect_out
+from ..checks import INDEX, expect, expect_attention, expect_out, expect_rule
 from ..op import Op
 from . import reference
 
@@ -23,6 +23,8 @@ def paged_prefill_attention(
     *,
     max_query: int,
     out: Tensor | None = None,
+    softcap: float = 0.0,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """softmax(scale q K^T) V, causal, for S sequences whose queries lie one after another in q.
 
@@ -34,7 +36,11 @@ def paged_prefill_attention(
         block_tables [N, B] int32, whose entries past a sequence's end are never read; slots [S]
         int32, the row of block_tables of each sequence;
         query_start [S + 1] int32, rising; kv_len [S] int32, with the queries;
-        max_query: at least the largest n (it sizes the launch); out: where to put the result.
+        max_query: at least the largest n (it sizes the launch);
+        softcap: scores, once scaled, become softcap tanh(score / softcap) before the mask (0: they
+        stay); sinks [Hq] float32: a logit of each query head, of no scale or cap, that takes part
+        in the softmax and has no value, so that weights add up to less than 1;
+        out: where to put the result.
     Returns: [T, Hq, D] of q's dtype, contiguous. Rows of q before query_start[0] and from
         query_start[S] on are left alone in `out`, undefined in a new tensor.
     Precision: scores and sums in float32; on CUDA, products of float16 or bfloat16 operands with
@@ -46,8 +52,9 @@ def paged_prefill_attention(
     expect_attention(q, kv_cache, (block_tables, slots), kv_len)
     expect_out(q, out)
     expect("query_start", query_start, (len(kv_len) + 1,), INDEX)
-    if window < 0 or max_query < 0:
-        raise ValueError(f"window is {window} and max_query {max_query}; expected 0 or more")
+    expect_rule(q, window, softcap, sinks)
+    if max_query < 0:
+        raise ValueError(f"max_query is {max_query}; expected 0 or more")
     return _OP.on(q)(
         q,
         kv_cache,
@@ -59,4 +66,6 @@ def paged_prefill_attention(
         window,
         max_query=max_query,
         out=out,
+        softcap=softcap,
+        sinks=sinks,
     )

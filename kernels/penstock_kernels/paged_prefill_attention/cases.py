@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..case import DTYPES, Case, Heads, Size, paged
+from ..case import DTYPES, PLAIN, Case, Heads, Scoring, Size, paged
 
 # Operands of the second product, the probabilities, are rounded as well as the result.
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1.5e-2, torch.float16: 2e-3}
@@ -22,6 +22,7 @@ def _case(
     chunks: Sequence[tuple[int, int]],
     window: int = 0,
     spare: int = 3,
+    rule: Scoring = PLAIN,
 ) -> Case:
     """`chunks` are (queries, kv_len) of each sequence."""
     dtype = DTYPES[kind]
@@ -40,6 +41,7 @@ def _case(
             "query_start": starts,
             "scale": heads.size**-0.5,
             "window": window,
+            **rule.arguments(heads, device),
             "max_query": max(counts),
         }
 
@@ -47,7 +49,7 @@ def _case(
     shape = f"{heads.query}:{heads.kv}x{heads.size}-page{heads.block_tokens}"
     shown = "+".join(f"{n}of{length}" for n, length in chunks[:4])
     more = f"+{len(chunks) - 4}more" if len(chunks) > 4 else ""
-    name = f"{kind}-{shape}-{shown}{more}-window{window}{'-far' if spare > 3 else ''}"
+    name = f"{kind}-{shape}-{shown}{more}-window{window}{'-far' if spare > 3 else ''}{rule.name}"
     work = 4 * pairs * heads.query * heads.size
     return Case(name, size, make, TOLERANCE[dtype], operations=work)
 
@@ -59,11 +61,40 @@ def _visible(count: int, length: int, window: int) -> int:
 
 MIXED = [(1, 1), (17, 17), (5, 300), (0, 9), (300, 301), (64, 129), (1, 555)]
 
+CAPPED, SINKS, BOTH = Scoring(2.0), Scoring(sinks=True), Scoring(3.0, True)
+
 CASES = [
     *(_case(Size.SMALL, kind, Heads(6, 2, 32, 4), [(3, 3), (2, 9), (1, 5)]) for kind in DTYPES),
     _case(Size.SMALL, "f32", Heads(5, 1, 96, 5), [(7, 70), (1, 1)]),
     _case(Size.SMALL, "f32", Heads(2, 2, 64, 8), [(20, 41), (0, 3)], window=7),
     _case(Size.SMALL, "bf16", Heads(3, 1, 32, 16), [(50, 90)], window=33),
+    # Scores that a cap bends, sinks, and both.
+    *(
+        _case(Size.SMALL, kind, Heads(6, 2, 32, 4), [(3, 3), (2, 9), (1, 5)], rule=rule)
+        for kind, rule in [("f32", BOTH), ("bf16", BOTH), ("f16", CAPPED), ("f32", SINKS)]
+    ),
+    *(
+        _case(Size.SMALL, "f32", Heads(2, 1, size, 8), [(20, 41), (0, 3), (5, 5)], 7, rule=rule)
+        for size, rule in [(64, SINKS), (256, CAPPED)]
+    ),
+    *(
+        _case(Size.FULL, kind, Heads(8, 2, size, 16), MIXED, window, rule=rule)
+        for kind, size, window, rule in [
+            ("f32", 64, 0, BOTH),
+            ("f32", 256, 100, CAPPED),
+            ("f16", 128, 0, CAPPED),
+            ("bf16", 64, 0, SINKS),
+            ("bf16", 64, 100, SINKS),
+            ("bf16", 128, 0, CAPPED),
+            ("bf16", 128, 100, BOTH),
+            ("bf16", 256, 0, CAPPED),
+            ("bf16", 256, 300, CAPPED),
+        ]
+    ),
+    # Gemma 2 9B, Gemma 3 1B, gpt-oss 20B.
+    _case(Size.FULL, "bf16", Heads(16, 8, 256, 16), [(700, 700), (90, 3000)], rule=Scoring(50.0)),
+    _case(Size.FULL, "bf16", Heads(4, 1, 256, 16), [(700, 700), (90, 3000)], window=512),
+    _case(Size.FULL, "bf16", Heads(64, 8, 64, 16), [(700, 700), (90, 3000)], 128, rule=SINKS),
     *(
         _case(Size.FULL, kind, Heads(8, 2, size, 16), MIXED, window)
         for kind, size, window in [
@@ -107,6 +138,7 @@ CASES = [
     _case(Size.BENCH, "bf16", LLAMA_8B, [(512, 8192)] * 4),
     _case(Size.BENCH, "bf16", LLAMA_8B, [(4096, 4096)] * 4),
     _case(Size.BENCH, "bf16", LLAMA_8B, [(2048, 32000)]),
+    _case(Size.BENCH, "bf16", Heads(16, 8, 256, 16), [(4096, 4096)], rule=Scoring(50.0)),
     _case(Size.BENCH, "bf16", Heads(32, 8, 64, 16), [(4096, 4096)]),
     _case(Size.BENCH, "bf16", LLAMA_8B, [(4096, 4096)], window=1024),
 ]

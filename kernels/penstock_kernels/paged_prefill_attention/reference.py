@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 
-from ..shared import gather, wide
+from ..shared import Rule, attention, gather, wide
 
 
 def paged_prefill_attention(
@@ -21,15 +20,19 @@ def paged_prefill_attention(
     *,
     max_query: int,
     out: Tensor | None = None,
+    softcap: float = 0.0,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """See the public function; `max_query` only sizes launches on a device."""
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out
+    grouped = None if sinks is None else sinks.view(kv_cache.shape[2], -1, 1)
+    rule = Rule(scale, window, softcap, grouped)
     starts = query_start.tolist()
     for sequence, length in enumerate(kv_len.tolist()):
         rows = slice(starts[sequence], starts[sequence + 1])
         if rows.start < rows.stop:
             table = block_tables, slots[sequence : sequence + 1]
-            out[rows] = _attend(wide(q[rows]), kv_cache, table, length, (scale, window))
+            out[rows] = _attend(wide(q[rows]), kv_cache, table, length, rule)
     return out
 
 
@@ -38,28 +41,21 @@ def _attend(
     kv_cache: Tensor,
     table: tuple[Tensor, Tensor],
     length: int,
-    rule: tuple[float, int],
+    rule: Rule,
 ) -> Tensor:
-    """One sequence: q [n, Hq, D], tables (all, its slot [1]), its kv_len, (scale, window)."""
-    scale, window = rule
+    """One sequence: q [n, Hq, D], tables (all, its slot [1]), its kv_len; sinks [Hkv, g, 1]."""
     count, heads, size = q.shape
-    first = max(length - count - window + 1, 0) if window else 0
+    first = max(length - count - rule.window + 1, 0) if rule.window else 0
     seen = torch.arange(first, length, device=q.device)
     keys, values = gather(kv_cache, table, seen[None])  # [1, Hkv, L, D]
     kv_heads = keys.shape[1]
     grouped = q.view(count, kv_heads, heads // kv_heads, size).permute(1, 2, 0, 3)
     shape = (kv_heads, heads // kv_heads, length - first, size)
-    causal = count == length and not window
+    causal = count == length and not rule.window
     mask = None
-    if not causal and (count > 1 or window):
+    if not causal and (count > 1 or rule.window):
         gap = torch.arange(length - count, length, device=q.device)[:, None] - seen
-        mask = (gap >= 0) & (gap < window) if window else gap >= 0
-    out = scaled_dot_product_attention(
-        grouped,
-        keys[0, :, None].expand(shape),
-        values[0, :, None].expand(shape),
-        attn_mask=mask,
-        is_causal=causal,
-        scale=scale,
-    )
+        mask = (gap >= 0) & (gap < rule.window) if rule.window else gap >= 0
+    keys, values = keys[0, :, None].expand(shape), values[0, :, None].expand(shape)
+    out = attention(grouped, keys, values, mask, rule, causal)
     return out.permute(2, 0, 1, 3).reshape(count, heads, size)

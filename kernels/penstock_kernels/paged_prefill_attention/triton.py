@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..arch_kernel import ArchKernel
 from ..device import is_hopper
-from ..online_softmax import LOG2_E, LOWEST, fold
+from ..online_softmax import LOWEST, constants, fold, with_sink
 from ..sizes import divided_up, power_of_two
 
 HOPPER = ArchKernel(f"{__package__}.hopper", is_hopper)
@@ -28,8 +28,10 @@ def _attend_tile(
     slots,
     query_start,
     kv_len,
+    sinks,
     out,
     scale,
+    softcap,
     window,
     q_strides,
     table_stride,
@@ -41,6 +43,8 @@ def _attend_tile(
     ROWS: tl.constexpr,
     KEYS: tl.constexpr,
     WINDOWED: tl.constexpr,
+    CAPPED: tl.constexpr,
+    SINKS: tl.constexpr,
 ):
     sequence = tl.program_id(2)
     head = tl.program_id(1)
@@ -78,7 +82,7 @@ def _attend_tile(
         key = at + tl.arange(0, KEYS)
         state = fold(
             queries, state, cache, table, plane, key, None, None, scale,
-            False, BLOCK_TOKENS, D, COLUMNS,
+            softcap, CAPPED, False, BLOCK_TOKENS, D, COLUMNS,
         )  # fmt: skip
     for at in range(whole, end, KEYS):
         key = at + tl.arange(0, KEYS)
@@ -87,9 +91,10 @@ def _attend_tile(
             visible = visible & (key[None, :] > position[:, None] - window)
         state = fold(
             queries, state, cache, table, plane, key, key < end, visible, scale,
-            True, BLOCK_TOKENS, D, COLUMNS,
+            softcap, CAPPED, True, BLOCK_TOKENS, D, COLUMNS,
         )  # fmt: skip
-    acc, _, total = state
+    acc, peak, total = state
+    total = with_sink(total, peak, sinks, query_head, query < count, SINKS)
     result = (acc / total[:, None]).to(out.dtype.element_ty)
     heads = kv_heads * GROUP
     tl.store(out + ((token * heads + query_head) * D)[:, None] + column[None, :], result, tile)
@@ -104,13 +109,16 @@ class _Tiles(NamedTuple):
     stages: int
 
 
-def _tiles(dtype: torch.dtype, size: int, rows: int) -> _Tiles:
-    """Tiles for heads of `size` and at most `rows` rows per sequence and key head."""
-    if dtype == torch.float32:
-        return _Tiles(16, 32, 4, 1)
+def _tiles(q: Tensor, rows: int) -> _Tiles:
+    """Tiles for queries `q` [T, Hq, D] and at most `rows` rows per sequence and key head."""
+    size = q.shape[2]
+    if q.dtype == torch.float32:
+        return _Tiles(16, 16, 8, 1) if size > 128 else _Tiles(16, 32, 4, 1)
     if size > 128:
-        tile = min(64, max(16, power_of_two(rows)))
-        return _Tiles(tile, 64, 8, 2)  # with 4 warps registers spill
+        # With 4 warps registers spill, and with 64 keys where both operands are in registers.
+        # Heads of 256 take 160 KiB on a Hopper GPU, 68 elsewhere (with 64 keys 104).
+        keys = 64 if is_hopper(q.device) else 32
+        return _Tiles(min(64, max(16, power_of_two(rows))), keys, 8, 2)
     # On an H200, 32 query and 8 key heads of 128, 4,096 tokens: 299 TFLOP/s; with 3 stages 287,
     # with 128 keys 272, with 64 rows and 4 warps 245.
     tile = min(128, max(16, power_of_two(rows)))
@@ -129,6 +137,8 @@ def paged_prefill_attention(
     *,
     max_query: int,
     out: Tensor | None = None,
+    softcap: float = 0.0,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """See the public function."""
     _, heads, size = q.shape
@@ -137,10 +147,11 @@ def paged_prefill_attention(
     if not max_query or not len(kv_len):
         return out
     memory = kv_cache, block_tables, slots, query_start, kv_len
-    if HOPPER.launch(q.device, (q, out), memory, (scale, window)):
+    plain = not softcap and sinks is None  # all that the kernel for Hopper knows
+    if plain and HOPPER.launch(q.device, (q, out), memory, (scale, window)):
         return out
     rows = max_query * (heads // kv_heads)
-    tiles = _tiles(q.dtype, size, rows)
+    tiles = _tiles(q, rows)
     grid = (divided_up(rows, tiles.rows), kv_heads, len(kv_len))
     _attend_tile[grid](
         q,
@@ -149,8 +160,9 @@ def paged_prefill_attention(
         slots,
         query_start,
         kv_len,
+        kv_len if sinks is None else sinks,
         out,
-        scale * LOG2_E,
+        *constants(scale, softcap),
         window,
         q.stride()[:2],
         block_tables.stride(0),
@@ -162,6 +174,8 @@ def paged_prefill_attention(
         ROWS=tiles.rows,
         KEYS=tiles.keys,
         WINDOWED=window > 0,
+        CAPPED=softcap > 0,
+        SINKS=sinks is not None,
         num_warps=tiles.warps,
         num_stages=tiles.stages,
     )

@@ -17,6 +17,8 @@ class AttentionShape(Protocol):
     index: int
     scale: float
     window: int  # 0 = unlimited
+    softcap: float  # bound of the scores; 0 = none
+    sinks: Tensor | None  # [heads] float32: one more logit in each softmax
     cos_sin: Tensor  # [positions, head_dim] float32
 
 
@@ -44,10 +46,14 @@ def _decode(
     rows: Decodes,
     out: Tensor | None,
 ) -> Tensor:
-    places = context.positions[: rows.count], context.slot_mapping[: rows.count]
-    cache, memory = context.caches[layer.index], (rows.tables, rows.slots, rows.kv_len)
+    kv, cache = context.places[layer.index], context.caches[layer.index]
+    places = context.positions[: rows.count], kv.slot_mapping[: rows.count]
+    memory = kv.tables, rows.slots, rows.kv_len
+    rule = layer.scale, layer.window, out
     return paged_decode_attention(
-        *qkv, layer.cos_sin, *places, cache, *memory, layer.scale, layer.window, out
+        *(*qkv, layer.cos_sin, *places, cache, *memory, *rule),
+        softcap=layer.softcap,
+        sinks=layer.sinks,
     )
 
 
@@ -58,12 +64,13 @@ def _prefill(
     rows: Chunks,
     out: Tensor,
 ) -> None:
-    places, cache = (context.positions, context.slot_mapping), context.caches[layer.index]
+    kv, cache = context.places[layer.index], context.caches[layer.index]
+    places = context.positions, kv.slot_mapping
     rope_kv_write(*qkv, layer.cos_sin, *places, cache, rows.query_start)
     paged_prefill_attention(
         qkv[0],
         cache,
-        rows.tables,
+        kv.tables,
         rows.slots,
         rows.query_start,
         rows.kv_len,
@@ -71,4 +78,6 @@ def _prefill(
         layer.window,
         max_query=rows.max_query,
         out=out,
+        softcap=layer.softcap,
+        sinks=layer.sinks,
     )

@@ -1,14 +1,20 @@
 """What a model is: its specification, and how it is read from config.json."""
 
-from penstock.config.common import FULL, SLIDING, read_attention, read_decoder, read_layer_types
+from penstock.config.common import read_activation, read_attention, read_decoder, read_residual
 from penstock.config.fields import Fields, read_config
+from penstock.config.layer_types import FULL, SLIDING, read_layer_types
 from penstock.config.rope import read_rope
 from penstock.config.specification import (
     Activation,
     AttentionSpec,
     LayerSpec,
     MlpSpec,
+    NormKind,
     NormSpec,
+    Placement,
+    QkNorm,
+    QkNormWidth,
+    ResidualSpec,
     RopeSpec,
     Specification,
 )
@@ -21,12 +27,19 @@ __all__ = [
     "Fields",
     "LayerSpec",
     "MlpSpec",
+    "NormKind",
     "NormSpec",
+    "Placement",
+    "QkNorm",
+    "QkNormWidth",
+    "ResidualSpec",
     "RopeSpec",
     "Specification",
+    "read_activation",
     "read_attention",
     "read_config",
     "read_decoder",
     "read_layer_types",
+    "read_residual",
     "read_rope",
 ]

@@ -38,6 +38,24 @@ class Fields:
             raise BadModel(f"config.json: {name} must be a number above 0, found {value!r}")
         return float(value)
 
+    def positives(self, name: str) -> tuple[float, ...]:
+        """Returns the list of numbers above 0 under `name`."""
+        values = self.raw.get(name)
+        if not isinstance(values, list):
+            raise BadModel(f"config.json: {name} must be a list of numbers, found {values!r}")
+        return tuple(Fields({name: value}).positive(name) for value in values)
+
+    def section(self, name: str) -> Fields:
+        """Returns the object under `name`."""
+        value = self.raw.get(name)
+        if not isinstance(value, Mapping):
+            raise BadModel(f"config.json: {name} must be an object, found {value!r}")
+        return Fields(value)
+
+    def optional(self, name: str) -> float:
+        """As `positive`; absent or null gives 0, which stands for none."""
+        return 0.0 if self.raw.get(name) is None else self.positive(name)
+
     def count(self, name: str, default: int | None = None) -> int:
         """As `number`, for a whole number of at least one."""
         value = self.number(name, default)
@@ -54,6 +72,13 @@ class Fields:
         if not isinstance(value, bool):
             raise BadModel(f"config.json: {name} must be true or false, found {value!r}")
         return value
+
+    def require_unset(self, *names: str) -> None:
+        """Rejects a model that sets one of `names` to anything but null or false."""
+        for name in names:
+            value = self.raw.get(name)
+            if value not in (None, False):
+                raise BadModel(f"config.json: {name} {value!r} is not supported")
 
     def require(self, name: str, wanted: Any) -> None:
         """Rejects a model whose `name` is present and not `wanted`: it would be computed

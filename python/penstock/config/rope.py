@@ -3,46 +3,84 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from penstock.config.fields import Fields
+from penstock.config.layer_types import FULL, SLIDING
 from penstock.config.specification import RopeSpec
 from penstock.faults import BadModel
 
-# Numbers of each kind of RoPE, and those that YaRN may have.
-ORIGINAL = "original_max_position_embeddings"
+# Numbers that each kind of RoPE needs, lists of numbers, and numbers that it may have.
+ORIGINAL, FRACTION = "original_max_position_embeddings", "partial_rotary_factor"
 _NEEDS: Mapping[str, tuple[str, ...]] = {
     "default": (),
     "linear": ("factor",),
     "yarn": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
+    "longrope": (),
 }
-_YARN = ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim")
+_LISTS: Mapping[str, tuple[str, ...]] = {"longrope": ("short_factor", "long_factor")}
+_MAY: Mapping[str, tuple[str, ...]] = {
+    "yarn": ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"),
+    "longrope": ("factor", "attention_factor"),
+}
 
 
-def read_rope(fields: Fields) -> RopeSpec:
+def read_rope(
+    fields: Fields, *, layer_type: str | None = None, theta: float = 10000.0, partial: bool = False
+) -> RopeSpec:
     """RoPE, spelled `rope_theta` + `rope_scaling` or, since transformers 5, `rope_parameters`.
+
+    Args:
+        layer_type: the kind of layer to read, for families whose kinds differ; None = all alike.
+        theta: the base where config.json has none.
+        partial: whether the family may rotate a part of each head.
 
     `original_max_position_embeddings` falls back to the model's maximum, as transformers has it.
     """
-    raw = fields.raw.get("rope_scaling") or fields.raw.get("rope_parameters") or {}
-    if not isinstance(raw, dict):
-        raise BadModel(f"config.json: rope_parameters must be an object, found {raw!r}")
+    raw = _parameters(fields, layer_type)
     numbers = Fields(raw)
-    theta = numbers.positive("rope_theta", fields.positive("rope_theta", 10000.0))
+    theta = numbers.positive("rope_theta", fields.positive("rope_theta", theta))
     if theta <= 1:
         raise BadModel(f"config.json: rope_theta must be above 1, found {theta!r}")
-    numbers.require("partial_rotary_factor", 1.0)
-    fields.require("partial_rotary_factor", 1.0)
+    fraction = numbers.positive(FRACTION, fields.positive(FRACTION, 1.0))
+    if not partial:
+        numbers.require(FRACTION, 1.0)
+        fields.require(FRACTION, 1.0)
     kind = raw.get("rope_type") or raw.get("type") or "default"
     if not isinstance(kind, str) or kind not in _NEEDS:
         raise BadModel(
             f"config.json: rope_type {kind!r} is not supported, only {sorted(_NEEDS)} are"
         )
-    read = {name: numbers.positive(name) for name in _NEEDS[kind]}
-    for name in _YARN if kind == "yarn" else ():
-        if raw.get(name):
+    return RopeSpec(kind, theta, _numbers(fields, numbers, kind), fraction)
+
+
+def _parameters(fields: Fields, layer_type: str | None) -> dict[str, Any]:
+    """The object that describes RoPE, of one kind of layer where config.json tells them apart."""
+    raw = fields.raw.get("rope_scaling") or fields.raw.get("rope_parameters") or {}
+    if isinstance(raw, dict) and (FULL in raw or SLIDING in raw):
+        if layer_type is None:
+            raise BadModel("config.json: rope_parameters per layer type are not supported")
+        raw = raw.get(layer_type) or {}
+    elif layer_type is not None and fields.raw.get("rope_parameters"):
+        raise BadModel(
+            f"config.json: rope_parameters must have an object for {FULL} and for {SLIDING}"
+        )
+    if not isinstance(raw, dict):
+        raise BadModel(f"config.json: rope_parameters must be an object, found {raw!r}")
+    return raw
+
+
+def _numbers(fields: Fields, numbers: Fields, kind: str) -> dict[str, Any]:
+    read: dict[str, Any] = {name: numbers.positive(name) for name in _NEEDS[kind]}
+    read |= {name: numbers.positives(name) for name in _LISTS.get(kind, ())}
+    for name in _MAY.get(kind, ()):
+        if numbers.raw.get(name):
             read[name] = numbers.positive(name)
     read["truncate"] = numbers.flag("truncate", True)
-    original = numbers if raw.get(ORIGINAL) else fields
-    read[ORIGINAL] = original.count(ORIGINAL, fields.count("max_position_embeddings"))
-    return RopeSpec(kind, theta, read)
+    original = fields if fields.raw.get(ORIGINAL) else numbers
+    longest = fields.count("max_position_embeddings")
+    read[ORIGINAL] = original.count(ORIGINAL, longest)
+    if kind == "longrope":
+        read.setdefault("factor", longest / read[ORIGINAL])
+    return read

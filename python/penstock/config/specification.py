@@ -11,9 +11,66 @@ from penstock.faults import BadModel
 
 
 class Activation(Enum):
-    """The nonlinearity of a gated feed-forward layer."""
+    """The nonlinearity of a feed-forward layer."""
 
     SILU = "silu"
+    GELU_TANH = "gelu_tanh"
+    GELU = "gelu"
+    RELU_SQUARED = "relu_squared"
+
+
+class Placement(Enum):
+    """Where a block has its norms, and what its two layers read."""
+
+    PRE = "pre"
+    """One norm before each layer; the feed-forward layer reads the sum after attention."""
+    SANDWICH = "sandwich"
+    """As PRE, and one norm on each layer's output, before it is added."""
+    PARALLEL = "parallel"
+    """One norm, whose output both layers read; both outputs are added."""
+
+
+class NormKind(Enum):
+    """How rows are normalised, and how the learned weight w scales them."""
+
+    RMS = "rms"
+    """Root mean square, scaled by w."""
+    RMS_PLUS_ONE = "rms_plus_one"
+    """Root mean square, scaled by 1 + w."""
+    LAYER = "layer"
+    """Mean and variance, scaled by w."""
+
+
+@dataclass(frozen=True)
+class NormSpec:
+    """Normalisation of rows."""
+
+    eps: float
+    kind: NormKind = NormKind.RMS
+    bias: bool = False
+    """Whether a learned bias is added; of LAYER only."""
+
+
+class QkNormWidth(Enum):
+    """The rows that a norm of queries and keys takes."""
+
+    HEAD = "head"
+    """Each head by itself; heads share one weight [head_dim]."""
+    FULL = "full"
+    """All heads of a token together; weight [heads * head_dim]."""
+
+
+@dataclass(frozen=True)
+class QkNorm:
+    """Normalisation of queries and keys before RoPE; root mean square only."""
+
+    norm: NormSpec
+    width: QkNormWidth = QkNormWidth.HEAD
+
+    def __post_init__(self) -> None:
+        """Raises BadModel for a norm that has no implementation."""
+        if self.norm.kind is NormKind.LAYER:
+            raise BadModel("config.json: LayerNorm of queries and keys is not supported")
 
 
 @dataclass(frozen=True)
@@ -23,13 +80,20 @@ class RopeSpec:
     kind: str
     theta: float
     numbers: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    fraction: float = 1.0
+    """Share of each head's leading dimensions that rotate."""
+    interleaved: bool = False
+    """Whether neighbours (2i, 2i + 1) rotate together, not the two halves' (i, i + n / 2)."""
 
-
-@dataclass(frozen=True)
-class NormSpec:
-    """Root mean square normalisation."""
-
-    eps: float
+    def dims(self, head_dim: int) -> int:
+        """Dimensions of a head that rotate. Raises BadModel if they do not form pairs."""
+        dims = int(head_dim * self.fraction)
+        if dims % 2 or not 0 < dims <= head_dim:
+            raise BadModel(
+                f"config.json: partial_rotary_factor {self.fraction} makes {dims} of {head_dim} "
+                "dimensions rotate; the number must be even, above 0 and at most head_dim"
+            )
+        return dims
 
 
 @dataclass(frozen=True)
@@ -41,11 +105,17 @@ class AttentionSpec:
     head_dim: int
     scale: float
     """Factor of the scores before the softmax."""
-    rope: RopeSpec
+    rope: RopeSpec | None
+    """None = no position embedding in this layer."""
     window: int = 0
     """Sliding window in tokens; 0 = unlimited."""
     qkv_bias: bool = False
     output_bias: bool = False
+    qk_norm: QkNorm | None = None
+    softcap: float = 0.0
+    """Bound c of the scores: c * tanh(score / c), before the mask; 0 = none."""
+    sinks: bool = False
+    """Whether each head has a learned logit that joins the softmax's denominator."""
 
     def __post_init__(self) -> None:
         """Raises BadModel for sizes that do not fit each other."""
@@ -56,15 +126,33 @@ class AttentionSpec:
             )
         if self.head_dim % 2:
             raise BadModel(f"config.json: head_dim must be even, found {self.head_dim}")
+        if self.rope is not None:
+            self._check_factors(self.rope)
+
+    def _check_factors(self, rope: RopeSpec) -> None:
+        pairs = rope.dims(self.head_dim) // 2
+        for name in ("short_factor", "long_factor"):
+            found = len(rope.numbers.get(name, range(pairs)))
+            if found != pairs:
+                raise BadModel(
+                    f"config.json: {name} must have a number for each of {pairs} pairs of "
+                    f"dimensions, found {found}"
+                )
 
 
 @dataclass(frozen=True)
 class MlpSpec:
-    """A gated feed-forward layer."""
+    """A feed-forward layer: down(act(gate(x)) * up(x)), or down(act(up(x))) if not `gated`."""
 
     intermediate: int
     activation: Activation = Activation.SILU
     bias: bool = False
+    gated: bool = True
+
+    def __post_init__(self) -> None:
+        """Raises BadModel for a gate that has no implementation."""
+        if self.gated and self.activation is Activation.RELU_SQUARED:
+            raise BadModel("config.json: a gate with squared ReLU is not supported")
 
 
 @dataclass(frozen=True)
@@ -76,16 +164,34 @@ class LayerSpec:
 
 
 @dataclass(frozen=True)
+class ResidualSpec:
+    """The residual stream: its width, and how layers read it and add to it."""
+
+    hidden: int
+    norm: NormSpec
+    placement: Placement = Placement.PRE
+    multiplier: float = 1.0
+    """Factor of each layer's output before it is added."""
+
+
+@dataclass(frozen=True)
 class Specification:
     """A decoder-only transformer. Sizes are those of the whole model, not of one rank."""
 
-    hidden: int
+    residual: ResidualSpec
     vocab: int
     max_positions: int
     layers: tuple[LayerSpec, ...]
-    norm: NormSpec
     tied: bool
     """Whether the head shares the embedding's matrix."""
+    embedding_scale: float = 1.0
+    """Factor of the embedding's rows."""
+    learned_positions: bool = False
+    """Whether a learned row per position is added to the embedding."""
+    logits_scale: float = 1.0
+    """Factor of the logits, before `logits_softcap`."""
+    logits_softcap: float = 0.0
+    """Bound c of the logits: c * tanh(logit / c); 0 = none."""
 
     @property
     def windows(self) -> tuple[int, ...]:

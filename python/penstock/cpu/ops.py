@@ -6,7 +6,7 @@ Rows of a tensor [T, ...] must be contiguous each, as all of the worker's are.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
 from penstock_kernels.op import OPS
@@ -14,11 +14,17 @@ from torch import Tensor
 
 from penstock._core import cpu
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 
 def rms_norm(
     x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = None
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """The op."""
+    """The op; with a weight of another dtype than x, its reference."""
+    if weight.dtype != x.dtype:
+        normed: Tensor | tuple[Tensor, Tensor] = OPS["rms_norm"].reference(x, weight, eps, residual)
+        return normed
     out = torch.empty(x.shape, dtype=x.dtype)
     if residual is None:
         cpu.rms_norm(x, weight, eps, None, out)
@@ -58,8 +64,15 @@ def paged_decode_attention(
     scale: float,
     window: int = 0,
     out: Tensor | None = None,
+    softcap: float = 0.0,
+    sinks: Tensor | None = None,
 ) -> Tensor:
-    """The op; q is rotated in place."""
+    """The op, with q rotated in place; with a soft cap or sinks, its reference."""
+    if softcap or sinks is not None:
+        places = cos_sin, positions, slot_mapping, kv_cache, block_tables, slots, kv_len
+        return _reference(paged_decode_attention)(
+            q, k, v, *places, scale, window, out, softcap, sinks
+        )
     cpu.rope_kv_write(q, k, v, (cos_sin, positions), (slot_mapping, kv_len), kv_cache)
     return _attention(q, kv_cache, (block_tables, slots, None, kv_len), (scale, window), out)
 
@@ -76,9 +89,16 @@ def paged_prefill_attention(
     *,
     max_query: int,
     out: Tensor | None = None,
+    softcap: float = 0.0,
+    sinks: Tensor | None = None,
 ) -> Tensor:
-    """The op; `max_query` is not needed here."""
+    """The op, which does not need `max_query`; with a soft cap or sinks, its reference."""
     sequences = block_tables, slots, query_start, kv_len
+    if softcap or sinks is not None:
+        return _reference(paged_prefill_attention)(
+            q, kv_cache, *sequences, scale, window,
+            max_query=max_query, out=out, softcap=softcap, sinks=sinks,
+        )  # fmt: skip
     return _attention(q, kv_cache, sequences, (scale, window), out)
 
 
@@ -94,8 +114,10 @@ def _attention(
     return out
 
 
-def silu_mul(x: Tensor) -> Tensor:
-    """The op."""
+def act_mul(x: Tensor, activation: str = "silu") -> Tensor:
+    """The op, for SiLU; otherwise its reference."""
+    if activation != "silu":
+        return _reference(act_mul)(x, activation)
     out = torch.empty((x.shape[0], x.shape[1] // 2), dtype=x.dtype)
     cpu.silu_mul(x, out)
     return out
@@ -116,10 +138,12 @@ def sample(
     logprobs = torch.empty(len(logits), dtype=torch.float32)
     if cpu.greedy(logits, temperature, ids, logprobs):
         return ids, logprobs
-    drawn: tuple[Tensor, Tensor] = OPS["sample"].reference(
-        logits, temperature, top_k, top_p, seed, position, min_p, typical_p
-    )
-    return drawn
+    return _reference(sample)(logits, temperature, top_k, top_p, seed, position, min_p, typical_p)
+
+
+def _reference(kernel: Callable[P, R]) -> Callable[P, R]:
+    """What computes the op where `kernel`, of the same name, does not know how."""
+    return cast("Callable[P, R]", OPS[kernel.__name__].reference)
 
 
 KERNELS: tuple[Callable[..., Any], ...] = (
@@ -127,6 +151,6 @@ KERNELS: tuple[Callable[..., Any], ...] = (
     rope_kv_write,
     paged_decode_attention,
     paged_prefill_attention,
-    silu_mul,
+    act_mul,
     sample,
 )

@@ -1,14 +1,14 @@
 """Building blocks that model families are wired from. Layers own sharding."""
 
-from penstock.layers.attention import Attention
+from penstock.layers.attention import Attention, NormedAttention, attention_of
 from penstock.layers.base import Build, Layer
-from penstock.layers.block import Block
+from penstock.layers.block import Block, ParallelBlock, SandwichBlock, block_of
 from penstock.layers.linear import ColumnLinear, Linear, RowLinear
-from penstock.layers.mlp import GatedMlp
-from penstock.layers.norm import RmsNorm
+from penstock.layers.mlp import GatedMlp, Mlp, mlp_of
+from penstock.layers.norm import FullWidthNorm, HeadNorm, LayerNorm, Norm, RmsNorm, norm_of
 from penstock.layers.residual import Residual
-from penstock.layers.rope import rope_table
-from penstock.layers.vocab import Embedding, Head
+from penstock.layers.rope import rope_order, rope_table
+from penstock.layers.vocab import Embedding, Head, PositionEmbedding
 
 __all__ = [
     "Attention",
@@ -16,12 +16,26 @@ __all__ = [
     "Build",
     "ColumnLinear",
     "Embedding",
+    "FullWidthNorm",
     "GatedMlp",
     "Head",
+    "HeadNorm",
     "Layer",
+    "LayerNorm",
     "Linear",
+    "Mlp",
+    "Norm",
+    "NormedAttention",
+    "ParallelBlock",
+    "PositionEmbedding",
     "Residual",
     "RmsNorm",
     "RowLinear",
+    "SandwichBlock",
+    "attention_of",
+    "block_of",
+    "mlp_of",
+    "norm_of",
+    "rope_order",
     "rope_table",
 ]

@@ -6,40 +6,108 @@ import torch
 from torch import Tensor
 
 from penstock.attention import StepContext, attend
-from penstock.config import AttentionSpec
+from penstock.config import AttentionSpec, ResidualSpec
 from penstock.layers.base import Build, Layer
 from penstock.layers.linear import ColumnLinear, RowLinear
-from penstock.layers.norm import RmsNorm
+from penstock.layers.norm import Norm, qk_norm_of
 from penstock.layers.residual import Residual
+from penstock.layers.rope import rope_order
+from penstock.weights import Target
 
 
 class Attention(Layer):
     """Self-attention of layer `index`: fused q, k, v; rotary positions; output projection."""
 
-    def __init__(self, build: Build, hidden: int, spec: AttentionSpec, index: int) -> None:
+    def __init__(
+        self, build: Build, residual: ResidualSpec, spec: AttentionSpec, index: int
+    ) -> None:
         self.index = index
+        self.group = build.group
         self.heads = build.group.share(spec.heads, "num_attention_heads")
         self.kv_heads = build.group.share(spec.kv_heads, "num_key_value_heads")
         self.head_dim = spec.head_dim
         self.split = [self.heads, self.kv_heads, self.kv_heads]
         self.scale = spec.scale
         self.window = spec.window
+        self.softcap = spec.softcap
+        self.sinks = build.empty(self.heads, dtype=torch.float32) if spec.sinks else None
+        self.rope = spec.rope
         self.cos_sin = build.rope_table(spec.rope, spec.head_dim)
         queries, keys = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
-        self.qkv = ColumnLinear(build, {"q": queries, "k": keys, "v": keys}, hidden, spec.qkv_bias)
-        self.out = RowLinear(build, hidden, queries, spec.output_bias)
+        parts = {"q": queries, "k": keys, "v": keys}
+        self.qkv = ColumnLinear(build.below("qkv"), parts, residual, spec.qkv_bias)
+        self.out = RowLinear(build.below("out"), residual, queries, spec.output_bias)
+
+    def targets(self) -> dict[str, Target]:
+        """The sinks of this rank's heads."""
+        if self.sinks is None:
+            return {}
+        return {"sinks": Target.share(self.sinks, 0, self.group.rank, self.group.size)}
+
+    def finish(self) -> None:
+        """Orders the dimensions of queries and keys as the kernels rotate them."""
+        order = rope_order(self.rope, self.head_dim)
+        if order is not None:
+            within = torch.tensor(order, device=self.cos_sin.device)
+            self._reorder(within)
+
+    def _reorder(self, within: Tensor) -> None:
+        whole = torch.arange(self.qkv.outputs, device=within.device).view(-1, self.head_dim)
+        rotated = self.heads + self.kv_heads
+        whole[:rotated] = whole[:rotated, within]
+        self.qkv.reorder(whole.view(-1))
 
     def __call__(
-        self, norm: RmsNorm, residual: Residual, context: StepContext, rows: Tensor | None = None
+        self, norm: Norm, residual: Residual, context: StepContext, rows: Tensor | None = None
     ) -> Residual:
         """Returns the stream after this layer, [T, hidden]; `norm` precedes the layer.
 
         Writes this step's keys and values. With `rows` [R], returns these rows alone, [R, hidden].
         """
         qkv, total = self.qkv(norm, residual)
-        heads = qkv.view(len(qkv), -1, self.head_dim)
-        q, k, v = torch.split(heads, self.split, dim=1)
-        mixed = attend(q, k, v, self, context).view(len(qkv), -1)
+        mixed = self.mix(qkv, context)
         if rows is not None:
             mixed, total = mixed.index_select(0, rows), total.index_select(0, rows)
         return self.out(mixed, total)
+
+    def product(self, x: Tensor, context: StepContext, rows: Tensor | None = None) -> Tensor:
+        """The output alone for the normalised x, both [T, hidden]; of several ranks a part."""
+        mixed = self.mix(self.qkv.product(x), context)
+        return self.out.product(mixed if rows is None else mixed.index_select(0, rows))
+
+    def mix(self, qkv: Tensor, context: StepContext) -> Tensor:
+        """[T, queries, keys and values of this rank] -> [T, heads * head_dim]."""
+        heads = qkv.view(len(qkv), -1, self.head_dim)
+        q, k, v = torch.split(heads, self.split, dim=1)
+        return attend(q, k, v, self, context).view(len(qkv), -1)
+
+
+class NormedAttention(Attention):
+    """Attention whose queries and keys are normalised before they rotate."""
+
+    def __init__(
+        self, build: Build, residual: ResidualSpec, spec: AttentionSpec, index: int
+    ) -> None:
+        super().__init__(build, residual, spec, index)
+        assert spec.qk_norm is not None
+        self.q_norm = qk_norm_of(build, spec.qk_norm, spec.heads, spec.head_dim)
+        self.k_norm = qk_norm_of(build, spec.qk_norm, spec.kv_heads, spec.head_dim)
+
+    def _reorder(self, within: Tensor) -> None:
+        super()._reorder(within)
+        self.q_norm.reorder(within)
+        self.k_norm.reorder(within)
+
+    def mix(self, qkv: Tensor, context: StepContext) -> Tensor:
+        """As `Attention.mix`, of normalised queries and keys."""
+        heads = qkv.view(len(qkv), -1, self.head_dim)
+        q, k, v = torch.split(heads, self.split, dim=1)
+        q, k = self.q_norm.heads(q), self.k_norm.heads(k)
+        return attend(q, k, v, self, context).view(len(qkv), -1)
+
+
+def attention_of(
+    build: Build, residual: ResidualSpec, spec: AttentionSpec, index: int
+) -> Attention:
+    """The attention of a specification."""
+    return (Attention if spec.qk_norm is None else NormedAttention)(build, residual, spec, index)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 
 import torch
 
 from penstock.config import RopeSpec
+from penstock.faults import BadModel
 from penstock.layers.rope import rope_table
 from penstock.parallel import Group
-from penstock.quant import LinearMethod
-from penstock.weights import Target
+from penstock.quant import LinearMethod, Methods
+from penstock.weights import Names, Target
 
 
 @dataclass(frozen=True)
@@ -21,21 +22,45 @@ class Build:
     dtype: torch.dtype
     device: torch.device
     group: Group
-    linear: LinearMethod
+    methods: Methods
+    """The weight format of each matrix, by its module's path in the checkpoint."""
     positions: int = 0
     """Tokens of the longest sequence: rows of the RoPE tables."""
-    _rope_tables: dict[tuple[RopeSpec, int], torch.Tensor] = field(default_factory=dict)
+    path: str = ""
+    """Where in the model's tree the layer is; set by `below`."""
+    names: Names = field(default_factory=lambda: Names({}))
+    """The checkpoint's name of each path; set by the model."""
+    _rope_tables: dict[tuple[RopeSpec | None, int], torch.Tensor] = field(default_factory=dict)
 
-    def rope_table(self, rope: RopeSpec, head_dim: int) -> torch.Tensor:
+    def below(self, name: str) -> Build:
+        """For the child `name` of the layer that this is for."""
+        return replace(self, path=f"{self.path}.{name}" if self.path else name)
+
+    def method(self, parts: Iterable[str] = ("",)) -> LinearMethod:
+        """The weight format of this layer's matrix, or of its `parts`, which must share one.
+
+        Raises BadModel where they do not.
+        """
+        paths = [f"{self.path}.{part}" if part else self.path for part in parts]
+        modules = [next(self.names.sources(path), path) for path in paths]
+        methods = [self.methods.of(module) for module in modules]
+        if any(method is not methods[0] for method in methods):
+            raise BadModel(
+                f"config.json: quantization_config gives {', '.join(modules)} different weight "
+                "formats; they are multiplied as one matrix, so they must have the same"
+            )
+        return methods[0]
+
+    def rope_table(self, rope: RopeSpec | None, head_dim: int) -> torch.Tensor:
         """Cosines and sines [positions, head_dim] float32; layers of one RoPE share a table."""
         if (rope, head_dim) not in self._rope_tables:
             table = rope_table(rope, head_dim, self.positions).to(self.device)
             self._rope_tables[rope, head_dim] = table
         return self._rope_tables[rope, head_dim]
 
-    def empty(self, *shape: int) -> torch.Tensor:
-        """An uninitialised tensor for weights."""
-        return torch.empty(shape, dtype=self.dtype, device=self.device)
+    def empty(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """An uninitialised tensor for weights, of the model's dtype if none is given."""
+        return torch.empty(shape, dtype=dtype or self.dtype, device=self.device)
 
 
 class Layer:

@@ -1,15 +1,15 @@
-"""One layer of the decoder: attention, then feed-forward."""
+"""One layer of the decoder: attention, then feed-forward, with norms around them."""
 
 from __future__ import annotations
 
 from torch import Tensor
 
 from penstock.attention import StepContext
-from penstock.config import Specification
-from penstock.layers.attention import Attention
+from penstock.config import Placement, Specification
+from penstock.layers.attention import attention_of
 from penstock.layers.base import Build, Layer
-from penstock.layers.mlp import GatedMlp
-from penstock.layers.norm import RmsNorm
+from penstock.layers.mlp import mlp_of
+from penstock.layers.norm import Norm, norm_of
 from penstock.layers.residual import Residual
 
 
@@ -18,10 +18,11 @@ class Block(Layer):
 
     def __init__(self, spec: Specification, build: Build, index: int) -> None:
         self.kind = spec.layers[index]  # layers of a kind launch the same kernels
-        self.attention_norm = RmsNorm(build, spec.hidden, spec.norm)
-        self.attention = Attention(build, spec.hidden, self.kind.attention, index)
-        self.mlp_norm = RmsNorm(build, spec.hidden, spec.norm)
-        self.mlp = GatedMlp(build, spec.hidden, self.kind.mlp)
+        stream, below = spec.residual, build.below(f"blocks.{index}")
+        self.attention_norm = norm_of(build, stream.hidden, stream.norm)
+        self.attention = attention_of(below.below("attention"), stream, self.kind.attention, index)
+        self.mlp_norm = norm_of(build, stream.hidden, stream.norm)
+        self.mlp = mlp_of(below.below("mlp"), stream, self.kind.mlp)
 
     def __call__(
         self, residual: Residual, context: StepContext, rows: Tensor | None = None
@@ -32,3 +33,60 @@ class Block(Layer):
         """
         residual = self.attention(self.attention_norm, residual, context, rows)
         return self.mlp(self.mlp_norm, residual)
+
+
+class SandwichBlock(Block):
+    """As Block, with a norm on the output of each of its two layers too."""
+
+    def __init__(self, spec: Specification, build: Build, index: int) -> None:
+        super().__init__(spec, build, index)
+        stream = spec.residual
+        self.attention_output_norm = norm_of(build, stream.hidden, stream.norm)
+        self.mlp_output_norm = norm_of(build, stream.hidden, stream.norm)
+
+    def __call__(
+        self, residual: Residual, context: StepContext, rows: Tensor | None = None
+    ) -> Residual:
+        """As `Block`."""
+        residual = self.attention(self.attention_norm, residual, context, rows)
+        residual = self._normed(self.attention_output_norm, residual)
+        return self._normed(self.mlp_output_norm, self.mlp(self.mlp_norm, residual))
+
+    @staticmethod
+    def _normed(norm: Norm, residual: Residual) -> Residual:
+        """The stream with its newest output, summed over the ranks, normalised."""
+        return residual._replace(x=norm(residual._replace(total=None))[0], partial=False)
+
+
+class ParallelBlock(Layer):
+    """A decoder layer with one norm, whose output attention and feed-forward layer both read."""
+
+    def __init__(self, spec: Specification, build: Build, index: int) -> None:
+        self.kind = spec.layers[index]
+        stream, below = spec.residual, build.below(f"blocks.{index}")
+        self.partial = build.group.size > 1
+        self.norm = norm_of(build, stream.hidden, stream.norm)
+        self.attention = attention_of(below.below("attention"), stream, self.kind.attention, index)
+        self.mlp = mlp_of(below.below("mlp"), stream, self.kind.mlp)
+
+    def __call__(
+        self, residual: Residual, context: StepContext, rows: Tensor | None = None
+    ) -> Residual:
+        """As `Block`."""
+        x, total = self.norm(residual)
+        mixed = self.attention.product(x, context, rows)
+        if rows is not None:
+            x, total = x.index_select(0, rows), total.index_select(0, rows)
+        return Residual(mixed.add_(self.mlp.product(x)), total, self.partial)
+
+
+_BLOCKS: dict[Placement, type[Block] | type[ParallelBlock]] = {
+    Placement.PRE: Block,
+    Placement.SANDWICH: SandwichBlock,
+    Placement.PARALLEL: ParallelBlock,
+}
+
+
+def block_of(spec: Specification, build: Build, index: int) -> Block | ParallelBlock:
+    """The block of layer `index` of a specification."""
+    return _BLOCKS[spec.residual.placement](spec, build, index)

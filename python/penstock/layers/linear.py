@@ -3,25 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
+from penstock_kernels import act_mul
+from penstock_kernels.rms_norm import NormInput
 from torch import Tensor
 
+from penstock.config import Activation, NormKind, Placement, ResidualSpec
+from penstock.faults import BadModel
 from penstock.layers.base import Build, Layer
-from penstock.layers.norm import RmsNorm
+from penstock.layers.norm import Norm
 from penstock.layers.residual import Residual
+from penstock.quant import FusesGate, FusesNorm, FusesResidual, LinearMethod, Weights
 from penstock.weights import Target
 
 
 class Linear(Layer):
-    """[T, inputs] -> [T, outputs] of this rank, in a weight format that the build's method owns."""
+    """[T, inputs] -> [T, outputs] of this rank, in the weight format that `method` owns."""
 
-    def __init__(self, build: Build, outputs: int, inputs: int, bias: bool) -> None:
-        self.method = build.linear
+    def __init__(self, build: Build, method: LinearMethod, shape: tuple[int, int]) -> None:
+        self.method = method
         self.group = build.group
-        self.stored = self.method.allocate(outputs, inputs)
-        self.weights: Mapping[str, Tensor] = {k: s.data for k, s in self.stored.items()}
-        self.bias = build.empty(outputs) if bias else None
-        self.outputs = outputs
+        self.outputs, inputs = shape
+        self.stored = method.allocate(self.outputs, inputs)
+        self.weights: Weights = {k: s.data for k, s in self.stored.items()}
+        self.bias: Tensor | None = None
+
+    def reorder(self, order: Tensor) -> None:
+        """Puts the outputs in this order; before `finish`. Raises BadModel if they are packed."""
+        for name, stored in self.stored.items():
+            dim, data = stored.output_dim, stored.data
+            if dim is None:
+                continue
+            if data.shape[dim] != self.outputs:
+                raise BadModel(
+                    f"the weight format packs several outputs of {name} into one number, which "
+                    "this model's rotary position embeddings do not allow"
+                )
+            data.copy_(data.index_select(dim, order))
+        if self.bias is not None:
+            self.bias.copy_(self.bias[order])
 
     def finish(self) -> None:
         """Lets the method repack; the loaded form is dropped."""
@@ -32,14 +53,28 @@ class Linear(Layer):
 class ColumnLinear(Linear):
     """A norm and a linear layer whose outputs the ranks share.
 
-    `parts` are checkpoint matrices fused along the outputs, with each one's outputs in the whole
-    model. Every rank holds its share of each, so that this rank's output is [T, sum of shares], in
-    order of `parts`.
+    `parts` are matrices fused along the outputs, with each one's outputs in the whole model. Every
+    rank holds its share of each, so that this rank's output is [T, sum of shares], in order of
+    `parts`. With a `gate`, the parts are gate and up, and the output is gate's activation * up.
     """
 
-    def __init__(self, build: Build, parts: Mapping[str, int], inputs: int, bias: bool) -> None:
+    def __init__(
+        self,
+        build: Build,
+        parts: Mapping[str, int],
+        residual: ResidualSpec,
+        bias: bool,
+        gate: Activation | None = None,
+    ) -> None:
         self.parts = {p: build.group.share(n, f"the size of {p}") for p, n in parts.items()}
-        super().__init__(build, sum(self.parts.values()), inputs, bias)
+        method = build.method(parts)
+        super().__init__(build, method, (sum(self.parts.values()), residual.hidden))
+        self.bias = build.empty(self.outputs) if bias else None
+        fusable = gate is Activation.SILU and not bias
+        self.fused_gate = method if fusable and isinstance(method, FusesGate) else None
+        self.gate = None if gate is None or self.fused_gate is not None else gate.value
+        rms = residual.norm.kind is not NormKind.LAYER
+        self.fused_norm = method if rms and isinstance(method, FusesNorm) else None
 
     def targets(self) -> dict[str, Target]:
         """Per part, each stored tensor's rows of that part, and its bias."""
@@ -58,29 +93,40 @@ class ColumnLinear(Linear):
         return found
 
     def _share(self, data: Tensor, dim: int | None) -> Target:
-        return Target.share(data, dim, self.group.rank, self.group.size)
+        return replace(Target.share(data, dim, self.group.rank, self.group.size), joins=dim)
 
-    def __call__(
-        self, norm: RmsNorm, residual: Residual, gated: bool = False
-    ) -> tuple[Tensor, Tensor]:
-        """Returns (the product [T, this rank's outputs] of the normalised sum, the sum).
-
-        A gated product has half as many columns: silu(first half) * second half.
-        """
+    def __call__(self, norm: Norm, residual: Residual) -> tuple[Tensor, Tensor]:
+        """Returns (the output [T, this rank's outputs] for the normalised sum, the sum)."""
         x, total, partial = residual
-        if partial:
+        if partial or self.fused_norm is None:
             x, total = norm(residual)
-            return self.method.apply(self.weights, x, self.bias, gated), total
-        operands = x, total, norm.weight, norm.eps
-        return self.method.apply_normed(self.weights, operands, self.bias, gated)
+            return self.product(x), total
+        operands = NormInput(x, total, norm.weight, norm.eps)
+        gated = self.fused_gate is not None
+        out, total = self.fused_norm.apply_normed(self.weights, operands, self.bias, gated)
+        return (out if self.gate is None else act_mul(out, self.gate)), total
+
+    def product(self, x: Tensor) -> Tensor:
+        """The output [T, this rank's outputs] for x [T, inputs], which is normalised already."""
+        if self.fused_gate is not None:
+            return self.fused_gate.apply_gated(self.weights, x)
+        out = self.method.apply(self.weights, x, self.bias)
+        return out if self.gate is None else act_mul(out, self.gate)
 
 
 class RowLinear(Linear):
     """A linear layer whose inputs the ranks share; the norm that follows sums their outputs."""
 
-    def __init__(self, build: Build, outputs: int, inputs: int, bias: bool) -> None:
-        super().__init__(build, outputs, build.group.share(inputs, "a layer's input"), bias)
+    def __init__(self, build: Build, residual: ResidualSpec, inputs: int, bias: bool) -> None:
+        method, share = build.method(), build.group.share(inputs, "a layer's input")
+        super().__init__(build, method, (residual.hidden, share))
+        self.bias = build.empty(self.outputs) if bias else None
+        self.multiplier = residual.multiplier
         self.partial = build.group.size > 1
+        # What is added at once can be neither multiplied nor normalised nor summed over the ranks.
+        alone = residual.placement is not Placement.PRE or self.multiplier != 1
+        fuses = not self.partial and not alone and isinstance(method, FusesResidual)
+        self.fused_residual = method if fuses and isinstance(method, FusesResidual) else None
 
     def targets(self) -> dict[str, Target]:
         """Each stored tensor's columns of this rank; the bias whole."""
@@ -104,7 +150,12 @@ class RowLinear(Linear):
 
         `total` [T, outputs] is the sum before this layer; its memory may be overwritten.
         """
-        if self.partial:
-            return Residual(self.method.apply(self.weights, x, self.bias), total, True)
-        out, rest = self.method.apply_onto(self.weights, x, self.bias, total)
+        if self.fused_residual is None:
+            return Residual(self.product(x), total, self.partial)
+        out, rest = self.fused_residual.apply_onto(self.weights, x, self.bias, total)
         return Residual(out, rest, False)
+
+    def product(self, x: Tensor) -> Tensor:
+        """The output alone [T, outputs], of several ranks a part of it."""
+        out = self.method.apply(self.weights, x, self.bias)
+        return out if self.multiplier == 1 else out.mul_(self.multiplier)

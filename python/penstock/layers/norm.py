@@ -1,29 +1,127 @@
-"""Root mean square normalisation."""
+"""Normalisation of the residual stream, of layers' outputs, and of queries and keys."""
 
 from __future__ import annotations
 
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
 from penstock_kernels.rms_norm import NormInput
 from torch import Tensor
 
-from penstock.config import NormSpec
+from penstock.config import NormKind, NormSpec, QkNorm, QkNormWidth
 from penstock.layers.base import Build, Layer
 from penstock.layers.residual import Residual
 from penstock.weights import Target
 
 
+class Norm(Protocol):
+    """A norm of the residual stream. `norm_of` makes one."""
+
+    weight: Tensor
+    eps: float
+
+    def __call__(self, residual: Residual) -> tuple[Tensor, Tensor]:
+        """Returns (the normalised sum, the sum), [T, size] each, the same on every rank."""
+
+
 class RmsNorm(Layer):
-    """RMSNorm (arXiv:1910.07467) with a learned scale."""
+    """RMSNorm (arXiv:1910.07467) with a learned scale, w or 1 + w."""
 
     def __init__(self, build: Build, size: int, spec: NormSpec) -> None:
         self.group = build.group
-        self.weight = build.empty(size)
+        self.plus_one = spec.kind is NormKind.RMS_PLUS_ONE
+        # 1 + w in 16 bits would lose most of a small w.
+        wide = torch.promote_types(build.dtype, torch.float32)
+        self.weight = build.empty(size, dtype=wide if self.plus_one else build.dtype)
         self.eps = spec.eps
 
     def targets(self) -> dict[str, Target]:
         """The weight, whole on every rank."""
         return {"weight": Target.whole(self.weight)}
 
+    def finish(self) -> None:
+        """From here on, the weight is the factor itself."""
+        if self.plus_one:
+            self.weight += 1
+
     def __call__(self, residual: Residual) -> tuple[Tensor, Tensor]:
         """Returns (the normalised sum, the sum), [T, size] each, the same on every rank."""
         norm_input = NormInput(residual.x, residual.total, self.weight, self.eps)
         return self.group.normed(norm_input) if residual.partial else norm_input.normed()
+
+
+class LayerNorm(Layer):
+    """LayerNorm (arXiv:1607.06450) with a learned scale and, where the model has one, a bias."""
+
+    def __init__(self, build: Build, size: int, spec: NormSpec) -> None:
+        self.group = build.group
+        self.weight = build.empty(size)
+        self.bias = build.empty(size) if spec.bias else None
+        self.eps = spec.eps
+
+    def targets(self) -> dict[str, Target]:
+        """Weight and bias, whole on every rank."""
+        found = {"weight": Target.whole(self.weight)}
+        return found if self.bias is None else {**found, "bias": Target.whole(self.bias)}
+
+    def __call__(self, residual: Residual) -> tuple[Tensor, Tensor]:
+        """Returns (the normalised sum, the sum), [T, size] each, the same on every rank."""
+        x = self.group.summed(residual.x) if residual.partial else residual.x
+        total = x if residual.total is None else x + residual.total
+        return F.layer_norm(total, self.weight.shape, self.weight, self.bias, self.eps), total
+
+
+def norm_of(build: Build, size: int, spec: NormSpec) -> RmsNorm | LayerNorm:
+    """The norm of a specification."""
+    return (LayerNorm if spec.kind is NormKind.LAYER else RmsNorm)(build, size, spec)
+
+
+class HeadNorm(RmsNorm):
+    """RMSNorm of each head by itself; all heads share the weight."""
+
+    def reorder(self, order: Tensor) -> None:
+        """Puts the dimensions of a head in this order."""
+        self.weight.copy_(self.weight[order])
+
+    def heads(self, x: Tensor) -> Tensor:
+        """[T, heads, head_dim] -> the same, contiguous."""
+        return (
+            NormInput(x.reshape(-1, x.shape[-1]), None, self.weight, self.eps)
+            .normed()[0]
+            .view(x.shape)
+        )
+
+
+class FullWidthNorm(RmsNorm):
+    """RMSNorm of all heads of a token together, which the ranks share."""
+
+    def __init__(self, build: Build, size: int, spec: NormSpec) -> None:
+        super().__init__(build, build.group.share(size, "the heads' width"), spec)
+        self.size = size
+
+    def targets(self) -> dict[str, Target]:
+        """The weights of this rank's heads."""
+        return {"weight": Target.share(self.weight, 0, self.group.rank, self.group.size)}
+
+    def reorder(self, order: Tensor) -> None:
+        """Puts the dimensions of each head in this order."""
+        heads = self.weight.view(-1, len(order))
+        heads.copy_(heads[:, order])
+
+    def heads(self, x: Tensor) -> Tensor:
+        """[T, this rank's heads, head_dim] -> the same, contiguous."""
+        rows = x.reshape(len(x), -1)
+        if self.group.size == 1:
+            return NormInput(rows, None, self.weight, self.eps).normed()[0].view(x.shape)
+        wide = rows.to(torch.promote_types(rows.dtype, torch.float32))
+        squares = self.group.summed(wide.square().sum(-1, keepdim=True))
+        normed = wide * torch.rsqrt(squares / self.size + self.eps) * self.weight
+        return normed.to(x.dtype).view(x.shape)
+
+
+def qk_norm_of(build: Build, spec: QkNorm, heads: int, head_dim: int) -> HeadNorm | FullWidthNorm:
+    """The norm of queries or of keys. `heads`: their number in the whole model."""
+    if spec.width is QkNormWidth.HEAD:
+        return HeadNorm(build, head_dim, spec.norm)
+    return FullWidthNorm(build, heads * head_dim, spec.norm)

@@ -17,30 +17,56 @@ from penstock.config import RopeSpec
 Numbers = Mapping[str, Any]
 
 
-def rope_table(rope: RopeSpec, head_dim: int, positions: int) -> Tensor:
-    """[positions, head_dim] float32 on the host: cos in the first half, sin in the second."""
-    frequencies, factor = _KINDS[rope.kind](_plain(rope.theta, head_dim), rope)
+def rope_table(rope: RopeSpec | None, head_dim: int, positions: int) -> Tensor:
+    """[positions, head_dim] float32 on the host: cos in the first half, sin in the second.
+
+    Dimensions that do not rotate have cos 1 and sin 0, in the order of `rope_order`; without RoPE
+    that is all of them.
+    """
+    if rope is None:
+        return torch.cat(
+            (torch.ones(positions, head_dim // 2), torch.zeros(positions, head_dim // 2)), 1
+        )
+    dims = rope.dims(head_dim)
+    powers = rope.theta ** (torch.arange(0, dims, 2, dtype=torch.float32) / dims)
+    frequencies, factor = _KINDS[rope.kind](powers, rope, positions)
     angles = torch.outer(torch.arange(positions, dtype=torch.float32), frequencies)
-    return torch.cat((angles.cos() * factor, angles.sin() * factor), dim=-1)
+    still = torch.ones(positions, (head_dim - dims) // 2)
+    cos, sin = angles.cos() * factor, angles.sin() * factor
+    return torch.cat((cos, still, sin, still * 0), dim=-1)
 
 
-def _plain(theta: float, head_dim: int) -> Tensor:
-    steps = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
-    return 1.0 / (theta**steps)
+def rope_order(rope: RopeSpec | None, head_dim: int) -> list[int] | None:
+    """The order of a head's dimensions in which each rotates with the one half a head away.
+
+    The kernels pair dimensions so. Queries and keys in the same order have the same products.
+    None where the checkpoint's order is that already.
+    """
+    if rope is None:
+        return None
+    dims = rope.dims(head_dim)
+    if dims == head_dim and not rope.interleaved:
+        return None
+    rest, half = list(range(dims, head_dim)), (head_dim - dims) // 2
+    if rope.interleaved:
+        first, second = list(range(0, dims, 2)), list(range(1, dims, 2))
+    else:
+        first, second = list(range(dims // 2)), list(range(dims // 2, dims))
+    return [*first, *rest[:half], *second, *rest[half:]]
 
 
-def _default(plain: Tensor, _: RopeSpec) -> tuple[Tensor, float]:
-    return plain, 1.0
+def _default(powers: Tensor, _: RopeSpec, __: int) -> tuple[Tensor, float]:
+    return 1.0 / powers, 1.0
 
 
-def _linear(plain: Tensor, rope: RopeSpec) -> tuple[Tensor, float]:
+def _linear(powers: Tensor, rope: RopeSpec, _: int) -> tuple[Tensor, float]:
     """Position interpolation (arXiv:2306.15595)."""
-    return plain / rope.numbers["factor"], 1.0
+    return 1.0 / powers / rope.numbers["factor"], 1.0
 
 
-def _llama3(plain: Tensor, rope: RopeSpec) -> tuple[Tensor, float]:
+def _llama3(powers: Tensor, rope: RopeSpec, _: int) -> tuple[Tensor, float]:
     """Llama 3.1: long wavelengths are slowed by `factor`, short ones kept, a ramp between."""
-    numbers = rope.numbers
+    numbers, plain = rope.numbers, 1.0 / powers
     factor, original = numbers["factor"], numbers["original_max_position_embeddings"]
     low, high = numbers["low_freq_factor"], numbers["high_freq_factor"]
     wavelength = 2 * math.pi / plain
@@ -51,14 +77,13 @@ def _llama3(plain: Tensor, rope: RopeSpec) -> tuple[Tensor, float]:
     return torch.where(between, ramp, slowed), 1.0
 
 
-def _yarn(plain: Tensor, rope: RopeSpec) -> tuple[Tensor, float]:
+def _yarn(powers: Tensor, rope: RopeSpec, _: int) -> tuple[Tensor, float]:
     """YaRN (arXiv:2309.00071): interpolates by the number of turns within the trained length."""
-    numbers, dim = rope.numbers, 2 * len(plain)
+    numbers, dim = rope.numbers, 2 * len(powers)
     factor = numbers["factor"]
     low, high = _yarn_range(numbers, rope.theta, dim)
     ramp = ((torch.arange(dim // 2, dtype=torch.float32) - low) / (high - low)).clamp(0, 1)
     kept = 1 - ramp
-    powers = rope.theta ** (torch.arange(0, dim, 2, dtype=torch.float32) / dim)
     mixed = (1.0 / (factor * powers)) * (1 - kept) + (1.0 / powers) * kept
     return mixed, _yarn_attention(numbers)
 
@@ -91,9 +116,25 @@ def _yarn_attention(numbers: Numbers) -> float:
     return temperature(1.0)
 
 
-_KINDS: dict[str, Callable[[Tensor, RopeSpec], tuple[Tensor, float]]] = {
+def _longrope(powers: Tensor, rope: RopeSpec, positions: int) -> tuple[Tensor, float]:
+    """LongRoPE (arXiv:2402.13753): a factor per pair of dimensions.
+
+    Of the two lists of factors, all sequences take the long one if the longest that may come
+    exceeds the original length. Switching per sequence would invalidate its cached keys.
+    """
+    numbers = rope.numbers
+    original, factor = numbers["original_max_position_embeddings"], numbers["factor"]
+    factors = numbers["long_factor" if positions > original else "short_factor"]
+    given = numbers.get("attention_factor")
+    if given is None:
+        given = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(original))
+    return 1.0 / (torch.tensor(factors, dtype=torch.float32) * powers), given
+
+
+_KINDS: dict[str, Callable[[Tensor, RopeSpec, int], tuple[Tensor, float]]] = {
     "default": _default,
     "linear": _linear,
     "llama3": _llama3,
     "yarn": _yarn,
+    "longrope": _longrope,
 }

@@ -6,71 +6,126 @@ rows, the last ones of the last rank unused.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from penstock.config import Specification
+from penstock.faults import BadModel
 from penstock.layers.base import Build, Layer
-from penstock.layers.residual import Residual
-from penstock.parallel import Group
+from penstock.quant import Weights
 from penstock.weights import Target
+
+
+@dataclass(frozen=True)
+class Span:
+    """The part of a vocabulary that a rank holds."""
+
+    vocab: int
+    rows: int  # of every rank, unused ones included
+    rank: int
+
+    def target(self, data: Tensor, dim: int = 0) -> Target:
+        """Of a tensor whose dimension `dim` follows the rows. Raises BadModel if it packs more
+        of them into a number than the ranks can share."""
+        pack = self.rows // data.shape[dim]
+        if self.vocab % pack or self.rows % pack:
+            raise BadModel(
+                f"the weight format packs {pack} rows of the head into one number, by which "
+                f"vocab_size, {self.vocab}, cannot be shared"
+            )
+        first = self.rank * self.rows // pack
+        last = min(first + data.shape[dim], self.vocab // pack)
+        shape = list(data.shape)
+        shape[dim] = self.vocab // pack
+        region = [slice(0, n) for n in shape]
+        region[dim] = slice(first, last)
+        used = data.narrow(dim, 0, max(last - first, 0))
+        return Target(used, tuple(shape), tuple(region))
 
 
 class Embedding(Layer):
     """Token ids to rows."""
 
-    def __init__(self, build: Build, vocab: int, hidden: int) -> None:
+    def __init__(self, build: Build, spec: Specification) -> None:
         self.group = build.group
-        self.vocab = vocab
-        self.rows = -(-vocab // self.group.size)
+        self.rows = -(-spec.vocab // self.group.size)
+        self.span = Span(spec.vocab, self.rows, self.group.rank)
         self.first = self.group.rank * self.rows
-        self.weight = build.empty(self.rows, hidden).zero_()
+        # As transformers has it: the factor is of float32 first, then of the model's dtype.
+        scale = torch.tensor(spec.embedding_scale, dtype=torch.float32)
+        self.scale = float(scale.to(build.dtype))
+        self.weight = build.empty(self.rows, spec.residual.hidden).zero_()
 
     def targets(self) -> dict[str, Target]:
         """This rank's rows."""
-        return {"weight": _rows(self.weight, self.vocab, self.first)}
+        return {"weight": self.span.target(self.weight)}
 
-    def __call__(self, ids: Tensor) -> Residual:
+    def __call__(self, ids: Tensor) -> Tensor:
         """[T] int -> [T, hidden]; of several ranks, each has zeros for other ranks' rows."""
         if self.group.size == 1:
-            return Residual(F.embedding(ids, self.weight), None, False)
-        local = ids - self.first
-        mine = (local >= 0) & (local < self.rows)
-        rows = F.embedding(local.clamp(0, self.rows - 1), self.weight)
-        return Residual(rows.mul_(mine.unsqueeze(-1)), None, True)
+            rows = F.embedding(ids, self.weight)
+        else:
+            local = ids - self.first
+            mine = (local >= 0) & (local < self.rows)
+            rows = F.embedding(local.clamp(0, self.rows - 1), self.weight)
+            rows.mul_(mine.unsqueeze(-1))
+        return rows if self.scale == 1 else rows.mul_(self.scale)
+
+
+class PositionEmbedding(Layer):
+    """A learned row per position, whole on every rank."""
+
+    def __init__(self, build: Build, spec: Specification) -> None:
+        self.weight = build.empty(spec.max_positions, spec.residual.hidden)
+
+    def targets(self) -> dict[str, Target]:
+        """All rows."""
+        return {"weight": Target.whole(self.weight)}
+
+    def __call__(self, positions: Tensor) -> Tensor:
+        """[T] int -> [T, hidden]."""
+        return F.embedding(positions, self.weight)
 
 
 class Head(Layer):
     """Hidden states to logits; shares the embedding's matrix when the model ties them."""
 
-    def __init__(self, build: Build, vocab: int, hidden: int, tied: Embedding | None) -> None:
-        self.method = build.linear
-        self.group: Group = build.group
-        self.vocab = vocab
-        self.tied = tied is not None
-        self.rows = -(-vocab // self.group.size)
-        matrix = build.empty(self.rows, hidden).zero_() if tied is None else tied.weight
-        self.weights: Mapping[str, Tensor] = {"weight": matrix}
+    def __init__(self, build: Build, spec: Specification, tied: Embedding | None) -> None:
+        self.group = build.group
+        self.vocab = spec.vocab
+        self.rows = -(-spec.vocab // self.group.size)
+        self.span = Span(spec.vocab, self.rows, self.group.rank)
+        self.scale, self.softcap = spec.logits_scale, spec.logits_softcap
+        self.method = build.method() if tied is None else build.methods.plain
+        if tied is None:
+            self.stored = self.method.allocate(self.rows, spec.residual.hidden)
+            self.weights: Weights = {k: s.data.zero_() for k, s in self.stored.items()}
+        else:
+            self.stored = {}
+            self.weights = {"weight": tied.weight}
 
     def targets(self) -> dict[str, Target]:
         """This rank's rows; none when tied."""
-        if self.tied:
-            return {}
-        first = self.group.rank * self.rows
-        return {"weight": _rows(self.weights["weight"], self.vocab, first)}
+        found = {}
+        for name, stored in self.stored.items():
+            found[name] = Target.whole(stored.data)
+            if stored.output_dim is not None:
+                found[name] = self.span.target(stored.data, stored.output_dim)
+        return found
 
     def finish(self) -> None:
         """Lets the method repack; an embedding keeps its own form."""
         self.weights = self.method.finish(self.weights)
+        self.stored = {}
 
     def __call__(self, hidden: Tensor) -> Tensor:
         """[R, hidden] -> logits [R, vocab], on every rank."""
         logits = self.method.apply(self.weights, hidden, None)
+        if self.scale != 1:
+            logits.mul_(self.scale)
+        if self.softcap:
+            logits.div_(self.softcap).tanh_().mul_(self.softcap)
         return self.group.join_columns(logits)[:, : self.vocab]
-
-
-def _rows(weight: Tensor, vocab: int, first: int) -> Target:
-    last = min(first + len(weight), vocab)
-    region = (slice(first, last), slice(0, weight.shape[1]))
-    return Target(weight[: max(last - first, 0)], (vocab, weight.shape[1]), region)

@@ -17,9 +17,14 @@ from penstock.layers import Build
 from penstock.weights import Target
 
 FAMILIES: dict[str, str] = {
+    "Gemma2ForCausalLM": "gemma2:Gemma2",
+    "Gemma3ForCausalLM": "gemma3:Gemma3Text",
+    "Gemma3ForConditionalGeneration": "gemma3:Gemma3",
     "LlamaForCausalLM": "llama:Llama",
     "MistralForCausalLM": "llama:Mistral",
-    "Qwen2ForCausalLM": "llama:Qwen2",
+    "Phi3ForCausalLM": "phi3:Phi3",
+    "Qwen2ForCausalLM": "qwen:Qwen2",
+    "Qwen3ForCausalLM": "qwen:Qwen3",
 }
 
 
@@ -35,8 +40,8 @@ class Model(Protocol):
     def read_config(cls, raw: Mapping[str, Any]) -> Specification:
         """Reads config.json. Raises BadModel."""
 
-    def checkpoint_targets(self) -> dict[str, Target]:
-        """Returns the target of each tensor by its name in checkpoints."""
+    def checkpoint_targets(self) -> dict[str, list[Target]]:
+        """Returns the targets of each tensor by its name in checkpoints."""
 
     def finish(self) -> None:
         """Called once after the weights are loaded."""
@@ -75,11 +80,6 @@ def fewer_layers(model: Model) -> Iterator[None]:
 
 def family(raw: Mapping[str, Any]) -> type[Model]:
     """Returns the class for a config.json. Raises BadModel if there is none."""
-    if raw.get("quantization_config"):
-        raise BadModel(
-            "config.json: quantization_config is set, but quantized models are not "
-            "supported yet; use the model's bfloat16 checkpoint"
-        )
     names = raw.get("architectures") or []
     if not isinstance(names, list):
         raise BadModel(f"config.json: architectures must be a list, found {names!r}")

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from dataclasses import replace
+from typing import Any, ClassVar
 
 from torch import Tensor
 
 from penstock.attention import StepContext
 from penstock.config import Specification
-from penstock.layers import Block, Build, Embedding, Head, Layer, Residual, RmsNorm
-from penstock.weights import Target, checkpoint_names
+from penstock.layers import (
+    Build,
+    Embedding,
+    Head,
+    Layer,
+    PositionEmbedding,
+    Residual,
+    block_of,
+    norm_of,
+)
+from penstock.weights import Names, Target
 
 LLAMA_NAMES = {
     "model.embed_tokens": "embedding",
@@ -38,16 +48,24 @@ class Decoder(Layer):
     ignored: tuple[str, ...] = ()
 
     def __init__(self, spec: Specification, build: Build) -> None:
-        self.embedding = Embedding(build, spec.vocab, spec.hidden)
-        self.blocks = [Block(spec, build, i) for i in range(len(spec.layers))]
-        self.norm = RmsNorm(build, spec.hidden, spec.norm)
-        self.head = Head(build, spec.vocab, spec.hidden, self.embedding if spec.tied else None)
+        self.tensor_names = Names(self.names)
+        build = replace(build, names=self.tensor_names)
+        self.embedding = Embedding(build, spec)
+        self.positions = PositionEmbedding(build, spec) if spec.learned_positions else None
+        self.blocks = [self.block(spec, build, i) for i in range(len(spec.layers))]
+        self.norm = norm_of(build, spec.residual.hidden, spec.residual.norm)
+        self.head = Head(build.below("head"), spec, self.embedding if spec.tied else None)
         if spec.tied:
             self.ignored = (*self.ignored, r"lm_head\.weight")
 
-    def checkpoint_targets(self) -> dict[str, Target]:
-        """Returns the target of each tensor by its name in checkpoints."""
-        return checkpoint_names(self.all_targets(), self.names)
+    @staticmethod
+    def block(spec: Specification, build: Build, index: int) -> Any:
+        """Makes layer `index`; a family with a topology of its own has its own block."""
+        return block_of(spec, build, index)
+
+    def checkpoint_targets(self) -> dict[str, list[Target]]:
+        """Returns the targets of each tensor by its name in checkpoints."""
+        return self.tensor_names.targets(self.all_targets())
 
     def finish(self) -> None:
         """Lets every layer repack its weights."""
@@ -66,12 +84,17 @@ class Decoder(Layer):
 
         `embeddings` [T, hidden], the same on every rank, replace the ids' embeddings.
         """
-        given = embeddings is not None
-        residual = Residual(embeddings, None, False) if given else self.embedding(ids)
+        residual = self._entry(ids, context, embeddings)
         for block in self.blocks[:-1]:
             residual = block(residual, context)
         # The last layer of a prompt's step need only compute the rows that yield a token.
         return self.norm(self.blocks[-1](residual, context, rows))[0]
+
+    def _entry(self, ids: Tensor, context: StepContext, embeddings: Tensor | None) -> Residual:
+        positions = None if self.positions is None else self.positions(context.positions)
+        if embeddings is not None:
+            return Residual(embeddings, positions, False)
+        return Residual(self.embedding(ids), positions, self.embedding.group.size > 1)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[R, hidden] -> [R, vocab]."""

@@ -1,4 +1,4 @@
-"""The Llama family: Llama 2 to 3.3, TinyLlama, Mistral and Qwen2 differ only in their config."""
+"""The Llama family: Llama 2 to 3.3, TinyLlama and Mistral differ only in their config."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.config import (
-    FULL,
-    SLIDING,
     Fields,
     LayerSpec,
     MlpSpec,
     Specification,
     read_attention,
     read_decoder,
-    read_layer_types,
     read_rope,
 )
 from penstock.models.decoder import Decoder
@@ -23,7 +20,7 @@ from penstock.models.decoder import Decoder
 class Llama(Decoder):
     """Llama 2, 3, 3.1 to 3.3, TinyLlama."""
 
-    ignored = (r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",)
+    ignored: tuple[str, ...] = (r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",)
 
     @classmethod
     def read_config(cls, raw: Mapping[str, Any]) -> Specification:
@@ -46,18 +43,3 @@ class Mistral(Llama):
         spec = super().read_config(raw)
         window = 0 if raw.get("sliding_window") is None else Fields(raw).count("sliding_window")
         return spec.with_attention([window] * len(spec.layers))
-
-
-class Qwen2(Llama):
-    """Qwen2 and 2.5: biases on q, k and v; layers from max_window_layers on may slide."""
-
-    @classmethod
-    def read_config(cls, raw: Mapping[str, Any]) -> Specification:
-        """Adds biases and windows; `layer_types` wins over the older fields, as in transformers."""
-        spec, fields = super().read_config(raw), Fields(raw)
-        slides = fields.flag("use_sliding_window") and raw.get("sliding_window") is not None
-        window = fields.count("sliding_window") if slides else 0
-        first = int(fields.number("max_window_layers", 28))
-        default = [SLIDING if i >= first else FULL for i in range(len(spec.layers))]
-        windows = [window * (k == SLIDING) for k in read_layer_types(fields, default)]
-        return spec.with_attention(windows, qkv_bias=True, output_bias=False)

@@ -1,6 +1,28 @@
 """How linear weights are stored and multiplied. Layers own sharding, methods own formats."""
 
-from penstock.quant.method import LinearMethod, WeightTensor
-from penstock.quant.unquantized import Unquantized
+from penstock.quant.formats import FORMATS, Methods, kept_modules, read_methods
+from penstock.quant.method import (
+    FusesGate,
+    FusesNorm,
+    FusesResidual,
+    LinearMethod,
+    Weights,
+    WeightTensor,
+)
+from penstock.quant.unquantized import Plain, Transposed, Unquantized
 
-__all__ = ["LinearMethod", "Unquantized", "WeightTensor"]
+__all__ = [
+    "FORMATS",
+    "FusesGate",
+    "FusesNorm",
+    "FusesResidual",
+    "LinearMethod",
+    "Methods",
+    "Plain",
+    "Transposed",
+    "Unquantized",
+    "WeightTensor",
+    "Weights",
+    "kept_modules",
+    "read_methods",
+]

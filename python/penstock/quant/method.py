@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias, runtime_checkable
 
+from penstock_kernels.rms_norm import NormInput
 from torch import Tensor
 
-NormOperands = tuple[Tensor, Tensor | None, Tensor, float]  # x, residual, scale, eps of rms_norm
+Weights: TypeAlias = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -27,32 +28,57 @@ class WeightTensor:
 class LinearMethod(Protocol):
     """A weight format. Stateless: weights are passed in, so one object serves all layers."""
 
+    recordable: bool
+    """Whether a tape can hold `apply`, so that small steps on a CPU replay as one call."""
+
     def allocate(self, outputs: int, inputs: int) -> dict[str, WeightTensor]:
-        """Empty tensors for a matrix [outputs, inputs], by their suffix in checkpoint names."""
+        """Empty tensors for a matrix [outputs, inputs], by their suffix in checkpoint names.
 
-    def finish(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Repacks loaded weights for `apply`, once after loading."""
-
-    def apply(
-        self, weights: Mapping[str, Tensor], x: Tensor, bias: Tensor | None, gated: bool = False
-    ) -> Tensor:
-        """[T, inputs] -> [T, outputs], in x's dtype; half as many if `gated`, by silu_mul."""
-
-    def apply_normed(
-        self, weights: Mapping[str, Tensor], norm: NormOperands, bias: Tensor | None, gated: bool
-    ) -> tuple[Tensor, Tensor]:
-        """(`apply` of the normalised sum, with silu_mul behind it if `gated`; the sum).
-
-        In as few kernels as the format has for it.
+        Their dtypes are those that the checkpoint must store; floats may differ from floats.
         """
 
+    def finish(self, weights: Weights) -> Weights:
+        """Repacks loaded weights for `apply`, once after loading."""
+
+    def apply(self, weights: Weights, x: Tensor, bias: Tensor | None) -> Tensor:
+        """[T, inputs] -> [T, outputs], in x's dtype."""
+
+    def dequantize(self, weights: Weights) -> Tensor:
+        """The plain matrix [outputs, inputs] that finished weights stand for: the oracle."""
+
+
+# What a method may offer beside `apply`. A layer asks with isinstance when it is built.
+
+
+@runtime_checkable
+class FusesNorm(Protocol):
+    """Normalises and multiplies in one op."""
+
+    def apply_normed(
+        self, weights: Weights, norm: NormInput, bias: Tensor | None, gated: bool
+    ) -> tuple[Tensor, Tensor]:
+        """(`apply` of the normalised sum [T, outputs], the sum [T, inputs]).
+
+        `gated`, of a method that is FusesGate too, without a bias: as `apply_gated`.
+        """
+
+
+@runtime_checkable
+class FusesGate(Protocol):
+    """Multiplies by gate and up, and applies a SiLU gate, in one op."""
+
+    def apply_gated(self, weights: Weights, x: Tensor) -> Tensor:
+        """[T, inputs] -> [T, outputs / 2]: silu(first half of `apply`) * second half."""
+
+
+@runtime_checkable
+class FusesResidual(Protocol):
+    """Adds the product to the residual stream where that costs nothing beside it."""
+
     def apply_onto(
-        self, weights: Mapping[str, Tensor], x: Tensor, bias: Tensor | None, residual: Tensor
+        self, weights: Weights, x: Tensor, bias: Tensor | None, residual: Tensor
     ) -> tuple[Tensor, Tensor | None]:
         """What is yet to be summed: (`apply`, residual), or (their sum, None).
 
-        The sum where it costs nothing beside the product; it takes the residual's memory.
+        The sum takes the residual's memory.
         """
-
-    def dequantize(self, weights: Mapping[str, Tensor]) -> Tensor:
-        """The plain matrix [outputs, inputs] that finished weights stand for: the oracle."""

@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor
 
 from penstock import cpu
-from penstock.quant.unquantized import Unquantized
+from penstock.quant.method import Weights
+from penstock.quant.unquantized import Plain
 
 
-class Panels(Unquantized):
-    """Unquantised weights in panels of 16 outputs; float32 or bfloat16 activations.
+class Panels(Plain):
+    """Unquantized weights in panels of 16 outputs; float32 or bfloat16 activations.
 
     Weights whose numbers all fit bfloat16, as most checkpoints' do, are kept in it whatever the
     model's dtype: the products are the same, from half the memory traffic.
     """
 
-    def finish(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    recordable = True
+
+    def finish(self, weights: Weights) -> Weights:
         """Packs the matrix."""
         matrix = weights["weight"]
         return {"panels": cpu.pack(matrix), "outputs": torch.empty(len(matrix), 0)}
 
-    def product(self, weights: Mapping[str, Tensor], x: Tensor, bias: Tensor | None) -> Tensor:
+    def apply(self, weights: Weights, x: Tensor, bias: Tensor | None) -> Tensor:
         """x W^T + b."""
         return cpu.linear(x, weights["panels"], len(weights["outputs"]), bias)
 
-    def dequantize(self, weights: Mapping[str, Tensor]) -> Tensor:
+    def dequantize(self, weights: Weights) -> Tensor:
         """The matrix itself."""
         panels = weights["panels"]
         matrix = panels.transpose(1, 2).reshape(-1, panels.shape[1])

@@ -3,62 +3,44 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
 import torch
 
 from penstock.faults import BadModel
-from penstock.weights.files import Checkpoint
+from penstock.weights.files import Checkpoint, StoredTensor
 from penstock.weights.target import Target
 from penstock.weights.transfer import Mover, moves
 
 READERS = 8
 SHOWN = 5
-
-
-def checkpoint_names(targets: Mapping[str, Target], names: Mapping[str, str]) -> dict[str, Target]:
-    """Renames targets from the layers' paths to the checkpoint's names.
-
-    `names` maps a checkpoint's module to a layer's path, with {} for a layer's number:
-    "model.layers.{}.mlp.up_proj" -> "blocks.{}.mlp.gate_up.up".
-    """
-    modules = {path: module for module, path in names.items()}
-    renamed = {}
-    for path, target in targets.items():
-        layer, _, suffix = path.rpartition(".")
-        numbers = re.findall(r"(?<=\.)\d+(?=\.)", layer + ".")
-        module = modules[re.sub(r"(?<=\.)\d+(?=\.|$)", "{}", layer)]
-        renamed[f"{module.format(*numbers)}.{suffix}"] = target
-    return renamed
+FLOATS = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
 
 
 def load_weights(
     checkpoint: Checkpoint,
-    targets: Mapping[str, Target],
+    targets: Mapping[str, Sequence[Target]],
     ignored: Iterable[str],
     progress: Callable[[int, int], None],
 ) -> int:
     """Fills all targets from the checkpoint; returns the bytes written.
 
     `ignored` are patterns of checkpoint names that carry nothing. `progress` gets (bytes done,
-    bytes in all). Raises BadModel naming tensors that are missing, left over or mis-shaped.
+    bytes in all). Raises BadModel naming tensors that are missing, left over, mis-shaped or stored
+    in a dtype that their layer does not take.
     """
     pattern = re.compile("|".join(ignored) or r"(?!)")
     present = {name for name in checkpoint if not pattern.fullmatch(name)}
     _check_names(present, set(targets))
-    for name, target in targets.items():
-        found = checkpoint[name].shape
-        if found != target.shape:
-            raise BadModel(
-                f"tensor {name} has shape {list(found)}, but config.json "
-                f"makes it {list(target.shape)}: they belong to different models"
-            )
-    total = sum(t.destination.nbytes for t in targets.values())
+    pairs = [(name, target) for name, parts in targets.items() for target in parts]
+    for name, target in pairs:
+        _check(name, checkpoint[name], target)
+    total = sum(target.destination.nbytes for _, target in pairs)
     done = 0
-    device = next((t.destination.device for t in targets.values()), torch.device("cpu"))
+    device = next((t.destination.device for _, t in pairs), torch.device("cpu"))
     mover = Mover(device)
-    work = [move for name, target in targets.items() for move in moves(checkpoint[name], target)]
+    work = [move for name, target in pairs for move in moves(checkpoint[name], target)]
     pool = ThreadPoolExecutor(READERS)
     try:
         for job in as_completed([pool.submit(mover, move) for move in work]):
@@ -69,6 +51,26 @@ def load_weights(
         pool.shutdown(cancel_futures=True)
         mover.finish()
     return total
+
+
+def _check(name: str, stored: StoredTensor, target: Target) -> None:
+    """Floats are converted; all other numbers must be what the layer's weight format takes."""
+    if stored.shape != target.shape:
+        raise BadModel(
+            f"tensor {name} has shape {list(stored.shape)}, but config.json makes it "
+            f"{list(target.shape)}: they belong to different models"
+        )
+    wanted = target.destination.dtype
+    if stored.dtype != wanted and not {stored.dtype, wanted} <= FLOATS:
+        raise BadModel(
+            f"{stored.path}: tensor {name} is {_short(stored.dtype)}, but its layer takes "
+            f"{_short(wanted)}; take the checkpoint whose quantization_config describes its "
+            "weights, or the unquantized model"
+        )
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _check_names(present: set[str], wanted: set[str]) -> None:

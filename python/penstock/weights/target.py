@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -14,6 +15,9 @@ class Target:
     destination: Tensor
     shape: tuple[int, ...]
     region: tuple[slice, ...]
+    joins: int | None = None
+    """The dimension along which a checkpoint may store this tensor and its neighbours as one;
+    None = such a tensor is the same for all of them."""
 
     @classmethod
     def whole(cls, destination: Tensor) -> Target:
@@ -32,3 +36,19 @@ class Target:
         region = [slice(0, n) for n in shape]
         region[dim] = slice(rank * part, (rank + 1) * part)
         return cls(destination, tuple(shape), tuple(region))
+
+
+def joined(parts: Sequence[Target]) -> list[Target]:
+    """The targets of one tensor that holds `parts` one after the other."""
+    dim = parts[0].joins
+    if len(parts) == 1 or dim is None:
+        return list(parts)
+    shape = list(parts[0].shape)
+    shape[dim] = sum(part.shape[dim] for part in parts)
+    found, start = [], 0
+    for part in parts:
+        region = list(part.region)
+        region[dim] = slice(start + region[dim].start, start + region[dim].stop)
+        found.append(replace(part, shape=tuple(shape), region=tuple(region)))
+        start += part.shape[dim]
+    return found

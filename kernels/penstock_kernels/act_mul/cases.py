@@ -1,0 +1,41 @@
+"""Cases of act_mul."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..case import DTYPES, TOLERANCE, Case, Size
+
+
+def _case(
+    size: Size, kind: str, rows: int, columns: int, pad: int = 0, activation: str = "silu"
+) -> Case:
+    dtype = DTYPES[kind]
+
+    def make(device: torch.device) -> dict[str, Any]:
+        wide = torch.randn(rows, 2 * columns + pad, device=device, dtype=dtype)
+        x = wide[:, : 2 * columns] if pad else 4 * wide
+        return {"x": x, "activation": activation}
+
+    name = f"{kind}-{rows}x{columns}{'-strided' if pad else ''}"
+    name += "" if activation == "silu" else f"-{activation}"
+    moved = 3 * rows * columns * dtype.itemsize
+    return Case(name, size, make, TOLERANCE[dtype], bytes_moved=moved)
+
+
+GELUS = ("gelu", "gelu_tanh")
+
+CASES = [
+    *(_case(Size.SMALL, kind, 3, 40) for kind in DTYPES),
+    _case(Size.SMALL, "f32", 4, 31, pad=5),
+    _case(Size.SMALL, "f32", 0, 16),
+    *(_case(Size.SMALL, kind, 3, 40, 0, other) for other in GELUS for kind in DTYPES),
+    *(_case(Size.FULL, kind, 1823, 781) for kind in DTYPES),
+    *(_case(Size.FULL, kind, 183, 781, 3, other) for other in GELUS for kind in DTYPES),
+    _case(Size.FULL, "bf16", 1, 14336),
+    _case(Size.FULL, "f32", 3, 5000),
+    _case(Size.BENCH, "bf16", 256, 14336),
+    _case(Size.BENCH, "bf16", 8192, 14336),
+]

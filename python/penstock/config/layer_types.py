@@ -1,0 +1,22 @@
+"""Reads the kind of each layer, `layer_types`, from config.json."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.config.fields import Fields
+from penstock.faults import BadModel
+
+SLIDING, FULL = "sliding_attention", "full_attention"  # entries of layer_types
+
+
+def read_layer_types(fields: Fields, default: Sequence[str]) -> Sequence[str]:
+    """SLIDING or FULL for each layer. `default`, one per layer, holds where the file has none."""
+    kinds = fields.raw.get("layer_types") or default
+    known = isinstance(kinds, Sequence) and all(kind in (SLIDING, FULL) for kind in kinds)
+    if not known or len(kinds) != len(default):
+        raise BadModel(
+            f"config.json: layer_types must hold {SLIDING} or {FULL} for each of {len(default)} "
+            f"layers, found {kinds!r}"
+        )
+    return kinds

@@ -1,0 +1,54 @@
+"""Gemma 3: Gemma 2 with normalised queries and keys, and one RoPE per kind of layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from penstock.config import SLIDING, Fields, RopeSpec, Specification, read_rope
+from penstock.models.gemma2 import DEFAULTS, Gemma2
+
+LOCAL = "rope_local_base_freq"
+
+
+class Gemma3Text(Gemma2):
+    """The text models: 270M, 1B, and what of the larger ones reads no images."""
+
+    names: ClassVar[Mapping[str, str]] = {
+        **Gemma2.names,
+        "model.layers.{}.self_attn.q_norm": "blocks.{}.attention.q_norm",
+        "model.layers.{}.self_attn.k_norm": "blocks.{}.attention.k_norm",
+    }
+    defaults = DEFAULTS | {
+        "max_position_embeddings": 131_072,
+        "sliding_window_pattern": 6,
+        "vocab_size": 262_208,
+    }
+    qk_norm = True
+
+    @staticmethod
+    def rope(fields: Fields, kind: str) -> RopeSpec:
+        """Layers that slide have a base of their own, and no scaling."""
+        if kind == SLIDING and not fields.raw.get("rope_parameters"):
+            theta = fields.number(LOCAL, 10000.0)
+            fields = Fields({**fields.raw, "rope_theta": theta, "rope_scaling": None})
+        theta = 10000.0 if kind == SLIDING else 1e6
+        return read_rope(fields, layer_type=kind, theta=theta)
+
+
+class Gemma3(Gemma3Text):
+    """The text part of checkpoints that also read images, which requests cannot have."""
+
+    names: ClassVar[Mapping[str, str]] = {
+        f"language_model.{module}": path for module, path in Gemma3Text.names.items()
+    }
+    ignored: tuple[str, ...] = (
+        r"vision_tower\..*",
+        r"multi_modal_projector\..*",
+        r"language_model\.lm_head\.weight",
+    )
+
+    @classmethod
+    def read_config(cls, raw: Mapping[str, Any]) -> Specification:
+        """Reads `text_config`."""
+        return super().read_config(Fields(raw).section("text_config").raw)
