@@ -57,7 +57,7 @@ class Case:
         return "+".join(parts + ([f"prompt{self.prompt}"] if self.prompt else []))
 
     def blocks(self, steps: int) -> int:
-        """That each decoding sequence fills when so many steps were timed."""
+        """Tokens in each decoding sequence after `steps` timed steps."""
         return -(-(self.context + WARM + steps + 8) // BLOCK_TOKENS)
 
     @classmethod
@@ -168,7 +168,7 @@ class Times:
     """Seconds of each step."""
 
     device: list[float] = field(default_factory=list)
-    host: list[float] = field(default_factory=list)  # of which folding and packing
+    host: list[float] = field(default_factory=list)  # folding and packing included
     launch: list[float] = field(default_factory=list)
     wall: float = 0.0  # of one, on average
 

@@ -74,7 +74,7 @@ class KvGeometry:
         return -(-tokens // self.block_tokens)
 
     def allocate(self, blocks: Sequence[int], device: torch.device) -> KvMemory:
-        """Memory of so many blocks of each group, zeroed.
+        """Zeroed memory for the given number of blocks of each group.
 
         Zeroed, because a padding row may read an unwritten block, and NaN would spread.
         """

@@ -152,7 +152,7 @@ def prompt(length: int, seed: int = 0) -> list[int]:
 
 
 def generate(model: Any, ids: list[int], count: int = 64) -> list[int]:
-    """Greedy tokens by transformers, none of which ends it."""
+    """Greedy tokens by transformers, without an end token."""
     inputs = torch.tensor([ids], device=model.device)
     out = model.generate(
         inputs,

@@ -49,7 +49,7 @@ def answers_of(path: Path) -> Expected:
 
 @pytest.fixture(scope="module", params=["tp1", "tp2", "local"])
 def group(request: pytest.FixtureRequest, path: Path) -> Iterator[Group]:
-    """Worker processes, two of which talk by gloo, or a worker here whose memory can be written."""
+    """Two worker processes that talk by gloo, or a worker here whose memory can be written."""
     if request.param == "local":
         worker = LocalWorker()
         yield [worker], worker.load(path, dtype="float64")  # type: ignore[list-item, misc]

@@ -53,7 +53,7 @@ BROOK = Path(__file__).resolve().parents[2] / "python/penstock/brook"
 
 @pytest.fixture
 def gpu_of_1_gib(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A device with 624 MiB free, of which 20 are kept for graphs."""
+    """A device with 624 MiB free; 20 of them are kept for graphs."""
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (624 * MIB, 1024 * MIB))
 

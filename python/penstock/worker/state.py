@@ -1,6 +1,6 @@
 """The worker's state: a pure fold of step requests over slots. No device, no clock.
 
-A sequence in a slot has `known` tokens, of which the KV of `computed` is in its blocks. A run of n
+A sequence in a slot has `known` tokens; the KV of the first `computed` is in its blocks. A run of n
 tokens computes positions computed .. computed + n - 1. A run that reaches the last known token
 yields one more; its id stays on the device, so that the next run needs no id from anyone.
 """

@@ -55,7 +55,7 @@ class BlockTables:
                 raise BadStep("copies.sources and copies.destinations differ in length")
 
     def error(self, tables: Tables, computed: int) -> str | None:
-        """Why a sequence of so many computed tokens cannot have these tables.
+        """Why a sequence with this number of computed tokens cannot have these tables.
 
         What a window has passed may be any id.
         """

@@ -197,7 +197,7 @@ def _matcher(
     try:
         spec = to_grammar_spec(new.grammar)
         if not grammar_cache.holds(spec):
-            text = "the grammar was dropped for want of memory; prepare the request again"
+            text = "the grammar was dropped because memory was short; prepare the request again"
             return None, SlotFault(new.slot, text, FaultKind.UNPREPARED)
         return grammar_cache.matcher(spec, ends, emitted), None
     except Fault as error:

@@ -1,4 +1,4 @@
-"""What a worker is told by Load and what it declares back, as plain values."""
+"""What Load sends to a worker and what the worker declares back, as plain values."""
 
 from __future__ import annotations
 

@@ -232,8 +232,8 @@ class Runner:
     def _apply_grammar_masks(
         self, logits: Tensor, packed: Packed, work: Work, host: HostBuffers, forward: ForwardPass
     ) -> None:
-        """Masks the logits of constrained rows. Where a mask is late, the token of that row becomes
-        nobody's: it is chosen for the spare slot."""
+        """Masks the logits of constrained rows. Where a mask is late, the token of that row goes
+        to the spare slot, which no sequence has."""
         filled = self.grammar_masks.masks(work, packed.samples, forward)
         if filled is not None:
             apply_mask(logits, *filled)

@@ -31,7 +31,7 @@ LARGE_ROOM = 48 << 30  # bytes
 # take 2 MiB of that with 128,256 tokens and contexts of 131,072; the rest is KV memory.
 CPU_SLOTS, GPU_SLOTS = 32, (256, 512, 1_024)
 SLOT_ROOM = 32 << 20  # bytes
-# A sequence that memory is shared for between KV groups has the length of so many windows.
+# The length, in windows, of the sequence for which memory is shared between KV groups.
 TYPICAL_WINDOWS = 8
 GRAPHS_SHARE = 0.02  # of a GPU's memory, kept for CUDA graphs
 
