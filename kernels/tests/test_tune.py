@@ -1,4 +1,4 @@
-"""The tuner, but for the times themselves."""
+"""The tuner, without the times themselves."""
 
 from __future__ import annotations
 
