@@ -13,6 +13,7 @@ pub mod range;
 mod request_limits;
 pub mod sampling_params;
 mod state;
+mod submit_error;
 pub mod types;
 pub mod validate;
 
