@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -172,17 +173,20 @@ def test_padded_steps(checkpoint: Callable[[str], Path], case: str) -> None:
     loaded, expected = worker.load(path, dtype="float64"), answers_of(path)
     worker.runner.packer.pad = True
     driver = driver_of([worker], loaded)  # type: ignore[list-item]
-    sequences = enter(driver, *PROMPTS)
-    driver.finish(sequences, chunk=20)
-    driver.stream.close()
+    with closing(driver.stream):
+        sequences = enter(driver, *PROMPTS)
+        driver.finish(sequences, chunk=20)
     check(sequences, expected)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_kernels_of_the_cpu_backend_read_no_freed_block(path: Path, dtype: str) -> None:
-    """Launched one by one or from a tape: the same numbers whatever freed blocks hold."""
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_kernels_read_no_freed_block(path: Path, device: str, dtype: str) -> None:
+    """Launched one by one or from tapes and graphs: the same numbers whatever freed blocks hold."""
     worker = LocalWorker()
-    loaded = worker.load(path, dtype=dtype)
+    loaded = worker.load(path, device=device, dtype=dtype, kv_memory_bytes=256 << 20)
+    with torch.inference_mode():
+        list(worker.runner.spare_work)  # captures
     graphs, answers = worker.runner.graphs, []
     assert graphs is not None
     for poison in (False, True):
@@ -193,9 +197,9 @@ def test_kernels_of_the_cpu_backend_read_no_freed_block(path: Path, dtype: str) 
                     for cache in worker.runner.rank_model.kv.caches:
                         cache.zero_()
                 driver.when_free = lambda group, block: None
-            sequences = enter(driver, *PROMPTS)
-            driver.finish(sequences, chunk=20)
-            driver.stream.close()
+            with closing(driver.stream):
+                sequences = enter(driver, *PROMPTS)
+                driver.finish(sequences, chunk=20)
             answers.append([(s.tokens, s.logprobs) for s in sequences])
             assert all(s.released[1] for s in sequences)
     assert graphs.captured
